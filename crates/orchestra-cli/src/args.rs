@@ -1,0 +1,335 @@
+//! The command line: what may be written, and its help. Parses and checks forms only; it opens no file and knows no workflow.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use tracing::level_filters::LevelFilter;
+
+/// The end of the help texts that a script's author reads. A macro, because `concat!` takes literals only.
+macro_rules! exit_codes {
+    () => {
+        "\
+Exit codes:
+  0    all done
+  2    the command line is wrong
+  65   finished, some items failed (or the failure limit stopped it)
+  69   device, runtime or model not available
+  70   a bug of ours
+  75   stopped, try again elsewhere
+  78   the file is wrong
+  130  interrupted, resumable"
+    };
+}
+
+const RUN_HELP: &str = concat!(
+    "\
+Examples:
+  orchestra run workflow.toml
+  orchestra run workflow.toml --devices cuda:0,cuda:1 --output /data/out
+  orchestra run workflow.toml --set stages.classify.batch.max=16 --fresh
+
+A run goes on where it stopped. The first Ctrl-C finishes what is in flight and exits with 130,
+the second kills the workers, the third exits at once.
+
+",
+    exit_codes!()
+);
+
+const MAIN_HELP: &str = concat!(
+    "\
+Examples:
+  orchestra check workflow.toml     every error of the file, with line and help
+  orchestra plan workflow.toml      what would run where, and why
+  orchestra run workflow.toml       run it, or go on with it
+
+",
+    exit_codes!()
+);
+
+const CHECK_HELP: &str = "\
+Examples:
+  orchestra check workflow.toml
+  orchestra check workflow.toml --offline --json
+
+Exit codes: 0 no errors, 69 device, runtime or model not available, 78 the file is wrong";
+
+const PLAN_HELP: &str = "\
+Examples:
+  orchestra plan workflow.toml
+  orchestra plan workflow.toml --devices cpu,cpu --json
+
+Exit codes: 0 there is a plan, 69 device, runtime or model not available, 78 the file is wrong";
+
+/// Runs ONNX models over images and tensors on every GPU of this machine, from one workflow file.
+#[derive(Debug, Parser)]
+#[command(name = "orchestra", version, after_help = MAIN_HELP, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// How much to say.
+    #[command(flatten)]
+    pub verbosity: Verbosity,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a workflow, or go on with it where it stopped
+    Run(RunArgs),
+    /// Report every error of a workflow file, with line, caret and help
+    Check(CheckArgs),
+    /// Say what will run where: devices, workers, batch sizes, memory, threads, and why
+    Plan(PlanArgs),
+    /// List the devices of this machine
+    Devices(DevicesArgs),
+    /// The other end of a worker's socket. Started by `run`, never by hand.
+    #[command(hide = true)]
+    Worker,
+}
+
+/// What `run` and `plan` have in common.
+#[derive(Debug, Clone, Args)]
+pub struct WorkflowArgs {
+    /// The workflow file
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Devices to use instead of the file's: `auto`, `cpu`, `cuda:0`, ... (comma-separated; `cpu,cpu` is two)
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',', value_parser = device)]
+    pub devices: Vec<String>,
+    /// Change one setting of the file: `--set stages.classify.batch.max=16` (repeatable; the value is TOML or plain text)
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    pub set: Vec<Setting>,
+    /// Folder for results, journal and logs [default: out/ beside the file]
+    #[arg(long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Never use the network: ONNX Runtime must be on this machine already
+    #[arg(long)]
+    pub offline: bool,
+    /// ONNX Runtime's shared library, instead of searching for it
+    #[arg(long, value_name = "PATH")]
+    pub ort_library: Option<PathBuf>,
+}
+
+/// `orchestra run`
+#[derive(Debug, Args)]
+#[command(after_help = RUN_HELP)]
+pub struct RunArgs {
+    /// File, devices, settings.
+    #[command(flatten)]
+    pub workflow: WorkflowArgs,
+    /// Start over: discard what earlier runs left in the output folder
+    #[arg(long)]
+    pub fresh: bool,
+    /// Print the closing summary as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+    /// Send traces to this OTLP gRPC collector, for example `http://localhost:4317` [default: the file, then OTEL_EXPORTER_OTLP_*]
+    #[arg(long, value_name = "URL")]
+    pub otlp: Option<String>,
+}
+
+/// `orchestra check`
+#[derive(Debug, Args)]
+#[command(after_help = CHECK_HELP)]
+pub struct CheckArgs {
+    /// The workflow file
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Look at the file and what it names only: ask no driver, load no library, use no network
+    #[arg(long)]
+    pub offline: bool,
+    /// Print the diagnostics as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `orchestra plan`
+#[derive(Debug, Args)]
+#[command(after_help = PLAN_HELP)]
+pub struct PlanArgs {
+    /// File, devices, settings.
+    #[command(flatten)]
+    pub workflow: WorkflowArgs,
+    /// Print the plan as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `orchestra devices`
+#[derive(Debug, Args)]
+pub struct DevicesArgs {
+    /// Print the devices as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How much the terminal is told. The log files do not depend on it.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub struct Verbosity {
+    /// Say more (repeat for still more; RUST_LOG chooses in detail)
+    #[arg(short, long, action = clap::ArgAction::Count, global = true, display_order = 900, conflicts_with = "quiet")]
+    pub verbose: u8,
+    /// Say nothing but errors, and show no progress
+    #[arg(short, long, global = true, display_order = 901)]
+    pub quiet: bool,
+}
+
+impl Verbosity {
+    /// What the terminal shows of the log. Warnings and errors by default: the progress says the rest.
+    pub fn terminal_level(self) -> LevelFilter {
+        match (self.quiet, self.verbose) {
+            (true, _) => LevelFilter::ERROR,
+            (false, 0) => LevelFilter::WARN,
+            (false, 1) => LevelFilter::INFO,
+            (false, 2) => LevelFilter::DEBUG,
+            (false, _) => LevelFilter::TRACE,
+        }
+    }
+}
+
+/// `--set KEY=VALUE`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// Names joined by dots.
+    pub key: String,
+    /// TOML, or plain text; which of them, the planner finds out.
+    pub value: String,
+}
+
+/// The command that goes on with what `arguments` (with the program's name first) began: the same, without `--fresh`, fit for a
+/// shell.
+pub fn resume_command(arguments: impl IntoIterator<Item = OsString>) -> String {
+    let words = arguments.into_iter().filter(|word| word != "--fresh");
+    words.map(|word| shell_word(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+fn setting(text: &str) -> Result<Setting, String> {
+    let expected = "expected `table.key=value`, for example `stages.classify.batch.max=16`";
+    let Some((key, value)) = text.split_once('=') else { return Err(format!("it has no `=`; {expected}")) };
+    let key = key.trim();
+    if key.split('.').any(|name| name.trim().is_empty()) {
+        return Err(format!("`{key}` is no key; {expected}"));
+    }
+    Ok(Setting { key: key.to_owned(), value: value.trim().to_owned() })
+}
+
+fn device(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("a device has no name; expected for example `cuda:0,cuda:1`, `cpu` or `auto`".to_owned()),
+        name => Ok(name.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::exit_code::ExitCode;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    fn run(line: &str) -> (RunArgs, Verbosity) {
+        let cli = parse(line).unwrap();
+        let Command::Run(args) = cli.command else { panic!("{line} is no run") };
+        (args, cli.verbosity)
+    }
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_run_with_every_option_is_understood() {
+        let (args, verbosity) = run(
+            "orchestra run w.toml --fresh --devices cuda:0,cuda:1 --set a.b=1 --set c=d=e --output o --offline \
+             --ort-library l.so --json --otlp http://c:4317 -vv",
+        );
+        assert_eq!(args.workflow.file, PathBuf::from("w.toml"));
+        assert_eq!(args.workflow.devices, ["cuda:0", "cuda:1"]);
+        let set: Vec<_> = args.workflow.set.iter().map(|s| (s.key.as_str(), s.value.as_str())).collect();
+        assert_eq!(set, [("a.b", "1"), ("c", "d=e")]);
+        assert_eq!(args.workflow.output, Some(PathBuf::from("o")));
+        assert_eq!(args.workflow.ort_library, Some(PathBuf::from("l.so")));
+        assert_eq!(args.otlp.as_deref(), Some("http://c:4317"));
+        assert!(args.fresh && args.workflow.offline && args.json);
+        assert_eq!((verbosity.verbose, verbosity.quiet), (2, false));
+    }
+
+    #[test]
+    fn wrong_settings_and_devices_say_what_was_expected() {
+        for (line, expected) in [
+            ("orchestra run w --set nothing", "it has no `=`"),
+            ("orchestra run w --set a..b=1", "`a..b` is no key"),
+            ("orchestra run w --set =1", "`` is no key"),
+            ("orchestra run w --devices cuda:0,", "a device has no name"),
+            ("orchestra run", "FILE"),
+            ("orchestra run w -v -q", "cannot be used with"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+            assert!(error.to_string().contains(expected), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_worker_is_hidden_but_there() {
+        assert!(matches!(parse("orchestra worker").unwrap().command, Command::Worker));
+        assert!(!Cli::command().render_long_help().to_string().contains("worker "));
+    }
+
+    #[test]
+    fn help_and_version_end_well() {
+        for line in ["orchestra --help", "orchestra --version", "orchestra run --help", "orchestra check -h"]
+        {
+            assert_eq!(parse(line).unwrap_err().exit_code(), 0, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_help_lists_every_exit_code() {
+        for help in [MAIN_HELP, RUN_HELP] {
+            for (code, meaning) in ExitCode::ALL {
+                assert!(help.contains(&format!("\n  {:<5}{meaning}", code.number())), "{code:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_v_shows_one_level_more() {
+        let level = |flags: &str| run(&format!("orchestra run w {flags}")).1.terminal_level();
+        let levels = ["-q", "", "-v", "-vv", "-vvv", "-vvvvv"].map(level);
+        assert_eq!(
+            levels,
+            [
+                LevelFilter::ERROR,
+                LevelFilter::WARN,
+                LevelFilter::INFO,
+                LevelFilter::DEBUG,
+                LevelFilter::TRACE,
+                LevelFilter::TRACE
+            ]
+        );
+    }
+
+    #[test]
+    fn the_command_that_goes_on_can_be_pasted_into_a_shell() {
+        let words =
+            ["orchestra", "run", "my file's.toml", "--fresh", "--set", "a=[1, 2]"].map(OsString::from);
+        assert_eq!(resume_command(words), r"orchestra run 'my file'\''s.toml' --set 'a=[1, 2]'");
+    }
+}

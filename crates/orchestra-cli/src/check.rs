@@ -1,0 +1,43 @@
+//! `orchestra check`: every error of a workflow file. Starts nothing.
+
+use orchestra::{Machine, PlanOptions};
+
+use crate::Failed;
+use crate::args::CheckArgs;
+use crate::exit_code::ExitCode;
+use crate::planning;
+use crate::surroundings::Surroundings;
+
+/// Checks the file; prints what is wrong, or that nothing is.
+pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
+    let options = PlanOptions { offline: args.offline, ..PlanOptions::default() };
+    let machine = if args.offline { no_devices() } else { orchestra::machine() };
+    let (plan, diagnostics) = planning::read(&args.file, &options, &machine)?;
+    let code = planning::code(&diagnostics);
+    if args.json {
+        println!("{}", diagnostics.to_json());
+        return Ok(code);
+    }
+    eprint!("{}", diagnostics.render(planning::style(surroundings)));
+    if let (Some(plan), ExitCode::Done) = (plan, code) {
+        println!(
+            "{}: no errors: {} sources, {} stages, {} sinks",
+            args.file.display(),
+            plan.sources.len(),
+            plan.stages.len(),
+            plan.sinks.len()
+        );
+    }
+    Ok(code)
+}
+
+/// A machine that no driver was asked about.
+fn no_devices() -> Machine {
+    Machine {
+        cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        memory_total: 0,
+        memory_available: 0,
+        gpus: Vec::new(),
+        gpu_error: Some("devices were not looked at, because of --offline".to_owned()),
+    }
+}

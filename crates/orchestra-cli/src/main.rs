@@ -1,0 +1,60 @@
+//! The `orchestra` command: the only place that prints, exits and installs a log subscriber.
+//! It decides nothing about a run: planning, running and reporting are the crates' below.
+
+mod args;
+mod check;
+mod devices;
+mod exit_code;
+mod human;
+mod plan;
+mod planning;
+mod progress;
+mod run;
+mod summary;
+mod surroundings;
+mod watch;
+
+use std::process::ExitCode as ProcessExitCode;
+
+use clap::Parser as _;
+
+use args::{Cli, Command};
+use exit_code::ExitCode;
+use surroundings::Surroundings;
+
+fn main() -> ProcessExitCode {
+    // A worker starts often and must start fast: nothing of the command line is set up for it.
+    if std::env::args_os().nth(1).is_some_and(|a| a == "worker") {
+        return orchestra::worker_main();
+    }
+    let cli = Cli::parse();
+    let surroundings = Surroundings::detect();
+    let done = match cli.command {
+        Command::Run(args) => run::run(&args, cli.verbosity, &surroundings),
+        Command::Check(args) => check::check(&args, &surroundings),
+        Command::Plan(args) => plan::plan(&args, &surroundings),
+        Command::Devices(args) => devices::devices(&args),
+        Command::Worker => return orchestra::worker_main(),
+    };
+    let code = done.unwrap_or_else(|failed| {
+        eprintln!("error: {:#}", failed.error);
+        failed.code
+    });
+    code.into()
+}
+
+/// An error that ends the command, and what its exit code says.
+#[derive(Debug)]
+pub struct Failed {
+    /// What happened.
+    pub error: anyhow::Error,
+    /// What a script is told.
+    pub code: ExitCode,
+}
+
+impl Failed {
+    /// An error with its code.
+    pub fn new(code: ExitCode, error: impl Into<anyhow::Error>) -> Self {
+        Self { error: error.into(), code }
+    }
+}

@@ -1,0 +1,60 @@
+//! From the command line to a plan: reads the file, shows what is wrong with it, and says which exit code that means.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use orchestra::{Cause, Diagnostics, Machine, Plan, PlanOptions, RenderStyle};
+
+use crate::Failed;
+use crate::args::WorkflowArgs;
+use crate::exit_code::ExitCode;
+use crate::surroundings::Surroundings;
+
+/// What the planner is told by the command line.
+pub fn options(args: &WorkflowArgs) -> PlanOptions {
+    PlanOptions {
+        output: args.output.clone(),
+        devices: (!args.devices.is_empty()).then(|| args.devices.clone()),
+        set: args.set.iter().map(|s| (s.key.clone(), s.value.clone())).collect(),
+        offline: args.offline,
+    }
+}
+
+/// Reads and plans the file.
+pub fn read(
+    file: &Path,
+    options: &PlanOptions,
+    machine: &Machine,
+) -> Result<(Option<Plan>, Diagnostics), Failed> {
+    orchestra::plan_file(file, options, machine)
+        .with_context(|| format!("cannot read the workflow file `{}`", file.display()))
+        .map_err(|e| Failed::new(ExitCode::BadFile, e))
+}
+
+/// Prints errors and warnings to standard error; the plan, or the exit code of what is wrong.
+pub fn show(
+    (plan, diagnostics): (Option<Plan>, Diagnostics),
+    surroundings: &Surroundings,
+) -> Result<Plan, ExitCode> {
+    if !diagnostics.all().is_empty() {
+        eprint!("{}", diagnostics.render(style(surroundings)));
+    }
+    match plan {
+        Some(plan) if !diagnostics.has_errors() => Ok(plan),
+        _ => Err(code(&diagnostics)),
+    }
+}
+
+/// With colours or without.
+pub fn style(surroundings: &Surroundings) -> RenderStyle {
+    if surroundings.color() { RenderStyle::Color } else { RenderStyle::Plain }
+}
+
+/// What these diagnostics mean for the exit code.
+pub fn code(diagnostics: &Diagnostics) -> ExitCode {
+    match diagnostics.cause() {
+        None => ExitCode::Done,
+        Some(Cause::File) => ExitCode::BadFile,
+        Some(Cause::Unavailable) => ExitCode::Unavailable,
+    }
+}

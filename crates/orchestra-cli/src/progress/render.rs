@@ -1,0 +1,351 @@
+//! One state of a run as lines of text, for a terminal of a given width. Pure: no terminal, no time.
+
+use crate::human::{clock, count, counted, gib, per_second, percent};
+
+use super::{DeviceView, ProgressView, StageView};
+
+/// A bar is not worth drawing with fewer cells, and no clearer with more.
+const BAR_CELLS: std::ops::RangeInclusive<usize> = 10..=40;
+/// Narrower terminals are treated as this wide: their lines wrap.
+const MIN_WIDTH: usize = 20;
+/// From this width on, stages and devices stand behind a heading.
+const HEADING_FROM: usize = 60;
+const HEADING: usize = 9;
+/// Lines for the stages and for the devices, at most: a display higher than the terminal cannot be drawn in place.
+const MAX_LINES: usize = 4;
+const GAP: &str = "  ";
+
+/// How it shall look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// Columns of the terminal.
+    pub width: usize,
+    /// With ANSI colours.
+    pub color: bool,
+}
+
+/// The state as lines, none wider than the terminal (nor, where that is narrower, than 20 columns).
+pub fn render(view: &ProgressView, look: Look) -> Vec<String> {
+    // The last column stays free: some terminals wrap when it is written.
+    let width = look.width.saturating_sub(1).max(MIN_WIDTH);
+    let mut lines = header(view, width);
+    lines.extend(section("stages", view.stages.iter().map(stage).collect(), width));
+    lines.extend(section("devices", view.devices.iter().map(device).collect(), width));
+    lines.into_iter().map(|line| paint(&line, look.color)).collect()
+}
+
+/// The state as one line for a log or a pipe.
+pub fn plain_line(view: &ProgressView) -> String {
+    let finished = view.done.saturating_add(view.failed);
+    let mut out = match view.total {
+        Some(total) => format!(
+            "progress: {} of {} ({}%)",
+            count(finished),
+            counted(total, "item", "items"),
+            percent(finished, total)
+        ),
+        None => format!("progress: {}", counted(finished, "item", "items")),
+    };
+    out.push_str(&format!(", {}/s", per_second(view.per_second)));
+    if let Some(eta) = view.eta {
+        out.push_str(&format!(", {} left", clock(eta)));
+    }
+    if view.failed > 0 {
+        out.push_str(&format!(", {} failed", count(view.failed)));
+    }
+    if view.restarts > 0 {
+        out.push_str(&format!(", {}", counted(view.restarts, "restart", "restarts")));
+    }
+    out
+}
+
+/// A piece of a line that is never broken.
+#[derive(Debug, Clone)]
+struct Segment {
+    text: String,
+    tone: Tone,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Tone {
+    Plain,
+    Heading,
+    Good,
+    Warning,
+    Bad,
+}
+
+type Line = Vec<Segment>;
+
+impl Segment {
+    fn new(text: impl Into<String>, tone: Tone) -> Self {
+        Self { text: text.into(), tone }
+    }
+
+    /// Columns, taking one per character: names of tables are what the user made them, and mostly ASCII.
+    fn width(&self) -> usize {
+        self.text.chars().count()
+    }
+
+    fn fit(mut self, width: usize) -> Self {
+        if self.width() > width {
+            self.text = self.text.chars().take(width.saturating_sub(1)).chain(['…']).collect();
+        }
+        self
+    }
+}
+
+fn header(view: &ProgressView, width: usize) -> Vec<Line> {
+    let facts = facts(view);
+    let Some(total) = view.total.filter(|total| *total > 0) else { return pack(facts, width, width) };
+    let bar_min = BAR_CELLS.start() + 2;
+    // As many facts beside the bar as leave room for it; the others below.
+    let mut beside = 0;
+    let mut taken = bar_min;
+    for fact in &facts {
+        taken += GAP.len() + fact.width();
+        if taken > width {
+            break;
+        }
+        beside += 1;
+    }
+    let used: usize = facts[..beside].iter().map(|f| GAP.len() + f.width()).sum();
+    let cells = width.saturating_sub(used + 2).clamp(*BAR_CELLS.start(), *BAR_CELLS.end());
+    let mut first = vec![Segment::new(bar(view.done.saturating_add(view.failed), total, cells), Tone::Good)];
+    let below = pack(facts[beside..].to_vec(), width, width);
+    first.extend_from_slice(&facts[..beside]);
+    std::iter::once(first).chain(below).collect()
+}
+
+/// In the order of their worth on a narrow terminal.
+fn facts(view: &ProgressView) -> Vec<Segment> {
+    let finished = view.done.saturating_add(view.failed);
+    let mut facts = Vec::new();
+    match view.total {
+        Some(total) => {
+            facts.push(Segment::new(format!("{:>5}%", percent(finished, total)), Tone::Plain));
+            facts.push(Segment::new(format!("{}/{}", count(finished), count(total)), Tone::Plain));
+        }
+        None => facts.push(Segment::new(counted(finished, "item", "items"), Tone::Plain)),
+    }
+    facts.push(Segment::new(format!("{}/s", per_second(view.per_second)), Tone::Plain));
+    if let Some(eta) = view.eta {
+        facts.push(Segment::new(format!("eta {}", clock(eta)), Tone::Plain));
+    }
+    if view.failed > 0 {
+        facts.push(Segment::new(format!("{} failed", count(view.failed)), Tone::Bad));
+    }
+    if view.restarts > 0 {
+        facts.push(Segment::new(counted(view.restarts, "restart", "restarts"), Tone::Warning));
+    }
+    facts
+}
+
+fn bar(finished: u64, total: u64, cells: usize) -> String {
+    let filled = (u128::from(finished.min(total)) * cells as u128 / u128::from(total)) as usize; // at most `cells`
+    let head = if filled < cells { ">" } else { "" };
+    format!("[{}{head}{}]", "=".repeat(filled), " ".repeat(cells - filled - head.len()))
+}
+
+fn stage(stage: &StageView) -> Segment {
+    Segment::new(
+        format!("{} {} queued {}/s", stage.name, count(stage.queued), per_second(stage.per_second)),
+        Tone::Plain,
+    )
+}
+
+fn device(device: &DeviceView) -> Segment {
+    let busy = (device.busy.clamp(0.0, 1.0) * 100.0).round(); // NaN stays NaN, and `as` makes it 0
+    let mut text =
+        format!("{} {} {}% busy", device.name, counted(device.workers, "worker", "workers"), busy as u32);
+    if let Some((used, total)) = device.memory {
+        text.push_str(&format!(" {}/{} GiB", gib(used), gib(total)));
+    }
+    Segment::new(text, if device.workers == 0 { Tone::Warning } else { Tone::Plain })
+}
+
+/// Segments below one another, behind a heading where there is room for one.
+fn section(name: &str, segments: Vec<Segment>, width: usize) -> Vec<Line> {
+    let indent = if width + 1 >= HEADING_FROM { HEADING } else { 0 };
+    let mut lines = pack(segments, width - indent, width - indent);
+    if lines.len() > MAX_LINES {
+        let hidden: usize = lines[MAX_LINES - 1..].iter().map(Vec::len).sum();
+        lines.truncate(MAX_LINES - 1);
+        lines.push(vec![Segment::new(format!("… and {hidden} more"), Tone::Plain)]);
+    }
+    if indent > 0 {
+        for (i, line) in lines.iter_mut().enumerate() {
+            // The gap between segments is part of the indent.
+            let heading = if i == 0 { name } else { "" };
+            line.insert(0, Segment::new(format!("{heading:<w$}", w = HEADING - GAP.len()), Tone::Heading));
+        }
+    }
+    lines
+}
+
+/// Fills lines with segments, in order.
+fn pack(segments: Vec<Segment>, width: usize, longest: usize) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    let mut used = 0;
+    for segment in segments {
+        let segment = segment.fit(longest);
+        let needed = segment.width();
+        match lines.last_mut() {
+            Some(line) if used + GAP.len() + needed <= width => {
+                used += GAP.len() + needed;
+                line.push(segment);
+            }
+            _ => {
+                used = needed;
+                lines.push(vec![segment]);
+            }
+        }
+    }
+    lines
+}
+
+fn paint(line: &[Segment], color: bool) -> String {
+    let paint = |segment: &Segment| {
+        let code = match segment.tone {
+            Tone::Plain => "",
+            Tone::Heading => "2",
+            Tone::Good => "32",
+            Tone::Warning => "33",
+            Tone::Bad => "1;31",
+        };
+        if color && !code.is_empty() {
+            format!("\x1b[{code}m{}\x1b[0m", segment.text)
+        } else {
+            segment.text.clone()
+        }
+    };
+    line.iter().map(paint).collect::<Vec<_>>().join(GAP).trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn view() -> ProgressView {
+        let stage = |name: &str, queued, per_second| StageView { name: name.into(), queued, per_second };
+        let device =
+            |name: &str, workers, busy, memory| DeviceView { name: name.into(), workers, busy, memory };
+        ProgressView {
+            total: Some(100_000),
+            done: 42_314,
+            failed: 3,
+            per_second: 1_234.4,
+            eta: Some(Duration::from_secs(46)),
+            stages: vec![
+                stage("pixels", 120, 1_240.2),
+                stage("classify", 64, 1_236.0),
+                stage("answer", 0, 98.7),
+            ],
+            devices: vec![
+                device("cuda:0", 2, 0.974, Some((3_650_722_201, 85_899_345_920))),
+                device("cuda:1", 0, 0.0, None),
+            ],
+            restarts: 1,
+        }
+    }
+
+    fn at(width: usize) -> String {
+        render(&view(), Look { width, color: false }).join("\n")
+    }
+
+    #[test]
+    fn eighty_columns() {
+        assert_eq!(
+            at(80),
+            "\
+[=====>       ]   42.3%  42,317/100,000  1,234/s  eta 0:46  3 failed  1 restart
+stages   pixels 120 queued 1,240/s  classify 64 queued 1,236/s
+         answer 0 queued 98.7/s
+devices  cuda:0 2 workers 97% busy 3.4/80.0 GiB  cuda:1 0 workers 0% busy"
+        );
+    }
+
+    #[test]
+    fn forty_columns() {
+        assert_eq!(
+            at(40),
+            "\
+[=====>       ]   42.3%  42,317/100,000
+1,234/s  eta 0:46  3 failed  1 restart
+pixels 120 queued 1,240/s
+classify 64 queued 1,236/s
+answer 0 queued 98.7/s
+cuda:0 2 workers 97% busy 3.4/80.0 GiB
+cuda:1 0 workers 0% busy"
+        );
+    }
+
+    #[test]
+    fn a_hundred_and_twenty_columns() {
+        assert_eq!(
+            at(120),
+            "\
+[================>                       ]   42.3%  42,317/100,000  1,234/s  eta 0:46  3 failed  1 restart
+stages   pixels 120 queued 1,240/s  classify 64 queued 1,236/s  answer 0 queued 98.7/s
+devices  cuda:0 2 workers 97% busy 3.4/80.0 GiB  cuda:1 0 workers 0% busy"
+        );
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        let mut view = view();
+        view.stages[0].name = "a-stage-with-a-name-that-is-longer-than-many-terminals-are-wide".into();
+        for width in 0..200 {
+            for line in render(&view, Look { width, color: false }) {
+                assert!(line.chars().count() < width.max(MIN_WIDTH + 1), "{width}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn many_stages_take_few_lines() {
+        let mut view = view();
+        view.stages = vec![view.stages[0].clone(); 100];
+        for width in [40, 80, 120] {
+            let lines = render(&view, Look { width, color: false });
+            assert!(lines.len() <= 3 + 2 * MAX_LINES, "{lines:?}");
+            assert!(lines.iter().any(|l| l.contains("… and ") && l.ends_with(" more")), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_total_there_is_no_bar() {
+        let view = ProgressView { done: 1, per_second: 2.0, ..Default::default() };
+        assert_eq!(render(&view, Look { width: 80, color: false }), ["1 item  2.00/s"]);
+        let empty = ProgressView { total: Some(0), ..Default::default() };
+        assert_eq!(render(&empty, Look { width: 80, color: false }), ["100.0%  0/0  0/s"]);
+    }
+
+    #[test]
+    fn colours_change_no_text() {
+        let plain = at(80);
+        let colored = render(&view(), Look { width: 80, color: true }).join("\n");
+        assert!(colored.contains("\x1b[1;31m3 failed\x1b[0m"));
+        assert_eq!(console::strip_ansi_codes(&colored), plain);
+    }
+
+    #[test]
+    fn strange_numbers_break_nothing() {
+        let mut view = view();
+        (view.done, view.failed) = (u64::MAX, 3);
+        (view.devices[0].busy, view.per_second) = (f64::NAN, f64::NEG_INFINITY);
+        let text = render(&view, Look { width: 80, color: false }).join("\n");
+        assert!(text.contains("=]  100.0%") && text.contains("0% busy"), "{text}");
+    }
+
+    #[test]
+    fn a_pipe_gets_one_plain_line() {
+        assert_eq!(
+            plain_line(&view()),
+            "progress: 42,317 of 100,000 items (42.3%), 1,234/s, 0:46 left, 3 failed, 1 restart"
+        );
+        assert_eq!(plain_line(&ProgressView::default()), "progress: 0 items, 0/s");
+    }
+}

@@ -1,0 +1,247 @@
+//! What is said when a run has ended, in plain words, and the exit code that goes with it. Prints nothing itself.
+
+use std::path::PathBuf;
+
+use orchestra_core::bottleneck::Bottleneck;
+
+use crate::exit_code::ExitCode;
+use crate::human::{count, counted, elapsed, per_second};
+
+/// A run that has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Summary {
+    /// Name of the workflow.
+    pub workflow: String,
+    /// Id of the run.
+    pub run_id: String,
+    /// How it ended.
+    pub end: RunEnd,
+    /// Items that the sources named so far, with those of the runs that this one continues.
+    pub read: u64,
+    /// Of these, items with records.
+    pub done: u64,
+    /// Of these, items with failures.
+    pub failed: u64,
+    /// How long this start took.
+    pub seconds: f64,
+    /// Items finished per second by this start.
+    pub items_per_second: f64,
+    /// Workers that died and were replaced.
+    pub restarts: u64,
+    /// What set the pace.
+    pub bottleneck: Bottleneck,
+    /// Where the records are.
+    pub outputs: Vec<PathBuf>,
+    /// Where the failures are.
+    pub failures_path: PathBuf,
+    /// Items that earlier starts had finished, if this one continued them.
+    pub resumed_from: Option<u64>,
+    /// The command that goes on with it, fit for a shell.
+    pub resume_command: String,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunEnd {
+    /// Every item has its record or its failure.
+    Finished,
+    /// An earlier start had finished it; nothing was left to do.
+    FinishedBefore,
+    /// A signal stopped it.
+    Interrupted,
+    /// More items failed than `limits.max_failed` allows.
+    FailureLimit,
+    /// It could not go on: no device is left, the disk is full. The text says what, and what to do.
+    Stopped {
+        /// Why, as a fragment.
+        reason: String,
+        /// What the exit code says of it.
+        code: ExitCode,
+    },
+}
+
+impl Summary {
+    /// The exit code of the command.
+    pub fn exit_code(&self) -> ExitCode {
+        match &self.end {
+            RunEnd::Finished | RunEnd::FinishedBefore if self.failed == 0 => ExitCode::Done,
+            RunEnd::Finished | RunEnd::FinishedBefore | RunEnd::FailureLimit => ExitCode::ItemsFailed,
+            RunEnd::Interrupted => ExitCode::Interrupted,
+            RunEnd::Stopped { code, .. } => *code,
+        }
+    }
+
+    /// The text, with a line end after each line.
+    pub fn text(&self) -> String {
+        let mut out = format!("{}\n", self.headline());
+        let mut fact = |name: &str, text: String| out.push_str(&format!("  {name:<9} {text}\n"));
+        if self.end != RunEnd::FinishedBefore {
+            fact("time", format!("{}, {} items/s", elapsed(self.seconds), per_second(self.items_per_second)));
+            if let Some(before) = self.resumed_from {
+                fact(
+                    "resumed",
+                    format!("{} finished before this start", counted(before, "item was", "items were")),
+                );
+            }
+            if self.restarts > 0 {
+                let workers = counted(self.restarts, "worker died and was", "workers died and were");
+                fact("restarts", format!("{workers} replaced; no item was lost by that"));
+            }
+            if let Some(words) = pace(self.bottleneck) {
+                fact("pace", words.to_owned());
+            }
+        }
+        for path in &self.outputs {
+            fact("results", path.display().to_string());
+        }
+        if self.failed > 0 {
+            fact("failures", self.failures_path.display().to_string());
+        }
+        fact("run", self.run_id.clone());
+        if let Some(hint) = self.hint() {
+            out.push_str(&format!("\n{hint}\n"));
+        }
+        out
+    }
+
+    fn headline(&self) -> String {
+        let how = match &self.end {
+            RunEnd::Finished => "finished",
+            RunEnd::FinishedBefore => "was finished before, nothing is left to do",
+            RunEnd::Interrupted => "interrupted",
+            RunEnd::FailureLimit => "stopped, because more items failed than `limits.max_failed` allows",
+            RunEnd::Stopped { reason, .. } => &format!("stopped, because {reason}"),
+        };
+        let items = counted(self.read, "item", "items");
+        format!(
+            "{} {how}: {items} read, {} done, {} failed",
+            self.workflow,
+            count(self.done),
+            count(self.failed)
+        )
+    }
+
+    fn hint(&self) -> Option<String> {
+        let command = &self.resume_command;
+        match &self.end {
+            RunEnd::Finished => None,
+            RunEnd::FinishedBefore => Some("To start over, add --fresh.".to_owned()),
+            RunEnd::Interrupted => Some(format!("What is done is kept. To go on:\n  {command}")),
+            RunEnd::FailureLimit => Some(format!(
+                "See the failures, then fix the cause or raise the limit. To go on:\n  {command}"
+            )),
+            RunEnd::Stopped { .. } => {
+                Some(format!("What is done is kept. When the cause is gone, go on:\n  {command}"))
+            }
+        }
+    }
+}
+
+fn pace(bottleneck: Bottleneck) -> Option<&'static str> {
+    match bottleneck {
+        Bottleneck::Unknown => None,
+        Bottleneck::Loading => Some("set by reading and decoding: the models waited for items"),
+        Bottleneck::Inference => Some("set by the models: decoded items waited for a device"),
+        Bottleneck::Cpu => Some("set by the processor: decoding and models share all of its cores"),
+        Bottleneck::Sinks => Some("set by writing results: loaders and models waited for it"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary() -> Summary {
+        Summary {
+            workflow: "digits".into(),
+            run_id: "20260131-120000-4f2a".into(),
+            end: RunEnd::Finished,
+            read: 10_000,
+            done: 10_000,
+            failed: 0,
+            seconds: 8.1,
+            items_per_second: 1_234.4,
+            restarts: 0,
+            bottleneck: Bottleneck::Unknown,
+            outputs: vec!["out/results.jsonl".into()],
+            failures_path: "out/failures.jsonl".into(),
+            resumed_from: None,
+            resume_command: "orchestra run digits.toml".into(),
+        }
+    }
+
+    #[test]
+    fn a_clean_run_says_little() {
+        assert_eq!(
+            summary().text(),
+            "\
+digits finished: 10,000 items read, 10,000 done, 0 failed
+  time      8.1 s, 1,234 items/s
+  results   out/results.jsonl
+  run       20260131-120000-4f2a
+"
+        );
+        assert_eq!(summary().exit_code(), ExitCode::Done);
+    }
+
+    #[test]
+    fn an_eventful_run_names_everything_that_happened() {
+        let summary = Summary {
+            done: 9_998,
+            failed: 2,
+            restarts: 1,
+            bottleneck: Bottleneck::Loading,
+            resumed_from: Some(5_000),
+            ..summary()
+        };
+        assert_eq!(
+            summary.text(),
+            "\
+digits finished: 10,000 items read, 9,998 done, 2 failed
+  time      8.1 s, 1,234 items/s
+  resumed   5,000 items were finished before this start
+  restarts  1 worker died and was replaced; no item was lost by that
+  pace      set by reading and decoding: the models waited for items
+  results   out/results.jsonl
+  failures  out/failures.jsonl
+  run       20260131-120000-4f2a
+"
+        );
+        assert_eq!(summary.exit_code(), ExitCode::ItemsFailed);
+    }
+
+    #[test]
+    fn an_interrupted_run_says_how_to_go_on() {
+        let summary = Summary { end: RunEnd::Interrupted, read: 4_000, done: 4_000, ..summary() };
+        let text = summary.text();
+        assert!(text.starts_with("digits interrupted: 4,000 items read, 4,000 done, 0 failed\n"), "{text}");
+        assert!(text.ends_with("\nWhat is done is kept. To go on:\n  orchestra run digits.toml\n"), "{text}");
+        assert_eq!(summary.exit_code(), ExitCode::Interrupted);
+    }
+
+    #[test]
+    fn a_stopped_run_says_why_and_ends_with_the_code_of_the_reason() {
+        let end = RunEnd::Stopped { reason: "no device is left".into(), code: ExitCode::Unavailable };
+        let summary = Summary { end, ..summary() };
+        assert!(summary.text().starts_with("digits stopped, because no device is left: "));
+        assert!(summary.text().contains("orchestra run digits.toml"));
+        assert_eq!(summary.exit_code(), ExitCode::Unavailable);
+    }
+
+    #[test]
+    fn a_run_over_the_failure_limit_counts_as_failed_items() {
+        let summary = Summary { end: RunEnd::FailureLimit, failed: 11, ..summary() };
+        assert!(
+            summary.text().contains("`limits.max_failed`") && summary.text().contains("out/failures.jsonl")
+        );
+        assert_eq!(summary.exit_code(), ExitCode::ItemsFailed);
+    }
+
+    #[test]
+    fn a_run_that_was_finished_before_ends_with_its_code_at_once() {
+        let before = |failed| Summary { end: RunEnd::FinishedBefore, failed, ..summary() };
+        assert!(before(0).text().contains("--fresh") && !before(0).text().contains("time"));
+        assert_eq!(before(0).exit_code(), ExitCode::Done);
+        assert_eq!(before(2).exit_code(), ExitCode::ItemsFailed);
+    }
+}

@@ -1,0 +1,169 @@
+//! When a batch leaves. This is the one place that decides it; it never touches rows, workers or clocks.
+//!
+//! Batching is work-conserving: as long as every worker is busy the open batch grows, and when one is free the batch leaves once
+//! it is full, its oldest row has waited long enough, or no more rows will come. Times are durations since the start of the run.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a batch left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LeaveReason {
+    /// It reached the largest size.
+    Full,
+    /// Its oldest row had waited for `batch.wait`.
+    Timer,
+    /// The source has nothing more.
+    Drain,
+    /// A worker had nothing to do (only where latency counts more than batch size).
+    Idle,
+    /// Half of a batch that failed or ran out of memory.
+    Split,
+    /// The same batch again, after its worker died.
+    Retry,
+}
+
+impl LeaveReason {
+    /// Every reason, in the order of `run.json`.
+    pub const ALL: [LeaveReason; 6] = [
+        LeaveReason::Full,
+        LeaveReason::Timer,
+        LeaveReason::Drain,
+        LeaveReason::Idle,
+        LeaveReason::Split,
+        LeaveReason::Retry,
+    ];
+
+    /// The name in `run.json`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LeaveReason::Full => "full",
+            LeaveReason::Timer => "timer",
+            LeaveReason::Drain => "drain",
+            LeaveReason::Idle => "idle",
+            LeaveReason::Split => "split",
+            LeaveReason::Retry => "retry",
+        }
+    }
+}
+
+impl fmt::Display for LeaveReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The rules of one infer stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchPolicy {
+    /// Rows of a full batch.
+    pub max_rows: usize,
+    /// How long the oldest row waits for company while a worker is free.
+    pub wait: Duration,
+    /// Leave as soon as a worker is idle.
+    pub leave_when_idle: bool,
+}
+
+/// The batch that is being filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenBatch {
+    /// Rows claimed so far.
+    pub rows: usize,
+    /// When its first row was claimed.
+    pub oldest_since: Duration,
+}
+
+/// What to do with the open batch now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Close it and send it.
+    Leave(LeaveReason),
+    /// Look again at this time, or when something changes.
+    LookAgainAt(Duration),
+    /// Look again when something changes.
+    Keep,
+}
+
+impl BatchPolicy {
+    /// Decides about the open batch.
+    ///
+    /// `free_places` is how many batches the workers would take right now, beyond those that are closed and wait already;
+    /// `drained` says that no further row will ever come.
+    #[must_use]
+    pub fn decide(
+        &self,
+        open: Option<OpenBatch>,
+        free_places: usize,
+        drained: bool,
+        now: Duration,
+    ) -> Decision {
+        let Some(open) = open.filter(|o| o.rows > 0) else { return Decision::Keep };
+        if open.rows >= self.max_rows {
+            return Decision::Leave(LeaveReason::Full);
+        }
+        if drained {
+            return Decision::Leave(LeaveReason::Drain);
+        }
+        if free_places == 0 {
+            return Decision::Keep;
+        }
+        if self.leave_when_idle {
+            return Decision::Leave(LeaveReason::Idle);
+        }
+        let due = open.oldest_since.saturating_add(self.wait);
+        if now >= due { Decision::Leave(LeaveReason::Timer) } else { Decision::LookAgainAt(due) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: BatchPolicy =
+        BatchPolicy { max_rows: 8, wait: Duration::from_millis(5), leave_when_idle: false };
+
+    fn open(rows: usize) -> Option<OpenBatch> {
+        Some(OpenBatch { rows, oldest_since: Duration::from_millis(100) })
+    }
+
+    #[test]
+    fn a_full_batch_leaves_even_when_every_worker_is_busy() {
+        assert_eq!(POLICY.decide(open(8), 0, false, Duration::ZERO), Decision::Leave(LeaveReason::Full));
+    }
+
+    #[test]
+    fn a_partial_batch_grows_while_every_worker_is_busy() {
+        assert_eq!(POLICY.decide(open(7), 0, false, Duration::from_secs(9)), Decision::Keep);
+    }
+
+    #[test]
+    fn a_partial_batch_leaves_a_free_worker_idle_no_longer_than_wait() {
+        let due = Duration::from_millis(105);
+        assert_eq!(POLICY.decide(open(1), 1, false, Duration::from_millis(104)), Decision::LookAgainAt(due));
+        assert_eq!(POLICY.decide(open(1), 1, false, due), Decision::Leave(LeaveReason::Timer));
+    }
+
+    #[test]
+    fn what_is_left_at_the_end_leaves_at_once() {
+        assert_eq!(POLICY.decide(open(3), 0, true, Duration::ZERO), Decision::Leave(LeaveReason::Drain));
+    }
+
+    #[test]
+    fn an_empty_batch_never_leaves() {
+        assert_eq!(POLICY.decide(None, 2, true, Duration::MAX), Decision::Keep);
+        assert_eq!(POLICY.decide(open(0), 2, true, Duration::MAX), Decision::Keep);
+    }
+
+    #[test]
+    fn where_latency_counts_an_idle_worker_takes_what_there_is() {
+        let policy = BatchPolicy { leave_when_idle: true, ..POLICY };
+        assert_eq!(
+            policy.decide(open(1), 1, false, Duration::from_millis(100)),
+            Decision::Leave(LeaveReason::Idle)
+        );
+    }
+}

@@ -1,0 +1,118 @@
+//! How an `image` stage turns a file into a tensor row. Plain data: the work is done in `orchestra-media`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::tensor::{DType, Dim, TensorSpec};
+
+/// Interpolation used when resizing. All but `Nearest` are antialiased when shrinking, as in Pillow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ResizeFilter {
+    /// The nearest source pixel.
+    Nearest,
+    /// Triangle filter.
+    Bilinear,
+    /// Cubic convolution with a = -0.5 (Catmull-Rom), as Pillow and torchvision use.
+    Bicubic,
+    /// Windowed sinc of three lobes.
+    Lanczos3,
+}
+
+/// How the source rectangle meets the target rectangle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fit {
+    /// Both sides to the target, whatever the aspect ratio.
+    Stretch,
+    /// Fill the target, cutting what stands over evenly on both sides (one resize of the centred source part).
+    Cover,
+    /// Fit inside the target; the rest is `pad`, evenly on both sides.
+    Contain,
+    /// Resize the shorter side to `resize`, then cut the target out of the centre (torchvision's Resize + CenterCrop).
+    Shorter,
+}
+
+/// Colour channels and their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Channels {
+    /// Red, green, blue.
+    Rgb,
+    /// Blue, green, red.
+    Bgr,
+    /// ITU-R 601-2 luma, as Pillow's "L": (19595 R + 38470 G + 7471 B + 32768) >> 16.
+    Gray,
+}
+
+impl Channels {
+    /// 3 or 1.
+    #[must_use]
+    pub fn count(self) -> usize {
+        match self {
+            Channels::Rgb | Channels::Bgr => 3,
+            Channels::Gray => 1,
+        }
+    }
+}
+
+/// Order of the axes of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// Row shape `[channels, height, width]`.
+    Nchw,
+    /// Row shape `[height, width, channels]`.
+    Nhwc,
+}
+
+/// Everything an `image` stage does to a file. Value written: `(pixel * scale - mean[c]) / std[c]`, pixel in 0..=255.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ImageSpec {
+    /// Height and width of the row, in pixels.
+    pub size: [u32; 2],
+    /// How the picture is fitted into `size`.
+    pub fit: Fit,
+    /// For `Fit::Shorter`: the length of the shorter side before the crop, in pixels.
+    pub shorter: u32,
+    /// Interpolation.
+    pub filter: ResizeFilter,
+    /// Channels.
+    pub color: Channels,
+    /// Axes.
+    pub layout: Layout,
+    /// `F32`, `F16` or `U8`. With `U8` the pixels are stored as they are; scale, mean and std must be left out.
+    pub dtype: DType,
+    /// Factor applied to the pixel first.
+    pub scale: f32,
+    /// Subtracted per channel, in the order of `color`. As many as there are channels.
+    pub mean: Vec<f32>,
+    /// Divisor per channel, in the order of `color`. As many as there are channels; never 0.
+    pub std: Vec<f32>,
+    /// Pixel value around a contained picture and behind transparent pixels, 0..=255 per channel in the order of `color`.
+    pub pad: Vec<u8>,
+    /// Refuse a picture whose header claims more pixels than this, before memory is taken.
+    pub max_pixels: u64,
+}
+
+impl ImageSpec {
+    /// Shape of one row.
+    #[must_use]
+    pub fn row(&self) -> Vec<usize> {
+        let [h, w] = [self.size[0] as usize, self.size[1] as usize];
+        match self.layout {
+            Layout::Nchw => vec![self.color.count(), h, w],
+            Layout::Nhwc => vec![h, w, self.color.count()],
+        }
+    }
+
+    /// The tensor that the stage gives, named `pixels`.
+    #[must_use]
+    pub fn tensor(&self) -> TensorSpec {
+        TensorSpec {
+            name: "pixels".into(),
+            dtype: self.dtype,
+            row: self.row().into_iter().map(Dim::Fixed).collect(),
+            batch: Dim::Dynamic,
+        }
+    }
+}

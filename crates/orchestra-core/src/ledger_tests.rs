@@ -1,0 +1,249 @@
+//! Properties of the ledger under random interleavings of deliveries, faults and deaths.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn rows(slot: u32, count: usize) -> Rows {
+    Rows { slot: SlotId(slot), first: 0, count }
+}
+
+const T: Duration = Duration::ZERO;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Add(usize),
+    WorkerReady(u16),
+    Dispatch,
+    Done(usize),
+    Fault(usize, u8),
+    Die(usize, u8),
+    StaleDone(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (1usize..9).prop_map(Step::Add),
+        2 => (0u16..3).prop_map(Step::WorkerReady),
+        6 => Just(Step::Dispatch),
+        4 => (0usize..16).prop_map(Step::Done),
+        2 => ((0usize..16), 0u8..3).prop_map(|(w, k)| Step::Fault(w, k)),
+        2 => ((0usize..16), 0u8..4).prop_map(|(w, k)| Step::Die(w, k)),
+        1 => (0usize..16).prop_map(Step::StaleDone),
+    ]
+}
+
+#[derive(Default)]
+struct World {
+    added: Vec<(u32, usize)>,
+    ended: Vec<(u32, usize)>,
+    held: Vec<(WorkerId, BatchId)>,
+    answered: Vec<(WorkerId, BatchId)>,
+    alive: Vec<WorkerId>,
+    next_worker: u32,
+}
+
+impl World {
+    fn end(&mut self, r: Rows) {
+        self.ended.extend((r.first..r.first + r.count).map(|i| (r.slot.0, i)));
+    }
+
+    fn after(&mut self, a: Aftermath) {
+        if let Aftermath::Failed(f) = a {
+            assert_eq!(f.rows.count, 1, "only single items are failed");
+            self.end(f.rows);
+        }
+    }
+
+    fn apply(&mut self, ledger: &mut Ledger, step: Step) {
+        match step {
+            Step::Add(n) => {
+                let slot = u32::try_from(self.added.len()).unwrap();
+                self.added.push((slot, n));
+                ledger.add(rows(slot, n), LeaveReason::Full);
+            }
+            Step::WorkerReady(device) => {
+                let id = WorkerId(self.next_worker);
+                self.next_worker += 1;
+                self.alive.push(id);
+                ledger.worker_ready(id, DeviceId(device));
+            }
+            Step::Dispatch => {
+                if let Some(a) = ledger.dispatch(T) {
+                    assert!(a.rows.count >= 1);
+                    self.held.push((a.worker, a.batch));
+                }
+            }
+            Step::Done(i) => {
+                if let Some((w, b)) = self.pick(i) {
+                    let c = ledger.done(w, b, T).expect("it holds the batch");
+                    self.answered.push((w, b));
+                    self.end(c.rows);
+                }
+            }
+            Step::Fault(i, kind) => {
+                if let Some((w, b)) = self.pick(i) {
+                    let fault = [RunFault::Model, RunFault::OutOfMemory, RunFault::Device][usize::from(kind)];
+                    let a = ledger.fault(w, b, fault, "no".into()).expect("it holds the batch");
+                    self.answered.push((w, b));
+                    self.after(a);
+                }
+            }
+            Step::Die(i, kind) => {
+                if self.alive.is_empty() {
+                    return;
+                }
+                let w = self.alive.remove(i % self.alive.len());
+                self.held.retain(|(x, _)| *x != w);
+                let exit =
+                    [WorkerExit::Signal(9), WorkerExit::Signal(11), WorkerExit::Hung, WorkerExit::Clean]
+                        [usize::from(kind)]
+                    .clone();
+                for a in ledger.worker_lost(w, &exit, "").aftermath {
+                    self.after(a);
+                }
+            }
+            Step::StaleDone(i) => {
+                if !self.answered.is_empty() {
+                    let (w, b) = self.answered[i % self.answered.len()];
+                    assert_eq!(ledger.done(w, b, T), None, "an answer counts once");
+                }
+            }
+        }
+    }
+
+    fn pick(&mut self, i: usize) -> Option<(WorkerId, BatchId)> {
+        if self.held.is_empty() {
+            return None;
+        }
+        let at = i % self.held.len();
+        Some(self.held.remove(at))
+    }
+
+    fn everything_ends(mut self, ledger: &mut Ledger) {
+        for _ in 0..100_000 {
+            if ledger.n_batches() == 0 {
+                break;
+            }
+            if self.alive.is_empty() {
+                self.apply(ledger, Step::WorkerReady(0));
+            }
+            self.apply(ledger, Step::Dispatch);
+            self.apply(ledger, Step::Done(0));
+        }
+        assert_eq!(ledger.n_batches(), 0, "nothing waits for ever");
+        let mut all: Vec<(u32, usize)> =
+            self.added.iter().flat_map(|&(s, n)| (0..n).map(move |i| (s, i))).collect();
+        self.ended.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(self.ended, all, "every row ends exactly once");
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_row_ends_exactly_once_whatever_happens(steps in proptest::collection::vec(step(), 0..200)) {
+        let mut ledger = Ledger::new(8);
+        let mut world = World::default();
+        for s in steps {
+            world.apply(&mut ledger, s);
+        }
+        world.everything_ends(&mut ledger);
+    }
+}
+
+#[test]
+fn what_a_dead_worker_had_not_begun_is_sent_again_without_a_stain() {
+    let mut ledger = Ledger::new(4);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.add(rows(0, 4), LeaveReason::Full);
+    ledger.add(rows(1, 4), LeaveReason::Full);
+    let (a, b) = (ledger.dispatch(T).unwrap(), ledger.dispatch(T).unwrap());
+    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "");
+    assert!(matches!(lost.aftermath[..], [Aftermath::Requeued(_), Aftermath::Requeued(_)]));
+    ledger.worker_ready(WorkerId(1), DeviceId(0));
+    let again = ledger.dispatch(T).unwrap();
+    assert_eq!((again.rows, again.attempt, again.reason), (a.rows, 2, LeaveReason::Retry));
+    let second = ledger.dispatch(T).unwrap();
+    assert_eq!((second.rows, second.attempt, second.reason), (b.rows, 1, LeaveReason::Full));
+}
+
+#[test]
+fn out_of_memory_halves_the_batch_and_what_follows_is_cut_to_the_ceiling() {
+    let mut ledger = Ledger::new(8);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.add(rows(0, 8), LeaveReason::Full);
+    let a = ledger.dispatch(T).unwrap();
+    assert_eq!(
+        ledger.fault(WorkerId(0), a.batch, RunFault::OutOfMemory, String::new()),
+        Some(Aftermath::Split(a.batch))
+    );
+    assert_eq!(ledger.ceiling(DeviceId(0)), 4);
+    ledger.add(rows(1, 8), LeaveReason::Full);
+    let mut seen = Vec::new();
+    while let Some(a) = ledger.dispatch(T) {
+        seen.push((a.rows.slot.0, a.rows.first, a.rows.count));
+        ledger.done(WorkerId(0), a.batch, T).unwrap();
+    }
+    assert_eq!(seen, [(0, 0, 4), (0, 4, 4), (1, 0, 4), (1, 4, 4)]);
+}
+
+#[test]
+fn an_item_that_never_fits_is_failed_as_out_of_memory() {
+    let mut ledger = Ledger::new(1);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.add(rows(0, 1), LeaveReason::Full);
+    let end = loop {
+        let a = ledger.dispatch(T).unwrap();
+        match ledger.fault(WorkerId(0), a.batch, RunFault::OutOfMemory, "no memory".into()).unwrap() {
+            Aftermath::Failed(f) => break f,
+            Aftermath::Requeued(_) => {}
+            Aftermath::Split(_) => panic!("a single row cannot be split"),
+        }
+    };
+    assert_eq!((end.kind, end.attempts), (FailureKind::OutOfMemory, 3));
+}
+
+#[test]
+fn an_idle_worker_is_preferred_and_one_that_just_failed_is_not() {
+    let mut ledger = Ledger::new(2);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.worker_ready(WorkerId(1), DeviceId(1));
+    for s in 0..3 {
+        ledger.add(rows(s, 2), LeaveReason::Full);
+    }
+    let a = ledger.dispatch(T).unwrap();
+    let b = ledger.dispatch(T).unwrap();
+    assert_eq!((a.worker, b.worker), (WorkerId(0), WorkerId(1)));
+    let _ = ledger.fault(WorkerId(0), a.batch, RunFault::Device, String::new());
+    let _ = ledger.done(WorkerId(1), b.batch, T);
+    assert_eq!(ledger.dispatch(T).unwrap().worker, WorkerId(1));
+}
+
+#[test]
+fn a_kill_storm_fails_nobody() {
+    let mut ledger = Ledger::new(1);
+    ledger.add(rows(0, 1), LeaveReason::Full);
+    for i in 0..500 {
+        ledger.worker_ready(WorkerId(2 * i), DeviceId(0));
+        ledger.dispatch(T).unwrap();
+        // The storm also hits workers that hold nothing.
+        ledger.worker_ready(WorkerId(2 * i + 1), DeviceId(0));
+        let _ = ledger.worker_lost(WorkerId(2 * i + 1), &WorkerExit::Signal(9), "");
+        let lost = ledger.worker_lost(WorkerId(2 * i), &WorkerExit::Signal(9), "");
+        assert!(matches!(lost.aftermath[..], [Aftermath::Requeued(_)]));
+    }
+}
+
+#[test]
+fn a_draining_worker_gets_nothing_new_and_says_when_it_is_empty() {
+    let mut ledger = Ledger::new(2);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.add(rows(0, 2), LeaveReason::Full);
+    ledger.add(rows(1, 2), LeaveReason::Full);
+    let a = ledger.dispatch(T).unwrap();
+    assert!(!ledger.drain_worker(WorkerId(0)));
+    assert_eq!(ledger.dispatch(T), None);
+    let _ = ledger.done(WorkerId(0), a.batch, T);
+    assert!(ledger.holds_nothing(WorkerId(0)));
+}

@@ -1,0 +1,26 @@
+//! Ids, tensors, errors and every decision orchestra takes, as pure code.
+//!
+//! Nothing here reads a clock, a file or a socket, and nothing here knows tokio, ractor or ONNX Runtime: time comes in as an
+//! argument, effects go out as return values. What this crate decides can therefore be tested without a process.
+
+pub mod batch_layout;
+pub mod batching;
+pub mod blame;
+pub mod bottleneck;
+pub mod ceiling;
+pub mod device;
+pub mod failure;
+pub mod gather;
+pub mod ids;
+pub mod image_spec;
+pub mod ledger;
+pub mod restart;
+pub mod tensor;
+pub mod worker_exit;
+
+pub use device::{DeviceKind, DeviceSpec};
+pub use failure::{ErrorClass, Failure, FailureKind};
+pub use ids::{BatchId, DeviceId, ItemId, ModelId, PipelineId, SinkId, SlotId, SourceId, StageId, WorkerId};
+pub use image_spec::{Channels, Fit, ImageSpec, Layout, ResizeFilter};
+pub use tensor::{DType, Dim, TensorSpec};
+pub use worker_exit::WorkerExit;

@@ -1,0 +1,196 @@
+//! When a dead worker is replaced, and when a device is given up for a stage. Starts nothing itself.
+//!
+//! A worker that completed a batch is replaced at once and costs nothing, so a storm of kills parks no device. Deaths without
+//! progress back off under a budget; a death that came from outside (SIGKILL, a frozen process) has a far larger one, because it
+//! says nothing about the worker. What cannot be loaded at all is not tried again.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::worker_exit::{Evidence, WorkerExit};
+
+/// Limits of one stage's workers on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestartPolicy {
+    /// Deaths without progress within `window`, beyond which the device is parked.
+    pub budget: usize,
+    /// The same for deaths that came from outside.
+    pub outside_budget: usize,
+    /// What counts as recent.
+    pub window: Duration,
+    /// First pause; doubled with each further death.
+    pub first_pause: Duration,
+    /// Longest pause.
+    pub longest_pause: Duration,
+}
+
+impl Default for RestartPolicy {
+    fn default() -> Self {
+        Self {
+            budget: 5,
+            outside_budget: 100,
+            window: Duration::from_secs(60),
+            first_pause: Duration::from_millis(100),
+            longest_pause: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What to do about a dead worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Restart {
+    /// Start its replacement after this pause (zero: at once).
+    After(Duration),
+    /// Give the device up for this stage.
+    Park,
+}
+
+/// How a worker ended, as far as restarting is concerned.
+#[derive(Debug, Clone, Copy)]
+pub struct Death<'a> {
+    /// How.
+    pub exit: &'a WorkerExit,
+    /// It completed at least one batch.
+    pub progressed: bool,
+    /// The ledger was bisecting the batch that it ran: the death was to be expected.
+    pub bisecting: bool,
+    /// Uniform in 0.0..1.0, so that many workers do not come back in step.
+    pub jitter: f64,
+}
+
+/// The memory behind the decision.
+#[derive(Debug, Clone)]
+pub struct RestartBudget {
+    policy: RestartPolicy,
+    deaths: VecDeque<Duration>,
+    outside: VecDeque<Duration>,
+}
+
+impl RestartBudget {
+    /// An unspent budget.
+    #[must_use]
+    pub fn new(policy: RestartPolicy) -> Self {
+        Self { policy, deaths: VecDeque::new(), outside: VecDeque::new() }
+    }
+
+    /// A worker completed a batch: the device works.
+    pub fn progressed(&mut self) {
+        self.deaths.clear();
+        self.outside.clear();
+    }
+
+    /// Deaths without progress that count now.
+    #[must_use]
+    pub fn spent(&self) -> usize {
+        self.deaths.len()
+    }
+
+    /// Decides about a death at `now`.
+    pub fn died(&mut self, death: &Death<'_>, now: Duration) -> Restart {
+        if death.progressed || death.bisecting {
+            return Restart::After(Duration::ZERO);
+        }
+        match death.exit {
+            WorkerExit::LoadFailed(_) | WorkerExit::ProtocolMismatch(_) => {
+                return Restart::Park;
+            }
+            _ => {}
+        }
+        let from_outside = death.exit.evidence() == Evidence::Weak;
+        let (deaths, budget) = if from_outside {
+            (&mut self.outside, self.policy.outside_budget)
+        } else {
+            (&mut self.deaths, self.policy.budget)
+        };
+        deaths.push_back(now);
+        while deaths.front().is_some_and(|d| now.saturating_sub(*d) > self.policy.window) {
+            deaths.pop_front();
+        }
+        let n = deaths.len();
+        if n > budget {
+            return Restart::Park;
+        }
+        let pause = if from_outside {
+            self.policy.first_pause / 10
+        } else {
+            let doublings = u32::try_from(n - 1).unwrap_or(u32::MAX).min(16);
+            (self.policy.first_pause * 2u32.pow(doublings)).min(self.policy.longest_pause)
+        };
+        Restart::After(pause.mul_f64(0.75 + 0.5 * death.jitter.clamp(0.0, 1.0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn death(exit: &WorkerExit, progressed: bool) -> Death<'_> {
+        Death { exit, progressed, bisecting: false, jitter: 0.5 }
+    }
+
+    #[test]
+    fn a_storm_of_kills_with_progress_never_parks_the_device() {
+        let mut budget = RestartBudget::new(RestartPolicy::default());
+        for i in 0..10_000 {
+            let now = Duration::from_millis(i);
+            assert_eq!(
+                budget.died(&death(&WorkerExit::Signal(9), true), now),
+                Restart::After(Duration::ZERO)
+            );
+        }
+    }
+
+    #[test]
+    fn five_deaths_without_progress_are_forgiven_with_growing_pauses_and_the_sixth_parks() {
+        let mut budget = RestartBudget::new(RestartPolicy::default());
+        let mut last = Duration::ZERO;
+        for i in 0..5 {
+            match budget.died(&death(&WorkerExit::Signal(11), false), Duration::from_secs(i)) {
+                Restart::After(pause) => {
+                    assert!(pause > last);
+                    last = pause;
+                }
+                Restart::Park => panic!("parked after {i}"),
+            }
+        }
+        assert_eq!(
+            budget.died(&death(&WorkerExit::Signal(11), false), Duration::from_secs(6)),
+            Restart::Park
+        );
+    }
+
+    #[test]
+    fn old_deaths_are_forgotten() {
+        let mut budget = RestartBudget::new(RestartPolicy::default());
+        for i in 0..100 {
+            let now = Duration::from_secs(i * 20);
+            assert!(matches!(budget.died(&death(&WorkerExit::Code(1), false), now), Restart::After(_)));
+        }
+    }
+
+    #[test]
+    fn kills_from_outside_while_loading_do_not_spend_the_small_budget() {
+        let mut budget = RestartBudget::new(RestartPolicy::default());
+        for i in 0..50 {
+            let now = Duration::from_millis(i * 200);
+            assert!(matches!(budget.died(&death(&WorkerExit::Signal(9), false), now), Restart::After(_)));
+        }
+        assert_eq!(budget.spent(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_loaded_is_not_tried_again() {
+        let mut budget = RestartBudget::new(RestartPolicy::default());
+        let exit = WorkerExit::LoadFailed("no such provider".into());
+        assert_eq!(budget.died(&death(&exit, false), Duration::ZERO), Restart::Park);
+    }
+
+    #[test]
+    fn deaths_that_bisection_asked_for_cost_nothing() {
+        let mut budget = RestartBudget::new(RestartPolicy::default());
+        for _ in 0..100 {
+            let d = Death { exit: &WorkerExit::Signal(6), progressed: false, bisecting: true, jitter: 0.0 };
+            assert_eq!(budget.died(&d, Duration::ZERO), Restart::After(Duration::ZERO));
+        }
+    }
+}

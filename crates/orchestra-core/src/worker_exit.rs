@@ -1,0 +1,96 @@
+//! Every way in which a worker process can end, and what each proves. Decides nothing about restarts.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How a worker ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerExit {
+    /// Exit code 0 after it was asked to end.
+    Clean,
+    /// A non-zero exit code (or 0 without being asked).
+    Code(i32),
+    /// Killed by this signal, not by us.
+    Signal(i32),
+    /// It never completed the handshake in time; we killed it.
+    HandshakeTimeout,
+    /// It is of another build or protocol version.
+    ProtocolMismatch(String),
+    /// It sent something that is no frame of ours; we killed it.
+    Garbled(String),
+    /// A batch ran beyond its deadline while the process was alive; we killed it.
+    Hung,
+    /// Its heartbeat stopped (stopped or frozen process); we killed it.
+    Silent,
+    /// It could not be started at all.
+    SpawnFailed(String),
+    /// It reported that it cannot load the model or use the device.
+    LoadFailed(String),
+}
+
+/// What a death says about the batch that was running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// The batch is suspect: segfault, abort, own exit code, deadline passed.
+    Strong,
+    /// Something outside may have done it: SIGKILL, SIGTERM, SIGSTOP.
+    Weak,
+    /// It says nothing about a batch.
+    None,
+}
+
+impl WorkerExit {
+    /// What this death says about the batch that the worker was running.
+    #[must_use]
+    pub fn evidence(&self) -> Evidence {
+        const OUTSIDE: [i32; 5] = [1, 2, 3, 9, 15]; // SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM
+        match self {
+            WorkerExit::Clean
+            | WorkerExit::HandshakeTimeout
+            | WorkerExit::ProtocolMismatch(_)
+            | WorkerExit::SpawnFailed(_)
+            | WorkerExit::LoadFailed(_) => Evidence::None,
+            WorkerExit::Signal(s) if OUTSIDE.contains(s) => Evidence::Weak,
+            WorkerExit::Silent => Evidence::Weak,
+            WorkerExit::Code(_) | WorkerExit::Signal(_) | WorkerExit::Garbled(_) | WorkerExit::Hung => {
+                Evidence::Strong
+            }
+        }
+    }
+}
+
+impl fmt::Display for WorkerExit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WorkerExit::Clean => f.write_str("ended as asked"),
+            WorkerExit::Code(c) => write!(f, "exited with code {c}"),
+            WorkerExit::Signal(s) => write!(f, "killed by {}", signal_name(*s)),
+            WorkerExit::HandshakeTimeout => f.write_str("did not say hello in time"),
+            WorkerExit::ProtocolMismatch(what) => write!(f, "speaks another protocol: {what}"),
+            WorkerExit::Garbled(what) => write!(f, "sent something unreadable: {what}"),
+            WorkerExit::Hung => f.write_str("ran a batch beyond its deadline and was killed"),
+            WorkerExit::Silent => f.write_str("stopped answering and was killed"),
+            WorkerExit::SpawnFailed(why) => write!(f, "could not be started: {why}"),
+            WorkerExit::LoadFailed(why) => write!(f, "could not load: {why}"),
+        }
+    }
+}
+
+fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        15 => "SIGTERM",
+        _ => return format!("signal {signal}"),
+    };
+    name.to_owned()
+}

@@ -1,0 +1,71 @@
+//! Replaces a small file as a whole: a reader sees the old text or the new, also after a power cut. Not for files that grow.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Writes `bytes` to a neighbour of `path`, makes it durable and renames it over `path`.
+///
+/// # Errors
+/// Whatever the file system says. `path` is then unchanged and nothing is left beside it.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = path
+        .file_name()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
+    let mut neighbour = std::ffi::OsString::from(".");
+    neighbour.push(name);
+    neighbour.push(format!(".{}.tmp", std::process::id()));
+    let neighbour = path.with_file_name(neighbour);
+    let written = write_and_rename(&neighbour, path, bytes);
+    if written.is_err() {
+        // The first error is what the caller must hear of; there may be nothing to remove.
+        let _ = fs::remove_file(&neighbour);
+    }
+    written
+}
+
+/// Makes the names in the folder of `path` durable, where the file system can.
+pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    };
+    match File::open(folder)?.sync_all() {
+        // Some network and user-space file systems cannot sync folders; their names are as durable as they make them.
+        Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
+        other => other,
+    }
+}
+
+fn write_and_rename(neighbour: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(neighbour)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(neighbour, path)?;
+    sync_folder_of(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_new_text_replaces_the_old_and_nothing_is_left_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.json");
+        write_atomic(&path, b"a long first text").unwrap();
+        write_atomic(&path, b"second").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"second");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_old_text_and_no_neighbour() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.json");
+        fs::create_dir(&path).unwrap();
+        assert!(write_atomic(&path, b"text").is_err());
+        assert!(path.is_dir());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

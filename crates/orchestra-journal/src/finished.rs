@@ -1,0 +1,101 @@
+//! Which items are finished, per source, and how many of them failed. Holds no names and writes nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use orchestra_core::{ItemId, SourceId};
+
+use crate::bit_set::BitSet;
+
+/// Items of one source are numbered below this: 68 billion. A larger number is a damaged entry or a bug, and would cost
+/// gigabytes of memory.
+pub const MAX_ITEM_INDEX: u64 = 1 << 36;
+
+/// How many items ended, and how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// With a record in the sinks.
+    pub done: u64,
+    /// With a record in the failures.
+    pub failed: u64,
+}
+
+impl Counts {
+    /// All that ended.
+    #[must_use]
+    pub fn total(self) -> u64 {
+        self.done + self.failed
+    }
+}
+
+/// How an item ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Done,
+    Failed,
+}
+
+#[derive(Debug, Clone, Default)]
+struct OfSource {
+    // Shared with whoever skips finished items; a later commit copies the set once if it is still shared.
+    set: Arc<BitSet>,
+    counts: Counts,
+}
+
+/// The finished items of all sources.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FinishedSet {
+    sources: BTreeMap<SourceId, OfSource>,
+}
+
+impl FinishedSet {
+    pub(crate) fn contains(&self, item: ItemId) -> bool {
+        self.sources.get(&item.source).is_some_and(|s| s.set.contains(item.index))
+    }
+
+    pub(crate) fn of_source(&self, source: SourceId) -> Arc<BitSet> {
+        self.sources.get(&source).map(|s| Arc::clone(&s.set)).unwrap_or_default()
+    }
+
+    pub(crate) fn counts_of(&self, source: SourceId) -> Counts {
+        self.sources.get(&source).map(|s| s.counts).unwrap_or_default()
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.sources.values().fold(Counts::default(), |sum, s| Counts {
+            done: sum.done + s.counts.done,
+            failed: sum.failed + s.counts.failed,
+        })
+    }
+
+    /// Adds `count` items from `first` on. Items that are there already are not counted twice.
+    pub(crate) fn insert(&mut self, source: SourceId, first: u64, count: u64, ended: Ended) {
+        let of = self.sources.entry(source).or_default();
+        let set = Arc::make_mut(&mut of.set);
+        let added = (first..first.saturating_add(count)).filter(|i| set.insert(*i)).count() as u64;
+        match ended {
+            Ended::Done => of.counts.done += added,
+            Ended::Failed => of.counts.failed += added,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_set_does_not_change_under_its_reader() {
+        let mut finished = FinishedSet::default();
+        finished.insert(SourceId(1), 0, 3, Ended::Done);
+        let before = finished.of_source(SourceId(1));
+        finished.insert(SourceId(1), 2, 2, Ended::Failed);
+        assert_eq!(before.iter().collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(finished.of_source(SourceId(1)).len(), 4);
+        assert_eq!(finished.counts(), Counts { done: 3, failed: 1 });
+        assert_eq!(finished.counts().total(), 4);
+        assert_eq!(finished.counts_of(SourceId(0)), Counts::default());
+        assert!(finished.contains(ItemId { source: SourceId(1), index: 3 }));
+        assert!(!finished.contains(ItemId { source: SourceId(0), index: 3 }));
+    }
+}

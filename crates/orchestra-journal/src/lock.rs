@@ -1,0 +1,90 @@
+//! One run per output folder: an advisory lock that the kernel releases when its owner dies. Touches no other file.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, flock};
+use thiserror::Error;
+
+/// Why an output folder cannot be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// Another run owns it.
+    #[error("output folder `{}` is in use by {}: wait for that run, stop it, or choose another `--output`",
+        folder.display(), owner(*pid))]
+    Busy {
+        /// The output folder.
+        folder: PathBuf,
+        /// The owner; `None` if it took the lock this very moment and has not signed it yet.
+        pid: Option<u32>,
+        /// Since when.
+        since: Option<SystemTime>,
+    },
+    /// The folder or a file in it cannot be made or read.
+    #[error("cannot use `{}` in the output folder: {source}", path.display())]
+    Io {
+        /// Which file or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The held lock. Dropping it (or dying) releases it.
+#[derive(Debug)]
+pub(crate) struct FolderLock {
+    _file: File,
+}
+
+impl FolderLock {
+    /// Takes the lock file at `path`, on behalf of `folder`, and signs it with this process's id.
+    pub(crate) fn take(path: &Path, folder: &Path) -> Result<Self, OpenError> {
+        let failed = |source| OpenError::Io { path: path.to_owned(), source };
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let (pid, since) = signature(path);
+                return Err(OpenError::Busy { folder: folder.to_owned(), pid, since });
+            }
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        sign(&mut file).map_err(failed)?;
+        Ok(Self { _file: file })
+    }
+}
+
+fn sign(file: &mut File) -> io::Result<()> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    file.set_len(0)?;
+    file.write_all(format!("{} {since}\n", std::process::id()).as_bytes())
+}
+
+fn signature(path: &Path) -> (Option<u32>, Option<SystemTime>) {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|f| f.take(64).read_to_string(&mut text));
+    if read.is_err() {
+        return (None, None);
+    }
+    let mut words = text.split_ascii_whitespace();
+    let pid = words.next().and_then(|w| w.parse().ok());
+    let since = words.next().and_then(|w| w.parse().ok()).map(|ms| UNIX_EPOCH + Duration::from_millis(ms));
+    (pid, since)
+}
+
+fn owner(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |p| format!("process {p}"))
+}
+
+/// Makes `folder` with its parents.
+pub(crate) fn make_folder(folder: &Path) -> Result<(), OpenError> {
+    fs::create_dir_all(folder).map_err(|source| OpenError::Io { path: folder.to_owned(), source })
+}

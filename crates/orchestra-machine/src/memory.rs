@@ -1,0 +1,179 @@
+//! Main memory of the machine, and the limit that a container or a scheduler puts on it. Reads only; sets no limit.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Main memory as this process may use it, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// The machine's memory, or the control group's limit where that is less.
+    pub total: u64,
+    /// What can still be taken without swapping and without meeting the limit.
+    pub available: u64,
+    /// The control group's limit, if one is set.
+    pub limit: Option<MemoryLimit>,
+}
+
+/// The tightest limit among this process's control groups, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryLimit {
+    /// The limit.
+    pub bytes: u64,
+    /// What the group holds of it. File cache that the kernel can drop at once is not counted.
+    pub used: u64,
+}
+
+impl Memory {
+    /// Reads `proc` and `sys` under `root`, which is `/` outside tests. Where the kernel tells nothing, sizes are 0.
+    #[must_use]
+    pub fn read(root: &Path) -> Self {
+        let info = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
+        let total = kib_field(&info, "MemTotal:").unwrap_or_default();
+        let available =
+            kib_field(&info, "MemAvailable:").or_else(|| kib_field(&info, "MemFree:")).unwrap_or_default();
+        let limit = tightest_limit(root).filter(|limit| limit.bytes < total);
+        match limit {
+            None => Self { total, available, limit },
+            Some(l) => {
+                Self { total: l.bytes, available: available.min(l.bytes.saturating_sub(l.used)), limit }
+            }
+        }
+    }
+}
+
+/// The bytes of a line like `MemTotal:  16384 kB`.
+pub(crate) fn kib_field(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// The names that the two versions of control groups give to the same things.
+struct Names {
+    mount: &'static str,
+    limit: &'static str,
+    used: &'static str,
+    droppable: &'static str,
+}
+
+const VERSION_1: Names = Names {
+    mount: "sys/fs/cgroup/memory",
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    droppable: "total_inactive_file",
+};
+const VERSION_2: Names =
+    Names { mount: "sys/fs/cgroup", limit: "memory.max", used: "memory.current", droppable: "inactive_file" };
+
+/// A limit binds all groups below it, so every ancestor is asked. The one that leaves least room counts.
+fn tightest_limit(root: &Path) -> Option<MemoryLimit> {
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+    groups
+        .lines()
+        .filter_map(own_group)
+        .flat_map(|(names, group)| {
+            let mount = root.join(names.mount);
+            ancestors(&mount, group).into_iter().filter_map(move |folder| limit_of(&folder, names))
+        })
+        .min_by_key(|limit| limit.bytes.saturating_sub(limit.used))
+}
+
+/// From a line of `/proc/self/cgroup`: `0::/path` (version 2) or `4:memory:/path` (version 1).
+fn own_group(line: &str) -> Option<(&'static Names, &str)> {
+    let mut parts = line.splitn(3, ':');
+    let (_, controllers, group) = (parts.next()?, parts.next()?, parts.next()?);
+    match controllers {
+        "" => Some((&VERSION_2, group)),
+        list if list.split(',').any(|c| c == "memory") => Some((&VERSION_1, group)),
+        _ => None,
+    }
+}
+
+/// The folders of a group and of all groups above it. In a container the path may be one of the host that is not mounted
+/// here; the mount itself is then the group.
+fn ancestors(mount: &Path, group: &str) -> Vec<PathBuf> {
+    let group = mount.join(group.trim_start_matches('/'));
+    group.ancestors().take_while(|folder| folder.starts_with(mount)).map(Path::to_owned).collect()
+}
+
+fn limit_of(folder: &Path, names: &Names) -> Option<MemoryLimit> {
+    let number = |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
+    let bytes = number(names.limit)?; // version 2 says `max` for no limit, which is no number
+    let used = number(names.used).unwrap_or_default();
+    let statistics = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let droppable = statistics
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .find(|(name, _)| *name == names.droppable)
+        .and_then(|(_, value)| value.trim().parse::<u64>().ok())
+        .unwrap_or_default();
+    Some(MemoryLimit { bytes, used: used.saturating_sub(droppable) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let info = "MemTotal:       16777216 kB\nMemFree:        1048576 kB\nMemAvailable:    8388608 kB\n";
+        for (path, text) in [("proc/meminfo", info)].iter().chain(files) {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn without_a_limit_the_machine_counts() {
+        let root = machine(&[("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/memory.max", "max\n")]);
+        assert_eq!(Memory::read(root.path()), Memory { total: 16 * GIB, available: 8 * GIB, limit: None });
+    }
+
+    #[test]
+    fn the_tightest_group_above_counts_and_droppable_cache_does_not() {
+        let root = machine(&[
+            ("proc/self/cgroup", "0::/job/step\n"),
+            ("sys/fs/cgroup/job/memory.max", "4294967296\n"),
+            ("sys/fs/cgroup/job/memory.current", "3221225472\n"),
+            ("sys/fs/cgroup/job/memory.stat", "anon 5\ninactive_file 1073741824\n"),
+            ("sys/fs/cgroup/job/step/memory.max", "max\n"),
+        ]);
+        let memory = Memory::read(root.path());
+        assert_eq!((memory.total, memory.available), (4 * GIB, 2 * GIB));
+        assert_eq!(memory.limit, Some(MemoryLimit { bytes: 4 * GIB, used: 2 * GIB }));
+    }
+
+    #[test]
+    fn the_older_groups_are_read_too_even_when_their_path_is_the_hosts() {
+        let root = machine(&[
+            ("proc/self/cgroup", "5:cpu:/x\n4:memory:/docker/abc\n0::/\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648\n"),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "1073741824\n"),
+        ]);
+        let memory = Memory::read(root.path());
+        assert_eq!((memory.total, memory.available), (2 * GIB, GIB));
+    }
+
+    #[test]
+    fn a_limit_beyond_the_machine_is_none() {
+        let root = machine(&[
+            ("proc/self/cgroup", "4:memory:/\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+        ]);
+        assert_eq!(Memory::read(root.path()).limit, None);
+    }
+
+    #[test]
+    fn nothing_to_read_is_no_panic() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(Memory::read(root.path()), Memory { total: 0, available: 0, limit: None });
+        assert_eq!(kib_field("MemTotal: lots kB", "MemTotal:"), None);
+        assert_eq!(kib_field("MemTotal: 99999999999999999999 kB", "MemTotal:"), None);
+    }
+}

@@ -1,0 +1,156 @@
+//! GPUs as NVIDIA's management library reports them. The library is loaded at run time; without it there is an error, not
+//! a crash. It never creates a CUDA context, so looking at a GPU takes none of its memory.
+
+use std::sync::{Mutex, PoisonError};
+
+use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+
+use crate::gpu::{Gpu, GpuProbe, ProbeError};
+
+/// Reads GPUs through NVML. The library is opened on first use, and a failure to open it is tried again on the next.
+#[derive(Debug, Default)]
+pub struct NvmlProbe {
+    nvml: Mutex<Option<Nvml>>,
+}
+
+/// The versions of the installed driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Driver {
+    /// For example `580.65.06`.
+    pub version: String,
+    /// The newest CUDA that it can run, as major and minor, for example `(13, 0)`.
+    pub cuda: (i32, i32),
+}
+
+impl NvmlProbe {
+    /// Opens nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The versions of the driver.
+    ///
+    /// # Errors
+    /// Why there is no driver to ask.
+    pub fn driver(&self) -> Result<Driver, ProbeError> {
+        self.with(|nvml| {
+            let version = nvml.sys_driver_version().map_err(|e| refused("tell its version", e))?;
+            let cuda = nvml.sys_cuda_driver_version().map_err(|e| refused("tell its CUDA version", e))?;
+            let (major, minor) = (
+                nvml_wrapper::cuda_driver_version_major(cuda),
+                nvml_wrapper::cuda_driver_version_minor(cuda),
+            );
+            Ok(Driver { version, cuda: (major, minor) })
+        })
+    }
+
+    fn with<T>(&self, ask: impl FnOnce(&Nvml) -> Result<T, ProbeError>) -> Result<T, ProbeError> {
+        // A panic of another thread leaves an open or a closed library behind, both of which are usable.
+        let mut nvml = self.nvml.lock().unwrap_or_else(PoisonError::into_inner);
+        let nvml = match &mut *nvml {
+            Some(nvml) => nvml,
+            closed => closed.insert(Nvml::init().map_err(|e| refused("start", e))?),
+        };
+        ask(nvml)
+    }
+}
+
+impl GpuProbe for NvmlProbe {
+    fn gpus(&self) -> Result<Vec<Gpu>, ProbeError> {
+        self.with(all_gpus)
+    }
+
+    fn gpu_by_uuid(&self, uuid: &str) -> Result<Gpu, ProbeError> {
+        self.with(|nvml| {
+            let device = nvml.device_by_uuid(uuid).map_err(|error| match error {
+                NvmlError::NotFound | NvmlError::InvalidArg => ProbeError::Unknown(uuid.to_owned()),
+                other => refused(&format!("find `{uuid}`"), other),
+            })?;
+            // A MIG instance has no number of its own.
+            let index = device.index().unwrap_or_default();
+            describe(&device, index).map_err(|e| refused(&format!("describe `{uuid}`"), e))
+        })
+    }
+}
+
+fn all_gpus(nvml: &Nvml) -> Result<Vec<Gpu>, ProbeError> {
+    let count = nvml.device_count().map_err(|e| refused("count GPUs", e))?;
+    let mut gpus = Vec::new();
+    let mut problems = Vec::new();
+    for index in 0..count {
+        match nvml.device_by_index(index).and_then(|device| describe(&device, index)) {
+            Ok(gpu) => gpus.push(gpu),
+            Err(error) => problems.push(format!("GPU {index} cannot be read: {error}")),
+        }
+    }
+    // CUDA_DEVICE_ORDER=PCI_BUS_ID, which every worker gets, numbers by this; the text has a fixed width.
+    gpus.sort_by(|a, b| a.pci_bus_id.cmp(&b.pci_bus_id));
+    match problems.is_empty() {
+        true => Ok(gpus),
+        false => Err(ProbeError::Partial { gpus, problem: problems.join("; ") }),
+    }
+}
+
+fn describe(device: &Device<'_>, index: u32) -> Result<Gpu, NvmlError> {
+    let memory = device.memory_info()?;
+    Ok(Gpu {
+        index,
+        uuid: device.uuid()?,
+        name: device.name()?,
+        pci_bus_id: device.pci_info().map(|pci| pci.bus_id).unwrap_or_default(),
+        memory_total: memory.total,
+        memory_free: memory.free,
+        utilization: device.utilization_rates().ok().and_then(|u| u8::try_from(u.gpu).ok()),
+        temperature_c: device.temperature(TemperatureSensor::Gpu).ok(),
+    })
+}
+
+fn refused(action: &str, error: NvmlError) -> ProbeError {
+    let why = error.to_string();
+    match error {
+        NvmlError::LibloadingError(load) => ProbeError::NoLibrary(load.to_string()),
+        NvmlError::LibraryNotFound => ProbeError::NoLibrary(why),
+        NvmlError::DriverNotLoaded => ProbeError::NoDriver(why),
+        NvmlError::LibRmVersionMismatch => ProbeError::VersionMismatch(why),
+        NvmlError::NoPermission | NvmlError::OperatingSystem => ProbeError::NoPermission(why),
+        _ => ProbeError::Driver { action: action.to_owned(), why },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_with_or_without_a_driver_gives_an_answer_and_never_a_panic() {
+        let probe = NvmlProbe::new();
+        for _ in 0..2 {
+            match probe.gpus() {
+                Ok(gpus) => {
+                    for gpu in gpus {
+                        assert_eq!(probe.gpu_by_uuid(&gpu.uuid).unwrap().uuid, gpu.uuid);
+                    }
+                    assert!(probe.driver().unwrap().cuda.0 > 0);
+                }
+                Err(error) => assert!(!error.to_string().is_empty()),
+            }
+        }
+        assert!(probe.gpu_by_uuid("GPU-00000000-0000-0000-0000-000000000000").is_err());
+    }
+
+    #[test]
+    fn each_cause_says_what_to_do() {
+        let text = |e| refused("start", e).to_string();
+        assert!(text(NvmlError::DriverNotLoaded).contains("kernel module"));
+        assert!(text(NvmlError::NoPermission).contains("/dev/nvidia"));
+        assert!(text(NvmlError::LibRmVersionMismatch).contains("reboot"));
+        assert!(text(NvmlError::LibraryNotFound).contains("install the driver"));
+        assert_eq!(
+            text(NvmlError::Unknown),
+            "the NVIDIA driver failed to start: an internal driver error occured"
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! Walks over the chunks of PNG and WebP for what their decoders do not say: the end, and EXIF wherever it stands. No pixels.
+
+use crate::error::MediaError;
+use crate::format::Format;
+use crate::orientation::Orientation;
+use crate::picture::check_size;
+
+/// Checks that a PNG has its end and returns its turn. EXIF may stand before or behind the pixels.
+pub(crate) fn walk_png(bytes: &[u8]) -> Result<Orientation, MediaError> {
+    let cut = MediaError::Truncated { format: Format::Png, what: "its end chunk is missing" };
+    let mut orientation = Orientation::UPRIGHT;
+    let mut rest = &bytes[8..];
+    // A chunk: length, name, payload, checksum.
+    loop {
+        let Some((&[l3, l2, l1, l0, n0, n1, n2, n3], behind)) = rest.split_first_chunk() else { return Err(cut) };
+        let length = u32::from_be_bytes([l3, l2, l1, l0]) as usize;
+        let Some((payload, behind)) = behind.split_at_checked(length) else { return Err(cut) };
+        let Some((_checksum, behind)) = behind.split_at_checked(4) else { return Err(cut) };
+        match &[n0, n1, n2, n3] {
+            b"IEND" => return Ok(orientation),
+            b"eXIf" => orientation = Orientation::from_exif_block(payload),
+            _ => {}
+        }
+        rest = behind;
+    }
+}
+
+/// Checks that a WebP has all the bytes that its header claims and that no frame in it is larger than `max_pixels`, and
+/// returns its turn. A frame's own header may claim more than the file's.
+pub(crate) fn walk_webp(bytes: &[u8], max_pixels: u64) -> Result<Orientation, MediaError> {
+    let cut = MediaError::Truncated { format: Format::WebP, what: "it is shorter than its header says" };
+    let Some(&size) = bytes[4..].first_chunk() else { return Err(cut) };
+    let claimed = 8 + u64::from(u32::from_le_bytes(size));
+    // The pad byte of an odd last chunk is often left out.
+    if claimed > bytes.len() as u64 + 1 {
+        return Err(cut);
+    }
+    let mut orientation = Orientation::UPRIGHT;
+    walk_riff(&bytes[12..], &mut |name, payload| {
+        match name {
+            b"EXIF" => orientation = Orientation::from_exif_block(payload),
+            // An animation's frame: position, size, duration, flags, and then chunks of its own.
+            b"ANMF" if payload.len() > 16 => {
+                walk_riff(&payload[16..], &mut |name, payload| check_frame(name, payload, max_pixels))?;
+            }
+            _ => check_frame(name, payload, max_pixels)?,
+        }
+        Ok(())
+    })?;
+    Ok(orientation)
+}
+
+/// Calls `visit` with name and payload of each whole RIFF chunk in `rest`.
+fn walk_riff(
+    mut rest: &[u8],
+    visit: &mut dyn FnMut(&[u8; 4], &[u8]) -> Result<(), MediaError>,
+) -> Result<(), MediaError> {
+    while let Some((&[n0, n1, n2, n3, s0, s1, s2, s3], behind)) = rest.split_first_chunk() {
+        let size = u32::from_le_bytes([s0, s1, s2, s3]) as usize;
+        // A frame that is cut must be seen as well: its header is what is checked.
+        let payload = &behind[..size.min(behind.len())];
+        visit(&[n0, n1, n2, n3], payload)?;
+        let padded = size.saturating_add(size % 2);
+        rest = behind.get(padded..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// The size that a bitstream's own header claims, against the limits.
+fn check_frame(name: &[u8; 4], payload: &[u8], max_pixels: u64) -> Result<(), MediaError> {
+    let (width, height) = match (name, payload) {
+        // Frame tag, start code, 14 bits each of width and height.
+        (b"VP8 ", &[_, _, _, 0x9d, 0x01, 0x2a, w0, w1, h0, h1, ..]) => {
+            let side = |low, high| u32::from(u16::from_le_bytes([low, high]) & 0x3fff);
+            (side(w0, w1), side(h0, h1))
+        }
+        // Signature, then width - 1 and height - 1 in 14 bits each.
+        (b"VP8L", &[0x2f, b0, b1, b2, b3, ..]) => {
+            let bits = u32::from_le_bytes([b0, b1, b2, b3]);
+            ((bits & 0x3fff) + 1, (bits >> 14 & 0x3fff) + 1)
+        }
+        _ => return Ok(()),
+    };
+    check_size(Format::WebP, width, height, max_pixels)
+}

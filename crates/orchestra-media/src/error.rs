@@ -1,0 +1,153 @@
+//! Every way in which an image can fail to become a row. It holds no pixels and decides nothing.
+
+use std::error::Error;
+use std::io;
+
+use orchestra_core::FailureKind;
+use thiserror::Error;
+
+use crate::format::Format;
+
+/// Why an image did not become a row. The text is a lowercase fragment to be put behind the item's name.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum MediaError {
+    /// No bytes at all.
+    #[error("the file is empty, expected a {}", Format::LIST)]
+    Empty,
+    /// The first bytes belong to no format that is read here.
+    #[error("starts with `{start}`, expected a {}; convert it first", Format::LIST)]
+    UnknownFormat {
+        /// The first bytes, printable ones as they are, others as `\xNN`.
+        start: String,
+    },
+    /// The file stops before its picture does.
+    #[error("the {format} file is cut off: {what}; copy or download it again")]
+    Truncated {
+        /// What the first bytes say it is.
+        format: Format,
+        /// Where it stops.
+        what: &'static str,
+    },
+    /// The decoder cannot make a picture of it.
+    #[error("the {format} file cannot be decoded: {reason}")]
+    Broken {
+        /// What the first bytes say it is.
+        format: Format,
+        /// The decoder's words.
+        reason: String,
+    },
+    /// The header claims more pixels than allowed. No memory was taken.
+    #[error(
+        "the {format} header claims {width}x{height} = {pixels} pixels, at most `max_pixels = {max_pixels}` are \
+         allowed; raise the limit if the picture is genuine",
+        pixels = u64::from(*.width) * u64::from(*.height)
+    )]
+    TooLarge {
+        /// What the first bytes say it is.
+        format: Format,
+        /// Claimed width in pixels, before orientation.
+        width: u32,
+        /// Claimed height in pixels, before orientation.
+        height: u32,
+        /// The limit that `decode` was given.
+        max_pixels: u64,
+    },
+    /// One side is longer than any resampling table here.
+    #[error("the {format} header claims {width}x{height} pixels, at most {max_side} are allowed on a side")]
+    TooLong {
+        /// What the first bytes say it is.
+        format: Format,
+        /// Claimed width in pixels, before orientation.
+        width: u32,
+        /// Claimed height in pixels, before orientation.
+        height: u32,
+        /// The longest side that is accepted, in pixels.
+        max_side: u32,
+    },
+    /// The decoder would have needed more memory than the pixel limit leaves it.
+    #[error("the {format} file needs more memory to decode than `max_pixels = {max_pixels}` allows: {reason}")]
+    TooMuchMemory {
+        /// What the first bytes say it is.
+        format: Format,
+        /// The limit that `decode` was given.
+        max_pixels: u64,
+        /// The decoder's words.
+        reason: String,
+    },
+    /// `write_row` without a successful `decode` before it.
+    #[error("no picture is decoded, expected a successful `decode` before `write_row`")]
+    NothingDecoded,
+    /// The row has another length than the spec asks for.
+    #[error("the row has {found} bytes, expected {expected} for an image of this spec")]
+    RowLength {
+        /// Bytes that the spec asks for.
+        expected: usize,
+        /// Bytes that the caller gave.
+        found: usize,
+    },
+    /// The spec contradicts itself. The plan checks specs, so a workflow file cannot cause this.
+    #[error("the image spec cannot be used: {what}")]
+    BadSpec {
+        /// The field, its value and what was expected.
+        what: String,
+    },
+    /// The resampler refused its input.
+    #[error("the picture cannot be resized: {reason}")]
+    Resize {
+        /// The resampler's words.
+        reason: String,
+    },
+}
+
+impl MediaError {
+    /// What the failure of this item is called in `failures.jsonl`: `TooLarge` for every size limit, else `Decode`.
+    #[must_use]
+    pub fn kind(&self) -> FailureKind {
+        match self {
+            MediaError::TooLarge { .. } | MediaError::TooLong { .. } | MediaError::TooMuchMemory { .. } => {
+                FailureKind::TooLarge
+            }
+            MediaError::Empty
+            | MediaError::UnknownFormat { .. }
+            | MediaError::Truncated { .. }
+            | MediaError::Broken { .. }
+            | MediaError::NothingDecoded
+            | MediaError::RowLength { .. }
+            | MediaError::BadSpec { .. }
+            | MediaError::Resize { .. } => FailureKind::Decode,
+        }
+    }
+
+    /// Sorts an error of the `image` crate into ours.
+    pub(crate) fn from_image(format: Format, max_pixels: u64, error: &image::ImageError) -> MediaError {
+        if let image::ImageError::Limits(limit) = error {
+            return MediaError::TooMuchMemory { format, max_pixels, reason: limit.to_string() };
+        }
+        let mut innermost: &(dyn Error + 'static) = error;
+        while let Some(source) = innermost.source() {
+            innermost = source;
+        }
+        let stopped = |e: &io::Error| e.kind() == io::ErrorKind::UnexpectedEof;
+        let cut = innermost.downcast_ref().is_some_and(stopped)
+            || matches!(error, image::ImageError::IoError(e) if stopped(e));
+        if cut {
+            return MediaError::Truncated { format, what: "it ends inside the picture" };
+        }
+        MediaError::Broken { format, reason: innermost.to_string() }
+    }
+
+    /// A decoder's panic as an error of the file.
+    pub(crate) fn from_panic(format: Format, panic: &(dyn std::any::Any + Send)) -> MediaError {
+        MediaError::Broken { format, reason: format!("the decoder gave up: {}", panic_text(panic)) }
+    }
+}
+
+/// The message of a panic, if it has one.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (None, Some(text)) => text,
+        (None, None) => "no message",
+    }
+}

@@ -1,0 +1,79 @@
+//! Brings a decoded picture to the one or three channels that a row is made of. It neither resizes nor turns.
+
+use crate::kernels::{blend_gray, blend_gray_rgb, blend_luma, blend_rgb, luma};
+use crate::picture::{PictureInfo, PixelKind, View};
+use crate::row_spec::RowSpec;
+
+/// What has to be done to the pixels before they are resampled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Luma,
+    BlendGray(u8),
+    BlendGrayRgb([u8; 3]),
+    BlendRgb([u8; 3]),
+    BlendLuma(u8),
+}
+
+impl Change {
+    /// The change that a row needs; none for most pictures.
+    fn needed(kind: PixelKind, spec: &RowSpec) -> Option<Change> {
+        let [r, g, b] = spec.pad;
+        match (kind, spec.channels) {
+            // Gray stays one channel: it is spread over three when it is written.
+            (PixelKind::Gray, _) | (PixelKind::Rgb, 3) => None,
+            (PixelKind::Rgb, _) => Some(Change::Luma),
+            (PixelKind::GrayAlpha, _) if r == g && g == b => Some(Change::BlendGray(r)),
+            (PixelKind::GrayAlpha, _) => Some(Change::BlendGrayRgb(spec.pad)),
+            (PixelKind::Rgba, 3) => Some(Change::BlendRgb(spec.pad)),
+            (PixelKind::Rgba, _) => Some(Change::BlendLuma(r)),
+        }
+    }
+
+    /// Channels behind the change.
+    fn channels(self) -> usize {
+        match self {
+            Change::Luma | Change::BlendGray(_) | Change::BlendLuma(_) => 1,
+            Change::BlendGrayRgb(_) | Change::BlendRgb(_) => 3,
+        }
+    }
+
+    fn run(self, source: &[u8], out: &mut [u8]) {
+        match self {
+            Change::Luma => luma::run(source, out),
+            Change::BlendGray(ground) => blend_gray::run(source, ground, out),
+            Change::BlendGrayRgb(ground) => blend_gray_rgb::run(source, ground, out),
+            Change::BlendRgb(ground) => blend_rgb::run(source, ground, out),
+            Change::BlendLuma(ground) => blend_luma::run(source, ground, out),
+        }
+    }
+}
+
+/// The changed picture, kept for further rows of the same picture (fan-out).
+#[derive(Debug, Default)]
+pub(crate) struct Flattened {
+    pixels: Vec<u8>,
+    holds: Option<Change>,
+}
+
+impl Flattened {
+    /// Forgets the last picture; keeps at most `keep_bytes` of memory.
+    pub(crate) fn forget(&mut self, keep_bytes: usize) {
+        self.holds = None;
+        self.pixels.clear();
+        self.pixels.shrink_to(keep_bytes);
+    }
+
+    /// The picture with the channels that `spec` needs. It is `pixels` itself where nothing has to be done.
+    pub(crate) fn view<'a>(&'a mut self, info: &PictureInfo, pixels: &'a [u8], spec: &RowSpec) -> View<'a> {
+        let (width, height) = (info.width as usize, info.height as usize);
+        let Some(change) = Change::needed(info.kind, spec) else {
+            return View::packed(pixels, width, height, info.kind.channels());
+        };
+        if self.holds != Some(change) {
+            self.pixels.resize(width * height * change.channels(), 0);
+            change.run(pixels, &mut self.pixels);
+            self.holds = Some(change);
+        }
+        View::packed(&self.pixels, width, height, change.channels())
+    }
+}

@@ -1,0 +1,108 @@
+//! Recognises a picture format by its first bytes. It never looks at a file name and reads nothing beyond the signature.
+
+use std::fmt;
+
+use crate::error::MediaError;
+
+/// Bytes quoted when a signature is not known.
+const QUOTED_BYTES: usize = 12;
+
+/// A format that can be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// JPEG: baseline and progressive; gray, YCbCr, RGB, CMYK and YCCK.
+    Jpeg,
+    /// PNG: 1 to 16 bits, with palette or alpha; the default image of an animation.
+    Png,
+    /// WebP: lossy and lossless; the first frame of an animation.
+    WebP,
+    /// Windows bitmap.
+    Bmp,
+    /// TIFF and BigTIFF: the first picture of the file.
+    Tiff,
+    /// GIF: the first frame.
+    Gif,
+}
+
+impl Format {
+    /// What messages say is expected.
+    pub(crate) const LIST: &str = "JPEG, PNG, WebP, BMP, TIFF or GIF file";
+
+    /// The format that `bytes` begin with.
+    ///
+    /// # Errors
+    /// `Empty` or `UnknownFormat`.
+    pub fn of(bytes: &[u8]) -> Result<Format, MediaError> {
+        let starts = |signature: &[u8]| bytes.starts_with(signature);
+        if bytes.is_empty() {
+            Err(MediaError::Empty)
+        } else if starts(&[0xff, 0xd8, 0xff]) {
+            Ok(Format::Jpeg)
+        } else if starts(b"\x89PNG\r\n\x1a\n") {
+            Ok(Format::Png)
+        } else if starts(b"RIFF") && bytes.get(8..12) == Some(b"WEBP".as_slice()) {
+            Ok(Format::WebP)
+        } else if starts(b"GIF87a") || starts(b"GIF89a") {
+            Ok(Format::Gif)
+        } else if [b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"].iter().any(|signature| starts(*signature)) {
+            Ok(Format::Tiff)
+        } else if starts(b"BM") {
+            Ok(Format::Bmp)
+        } else {
+            let start = &bytes[..bytes.len().min(QUOTED_BYTES)];
+            Err(MediaError::UnknownFormat { start: start.escape_ascii().to_string() })
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Format::Jpeg => "JPEG",
+            Format::Png => "PNG",
+            Format::WebP => "WebP",
+            Format::Bmp => "BMP",
+            Format::Tiff => "TIFF",
+            Format::Gif => "GIF",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_signature_is_known_and_a_shorter_one_is_not() {
+        let cases: [(&[u8], Format); 10] = [
+            (&[0xff, 0xd8, 0xff], Format::Jpeg),
+            (b"\x89PNG\r\n\x1a\n", Format::Png),
+            (b"RIFF\x00\x00\x00\x00WEBP", Format::WebP),
+            (b"GIF87a", Format::Gif),
+            (b"GIF89a", Format::Gif),
+            (b"II*\0", Format::Tiff),
+            (b"MM\0*", Format::Tiff),
+            (b"II+\0", Format::Tiff),
+            (b"MM\0+", Format::Tiff),
+            (b"BM", Format::Bmp),
+        ];
+        for (signature, format) in cases {
+            assert_eq!(Format::of(signature), Ok(format));
+            for cut in 0..signature.len() {
+                assert!(Format::of(&signature[..cut]).is_err(), "{format}, {cut} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_file_is_quoted_by_its_start() {
+        let text = Format::of(b"hello world, this is no picture").unwrap_err().to_string();
+        assert_eq!(
+            text,
+            "starts with `hello world,`, expected a JPEG, PNG, WebP, BMP, TIFF or GIF file; convert it first"
+        );
+        let text = Format::of(&[0, 1, 0x80]).unwrap_err().to_string();
+        assert!(text.starts_with(r"starts with `\x00\x01\x80`"), "{text}");
+        assert!(Format::of(&[]).unwrap_err().to_string().contains("empty"));
+    }
+}

@@ -1,0 +1,224 @@
+//! Where a picture goes in the row: which part of it, onto which pixels. It moves no pixels.
+//!
+//! Formulas: Pillow's `ImageOps.fit` and `ImageOps.pad`, torchvision's `Resize` and `CenterCrop`.
+
+use orchestra_core::Fit;
+
+use crate::orientation::Orientation;
+use crate::picture::PictureSize;
+
+/// Whole pixels of the row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rect {
+    pub(crate) x: usize,
+    pub(crate) y: usize,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+}
+
+/// A stretch of one axis of the picture, in pixels and parts of them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Span {
+    pub(crate) start: f64,
+    pub(crate) length: f64,
+}
+
+impl Span {
+    fn whole(length: u32) -> Span {
+        Span { start: 0.0, length: f64::from(length) }
+    }
+
+    /// The same stretch, counted from the other end of an axis of `side` pixels.
+    fn flipped(self, side: u32) -> Span {
+        Span { start: (f64::from(side) - self.start - self.length).max(0.0), length: self.length }
+    }
+
+    /// The same stretch, with rounding kept from letting it reach beyond `side` pixels.
+    fn inside(self, side: u32) -> Span {
+        let side = f64::from(side);
+        let start = self.start.clamp(0.0, side);
+        let mut length = self.length.min(side - start);
+        while start + length > side {
+            length = length.next_down();
+        }
+        Span { start, length }
+    }
+
+    /// Start and length, if the stretch is whole pixels.
+    pub(crate) fn pixels(self) -> Option<(usize, usize)> {
+        let is_whole = self.start.fract() == 0.0 && self.length.fract() == 0.0;
+        is_whole.then_some((self.start as usize, self.length as usize))
+    }
+}
+
+/// The part of the picture, as shown, that lands on `dest`; the rest of the row is padding.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Placement {
+    pub(crate) dest: Rect,
+    pub(crate) x: Span,
+    pub(crate) y: Span,
+}
+
+impl Placement {
+    /// The columns and rows of the stored picture (`width` by `height`) that this placement of the shown one uses.
+    pub(crate) fn stored_spans(&self, turn: Orientation, width: u32, height: u32) -> (Span, Span) {
+        let (x, y) = if turn.transpose { (self.y, self.x) } else { (self.x, self.y) };
+        let x = if turn.flip_x { x.flipped(width) } else { x };
+        let y = if turn.flip_y { y.flipped(height) } else { y };
+        (x.inside(width), y.inside(height))
+    }
+}
+
+/// Places a picture in a target of `[height, width]`. `shorter` is read with `Fit::Shorter` only. No side is 0.
+pub(crate) fn place(fit: Fit, shorter: u32, target: [u32; 2], picture: PictureSize) -> Placement {
+    let [target_height, target_width] = target;
+    let PictureSize { width, height } = picture;
+    let full = Rect { x: 0, y: 0, width: target_width as usize, height: target_height as usize };
+    match fit {
+        Fit::Stretch => Placement { dest: full, x: Span::whole(width), y: Span::whole(height) },
+        Fit::Cover => cover(full, target, picture),
+        Fit::Contain => {
+            let (dest_width, dest_height) = contained_size(target, picture);
+            let dest = Rect {
+                x: half_to_even(target_width - dest_width) as usize,
+                y: half_to_even(target_height - dest_height) as usize,
+                width: dest_width as usize,
+                height: dest_height as usize,
+            };
+            Placement { dest, x: Span::whole(width), y: Span::whole(height) }
+        }
+        Fit::Shorter => {
+            let longer = |long: u32, short: u32| u64::from(shorter) * u64::from(long) / u64::from(short);
+            let (resized_width, resized_height) = if width <= height {
+                (u64::from(shorter), longer(height, width))
+            } else {
+                (longer(width, height), u64::from(shorter))
+            };
+            let (x, dest_width, span_x) = cut_or_pad(resized_width, target_width, width);
+            let (y, dest_height, span_y) = cut_or_pad(resized_height, target_height, height);
+            Placement { dest: Rect { x, y, width: dest_width, height: dest_height }, x: span_x, y: span_y }
+        }
+    }
+}
+
+/// The centred part of the picture that has the aspect ratio of the target.
+fn cover(dest: Rect, [target_height, target_width]: [u32; 2], picture: PictureSize) -> Placement {
+    let (width, height) = (f64::from(picture.width), f64::from(picture.height));
+    let wanted = f64::from(target_width) / f64::from(target_height);
+    let have = width / height;
+    let (part_width, part_height) = if have == wanted {
+        (width, height)
+    } else if have > wanted {
+        (wanted * height, height)
+    } else {
+        (width, width / wanted)
+    };
+    Placement {
+        dest,
+        x: Span { start: (width - part_width) * 0.5, length: part_width },
+        y: Span { start: (height - part_height) * 0.5, length: part_height },
+    }
+}
+
+/// Width and height of the whole picture when it just fits into the target: at least one pixel each.
+fn contained_size([target_height, target_width]: [u32; 2], picture: PictureSize) -> (u32, u32) {
+    let (width, height) = (f64::from(picture.width), f64::from(picture.height));
+    let have = width / height;
+    let wanted = f64::from(target_width) / f64::from(target_height);
+    if have > wanted {
+        let fitted = (height / width * f64::from(target_width)).round_ties_even();
+        (target_width, (fitted as u32).clamp(1, target_height))
+    } else if have < wanted {
+        let fitted = (have * f64::from(target_height)).round_ties_even();
+        ((fitted as u32).clamp(1, target_width), target_height)
+    } else {
+        (target_width, target_height)
+    }
+}
+
+/// One axis of resize and centre crop: offset and length in the target, and the part of the picture's axis. The crop is
+/// taken from the picture before the resize, which gives the same samples: pixel `i` of the resized axis has its centre at
+/// `(i + 0.5) * side / resized` either way.
+fn cut_or_pad(resized: u64, target: u32, side: u32) -> (usize, usize, Span) {
+    let wanted = u64::from(target);
+    if resized < wanted {
+        return ((wanted - resized) as usize / 2, resized as usize, Span::whole(side));
+    }
+    let over = resized - wanted;
+    let cut = over / 2 + u64::from(over % 4 == 3);
+    let scale = |pixels: u64| (pixels as f64) * f64::from(side) / (resized as f64);
+    (0, target as usize, Span { start: scale(cut), length: scale(wanted) })
+}
+
+/// Half of `n`, a half pixel to the even side, as Python's `round` has it.
+fn half_to_even(n: u32) -> u32 {
+    n / 2 + u32::from(n % 4 == 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn size(width: u32, height: u32) -> PictureSize {
+        PictureSize { width, height }
+    }
+
+    #[test]
+    fn halves_go_to_the_even_side_as_in_python() {
+        let halves: Vec<u32> = (0..9).map(half_to_even).collect();
+        assert_eq!(halves, [0, 0, 1, 2, 2, 2, 3, 4, 4]);
+    }
+
+    #[test]
+    fn shorter_takes_the_centre_of_the_resized_picture() {
+        // torchvision: 500x375 -> 341x256, crop 224 at left round(58.5) = 58, top 16.
+        let placement = place(Fit::Shorter, 256, [224, 224], size(500, 375));
+        assert_eq!(placement.dest, Rect { x: 0, y: 0, width: 224, height: 224 });
+        assert!((placement.x.start - 58.0 * 500.0 / 341.0).abs() < 1e-9);
+        assert!((placement.x.length - 224.0 * 500.0 / 341.0).abs() < 1e-9);
+        assert!((placement.y.start - 16.0 * 375.0 / 256.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn shorter_pads_what_the_resized_picture_lacks() {
+        let placement = place(Fit::Shorter, 10, [15, 12], size(40, 20));
+        assert_eq!(placement.dest, Rect { x: 0, y: 2, width: 12, height: 10 });
+        assert_eq!(placement.y, Span::whole(20));
+    }
+
+    #[test]
+    fn a_crop_that_needs_no_resize_is_whole_pixels() {
+        let placement = place(Fit::Shorter, 37, [30, 31], size(37, 50));
+        assert_eq!(placement.x.pixels(), Some((3, 31)));
+        assert_eq!(placement.y.pixels(), Some((10, 30)));
+    }
+
+    #[test]
+    fn contain_keeps_at_least_one_pixel() {
+        let placement = place(Fit::Contain, 0, [8, 8], size(1000, 1));
+        assert_eq!(placement.dest, Rect { x: 0, y: 4, width: 8, height: 1 });
+        let placement = place(Fit::Contain, 0, [8, 8], size(1, 1000));
+        assert_eq!(placement.dest, Rect { x: 4, y: 0, width: 1, height: 8 });
+    }
+
+    #[test]
+    fn every_span_lies_inside_the_picture_however_it_is_turned() {
+        for fit in [Fit::Stretch, Fit::Cover, Fit::Contain, Fit::Shorter] {
+            for width in (1..400).step_by(7) {
+                for height in (1..400).step_by(13) {
+                    for value in 1..=8 {
+                        let turn = Orientation::from_exif(value).unwrap();
+                        let shown = turn.shown_size(width, height);
+                        let placement = place(fit, 97, [61, 83], size(shown.0, shown.1));
+                        let (x, y) = placement.stored_spans(turn, width, height);
+                        for (span, side) in [(x, width), (y, height)] {
+                            let side = f64::from(side);
+                            assert!(span.start >= 0.0 && span.start < side && span.length > 0.0);
+                            assert!(span.start + span.length <= side, "{fit:?} {width}x{height} {span:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

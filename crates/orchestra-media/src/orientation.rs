@@ -1,0 +1,108 @@
+//! How the stored picture must be turned to be seen upright (EXIF tag 274). It moves no pixels: it maps coordinates.
+
+/// A turn, as flips of the stored picture's axes followed by an exchange of the axes.
+///
+/// Pixel `(x, y)` of the shown picture is pixel `(u, v)` of the stored one, where `(u, v) = (y, x)` if `transpose` else
+/// `(x, y)`, and then `u = width - 1 - u` if `flip_x`, `v = height - 1 - v` if `flip_y` (stored width and height).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Orientation {
+    pub(crate) transpose: bool,
+    pub(crate) flip_x: bool,
+    pub(crate) flip_y: bool,
+}
+
+impl Orientation {
+    /// Shown as stored.
+    pub(crate) const UPRIGHT: Orientation = Orientation { transpose: false, flip_x: false, flip_y: false };
+
+    /// The turn that EXIF value 1 to 8 asks for.
+    pub(crate) fn from_exif(value: u8) -> Option<Orientation> {
+        let (transpose, flip_x, flip_y) = match value {
+            1 => (false, false, false),
+            2 => (false, true, false),
+            3 => (false, true, true),
+            4 => (false, false, true),
+            5 => (true, false, false),
+            6 => (true, false, true),
+            7 => (true, true, true),
+            8 => (true, true, false),
+            _ => return None,
+        };
+        Some(Orientation { transpose, flip_x, flip_y })
+    }
+
+    /// The turn in an EXIF block: a TIFF header, with or without `Exif\0\0` before it. Anything unreadable is upright, as
+    /// viewers have it: a picture is not lost for its metadata.
+    pub(crate) fn from_exif_block(block: &[u8]) -> Orientation {
+        let block = block.strip_prefix(b"Exif\0\0").unwrap_or(block);
+        image::metadata::Orientation::from_exif_chunk(block)
+            .and_then(|turn| Orientation::from_exif(turn.to_exif()))
+            .unwrap_or(Orientation::UPRIGHT)
+    }
+
+    /// Width and height as shown, of a picture stored with `width` and `height`.
+    pub(crate) fn shown_size(self, width: u32, height: u32) -> (u32, u32) {
+        if self.transpose { (height, width) } else { (width, height) }
+    }
+
+    /// The stored position along one stored axis of length `len`, of shown position `at` on the axis that shows it.
+    fn along(flip: bool, at: usize, len: usize) -> usize {
+        if flip { len - 1 - at } else { at }
+    }
+
+    /// Byte offsets in a stored picture (packed, `channels` bytes per pixel), such that the shown pixel that is `xs[i]` from
+    /// the left and `ys[j]` from the top lies at `columns[i] + rows[j]`.
+    pub(crate) fn offsets(
+        self,
+        stored: (usize, usize),
+        channels: usize,
+        xs: impl Iterator<Item = usize>,
+        ys: impl Iterator<Item = usize>,
+        columns: &mut Vec<usize>,
+        rows: &mut Vec<usize>,
+    ) {
+        let (width, height) = stored;
+        let by_x = |at| Self::along(self.flip_x, at, width) * channels;
+        let by_y = |at| Self::along(self.flip_y, at, height) * width * channels;
+        columns.clear();
+        rows.clear();
+        if self.transpose {
+            columns.extend(xs.map(by_y));
+            rows.extend(ys.map(by_x));
+        } else {
+            columns.extend(xs.map(by_x));
+            rows.extend(ys.map(by_y));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_turn_moves_pixels_as_the_image_crate_does() {
+        let stored = image::GrayImage::from_fn(3, 2, |x, y| image::Luma([(y * 3 + x) as u8]));
+        for value in 1..=8 {
+            let turn = Orientation::from_exif(value).unwrap();
+            let mut expected = image::DynamicImage::ImageLuma8(stored.clone());
+            expected.apply_orientation(image::metadata::Orientation::from_exif(value).unwrap());
+            let (width, height) = turn.shown_size(3, 2);
+            assert_eq!((width, height), (expected.width(), expected.height()), "orientation {value}");
+            let (mut columns, mut rows) = (Vec::new(), Vec::new());
+            turn.offsets((3, 2), 1, 0..width as usize, 0..height as usize, &mut columns, &mut rows);
+            let shown: Vec<u8> =
+                rows.iter().flat_map(|y| columns.iter().map(move |x| (x + y) as u8)).collect();
+            assert_eq!(shown, expected.as_bytes(), "orientation {value}");
+        }
+        assert_eq!(Orientation::from_exif(0), None);
+        assert_eq!(Orientation::from_exif(9), None);
+    }
+
+    #[test]
+    fn unreadable_metadata_is_upright() {
+        for block in [b"".as_slice(), b"II", b"Exif\0\0", b"MM\0*\xff\xff\xff\xff", b"II*\0\x08\0\0\0\xff\xff"] {
+            assert_eq!(Orientation::from_exif_block(block), Orientation::UPRIGHT);
+        }
+    }
+}

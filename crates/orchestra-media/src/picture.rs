@@ -1,0 +1,98 @@
+//! A decoded picture as it lies in memory: 8 bits per channel, not yet turned. It knows nothing of rows and specs.
+
+use crate::error::MediaError;
+use crate::format::Format;
+use crate::orientation::Orientation;
+
+/// Longest side, in pixels, that is accepted. It bounds the resampling tables: a picture of one pixel by a hundred million
+/// would pass any pixel limit and still ask for gigabytes of filter weights.
+pub(crate) const MAX_SIDE: u32 = 1 << 20;
+
+/// Width and height of a picture, as a viewer shows it: orientation applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PictureSize {
+    /// Pixels from left to right.
+    pub width: u32,
+    /// Pixels from top to bottom.
+    pub height: u32,
+}
+
+/// What the bytes of a pixel mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PixelKind {
+    Gray,
+    GrayAlpha,
+    Rgb,
+    Rgba,
+}
+
+impl PixelKind {
+    /// Bytes of one pixel.
+    pub(crate) fn channels(self) -> usize {
+        match self {
+            PixelKind::Gray => 1,
+            PixelKind::GrayAlpha => 2,
+            PixelKind::Rgb => 3,
+            PixelKind::Rgba => 4,
+        }
+    }
+}
+
+/// What is known of a decoded picture beside its pixels. Sizes are those of the file, before `orientation`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PictureInfo {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+    pub(crate) kind: PixelKind,
+    pub(crate) orientation: Orientation,
+}
+
+impl PictureInfo {
+    /// The size that a viewer shows.
+    pub(crate) fn shown_size(&self) -> PictureSize {
+        let (width, height) = self.orientation.shown_size(self.width, self.height);
+        PictureSize { width, height }
+    }
+}
+
+/// A rectangle of pixels in memory, rows `stride` bytes apart, `channels` (1 or 3) bytes per pixel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) stride: usize,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) channels: usize,
+}
+
+impl<'a> View<'a> {
+    /// Rows that follow each other without a gap.
+    pub(crate) fn packed(bytes: &'a [u8], width: usize, height: usize, channels: usize) -> View<'a> {
+        View { bytes, stride: width * channels, width, height, channels }
+    }
+
+    /// Row `y`, as bytes.
+    pub(crate) fn row(&self, y: usize) -> &'a [u8] {
+        &self.bytes[y * self.stride..][..self.width * self.channels]
+    }
+
+    /// All pixels as one run, if no row is followed by a gap.
+    pub(crate) fn run(&self) -> Option<&'a [u8]> {
+        (self.stride == self.width * self.channels).then(|| &self.bytes[..self.stride * self.height])
+    }
+}
+
+/// Refuses a header that claims more than the limits, before memory is taken for it.
+pub(crate) fn check_size(format: Format, width: u32, height: u32, max_pixels: u64) -> Result<(), MediaError> {
+    if width == 0 || height == 0 {
+        let reason = format!("its header claims {width}x{height} pixels");
+        return Err(MediaError::Broken { format, reason });
+    }
+    if u64::from(width) * u64::from(height) > max_pixels {
+        return Err(MediaError::TooLarge { format, width, height, max_pixels });
+    }
+    if width.max(height) > MAX_SIDE {
+        return Err(MediaError::TooLong { format, width, height, max_side: MAX_SIDE });
+    }
+    Ok(())
+}

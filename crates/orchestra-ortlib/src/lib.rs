@@ -1,0 +1,76 @@
+//! Finds ONNX Runtime's shared library, or fetches it once.
+//! Never loads it: what a library can do is the worker's business, and only its file is looked at here.
+//!
+//! The places, in order: the path that was asked for, `ORT_DYLIB_PATH`, our cache, the folders of the dynamic linker, an
+//! installed Python package. Only when all of them have none does `pip` download one pinned wheel, whose SHA-256 is known
+//! beforehand, and the library is taken out of it into the cache for every later run of this user.
+//!
+//! ```no_run
+//! use orchestra_ortlib::{Env, Flavor, Request, Silent, find_or_fetch};
+//!
+//! let request = Request { flavor: Flavor::Cpu, explicit: None, offline: false };
+//! let library = find_or_fetch(&request, &Env::from_process(), &mut Silent)?;
+//! println!("{} ({})", library.path.display(), library.origin);
+//! # Ok::<(), orchestra_ortlib::LibraryError>(())
+//! ```
+
+mod cache;
+mod candidate;
+mod child;
+mod env;
+mod error;
+mod fetch;
+mod library;
+mod lock;
+mod pins;
+mod pip;
+mod python;
+mod search;
+mod staging;
+mod system_folders;
+mod wheel;
+
+pub use cache::{Verified, verify};
+pub use candidate::MINIMUM_VERSION;
+pub use env::Env;
+pub use error::{LibraryError, PipProblem};
+pub use library::{Flavor, Library, Origin, Progress, Request, Silent, Tried};
+pub use pins::{Pin, pinned};
+
+use search::{Outcome, Search};
+
+/// Looks for a library without fetching one. The second value is every place that had none which can be used, and why.
+pub fn find(request: &Request, env: &Env) -> (Option<Library>, Vec<Tried>) {
+    let mut search = Search::new(request, env);
+    match search.run() {
+        Outcome::Found(library) => (Some(library), search.tried),
+        Outcome::Refused(_) | Outcome::Absent => (None, search.tried),
+    }
+}
+
+/// Looks for a library and, where there is none and the request is not offline, fetches one into the cache. Safe to call
+/// from many threads and processes at once: one of them fetches, the others wait for it.
+///
+/// # Errors
+/// A path that the user named cannot be used, or nothing was found and the fetch is forbidden, impossible or failed. Every
+/// text says what to do.
+pub fn find_or_fetch(
+    request: &Request,
+    env: &Env,
+    progress: &mut dyn Progress,
+) -> Result<Library, LibraryError> {
+    let mut search = Search::new(request, env);
+    match search.run() {
+        Outcome::Found(library) => Ok(library),
+        Outcome::Refused(error) => Err(error),
+        Outcome::Absent if request.offline => {
+            Err(LibraryError::Offline { flavor: request.flavor, tried: search.tried })
+        }
+        Outcome::Absent => {
+            for tried in &search.tried {
+                tracing::debug!(place = %tried.place, why = %tried.why, "no runtime library");
+            }
+            fetch::fetch(request.flavor, env, progress)
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! From the text of a workflow file to its plan: the order of the steps. Each step lives in its own module.
+
+use std::path::{Path, PathBuf};
+
+use orchestra_source::ListingSpec;
+
+use crate::devices::{Device, Devices, from_option};
+use crate::diagnostics::Diagnostics;
+use crate::fields::At;
+use crate::graph::Graph;
+use crate::host::{Host, MachineView, lexical};
+use crate::models::{self, Model, read_labels};
+use crate::placement::{Demand, Share, place};
+use crate::plan::Plan;
+use crate::raw::{self, RawKind, RawWorkflow};
+use crate::types::{Wired, Wiring};
+use crate::{sinks, sources, tree};
+
+mod assemble;
+
+/// What the command line changes about a plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// `--output`: where results go instead of `out/` beside the file.
+    pub output: Option<PathBuf>,
+    /// `--devices`: instead of `devices.use`.
+    pub devices: Option<Vec<String>>,
+    /// `--set a.b=value`, in order: the value is TOML, or a string where it is no TOML.
+    pub set: Vec<(String, String)>,
+    /// Do not look at the machine: names of devices are believed, `auto` is the CPU. Such a plan is for reading, not for running.
+    pub offline: bool,
+}
+
+/// Plans the workflow `text` of the file `file`.
+///
+/// Relative paths in it are relative to the folder of `file`, which should be absolute. There is a plan exactly if there is no
+/// error; all errors that can be found are found at once.
+#[must_use]
+pub fn plan(text: &str, file: &Path, options: &PlanOptions, host: &dyn Host) -> (Option<Plan>, Diagnostics) {
+    let mut diags = Diagnostics::new(&file.display().to_string(), text);
+    let plan = Planner { file: absolute(file), options, host, reasons: Vec::new() }.plan(text, &mut diags);
+    if plan.is_none() && !diags.has_errors() {
+        diags.error(None, "the workflow cannot be planned, and no step said why: this is a bug of orchestra");
+    }
+    if diags.has_errors() { (None, diags) } else { (plan, diags) }
+}
+
+/// The absolute, clean path of something that the file names.
+pub(crate) fn resolve(folder: &Path, written: &str, host: &dyn Host) -> PathBuf {
+    host.resolve(&folder.join(written))
+}
+
+struct Planner<'a> {
+    file: PathBuf,
+    options: &'a PlanOptions,
+    host: &'a dyn Host,
+    reasons: Vec<String>,
+}
+
+/// Everything that the plan is assembled from. Tables are in the order of the file; `None` was reported, or is unused.
+struct Parts {
+    workflow: RawWorkflow,
+    listings: Vec<Option<ListingSpec>>,
+    models: Vec<Option<Model>>,
+    graph: Graph,
+    wired: Vec<Option<Wired>>,
+    sink_paths: Vec<Option<PathBuf>>,
+    devices: Vec<Device>,
+    /// Per stage.
+    shares: Vec<Vec<Share>>,
+    machine: Option<MachineView>,
+    output: PathBuf,
+}
+
+impl Planner<'_> {
+    fn plan(mut self, text: &str, diags: &mut Diagnostics) -> Option<Plan> {
+        let mut tree = tree::parse(text, diags)?;
+        for (key, value) in &self.options.set {
+            tree::set(&mut tree, key, value, diags);
+        }
+        let workflow = raw::read(&tree, diags);
+        let folder = self.file.parent().unwrap_or(Path::new("/")).to_owned();
+        let listings =
+            workflow.sources.iter().map(|s| sources::resolve_listing(s, &folder, self.host, diags)).collect();
+        let models: Vec<_> =
+            workflow.models.iter().map(|m| models::load(m, &folder, self.host, diags)).collect();
+        let labels: Vec<_> = workflow
+            .stages
+            .iter()
+            .map(|s| match &s.kind {
+                Some(RawKind::Classify { labels: Some(l), .. }) => read_labels(l, &folder, self.host, diags),
+                _ => None,
+            })
+            .collect();
+        let graph = Graph::new(&workflow, diags);
+        let wired = Wiring::new(&workflow, &graph, &models, &labels, diags).check();
+        let sink_paths = sinks::check_paths(&workflow.sinks, diags);
+        let machine = self.machine(diags);
+        let (devices, shares) = self.devices(&workflow, &graph, machine.as_ref(), diags);
+        let output = match &self.options.output {
+            Some(output) => absolute(output),
+            None => folder.join("out"),
+        };
+        let parts =
+            Parts { workflow, listings, models, graph, wired, sink_paths, devices, shares, machine, output };
+        if diags.has_errors() {
+            return None;
+        }
+        assemble::Assembler::new(&parts, self.file, self.reasons, diags).assemble()
+    }
+
+    fn machine(&self, diags: &mut Diagnostics) -> Option<MachineView> {
+        if self.options.offline {
+            return None;
+        }
+        match self.host.machine() {
+            Ok(machine) => Some(machine),
+            Err(why) => {
+                diags
+                    .error(None, format!("this machine cannot be looked at: {why}"))
+                    .help("`orchestra doctor` says more; --offline checks the file alone")
+                    .unavailable();
+                None
+            }
+        }
+    }
+
+    /// All devices that some used infer stage may use, and the workers of each stage on them.
+    fn devices(
+        &mut self,
+        workflow: &RawWorkflow,
+        graph: &Graph,
+        machine: Option<&MachineView>,
+        diags: &mut Diagnostics,
+    ) -> (Vec<Device>, Vec<Vec<Share>>) {
+        let mut shares: Vec<Vec<Share>> = workflow.stages.iter().map(|_| Vec::new()).collect();
+        let asked: Option<Vec<At<String>>> = match &self.options.devices {
+            Some(names) => from_option(names, diags),
+            None => workflow.devices.use_.clone(),
+        };
+        let looked_at = if self.options.offline { None } else { Some(machine.cloned().unwrap_or_default()) };
+        if looked_at.is_some() && machine.is_none() {
+            return (Vec::new(), shares); // Already reported: nothing can be said about devices.
+        }
+        let Some(mut devices) = Devices::resolve(asked.as_deref(), looked_at.as_ref(), diags) else {
+            return (Vec::new(), shares);
+        };
+        let mut table: Vec<Device> = Vec::new();
+        let mut demands = Vec::new();
+        let mut stages = Vec::new();
+        for (index, stage) in workflow.stages.iter().enumerate() {
+            let Some(RawKind::Infer { model: Some(model), .. }) = &stage.kind else { continue };
+            let Some(model) = workflow.models.iter().find(|m| m.name.value == model.value) else { continue };
+            let own = match &model.devices {
+                Some(names) => devices.of_model(names, diags),
+                None => Some(devices.in_use.clone()),
+            };
+            let Some(own) = own.filter(|_| graph.used[index]) else { continue };
+            let own = own.into_iter().map(|d| place_of(&mut table, d)).collect();
+            demands.push(Demand { stage: &stage.name.value, model, devices: own });
+            stages.push(index);
+        }
+        if !demands.is_empty() {
+            self.reasons.push(devices.reason.clone());
+        }
+        let cores = looked_at.as_ref().map_or(1, |m| m.cores.max(1));
+        let headroom = workflow.devices.headroom;
+        let placed = place(&demands, &table, cores, headroom, &mut self.reasons, diags);
+        for (stage, share) in stages.into_iter().zip(placed) {
+            shares[stage] = share;
+        }
+        (table, shares)
+    }
+}
+
+fn place_of(table: &mut Vec<Device>, device: Device) -> usize {
+    match table.iter().position(|d| *d == device) {
+        Some(at) => at,
+        None => {
+            table.push(device);
+            table.len() - 1
+        }
+    }
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    lexical(&std::path::absolute(path).unwrap_or_else(|_| path.into()))
+}

@@ -1,0 +1,413 @@
+//! The last step: numbers for everything that is used, batch sizes, slots, pipelines. Finds errors of size only.
+
+use std::path::PathBuf;
+
+use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::{DeviceId, DeviceSpec, ModelId, PipelineId, SinkId, SourceId, StageId, TensorSpec};
+
+use super::Parts;
+use crate::bytes::format_bytes;
+use crate::diagnostics::{Diagnostics, Span};
+use crate::fingerprint::fingerprint;
+use crate::ladder::ladder;
+use crate::plan::{
+    DeviceMemory, DevicePlan, InferPlan, InputFrom, ModelPlan, PipelinePlan, Plan, SinkPlan, SourcePlan,
+    StageKind, StagePlan, WorkerPlan,
+};
+use crate::raw::{RawKind, RawModel};
+use crate::slots::{SlotDemand, SlotError, allot};
+use crate::types::Wired;
+
+/// Largest batch on a GPU and on the CPU, unless the file says otherwise. On the CPU larger batches gain nothing.
+const DEFAULT_BATCH_CUDA: usize = 32;
+const DEFAULT_BATCH_CPU: usize = 8;
+
+pub(super) struct Assembler<'a> {
+    parts: &'a Parts,
+    file: PathBuf,
+    reasons: Vec<String>,
+    diags: &'a mut Diagnostics,
+    /// Places in the file of what the plan holds, in the order of the plan.
+    sources: Vec<usize>,
+    models: Vec<usize>,
+    stages: Vec<usize>,
+    devices: Vec<usize>,
+    sinks: Vec<usize>,
+}
+
+/// An infer stage but for its slots.
+struct Sized<'a> {
+    stage: usize,
+    tensors: &'a [TensorSpec],
+    outputs: &'a [TensorSpec],
+    max_batch: usize,
+}
+
+impl<'a> Assembler<'a> {
+    /// Nothing in `parts` that is used may be missing: errors ended the planning before.
+    pub fn new(parts: &'a Parts, file: PathBuf, reasons: Vec<String>, diags: &'a mut Diagnostics) -> Self {
+        let stages: Vec<usize> = parts.graph.order.iter().copied().filter(|s| parts.graph.used[*s]).collect();
+        let in_order = |n: usize, is_used: &dyn Fn(usize) -> bool| (0..n).filter(|i| is_used(*i)).collect();
+        let sources = in_order(parts.workflow.sources.len(), &|i| {
+            stages.iter().any(|s| parts.graph.sources(*s).any(|x| x == i))
+        });
+        let models = in_order(parts.workflow.models.len(), &|i| {
+            stages.iter().any(|s| matches!(parts.wired[*s], Some(Wired::Infer { model, .. }) if model == i))
+        });
+        let devices = in_order(parts.devices.len(), &|i| {
+            stages.iter().any(|s| parts.shares[*s].iter().any(|w| w.device == i))
+        });
+        let sinks = (0..parts.workflow.sinks.len()).collect();
+        Self { parts, file, reasons, diags, sources, models, stages, devices, sinks }
+    }
+
+    pub fn assemble(mut self) -> Option<Plan> {
+        let workflow = &self.parts.workflow;
+        let loader_threads =
+            workflow.loaders.or(self.parts.machine.as_ref().map(|m| m.cores)).unwrap_or(1).max(1);
+        let layouts = self.layouts()?;
+        let pipeline_of = self.pipelines();
+        let sources = self.source_plans(&pipeline_of)?;
+        let stages = self.stage_plans(&pipeline_of, layouts)?;
+        let sinks = self.sink_plans(&pipeline_of)?;
+        let pipelines = pipeline_plans(&sources, &stages, &sinks, loader_threads);
+        let stem =
+            || self.file.file_stem().map_or_else(|| "workflow".into(), |s| s.to_string_lossy().into_owned());
+        let mut plan = Plan {
+            name: workflow.name.clone().unwrap_or_else(stem),
+            output: self.parts.output.clone(),
+            sources,
+            models: self.model_plans()?,
+            stages,
+            sinks,
+            devices: self.device_plans(),
+            pipelines,
+            limits: workflow.limits.clone(),
+            telemetry: workflow.telemetry.clone(),
+            loader_threads,
+            fingerprint: Vec::new(),
+            reasons: self.reasons,
+            file: self.file,
+        };
+        let raw_sources: Vec<_> = self.sources.iter().map(|s| &workflow.sources[*s]).collect();
+        let operators: Vec<Vec<_>> = self
+            .models
+            .iter()
+            .filter_map(|m| self.parts.models[*m].as_ref())
+            .map(|m| m.custom_ops.iter().map(|o| o.digest).collect())
+            .collect();
+        plan.fingerprint = fingerprint(&plan, &raw_sources, &operators);
+        Some(plan)
+    }
+
+    fn stage_id(&self, stage: usize) -> Option<StageId> {
+        id(&self.stages, stage).map(StageId)
+    }
+
+    /// Batch sizes and slots of all infer stages, by stage of the plan.
+    fn layouts(&mut self) -> Option<Vec<Option<BatchLayout>>> {
+        let parts = self.parts;
+        let mut sized = Vec::new();
+        for &stage in &self.stages.clone() {
+            let Some(Wired::Infer { model, tensors, fixed_batch, .. }) = &parts.wired[stage] else {
+                continue;
+            };
+            let max_batch = self.max_batch(stage, &parts.workflow.models[*model], *fixed_batch)?;
+            let outputs = &parts.models[*model].as_ref()?.file.signature.outputs;
+            sized.push(Sized { stage, tensors, outputs, max_batch });
+        }
+        let demands: Vec<SlotDemand<'_>> = sized
+            .iter()
+            .map(|s| SlotDemand {
+                stage: &parts.workflow.stages[s.stage].name.value,
+                inputs: s.tensors,
+                outputs: s.outputs,
+                max_batch: s.max_batch,
+                workers: parts.shares[s.stage].iter().map(|w| w.count).sum(),
+            })
+            .collect();
+        let (limit, limit_span) = self.slot_memory();
+        let layouts = match allot(&demands, limit, &mut self.reasons) {
+            Ok(layouts) => layouts,
+            Err(error) => {
+                self.report(&error, &sized, limit.unwrap_or_default(), limit_span);
+                return None;
+            }
+        };
+        let mut by_stage: Vec<Option<BatchLayout>> = self.stages.iter().map(|_| None).collect();
+        for (sized, layout) in sized.iter().zip(layouts) {
+            by_stage[self.stage_id(sized.stage)?.index()] = Some(layout);
+        }
+        Some(by_stage)
+    }
+
+    /// What all slots together may take: as the file says, else half of the memory of the machine.
+    fn slot_memory(&self) -> (Option<u64>, Option<Span>) {
+        match &self.parts.workflow.memory {
+            Some(limit) => (Some(limit.value), Some(limit.span)),
+            None => {
+                let memory = self.parts.machine.as_ref().map_or(0, |m| m.memory);
+                ((memory > 0).then_some(memory / 2), None)
+            }
+        }
+    }
+
+    fn report(&mut self, error: &SlotError, sized: &[Sized<'_>], limit: u64, span: Option<Span>) {
+        let workflow = &self.parts.workflow;
+        match error {
+            SlotError::Layout { stage, error } => {
+                let name = &workflow.stages[sized[*stage].stage].name;
+                self.diags
+                    .error(name.span, format!("batches of stage `{}` are too large: {error}", name.value))
+                    .help("lower `batch.max` or the size of the images");
+            }
+            SlotError::TooLittleMemory { needed } => {
+                let whose = if span.is_some() { "`limits.memory`" } else { "half of this machine's memory" };
+                self.diags
+                    .error(
+                        span,
+                        format!(
+                            "one batch slot per worker takes {}, but {whose} is {}",
+                            format_bytes(*needed),
+                            format_bytes(limit)
+                        ),
+                    )
+                    .help("lower `batch.max` or `workers`, or raise `limits.memory`");
+            }
+        }
+    }
+
+    fn max_batch(&mut self, stage: usize, model: &RawModel, fixed: Option<usize>) -> Option<usize> {
+        let raw = &self.parts.workflow.stages[stage];
+        let Some(RawKind::Infer { max_batch: asked, .. }) = &raw.kind else { return None };
+        let name = &raw.name.value;
+        if let (Some(asked), Some(limit)) = (asked, &model.max_batch)
+            && asked.value > limit.value
+        {
+            self.diags.error(
+                asked.span,
+                format!(
+                    "stage `{name}` asks for batches of {}, but `max_batch` of model `{}` is {}",
+                    asked.value, model.name.value, limit.value
+                ),
+            );
+            return None;
+        }
+        let on_cuda = self.parts.shares[stage].iter().any(|s| self.parts.devices[s.device].is_cuda());
+        let asked = asked.as_ref().or(model.max_batch.as_ref());
+        let (max, why) = match (fixed, asked) {
+            (Some(fixed), asked) => {
+                if let Some(asked) = asked.filter(|a| a.value != fixed as u64) {
+                    self.diags
+                        .warning(
+                            asked.span,
+                            format!("model `{}` takes batches of {fixed} only", model.name.value),
+                        )
+                        .label("has no effect")
+                        .help("export the model with an open batch dimension to choose the size");
+                }
+                (fixed, "the only size that the model takes")
+            }
+            (None, Some(asked)) => (asked.value as usize, "as asked"),
+            (None, None) if on_cuda => (DEFAULT_BATCH_CUDA, "the default on a GPU"),
+            (None, None) => (DEFAULT_BATCH_CPU, "the default on the CPU, where larger ones gain nothing"),
+        };
+        self.reasons.push(format!("stage `{name}`: batches of up to {max}: {why}"));
+        Some(max)
+    }
+
+    /// The pipeline of every table: connected tables share one, numbered in the order of their sources.
+    fn pipelines(&self) -> Vec<Option<PipelineId>> {
+        let parts = self.parts;
+        let mut of_source: Vec<usize> = (0..parts.workflow.sources.len()).collect();
+        let mut of_stage: Vec<Option<usize>> = vec![None; parts.workflow.stages.len()];
+        for &stage in &self.stages {
+            let sources = parts.graph.sources(stage).map(|s| of_source[s]);
+            let groups: Vec<usize> =
+                sources.chain(parts.graph.upstream(stage).filter_map(|up| of_stage[up])).collect();
+            let Some(&least) = groups.iter().min() else { continue };
+            // A stage that joins two graphs makes them one.
+            of_source.iter_mut().filter(|g| groups.contains(g)).for_each(|g| *g = least);
+            of_stage.iter_mut().flatten().filter(|g| groups.contains(g)).for_each(|g| *g = least);
+            of_stage[stage] = Some(least);
+        }
+        let mut numbers: Vec<usize> = self.sources.iter().map(|s| of_source[*s]).collect();
+        numbers.dedup();
+        numbers.sort_unstable();
+        numbers.dedup();
+        of_stage.into_iter().map(|group| id(&numbers, group?).map(PipelineId)).collect()
+    }
+
+    fn source_plans(&self, pipeline_of: &[Option<PipelineId>]) -> Option<Vec<SourcePlan>> {
+        self.sources
+            .iter()
+            .map(|&source| {
+                let reader =
+                    self.stages.iter().find(|s| self.parts.graph.sources(**s).any(|x| x == source))?;
+                Some(SourcePlan {
+                    name: self.parts.workflow.sources[source].name.value.clone(),
+                    pipeline: pipeline_of[*reader]?,
+                    listing: self.parts.listings[source].clone()?,
+                })
+            })
+            .collect()
+    }
+
+    fn model_plans(&self) -> Option<Vec<ModelPlan>> {
+        self.models
+            .iter()
+            .map(|&index| {
+                let raw = &self.parts.workflow.models[index];
+                let model = self.parts.models[index].as_ref()?;
+                Some(ModelPlan {
+                    name: raw.name.value.clone(),
+                    path: model.path.clone(),
+                    digest: model.file.digest,
+                    inputs: model.file.signature.inputs.clone(),
+                    outputs: model.file.signature.outputs.clone(),
+                    custom_ops: model.custom_ops.iter().map(|o| o.path.clone()).collect(),
+                    memory_limit: raw.memory_limit.as_ref().map(|m| m.value),
+                    memory: raw.memory.as_ref().map(|m| m.value),
+                    priority: raw.priority,
+                    recycle: raw.recycle,
+                })
+            })
+            .collect()
+    }
+
+    fn stage_plans(
+        &self,
+        pipeline_of: &[Option<PipelineId>],
+        layouts: Vec<Option<BatchLayout>>,
+    ) -> Option<Vec<StagePlan>> {
+        self.stages
+            .iter()
+            .zip(layouts)
+            .map(|(&stage, layout)| {
+                let kind = match self.parts.wired[stage].as_ref()? {
+                    Wired::Image { source, spec } => {
+                        StageKind::Image { source: SourceId(id(&self.sources, *source)?), spec: spec.clone() }
+                    }
+                    Wired::Infer { model, inputs, fixed_batch, .. } => {
+                        StageKind::Infer(self.infer_plan(stage, *model, inputs, *fixed_batch, layout?)?)
+                    }
+                    Wired::Classify { from, output, top_k, labels, scores } => StageKind::Classify {
+                        from: self.stage_id(*from)?,
+                        output: *output,
+                        top_k: *top_k,
+                        labels: labels.clone(),
+                        scores: *scores,
+                    },
+                };
+                let name = self.parts.workflow.stages[stage].name.value.clone();
+                Some(StagePlan { name, pipeline: pipeline_of[stage]?, kind })
+            })
+            .collect()
+    }
+
+    fn infer_plan(
+        &self,
+        stage: usize,
+        model: usize,
+        inputs: &[(usize, usize)],
+        fixed_batch: Option<usize>,
+        layout: BatchLayout,
+    ) -> Option<InferPlan> {
+        let Some(RawKind::Infer { wait, .. }) = self.parts.workflow.stages[stage].kind else { return None };
+        let shares = &self.parts.shares[stage];
+        let max_batch = layout.max_rows;
+        let on_cuda = shares.iter().any(|s| self.parts.devices[s.device].is_cuda());
+        let ladder = match fixed_batch {
+            _ if !on_cuda => Vec::new(),
+            Some(n) => vec![n],
+            None => ladder(max_batch),
+        };
+        let workers = shares.iter().map(|s| {
+            let device = DeviceId(id(&self.devices, s.device)?);
+            Some(WorkerPlan { device, count: s.count, threads: s.threads })
+        });
+        let inputs = inputs
+            .iter()
+            .map(|(stage, output)| Some(InputFrom { stage: self.stage_id(*stage)?, output: *output }));
+        Some(InferPlan {
+            model: ModelId(id(&self.models, model)?),
+            inputs: inputs.collect::<Option<_>>()?,
+            max_batch,
+            fixed_batch,
+            wait,
+            ladder,
+            workers: workers.collect::<Option<_>>()?,
+            layout,
+        })
+    }
+
+    fn sink_plans(&self, pipeline_of: &[Option<PipelineId>]) -> Option<Vec<SinkPlan>> {
+        self.sinks
+            .iter()
+            .map(|&sink| {
+                let raw = &self.parts.workflow.sinks[sink];
+                let from = self.parts.graph.sinks[sink].as_ref()?.stage()?;
+                Some(SinkPlan {
+                    name: raw.name.value.clone(),
+                    pipeline: pipeline_of[from]?,
+                    from: self.stage_id(from)?,
+                    path: self.parts.output.join(self.parts.sink_paths[sink].as_ref()?),
+                    ordered: raw.ordered,
+                })
+            })
+            .collect()
+    }
+
+    fn device_plans(&self) -> Vec<DevicePlan> {
+        let headroom = self.parts.workflow.devices.headroom;
+        let plan = |&device: &usize| {
+            let device = &self.parts.devices[device];
+            DevicePlan {
+                spec: DeviceSpec { name: device.name.clone(), kind: device.kind.clone() },
+                memory: device.memory.map(|(total, free)| DeviceMemory { total, free, headroom }),
+            }
+        };
+        self.devices.iter().map(plan).collect()
+    }
+}
+
+fn pipeline_plans(
+    sources: &[SourcePlan],
+    stages: &[StagePlan],
+    sinks: &[SinkPlan],
+    loader_threads: usize,
+) -> Vec<PipelinePlan> {
+    let count = sources.iter().map(|s| s.pipeline.index() + 1).max().unwrap_or(0);
+    let mut plans: Vec<PipelinePlan> = (0..count)
+        .map(|_| PipelinePlan {
+            name: String::new(),
+            sources: Vec::new(),
+            stages: Vec::new(),
+            sinks: Vec::new(),
+            window: loader_threads * 4 + 64,
+        })
+        .collect();
+    for (id, source) in (0..).zip(sources) {
+        let plan = &mut plans[source.pipeline.index()];
+        if plan.sources.is_empty() {
+            plan.name.clone_from(&source.name);
+        }
+        plan.sources.push(SourceId(id));
+    }
+    for (id, stage) in (0..).zip(stages) {
+        let plan = &mut plans[stage.pipeline.index()];
+        if let StageKind::Infer(infer) = &stage.kind {
+            plan.window += 2 * infer.layout.max_rows * infer.layout.slots;
+        }
+        plan.stages.push(StageId(id));
+    }
+    for (id, sink) in (0..).zip(sinks) {
+        plans[sink.pipeline.index()].sinks.push(SinkId(id));
+    }
+    plans
+}
+
+/// The place of `item` in a table of the plan.
+fn id(table: &[usize], item: usize) -> Option<u16> {
+    table.iter().position(|i| *i == item).and_then(|at| u16::try_from(at).ok())
+}

@@ -1,0 +1,130 @@
+//! A plan in words, for `orchestra plan`. Decides nothing and prints nothing.
+
+use std::fmt::{self, Write};
+
+use orchestra_core::TensorSpec;
+
+use crate::bytes::format_bytes;
+use crate::placement::plural;
+use crate::plan::{InferPlan, Plan, StageKind};
+
+/// What will run where, and why, as text of several lines.
+#[must_use]
+pub fn describe(plan: &Plan) -> String {
+    let mut text = String::new();
+    write_plan(&mut text, plan).expect("a string takes any text");
+    text
+}
+
+fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
+    writeln!(out, "workflow  {} ({})", plan.name, plan.file.display())?;
+    writeln!(out, "output    {}", plan.output.display())?;
+    writeln!(out, "loaders   {}", plural(plan.loader_threads, "thread"))?;
+    writeln!(out, "\ndevices")?;
+    if plan.devices.is_empty() {
+        writeln!(out, "  none: no stage runs a model")?;
+    }
+    for device in &plan.devices {
+        write!(out, "  {:<10}", device.spec.name)?;
+        match device.memory {
+            Some(m) => writeln!(
+                out,
+                "{} free of {}, {} kept as headroom",
+                format_bytes(m.free),
+                format_bytes(m.total),
+                format_bytes(m.headroom)
+            )?,
+            None => writeln!(out)?,
+        }
+    }
+    for pipeline in &plan.pipelines {
+        writeln!(
+            out,
+            "\npipeline `{}`: at most {} between source and sink",
+            pipeline.name,
+            plural(pipeline.window, "item")
+        )?;
+        for id in &pipeline.sources {
+            writeln!(out, "  source {}", plan.sources[id.index()].name)?;
+        }
+        for id in &pipeline.stages {
+            write_stage(out, plan, id.index())?;
+        }
+        for id in &pipeline.sinks {
+            let sink = &plan.sinks[id.index()];
+            let order = if sink.ordered { ", in the order of the source" } else { "" };
+            let from = &plan.stages[sink.from.index()].name;
+            writeln!(out, "  sink {} <- {from}: {}{order}", sink.name, sink.path.display())?;
+        }
+    }
+    let slots: usize = plan.infer_stages().map(|(_, i)| i.layout.total_bytes()).sum();
+    writeln!(out, "\nmemory of all batch slots: {}", format_bytes(slots as u64))?;
+    writeln!(out, "\nwhy")?;
+    for reason in &plan.reasons {
+        writeln!(out, "  {reason}")?;
+    }
+    Ok(())
+}
+
+fn write_stage(out: &mut String, plan: &Plan, index: usize) -> fmt::Result {
+    let stage = &plan.stages[index];
+    match &stage.kind {
+        StageKind::Image { source, spec } => {
+            writeln!(
+                out,
+                "  image {} <- {}: {}",
+                stage.name,
+                plan.sources[source.index()].name,
+                spec.tensor()
+            )
+        }
+        StageKind::Infer(infer) => write_infer(out, plan, &stage.name, infer),
+        StageKind::Classify { from, top_k, labels, .. } => {
+            let from = &plan.stages[from.index()].name;
+            let labels =
+                if labels.is_empty() { "class numbers".into() } else { plural(labels.len(), "label") };
+            writeln!(out, "  classify {} <- {from}: best {top_k}, {labels}", stage.name)
+        }
+    }
+}
+
+fn write_infer(out: &mut String, plan: &Plan, name: &str, infer: &InferPlan) -> fmt::Result {
+    let model = &plan.models[infer.model.index()];
+    let from: Vec<&str> = infer.inputs.iter().map(|i| plan.stages[i.stage.index()].name.as_str()).collect();
+    let show = |t: &TensorSpec| format!("{} {t}", t.name);
+    let outputs: Vec<String> = model.outputs.iter().map(show).collect();
+    writeln!(
+        out,
+        "  infer {name} <- {}: model {}, gives {}",
+        from.join(", "),
+        model.name,
+        outputs.join(", ")
+    )?;
+    let batch = match infer.fixed_batch {
+        Some(n) => format!("always {n} (smaller ones are padded)"),
+        None => format!("up to {}", infer.max_batch),
+    };
+    let wait = humantime::format_duration(infer.wait);
+    writeln!(out, "    batch: {batch}, the oldest item waits at most {wait}")?;
+    if !infer.ladder.is_empty() {
+        let rungs: Vec<String> = infer.ladder.iter().map(usize::to_string).collect();
+        writeln!(out, "    warmed up: {}", rungs.join(", "))?;
+    }
+    for w in &infer.workers {
+        writeln!(
+            out,
+            "    {}: {} of {}",
+            plan.devices[w.device.index()].spec.name,
+            plural(w.count, "worker"),
+            plural(w.threads, "thread")
+        )?;
+    }
+    let layout = &infer.layout;
+    writeln!(
+        out,
+        "    slots: {} of {}, {} in all",
+        layout.slots,
+        plural(layout.max_rows, "row"),
+        format_bytes(layout.total_bytes() as u64)
+    )
+}

@@ -1,0 +1,186 @@
+//! Which devices are in use: `[devices]`, `--devices` and `models.*.devices` against what the machine has. Places no worker.
+
+use orchestra_core::DeviceKind;
+
+use crate::diagnostics::{Diagnostics, Span};
+use crate::fields::At;
+use crate::host::MachineView;
+use crate::nearest::{list, suggestion};
+
+/// A device that work may be placed on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Device {
+    pub name: String,
+    pub kind: DeviceKind,
+    /// Total and free bytes, where known.
+    pub memory: Option<(u64, u64)>,
+}
+
+impl Device {
+    pub fn is_cuda(&self) -> bool {
+        matches!(self.kind, DeviceKind::Cuda { .. })
+    }
+}
+
+/// Names of devices in the order of the file, resolved.
+#[derive(Debug)]
+pub(crate) struct Devices<'a> {
+    /// `None` when the machine is not looked at (`--offline`): then every name is believed.
+    machine: Option<&'a MachineView>,
+    /// What stages without `devices` of their own use.
+    pub in_use: Vec<Device>,
+    /// Whether the user named them.
+    named: bool,
+    /// Why these, for `orchestra plan`.
+    pub reason: String,
+}
+
+impl<'a> Devices<'a> {
+    /// Resolves `[devices]` or, where given, `--devices`. Unknown names are reported; `None` if no device is left.
+    pub fn resolve(
+        use_: Option<&[At<String>]>,
+        machine: Option<&'a MachineView>,
+        diags: &mut Diagnostics,
+    ) -> Option<Self> {
+        let mut devices = Self { machine, in_use: Vec::new(), named: use_.is_some(), reason: String::new() };
+        match use_ {
+            Some(names) => {
+                let mut fine = true;
+                for name in names {
+                    let Some(device) = devices.named(name, diags) else {
+                        fine = false;
+                        continue;
+                    };
+                    if devices.in_use.contains(&device) {
+                        fine = false;
+                        diags.error(name.span, format!("device `{}` is named twice", device.name));
+                    } else {
+                        devices.in_use.push(device);
+                    }
+                }
+                if !fine {
+                    return None;
+                }
+                devices.reason = "devices: as named".into();
+            }
+            None => devices.auto(),
+        }
+        (!devices.in_use.is_empty()).then_some(devices)
+    }
+
+    fn auto(&mut self) {
+        let gpus = self.machine.map_or(&[][..], |m| &m.devices);
+        self.in_use = gpus.iter().map(cuda).collect();
+        if self.in_use.is_empty() {
+            let why = match self.machine {
+                Some(m) => m.no_gpu.clone().unwrap_or_else(|| "none was found".into()),
+                None => "the machine was not looked at".into(),
+            };
+            self.reason = format!("devices: the CPU, because there is no GPU: {why}");
+            self.in_use.push(cpu(0));
+        } else {
+            self.reason = format!("devices: auto takes all {} GPUs", gpus.len());
+        }
+    }
+
+    /// The devices that a model names itself.
+    pub fn of_model(&mut self, names: &[At<String>], diags: &mut Diagnostics) -> Option<Vec<Device>> {
+        let mut found = Vec::new();
+        for name in names {
+            let device = match name.value.as_str() {
+                // Here `cpu` is a name like any other, not one more CPU device.
+                "cpu" => cpu(0),
+                _ => self.named(name, diags)?,
+            };
+            if self.named && !self.in_use.contains(&device) {
+                diags
+                    .error(name.span, format!("device `{}` is not among the devices in use", device.name))
+                    .help(format!("in use: {}", list(self.in_use.iter().map(|d| d.name.as_str()))));
+                return None;
+            }
+            if found.contains(&device) {
+                diags.error(name.span, format!("device `{}` is named twice", device.name));
+                return None;
+            }
+            found.push(device);
+        }
+        Some(found)
+    }
+
+    fn named(&self, name: &At<String>, diags: &mut Diagnostics) -> Option<Device> {
+        let text = name.value.as_str();
+        if text == "cpu" {
+            let free = (0..).find(|n| !self.in_use.contains(&cpu(*n)));
+            return free.map(cpu);
+        }
+        if let Some(n) = text.strip_prefix("cpu:") {
+            if let Ok(n) = n.parse() {
+                return Some(cpu(n));
+            }
+        } else if text.starts_with("cuda:") || text.starts_with("GPU-") || text.starts_with("MIG-") {
+            return self.gpu(name, diags);
+        }
+        let d = diags.error(name.span, format!("`{text}` names no device"));
+        match text {
+            "cuda" | "gpu" => d.help("number the GPU: \"cuda:0\"; \"auto\" takes all of them"),
+            "auto" => d.help("\"auto\" stands alone: use = \"auto\""),
+            _ => d.help(
+                "devices are \"cuda:0\", \"cpu\" or the UUID of a GPU (`orchestra devices` lists them)",
+            ),
+        };
+        None
+    }
+
+    fn gpu(&self, name: &At<String>, diags: &mut Diagnostics) -> Option<Device> {
+        let text = name.value.as_str();
+        let Some(machine) = self.machine else {
+            let kind = DeviceKind::Cuda { uuid: String::new() };
+            return Some(Device { name: text.into(), kind, memory: None });
+        };
+        let is_meant = |d: &&crate::host::DeviceView| d.name == text || d.uuid == text;
+        if let Some(found) = machine.devices.iter().find(is_meant) {
+            return Some(cuda(found));
+        }
+        let d = diags.error(name.span, format!("device `{text}` is not available")).unavailable();
+        if let Some(why) = &machine.no_gpu {
+            d.label(why.clone());
+        }
+        if machine.devices.is_empty() {
+            d.help("`orchestra doctor` checks the driver and the libraries; use = [\"cpu\"] runs on the CPU");
+        } else {
+            d.help(suggestion("GPUs here", text, machine.devices.iter().map(|d| d.name.as_str())));
+        }
+        None
+    }
+}
+
+/// Names given by `--devices`, each with its place in the option.
+pub(crate) fn from_option(names: &[String], diags: &mut Diagnostics) -> Option<Vec<At<String>>> {
+    let text = diags.add_text("--devices", &names.join(","));
+    let mut start = 0;
+    let mut result = Vec::new();
+    for name in names {
+        result.push(At::new(name.trim().to_owned(), Span::new(text, start..start + name.len())));
+        start += name.len() + 1;
+    }
+    if result.is_empty() {
+        diags.error(Span::new(text, 0..0), "`--devices` names no device");
+    }
+    match &result[..] {
+        [one] if one.value == "auto" => None,
+        _ => Some(result),
+    }
+}
+
+fn cuda(view: &crate::host::DeviceView) -> Device {
+    Device {
+        name: view.name.clone(),
+        kind: DeviceKind::Cuda { uuid: view.uuid.clone() },
+        memory: Some((view.total, view.free)),
+    }
+}
+
+fn cpu(n: usize) -> Device {
+    let name = if n == 0 { "cpu".into() } else { format!("cpu:{n}") };
+    Device { name, kind: DeviceKind::Cpu, memory: None }
+}

@@ -1,0 +1,264 @@
+//! Errors and warnings about a workflow file, each with its place, and how they are shown. Finds nothing itself.
+
+use std::ops::Range;
+
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use serde::Serialize;
+
+/// Stops the plan, or only deserves a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// There is no plan.
+    Error,
+    /// There is a plan, but probably not the one that was meant.
+    Warning,
+}
+
+/// What has to change before an error goes away. The command line takes its exit code from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cause {
+    /// The workflow file (or a `--set` or `--devices`) is wrong.
+    File,
+    /// A device or model that the file names is not available here.
+    Unavailable,
+}
+
+/// A place in the workflow file or in an option of the command line: bytes from `start` to before `end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    pub(crate) text: u16,
+    /// First byte.
+    pub start: usize,
+    /// Behind the last byte.
+    pub end: usize,
+}
+
+impl Span {
+    pub(crate) fn new(text: u16, range: Range<usize>) -> Self {
+        Self { text, start: range.start, end: range.end }
+    }
+}
+
+/// One error or warning.
+#[derive(Debug, Clone)]
+pub struct Diagnostic {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Who has to act.
+    pub cause: Cause,
+    /// Where, if it is at one place.
+    pub span: Option<Span>,
+    /// What is wrong.
+    pub message: String,
+    /// What stands at the caret; may be empty.
+    pub label: String,
+    /// What to do, one sentence each.
+    pub help: Vec<String>,
+}
+
+impl Diagnostic {
+    pub(crate) fn label(&mut self, label: impl Into<String>) -> &mut Self {
+        self.label = label.into();
+        self
+    }
+
+    pub(crate) fn help(&mut self, help: impl Into<String>) -> &mut Self {
+        self.help.push(help.into());
+        self
+    }
+
+    pub(crate) fn unavailable(&mut self) -> &mut Self {
+        self.cause = Cause::Unavailable;
+        self
+    }
+}
+
+/// All errors and warnings about one workflow file, in the order in which they were found.
+#[derive(Debug, Clone)]
+pub struct Diagnostics {
+    /// The workflow file first, then the options: what to call it, and its text.
+    texts: Vec<(String, String)>,
+    entries: Vec<Diagnostic>,
+}
+
+impl Diagnostics {
+    pub(crate) fn new(file: &str, text: &str) -> Self {
+        Self { texts: vec![(file.into(), text.into())], entries: Vec::new() }
+    }
+
+    /// Adds the text of an option, to point into.
+    pub(crate) fn add_text(&mut self, name: &str, text: &str) -> u16 {
+        self.texts.push((name.into(), text.into()));
+        u16::try_from(self.texts.len() - 1).unwrap_or(u16::MAX)
+    }
+
+    pub(crate) fn error(
+        &mut self,
+        span: impl Into<Option<Span>>,
+        message: impl Into<String>,
+    ) -> &mut Diagnostic {
+        self.add(Severity::Error, span.into(), message.into())
+    }
+
+    pub(crate) fn warning(
+        &mut self,
+        span: impl Into<Option<Span>>,
+        message: impl Into<String>,
+    ) -> &mut Diagnostic {
+        self.add(Severity::Warning, span.into(), message.into())
+    }
+
+    fn add(&mut self, severity: Severity, span: Option<Span>, message: String) -> &mut Diagnostic {
+        let cause = Cause::File;
+        let at = self.entries.len();
+        self.entries.push(Diagnostic {
+            severity,
+            cause,
+            span,
+            message,
+            label: String::new(),
+            help: Vec::new(),
+        });
+        &mut self.entries[at]
+    }
+
+    /// Whether there is an error.
+    #[must_use]
+    pub fn has_errors(&self) -> bool {
+        self.errors().next().is_some()
+    }
+
+    /// The errors.
+    pub fn errors(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.entries.iter().filter(|d| d.severity == Severity::Error)
+    }
+
+    /// The warnings.
+    pub fn warnings(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.entries.iter().filter(|d| d.severity == Severity::Warning)
+    }
+
+    /// Everything, errors and warnings.
+    #[must_use]
+    pub fn all(&self) -> &[Diagnostic] {
+        &self.entries
+    }
+
+    /// `File` if any error is the file's, else `Unavailable`; `None` without errors.
+    #[must_use]
+    pub fn cause(&self) -> Option<Cause> {
+        let mut causes = self.errors().map(|d| d.cause).peekable();
+        causes.peek()?;
+        Some(if causes.any(|c| c == Cause::File) { Cause::File } else { Cause::Unavailable })
+    }
+
+    /// Line and column of a byte of the text that `span` points into, both from 1; columns count characters.
+    #[must_use]
+    pub fn line_and_column(&self, span: Span) -> (usize, usize) {
+        let text = self.text_of(span).1;
+        let before = &text[..floor_char(text, span.start)];
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+    }
+
+    fn text_of(&self, span: Span) -> (&str, &str) {
+        let (name, text) = &self.texts[usize::from(span.text).min(self.texts.len() - 1)];
+        (name, text)
+    }
+
+    /// Text for people: per entry the message, the place with a caret, and the help; then the sum. Ends with a line end unless it
+    /// is empty.
+    #[must_use]
+    pub fn render(&self, style: RenderStyle) -> String {
+        let renderer = match style {
+            RenderStyle::Plain => Renderer::plain(),
+            RenderStyle::Coloured => Renderer::styled(),
+        };
+        let mut text = String::new();
+        for entry in &self.entries {
+            text.push_str(&renderer.render(&[self.group(entry)]));
+            text.push_str("\n\n");
+        }
+        if let Some(sum) = self.sum() {
+            text.push_str(&format!("{}: {sum}\n", self.texts[0].0));
+        }
+        text
+    }
+
+    fn group<'a>(&'a self, entry: &'a Diagnostic) -> Group<'a> {
+        let level = match entry.severity {
+            Severity::Error => Level::ERROR,
+            Severity::Warning => Level::WARNING,
+        };
+        let mut group = Group::with_title(level.primary_title(entry.message.as_str()));
+        if let Some(span) = entry.span {
+            let (name, text) = self.text_of(span);
+            let start = floor_char(text, span.start);
+            let end = floor_char(text, span.end.max(start));
+            let mut annotation = AnnotationKind::Primary.span(start..end);
+            if !entry.label.is_empty() {
+                annotation = annotation.label(entry.label.as_str());
+            }
+            group = group.element(Snippet::source(text).path(name).annotation(annotation));
+        }
+        for help in &entry.help {
+            group = group.element(Level::HELP.message(help.as_str()));
+        }
+        group
+    }
+
+    fn sum(&self) -> Option<String> {
+        let count = |n: usize, what: &str| match n {
+            0 => None,
+            1 => Some(format!("1 {what}")),
+            n => Some(format!("{n} {what}s")),
+        };
+        let parts: Vec<_> =
+            [count(self.errors().count(), "error"), count(self.warnings().count(), "warning")]
+                .into_iter()
+                .flatten()
+                .collect();
+        (!parts.is_empty()).then(|| parts.join(", "))
+    }
+
+    /// `{"file", "errors": [..], "warnings": [..]}`; each entry has `message`, `label`, `help`, `cause` and, where it has a place,
+    /// `in` (the file or option), `line`, `column`, `end_line`, `end_column` (from 1, characters).
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        let entry = |d: &Diagnostic| {
+            let mut json = serde_json::json!({
+                "message": d.message, "label": d.label, "help": d.help, "cause": d.cause,
+            });
+            if let Some(span) = d.span {
+                let (line, column) = self.line_and_column(span);
+                let (end_line, end_column) = self.line_and_column(Span { start: span.end, ..span });
+                json["in"] = self.text_of(span).0.into();
+                json["line"] = line.into();
+                json["column"] = column.into();
+                json["end_line"] = end_line.into();
+                json["end_column"] = end_column.into();
+            }
+            json
+        };
+        serde_json::json!({
+            "file": self.texts[0].0,
+            "errors": self.errors().map(entry).collect::<Vec<_>>(),
+            "warnings": self.warnings().map(entry).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// How diagnostics are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RenderStyle {
+    /// For files and pipes.
+    Plain,
+    /// With ANSI colours, for terminals.
+    Coloured,
+}
+
+fn floor_char(text: &str, at: usize) -> usize {
+    text.floor_char_boundary(at.min(text.len()))
+}

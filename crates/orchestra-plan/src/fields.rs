@@ -1,0 +1,229 @@
+//! Typed reading of one table: every unknown key, missing key and wrong type becomes a diagnostic. Knows no table by name.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::bytes::parse_bytes;
+use crate::diagnostics::{Diagnostics, Span};
+use crate::nearest::{list, suggestion};
+use crate::tree::{Entry, Node, Table, Value};
+
+/// A value and its place.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct At<T> {
+    pub value: T,
+    pub span: Span,
+}
+
+impl<T> At<T> {
+    pub fn new(value: T, span: Span) -> Self {
+        Self { value, span }
+    }
+}
+
+/// A table that is being read.
+pub(crate) struct Fields<'a, 'd> {
+    /// What messages call it: "stage `pixels`".
+    pub what: String,
+    /// Where it is named.
+    pub span: Span,
+    table: &'a Table,
+    pub diags: &'d mut Diagnostics,
+}
+
+impl<'a, 'd> Fields<'a, 'd> {
+    /// Reads `table`; keys other than `allowed` are reported here and now.
+    pub fn new(
+        what: String,
+        span: Span,
+        table: &'a Table,
+        allowed: &[&str],
+        diags: &'d mut Diagnostics,
+    ) -> Self {
+        for entry in &table.entries {
+            if !allowed.contains(&entry.key.as_str()) {
+                diags
+                    .error(entry.key_span, format!("{what} has no key `{}`", entry.key))
+                    .label("unknown key")
+                    .help(suggestion("keys", &entry.key, allowed.iter().copied()));
+            }
+        }
+        Self { what, span, table, diags }
+    }
+
+    pub fn entry(&self, key: &str) -> Option<&'a Entry> {
+        self.table.get(key)
+    }
+
+    /// Reports that `key` is missing.
+    pub fn missing(&mut self, key: &str, help: &str) {
+        let message = format!("{} needs the key `{key}`", self.what);
+        self.diags.error(self.span, message).label(format!("`{key}` is missing")).help(help);
+    }
+
+    /// Reports a value of the wrong type.
+    pub fn wrong(&mut self, key: &str, node: &Node, expected: &str) {
+        let message = format!("`{key}` of {} must be {expected}", self.what);
+        self.diags.error(node.span, message).label(format!("found {}", node.found()));
+    }
+
+    /// Reports a value of the right type that cannot be.
+    pub fn bad(&mut self, key: &str, span: Span, reason: &str) -> &mut crate::diagnostics::Diagnostic {
+        let message = format!("`{key}` of {} {reason}", self.what);
+        self.diags.error(span, message)
+    }
+
+    pub fn string(&mut self, key: &str) -> Option<At<String>> {
+        let node = &self.entry(key)?.node;
+        match &node.value {
+            Value::String(s) if s.trim().is_empty() => {
+                self.bad(key, node.span, "is empty");
+                None
+            }
+            Value::String(s) => Some(At::new(s.clone(), node.span)),
+            _ => {
+                self.wrong(key, node, "a string");
+                None
+            }
+        }
+    }
+
+    pub fn required_string(&mut self, key: &str, help: &str) -> Option<At<String>> {
+        if self.entry(key).is_none() {
+            self.missing(key, help);
+            return None;
+        }
+        self.string(key)
+    }
+
+    /// A list of strings, or a single one.
+    pub fn strings(&mut self, key: &str) -> Option<Vec<At<String>>> {
+        let node = &self.entry(key)?.node;
+        match &node.value {
+            Value::String(s) => Some(vec![At::new(s.clone(), node.span)]),
+            Value::Array(items) => items.iter().map(|n| self.string_in(key, n)).collect(),
+            _ => {
+                self.wrong(key, node, "a list of strings");
+                None
+            }
+        }
+    }
+
+    fn string_in(&mut self, key: &str, node: &Node) -> Option<At<String>> {
+        match &node.value {
+            Value::String(s) => Some(At::new(s.clone(), node.span)),
+            _ => {
+                self.wrong(key, node, "a list of strings");
+                None
+            }
+        }
+    }
+
+    pub fn integer(&mut self, key: &str, range: RangeInclusive<u64>) -> Option<At<u64>> {
+        let node = &self.entry(key)?.node;
+        let Value::Integer(n) = node.value else {
+            self.wrong(key, node, &format!("an integer from {} to {}", range.start(), range.end()));
+            return None;
+        };
+        match u64::try_from(n).ok().filter(|n| range.contains(n)) {
+            Some(n) => Some(At::new(n, node.span)),
+            None => {
+                let reason = format!("must be from {} to {}, not {n}", range.start(), range.end());
+                self.bad(key, node.span, &reason);
+                None
+            }
+        }
+    }
+
+    pub fn boolean(&mut self, key: &str) -> Option<bool> {
+        let node = &self.entry(key)?.node;
+        match node.value {
+            Value::Boolean(b) => Some(b),
+            _ => {
+                self.wrong(key, node, "true or false");
+                None
+            }
+        }
+    }
+
+    /// A number or a list of numbers.
+    pub fn numbers(&mut self, key: &str) -> Option<At<Vec<f64>>> {
+        let node = &self.entry(key)?.node;
+        let one = |node: &Node| match node.value {
+            Value::Integer(n) => Some(n as f64),
+            // They end as f32.
+            Value::Float(n) if n.abs() <= f64::from(f32::MAX) => Some(n),
+            _ => None,
+        };
+        let numbers = match &node.value {
+            Value::Array(items) => items.iter().map(one).collect(),
+            _ => one(node).map(|n| vec![n]),
+        };
+        if numbers.is_none() {
+            self.wrong(key, node, "a number or a list of numbers");
+        }
+        numbers.map(|n| At::new(n, node.span))
+    }
+
+    pub fn duration(&mut self, key: &str) -> Option<Duration> {
+        let node = &self.entry(key)?.node;
+        let Value::String(text) = &node.value else {
+            self.wrong(key, node, "a duration in quotes, for example \"500ms\" or \"2m\"");
+            return None;
+        };
+        match humantime::parse_duration(text.trim()) {
+            Ok(duration) => Some(duration),
+            Err(error) => {
+                let reason = format!("is no duration: `{text}`: {error}");
+                self.bad(key, node.span, &reason).help("for example \"5ms\", \"30s\" or \"2m\"");
+                None
+            }
+        }
+    }
+
+    pub fn bytes(&mut self, key: &str) -> Option<At<u64>> {
+        let node = &self.entry(key)?.node;
+        let bytes = match &node.value {
+            Value::Integer(n) => u64::try_from(*n).ok(),
+            Value::String(text) => parse_bytes(text),
+            _ => {
+                self.wrong(key, node, "an amount of memory, for example \"4GiB\"");
+                return None;
+            }
+        };
+        if bytes.is_none() {
+            let reason = format!("is no amount of memory: {}", node.found());
+            self.bad(key, node.span, &reason).help("for example \"4GiB\", \"500MB\" or a number of bytes");
+        }
+        bytes.map(|b| At::new(b, node.span))
+    }
+
+    /// One of the named choices.
+    pub fn choice<T: Copy>(&mut self, key: &str, choices: &[(&str, T)]) -> Option<At<T>> {
+        let node = &self.entry(key)?.node;
+        let names = choices.iter().map(|(name, _)| *name);
+        let Value::String(text) = &node.value else {
+            let expected = format!("one of {}", list(names));
+            self.wrong(key, node, &expected);
+            return None;
+        };
+        let found = choices.iter().find(|(name, _)| name == text);
+        if found.is_none() {
+            let reason = format!("cannot be `{text}`");
+            self.bad(key, node.span, &reason).help(suggestion("choices", text, names));
+        }
+        found.map(|(_, value)| At::new(*value, node.span))
+    }
+
+    /// A table under `key`; keys other than `allowed` are reported.
+    pub fn table(&mut self, key: &str, allowed: &[&str]) -> Option<Fields<'a, '_>> {
+        let entry = self.entry(key)?;
+        let Value::Table(table) = &entry.node.value else {
+            let expected = format!("a table: {key} = {{ {} = .. }}", allowed.join(" = .., "));
+            self.wrong(key, &entry.node, &expected);
+            return None;
+        };
+        let what = format!("`{key}` of {}", self.what);
+        Some(Fields::new(what, entry.key_span, table, allowed, self.diags))
+    }
+}

@@ -1,0 +1,242 @@
+//! Everything the planner may ask of the world, and the real world's answers. Decides nothing.
+
+use std::io::{self, Read};
+use std::path::{Component, Path, PathBuf};
+
+use orchestra_core::TensorSpec;
+use orchestra_source::{ItemEntry, ListError, ListingSpec};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+/// The world, as far as a plan depends on it.
+pub trait Host {
+    /// The contents of a small file (labels).
+    ///
+    /// # Errors
+    /// Whatever the file system says.
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+
+    /// SHA-256 of a file (custom operator libraries).
+    ///
+    /// # Errors
+    /// Whatever the file system says.
+    fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
+        self.read(path).map(|bytes| Sha256::digest(bytes).into())
+    }
+
+    /// Reads a model file: its digest, inputs and outputs.
+    ///
+    /// # Errors
+    /// The file is missing, unreadable, no ONNX model, cut short, or uses types that cannot be fed.
+    fn model(&self, path: &Path) -> Result<ModelFile, ModelError>;
+
+    /// Some item of the source; `None` where it names nothing.
+    ///
+    /// # Errors
+    /// A missing file, a bad pattern, a bad row.
+    fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError>;
+
+    /// What lies at `path`, links followed.
+    fn file_kind(&self, path: &Path) -> FileKind;
+
+    /// The path without `.` and `..`, as far as that changes nothing.
+    fn resolve(&self, path: &Path) -> PathBuf {
+        lexical(path)
+    }
+
+    /// Cores, memory and devices.
+    ///
+    /// # Errors
+    /// Why the machine cannot be looked at.
+    fn machine(&self) -> Result<MachineView, String>;
+}
+
+/// What lies at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    /// Nothing that can be reached.
+    Missing,
+    /// A file that can be read more than once.
+    Regular,
+    /// A folder.
+    Folder,
+    /// A pipe, a device or a socket.
+    Other,
+}
+
+/// A model file, read but not loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelFile {
+    /// SHA-256 of the file; with external weights, over that and the names and digests of the weight files.
+    pub digest: [u8; 32],
+    /// What it takes and gives.
+    pub signature: Signature,
+}
+
+/// Inputs and outputs of a model as its file states them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Signature {
+    /// What must be fed. Weights that the file lists among its inputs are left out.
+    pub inputs: Vec<TensorSpec>,
+    /// What comes out. A dimension that the file does not state is `Dynamic`; an output of unknown rank has the row `[?]`.
+    pub outputs: Vec<TensorSpec>,
+    /// Version of the ONNX file format.
+    pub ir_version: i64,
+    /// Version of the default operator set; 0 where the file names none.
+    pub opset: i64,
+}
+
+/// Why a model cannot be planned with. Each completes "model `name`: ".
+#[derive(Debug, Error)]
+pub enum ModelError {
+    /// No such file.
+    #[error("the file does not exist")]
+    Missing,
+    /// It cannot be opened or read.
+    #[error("the file cannot be read: {0}")]
+    Unreadable(io::Error),
+    /// It is something else.
+    #[error("the file is no ONNX model: {0}")]
+    NotOnnx(String),
+    /// It ends too early.
+    #[error("the file is cut short: it ends inside a field, after {0} bytes")]
+    Truncated(u64),
+    /// A tensor that cannot be fed or taken.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A file of external weights is missing or unreadable.
+    #[error("its weights `{file}` cannot be read: {reason}")]
+    Weights {
+        /// As the model names it, relative to the model's folder.
+        file: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A machine as the planner sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct MachineView {
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// Bytes of memory that this process may use; 0 where unknown.
+    pub memory: u64,
+    /// GPUs that this process may use.
+    pub devices: Vec<DeviceView>,
+    /// Why there are no GPUs (or not all of them), as a lowercase fragment.
+    pub no_gpu: Option<String>,
+}
+
+/// A GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeviceView {
+    /// `cuda:0`
+    pub name: String,
+    /// NVML's UUID.
+    pub uuid: String,
+    /// The product, for people; may be empty.
+    pub model: String,
+    /// Bytes of memory.
+    pub total: u64,
+    /// Bytes that nobody uses.
+    pub free: u64,
+}
+
+type MachineProbe = Box<dyn Fn() -> Result<MachineView, String> + Send + Sync>;
+
+/// Real files; the machine is seen through a function that the caller brings.
+pub struct RealHost {
+    machine: MachineProbe,
+}
+
+impl RealHost {
+    /// A host that asks `machine` when (and only when) the plan needs to know.
+    pub fn new(machine: impl Fn() -> Result<MachineView, String> + Send + Sync + 'static) -> Self {
+        Self { machine: Box::new(machine) }
+    }
+
+    /// A host with real files and a described machine.
+    #[must_use]
+    pub fn with_machine(machine: MachineView) -> Self {
+        Self::new(move || Ok(machine.clone()))
+    }
+}
+
+impl std::fmt::Debug for RealHost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RealHost").finish_non_exhaustive()
+    }
+}
+
+impl Host for RealHost {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        std::fs::read(path)
+    }
+
+    fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
+        digest_file(path)
+    }
+
+    fn model(&self, path: &Path) -> Result<ModelFile, ModelError> {
+        crate::onnx::read_model(path)
+    }
+
+    fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
+        orchestra_source::first_item(spec)
+    }
+
+    fn file_kind(&self, path: &Path) -> FileKind {
+        match std::fs::metadata(path) {
+            Ok(m) if m.is_file() => FileKind::Regular,
+            Ok(m) if m.is_dir() => FileKind::Folder,
+            Ok(_) => FileKind::Other,
+            Err(_) => FileKind::Missing,
+        }
+    }
+
+    fn resolve(&self, path: &Path) -> PathBuf {
+        // What `..` means depends on links, so the file system is asked where there is one.
+        if path.components().any(|c| c == Component::ParentDir)
+            && let Ok(real) = path.canonicalize()
+        {
+            return real;
+        }
+        lexical(path)
+    }
+
+    fn machine(&self) -> Result<MachineView, String> {
+        (self.machine)()
+    }
+}
+
+/// SHA-256 of a file, read as a stream.
+pub(crate) fn digest_file(path: &Path) -> io::Result<[u8; 32]> {
+    let mut file = std::fs::File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(hash.finalize().into()),
+            Ok(n) => hash.update(&buffer[..n]),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// The path without `.` and `..`, by its text alone.
+pub(crate) fn lexical(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir if matches!(clean.components().next_back(), Some(Component::Normal(_))) => {
+                clean.pop();
+            }
+            Component::ParentDir if clean.has_root() => {}
+            part => clean.push(part),
+        }
+    }
+    clean
+}

@@ -1,0 +1,43 @@
+//! A workflow file in, a plan and its diagnostics out.
+//!
+//! [`plan`] is a function of the text, the options and a [`Host`]: files, models and devices are reached through that trait alone.
+//! It starts nothing, prints nothing and loads no model; every error of the file is collected, with its place and what to do.
+
+mod build;
+mod bytes;
+mod describe;
+mod devices;
+mod diagnostics;
+mod fields;
+mod fingerprint;
+mod graph;
+mod host;
+mod ladder;
+mod machine_file;
+mod models;
+mod nearest;
+mod onnx;
+mod placement;
+mod plan;
+mod protobuf;
+mod raw;
+mod sinks;
+mod slots;
+mod sources;
+mod stages;
+mod tree;
+mod types;
+
+pub use build::{PlanOptions, plan};
+pub use bytes::{format_bytes, parse_bytes};
+pub use describe::describe;
+pub use diagnostics::{Cause, Diagnostic, Diagnostics, RenderStyle, Severity, Span};
+pub use host::{DeviceView, FileKind, Host, MachineView, ModelError, ModelFile, RealHost, Signature};
+pub use ladder::ladder;
+pub use machine_file::machine_from_toml;
+pub use onnx::read_model;
+pub use plan::{
+    DeviceMemory, DevicePlan, InferPlan, InputFrom, Limits, MaxFailed, ModelPlan, PipelinePlan, Plan,
+    Recycle, Scores, SinkPlan, SourcePlan, StageKind, StagePlan, TelemetryPlan, WorkerPlan,
+};
+pub use sinks::RESERVED;

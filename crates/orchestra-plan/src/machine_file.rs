@@ -1,0 +1,70 @@
+//! A machine described in a file, to plan for a machine that is not this one. Looks at no hardware.
+
+use crate::diagnostics::Diagnostics;
+use crate::fields::Fields;
+use crate::host::{DeviceView, MachineView};
+use crate::tree::{self, Value};
+
+/// Reads a machine description:
+///
+/// ```toml
+/// cores = 64
+/// memory = "256GiB"
+///
+/// [[devices]]                # numbered cuda:0, cuda:1 … in this order
+/// memory = "80GiB"
+/// free = "79GiB"             # default: all of it
+/// count = 8                  # default: 1
+/// model = "H100"             # default: empty
+/// ```
+///
+/// `file` is what messages call the file.
+#[must_use]
+pub fn machine_from_toml(text: &str, file: &str) -> (Option<MachineView>, Diagnostics) {
+    let mut diags = Diagnostics::new(file, text);
+    let machine = tree::parse(text, &mut diags).and_then(|root| {
+        let what = "the machine file".to_owned();
+        let top = crate::diagnostics::Span::new(0, 0..0);
+        let mut f = Fields::new(what, top, &root, &["cores", "memory", "devices"], &mut diags);
+        if f.entry("cores").is_none() {
+            f.missing("cores", "cores = 16");
+        }
+        let cores = f.integer("cores", 1..=65_536).map(|n| n.value as usize);
+        let memory = f.bytes("memory").map_or(0, |b| b.value);
+        let devices = devices(&mut f);
+        let no_gpu = devices.is_empty().then(|| "the machine file names none".into());
+        Some(MachineView { cores: cores?, memory, devices, no_gpu })
+    });
+    let machine = if diags.has_errors() { None } else { machine };
+    (machine, diags)
+}
+
+fn devices(f: &mut Fields<'_, '_>) -> Vec<DeviceView> {
+    let Some(entry) = f.entry("devices") else { return Vec::new() };
+    let mut found = Vec::new();
+    let Value::Array(items) = &entry.node.value else {
+        f.wrong("devices", &entry.node, "a list of tables: [[devices]]");
+        return found;
+    };
+    for item in items {
+        let Value::Table(table) = &item.value else {
+            f.wrong("devices", item, "a list of tables: [[devices]]");
+            continue;
+        };
+        let keys = ["memory", "free", "count", "model"];
+        let mut d = Fields::new("device".into(), item.span, table, &keys, f.diags);
+        if d.entry("memory").is_none() {
+            d.missing("memory", "memory = \"80GiB\"");
+        }
+        let Some(total) = d.bytes("memory") else { continue };
+        let free = d.bytes("free").map_or(total.value, |b| b.value.min(total.value));
+        let model = d.string("model").map_or_else(String::new, |m| m.value);
+        for _ in 0..d.integer("count", 1..=64).map_or(1, |n| n.value) {
+            let n = found.len();
+            let name = format!("cuda:{n}");
+            let uuid = format!("GPU-described-{n}");
+            found.push(DeviceView { name, uuid, model: model.clone(), total: total.value, free });
+        }
+    }
+    found
+}

@@ -1,0 +1,161 @@
+//! `[models.*]`: reading the tables, and what their files say. Loads no weights.
+
+use std::path::{Path, PathBuf};
+
+use crate::build::resolve;
+use crate::diagnostics::Diagnostics;
+use crate::fields::{At, Fields};
+use crate::host::{Host, ModelError, ModelFile};
+use crate::plan::Recycle;
+use crate::raw::RawModel;
+use crate::tree::{Entry, Table};
+
+/// Largest batch that can be asked for.
+pub(crate) const MAX_BATCH: u64 = 65_536;
+
+const KEYS: [&str; 11] = [
+    "path",
+    "labels",
+    "devices",
+    "workers",
+    "max_batch",
+    "memory",
+    "memory_limit",
+    "priority",
+    "threads",
+    "custom_ops",
+    "recycle",
+];
+
+/// A model whose file has been read.
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub path: PathBuf,
+    pub file: ModelFile,
+    pub labels: Option<At<Vec<String>>>,
+    pub custom_ops: Vec<CustomOps>,
+}
+
+/// A library of custom operators.
+#[derive(Debug)]
+pub(crate) struct CustomOps {
+    pub path: PathBuf,
+    pub digest: [u8; 32],
+}
+
+pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawModel {
+    let what = format!("model `{}`", name.value);
+    let mut f = Fields::new(what, name.span, table, &KEYS, diags);
+    let devices = f.strings("devices").filter(|names| !matches!(&names[..], [one] if one.value == "auto"));
+    if let (Some([]), Some(entry)) = (devices.as_deref(), f.entry("devices")) {
+        f.bad("devices", entry.node.span, "names no device").help("leave the key out to use all devices");
+    }
+    RawModel {
+        path: f.required_string("path", "name the ONNX file, relative to this file"),
+        labels: f.string("labels"),
+        devices,
+        workers: f.integer("workers", 1..=256),
+        max_batch: f.integer("max_batch", 1..=MAX_BATCH),
+        memory: at_least_one(&mut f, "memory"),
+        memory_limit: at_least_one(&mut f, "memory_limit"),
+        priority: f.integer("priority", 1..=100).map_or(10, |n| n.value as u32),
+        threads: f.integer("threads", 1..=1024).map(|n| n.value as usize),
+        custom_ops: f.strings("custom_ops").unwrap_or_default(),
+        recycle: recycle(&mut f),
+        name,
+    }
+}
+
+fn at_least_one(f: &mut Fields<'_, '_>, key: &str) -> Option<At<u64>> {
+    let bytes = f.bytes(key)?;
+    if bytes.value == 0 {
+        f.bad(key, bytes.span, "must be more than nothing");
+        return None;
+    }
+    Some(bytes)
+}
+
+fn recycle(f: &mut Fields<'_, '_>) -> Recycle {
+    let Some(mut f) = f.table("recycle", &["batches", "growth"]) else { return Recycle::default() };
+    Recycle {
+        batches: f.integer("batches", 1..=u64::MAX >> 1).map(|n| n.value),
+        growth_bytes: at_least_one(&mut f, "growth").map(|b| b.value),
+    }
+}
+
+/// Reads the model's file, labels and libraries; `None` after an error.
+pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut Diagnostics) -> Option<Model> {
+    let labels = raw.labels.as_ref().map(|l| read_labels(l, folder, host, diags));
+    let custom_ops: Vec<_> = raw.custom_ops.iter().map(|l| library(raw, l, folder, host, diags)).collect();
+    let written = raw.path.as_ref()?;
+    let path = resolve(folder, &written.value, host);
+    let file = match host.model(&path) {
+        Ok(file) => file,
+        Err(error) => {
+            let name = &raw.name.value;
+            let missing = matches!(error, ModelError::Missing);
+            let d = diags.error(written.span, format!("model `{name}`: {error}")).unavailable();
+            d.label(format!("looked for `{}`", path.display()));
+            if missing {
+                d.help("paths are relative to the folder of the workflow file");
+            }
+            return None;
+        }
+    };
+    let labels = match labels {
+        Some(None) => return None,
+        labels => labels.flatten(),
+    };
+    Some(Model { path, file, labels, custom_ops: custom_ops.into_iter().collect::<Option<_>>()? })
+}
+
+fn library(
+    raw: &RawModel,
+    written: &At<String>,
+    folder: &Path,
+    host: &dyn Host,
+    diags: &mut Diagnostics,
+) -> Option<CustomOps> {
+    let path = resolve(folder, &written.value, host);
+    match host.digest(&path) {
+        Ok(digest) => Some(CustomOps { path, digest }),
+        Err(error) => {
+            let name = &raw.name.value;
+            diags
+                .error(
+                    written.span,
+                    format!("model `{name}`: operator library `{}` cannot be read: {error}", written.value),
+                )
+                .label(format!("looked for `{}`", path.display()))
+                .unavailable();
+            None
+        }
+    }
+}
+
+/// Reads class names, one per line. Blank lines at the end do not count.
+pub(crate) fn read_labels(
+    written: &At<String>,
+    folder: &Path,
+    host: &dyn Host,
+    diags: &mut Diagnostics,
+) -> Option<At<Vec<String>>> {
+    let path = resolve(folder, &written.value, host);
+    let mut fail = |reason: String| {
+        diags
+            .error(written.span, format!("labels `{}` cannot be read: {reason}", written.value))
+            .label(format!("looked for `{}`", path.display()))
+            .help("a labels file is text with one class name per line, in the order of the classes");
+        None
+    };
+    let bytes = match host.read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) => return fail(error.to_string()),
+    };
+    let Ok(text) = String::from_utf8(bytes) else { return fail("it is no UTF-8 text".into()) };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text).trim_end();
+    if text.is_empty() {
+        return fail("it is empty".into());
+    }
+    Some(At::new(text.lines().map(|l| l.trim().to_owned()).collect(), written.span))
+}

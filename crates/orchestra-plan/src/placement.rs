@@ -1,0 +1,213 @@
+//! How many workers each infer stage gets on each device, and with how many threads. Arithmetic only.
+
+use crate::bytes::format_bytes;
+use crate::devices::Device;
+use crate::diagnostics::{Diagnostics, Span};
+use crate::raw::RawModel;
+
+/// One-thread workers on the CPU beyond this number gain nothing but memory use.
+const MAX_DEFAULT_CPU_WORKERS: usize = 8;
+/// Workers on a GPU when the model declares its memory and asks for no number.
+const DEFAULT_CUDA_WORKERS: usize = 4;
+
+/// An infer stage that wants workers.
+#[derive(Debug)]
+pub(crate) struct Demand<'a> {
+    /// Name of the stage.
+    pub stage: &'a str,
+    pub model: &'a RawModel,
+    /// Places in the device table.
+    pub devices: Vec<usize>,
+}
+
+/// Workers of one stage on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub device: usize,
+    pub count: usize,
+    pub threads: usize,
+}
+
+/// Places the workers of all stages: per stage its shares. Errors (memory) are reported.
+pub(crate) fn place(
+    demands: &[Demand<'_>],
+    devices: &[Device],
+    cores: usize,
+    headroom: u64,
+    reasons: &mut Vec<String>,
+    diags: &mut Diagnostics,
+) -> Vec<Vec<Share>> {
+    let mut shares: Vec<Vec<Share>> = demands.iter().map(|_| Vec::new()).collect();
+    let on = |device: usize| -> Vec<usize> {
+        (0..demands.len()).filter(|d| demands[*d].devices.contains(&device)).collect()
+    };
+    let n_cpus = (0..devices.len()).filter(|d| !devices[*d].is_cuda() && !on(*d).is_empty()).count();
+    for (index, device) in devices.iter().enumerate() {
+        let stages = on(index);
+        let placed = if stages.is_empty() {
+            continue;
+        } else if device.is_cuda() {
+            on_cuda(demands, &stages, device, headroom, reasons, diags)
+        } else {
+            let cores = (cores / n_cpus.max(1)).max(1);
+            on_cpu(demands, &stages, device, cores, reasons)
+        };
+        for (stage, (count, threads)) in stages.into_iter().zip(placed) {
+            shares[stage].push(Share { device: index, count, threads });
+        }
+    }
+    shares
+}
+
+fn on_cpu(
+    demands: &[Demand<'_>],
+    stages: &[usize],
+    device: &Device,
+    cores: usize,
+    reasons: &mut Vec<String>,
+) -> Vec<(usize, usize)> {
+    let weights: Vec<u32> = stages.iter().map(|s| demands[*s].model.priority).collect();
+    let parts = divide(cores, &weights);
+    stages
+        .iter()
+        .zip(parts)
+        .map(|(stage, part)| {
+            let Demand { stage, model, .. } = &demands[*stage];
+            let asked = model.workers.as_ref().map(|w| w.value as usize);
+            let (count, threads) = match (asked, model.threads) {
+                (Some(count), Some(threads)) => (count, threads),
+                (Some(count), None) => (count, (part / count).max(1)),
+                (None, Some(threads)) => ((part / threads).clamp(1, MAX_DEFAULT_CPU_WORKERS), threads),
+                (None, None) => {
+                    let count = part.clamp(1, MAX_DEFAULT_CPU_WORKERS);
+                    (count, (part / count).max(1))
+                }
+            };
+            let why = match (asked, model.threads) {
+                (Some(_), Some(_)) => "workers and threads as asked".into(),
+                (Some(_), None) => format!("workers as asked, sharing {}", plural(part, "core")),
+                (None, Some(_)) => format!("threads as asked, sharing {}", plural(part, "core")),
+                (None, None) => format!(
+                    "its share is {} of {cores}; workers of few threads outrun one of many",
+                    plural(part, "core")
+                ),
+            };
+            reasons.push(format!(
+                "stage `{stage}` on {}: {} of {}: {why}",
+                device.name,
+                plural(count, "worker"),
+                plural(threads, "thread")
+            ));
+            (count, threads)
+        })
+        .collect()
+}
+
+fn on_cuda(
+    demands: &[Demand<'_>],
+    stages: &[usize],
+    device: &Device,
+    headroom: u64,
+    reasons: &mut Vec<String>,
+    diags: &mut Diagnostics,
+) -> Vec<(usize, usize)> {
+    let model = |stage: &usize| demands[*stage].model;
+    let declared = |stage: &usize| model(stage).memory.as_ref().map(|m| m.value);
+    let free = device.memory.map(|(_, free)| free.saturating_sub(headroom));
+    let wanted: Vec<usize> = stages
+        .iter()
+        .map(|s| match (&model(s).workers, declared(s), free) {
+            (Some(asked), _, _) => asked.value as usize,
+            (None, Some(_), Some(_)) => DEFAULT_CUDA_WORKERS,
+            (None, _, _) => 1,
+        })
+        .collect();
+    let mut counts = vec![1; stages.len()];
+    let mut left = free.unwrap_or(u64::MAX);
+    let needed = stages.iter().filter_map(declared).fold(0u64, u64::saturating_add);
+    if needed > left {
+        report_full(demands, stages, device, headroom, needed, diags);
+        left = 0;
+    } else {
+        left -= needed;
+    }
+    // One worker each, then the rest in turns, the stage furthest behind its priority first.
+    loop {
+        let next = (0..stages.len())
+            .filter(|i| counts[*i] < wanted[*i] && declared(&stages[*i]).unwrap_or(0) <= left)
+            .min_by_key(|i| (counts[*i] * 100 / model(&stages[*i]).priority.max(1) as usize, *i));
+        let Some(next) = next else { break };
+        left -= declared(&stages[next]).unwrap_or(0);
+        counts[next] += 1;
+    }
+    for ((stage, count), wanted) in stages.iter().zip(&counts).zip(&wanted) {
+        let why = match (declared(stage), free) {
+            (Some(memory), Some(free)) if count < wanted => format!(
+                "{} of memory each, and {} are free beyond the headroom of {}",
+                format_bytes(memory),
+                format_bytes(free),
+                format_bytes(headroom)
+            ),
+            (_, _) if model(stage).workers.is_some() => "as asked".into(),
+            (Some(memory), Some(_)) => {
+                format!("{} of memory each; more than {wanted} gain little", format_bytes(memory))
+            }
+            _ => "the default where the model declares no `memory`".into(),
+        };
+        reasons.push(format!(
+            "stage `{}` on {}: {}: {why}",
+            demands[*stage].stage,
+            device.name,
+            plural(*count, "worker")
+        ));
+    }
+    stages.iter().zip(counts).map(|(s, count)| (count, model(s).threads.unwrap_or(1))).collect()
+}
+
+fn report_full(
+    demands: &[Demand<'_>],
+    stages: &[usize],
+    device: &Device,
+    headroom: u64,
+    needed: u64,
+    diags: &mut Diagnostics,
+) {
+    let spans = stages.iter().filter_map(|s| demands[*s].model.memory.as_ref().map(|m| m.span));
+    let span: Option<Span> = spans.last();
+    let (total, free) = device.memory.unwrap_or_default();
+    diags
+        .error(
+            span,
+            format!(
+                "device `{}` is too full: one worker per model needs {}, and {} of {} are free, {} of them headroom",
+                device.name,
+                format_bytes(needed),
+                format_bytes(free),
+                format_bytes(total),
+                format_bytes(headroom.min(free))
+            ),
+        )
+        .help("free the device, lower `devices.headroom`, or put models on different devices with `devices`")
+        .unavailable();
+}
+
+/// Cuts `total` into parts by weight (largest remainder), each at least 1.
+pub(crate) fn divide(total: usize, weights: &[u32]) -> Vec<usize> {
+    if total <= weights.len() {
+        return vec![1; weights.len()];
+    }
+    let sum: u64 = weights.iter().map(|w| u64::from(*w)).sum::<u64>().max(1);
+    let spare = (total - weights.len()) as u64;
+    let mut parts: Vec<usize> = weights.iter().map(|w| 1 + (spare * u64::from(*w) / sum) as usize).collect();
+    let mut order: Vec<usize> = (0..weights.len()).collect();
+    order.sort_by_key(|i| std::cmp::Reverse(spare * u64::from(weights[*i]) % sum));
+    let rest = total - parts.iter().sum::<usize>();
+    for i in order.into_iter().cycle().take(rest) {
+        parts[i] += 1;
+    }
+    parts
+}
+
+pub(crate) fn plural(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}

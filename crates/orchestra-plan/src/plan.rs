@@ -1,0 +1,283 @@
+//! The plan: what will run where, fully resolved. Made by this crate, carried out by `orchestra-runtime`; data only.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::{
+    DeviceId, DeviceSpec, ImageSpec, ModelId, PipelineId, SinkId, SourceId, StageId, TensorSpec,
+};
+use serde::Serialize;
+
+/// A workflow, resolved. Every id is an index into the table of its kind.
+#[derive(Debug, Clone, Serialize)]
+pub struct Plan {
+    /// `name` of the file, or the file's stem.
+    pub name: String,
+    /// The workflow file, absolute.
+    pub file: PathBuf,
+    /// Where results go: `--output`, else `out/` beside the file. Absolute.
+    pub output: PathBuf,
+    /// `[sources.*]`
+    pub sources: Vec<SourcePlan>,
+    /// `[models.*]` that a stage uses.
+    pub models: Vec<ModelPlan>,
+    /// `[stages.*]`, each after what it reads from.
+    pub stages: Vec<StagePlan>,
+    /// `[sinks.*]`
+    pub sinks: Vec<SinkPlan>,
+    /// Devices that a stage uses.
+    pub devices: Vec<DevicePlan>,
+    /// The connected graphs of the file.
+    pub pipelines: Vec<PipelinePlan>,
+    /// `[limits]`
+    pub limits: Limits,
+    /// `[telemetry]`
+    pub telemetry: TelemetryPlan,
+    /// Threads that read and decode, over all pipelines.
+    pub loader_threads: usize,
+    /// What a resumed run must have in common with the run that it continues: one entry per thing, `(what, digest)`; for example
+    /// `("stage `pixels`", …)`, `("model `digits`", …)`. Settings that change no result (threads, devices, batch size) are absent.
+    pub fingerprint: Vec<(String, String)>,
+    /// Why it is this plan: one sentence per decision (devices, workers, batch sizes, slots), for people.
+    pub reasons: Vec<String>,
+}
+
+impl Plan {
+    /// The infer stages, with their ids.
+    pub fn infer_stages(&self) -> impl Iterator<Item = (StageId, &InferPlan)> {
+        (0..).map(StageId).zip(&self.stages).filter_map(|(id, stage)| match &stage.kind {
+            StageKind::Infer(infer) => Some((id, infer)),
+            _ => None,
+        })
+    }
+}
+
+/// Where items come from.
+#[derive(Debug, Clone, Serialize)]
+pub struct SourcePlan {
+    /// Table name.
+    pub name: String,
+    /// The graph it belongs to.
+    pub pipeline: PipelineId,
+    /// How to list it.
+    pub listing: orchestra_source::ListingSpec,
+}
+
+/// A model file and what is known of it without loading it.
+#[derive(Debug, Clone, Serialize)]
+pub struct ModelPlan {
+    /// Table name.
+    pub name: String,
+    /// The file, absolute.
+    pub path: PathBuf,
+    /// SHA-256 of the file.
+    pub digest: [u8; 32],
+    /// Inputs, from the file.
+    pub inputs: Vec<TensorSpec>,
+    /// Outputs, from the file. Dimensions that the file does not state are `Dynamic`.
+    pub outputs: Vec<TensorSpec>,
+    /// Custom operator libraries, absolute.
+    pub custom_ops: Vec<PathBuf>,
+    /// Ceiling of the provider's memory arena in bytes.
+    pub memory_limit: Option<u64>,
+    /// Device memory of one worker in bytes, where the file declares it.
+    pub memory: Option<u64>,
+    /// Share of a device's workers relative to other models on it; 1 to 100.
+    pub priority: u32,
+    /// When a worker is replaced although nothing failed.
+    pub recycle: Recycle,
+}
+
+/// When a healthy worker is replaced.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Recycle {
+    /// After this many batches.
+    pub batches: Option<u64>,
+    /// When its resident memory has grown by this many bytes since its first batch.
+    pub growth_bytes: Option<u64>,
+}
+
+/// A stage.
+#[derive(Debug, Clone, Serialize)]
+pub struct StagePlan {
+    /// Table name.
+    pub name: String,
+    /// The graph it belongs to.
+    pub pipeline: PipelineId,
+    /// What it does.
+    pub kind: StageKind,
+}
+
+/// What a stage does.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum StageKind {
+    /// Decodes and prepares the items of a source.
+    Image {
+        /// Whose items.
+        source: SourceId,
+        /// How.
+        spec: ImageSpec,
+    },
+    /// Runs a model.
+    Infer(InferPlan),
+    /// Softmax, top k, labels.
+    Classify {
+        /// The infer stage.
+        from: StageId,
+        /// Which of its outputs, by place.
+        output: usize,
+        /// How many classes are reported, best first.
+        top_k: usize,
+        /// Class names by class number; empty: the class number stands as the label.
+        labels: Vec<String>,
+        /// How scores come from the tensor.
+        scores: Scores,
+    },
+}
+
+/// How a `classify` stage turns outputs into scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scores {
+    /// Outputs are logits.
+    Softmax,
+    /// Outputs are independent logits.
+    Sigmoid,
+    /// Outputs are scores already.
+    None,
+}
+
+/// An infer stage.
+#[derive(Debug, Clone, Serialize)]
+pub struct InferPlan {
+    /// The model.
+    pub model: ModelId,
+    /// Where each model input comes from, in the order of the model's inputs. All come from image stages of one source, or all
+    /// from one infer stage.
+    pub inputs: Vec<InputFrom>,
+    /// Largest batch, at least 1.
+    pub max_batch: usize,
+    /// The only batch size the model accepts, if it has one (then equal to `max_batch`): smaller batches are padded.
+    pub fixed_batch: Option<usize>,
+    /// How long the oldest item waits for company.
+    pub wait: Duration,
+    /// Batch sizes to warm up, ascending (CUDA; empty on the CPU).
+    pub ladder: Vec<usize>,
+    /// Who runs it.
+    pub workers: Vec<WorkerPlan>,
+    /// Where rows lie, and how many slots there are.
+    #[serde(skip)]
+    pub layout: BatchLayout,
+}
+
+/// One input of an infer stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct InputFrom {
+    /// The stage that gives it.
+    pub stage: StageId,
+    /// Which of that stage's outputs, by place (0 for an image stage).
+    pub output: usize,
+}
+
+/// Workers of one infer stage on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct WorkerPlan {
+    /// Where.
+    pub device: DeviceId,
+    /// How many processes.
+    pub count: usize,
+    /// Intra-op threads of each.
+    pub threads: usize,
+}
+
+/// Where records go.
+#[derive(Debug, Clone, Serialize)]
+pub struct SinkPlan {
+    /// Table name.
+    pub name: String,
+    /// The graph it belongs to.
+    pub pipeline: PipelineId,
+    /// The stage whose results are written.
+    pub from: StageId,
+    /// The file, absolute.
+    pub path: PathBuf,
+    /// Records in the order of the source.
+    pub ordered: bool,
+}
+
+/// A device that is used.
+#[derive(Debug, Clone, Serialize)]
+pub struct DevicePlan {
+    /// Name and kind.
+    pub spec: DeviceSpec,
+    /// Memory in bytes and what of it is free, where known.
+    pub memory: Option<DeviceMemory>,
+}
+
+/// Memory of a device in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct DeviceMemory {
+    /// All of it.
+    pub total: u64,
+    /// What nobody used when the plan was made.
+    pub free: u64,
+    /// What the plan leaves unused (`devices.headroom`).
+    pub headroom: u64,
+}
+
+/// A connected graph.
+#[derive(Debug, Clone, Serialize)]
+pub struct PipelinePlan {
+    /// The name of its first source.
+    pub name: String,
+    /// Its sources.
+    pub sources: Vec<SourceId>,
+    /// Its stages, each after what it reads from.
+    pub stages: Vec<StageId>,
+    /// Its sinks.
+    pub sinks: Vec<SinkId>,
+    /// Items that may be between the source and their commit at any moment.
+    pub window: usize,
+}
+
+/// `[limits]`
+#[derive(Debug, Clone, Serialize)]
+pub struct Limits {
+    /// Stop the run beyond this many failures.
+    pub max_failed: Option<MaxFailed>,
+    /// How long reading and decoding one item may take.
+    pub item_timeout: Duration,
+    /// How long one batch may run in a worker.
+    pub batch_timeout: Duration,
+    /// Pictures that claim more pixels are refused.
+    pub max_pixels: u64,
+}
+
+/// `limits.max_failed`
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub enum MaxFailed {
+    /// That many items.
+    Items(u64),
+    /// That share of all items, 0.0 to 1.0.
+    Share(f64),
+}
+
+impl MaxFailed {
+    /// Whether `failed` of `total` items are more than allowed.
+    #[must_use]
+    pub fn is_exceeded(self, failed: u64, total: u64) -> bool {
+        match self {
+            MaxFailed::Items(n) => failed > n,
+            MaxFailed::Share(share) => failed as f64 > share * total as f64,
+        }
+    }
+}
+
+/// `[telemetry]`
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct TelemetryPlan {
+    /// OTLP gRPC endpoint, for example `http://localhost:4317`.
+    pub otlp: Option<String>,
+}

@@ -1,0 +1,295 @@
+//! The workflow file as read: every table typed, nothing resolved. Knows neither files nor devices.
+
+use std::time::Duration;
+
+use orchestra_core::ImageSpec;
+
+use crate::bytes::parse_bytes;
+use crate::diagnostics::{Diagnostics, Span};
+use crate::fields::{At, Fields};
+use crate::nearest::suggestion;
+use crate::plan::{Limits, MaxFailed, Recycle, Scores, TelemetryPlan};
+use crate::tree::{Entry, Table, Value};
+use crate::{models, sinks, sources, stages};
+
+const TOP_LEVEL: [&str; 9] =
+    ["version", "name", "sources", "models", "stages", "sinks", "devices", "limits", "telemetry"];
+
+/// Default of `limits.max_pixels`: 2^28, a square of 16,384 pixels.
+const MAX_PIXELS: u64 = 1 << 28;
+
+/// Tables of one kind. Ids of the plan have 16 bits; a file beyond this bound is a mistake of whoever generated it.
+const MAX_TABLES: usize = 10_000;
+
+/// The file. What could not be read is absent, and reported.
+#[derive(Debug)]
+pub(crate) struct RawWorkflow {
+    pub name: Option<String>,
+    pub sources: Vec<RawSource>,
+    pub models: Vec<RawModel>,
+    pub stages: Vec<RawStage>,
+    pub sinks: Vec<RawSink>,
+    pub devices: RawDevices,
+    pub limits: Limits,
+    pub memory: Option<At<u64>>,
+    pub loaders: Option<usize>,
+    pub telemetry: TelemetryPlan,
+}
+
+#[derive(Debug)]
+pub(crate) struct RawSource {
+    pub name: At<String>,
+    pub listing: Option<RawListing>,
+}
+
+#[derive(Debug)]
+pub(crate) enum RawListing {
+    Paths(Vec<At<String>>),
+    Manifest { path: At<String>, root: Option<At<String>> },
+}
+
+#[derive(Debug)]
+pub(crate) struct RawModel {
+    pub name: At<String>,
+    pub path: Option<At<String>>,
+    pub labels: Option<At<String>>,
+    pub devices: Option<Vec<At<String>>>,
+    pub workers: Option<At<u64>>,
+    pub max_batch: Option<At<u64>>,
+    pub memory: Option<At<u64>>,
+    pub memory_limit: Option<At<u64>>,
+    pub priority: u32,
+    pub threads: Option<usize>,
+    pub custom_ops: Vec<At<String>>,
+    pub recycle: Recycle,
+}
+
+#[derive(Debug)]
+pub(crate) struct RawStage {
+    pub name: At<String>,
+    /// What it reads from, as written, in order. The first part of an entry names a model input (`inputs = { .. }`).
+    pub reads: Vec<(Option<At<String>>, At<String>)>,
+    /// `None` when its kind is missing or unknown.
+    pub kind: Option<RawKind>,
+}
+
+#[derive(Debug)]
+pub(crate) enum RawKind {
+    /// `None` when a setting is wrong.
+    Image(Option<ImageSpec>),
+    Infer {
+        model: Option<At<String>>,
+        max_batch: Option<At<u64>>,
+        wait: Duration,
+    },
+    Classify {
+        top_k: At<u64>,
+        labels: Option<At<String>>,
+        scores: Scores,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct RawSink {
+    pub name: At<String>,
+    pub from: Option<At<String>>,
+    /// Relative to the output folder.
+    pub path: Option<At<String>>,
+    pub ordered: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct RawDevices {
+    /// `None` is `"auto"`.
+    pub use_: Option<Vec<At<String>>>,
+    pub headroom: u64,
+}
+
+/// Reads all tables.
+pub(crate) fn read(root: &Table, diags: &mut Diagnostics) -> RawWorkflow {
+    // Errors about the file as a whole point at its first line.
+    let top = Span::new(0, 0..0);
+    let mut fields = Fields::new("the workflow file".into(), top, root, &TOP_LEVEL, diags);
+    version(&mut fields);
+    let name = fields.string("name").map(|n| n.value);
+    let (limits, memory, loaders) = limits(&mut fields);
+    let devices = devices(&mut fields);
+    let telemetry = telemetry(&mut fields);
+    let stages_limits = limits.max_pixels;
+    RawWorkflow {
+        name,
+        sources: tables(root, "sources", "source", diags, sources::read),
+        models: tables(root, "models", "model", diags, models::read),
+        stages: tables(root, "stages", "stage", diags, |name, entry, table, diags| {
+            stages::read(name, entry, table, stages_limits, diags)
+        }),
+        sinks: tables(root, "sinks", "sink", diags, sinks::read),
+        devices,
+        limits,
+        memory,
+        loaders,
+        telemetry,
+    }
+}
+
+/// The kind of a table: one of `kinds`, else reported.
+pub(crate) fn kind<'k>(
+    what: &str,
+    table: &Table,
+    span: Span,
+    kinds: &[&'k str],
+    diags: &mut Diagnostics,
+) -> Option<&'k str> {
+    let Some(entry) = table.get("kind") else {
+        diags
+            .error(span, format!("{what} needs the key `kind`"))
+            .label("`kind` is missing")
+            .help(suggestion("kinds", "", kinds.iter().copied()));
+        return None;
+    };
+    let Value::String(text) = &entry.node.value else {
+        diags
+            .error(entry.node.span, format!("`kind` of {what} must be a string"))
+            .label(format!("found {}", entry.node.found()));
+        return None;
+    };
+    let found = kinds.iter().find(|k| *k == text).copied();
+    if found.is_none() {
+        diags.error(entry.node.span, format!("{what} has the unknown kind `{text}`")).help(suggestion(
+            "kinds",
+            text,
+            kinds.iter().copied(),
+        ));
+    }
+    found
+}
+
+fn tables<T>(
+    root: &Table,
+    key: &str,
+    what: &str,
+    diags: &mut Diagnostics,
+    mut read: impl FnMut(At<String>, &Entry, &Table, &mut Diagnostics) -> T,
+) -> Vec<T> {
+    let Some(section) = root.get(key) else { return Vec::new() };
+    let Value::Table(named) = &section.node.value else {
+        diags
+            .error(section.key_span, format!("`{key}` must hold named tables"))
+            .label(format!("found {}", section.node.found()))
+            .help(format!("write [{key}.some_name] and its keys below it"));
+        return Vec::new();
+    };
+    if named.entries.len() > MAX_TABLES {
+        diags.error(section.key_span, format!("`{key}` holds more than {MAX_TABLES} tables"));
+        return Vec::new();
+    }
+    let mut result = Vec::new();
+    for entry in &named.entries {
+        let name = At::new(entry.key.clone(), entry.key_span);
+        if entry.key.is_empty()
+            || !entry.key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
+        {
+            diags
+                .error(name.span, format!("`{}` is no name for a {what}", entry.key))
+                .help("names are made of letters, digits, `_` and `-`");
+        }
+        match &entry.node.value {
+            Value::Table(table) => result.push(read(name, entry, table, diags)),
+            _ => {
+                diags
+                    .error(entry.key_span, format!("{what} `{}` must be a table", entry.key))
+                    .label(format!("found {}", entry.node.found()))
+                    .help(format!("write [{key}.some_name] and its keys below it"));
+            }
+        }
+    }
+    result
+}
+
+fn version(fields: &mut Fields<'_, '_>) {
+    let Some(entry) = fields.entry("version") else {
+        fields.missing("version", "add `version = 1` as the first line");
+        return;
+    };
+    if !matches!(entry.node.value, Value::Integer(1)) {
+        let found = entry.node.found();
+        fields
+            .diags
+            .error(entry.node.span, "`version` of the workflow file must be 1")
+            .label(format!("found {found}"))
+            .help("this build reads version 1 of the format");
+    }
+}
+
+fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<usize>) {
+    let mut limits = Limits {
+        max_failed: None,
+        item_timeout: Duration::from_secs(30),
+        batch_timeout: Duration::from_secs(60),
+        max_pixels: MAX_PIXELS,
+    };
+    let keys = ["max_failed", "item_timeout", "batch_timeout", "max_pixels", "memory", "loaders"];
+    let Some(mut f) = fields.table("limits", &keys) else { return (limits, None, None) };
+    f.what = "[limits]".into();
+    limits.max_failed = max_failed(&mut f);
+    limits.item_timeout = positive(&mut f, "item_timeout").unwrap_or(limits.item_timeout);
+    limits.batch_timeout = positive(&mut f, "batch_timeout").unwrap_or(limits.batch_timeout);
+    limits.max_pixels = f.integer("max_pixels", 1..=1 << 40).map_or(MAX_PIXELS, |n| n.value);
+    let memory = f.bytes("memory");
+    let loaders = f.integer("loaders", 1..=1024).map(|n| n.value as usize);
+    (limits, memory, loaders)
+}
+
+fn positive(f: &mut Fields<'_, '_>, key: &str) -> Option<Duration> {
+    let duration = f.duration(key)?;
+    if duration.is_zero()
+        && let Some(entry) = f.entry(key)
+    {
+        f.bad(key, entry.node.span, "must be longer than nothing");
+        return None;
+    }
+    Some(duration)
+}
+
+fn max_failed(f: &mut Fields<'_, '_>) -> Option<MaxFailed> {
+    let node = &f.entry("max_failed")?.node;
+    let expected = "a number of items or a share of them, for example 100 or \"1%\"";
+    match &node.value {
+        Value::Integer(n) if *n >= 0 => return Some(MaxFailed::Items(n.unsigned_abs())),
+        Value::String(text) => {
+            let share = text.trim().strip_suffix('%').and_then(|n| n.trim().parse::<f64>().ok());
+            if let Some(share) = share.filter(|s| (0.0..=100.0).contains(s)) {
+                return Some(MaxFailed::Share(share / 100.0));
+            }
+        }
+        _ => {}
+    }
+    f.wrong("max_failed", node, expected);
+    None
+}
+
+fn devices(fields: &mut Fields<'_, '_>) -> RawDevices {
+    let default = RawDevices { use_: None, headroom: parse_bytes("2GiB").unwrap_or_default() };
+    let Some(mut f) = fields.table("devices", &["use", "headroom"]) else { return default };
+    f.what = "[devices]".into();
+    let use_ = f.strings("use").filter(|names| !matches!(&names[..], [one] if one.value == "auto"));
+    if let (Some([]), Some(entry)) = (use_.as_deref(), f.entry("use")) {
+        f.bad("use", entry.node.span, "names no device")
+            .help("\"auto\" takes all GPUs, or the CPU where there is none");
+    }
+    RawDevices { use_, headroom: f.bytes("headroom").map_or(default.headroom, |b| b.value) }
+}
+
+fn telemetry(fields: &mut Fields<'_, '_>) -> TelemetryPlan {
+    let Some(mut f) = fields.table("telemetry", &["otlp"]) else { return TelemetryPlan::default() };
+    f.what = "[telemetry]".into();
+    let otlp = f.string("otlp");
+    if let Some(url) = &otlp
+        && !url.value.starts_with("http://")
+        && !url.value.starts_with("https://")
+    {
+        f.bad("otlp", url.span, "is no address of a collector")
+            .help("for example otlp = \"http://localhost:4317\"");
+    }
+    TelemetryPlan { otlp: otlp.map(|u| u.value) }
+}

@@ -1,0 +1,87 @@
+//! `[sinks.*]`: reading the tables, and checking where their files would lie. Creates no file.
+
+use std::path::{Component, Path, PathBuf};
+
+use crate::diagnostics::Diagnostics;
+use crate::fields::{At, Fields};
+use crate::raw::{RawSink, kind};
+use crate::tree::{Entry, Table};
+
+/// Names in the output folder that the run itself uses; no sink may lie at or below them.
+pub const RESERVED: [&str; 4] = ["failures.jsonl", "run.json", "logs", "journal"];
+
+pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawSink {
+    let what = format!("sink `{}`", name.value);
+    if kind(&what, table, name.span, &["jsonl"], diags).is_none() {
+        return RawSink { name, from: None, path: None, ordered: false };
+    }
+    let mut f = Fields::new(what, name.span, table, &["kind", "from", "path", "ordered"], diags);
+    let from = f.required_string("from", "name the stage whose results are written");
+    let path = match f.entry("path") {
+        Some(_) => f.string("path"),
+        None => Some(At::new(format!("{}.jsonl", name.value), name.span)),
+    };
+    let ordered = f.boolean("ordered").unwrap_or(false);
+    RawSink { name, from, path, ordered }
+}
+
+/// The file of each sink relative to the output folder; `None` after an error.
+pub(crate) fn check_paths(sinks: &[RawSink], diags: &mut Diagnostics) -> Vec<Option<PathBuf>> {
+    let paths: Vec<_> = sinks.iter().map(|s| check_path(s, diags)).collect();
+    for (later, path) in paths.iter().enumerate() {
+        let (Some(path), Some(written)) = (path, &sinks[later].path) else { continue };
+        for (earlier, other) in paths[..later].iter().enumerate() {
+            let Some(other) = other else { continue };
+            let (name, first) = (&sinks[later].name.value, &sinks[earlier].name.value);
+            if path == other {
+                diags
+                    .error(
+                        written.span,
+                        format!("sinks `{first}` and `{name}` write to one file, `{}`", path.display()),
+                    )
+                    .help("give each sink a `path` of its own");
+            } else if path.starts_with(other) || other.starts_with(path) {
+                diags.error(
+                    written.span,
+                    format!("sinks `{first}` and `{name}`: the file of one would be a folder of the other"),
+                );
+            }
+        }
+    }
+    paths
+}
+
+fn check_path(sink: &RawSink, diags: &mut Diagnostics) -> Option<PathBuf> {
+    let written = sink.path.as_ref()?;
+    let mut path = PathBuf::new();
+    let mut inside = !written.value.contains('\0') && !written.value.ends_with('/');
+    for part in Path::new(&written.value).components() {
+        match part {
+            Component::Normal(part) => path.push(part),
+            Component::CurDir => {}
+            _ => inside = false,
+        }
+    }
+    if !inside || path.as_os_str().is_empty() {
+        diags
+            .error(
+                written.span,
+                format!("sink `{}` cannot write to `{}`", sink.name.value, written.value.escape_default()),
+            )
+            .help("sink paths are files inside the output folder; --output chooses that folder");
+        return None;
+    }
+    let first = path.components().next().map(|c| c.as_os_str().to_string_lossy().into_owned());
+    let first = first.unwrap_or_default();
+    if RESERVED.contains(&first.as_str()) || first.starts_with('.') {
+        diags
+            .error(written.span, format!("sink `{}` cannot write to `{}`", sink.name.value, written.value))
+            .label("the run itself uses this name")
+            .help(format!(
+                "reserved: {} and names that start with a dot",
+                crate::nearest::list(RESERVED.iter().copied())
+            ));
+        return None;
+    }
+    Some(path)
+}

@@ -1,0 +1,86 @@
+//! How many batch slots each infer stage gets, within a bound on their memory. Reserves nothing itself.
+
+use orchestra_core::TensorSpec;
+use orchestra_core::batch_layout::{BatchLayout, LayoutError};
+
+use crate::bytes::format_bytes;
+
+/// A stage that needs slots.
+#[derive(Debug)]
+pub(crate) struct SlotDemand<'a> {
+    pub stage: &'a str,
+    pub inputs: &'a [TensorSpec],
+    pub outputs: &'a [TensorSpec],
+    pub max_batch: usize,
+    /// Workers on all devices.
+    pub workers: usize,
+}
+
+impl SlotDemand<'_> {
+    /// Two in flight per worker, two being filled.
+    fn wanted(&self) -> usize {
+        (2 * self.workers + 2).max(3)
+    }
+
+    fn layout(&self, slots: usize) -> Result<BatchLayout, LayoutError> {
+        BatchLayout::new(self.inputs, self.outputs, self.max_batch, slots)
+    }
+}
+
+/// Why there are no slots.
+#[derive(Debug)]
+pub(crate) enum SlotError {
+    /// One stage's slots cannot be laid out.
+    Layout { stage: usize, error: LayoutError },
+    /// One slot per worker is more than the bound.
+    TooLittleMemory { needed: u64 },
+}
+
+/// Lays out the slots of all stages in at most `limit` bytes: all that are wanted, or fewer, but one per worker.
+pub(crate) fn allot(
+    demands: &[SlotDemand<'_>],
+    limit: Option<u64>,
+    reasons: &mut Vec<String>,
+) -> Result<Vec<BatchLayout>, SlotError> {
+    let layout = |stage: usize, slots: usize| {
+        demands[stage].layout(slots).map_err(|error| SlotError::Layout { stage, error })
+    };
+    let mut slots: Vec<usize> = demands.iter().map(SlotDemand::wanted).collect();
+    let per_slot = (0..demands.len())
+        .map(|s| layout(s, 1).map(|l| (l.input_slot_bytes + l.output_slot_bytes) as u64))
+        .collect::<Result<Vec<_>, _>>()?;
+    if let Some(limit) = limit {
+        let total = |slots: &[usize]| -> u64 {
+            slots
+                .iter()
+                .zip(&per_slot)
+                .fold(0, |sum, (n, bytes)| sum.saturating_add(bytes.saturating_mul(*n as u64)))
+        };
+        let least: Vec<usize> = demands.iter().map(|d| d.workers.max(1)).collect();
+        if total(&least) > limit {
+            return Err(SlotError::TooLittleMemory { needed: total(&least) });
+        }
+        let wanted = slots.clone();
+        while total(&slots) > limit {
+            // The stage that holds the most above its least gives one back.
+            let spare = |s: &usize| (slots[*s] - least[*s]) as u64 * per_slot[*s];
+            let Some(largest) = (0..slots.len()).filter(|s| slots[*s] > least[*s]).max_by_key(|s| spare(s))
+            else {
+                break;
+            };
+            slots[largest] -= 1;
+        }
+        for (s, demand) in demands.iter().enumerate() {
+            if slots[s] < wanted[s] {
+                reasons.push(format!(
+                    "stage `{}`: {} batch slots instead of {}: all slots together may take {}",
+                    demand.stage,
+                    slots[s],
+                    wanted[s],
+                    format_bytes(limit)
+                ));
+            }
+        }
+    }
+    slots.into_iter().enumerate().map(|(s, n)| layout(s, n)).collect()
+}

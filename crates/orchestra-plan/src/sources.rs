@@ -1,0 +1,115 @@
+//! `[sources.*]`: reading the tables, and checking that each names something. Lists nothing beyond a first item.
+
+use std::path::Path;
+
+use orchestra_source::{ListError, ListingSpec};
+
+use crate::build::resolve;
+use crate::diagnostics::Diagnostics;
+use crate::fields::{At, Fields};
+use crate::host::{FileKind, Host};
+use crate::raw::{RawListing, RawSource, kind};
+use crate::tree::{Entry, Table};
+
+pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawSource {
+    let what = format!("source `{}`", name.value);
+    if kind(&what, table, name.span, &["images"], diags).is_none() {
+        return RawSource { name, listing: None };
+    }
+    let allowed = ["kind", "paths", "manifest", "root"];
+    let mut f = Fields::new(what, name.span, table, &allowed, diags);
+    let listing = match (f.entry("paths"), f.entry("manifest")) {
+        (None, None) => {
+            f.missing("paths", "paths = [\"images/*.png\"], or manifest = \"list.csv\"");
+            None
+        }
+        (Some(_), Some(second)) => {
+            f.bad("manifest", second.key_span, "stands beside `paths`")
+                .help("a source has one or the other; make two sources of it");
+            None
+        }
+        (Some(entry), None) => {
+            if let Some(root) = f.entry("root") {
+                f.bad("root", root.key_span, "belongs to a manifest, but this source has `paths`");
+            }
+            let paths = f.strings("paths");
+            if paths.as_ref().is_some_and(Vec::is_empty) {
+                f.bad("paths", entry.node.span, "is empty").help("name a file, a folder or a glob");
+            }
+            paths.filter(|p| !p.is_empty()).map(RawListing::Paths)
+        }
+        (None, Some(_)) => {
+            let root = f.string("root");
+            f.string("manifest").map(|path| RawListing::Manifest { path, root })
+        }
+    };
+    RawSource { name, listing }
+}
+
+/// What to list, once every entry is known to name something; `None` after an error.
+pub(crate) fn resolve_listing(
+    source: &RawSource,
+    folder: &Path,
+    host: &dyn Host,
+    diags: &mut Diagnostics,
+) -> Option<ListingSpec> {
+    match source.listing.as_ref()? {
+        RawListing::Paths(patterns) => {
+            let mut fine = true;
+            for pattern in patterns {
+                fine &= check_pattern(pattern, folder, host, diags);
+            }
+            let patterns = patterns.iter().map(|p| p.value.clone()).collect();
+            fine.then(|| ListingSpec::Paths { base: folder.into(), patterns })
+        }
+        RawListing::Manifest { path, root } => manifest(path, root.as_ref(), folder, host, diags),
+    }
+}
+
+fn check_pattern(pattern: &At<String>, folder: &Path, host: &dyn Host, diags: &mut Diagnostics) -> bool {
+    let spec = ListingSpec::Paths { base: folder.into(), patterns: vec![pattern.value.clone()] };
+    let message = match host.first_item(&spec) {
+        Ok(Some(_)) => return true,
+        Ok(None) => format!("`{}` matches no file", pattern.value),
+        Err(error @ ListError::NoSuchFile { .. }) => error.to_string(),
+        Err(error) => format!("cannot list: {error}"),
+    };
+    diags
+        .error(pattern.span, message)
+        .help(format!("paths are relative to the folder of the workflow file, `{}`", folder.display()));
+    false
+}
+
+fn manifest(
+    path: &At<String>,
+    root: Option<&At<String>>,
+    folder: &Path,
+    host: &dyn Host,
+    diags: &mut Diagnostics,
+) -> Option<ListingSpec> {
+    let root_folder = root.map(|r| resolve(folder, &r.value, host));
+    if path.value == "-" {
+        return Some(ListingSpec::Manifest {
+            path: None,
+            base: root_folder.unwrap_or_else(|| folder.into()),
+        });
+    }
+    let file = resolve(folder, &path.value, host);
+    let base = root_folder.unwrap_or_else(|| file.parent().unwrap_or(folder).into());
+    let spec = ListingSpec::Manifest { path: Some(file.clone()), base };
+    let message = match host.file_kind(&file) {
+        FileKind::Missing => {
+            format!("manifest `{}` does not exist (looked for `{}`)", path.value, file.display())
+        }
+        FileKind::Folder => format!("manifest `{}` is a folder", path.value),
+        // A pipe can be read only once: the run does that.
+        FileKind::Other => return Some(spec),
+        FileKind::Regular => match host.first_item(&spec) {
+            Ok(Some(_)) => return Some(spec),
+            Ok(None) => format!("manifest `{}` names no item", path.value),
+            Err(error) => format!("cannot list: {error}"),
+        },
+    };
+    diags.error(path.span, message).help("a manifest is a .csv or .jsonl file, one item per row, or \"-\"");
+    None
+}

@@ -1,0 +1,225 @@
+//! TOML text to a tree that knows where everything stands, and `--set` on top of it. Knows no key of the workflow file.
+
+use std::ops::Range;
+
+use toml_edit::{Document, Item, Key, TableLike, Value as TomlValue};
+
+use crate::diagnostics::{Diagnostics, Span};
+
+/// A value and its place.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub span: Span,
+    pub value: Value,
+}
+
+/// A value of TOML.
+#[derive(Debug, Clone)]
+pub(crate) enum Value {
+    String(String),
+    Integer(i64),
+    Float(f64),
+    Boolean(bool),
+    Datetime,
+    Array(Vec<Node>),
+    Table(Table),
+}
+
+/// A table: its entries in the order of the file.
+#[derive(Debug, Clone)]
+pub(crate) struct Table {
+    pub span: Span,
+    pub entries: Vec<Entry>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub key: String,
+    pub key_span: Span,
+    pub node: Node,
+}
+
+impl Table {
+    pub fn get(&self, key: &str) -> Option<&Entry> {
+        self.entries.iter().find(|e| e.key == key)
+    }
+}
+
+impl Node {
+    /// What the value is, with its article, for messages.
+    pub fn found(&self) -> String {
+        match &self.value {
+            Value::String(s) => format!("the string \"{s}\""),
+            Value::Integer(n) => format!("the integer {n}"),
+            Value::Float(n) => format!("the number {n}"),
+            Value::Boolean(b) => format!("the boolean {b}"),
+            Value::Datetime => "a date".into(),
+            Value::Array(a) => format!("a list of {}", a.len()),
+            Value::Table(_) => "a table".into(),
+        }
+    }
+}
+
+/// Parses the workflow file. A syntax error is put into `diags`; then there is no tree.
+pub(crate) fn parse(text: &str, diags: &mut Diagnostics) -> Option<Table> {
+    match Document::parse(text) {
+        Ok(document) => Some(Builder { text: 0 }.table(document.as_table(), 0..0)),
+        Err(error) => {
+            let span = error.span().map(|range| Span::new(0, range));
+            diags
+                .error(span, "the file is no valid TOML")
+                .label(error.message().trim().replace('\n', "; "))
+                .help("TOML is described at https://toml.io; text needs quotes: key = \"text\"");
+            None
+        }
+    }
+}
+
+/// Applies `--set key=value` to the tree. The value is TOML; what is no TOML is taken as a string.
+pub(crate) fn set(root: &mut Table, key: &str, value: &str, diags: &mut Diagnostics) {
+    let flag = format!("{key}={value}");
+    let text = diags.add_text("--set", &flag);
+    let whole = Span::new(text, 0..flag.len());
+    let value_span = Span::new(text, key.len() + 1..flag.len());
+    let path = match Key::parse(key) {
+        Ok(path) if !path.is_empty() => path,
+        _ => {
+            diags
+                .error(Span::new(text, 0..key.len()), format!("`--set {flag}`: `{key}` is no key"))
+                .help("expected names joined by dots: --set stages.pixels.size=[64,64]");
+            return;
+        }
+    };
+    let node = match Document::parse(format!("v={value}")) {
+        Ok(parsed) if parsed.len() == 1 => match parsed.get("v") {
+            Some(item) => {
+                let mut node = Builder { text }.item(item, 0..flag.len());
+                respan(&mut node, value_span);
+                node
+            }
+            None => Node { span: value_span, value: Value::String(value.into()) },
+        },
+        _ if value.trim_start().starts_with(['[', '{', '"', '\'']) => {
+            diags
+                .error(value_span, format!("`--set {flag}`: the value is no valid TOML"))
+                .help("quote the whole option for the shell: --set 'stages.pixels.size=[64, 64]'");
+            return;
+        }
+        _ => Node { span: value_span, value: Value::String(value.into()) },
+    };
+    let names: Vec<&str> = path.iter().map(Key::get).collect();
+    if let Err(stopped_at) = insert(root, &names, node, whole) {
+        diags
+            .error(
+                Span::new(text, 0..key.len()),
+                format!("`--set {flag}`: `{stopped_at}` is a value, not a table"),
+            )
+            .help("only keys of tables can be set");
+    }
+}
+
+/// Puts `node` at the end of the path, making tables on the way.
+fn insert(table: &mut Table, path: &[&str], node: Node, flag: Span) -> Result<(), String> {
+    let Some((name, rest)) = path.split_first() else { return Ok(()) };
+    let at = match table.entries.iter().position(|e| e.key == *name) {
+        Some(at) => at,
+        None => {
+            let value = Value::Table(Table { span: flag, entries: Vec::new() });
+            table.entries.push(Entry {
+                key: (*name).into(),
+                key_span: flag,
+                node: Node { span: flag, value },
+            });
+            table.entries.len() - 1
+        }
+    };
+    let entry = &mut table.entries[at];
+    if rest.is_empty() {
+        entry.node = node;
+        entry.key_span = flag;
+        return Ok(());
+    }
+    match &mut entry.node.value {
+        Value::Table(inner) => insert(inner, rest, node, flag),
+        _ => Err((*name).into()),
+    }
+}
+
+/// The value of an option was parsed from another text: all of it points at the option's value.
+fn respan(node: &mut Node, span: Span) {
+    node.span = span;
+    match &mut node.value {
+        Value::Array(items) => items.iter_mut().for_each(|n| respan(n, span)),
+        Value::Table(table) => {
+            table.span = span;
+            for entry in &mut table.entries {
+                entry.key_span = span;
+                respan(&mut entry.node, span);
+            }
+        }
+        _ => {}
+    }
+}
+
+struct Builder {
+    text: u16,
+}
+
+impl Builder {
+    fn span(&self, own: Option<Range<usize>>, outer: &Range<usize>) -> Range<usize> {
+        own.unwrap_or_else(|| outer.clone())
+    }
+
+    fn item(&self, item: &Item, outer: Range<usize>) -> Node {
+        let range = self.span(item.span(), &outer);
+        let value = match item {
+            Item::Value(value) => return self.value(value, range),
+            Item::Table(table) => Value::Table(self.table(table, range.clone())),
+            Item::ArrayOfTables(tables) => Value::Array(
+                tables
+                    .iter()
+                    .map(|t| {
+                        let inner = self.span(t.span(), &range);
+                        let span = Span::new(self.text, inner.clone());
+                        Node { span, value: Value::Table(self.table(t, inner)) }
+                    })
+                    .collect(),
+            ),
+            Item::None => {
+                Value::Table(Table { span: Span::new(self.text, range.clone()), entries: Vec::new() })
+            }
+        };
+        Node { span: Span::new(self.text, range), value }
+    }
+
+    fn value(&self, value: &TomlValue, outer: Range<usize>) -> Node {
+        let range = self.span(value.span(), &outer);
+        let span = Span::new(self.text, range.clone());
+        let value = match value {
+            TomlValue::String(s) => Value::String(s.value().clone()),
+            TomlValue::Integer(n) => Value::Integer(*n.value()),
+            TomlValue::Float(n) => Value::Float(*n.value()),
+            TomlValue::Boolean(b) => Value::Boolean(*b.value()),
+            TomlValue::Datetime(_) => Value::Datetime,
+            TomlValue::Array(a) => Value::Array(a.iter().map(|v| self.value(v, range.clone())).collect()),
+            TomlValue::InlineTable(t) => Value::Table(self.table(t, range)),
+        };
+        Node { span, value }
+    }
+
+    fn table(&self, table: &dyn TableLike, range: Range<usize>) -> Table {
+        let entries = table
+            .iter()
+            .map(|(name, item)| {
+                let key = table.key(name).and_then(Key::span);
+                let key = self.span(key, &self.span(item.span(), &range));
+                Entry {
+                    key: name.into(),
+                    key_span: Span::new(self.text, key.clone()),
+                    node: self.item(item, key),
+                }
+            })
+            .collect();
+        Table { span: Span::new(self.text, range), entries }
+    }
+}

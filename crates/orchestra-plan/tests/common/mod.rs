@@ -1,0 +1,191 @@
+//! A world in memory for the planner: models, files, sources and machines that need no disk. Plans nothing itself.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_plan::{
+    DeviceView, Diagnostics, FileKind, Host, MachineView, ModelError, ModelFile, Plan, PlanOptions,
+    RenderStyle, Signature,
+};
+use orchestra_source::{ItemEntry, ListError, ListingSpec};
+
+pub const FOLDER: &str = "/flows";
+
+pub struct FakeHost {
+    pub files: HashMap<PathBuf, Vec<u8>>,
+    pub machine: Result<MachineView, String>,
+}
+
+impl FakeHost {
+    /// A machine with some cores and no GPU.
+    pub fn with_cores(cores: usize) -> Self {
+        let no_gpu = Some("libnvidia-ml.so was not found".into());
+        Self::with(MachineView { cores, memory: 8 << 30, devices: Vec::new(), no_gpu })
+    }
+
+    /// A machine with GPUs of 80 GiB, of which 60 are free.
+    pub fn with_gpus(n: usize) -> Self {
+        let gpu = |n| DeviceView {
+            name: format!("cuda:{n}"),
+            uuid: format!("GPU-{n}{n}{n}{n}"),
+            model: "H100".into(),
+            total: 80 << 30,
+            free: 60 << 30,
+        };
+        Self::with(MachineView {
+            cores: 16,
+            memory: 64 << 30,
+            devices: (0..n).map(gpu).collect(),
+            no_gpu: None,
+        })
+    }
+
+    pub fn with(machine: MachineView) -> Self {
+        let mut files = HashMap::new();
+        for n in [3, 9, 10] {
+            let lines: String = (0..n).map(|i| format!("class {i}\n")).collect();
+            files.insert(Path::new(FOLDER).join(format!("labels{n}.txt")), lines.into_bytes());
+        }
+        files.insert(Path::new(FOLDER).join("binary.txt"), vec![0xff, 0xfe]);
+        files.insert(Path::new(FOLDER).join("ops.so"), b"library".to_vec());
+        files.insert(Path::new(FOLDER).join("list.csv"), b"a.png\n".to_vec());
+        files.insert(Path::new(FOLDER).join("empty.csv"), Vec::new());
+        Self { files, machine: Ok(machine) }
+    }
+
+    pub fn plan(&self, text: &str, options: &PlanOptions) -> (Option<Plan>, Diagnostics) {
+        orchestra_plan::plan(text, &Path::new(FOLDER).join("flow.toml"), options, self)
+    }
+
+    /// The plan of a file that must be right.
+    pub fn good(&self, text: &str) -> Plan {
+        self.good_with(text, &PlanOptions::default())
+    }
+
+    pub fn good_with(&self, text: &str, options: &PlanOptions) -> Plan {
+        let (plan, diags) = self.plan(text, options);
+        plan.unwrap_or_else(|| panic!("no plan:\n{}", diags.render(RenderStyle::Plain)))
+    }
+
+    /// The messages of all errors.
+    pub fn errors(&self, text: &str, options: &PlanOptions) -> Vec<String> {
+        let (plan, diags) = self.plan(text, options);
+        assert_eq!(plan.is_none(), diags.has_errors());
+        diags.errors().map(|d| d.message.clone()).collect()
+    }
+}
+
+impl Host for FakeHost {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.files.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn model(&self, path: &Path) -> Result<ModelFile, ModelError> {
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        let signature = match name {
+            "digits.onnx" => signature(&["image:f32:?,1,32,32"], &["logits:f32:?,10"]),
+            "four.onnx" => signature(&["image:f32:4,1,32,32"], &["logits:f32:4,10"]),
+            "bytes.onnx" => signature(&["image:u8:?,64,48,3"], &["logits:f16:?,3,1,1"]),
+            "any.onnx" => signature(&["image:f32:?,3,?,?"], &["scores:f32:?,?"]),
+            "two.onnx" => {
+                signature(&["image:f32:?,3,8,8", "mask:u8:?,8,8,1"], &["scores:f32:?,3", "boxes:f32:?,?,4"])
+            }
+            "embed.onnx" => signature(&["image:f32:?,3,8,8"], &["features:f32:?,16"]),
+            "head.onnx" => signature(&["features:f32:?,16"], &["logits:f32:?,3"]),
+            "tokens.onnx" => signature(&["ids:i64:?,128"], &["ids:i64:?,3"]),
+            "sloppy.onnx" => signature(&["image:f32:?,1,32,32"], &["logits:f32:1,10"]),
+            "uneven.onnx" => signature(&["image:f32:4,1,32,32"], &["logits:f32:2,10"]),
+            "cut.onnx" => return Err(ModelError::Truncated(1234)),
+            "photo.onnx" => return Err(ModelError::NotOnnx("it holds no graph".into())),
+            _ => return Err(ModelError::Missing),
+        };
+        Ok(ModelFile { digest: [name.len() as u8; 32], signature })
+    }
+
+    fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
+        let item = ItemEntry { name: "a.png".into(), path: "/flows/images/a.png".into() };
+        match spec {
+            ListingSpec::Paths { patterns, base } => match patterns[0].as_str() {
+                p if p.starts_with("none/") => Ok(None),
+                p if p.starts_with("missing") => {
+                    Err(ListError::NoSuchFile { pattern: p.into(), path: base.join(p) })
+                }
+                _ => Ok(Some(item)),
+            },
+            ListingSpec::Manifest { path, .. } => {
+                let empty = path.as_ref().is_some_and(|p| self.files.get(p).is_some_and(Vec::is_empty));
+                Ok((!empty).then_some(item))
+            }
+        }
+    }
+
+    fn file_kind(&self, path: &Path) -> FileKind {
+        if self.files.contains_key(path) { FileKind::Regular } else { FileKind::Missing }
+    }
+
+    fn machine(&self) -> Result<MachineView, String> {
+        self.machine.clone()
+    }
+}
+
+/// `name:dtype:batch,dim,dim`, with `?` for open dimensions.
+fn signature(inputs: &[&str], outputs: &[&str]) -> Signature {
+    let tensor = |text: &&str| {
+        let parts: Vec<&str> = text.split(':').collect();
+        let dtype = *DType::ALL.iter().find(|d| d.name() == parts[1]).unwrap();
+        let dims: Vec<Dim> =
+            parts[2].split(',').map(|d| d.parse().map_or(Dim::Dynamic, Dim::Fixed)).collect();
+        TensorSpec { name: parts[0].into(), dtype, row: dims[1..].to_vec(), batch: dims[0] }
+    };
+    Signature {
+        inputs: inputs.iter().map(tensor).collect(),
+        outputs: outputs.iter().map(tensor).collect(),
+        ir_version: 10,
+        opset: 20,
+    }
+}
+
+/// A right workflow: images of digits, classified.
+pub const DIGITS: &str = r#"
+version = 1
+name = "digits"
+
+[sources.scans]
+kind = "images"
+paths = ["images/*.png"]
+
+[models.digits]
+path = "digits.onnx"
+labels = "labels10.txt"
+
+[stages.pixels]
+kind = "image"
+from = "scans"
+size = [32, 32]
+color = "gray"
+
+[stages.classify]
+kind = "infer"
+from = "pixels"
+model = "digits"
+
+[stages.answer]
+kind = "classify"
+from = "classify"
+top_k = 3
+
+[sinks.results]
+kind = "jsonl"
+from = "answer"
+"#;
+
+/// `DIGITS` with some text replaced.
+pub fn digits(changes: &[(&str, &str)]) -> String {
+    changes.iter().fold(DIGITS.to_owned(), |text, (from, to)| {
+        assert!(text.contains(from), "`{from}` is not in the workflow");
+        text.replacen(from, to, 1)
+    })
+}

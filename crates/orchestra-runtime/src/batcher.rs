@@ -1,0 +1,317 @@
+//! Batcher of an infer stage: gives batches to workers and owns every one of them until it is done or failed. When the open batch
+//! leaves is decided in `orchestra_core::batching`; what follows from faults and deaths, in `orchestra_core::ledger`. This actor
+//! carries the decisions out; it never touches pixels and never waits.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestra_core::batching::{BatchPolicy, Decision, OpenBatch};
+use orchestra_core::gather::Report;
+use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows, RunFault};
+use orchestra_core::{BatchId, DeviceId, Failure, SlotId, StageId, WorkerExit, WorkerId};
+use orchestra_wire::frames::{DynamicOutput, Run, RunErrorKind, RunTiming};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+
+use crate::context::RunContext;
+use crate::messages::{
+    BatcherMsg, CompletedBatch, DeviceMsg, ItemReport, LinkMsg, PipelineMsg, PostMsg, SinkMsg,
+};
+use crate::slot_pool::{FilledSlot, SlotPool};
+
+/// See the module.
+pub struct Batcher;
+
+/// What a batcher is started with.
+pub struct BatcherArgs {
+    /// The run.
+    pub context: Arc<RunContext>,
+    /// The stage.
+    pub stage: StageId,
+    /// Sinks downstream of it: what a failure here stands for.
+    pub sinks: usize,
+    /// Where completed batches go.
+    pub post: ActorRef<PostMsg>,
+    /// Where failures go.
+    pub sink: ActorRef<SinkMsg>,
+    /// Who learns that no device is left.
+    pub pipeline: ActorRef<PipelineMsg>,
+}
+
+/// State of a batcher.
+pub struct BatcherState {
+    args: BatcherArgs,
+    name: String,
+    pipeline_name: String,
+    policy: BatchPolicy,
+    ledger: Ledger,
+    pool: Option<Arc<SlotPool>>,
+    slots: HashMap<SlotId, SlotInUse>,
+    links: HashMap<WorkerId, ActorRef<LinkMsg>>,
+    spans: HashMap<BatchId, tracing::Span>,
+    devices: BTreeSet<DeviceId>,
+    last_reason: String,
+    open_since: Duration,
+    look_at: Option<Duration>,
+    drained: bool,
+    told_post: bool,
+}
+
+/// A filled slot, and how many of its rows have no end yet.
+struct SlotInUse {
+    slot: Arc<FilledSlot>,
+    rows_left: usize,
+}
+
+impl Actor for Batcher {
+    type Msg = BatcherMsg;
+    type State = BatcherState;
+    type Arguments = BatcherArgs;
+
+    async fn pre_start(&self, _: ActorRef<BatcherMsg>, args: BatcherArgs) -> Result<BatcherState, ActorProcessingErr> {
+        BatcherState::new(args)
+    }
+
+    async fn handle(
+        &self,
+        me: ActorRef<BatcherMsg>,
+        message: BatcherMsg,
+        state: &mut BatcherState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            BatcherMsg::Attach(pool) => state.pool = Some(pool),
+            BatcherMsg::RowsOpened => state.open_since = state.now(),
+            BatcherMsg::Filled(slot) => state.filled(slot),
+            BatcherMsg::Look => state.look_at = None,
+            BatcherMsg::Drained => state.drained = true,
+            BatcherMsg::WorkerReady { worker, device, link } => {
+                state.links.insert(worker, link);
+                state.ledger.worker_ready(worker, device);
+            }
+            BatcherMsg::Done { worker, batch, dynamic, timing } => state.done(worker, batch, dynamic, timing),
+            BatcherMsg::Fault { worker, batch, kind, error } => state.fault(worker, batch, kind, error),
+            BatcherMsg::DrainWorker(worker) => {
+                state.ledger.drain_worker(worker);
+                state.end_if_drained(worker);
+            }
+            BatcherMsg::WorkerLost { worker, manager, exit, last_words, progressed } => {
+                state.worker_lost(worker, &manager, exit, last_words, progressed);
+            }
+            BatcherMsg::DeviceGone { device, why } => state.device_gone(device, why),
+        }
+        state.pump(&me);
+        Ok(())
+    }
+}
+
+impl BatcherState {
+    fn new(args: BatcherArgs) -> Result<Self, ActorProcessingErr> {
+        let plan = &args.context.plan;
+        let stage = &plan.stages[args.stage.index()];
+        let orchestra_plan::StageKind::Infer(infer) = &stage.kind else {
+            return Err("a batcher was started for a stage that is no infer stage".into());
+        };
+        let policy = BatchPolicy { max_rows: infer.max_batch, wait: infer.wait, leave_when_idle: false };
+        Ok(Self {
+            name: stage.name.clone(),
+            pipeline_name: plan.pipelines[stage.pipeline.index()].name.clone(),
+            policy,
+            ledger: Ledger::new(infer.max_batch),
+            pool: None,
+            slots: HashMap::new(),
+            links: HashMap::new(),
+            spans: HashMap::new(),
+            devices: infer.workers.iter().filter(|w| w.count > 0).map(|w| w.device).collect(),
+            last_reason: String::new(),
+            open_since: Duration::ZERO,
+            look_at: None,
+            drained: false,
+            told_post: false,
+            args,
+        })
+    }
+
+    fn now(&self) -> Duration {
+        self.args.context.clock.now()
+    }
+
+    fn filled(&mut self, slot: FilledSlot) {
+        slot.pool().noted();
+        let rows = slot.items.len();
+        if slot.items.iter().all(Option::is_none) {
+            return; // Only holes: nothing to run, and dropping it frees the slot.
+        }
+        self.ledger.add(Rows { slot: slot.slot, first: 0, count: rows }, slot.reason);
+        self.slots.insert(slot.slot, SlotInUse { slot: Arc::new(slot), rows_left: rows });
+    }
+
+    /// Sends what can be sent, closes the open batch if it is time, and says when nothing more will come.
+    fn pump(&mut self, me: &ActorRef<BatcherMsg>) {
+        let now = self.now();
+        while let Some(assignment) = self.ledger.dispatch(now) {
+            self.send(assignment);
+        }
+        self.look_at_open_batch(me, now);
+        let quiet = self.pool.as_ref().is_none_or(|p| p.is_quiet());
+        if self.drained && !self.told_post && quiet && self.ledger.n_batches() == 0 {
+            self.told_post = true;
+            drop(self.args.post.cast(PostMsg::Drained));
+        }
+    }
+
+    fn look_at_open_batch(&mut self, me: &ActorRef<BatcherMsg>, now: Duration) {
+        let Some(pool) = &self.pool else { return };
+        let open = pool.open_rows().map(|rows| OpenBatch { rows, oldest_since: self.open_since });
+        match self.policy.decide(open, self.ledger.free_places(), self.drained, now) {
+            Decision::Leave(reason) => pool.close(reason),
+            Decision::Keep => {}
+            Decision::LookAgainAt(at) => {
+                if self.look_at.is_none_or(|l| at < l) {
+                    self.look_at = Some(at);
+                    me.send_after(at.saturating_sub(now), || BatcherMsg::Look);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, a: Assignment) {
+        let context = &self.args.context;
+        let stats = &context.stats;
+        stats.reason(a.reason).add(1);
+        if a.attempt == 1 {
+            stats.stage(self.args.stage).entered.add(a.rows.count as u64);
+        } else {
+            stats.retries.add(1);
+        }
+        let device = &context.plan.devices[a.device.index()].spec;
+        let span = tracing::info_span!(
+            "batch", pipeline = %self.pipeline_name, stage = %self.name, batch = a.batch.0, rows = a.rows.count,
+            reason = %a.reason, attempt = a.attempt, %device, worker = a.worker.0
+        );
+        let trace = context.options.trace.as_ref().and_then(|hook| hook(&span));
+        let run = Run {
+            batch: a.batch,
+            attempt: a.attempt,
+            slot: a.rows.slot,
+            first_row: a.rows.first,
+            rows: a.rows.count,
+            trace,
+        };
+        tracing::debug!(parent: &span, "batch sent");
+        self.spans.insert(a.batch, span);
+        if let Some(link) = self.links.get(&a.worker) {
+            // A link that is gone has reported, or is about to report, the death of its worker: the batch comes back then.
+            drop(link.cast(LinkMsg::Run(run)));
+        }
+    }
+
+    fn done(&mut self, worker: WorkerId, batch: BatchId, dynamic: Vec<DynamicOutput>, timing: RunTiming) {
+        let span = self.spans.remove(&batch);
+        let now = self.now();
+        let Some(completed) = self.ledger.done(worker, batch, now) else { return };
+        if let Some(span) = span {
+            let run_us = timing.run_ns / 1000;
+            tracing::debug!(parent: &span, run_us, queued_us = timing.queued_ns / 1000, "batch done");
+        }
+        let stats = &self.args.context.stats;
+        stats.device(completed.device).batches.add(1);
+        stats.device(completed.device).rows.add(completed.rows.count as u64);
+        if let Some(slot) = self.rows_ended(completed.rows) {
+            let done = CompletedBatch { slot, rows: completed.rows, dynamic };
+            drop(self.args.post.cast(PostMsg::Batch(done)));
+        }
+        self.end_if_drained(worker);
+    }
+
+    fn fault(&mut self, worker: WorkerId, batch: BatchId, kind: RunErrorKind, error: String) {
+        let fault = match kind {
+            RunErrorKind::OutOfMemory => RunFault::OutOfMemory,
+            RunErrorKind::Model => RunFault::Model,
+            RunErrorKind::Device => RunFault::Device,
+        };
+        if let Some(span) = self.spans.remove(&batch) {
+            tracing::warn!(parent: &span, ?kind, %error, "batch failed in its worker");
+        }
+        if let Some(aftermath) = self.ledger.fault(worker, batch, fault, error) {
+            self.after(aftermath);
+        }
+        self.end_if_drained(worker);
+    }
+
+    fn worker_lost(
+        &mut self,
+        worker: WorkerId,
+        manager: &ActorRef<DeviceMsg>,
+        exit: WorkerExit,
+        last_words: String,
+        progressed: bool,
+    ) {
+        if self.links.remove(&worker).is_none() && exit.evidence() == orchestra_core::worker_exit::Evidence::Weak {
+            self.ledger.weak_death_elsewhere();
+        }
+        let lost = self.ledger.worker_lost(worker, &exit, &last_words);
+        let bisecting = lost.bisecting;
+        for batch in &lost.held {
+            if let Some(span) = self.spans.remove(batch) {
+                tracing::warn!(parent: &span, %exit, "batch lost its worker");
+            }
+        }
+        for aftermath in lost.aftermath {
+            self.after(aftermath);
+        }
+        let ended = DeviceMsg::WorkerEnded { worker, exit, last_words, progressed, bisecting };
+        drop(manager.cast(ended)); // No manager, no restart: the run is ending.
+    }
+
+    fn after(&mut self, aftermath: Aftermath) {
+        match aftermath {
+            Aftermath::Requeued(batch) => {
+                tracing::debug!(pipeline = %self.pipeline_name, stage = %self.name, %batch, "batch waits again");
+            }
+            Aftermath::Split(batch) => {
+                tracing::info!(pipeline = %self.pipeline_name, stage = %self.name, %batch, "batch halved");
+            }
+            Aftermath::Failed(row) => self.fail_row(row),
+        }
+    }
+
+    fn fail_row(&mut self, row: FailedRow) {
+        let Some(slot) = self.rows_ended(row.rows) else { return };
+        let Some(ticket) = slot.items.get(row.rows.first).cloned().flatten() else { return };
+        self.args.context.stats.stage(self.args.stage).failed.add(1);
+        let failure =
+            Failure { stage: self.name.clone(), kind: row.kind, error: row.error, attempts: row.attempts };
+        let report = Report::Failed { sinks: self.args.sinks, failure };
+        drop(self.args.sink.cast(SinkMsg::Reports(vec![ItemReport { ticket, report }])));
+    }
+
+    /// These rows have an end. The slot is freed when the last reference to it is dropped.
+    fn rows_ended(&mut self, rows: Rows) -> Option<Arc<FilledSlot>> {
+        let in_use = self.slots.get_mut(&rows.slot)?;
+        in_use.rows_left = in_use.rows_left.saturating_sub(rows.count);
+        let slot = Arc::clone(&in_use.slot);
+        if in_use.rows_left == 0 {
+            self.slots.remove(&rows.slot);
+        }
+        Some(slot)
+    }
+
+    fn end_if_drained(&mut self, worker: WorkerId) {
+        if self.ledger.is_draining(worker)
+            && self.ledger.holds_nothing(worker)
+            && let Some(link) = self.links.get(&worker)
+        {
+            drop(link.cast(LinkMsg::Shutdown));
+        }
+    }
+
+    fn device_gone(&mut self, device: DeviceId, why: String) {
+        self.devices.remove(&device);
+        self.last_reason = why;
+        if self.devices.is_empty() {
+            let stage = &self.name;
+            let why = format!("no device is left for stage `{stage}`: {}", self.last_reason);
+            drop(self.args.pipeline.cast(PipelineMsg::NoDevice(why)));
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Committer: the one thread that owns the journal and the result files of a run. It knows groups of bytes and ids, no stages.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use orchestra_core::SourceId;
+use orchestra_journal::{BitSet, Commit, CommitError, Counts, Journal};
+use ractor::ActorRef;
+
+use crate::messages::{CommitCounts, SinkMsg};
+
+/// Groups that are joined into one write when they wait already.
+const MOST_GROUPS_AT_ONCE: usize = 64;
+
+/// A group of finished items.
+pub struct CommitJob {
+    /// What is written.
+    pub commit: Commit,
+    /// What the sink is told when it is.
+    pub counts: CommitCounts,
+    /// The sink.
+    pub reply_to: ActorRef<SinkMsg>,
+}
+
+enum Job {
+    Commit(CommitJob),
+    Look(Box<dyn FnOnce(Finished) + Send>),
+    Close(Option<i32>, Box<dyn FnOnce(Result<Counts, String>) + Send>),
+}
+
+/// What the journal holds at one moment.
+pub struct Finished {
+    /// Finished items by source, in the order of the plan.
+    pub items: Vec<Arc<BitSet>>,
+    /// All of them.
+    pub counts: Counts,
+}
+
+/// Sends groups to the committer. The queue is bounded by the sources' windows of items in flight.
+#[derive(Clone)]
+pub struct CommitterHandle(Sender<Job>);
+
+impl CommitterHandle {
+    /// Hands a group over. The sink hears of it, whatever becomes of it.
+    pub fn send(&self, job: CommitJob) {
+        if let Err(gone) = self.0.send(Job::Commit(job))
+            && let Job::Commit(job) = gone.0
+        {
+            drop(job.reply_to.cast(SinkMsg::CommitFailed("the journal is closed".into())));
+        }
+    }
+
+    /// Gives what is finished once everything sent before is written.
+    pub fn look(&self, then: impl FnOnce(Finished) + Send + 'static) {
+        // A committer that is gone has closed the journal: the run is over, and nobody needs the answer.
+        drop(self.0.send(Job::Look(Box::new(then))));
+    }
+
+    /// Makes everything durable; with a code, also records the end of the run. Then the thread ends.
+    pub fn close(&self, code: Option<i32>, then: impl FnOnce(Result<Counts, String>) + Send + 'static) {
+        if let Err(gone) = self.0.send(Job::Close(code, Box::new(then)))
+            && let Job::Close(_, then) = gone.0
+        {
+            then(Err("the journal is closed already".into()));
+        }
+    }
+}
+
+/// Starts the thread.
+pub fn start(journal: Journal, n_sources: usize) -> std::io::Result<(CommitterHandle, JoinHandle<()>)> {
+    let (sender, receiver) = channel();
+    let thread = std::thread::Builder::new().name("committer".into()).spawn(move || run(journal, n_sources, &receiver))?;
+    Ok((CommitterHandle(sender), thread))
+}
+
+fn run(mut journal: Journal, n_sources: usize, jobs: &Receiver<Job>) {
+    while let Ok(job) = jobs.recv() {
+        let mut group = Vec::new();
+        let mut looks = Vec::new();
+        let mut close = None;
+        let mut next = Some(job);
+        while let Some(job) = next.take() {
+            match job {
+                Job::Commit(job) => group.push(job),
+                Job::Look(then) => looks.push(then),
+                Job::Close(code, then) => close = Some((code, then)),
+            }
+            if close.is_none() && looks.is_empty() && group.len() < MOST_GROUPS_AT_ONCE {
+                next = jobs.try_recv().ok();
+            }
+        }
+        commit(&mut journal, group);
+        for then in looks {
+            let sources = (0..n_sources).filter_map(|s| u16::try_from(s).ok());
+            let items = sources.map(|s| journal.finished(SourceId(s))).collect();
+            then(Finished { items, counts: journal.counts() });
+        }
+        if let Some((code, then)) = close {
+            let closed = match code {
+                Some(code) => journal.finish(code),
+                None => journal.sync(),
+            };
+            let counts = journal.counts();
+            drop(journal); // The output folder is free before anybody hears that the run is over.
+            then(closed.map(|()| counts).map_err(|e| e.to_string()));
+            return;
+        }
+    }
+}
+
+fn commit(journal: &mut Journal, group: Vec<CommitJob>) {
+    if group.is_empty() {
+        return;
+    }
+    let mut all = Commit::default();
+    let mut replies = Vec::with_capacity(group.len());
+    for job in group {
+        all.appends.extend(job.commit.appends);
+        all.done.extend(job.commit.done);
+        all.failed.extend(job.commit.failed);
+        replies.push((job.reply_to, job.counts));
+    }
+    let result: Result<(), CommitError> = journal.commit(&all);
+    for (sink, counts) in replies {
+        // A sink that is gone belongs to a pipeline that was torn down; what is committed stays committed.
+        drop(match &result {
+            Ok(()) => sink.cast(SinkMsg::Committed(counts)),
+            Err(error) => sink.cast(SinkMsg::CommitFailed(error.to_string())),
+        });
+    }
+}

@@ -1,0 +1,252 @@
+//! Device manager: owns the worker places of one device, and starts, replaces and parks them. It never touches pixels, batches or
+//! process I/O.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestra_core::restart::{Death, Restart, RestartBudget};
+use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
+use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+
+use crate::context::RunContext;
+use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, RootMsg, ServeStage};
+use crate::worker_link::{LinkArgs, WorkerLink};
+
+/// See the module.
+pub struct DeviceManager;
+
+/// What a manager is started with.
+pub struct DeviceArgs {
+    /// The run.
+    pub context: Arc<RunContext>,
+    /// Which device.
+    pub device: DeviceId,
+    /// Who started it.
+    pub root: ActorRef<RootMsg>,
+}
+
+/// State of a manager.
+pub struct DeviceState {
+    args: DeviceArgs,
+    places: Vec<Place>,
+    workers: HashMap<WorkerId, Worker>,
+    budgets: HashMap<StageId, RestartBudget>,
+    retired: BTreeSet<StageId>,
+    shutting_down: bool,
+    random: RandomState,
+}
+
+/// Room for one worker of one stage. It holds one worker, none while a pause lasts, or two while one replaces the other.
+struct Place {
+    serve: Arc<ServeStage>,
+    parked: Option<String>,
+    started: bool,
+}
+
+struct Worker {
+    place: usize,
+    link: ActorRef<LinkMsg>,
+    role: Role,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// The one that serves the place.
+    Serving,
+    /// Loading, to take the place of this worker.
+    Successor(WorkerId),
+    /// Its successor is there (or being loaded); its end is no loss.
+    Leaving,
+}
+
+impl Actor for DeviceManager {
+    type Msg = DeviceMsg;
+    type State = DeviceState;
+    type Arguments = DeviceArgs;
+
+    async fn pre_start(&self, _: ActorRef<DeviceMsg>, args: DeviceArgs) -> Result<DeviceState, ActorProcessingErr> {
+        Ok(DeviceState {
+            args,
+            places: Vec::new(),
+            workers: HashMap::new(),
+            budgets: HashMap::new(),
+            retired: BTreeSet::new(),
+            shutting_down: false,
+            random: RandomState::new(),
+        })
+    }
+
+    async fn handle(
+        &self,
+        me: ActorRef<DeviceMsg>,
+        message: DeviceMsg,
+        state: &mut DeviceState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            DeviceMsg::Serve(serve) => state.serve(&me, serve).await,
+            DeviceMsg::StartWorker(place) => state.start_worker(&me, place, Role::Serving).await,
+            DeviceMsg::WorkerReady(worker) => state.worker_ready(worker),
+            DeviceMsg::WorkerProgressed(worker) => state.worker_progressed(worker),
+            DeviceMsg::RecycleWorker(worker) => state.recycle(&me, worker).await,
+            DeviceMsg::WorkerEnded { worker, exit, last_words, progressed, bisecting } => {
+                state.worker_ended(&me, worker, &exit, &last_words, progressed, bisecting).await;
+            }
+            DeviceMsg::Retire(stage) => state.retire(stage),
+            DeviceMsg::Shutdown { now } => state.shut_down(now),
+        }
+        if state.shutting_down && state.workers.is_empty() {
+            drop(state.args.root.cast(RootMsg::DeviceEnded(state.args.device)));
+            me.stop(None);
+        }
+        Ok(())
+    }
+
+    /// A link that fails is a bug of ours. The owner of its process kills the process and tells the batcher, which tells us.
+    async fn handle_supervisor_evt(
+        &self,
+        _: ActorRef<DeviceMsg>,
+        event: SupervisionEvent,
+        _: &mut DeviceState,
+    ) -> Result<(), ActorProcessingErr> {
+        if let SupervisionEvent::ActorFailed(who, error) = event {
+            tracing::error!(actor = ?who.get_name(), %error, "the link of a worker failed; this is a bug");
+        }
+        Ok(())
+    }
+}
+
+impl DeviceState {
+    async fn serve(&mut self, me: &ActorRef<DeviceMsg>, serve: Arc<ServeStage>) {
+        if self.shutting_down {
+            return;
+        }
+        self.retired.remove(&serve.stage);
+        // Places of an earlier life of this stage (its pipeline was rebuilt) are never filled again.
+        for place in self.places.iter_mut().filter(|p| p.serve.stage == serve.stage) {
+            place.parked.get_or_insert_with(|| "its pipeline was rebuilt".to_owned());
+        }
+        self.budgets.insert(serve.stage, RestartBudget::new(self.args.context.options.restart));
+        for _ in 0..serve.workers {
+            self.places.push(Place { serve: Arc::clone(&serve), parked: None, started: false });
+            self.start_worker(me, self.places.len() - 1, Role::Serving).await;
+        }
+    }
+
+    async fn start_worker(&mut self, me: &ActorRef<DeviceMsg>, place: usize, role: Role) {
+        let p = &mut self.places[place];
+        if self.shutting_down || self.retired.contains(&p.serve.stage) || p.parked.is_some() {
+            return;
+        }
+        let context = &self.args.context;
+        let worker = context.new_worker_id();
+        let stats = context.stats.device(self.args.device);
+        stats.starts.add(1);
+        if p.started && role == Role::Serving {
+            stats.restarts.add(1);
+        }
+        p.started = true;
+        let args = LinkArgs {
+            context: Arc::clone(context),
+            worker,
+            device: self.args.device,
+            serve: Arc::clone(&p.serve),
+            manager: me.clone(),
+        };
+        match Actor::spawn_linked(None, WorkerLink, args, me.get_cell()).await {
+            Ok((link, _)) => drop(self.workers.insert(worker, Worker { place, link, role })),
+            Err(error) => tracing::error!(%error, "a worker link could not be spawned; this is a bug"),
+        }
+    }
+
+    fn worker_ready(&mut self, worker: WorkerId) {
+        let Some(Worker { role: Role::Successor(old), place, .. }) = self.workers.get(&worker) else { return };
+        let (old, place) = (*old, *place);
+        if let Some(w) = self.workers.get_mut(&worker) {
+            w.role = Role::Serving;
+        }
+        drop(self.places[place].serve.batcher.cast(BatcherMsg::DrainWorker(old)));
+    }
+
+    fn worker_progressed(&mut self, worker: WorkerId) {
+        if let Some(w) = self.workers.get(&worker)
+            && let Some(b) = self.budgets.get_mut(&self.places[w.place].serve.stage)
+        {
+            b.progressed();
+        }
+    }
+
+    /// The successor is loaded first, so that the device does not stand still.
+    async fn recycle(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId) {
+        let Some(w) = self.workers.get_mut(&worker).filter(|w| w.role == Role::Serving) else { return };
+        w.role = Role::Leaving;
+        let place = w.place;
+        tracing::info!(pipeline = %self.places[place].serve.pipeline, %worker, "worker is being recycled");
+        self.start_worker(me, place, Role::Successor(worker)).await;
+    }
+
+    async fn worker_ended(
+        &mut self,
+        me: &ActorRef<DeviceMsg>,
+        worker: WorkerId,
+        exit: &WorkerExit,
+        last_words: &str,
+        progressed: bool,
+        bisecting: bool,
+    ) {
+        let Some(gone) = self.workers.remove(&worker) else { return };
+        let place = gone.place;
+        let stage = self.places[place].serve.stage;
+        if self.shutting_down || self.retired.contains(&stage) || gone.role == Role::Leaving {
+            return;
+        }
+        if let Role::Successor(old) = gone.role
+            && let Some(w) = self.workers.get_mut(&old)
+        {
+            // Try again at the next bound: the old one still serves.
+            w.role = Role::Serving;
+            return;
+        }
+        let jitter = self.random.hash_one(worker.0) as f64 / u64::MAX as f64;
+        let death = Death { exit, progressed, bisecting, jitter };
+        let now = self.args.context.clock.now();
+        let Some(budget) = self.budgets.get_mut(&stage) else { return };
+        match budget.died(&death, now) {
+            Restart::After(Duration::ZERO) => self.start_worker(me, place, Role::Serving).await,
+            Restart::After(pause) => drop(me.send_after(pause, move || DeviceMsg::StartWorker(place))),
+            Restart::Park => self.park(place, exit, last_words),
+        }
+    }
+
+    fn park(&mut self, place: usize, exit: &WorkerExit, last_words: &str) {
+        let device = &self.args.context.plan.devices[self.args.device.index()].spec;
+        let serve = Arc::clone(&self.places[place].serve);
+        let words = if last_words.is_empty() { String::new() } else { format!("; its last words: {last_words}") };
+        let why = format!("the worker {exit}{words}");
+        self.places[place].parked = Some(why.clone());
+        let left = self.places.iter().filter(|p| p.serve.stage == serve.stage && p.parked.is_none()).count();
+        tracing::warn!(
+            pipeline = %serve.pipeline, stage = %serve.name, %device, left, why = %why, "worker place parked"
+        );
+        if left == 0 {
+            drop(serve.batcher.cast(BatcherMsg::DeviceGone { device: self.args.device, why }));
+        }
+    }
+
+    fn retire(&mut self, stage: StageId) {
+        self.retired.insert(stage);
+        for w in self.workers.values() {
+            if self.places[w.place].serve.stage == stage {
+                drop(w.link.cast(LinkMsg::Shutdown));
+            }
+        }
+    }
+
+    fn shut_down(&mut self, now: bool) {
+        self.shutting_down = true;
+        for w in self.workers.values() {
+            drop(w.link.cast(if now { LinkMsg::Kill } else { LinkMsg::Shutdown }));
+        }
+    }
+}

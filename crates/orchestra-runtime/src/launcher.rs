@@ -1,0 +1,146 @@
+//! Starts worker processes: the one place that knows of file descriptors, environments and exec. It neither speaks the protocol nor
+//! decides when a worker is needed.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::process::{ExitStatus, Stdio};
+
+use orchestra_core::{DeviceKind, WorkerExit};
+use orchestra_wire::{WORKER_ARENA_FD, WORKER_SOCKET_FD};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+
+/// Starts workers. Real ones are processes; tests have others.
+pub trait Launcher: Send + Sync {
+    /// Starts one worker for a device over the arena `arena`. Must be called within a tokio runtime.
+    fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched>;
+}
+
+/// A worker that has been started.
+pub struct Launched {
+    /// Frames from it.
+    pub reader: Box<dyn AsyncRead + Send + Unpin>,
+    /// Frames to it.
+    pub writer: Box<dyn AsyncWrite + Send + Sync + Unpin>,
+    /// What it says on stderr.
+    pub stderr: Box<dyn AsyncRead + Send + Unpin>,
+    /// Its life.
+    pub process: Box<dyn WorkerProcess>,
+}
+
+/// The life of a worker. Dropping it kills the worker.
+pub trait WorkerProcess: Send {
+    /// Its process id, for messages.
+    fn pid(&self) -> Option<u32>;
+    /// Kills it; `wait` then returns soon.
+    fn kill(&mut self);
+    /// Waits until it is gone and can touch nothing any more. May be dropped and called again.
+    fn wait(&mut self) -> Pin<Box<dyn Future<Output = WorkerExit> + Send + '_>>;
+}
+
+/// Starts workers as processes of an executable.
+#[derive(Debug, Clone)]
+pub struct ProcessLauncher {
+    /// The executable.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Variables set in addition to the inherited ones and those that name the device.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+impl ProcessLauncher {
+    /// Runs this very executable again, as `<program> worker`.
+    pub fn this_executable() -> io::Result<Self> {
+        Ok(Self { program: std::env::current_exe()?, args: vec!["worker".into()], env: Vec::new() })
+    }
+}
+
+impl Launcher for ProcessLauncher {
+    fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched> {
+        let (ours, theirs) = StdUnixStream::pair()?;
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.args)
+            .envs(orchestra_machine::worker_environment(device))
+            .envs(self.env.iter().map(|(k, v)| (k, v)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            // The terminal's Ctrl-C is for the parent, which decides what becomes of its workers.
+            .process_group(0)
+            .kill_on_drop(true);
+        let (socket, memory) = (theirs.as_raw_fd(), arena.as_raw_fd());
+        // SAFETY: between fork and exec only async-signal-safe calls are made, and nothing is allocated.
+        unsafe {
+            command.pre_exec(move || pass_descriptors(socket, memory));
+        }
+        let mut child = command.spawn()?;
+        drop(theirs); // Or the end of file would never come.
+        ours.set_nonblocking(true)?;
+        let (reader, writer) = UnixStream::from_std(ours)?.into_split();
+        let stderr = child.stderr.take().ok_or_else(|| io::Error::other("no stderr pipe"))?;
+        Ok(Launched {
+            reader: Box::new(reader),
+            writer: Box::new(writer),
+            stderr: Box::new(stderr),
+            process: Box::new(ChildProcess(child)),
+        })
+    }
+}
+
+/// Puts the socket and the arena where the worker expects them. They are first moved out of the way, in case one of them lies
+/// where the other shall go; `dup2` clears close-on-exec, which all other descriptors of the parent have.
+fn pass_descriptors(socket: i32, memory: i32) -> io::Result<()> {
+    const ABOVE_TARGETS: i32 = 10;
+    // SAFETY: plain system calls on descriptors that are open in this process.
+    unsafe {
+        let socket = libc::fcntl(socket, libc::F_DUPFD_CLOEXEC, ABOVE_TARGETS);
+        let memory = libc::fcntl(memory, libc::F_DUPFD_CLOEXEC, ABOVE_TARGETS);
+        if socket < 0
+            || memory < 0
+            || libc::dup2(socket, WORKER_SOCKET_FD) < 0
+            || libc::dup2(memory, WORKER_ARENA_FD) < 0
+        {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+struct ChildProcess(Child);
+
+impl WorkerProcess for ChildProcess {
+    fn pid(&self) -> Option<u32> {
+        self.0.id()
+    }
+
+    fn kill(&mut self) {
+        // An error means that it is gone already.
+        let _ = self.0.start_kill();
+    }
+
+    fn wait(&mut self) -> Pin<Box<dyn Future<Output = WorkerExit> + Send + '_>> {
+        Box::pin(async {
+            match self.0.wait().await {
+                Ok(status) => exit_of(status),
+                // Nobody else reaps our children, so this cannot be "no such child"; treat it as a death that proves nothing.
+                Err(error) => WorkerExit::SpawnFailed(format!("its end could not be awaited: {error}")),
+            }
+        })
+    }
+}
+
+fn exit_of(status: ExitStatus) -> WorkerExit {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => WorkerExit::Code(code),
+        (None, Some(signal)) => WorkerExit::Signal(signal),
+        (None, None) => WorkerExit::Code(-1),
+    }
+}

@@ -1,0 +1,80 @@
+//! Loader: keeps one decoding thread in work and watches it. Items whose file or picture hangs are failed by name and their thread is
+//! replaced. It never decodes anything itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestra_core::gather::Report;
+use orchestra_core::{Failure, FailureKind};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+
+use crate::loader_thread::{self, Inbox, LoaderWork};
+use crate::messages::{ItemReport, LoaderMsg, SinkMsg, SourceMsg, Ticket};
+
+const TICK: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub struct Loader;
+
+/// State of a loader.
+pub struct LoaderState {
+    work: Arc<LoaderWork>,
+    inbox: Arc<Inbox>,
+}
+
+impl Actor for Loader {
+    type Msg = LoaderMsg;
+    type State = LoaderState;
+    type Arguments = Arc<LoaderWork>;
+
+    async fn pre_start(
+        &self,
+        me: ActorRef<LoaderMsg>,
+        work: Arc<LoaderWork>,
+    ) -> Result<LoaderState, ActorProcessingErr> {
+        let inbox = loader_thread::start(&work, me.clone(), Vec::new())?;
+        me.send_interval(TICK, || LoaderMsg::Tick);
+        Ok(LoaderState { work, inbox })
+    }
+
+    async fn handle(
+        &self,
+        me: ActorRef<LoaderMsg>,
+        message: LoaderMsg,
+        state: &mut LoaderState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            LoaderMsg::Work(items) => state.inbox.push(items),
+            LoaderMsg::Tick => {
+                let limit = state.work.context.plan.limits.item_timeout;
+                if let Some((ticket, rest)) = state.inbox.abandon_if_stuck(limit) {
+                    state.inbox = loader_thread::start(&state.work, me, rest)?;
+                    state.fail(ticket, limit);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LoaderState {
+    fn fail(&self, ticket: Arc<Ticket>, limit: Duration) {
+        let error = format!(
+            "reading and decoding took longer than limits.item_timeout ({} s)",
+            limit.as_secs_f64()
+        );
+        tracing::warn!(item = %ticket.name, %error, "item given up, its thread is replaced");
+        let failure =
+            Failure { stage: self.work.first_stage_name(), kind: FailureKind::Timeout, error, attempts: 1 };
+        let report = Report::Failed { sinks: self.work.n_sinks, failure };
+        drop(self.work.sink.cast(SinkMsg::Reports(vec![ItemReport { ticket, report }])));
+        self.work.loaded.add(1);
+        drop(self.work.from.cast(SourceMsg::LoadersProgressed));
+    }
+}
+
+impl Drop for LoaderState {
+    fn drop(&mut self) {
+        self.inbox.close();
+    }
+}

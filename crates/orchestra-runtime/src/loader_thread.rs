@@ -1,0 +1,298 @@
+//! The decoding thread of a loader: reads files, decodes pictures and writes them into rows of batch slots. It talks to actors only by
+//! sending, and waits only for work and for a free row.
+
+use std::collections::VecDeque;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use orchestra_core::gather::Report;
+use orchestra_core::{Failure, FailureKind, ImageSpec, SinkId, SourceId, StageId};
+use orchestra_media::Preparer;
+use ractor::ActorRef;
+
+use crate::context::RunContext;
+use crate::messages::{ItemReport, LoaderMsg, Record, SinkMsg, SourceMsg, Ticket};
+use crate::records::{self, TensorView, Tensors};
+use crate::slot_pool::SlotPool;
+use crate::stats::Counter;
+
+/// No picture file is larger; it bounds what one item may take of our memory before it is decoded.
+const LARGEST_FILE_BYTES: u64 = 1 << 30;
+
+/// What the loaders of a source do with each item.
+pub struct LoaderWork {
+    /// The run.
+    pub context: Arc<RunContext>,
+    /// The source.
+    pub source: SourceId,
+    /// Who hands out items.
+    pub from: ActorRef<SourceMsg>,
+    /// Where reports go.
+    pub sink: ActorRef<SinkMsg>,
+    /// Sinks of this source: what a file that cannot be read stands for.
+    pub n_sinks: usize,
+    /// Its image stages.
+    pub images: Vec<ImageTarget>,
+    /// Infer stages that take their inputs from these.
+    pub infers: Vec<InferTarget>,
+    /// Items that loaders are through with.
+    pub loaded: Arc<Counter>,
+}
+
+/// An image stage.
+pub struct ImageTarget {
+    /// Which.
+    pub stage: StageId,
+    /// What it makes.
+    pub spec: ImageSpec,
+    /// Sinks right on it.
+    pub sinks: Vec<SinkId>,
+}
+
+/// An infer stage that is fed by loaders.
+pub struct InferTarget {
+    /// Its memory.
+    pub pool: Arc<SlotPool>,
+    /// For each model input: which of `LoaderWork::images` it shows.
+    pub inputs: Vec<usize>,
+}
+
+/// The items that wait for one thread, and what it is at.
+pub struct Inbox {
+    state: Mutex<InboxState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct InboxState {
+    items: VecDeque<Arc<Ticket>>,
+    at: Option<(Arc<Ticket>, Instant)>,
+    asked: bool,
+    closed: bool,
+}
+
+/// Starts a thread that works off `first`, and then asks for more.
+pub fn start(
+    work: &Arc<LoaderWork>,
+    me: ActorRef<LoaderMsg>,
+    first: Vec<Arc<Ticket>>,
+) -> io::Result<Arc<Inbox>> {
+    let state = InboxState { items: first.into(), ..InboxState::default() };
+    let inbox = Arc::new(Inbox { state: Mutex::new(state), changed: Condvar::new() });
+    let (work, theirs) = (Arc::clone(work), Arc::clone(&inbox));
+    std::thread::Builder::new().name("loader".into()).spawn(move || {
+        let mut thread = LoaderThread { work, inbox: theirs, me, preparer: Preparer::new(), file: Vec::new() };
+        while let Some(ticket) = thread.next_item() {
+            thread.item(&ticket);
+        }
+    })?;
+    Ok(inbox)
+}
+
+impl Inbox {
+    /// Adds items.
+    pub fn push(&self, items: Vec<Arc<Ticket>>) {
+        let mut state = self.lock();
+        state.items.extend(items);
+        state.asked = false;
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// The thread shall end after the item in hand.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_one();
+    }
+
+    /// If the item in hand has taken longer than `limit`: gives the thread up, and returns that item and all that wait.
+    pub fn abandon_if_stuck(&self, limit: Duration) -> Option<(Arc<Ticket>, Vec<Arc<Ticket>>)> {
+        let mut state = self.lock();
+        state.at.as_ref().filter(|(_, since)| since.elapsed() > limit)?;
+        let (ticket, _) = state.at.take()?;
+        state.closed = true;
+        Some((ticket, state.items.drain(..).collect()))
+    }
+
+    /// The item in hand is decoded: from now on the thread only waits for others. `false`: the thread was given up.
+    fn decoded(&self) -> bool {
+        self.lock().at.take().is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct LoaderThread {
+    work: Arc<LoaderWork>,
+    inbox: Arc<Inbox>,
+    me: ActorRef<LoaderMsg>,
+    preparer: Preparer,
+    file: Vec<u8>,
+}
+
+impl LoaderThread {
+    /// Waits for the next item; asks for more before the last one is taken, so that the thread does not wait for the answer.
+    fn next_item(&mut self) -> Option<Arc<Ticket>> {
+        let started = Instant::now();
+        let mut waited = false;
+        let mut state = self.inbox.lock();
+        loop {
+            if state.closed {
+                return None;
+            }
+            if state.items.len() <= 1 && !state.asked {
+                state.asked = true;
+                // The source is gone only when the pipeline is: then the inbox is closed, too.
+                drop(self.work.from.cast(SourceMsg::Demand(self.me.clone())));
+            }
+            if let Some(ticket) = state.items.pop_front() {
+                state.at = Some((Arc::clone(&ticket), Instant::now()));
+                drop(state);
+                if waited {
+                    self.work.context.stats.waiting_for_work.add_time(started.elapsed());
+                }
+                return Some(ticket);
+            }
+            if !waited {
+                waited = true;
+                // Everything handed to this thread is loaded: at the end of the listing the source waits for this.
+                drop(self.work.from.cast(SourceMsg::LoadersProgressed));
+            }
+            state = self.inbox.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn item(&mut self, ticket: &Arc<Ticket>) {
+        let context = Arc::clone(&self.work.context);
+        let stats = &context.stats;
+        let started = Instant::now();
+        let decoded = self.read_and_decode(&ticket.path);
+        let took = started.elapsed();
+        if !self.inbox.decoded() {
+            return; // Given up meanwhile: somebody else has reported the item.
+        }
+        stats.loading.add_time(took);
+        let reports = match decoded {
+            Ok(()) => self.hand_over(ticket),
+            Err((kind, error)) => vec![self.failure(ticket, kind, error)],
+        };
+        if let Some(first) = self.work.images.first() {
+            let stage = stats.stage(first.stage);
+            stage.entered.add(1);
+            stage.busy.add_time(took);
+        }
+        if !reports.is_empty() {
+            drop(self.work.sink.cast(SinkMsg::Reports(reports)));
+        }
+        self.work.loaded.add(1);
+    }
+
+    fn read_and_decode(&mut self, path: &Path) -> Result<(), (FailureKind, String)> {
+        read_file(path, &mut self.file)?;
+        let max_pixels = self.work.context.plan.limits.max_pixels;
+        self.preparer.decode(&self.file, max_pixels).map_err(|e| (e.kind(), e.to_string()))?;
+        Ok(())
+    }
+
+    /// Writes the picture to everything that wants it. Rows are claimed one stage after the other and never held while waiting.
+    fn hand_over(&mut self, ticket: &Arc<Ticket>) -> Vec<ItemReport> {
+        let work = Arc::clone(&self.work);
+        let mut reports = Vec::new();
+        for image in work.images.iter().filter(|i| !i.sinks.is_empty()) {
+            match self.records_of(image, ticket) {
+                Ok(mut records) => reports.append(&mut records),
+                Err((kind, error)) => return vec![self.failure(ticket, kind, error)],
+            }
+        }
+        for target in &work.infers {
+            let asked = Instant::now();
+            let Some(mut lease) = target.pool.claim() else { return Vec::new() };
+            let claimed = Instant::now();
+            work.context.stats.waiting_for_row.add_time(claimed - asked);
+            for (input, &image) in target.inputs.iter().enumerate() {
+                let written = self.preparer.write_row(&work.images[image].spec, lease.input_mut(input));
+                if let Err(error) = written {
+                    // The plan checked sizes, so this is the picture's fault; the row becomes a hole.
+                    drop(lease);
+                    return vec![self.failure(ticket, error.kind(), error.to_string())];
+                }
+            }
+            lease.publish(Arc::clone(ticket));
+            work.context.stats.loading.add_time(claimed.elapsed());
+        }
+        for image in &work.images {
+            work.context.stats.stage(image.stage).left.add(1);
+        }
+        reports
+    }
+
+    fn records_of(
+        &mut self,
+        image: &ImageTarget,
+        ticket: &Arc<Ticket>,
+    ) -> Result<Vec<ItemReport>, (FailureKind, String)> {
+        let shape = image.spec.row();
+        let mut row = vec![0u8; shape.iter().product::<usize>() * image.spec.dtype.size_bytes()];
+        self.preparer.write_row(&image.spec, &mut row).map_err(|e| (e.kind(), e.to_string()))?;
+        let tensor = TensorView { name: "pixels", dtype: image.spec.dtype, shape: &shape, data: &row };
+        let source = &self.work.context.plan.sources[self.work.source.index()].name;
+        let line = records::result_line(ticket, source, &Tensors(&[tensor]))
+            .map_err(|error| (FailureKind::Result, error))?;
+        let reports = image.sinks.iter().map(|&sink| ItemReport {
+            ticket: Arc::clone(ticket),
+            report: Report::Record(Record { sink, line: line.clone() }),
+        });
+        Ok(reports.collect())
+    }
+
+    fn failure(&self, ticket: &Arc<Ticket>, kind: FailureKind, error: String) -> ItemReport {
+        if let Some(first) = self.work.images.first() {
+            self.work.context.stats.stage(first.stage).failed.add(1);
+        }
+        let failure = Failure { stage: self.work.first_stage_name(), kind, error, attempts: 1 };
+        let report = Report::Failed { sinks: self.work.n_sinks, failure };
+        ItemReport { ticket: Arc::clone(ticket), report }
+    }
+}
+
+impl LoaderWork {
+    /// The stage that reading and decoding are booked on.
+    #[must_use]
+    pub fn first_stage_name(&self) -> String {
+        let plan = &self.context.plan;
+        self.images.first().map_or_else(String::new, |i| plan.stages[i.stage.index()].name.clone())
+    }
+}
+
+/// Reads a whole file into `buffer`. Only regular files: a FIFO would hang, a device would never end.
+fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), (FailureKind, String)> {
+    let read = |error: io::Error| (FailureKind::Read, format!("cannot read `{}`: {error}", path.display()));
+    let mut file =
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).map_err(read)?;
+    let meta = file.metadata().map_err(read)?;
+    let kind = meta.file_type();
+    if !kind.is_file() {
+        let what = if kind.is_dir() {
+            "a folder"
+        } else if kind.is_fifo() {
+            "a pipe"
+        } else {
+            "a device"
+        };
+        return Err((FailureKind::Read, format!("`{}` is {what}, expected a picture file", path.display())));
+    }
+    if meta.len() > LARGEST_FILE_BYTES {
+        let error = format!("`{}` has {} bytes, more than a picture file can have (1 GiB)", path.display(), meta.len());
+        return Err((FailureKind::TooLarge, error));
+    }
+    buffer.clear();
+    // Bounded even if the file grows while it is read.
+    file.by_ref().take(LARGEST_FILE_BYTES).read_to_end(buffer).map_err(read)?;
+    Ok(())
+}

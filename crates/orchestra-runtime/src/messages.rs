@@ -1,0 +1,315 @@
+//! What the actors say to each other, all in one place. Data only.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use orchestra_core::gather::Report;
+use orchestra_core::ledger::Rows;
+use orchestra_core::{
+    BatchId, DeviceId, ItemId, PipelineId, SinkId, SourceId, StageId, WorkerExit, WorkerId,
+};
+use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming};
+use ractor::ActorRef;
+
+use crate::slot_pool::{FilledSlot, SlotPool};
+
+/// An item on its way through a pipeline.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// Which.
+    pub id: ItemId,
+    /// Its place in the order in which this run hands items out, per source, from 0.
+    pub sequence: u64,
+    /// Path relative to the source's root: `item` in records.
+    pub name: String,
+    /// The file.
+    pub path: PathBuf,
+}
+
+/// A record, ready to be appended to its sink.
+#[derive(Debug, PartialEq)]
+pub struct Record {
+    /// Where it goes.
+    pub sink: SinkId,
+    /// One line of JSON, with its newline.
+    pub line: Vec<u8>,
+}
+
+/// What a branch of the graph says about an item.
+#[derive(Debug)]
+pub struct ItemReport {
+    /// The item.
+    pub ticket: Arc<Ticket>,
+    /// What became of it there.
+    pub report: Report<Record>,
+}
+
+/// How a pipeline ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PipelineEnd {
+    /// Every item is done or failed.
+    Complete,
+    /// It was asked to stop; what was in flight is committed.
+    Stopped,
+    /// No device is left for one of its stages.
+    NoDevice(String),
+    /// Records could not be written.
+    SinkFailed(String),
+    /// The list of items could not be read on.
+    SourceFailed(String),
+    /// A bug of ours.
+    Bug(String),
+}
+
+/// To the root.
+pub enum RootMsg {
+    /// A pipeline is over.
+    PipelineEnded(PipelineId, PipelineEnd),
+    /// A device manager has no process left and stopped.
+    DeviceEnded(DeviceId),
+    /// More items have failed than `limits.max_failed` allows.
+    FailureLimit,
+    /// First signal: finish what is in flight.
+    Interrupt,
+    /// Second signal: kill the workers, record, end.
+    Abort,
+    /// What is finished, so that a pipeline that fell over a bug can be built anew.
+    Rebuild(PipelineId, crate::committer::Finished),
+    /// The committer has finished the journal.
+    JournalClosed(Result<orchestra_journal::Counts, String>),
+}
+
+/// What a device manager needs to serve one stage.
+pub struct ServeStage {
+    /// The stage.
+    pub stage: StageId,
+    /// Its name.
+    pub name: String,
+    /// Name of its pipeline, for the log.
+    pub pipeline: String,
+    /// Who gives out its batches.
+    pub batcher: ActorRef<BatcherMsg>,
+    /// Its memory.
+    pub pool: Arc<SlotPool>,
+    /// What its workers load.
+    pub load: Load,
+    /// How many workers.
+    pub workers: usize,
+    /// When a healthy worker is replaced.
+    pub recycle: orchestra_plan::Recycle,
+}
+
+/// To a device manager.
+pub enum DeviceMsg {
+    /// Keep workers for this stage from now on.
+    Serve(Arc<ServeStage>),
+    /// This stage needs no workers any more.
+    Retire(StageId),
+    /// Start a worker in this place.
+    StartWorker(usize),
+    /// A worker is loaded and warm.
+    WorkerReady(WorkerId),
+    /// A worker completed its first batch.
+    WorkerProgressed(WorkerId),
+    /// A worker has reached its recycling bound.
+    RecycleWorker(WorkerId),
+    /// A worker process is gone; the batcher has dealt with what it held.
+    WorkerEnded {
+        /// Which.
+        worker: WorkerId,
+        /// How.
+        exit: WorkerExit,
+        /// What it said last on stderr.
+        last_words: String,
+        /// It completed at least one batch.
+        progressed: bool,
+        /// Bisection caused the death.
+        bisecting: bool,
+    },
+    /// End all workers: politely, or at once.
+    Shutdown {
+        /// Kill instead of asking.
+        now: bool,
+    },
+}
+
+/// To the link of one worker process.
+pub enum LinkMsg {
+    /// Start the process.
+    Start,
+    /// A frame from it.
+    Frame(FromWorker),
+    /// It sent something that is no frame.
+    Garbled(String),
+    /// The process is gone and reaped; nothing of it can touch shared memory any more.
+    Exited {
+        /// Exit status as the kernel gave it.
+        exit: WorkerExit,
+        /// Tail of its stderr.
+        last_words: String,
+    },
+    /// Run this batch.
+    Run(Run),
+    /// Look at the deadlines.
+    Tick,
+    /// Ask it to end.
+    Shutdown,
+    /// Kill it.
+    Kill,
+}
+
+/// To the batcher of an infer stage.
+pub enum BatcherMsg {
+    /// The memory that it works on: first message.
+    Attach(Arc<SlotPool>),
+    /// The first row of a new batch was claimed.
+    RowsOpened,
+    /// A slot is filled.
+    Filled(FilledSlot),
+    /// Look at the open batch again.
+    Look,
+    /// No further row will come.
+    Drained,
+    /// A worker takes batches from now on.
+    WorkerReady {
+        /// Which.
+        worker: WorkerId,
+        /// Where.
+        device: DeviceId,
+        /// How to reach it.
+        link: ActorRef<LinkMsg>,
+    },
+    /// A batch is done.
+    Done {
+        /// Who did it.
+        worker: WorkerId,
+        /// Which.
+        batch: BatchId,
+        /// Outputs of dynamic shape.
+        dynamic: Vec<DynamicOutput>,
+        /// Where its time went.
+        timing: RunTiming,
+    },
+    /// A batch gave no result, but the worker lives.
+    Fault {
+        /// Who.
+        worker: WorkerId,
+        /// Which.
+        batch: BatchId,
+        /// Why.
+        kind: RunErrorKind,
+        /// The runtime's words.
+        error: String,
+    },
+    /// Give this worker nothing new; end it when it holds nothing.
+    DrainWorker(WorkerId),
+    /// A worker process is gone.
+    WorkerLost {
+        /// Which.
+        worker: WorkerId,
+        /// Who wants to know, too.
+        manager: ActorRef<DeviceMsg>,
+        /// How.
+        exit: WorkerExit,
+        /// Tail of its stderr.
+        last_words: String,
+        /// It had completed a batch.
+        progressed: bool,
+    },
+    /// A device is parked for this stage.
+    DeviceGone {
+        /// Which.
+        device: DeviceId,
+        /// Why.
+        why: String,
+    },
+}
+
+/// Rows of a batch that a worker has completed.
+pub struct CompletedBatch {
+    /// The memory; dropping the last reference frees the slot.
+    pub slot: Arc<FilledSlot>,
+    /// Which rows of it.
+    pub rows: Rows,
+    /// Outputs of dynamic shape.
+    pub dynamic: Vec<DynamicOutput>,
+}
+
+/// To the post-processing of an infer stage.
+pub enum PostMsg {
+    /// Turn these rows into records, or into rows of the next stage.
+    Batch(CompletedBatch),
+    /// A batch is processed.
+    Finished(Vec<ItemReport>),
+    /// No further batch will come: tell the stages behind.
+    Drained,
+}
+
+/// To a source.
+pub enum SourceMsg {
+    /// A loader wants items.
+    Demand(ActorRef<LoaderMsg>),
+    /// Loaders are through with some more items; the number is in the shared counter.
+    LoadersProgressed,
+    /// So many items of this source are committed.
+    Committed(u64),
+    /// Hand out nothing more.
+    Stop,
+}
+
+/// To a loader.
+pub enum LoaderMsg {
+    /// Load these.
+    Work(Vec<Arc<Ticket>>),
+    /// Look whether the item in hand takes too long.
+    Tick,
+}
+
+/// To the sink of a pipeline.
+pub enum SinkMsg {
+    /// A source whose items end here; it hears of their commits.
+    Attach(SourceId, ActorRef<SourceMsg>),
+    /// What branches say about items.
+    Reports(Vec<ItemReport>),
+    /// A group is in the journal.
+    Committed(CommitCounts),
+    /// A group could not be written.
+    CommitFailed(String),
+}
+
+/// What a commit ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CommitCounts {
+    /// Items with records.
+    pub done: u64,
+    /// Items with failures.
+    pub failed: u64,
+    /// Both, by source.
+    pub by_source: Vec<(SourceId, u64)>,
+}
+
+/// To a pipeline.
+pub enum PipelineMsg {
+    /// Build the graph and start it.
+    Start,
+    /// The memory of its infer stages is there.
+    Prepared(Result<Vec<(StageId, orchestra_wire::arena::Arena)>, String>),
+    /// A source has nothing in flight and hands out nothing more.
+    SourceFinished {
+        /// Which.
+        source: SourceId,
+        /// Every item that it names is committed.
+        complete: bool,
+    },
+    /// The list of a source cannot be read on.
+    SourceFailed(String),
+    /// A stage has no device left.
+    NoDevice(String),
+    /// Records cannot be written.
+    SinkFailed(String),
+    /// Stop handing out items.
+    Stop,
+    /// Drop everything.
+    Abort,
+}
+

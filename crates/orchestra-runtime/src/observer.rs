@@ -1,0 +1,42 @@
+//! Observer: looks at the counters a few times a second and publishes what it sees. It changes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::sync::watch;
+
+use crate::context::RunContext;
+use crate::snapshot::Snapshot;
+
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// See the module.
+pub struct Observer;
+
+/// What it is started with.
+pub struct ObserverArgs {
+    /// The run.
+    pub context: Arc<RunContext>,
+    /// Who listens.
+    pub publish: watch::Sender<Snapshot>,
+}
+
+/// The only message: look.
+pub struct Look;
+
+impl Actor for Observer {
+    type Msg = Look;
+    type State = ObserverArgs;
+    type Arguments = ObserverArgs;
+
+    async fn pre_start(&self, me: ActorRef<Look>, args: ObserverArgs) -> Result<ObserverArgs, ActorProcessingErr> {
+        me.send_interval(INTERVAL, || Look);
+        Ok(args)
+    }
+
+    async fn handle(&self, _: ActorRef<Look>, _: Look, state: &mut ObserverArgs) -> Result<(), ActorProcessingErr> {
+        state.publish.send_replace(Snapshot::take(&state.context));
+        Ok(())
+    }
+}

@@ -1,0 +1,294 @@
+//! Post-processing of an infer stage: a completed batch becomes records for the sinks, or rows of the stage behind. It decides nothing
+//! about retries, and the work itself runs on the blocking pool, never in the actor.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use orchestra_core::gather::Report;
+use orchestra_core::{Dim, Failure, FailureKind, SinkId, SourceId, StageId, TensorSpec};
+use orchestra_plan::{Plan, StageKind};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+
+use crate::context::RunContext;
+use crate::messages::{BatcherMsg, CompletedBatch, ItemReport, PostMsg, Record, SinkMsg, Ticket};
+use crate::records::{self, TensorView, Tensors};
+use crate::slot_pool::SlotPool;
+use crate::topology::Topology;
+
+/// See the module.
+pub struct Post;
+
+/// What it is started with.
+pub struct PostArgs {
+    /// The run.
+    pub context: Arc<RunContext>,
+    /// The infer stage whose batches it gets.
+    pub stage: StageId,
+    /// The graph.
+    pub topology: Arc<Topology>,
+    /// Where reports go.
+    pub sink: ActorRef<SinkMsg>,
+    /// Infer stages that take this one's outputs: stage, memory, batcher.
+    pub behind: Vec<Behind>,
+}
+
+/// An infer stage fed by another one.
+#[derive(Clone)]
+pub struct Behind {
+    /// Which.
+    pub stage: StageId,
+    /// Its memory.
+    pub pool: Arc<SlotPool>,
+    /// Who gives out its batches.
+    pub batcher: ActorRef<BatcherMsg>,
+}
+
+/// State of a post-processor.
+pub struct PostState {
+    work: Arc<Work>,
+    sink: ActorRef<SinkMsg>,
+    running: usize,
+    drained: bool,
+}
+
+impl Actor for Post {
+    type Msg = PostMsg;
+    type State = PostState;
+    type Arguments = PostArgs;
+
+    async fn pre_start(&self, _: ActorRef<PostMsg>, args: PostArgs) -> Result<PostState, ActorProcessingErr> {
+        let sink = args.sink.clone();
+        Ok(PostState { work: Arc::new(Work::new(args)), sink, running: 0, drained: false })
+    }
+
+    async fn handle(
+        &self,
+        me: ActorRef<PostMsg>,
+        message: PostMsg,
+        state: &mut PostState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            PostMsg::Batch(batch) => {
+                // Bounded by the slots: a batch holds its slot until it has been processed.
+                state.running += 1;
+                let work = Arc::clone(&state.work);
+                tokio::task::spawn_blocking(move || {
+                    let reports = work.process(batch);
+                    drop(me.cast(PostMsg::Finished(reports)));
+                });
+            }
+            PostMsg::Finished(reports) => {
+                state.running -= 1;
+                if !reports.is_empty() {
+                    drop(state.sink.cast(SinkMsg::Reports(reports)));
+                }
+            }
+            PostMsg::Drained => state.drained = true,
+        }
+        if state.drained && state.running == 0 {
+            for behind in &state.work.behind {
+                drop(behind.batcher.cast(BatcherMsg::Drained));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Everything that processing a batch needs, resolved once.
+struct Work {
+    context: Arc<RunContext>,
+    stage: StageId,
+    outputs: Vec<TensorSpec>,
+    sinks: Vec<SinkId>,
+    classifiers: Vec<Classifier>,
+    behind: Vec<Behind>,
+    /// Sinks downstream of the whole stage: what one failure here stands for.
+    n_sinks: usize,
+}
+
+struct Classifier {
+    stage: StageId,
+    output: usize,
+    top_k: usize,
+    labels: Vec<String>,
+    scores: orchestra_plan::Scores,
+    sinks: Vec<SinkId>,
+}
+
+impl Work {
+    fn new(args: PostArgs) -> Self {
+        let plan = &args.context.plan;
+        let outputs = match &plan.stages[args.stage.index()].kind {
+            StageKind::Infer(infer) => plan.models[infer.model.index()].outputs.clone(),
+            StageKind::Image { .. } | StageKind::Classify { .. } => Vec::new(),
+        };
+        let classifiers = args.topology.children(args.stage).iter().filter_map(|&c| classifier(plan, &args.topology, c));
+        Self {
+            stage: args.stage,
+            outputs,
+            sinks: args.topology.sinks_of(args.stage).to_vec(),
+            classifiers: classifiers.collect(),
+            behind: args.behind,
+            n_sinks: args.topology.n_sinks_below(args.stage),
+            context: args.context,
+        }
+    }
+
+    /// Reports on every item of the batch that ends here. A panic in here is a bug of ours; it fails the items by name instead of
+    /// losing them.
+    fn process(&self, batch: CompletedBatch) -> Vec<ItemReport> {
+        let mut reports = Vec::new();
+        let shapes = self.row_shapes(&batch);
+        let rows = batch.rows.first..batch.rows.first + batch.rows.count;
+        for row in rows {
+            let Some(ticket) = batch.slot.items.get(row).cloned().flatten() else { continue };
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                let shapes = shapes.as_ref().map_err(Clone::clone)?;
+                self.row(&batch, row, shapes, &ticket, &mut reports)
+            }));
+            let error = match outcome {
+                Ok(Ok(())) => {
+                    self.context.stats.stage(self.stage).left.add(1);
+                    continue;
+                }
+                Ok(Err(error)) => error,
+                Err(_) => "internal error in post-processing; this is a bug".to_owned(),
+            };
+            self.context.stats.stage(self.stage).failed.add(1);
+            let stage = self.context.plan.stages[self.stage.index()].name.clone();
+            let failure = Failure { stage, kind: FailureKind::Result, error, attempts: 1 };
+            reports.push(ItemReport { ticket, report: Report::Failed { sinks: self.n_sinks, failure } });
+        }
+        reports
+    }
+
+    /// Either reports everything about the row, or nothing and an error.
+    fn row(
+        &self,
+        batch: &CompletedBatch,
+        row: usize,
+        shapes: &[Vec<usize>],
+        ticket: &Arc<Ticket>,
+        reports: &mut Vec<ItemReport>,
+    ) -> Result<(), String> {
+        let tensors = self.row_tensors(batch, row, shapes)?;
+        let mut records = Vec::with_capacity(self.n_sinks);
+        if !self.sinks.is_empty() {
+            let line = records::result_line(ticket, self.source(ticket.id.source), &Tensors(&tensors))?;
+            records.extend(self.sinks.iter().map(|&sink| Record { sink, line: line.clone() }));
+        }
+        for c in &self.classifiers {
+            self.classify(c, &tensors, ticket, &mut records)?;
+        }
+        for behind in &self.behind {
+            self.hand_on(behind, &tensors, ticket)?;
+        }
+        reports.extend(
+            records.into_iter().map(|r| ItemReport { ticket: Arc::clone(ticket), report: Report::Record(r) }),
+        );
+        Ok(())
+    }
+
+    fn classify(
+        &self,
+        c: &Classifier,
+        tensors: &[TensorView<'_>],
+        ticket: &Arc<Ticket>,
+        records: &mut Vec<Record>,
+    ) -> Result<(), String> {
+        let stats = self.context.stats.stage(c.stage);
+        stats.entered.add(1);
+        let tensor = tensors.get(c.output).ok_or("the output to classify is missing")?;
+        let classes = records::classify(tensor, c.scores, &c.labels, c.top_k);
+        let line = records::result_line(ticket, self.source(ticket.id.source), &classes)?;
+        records.extend(c.sinks.iter().map(|&sink| Record { sink, line: line.clone() }));
+        stats.left.add(1);
+        Ok(())
+    }
+
+    /// Copies a row into the memory of the next stage; waits for a free slot there. That stage never waits for this one.
+    fn hand_on(&self, behind: &Behind, tensors: &[TensorView<'_>], ticket: &Arc<Ticket>) -> Result<(), String> {
+        let StageKind::Infer(next) = &self.context.plan.stages[behind.stage.index()].kind else {
+            return Err("the stage behind is no infer stage".into());
+        };
+        // `None`: the pipeline is being torn down, and the item stays unfinished for the next run.
+        let Some(mut lease) = behind.pool.claim() else { return Ok(()) };
+        for (input, from) in next.inputs.iter().enumerate() {
+            let data = tensors.get(from.output).map_or(&[][..], |t| t.data);
+            let target = lease.input_mut(input);
+            if data.len() != target.len() {
+                return Err(format!("an output of {} bytes does not fit the next input of {}", data.len(), target.len()));
+            }
+            target.copy_from_slice(data);
+        }
+        lease.publish(Arc::clone(ticket));
+        Ok(())
+    }
+
+    fn source(&self, source: SourceId) -> &str {
+        &self.context.plan.sources[source.index()].name
+    }
+
+    /// Row shape of each output of this batch.
+    fn row_shapes(&self, batch: &CompletedBatch) -> Result<Vec<Vec<usize>>, String> {
+        let rows = batch.rows.count;
+        self.outputs
+            .iter()
+            .enumerate()
+            .map(|(i, spec)| match batch.dynamic.iter().find(|d| d.output == i) {
+                Some(d) if d.shape.first() == Some(&rows) => Ok(d.shape[1..].to_vec()),
+                // The whole tensor belongs to the only item.
+                Some(d) if rows == 1 => Ok(d.shape.clone()),
+                Some(d) => Err(format!(
+                    "output `{}` has shape {:?} for {rows} items and cannot be split; set `batch = {{ max = 1 }}`",
+                    spec.name, d.shape
+                )),
+                None => spec.row.iter().map(|d| match d {
+                    Dim::Fixed(n) => Ok(*n),
+                    Dim::Dynamic => Err(format!("output `{}` is missing", spec.name)),
+                }).collect(),
+            })
+            .collect()
+    }
+
+    fn row_tensors<'a>(
+        &'a self,
+        batch: &'a CompletedBatch,
+        row: usize,
+        shapes: &'a [Vec<usize>],
+    ) -> Result<Vec<TensorView<'a>>, String> {
+        let in_batch = row - batch.rows.first;
+        self.outputs
+            .iter()
+            .zip(shapes)
+            .enumerate()
+            .map(|(i, (spec, shape))| {
+                let bytes = shape.iter().product::<usize>() * spec.dtype.size_bytes();
+                let data = match batch.dynamic.iter().find(|d| d.output == i) {
+                    Some(d) => d.data.get(in_batch * bytes..(in_batch + 1) * bytes),
+                    None => batch.slot.output(i, row, 1),
+                };
+                match data {
+                    Some(data) if data.len() == bytes => {
+                        Ok(TensorView { name: &spec.name, dtype: spec.dtype, shape, data })
+                    }
+                    _ => Err(format!("output `{}` has not the size that its shape says", spec.name)),
+                }
+            })
+            .collect()
+    }
+}
+
+fn classifier(plan: &Plan, topology: &Topology, stage: StageId) -> Option<Classifier> {
+    match &plan.stages[stage.index()].kind {
+        StageKind::Classify { output, top_k, labels, scores, .. } => Some(Classifier {
+            stage,
+            output: *output,
+            top_k: *top_k,
+            labels: labels.clone(),
+            scores: *scores,
+            sinks: topology.sinks_of(stage).to_vec(),
+        }),
+        StageKind::Image { .. } | StageKind::Infer(_) => None,
+    }
+}

@@ -1,0 +1,263 @@
+//! Turns tensors into result records: nested lists, or classes with scores. Pure functions over bytes; writes no file.
+
+use std::sync::Arc;
+
+use half::f16;
+use orchestra_core::{DType, Failure};
+use orchestra_plan::Scores;
+use serde::ser::SerializeSeq;
+use serde::{Serialize, Serializer};
+
+use crate::messages::Ticket;
+
+/// One item's tensor.
+#[derive(Debug, Clone, Copy)]
+pub struct TensorView<'a> {
+    /// Its name in the model.
+    pub name: &'a str,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape without the batch dimension.
+    pub shape: &'a [usize],
+    /// Elements in native byte order, row-major.
+    pub data: &'a [u8],
+}
+
+/// A class and its score, as `classify` reports them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ClassScore {
+    /// Its label, or its number if there are no labels.
+    pub label: String,
+    /// Its number, from 0.
+    pub class: usize,
+    /// Its score; `null` where the model gave no number.
+    pub score: f32,
+}
+
+#[derive(Serialize)]
+struct Line<'a, R> {
+    item: &'a str,
+    index: u64,
+    source: &'a str,
+    result: R,
+}
+
+/// One line of a results file, with its newline: `{"item", "index", "source", "result"}`.
+pub fn result_line<R: Serialize>(ticket: &Ticket, source: &str, result: &R) -> Result<Vec<u8>, String> {
+    line(&Line { item: &ticket.name, index: ticket.id.index, source, result })
+}
+
+/// One line of `failures.jsonl`, with its newline.
+pub fn failure_line(ticket: &Arc<Ticket>, source: &str, failure: &Failure) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct FailureLine<'a> {
+        item: &'a str,
+        index: u64,
+        source: &'a str,
+        stage: &'a str,
+        kind: &'a str,
+        error: &'a str,
+        attempts: u32,
+    }
+    line(&FailureLine {
+        item: &ticket.name,
+        index: ticket.id.index,
+        source,
+        stage: &failure.stage,
+        kind: failure.kind.as_str(),
+        error: &failure.error,
+        attempts: failure.attempts,
+    })
+    .expect("strings and numbers always serialise")
+}
+
+fn line<T: Serialize>(value: &T) -> Result<Vec<u8>, String> {
+    let mut bytes = serde_json::to_vec(value).map_err(|e| e.to_string())?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// Serialises as `{"<tensor name>": {"dtype", "shape", "data": [nested lists]}}`. Floats that are no numbers become `null`.
+pub struct Tensors<'a>(pub &'a [TensorView<'a>]);
+
+impl Serialize for Tensors<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            dtype: DType,
+            shape: &'a [usize],
+            data: Nested<'a>,
+        }
+        serializer.collect_map(self.0.iter().map(|t| {
+            let data = Nested { dtype: t.dtype, shape: t.shape, data: t.data };
+            (t.name, Body { dtype: t.dtype, shape: t.shape, data })
+        }))
+    }
+}
+
+struct Nested<'a> {
+    dtype: DType,
+    shape: &'a [usize],
+    data: &'a [u8],
+}
+
+impl Serialize for Nested<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Some((&n, rest)) = self.shape.split_first() else {
+            return element(self.dtype, self.data).serialize(serializer);
+        };
+        let step = rest.iter().product::<usize>() * self.dtype.size_bytes();
+        let mut seq = serializer.serialize_seq(Some(n))?;
+        for i in 0..n {
+            let data = self.data.get(i * step..(i + 1) * step).unwrap_or_default();
+            seq.serialize_element(&Nested { dtype: self.dtype, shape: rest, data })?;
+        }
+        seq.end()
+    }
+}
+
+enum Element {
+    Float(f32),
+    Int(i64),
+    Bool(bool),
+}
+
+impl Serialize for Element {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Element::Float(v) => serializer.serialize_f32(*v),
+            Element::Int(v) => serializer.serialize_i64(*v),
+            Element::Bool(v) => serializer.serialize_bool(*v),
+        }
+    }
+}
+
+/// One element. Missing bytes read as zeros; tensors are checked before they come here.
+fn element(dtype: DType, data: &[u8]) -> Element {
+    fn bytes<const N: usize>(data: &[u8]) -> [u8; N] {
+        data.first_chunk::<N>().copied().unwrap_or([0; N])
+    }
+    match dtype {
+        DType::F32 => Element::Float(f32::from_ne_bytes(bytes(data))),
+        DType::F16 => Element::Float(f16::from_ne_bytes(bytes(data)).to_f32()),
+        DType::I64 => Element::Int(i64::from_ne_bytes(bytes(data))),
+        DType::I32 => Element::Int(i64::from(i32::from_ne_bytes(bytes(data)))),
+        DType::U8 => Element::Int(i64::from(bytes::<1>(data)[0])),
+        DType::Bool => Element::Bool(bytes::<1>(data)[0] != 0),
+    }
+}
+
+/// The `top_k` best classes of a tensor of scores, best first; equal scores in the order of their class numbers.
+#[must_use]
+pub fn classify(tensor: &TensorView<'_>, scores: Scores, labels: &[String], top_k: usize) -> Vec<ClassScore> {
+    let mut values: Vec<f32> = tensor
+        .data
+        .chunks_exact(tensor.dtype.size_bytes())
+        .map(|bytes| match element(tensor.dtype, bytes) {
+            Element::Float(v) => v,
+            Element::Int(v) => v as f32,
+            Element::Bool(v) => f32::from(u8::from(v)),
+        })
+        .collect();
+    match scores {
+        Scores::Softmax => softmax(&mut values),
+        Scores::Sigmoid => values.iter_mut().for_each(|v| *v = 1.0 / (1.0 + (-*v).exp())),
+        Scores::None => {}
+    }
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    // A score that is no number ranks last.
+    let key = |i: usize| if values[i].is_nan() { f32::NEG_INFINITY } else { values[i] };
+    order.sort_by(|&a, &b| key(b).total_cmp(&key(a)).then(a.cmp(&b)));
+    order.truncate(top_k);
+    order
+        .into_iter()
+        .map(|class| ClassScore {
+            label: labels.get(class).cloned().unwrap_or_else(|| class.to_string()),
+            class,
+            score: values[class],
+        })
+        .collect()
+}
+
+/// exp(x - max) / sum, the form that cannot overflow.
+fn softmax(values: &mut [f32]) {
+    let max = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0;
+    for v in values.iter_mut() {
+        *v = (*v - max).exp();
+        sum += *v;
+    }
+    for v in values.iter_mut() {
+        *v /= sum;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use orchestra_core::{ItemId, SourceId};
+
+    use super::*;
+
+    fn bytes(values: &[f32]) -> Vec<u8> {
+        values.iter().flat_map(|v| v.to_ne_bytes()).collect()
+    }
+
+    fn ticket() -> Ticket {
+        Ticket {
+            id: ItemId { source: SourceId(0), index: 17 },
+            sequence: 0,
+            name: "a \"b\"\n.png".into(),
+            path: PathBuf::new(),
+        }
+    }
+
+    #[test]
+    fn a_tensor_becomes_nested_lists_of_its_shape() {
+        let data = bytes(&[1.0, 2.5, f32::NAN, -4.0]);
+        let t = TensorView { name: "y", dtype: DType::F32, shape: &[2, 1, 2], data: &data };
+        let line = result_line(&ticket(), "scans", &Tensors(&[t])).unwrap();
+        let expected = concat!(
+            r#"{"item":"a \"b\"\n.png","index":17,"source":"scans","#,
+            r#""result":{"y":{"dtype":"f32","shape":[2,1,2],"data":[[[1.0,2.5]],[[null,-4.0]]]}}}"#,
+            "\n"
+        );
+        assert_eq!(String::from_utf8(line).unwrap(), expected);
+    }
+
+    #[test]
+    fn every_element_type_keeps_its_values() {
+        let cases: [(DType, Vec<u8>, &str); 6] = [
+            (DType::F32, 1.5f32.to_ne_bytes().to_vec(), "1.5"),
+            (DType::F16, f16::from_f32(-0.25).to_ne_bytes().to_vec(), "-0.25"),
+            (DType::I64, i64::MIN.to_ne_bytes().to_vec(), "-9223372036854775808"),
+            (DType::I32, (-7i32).to_ne_bytes().to_vec(), "-7"),
+            (DType::U8, vec![255], "255"),
+            (DType::Bool, vec![1], "true"),
+        ];
+        for (dtype, data, text) in cases {
+            let json = serde_json::to_string(&Nested { dtype, shape: &[], data: &data }).unwrap();
+            assert_eq!(json, text, "{dtype}");
+        }
+    }
+
+    #[test]
+    fn softmax_scores_add_up_and_survive_large_logits() {
+        let data = bytes(&[1000.0, 1001.0, -1000.0]);
+        let t = TensorView { name: "y", dtype: DType::F32, shape: &[3], data: &data };
+        let labels = ["a".to_owned(), "b".to_owned()];
+        let best = classify(&t, Scores::Softmax, &labels, 3);
+        assert_eq!(best.iter().map(|c| c.label.as_str()).collect::<Vec<_>>(), ["b", "a", "2"]);
+        assert!((best.iter().map(|c| c.score).sum::<f32>() - 1.0).abs() < 1e-6);
+        assert!((best[0].score - 0.731_058_6).abs() < 1e-6);
+    }
+
+    #[test]
+    fn ties_are_broken_by_class_number_and_no_number_comes_last() {
+        let data = bytes(&[f32::NAN, 0.5, 0.5]);
+        let t = TensorView { name: "y", dtype: DType::F32, shape: &[3], data: &data };
+        let order: Vec<usize> = classify(&t, Scores::None, &[], 9).iter().map(|c| c.class).collect();
+        assert_eq!(order, [1, 2, 0]);
+    }
+}

@@ -1,0 +1,143 @@
+//! `run.json`: the account of a run, written once at its end. Field names are part of the contract with users.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use orchestra_core::batching::LeaveReason;
+use orchestra_journal::Counts;
+use serde::Serialize;
+
+use crate::context::RunContext;
+use crate::snapshot::Snapshot;
+
+/// The contents of `run.json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunReport {
+    /// Name of the workflow.
+    pub workflow: String,
+    /// Id of the run, kept over all its resumptions.
+    pub run_id: String,
+    /// When it was first started: RFC 3339, UTC.
+    pub started: String,
+    /// Seconds that this part of the run took.
+    pub seconds: f64,
+    /// Exit code.
+    pub exit_code: i32,
+    /// Over the whole run, resumptions included.
+    pub items: ItemCounts,
+    /// Items finished per second in this part of the run.
+    pub items_per_second: f64,
+    /// By stage name.
+    pub stages: BTreeMap<String, StageReport>,
+    /// In the order of the plan.
+    pub devices: Vec<DeviceReport>,
+    /// Batches by the reason for which they left.
+    pub batches_by_reason: BTreeMap<&'static str, u64>,
+    /// The part that set the pace: `loading`, `inference`, `cpu`, `sinks` or `unknown`.
+    pub bottleneck: String,
+}
+
+/// Items of a run: `read = done + failed` when it is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ItemCounts {
+    /// Items with an end.
+    pub read: u64,
+    /// With records.
+    pub done: u64,
+    /// With a failure.
+    pub failed: u64,
+    /// Items that the sources name.
+    pub total: u64,
+    /// Of `read`: finished by earlier parts of the run.
+    pub resumed: u64,
+}
+
+/// A stage in `run.json`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct StageReport {
+    /// Items that reached it.
+    #[serde(rename = "in")]
+    pub entered: u64,
+    /// Items that left it with a result.
+    pub out: u64,
+    /// Items that ended here.
+    pub failed: u64,
+    /// Seconds that threads or workers spent on it.
+    pub seconds_busy: f64,
+}
+
+/// A device in `run.json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeviceReport {
+    /// Its name.
+    pub device: String,
+    /// Workers that the plan gave it.
+    pub workers: u64,
+    /// Worker processes started.
+    pub starts: u64,
+    /// Of these, to replace dead ones.
+    pub restarts: u64,
+    /// Batches done.
+    pub batches: u64,
+    /// Items per batch.
+    pub mean_batch: f64,
+    /// Share of the time in which its sessions ran, 0 to 1.
+    pub busy: f64,
+}
+
+impl RunReport {
+    /// The account of the run, from its counters and what the journal holds.
+    #[must_use]
+    pub fn new(context: &RunContext, started_unix_ms: u64, counts: Counts, exit_code: i32) -> Self {
+        let snapshot = Snapshot::take(context);
+        let seconds = snapshot.elapsed.as_secs_f64();
+        let read = counts.total();
+        let now = read.saturating_sub(snapshot.resumed);
+        let stage = |s: &crate::snapshot::StageSnapshot| StageReport {
+            entered: s.entered,
+            out: s.left,
+            failed: s.failed,
+            seconds_busy: s.busy.as_secs_f64(),
+        };
+        let device = |d: &crate::snapshot::DeviceSnapshot| DeviceReport {
+            device: d.name.clone(),
+            workers: d.workers,
+            starts: d.starts,
+            restarts: d.restarts,
+            batches: d.batches,
+            mean_batch: ratio(d.rows as f64, d.batches as f64),
+            busy: ratio(d.busy.as_secs_f64(), seconds * d.workers as f64).min(1.0),
+        };
+        Self {
+            workflow: context.plan.name.clone(),
+            run_id: context.run_id.clone(),
+            started: rfc3339(started_unix_ms),
+            seconds,
+            exit_code,
+            items: ItemCounts {
+                read,
+                done: counts.done,
+                failed: counts.failed,
+                total: snapshot.total,
+                resumed: snapshot.resumed,
+            },
+            items_per_second: ratio(now as f64, seconds),
+            stages: snapshot.stages.iter().map(|s| (s.name.clone(), stage(s))).collect(),
+            devices: snapshot.devices.iter().map(device).collect(),
+            batches_by_reason: LeaveReason::ALL
+                .iter()
+                .map(|r| (r.as_str(), context.stats.reason(*r).get()))
+                .collect(),
+            bottleneck: snapshot.bottleneck,
+        }
+    }
+}
+
+fn ratio(a: f64, b: f64) -> f64 {
+    if b > 0.0 { a / b } else { 0.0 }
+}
+
+fn rfc3339(unix_ms: u64) -> String {
+    let time: SystemTime = UNIX_EPOCH + Duration::from_millis(unix_ms);
+    humantime::format_rfc3339_millis(time).to_string()
+}

@@ -1,0 +1,275 @@
+//! Root of the actor tree: starts devices and pipelines, rebuilds a pipeline that fell over a bug, and ends the run in order. It sees
+//! neither items nor batches.
+//!
+//! ```text
+//! Running => Stopping => (all pipelines over) => DevicesEnding => Closing => over
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use orchestra_core::{DeviceId, PipelineId};
+use orchestra_journal::Counts;
+use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::sync::oneshot;
+
+use crate::committer::{CommitterHandle, Finished};
+use crate::context::RunContext;
+use crate::device_manager::{DeviceArgs, DeviceManager};
+use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg};
+use crate::observer::{Observer, ObserverArgs};
+use crate::pipeline::{Listing, Pipeline, PipelineArgs};
+use crate::topology::Topology;
+
+/// How often a pipeline is built anew after a bug.
+const MOST_REBUILDS: u32 = 3;
+
+/// See the module.
+pub struct Orchestra;
+
+/// What the root is started with.
+pub struct RootArgs {
+    /// The run.
+    pub context: Arc<RunContext>,
+    /// Who writes.
+    pub committer: CommitterHandle,
+    /// The lists of all sources.
+    pub listings: Vec<Listing>,
+    /// Where snapshots go.
+    pub observer: ObserverArgs,
+    /// Who waits for the end.
+    pub done: oneshot::Sender<Ending>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub struct Ending {
+    /// Per pipeline.
+    pub pipelines: BTreeMap<PipelineId, PipelineEnd>,
+    /// `limits.max_failed` stopped it.
+    pub failure_limit: bool,
+    /// What the journal holds; an error if it could not be closed.
+    pub journal: Result<Counts, String>,
+}
+
+/// State of the root.
+pub struct RootState {
+    context: Arc<RunContext>,
+    topology: Arc<Topology>,
+    committer: CommitterHandle,
+    listings: Vec<Listing>,
+    rebuilds: BTreeMap<PipelineId, u32>,
+    devices: Vec<ActorRef<DeviceMsg>>,
+    devices_left: BTreeSet<DeviceId>,
+    pipelines: BTreeMap<PipelineId, ActorRef<PipelineMsg>>,
+    ended: BTreeMap<PipelineId, PipelineEnd>,
+    stopping: bool,
+    aborted: bool,
+    failure_limit: bool,
+    closing: bool,
+    done: Option<oneshot::Sender<Ending>>,
+}
+
+impl Actor for Orchestra {
+    type Msg = RootMsg;
+    type State = RootState;
+    type Arguments = RootArgs;
+
+    async fn pre_start(&self, me: ActorRef<RootMsg>, args: RootArgs) -> Result<RootState, ActorProcessingErr> {
+        let context = args.context;
+        Actor::spawn_linked(None, Observer, args.observer, me.get_cell()).await?;
+        let mut devices = Vec::new();
+        for (i, device) in context.plan.devices.iter().enumerate() {
+            let id = DeviceId(i as u16);
+            let args = DeviceArgs { context: Arc::clone(&context), device: id, root: me.clone() };
+            tracing::info!(device = %device.spec, "device manager started");
+            devices.push(Actor::spawn_linked(None, DeviceManager, args, me.get_cell()).await?.0);
+        }
+        let mut state = RootState {
+            topology: Arc::new(Topology::new(&context.plan)),
+            listings: args.listings,
+            rebuilds: BTreeMap::new(),
+            devices_left: (0..devices.len()).map(|i| DeviceId(i as u16)).collect(),
+            context,
+            committer: args.committer,
+            devices,
+            pipelines: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            stopping: false,
+            aborted: false,
+            failure_limit: false,
+            closing: false,
+            done: Some(args.done),
+        };
+        for i in 0..state.context.plan.pipelines.len() {
+            state.start_pipeline(&me, PipelineId(i as u16)).await?;
+        }
+        Ok(state)
+    }
+
+    async fn handle(
+        &self,
+        me: ActorRef<RootMsg>,
+        message: RootMsg,
+        state: &mut RootState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            RootMsg::PipelineEnded(pipeline, end) => state.pipeline_ended(&me, pipeline, end),
+            RootMsg::Rebuild(pipeline, finished) => state.rebuild(&me, pipeline, finished).await?,
+            RootMsg::DeviceEnded(device) => drop(state.devices_left.remove(&device)),
+            RootMsg::FailureLimit => {
+                state.failure_limit = true;
+                state.stopping = true;
+                state.stop_pipelines(|| PipelineMsg::Stop);
+            }
+            RootMsg::Interrupt => {
+                state.stopping = true;
+                state.stop_pipelines(|| PipelineMsg::Stop);
+            }
+            RootMsg::Abort => state.abort(),
+            RootMsg::JournalClosed(result) => {
+                state.over(result);
+                me.stop(None);
+                return Ok(());
+            }
+        }
+        state.close_when_everything_ended(&me);
+        Ok(())
+    }
+
+    /// Pipelines and device managers report their own end; what comes here without that is a bug, and the run ends resumable.
+    async fn handle_supervisor_evt(
+        &self,
+        me: ActorRef<RootMsg>,
+        event: SupervisionEvent,
+        state: &mut RootState,
+    ) -> Result<(), ActorProcessingErr> {
+        if let SupervisionEvent::ActorFailed(who, error) = event {
+            tracing::error!(%error, "an actor failed; this is a bug");
+            state.actor_failed(who.get_id(), &error.to_string());
+            state.close_when_everything_ended(&me);
+        }
+        Ok(())
+    }
+}
+
+impl RootState {
+    fn stop_pipelines(&self, message: impl Fn() -> PipelineMsg) {
+        for (id, pipeline) in &self.pipelines {
+            if !self.ended.contains_key(id) {
+                drop(pipeline.cast(message()));
+            }
+        }
+    }
+
+    fn abort(&mut self) {
+        self.stopping = true;
+        self.aborted = true;
+        for device in &self.devices {
+            drop(device.cast(DeviceMsg::Shutdown { now: true }));
+        }
+        self.stop_pipelines(|| PipelineMsg::Abort);
+    }
+
+    async fn start_pipeline(&mut self, me: &ActorRef<RootMsg>, id: PipelineId) -> Result<(), ActorProcessingErr> {
+        let args = PipelineArgs {
+            context: Arc::clone(&self.context),
+            pipeline: id,
+            topology: Arc::clone(&self.topology),
+            committer: self.committer.clone(),
+            devices: self.devices.clone(),
+            listings: Arc::new(self.listings.clone()),
+            root: me.clone(),
+        };
+        let (pipeline, _) = Actor::spawn_linked(None, Pipeline, args, me.get_cell()).await?;
+        self.pipelines.insert(id, pipeline);
+        Ok(())
+    }
+
+    /// A pipeline that fell over a bug of ours is built anew from the journal, a few times: what was in flight is done again, what is
+    /// committed is not.
+    fn pipeline_ended(&mut self, me: &ActorRef<RootMsg>, pipeline: PipelineId, end: PipelineEnd) {
+        let rebuilds = self.rebuilds.entry(pipeline).or_default();
+        if matches!(end, PipelineEnd::Bug(_)) && !self.stopping && *rebuilds < MOST_REBUILDS {
+            *rebuilds += 1;
+            let me = me.clone();
+            self.committer.look(move |finished| drop(me.cast(RootMsg::Rebuild(pipeline, finished))));
+            return;
+        }
+        self.record_end(pipeline, end);
+    }
+
+    async fn rebuild(
+        &mut self,
+        me: &ActorRef<RootMsg>,
+        pipeline: PipelineId,
+        finished: Finished,
+    ) -> Result<(), ActorProcessingErr> {
+        for (listing, items) in self.listings.iter_mut().zip(finished.items) {
+            listing.to_do = listing.to_do.saturating_sub(items.len() - listing.finished.len());
+            listing.finished = items;
+        }
+        // Commits whose news the dead sink never heard.
+        let stats = &self.context.stats;
+        stats.done.add(finished.counts.done.saturating_sub(stats.done.get()));
+        stats.failed.add(finished.counts.failed.saturating_sub(stats.failed.get()));
+        if self.stopping {
+            self.record_end(pipeline, PipelineEnd::Stopped);
+            return Ok(());
+        }
+        tracing::warn!(pipeline = %self.context.plan.pipelines[pipeline.index()].name, "pipeline is built anew");
+        self.start_pipeline(me, pipeline).await
+    }
+
+    fn record_end(&mut self, pipeline: PipelineId, end: PipelineEnd) {
+        self.ended.entry(pipeline).or_insert(end);
+        if self.ended.len() == self.pipelines.len() && !self.aborted {
+            for device in &self.devices {
+                drop(device.cast(DeviceMsg::Shutdown { now: false }));
+            }
+        }
+    }
+
+    fn actor_failed(&mut self, who: ractor::ActorId, error: &str) {
+        let bug = |what: &str| PipelineEnd::Bug(format!("{what}: {error}"));
+        let pipeline = self.pipelines.iter().find(|(_, p)| p.get_id() == who).map(|(id, _)| *id);
+        if let Some(id) = pipeline {
+            self.record_end(id, bug("the pipeline"));
+            return;
+        }
+        let device = self.devices.iter().position(|d| d.get_id() == who);
+        if let Some(index) = device {
+            // Its links are dead with it, and the owners of their processes kill these.
+            self.devices_left.remove(&DeviceId(index as u16));
+            for id in self.pipelines.keys().copied().collect::<Vec<_>>() {
+                if !self.ended.contains_key(&id) {
+                    self.ended.insert(id, bug("a device manager"));
+                }
+            }
+            self.abort();
+        }
+    }
+
+    fn close_when_everything_ended(&mut self, me: &ActorRef<RootMsg>) {
+        let ended = self.ended.len() == self.pipelines.len() && self.devices_left.is_empty();
+        if !ended || self.closing {
+            return;
+        }
+        self.closing = true;
+        let complete = self.ended.values().all(|e| *e == PipelineEnd::Complete);
+        let code = complete.then(|| if self.context.stats.failed.get() > 0 { 65 } else { 0 });
+        let me = me.clone();
+        self.committer.close(code, move |result| drop(me.cast(RootMsg::JournalClosed(result))));
+    }
+
+    fn over(&mut self, journal: Result<Counts, String>) {
+        let ending = Ending {
+            pipelines: self.ended.clone(),
+            failure_limit: self.failure_limit,
+            journal,
+        };
+        if let Some(done) = self.done.take() {
+            drop(done.send(ending)); // Nobody waits: the handle was dropped.
+        }
+    }
+}

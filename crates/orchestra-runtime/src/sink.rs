@@ -1,0 +1,156 @@
+//! Sink of a pipeline: gathers what the branches say about each item, and commits finished items as a whole. It formats no result and
+//! writes no file itself: the committer does, and answers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use orchestra_core::gather::{Ending, Finished, Gather};
+use orchestra_core::{PipelineId, SinkId, SourceId};
+use orchestra_journal::{Commit, FileIndex};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+
+use crate::committer::{CommitJob, CommitterHandle};
+use crate::context::RunContext;
+use crate::messages::{CommitCounts, ItemReport, PipelineMsg, Record, RootMsg, SinkMsg, SourceMsg, Ticket};
+use crate::records;
+use crate::topology::Topology;
+
+/// See the module.
+pub struct Sink;
+
+/// What a sink is started with.
+pub struct SinkArgs {
+    /// The run.
+    pub context: Arc<RunContext>,
+    /// Whose sink.
+    pub pipeline: PipelineId,
+    /// The graph.
+    pub topology: Arc<Topology>,
+    /// Who writes.
+    pub committer: CommitterHandle,
+    /// Its pipeline.
+    pub parent: ActorRef<PipelineMsg>,
+    /// The root, for the failure limit.
+    pub root: ActorRef<RootMsg>,
+}
+
+/// State of a sink.
+pub struct SinkState {
+    args: SinkArgs,
+    gathers: HashMap<SourceId, Gather<Arc<Ticket>, Record>>,
+    sources: HashMap<SourceId, ActorRef<SourceMsg>>,
+    limit_reported: bool,
+}
+
+impl Actor for Sink {
+    type Msg = SinkMsg;
+    type State = SinkState;
+    type Arguments = SinkArgs;
+
+    async fn pre_start(&self, _: ActorRef<SinkMsg>, args: SinkArgs) -> Result<SinkState, ActorProcessingErr> {
+        let plan = &args.context.plan;
+        let gathers = plan.pipelines[args.pipeline.index()].sources.iter().map(|&source| {
+            let sinks = args.topology.sinks_of_source(source);
+            let ordered = sinks.iter().any(|s| plan.sinks[s.index()].ordered);
+            (source, Gather::new(sinks.len(), ordered))
+        });
+        let gathers = gathers.collect();
+        Ok(SinkState { args, gathers, sources: HashMap::new(), limit_reported: false })
+    }
+
+    async fn handle(
+        &self,
+        me: ActorRef<SinkMsg>,
+        message: SinkMsg,
+        state: &mut SinkState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            SinkMsg::Attach(source, actor) => drop(state.sources.insert(source, actor)),
+            SinkMsg::Reports(reports) => state.reports(&me, reports),
+            SinkMsg::Committed(counts) => state.committed(&counts),
+            SinkMsg::CommitFailed(error) => drop(state.args.parent.cast(PipelineMsg::SinkFailed(error))),
+        }
+        Ok(())
+    }
+}
+
+impl SinkState {
+    fn reports(&mut self, me: &ActorRef<SinkMsg>, reports: Vec<ItemReport>) {
+        let mut finished = Vec::with_capacity(reports.len());
+        for ItemReport { ticket, report } in reports {
+            if let Some(gather) = self.gathers.get_mut(&ticket.id.source) {
+                let (id, sequence) = (ticket.id, ticket.sequence);
+                gather.report(id, sequence, ticket, report, &mut finished);
+            }
+        }
+        if finished.is_empty() {
+            return;
+        }
+        let (commit, counts) = self.group(finished);
+        self.args.committer.send(CommitJob { commit, counts, reply_to: me.clone() });
+    }
+
+    /// One commit of all these items: the bytes of each file in one piece.
+    fn group(&self, finished: Vec<Finished<Arc<Ticket>, Record>>) -> (Commit, CommitCounts) {
+        let plan = &self.args.context.plan;
+        let mut commit = Commit::default();
+        let mut counts = CommitCounts::default();
+        let mut files: HashMap<FileIndex, Vec<u8>> = HashMap::new();
+        for Finished { ticket, ending } in finished {
+            count(&mut counts.by_source, ticket.id.source);
+            match ending {
+                Ending::Done(records) => {
+                    for record in records {
+                        files.entry(sink_file(record.sink)).or_default().extend_from_slice(&record.line);
+                    }
+                    commit.done.push(ticket.id);
+                    counts.done += 1;
+                }
+                Ending::Failed(failure) => {
+                    let source = &plan.sources[ticket.id.source.index()].name;
+                    tracing::warn!(
+                        pipeline = %plan.pipelines[self.args.pipeline.index()].name, item = %ticket.name,
+                        stage = %failure.stage, kind = %failure.kind, error = %failure.error, attempts = failure.attempts,
+                        "item failed"
+                    );
+                    let line = records::failure_line(&ticket, source, &failure);
+                    files.entry(FAILURES_FILE).or_default().extend_from_slice(&line);
+                    commit.failed.push(ticket.id);
+                    counts.failed += 1;
+                }
+            }
+        }
+        commit.appends = files.into_iter().collect();
+        (commit, counts)
+    }
+
+    fn committed(&mut self, counts: &CommitCounts) {
+        let stats = &self.args.context.stats;
+        stats.done.add(counts.done);
+        stats.failed.add(counts.failed);
+        for (source, n) in &counts.by_source {
+            if let Some(actor) = self.sources.get(source) {
+                drop(actor.cast(SourceMsg::Committed(*n)));
+            }
+        }
+        let limit = self.args.context.plan.limits.max_failed;
+        if !self.limit_reported && limit.is_some_and(|l| l.is_exceeded(stats.failed.get(), stats.total.get())) {
+            self.limit_reported = true;
+            drop(self.args.root.cast(RootMsg::FailureLimit));
+        }
+    }
+}
+
+/// `failures.jsonl` is the journal's first file; the sinks follow in the order of the plan.
+pub const FAILURES_FILE: FileIndex = FileIndex(0);
+
+fn sink_file(sink: SinkId) -> FileIndex {
+    FileIndex(1 + sink.index())
+}
+
+fn count(by_source: &mut Vec<(SourceId, u64)>, source: SourceId) {
+    match by_source.iter_mut().find(|(s, _)| *s == source) {
+        Some((_, n)) => *n += 1,
+        None => by_source.push((source, 1)),
+    }
+}

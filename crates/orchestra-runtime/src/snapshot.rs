@@ -1,0 +1,135 @@
+//! How far a run is, as data: what the progress bar, the summary and tests look at.
+
+use std::time::Duration;
+
+use orchestra_core::bottleneck::{Bottleneck, TimeSpent};
+use orchestra_core::DeviceKind;
+use orchestra_plan::StageKind;
+use serde::Serialize;
+
+use crate::context::RunContext;
+
+/// A run at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Snapshot {
+    /// Since the start of this run (not of those that it continues).
+    pub elapsed: Duration,
+    /// Items that the sources name.
+    pub total: u64,
+    /// Items with records.
+    pub done: u64,
+    /// Items with failures.
+    pub failed: u64,
+    /// Of both: what earlier runs had finished.
+    pub resumed: u64,
+    /// Items handed out and not finished yet.
+    pub in_flight: u64,
+    /// By stage, in the order of the plan.
+    pub stages: Vec<StageSnapshot>,
+    /// By device, in the order of the plan.
+    pub devices: Vec<DeviceSnapshot>,
+    /// Workers that replaced dead ones.
+    pub restarts: u64,
+    /// Batches sent more than once, whole or in parts.
+    pub retries: u64,
+    /// Where the time went.
+    #[serde(skip)]
+    pub time: TimeSpent,
+    /// The part that sets the pace.
+    pub bottleneck: String,
+}
+
+/// A stage at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct StageSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Items that reached it.
+    pub entered: u64,
+    /// Items that left it with a result.
+    pub left: u64,
+    /// Items that ended here.
+    pub failed: u64,
+    /// Time that threads or workers spent on it.
+    pub busy: Duration,
+}
+
+/// A device at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct DeviceSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Workers that are ready.
+    pub ready: u64,
+    /// Workers that the plan gives it.
+    pub workers: u64,
+    /// Worker processes started.
+    pub starts: u64,
+    /// Of these, to replace dead ones.
+    pub restarts: u64,
+    /// Batches done.
+    pub batches: u64,
+    /// Items in them.
+    pub rows: u64,
+    /// Time in which sessions ran, summed over workers.
+    pub busy: Duration,
+}
+
+impl Snapshot {
+    /// Looks at the counters.
+    #[must_use]
+    pub fn take(context: &RunContext) -> Self {
+        let (plan, stats) = (&context.plan, &context.stats);
+        let elapsed = context.clock.now();
+        let stages = plan.stages.iter().zip(&stats.stages).map(|(plan, s)| StageSnapshot {
+            name: plan.name.clone(),
+            entered: s.entered.get(),
+            left: s.left.get(),
+            failed: s.failed.get(),
+            busy: s.busy.time(),
+        });
+        let planned = |device: usize| -> u64 {
+            let infers = plan.stages.iter().filter_map(|s| match &s.kind {
+                StageKind::Infer(i) => Some(&i.workers),
+                _ => None,
+            });
+            infers.flatten().filter(|w| w.device.index() == device).map(|w| w.count as u64).sum()
+        };
+        let devices = plan.devices.iter().zip(&stats.devices).enumerate().map(|(i, (plan, s))| DeviceSnapshot {
+            name: plan.spec.name.clone(),
+            ready: s.ready.get(),
+            workers: planned(i),
+            starts: s.starts.get(),
+            restarts: s.restarts.get(),
+            batches: s.batches.get(),
+            rows: s.rows.get(),
+            busy: s.busy.time(),
+        });
+        let devices: Vec<DeviceSnapshot> = devices.collect();
+        let worker_time: Duration = devices.iter().map(|d| elapsed * u32::try_from(d.workers).unwrap_or(u32::MAX)).sum();
+        let running: Duration = devices.iter().map(|d| d.busy).sum();
+        let time = TimeSpent {
+            loading: stats.loading.time(),
+            waiting_for_row: stats.waiting_for_row.time(),
+            waiting_for_work: stats.waiting_for_work.time(),
+            running,
+            idle: worker_time.saturating_sub(running),
+        };
+        let shared_cpu = plan.devices.iter().all(|d| d.spec.kind == DeviceKind::Cpu);
+        let (done, failed, resumed) = (stats.done.get(), stats.failed.get(), stats.resumed.get());
+        Self {
+            elapsed,
+            total: stats.total.get(),
+            done,
+            failed,
+            resumed,
+            in_flight: (stats.handed.get() + resumed).saturating_sub(done + failed),
+            stages: stages.collect(),
+            restarts: devices.iter().map(|d| d.restarts).sum(),
+            devices,
+            retries: stats.retries.get(),
+            bottleneck: Bottleneck::judge(time, shared_cpu).to_string(),
+            time,
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Source: hands the items of one listing to loaders, in order, as long as the window of items in flight has room. It opens no item
+//! and knows nothing of stages.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use orchestra_core::{ItemId, SourceId};
+use orchestra_journal::BitSet;
+use orchestra_source::ListingReader;
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+
+use crate::context::RunContext;
+use crate::messages::{BatcherMsg, LoaderMsg, PipelineMsg, SourceMsg, Ticket};
+use crate::stats::Counter;
+
+/// See the module.
+pub struct Source;
+
+/// What a source is started with.
+pub struct SourceArgs {
+    /// The run.
+    pub context: Arc<RunContext>,
+    /// Which source.
+    pub source: SourceId,
+    /// Its listing on disk.
+    pub listing: PathBuf,
+    /// Items that earlier runs have finished.
+    pub finished: Arc<BitSet>,
+    /// Items that may be handed out and not committed.
+    pub window: u64,
+    /// Most items in one message to a loader.
+    pub chunk: usize,
+    /// Items that its loaders are through with, counted by them.
+    pub loaded: Arc<Counter>,
+    /// Its pipeline.
+    pub pipeline: ActorRef<PipelineMsg>,
+    /// Infer stages that its loaders feed.
+    pub batchers: Vec<ActorRef<BatcherMsg>>,
+}
+
+/// State of a source.
+pub struct SourceState {
+    args: SourceArgs,
+    reader: ListingReader,
+    waiting: VecDeque<ActorRef<LoaderMsg>>,
+    handed: u64,
+    committed: u64,
+    exhausted: bool,
+    stopped: bool,
+    drained: bool,
+    reported: bool,
+}
+
+impl Actor for Source {
+    type Msg = SourceMsg;
+    type State = SourceState;
+    type Arguments = SourceArgs;
+
+    async fn pre_start(&self, _: ActorRef<SourceMsg>, args: SourceArgs) -> Result<SourceState, ActorProcessingErr> {
+        let reader = ListingReader::open(&args.listing)?;
+        Ok(SourceState {
+            args,
+            reader,
+            waiting: VecDeque::new(),
+            handed: 0,
+            committed: 0,
+            exhausted: false,
+            stopped: false,
+            drained: false,
+            reported: false,
+        })
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<SourceMsg>,
+        message: SourceMsg,
+        state: &mut SourceState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            SourceMsg::Demand(loader) => state.waiting.push_back(loader),
+            SourceMsg::LoadersProgressed => {}
+            SourceMsg::Committed(n) => state.committed += n,
+            SourceMsg::Stop => state.stopped = true,
+        }
+        state.hand_out();
+        state.look_for_the_end();
+        Ok(())
+    }
+}
+
+impl SourceState {
+    fn hand_out(&mut self) {
+        while !self.exhausted && !self.stopped && !self.waiting.is_empty() {
+            let room = self.args.window.saturating_sub(self.handed - self.committed);
+            let n = usize::try_from(room).unwrap_or(usize::MAX).min(self.args.chunk);
+            if n == 0 {
+                return;
+            }
+            match self.next_items(n) {
+                Ok(items) if items.is_empty() => return,
+                Ok(items) => {
+                    self.handed += items.len() as u64;
+                    self.args.context.stats.handed.add(items.len() as u64);
+                    if let Some(loader) = self.waiting.pop_front() {
+                        // A loader that is gone takes its pipeline with it.
+                        drop(loader.cast(LoaderMsg::Work(items)));
+                    }
+                }
+                Err(error) => {
+                    self.stopped = true;
+                    drop(self.args.pipeline.cast(PipelineMsg::SourceFailed(error)));
+                }
+            }
+        }
+    }
+
+    /// Up to `n` unfinished items. Reading on is cheap: the listing is a file in the page cache.
+    fn next_items(&mut self, n: usize) -> Result<Vec<Arc<Ticket>>, String> {
+        let mut items = Vec::with_capacity(n);
+        while items.len() < n {
+            let index = self.args.finished.next_missing(self.reader.next_index());
+            if index >= self.reader.n_items() {
+                self.exhausted = true;
+                break;
+            }
+            self.reader.skip_to(index).map_err(|e| e.to_string())?;
+            match self.reader.next() {
+                Some(Ok(entry)) => items.push(Arc::new(Ticket {
+                    id: ItemId { source: self.args.source, index },
+                    sequence: self.handed + items.len() as u64,
+                    name: entry.name,
+                    path: entry.path,
+                })),
+                Some(Err(error)) => return Err(error.to_string()),
+                None => {
+                    self.exhausted = true;
+                    break;
+                }
+            }
+        }
+        Ok(items)
+    }
+
+    fn look_for_the_end(&mut self) {
+        if !self.exhausted && !self.stopped {
+            return;
+        }
+        if !self.drained && self.args.loaded.get() >= self.handed {
+            self.drained = true;
+            for batcher in &self.args.batchers {
+                drop(batcher.cast(BatcherMsg::Drained));
+            }
+        }
+        if self.committed >= self.handed && !self.reported {
+            self.reported = true;
+            let (source, complete) = (self.args.source, self.exhausted);
+            drop(self.args.pipeline.cast(PipelineMsg::SourceFinished { source, complete }));
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! From a plan to a running actor tree: the output folder, the lists of items, the journal, the root. What blocks runs before the first
+//! actor is started; nothing is decided here about items.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use orchestra_core::{PipelineId, SourceId};
+use orchestra_journal::{Change, CommitError, Counts, Journal, OpenError, OutputFolder, RunIdentity, StartError, State};
+use orchestra_plan::Plan;
+use orchestra_source::{ListError, ListingReader, extend_listing, write_listing};
+use ractor::{Actor, ActorRef, SpawnErr};
+use thiserror::Error;
+use tokio::sync::{oneshot, watch};
+
+use crate::committer;
+use crate::context::{RunContext, RunOptions};
+use crate::messages::{PipelineEnd, RootMsg};
+use crate::observer::ObserverArgs;
+use crate::pipeline::Listing;
+use crate::report::RunReport;
+use crate::root::{Ending, Orchestra, RootArgs};
+use crate::snapshot::Snapshot;
+
+/// Why a run could not be started.
+#[derive(Debug, Error)]
+pub enum StartRunError {
+    /// The output folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] OpenError),
+    /// What is in the output folder belongs to another workflow.
+    #[error("the run in `{}` cannot be continued, because since then {}; use `--fresh` to start over (this discards {done} finished items) or another `--output`",
+        folder.display(), changes.join(", "))]
+    Changed {
+        /// The output folder.
+        folder: PathBuf,
+        /// What changed, in words.
+        changes: Vec<String>,
+        /// Items that `--fresh` discards.
+        done: u64,
+    },
+    /// The journal is damaged beyond use.
+    #[error("the journal in `{}` cannot be read: {why}; use `--fresh` to start over or another `--output`", folder.display())]
+    Unreadable {
+        /// The output folder.
+        folder: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The items of a source cannot be listed.
+    #[error("the items of source `{source_name}` cannot be listed: {error}")]
+    Listing {
+        /// Which source.
+        source_name: String,
+        /// Why.
+        error: ListError,
+    },
+    /// What an earlier run left cannot be removed.
+    #[error("the earlier run in `{}` cannot be discarded: {why}", folder.display())]
+    Discard {
+        /// The output folder.
+        folder: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The journal cannot be begun.
+    #[error(transparent)]
+    Journal(#[from] StartError),
+    /// The results cannot be made durable.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+    /// A thread or file of ours cannot be made.
+    #[error("the run cannot be started: {0}")]
+    Io(#[from] io::Error),
+    /// The actor tree did not start.
+    #[error("the run cannot be started: {0}; this is a bug")]
+    Actors(#[from] SpawnErr),
+}
+
+/// What `prepare` found in the output folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing: a new run.
+    Fresh,
+    /// The run was discarded as asked.
+    Discarded {
+        /// Items whose records are gone.
+        finished: u64,
+    },
+    /// A run that goes on.
+    Resumed {
+        /// Items that are finished already.
+        finished: u64,
+        /// Items that were added to its sources since.
+        new_items: u64,
+    },
+}
+
+/// A run that is ready to start: the output folder is ours, the items are listed.
+pub struct Prepared {
+    /// The plan.
+    pub plan: Arc<Plan>,
+    /// Id of the run, kept when it is resumed.
+    pub run_id: String,
+    /// What was in the output folder.
+    pub found: Found,
+    /// Items that the sources name.
+    pub total: u64,
+    journal: Journal,
+    listings: Vec<Listing>,
+    started_unix_ms: u64,
+    previous_code: Option<i32>,
+}
+
+/// A run at work.
+pub struct RunHandle {
+    context: Arc<RunContext>,
+    root: ActorRef<RootMsg>,
+    snapshots: watch::Receiver<Snapshot>,
+    done: oneshot::Receiver<Ending>,
+    started_unix_ms: u64,
+}
+
+/// Tells a run to stop. Cheap to clone.
+#[derive(Clone)]
+pub struct StopHandle(ActorRef<RootMsg>);
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub struct RunOutcome {
+    /// The account, as in `run.json`.
+    pub report: RunReport,
+    /// Exit code of the command: 0, 65, 69, 70, 75 or 130.
+    pub exit_code: i32,
+    /// What stopped it, where it is not complete, in words.
+    pub problems: Vec<String>,
+}
+
+/// Opens the output folder, lists the items and opens the journal. Blocks.
+pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> {
+    let mut folder = OutputFolder::open(&plan.output)?;
+    let mut found = Found::Fresh;
+    if fresh && folder.state() != State::Fresh {
+        let finished = finished_in(&folder.state());
+        folder.discard().map_err(|e| StartRunError::Discard { folder: plan.output.clone(), why: e.to_string() })?;
+        found = Found::Discarded { finished };
+    }
+    let (before, previous_code) = match folder.state() {
+        State::Fresh => (None, None),
+        State::Unfinished { identity, .. } => (Some(identity), None),
+        State::Finished { identity, code, .. } => (Some(identity), Some(code)),
+        State::Unreadable(why) => return Err(StartRunError::Unreadable { folder: plan.output.clone(), why }),
+    };
+    let now = new_identity(&plan);
+    let finished = finished_in(&folder.state());
+    let mut changes: Vec<String> =
+        before.as_ref().map(|b| b.changes(&now).iter().map(in_words).collect()).unwrap_or_default();
+    let mut new_items = 0;
+    let private = folder.private_dir().to_owned();
+    for source in &plan.sources {
+        let listed = list(&private, source, before.is_some())
+            .map_err(|error| StartRunError::Listing { source_name: source.name.clone(), error })?;
+        new_items += listed.new_items;
+        changes.extend(listed.missing.map(|what| format!("source `{}` {what}", source.name)));
+    }
+    if !changes.is_empty() {
+        return Err(StartRunError::Changed { folder: plan.output.clone(), changes, done: finished });
+    }
+    let identity = before.as_ref().map_or_else(|| now.clone(), |b| RunIdentity {
+        run_id: b.run_id.clone(),
+        started_unix_ms: b.started_unix_ms,
+        ..now.clone()
+    });
+    let files = result_files(&plan);
+    let journal = match before {
+        Some(_) => Journal::resume(folder, &identity, &files)?,
+        None => Journal::begin(folder, &identity, &files)?,
+    };
+    if previous_code.is_some() || journal.counts().total() > 0 {
+        found = Found::Resumed { finished: journal.counts().total(), new_items };
+    }
+    let (listings, total) = open_listings(&plan, &private, &journal)?;
+    Ok(Prepared {
+        plan,
+        run_id: identity.run_id,
+        found,
+        total,
+        journal,
+        listings,
+        started_unix_ms: identity.started_unix_ms,
+        previous_code,
+    })
+}
+
+impl Prepared {
+    /// The code with which this run ended before, if it did and there is nothing new to do.
+    #[must_use]
+    pub fn nothing_to_do(&self) -> Option<i32> {
+        self.previous_code.filter(|_| self.listings.iter().all(|l| l.to_do == 0))
+    }
+
+    /// Items that are finished already.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.journal.counts()
+    }
+
+    /// Records the end of a run that had nothing (more) to do.
+    pub fn close(mut self) -> Result<(), StartRunError> {
+        if let Some(code) = self.nothing_to_do() {
+            self.journal.finish(code)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the actor tree. Must be called within a tokio runtime.
+    pub async fn start(self, options: RunOptions) -> Result<RunHandle, StartRunError> {
+        let counts = self.journal.counts();
+        let context = Arc::new(RunContext::new(self.plan, self.run_id, options));
+        context.stats.total.add(self.total);
+        context.stats.done.add(counts.done);
+        context.stats.failed.add(counts.failed);
+        context.stats.resumed.add(counts.total());
+        let (committer, _thread) = committer::start(self.journal, context.plan.sources.len())?;
+        let (publish, snapshots) = watch::channel(Snapshot::take(&context));
+        let (done_sender, done) = oneshot::channel();
+        let args = RootArgs {
+            context: Arc::clone(&context),
+            committer,
+            listings: self.listings,
+            observer: ObserverArgs { context: Arc::clone(&context), publish },
+            done: done_sender,
+        };
+        let (root, _) = Actor::spawn(None, Orchestra, args).await?;
+        Ok(RunHandle { context, root, snapshots, done, started_unix_ms: self.started_unix_ms })
+    }
+}
+
+impl RunHandle {
+    /// Snapshots, a few per second.
+    #[must_use]
+    pub fn snapshots(&self) -> watch::Receiver<Snapshot> {
+        self.snapshots.clone()
+    }
+
+    /// A way to stop the run from elsewhere.
+    #[must_use]
+    pub fn stop_handle(&self) -> StopHandle {
+        StopHandle(self.root.clone())
+    }
+
+    /// Waits for the end, and writes `run.json`.
+    pub async fn wait(self) -> RunOutcome {
+        let ending = self.done.await.unwrap_or_else(|_| Ending {
+            pipelines: [(PipelineId(0), PipelineEnd::Bug("the root of the actor tree fell over".into()))].into(),
+            failure_limit: false,
+            journal: Err("the journal was not closed; the run can be resumed".into()),
+        });
+        let counts = match &ending.journal {
+            Ok(counts) => *counts,
+            Err(_) => Counts { done: self.context.stats.done.get(), failed: self.context.stats.failed.get() },
+        };
+        let (exit_code, mut problems) = judge(&ending, counts.failed);
+        let report = RunReport::new(&self.context, self.started_unix_ms, counts, exit_code);
+        let path = self.context.plan.output.join(orchestra_journal::RUN_SUMMARY);
+        if let Err(error) = write_report(&path, &report) {
+            problems.push(format!("`{}` could not be written: {error}", path.display()));
+        }
+        RunOutcome { report, exit_code, problems }
+    }
+}
+
+impl StopHandle {
+    /// First signal: finish what is in flight.
+    pub fn interrupt(&self) {
+        drop(self.0.cast(RootMsg::Interrupt)); // A root that is gone has stopped.
+    }
+
+    /// Second signal: kill the workers, record what is finished, end.
+    pub fn abort(&self) {
+        drop(self.0.cast(RootMsg::Abort));
+    }
+}
+
+fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
+    let mut code = if failed > 0 { 65 } else { 0 };
+    let mut problems = Vec::new();
+    let mut worst = 0;
+    for end in ending.pipelines.values() {
+        let (rank, c, text) = match end {
+            PipelineEnd::Complete => continue,
+            PipelineEnd::Stopped if ending.failure_limit => {
+                (1, 65, "stopped, because more items failed than limits.max_failed allows".to_owned())
+            }
+            PipelineEnd::Stopped => (2, 130, "interrupted; run the same command again to go on".to_owned()),
+            PipelineEnd::SinkFailed(why) => (3, 75, format!("results could not be written: {why}")),
+            PipelineEnd::SourceFailed(why) => (3, 75, format!("the list of items could not be read: {why}")),
+            PipelineEnd::NoDevice(why) => (4, 69, why.clone()),
+            PipelineEnd::Bug(why) => (5, 70, format!("internal error: {why}; please report it")),
+        };
+        if rank > worst {
+            (worst, code) = (rank, c);
+        }
+        if !problems.contains(&text) {
+            problems.push(text);
+        }
+    }
+    if let Err(why) = &ending.journal {
+        problems.push(format!("the journal could not be closed: {why}"));
+        code = if code == 70 { 70 } else { 75 };
+    }
+    (code, problems)
+}
+
+fn write_report(path: &Path, report: &RunReport) -> io::Result<()> {
+    let mut bytes = serde_json::to_vec_pretty(report)?;
+    bytes.push(b'\n');
+    orchestra_journal::write_atomic(path, &bytes)
+}
+
+fn finished_in(state: &State) -> u64 {
+    match state {
+        State::Unfinished { counts, .. } | State::Finished { counts, .. } => counts.total(),
+        State::Fresh | State::Unreadable(_) => 0,
+    }
+}
+
+fn new_identity(plan: &Plan) -> RunIdentity {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    RunIdentity {
+        run_id: format!("{:x}-{:x}", now.as_micros(), std::process::id()),
+        workflow: plan.name.clone(),
+        fingerprint: plan.fingerprint.clone(),
+        started_unix_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+/// `failures.jsonl` first, then the sinks in the order of the plan; relative where they lie in the output folder.
+fn result_files(plan: &Plan) -> Vec<PathBuf> {
+    let sinks = plan.sinks.iter().map(|s| match s.path.strip_prefix(&plan.output) {
+        Ok(relative) => relative.to_owned(),
+        Err(_) => s.path.clone(),
+    });
+    std::iter::once(PathBuf::from("failures.jsonl")).chain(sinks).collect()
+}
+
+fn in_words(change: &Change) -> String {
+    match (&change.before, &change.after) {
+        (None, _) => format!("{} was added", change.name),
+        (_, None) => format!("{} was removed", change.name),
+        _ => format!("{} changed", change.name),
+    }
+}
+
+struct Listed {
+    new_items: u64,
+    missing: Option<String>,
+}
+
+/// Lists a source into the private folder. A run that goes on keeps the numbers of its items: new ones come behind the old ones.
+fn list(private: &Path, source: &orchestra_plan::SourcePlan, resumed: bool) -> Result<Listed, ListError> {
+    let path = listing_path(private, &source.name);
+    if !resumed || !path.exists() {
+        write_listing(&source.listing, &path)?;
+        return Ok(Listed { new_items: 0, missing: None });
+    }
+    let new = path.with_extension("new");
+    write_listing(&source.listing, &new)?;
+    let extension = extend_listing(&path, &new)?;
+    // It only served the comparison; a left-over is overwritten by the next run.
+    drop(std::fs::remove_file(&new));
+    let missing = (extension.missing_count > 0).then(|| {
+        format!("names {} items less (first `{}`)", extension.missing_count, extension.missing.join("`, `"))
+    });
+    Ok(Listed { new_items: extension.appended, missing })
+}
+
+fn listing_path(private: &Path, source: &str) -> PathBuf {
+    private.join(format!("items-{source}"))
+}
+
+fn open_listings(plan: &Plan, private: &Path, journal: &Journal) -> Result<(Vec<Listing>, u64), StartRunError> {
+    let mut total = 0;
+    let mut listings = Vec::new();
+    for (i, source) in plan.sources.iter().enumerate() {
+        let path = listing_path(private, &source.name);
+        let items = ListingReader::open(&path)
+            .map_err(|error| StartRunError::Listing { source_name: source.name.clone(), error })?
+            .n_items();
+        let finished = journal.finished(SourceId(i as u16));
+        total += items;
+        listings.push(Listing { path, to_do: items - finished.count_below(items), finished });
+    }
+    Ok((listings, total))
+}

@@ -1,0 +1,118 @@
+//! Owns one worker process from its start to its end: reads its frames and its stderr, kills it when told, and reports its death.
+//! It understands no frame and decides nothing.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use orchestra_core::WorkerExit;
+use orchestra_wire::codec::FrameDecoder;
+use orchestra_wire::frames::FromWorker;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::sync::oneshot;
+
+use crate::launcher::WorkerProcess;
+
+/// Lines of stderr that are kept as a worker's last words.
+const LAST_LINES: usize = 12;
+/// Longest line of stderr that is kept, in bytes.
+const LONGEST_LINE: usize = 2000;
+/// How long a process may take to exit after it closed its socket, and stderr to end after the process.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// What the owner of a process reports, in this order: frames, at most one `Garbled`, one `Exited`.
+pub enum ProcessEvent {
+    /// A frame.
+    Frame(FromWorker),
+    /// Bytes that are no frame; the process is being killed.
+    Garbled(String),
+    /// It is gone and reaped.
+    Exited {
+        /// How.
+        exit: WorkerExit,
+        /// The tail of its stderr.
+        last_words: String,
+    },
+}
+
+/// Runs until the process is gone. Dropping the sender of `kill` kills the process.
+pub async fn own(
+    mut process: Box<dyn WorkerProcess>,
+    mut frames: Box<dyn AsyncRead + Send + Unpin>,
+    stderr: Box<dyn AsyncRead + Send + Unpin>,
+    mut kill: oneshot::Receiver<()>,
+    name: String,
+    report: impl Fn(ProcessEvent) + Send,
+) {
+    let words = tokio::spawn(last_words(stderr, name));
+    let mut decoder = FrameDecoder::new();
+    let mut buffer = vec![0u8; 64 * 1024];
+    let mut killed = false;
+    loop {
+        tokio::select! {
+            biased;
+            read = frames.read(&mut buffer) => {
+                // End of file and a reset connection mean the same: it is gone, or about to be.
+                let Ok(n @ 1..) = read else { break };
+                if let Err(what) = forward(&mut decoder, &buffer[..n], &report) {
+                    report(ProcessEvent::Garbled(what));
+                    process.kill();
+                    break;
+                }
+            }
+            _ = &mut kill, if !killed => {
+                killed = true;
+                process.kill();
+            }
+        }
+    }
+    let exit = match tokio::time::timeout(LINGER, process.wait()).await {
+        Ok(exit) => exit,
+        Err(_) => {
+            process.kill();
+            process.wait().await
+        }
+    };
+    let last_words = match tokio::time::timeout(LINGER, words).await {
+        Ok(Ok(words)) => words,
+        _ => String::new(), // A grandchild holds the pipe open: the death itself matters more.
+    };
+    report(ProcessEvent::Exited { exit, last_words });
+}
+
+fn forward(
+    decoder: &mut FrameDecoder<FromWorker>,
+    bytes: &[u8],
+    report: &impl Fn(ProcessEvent),
+) -> Result<(), String> {
+    decoder.push(bytes);
+    while let Some(frame) = decoder.next().map_err(|e| e.to_string())? {
+        report(ProcessEvent::Frame(frame));
+    }
+    Ok(())
+}
+
+/// Logs what the worker says and keeps the end of it.
+async fn last_words(stderr: Box<dyn AsyncRead + Send + Unpin>, name: String) -> String {
+    let mut tail: VecDeque<String> = VecDeque::with_capacity(LAST_LINES + 1);
+    let mut reader = BufReader::new(stderr);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        // A worker that floods stderr without a newline must not fill our memory.
+        let mut limited = (&mut reader).take(LONGEST_LINE as u64);
+        match limited.read_until(b'\n', &mut line).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        if text.is_empty() {
+            continue;
+        }
+        tracing::info!(worker = %name, stderr = %text, "worker says");
+        tail.push_back(text);
+        if tail.len() > LAST_LINES {
+            tail.pop_front();
+        }
+    }
+    Vec::from(tail).join(" | ")
+}

@@ -1,0 +1,90 @@
+//! Why a source cannot be listed. Text only: nothing here decides what happens next.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why a source cannot be listed, or a listing not be read.
+#[derive(Debug, Error)]
+pub enum ListError {
+    /// An entry names a file that does not exist.
+    #[error("`{pattern}` does not exist (looked for `{}`)", path.display())]
+    NoSuchFile {
+        /// The entry, as written.
+        pattern: String,
+        /// What it stands for.
+        path: PathBuf,
+    },
+    /// A glob matches nothing, or a folder holds nothing.
+    #[error("`{pattern}` matches no file under `{}`", under.display())]
+    NoMatch {
+        /// The entry, as written.
+        pattern: String,
+        /// The folder that was searched.
+        under: PathBuf,
+    },
+    /// A glob cannot be understood.
+    #[error("`{pattern}` is no valid pattern: {reason}")]
+    BadPattern {
+        /// The entry, as written.
+        pattern: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A file or folder below an entry cannot be read.
+    #[error("`{pattern}`: `{}` cannot be read: {error}", path.display())]
+    Unreadable {
+        /// The entry, as written.
+        pattern: String,
+        /// What cannot be read.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The manifest cannot be read.
+    #[error("manifest `{manifest}` cannot be read: {error}")]
+    ManifestUnreadable {
+        /// The manifest's path, or `standard input`.
+        manifest: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// A row of the manifest makes no sense.
+    #[error("manifest `{manifest}`, line {line}: {reason}")]
+    BadRow {
+        /// The manifest's path, or `standard input`.
+        manifest: String,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong, and what was expected.
+        reason: String,
+    },
+    /// The manifest names nothing.
+    #[error("manifest `{manifest}` names no item")]
+    EmptyManifest {
+        /// The manifest's path, or `standard input`.
+        manifest: String,
+    },
+    /// The list on disk cannot be written or read.
+    #[error("failed to {doing} the list `{}`: {error}", path.display())]
+    ListFile {
+        /// The list, or its folder.
+        path: PathBuf,
+        /// `read` or `write`.
+        doing: &'static str,
+        /// Why.
+        error: io::Error,
+    },
+    /// The list on disk is not one of ours, or is cut short.
+    #[error("the list `{}` is damaged: {reason}", path.display())]
+    Damaged {
+        /// The list.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The caller asked to stop.
+    #[error("listing was stopped")]
+    Stopped,
+}

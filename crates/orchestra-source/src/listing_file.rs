@@ -1,0 +1,320 @@
+//! The list on disk: written once as a stream, read as a stream from any place. Does not know how items are found.
+//!
+//! ```text
+//! magic | record* | offset of every 1024th record, u64 each | trailer: offset of those, count, digest, magic
+//! record: u32 path length, u32 name length (high bit: the name is the end of the path), path, name unless it is that end
+//! ```
+//! All numbers are little-endian. The digest is SHA-256 over the records.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
+
+use crate::{ItemEntry, ListError};
+
+const MAGIC: &[u8; 8] = b"orclist1";
+/// Records between two entries of the index.
+const STRIDE: u64 = 1024;
+const TRAILER_BYTES: u64 = 8 + 8 + 32 + 8;
+/// Set in the name length of a record whose name is the end of its path.
+const IS_SUFFIX: u32 = 1 << 31;
+/// Longest path or name that is believed: far beyond what a file system allows.
+const MAX_TEXT: u32 = 1 << 24;
+
+/// What a listing holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ListingSummary {
+    /// How many items.
+    pub count: u64,
+    /// SHA-256 over names and paths in order.
+    pub digest: [u8; 32],
+}
+
+/// Writes a listing beside its place and moves it there at the end.
+pub(crate) struct ListingWriter {
+    target: PathBuf,
+    out: BufWriter<NamedTempFile>,
+    offset: u64,
+    count: u64,
+    index: Vec<u64>,
+    digest: Sha256,
+}
+
+impl ListingWriter {
+    pub fn create(target: &Path) -> Result<Self, ListError> {
+        let wrap = |error| ListError::ListFile { path: target.into(), doing: "write", error };
+        let folder = folder_of(target);
+        std::fs::create_dir_all(&folder).map_err(wrap)?;
+        let mut out = BufWriter::new(NamedTempFile::new_in(&folder).map_err(wrap)?);
+        out.write_all(MAGIC).map_err(wrap)?;
+        Ok(Self {
+            target: target.into(),
+            out,
+            offset: MAGIC.len() as u64,
+            count: 0,
+            index: Vec::new(),
+            digest: Sha256::new(),
+        })
+    }
+
+    pub fn push(&mut self, name: &str, path: &Path) -> Result<(), ListError> {
+        let path = path.as_os_str().as_bytes();
+        let too_long = || self.error(io::Error::new(io::ErrorKind::InvalidInput, "a path is too long"));
+        let length = |n: usize| u32::try_from(n).ok().filter(|n| *n <= MAX_TEXT).ok_or_else(too_long);
+        let (path_len, name_len) = (length(path.len())?, length(name.len())?);
+        let is_suffix = path.ends_with(name.as_bytes());
+        let mut record = Vec::with_capacity(8 + path.len() + name.len());
+        record.extend_from_slice(&path_len.to_le_bytes());
+        record.extend_from_slice(&(name_len | if is_suffix { IS_SUFFIX } else { 0 }).to_le_bytes());
+        record.extend_from_slice(path);
+        if !is_suffix {
+            record.extend_from_slice(name.as_bytes());
+        }
+        if self.count.is_multiple_of(STRIDE) {
+            self.index.push(self.offset);
+        }
+        self.digest.update(&record);
+        self.out.write_all(&record).map_err(|e| self.error(e))?;
+        self.offset += record.len() as u64;
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Makes the list durable under its name.
+    pub fn finish(mut self) -> Result<ListingSummary, ListError> {
+        let summary =
+            ListingSummary { count: self.count, digest: std::mem::take(&mut self.digest).finalize().into() };
+        self.write_end(summary).map_err(|e| self.error(e))?;
+        let Self { target, out, .. } = self;
+        let wrap = |error| ListError::ListFile { path: target.clone(), doing: "write", error };
+        let file = out.into_inner().map_err(|e| wrap(e.into_error()))?;
+        file.as_file().sync_all().map_err(wrap)?;
+        file.persist(&target).map_err(|e| wrap(e.error))?;
+        Ok(summary)
+    }
+
+    fn write_end(&mut self, summary: ListingSummary) -> io::Result<()> {
+        for offset in &self.index {
+            self.out.write_all(&offset.to_le_bytes())?;
+        }
+        self.out.write_all(&self.offset.to_le_bytes())?;
+        self.out.write_all(&summary.count.to_le_bytes())?;
+        self.out.write_all(&summary.digest)?;
+        self.out.write_all(MAGIC)
+    }
+
+    fn error(&self, error: io::Error) -> ListError {
+        ListError::ListFile { path: self.target.clone(), doing: "write", error }
+    }
+}
+
+/// Reads a listing from front to back, from any item on. After an error it gives nothing more.
+#[derive(Debug)]
+pub struct ListingReader {
+    path: PathBuf,
+    input: BufReader<File>,
+    summary: ListingSummary,
+    index_at: u64,
+    next: u64,
+}
+
+impl ListingReader {
+    /// Opens the list at its first item.
+    pub fn open(path: &Path) -> Result<Self, ListError> {
+        let wrap = |error| ListError::ListFile { path: path.into(), doing: "read", error };
+        let damaged = |reason| ListError::Damaged { path: path.into(), reason };
+        let mut input = BufReader::new(File::open(path).map_err(wrap)?);
+        let size = input.get_ref().metadata().map_err(wrap)?.len();
+        if size < MAGIC.len() as u64 + TRAILER_BYTES {
+            return Err(damaged("it is too short"));
+        }
+        let mut magic = [0; 8];
+        input.read_exact(&mut magic).map_err(wrap)?;
+        input.seek(SeekFrom::Start(size - TRAILER_BYTES)).map_err(wrap)?;
+        let mut trailer = [0; TRAILER_BYTES as usize];
+        input.read_exact(&mut trailer).map_err(wrap)?;
+        if &magic != MAGIC || &trailer[48..] != MAGIC {
+            return Err(damaged("it is cut short, or no list of ours"));
+        }
+        let index_at = le_u64(&trailer[..8]);
+        let count = le_u64(&trailer[8..16]);
+        let index_end = count.div_ceil(STRIDE).checked_mul(8).and_then(|n| n.checked_add(index_at));
+        if index_end != Some(size - TRAILER_BYTES) {
+            return Err(damaged("its index does not fit its size"));
+        }
+        let mut digest = [0; 32];
+        digest.copy_from_slice(&trailer[16..48]);
+        let mut reader =
+            Self { path: path.into(), input, summary: ListingSummary { count, digest }, index_at, next: 0 };
+        reader.skip_to(0)?;
+        Ok(reader)
+    }
+
+    /// How many items, and their digest.
+    #[must_use]
+    pub fn summary(&self) -> ListingSummary {
+        self.summary
+    }
+
+    /// How many items the list holds.
+    #[must_use]
+    pub fn n_items(&self) -> u64 {
+        self.summary.count
+    }
+
+    /// The index of the item that `next` gives.
+    #[must_use]
+    pub fn next_index(&self) -> u64 {
+        self.next
+    }
+
+    /// Goes to item `index`, reading at most 1023 records to get there. Beyond the last item: to the end.
+    pub fn skip_to(&mut self, index: u64) -> Result<(), ListError> {
+        if index >= self.summary.count {
+            self.next = self.summary.count;
+            return Ok(());
+        }
+        self.seek_to_stride(index / STRIDE).map_err(|e| self.error(e))?;
+        self.next = index / STRIDE * STRIDE;
+        while self.next < index {
+            self.read_record()?;
+        }
+        Ok(())
+    }
+
+    fn seek_to_stride(&mut self, stride: u64) -> io::Result<()> {
+        self.input.seek(SeekFrom::Start(self.index_at + stride * 8))?;
+        let mut offset = [0; 8];
+        self.input.read_exact(&mut offset)?;
+        self.input.seek(SeekFrom::Start(u64::from_le_bytes(offset)))?;
+        Ok(())
+    }
+
+    fn read_record(&mut self) -> Result<ItemEntry, ListError> {
+        let mut head = [0; 8];
+        self.input.read_exact(&mut head).map_err(|e| self.error(e))?;
+        let path_len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+        let name_word = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        let name_len = name_word & !IS_SUFFIX;
+        if path_len > MAX_TEXT || name_len > MAX_TEXT {
+            return Err(self.damaged("a record has an impossible length"));
+        }
+        let mut path = vec![0; path_len as usize];
+        self.input.read_exact(&mut path).map_err(|e| self.error(e))?;
+        let name = if name_word & IS_SUFFIX == 0 {
+            let mut name = vec![0; name_len as usize];
+            self.input.read_exact(&mut name).map_err(|e| self.error(e))?;
+            name
+        } else if name_len <= path_len {
+            path[(path_len - name_len) as usize..].to_vec()
+        } else {
+            return Err(self.damaged("a name is longer than its path"));
+        };
+        let name = String::from_utf8(name).map_err(|_| self.damaged("a name is no text"))?;
+        self.next += 1;
+        Ok(ItemEntry { name, path: std::ffi::OsString::from_vec(path).into() })
+    }
+
+    fn error(&self, error: io::Error) -> ListError {
+        ListError::ListFile { path: self.path.clone(), doing: "read", error }
+    }
+
+    fn damaged(&self, reason: &'static str) -> ListError {
+        ListError::Damaged { path: self.path.clone(), reason }
+    }
+}
+
+impl Iterator for ListingReader {
+    type Item = Result<ItemEntry, ListError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.next >= self.summary.count {
+            return None;
+        }
+        let item = self.read_record();
+        if item.is_err() {
+            self.next = self.summary.count;
+        }
+        Some(item)
+    }
+}
+
+/// The folder in which a file lies or will lie.
+pub(crate) fn folder_of(file: &Path) -> PathBuf {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.into(),
+        _ => ".".into(),
+    }
+}
+
+fn le_u64(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(target: &Path, names: impl Iterator<Item = String>) -> ListingSummary {
+        let mut writer = ListingWriter::create(target).unwrap();
+        for name in names {
+            writer.push(&name, &Path::new("/data").join(&name)).unwrap();
+        }
+        writer.finish().unwrap()
+    }
+
+    #[test]
+    fn any_place_can_be_reached_without_reading_what_comes_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = folder.path().join("items");
+        let summary = write(&list, (0..5000).map(|n| format!("{n}.png")));
+        for at in [0u64, 1, 1023, 1024, 1025, 4095, 4999] {
+            let mut reader = ListingReader::open(&list).unwrap();
+            assert_eq!(reader.summary(), summary);
+            reader.skip_to(at).unwrap();
+            let item = reader.next().unwrap().unwrap();
+            assert_eq!(item.name, format!("{at}.png"));
+            assert_eq!(item.path, PathBuf::from(format!("/data/{at}.png")));
+            assert_eq!(reader.n_items() - reader.next_index(), 4999 - at);
+        }
+        let mut reader = ListingReader::open(&list).unwrap();
+        reader.skip_to(5000).unwrap();
+        assert!(reader.next().is_none());
+    }
+
+    #[test]
+    fn a_name_that_is_not_the_end_of_its_path_survives() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = folder.path().join("items");
+        let mut writer = ListingWriter::create(&list).unwrap();
+        writer.push(r"a\xFF", Path::new("/elsewhere/b")).unwrap();
+        writer.finish().unwrap();
+        let item = ListingReader::open(&list).unwrap().next().unwrap().unwrap();
+        assert_eq!(item, ItemEntry { name: r"a\xFF".into(), path: "/elsewhere/b".into() });
+    }
+
+    #[test]
+    fn every_truncation_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = folder.path().join("items");
+        write(&list, (0..3).map(|n| format!("{n}.png")));
+        let bytes = std::fs::read(&list).unwrap();
+        for len in 0..bytes.len() {
+            std::fs::write(&list, &bytes[..len]).unwrap();
+            assert!(ListingReader::open(&list).is_err(), "{len} of {} bytes were accepted", bytes.len());
+        }
+    }
+
+    #[test]
+    fn an_empty_list_reads_as_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = folder.path().join("items");
+        assert_eq!(write(&list, std::iter::empty()).count, 0);
+        assert!(ListingReader::open(&list).unwrap().next().is_none());
+    }
+}

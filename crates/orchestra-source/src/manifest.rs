@@ -1,0 +1,290 @@
+//! Manifests: lists of paths in CSV, JSON lines or plain lines, read as a stream. Does not look at the files they name.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::path::Path;
+use std::rc::Rc;
+
+use crate::ListError;
+
+/// Column names that hold the path, in order of preference.
+const PATH_COLUMNS: [&str; 8] =
+    ["file", "path", "filename", "filepath", "file_name", "file_path", "image", "image_path"];
+/// Longest row that is believed. What is longer is no manifest, and would take memory without bound.
+const MAX_ROW_BYTES: u64 = 1 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Csv(u8),
+    JsonLines,
+    Lines,
+    Sniff,
+}
+
+/// Called with the line and the path of each row, until it says no.
+pub(crate) type Visit<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<bool, ListError>;
+
+/// What messages call the manifest.
+pub(crate) fn label(path: Option<&Path>) -> String {
+    path.map_or_else(|| "standard input".into(), |p| p.display().to_string())
+}
+
+/// Gives the rows of the manifest (`None`: standard input) in order.
+pub(crate) fn rows(path: Option<&Path>, visit: Visit<'_>) -> Result<(), ListError> {
+    let label = label(path);
+    let Some(path) = path else {
+        return rows_of(io::stdin().lock(), Format::Sniff, &label, visit);
+    };
+    let format = match path.extension().and_then(|e| e.to_str()) {
+        Some("csv") => Format::Csv(b','),
+        Some("tsv") => Format::Csv(b'\t'),
+        Some("jsonl" | "ndjson") => Format::JsonLines,
+        _ => Format::Sniff,
+    };
+    let wrap = |error| ListError::ManifestUnreadable { manifest: label.clone(), error };
+    let file = File::open(path).map_err(wrap)?;
+    rows_of(BufReader::new(file), format, &label, visit)
+}
+
+fn rows_of(mut input: impl BufRead, format: Format, label: &str, visit: Visit<'_>) -> Result<(), ListError> {
+    let mut first = Vec::new();
+    read_line(&mut input, &mut first, 1, label)?;
+    if first.starts_with(b"\xef\xbb\xbf") {
+        first.drain(..3);
+    }
+    let format = if format == Format::Sniff { sniff(&first) } else { format };
+    // The csv crate ends a row at the carriage return, and so places the next one on the line before.
+    let skew = u64::from(first.ends_with(b"\r\n"));
+    let input = Cursor::new(first).chain(input);
+    match format {
+        Format::Csv(delimiter) => csv_rows(input, delimiter, skew, label, visit),
+        Format::JsonLines => {
+            lines(input, label, &mut |line, text| visit(line, &json_row(text, line, label)?))
+        }
+        Format::Lines | Format::Sniff => lines(input, label, visit),
+    }
+}
+
+fn sniff(first_line: &[u8]) -> Format {
+    let text = String::from_utf8_lossy(first_line);
+    let text = text.trim();
+    if text.starts_with('{') || serde_json::from_str::<String>(text).is_ok() {
+        return Format::JsonLines;
+    }
+    let header = csv::ReaderBuilder::new()
+        .has_headers(false)
+        .from_reader(text.as_bytes())
+        .into_byte_records()
+        .next()
+        .and_then(Result::ok);
+    match header {
+        Some(header) if path_column(&header).is_some() => Format::Csv(b','),
+        _ => Format::Lines,
+    }
+}
+
+/// Non-blank lines without their line ends.
+fn lines(mut input: impl BufRead, label: &str, visit: Visit<'_>) -> Result<(), ListError> {
+    let mut text = Vec::new();
+    for line in 1.. {
+        text.clear();
+        if read_line(&mut input, &mut text, line, label)? == 0 {
+            break;
+        }
+        let row = text.strip_suffix(b"\n").unwrap_or(&text);
+        let row = row.strip_suffix(b"\r").unwrap_or(row);
+        if !row.trim_ascii().is_empty() && !visit(line, row)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn read_line(
+    input: &mut impl BufRead,
+    text: &mut Vec<u8>,
+    line: u64,
+    label: &str,
+) -> Result<usize, ListError> {
+    let n = input
+        .take(MAX_ROW_BYTES)
+        .read_until(b'\n', text)
+        .map_err(|error| ListError::ManifestUnreadable { manifest: label.into(), error })?;
+    if n as u64 == MAX_ROW_BYTES && !text.ends_with(b"\n") {
+        return Err(bad_row(label, line, "it is longer than 1 MiB: this is no list of paths"));
+    }
+    Ok(n)
+}
+
+fn json_row(text: &[u8], line: u64, label: &str) -> Result<Vec<u8>, ListError> {
+    let value: serde_json::Value = serde_json::from_slice(text)
+        .map_err(|e| bad_row(label, line, &format!("no JSON: {e}; expected a string or an object")))?;
+    let path = match &value {
+        serde_json::Value::String(path) => Some(path),
+        serde_json::Value::Object(row) => {
+            PATH_COLUMNS.iter().find_map(|key| row.get(*key)).and_then(|v| match v {
+                serde_json::Value::String(path) => Some(path),
+                _ => None,
+            })
+        }
+        _ => None,
+    };
+    match path {
+        Some(path) if !path.is_empty() => Ok(path.clone().into_bytes()),
+        _ => {
+            Err(bad_row(label, line, "expected a string, or an object with the path under `file` or `path`"))
+        }
+    }
+}
+
+fn csv_rows(
+    input: impl Read,
+    delimiter: u8,
+    skew: u64,
+    label: &str,
+    visit: Visit<'_>,
+) -> Result<(), ListError> {
+    let since_row = Rc::new(Cell::new(0));
+    let input = Bounded { input, since_row: Rc::clone(&since_row) };
+    let mut reader = csv::ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .delimiter(delimiter)
+        .buffer_capacity(64 << 10)
+        .from_reader(input);
+    let mut row = csv::ByteRecord::new();
+    let mut column = None;
+    loop {
+        let line = reader.position().line();
+        if !reader.read_byte_record(&mut row).map_err(|e| csv_error(e, label, line))? {
+            return Ok(());
+        }
+        since_row.set(0);
+        let line = row.position().map_or(line, csv::Position::line);
+        let line = if line > 1 || column.is_some() { line + skew } else { line };
+        let Some(column) = column else {
+            let header = path_column(&row);
+            column = Some(header.unwrap_or(0));
+            if header.is_none() && !visit(line, cell(&row, 0, line, label)?)? {
+                return Ok(());
+            }
+            continue;
+        };
+        if !visit(line, cell(&row, column, line, label)?)? {
+            return Ok(());
+        }
+    }
+}
+
+fn cell<'a>(row: &'a csv::ByteRecord, column: usize, line: u64, label: &str) -> Result<&'a [u8], ListError> {
+    match row.get(column) {
+        Some(path) if !path.is_empty() => Ok(path),
+        _ => Err(bad_row(label, line, &format!("column {} holds no path", column + 1))),
+    }
+}
+
+fn path_column(row: &csv::ByteRecord) -> Option<usize> {
+    PATH_COLUMNS
+        .iter()
+        .find_map(|name| row.iter().position(|cell| cell.trim_ascii().eq_ignore_ascii_case(name.as_bytes())))
+}
+
+fn csv_error(error: csv::Error, label: &str, line: u64) -> ListError {
+    match error.into_kind() {
+        csv::ErrorKind::Io(e) if e.kind() == io::ErrorKind::InvalidData => {
+            bad_row(label, line, &e.to_string())
+        }
+        csv::ErrorKind::Io(error) => ListError::ManifestUnreadable { manifest: label.into(), error },
+        other => bad_row(label, line, &format!("{other:?}")),
+    }
+}
+
+fn bad_row(label: &str, line: u64, reason: &str) -> ListError {
+    ListError::BadRow { manifest: label.into(), line, reason: reason.into() }
+}
+
+/// Stops a CSV row that never ends (an open quote in a large file) before it fills the memory.
+struct Bounded<R> {
+    input: R,
+    /// Bytes read since the last complete row.
+    since_row: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.since_row.get() > MAX_ROW_BYTES {
+            let message = "the row is longer than 1 MiB: is a quote left open?";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        let n = self.input.read(buffer)?;
+        self.since_row.set(self.since_row.get() + n as u64);
+        Ok(n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &[u8], format: Format) -> Result<Vec<String>, String> {
+        let mut rows = Vec::new();
+        rows_of(text, format, "list", &mut |line, path| {
+            rows.push(format!("{line}:{}", String::from_utf8_lossy(path)));
+            Ok(true)
+        })
+        .map_err(|e| e.to_string())?;
+        Ok(rows)
+    }
+
+    #[test]
+    fn csv_takes_the_named_column_or_the_first() {
+        let csv = Format::Csv(b',');
+        assert_eq!(read(b"label,File\n7,a.png\n1,\"b,c.png\"\n", csv).unwrap(), ["2:a.png", "3:b,c.png"]);
+        assert_eq!(read(b"a.png,7\nb.png\n", csv).unwrap(), ["1:a.png", "2:b.png"]);
+        assert_eq!(read(b"\xef\xbb\xbfpath\r\na.png\r\n", csv).unwrap(), ["2:a.png"]);
+        assert_eq!(read(b"", csv).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_csv_row_without_a_path_is_named_by_line() {
+        let error = read(b"label,file\n7,a.png\n1\n", Format::Csv(b',')).unwrap_err();
+        assert_eq!(error, "manifest `list`, line 3: column 2 holds no path");
+    }
+
+    #[test]
+    fn an_open_quote_does_not_swallow_a_large_file() {
+        let mut text = b"file\n\"".to_vec();
+        text.resize(4 << 20, b'x');
+        let error = read(&text, Format::Csv(b',')).unwrap_err();
+        assert!(error.contains("line 2") && error.contains("is a quote left open?"), "{error}");
+    }
+
+    #[test]
+    fn json_lines_hold_strings_or_objects() {
+        let rows = read(b"\"a.png\"\n\n{\"path\": \"b.png\", \"x\": 1}\n", Format::JsonLines).unwrap();
+        assert_eq!(rows, ["1:a.png", "3:b.png"]);
+        for (bad, reason) in [
+            (&b"{\"name\": \"a\"}"[..], "expected a string, or an object"),
+            (b"{", "no JSON"),
+            (b"7", "expected a string, or an object"),
+        ] {
+            assert!(read(bad, Format::JsonLines).unwrap_err().contains(reason));
+        }
+    }
+
+    #[test]
+    fn the_format_of_standard_input_is_recognised() {
+        let sniff = |text: &[u8]| read(text, Format::Sniff).unwrap();
+        assert_eq!(sniff(b"a, b.png\nc.png"), ["1:a, b.png", "2:c.png"]);
+        assert_eq!(sniff(b"{\"file\": \"a.png\"}\n"), ["1:a.png"]);
+        assert_eq!(sniff(b"id,path\n1,a.png\n"), ["2:a.png"]);
+        assert_eq!(sniff(b"a\xff.png\n"), ["1:a\u{fffd}.png"]);
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused() {
+        let error = read(&vec![b'x'; 2 << 20], Format::Lines).unwrap_err();
+        assert!(error.contains("longer than 1 MiB"), "{error}");
+    }
+}

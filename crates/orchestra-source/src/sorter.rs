@@ -1,0 +1,187 @@
+//! External merge sort of byte strings in bounded memory. Knows nothing of what the bytes mean.
+//!
+//! Records are gathered up to a budget, sorted, and spilled as a run into an unnamed file; when `FAN_IN` runs of one level
+//! exist they are merged into one run of the next. So memory and open files stay bounded whatever the number of records, and the
+//! files vanish with the process.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+/// Bytes of records held in memory before they are spilled.
+const MEMORY_BUDGET: usize = 4 << 20;
+/// Runs merged at once: this many read buffers of `READ_BUFFER` bytes.
+const FAN_IN: usize = 64;
+const READ_BUFFER: usize = 32 << 10;
+
+/// Gathers records, then gives them back in the order of their bytes.
+pub(crate) struct Sorter {
+    spill_folder: PathBuf,
+    budget: usize,
+    bytes: Vec<u8>,
+    /// Start and end of each record in `bytes`.
+    records: Vec<(u32, u32)>,
+    /// Spilled runs by level.
+    levels: Vec<Vec<File>>,
+}
+
+impl Sorter {
+    /// A sorter that spills into `folder`.
+    pub fn new(folder: &Path) -> Self {
+        Self::with_budget(folder, MEMORY_BUDGET)
+    }
+
+    fn with_budget(folder: &Path, budget: usize) -> Self {
+        Self {
+            spill_folder: folder.into(),
+            budget,
+            bytes: Vec::new(),
+            records: Vec::new(),
+            levels: Vec::new(),
+        }
+    }
+
+    /// Adds a record. Equal records are kept, each as often as it was added.
+    pub fn push(&mut self, record: &[u8]) -> io::Result<()> {
+        if !self.bytes.is_empty() && self.bytes.len() + record.len() > self.budget {
+            self.spill()?;
+        }
+        let start = offset(self.bytes.len())?;
+        self.bytes.extend_from_slice(record);
+        self.records.push((start, offset(self.bytes.len())?));
+        Ok(())
+    }
+
+    /// All records, sorted.
+    pub fn finish(mut self) -> io::Result<Merge> {
+        self.spill()?;
+        Merge::new(self.levels.into_iter().flatten())
+    }
+
+    fn spill(&mut self) -> io::Result<()> {
+        if self.records.is_empty() {
+            return Ok(());
+        }
+        let bytes = &self.bytes;
+        let record = |&(start, end): &(u32, u32)| &bytes[start as usize..end as usize];
+        self.records.sort_unstable_by(|a, b| record(a).cmp(record(b)));
+        let run = write_run(&self.spill_folder, self.records.iter().map(|r| Ok(record(r))))?;
+        self.records.clear();
+        self.bytes.clear();
+        self.add_run(0, run)
+    }
+
+    fn add_run(&mut self, level: usize, run: File) -> io::Result<()> {
+        if self.levels.len() == level {
+            self.levels.push(Vec::new());
+        }
+        self.levels[level].push(run);
+        if self.levels[level].len() < FAN_IN {
+            return Ok(());
+        }
+        let merged = write_run(&self.spill_folder, Merge::new(self.levels[level].drain(..))?)?;
+        self.add_run(level + 1, merged)
+    }
+}
+
+/// Records in the order of their bytes, from several sorted runs.
+pub(crate) struct Merge {
+    runs: Vec<BufReader<File>>,
+    heads: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
+}
+
+impl Merge {
+    fn new(files: impl IntoIterator<Item = File>) -> io::Result<Self> {
+        let mut runs = Vec::new();
+        for mut file in files {
+            file.rewind()?;
+            runs.push(BufReader::with_capacity(READ_BUFFER, file));
+        }
+        let mut merge = Self { runs, heads: BinaryHeap::new() };
+        for run in 0..merge.runs.len() {
+            merge.refill(run)?;
+        }
+        Ok(merge)
+    }
+
+    fn refill(&mut self, run: usize) -> io::Result<()> {
+        let mut len = [0; 4];
+        match self.runs[run].read_exact(&mut len) {
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            other => other?,
+        }
+        let mut record = vec![0; u32::from_le_bytes(len) as usize];
+        self.runs[run].read_exact(&mut record)?;
+        self.heads.push(Reverse((record, run)));
+        Ok(())
+    }
+}
+
+impl Iterator for Merge {
+    type Item = io::Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Reverse((record, run)) = self.heads.pop()?;
+        Some(self.refill(run).map(|()| record))
+    }
+}
+
+fn write_run<R: AsRef<[u8]>>(
+    folder: &Path,
+    records: impl Iterator<Item = io::Result<R>>,
+) -> io::Result<File> {
+    let mut out = BufWriter::new(tempfile::tempfile_in(folder)?);
+    for record in records {
+        let record = record?;
+        out.write_all(&offset(record.as_ref().len())?.to_le_bytes())?;
+        out.write_all(record.as_ref())?;
+    }
+    out.into_inner().map_err(io::IntoInnerError::into_error)
+}
+
+fn offset(n: usize) -> io::Result<u32> {
+    u32::try_from(n).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a record is longer than 4 GiB"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sorted(records: &[Vec<u8>], budget: usize) -> Vec<Vec<u8>> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut sorter = Sorter::with_budget(folder.path(), budget);
+        for record in records {
+            sorter.push(record).unwrap();
+        }
+        let result = sorter.finish().unwrap().map(Result::unwrap).collect();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "spill files must have no name");
+        result
+    }
+
+    #[test]
+    fn several_levels_of_runs_give_one_sorted_stream() {
+        let records: Vec<Vec<u8>> =
+            (0..10_000u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes().to_vec()).collect();
+        let mut expected = records.clone();
+        expected.sort();
+        // One record per run: 10,000 runs make three levels.
+        assert_eq!(sorted(&records, 1), expected);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn nothing_is_lost_and_all_is_in_order(
+            records in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..6), 0..200),
+            budget in 1usize..64,
+        ) {
+            let mut expected = records.clone();
+            expected.sort();
+            prop_assert_eq!(sorted(&records, budget), expected);
+        }
+    }
+}

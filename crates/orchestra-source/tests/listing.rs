@@ -1,0 +1,195 @@
+//! Listings of real folders, globs and manifests, as a source of a workflow sees them.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use orchestra_source::{
+    ListError, ListingReader, ListingSpec, first_item, write_listing, write_listing_while,
+};
+use tempfile::TempDir;
+
+fn folder_with(files: &[&str]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for file in files {
+        let path = folder.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, b"x").unwrap();
+    }
+    folder
+}
+
+fn paths(base: &Path, patterns: &[&str]) -> ListingSpec {
+    ListingSpec::Paths { base: base.into(), patterns: patterns.iter().map(|p| (*p).into()).collect() }
+}
+
+fn list(spec: &ListingSpec) -> Result<Vec<String>, ListError> {
+    let out = tempfile::tempdir().unwrap();
+    let file = out.path().join("deep/items");
+    let summary = write_listing(spec, &file)?;
+    let items: Vec<_> = ListingReader::open(&file)?.collect::<Result<_, _>>()?;
+    assert_eq!(items.len() as u64, summary.count);
+    assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "nothing but the list may remain");
+    Ok(items.into_iter().map(|i| i.name).collect())
+}
+
+fn names(base: &TempDir, patterns: &[&str]) -> Vec<String> {
+    list(&paths(base.path(), patterns)).unwrap()
+}
+
+fn error(base: &TempDir, patterns: &[&str]) -> String {
+    list(&paths(base.path(), patterns))
+        .unwrap_err()
+        .to_string()
+        .replace(base.path().to_str().unwrap(), "BASE")
+}
+
+#[test]
+fn a_folder_gives_all_regular_files_below_it_in_byte_order() {
+    let base = folder_with(&["in/b.png", "in/a/z.png", "in/a-b.png", "in/B.png", "other/x.png"]);
+    assert_eq!(names(&base, &["in"]), ["B.png", "a-b.png", "a/z.png", "b.png"]);
+    assert_eq!(names(&base, &["in/"]), names(&base, &["./in"]));
+}
+
+#[test]
+fn hidden_files_and_folders_are_left_out_unless_asked_for() {
+    let base = folder_with(&["in/.hidden.png", "in/.git/x.png", "in/a.png"]);
+    assert_eq!(names(&base, &["in"]), ["a.png"]);
+    assert_eq!(names(&base, &["in/**/*.png"]), ["a.png"]);
+    assert_eq!(names(&base, &["in/.*.png"]), [".hidden.png"]);
+    assert_eq!(names(&base, &["in/.git"]), ["x.png"]);
+}
+
+#[test]
+fn a_glob_stays_on_its_level_and_two_stars_do_not() {
+    let base = folder_with(&["in/a.png", "in/a.jpg", "in/deep/b.png", "in/deep/er/c.png"]);
+    assert_eq!(names(&base, &["in/*.png"]), ["a.png"]);
+    assert_eq!(names(&base, &["in/*/*.png"]), ["deep/b.png"]);
+    assert_eq!(names(&base, &["in/**/*.png"]), ["a.png", "deep/b.png", "deep/er/c.png"]);
+    assert_eq!(names(&base, &["in/*.{png,jpg}"]), ["a.jpg", "a.png"]);
+    assert_eq!(names(&base, &["*/a.p?g"]), ["in/a.png"]);
+}
+
+#[test]
+fn a_file_that_exists_is_no_glob_whatever_its_name() {
+    let base = folder_with(&["img[1].png", "img1.png"]);
+    assert_eq!(names(&base, &["img[1].png"]), ["img[1].png"]);
+}
+
+#[test]
+fn several_entries_share_a_root_and_each_file_stands_once() {
+    let base = folder_with(&["in/a/1.png", "in/b/1.png"]);
+    assert_eq!(names(&base, &["in/b", "in/a/1.png", "in/*/1.png", "in/../in/a"]), ["a/1.png", "b/1.png"]);
+    assert_eq!(names(&base, &["in/a/1.png"]), ["1.png"]);
+}
+
+#[test]
+fn loops_of_links_end_and_broken_links_are_listed() {
+    let base = folder_with(&["in/a.png", "far/b.png"]);
+    let at = |name: &str| base.path().join(name);
+    symlink(at("in"), at("in/loop")).unwrap();
+    symlink(at("far"), at("in/far")).unwrap();
+    symlink("nowhere", at("in/broken.png")).unwrap();
+    symlink("self.png", at("in/self.png")).unwrap();
+    symlink(at("in/a.png"), at("in/link.png")).unwrap();
+    let all = ["a.png", "broken.png", "far/b.png", "link.png", "self.png"];
+    assert_eq!(names(&base, &["in"]), all);
+    assert_eq!(names(&base, &["in/**"]), all);
+}
+
+#[test]
+fn only_a_file_that_is_named_itself_may_be_something_else() {
+    let base = folder_with(&["in/a.png"]);
+    let fifo = base.path().join("in/pipe.png");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+        .unwrap();
+    assert_eq!(names(&base, &["in"]), ["a.png"]);
+    assert_eq!(names(&base, &["in/*.png"]), ["a.png"]);
+    assert_eq!(names(&base, &["in/pipe.png"]), ["pipe.png"]);
+}
+
+#[test]
+fn names_that_are_no_text_keep_their_bytes_in_the_path() {
+    let base = tempfile::tempdir().unwrap();
+    let raw = base.path().join(OsStr::from_bytes(b"\xff.png"));
+    fs::write(&raw, b"x").unwrap();
+    let out = base.path().join("out/items");
+    write_listing(&paths(base.path(), &["*.png"]), &out).unwrap();
+    let item = ListingReader::open(&out).unwrap().next().unwrap().unwrap();
+    assert_eq!(item.name, r"\xFF.png");
+    assert_eq!(item.path, raw);
+}
+
+#[test]
+fn errors_name_the_entry() {
+    let base = folder_with(&["in/a.png"]);
+    fs::create_dir(base.path().join("empty")).unwrap();
+    assert_eq!(error(&base, &["in", "no.png"]), "`no.png` does not exist (looked for `BASE/no.png`)");
+    assert_eq!(error(&base, &["in/*.gif"]), "`in/*.gif` matches no file under `BASE/in`");
+    assert_eq!(error(&base, &["none/*.gif"]), "`none/*.gif` matches no file under `BASE/none`");
+    assert_eq!(error(&base, &["empty"]), "`empty` matches no file under `BASE/empty`");
+    assert_eq!(error(&base, &[""]), "`` is no valid pattern: it is empty");
+    assert!(
+        error(&base, &["in/[.png"]).starts_with("`in/[.png` is no valid pattern: unclosed character class")
+    );
+}
+
+#[test]
+fn manifests_keep_their_order_and_their_missing_files() {
+    let base = folder_with(&["a.png"]);
+    let manifest = base.path().join("list.csv");
+    let root = base.path().join("data");
+    fs::write(&manifest, format!("id,file\n1,z/no.png\n2,./a.png\n3,{}/b.png\n4,/abs.png\n", root.display()))
+        .unwrap();
+    let spec = ListingSpec::Manifest { path: Some(manifest), base: root.clone() };
+    assert_eq!(list(&spec).unwrap(), ["z/no.png", "a.png", "b.png", "/abs.png"]);
+    let first = first_item(&spec).unwrap().unwrap();
+    assert_eq!((first.name.as_str(), first.path), ("z/no.png", root.join("z/no.png")));
+}
+
+#[test]
+fn a_manifest_without_rows_is_an_error() {
+    let base = folder_with(&[]);
+    let manifest = base.path().join("list.jsonl");
+    fs::write(&manifest, "\n").unwrap();
+    let spec = ListingSpec::Manifest { path: Some(manifest.clone()), base: base.path().into() };
+    assert!(list(&spec).unwrap_err().to_string().ends_with("names no item"));
+    assert!(first_item(&spec).unwrap().is_none());
+    fs::remove_file(manifest).unwrap();
+    assert!(list(&spec).unwrap_err().to_string().contains("cannot be read"));
+}
+
+#[test]
+fn the_first_item_of_an_empty_glob_is_none_and_of_a_missing_file_an_error() {
+    let base = folder_with(&["in/a.png"]);
+    let first = |pattern: &str| first_item(&paths(base.path(), &[pattern]));
+    assert_eq!(first("in/*.png").unwrap().unwrap().name, "a.png");
+    assert!(first("in/*.gif").unwrap().is_none());
+    assert!(first("none/**").unwrap().is_none());
+    assert!(matches!(first("none.png"), Err(ListError::NoSuchFile { .. })));
+}
+
+#[test]
+fn a_listing_that_is_stopped_leaves_nothing_behind() {
+    let files: Vec<String> = (0..600).map(|n| format!("in/{n}.png")).collect();
+    let base = folder_with(&files.iter().map(String::as_str).collect::<Vec<_>>());
+    let out = base.path().join("out/items");
+    let stopped = write_listing_while(&paths(base.path(), &["in"]), &out, &|| false);
+    assert!(matches!(stopped, Err(ListError::Stopped)));
+    assert_eq!(fs::read_dir(out.parent().unwrap()).unwrap().count(), 0);
+}
+
+#[test]
+fn the_digest_follows_the_items() {
+    let base = folder_with(&["in/a.png", "in/b.png"]);
+    let out = base.path().join("out/items");
+    let spec = paths(base.path(), &["in"]);
+    let one = write_listing(&spec, &out).unwrap();
+    assert_eq!(write_listing(&spec, &out).unwrap(), one);
+    fs::rename(base.path().join("in/b.png"), base.path().join("in/c.png")).unwrap();
+    let two = write_listing(&spec, &out).unwrap();
+    assert_eq!(two.count, one.count);
+    assert_ne!(two.digest, one.digest);
+}

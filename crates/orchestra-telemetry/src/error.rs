@@ -1,0 +1,57 @@
+//! What can be wrong with the settings of logs and traces. A collector that does not answer is no error: see `SpanReport`.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why logs or traces could not be set up.
+#[derive(Debug, Error)]
+pub enum TelemetryError {
+    /// `RUST_LOG` cannot be read.
+    #[error(
+        "`RUST_LOG` is `{value}`, which is not a log filter ({reason}): write a level such as `debug`, or `target=level` pairs \
+         such as `orchestra_runtime=debug,orchestra_media=trace`"
+    )]
+    Filter {
+        /// The value.
+        value: String,
+        /// What the parser says.
+        reason: String,
+    },
+    /// The address of the collector cannot be used.
+    #[error("the trace collector `{endpoint}`, from {origin}, cannot be used: {reason}")]
+    Endpoint {
+        /// The address as given.
+        endpoint: String,
+        /// Where it was given.
+        origin: &'static str,
+        /// What is wrong and what to write instead.
+        reason: String,
+    },
+    /// The binary was built without the feature that sends traces.
+    #[error(
+        "the trace collector `{endpoint}`, from {origin}, cannot be used: this build has no `otlp` feature; build with it, or \
+         leave the address out"
+    )]
+    NotBuilt {
+        /// The address as given.
+        endpoint: String,
+        /// Where it was given.
+        origin: &'static str,
+    },
+    /// The thread that sends traces did not start.
+    #[error("failed to start the thread that sends traces: {0}")]
+    Thread(#[source] io::Error),
+    /// A log file cannot be written.
+    #[error("failed to open the log file `{path}`: {source}", path = path.display())]
+    LogFile {
+        /// The file, or its folder.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A subscriber is installed already.
+    #[error("a log subscriber is installed in this process already: only one can be")]
+    AlreadyInstalled,
+}

@@ -1,0 +1,55 @@
+//! The subscriber layer that turns events into lines and hands them to one output. Filters nothing and writes nothing itself.
+
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::registry::LookupSpan;
+
+use super::line::{Fields, Line};
+
+/// Where lines go.
+pub(crate) trait LineOutput: Send + Sync + 'static {
+    /// Takes one line. Must not log.
+    fn write(&self, line: &Line);
+}
+
+/// A layer with one output.
+pub(crate) struct LineLayer<O>(pub(crate) O);
+
+impl<S, O> Layer<S> for LineLayer<O>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    O: LineOutput,
+{
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        let mut extensions = span.extensions_mut();
+        // Terminal and files share the fields of a span: the first of the two layers that sees it collects them.
+        if extensions.get_mut::<Fields>().is_none() {
+            let mut fields = Fields::default();
+            attributes.record(&mut fields);
+            extensions.insert(fields);
+        }
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        if let Some(fields) = span.extensions_mut().get_mut::<Fields>() {
+            values.record(fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        if let Some(scope) = context.event_scope(event) {
+            for span in scope {
+                if let Some(outer) = span.extensions().get::<Fields>() {
+                    fields.inherit(outer);
+                }
+            }
+        }
+        self.0.write(&Line::new(event.metadata(), fields));
+    }
+}

@@ -1,0 +1,182 @@
+//! A library of custom operators for ONNX Runtime whose one operator crashes, hangs or fails when it meets certain numbers.
+//! Test only. It never initialises a runtime: it uses what the session that loads it hands over.
+//!
+//! The operator is `Trap` of the domain `orchestra.test`, version 1: one f32 tensor of any shape in, the same out. Each [`Trap`]
+//! names the element that springs it.
+
+mod kernel;
+
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr;
+
+use ort::sys::{
+    ONNXTensorElementDataType, ORT_API_VERSION, OrtApiBase, OrtCustomOp,
+    OrtCustomOpInputOutputCharacteristic, OrtMemType, OrtSessionOptions, OrtStatusPtr,
+};
+
+/// The operator's domain in a model.
+pub const DOMAIN: &str = "orchestra.test";
+/// The operator's name in a model.
+pub const OPERATOR: &str = "Trap";
+/// The text with which ONNX Runtime's own arena reports that memory ran out.
+pub const OUT_OF_MEMORY_TEXT: &str = "Failed to allocate memory for requested buffer of size 1073741824";
+
+const DOMAIN_C: &CStr = c"orchestra.test";
+const OPERATOR_C: &CStr = c"Trap";
+
+/// What the operator does about a batch that holds the element `value()`. The first in the batch decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trap {
+    /// 13: `abort()`, so SIGABRT.
+    Abort,
+    /// 14: writes to an address that is not mapped, so SIGSEGV.
+    Segfault,
+    /// 15: never returns, and lets the processor idle.
+    Hang,
+    /// 16: `_exit(0)` without a word.
+    Exit,
+    /// 17: the run fails with a status, the process lives.
+    Fail,
+    /// 18: the run fails as if memory had run out if the batch has more than two rows; otherwise all is well.
+    OutOfMemory,
+}
+
+impl Trap {
+    /// All of them, in the order of their values.
+    pub const ALL: [Trap; 6] =
+        [Trap::Abort, Trap::Segfault, Trap::Hang, Trap::Exit, Trap::Fail, Trap::OutOfMemory];
+
+    /// The element that springs the trap.
+    #[must_use]
+    pub fn value(self) -> u8 {
+        match self {
+            Trap::Abort => 13,
+            Trap::Segfault => 14,
+            Trap::Hang => 15,
+            Trap::Exit => 16,
+            Trap::Fail => 17,
+            Trap::OutOfMemory => 18,
+        }
+    }
+
+    /// The trap that this element springs.
+    #[must_use]
+    pub fn of(element: f32) -> Option<Trap> {
+        Trap::ALL.into_iter().find(|t| f32::from(t.value()) == element)
+    }
+}
+
+static TRAP: OrtCustomOp = OrtCustomOp {
+    version: ORT_API_VERSION,
+    CreateKernel: None,
+    GetName: Some(name),
+    GetExecutionProviderType: Some(execution_provider),
+    GetInputType: Some(element_type),
+    GetInputTypeCount: Some(one_tensor),
+    GetOutputType: Some(element_type),
+    GetOutputTypeCount: Some(one_tensor),
+    KernelCompute: None,
+    KernelDestroy: Some(kernel::destroy),
+    GetInputCharacteristic: Some(required),
+    GetOutputCharacteristic: Some(required),
+    GetInputMemoryType: Some(default_memory),
+    GetVariadicInputMinArity: Some(one),
+    GetVariadicInputHomogeneity: Some(one),
+    GetVariadicOutputMinArity: Some(one),
+    GetVariadicOutputHomogeneity: Some(one),
+    CreateKernelV2: Some(kernel::create),
+    KernelComputeV2: Some(kernel::compute),
+    InferOutputShapeFn: None,
+    GetStartVersion: Some(one),
+    GetEndVersion: Some(last_version),
+    GetMayInplace: None,
+    ReleaseMayInplace: None,
+    GetAliasMap: None,
+    ReleaseAliasMap: None,
+};
+
+/// ONNX Runtime's entry point into the library: registers the domain with the session's options.
+///
+/// # Safety
+/// Called by ONNX Runtime with pointers that are valid for the call.
+// SAFETY of the name: no other library in the process is looked up by this symbol; the runtime asks for it in this one.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn RegisterCustomOps(
+    options: *mut OrtSessionOptions,
+    base: *const OrtApiBase,
+) -> OrtStatusPtr {
+    // SAFETY: `base` is valid by contract.
+    let api = unsafe { ((*base).GetApi)(ORT_API_VERSION) };
+    if api.is_null() {
+        // Without an API no status can be made. The session then fails on the unknown domain, which is clear enough.
+        return OrtStatusPtr::default();
+    }
+    let mut domain = ptr::null_mut();
+    // SAFETY: `api` is valid, the strings and the operator are static, and `options` is valid by contract. The domain is never
+    // released: sessions refer to it until the process ends.
+    unsafe {
+        let status = ((*api).CreateCustomOpDomain)(DOMAIN_C.as_ptr(), &mut domain);
+        if !status.0.is_null() {
+            return status;
+        }
+        let status = ((*api).CustomOpDomain_Add)(domain, &TRAP);
+        if !status.0.is_null() {
+            return status;
+        }
+        ((*api).AddCustomOpDomain)(options, domain)
+    }
+}
+
+unsafe extern "system" fn name(_: *const OrtCustomOp) -> *const c_char {
+    OPERATOR_C.as_ptr()
+}
+
+/// Null: the CPU.
+unsafe extern "system" fn execution_provider(_: *const OrtCustomOp) -> *const c_char {
+    ptr::null()
+}
+
+unsafe extern "system" fn element_type(_: *const OrtCustomOp, _: usize) -> ONNXTensorElementDataType {
+    ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT
+}
+
+unsafe extern "system" fn one_tensor(_: *const OrtCustomOp) -> usize {
+    1
+}
+
+unsafe extern "system" fn required(_: *const OrtCustomOp, _: usize) -> OrtCustomOpInputOutputCharacteristic {
+    OrtCustomOpInputOutputCharacteristic::INPUT_OUTPUT_REQUIRED
+}
+
+unsafe extern "system" fn default_memory(_: *const OrtCustomOp, _: usize) -> OrtMemType {
+    OrtMemType::OrtMemTypeDefault
+}
+
+unsafe extern "system" fn one(_: *const OrtCustomOp) -> c_int {
+    1
+}
+
+unsafe extern "system" fn last_version(_: *const OrtCustomOp) -> c_int {
+    c_int::MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_for_models_are_the_names_for_the_runtime() {
+        assert_eq!(DOMAIN_C.to_str(), Ok(DOMAIN));
+        assert_eq!(OPERATOR_C.to_str(), Ok(OPERATOR));
+    }
+
+    #[test]
+    fn only_its_own_value_springs_a_trap() {
+        for trap in Trap::ALL {
+            assert_eq!(Trap::of(f32::from(trap.value())), Some(trap));
+        }
+        for harmless in [0.0, 12.0, 13.5, 19.0, 255.0, f32::NAN] {
+            assert_eq!(Trap::of(harmless), None);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The test models, each one property of real ones. Every function writes a file into `folder` and gives its path.
+
+use std::path::{Path, PathBuf};
+
+use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_testkit_ops::{DOMAIN, OPERATOR};
+
+use crate::images::{BLOCK_COLUMNS, BLOCK_ROWS, BLOCKS};
+use crate::onnx::{Attribute, ModelBuilder};
+
+/// `y = 2 x + 1`, f32 `x`, `y` of row shape `row`, any batch size.
+pub fn affine(folder: &Path, row: &[usize]) -> anyhow::Result<PathBuf> {
+    affine_of("affine", row, Dim::Dynamic).write(folder)
+}
+
+/// As [`affine`], but the model only accepts batches of `batch` rows.
+pub fn affine_fixed(folder: &Path, row: &[usize], batch: usize) -> anyhow::Result<PathBuf> {
+    affine_of("affine_fixed", row, Dim::Fixed(batch)).write(folder)
+}
+
+/// Reads the index out of an image of [`crate::images`]: f32 `pixels` of row shape `[channels, height, width]` to f32 `blocks` of row
+/// shape `[32]`, the mean of each block, for [`crate::images::index_of_blocks`]. `height` must be a multiple of 4, `width` of 8.
+pub fn blocks(folder: &Path, row: [usize; 3]) -> anyhow::Result<PathBuf> {
+    let model = ModelBuilder::new("blocks").input(&spec("pixels", DType::F32, &row));
+    mean_blocks(model, "pixels", row).write(folder)
+}
+
+/// As [`blocks`], behind the operator that crashes, hangs or fails by the pixels' values ([`crate::Trap`]); needs
+/// [`crate::trap_library`].
+pub fn blocks_behind_trap(folder: &Path, row: [usize; 3]) -> anyhow::Result<PathBuf> {
+    let model = ModelBuilder::new("blocks_behind_trap").input(&spec("pixels", DType::F32, &row)).node_of(
+        DOMAIN,
+        OPERATOR,
+        &["pixels"],
+        &["passed"],
+        &[],
+    );
+    mean_blocks(model, "passed", row).write(folder)
+}
+
+/// The operator of [`crate::Trap`] alone: f32 `x` to the same `y`, row shape `row`.
+pub fn trap(folder: &Path, row: &[usize]) -> anyhow::Result<PathBuf> {
+    ModelBuilder::new("trap")
+        .input(&spec("x", DType::F32, row))
+        .output(&spec("y", DType::F32, row))
+        .node_of(DOMAIN, OPERATOR, &["x"], &["y"], &[])
+        .write(folder)
+}
+
+/// Two inputs and two outputs: f32 `a`, `b` of row shape `row` to `sum` = a + b and `difference` = a - b.
+pub fn two_in_two_out(folder: &Path, row: &[usize]) -> anyhow::Result<PathBuf> {
+    ModelBuilder::new("two_in_two_out")
+        .input(&spec("a", DType::F32, row))
+        .input(&spec("b", DType::F32, row))
+        .output(&spec("sum", DType::F32, row))
+        .output(&spec("difference", DType::F32, row))
+        .node("Add", &["a", "b"], &["sum"], &[])
+        .node("Sub", &["a", "b"], &["difference"], &[])
+        .write(folder)
+}
+
+/// `y = x` with elements of `dtype`, row shape `row`.
+pub fn identity(folder: &Path, dtype: DType, row: &[usize]) -> anyhow::Result<PathBuf> {
+    ModelBuilder::new(&format!("identity_{dtype}"))
+        .input(&spec("x", dtype, row))
+        .output(&spec("y", dtype, row))
+        .node("Identity", &["x"], &["y"], &[])
+        .write(folder)
+}
+
+/// An output whose shape is known only after the run: of f32 `x` with row shape `[n]`, `y` keeps the columns that are positive in some
+/// row of the batch. Row shape `[?]`.
+pub fn positive_columns(folder: &Path, n: usize) -> anyhow::Result<PathBuf> {
+    let axis = |a: i64| [("axis", Attribute::Int(a))];
+    ModelBuilder::new("positive_columns")
+        .input(&spec("x", DType::F32, &[n]))
+        .output(&TensorSpec { row: vec![Dim::Dynamic], ..spec("y", DType::F32, &[]) })
+        .constant("zero", &[], &[0.0])
+        .node(
+            "ReduceMax",
+            &["x"],
+            &["largest"],
+            &[("axes", Attribute::Ints(vec![0])), ("keepdims", Attribute::Int(0))],
+        )
+        .node("Greater", &["largest", "zero"], &["chosen"], &[])
+        .node("Compress", &["x", "chosen"], &["y"], &axis(1))
+        .write(folder)
+}
+
+/// An output that cannot be cut into items: the places of all non-zero elements of a batch, i64 `places` of shape `[2, ?]`.
+pub fn places_of_nonzero(folder: &Path, n: usize) -> anyhow::Result<PathBuf> {
+    ModelBuilder::new("places_of_nonzero")
+        .input(&spec("x", DType::F32, &[n]))
+        .output(&TensorSpec {
+            row: vec![Dim::Dynamic],
+            batch: Dim::Fixed(2),
+            ..spec("places", DType::I64, &[])
+        })
+        .node("NonZero", &["x"], &["places"], &[])
+        .write(folder)
+}
+
+/// Slow on purpose: `steps` matrix products of `size` by `size`, about `2 * steps * size * size` operations per row. f32 `x` to `y` of
+/// row shape `[size]`; each step shifts the row by one place, so `y[(i + steps) % size] = x[i]`.
+pub fn slow(folder: &Path, size: usize, steps: usize) -> anyhow::Result<PathBuf> {
+    let mut shift = vec![0.0; size * size];
+    for i in 0..size {
+        shift[i * size + (i + 1) % size] = 1.0;
+    }
+    let mut model = ModelBuilder::new("slow")
+        .input(&spec("x", DType::F32, &[size]))
+        .output(&spec("y", DType::F32, &[size]))
+        .constant("shift", &[size, size], &shift);
+    let mut from = "x".to_owned();
+    for step in 0..steps.max(1) {
+        let to = if step + 1 >= steps { "y".to_owned() } else { format!("step_{step}") };
+        model = model.node("MatMul", &[&from, "shift"], &[&to], &[]);
+        from = to;
+    }
+    model.write(folder)
+}
+
+/// A file that is a valid model but for an operator that no runtime has.
+pub fn unknown_operator(folder: &Path) -> anyhow::Result<PathBuf> {
+    ModelBuilder::new("unknown_operator")
+        .input(&spec("x", DType::F32, &[4]))
+        .output(&spec("y", DType::F32, &[4]))
+        .node("Frobnicate", &["x"], &["y"], &[])
+        .write(folder)
+}
+
+/// A file that is no model at all.
+pub fn garbage(folder: &Path) -> anyhow::Result<PathBuf> {
+    let path = folder.join("garbage.onnx");
+    std::fs::write(&path, b"\xff\xfethis is not a protobuf message")?;
+    Ok(path)
+}
+
+/// A tensor with an open batch dimension.
+#[must_use]
+pub fn spec(name: &str, dtype: DType, row: &[usize]) -> TensorSpec {
+    let row = row.iter().copied().map(Dim::Fixed).collect();
+    TensorSpec { name: name.to_owned(), dtype, row, batch: Dim::Dynamic }
+}
+
+fn affine_of(name: &str, row: &[usize], batch: Dim) -> ModelBuilder {
+    ModelBuilder::new(name)
+        .input(&TensorSpec { batch, ..spec("x", DType::F32, row) })
+        .output(&TensorSpec { batch, ..spec("y", DType::F32, row) })
+        .constant("two", &[], &[2.0])
+        .constant("one", &[], &[1.0])
+        .node("Mul", &["x", "two"], &["doubled"], &[])
+        .node("Add", &["doubled", "one"], &["y"], &[])
+}
+
+fn mean_blocks(model: ModelBuilder, from: &str, [_, height, width]: [usize; 3]) -> ModelBuilder {
+    let block = vec![(height / BLOCK_ROWS) as i64, (width / BLOCK_COLUMNS) as i64];
+    model
+        .output(&spec("blocks", DType::F32, &[BLOCKS]))
+        .node("ReduceMean", &[from], &["gray"], &[("axes", Attribute::Ints(vec![1]))])
+        .node(
+            "AveragePool",
+            &["gray"],
+            &["pooled"],
+            &[("kernel_shape", Attribute::Ints(block.clone())), ("strides", Attribute::Ints(block))],
+        )
+        .node("Flatten", &["pooled"], &["blocks"], &[("axis", Attribute::Int(1))])
+}

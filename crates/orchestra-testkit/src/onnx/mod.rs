@@ -1,0 +1,162 @@
+//! Builds ONNX files node by node. Checks nothing: a wrong model is a useful test, too.
+
+pub mod messages;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use orchestra_core::{DType, Dim, TensorSpec};
+use prost::Message as _;
+
+use messages::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
+    TypeProto, ValueInfoProto, attribute_type, dimension_proto, tensor_shape_proto,
+};
+
+/// Version of the file format that is written.
+pub const IR_VERSION: i64 = 8;
+/// Version of ONNX's own operators.
+pub const OPSET: i64 = 17;
+
+/// An attribute of a node.
+#[derive(Debug, Clone)]
+pub enum Attribute {
+    /// An integer.
+    Int(i64),
+    /// A list of integers.
+    Ints(Vec<i64>),
+    /// A number.
+    Float(f32),
+}
+
+/// A model under construction.
+#[derive(Debug, Clone, Default)]
+pub struct ModelBuilder {
+    graph: GraphProto,
+    custom_domains: Vec<String>,
+}
+
+impl ModelBuilder {
+    /// An empty model.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self { graph: GraphProto { name: name.to_owned(), ..GraphProto::default() }, custom_domains: vec![] }
+    }
+
+    /// Adds an input; its first dimension is the batch's.
+    #[must_use]
+    pub fn input(mut self, spec: &TensorSpec) -> Self {
+        self.graph.input.push(value_info(spec));
+        self
+    }
+
+    /// Adds an output; its first dimension is the batch's.
+    #[must_use]
+    pub fn output(mut self, spec: &TensorSpec) -> Self {
+        self.graph.output.push(value_info(spec));
+        self
+    }
+
+    /// Adds a constant f32 tensor.
+    #[must_use]
+    pub fn constant(mut self, name: &str, shape: &[usize], elements: &[f32]) -> Self {
+        self.graph.initializer.push(TensorProto {
+            dims: shape.iter().map(|d| *d as i64).collect(),
+            data_type: data_type(DType::F32),
+            name: name.to_owned(),
+            raw_data: elements.iter().flat_map(|e| e.to_le_bytes()).collect(),
+        });
+        self
+    }
+
+    /// Adds a node of ONNX's own operators.
+    #[must_use]
+    pub fn node(self, op: &str, inputs: &[&str], outputs: &[&str], attributes: &[(&str, Attribute)]) -> Self {
+        self.node_of("", op, inputs, outputs, attributes)
+    }
+
+    /// Adds a node of an operator of `domain`, version 1.
+    #[must_use]
+    pub fn node_of(
+        mut self,
+        domain: &str,
+        op: &str,
+        inputs: &[&str],
+        outputs: &[&str],
+        attributes: &[(&str, Attribute)],
+    ) -> Self {
+        let owned = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect();
+        self.graph.node.push(NodeProto {
+            input: owned(inputs),
+            output: owned(outputs),
+            name: format!("{op}_{}", self.graph.node.len()),
+            op_type: op.to_owned(),
+            attribute: attributes.iter().map(|(name, a)| attribute(name, a)).collect(),
+            domain: domain.to_owned(),
+        });
+        if !domain.is_empty() && !self.custom_domains.iter().any(|d| d == domain) {
+            self.custom_domains.push(domain.to_owned());
+        }
+        self
+    }
+
+    /// The file's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let own = OperatorSetIdProto { domain: String::new(), version: OPSET };
+        let custom = self.custom_domains.iter().map(|d| OperatorSetIdProto { domain: d.clone(), version: 1 });
+        let model = ModelProto {
+            ir_version: IR_VERSION,
+            producer_name: "orchestra-testkit".to_owned(),
+            graph: Some(self.graph.clone()),
+            opset_import: std::iter::once(own).chain(custom).collect(),
+        };
+        model.encode_to_vec()
+    }
+
+    /// Writes `<name>.onnx` into `folder` and gives its path.
+    pub fn write(&self, folder: &Path) -> anyhow::Result<PathBuf> {
+        let path = folder.join(format!("{}.onnx", self.graph.name));
+        fs::write(&path, self.encode()).with_context(|| format!("cannot write `{}`", path.display()))?;
+        Ok(path)
+    }
+}
+
+/// ONNX's number for an element type.
+#[must_use]
+pub fn data_type(dtype: DType) -> i32 {
+    match dtype {
+        DType::F32 => 1,
+        DType::U8 => 2,
+        DType::I32 => 6,
+        DType::I64 => 7,
+        DType::Bool => 9,
+        DType::F16 => 10,
+    }
+}
+
+fn value_info(spec: &TensorSpec) -> ValueInfoProto {
+    let named = |i: usize, dim: Dim| match dim {
+        Dim::Fixed(n) => {
+            tensor_shape_proto::Dimension { value: Some(dimension_proto::Value::DimValue(n as i64)) }
+        }
+        Dim::Dynamic => {
+            let name = if i == 0 { "batch".to_owned() } else { format!("{}_{i}", spec.name) };
+            tensor_shape_proto::Dimension { value: Some(dimension_proto::Value::DimParam(name)) }
+        }
+    };
+    let dim = std::iter::once(spec.batch).chain(spec.row.iter().copied()).enumerate();
+    let shape = TensorShapeProto { dim: dim.map(|(i, d)| named(i, d)).collect() };
+    let tensor = messages::TensorTypeProto { elem_type: data_type(spec.dtype), shape: Some(shape) };
+    ValueInfoProto { name: spec.name.clone(), r#type: Some(TypeProto { tensor_type: Some(tensor) }) }
+}
+
+fn attribute(name: &str, value: &Attribute) -> AttributeProto {
+    let empty = AttributeProto { name: name.to_owned(), ..AttributeProto::default() };
+    match value {
+        Attribute::Int(i) => AttributeProto { i: *i, r#type: attribute_type::INT, ..empty },
+        Attribute::Ints(ints) => AttributeProto { ints: ints.clone(), r#type: attribute_type::INTS, ..empty },
+        Attribute::Float(f) => AttributeProto { f: *f, r#type: attribute_type::FLOAT, ..empty },
+    }
+}

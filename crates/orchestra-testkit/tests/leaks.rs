@@ -1,0 +1,32 @@
+//! Leaks are named, and their absence is silence. One test: it looks at the whole process.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+
+use orchestra_testkit::leaks::Holdings;
+use rustix::fs::{MemfdFlags, memfd_create};
+
+#[test]
+fn what_is_left_open_or_running_is_named_until_it_is_gone() {
+    let before = Holdings::now();
+    assert_eq!(before.leaked_since(), [""; 0]);
+    let memory = memfd_create("leaky", MemfdFlags::CLOEXEC).unwrap();
+    let sockets = UnixStream::pair().unwrap();
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    let leaks = before.leaked_since();
+    let named = |what: &str| leaks.iter().any(|l| l.contains(what));
+    assert!(
+        named("/memfd:leaky") && named("2 more open: socket") && named(&child.id().to_string()),
+        "{leaks:?}"
+    );
+    let now = Holdings::now();
+    assert_eq!(now.memory_files(), before.memory_files() + 1);
+    assert_eq!(now.open_files(), before.open_files() + 3);
+    drop((memory, sockets));
+    child.kill().unwrap();
+    assert_eq!(before.leaked_since().len(), 1, "dead, but not waited for");
+    child.wait().unwrap();
+    assert_eq!(before.leaked_since(), [""; 0]);
+}

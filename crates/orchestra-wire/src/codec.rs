@@ -1,0 +1,279 @@
+//! Frames to bytes and back: a little-endian `u32` length, then bincode. It knows nothing of sockets, runtimes or what frames mean.
+//!
+//! The peer may be broken (a worker that ran wild, half a frame of one that died), so nothing here believes a number that it
+//! reads: memory grows with the bytes that have arrived, and what a frame claims to hold may cost at most eight times its own
+//! length plus [`SLACK`].
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::marker::PhantomData;
+
+use bincode::config;
+use bincode::error::{DecodeError, EncodeError};
+use bincode::{Decode, Encode};
+use thiserror::Error;
+
+use crate::frames::{FromWorker, ToWorker};
+
+/// Largest frame to a worker, in bytes. They carry no tensors.
+pub const MAX_CONTROL_FRAME: usize = 1 << 20;
+/// Largest frame from a worker, in bytes. Outputs of dynamic shape travel in it.
+pub const MAX_FRAME: usize = 1 << 30;
+/// What decoding a frame may allocate at once beyond eight times its length, in bytes: small frames hold structures that are
+/// larger in memory than on the wire.
+pub const SLACK: usize = 2 << 20;
+
+/// Bytes of the length before each frame.
+const HEADER: usize = 4;
+/// Bytes asked of the reader at once, so that a claimed length never decides what is allocated.
+const CHUNK: usize = 64 << 10;
+/// Buffers that grew beyond this for one large frame are given back after it.
+const KEEP: usize = 1 << 20;
+
+/// Why bytes and frames do not match.
+#[derive(Debug, Error)]
+pub enum CodecError {
+    /// The length before the frame is beyond what this direction allows.
+    #[error("a frame of `{len}` bytes or more is larger than the allowed `{max}`")]
+    TooLarge {
+        /// Claimed bytes, or those that were needed when encoding stopped.
+        len: usize,
+        /// Allowed bytes.
+        max: usize,
+    },
+    /// The peer went away in the middle of a frame.
+    #[error("the stream ended inside a frame, `{have}` bytes of it had arrived")]
+    Truncated {
+        /// Bytes of the unfinished frame, its length included.
+        have: usize,
+    },
+    /// The frame's bytes are no frame.
+    #[error("a frame of `{len}` bytes cannot be decoded: {source}")]
+    Decode {
+        /// Bytes of the frame.
+        len: usize,
+        /// What bincode says.
+        source: DecodeError,
+    },
+    /// The frame is longer than what it holds.
+    #[error("a frame of `{len}` bytes holds only `{used}`")]
+    Trailing {
+        /// Bytes of the frame.
+        len: usize,
+        /// Bytes that decoding used.
+        used: usize,
+    },
+    /// The value cannot be put into a frame (a path that is not UTF-8, for example).
+    #[error("a frame cannot be encoded: {0}")]
+    Encode(#[source] EncodeError),
+    /// Nobody reads what is written: the peer is gone.
+    #[error("the peer is gone")]
+    Gone,
+    /// The stream failed.
+    #[error("the stream failed: {0}")]
+    Io(#[source] io::Error),
+}
+
+/// A message that travels alone in a frame.
+pub trait Frame: Encode + Decode<()> {
+    /// Largest encoding in bytes that a receiver accepts.
+    const MAX_BYTES: usize;
+}
+
+impl Frame for ToWorker {
+    const MAX_BYTES: usize = MAX_CONTROL_FRAME;
+}
+
+impl Frame for FromWorker {
+    const MAX_BYTES: usize = MAX_FRAME;
+}
+
+/// Appends `frame`, with its length before it, to `out`. On an error `out` is as it was.
+pub fn encode<T: Frame>(frame: &T, out: &mut Vec<u8>) -> Result<(), CodecError> {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEADER]);
+    let mut body = Body { out, len: 0, max: T::MAX_BYTES };
+    let written = bincode::encode_into_std_write(frame, &mut body, config::standard());
+    let len = body.len;
+    match written {
+        Ok(_) => {
+            // MAX_BYTES is at most 1 GiB, so the length fits into 32 bits.
+            out[start..start + HEADER].copy_from_slice(&(len as u32).to_le_bytes());
+            Ok(())
+        }
+        Err(error) => {
+            out.truncate(start);
+            match error {
+                _ if len > T::MAX_BYTES => Err(CodecError::TooLarge { len, max: T::MAX_BYTES }),
+                error => Err(CodecError::Encode(error)),
+            }
+        }
+    }
+}
+
+/// Takes bytes up to a limit, so that a frame that is too large is never made.
+struct Body<'a> {
+    out: &'a mut Vec<u8>,
+    len: usize,
+    max: usize,
+}
+
+impl Write for Body<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.len = self.len.saturating_add(bytes.len());
+        if self.len > self.max {
+            return Err(ErrorKind::FileTooLarge.into());
+        }
+        self.out.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Cuts a stream of bytes into frames as they arrive, for callers that do their own (asynchronous) reading.
+///
+/// After an error the stream is lost: every further `next` gives an error again.
+#[derive(Debug)]
+pub struct FrameDecoder<T> {
+    bytes: Vec<u8>,
+    /// Where the first frame that was not given out yet starts.
+    start: usize,
+    frame: PhantomData<fn() -> T>,
+}
+
+impl<T: Frame> FrameDecoder<T> {
+    /// A decoder at the start of a stream.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { bytes: Vec::new(), start: 0, frame: PhantomData }
+    }
+
+    /// Takes in bytes that arrived.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.start == self.bytes.len() {
+            self.bytes.clear();
+            self.bytes.shrink_to(KEEP);
+            self.start = 0;
+        } else if self.start >= CHUNK {
+            // Amortised: at least a chunk has been given out since the last time.
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame, or `None` until more bytes have arrived.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "`None` means not yet, an iterator's means never again"
+    )]
+    pub fn next(&mut self) -> Result<Option<T>, CodecError> {
+        let waiting = &self.bytes[self.start..];
+        let Some((header, rest)) = waiting.split_first_chunk::<HEADER>() else { return Ok(None) };
+        let len = u32::from_le_bytes(*header) as usize;
+        if len > T::MAX_BYTES {
+            return Err(CodecError::TooLarge { len, max: T::MAX_BYTES });
+        }
+        let Some(body) = rest.get(..len) else { return Ok(None) };
+        let frame = decode_body(body)?;
+        self.start += HEADER + len;
+        Ok(Some(frame))
+    }
+
+    /// To be called at the end of the stream: `Truncated` if it ended inside a frame.
+    pub fn finish(&self) -> Result<(), CodecError> {
+        match self.bytes.len() - self.start {
+            0 => Ok(()),
+            have => Err(CodecError::Truncated { have }),
+        }
+    }
+}
+
+impl<T: Frame> Default for FrameDecoder<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn decode_body<T: Frame>(body: &[u8]) -> Result<T, CodecError> {
+    let len = body.len();
+    // bincode allocates what a container claims before it reads it, up to a limit that has to be a constant.
+    let result = match len {
+        n if n <= SLACK / 2 => within::<T, SLACK>(body),
+        n if n <= 4 * SLACK => within::<T, { 5 * SLACK }>(body),
+        n if n <= 32 * SLACK => within::<T, { 33 * SLACK }>(body),
+        n if n <= 256 * SLACK => within::<T, { 257 * SLACK }>(body),
+        _ => within::<T, { MAX_FRAME + SLACK }>(body),
+    };
+    match result {
+        Ok((frame, used)) if used == len => Ok(frame),
+        Ok((_, used)) => Err(CodecError::Trailing { len, used }),
+        Err(source) => Err(CodecError::Decode { len, source }),
+    }
+}
+
+fn within<T: Frame, const LIMIT: usize>(body: &[u8]) -> Result<(T, usize), DecodeError> {
+    bincode::decode_from_slice(body, config::standard().with_limit::<LIMIT>())
+}
+
+/// Reads frames from a blocking stream.
+#[derive(Debug)]
+pub struct FrameReader<R, T> {
+    stream: R,
+    decoder: FrameDecoder<T>,
+    chunk: Box<[u8]>,
+}
+
+impl<R: Read, T: Frame> FrameReader<R, T> {
+    /// A reader at the start of `stream`.
+    pub fn new(stream: R) -> Self {
+        Self { stream, decoder: FrameDecoder::new(), chunk: vec![0; CHUNK].into() }
+    }
+
+    /// Waits for the next frame. `None` when the peer is gone: end of file, or the reset that a Unix socket reports when its peer
+    /// died with unread data. Going away inside a frame is `Truncated`.
+    pub fn read(&mut self) -> Result<Option<T>, CodecError> {
+        loop {
+            if let Some(frame) = self.decoder.next()? {
+                return Ok(Some(frame));
+            }
+            match self.stream.read(&mut self.chunk) {
+                Ok(0) => return self.decoder.finish().map(|()| None),
+                Ok(n) => self.decoder.push(&self.chunk[..n]),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => {
+                    return self.decoder.finish().map(|()| None);
+                }
+                Err(e) => return Err(CodecError::Io(e)),
+            }
+        }
+    }
+}
+
+/// Writes frames to a blocking stream, each with one write (more only where the stream takes less at once).
+#[derive(Debug)]
+pub struct FrameWriter<W, T> {
+    stream: W,
+    buffer: Vec<u8>,
+    frame: PhantomData<fn(T)>,
+}
+
+impl<W: Write, T: Frame> FrameWriter<W, T> {
+    /// A writer to `stream`.
+    pub fn new(stream: W) -> Self {
+        Self { stream, buffer: Vec::new(), frame: PhantomData }
+    }
+
+    /// Writes one frame. `Gone` when nobody reads any more. After an I/O error half a frame may be on its way: write no more.
+    pub fn write(&mut self, frame: &T) -> Result<(), CodecError> {
+        self.buffer.clear();
+        self.buffer.shrink_to(KEEP);
+        encode(frame, &mut self.buffer)?;
+        self.stream.write_all(&self.buffer).and_then(|()| self.stream.flush()).map_err(|e| match e.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::WriteZero => CodecError::Gone,
+            _ => CodecError::Io(e),
+        })
+    }
+}

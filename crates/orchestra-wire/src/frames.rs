@@ -1,0 +1,187 @@
+//! The messages between parent and worker, as data. How they are cut into bytes is `codec`'s business.
+//!
+//! ```text
+//! worker                      parent
+//!   Hello            ->
+//!                    <-       Load
+//!   Loaded|LoadFailed->
+//!                    <-       Run   (at most two not yet answered)
+//!   Done|Failed      ->             (in the order of the runs)
+//!   Heartbeat        ->             (all the time from Hello on, from a thread of its own, also while loading or running)
+//!                    <-       Shutdown, or end of file: the worker exits
+//! ```
+
+use std::path::PathBuf;
+
+use bincode::{Decode, Encode};
+use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, SlotId, TensorSpec};
+
+/// Raised with every change of a frame. Both sides must agree exactly.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// A W3C trace context in 25 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub struct TraceContext {
+    /// Trace id.
+    pub trace_id: [u8; 16],
+    /// Id of the span that is the parent of what the receiver does.
+    pub span_id: [u8; 8],
+    /// Trace flags; bit 0 is "sampled".
+    pub flags: u8,
+}
+
+/// What a worker shall load, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Load {
+    /// ONNX Runtime's shared library.
+    pub library: PathBuf,
+    /// The model file.
+    pub model: PathBuf,
+    /// SHA-256 of the model file that was planned for. A worker that finds another digest refuses to load.
+    pub digest: [u8; 32],
+    /// Where the session runs. A CUDA worker sees exactly one device, so it is always ordinal 0 for it.
+    pub device: DeviceKind,
+    /// Intra-op threads of the session.
+    pub threads: usize,
+    /// Ceiling of the provider's memory arena in bytes (CUDA only).
+    pub memory_limit: Option<u64>,
+    /// Libraries of custom operators to register with the session.
+    pub custom_ops: Vec<PathBuf>,
+    /// Batch sizes to run once before the worker reports `Loaded` (empty on the CPU).
+    pub warm_up: Vec<usize>,
+    /// Where rows lie in the arena.
+    pub layout: BatchLayout,
+}
+
+/// One batch: `rows` consecutive rows of `slot`, from `first_row` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub struct Run {
+    /// Which batch this is.
+    pub batch: BatchId,
+    /// How often it has been dispatched, from 1.
+    pub attempt: u32,
+    /// Where its rows lie.
+    pub slot: SlotId,
+    /// First row.
+    pub first_row: usize,
+    /// How many rows, at least 1.
+    pub rows: usize,
+    /// The span that the run belongs to.
+    pub trace: Option<TraceContext>,
+}
+
+/// Parent to worker.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub enum ToWorker {
+    /// Once, after `Hello`.
+    Load(Box<Load>),
+    /// A batch.
+    Run(Run),
+    /// Finish nothing more, exit with 0.
+    Shutdown,
+}
+
+/// An output whose shape was only known after the run.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct DynamicOutput {
+    /// Which output of the model, by its place.
+    pub output: usize,
+    /// Element type.
+    pub dtype: DType,
+    /// The whole shape. Its first dimension is the number of rows, or the batch has one row and the whole tensor is its.
+    pub shape: Vec<usize>,
+    /// Elements in native byte order, row-major.
+    pub data: Vec<u8>,
+}
+
+/// Where the time of a batch went inside the worker, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode)]
+pub struct RunTiming {
+    /// From the frame's arrival to the start of the run (behind the batch before it).
+    pub queued_ns: u64,
+    /// Copies and binding before the session ran.
+    pub bind_ns: u64,
+    /// The session's run.
+    pub run_ns: u64,
+    /// Copies after it.
+    pub copy_out_ns: u64,
+}
+
+/// Why a run gave no result. The worker lives on, unless it exits by itself right after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub enum RunErrorKind {
+    /// Memory ran out: less at once may work.
+    OutOfMemory,
+    /// The model refused the data (or made something that cannot be split into items): a smaller batch may tell which item.
+    Model,
+    /// The device or provider is broken: the worker exits after this frame.
+    Device,
+}
+
+/// Worker to parent.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub enum FromWorker {
+    /// First frame.
+    Hello {
+        /// `PROTOCOL_VERSION` of the worker.
+        protocol: u32,
+        /// `CARGO_PKG_VERSION` of the worker's wire crate.
+        build: String,
+        /// Its process id.
+        pid: u32,
+        /// `CUDA_VISIBLE_DEVICES` as the worker sees it.
+        visible_devices: Option<String>,
+    },
+    /// The session is there and warm.
+    Loaded {
+        /// The model's inputs as the runtime sees them.
+        inputs: Vec<TensorSpec>,
+        /// The model's outputs as the runtime sees them.
+        outputs: Vec<TensorSpec>,
+        /// Nodes per execution provider, as the runtime assigned them.
+        providers: Vec<(String, u32)>,
+        /// ONNX Runtime's version.
+        runtime_version: String,
+        /// From the `Load` frame to this one, in nanoseconds.
+        load_ns: u64,
+        /// Resident memory of the worker in bytes.
+        rss_bytes: u64,
+    },
+    /// The worker cannot serve this model; it exits after this frame.
+    LoadFailed {
+        /// `Permanent`: no restart helps. `Transient`: it may. `Overload`: out of memory.
+        class: ErrorClass,
+        /// What failed, what was expected, what to do.
+        error: String,
+    },
+    /// A batch is done: its fixed-shape outputs lie in the slot's output region, in the rows of the run.
+    Done {
+        /// Which.
+        batch: BatchId,
+        /// Outputs that had no place in the slot.
+        dynamic: Vec<DynamicOutput>,
+        /// Where the time went.
+        timing: RunTiming,
+        /// Resident memory of the worker in bytes.
+        rss_bytes: u64,
+    },
+    /// A batch gave no result.
+    Failed {
+        /// Which.
+        batch: BatchId,
+        /// Why.
+        kind: RunErrorKind,
+        /// The runtime's words.
+        error: String,
+        /// Where the time went.
+        timing: RunTiming,
+    },
+    /// The process is alive.
+    Heartbeat {
+        /// The batch that runs now.
+        running: Option<BatchId>,
+        /// Resident memory of the worker in bytes.
+        rss_bytes: u64,
+    },
+}

@@ -1,0 +1,162 @@
+//! Arbitrary frames, for property tests. It checks nothing itself.
+
+use std::path::PathBuf;
+
+use orchestra_core::batch_layout::{BatchLayout, Region};
+use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, SlotId, TensorSpec};
+use orchestra_wire::frames::{
+    DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker, TraceContext,
+};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+fn dim() -> impl Strategy<Value = Dim> {
+    prop_oneof![any::<usize>().prop_map(Dim::Fixed), Just(Dim::Dynamic)]
+}
+
+fn dtype() -> impl Strategy<Value = DType> {
+    proptest::sample::select(DType::ALL.to_vec())
+}
+
+fn tensor() -> impl Strategy<Value = TensorSpec> {
+    (".{0,12}", dtype(), vec(dim(), 0..5), dim()).prop_map(|(name, dtype, row, batch)| TensorSpec {
+        name,
+        dtype,
+        row,
+        batch,
+    })
+}
+
+fn region() -> impl Strategy<Value = Region> {
+    (tensor(), any::<usize>(), any::<usize>()).prop_map(|(tensor, offset, row_bytes)| Region {
+        tensor,
+        offset,
+        row_bytes,
+    })
+}
+
+fn layout() -> impl Strategy<Value = BatchLayout> {
+    let sizes = (any::<usize>(), any::<usize>(), any::<usize>(), any::<usize>());
+    (sizes, vec(region(), 0..4), vec(option::of(region()), 0..4)).prop_map(
+        |((max_rows, slots, input_slot_bytes, output_slot_bytes), inputs, outputs)| BatchLayout {
+            max_rows,
+            slots,
+            inputs,
+            outputs,
+            input_slot_bytes,
+            output_slot_bytes,
+        },
+    )
+}
+
+fn path() -> impl Strategy<Value = PathBuf> {
+    "[a-zäöü/ .]{0,20}".prop_map(PathBuf::from)
+}
+
+fn load() -> impl Strategy<Value = Load> {
+    let device =
+        prop_oneof![Just(DeviceKind::Cpu), "GPU-[0-9a-f]{8}".prop_map(|uuid| DeviceKind::Cuda { uuid })];
+    (
+        (path(), path(), any::<[u8; 32]>(), device, any::<usize>()),
+        (option::of(any::<u64>()), vec(path(), 0..3), vec(any::<usize>(), 0..8), layout()),
+    )
+        .prop_map(
+            |((library, model, digest, device, threads), (memory_limit, custom_ops, warm_up, layout))| Load {
+                library,
+                model,
+                digest,
+                device,
+                threads,
+                memory_limit,
+                custom_ops,
+                warm_up,
+                layout,
+            },
+        )
+}
+
+fn run() -> impl Strategy<Value = Run> {
+    let trace = (any::<[u8; 16]>(), any::<[u8; 8]>(), any::<u8>())
+        .prop_map(|(trace_id, span_id, flags)| TraceContext { trace_id, span_id, flags });
+    let place = (any::<u32>(), any::<usize>(), any::<usize>());
+    (any::<u64>(), any::<u32>(), place, option::of(trace)).prop_map(
+        |(batch, attempt, (slot, first_row, rows), trace)| Run {
+            batch: BatchId(batch),
+            attempt,
+            slot: SlotId(slot),
+            first_row,
+            rows,
+            trace,
+        },
+    )
+}
+
+/// Any frame to a worker.
+pub fn to_worker() -> impl Strategy<Value = ToWorker> {
+    prop_oneof![
+        load().prop_map(|l| ToWorker::Load(Box::new(l))),
+        run().prop_map(ToWorker::Run),
+        Just(ToWorker::Shutdown),
+    ]
+}
+
+fn timing() -> impl Strategy<Value = RunTiming> {
+    any::<[u64; 4]>().prop_map(|[queued_ns, bind_ns, run_ns, copy_out_ns]| RunTiming {
+        queued_ns,
+        bind_ns,
+        run_ns,
+        copy_out_ns,
+    })
+}
+
+fn dynamic() -> impl Strategy<Value = DynamicOutput> {
+    (any::<usize>(), dtype(), vec(any::<usize>(), 0..5), vec(any::<u8>(), 0..300))
+        .prop_map(|(output, dtype, shape, data)| DynamicOutput { output, dtype, shape, data })
+}
+
+fn class() -> impl Strategy<Value = ErrorClass> {
+    use ErrorClass::{Input, Overload, Permanent, Shutdown, Transient};
+    proptest::sample::select(vec![Input, Transient, Permanent, Overload, Shutdown])
+}
+
+fn error_kind() -> impl Strategy<Value = RunErrorKind> {
+    use RunErrorKind::{Device, Model, OutOfMemory};
+    proptest::sample::select(vec![OutOfMemory, Model, Device])
+}
+
+/// Any frame from a worker.
+pub fn from_worker() -> impl Strategy<Value = FromWorker> {
+    let hello = (any::<u32>(), ".{0,9}", any::<u32>(), option::of(".{0,40}")).prop_map(
+        |(protocol, build, pid, visible_devices)| FromWorker::Hello { protocol, build, pid, visible_devices },
+    );
+    let providers = vec((".{0,30}", any::<u32>()), 0..3);
+    let loaded = (vec(tensor(), 0..3), vec(tensor(), 0..3), providers, ".{0,9}", any::<u64>(), any::<u64>())
+        .prop_map(|(inputs, outputs, providers, runtime_version, load_ns, rss_bytes)| FromWorker::Loaded {
+            inputs,
+            outputs,
+            providers,
+            runtime_version,
+            load_ns,
+            rss_bytes,
+        });
+    let done = (any::<u64>(), vec(dynamic(), 0..3), timing(), any::<u64>()).prop_map(
+        |(batch, dynamic, timing, rss_bytes)| FromWorker::Done {
+            batch: BatchId(batch),
+            dynamic,
+            timing,
+            rss_bytes,
+        },
+    );
+    prop_oneof![
+        hello,
+        loaded,
+        (class(), ".{0,80}").prop_map(|(class, error)| FromWorker::LoadFailed { class, error }),
+        done,
+        (any::<u64>(), error_kind(), ".{0,80}", timing()).prop_map(|(batch, kind, error, timing)| {
+            FromWorker::Failed { batch: BatchId(batch), kind, error, timing }
+        }),
+        (option::of(any::<u64>()), any::<u64>())
+            .prop_map(|(b, rss_bytes)| FromWorker::Heartbeat { running: b.map(BatchId), rss_bytes }),
+    ]
+}

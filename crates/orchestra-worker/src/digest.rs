@@ -1,0 +1,44 @@
+//! The digest that says which model file a plan was made for. It reads the file and nothing that the file refers to.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+/// SHA-256 of the file at `path`: what `ModelPlan::digest` and `Load::digest` hold. External data files do not count.
+pub fn model_digest(path: &Path) -> io::Result<[u8; 32]> {
+    let mut file = File::open(path)?;
+    let mut hasher = Sha256::new();
+    let mut chunk = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut chunk) {
+            Ok(0) => return Ok(hasher.finalize().into()),
+            Ok(n) => hasher.update(&chunk[..n]),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// The first 12 hexadecimal digits: enough to tell two digests apart in a message.
+#[must_use]
+pub fn short(digest: &[u8; 32]) -> String {
+    digest[..6].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digest_is_sha_256_of_the_bytes() {
+        let path = std::env::temp_dir().join(format!("orchestra-digest-{}", std::process::id()));
+        std::fs::write(&path, b"abc").unwrap();
+        let digest = model_digest(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(short(&digest), "ba7816bf8f01");
+        assert_eq!(digest[31], 0xad);
+        assert!(model_digest(&path).is_err());
+    }
+}

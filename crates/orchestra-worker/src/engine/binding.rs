@@ -1,0 +1,224 @@
+//! Runs a session over memory that somebody else owns: the only place where pointers become tensors. It copies nothing but outputs of
+//! dynamic shape, and knows neither arena nor slots.
+
+use std::ptr::NonNull;
+use std::time::Instant;
+
+use orchestra_core::{DType, DeviceKind};
+use orchestra_wire::frames::{DynamicOutput, RunTiming};
+use ort::memory::{Allocator, MemoryInfo};
+use ort::session::{IoBinding, Session};
+use ort::value::{DynTensor, DynTensorValueType, DynValue};
+use ort::{AsPointer, sys};
+
+use super::errors;
+use super::model::{Model, Places, RowTensor, element_type};
+use crate::serve::{RunError, nanos};
+
+/// A session and what is bound to it. The binding goes first.
+pub struct BoundSession {
+    /// Outputs of dynamic shape of the last run, with their place.
+    dynamic: Vec<(usize, DynTensor)>,
+    binding: IoBinding,
+    session: Session,
+    cpu: MemoryInfo<'static>,
+    on_device: bool,
+}
+
+impl BoundSession {
+    /// Nothing is bound yet.
+    pub fn new(session: Session, device: &DeviceKind) -> ort::Result<BoundSession> {
+        let binding = session.create_binding()?;
+        let on_device = matches!(device, DeviceKind::Cuda { .. });
+        Ok(BoundSession { dynamic: Vec::new(), binding, session, cpu: MemoryInfo::default(), on_device })
+    }
+
+    /// Runs the session over the rows at `places`; outputs of fixed shape are there after it, the others wait for
+    /// [`BoundSession::take_dynamic`].
+    ///
+    /// # Safety
+    /// Nobody else uses the outputs at `places`, or writes to its inputs, until this returns; the memory outlives what is bound, that
+    /// is, until the next run or `release`.
+    pub unsafe fn run(
+        &mut self,
+        model: &Model,
+        places: &Places,
+        timing: &mut RunTiming,
+    ) -> Result<(), RunError> {
+        let start = Instant::now();
+        self.dynamic.clear();
+        // SAFETY: the caller's promises are those that binding asks for.
+        unsafe { self.bind(model, places) }.map_err(|e| errors::run(&e))?;
+        timing.bind_ns += nanos(start.elapsed());
+        let start = Instant::now();
+        let ran = self.run_bound(model);
+        timing.run_ns = nanos(start.elapsed());
+        ran.map_err(|e| errors::run(&e))
+    }
+
+    /// Lets go of all memory that was bound.
+    pub fn release(&mut self) {
+        self.dynamic.clear();
+        self.binding.clear();
+    }
+
+    /// Outputs of dynamic shape of the run of `ran` rows, cut to the first `wanted` (the others are padding).
+    pub fn take_dynamic(
+        &mut self,
+        model: &Model,
+        ran: usize,
+        wanted: usize,
+    ) -> Result<Vec<DynamicOutput>, RunError> {
+        let values = std::mem::take(&mut self.dynamic);
+        values
+            .iter()
+            .map(|(output, value)| {
+                let name = &model.session_outputs[*output].name;
+                let (dtype, shape, data) = contents(name, value)?;
+                cut(DynamicOutput { output: *output, dtype, shape, data }, name, ran, wanted)
+            })
+            .collect()
+    }
+
+    /// # Safety
+    /// As for [`BoundSession::run`].
+    unsafe fn bind(&mut self, model: &Model, places: &Places) -> ort::Result<()> {
+        // Everything is bound anew for every run: the C side copies inputs to the device when they are bound, and would take the
+        // last run's dynamic output for the place of the next one's.
+        for ((spec, tensor), rows) in model.session_inputs.iter().zip(&model.inputs).zip(&places.inputs) {
+            // SAFETY: the memory has the size of these rows; the session only reads inputs.
+            let value = unsafe { self.value_over(tensor, places.rows, rows.ptr.cast_mut(), rows.len) }?;
+            self.binding.bind_input(&spec.name, &value)?;
+        }
+        for ((spec, tensor), rows) in model.session_outputs.iter().zip(&model.outputs).zip(&places.outputs) {
+            match (tensor, rows) {
+                (Some(tensor), Some(rows)) => {
+                    // SAFETY: the memory has the size of these rows and is the caller's to write to.
+                    let value = unsafe { self.value_over(tensor, places.rows, rows.ptr, rows.len) }?;
+                    self.binding.bind_output(&spec.name, value)?;
+                }
+                _ => self.binding.bind_output_to_device(&spec.name, &self.cpu)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn run_bound(&mut self, model: &Model) -> ort::Result<()> {
+        if self.on_device {
+            self.binding.synchronize_inputs()?;
+        }
+        let mut outputs = self.session.run_binding(&self.binding)?;
+        for (at, (spec, fixed)) in model.session_outputs.iter().zip(&model.outputs).enumerate() {
+            if fixed.is_none()
+                && let Some(value) = outputs.remove(&spec.name)
+            {
+                self.dynamic.push((at, value.downcast::<DynTensorValueType>()?));
+            }
+        }
+        drop(outputs);
+        if self.on_device {
+            self.binding.synchronize_outputs()?;
+        }
+        Ok(())
+    }
+
+    /// An owned tensor value over memory of ours. ort marks what comes from a pointer as owned, so it neither clones it when it is bound
+    /// (binding a borrowed `TensorRef` deadlocks in ort 2.0.0-rc.15) nor refuses it as an output.
+    ///
+    /// # Safety
+    /// `data` has `bytes` bytes and outlives the value and all bindings of it.
+    unsafe fn value_over(
+        &self,
+        tensor: &RowTensor,
+        rows: usize,
+        data: *mut u8,
+        bytes: usize,
+    ) -> ort::Result<DynValue> {
+        let shape = tensor.shape(rows);
+        let element = sys::ONNXTensorElementDataType::from(element_type(tensor.dtype));
+        let mut value = std::ptr::null_mut();
+        // SAFETY: the caller vouches for the memory; the runtime checks that it is large enough for the shape.
+        let status = unsafe {
+            (ort::api().CreateTensorWithDataAsOrtValue)(
+                self.cpu.ptr(),
+                data.cast(),
+                bytes,
+                shape.as_ptr(),
+                shape.len(),
+                element,
+                &mut value,
+            )
+        };
+        // SAFETY: the status was just returned by the API.
+        unsafe { ort::Error::result_from_status(status) }?;
+        let value = NonNull::new(value).ok_or_else(|| ort::Error::new("the runtime made a null tensor"))?;
+        // SAFETY: a valid value that nobody else owns.
+        Ok(unsafe { DynValue::from_ptr(value, Some(&Allocator::default())) })
+    }
+}
+
+/// Element type, shape and bytes of a tensor in CPU memory.
+fn contents(name: &str, tensor: &DynTensor) -> Result<(DType, Vec<usize>, Vec<u8>), RunError> {
+    let found = *tensor.data_type();
+    let dtype = DType::ALL
+        .into_iter()
+        .find(|dtype| element_type(*dtype) == found)
+        .ok_or_else(|| errors::model(format!("output `{name}` has elements of type `{found}`")))?;
+    let shape: Vec<usize> = tensor.shape().iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect();
+    let bytes = shape.iter().product::<usize>() * dtype.size_bytes();
+    let mut data = Vec::new();
+    if bytes > 0 {
+        // SAFETY: the tensor was bound to CPU memory and holds as many elements as its shape says.
+        data.extend_from_slice(unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), bytes) });
+    }
+    Ok((dtype, shape, data))
+}
+
+/// Leaves the first `wanted` of `ran` rows, if the tensor has a row per item.
+fn cut(mut tensor: DynamicOutput, name: &str, ran: usize, wanted: usize) -> Result<DynamicOutput, RunError> {
+    let rows = tensor.shape.first().copied();
+    if rows == Some(ran) {
+        let row_bytes = tensor.data.len() / ran.max(1);
+        tensor.data.truncate(row_bytes * wanted);
+        tensor.shape[0] = wanted;
+        return Ok(tensor);
+    }
+    if ran == 1 {
+        return Ok(tensor); // All of it belongs to the one item.
+    }
+    Err(errors::model(format!(
+        "output `{name}` has the shape {:?} for a batch of `{ran}` and cannot be split per item; set `batch = {{ max = 1 }}`",
+        tensor.shape
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orchestra_wire::frames::RunErrorKind;
+
+    fn tensor(shape: &[usize]) -> DynamicOutput {
+        let data = (0..shape.iter().product::<usize>()).map(|n| n as u8).collect();
+        DynamicOutput { output: 0, dtype: DType::U8, shape: shape.to_vec(), data }
+    }
+
+    #[test]
+    fn padding_rows_are_cut_off() {
+        let whole = cut(tensor(&[4, 2, 3]), "y", 4, 4).unwrap();
+        assert_eq!(whole, tensor(&[4, 2, 3]));
+        let part = cut(tensor(&[4, 2, 3]), "y", 4, 3).unwrap();
+        assert_eq!(part, tensor(&[3, 2, 3]));
+    }
+
+    #[test]
+    fn what_has_no_row_per_item_belongs_to_a_batch_of_one_or_is_refused() {
+        assert_eq!(cut(tensor(&[5, 6]), "boxes", 1, 1).unwrap(), tensor(&[5, 6]));
+        assert_eq!(cut(tensor(&[]), "score", 1, 1).unwrap(), tensor(&[]));
+        let error = cut(tensor(&[5, 6]), "boxes", 2, 2).unwrap_err();
+        assert_eq!(error.kind, RunErrorKind::Model);
+        assert!(error.error.contains("`boxes`") && error.error.contains("[5, 6]"), "{error}");
+        assert!(error.error.contains("cannot be split per item; set `batch = { max = 1 }`"), "{error}");
+        // A padded batch of one still ran as a batch of four.
+        assert!(cut(tensor(&[5, 6]), "boxes", 4, 1).is_err());
+    }
+}

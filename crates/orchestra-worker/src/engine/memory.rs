@@ -1,0 +1,106 @@
+//! Rows in the worker's own memory: for warm-up, and for batches that must be padded. It never runs a session.
+
+use std::alloc::Layout;
+use std::ptr::NonNull;
+
+use orchestra_core::batch_layout::REGION_ALIGN;
+use orchestra_wire::arena::Rows;
+
+use super::model::{Model, Places, RowTensor};
+
+/// One row block per input and per output of fixed shape, all zeros at first.
+pub struct PrivateRows {
+    rows: usize,
+    inputs: Vec<Block>,
+    outputs: Vec<Option<Block>>,
+}
+
+impl PrivateRows {
+    /// Memory for `rows` rows of every tensor of the model.
+    pub fn new(model: &Model, rows: usize) -> PrivateRows {
+        let block = |tensor: &RowTensor| Block::new(tensor.row_bytes * rows);
+        PrivateRows {
+            rows,
+            inputs: model.inputs.iter().map(block).collect(),
+            outputs: model.outputs.iter().map(|tensor| tensor.as_ref().map(block)).collect(),
+        }
+    }
+
+    /// How many rows there are of each tensor.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Where the rows lie. Valid until this is dropped.
+    pub fn places(&self) -> Places {
+        Places {
+            rows: self.rows,
+            inputs: self.inputs.iter().map(|b| Rows { ptr: b.ptr().cast_const(), len: b.len }).collect(),
+            outputs: self
+                .outputs
+                .iter()
+                .map(|b| b.as_ref().map(|b| Rows { ptr: b.ptr(), len: b.len }))
+                .collect(),
+        }
+    }
+
+    /// Takes the inputs at `from`, at most as many rows as there are here, and fills the other rows with zeros.
+    ///
+    /// # Safety
+    /// Nobody writes to the inputs at `from` meanwhile, and no run reads these rows.
+    pub unsafe fn copy_in(&mut self, from: &Places) {
+        for (block, source) in self.inputs.iter_mut().zip(&from.inputs) {
+            let len = source.len.min(block.len);
+            // SAFETY: both have at least `len` bytes, and one is private, so they do not overlap.
+            unsafe {
+                std::ptr::copy_nonoverlapping(source.ptr, block.ptr(), len);
+                std::ptr::write_bytes(block.ptr().add(len), 0, block.len - len);
+            }
+        }
+    }
+
+    /// Gives the first rows of the outputs to `to`, as many as it has.
+    ///
+    /// # Safety
+    /// Nobody else uses the outputs at `to` meanwhile, and no run writes these rows.
+    pub unsafe fn copy_out(&self, to: &Places) {
+        for (block, target) in self.outputs.iter().zip(&to.outputs) {
+            if let (Some(block), Some(target)) = (block, target) {
+                let len = target.len.min(block.len);
+                // SAFETY: both have at least `len` bytes, and one is private, so they do not overlap.
+                unsafe { std::ptr::copy_nonoverlapping(block.ptr().cast_const(), target.ptr, len) };
+            }
+        }
+    }
+}
+
+/// Bytes that start at a multiple of `REGION_ALIGN`, like those of the arena. Accessed through its pointer only, so that a session may
+/// write while a `Places` exists.
+struct Block {
+    start: NonNull<u8>,
+    layout: Layout,
+    len: usize,
+}
+
+impl Block {
+    fn new(len: usize) -> Block {
+        // A layout of the same size was checked when the arena was made.
+        let layout =
+            Layout::from_size_align(len.max(1), REGION_ALIGN).expect("rows fit into the address space");
+        // SAFETY: the size is not 0.
+        let start = unsafe { std::alloc::alloc_zeroed(layout) };
+        let start = NonNull::new(start).unwrap_or_else(|| std::alloc::handle_alloc_error(layout));
+        Block { start, layout, len }
+    }
+
+    fn ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and freed only here.
+        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
+    }
+}

@@ -1,0 +1,97 @@
+//! Opens a session as the plan wants it, and says where its nodes run. It neither checks tensors nor runs anything.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+
+use orchestra_core::{DeviceKind, ErrorClass};
+use orchestra_wire::frames::Load;
+use ort::AsPointer;
+use ort::environment::Environment;
+use ort::session::Session;
+use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+
+use super::{cuda, errors};
+use crate::serve::LoadError;
+
+/// A session for the model, on the device.
+pub fn open(environment: &Environment, load: &Load) -> Result<Session, LoadError> {
+    let mut builder = options(environment, load.threads).map_err(|e| errors::load(&e.to_string()))?;
+    for library in &load.custom_ops {
+        let registered = builder.with_operator_library(library);
+        builder = registered.map_err(|e| LoadError {
+            class: ErrorClass::Permanent,
+            error: format!(
+                "custom operators `{}` cannot be registered: {e}; check `custom_ops` of the model",
+                library.display()
+            ),
+        })?;
+    }
+    if let DeviceKind::Cuda { .. } = load.device {
+        cuda::preload(&load.library);
+        let registered = builder.with_execution_providers([cuda::provider(load.memory_limit)]);
+        builder = registered.map_err(|e| cuda::not_usable(&e.into()))?;
+    }
+    builder.commit_from_file(&load.model).map_err(|e| {
+        let refused = errors::load(&e.to_string());
+        LoadError {
+            class: refused.class,
+            error: format!("onnx runtime refuses model `{}`: {}", load.model.display(), refused.error),
+        }
+    })
+}
+
+fn options(environment: &Environment, threads: usize) -> ort::Result<SessionBuilder> {
+    Ok(Session::builder(environment)?
+        .with_optimization_level(GraphOptimizationLevel::All)?
+        .with_intra_threads(threads.max(1))?
+        .with_inter_threads(1)?
+        .with_parallel_execution(false)?
+        // A pattern is learned per shape; batches come in many sizes.
+        .with_memory_pattern(false)?
+        // Threads that spin between batches take the cores from the loaders.
+        .with_intra_op_spinning(false)?
+        .with_inter_op_spinning(false)?
+        .with_config_entry("session.record_ep_graph_assignment_info", "1")?)
+}
+
+/// Nodes per execution provider. An error if a CUDA session has none on CUDA: that is a run on the CPU under another name.
+pub fn providers(session: &Session, device: &DeviceKind) -> Result<Vec<(String, u32)>, LoadError> {
+    let assigned = assignment(session).map_err(|e| errors::load(&e.to_string()))?;
+    let on_cuda = assigned.iter().any(|(name, nodes)| name == cuda::NAME && *nodes > 0);
+    if matches!(device, DeviceKind::Cuda { .. }) && !on_cuda {
+        return Err(LoadError {
+            class: ErrorClass::Permanent,
+            error: format!(
+                "no node of the model runs on `{}` (nodes per provider: {assigned:?}); use `devices = [\"cpu\"]` for it",
+                cuda::NAME
+            ),
+        });
+    }
+    Ok(assigned)
+}
+
+fn assignment(session: &Session) -> ort::Result<Vec<(String, u32)>> {
+    let api = ort::api();
+    let mut nodes_of = BTreeMap::<String, u32>::new();
+    let (mut subgraphs, mut count) = (std::ptr::null(), 0);
+    // SAFETY: the session is alive, and the out pointers are valid; the array belongs to the session.
+    let status = unsafe { (api.Session_GetEpGraphAssignmentInfo)(session.ptr(), &mut subgraphs, &mut count) };
+    // SAFETY: the status was just returned by the API.
+    unsafe { ort::Error::result_from_status(status) }?;
+    for at in 0..count {
+        // SAFETY: the array has `count` entries, which live as long as the session.
+        let subgraph = unsafe { *subgraphs.add(at) };
+        let mut name = std::ptr::null();
+        // SAFETY: as above; the string lives as long as the session.
+        unsafe { ort::Error::result_from_status((api.EpAssignedSubgraph_GetEpName)(subgraph, &mut name)) }?;
+        let (mut nodes, mut node_count) = (std::ptr::null(), 0);
+        // SAFETY: as above; only the count is used.
+        let status = unsafe { (api.EpAssignedSubgraph_GetNodes)(subgraph, &mut nodes, &mut node_count) };
+        // SAFETY: the status was just returned by the API.
+        unsafe { ort::Error::result_from_status(status) }?;
+        // SAFETY: the call succeeded, so the name is a string that ends with 0.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        *nodes_of.entry(name).or_default() += u32::try_from(node_count).unwrap_or(u32::MAX);
+    }
+    Ok(nodes_of.into_iter().collect())
+}

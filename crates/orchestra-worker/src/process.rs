@@ -1,0 +1,82 @@
+//! What makes a process a worker: inherited descriptors, signals, panics, exit codes. It knows neither frames nor models.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use orchestra_wire::{WORKER_ARENA_FD, WORKER_SOCKET_FD};
+
+use crate::engine::OnnxEngine;
+use crate::serve::{Engine, serve};
+
+/// The process was not started by a parent that speaks the protocol.
+pub const EXIT_USAGE: i32 = 2;
+/// The model could not be loaded; a `LoadFailed` frame says why.
+pub const EXIT_LOAD_FAILED: i32 = 69;
+/// The device or its provider is broken; a `Failed` frame says how.
+pub const EXIT_DEVICE: i32 = 71;
+/// The parent sent what is no frame, or a frame out of order or out of range.
+pub const EXIT_PROTOCOL: i32 = 76;
+
+/// The worker's entry point: serves ONNX models to the process that started it, until that ends. A program that wants to be its own
+/// worker executable calls this first in its `main` when it is started as one, before it starts threads or opens files.
+pub fn main() -> ExitCode {
+    run_with(&mut OnnxEngine::new())
+}
+
+/// As [`main`], with another engine: how tests make workers that misbehave.
+pub fn run_with<E: Engine>(engine: &mut E) -> ExitCode {
+    // The terminal's Ctrl-C goes to the whole process group; only the parent decides what it means for a batch that runs.
+    // SAFETY: no handler is installed, the signal is only ignored.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+    abort_on_panic();
+    let (socket, arena) = match inherited() {
+        Ok(both) => both,
+        Err(error) => {
+            eprintln!("this command is started by orchestra itself, not by hand: {error}");
+            return ExitCode::from(EXIT_USAGE as u8);
+        }
+    };
+    let code = serve(socket, arena, engine, Arc::new(leave));
+    leave(code);
+    ExitCode::SUCCESS
+}
+
+/// Ends the process at once. Destructors of a provider can hang or crash, and the kernel frees everything anyway.
+fn leave(code: i32) {
+    // SAFETY: `_exit` has no preconditions.
+    unsafe { libc::_exit(code) }
+}
+
+/// A worker that lost a thread to a panic would look alive; one that aborts is replaced.
+fn abort_on_panic() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        std::process::abort();
+    }));
+}
+
+fn inherited() -> io::Result<(UnixStream, OwnedFd)> {
+    let socket = UnixStream::from(take(WORKER_SOCKET_FD, "control socket")?);
+    // Fails unless it is a connected Unix socket.
+    socket.peer_addr().map_err(|e| missing(WORKER_SOCKET_FD, "control socket", &e))?;
+    // A socket that the parent uses without blocking stays so across exec.
+    socket.set_nonblocking(false)?;
+    Ok((socket, take(WORKER_ARENA_FD, "arena")?))
+}
+
+fn take(fd: RawFd, what: &str) -> io::Result<OwnedFd> {
+    // SAFETY: `fcntl` only looks at the number. The flag keeps the descriptor out of processes that a library may start.
+    if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(missing(fd, what, &io::Error::last_os_error()));
+    }
+    // SAFETY: it is open, and by the contract with the parent this function alone takes it, once per process.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn missing(fd: RawFd, what: &str, why: &io::Error) -> io::Error {
+    io::Error::other(format!("descriptor `{fd}` is not the {what}: {why}"))
+}

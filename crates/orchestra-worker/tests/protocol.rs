@@ -1,0 +1,175 @@
+//! The protocol loop over engines that are no engines.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
+
+mod common;
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+
+use common::{flat, run_of};
+use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass};
+use orchestra_wire::arena::{Arena, WorkerArena};
+use orchestra_wire::codec::{FrameReader, FrameWriter, MAX_FRAME};
+use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker};
+use orchestra_worker::process::{EXIT_DEVICE, EXIT_LOAD_FAILED, EXIT_PROTOCOL};
+use orchestra_worker::serve::serve;
+use orchestra_worker::{Engine, LoadError, Loaded, RunError};
+
+/// Does with batch `n` what its number says.
+struct Fake {
+    load: Result<Loaded, LoadError>,
+}
+
+const FINE: u64 = 1;
+const MODEL: u64 = 2;
+const DEVICE: u64 = 3;
+const HUGE: u64 = 4;
+
+impl Engine for Fake {
+    fn load(&mut self, _: &Load, _: WorkerArena) -> Result<Loaded, LoadError> {
+        self.load.clone()
+    }
+
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+        timing.run_ns = 77;
+        let fail = |kind| Err(RunError { kind, error: "as told".to_owned() });
+        match run.batch.0 {
+            MODEL => fail(RunErrorKind::Model),
+            DEVICE => fail(RunErrorKind::Device),
+            HUGE => {
+                let data = vec![0; MAX_FRAME];
+                Ok(vec![DynamicOutput { output: 0, dtype: DType::U8, shape: vec![MAX_FRAME], data }])
+            }
+            _ => Ok(vec![]),
+        }
+    }
+}
+
+struct Parent {
+    reader: FrameReader<UnixStream, FromWorker>,
+    writer: FrameWriter<UnixStream, ToWorker>,
+    left: Receiver<i32>,
+    worker: JoinHandle<i32>,
+    load: Load,
+}
+
+fn start(load: Result<(), LoadError>) -> Parent {
+    let layout = BatchLayout::new(&[flat("x", DType::F32, 3)], &[flat("y", DType::F32, 3)], 4, 2).unwrap();
+    let arena = Arena::create("test", layout.clone()).unwrap();
+    let fd = arena.fd().try_clone_to_owned().unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (leave, left) = channel();
+    let leave = Arc::new(move |code| leave.send(code).unwrap_or(()));
+    let loaded =
+        Loaded { inputs: vec![], outputs: vec![], providers: vec![], runtime_version: "fake".to_owned() };
+    let worker =
+        std::thread::spawn(move || serve(theirs, fd, &mut Fake { load: load.map(|()| loaded) }, leave));
+    Parent {
+        reader: FrameReader::new(ours.try_clone().unwrap()),
+        writer: FrameWriter::new(ours),
+        left,
+        worker,
+        load: Load {
+            library: "/fake".into(),
+            model: "/fake".into(),
+            digest: [0; 32],
+            device: DeviceKind::Cpu,
+            threads: 1,
+            memory_limit: None,
+            custom_ops: vec![],
+            warm_up: vec![],
+            layout,
+        },
+    }
+}
+
+impl Parent {
+    fn next(&mut self) -> Option<FromWorker> {
+        loop {
+            match self.reader.read().unwrap() {
+                Some(FromWorker::Heartbeat { .. }) => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn loaded(mut self) -> Parent {
+        assert!(matches!(self.next(), Some(FromWorker::Hello { .. })));
+        self.writer.write(&ToWorker::Load(Box::new(self.load.clone()))).unwrap();
+        assert!(matches!(self.next(), Some(FromWorker::Loaded { .. })));
+        self
+    }
+
+    fn run(&mut self, batch: u64) {
+        self.writer.write(&ToWorker::Run(run_of(batch, 1, 0, 4))).unwrap();
+    }
+}
+
+#[test]
+fn every_run_has_one_answer_in_the_order_of_the_runs() {
+    let mut parent = start(Ok(())).loaded();
+    for batch in [FINE, MODEL, 10, MODEL, 11] {
+        parent.run(batch);
+    }
+    for expected in [FINE, MODEL, 10, MODEL, 11] {
+        match parent.next().unwrap() {
+            FromWorker::Done { batch, timing, .. } => {
+                assert_eq!((batch, timing.run_ns), (BatchId(expected), 77));
+            }
+            FromWorker::Failed { batch, kind, error, timing } => {
+                assert_eq!((batch, kind), (BatchId(expected), RunErrorKind::Model));
+                assert_eq!((error.as_str(), timing.run_ns), ("as told", 77));
+            }
+            other => panic!("no answer: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_broken_device_is_reported_before_the_worker_ends() {
+    let mut parent = start(Ok(())).loaded();
+    parent.run(DEVICE);
+    parent.run(FINE);
+    assert!(matches!(parent.next(), Some(FromWorker::Failed { kind: RunErrorKind::Device, .. })));
+    assert_eq!(parent.worker.join().unwrap(), EXIT_DEVICE);
+}
+
+#[test]
+fn outputs_too_large_for_an_answer_ask_for_a_smaller_batch() {
+    let mut parent = start(Ok(())).loaded();
+    parent.run(HUGE);
+    let Some(FromWorker::Failed { kind, error, .. }) = parent.next() else { panic!("not failed") };
+    assert_eq!(kind, RunErrorKind::OutOfMemory, "{error}");
+    parent.run(FINE);
+    assert!(matches!(parent.next(), Some(FromWorker::Done { .. })));
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_ends_the_worker_with_its_reason() {
+    let reason = LoadError { class: ErrorClass::Overload, error: "too large".to_owned() };
+    let mut parent = start(Err(reason));
+    assert!(matches!(parent.next(), Some(FromWorker::Hello { .. })));
+    parent.writer.write(&ToWorker::Load(Box::new(parent.load.clone()))).unwrap();
+    let expected = FromWorker::LoadFailed { class: ErrorClass::Overload, error: "too large".to_owned() };
+    assert_eq!(parent.next(), Some(expected));
+    assert_eq!(parent.worker.join().unwrap(), EXIT_LOAD_FAILED);
+}
+
+#[test]
+fn a_second_load_is_a_protocol_error() {
+    let mut parent = start(Ok(())).loaded();
+    parent.writer.write(&ToWorker::Load(Box::new(parent.load.clone()))).unwrap();
+    assert_eq!(parent.worker.join().unwrap(), EXIT_PROTOCOL);
+}
+
+#[test]
+fn the_reading_thread_ends_the_worker_when_the_parent_is_gone() {
+    let Parent { reader, writer, left, worker, .. } = start(Ok(())).loaded();
+    drop((reader, writer));
+    assert_eq!(left.recv().unwrap(), 0);
+    assert_eq!(worker.join().unwrap(), 0);
+}
