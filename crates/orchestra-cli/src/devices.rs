@@ -22,10 +22,8 @@ pub fn devices(args: &DevicesArgs) -> Result<ExitCode, Failed> {
         format_bytes(machine.memory_total)
     );
     for (i, gpu) in machine.gpus.iter().enumerate() {
-        let extra = [
-            gpu.utilization.map(|u| format!("{u} % busy")),
-            gpu.temperature_c.map(|t| format!("{t} °C")),
-        ];
+        let extra =
+            [gpu.utilization.map(|u| format!("{u} % busy")), gpu.temperature_c.map(|t| format!("{t} °C"))];
         let extra: String = extra.into_iter().flatten().map(|e| format!(", {e}")).collect();
         println!(
             "cuda:{i}  {} ({}), {} of {} memory free{extra}",

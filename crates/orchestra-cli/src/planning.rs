@@ -47,7 +47,7 @@ pub fn show(
 
 /// With colours or without.
 pub fn style(surroundings: &Surroundings) -> RenderStyle {
-    if surroundings.color() { RenderStyle::Color } else { RenderStyle::Plain }
+    if surroundings.color() { RenderStyle::Coloured } else { RenderStyle::Plain }
 }
 
 /// What these diagnostics mean for the exit code.

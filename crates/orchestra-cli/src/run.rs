@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use orchestra::{Found, Plan, Prepared, Progress as LibraryProgress, RunHandle, RunOutcome, StartOptions, StartRunError, StopHandle};
+use orchestra::{
+    Found, Plan, Prepared, Progress as LibraryProgress, RunHandle, RunOutcome, StartOptions, StartRunError,
+    StopHandle,
+};
 use orchestra_core::bottleneck::Bottleneck;
 use orchestra_telemetry::traces::context;
 use orchestra_telemetry::{LogSettings, Telemetry, TelemetryGuard, TraceSettings};
@@ -63,7 +66,8 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     let outcome = runtime.block_on(async {
         let span = tracing::info_span!("workflow.run", run_id = %prepared.run_id, workflow = %plan.name);
         let options = StartOptions { trace: Some(Arc::new(trace_of)), ..StartOptions::default() };
-        let options = orchestra::run_options(options, library.path).map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
+        let options = orchestra::run_options(options, library.path)
+            .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
         let handle = prepared.start(options).instrument(span.clone()).await.map_err(not_started)?;
         let progress = Progress::new(mode, surroundings);
         telemetry.terminal().redirect(progress.printer());
@@ -138,7 +142,8 @@ async fn follow(handle: RunHandle, mut progress: Progress) -> RunOutcome {
 /// journal is then resumed as after any crash.
 async fn signals(stop: StopHandle) {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
         tracing::warn!("signals cannot be caught; an interrupted run can be resumed all the same");
         return;
@@ -280,12 +285,20 @@ impl Talk {
         match prepared.found {
             Found::Fresh => {}
             Found::Discarded { finished } => {
-                self.say(&format!("starting over: the records of {} finished items are discarded", count(finished)));
+                self.say(&format!(
+                    "starting over: the records of {} finished items are discarded",
+                    count(finished)
+                ));
             }
             Found::Resumed { finished, new_items } => {
-                let new = if new_items > 0 { format!(", {} of them new", count(new_items)) } else { String::new() };
+                let new =
+                    if new_items > 0 { format!(", {} of them new", count(new_items)) } else { String::new() };
                 let left = prepared.total.saturating_sub(finished);
-                self.say(&format!("going on: {} items are finished, {} are left{new}", count(finished), count(left)));
+                self.say(&format!(
+                    "going on: {} items are finished, {} are left{new}",
+                    count(finished),
+                    count(left)
+                ));
             }
         }
     }

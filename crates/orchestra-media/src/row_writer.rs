@@ -88,7 +88,7 @@ fn pad<T: Value>(spec: &RowSpec, from: usize, to: usize, row: &mut [T]) {
 }
 
 /// The three planes of a planar row, red first, from pixel `at` on.
-fn planes_at<T>(spec: &RowSpec, at: usize, row: &mut [T]) -> [&mut [T]; 3] {
+fn planes_at<'a, T>(spec: &RowSpec, at: usize, row: &'a mut [T]) -> [&'a mut [T]; 3] {
     let (first, rest) = row.split_at_mut(spec.area());
     let (second, third) = rest.split_at_mut(spec.area());
     let (red, blue) = if spec.is_bgr { (third, first) } else { (first, third) };

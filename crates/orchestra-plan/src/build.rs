@@ -42,6 +42,7 @@ pub fn plan(text: &str, file: &Path, options: &PlanOptions, host: &dyn Host) -> 
     if plan.is_none() && !diags.has_errors() {
         diags.error(None, "the workflow cannot be planned, and no step said why: this is a bug of orchestra");
     }
+    diags.sort();
     if diags.has_errors() { (None, diags) } else { (plan, diags) }
 }
 

@@ -75,7 +75,7 @@ impl Diagnostic {
     }
 }
 
-/// All errors and warnings about one workflow file, in the order in which they were found.
+/// All errors and warnings about one workflow file, in the order of the file; those without a place come last.
 #[derive(Debug, Clone)]
 pub struct Diagnostics {
     /// The workflow file first, then the options: what to call it, and its text.
@@ -122,6 +122,11 @@ impl Diagnostics {
             help: Vec::new(),
         });
         &mut self.entries[at]
+    }
+
+    /// Puts the entries into the order of the file.
+    pub(crate) fn sort(&mut self) {
+        self.entries.sort_by_key(|d| d.span.map_or((u16::MAX, usize::MAX), |s| (s.text, s.start)));
     }
 
     /// Whether there is an error.

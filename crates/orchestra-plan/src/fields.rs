@@ -103,7 +103,7 @@ impl<'a, 'd> Fields<'a, 'd> {
             Value::String(s) => Some(vec![At::new(s.clone(), node.span)]),
             Value::Array(items) => items.iter().map(|n| self.string_in(key, n)).collect(),
             _ => {
-                self.wrong(key, node, "a list of strings");
+                self.wrong(key, node, "a string or a list of strings");
                 None
             }
         }
@@ -113,7 +113,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         match &node.value {
             Value::String(s) => Some(At::new(s.clone(), node.span)),
             _ => {
-                self.wrong(key, node, "a list of strings");
+                self.wrong(key, node, "a string or a list of strings");
                 None
             }
         }
@@ -215,15 +215,23 @@ impl<'a, 'd> Fields<'a, 'd> {
         found.map(|(_, value)| At::new(*value, node.span))
     }
 
+    /// A table of the top level, which messages call `[key]`.
+    pub fn section(&mut self, key: &str, allowed: &[&str]) -> Option<Fields<'a, '_>> {
+        self.table_called(key, format!("[{key}]"), allowed)
+    }
+
     /// A table under `key`; keys other than `allowed` are reported.
     pub fn table(&mut self, key: &str, allowed: &[&str]) -> Option<Fields<'a, '_>> {
+        self.table_called(key, format!("`{key}` of {}", self.what), allowed)
+    }
+
+    fn table_called(&mut self, key: &str, what: String, allowed: &[&str]) -> Option<Fields<'a, '_>> {
         let entry = self.entry(key)?;
         let Value::Table(table) = &entry.node.value else {
             let expected = format!("a table: {key} = {{ {} = .. }}", allowed.join(" = .., "));
             self.wrong(key, &entry.node, &expected);
             return None;
         };
-        let what = format!("`{key}` of {}", self.what);
         Some(Fields::new(what, entry.key_span, table, allowed, self.diags))
     }
 }

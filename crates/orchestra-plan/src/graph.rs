@@ -277,7 +277,17 @@ fn used(reads: &[Vec<Option<Link>>], sinks: &[Option<Link>]) -> Vec<bool> {
     used
 }
 
-/// Whatever nobody names. A dangling name may have meant it, but that error stands beside the warning.
+fn names_its_model(workflow: &RawWorkflow, stage: &RawStage) -> bool {
+    match &stage.kind {
+        Some(RawKind::Infer { model: Some(model), .. }) => {
+            workflow.models.iter().any(|m| m.name.value == model.value)
+        }
+        Some(RawKind::Infer { model: None, .. }) | None => false,
+        Some(_) => true,
+    }
+}
+
+/// Whatever nobody names.
 fn report_unused(
     workflow: &RawWorkflow,
     reads: &[Vec<Option<Link>>],
@@ -288,6 +298,13 @@ fn report_unused(
         diags
             .error(None, "the workflow has no sink, so its results would go nowhere")
             .help("add [sinks.results] with kind = \"jsonl\" and from = \"..\"");
+        return;
+    }
+    // A name that leads nowhere probably meant one of those that nobody names.
+    let all_lead_somewhere = reads.iter().flatten().chain(sinks).all(Option::is_some)
+        && workflow.stages.iter().all(|s| !s.reads.is_empty() && names_its_model(workflow, s))
+        && workflow.sinks.iter().all(|s| s.from.is_some());
+    if !all_lead_somewhere {
         return;
     }
     let read = |target: Target| reads.iter().flatten().chain(sinks).flatten().any(|l| l.target == target);

@@ -364,3 +364,6 @@ fn element_name(element: i32) -> &'static str {
 fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M, ScanError> {
     M::decode(bytes).map_err(|e| ScanError::Malformed(e.to_string()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -229,8 +229,7 @@ fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<usize
         max_pixels: MAX_PIXELS,
     };
     let keys = ["max_failed", "item_timeout", "batch_timeout", "max_pixels", "memory", "loaders"];
-    let Some(mut f) = fields.table("limits", &keys) else { return (limits, None, None) };
-    f.what = "[limits]".into();
+    let Some(mut f) = fields.section("limits", &keys) else { return (limits, None, None) };
     limits.max_failed = max_failed(&mut f);
     limits.item_timeout = positive(&mut f, "item_timeout").unwrap_or(limits.item_timeout);
     limits.batch_timeout = positive(&mut f, "batch_timeout").unwrap_or(limits.batch_timeout);
@@ -270,8 +269,7 @@ fn max_failed(f: &mut Fields<'_, '_>) -> Option<MaxFailed> {
 
 fn devices(fields: &mut Fields<'_, '_>) -> RawDevices {
     let default = RawDevices { use_: None, headroom: parse_bytes("2GiB").unwrap_or_default() };
-    let Some(mut f) = fields.table("devices", &["use", "headroom"]) else { return default };
-    f.what = "[devices]".into();
+    let Some(mut f) = fields.section("devices", &["use", "headroom"]) else { return default };
     let use_ = f.strings("use").filter(|names| !matches!(&names[..], [one] if one.value == "auto"));
     if let (Some([]), Some(entry)) = (use_.as_deref(), f.entry("use")) {
         f.bad("use", entry.node.span, "names no device")
@@ -281,8 +279,7 @@ fn devices(fields: &mut Fields<'_, '_>) -> RawDevices {
 }
 
 fn telemetry(fields: &mut Fields<'_, '_>) -> TelemetryPlan {
-    let Some(mut f) = fields.table("telemetry", &["otlp"]) else { return TelemetryPlan::default() };
-    f.what = "[telemetry]".into();
+    let Some(mut f) = fields.section("telemetry", &["otlp"]) else { return TelemetryPlan::default() };
     let otlp = f.string("otlp");
     if let Some(url) = &otlp
         && !url.value.starts_with("http://")

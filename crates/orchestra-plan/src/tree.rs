@@ -65,11 +65,20 @@ pub(crate) fn parse(text: &str, diags: &mut Diagnostics) -> Option<Table> {
     match Document::parse(text) {
         Ok(document) => Some(Builder { text: 0 }.table(document.as_table(), 0..0)),
         Err(error) => {
-            let span = error.span().map(|range| Span::new(0, range));
-            diags
-                .error(span, "the file is no valid TOML")
-                .label(error.message().trim().replace('\n', "; "))
-                .help("TOML is described at https://toml.io; text needs quotes: key = \"text\"");
+            let range = error.span();
+            // The parser takes a bare word for a broken number.
+            let rest = range.clone().and_then(|r| text.get(r.start..)).unwrap_or_default();
+            let found =
+                rest.split([' ', '\t', '\n', '\r', ',', ']', '}', '#', '"']).next().unwrap_or_default();
+            let is_word =
+                found.contains(char::is_alphabetic) && !found.starts_with(|c: char| c.is_ascii_digit());
+            let label = match error.message() {
+                message if is_word && message.starts_with("invalid") => {
+                    format!("text needs quotes: \"{found}\"")
+                }
+                message => message.trim().replace('\n', "; "),
+            };
+            diags.error(range.map(|r| Span::new(0, r)), "the file is no valid TOML").label(label);
             None
         }
     }

@@ -7,6 +7,7 @@ use crate::fields::At;
 use crate::graph::{Graph, Link, Target};
 use crate::models::Model;
 use crate::nearest::{list, suggestion};
+use crate::placement::plural;
 use crate::plan::Scores;
 use crate::raw::{RawKind, RawStage, RawWorkflow};
 
@@ -261,8 +262,10 @@ impl<'a> Wiring<'a> {
                 }
                 (Dim::Dynamic, Dim::Fixed(n)) => {
                     let message = format!(
-                        "model `{}` says that its output `{}` has {n} rows whatever the batch",
-                        model.value, output.name
+                        "model `{}` says that its output `{}` has {} whatever the batch",
+                        model.value,
+                        output.name,
+                        plural(n, "row")
                     );
                     self.diags.warning(model.span, message).help("the run expects one row per item");
                 }

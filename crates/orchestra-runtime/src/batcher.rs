@@ -68,7 +68,11 @@ impl Actor for Batcher {
     type State = BatcherState;
     type Arguments = BatcherArgs;
 
-    async fn pre_start(&self, _: ActorRef<BatcherMsg>, args: BatcherArgs) -> Result<BatcherState, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        _: ActorRef<BatcherMsg>,
+        args: BatcherArgs,
+    ) -> Result<BatcherState, ActorProcessingErr> {
         BatcherState::new(args)
     }
 
@@ -246,7 +250,9 @@ impl BatcherState {
         last_words: String,
         progressed: bool,
     ) {
-        if self.links.remove(&worker).is_none() && exit.evidence() == orchestra_core::worker_exit::Evidence::Weak {
+        if self.links.remove(&worker).is_none()
+            && exit.evidence() == orchestra_core::worker_exit::Evidence::Weak
+        {
             self.ledger.weak_death_elsewhere();
         }
         let lost = self.ledger.worker_lost(worker, &exit, &last_words);

@@ -70,7 +70,9 @@ impl CommitterHandle {
 /// Starts the thread.
 pub fn start(journal: Journal, n_sources: usize) -> std::io::Result<(CommitterHandle, JoinHandle<()>)> {
     let (sender, receiver) = channel();
-    let thread = std::thread::Builder::new().name("committer".into()).spawn(move || run(journal, n_sources, &receiver))?;
+    let thread = std::thread::Builder::new()
+        .name("committer".into())
+        .spawn(move || run(journal, n_sources, &receiver))?;
     Ok((CommitterHandle(sender), thread))
 }
 

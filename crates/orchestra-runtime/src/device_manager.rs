@@ -66,7 +66,11 @@ impl Actor for DeviceManager {
     type State = DeviceState;
     type Arguments = DeviceArgs;
 
-    async fn pre_start(&self, _: ActorRef<DeviceMsg>, args: DeviceArgs) -> Result<DeviceState, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        _: ActorRef<DeviceMsg>,
+        args: DeviceArgs,
+    ) -> Result<DeviceState, ActorProcessingErr> {
         Ok(DeviceState {
             args,
             places: Vec::new(),
@@ -161,7 +165,9 @@ impl DeviceState {
     }
 
     fn worker_ready(&mut self, worker: WorkerId) {
-        let Some(Worker { role: Role::Successor(old), place, .. }) = self.workers.get(&worker) else { return };
+        let Some(Worker { role: Role::Successor(old), place, .. }) = self.workers.get(&worker) else {
+            return;
+        };
         let (old, place) = (*old, *place);
         if let Some(w) = self.workers.get_mut(&worker) {
             w.role = Role::Serving;
@@ -222,7 +228,8 @@ impl DeviceState {
     fn park(&mut self, place: usize, exit: &WorkerExit, last_words: &str) {
         let device = &self.args.context.plan.devices[self.args.device.index()].spec;
         let serve = Arc::clone(&self.places[place].serve);
-        let words = if last_words.is_empty() { String::new() } else { format!("; its last words: {last_words}") };
+        let words =
+            if last_words.is_empty() { String::new() } else { format!("; its last words: {last_words}") };
         let why = format!("the worker {exit}{words}");
         self.places[place].parked = Some(why.clone());
         let left = self.places.iter().filter(|p| p.serve.stage == serve.stage && p.parked.is_none()).count();

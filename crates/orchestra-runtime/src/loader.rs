@@ -59,10 +59,8 @@ impl Actor for Loader {
 
 impl LoaderState {
     fn fail(&self, ticket: Arc<Ticket>, limit: Duration) {
-        let error = format!(
-            "reading and decoding took longer than limits.item_timeout ({} s)",
-            limit.as_secs_f64()
-        );
+        let error =
+            format!("reading and decoding took longer than limits.item_timeout ({} s)", limit.as_secs_f64());
         tracing::warn!(item = %ticket.name, %error, "item given up, its thread is replaced");
         let failure =
             Failure { stage: self.work.first_stage_name(), kind: FailureKind::Timeout, error, attempts: 1 };

@@ -85,7 +85,8 @@ pub fn start(
     let inbox = Arc::new(Inbox { state: Mutex::new(state), changed: Condvar::new() });
     let (work, theirs) = (Arc::clone(work), Arc::clone(&inbox));
     std::thread::Builder::new().name("loader".into()).spawn(move || {
-        let mut thread = LoaderThread { work, inbox: theirs, me, preparer: Preparer::new(), file: Vec::new() };
+        let mut thread =
+            LoaderThread { work, inbox: theirs, me, preparer: Preparer::new(), file: Vec::new() };
         while let Some(ticket) = thread.next_item() {
             thread.item(&ticket);
         }
@@ -273,8 +274,11 @@ impl LoaderWork {
 /// Reads a whole file into `buffer`. Only regular files: a FIFO would hang, a device would never end.
 fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), (FailureKind, String)> {
     let read = |error: io::Error| (FailureKind::Read, format!("cannot read `{}`: {error}", path.display()));
-    let mut file =
-        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).map_err(read)?;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(path)
+        .map_err(read)?;
     let meta = file.metadata().map_err(read)?;
     let kind = meta.file_type();
     if !kind.is_file() {
@@ -288,11 +292,63 @@ fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), (FailureKind, Stri
         return Err((FailureKind::Read, format!("`{}` is {what}, expected a picture file", path.display())));
     }
     if meta.len() > LARGEST_FILE_BYTES {
-        let error = format!("`{}` has {} bytes, more than a picture file can have (1 GiB)", path.display(), meta.len());
+        let error = format!(
+            "`{}` has {} bytes, more than a picture file can have (1 GiB)",
+            path.display(),
+            meta.len()
+        );
         return Err((FailureKind::TooLarge, error));
     }
     buffer.clear();
     // Bounded even if the file grows while it is read.
     file.by_ref().take(LARGEST_FILE_BYTES).read_to_end(buffer).map_err(read)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_read_and_nothing_else_hangs() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut buffer = Vec::new();
+        let fifo = dir.path().join("pipe.jpg");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+            .unwrap();
+        let cases = [
+            (fifo.as_path(), "is a pipe"),
+            (dir.path(), "is a folder"),
+            (Path::new("/dev/null"), "is a device"),
+        ];
+        for (path, what) in cases {
+            let (kind, error) = read_file(path, &mut buffer).unwrap_err();
+            assert_eq!(kind, FailureKind::Read);
+            assert!(error.contains(what), "{error}");
+        }
+        let (_, error) = read_file(&dir.path().join("gone"), &mut buffer).unwrap_err();
+        assert!(error.contains("gone") && error.contains("No such file"), "{error}");
+        let file = dir.path().join("a");
+        std::fs::write(&file, b"abc").unwrap();
+        read_file(&file, &mut buffer).unwrap();
+        assert_eq!(buffer, b"abc");
+    }
+
+    #[test]
+    fn a_thread_that_is_stuck_is_given_up_with_its_item_and_the_rest_is_kept() {
+        let ticket = |index| {
+            let id = orchestra_core::ItemId { source: SourceId(0), index };
+            Arc::new(Ticket { id, sequence: index, name: String::new(), path: std::path::PathBuf::new() })
+        };
+        let inbox = Inbox { state: Mutex::default(), changed: Condvar::new() };
+        inbox.push(vec![ticket(1), ticket(2)]);
+        assert!(inbox.abandon_if_stuck(Duration::ZERO).is_none(), "nothing is in hand");
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        inbox.lock().at = Some((ticket(0), long_ago));
+        assert!(inbox.abandon_if_stuck(Duration::from_secs(90)).is_none(), "not yet");
+        let (stuck, rest) = inbox.abandon_if_stuck(Duration::from_secs(30)).unwrap();
+        assert_eq!(stuck.id.index, 0);
+        assert_eq!(rest.iter().map(|t| t.id.index).collect::<Vec<_>>(), [1, 2]);
+        assert!(!inbox.decoded(), "the thread learns that it was given up");
+    }
 }

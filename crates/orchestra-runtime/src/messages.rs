@@ -312,4 +312,3 @@ pub enum PipelineMsg {
     /// Drop everything.
     Abort,
 }
-

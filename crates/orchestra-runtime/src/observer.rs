@@ -30,12 +30,21 @@ impl Actor for Observer {
     type State = ObserverArgs;
     type Arguments = ObserverArgs;
 
-    async fn pre_start(&self, me: ActorRef<Look>, args: ObserverArgs) -> Result<ObserverArgs, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        me: ActorRef<Look>,
+        args: ObserverArgs,
+    ) -> Result<ObserverArgs, ActorProcessingErr> {
         me.send_interval(INTERVAL, || Look);
         Ok(args)
     }
 
-    async fn handle(&self, _: ActorRef<Look>, _: Look, state: &mut ObserverArgs) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<Look>,
+        _: Look,
+        state: &mut ObserverArgs,
+    ) -> Result<(), ActorProcessingErr> {
         state.publish.send_replace(Snapshot::take(&state.context));
         Ok(())
     }

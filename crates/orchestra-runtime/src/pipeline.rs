@@ -383,7 +383,9 @@ impl PipelineState {
             PipelineEnd::Complete | PipelineEnd::Stopped => {
                 tracing::info!(pipeline = %self.name, ?end, "pipeline ended");
             }
-            _ => tracing::error!(pipeline = %self.name, ?end, "pipeline ended; its unfinished items can be resumed"),
+            _ => {
+                tracing::error!(pipeline = %self.name, ?end, "pipeline ended; its unfinished items can be resumed")
+            }
         }
         // Nobody of this pipeline commits anything once the root hears that it is over: it may build it anew from the journal.
         me.stop_children_and_wait(None, None).await;

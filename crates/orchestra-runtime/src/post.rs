@@ -122,7 +122,8 @@ impl Work {
             StageKind::Infer(infer) => plan.models[infer.model.index()].outputs.clone(),
             StageKind::Image { .. } | StageKind::Classify { .. } => Vec::new(),
         };
-        let classifiers = args.topology.children(args.stage).iter().filter_map(|&c| classifier(plan, &args.topology, c));
+        let classifiers =
+            args.topology.children(args.stage).iter().filter_map(|&c| classifier(plan, &args.topology, c));
         Self {
             stage: args.stage,
             outputs,
@@ -207,7 +208,12 @@ impl Work {
     }
 
     /// Copies a row into the memory of the next stage; waits for a free slot there. That stage never waits for this one.
-    fn hand_on(&self, behind: &Behind, tensors: &[TensorView<'_>], ticket: &Arc<Ticket>) -> Result<(), String> {
+    fn hand_on(
+        &self,
+        behind: &Behind,
+        tensors: &[TensorView<'_>],
+        ticket: &Arc<Ticket>,
+    ) -> Result<(), String> {
         let StageKind::Infer(next) = &self.context.plan.stages[behind.stage.index()].kind else {
             return Err("the stage behind is no infer stage".into());
         };
@@ -217,7 +223,11 @@ impl Work {
             let data = tensors.get(from.output).map_or(&[][..], |t| t.data);
             let target = lease.input_mut(input);
             if data.len() != target.len() {
-                return Err(format!("an output of {} bytes does not fit the next input of {}", data.len(), target.len()));
+                return Err(format!(
+                    "an output of {} bytes does not fit the next input of {}",
+                    data.len(),
+                    target.len()
+                ));
             }
             target.copy_from_slice(data);
         }

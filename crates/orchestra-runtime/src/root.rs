@@ -75,7 +75,11 @@ impl Actor for Orchestra {
     type State = RootState;
     type Arguments = RootArgs;
 
-    async fn pre_start(&self, me: ActorRef<RootMsg>, args: RootArgs) -> Result<RootState, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        me: ActorRef<RootMsg>,
+        args: RootArgs,
+    ) -> Result<RootState, ActorProcessingErr> {
         let context = args.context;
         Actor::spawn_linked(None, Observer, args.observer, me.get_cell()).await?;
         let mut devices = Vec::new();
@@ -171,7 +175,11 @@ impl RootState {
         self.stop_pipelines(|| PipelineMsg::Abort);
     }
 
-    async fn start_pipeline(&mut self, me: &ActorRef<RootMsg>, id: PipelineId) -> Result<(), ActorProcessingErr> {
+    async fn start_pipeline(
+        &mut self,
+        me: &ActorRef<RootMsg>,
+        id: PipelineId,
+    ) -> Result<(), ActorProcessingErr> {
         let args = PipelineArgs {
             context: Arc::clone(&self.context),
             pipeline: id,
@@ -263,11 +271,7 @@ impl RootState {
     }
 
     fn over(&mut self, journal: Result<Counts, String>) {
-        let ending = Ending {
-            pipelines: self.ended.clone(),
-            failure_limit: self.failure_limit,
-            journal,
-        };
+        let ending = Ending { pipelines: self.ended.clone(), failure_limit: self.failure_limit, journal };
         if let Some(done) = self.done.take() {
             drop(done.send(ending)); // Nobody waits: the handle was dropped.
         }

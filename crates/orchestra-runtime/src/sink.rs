@@ -134,7 +134,8 @@ impl SinkState {
             }
         }
         let limit = self.args.context.plan.limits.max_failed;
-        if !self.limit_reported && limit.is_some_and(|l| l.is_exceeded(stats.failed.get(), stats.total.get())) {
+        if !self.limit_reported && limit.is_some_and(|l| l.is_exceeded(stats.failed.get(), stats.total.get()))
+        {
             self.limit_reported = true;
             drop(self.args.root.cast(RootMsg::FailureLimit));
         }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use orchestra_core::bottleneck::{Bottleneck, TimeSpent};
 use orchestra_core::DeviceKind;
+use orchestra_core::bottleneck::{Bottleneck, TimeSpent};
 use orchestra_plan::StageKind;
 use serde::Serialize;
 
@@ -95,18 +95,20 @@ impl Snapshot {
             });
             infers.flatten().filter(|w| w.device.index() == device).map(|w| w.count as u64).sum()
         };
-        let devices = plan.devices.iter().zip(&stats.devices).enumerate().map(|(i, (plan, s))| DeviceSnapshot {
-            name: plan.spec.name.clone(),
-            ready: s.ready.get(),
-            workers: planned(i),
-            starts: s.starts.get(),
-            restarts: s.restarts.get(),
-            batches: s.batches.get(),
-            rows: s.rows.get(),
-            busy: s.busy.time(),
-        });
+        let devices =
+            plan.devices.iter().zip(&stats.devices).enumerate().map(|(i, (plan, s))| DeviceSnapshot {
+                name: plan.spec.name.clone(),
+                ready: s.ready.get(),
+                workers: planned(i),
+                starts: s.starts.get(),
+                restarts: s.restarts.get(),
+                batches: s.batches.get(),
+                rows: s.rows.get(),
+                busy: s.busy.time(),
+            });
         let devices: Vec<DeviceSnapshot> = devices.collect();
-        let worker_time: Duration = devices.iter().map(|d| elapsed * u32::try_from(d.workers).unwrap_or(u32::MAX)).sum();
+        let worker_time: Duration =
+            devices.iter().map(|d| elapsed * u32::try_from(d.workers).unwrap_or(u32::MAX)).sum();
         let running: Duration = devices.iter().map(|d| d.busy).sum();
         let time = TimeSpent {
             loading: stats.loading.time(),

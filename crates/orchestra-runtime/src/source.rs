@@ -57,7 +57,11 @@ impl Actor for Source {
     type State = SourceState;
     type Arguments = SourceArgs;
 
-    async fn pre_start(&self, _: ActorRef<SourceMsg>, args: SourceArgs) -> Result<SourceState, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        _: ActorRef<SourceMsg>,
+        args: SourceArgs,
+    ) -> Result<SourceState, ActorProcessingErr> {
         let reader = ListingReader::open(&args.listing)?;
         Ok(SourceState {
             args,

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use orchestra_core::{PipelineId, SourceId};
-use orchestra_journal::{Change, CommitError, Counts, Journal, OpenError, OutputFolder, RunIdentity, StartError, State};
+use orchestra_journal::{
+    Change, CommitError, Counts, Journal, OpenError, OutputFolder, RunIdentity, StartError, State,
+};
 use orchestra_plan::Plan;
 use orchestra_source::{ListError, ListingReader, extend_listing, write_listing};
 use ractor::{Actor, ActorRef, SpawnErr};
@@ -143,7 +145,9 @@ pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> 
     let mut found = Found::Fresh;
     if fresh && folder.state() != State::Fresh {
         let finished = finished_in(&folder.state());
-        folder.discard().map_err(|e| StartRunError::Discard { folder: plan.output.clone(), why: e.to_string() })?;
+        folder
+            .discard()
+            .map_err(|e| StartRunError::Discard { folder: plan.output.clone(), why: e.to_string() })?;
         found = Found::Discarded { finished };
     }
     let (before, previous_code) = match folder.state() {
@@ -167,11 +171,10 @@ pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> 
     if !changes.is_empty() {
         return Err(StartRunError::Changed { folder: plan.output.clone(), changes, done: finished });
     }
-    let identity = before.as_ref().map_or_else(|| now.clone(), |b| RunIdentity {
-        run_id: b.run_id.clone(),
-        started_unix_ms: b.started_unix_ms,
-        ..now.clone()
-    });
+    let identity = before.as_ref().map_or_else(
+        || now.clone(),
+        |b| RunIdentity { run_id: b.run_id.clone(), started_unix_ms: b.started_unix_ms, ..now.clone() },
+    );
     let files = result_files(&plan);
     let journal = match before {
         Some(_) => Journal::resume(folder, &identity, &files)?,
@@ -253,7 +256,8 @@ impl RunHandle {
     /// Waits for the end, and writes `run.json`.
     pub async fn wait(self) -> RunOutcome {
         let ending = self.done.await.unwrap_or_else(|_| Ending {
-            pipelines: [(PipelineId(0), PipelineEnd::Bug("the root of the actor tree fell over".into()))].into(),
+            pipelines: [(PipelineId(0), PipelineEnd::Bug("the root of the actor tree fell over".into()))]
+                .into(),
             failure_limit: false,
             journal: Err("the journal was not closed; the run can be resumed".into()),
         });
@@ -380,7 +384,11 @@ fn listing_path(private: &Path, source: &str) -> PathBuf {
     private.join(format!("items-{source}"))
 }
 
-fn open_listings(plan: &Plan, private: &Path, journal: &Journal) -> Result<(Vec<Listing>, u64), StartRunError> {
+fn open_listings(
+    plan: &Plan,
+    private: &Path,
+    journal: &Journal,
+) -> Result<(Vec<Listing>, u64), StartRunError> {
     let mut total = 0;
     let mut listings = Vec::new();
     for (i, source) in plan.sources.iter().enumerate() {

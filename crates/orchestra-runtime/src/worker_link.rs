@@ -75,7 +75,11 @@ impl Actor for WorkerLink {
     type State = LinkState;
     type Arguments = LinkArgs;
 
-    async fn pre_start(&self, me: ActorRef<LinkMsg>, args: LinkArgs) -> Result<LinkState, ActorProcessingErr> {
+    async fn pre_start(
+        &self,
+        me: ActorRef<LinkMsg>,
+        args: LinkArgs,
+    ) -> Result<LinkState, ActorProcessingErr> {
         let now = args.context.clock.now();
         me.cast(LinkMsg::Start)?;
         Ok(LinkState {

@@ -10,7 +10,7 @@
 //! | `garbage` | says hello, then sends bytes that are no frame |
 //! | `flood-stderr` | writes a megabyte to standard error at its start and at each run |
 //! | `slow-start:MS` | says hello only after so many milliseconds |
-//! | `never-hello` | keeps the socket open and says nothing |
+//! | `never-hello` | keeps the socket open and says nothing on it; a line on standard error tells when |
 //! | `die-on-load` | aborts while it loads |
 //! | `load-failed` | reports that the model cannot be loaded, for good |
 //!
@@ -33,6 +33,9 @@ use orchestra_worker::{Engine, LoadError, Loaded, RunError};
 pub const FAULT: &str = "ORCHESTRA_FAULT";
 /// The variable that names the file by which only one process misbehaves.
 pub const FAULT_ONCE: &str = "ORCHESTRA_FAULT_ONCE";
+
+/// What `never-hello` writes to standard error before it falls silent.
+pub const SILENT: &str = "not saying hello, as asked";
 
 /// One way to misbehave; see the module's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +113,11 @@ pub fn main() -> ExitCode {
     };
     let fault = if is_my_turn() { fault } else { Fault::None };
     match fault {
-        Fault::NeverHello => sleep_for_ever(),
+        Fault::NeverHello => {
+            // For a test that has to know when the process runs this program, and no longer that of its parent.
+            eprintln!("{SILENT}");
+            sleep_for_ever()
+        }
         // A late start is the fault itself; nobody waits for it here.
         Fault::SlowStart(ms) => std::thread::sleep(Duration::from_millis(ms)),
         Fault::FloodStderr => flood(),

@@ -239,8 +239,10 @@ impl WorkerArena {
             return Err(invalid("the arena is not sealed against shrinking".to_owned()));
         }
         let file = File::from(fd);
-        let inputs = Map::read_only(&file, 0, layout.inputs_bytes())?;
-        let outputs = Map::writable(&file, layout.inputs_bytes(), layout.outputs_bytes(), false)?;
+        // The pages are there already, unless the arena is huge; this spares a fault for each at its first use.
+        let populate = layout.total_bytes() <= POPULATE_UP_TO;
+        let inputs = Map::read_only(&file, 0, layout.inputs_bytes(), populate)?;
+        let outputs = Map::writable(&file, layout.inputs_bytes(), layout.outputs_bytes(), populate)?;
         Ok(WorkerArena { layout, inputs, outputs })
     }
 
@@ -288,17 +290,12 @@ struct Map {
 
 impl Map {
     fn writable(file: &File, offset: usize, len: usize, populate: bool) -> io::Result<Map> {
-        let mut options = MmapOptions::new();
-        options.offset(offset as u64).len(len);
-        if populate {
-            options.populate();
-        }
+        let options = options(offset, len, populate);
         Ok(Map { raw: (len > 0).then(|| options.map_raw(file)).transpose()? })
     }
 
-    fn read_only(file: &File, offset: usize, len: usize) -> io::Result<Map> {
-        let mut options = MmapOptions::new();
-        options.offset(offset as u64).len(len);
+    fn read_only(file: &File, offset: usize, len: usize, populate: bool) -> io::Result<Map> {
+        let options = options(offset, len, populate);
         Ok(Map { raw: (len > 0).then(|| options.map_raw_read_only(file)).transpose()? })
     }
 
@@ -310,6 +307,15 @@ impl Map {
             None => NonNull::<Aligned>::dangling().as_ptr().cast(),
         }
     }
+}
+
+fn options(offset: usize, len: usize, populate: bool) -> MmapOptions {
+    let mut options = MmapOptions::new();
+    options.offset(offset as u64).len(len);
+    if populate {
+        options.populate();
+    }
+    options
 }
 
 /// As aligned as every region is.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use common::{Setup, affine_setup, f32s, flat, run, setup_of, spec, to_f32s};
 use orchestra_core::{DType, Dim, TensorSpec};
-use orchestra_testkit::models;
+use orchestra_testkit::{Trap, models, trap_library};
 use orchestra_testkit::onnx::{Attribute, ModelBuilder, data_type};
 use orchestra_wire::frames::RunErrorKind;
 use orchestra_worker::OnnxEngine;
@@ -239,6 +239,7 @@ fn memory_that_cannot_be_had_is_out_of_memory() {
     let (mut engine, _) = setup.engine().unwrap();
     setup.fill_input(0, 0, 0, &[[1i64, 1 << 50].map(i64::to_ne_bytes).concat()]);
     let error = run(&mut engine, 0, 0, 1).unwrap_err();
+    eprintln!("{error}");
     assert_eq!(error.kind, RunErrorKind::OutOfMemory, "{error}");
     setup.fill_input(0, 0, 0, &[[1i64, 5].map(i64::to_ne_bytes).concat()]);
     assert_eq!(run(&mut engine, 0, 0, 1).unwrap()[0].shape, [1, 5]);
@@ -255,4 +256,34 @@ fn warm_up_leaves_the_arena_alone() {
         run(&mut engine, 0, 0, 2).unwrap();
         assert_eq!(to_f32s(&setup.output(0, 0)[..24]), [1.0; 6]);
     }
+}
+
+#[test]
+fn custom_operators_run_and_their_failures_have_a_class() {
+    let tensors = [flat("x", DType::F32, 3), flat("y", DType::F32, 3)];
+    let mut setup = Setup::new(|f| models::trap(f, &[3]), &tensors[..1], &tensors[1..], 4, 1);
+    setup.load.custom_ops = vec![trap_library().unwrap()];
+    let (mut engine, _) = setup.engine().unwrap();
+    let row = |trap: Trap| f32s(&[1.0, f32::from(trap.value()), 2.0]);
+    for (trap, kind) in [(Trap::Fail, RunErrorKind::Model), (Trap::OutOfMemory, RunErrorKind::OutOfMemory)] {
+        setup.fill_input(0, 0, 0, &vec![row(trap); 3]);
+        let error = run(&mut engine, 0, 0, 3).unwrap_err();
+        assert_eq!(error.kind, kind, "{error}");
+    }
+    run(&mut engine, 0, 0, 2).unwrap();
+    assert_eq!(setup.output(0, 0)[..12], row(Trap::OutOfMemory));
+}
+
+#[test]
+fn scratch_speed() {
+    let setup = affine_setup(None, 8);
+    let (mut engine, _) = setup.engine().unwrap();
+    let t = std::time::Instant::now();
+    for _ in 0..20000 { run(&mut engine, 0, 0, 8).unwrap(); }
+    eprintln!("in place {:?}", t.elapsed() / 20000);
+    let mut w = setup.spawn();
+    w.load(&setup.load);
+    let t = std::time::Instant::now();
+    for i in 0..20000 { w.writer.write(&orchestra_wire::frames::ToWorker::Run(common::run_of(i, 0, 0, 8))).unwrap(); w.next(); }
+    eprintln!("round trip {:?}", t.elapsed() / 20000);
 }

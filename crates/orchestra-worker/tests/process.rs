@@ -3,11 +3,14 @@
 mod common;
 
 use std::net::Shutdown;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{Setup, affine_setup, f32s, flat, run_of, setup_of, to_f32s};
 use orchestra_core::{BatchId, DType, ErrorClass};
-use orchestra_testkit::models;
+use orchestra_testkit::programs::beside_this_program;
+use orchestra_testkit::{Trap, models, trap_library};
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use orchestra_wire::frames::{FromWorker, PROTOCOL_VERSION, RunErrorKind, ToWorker};
 use orchestra_worker::process::{EXIT_LOAD_FAILED, EXIT_PROTOCOL, EXIT_USAGE};
@@ -172,4 +175,36 @@ fn the_terminal_s_interrupt_does_not_end_a_worker() {
     assert_eq!(unsafe { libc::kill(worker.child.id() as i32, libc::SIGINT) }, 0);
     worker.writer.write(&ToWorker::Run(run_of(1, 0, 0, 1))).unwrap();
     assert!(matches!(worker.next(), Some(FromWorker::Done { .. })));
+}
+
+#[test]
+fn a_crash_leaves_the_inputs_and_the_batch_runs_elsewhere() {
+    let tensors = [flat("x", DType::F32, 3), flat("y", DType::F32, 3)];
+    let write = |folder: &Path| models::trap(folder, &[3]);
+    let mut setup = Setup::new(write, &tensors[..1], &tensors[1..], 4, 1);
+    setup.load.custom_ops = vec![trap_library().unwrap()];
+    let fatal = f32::from(Trap::Segfault.value());
+    setup.fill_input(0, 0, 0, &[f32s(&[1.0, 2.0, 3.0]), f32s(&[fatal; 3])]);
+    let mut worker = setup.spawn();
+    assert!(matches!(worker.load(&setup.load), FromWorker::Loaded { .. }));
+    worker.writer.write(&ToWorker::Run(run_of(1, 0, 0, 2))).unwrap();
+    assert_eq!(worker.next(), None);
+    assert_eq!(worker.end().0.signal(), Some(libc::SIGSEGV));
+
+    let mut successor = setup.spawn();
+    assert!(matches!(successor.load(&setup.load), FromWorker::Loaded { .. }));
+    successor.writer.write(&ToWorker::Run(run_of(1, 0, 0, 1))).unwrap();
+    assert!(matches!(successor.next(), Some(FromWorker::Done { .. })));
+    assert_eq!(to_f32s(&setup.output(0, 0))[..3], [1.0, 2.0, 3.0]);
+}
+
+#[test]
+fn a_panic_ends_the_process_with_its_words() {
+    let setup = affine_setup(None, 4);
+    let mut worker = setup.spawn_program(&beside_this_program("panicking-worker").unwrap());
+    worker.writer.write(&ToWorker::Load(Box::new(setup.load.clone()))).unwrap();
+    while worker.next().is_some() {}
+    let (status, stderr) = worker.end();
+    assert_eq!(status.signal(), Some(libc::SIGABRT));
+    assert!(stderr.contains("an engine that panics, as asked"), "{stderr}");
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use std::path::{Path, PathBuf};
+use std::slice::from_ref;
 
 use common::{Setup, affine_setup, flat};
 use orchestra_core::{DType, DeviceKind, ErrorClass};
@@ -101,7 +102,7 @@ fn element_types_that_no_stage_understands_are_refused() {
 fn files_that_the_runtime_refuses_are_refused_for_good() {
     let (x, y) = (flat("x", DType::F32, 4), flat("y", DType::F32, 4));
     for write in [models::garbage, models::unknown_operator] {
-        let error = refusal(&Setup::new(write, &[x.clone()], &[y.clone()], 2, 1));
+        let error = refusal(&Setup::new(write, from_ref(&x), from_ref(&y), 2, 1));
         assert_eq!(error.class, ErrorClass::Permanent);
         assert!(error.error.starts_with("onnx runtime refuses model `"), "{error}");
     }

@@ -27,14 +27,14 @@ use std::sync::Arc;
 use orchestra_core::DeviceKind;
 pub use orchestra_core::restart::RestartPolicy;
 pub use orchestra_machine::Machine;
+use orchestra_ortlib::{Env, Flavor, Request};
 pub use orchestra_ortlib::{Library, LibraryError, Progress, Silent};
 pub use orchestra_plan::{Cause, Diagnostics, MachineView, Plan, PlanOptions, RenderStyle};
+use orchestra_plan::{DeviceView, RealHost};
 pub use orchestra_runtime::{
     Found, Launcher, Prepared, ProcessLauncher, RunHandle, RunOptions, RunOutcome, RunReport, Snapshot,
     StartRunError, StopHandle, Timeouts, TraceHook, prepare,
 };
-use orchestra_ortlib::{Env, Flavor, Request};
-use orchestra_plan::{DeviceView, RealHost};
 use thiserror::Error;
 
 /// Why a run did not start.
@@ -104,7 +104,11 @@ pub fn machine_view(machine: &Machine) -> MachineView {
 ///
 /// # Errors
 /// The file itself cannot be read.
-pub fn plan_file(file: &Path, options: &PlanOptions, machine: &Machine) -> io::Result<(Option<Plan>, Diagnostics)> {
+pub fn plan_file(
+    file: &Path,
+    options: &PlanOptions,
+    machine: &Machine,
+) -> io::Result<(Option<Plan>, Diagnostics)> {
     let text = std::fs::read_to_string(file)?;
     let file = std::path::absolute(file)?;
     let host = RealHost::with_machine(machine_view(machine));

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 
 use orchestra_core::batch_layout::BatchLayout;
@@ -107,9 +107,14 @@ impl Setup {
 
     /// Starts a real worker process on the arena.
     pub fn spawn(&self) -> Process {
+        self.spawn_program(Path::new(env!("CARGO_BIN_EXE_orchestra-bare-worker")))
+    }
+
+    /// Starts another worker program on the arena.
+    pub fn spawn_program(&self, program: &Path) -> Process {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (socket, memory) = (theirs.as_raw_fd(), self.arena.fd().as_raw_fd());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_orchestra-bare-worker"));
+        let mut command = Command::new(program);
         command.stdin(Stdio::null()).stderr(Stdio::piped());
         // SAFETY: only calls that are allowed between fork and exec; dup2 clears the flag that would close the copies.
         unsafe {
@@ -160,11 +165,17 @@ impl Process {
         self.next().unwrap()
     }
 
+    /// Its exit code, and what it wrote to stderr. Waits for the end.
+    pub fn exit_code(self) -> (Option<i32>, String) {
+        let (status, stderr) = self.end();
+        (status.code(), stderr)
+    }
+
     /// How it ended, and what it wrote to stderr. Waits for the end.
-    pub fn exit_code(mut self) -> (Option<i32>, String) {
+    pub fn end(mut self) -> (ExitStatus, String) {
         let mut stderr = String::new();
         std::io::Read::read_to_string(self.child.stderr.as_mut().unwrap(), &mut stderr).unwrap();
-        (self.child.wait().unwrap().code(), stderr)
+        (self.child.wait().unwrap(), stderr)
     }
 }
 

@@ -1,0 +1,177 @@
+//! Model files made by hand, and what is read from them.
+
+use std::fs;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A field of bytes.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    prost::encoding::encode_key(u32::from(number), prost::encoding::WireType::LengthDelimited, &mut out);
+    prost::encoding::encode_varint(bytes.len() as u64, &mut out);
+    out.extend_from_slice(bytes);
+    out
+}
+
+/// A value of a graph; dimensions below 1 are open, `i64::MIN` is a named one. `None`: no shape.
+fn value(name: &str, element: i32, dims: Option<&[i64]>) -> Vec<u8> {
+    let dim = |n: &i64| match *n {
+        i64::MIN => Dimension { value: None, symbol: Some("batch".into()) },
+        n => Dimension { value: Some(n), symbol: None },
+    };
+    let shape = dims.map(|dims| Shape { dims: dims.iter().map(dim).collect() });
+    let kind = Some(TypeProto { tensor: Some(TensorType { element, shape }) });
+    ValueInfo { name: name.into(), kind }.encode_to_vec()
+}
+
+fn tensor(name: &str, location: Option<&str>, raw: usize) -> Vec<u8> {
+    let external = location.map_or_else(Vec::new, |l| {
+        let entry = |key: &str, value: &str| {
+            field(13, &KeyValue { key: key.into(), value: value.into() }.encode_to_vec())
+        };
+        [entry("location", l), entry("offset", "0")].concat()
+    });
+    [field(8, name.as_bytes()), field(9, &vec![7; raw]), external].concat()
+}
+
+fn model(graph: &[Vec<u8>]) -> Vec<u8> {
+    let opset = OperatorSet { domain: String::new(), version: 20 }.encode_to_vec();
+    [vec![0x08, 10], field(7, &graph.concat()), field(8, &opset)].concat()
+}
+
+const OPEN: i64 = i64::MIN;
+
+/// An image model with a weight that is listed as an input, as old exporters do.
+fn image_model() -> Vec<u8> {
+    model(&[
+        field(1, &field(5, &field(5, &tensor("", None, 3)))),
+        field(5, &tensor("weight", None, 100_000)),
+        field(11, &value("image", 1, Some(&[OPEN, 3, 224, -1]))),
+        field(11, &value("weight", 1, Some(&[3, 3]))),
+        field(12, &value("logits", 10, Some(&[OPEN, 1000]))),
+    ])
+}
+
+fn read(bytes: &[u8]) -> Result<ModelFile, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.onnx");
+    fs::write(&path, bytes).unwrap();
+    read_model(&path).map_err(|e| e.to_string())
+}
+
+#[test]
+fn inputs_and_outputs_are_read_and_weights_are_no_inputs() {
+    let bytes = image_model();
+    let file = read(&bytes).unwrap();
+    let show = |t: &[TensorSpec]| t.iter().map(|t| format!("{} {t}", t.name)).collect::<Vec<_>>();
+    assert_eq!(show(&file.signature.inputs), ["image f32[batch, 3, 224, ?]"]);
+    assert_eq!(show(&file.signature.outputs), ["logits f16[batch, 1000]"]);
+    assert_eq!((file.signature.ir_version, file.signature.opset), (10, 20));
+    assert_eq!(file.digest, <[u8; 32]>::from(Sha256::digest(&bytes)));
+}
+
+#[test]
+fn a_fixed_batch_is_seen() {
+    let file =
+        read(&model(&[field(11, &value("x", 7, Some(&[4, 2]))), field(12, &value("y", 6, None))])).unwrap();
+    assert_eq!(file.signature.inputs[0].to_string(), "i64[4, 2]");
+    assert_eq!(file.signature.outputs[0].to_string(), "i32[batch, ?]");
+}
+
+#[test]
+fn what_cannot_be_fed_is_named() {
+    let good = value("y", 1, Some(&[OPEN]));
+    let with_input = |input: Vec<u8>| read(&model(&[field(11, &input), field(12, &good)])).unwrap_err();
+    assert_eq!(
+        with_input(value("x", 11, Some(&[OPEN]))),
+        "its input `x` is of type double; tensors of f32, f16, i64, i32, u8, bool are supported"
+    );
+    assert!(with_input(value("x", 8, Some(&[OPEN]))).contains("type string"));
+    assert!(with_input(value("x", 1, None)).contains("input `x` has no shape"));
+    assert!(with_input(value("x", 1, Some(&[]))).contains("input `x` is a single value"));
+    let no_tensor = ValueInfo { name: "x".into(), kind: None }.encode_to_vec();
+    assert!(with_input(no_tensor).contains("sequence, map or optional"));
+    let scalar = read(&model(&[field(11, &good), field(12, &value("loss", 1, Some(&[])))])).unwrap_err();
+    assert!(scalar.contains("output `loss` is one value for a whole batch"), "{scalar}");
+    assert_eq!(read(&model(&[field(12, &good)])).unwrap_err(), "the model has no input");
+}
+
+#[test]
+fn other_files_are_recognised() {
+    for (bytes, reason) in [
+        (&b""[..], "it is empty"),
+        (b"\xff\xd8\xff\xe0 a picture", "the file is no ONNX model"),
+        (b"\x89PNG\r\n\x1a\n", "the file is no ONNX model"),
+        (b"some text\n", "the file is no ONNX model"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+    ] {
+        let error = read(bytes).unwrap_err();
+        assert!(error.contains(reason), "{error}");
+    }
+    let missing = read_model(Path::new("/nowhere/m.onnx")).unwrap_err();
+    assert!(matches!(missing, ModelError::Missing));
+}
+
+#[test]
+fn every_truncation_is_an_error_that_says_so() {
+    let bytes = model(&[
+        field(5, &tensor("w", None, 40)),
+        field(11, &value("x", 1, Some(&[OPEN]))),
+        field(12, &value("y", 1, Some(&[OPEN]))),
+    ]);
+    let whole =
+        bytes.len() - field(8, &OperatorSet { domain: String::new(), version: 20 }.encode_to_vec()).len();
+    for len in 3..bytes.len() {
+        if len != whole {
+            let error = read(&bytes[..len]).unwrap_err();
+            assert!(error.contains("cut short"), "{len} bytes: {error}");
+        }
+    }
+}
+
+#[test]
+fn external_weights_are_part_of_the_digest() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.onnx");
+    let with = |location: &str| {
+        let in_branch = field(1, &field(5, &field(6, &field(5, &tensor("b", Some("more.bin"), 0)))));
+        model(&[
+            in_branch,
+            field(5, &tensor("w", Some(location), 0)),
+            field(11, &value("x", 1, Some(&[OPEN]))),
+            field(12, &value("y", 1, Some(&[OPEN]))),
+        ])
+    };
+    fs::write(&path, with("weights.bin")).unwrap();
+    let error = read_model(&path).unwrap_err().to_string();
+    assert!(error.starts_with("its weights `more.bin` cannot be read"), "{error}");
+    fs::write(folder.path().join("more.bin"), b"m").unwrap();
+    fs::write(folder.path().join("weights.bin"), b"one").unwrap();
+    let one = read_model(&path).unwrap().digest;
+    fs::write(folder.path().join("weights.bin"), b"two").unwrap();
+    assert_ne!(read_model(&path).unwrap().digest, one);
+    fs::write(&path, with("../weights.bin")).unwrap();
+    let error = read_model(&path).unwrap_err().to_string();
+    assert!(error.contains("outside the folder of the model"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn damaged_files_never_panic(at in 0usize..200, byte in any::<u8>()) {
+        let mut bytes = model(&[
+            field(5, &tensor("w", None, 10)),
+            field(11, &value("x", 1, Some(&[OPEN, 3]))),
+            field(12, &value("y", 1, Some(&[OPEN, 3]))),
+        ]);
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        let _either = read(&bytes);
+    }
+
+    #[test]
+    fn random_files_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _either = read(&bytes);
+    }
+}

@@ -1,0 +1,478 @@
+//! Plans of right files: what runs where, in which sizes, and what the command line changes about it.
+
+mod common;
+
+use std::path::Path;
+use std::time::Duration;
+
+use common::{DIGITS, FakeHost, digits};
+use orchestra_core::{DType, DeviceKind, Fit, PipelineId, StageId};
+use orchestra_plan::{InferPlan, MaxFailed, Plan, PlanOptions, Scores, StageKind, describe};
+
+fn infer<'a>(plan: &'a Plan, name: &str) -> &'a InferPlan {
+    let found = plan.infer_stages().find(|(id, _)| plan.stages[id.index()].name == name);
+    found.unwrap_or_else(|| panic!("no infer stage `{name}`")).1
+}
+
+/// Workers as `device: count x threads`.
+fn workers(plan: &Plan, stage: &str) -> Vec<String> {
+    infer(plan, stage)
+        .workers
+        .iter()
+        .map(|w| format!("{}: {} x {}", plan.devices[w.device.index()].spec.name, w.count, w.threads))
+        .collect()
+}
+
+fn set(pairs: &[(&str, &str)]) -> PlanOptions {
+    let set = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    PlanOptions { set, ..PlanOptions::default() }
+}
+
+fn on(devices: &[&str]) -> PlanOptions {
+    PlanOptions { devices: Some(devices.iter().map(|d| (*d).into()).collect()), ..PlanOptions::default() }
+}
+
+#[test]
+fn a_small_workflow_gets_every_default() {
+    let plan = FakeHost::with_cores(4).good(DIGITS);
+    assert_eq!(plan.name, "digits");
+    assert_eq!(plan.output, Path::new("/flows/out"));
+    assert_eq!(plan.loader_threads, 4);
+    assert_eq!(plan.sinks[0].path, Path::new("/flows/out/results.jsonl"));
+    assert!(!plan.sinks[0].ordered);
+    assert_eq!(workers(&plan, "classify"), ["cpu: 4 x 1"]);
+    let run = infer(&plan, "classify");
+    assert_eq!((run.max_batch, run.fixed_batch, run.wait), (8, None, Duration::from_millis(5)));
+    assert!(run.ladder.is_empty());
+    assert_eq!(run.layout.slots, 10);
+    assert_eq!(plan.pipelines.len(), 1);
+    assert_eq!(plan.pipelines[0].name, "scans");
+    assert_eq!(plan.pipelines[0].window, 2 * 8 * 10 + 4 * 4 + 64);
+    let StageKind::Image { spec, .. } = &plan.stages[0].kind else { panic!("not an image stage") };
+    assert_eq!((spec.fit, spec.dtype, spec.shorter), (Fit::Stretch, DType::F32, 32));
+    assert_eq!(spec.scale, 1.0 / 255.0);
+    assert_eq!((&spec.mean[..], &spec.std[..], &spec.pad[..]), (&[0.0][..], &[1.0][..], &[0][..]));
+    let StageKind::Classify { from, top_k, labels, scores, .. } = &plan.stages[2].kind else {
+        panic!("not a classify stage")
+    };
+    assert_eq!((*from, *top_k, labels.len(), *scores), (StageId(1), 3, 10, Scores::Softmax));
+    assert_eq!(plan.limits.max_failed, None);
+    assert_eq!(plan.limits.item_timeout, Duration::from_secs(30));
+}
+
+#[test]
+fn all_gpus_are_used_and_the_ladder_is_planned() {
+    let plan = FakeHost::with_gpus(2).good(DIGITS);
+    assert_eq!(workers(&plan, "classify"), ["cuda:0: 1 x 1", "cuda:1: 1 x 1"]);
+    assert_eq!(infer(&plan, "classify").ladder, [1, 2, 4, 8, 16, 32]);
+    assert_eq!(plan.devices[1].spec.kind, DeviceKind::Cuda { uuid: "GPU-1111".into() });
+    let memory = plan.devices[0].memory.unwrap();
+    assert_eq!((memory.total >> 30, memory.free >> 30, memory.headroom >> 30), (80, 60, 2));
+}
+
+#[test]
+fn declared_memory_decides_how_many_workers_fit() {
+    let with = |memory: &str, more: &str| {
+        let model = format!("path = \"digits.onnx\"\nmemory = \"{memory}\"\n{more}");
+        digits(&[("path = \"digits.onnx\"", &model)])
+    };
+    let host = FakeHost::with_gpus(1);
+    assert_eq!(workers(&host.good(&with("20GiB", "")), "classify"), ["cuda:0: 2 x 1"]);
+    assert_eq!(workers(&host.good(&with("1GiB", "")), "classify"), ["cuda:0: 4 x 1"]);
+    assert_eq!(workers(&host.good(&with("1GiB", "workers = 6")), "classify"), ["cuda:0: 6 x 1"]);
+    assert_eq!(workers(&host.good(&with("20GiB", "workers = 6")), "classify"), ["cuda:0: 2 x 1"]);
+    let (plan, diags) = host.plan(&with("59GiB", ""), &PlanOptions::default());
+    assert!(plan.is_none());
+    assert_eq!(diags.cause(), Some(orchestra_plan::Cause::Unavailable));
+    let message = &diags.errors().next().unwrap().message;
+    assert_eq!(
+        message,
+        "device `cuda:0` is too full: one worker per model needs 59 GiB, and 60 GiB of 80 GiB are free, 2 GiB of them headroom"
+    );
+}
+
+const TWO_MODELS: &str = r#"
+version = 1
+[sources.a]
+kind = "images"
+paths = ["a"]
+[sources.b]
+kind = "images"
+manifest = "-"
+[models.heavy]
+path = "digits.onnx"
+priority = 30
+[models.light]
+path = "digits.onnx"
+[stages.pa]
+kind = "image"
+from = "a"
+size = [32, 32]
+color = "gray"
+[stages.pb]
+kind = "image"
+from = "b"
+size = [32, 32]
+color = "gray"
+[stages.light]
+kind = "infer"
+from = "pb"
+model = "light"
+[stages.heavy]
+kind = "infer"
+from = "pa"
+model = "heavy"
+[sinks.a]
+kind = "jsonl"
+from = "heavy"
+[sinks.b]
+kind = "jsonl"
+from = "light"
+[sinks.pixels]
+kind = "jsonl"
+from = "pb"
+ordered = true
+"#;
+
+#[test]
+fn unconnected_graphs_are_pipelines_that_share_cores_by_priority() {
+    let plan = FakeHost::with_cores(8).good(TWO_MODELS);
+    let names: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(plan.pipelines[1].sinks.len(), 2);
+    for (index, pipeline) in plan.pipelines.iter().enumerate() {
+        for stage in &pipeline.stages {
+            assert_eq!(plan.stages[stage.index()].pipeline, PipelineId(index as u16));
+        }
+    }
+    assert_eq!(workers(&plan, "heavy"), ["cpu: 6 x 1"]);
+    assert_eq!(workers(&plan, "light"), ["cpu: 2 x 1"]);
+    let one = FakeHost::with_cores(1).good(TWO_MODELS);
+    assert_eq!(workers(&one, "heavy"), ["cpu: 1 x 1"]);
+    assert_eq!(workers(&one, "light"), ["cpu: 1 x 1"]);
+}
+
+#[test]
+fn two_cpu_devices_halve_the_cores() {
+    let host = FakeHost::with_cores(4);
+    let plan = host.good_with(DIGITS, &on(&["cpu", "cpu"]));
+    assert_eq!(workers(&plan, "classify"), ["cpu: 2 x 1", "cpu:1: 2 x 1"]);
+    let plan = host.good(&format!("{DIGITS}\n[devices]\nuse = [\"cpu\", \"cpu\"]"));
+    assert_eq!(workers(&plan, "classify"), ["cpu: 2 x 1", "cpu:1: 2 x 1"]);
+}
+
+#[test]
+fn workers_and_threads_can_be_asked_for() {
+    let host = FakeHost::with_cores(32);
+    assert_eq!(workers(&host.good(DIGITS), "classify"), ["cpu: 8 x 4"]);
+    let ask = |pairs: &[(&str, &str)]| workers(&host.good_with(DIGITS, &set(pairs)), "classify");
+    assert_eq!(ask(&[("models.digits.workers", "2")]), ["cpu: 2 x 16"]);
+    assert_eq!(ask(&[("models.digits.threads", "16")]), ["cpu: 2 x 16"]);
+    assert_eq!(ask(&[("models.digits.workers", "3"), ("models.digits.threads", "1")]), ["cpu: 3 x 1"]);
+}
+
+#[test]
+fn a_model_may_have_devices_of_its_own() {
+    let host = FakeHost::with_gpus(2);
+    let plan = host.good(&TWO_MODELS.replace("priority = 30", "devices = [\"cuda:1\"]"));
+    assert_eq!(workers(&plan, "heavy"), ["cuda:1: 1 x 1"]);
+    assert_eq!(workers(&plan, "light"), ["cuda:0: 1 x 1", "cuda:1: 1 x 1"]);
+    let plan = host.good(&TWO_MODELS.replace("priority = 30", "devices = [\"cpu\"]"));
+    assert_eq!(workers(&plan, "heavy"), ["cpu: 8 x 2"]);
+    let errors = host.errors(&TWO_MODELS.replace("priority = 30", "devices = [\"cuda:1\"]"), &on(&["cpu"]));
+    assert_eq!(errors, ["device `cuda:1` is not among the devices in use"]);
+}
+
+#[test]
+fn devices_of_the_command_line_replace_those_of_the_file() {
+    let host = FakeHost::with_gpus(2);
+    assert_eq!(workers(&host.good_with(DIGITS, &on(&["cuda:1"])), "classify"), ["cuda:1: 1 x 1"]);
+    assert_eq!(workers(&host.good_with(DIGITS, &on(&["GPU-0000"])), "classify"), ["cuda:0: 1 x 1"]);
+    assert_eq!(workers(&host.good_with(DIGITS, &on(&["cpu"])), "classify"), ["cpu: 8 x 2"]);
+    let (_, diags) = host.plan(DIGITS, &on(&["cuda:0", "cuda:7"]));
+    let error = diags.errors().next().unwrap();
+    assert_eq!(error.message, "device `cuda:7` is not available");
+    assert_eq!(diags.line_and_column(error.span.unwrap()), (1, 8));
+    assert_eq!(diags.to_json()["errors"][0]["in"], "--devices");
+}
+
+#[test]
+fn a_device_that_is_named_must_exist_and_the_reason_is_given() {
+    let (_, diags) = FakeHost::with_cores(2).plan(DIGITS, &on(&["cuda:0"]));
+    let error = diags.errors().next().unwrap();
+    assert_eq!(error.label, "libnvidia-ml.so was not found");
+    assert_eq!(diags.cause(), Some(orchestra_plan::Cause::Unavailable));
+}
+
+#[test]
+fn set_takes_toml_and_bare_words() {
+    let host = FakeHost::with_cores(2);
+    let options = set(&[
+        ("stages.classify.batch", "{ max = 3, wait = \"1s\" }"),
+        ("stages.answer.top_k", "1"),
+        ("name", "other"),
+        ("limits.max_failed", "1%"),
+        ("sinks.results.ordered", "true"),
+    ]);
+    let plan = host.good_with(DIGITS, &options);
+    let run = infer(&plan, "classify");
+    assert_eq!((run.max_batch, run.wait), (3, Duration::from_secs(1)));
+    assert_eq!(plan.name, "other");
+    assert_eq!(plan.limits.max_failed, Some(MaxFailed::Share(0.01)));
+    assert!(plan.sinks[0].ordered);
+}
+
+#[test]
+fn errors_of_set_name_the_option() {
+    let host = FakeHost::with_cores(2);
+    for (key, value, message) in [
+        ("stages.pixels.size", "[64", "`--set stages.pixels.size=[64`: the value is no valid TOML"),
+        ("stages.pixels.size.x", "1", "`--set stages.pixels.size.x=1`: `size` is a value, not a table"),
+        ("", "1", "`--set =1`: `` is no key"),
+        ("stages.pixels.colour", "gray", "stage `pixels` has no key `colour`"),
+        (
+            "stages.pixels.size",
+            "[64]",
+            "`size` of stage `pixels` must be a list of two integers, [height, width]",
+        ),
+    ] {
+        let (_, diags) = host.plan(DIGITS, &set(&[(key, value)]));
+        let error = diags.errors().next().unwrap();
+        assert_eq!(error.message, message);
+        assert_eq!(diags.to_json()["errors"][0]["in"], "--set", "{message}");
+    }
+}
+
+#[test]
+fn an_output_folder_can_be_chosen() {
+    let options = PlanOptions { output: Some("/tmp/../results".into()), ..PlanOptions::default() };
+    let plan = FakeHost::with_cores(2).good_with(DIGITS, &options);
+    assert_eq!(plan.sinks[0].path, Path::new("/results/results.jsonl"));
+}
+
+#[test]
+fn offline_plans_look_at_no_machine() {
+    let mut host = FakeHost::with_cores(2);
+    host.machine = Err("asked although offline".into());
+    let options = PlanOptions { offline: true, ..on(&["cuda:3"]) };
+    assert_eq!(workers(&host.good_with(DIGITS, &options), "classify"), ["cuda:3: 1 x 1"]);
+    assert_eq!(
+        host.errors(DIGITS, &PlanOptions::default()),
+        ["this machine cannot be looked at: asked although offline"]
+    );
+}
+
+#[test]
+fn a_model_of_one_batch_size_gets_that_size() {
+    let plan = FakeHost::with_gpus(1).good(&digits(&[("digits.onnx", "four.onnx")]));
+    let run = infer(&plan, "classify");
+    assert_eq!((run.max_batch, run.fixed_batch, &run.ladder[..]), (4, Some(4), &[4][..]));
+    assert_eq!(run.layout.max_rows, 4);
+}
+
+#[test]
+fn a_bound_on_memory_takes_slots_away_but_leaves_one_per_worker() {
+    let host = FakeHost::with_cores(2);
+    let slots = |memory: &str| {
+        infer(&host.good_with(DIGITS, &set(&[("limits.memory", memory)])), "classify").layout.slots
+    };
+    let full = infer(&host.good(DIGITS), "classify").layout.clone();
+    let slot = full.input_slot_bytes + full.output_slot_bytes;
+    assert_eq!(full.slots, 6);
+    assert_eq!(slots(&(slot * 6).to_string()), 6);
+    assert_eq!(slots(&(slot * 6 - 1).to_string()), 5);
+    assert_eq!(slots(&(slot * 2).to_string()), 2);
+    assert_eq!(host.errors(DIGITS, &set(&[("limits.memory", &(slot * 2 - 1).to_string())])).len(), 1);
+}
+
+#[test]
+fn models_in_a_row_and_models_with_several_inputs_are_wired() {
+    let plan = FakeHost::with_cores(4).good(
+        r#"
+version = 1
+[sources.s]
+kind = "images"
+paths = ["images"]
+[models.two]
+path = "two.onnx"
+[models.embed]
+path = "embed.onnx"
+[models.head]
+path = "head.onnx"
+custom_ops = ["ops.so"]
+[stages.head]
+kind = "infer"
+from = "embed.features"
+model = "head"
+[stages.embed]
+kind = "infer"
+from = "image"
+model = "embed"
+[stages.two]
+kind = "infer"
+inputs = { mask = "mask", image = "image.pixels" }
+model = "two"
+[stages.image]
+kind = "image"
+from = "s"
+size = [8, 8]
+[stages.mask]
+kind = "image"
+from = "s"
+size = [8, 8]
+color = "gray"
+layout = "nhwc"
+dtype = "u8"
+[stages.best]
+kind = "classify"
+from = "two.scores"
+labels = "labels3.txt"
+[sinks.best]
+kind = "jsonl"
+from = "best"
+[sinks.head]
+kind = "jsonl"
+from = "head"
+"#,
+    );
+    let place = |name: &str| plan.stages.iter().position(|s| s.name == name).unwrap();
+    assert!(
+        place("image") < place("embed") && place("embed") < place("head") && place("two") < place("best")
+    );
+    let two = infer(&plan, "two");
+    let from: Vec<usize> = two.inputs.iter().map(|i| i.stage.index()).collect();
+    assert_eq!(from, [place("image"), place("mask")]);
+    assert_eq!(two.layout.outputs.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(infer(&plan, "head").inputs[0].stage.index(), place("embed"));
+    assert_eq!(plan.pipelines.len(), 1);
+    assert_eq!(
+        plan.models.iter().find(|m| m.name == "head").unwrap().custom_ops,
+        [Path::new("/flows/ops.so")]
+    );
+}
+
+#[test]
+fn open_dimensions_of_a_model_take_the_shape_that_they_are_fed() {
+    let text =
+        digits(&[("digits.onnx", "any.onnx"), ("labels = \"labels10.txt\"", ""), ("\"gray\"", "\"bgr\"")]);
+    let plan = FakeHost::with_cores(1).good(&text);
+    let run = infer(&plan, "classify");
+    assert_eq!(run.layout.inputs[0].tensor.fixed_row().unwrap(), [3, 32, 32]);
+    assert!(run.layout.outputs[0].is_none());
+    assert_eq!(plan.models[0].inputs[0].to_string(), "f32[batch, 3, ?, ?]");
+}
+
+#[test]
+fn what_nobody_uses_is_left_out() {
+    let text = format!(
+        "{DIGITS}\n[models.spare]\npath = \"head.onnx\"\n[stages.idle]\nkind = \"infer\"\nfrom = \"pixels\"\nmodel = \"digits\"\n"
+    );
+    let host = FakeHost::with_cores(2);
+    let (plan, diags) = host.plan(&text, &PlanOptions::default());
+    let plan = plan.unwrap();
+    assert_eq!((plan.stages.len(), plan.models.len()), (3, 1));
+    assert_eq!(workers(&plan, "classify"), ["cpu: 2 x 1"]);
+    assert_eq!(diags.warnings().count(), 2);
+}
+
+#[test]
+fn the_fingerprint_covers_results_and_nothing_else() {
+    let host = FakeHost::with_cores(4);
+    let of = |changes: &[(&str, &str)]| host.good_with(DIGITS, &set(changes)).fingerprint;
+    let before = of(&[]);
+    let names: Vec<&str> = before.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "source `scans`",
+            "model `digits`",
+            "stage `pixels`",
+            "stage `classify`",
+            "stage `answer`",
+            "sink `results`"
+        ]
+    );
+    for harmless in [
+        ("models.digits.workers", "2"),
+        ("models.digits.priority", "99"),
+        ("stages.classify.batch", "{ max = 2 }"),
+        ("limits.loaders", "1"),
+        ("devices.use", "[\"cpu\", \"cpu\"]"),
+        ("telemetry.otlp", "http://localhost:4317"),
+    ] {
+        assert_eq!(of(&[harmless]), before, "{harmless:?}");
+    }
+    for (change, entry) in [
+        (("sources.scans.paths", "[\"other\"]"), "source `scans`"),
+        (("models.digits.path", "\"four.onnx\""), "model `digits`"),
+        (("models.digits.custom_ops", "[\"ops.so\"]"), "model `digits`"),
+        (("stages.pixels.filter", "\"nearest\""), "stage `pixels`"),
+        (("stages.answer.top_k", "2"), "stage `answer`"),
+        (("stages.answer.scores", "none"), "stage `answer`"),
+        (("sinks.results.path", "\"r.jsonl\""), "sink `results`"),
+    ] {
+        let changed: Vec<String> =
+            of(&[change]).into_iter().zip(&before).filter(|(a, b)| a != *b).map(|(a, _)| a.0).collect();
+        assert_eq!(changed, [entry], "{change:?}");
+    }
+}
+
+#[test]
+fn a_workflow_that_moved_keeps_its_fingerprint() {
+    let host = FakeHost::with_cores(4);
+    let here = host.good(DIGITS);
+    let options = PlanOptions { output: Some("/elsewhere".into()), ..PlanOptions::default() };
+    assert_eq!(host.good_with(DIGITS, &options).fingerprint, here.fingerprint);
+}
+
+#[test]
+fn a_plan_is_described_in_words() {
+    let text = describe(&FakeHost::with_gpus(1).good(DIGITS));
+    let expected = "\
+workflow  digits (/flows/flow.toml)
+output    /flows/out
+loaders   16 threads
+
+devices
+  cuda:0    60 GiB free of 80 GiB, 2 GiB kept as headroom
+
+pipeline `scans`: at most 384 items between source and sink
+  source scans
+  image pixels <- scans: f32[batch, 1, 32, 32]
+  infer classify <- pixels: model digits, gives logits f32[batch, 10]
+    batch: up to 32, the oldest item waits at most 5ms
+    warmed up: 1, 2, 4, 8, 16, 32
+    cuda:0: 1 worker of 1 thread
+    slots: 4 of 32 rows, 520 KiB in all
+  classify answer <- classify: best 3, 10 labels
+  sink results <- answer: /flows/out/results.jsonl
+
+memory of all batch slots: 520 KiB
+
+why
+  devices: auto takes all 1 GPUs
+  stage `classify` on cuda:0: 1 worker: the default where the model declares no `memory`
+  stage `classify`: batches of up to 32: the default on a GPU
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_plan_is_json() {
+    let json = serde_json::to_value(FakeHost::with_gpus(1).good(DIGITS)).unwrap();
+    assert_eq!(json["stages"][1]["kind"]["kind"], "infer");
+    assert_eq!(json["devices"][0]["spec"]["name"], "cuda:0");
+}
+
+#[test]
+fn a_described_machine_is_planned_for() {
+    let text = "cores = 64\nmemory = \"256GiB\"\n[[devices]]\nmemory = \"80GiB\"\nfree = \"79GiB\"\ncount = 2\n[[devices]]\nmemory = \"24GiB\"\nmodel = \"L4\"\n";
+    let (machine, diags) = orchestra_plan::machine_from_toml(text, "m.toml");
+    assert!(!diags.has_errors());
+    let machine = machine.unwrap();
+    assert_eq!(machine.cores, 64);
+    assert_eq!(workers(&FakeHost::with(machine).good(DIGITS), "classify").len(), 3);
+    let (machine, diags) = orchestra_plan::machine_from_toml("core = 4\n[[devices]]\n", "m.toml");
+    assert!(machine.is_none());
+    assert_eq!(diags.errors().count(), 3);
+}
