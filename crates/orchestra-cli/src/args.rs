@@ -84,6 +84,8 @@ pub enum Command {
     Plan(PlanArgs),
     /// List the devices of this machine
     Devices(DevicesArgs),
+    /// Say whether this machine is ready, and what to do if not
+    Doctor(DoctorArgs),
     /// The other end of a worker's socket. Started by `run`, never by hand.
     #[command(hide = true)]
     Worker,
@@ -163,6 +165,17 @@ pub struct DevicesArgs {
     /// Print the devices as JSON on stdout
     #[arg(long)]
     pub json: bool,
+}
+
+/// `orchestra doctor`
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Print the findings as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+    /// ONNX Runtime's shared library, instead of searching for it
+    #[arg(long, value_name = "PATH")]
+    pub ort_library: Option<PathBuf>,
 }
 
 /// How much the terminal is told. The log files do not depend on it.

@@ -4,6 +4,7 @@
 mod args;
 mod check;
 mod devices;
+mod doctor;
 mod exit_code;
 mod human;
 mod plan;
@@ -34,6 +35,7 @@ fn main() -> ProcessExitCode {
         Command::Check(args) => check::check(&args, &surroundings),
         Command::Plan(args) => plan::plan(&args, &surroundings),
         Command::Devices(args) => devices::devices(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
         Command::Worker => return orchestra::worker_main(),
     };
     let code = done.unwrap_or_else(|failed| {

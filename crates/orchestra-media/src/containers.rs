@@ -1,4 +1,4 @@
-//! Walks over the chunks of PNG and WebP for what their decoders do not say: the end, and EXIF wherever it stands. No pixels.
+//! Walks over the chunks of PNG and WebP, and the header of BMP, for what their decoders do not say. It decodes no pixels.
 
 use crate::error::MediaError;
 use crate::format::Format;
@@ -12,7 +12,9 @@ pub(crate) fn walk_png(bytes: &[u8]) -> Result<Orientation, MediaError> {
     let mut rest = &bytes[8..];
     // A chunk: length, name, payload, checksum.
     loop {
-        let Some((&[l3, l2, l1, l0, n0, n1, n2, n3], behind)) = rest.split_first_chunk() else { return Err(cut) };
+        let Some((&[l3, l2, l1, l0, n0, n1, n2, n3], behind)) = rest.split_first_chunk() else {
+            return Err(cut);
+        };
         let length = u32::from_be_bytes([l3, l2, l1, l0]) as usize;
         let Some((payload, behind)) = behind.split_at_checked(length) else { return Err(cut) };
         let Some((_checksum, behind)) = behind.split_at_checked(4) else { return Err(cut) };
@@ -82,4 +84,21 @@ fn check_frame(name: &[u8; 4], payload: &[u8], max_pixels: u64) -> Result<(), Me
         _ => return Ok(()),
     };
     check_size(Format::WebP, width, height, max_pixels)
+}
+
+/// The size that a BMP header claims, against the limits: the decoder has a limit of its own and would not say which.
+pub(crate) fn check_bmp(bytes: &[u8], max_pixels: u64) -> Result<(), MediaError> {
+    let Some(&[s0, s1, s2, s3, w0, w1, w2, w3, h0, h1, h2, h3]) =
+        bytes.get(14..).and_then(|b| b.first_chunk())
+    else {
+        return Err(MediaError::Truncated { format: Format::Bmp, what: "it ends inside its header" });
+    };
+    let (width, height) = if u32::from_le_bytes([s0, s1, s2, s3]) == 12 {
+        (u32::from(u16::from_le_bytes([w0, w1])), u32::from(u16::from_le_bytes([w2, w3])))
+    } else {
+        let side = |b| i32::from_le_bytes(b).unsigned_abs();
+        // A negative height means rows from top to bottom.
+        (side([w0, w1, w2, w3]), side([h0, h1, h2, h3]))
+    };
+    check_size(Format::Bmp, width, height, max_pixels)
 }

@@ -66,7 +66,9 @@ pub enum MediaError {
         max_side: u32,
     },
     /// The decoder would have needed more memory than the pixel limit leaves it.
-    #[error("the {format} file needs more memory to decode than `max_pixels = {max_pixels}` allows: {reason}")]
+    #[error(
+        "the {format} file needs more memory to decode than `max_pixels = {max_pixels}` allows: {reason}"
+    )]
     TooMuchMemory {
         /// What the first bytes say it is.
         format: Format,

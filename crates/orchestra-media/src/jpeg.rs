@@ -8,25 +8,23 @@ use zune_jpeg::errors::DecodeErrors;
 
 use crate::error::MediaError;
 use crate::format::Format;
-use crate::jpeg_header::{JpegHeader, without_stray_bytes};
+use crate::jpeg_header::{JpegHeader, prepare};
 use crate::picture::{PictureInfo, PixelKind, check_size};
 
 /// Most bytes of the last row that are marked before decoding.
 const MARKED_BYTES: usize = 96;
 
 /// Decodes `bytes` into `pixels`: one byte per pixel for a gray file, else three.
-pub(crate) fn decode(bytes: &[u8], max_pixels: u64, pixels: &mut Vec<u8>) -> Result<PictureInfo, MediaError> {
+/// `file` is memory to work in.
+pub(crate) fn decode(
+    bytes: &[u8],
+    max_pixels: u64,
+    file: &mut Vec<u8>,
+    pixels: &mut Vec<u8>,
+) -> Result<PictureInfo, MediaError> {
     let header = JpegHeader::read(bytes)?;
     check_size(Format::Jpeg, header.width, header.height, max_pixels)?;
-    // The decoder's strict mode is what tells a damaged scan from a whole one, but it also refuses stray bytes between
-    // segments, which every viewer steps over.
-    let cleaned;
-    let bytes = if header.has_stray_bytes {
-        cleaned = without_stray_bytes(bytes)?;
-        cleaned.as_slice()
-    } else {
-        bytes
-    };
+    prepare(bytes, &header, file)?;
     let kind = if header.components == 1 { PixelKind::Gray } else { PixelKind::Rgb };
     let row = header.width as usize * kind.channels();
     let length = row * header.height as usize;
@@ -38,7 +36,7 @@ pub(crate) fn decode(bytes: &[u8], max_pixels: u64, pixels: &mut Vec<u8>) -> Res
         for (at, byte) in pixels[marked.clone()].iter_mut().enumerate() {
             *byte = mark(at);
         }
-        decode_scans(bytes, kind, pixels).map_err(|e| explain(&e))?;
+        decode_scans(file, kind, pixels).map_err(|e| explain(&e))?;
         // A picture may happen to hold the mark, but not the mark and its opposite.
         if pixels[marked.clone()].iter().enumerate().any(|(at, byte)| *byte != mark(at)) {
             return Ok(PictureInfo {
@@ -49,10 +47,13 @@ pub(crate) fn decode(bytes: &[u8], max_pixels: u64, pixels: &mut Vec<u8>) -> Res
             });
         }
     }
-    Err(MediaError::Truncated { format: Format::Jpeg, what: "its scan has fewer rows than its header claims" })
+    Err(MediaError::Truncated {
+        format: Format::Jpeg,
+        what: "its scan has fewer rows than its header claims",
+    })
 }
 
-/// Runs the decoder over the whole file.
+/// Runs the decoder over the whole file. Its strict mode is what tells a damaged scan from a whole one.
 fn decode_scans(bytes: &[u8], kind: PixelKind, pixels: &mut [u8]) -> Result<(), DecodeErrors> {
     let space = if kind == PixelKind::Gray { ColorSpace::Luma } else { ColorSpace::RGB };
     let side = usize::from(u16::MAX);

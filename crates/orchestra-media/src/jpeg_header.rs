@@ -1,4 +1,4 @@
-//! Reads the marker segments of a JPEG up to its first scan. It decodes no pixels and takes no memory.
+//! Reads the marker segments of a JPEG and makes its end safe for the decoder. It decodes no pixels.
 
 use crate::error::MediaError;
 use crate::format::Format;
@@ -7,7 +7,10 @@ use crate::orientation::Orientation;
 const FORMAT: Format = Format::Jpeg;
 const CUT_HEADER: MediaError = MediaError::Truncated { format: FORMAT, what: "it ends inside its header" };
 
-/// What is known before the first scan.
+/// 64 one bits, each byte stuffed.
+const ONES: [u8; 16] = [0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0];
+
+/// What is known of a file before its pixels are decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JpegHeader {
     pub(crate) width: u32,
@@ -16,7 +19,11 @@ pub(crate) struct JpegHeader {
     pub(crate) components: u8,
     pub(crate) orientation: Orientation,
     /// Whether bytes that belong to no segment stand between the segments. Viewers step over them.
-    pub(crate) has_stray_bytes: bool,
+    has_stray_bytes: bool,
+    /// Where the data of the first scan begins.
+    scans: usize,
+    /// Where the end marker stands that closes this picture. Cameras write more pictures or padding behind it.
+    end: usize,
 }
 
 /// One marker segment.
@@ -93,7 +100,10 @@ impl JpegHeader {
             match (segment.marker, segment.payload) {
                 (0xda, _) => break,
                 // Start of frame; C4, C8 and CC are tables and extensions.
-                (0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf, &[_, h1, h0, w1, w0, components, ..]) => {
+                (
+                    0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf,
+                    &[_, h1, h0, w1, w0, components, ..],
+                ) => {
                     frame = Some((u16::from_be_bytes([w1, w0]), u16::from_be_bytes([h1, h0]), components));
                 }
                 // The first EXIF block counts; another APP1 is XMP or a thumbnail's.
@@ -107,33 +117,62 @@ impl JpegHeader {
             let reason = "its first scan comes before any frame header".to_owned();
             return Err(MediaError::Broken { format: FORMAT, reason });
         };
-        // Inside a scan 0xff is always followed by 0x00 or a restart marker, so this is a real end. Some cameras write more
-        // pictures or padding behind it: the end may stand anywhere.
-        let scan = &bytes[segments.at..];
-        if !scan.ends_with(&[0xff, 0xd9]) && !scan.windows(2).rev().any(|pair| pair == [0xff, 0xd9]) {
-            return Err(MediaError::Truncated { format: FORMAT, what: "its end marker is missing" });
-        }
+        let scans = segments.at;
+        let missing_end = MediaError::Truncated { format: FORMAT, what: "its end marker is missing" };
+        let end = end_of_scans(bytes, scans).ok_or(missing_end)?;
         Ok(JpegHeader {
             width: u32::from(width),
             height: u32::from(height),
             components,
             orientation: orientation.unwrap_or(Orientation::UPRIGHT),
             has_stray_bytes: segments.has_stray_bytes,
+            scans,
+            end,
         })
     }
 }
 
-/// The file without the bytes that stand between its header segments. Only for a file whose header `read` accepted.
-pub(crate) fn without_stray_bytes(bytes: &[u8]) -> Result<Vec<u8>, MediaError> {
-    let mut clean = Vec::with_capacity(bytes.len());
-    clean.extend_from_slice(&bytes[..2]);
-    let mut segments = Segments::new(bytes);
+/// Position of the end marker that closes the scans from `at` on.
+fn end_of_scans(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
-        let segment = segments.next()?;
-        clean.extend_from_slice(segment.whole);
-        if segment.marker == 0xda {
-            clean.extend_from_slice(&bytes[segments.at..]);
-            return Ok(clean);
+        at = next_ff(bytes, at)?;
+        match *bytes.get(at + 1)? {
+            0xd9 => return Some(at),
+            // A stuffed byte or a marker without a payload: the scan goes on.
+            0x00 | 0x01 | 0xd0..=0xd8 => at += 2,
+            0xff => at += 1,
+            // Tables and headers between scans; their payload may hold anything.
+            _ => at += 2 + usize::from(u16::from_be_bytes([*bytes.get(at + 2)?, *bytes.get(at + 3)?])),
         }
     }
+}
+
+/// Position of the next `0xff` from `at` on. Looks at whole blocks first: most of a file is read here once more.
+fn next_ff(bytes: &[u8], at: usize) -> Option<usize> {
+    let (blocks, _) = bytes.get(at..)?.as_chunks::<32>();
+    let clear =
+        blocks.iter().take_while(|block| !block.iter().fold(false, |any, b| any | (*b == 0xff))).count();
+    let from = at + clear * 32;
+    bytes[from..].iter().position(|b| *b == 0xff).map(|found| from + found)
+}
+
+/// Copies the file to `out` as the decoder should see it: without stray bytes, without what stands behind the end, and with
+/// 64 one bits before the end. No Huffman code is all ones, so a decoder that runs out of data meets an error there, where
+/// else it would make up gray pixels. Scans end in one bits anyway, and what no pixel needs is stepped over.
+pub(crate) fn prepare(bytes: &[u8], header: &JpegHeader, out: &mut Vec<u8>) -> Result<(), MediaError> {
+    out.clear();
+    out.reserve(header.end + 18);
+    if header.has_stray_bytes {
+        out.extend_from_slice(&bytes[..2]);
+        let mut segments = Segments::new(bytes);
+        while segments.at < header.scans {
+            out.extend_from_slice(segments.next()?.whole);
+        }
+        out.extend_from_slice(&bytes[header.scans..header.end]);
+    } else {
+        out.extend_from_slice(&bytes[..header.end]);
+    }
+    out.extend_from_slice(&ONES);
+    out.extend_from_slice(&[0xff, 0xd9]);
+    Ok(())
 }

@@ -100,6 +100,27 @@ kernel! {
     }
 }
 
+kernel! {
+    /// Three interleaved channels into three planes, as they are.
+    byte_planes(source: &[u8], p0: &mut [u8], p1: &mut [u8], p2: &mut [u8]) {
+        let pixels = source.as_chunks::<3>().0;
+        let count = pixels.len();
+        let (p0, p1, p2) = (&mut p0[..count], &mut p1[..count], &mut p2[..count]);
+        for (at, pixel) in pixels.iter().enumerate() {
+            (p0[at], p1[at], p2[at]) = (pixel[0], pixel[1], pixel[2]);
+        }
+    }
+}
+
+kernel! {
+    /// Red, green, blue to blue, green, red, and back.
+    swap(source: &[u8], out: &mut [u8]) {
+        for (out, [r, g, b]) in out.as_chunks_mut::<3>().0.iter_mut().zip(source.as_chunks::<3>().0) {
+            *out = [*b, *g, *r];
+        }
+    }
+}
+
 /// Pillow's "L": ITU-R 601-2 luma in 16 bit fixed point.
 #[inline(always)]
 pub(crate) fn luma_of(r: u8, g: u8, b: u8) -> u8 {
@@ -162,7 +183,8 @@ kernel! {
 mod tests {
     use super::*;
 
-    const AFFINE: Affine = Affine { factor: [0.017_124_75, 0.017_507, 0.017_429_2], offset: [-2.1179, -2.0357, -1.8044] };
+    const AFFINE: Affine =
+        Affine { factor: [0.017_124_75, 0.017_507, 0.017_429_2], offset: [-2.1179, -2.0357, -1.8044] };
 
     fn pixels(length: usize) -> Vec<u8> {
         (0..length).map(|at| (at * 167 + at / 251) as u8).collect()
@@ -209,7 +231,9 @@ mod tests {
         for ink in (0..=255).step_by(5) {
             for ground in (0..=255).step_by(3) {
                 for alpha in 0..=255 {
-                    let exact = (f64::from(ink) * f64::from(alpha) + f64::from(ground) * f64::from(255 - alpha)) / 255.0;
+                    let exact = (f64::from(ink) * f64::from(alpha)
+                        + f64::from(ground) * f64::from(255 - alpha))
+                        / 255.0;
                     assert_eq!(blend(ink, ground, alpha), exact.round() as u8, "{ink} {ground} {alpha}");
                 }
             }

@@ -101,7 +101,9 @@ mod tests {
 
     #[test]
     fn unreadable_metadata_is_upright() {
-        for block in [b"".as_slice(), b"II", b"Exif\0\0", b"MM\0*\xff\xff\xff\xff", b"II*\0\x08\0\0\0\xff\xff"] {
+        for block in
+            [b"".as_slice(), b"II", b"Exif\0\0", b"MM\0*\xff\xff\xff\xff", b"II*\0\x08\0\0\0\xff\xff"]
+        {
             assert_eq!(Orientation::from_exif_block(block), Orientation::UPRIGHT);
         }
     }

@@ -16,11 +16,13 @@ use crate::{jpeg, raster};
 
 /// Memory of a buffer that is kept from picture to picture. More, taken for one huge picture, is given back with the next:
 /// a run over a million items may not grow by its largest picture times its threads for good.
-const KEEP_BYTES: usize = 64 << 20;
+const KEEP_BYTES: usize = 128 << 20;
 
 /// Turns files into rows. One per thread: its buffers are reused, so that in the long run nothing is allocated for pixels.
 #[derive(Debug, Default)]
 pub struct Preparer {
+    /// A JPEG as its decoder sees it.
+    file: Vec<u8>,
     pixels: Vec<u8>,
     picture: Option<PictureInfo>,
     flattened: Flattened,
@@ -45,10 +47,10 @@ impl Preparer {
         self.picture = None;
         self.release_excess();
         let format = Format::of(bytes)?;
-        let pixels = &mut self.pixels;
+        let (file, pixels) = (&mut self.file, &mut self.pixels);
         // Decoders are other people's code and files may be made to break them. Their panic is the end of this item only.
         let outcome = catch_unwind(AssertUnwindSafe(|| match format {
-            Format::Jpeg => jpeg::decode(bytes, max_pixels, pixels),
+            Format::Jpeg => jpeg::decode(bytes, max_pixels, file, pixels),
             other => raster::decode(other, bytes, max_pixels, pixels),
         }));
         match outcome {
@@ -84,8 +86,10 @@ impl Preparer {
     }
 
     fn release_excess(&mut self) {
-        if self.pixels.capacity() > KEEP_BYTES {
-            self.pixels = Vec::new();
+        for buffer in [&mut self.file, &mut self.pixels] {
+            if buffer.capacity() > KEEP_BYTES {
+                *buffer = Vec::new();
+            }
         }
         self.flattened.forget(KEEP_BYTES);
         self.resampler.shrink(KEEP_BYTES);

@@ -9,7 +9,7 @@ use image::codecs::tiff::TiffDecoder;
 use image::codecs::webp::WebPDecoder;
 use image::{ColorType, ImageDecoder, Limits};
 
-use crate::containers::{walk_png, walk_webp};
+use crate::containers::{check_bmp, walk_png, walk_webp};
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::orientation::Orientation;
@@ -45,7 +45,10 @@ pub(crate) fn decode(
             let orientation = walk_webp(bytes, max_pixels)?;
             job.run(WebPDecoder::new(reader).map_err(broken)?, orientation)
         }
-        Format::Bmp => job.run(BmpDecoder::new(reader).map_err(broken)?, Orientation::UPRIGHT),
+        Format::Bmp => {
+            check_bmp(bytes, max_pixels)?;
+            job.run(BmpDecoder::new(reader).map_err(broken)?, Orientation::UPRIGHT)
+        }
         Format::Gif => job.run(GifDecoder::new(reader).map_err(broken)?, Orientation::UPRIGHT),
         Format::Tiff => {
             let mut decoder = TiffDecoder::new(reader).map_err(broken)?;
@@ -54,7 +57,7 @@ pub(crate) fn decode(
             let orientation = Orientation::from_exif(turn.to_exif()).unwrap_or_default();
             job.run(decoder, orientation)
         }
-        Format::Jpeg => crate::jpeg::decode(bytes, max_pixels, job.pixels),
+        Format::Jpeg => crate::jpeg::decode(bytes, max_pixels, &mut Vec::new(), job.pixels),
     }
 }
 
@@ -65,7 +68,11 @@ impl Job<'_> {
         limits
     }
 
-    fn run<D: ImageDecoder>(self, mut decoder: D, orientation: Orientation) -> Result<PictureInfo, MediaError> {
+    fn run<D: ImageDecoder>(
+        self,
+        mut decoder: D,
+        orientation: Orientation,
+    ) -> Result<PictureInfo, MediaError> {
         let Job { format, max_pixels, .. } = self;
         let broken = |e: image::ImageError| MediaError::from_image(format, max_pixels, &e);
         let (width, height) = decoder.dimensions();

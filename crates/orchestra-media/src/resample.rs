@@ -70,10 +70,9 @@ impl Resampler {
         if turn == Orientation::UPRIGHT {
             return Ok(part);
         }
-        let stored = (part.stride / channels, part.height);
-        // The offsets count in whole rows of the source; a flip must start at the end of the part, not of the row.
         let (columns, rows) = (&mut self.columns, &mut self.rows);
-        turn.offsets((width, stored.1), channels, 0..dest.width, 0..dest.height, columns, rows);
+        turn.offsets((width, height), channels, 0..dest.width, 0..dest.height, columns, rows);
+        // A part that was not resized still lies in the rows of the whole picture.
         restride(if turn.transpose { columns } else { rows }, width * channels, part.stride);
         self.turned.resize(dest.width * dest.height * channels, 0);
         gather(part.bytes, columns, rows, channels, &mut self.turned);
@@ -138,9 +137,8 @@ impl Resampler {
         let outcome = catch_unwind(AssertUnwindSafe(|| -> Result<(), String> {
             let from = ImageRef::new(source.width as u32, source.height as u32, source.bytes, pixel)
                 .map_err(|e| e.to_string())?;
-            let mut to =
-                Image::from_slice_u8(target.width as u32, target.height as u32, target.bytes, pixel)
-                    .map_err(|e| e.to_string())?;
+            let mut to = Image::from_slice_u8(target.width as u32, target.height as u32, target.bytes, pixel)
+                .map_err(|e| e.to_string())?;
             resizer.resize(&from, &mut to, &options).map_err(|e| e.to_string())
         }));
         match outcome {

@@ -5,7 +5,7 @@ use half::slice::HalfFloatSliceExt;
 use orchestra_core::Layout;
 
 use crate::geometry::Rect;
-use crate::kernels::{Affine, interleaved, line, planes, spread};
+use crate::kernels::{Affine, byte_planes, interleaved, line, planes, spread, swap};
 use crate::picture::View;
 use crate::row_spec::{Element, RowSpec};
 
@@ -109,7 +109,9 @@ impl Value for f32 {
     fn run(spec: &RowSpec, source: &[u8], channels: usize, at: usize, row: &mut [f32]) {
         let count = source.len() / channels;
         match (channels, spec.channels, spec.layout) {
-            (1, 1, _) => line::run(source, spec.affine.factor[0], spec.affine.offset[0], &mut row[at..at + count]),
+            (1, 1, _) => {
+                line::run(source, spec.affine.factor[0], spec.affine.offset[0], &mut row[at..at + count])
+            }
             (1, _, Layout::Nchw) => {
                 for (c, plane) in planes_at(spec, at, row).into_iter().enumerate() {
                     line::run(source, spec.affine.factor[c], spec.affine.offset[c], &mut plane[..count]);
@@ -126,7 +128,7 @@ impl Value for f32 {
                     for (out, source) in out.chunks_mut(TILE * 3).zip(source.chunks(TILE * 3)) {
                         let mut swapped = [0; TILE * 3];
                         let swapped = &mut swapped[..source.len()];
-                        swap(source, swapped);
+                        swap::run(source, swapped);
                         interleaved::run(swapped, &row_order(spec), out);
                     }
                 } else {
@@ -176,22 +178,12 @@ impl Value for u8 {
             }
             (_, _, Layout::Nchw) => {
                 let [red, green, blue] = planes_at(spec, at, row);
-                let (red, green, blue) = (&mut red[..count], &mut green[..count], &mut blue[..count]);
-                for (at, pixel) in source.as_chunks::<3>().0.iter().enumerate() {
-                    (red[at], green[at], blue[at]) = (pixel[0], pixel[1], pixel[2]);
-                }
+                byte_planes::run(source, red, green, blue);
             }
             (_, _, Layout::Nhwc) => {
                 let out = &mut row[at * 3..(at + count) * 3];
-                if spec.is_bgr { swap(source, out) } else { out.copy_from_slice(source) }
+                if spec.is_bgr { swap::run(source, out) } else { out.copy_from_slice(source) }
             }
         }
-    }
-}
-
-/// Red, green, blue to blue, green, red.
-fn swap(source: &[u8], out: &mut [u8]) {
-    for (out, [r, g, b]) in out.as_chunks_mut::<3>().0.iter_mut().zip(source.as_chunks::<3>().0) {
-        *out = [*b, *g, *r];
     }
 }

@@ -35,12 +35,9 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
 /// The amount with a binary unit and at most one decimal: `4 GiB`, `1.5 MiB`, `512 B`.
 #[must_use]
 pub fn format_bytes(bytes: u64) -> String {
-    let (unit, size) = match bytes {
-        0..1024 => return format!("{bytes} B"),
-        0..0x10_0000 => ("KiB", 1u64 << 10),
-        0..0x4000_0000 => ("MiB", 1 << 20),
-        0..0x100_0000_0000 => ("GiB", 1 << 30),
-        _ => ("TiB", 1 << 40),
+    const SIZES: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let Some((unit, size)) = SIZES.into_iter().find(|(_, size)| bytes >= *size) else {
+        return format!("{bytes} B");
     };
     let text = format!("{:.1}", bytes as f64 / size as f64);
     format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))

@@ -79,7 +79,10 @@ impl<'a> Devices<'a> {
             self.reason = format!("devices: the CPU, because there is no GPU: {why}");
             self.in_use.push(cpu(0));
         } else {
-            self.reason = format!("devices: auto takes all {} GPUs", gpus.len());
+            self.reason = match gpus.len() {
+                1 => "devices: auto takes the only GPU".into(),
+                n => format!("devices: auto takes all {n} GPUs"),
+            };
         }
     }
 

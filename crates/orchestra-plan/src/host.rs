@@ -68,6 +68,8 @@ pub enum FileKind {
 /// A model file, read but not loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelFile {
+    /// SHA-256 of the file alone.
+    pub file_digest: [u8; 32],
     /// SHA-256 of the file; with external weights, over that and the names and digests of the weight files.
     pub digest: [u8; 32],
     /// What it takes and gives.

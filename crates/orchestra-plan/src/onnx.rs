@@ -105,7 +105,8 @@ pub fn read_model(path: &Path) -> Result<ModelFile, ModelError> {
     let (found, digest) = scan(file)?;
     let signature = found.signature()?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    Ok(ModelFile { digest: with_weights(digest, &found.weights, folder)?, signature })
+    let file_digest = digest;
+    Ok(ModelFile { digest: with_weights(digest, &found.weights, folder)?, file_digest, signature })
 }
 
 /// Folds the files of external weights into the digest.
@@ -140,10 +141,10 @@ struct Found {
 }
 
 fn scan(input: impl Read) -> Result<(Found, [u8; 32]), ModelError> {
-    let mut hashing = Hashing { input, hash: Sha256::new(), start: Vec::new() };
+    let mut hashing = Hashing { input, hash: Sha256::new(), start: Vec::new(), bytes: 0 };
     let mut found = Found::default();
     let result = found.model(&mut Scanner::new(BufReader::with_capacity(1 << 16, &mut hashing)));
-    let start = hashing.start;
+    let (start, bytes) = (hashing.start, hashing.bytes);
     match result {
         Ok(()) if found.has_graph => Ok((found, hashing.hash.finalize().into())),
         _ if start.is_empty() => Err(ModelError::NotOnnx("it is empty".into())),
@@ -152,11 +153,9 @@ fn scan(input: impl Read) -> Result<(Found, [u8; 32]), ModelError> {
         }
         Err(ScanError::Io(e)) => Err(ModelError::Unreadable(e)),
         // A model starts with its `ir_version`; text or a picture does not.
-        Err(ScanError::Truncated(at)) if start[0] == 0x08 || found.has_graph => {
-            Err(ModelError::Truncated(at))
-        }
+        Err(ScanError::Truncated) if start[0] == 0x08 || found.has_graph => Err(ModelError::Truncated(bytes)),
         Err(ScanError::Malformed(reason)) => Err(ModelError::NotOnnx(reason)),
-        Ok(()) | Err(ScanError::Truncated(_)) => Err(ModelError::NotOnnx("it holds no graph".into())),
+        Ok(()) | Err(ScanError::Truncated) => Err(ModelError::NotOnnx("it holds no graph".into())),
     }
 }
 
@@ -165,12 +164,14 @@ struct Hashing<R> {
     input: R,
     hash: Sha256,
     start: Vec<u8>,
+    bytes: u64,
 }
 
 impl<R: Read> Read for Hashing<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let n = self.input.read(buffer)?;
         self.hash.update(&buffer[..n]);
+        self.bytes += n as u64;
         if self.start.len() < 64 {
             self.start.extend_from_slice(&buffer[..n.min(64)]);
         }

@@ -135,25 +135,13 @@ fn on_cuda(
     loop {
         let next = (0..stages.len())
             .filter(|i| counts[*i] < wanted[*i] && declared(&stages[*i]).unwrap_or(0) <= left)
-            .min_by_key(|i| (counts[*i] * 100 / model(&stages[*i]).priority.max(1) as usize, *i));
+            .min_by_key(|i| (behind(counts[*i], model(&stages[*i]).priority), *i));
         let Some(next) = next else { break };
         left -= declared(&stages[next]).unwrap_or(0);
         counts[next] += 1;
     }
     for ((stage, count), wanted) in stages.iter().zip(&counts).zip(&wanted) {
-        let why = match (declared(stage), free) {
-            (Some(memory), Some(free)) if count < wanted => format!(
-                "{} of memory each, and {} are free beyond the headroom of {}",
-                format_bytes(memory),
-                format_bytes(free),
-                format_bytes(headroom)
-            ),
-            (_, _) if model(stage).workers.is_some() => "as asked".into(),
-            (Some(memory), Some(_)) => {
-                format!("{} of memory each; more than {wanted} gain little", format_bytes(memory))
-            }
-            _ => "the default where the model declares no `memory`".into(),
-        };
+        let why = cuda_reason(model(stage), *count, *wanted, free, headroom);
         reasons.push(format!(
             "stage `{}` on {}: {}: {why}",
             demands[*stage].stage,
@@ -164,6 +152,22 @@ fn on_cuda(
     stages.iter().zip(counts).map(|(s, count)| (count, model(s).threads.unwrap_or(1))).collect()
 }
 
+fn cuda_reason(model: &RawModel, count: usize, wanted: usize, free: Option<u64>, headroom: u64) -> String {
+    match (&model.memory, free) {
+        (Some(memory), Some(free)) if count < wanted => format!(
+            "{} of memory each, and {} are free beyond the headroom of {}",
+            format_bytes(memory.value),
+            format_bytes(free),
+            format_bytes(headroom)
+        ),
+        (_, _) if model.workers.is_some() => "as asked".into(),
+        (Some(memory), Some(_)) => {
+            format!("{} of memory each; more than {wanted} gain little", format_bytes(memory.value))
+        }
+        _ => "the default where the model declares no `memory`".into(),
+    }
+}
+
 fn report_full(
     demands: &[Demand<'_>],
     stages: &[usize],
@@ -172,8 +176,8 @@ fn report_full(
     needed: u64,
     diags: &mut Diagnostics,
 ) {
-    let spans = stages.iter().filter_map(|s| demands[*s].model.memory.as_ref().map(|m| m.span));
-    let span: Option<Span> = spans.last();
+    let mut spans = stages.iter().filter_map(|s| demands[*s].model.memory.as_ref().map(|m| m.span));
+    let span: Option<Span> = spans.next_back();
     let (total, free) = device.memory.unwrap_or_default();
     diags
         .error(
@@ -191,23 +195,50 @@ fn report_full(
         .unavailable();
 }
 
-/// Cuts `total` into parts by weight (largest remainder), each at least 1.
-pub(crate) fn divide(total: usize, weights: &[u32]) -> Vec<usize> {
-    if total <= weights.len() {
-        return vec![1; weights.len()];
-    }
-    let sum: u64 = weights.iter().map(|w| u64::from(*w)).sum::<u64>().max(1);
-    let spare = (total - weights.len()) as u64;
-    let mut parts: Vec<usize> = weights.iter().map(|w| 1 + (spare * u64::from(*w) / sum) as usize).collect();
-    let mut order: Vec<usize> = (0..weights.len()).collect();
-    order.sort_by_key(|i| std::cmp::Reverse(spare * u64::from(weights[*i]) % sum));
-    let rest = total - parts.iter().sum::<usize>();
-    for i in order.into_iter().cycle().take(rest) {
-        parts[i] += 1;
+/// Cuts `total` into parts by weight, each at least 1: one each, then one at a time to the part furthest behind its weight.
+fn divide(total: usize, weights: &[u32]) -> Vec<usize> {
+    let mut parts = vec![1; weights.len()];
+    for _ in weights.len()..total {
+        if let Some(next) = (0..parts.len()).min_by_key(|i| (behind(parts[*i], weights[*i]), *i)) {
+            parts[next] += 1;
+        }
     }
     parts
 }
 
+/// Smaller for a part that has less of what its weight gives it.
+fn behind(part: usize, weight: u32) -> u64 {
+    part as u64 * 1_000_000 / u64::from(weight.max(1))
+}
+
 pub(crate) fn plural(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::divide;
+
+    #[test]
+    fn cores_are_divided_by_weight() {
+        assert_eq!(divide(8, &[30, 10]), [6, 2]);
+        assert_eq!(divide(8, &[10, 10, 10]), [3, 3, 2]);
+        assert_eq!(divide(1, &[10, 10]), [1, 1]);
+        assert_eq!(divide(4, &[100, 1]), [3, 1]);
+        assert_eq!(divide(4, &[]), Vec::<usize>::new());
+    }
+
+    proptest! {
+        #[test]
+        fn every_core_is_given_once_and_nobody_gets_none(
+            total in 1usize..200,
+            weights in proptest::collection::vec(1u32..=100, 1..10),
+        ) {
+            let parts = divide(total, &weights);
+            prop_assert!(parts.iter().all(|p| *p >= 1));
+            prop_assert_eq!(parts.iter().sum::<usize>(), total.max(weights.len()));
+        }
+    }
 }

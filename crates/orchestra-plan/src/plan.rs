@@ -71,8 +71,10 @@ pub struct ModelPlan {
     pub name: String,
     /// The file, absolute.
     pub path: PathBuf,
-    /// SHA-256 of the file.
+    /// SHA-256 of the file; with external weights, over that and the names and digests of the weight files.
     pub digest: [u8; 32],
+    /// SHA-256 of the file alone: what a worker compares before it loads it.
+    pub file_digest: [u8; 32],
     /// Inputs, from the file.
     pub inputs: Vec<TensorSpec>,
     /// Outputs, from the file. Dimensions that the file does not state are `Dynamic`.

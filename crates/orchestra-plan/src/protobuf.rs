@@ -8,8 +8,8 @@ use std::io::{self, Read};
 #[derive(Debug)]
 pub(crate) enum ScanError {
     Io(io::Error),
-    /// The input ended inside a field, after this many bytes.
-    Truncated(u64),
+    /// The input ended inside a field.
+    Truncated,
     /// No protocol buffers, or none that we accept.
     Malformed(String),
 }
@@ -43,7 +43,7 @@ impl<R: Read> Scanner<R> {
             return Ok(None);
         }
         let first = match self.byte() {
-            Err(ScanError::Truncated(_)) if end == u64::MAX => return Ok(None),
+            Err(ScanError::Truncated) if end == u64::MAX => return Ok(None),
             other => other?,
         };
         let key = self.varint_from(first)?;
@@ -115,7 +115,7 @@ impl<R: Read> Scanner<R> {
     fn skip_bytes(&mut self, len: u64) -> Result<(), ScanError> {
         let copied = io::copy(&mut self.input.by_ref().take(len), &mut io::sink()).map_err(ScanError::Io)?;
         self.at += copied;
-        if copied < len { Err(ScanError::Truncated(self.at)) } else { Ok(()) }
+        if copied < len { Err(ScanError::Truncated) } else { Ok(()) }
     }
 
     fn fill(&mut self, buffer: &mut [u8]) -> Result<(), ScanError> {
@@ -124,7 +124,7 @@ impl<R: Read> Scanner<R> {
                 self.at += buffer.len() as u64;
                 Ok(())
             }
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Err(ScanError::Truncated(self.at)),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Err(ScanError::Truncated),
             Err(e) => Err(ScanError::Io(e)),
         }
     }

@@ -353,20 +353,16 @@ impl<'a> Wiring<'a> {
     /// How many classes the tensor scores, where that is known. `None` after an error.
     fn classes(&mut self, raw: &RawStage, span: Span, tensor: &TensorSpec) -> Option<Option<usize>> {
         let mut wide = tensor.row.iter().filter(|d| **d != Dim::Fixed(1));
-        let classes = wide.next().copied().or(tensor.row.first().copied());
+        // A row of ones, or of nothing, is a single score.
+        let classes = wide.next().copied().unwrap_or(Dim::Fixed(1));
         let floats = matches!(tensor.dtype, DType::F32 | DType::F16);
-        match classes {
-            Some(classes) if floats && wide.next().is_none() => Some(classes.fixed()),
-            _ => {
-                self.diags
-                    .error(
-                        span,
-                        format!("stage `{}` cannot classify output `{}`", raw.name.value, tensor.name),
-                    )
-                    .label(format!("it is {tensor}"))
-                    .help("classify takes one score per class: f32[batch, classes] or f16[batch, classes]");
-                None
-            }
+        if floats && wide.next().is_none() {
+            return Some(classes.fixed());
         }
+        self.diags
+            .error(span, format!("stage `{}` cannot classify output `{}`", raw.name.value, tensor.name))
+            .label(format!("it is {tensor}"))
+            .help("classify takes one score per class: f32[batch, classes] or f16[batch, classes]");
+        None
     }
 }

@@ -1,4 +1,5 @@
 //! Plans of right files: what runs where, in which sizes, and what the command line changes about it.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod common;
 
@@ -363,6 +364,13 @@ fn open_dimensions_of_a_model_take_the_shape_that_they_are_fed() {
 }
 
 #[test]
+fn a_model_with_one_score_per_item_is_classified() {
+    let text = digits(&[("digits.onnx", "score.onnx"), ("labels = \"labels10.txt\"", ""), ("top_k = 3", "")]);
+    let plan = FakeHost::with_cores(1).good(&text);
+    assert_eq!(infer(&plan, "classify").layout.outputs[0].as_ref().unwrap().row_bytes, 4);
+}
+
+#[test]
 fn what_nobody_uses_is_left_out() {
     let text = format!(
         "{DIGITS}\n[models.spare]\npath = \"head.onnx\"\n[stages.idle]\nkind = \"infer\"\nfrom = \"pixels\"\nmodel = \"digits\"\n"
@@ -450,7 +458,7 @@ pipeline `scans`: at most 384 items between source and sink
 memory of all batch slots: 520 KiB
 
 why
-  devices: auto takes all 1 GPUs
+  devices: auto takes the only GPU
   stage `classify` on cuda:0: 1 worker: the default where the model declares no `memory`
   stage `classify`: batches of up to 32: the default on a GPU
 ";

@@ -1,6 +1,7 @@
 //! What people read when their file is wrong: every file in `tests/cases` against the report beside it.
 //!
 //! Run with `UPDATE_REPORTS=1` to write the reports anew, then read the difference.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod common;
 

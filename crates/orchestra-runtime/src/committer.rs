@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use orchestra_core::SourceId;
 use orchestra_journal::{BitSet, Commit, CommitError, Counts, Journal};
@@ -12,6 +13,9 @@ use crate::messages::{CommitCounts, SinkMsg};
 
 /// Groups that are joined into one write when they wait already.
 const MOST_GROUPS_AT_ONCE: usize = 64;
+
+/// How often what is written is also forced to the disk, so that a power cut costs little work.
+const SYNC_EVERY: Duration = Duration::from_secs(5);
 
 /// A group of finished items.
 pub struct CommitJob {
@@ -77,6 +81,7 @@ pub fn start(journal: Journal, n_sources: usize) -> std::io::Result<(CommitterHa
 }
 
 fn run(mut journal: Journal, n_sources: usize, jobs: &Receiver<Job>) {
+    let mut synced = Instant::now();
     while let Ok(job) = jobs.recv() {
         let mut group = Vec::new();
         let mut looks = Vec::new();
@@ -93,6 +98,13 @@ fn run(mut journal: Journal, n_sources: usize, jobs: &Receiver<Job>) {
             }
         }
         commit(&mut journal, group);
+        if synced.elapsed() >= SYNC_EVERY {
+            // A disk that fails here fails the next commit or the close, too, and is reported then.
+            if let Err(error) = journal.sync() {
+                tracing::warn!(%error, "results could not be forced to the disk");
+            }
+            synced = Instant::now();
+        }
         for then in looks {
             let sources = (0..n_sources).filter_map(|s| u16::try_from(s).ok());
             let items = sources.map(|s| journal.finished(SourceId(s))).collect();

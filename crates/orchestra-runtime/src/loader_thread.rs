@@ -23,6 +23,9 @@ use crate::stats::Counter;
 /// No picture file is larger; it bounds what one item may take of our memory before it is decoded.
 const LARGEST_FILE_BYTES: u64 = 1 << 30;
 
+/// More items are asked for when so few are left: enough to work on until the answer comes.
+const ASK_BELOW: usize = 8;
+
 /// What the loaders of a source do with each item.
 pub struct LoaderWork {
     /// The run.
@@ -147,7 +150,7 @@ impl LoaderThread {
             if state.closed {
                 return None;
             }
-            if state.items.len() <= 1 && !state.asked {
+            if state.items.len() <= ASK_BELOW && !state.asked {
                 state.asked = true;
                 // The source is gone only when the pipeline is: then the inbox is closed, too.
                 drop(self.work.from.cast(SourceMsg::Demand(self.me.clone())));

@@ -247,7 +247,7 @@ impl PipelineState {
             let load = Load {
                 library: context.options.library.clone(),
                 model: model.path.clone(),
-                digest: model.digest,
+                digest: model.file_digest,
                 device: device.kind.clone(),
                 threads: workers.threads,
                 memory_limit: model.memory_limit,

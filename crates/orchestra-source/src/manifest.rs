@@ -162,7 +162,7 @@ fn csv_rows(
         }
         since_row.set(0);
         let line = row.position().map_or(line, csv::Position::line);
-        let line = if line > 1 || column.is_some() { line + skew } else { line };
+        let line = if column.is_some() { line + skew } else { line };
         let Some(column) = column else {
             let header = path_column(&row);
             column = Some(header.unwrap_or(0));

@@ -25,6 +25,27 @@ pub fn blocks(folder: &Path, row: [usize; 3]) -> anyhow::Result<PathBuf> {
     mean_blocks(model, "pixels", row).write(folder)
 }
 
+/// As [`blocks`], but slow on purpose: the means pass through `steps` products with a unit matrix of 512 by 512, about half a million
+/// operations per row and step.
+pub fn slow_blocks(folder: &Path, row: [usize; 3], steps: usize) -> anyhow::Result<PathBuf> {
+    const SIZE: usize = 512;
+    let unit = |rows: usize, columns: usize| -> Vec<f32> {
+        (0..rows * columns).map(|i| if i / columns == i % columns { 1.0 } else { 0.0 }).collect()
+    };
+    let model = ModelBuilder::new("slow_blocks").input(&spec("pixels", DType::F32, &row));
+    let mut model = means_of_blocks(model, "pixels", "means", row)
+        .output(&spec("blocks", DType::F32, &[BLOCKS]))
+        .constant("widen", &[BLOCKS, SIZE], &unit(BLOCKS, SIZE))
+        .constant("unit", &[SIZE, SIZE], &unit(SIZE, SIZE))
+        .constant("narrow", &[SIZE, BLOCKS], &unit(SIZE, BLOCKS))
+        .node("MatMul", &["means", "widen"], &["step_0"], &[]);
+    for step in 0..steps {
+        let (from, to) = (format!("step_{step}"), format!("step_{}", step + 1));
+        model = model.node("MatMul", &[&from, "unit"], &[&to], &[]);
+    }
+    model.node("MatMul", &[&format!("step_{steps}"), "narrow"], &["blocks"], &[]).write(folder)
+}
+
 /// As [`blocks`], behind the operator that crashes, hangs or fails by the pixels' values ([`crate::Trap`]); needs
 /// [`crate::trap_library`].
 pub fn blocks_behind_trap(folder: &Path, row: [usize; 3]) -> anyhow::Result<PathBuf> {
@@ -153,10 +174,18 @@ fn affine_of(name: &str, row: &[usize], batch: Dim) -> ModelBuilder {
         .node("Add", &["doubled", "one"], &["y"], &[])
 }
 
-fn mean_blocks(model: ModelBuilder, from: &str, [_, height, width]: [usize; 3]) -> ModelBuilder {
+fn mean_blocks(model: ModelBuilder, from: &str, row: [usize; 3]) -> ModelBuilder {
+    means_of_blocks(model.output(&spec("blocks", DType::F32, &[BLOCKS])), from, "blocks", row)
+}
+
+fn means_of_blocks(
+    model: ModelBuilder,
+    from: &str,
+    to: &str,
+    [_, height, width]: [usize; 3],
+) -> ModelBuilder {
     let block = vec![(height / BLOCK_ROWS) as i64, (width / BLOCK_COLUMNS) as i64];
     model
-        .output(&spec("blocks", DType::F32, &[BLOCKS]))
         .node("ReduceMean", &[from], &["gray"], &[("axes", Attribute::Ints(vec![1]))])
         .node(
             "AveragePool",
@@ -164,5 +193,5 @@ fn mean_blocks(model: ModelBuilder, from: &str, [_, height, width]: [usize; 3]) 
             &["pooled"],
             &[("kernel_shape", Attribute::Ints(block.clone())), ("strides", Attribute::Ints(block))],
         )
-        .node("Flatten", &["pooled"], &["blocks"], &[("axis", Attribute::Int(1))])
+        .node("Flatten", &["pooled"], &[to], &[("axis", Attribute::Int(1))])
 }

@@ -6,6 +6,7 @@
 
 pub mod digest;
 pub mod engine;
+pub mod memory_limit;
 pub mod process;
 pub mod rss;
 pub mod serve;

@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 
 use common::{Setup, affine_setup, f32s, flat, run_of, setup_of, to_f32s};
 use orchestra_core::{BatchId, DType, ErrorClass};
+use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use orchestra_testkit::programs::beside_this_program;
 use orchestra_testkit::{Trap, models, trap_library};
-use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use orchestra_wire::frames::{FromWorker, PROTOCOL_VERSION, RunErrorKind, ToWorker};
 use orchestra_worker::process::{EXIT_LOAD_FAILED, EXIT_PROTOCOL, EXIT_USAGE};
 
@@ -40,10 +40,13 @@ fn a_worker_says_hello_loads_runs_in_order_and_ends_when_asked() {
     assert_eq!(worker.exit_code(), (Some(0), String::new()));
 }
 
-/// Multiplies matrices so often that no test waits for the end.
+/// Rows of the batch of [`endless`].
+const MANY: usize = 1 << 16;
+
+/// Multiplies so often that no test waits for the end. The matrix is small, because the runtime keeps a packed copy for each product.
 fn endless() -> Setup {
-    let (x, y) = (flat("x", DType::F32, 1024), flat("y", DType::F32, 1024));
-    Setup::new(|folder| models::slow(folder, 1024, 4000), &[x], &[y], 1024, 1)
+    let (x, y) = (flat("x", DType::F32, 64), flat("y", DType::F32, 64));
+    Setup::new(|folder| models::slow(folder, 64, 4000), &[x], &[y], MANY, 1)
 }
 
 #[test]
@@ -51,7 +54,7 @@ fn heartbeats_name_the_running_batch_and_the_end_of_the_parent_ends_a_long_run()
     let setup = endless();
     let mut worker = setup.spawn();
     assert!(matches!(worker.load(&setup.load), FromWorker::Loaded { .. }));
-    worker.writer.write(&ToWorker::Run(run_of(5, 0, 0, 1024))).unwrap();
+    worker.writer.write(&ToWorker::Run(run_of(5, 0, 0, MANY))).unwrap();
     let mut beats = 0;
     while beats < 3 {
         match worker.reader.read().unwrap() {
@@ -73,7 +76,7 @@ fn shutdown_does_not_wait_for_the_run() {
     let setup = endless();
     let mut worker = setup.spawn();
     assert!(matches!(worker.load(&setup.load), FromWorker::Loaded { .. }));
-    worker.writer.write(&ToWorker::Run(run_of(5, 0, 0, 1024))).unwrap();
+    worker.writer.write(&ToWorker::Run(run_of(5, 0, 0, MANY))).unwrap();
     worker.writer.write(&ToWorker::Shutdown).unwrap();
     assert_eq!(worker.next(), None);
     assert_eq!(worker.exit_code().0, Some(0));

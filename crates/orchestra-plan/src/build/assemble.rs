@@ -232,7 +232,6 @@ impl<'a> Assembler<'a> {
             of_stage[stage] = Some(least);
         }
         let mut numbers: Vec<usize> = self.sources.iter().map(|s| of_source[*s]).collect();
-        numbers.dedup();
         numbers.sort_unstable();
         numbers.dedup();
         of_stage.into_iter().map(|group| id(&numbers, group?).map(PipelineId)).collect()
@@ -263,6 +262,7 @@ impl<'a> Assembler<'a> {
                     name: raw.name.value.clone(),
                     path: model.path.clone(),
                     digest: model.file.digest,
+                    file_digest: model.file.file_digest,
                     inputs: model.file.signature.inputs.clone(),
                     outputs: model.file.signature.outputs.clone(),
                     custom_ops: model.custom_ops.iter().map(|o| o.path.clone()).collect(),

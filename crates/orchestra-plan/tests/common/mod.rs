@@ -1,5 +1,6 @@
 //! A world in memory for the planner: models, files, sources and machines that need no disk. Plans nothing itself.
 #![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::collections::HashMap;
 use std::io;
@@ -87,6 +88,7 @@ impl Host for FakeHost {
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         let signature = match name {
             "digits.onnx" => signature(&["image:f32:?,1,32,32"], &["logits:f32:?,10"]),
+            "score.onnx" => signature(&["image:f32:?,1,32,32"], &["score:f32:?"]),
             "four.onnx" => signature(&["image:f32:4,1,32,32"], &["logits:f32:4,10"]),
             "bytes.onnx" => signature(&["image:u8:?,64,48,3"], &["logits:f16:?,3,1,1"]),
             "any.onnx" => signature(&["image:f32:?,3,?,?"], &["scores:f32:?,?"]),
@@ -102,7 +104,8 @@ impl Host for FakeHost {
             "photo.onnx" => return Err(ModelError::NotOnnx("it holds no graph".into())),
             _ => return Err(ModelError::Missing),
         };
-        Ok(ModelFile { digest: [name.len() as u8; 32], signature })
+        let digest = [name.len() as u8; 32];
+        Ok(ModelFile { digest, file_digest: digest, signature })
     }
 
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {

@@ -54,6 +54,12 @@ pub fn model(error: String) -> RunError {
     RunError { kind: RunErrorKind::Model, error }
 }
 
+/// The worker's own memory is not enough for so many rows.
+pub fn no_memory(rows: usize) -> RunError {
+    let error = format!("failed to allocate memory for `{rows}` rows outside of the batch slots");
+    RunError { kind: RunErrorKind::OutOfMemory, error }
+}
+
 /// An error of loading, by its text: a device that fails may be better next time, a model that is refused will not.
 pub fn load(text: &str) -> LoadError {
     let class = match run_kind(text) {

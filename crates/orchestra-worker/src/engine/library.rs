@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use orchestra_core::ErrorClass;
 use ort::environment::Environment;
 
+use super::cpu_arena;
 use crate::serve::LoadError;
 
 /// The runtime allows one environment per process, ever.
@@ -36,7 +37,10 @@ fn load(path: &Path) -> Result<Environment, String> {
         return Err("the path is not absolute".to_owned());
     }
     let builder = ort::init_from(path).map_err(|e| e.to_string())?;
-    builder.with_name("orchestra-worker").with_telemetry(false).build().map_err(|e| e.to_string())
+    let environment = builder.with_name("orchestra-worker").with_telemetry(false).build();
+    let environment = environment.map_err(|e| e.to_string())?;
+    cpu_arena::register(&environment).map_err(|e| e.to_string())?;
+    Ok(environment)
 }
 
 /// The version of the library at `path`, which is loaded already; `unknown` where it does not say.

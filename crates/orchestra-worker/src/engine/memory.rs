@@ -16,19 +16,15 @@ pub struct PrivateRows {
 }
 
 impl PrivateRows {
-    /// Memory for `rows` rows of every tensor of the model.
-    pub fn new(model: &Model, rows: usize) -> PrivateRows {
-        let block = |tensor: &RowTensor| Block::new(tensor.row_bytes * rows);
-        PrivateRows {
-            rows,
-            inputs: model.inputs.iter().map(block).collect(),
-            outputs: model.outputs.iter().map(|tensor| tensor.as_ref().map(block)).collect(),
-        }
-    }
-
-    /// How many rows there are of each tensor.
-    pub fn rows(&self) -> usize {
-        self.rows
+    /// Memory for `rows` rows of every tensor of the model; `None` if there is not so much.
+    pub fn new(model: &Model, rows: usize) -> Option<PrivateRows> {
+        let block = |tensor: &RowTensor| Block::new(tensor.row_bytes.checked_mul(rows)?);
+        let inputs = model.inputs.iter().map(block).collect::<Option<_>>()?;
+        let outputs = model.outputs.iter().map(|tensor| match tensor {
+            Some(tensor) => Some(Some(block(tensor)?)),
+            None => Some(None),
+        });
+        Some(PrivateRows { rows, inputs, outputs: outputs.collect::<Option<_>>()? })
     }
 
     /// Where the rows lie. Valid until this is dropped.
@@ -83,14 +79,11 @@ struct Block {
 }
 
 impl Block {
-    fn new(len: usize) -> Block {
-        // A layout of the same size was checked when the arena was made.
-        let layout =
-            Layout::from_size_align(len.max(1), REGION_ALIGN).expect("rows fit into the address space");
+    fn new(len: usize) -> Option<Block> {
+        let layout = Layout::from_size_align(len.max(1), REGION_ALIGN).ok()?;
         // SAFETY: the size is not 0.
-        let start = unsafe { std::alloc::alloc_zeroed(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| std::alloc::handle_alloc_error(layout));
-        Block { start, layout, len }
+        let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
+        Some(Block { start, layout, len })
     }
 
     fn ptr(&self) -> *mut u8 {

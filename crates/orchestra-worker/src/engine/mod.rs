@@ -1,6 +1,7 @@
 //! The engine that runs ONNX models. It knows frames and the arena, but neither sockets nor threads.
 
 mod binding;
+mod cpu_arena;
 mod cuda;
 mod errors;
 mod library;
@@ -30,7 +31,7 @@ pub struct OnnxEngine {
 struct Serving {
     bound: BoundSession,
     model: Model,
-    /// Where batches of another size than the model's only one are padded.
+    /// Where batches smaller than the model's only size are padded, once there was one.
     padding: Option<PrivateRows>,
     arena: WorkerArena,
 }
@@ -58,8 +59,7 @@ impl Engine for OnnxEngine {
         };
         let mut bound = BoundSession::new(session, &load.device).map_err(|e| errors::load(&e.to_string()))?;
         warm_up(&mut bound, &model, &load.warm_up)?;
-        let padding = model.batch.map(|rows| PrivateRows::new(&model, rows));
-        self.loaded = Some(Serving { bound, model, padding, arena });
+        self.loaded = Some(Serving { bound, model, padding: None, arena });
         Ok(loaded)
     }
 
@@ -68,7 +68,7 @@ impl Engine for OnnxEngine {
             return Err(RunError { kind: RunErrorKind::Model, error: "no model is loaded".to_owned() });
         };
         match serving.model.batch {
-            Some(batch) if batch != run.rows => serving.run_padded(run, timing),
+            Some(batch) if batch != run.rows => serving.run_padded(run, batch, timing),
             _ => serving.run_in_place(run, timing),
         }
     }
@@ -90,16 +90,19 @@ impl Serving {
 
     /// The model takes one batch size only, and this batch has another: rows are copied to and from memory of that size, so that
     /// nothing outside of the run's rows is read or written.
-    fn run_padded(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run_padded(
+        &mut self,
+        run: &Run,
+        batch: usize,
+        timing: &mut RunTiming,
+    ) -> Result<Vec<DynamicOutput>, RunError> {
         let start = Instant::now();
-        let Some(padding) = self.padding.as_mut().filter(|p| run.rows < p.rows()) else {
-            let batch = self.model.batch.unwrap_or_default();
-            let error =
-                format!("the model accepts batches of `{batch}` only, this one has `{}` rows", run.rows);
-            return Err(errors::model(error));
-        };
         let arena_places =
             self.model.places_in(&self.arena, run).map_err(|e| errors::model(e.to_string()))?;
+        if self.padding.is_none() {
+            self.padding = PrivateRows::new(&self.model, batch);
+        }
+        let padding = self.padding.as_mut().ok_or_else(|| errors::no_memory(batch))?;
         // SAFETY: the parent has leased these rows to this run.
         unsafe { padding.copy_in(&arena_places) };
         let places = padding.places();
@@ -140,10 +143,12 @@ fn warm_up(bound: &mut BoundSession, model: &Model, rungs: &[usize]) -> Result<(
     };
     sizes.sort_unstable();
     for (place, &rows) in sizes.iter().enumerate() {
-        let zeros = PrivateRows::new(model, rows);
-        // SAFETY: the private rows belong to this function alone and outlive the run.
-        let ran = unsafe { bound.run(model, &zeros.places(), &mut RunTiming::default()) };
-        bound.release();
+        let ran = PrivateRows::new(model, rows).ok_or_else(|| errors::no_memory(rows)).and_then(|zeros| {
+            // SAFETY: the private rows belong to this function alone and outlive the run.
+            let ran = unsafe { bound.run(model, &zeros.places(), &mut RunTiming::default()) };
+            bound.release();
+            ran
+        });
         match ran {
             Ok(()) => {}
             // A model may refuse zeros; real data decides.

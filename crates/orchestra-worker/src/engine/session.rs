@@ -10,7 +10,7 @@ use ort::environment::Environment;
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 
-use super::{cuda, errors};
+use super::{cpu_arena, cuda, errors};
 use crate::serve::LoadError;
 
 /// A session for the model, on the device.
@@ -51,6 +51,7 @@ fn options(environment: &Environment, threads: usize) -> ort::Result<SessionBuil
         // Threads that spin between batches take the cores from the loaders.
         .with_intra_op_spinning(false)?
         .with_inter_op_spinning(false)?
+        .with_config_entry(cpu_arena::USE_IT.0, cpu_arena::USE_IT.1)?
         .with_config_entry("session.record_ep_graph_assignment_info", "1")?)
 }
 

@@ -200,6 +200,13 @@ pub fn run(
     engine.run(&run_of(1, slot, first, rows), &mut RunTiming::default())
 }
 
+/// What this process has mapped, touched or not.
+pub fn address_space_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
+}
+
 pub fn f32s(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_ne_bytes()).collect()
 }

@@ -1,0 +1,189 @@
+//! Damaged and made-up files: an error of that item, never a panic, never half a picture, never memory on a header's word.
+
+mod common;
+
+use common::*;
+use image::{DynamicImage, ImageFormat};
+use orchestra_core::{Channels, FailureKind, Fit, ResizeFilter};
+use orchestra_media::{MediaError, Preparer};
+
+const FORMATS: [ImageFormat; 6] = [
+    ImageFormat::Jpeg,
+    ImageFormat::Png,
+    ImageFormat::WebP,
+    ImageFormat::Bmp,
+    ImageFormat::Tiff,
+    ImageFormat::Gif,
+];
+
+#[test]
+fn every_prefix_of_a_file_is_an_error_or_the_whole_picture() {
+    let spec = byte_spec([19, 26], Fit::Stretch, ResizeFilter::Nearest, Channels::Rgb);
+    let gray = DynamicImage::ImageLuma8(gray_picture(26, 19));
+    let colour = DynamicImage::ImageRgb8(picture(26, 19));
+    for format in FORMATS {
+        for picture in [&gray, &colour] {
+            // Neither WebP nor GIF is written in gray.
+            let Some(file) = std::panic::catch_unwind(|| encoded(picture, format)).ok() else { continue };
+            let whole = row_of(&file, &spec);
+            let mut preparer = Preparer::new();
+            let mut row = vec![0; whole.len()];
+            let mut accepted = 0;
+            for cut in 0..file.len() {
+                match preparer.decode(&file[..cut], MAX_PIXELS) {
+                    Ok(_) => {
+                        preparer.write_row(&spec, &mut row).unwrap();
+                        assert_eq!(row, whole, "{format:?}, {cut} of {} bytes", file.len());
+                        accepted += 1;
+                    }
+                    Err(error) => assert_eq!(error.kind(), FailureKind::Decode, "{format:?} {cut}: {error}"),
+                }
+            }
+            // Only trailers that hold no pixels may be missing: the end of a GIF, the pad byte of a WebP.
+            let spare = if matches!(format, ImageFormat::Jpeg | ImageFormat::Png) { 0 } else { 64 };
+            assert!(
+                accepted <= spare,
+                "{format:?}: {accepted} prefixes of {} bytes were accepted",
+                file.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn changed_bytes_never_panic() {
+    let colour = DynamicImage::ImageRgb8(picture(26, 19));
+    let spec = byte_spec([8, 8], Fit::Cover, ResizeFilter::Lanczos3, Channels::Rgb);
+    let mut row = vec![0; 192];
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for format in FORMATS {
+        let file = with_jpeg_exif_if(format, encoded(&colour, format));
+        let mut preparer = Preparer::new();
+        for _ in 0..1500 {
+            let mut damaged = file.clone();
+            for _ in 0..=random() % 4 {
+                let at = (random() % damaged.len() as u64) as usize;
+                damaged[at] = random() as u8;
+            }
+            if preparer.decode(&damaged, MAX_PIXELS).is_ok() {
+                preparer.write_row(&spec, &mut row).unwrap();
+            }
+        }
+        // The preparer is still good.
+        preparer.decode(&file, MAX_PIXELS).unwrap();
+        preparer.write_row(&spec, &mut row).unwrap();
+        assert_eq!(row, row_of(&file, &spec), "{format:?}");
+    }
+}
+
+fn with_jpeg_exif_if(format: ImageFormat, file: Vec<u8>) -> Vec<u8> {
+    if format == ImageFormat::Jpeg { with_jpeg_exif(&file, 6) } else { file }
+}
+
+#[test]
+fn a_header_that_claims_gigapixels_is_refused() {
+    let colour = DynamicImage::ImageRgb8(picture(26, 19));
+    let mut jpeg = encoded(&colour, ImageFormat::Jpeg);
+    let frame = jpeg.windows(2).position(|m| m == [0xff, 0xc0]).unwrap();
+    jpeg[frame + 5..frame + 9].fill(0xff);
+    let mut png = encoded(&colour, ImageFormat::Png);
+    png[16..24].copy_from_slice(&[0, 1, 0, 0, 0, 1, 0, 0]);
+    let crc = !png[12..29].iter().fold(u32::MAX, |crc, v| {
+        (0..8)
+            .fold(crc ^ u32::from(*v), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 })
+    });
+    png[29..33].copy_from_slice(&crc.to_be_bytes());
+    let mut gif = encoded(&colour, ImageFormat::Gif);
+    gif[6..10].fill(0xff);
+    let mut bmp = encoded(&colour, ImageFormat::Bmp);
+    bmp[18..26].copy_from_slice(&[0, 0, 1, 0, 0, 0, 1, 0]);
+    let mut webp = encoded(&colour, ImageFormat::WebP);
+    assert_eq!(&webp[12..16], b"VP8L");
+    webp[21..25].copy_from_slice(&[0xff, 0xff, 0xff, 0x0f]);
+    for (name, file) in [("jpeg", jpeg), ("png", png), ("gif", gif), ("bmp", bmp), ("webp", webp)] {
+        let error = Preparer::new().decode(&file, 100_000_000).unwrap_err();
+        assert_eq!(error.kind(), FailureKind::TooLarge, "{name}: {error}");
+        assert!(error.to_string().contains("max_pixels = 100000000"), "{name}: {error}");
+    }
+}
+
+#[test]
+fn a_picture_of_one_pixel_by_millions_is_refused() {
+    let mut bmp = encoded(&DynamicImage::ImageRgb8(picture(26, 19)), ImageFormat::Bmp);
+    bmp[18..26].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0x80, 0]);
+    let error = Preparer::new().decode(&bmp, 100_000_000).unwrap_err();
+    assert!(matches!(error, MediaError::TooLong { .. }), "{error}");
+    assert_eq!(error.kind(), FailureKind::TooLarge);
+}
+
+#[test]
+fn the_limit_itself_is_allowed() {
+    for format in FORMATS {
+        let file = encoded(&DynamicImage::ImageRgb8(picture(26, 19)), format);
+        assert!(Preparer::new().decode(&file, 26 * 19).is_ok(), "{format:?}");
+        let error = Preparer::new().decode(&file, 26 * 19 - 1).unwrap_err();
+        assert_eq!(error.kind(), FailureKind::TooLarge, "{format:?}");
+    }
+}
+
+#[test]
+fn extreme_shapes_are_resized_both_ways() {
+    for (width, height) in [(60_000, 1), (1, 60_000), (3, 20_000)] {
+        let file = encoded(&DynamicImage::ImageRgb8(picture(width, height)), ImageFormat::Png);
+        for fit in FITS {
+            for filter in FILTERS {
+                let spec = byte_spec([300, 310], fit, filter, Channels::Rgb);
+                assert_eq!(row_of(&file, &spec).len(), 300 * 310 * 3);
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_between_jpeg_segments_and_behind_the_end_are_stepped_over() {
+    let jpeg = encoded(&DynamicImage::ImageRgb8(picture(26, 19)), ImageFormat::Jpeg);
+    let spec = byte_spec([19, 26], Fit::Stretch, ResizeFilter::Nearest, Channels::Rgb);
+    let whole = row_of(&jpeg, &spec);
+    // Behind the first segment, whose length is in bytes 4 and 5.
+    let first = 4 + usize::from(u16::from_be_bytes([jpeg[4], jpeg[5]]));
+    let stray = [&jpeg[..first], b"a note of some camera", &jpeg[first..]].concat();
+    assert_eq!(row_of(&stray, &spec), whole);
+    let padded = [&jpeg[..], &[0; 500]].concat();
+    assert_eq!(row_of(&padded, &spec), whole);
+    let cut = [&jpeg[..jpeg.len() - 2], &[0; 500]].concat();
+    let error = Preparer::new().decode(&cut, MAX_PIXELS).unwrap_err();
+    assert!(error.to_string().starts_with("the JPEG file is cut off"), "{error}");
+}
+
+#[test]
+fn a_jpeg_with_less_data_than_its_header_claims_is_an_error_even_with_an_end_marker() {
+    let jpeg = encoded(&DynamicImage::ImageRgb8(picture(26, 19)), ImageFormat::Jpeg);
+    let frame = jpeg.windows(2).position(|m| m == [0xff, 0xc0]).unwrap();
+    let mut taller = jpeg.clone();
+    taller[frame + 5..frame + 7].copy_from_slice(&[0, 190]);
+    let mut preparer = Preparer::new();
+    let before = encoded(&DynamicImage::ImageRgb8(picture(26, 190)), ImageFormat::Jpeg);
+    preparer.decode(&before, MAX_PIXELS).unwrap();
+    assert!(preparer.decode(&taller, MAX_PIXELS).is_err());
+    // A scan that lost its last bytes, closed again, as some programs repair files.
+    for lost in 3..200 {
+        let closed = [&jpeg[..jpeg.len() - lost], &[0xff, 0xd9]].concat();
+        assert!(preparer.decode(&closed, MAX_PIXELS).is_err(), "{lost} bytes lost");
+    }
+}
+
+#[test]
+fn after_an_error_there_is_no_picture() {
+    let file = encoded(&DynamicImage::ImageRgb8(picture(26, 19)), ImageFormat::Png);
+    let spec = byte_spec([2, 2], Fit::Stretch, ResizeFilter::Nearest, Channels::Gray);
+    let mut preparer = Preparer::new();
+    preparer.decode(&file, MAX_PIXELS).unwrap();
+    preparer.decode(&file[..30], MAX_PIXELS).unwrap_err();
+    assert_eq!(preparer.write_row(&spec, &mut [0; 4]), Err(MediaError::NothingDecoded));
+}

@@ -1,0 +1,55 @@
+//! Files that no person would write: whatever the text, there is a plan or there are errors, never a panic.
+
+mod common;
+
+use common::{DIGITS, FakeHost};
+use orchestra_plan::{PlanOptions, RenderStyle};
+use proptest::prelude::*;
+
+fn survives(text: &str, options: &PlanOptions) {
+    let (plan, diags) = FakeHost::with_cores(4).plan(text, options);
+    assert_eq!(plan.is_none(), diags.has_errors());
+    assert_eq!(diags.cause().is_some(), diags.has_errors());
+    assert_eq!(diags.render(RenderStyle::Coloured).is_empty(), diags.all().is_empty());
+    assert_eq!(diags.to_json()["errors"].as_array().map(Vec::len), Some(diags.errors().count()));
+}
+
+proptest! {
+    #[test]
+    fn a_file_with_a_piece_cut_out_is_planned_or_explained(from in 0usize..600, len in 0usize..40) {
+        let (from, to) = (from.min(DIGITS.len()), (from + len).min(DIGITS.len()));
+        survives(&format!("{}{}", &DIGITS[..from], &DIGITS[to..]), &PlanOptions::default());
+    }
+
+    #[test]
+    fn a_file_with_something_put_in_is_planned_or_explained(at in 0usize..600, text in "\\PC{0,12}") {
+        let at = at.min(DIGITS.len());
+        survives(&format!("{}{text}{}", &DIGITS[..at], &DIGITS[at..]), &PlanOptions::default());
+    }
+
+    #[test]
+    fn any_value_of_any_key_is_planned_or_explained(
+        line in 0usize..40,
+        value in prop_oneof![
+            Just("-1"), Just("1.5"), Just("nan"), Just("inf"), Just("true"), Just("[]"), Just("{}"),
+            Just("\"\""), Just("\"..\""), Just("\"\\u0000\""), Just("[[1]]"), Just("1979-05-27"),
+            Just("9223372036854775807"), Just("[32768, 32768]"), Just("\"scans\""), Just("\"answer\""),
+        ],
+    ) {
+        let lines: Vec<String> = DIGITS
+            .lines()
+            .enumerate()
+            .map(|(n, text)| match text.split_once('=') {
+                Some((key, _)) if n == line => format!("{key}= {value}"),
+                _ => text.to_owned(),
+            })
+            .collect();
+        survives(&lines.join("\n"), &PlanOptions::default());
+    }
+
+    #[test]
+    fn any_option_is_taken_or_explained(key in "[a-z.\"= ]{0,12}", value in "\\PC{0,12}", device in "\\PC{0,8}") {
+        let set = vec![(key, value)];
+        survives(DIGITS, &PlanOptions { set, devices: Some(vec![device]), ..PlanOptions::default() });
+    }
+}

@@ -1,0 +1,367 @@
+//! A workplace for tests of the real command: a folder with pictures, a model and a workflow file, and runs started in it. Judges no
+//! property itself; whatever it waits for, it waits for with a bound that only a hang reaches.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use orchestra_testkit::audit::{ItemKey, Records, items};
+use orchestra_testkit::images::index_of_blocks;
+use orchestra_testkit::processes::with_variable;
+use orchestra_testkit::{chaos, models};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The command under test.
+pub const ORCHESTRA: &str = env!("CARGO_BIN_EXE_orchestra");
+/// Carried by every process that a workplace starts, directly or not; its value is the workplace's folder.
+const MARK: &str = "ORCHESTRA_TEST_WORKPLACE";
+/// Time between two looks at a condition.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Looks after which a condition counts as never met: minutes, far beyond what any machine needs.
+const LOOKS: usize = 30_000;
+
+/// A folder with `images/`, `models/`, `tmp/`, `workflow.toml` and, after a run, `out/`.
+pub struct Workplace {
+    dir: TempDir,
+}
+
+/// A started command.
+pub struct Run {
+    child: Child,
+    stderr: PathBuf,
+    stdout: PathBuf,
+}
+
+/// An ended command.
+#[derive(Debug)]
+pub struct Ended {
+    /// How the process ended.
+    pub status: ExitStatus,
+    /// All that it said.
+    pub stderr: String,
+    /// What it printed.
+    pub stdout: String,
+}
+
+/// Settings of the workflow `pixels -> blocks`, which gives back the index that is drawn in each picture.
+pub struct Blocks {
+    /// Matrix products after the model proper: how slow it is.
+    pub steps: usize,
+    /// Put the trap operator before it.
+    pub trap: bool,
+    /// Items of a batch.
+    pub batch: usize,
+    /// CPU devices.
+    pub devices: usize,
+    /// More tables of the file.
+    pub more: &'static str,
+}
+
+impl Default for Blocks {
+    fn default() -> Self {
+        Self { steps: 0, trap: false, batch: 8, devices: 2, more: "" }
+    }
+}
+
+impl Workplace {
+    /// An empty one.
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in ["images", "models", "tmp"] {
+            fs::create_dir(dir.path().join(folder)).unwrap();
+        }
+        Self { dir }
+    }
+
+    /// One with the workflow of `blocks` over the folder `images`.
+    pub fn with_blocks(blocks: &Blocks) -> Self {
+        let place = Self::new();
+        place.write_blocks(blocks, "paths = [\"images\"]");
+        place
+    }
+
+    /// Writes the workflow of `blocks`; `listing` is the source's `paths` or `manifest`.
+    pub fn write_blocks(&self, blocks: &Blocks, listing: &str) {
+        let models = self.path("models");
+        let model = match (blocks.trap, blocks.steps) {
+            (true, _) => models::blocks_behind_trap(&models, [1, 32, 32]),
+            (false, 0) => models::blocks(&models, [1, 32, 32]),
+            (false, steps) => models::slow_blocks(&models, [1, 32, 32], steps),
+        };
+        let model = model.unwrap();
+        let custom = match blocks.trap {
+            true => format!("custom_ops = [{:?}]", orchestra_testkit::trap_library().unwrap()),
+            false => String::new(),
+        };
+        let devices = vec!["cpu"; blocks.devices];
+        let text = format!(
+            "version = 1
+name = \"blocks\"
+[sources.scans]
+kind = \"images\"
+{listing}
+[models.blocks]
+path = {model:?}
+threads = 1
+{custom}
+[stages.pixels]
+kind = \"image\"
+from = \"scans\"
+size = [32, 32]
+color = \"gray\"
+scale = 1.0
+[stages.read]
+kind = \"infer\"
+from = \"pixels\"
+model = \"blocks\"
+batch = {{ max = {}, wait = \"5ms\" }}
+[sinks.results]
+kind = \"jsonl\"
+from = \"read\"
+path = \"results.jsonl\"
+[devices]
+use = {devices:?}
+{}
+",
+            blocks.batch, blocks.more
+        );
+        fs::write(self.workflow(), text).unwrap();
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The workflow file.
+    pub fn workflow(&self) -> PathBuf {
+        self.path("workflow.toml")
+    }
+
+    /// The folder of the pictures.
+    pub fn images(&self) -> PathBuf {
+        self.path("images")
+    }
+
+    /// The output folder.
+    pub fn out(&self) -> PathBuf {
+        self.path("out")
+    }
+
+    /// Replaces text in the workflow file.
+    pub fn edit(&self, from: &str, to: &str) {
+        let text = fs::read_to_string(self.workflow()).unwrap();
+        assert!(text.contains(from), "`{from}` is not in the workflow file");
+        fs::write(self.workflow(), text.replace(from, to)).unwrap();
+    }
+
+    /// `orchestra run workflow.toml` with more arguments, started.
+    pub fn start(&self, arguments: &[&str]) -> Run {
+        let workflow = self.workflow();
+        let mut all = vec!["run", workflow.to_str().unwrap()];
+        all.extend(arguments);
+        self.start_command(&all)
+    }
+
+    /// `orchestra run workflow.toml` with more arguments, from start to end.
+    pub fn run(&self, arguments: &[&str]) -> Ended {
+        self.start(arguments).wait()
+    }
+
+    /// Any command.
+    pub fn start_command(&self, arguments: &[&str]) -> Run {
+        let n = fs::read_dir(self.dir.path()).unwrap().count();
+        let (stderr, stdout) = (self.path(&format!("stderr-{n}")), self.path(&format!("stdout-{n}")));
+        let child = Command::new(ORCHESTRA)
+            .args(arguments)
+            .env(MARK, self.dir.path())
+            .env("TMPDIR", self.path("tmp"))
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stderr(File::create(&stderr).unwrap())
+            .stdout(File::create(&stdout).unwrap())
+            .spawn()
+            .unwrap();
+        Run { child, stderr, stdout }
+    }
+
+    /// Waits until no process that was started here lives, and nothing lies in the folder for temporary files.
+    pub fn nothing_is_left(&self) {
+        let mark = self.dir.path().to_str().unwrap();
+        until("every process of the run is gone", || with_variable(MARK, mark).is_empty());
+        let left: Vec<_> = fs::read_dir(self.path("tmp")).unwrap().map(|e| e.unwrap().path()).collect();
+        assert!(left.is_empty(), "temporary files are left: {left:?}");
+    }
+
+    /// The records of the only sink.
+    pub fn records(&self) -> Records {
+        Records::read(&self.out(), &["results.jsonl"]).unwrap()
+    }
+
+    /// Whether exactly the items `done` have a record and exactly `failed` a failure, each once.
+    pub fn must_hold(&self, done: &BTreeSet<ItemKey>, failed: &BTreeSet<ItemKey>) -> Records {
+        let records = self.records();
+        records.must_be(1, done, failed).unwrap();
+        records
+    }
+
+    /// Whether the items `0..n` are done, none failed, and each record shows the picture of its own item: pictures are numbered as
+    /// their items are.
+    pub fn holds_exactly(&self, n: u64) {
+        let records = self.must_hold(&items("scans", 0..n), &BTreeSet::new());
+        for key in records.done.keys() {
+            assert_eq!(drawn(&records, key), key.index, "the record of `{key}` shows another picture");
+        }
+    }
+
+    /// `run.json`.
+    pub fn report(&self) -> Value {
+        serde_json::from_slice(&fs::read(self.out().join("run.json")).unwrap()).unwrap()
+    }
+
+    /// Lines in the results so far; the last one may be torn.
+    pub fn n_results(&self) -> usize {
+        fs::read(self.out().join("results.jsonl")).map_or(0, |b| b.iter().filter(|c| **c == b'\n').count())
+    }
+
+    /// What failed, by the item's name: kind, stage.
+    pub fn failures(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.out().join("failures.jsonl")).unwrap_or_default();
+        text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+    }
+}
+
+impl Run {
+    /// The parent's process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has not ended.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// All that it said so far.
+    pub fn said(&self) -> String {
+        fs::read_to_string(&self.stderr).unwrap()
+    }
+
+    /// Waits until `condition` holds; `false` if the run ended before that.
+    pub fn until(&mut self, what: &str, mut condition: impl FnMut() -> bool) -> bool {
+        let mut met = false;
+        until(what, || {
+            met = condition();
+            met || !self.is_running()
+        });
+        met
+    }
+
+    /// Live workers now.
+    pub fn workers(&self) -> Vec<u32> {
+        chaos::workers_of(self.pid()).iter().map(|w| w.pid).collect()
+    }
+
+    /// Waits for its end.
+    pub fn wait(mut self) -> Ended {
+        let pid = self.pid();
+        let (stderr, stdout) = (self.stderr.clone(), self.stdout.clone());
+        let mut status = None;
+        until(&format!("process {pid} ends ({})", stderr.display()), || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        Ended {
+            status: status.unwrap(),
+            stderr: fs::read_to_string(stderr).unwrap(),
+            stdout: fs::read_to_string(stdout).unwrap(),
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // A test that fails must leave no run behind; one that was waited for is gone, which is no error here.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Ended {
+    /// Ends the test unless the exit code is this.
+    #[track_caller]
+    pub fn must_exit(&self, code: i32) -> &Self {
+        assert_eq!(
+            self.status.code(),
+            Some(code),
+            "signal {:?}, said:\n{}",
+            self.status.signal(),
+            self.stderr
+        );
+        self
+    }
+
+    /// Ends the test unless it said all of this.
+    #[track_caller]
+    pub fn must_say(&self, parts: &[&str]) -> &Self {
+        for part in parts {
+            assert!(self.stderr.contains(part), "nothing is said of `{part}`:\n{}", self.stderr);
+        }
+        self
+    }
+}
+
+/// Waits until `condition` holds.
+#[track_caller]
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    // Nobody ever sends on it: its time-out is the pause between two looks.
+    let (_keep, never) = channel::<()>();
+    for _ in 0..LOOKS {
+        if condition() {
+            return;
+        }
+        pause(&never);
+    }
+    panic!("waited in vain until {what}");
+}
+
+fn pause(never: &Receiver<()>) {
+    assert_eq!(never.recv_timeout(LOOK_EVERY), Err(RecvTimeoutError::Timeout));
+}
+
+/// The index that the record of an item shows.
+pub fn drawn(records: &Records, key: &ItemKey) -> u64 {
+    let record = &records.done[key]["results.jsonl"];
+    let data = record["result"]["blocks"]["data"].as_array().unwrap();
+    let blocks: Vec<f32> = data.iter().map(|v| v.as_f64().unwrap() as f32).collect();
+    index_of_blocks(&blocks).unwrap_or_else(|| panic!("the record of `{key}` shows no index: {record}"))
+}
+
+/// Writes pictures `0..n`, a part of them on each core.
+pub fn write_pictures(folder: &Path, n: u64) {
+    use orchestra_testkit::images::{Kind, write_picture};
+    let threads = thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    thread::scope(|scope| {
+        for first in 0..threads {
+            scope.spawn(move || {
+                for index in (first..n).step_by(threads as usize) {
+                    write_picture(folder, index, 32, 32, Kind::Png).unwrap();
+                }
+            });
+        }
+    });
+}
