@@ -27,7 +27,7 @@ const MARK: &str = "ORCHESTRA_TEST_WORKPLACE";
 /// Time between two looks at a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Looks after which a condition counts as never met: minutes, far beyond what any machine needs.
-const LOOKS: usize = 30_000;
+const LOOKS: usize = 18_000;
 
 /// A folder with `images/`, `models/`, `tmp/`, `workflow.toml` and, after a run, `out/`.
 pub struct Workplace {
@@ -237,6 +237,16 @@ use = {devices:?}
     pub fn failures(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.out().join("failures.jsonl")).unwrap_or_default();
         text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+    }
+}
+
+impl Drop for Workplace {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // What lies in it tells why.
+            self.dir.disable_cleanup(true);
+            println!("the workplace is kept: {}", self.dir.path().display());
+        }
     }
 }
 

@@ -39,11 +39,14 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failed> {
     let machine = orchestra::machine();
     let mut findings = vec![
         Finding::good("processor", format!("{} cores", machine.cores)),
-        Finding::good("memory", format!(
-            "{} of {} free",
-            format_bytes(machine.memory_available),
-            format_bytes(machine.memory_total)
-        )),
+        Finding::good(
+            "memory",
+            format!(
+                "{} of {} free",
+                format_bytes(machine.memory_available),
+                format_bytes(machine.memory_total)
+            ),
+        ),
         open_files(),
         runtime_library(Flavor::Cpu, args),
     ];
@@ -106,7 +109,9 @@ fn open_files() -> Finding {
         Some(n) if n < ENOUGH_OPEN_FILES => Finding::bad(
             "open files",
             format!("the limit is {n}"),
-            format!("raise it to {ENOUGH_OPEN_FILES} or more, for example with `ulimit -n {ENOUGH_OPEN_FILES}`"),
+            format!(
+                "raise it to {ENOUGH_OPEN_FILES} or more, for example with `ulimit -n {ENOUGH_OPEN_FILES}`"
+            ),
         ),
         Some(n) => Finding::good("open files", format!("the limit is {n}")),
         None => Finding::good("open files", "no limit"),

@@ -10,8 +10,8 @@ pub struct TimeSpent {
     pub loading: Duration,
     /// Loaders: waiting for a free row, because the models are behind.
     pub waiting_for_row: Duration,
-    /// Loaders: waiting for the source to hand out items, because the sinks (or the source) are behind.
-    pub waiting_for_work: Duration,
+    /// Loaders: waiting for items, because too much is in flight: the sinks are behind.
+    pub waiting_for_sinks: Duration,
     /// Workers: running the model.
     pub running: Duration,
     /// Workers: there, but with nothing to run.
@@ -37,7 +37,7 @@ impl Bottleneck {
     /// Judges a run. `shared_cpu` says that the models run on the same cores as the loaders.
     #[must_use]
     pub fn judge(t: TimeSpent, shared_cpu: bool) -> Self {
-        let loaders = t.loading + t.waiting_for_row + t.waiting_for_work;
+        let loaders = t.loading + t.waiting_for_row + t.waiting_for_sinks;
         let workers = t.running + t.idle;
         if loaders.is_zero() || (t.loading.is_zero() && t.running.is_zero()) {
             return Self::Unknown;
@@ -45,7 +45,7 @@ impl Bottleneck {
         let share = |part: Duration, whole: Duration| {
             if whole.is_zero() { 0.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
         };
-        if share(t.waiting_for_work, loaders) > 0.5 && share(t.idle, workers) > 0.5 {
+        if share(t.waiting_for_sinks, loaders) > 0.5 && share(t.idle, workers) > 0.5 {
             return Self::Sinks;
         }
         if workers.is_zero() {
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(Bottleneck::judge(one_cpu, true), Bottleneck::Cpu);
         let slow_sink = TimeSpent {
             loading: s(1),
-            waiting_for_work: s(39),
+            waiting_for_sinks: s(39),
             running: s(2),
             idle: s(38),
             ..TimeSpent::default()

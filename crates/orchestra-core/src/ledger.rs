@@ -122,6 +122,14 @@ struct Worker {
     holds: VecDeque<BatchId>,
     draining: bool,
     failed_last: bool,
+    /// It reported a broken device and runs nothing more.
+    broken: bool,
+}
+
+impl Worker {
+    fn takes_more(&self) -> bool {
+        !self.draining && !self.broken
+    }
 }
 
 /// The ledger of one infer stage.
@@ -168,7 +176,7 @@ impl Ledger {
     pub fn worker_ready(&mut self, worker: WorkerId, device: DeviceId) {
         self.ceilings.entry(device).or_insert_with(|| Ceiling::new(self.max_rows));
         self.workers
-            .insert(worker, Worker { device, holds: VecDeque::new(), draining: false, failed_last: false });
+            .insert(worker, Worker { device, holds: VecDeque::new(), draining: false, failed_last: false, broken: false });
     }
 
     /// A worker gets nothing new; what it holds it may finish. Returns whether it holds nothing already.
@@ -194,7 +202,7 @@ impl Ledger {
         let places: usize = self
             .workers
             .values()
-            .filter(|w| !w.draining)
+            .filter(|w| w.takes_more())
             .map(|w| IN_FLIGHT_PER_WORKER.saturating_sub(w.holds.len()))
             .sum();
         places.saturating_sub(self.waiting.len())
@@ -203,7 +211,7 @@ impl Ledger {
     /// Workers that hold nothing, beyond those that the waiting batches will keep busy.
     #[must_use]
     pub fn idle_workers(&self) -> usize {
-        let idle = self.workers.values().filter(|w| !w.draining && w.holds.is_empty()).count();
+        let idle = self.workers.values().filter(|w| w.takes_more() && w.holds.is_empty()).count();
         idle.saturating_sub(self.waiting.len())
     }
 
@@ -239,7 +247,7 @@ impl Ledger {
         let (&worker, _) = self
             .workers
             .iter()
-            .filter(|(_, w)| !w.draining && w.holds.len() < IN_FLIGHT_PER_WORKER)
+            .filter(|(_, w)| w.takes_more() && w.holds.len() < IN_FLIGHT_PER_WORKER)
             .min_by_key(|(id, w)| (w.holds.len() + usize::from(w.failed_last), **id))?;
         let id = self.waiting.pop_front()?;
         let device = self.workers.get(&worker)?.device;
@@ -284,7 +292,12 @@ impl Ledger {
         match fault {
             RunFault::Model if rows == 1 => Some(self.fail(batch, FailureKind::Model, error)),
             RunFault::Model => Some(self.split(batch)),
-            RunFault::Device => Some(self.judge(batch, Evidence::Strong, FailureKind::Crash, error)),
+            RunFault::Device => {
+                if let Some(w) = self.workers.get_mut(&worker) {
+                    w.broken = true;
+                }
+                Some(self.judge(batch, Evidence::Strong, FailureKind::Crash, error))
+            }
             RunFault::OutOfMemory => {
                 if let Some(c) = self.ceilings.get_mut(&device) {
                     c.out_of_memory(rows);
@@ -310,7 +323,7 @@ impl Ledger {
         let evidence = exit.evidence();
         let held = gone.holds.iter().copied().collect();
         let mut holds = gone.holds;
-        let running = holds.pop_front();
+        let running = if gone.broken { None } else { holds.pop_front() };
         if evidence == Evidence::Weak && running.is_none() {
             self.weak_deaths += 1;
         }

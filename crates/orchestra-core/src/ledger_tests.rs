@@ -169,6 +169,22 @@ fn what_a_dead_worker_had_not_begun_is_sent_again_without_a_stain() {
 }
 
 #[test]
+fn a_worker_that_reports_a_broken_device_stains_only_the_batch_it_reported() {
+    let mut ledger = Ledger::new(1);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.add(rows(0, 1), LeaveReason::Full);
+    ledger.add(rows(1, 1), LeaveReason::Full);
+    let (a, b) = (ledger.dispatch(T).unwrap(), ledger.dispatch(T).unwrap());
+    let _ = ledger.fault(WorkerId(0), a.batch, RunFault::Device, "sick".into());
+    assert_eq!(ledger.dispatch(T), None, "it gets nothing more");
+    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Code(71), "");
+    assert!(matches!(lost.aftermath[..], [Aftermath::Requeued(_)]));
+    ledger.worker_ready(WorkerId(1), DeviceId(0));
+    let first = ledger.dispatch(T).unwrap();
+    assert_eq!((first.rows, first.attempt), (b.rows, 1), "what had not begun is not an attempt");
+}
+
+#[test]
 fn out_of_memory_halves_the_batch_and_what_follows_is_cut_to_the_ceiling() {
     let mut ledger = Ledger::new(8);
     ledger.worker_ready(WorkerId(0), DeviceId(0));

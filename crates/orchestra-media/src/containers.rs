@@ -52,11 +52,11 @@ pub(crate) fn walk_webp(bytes: &[u8], max_pixels: u64) -> Result<Orientation, Me
     Ok(orientation)
 }
 
+/// What is done with a chunk's name and payload.
+type Visit<'a> = dyn FnMut(&[u8; 4], &[u8]) -> Result<(), MediaError> + 'a;
+
 /// Calls `visit` with name and payload of each whole RIFF chunk in `rest`.
-fn walk_riff(
-    mut rest: &[u8],
-    visit: &mut dyn FnMut(&[u8; 4], &[u8]) -> Result<(), MediaError>,
-) -> Result<(), MediaError> {
+fn walk_riff(mut rest: &[u8], visit: &mut Visit<'_>) -> Result<(), MediaError> {
     while let Some((&[n0, n1, n2, n3, s0, s1, s2, s3], behind)) = rest.split_first_chunk() {
         let size = u32::from_le_bytes([s0, s1, s2, s3]) as usize;
         // A frame that is cut must be seen as well: its header is what is checked.

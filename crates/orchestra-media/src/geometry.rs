@@ -57,6 +57,16 @@ pub(crate) struct Placement {
     pub(crate) dest: Rect,
     pub(crate) x: Span,
     pub(crate) y: Span,
+    /// The whole resized picture that `dest` is cut from, with `Fit::Shorter`, for each axis.
+    cuts: Option<[Cut; 2]>,
+}
+
+/// An axis of `side` pixels resized to `resized`, of which the first `skipped` are left out.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Cut {
+    side: u32,
+    resized: u64,
+    skipped: u64,
 }
 
 impl Placement {
@@ -67,6 +77,38 @@ impl Placement {
         let y = if turn.flip_y { y.flipped(height) } else { y };
         (x.inside(width), y.inside(height))
     }
+
+    /// For each column of `dest` the column of the shown picture whose area holds its centre, as Pillow finds it.
+    pub(crate) fn nearest_columns(&self) -> impl Iterator<Item = usize> {
+        nearest(self.x, self.dest.width, self.cuts.map(|cuts| cuts[0]))
+    }
+
+    /// As `nearest_columns`, for rows.
+    pub(crate) fn nearest_rows(&self) -> impl Iterator<Item = usize> {
+        nearest(self.y, self.dest.height, self.cuts.map(|cuts| cuts[1]))
+    }
+}
+
+/// Pillow adds step to step. Where a centre falls between two pixels the rounding of that sum decides, so it is done here in
+/// the same way, and from the start of the resized picture even if only a part of it is wanted.
+fn nearest(span: Span, count: usize, cut: Option<Cut>) -> impl Iterator<Item = usize> {
+    let (start, step, skipped) = match cut {
+        Some(cut) => (0.0, f64::from(cut.side) / cut.resized as f64, cut.skipped),
+        None => {
+            // Pillow hands the box over in single precision.
+            let (start, end) = (span.start as f32, (span.start + span.length) as f32);
+            (f64::from(start), f64::from(end - start) / count as f64, 0)
+        }
+    };
+    let mut centre = start + step * 0.5;
+    for _ in 0..skipped {
+        centre += step;
+    }
+    (0..count).map(move |_| {
+        let at = centre as usize;
+        centre += step;
+        at
+    })
 }
 
 /// Places a picture in a target of `[height, width]`. `shorter` is read with `Fit::Shorter` only. No side is 0.
@@ -75,7 +117,7 @@ pub(crate) fn place(fit: Fit, shorter: u32, target: [u32; 2], picture: PictureSi
     let PictureSize { width, height } = picture;
     let full = Rect { x: 0, y: 0, width: target_width as usize, height: target_height as usize };
     match fit {
-        Fit::Stretch => Placement { dest: full, x: Span::whole(width), y: Span::whole(height) },
+        Fit::Stretch => Placement { dest: full, x: Span::whole(width), y: Span::whole(height), cuts: None },
         Fit::Cover => cover(full, target, picture),
         Fit::Contain => {
             let (dest_width, dest_height) = contained_size(target, picture);
@@ -85,7 +127,7 @@ pub(crate) fn place(fit: Fit, shorter: u32, target: [u32; 2], picture: PictureSi
                 width: dest_width as usize,
                 height: dest_height as usize,
             };
-            Placement { dest, x: Span::whole(width), y: Span::whole(height) }
+            Placement { dest, x: Span::whole(width), y: Span::whole(height), cuts: None }
         }
         Fit::Shorter => {
             let longer = |long: u32, short: u32| u64::from(shorter) * u64::from(long) / u64::from(short);
@@ -94,9 +136,10 @@ pub(crate) fn place(fit: Fit, shorter: u32, target: [u32; 2], picture: PictureSi
             } else {
                 (longer(width, height), u64::from(shorter))
             };
-            let (x, dest_width, span_x) = cut_or_pad(resized_width, target_width, width);
-            let (y, dest_height, span_y) = cut_or_pad(resized_height, target_height, height);
-            Placement { dest: Rect { x, y, width: dest_width, height: dest_height }, x: span_x, y: span_y }
+            let (x, dest_width, span_x, cut_x) = cut_or_pad(resized_width, target_width, width);
+            let (y, dest_height, span_y, cut_y) = cut_or_pad(resized_height, target_height, height);
+            let dest = Rect { x, y, width: dest_width, height: dest_height };
+            Placement { dest, x: span_x, y: span_y, cuts: Some([cut_x, cut_y]) }
         }
     }
 }
@@ -117,6 +160,7 @@ fn cover(dest: Rect, [target_height, target_width]: [u32; 2], picture: PictureSi
         dest,
         x: Span { start: (width - part_width) * 0.5, length: part_width },
         y: Span { start: (height - part_height) * 0.5, length: part_height },
+        cuts: None,
     }
 }
 
@@ -139,15 +183,17 @@ fn contained_size([target_height, target_width]: [u32; 2], picture: PictureSize)
 /// One axis of resize and centre crop: offset and length in the target, and the part of the picture's axis. The crop is
 /// taken from the picture before the resize, which gives the same samples: pixel `i` of the resized axis has its centre at
 /// `(i + 0.5) * side / resized` either way.
-fn cut_or_pad(resized: u64, target: u32, side: u32) -> (usize, usize, Span) {
+fn cut_or_pad(resized: u64, target: u32, side: u32) -> (usize, usize, Span, Cut) {
     let wanted = u64::from(target);
     if resized < wanted {
-        return ((wanted - resized) as usize / 2, resized as usize, Span::whole(side));
+        let all = Cut { side, resized, skipped: 0 };
+        return ((wanted - resized) as usize / 2, resized as usize, Span::whole(side), all);
     }
     let over = resized - wanted;
-    let cut = over / 2 + u64::from(over % 4 == 3);
+    let skipped = over / 2 + u64::from(over % 4 == 3);
     let scale = |pixels: u64| (pixels as f64) * f64::from(side) / (resized as f64);
-    (0, target as usize, Span { start: scale(cut), length: scale(wanted) })
+    let part = Span { start: scale(skipped), length: scale(wanted) };
+    (0, target as usize, part, Cut { side, resized, skipped })
 }
 
 /// Half of `n`, a half pixel to the even side, as Python's `round` has it.

@@ -32,7 +32,7 @@ pub(crate) fn decode(
     pixels.resize(length, 0);
     let marked = length - row..length - row + row.min(MARKED_BYTES);
     for first in [0x00, 0xff] {
-        let mark = |at: usize| if at % 2 == 0 { first } else { !first };
+        let mark = |at: usize| if at.is_multiple_of(2) { first } else { !first };
         for (at, byte) in pixels[marked.clone()].iter_mut().enumerate() {
             *byte = mark(at);
         }

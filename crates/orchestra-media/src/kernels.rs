@@ -7,7 +7,7 @@ macro_rules! kernel {
     ($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block) => {
         $(#[$doc])*
         pub(crate) mod $name {
-            #[expect(unused_imports, reason = "only some kernels use the helpers above them")]
+            #[allow(unused_imports, reason = "only some kernels use what stands beside them")]
             use super::*;
 
             /// For any processor.

@@ -84,8 +84,8 @@ impl Resampler {
         let (width, height, channels) = (source.width, source.height, source.channels);
         let shown = if turn.transpose { (height, width) } else { (width, height) };
         let dest = placement.dest;
-        let xs = nearest_centres(placement.x, dest.width, shown.0);
-        let ys = nearest_centres(placement.y, dest.height, shown.1);
+        let xs = placement.nearest_columns().map(|x| x.min(shown.0 - 1));
+        let ys = placement.nearest_rows().map(|y| y.min(shown.1 - 1));
         turn.offsets((width, height), channels, xs, ys, &mut self.columns, &mut self.rows);
         self.turned.resize(dest.width * dest.height * channels, 0);
         gather(source.bytes, &self.columns, &self.rows, channels, &mut self.turned);
@@ -166,18 +166,6 @@ struct Target<'a> {
     bytes: &'a mut [u8],
     width: usize,
     height: usize,
-}
-
-/// The pixel, of `side`, whose area holds the centre of each of `count` pixels that share `span`. The sum is built up step by
-/// step, as Pillow does, since its rounding decides where a centre falls between two pixels.
-fn nearest_centres(span: Span, count: usize, side: usize) -> impl Iterator<Item = usize> {
-    let step = span.length / count as f64;
-    let mut centre = span.start + step * 0.5;
-    (0..count).map(move |_| {
-        let at = (centre as usize).min(side - 1);
-        centre += step;
-        at
-    })
 }
 
 /// Rescales offsets that count rows of `packed` bytes to rows of `stride` bytes.

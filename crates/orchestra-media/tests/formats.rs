@@ -1,5 +1,7 @@
 //! Every format and pixel kind is told by its content and gives the pixels that went in; alpha shows the pad colour.
 
+#![allow(clippy::unwrap_used, reason = "test support code")]
+
 mod common;
 
 use common::*;

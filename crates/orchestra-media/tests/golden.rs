@@ -1,5 +1,7 @@
 //! Rows against those that Pillow makes of the same files (`golden/make.py`), before normalisation.
 
+#![allow(clippy::unwrap_used, reason = "test support code")]
+
 mod common;
 
 use std::path::Path;

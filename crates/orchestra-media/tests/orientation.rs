@@ -1,5 +1,7 @@
 //! EXIF orientation, from every place where a format keeps it, under every fit.
 
+#![allow(clippy::unwrap_used, reason = "test support code")]
+
 mod common;
 
 use common::*;

@@ -1,5 +1,7 @@
 //! Every filter, fit, colour, layout and dtype against the slow plain reference.
 
+#![allow(clippy::unwrap_used, reason = "test support code")]
+
 mod common;
 
 use common::*;

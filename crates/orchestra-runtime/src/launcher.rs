@@ -69,6 +69,9 @@ impl Launcher for ProcessLauncher {
         command
             .args(&self.args)
             .envs(orchestra_machine::worker_environment(device))
+            // Since 1.29 the official builds of ONNX Runtime report every session to their maker. What they are told through their API
+            // (the worker does that) comes after their first message and after a file in the folder for temporary files.
+            .env("ORT_DISABLE_TELEMETRY", "1")
             .envs(self.env.iter().map(|(k, v)| (k, v)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())

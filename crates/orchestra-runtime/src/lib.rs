@@ -39,6 +39,6 @@ mod worker_process;
 
 pub use context::{RunOptions, Timeouts, TraceHook};
 pub use launcher::{Launcher, ProcessLauncher};
-pub use report::{DeviceReport, ItemCounts, RunReport, StageReport};
+pub use report::{DeviceReport, ItemCounts, LoaderReport, RunReport, StageReport};
 pub use snapshot::{DeviceSnapshot, Snapshot, StageSnapshot};
 pub use start::{Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare};

@@ -24,7 +24,7 @@ use crate::stats::Counter;
 const LARGEST_FILE_BYTES: u64 = 1 << 30;
 
 /// More items are asked for when so few are left: enough to work on until the answer comes.
-const ASK_BELOW: usize = 8;
+const ASK_BELOW: usize = 16;
 
 /// What the loaders of a source do with each item.
 pub struct LoaderWork {
@@ -143,7 +143,6 @@ struct LoaderThread {
 impl LoaderThread {
     /// Waits for the next item; asks for more before the last one is taken, so that the thread does not wait for the answer.
     fn next_item(&mut self) -> Option<Arc<Ticket>> {
-        let started = Instant::now();
         let mut waited = false;
         let mut state = self.inbox.lock();
         loop {
@@ -157,10 +156,6 @@ impl LoaderThread {
             }
             if let Some(ticket) = state.items.pop_front() {
                 state.at = Some((Arc::clone(&ticket), Instant::now()));
-                drop(state);
-                if waited {
-                    self.work.context.stats.waiting_for_work.add_time(started.elapsed());
-                }
                 return Some(ticket);
             }
             if !waited {

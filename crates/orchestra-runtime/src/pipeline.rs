@@ -31,7 +31,7 @@ use crate::stats::Counter;
 use crate::topology::Topology;
 
 /// Most items in one message to a loader.
-const LARGEST_CHUNK: usize = 16;
+const LARGEST_CHUNK: usize = 32;
 
 /// See the module.
 pub struct Pipeline;

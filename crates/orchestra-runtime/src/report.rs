@@ -31,6 +31,8 @@ pub struct RunReport {
     pub stages: BTreeMap<String, StageReport>,
     /// In the order of the plan.
     pub devices: Vec<DeviceReport>,
+    /// Where the time of the decoding threads went.
+    pub loaders: LoaderReport,
     /// Batches by the reason for which they left.
     pub batches_by_reason: BTreeMap<&'static str, u64>,
     /// The part that set the pace: `loading`, `inference`, `cpu`, `sinks` or `unknown`.
@@ -64,6 +66,17 @@ pub struct StageReport {
     pub failed: u64,
     /// Seconds that threads or workers spent on it.
     pub seconds_busy: f64,
+}
+
+/// The decoding threads in `run.json`. Seconds are summed over them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct LoaderReport {
+    /// Reading, decoding, resizing.
+    pub seconds_loading: f64,
+    /// Waiting for a free row, because the models were behind.
+    pub seconds_waiting_for_row: f64,
+    /// Waiting for items, because too much was in flight: results were not written fast enough.
+    pub seconds_waiting_for_sinks: f64,
 }
 
 /// A device in `run.json`.
@@ -124,6 +137,11 @@ impl RunReport {
             items_per_second: ratio(now as f64, seconds),
             stages: snapshot.stages.iter().map(|s| (s.name.clone(), stage(s))).collect(),
             devices: snapshot.devices.iter().map(device).collect(),
+            loaders: LoaderReport {
+                seconds_loading: snapshot.time.loading.as_secs_f64(),
+                seconds_waiting_for_row: snapshot.time.waiting_for_row.as_secs_f64(),
+                seconds_waiting_for_sinks: snapshot.time.waiting_for_sinks.as_secs_f64(),
+            },
             batches_by_reason: LeaveReason::ALL
                 .iter()
                 .map(|r| (r.as_str(), context.stats.reason(*r).get()))

@@ -113,7 +113,7 @@ impl Snapshot {
         let time = TimeSpent {
             loading: stats.loading.time(),
             waiting_for_row: stats.waiting_for_row.time(),
-            waiting_for_work: stats.waiting_for_work.time(),
+            waiting_for_sinks: stats.waiting_for_sinks.time(),
             running,
             idle: worker_time.saturating_sub(running),
         };

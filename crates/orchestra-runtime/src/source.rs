@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use orchestra_core::{ItemId, SourceId};
 use orchestra_journal::BitSet;
@@ -44,6 +45,8 @@ pub struct SourceState {
     args: SourceArgs,
     reader: ListingReader,
     waiting: VecDeque<ActorRef<LoaderMsg>>,
+    /// Since when loaders wait because the window is full: what is done is not written fast enough.
+    full_since: Option<Duration>,
     handed: u64,
     committed: u64,
     exhausted: bool,
@@ -67,6 +70,7 @@ impl Actor for Source {
             args,
             reader,
             waiting: VecDeque::new(),
+            full_since: None,
             handed: 0,
             committed: 0,
             exhausted: false,
@@ -96,11 +100,17 @@ impl Actor for Source {
 
 impl SourceState {
     fn hand_out(&mut self) {
+        let now = self.args.context.clock.now();
         while !self.exhausted && !self.stopped && !self.waiting.is_empty() {
             let room = self.args.window.saturating_sub(self.handed - self.committed);
             let n = usize::try_from(room).unwrap_or(usize::MAX).min(self.args.chunk);
             if n == 0 {
+                self.full_since.get_or_insert(now);
                 return;
+            }
+            if let Some(since) = self.full_since.take() {
+                let loaders = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
+                self.args.context.stats.waiting_for_sinks.add_time(now.saturating_sub(since) * loaders);
             }
             match self.next_items(n) {
                 Ok(items) if items.is_empty() => return,

@@ -89,8 +89,8 @@ pub struct Stats {
     pub loading: Counter,
     /// Time that loaders waited for a free row.
     pub waiting_for_row: Counter,
-    /// Time that loaders waited for items.
-    pub waiting_for_work: Counter,
+    /// Time that loaders waited for items because the window of items in flight was full.
+    pub waiting_for_sinks: Counter,
     /// Batches of fewer rows that follow from a failure, and whole ones sent again.
     pub retries: Counter,
     /// By stage.
