@@ -15,7 +15,7 @@ const LEAST_KILLS: usize = 20;
 
 #[test]
 fn twenty_thousand_items_survive_a_storm_of_kills_exactly() {
-    let place = Workplace::with_blocks(&Blocks { steps: 25, ..Blocks::default() });
+    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
     write_pictures(&place.images(), ITEMS);
     let run = place.start(&[]);
     let storm = Chaos::start(run.pid(), Duration::from_millis(200), Fault::Kill);

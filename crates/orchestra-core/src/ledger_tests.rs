@@ -87,21 +87,21 @@ impl World {
                     let a = ledger.fault(w, b, fault, "no".into()).expect("it holds the batch");
                     self.answered.push((w, b));
                     self.after(a);
+                    if fault == RunFault::Device {
+                        self.lose(ledger, w, &WorkerExit::Code(71));
+                    }
                 }
             }
             Step::Die(i, kind) => {
                 if self.alive.is_empty() {
                     return;
                 }
-                let w = self.alive.remove(i % self.alive.len());
-                self.held.retain(|(x, _)| *x != w);
+                let w = self.alive[i % self.alive.len()];
                 let exit =
                     [WorkerExit::Signal(9), WorkerExit::Signal(11), WorkerExit::Hung, WorkerExit::Clean]
                         [usize::from(kind)]
                     .clone();
-                for a in ledger.worker_lost(w, &exit, "").aftermath {
-                    self.after(a);
-                }
+                self.lose(ledger, w, &exit);
             }
             Step::StaleDone(i) => {
                 if !self.answered.is_empty() {
@@ -109,6 +109,14 @@ impl World {
                     assert_eq!(ledger.done(w, b, T), None, "an answer counts once");
                 }
             }
+        }
+    }
+
+    fn lose(&mut self, ledger: &mut Ledger, w: WorkerId, exit: &WorkerExit) {
+        self.alive.retain(|x| *x != w);
+        self.held.retain(|(x, _)| *x != w);
+        for a in ledger.worker_lost(w, exit, "").aftermath {
+            self.after(a);
         }
     }
 

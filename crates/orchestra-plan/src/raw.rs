@@ -283,10 +283,9 @@ fn telemetry(fields: &mut Fields<'_, '_>) -> TelemetryPlan {
     let otlp = f.string("otlp");
     if let Some(url) = &otlp
         && !url.value.starts_with("http://")
-        && !url.value.starts_with("https://")
     {
-        f.bad("otlp", url.span, "is no address of a collector")
-            .help("for example otlp = \"http://localhost:4317\"");
+        f.bad("otlp", url.span, "is no address of a collector's gRPC port")
+            .help("for example otlp = \"http://localhost:4317\"; traces are sent without encryption, so `https://` cannot be used");
     }
     TelemetryPlan { otlp: otlp.map(|u| u.value) }
 }
