@@ -250,9 +250,7 @@ impl RootState {
             // Its links are dead with it, and the owners of their processes kill these.
             self.devices_left.remove(&DeviceId(index as u16));
             for id in self.pipelines.keys().copied().collect::<Vec<_>>() {
-                if !self.ended.contains_key(&id) {
-                    self.ended.insert(id, bug("a device manager"));
-                }
+                self.ended.entry(id).or_insert_with(|| bug("a device manager"));
             }
             self.abort();
         }

@@ -289,7 +289,7 @@ mod tests {
                         let mut lease = pool.claim().unwrap();
                         lease.input_mut(0).copy_from_slice(&index.to_ne_bytes());
                         // Every tenth writer gives up: a hole.
-                        if index % 10 != 0 {
+                        if !index.is_multiple_of(10) {
                             lease.publish(ticket(index));
                         }
                     }
@@ -315,7 +315,7 @@ mod tests {
         let last: Vec<FilledSlot> = events.try_iter().filter_map(filled).collect();
         let rest = last.iter().flat_map(|s| s.items.iter().flatten()).map(|t| t.id.index);
         let all: BTreeSet<u64> = seen.into_iter().chain(rest).collect();
-        assert_eq!(all, (0..WRITERS * EACH).filter(|i| i % 10 != 0).collect());
+        assert_eq!(all, (0..WRITERS * EACH).filter(|i| !i.is_multiple_of(10)).collect());
     }
 
     #[test]
