@@ -45,7 +45,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
     let talk = Talk { quiet: verbosity.quiet };
     if let Some(code) = prepared.nothing_to_do() {
-        return finished_before(prepared, code, args.json);
+        return finished_before(prepared, code, Output::of(args, verbosity));
     }
     talk.found(&prepared);
     let library = orchestra::runtime_library(
@@ -76,7 +76,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     telemetry.terminal().restore();
     // Blocking tasks that hang (a dead network drive) must not hold the command.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    end(&outcome, &plan, resumed_from, args.json, telemetry)
+    end(&outcome, &plan, resumed_from, Output::of(args, verbosity), telemetry)
 }
 
 fn telemetry(
@@ -173,7 +173,7 @@ fn end(
     outcome: &RunOutcome,
     plan: &Plan,
     resumed_from: Option<u64>,
-    json: bool,
+    output: Output,
     telemetry: TelemetryGuard,
 ) -> Result<ExitCode, Failed> {
     let report = &outcome.report;
@@ -193,7 +193,7 @@ fn end(
         resumed_from,
         resume_command: resume_command(std::env::args_os()),
     };
-    print_summary(&summary, report, json)?;
+    print_summary(&summary, report, output)?;
     let report = telemetry.shutdown();
     if let Some(lost) = report.spans.map(|s| s.lost()).filter(|n| *n > 0) {
         eprintln!("warning: {} spans could not be delivered to the trace collector", count(lost));
@@ -222,7 +222,7 @@ fn bottleneck(name: &str) -> Bottleneck {
     all.into_iter().find(|b| b.to_string() == name).unwrap_or(Bottleneck::Unknown)
 }
 
-fn finished_before(prepared: Prepared, code: i32, json: bool) -> Result<ExitCode, Failed> {
+fn finished_before(prepared: Prepared, code: i32, output: Output) -> Result<ExitCode, Failed> {
     let plan = Arc::clone(&prepared.plan);
     let counts = prepared.counts();
     let summary = Summary {
@@ -243,20 +243,41 @@ fn finished_before(prepared: Prepared, code: i32, json: bool) -> Result<ExitCode
     };
     prepared.close().map_err(not_started)?;
     tracing::debug!(code, "the run was finished before");
-    if json {
-        print_json(&plan.output.join("run.json"))?;
-    } else {
-        eprint!("{}", summary.text());
+    match output {
+        Output::Json => print_json(&plan.output.join("run.json"))?,
+        Output::Text => eprint!("{}", summary.text()),
+        Output::Quiet => {}
     }
     Ok(summary.exit_code())
 }
 
-fn print_summary(summary: &Summary, report: &orchestra::RunReport, json: bool) -> Result<(), Failed> {
-    if json {
-        let text = serde_json::to_string_pretty(report).map_err(|e| Failed::new(ExitCode::Bug, e))?;
-        println!("{text}");
-    } else {
-        eprint!("{}", summary.text());
+/// How the end of a run is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Output {
+    Text,
+    Json,
+    Quiet,
+}
+
+impl Output {
+    fn of(args: &RunArgs, verbosity: Verbosity) -> Self {
+        match (args.json, verbosity.quiet) {
+            (true, _) => Self::Json,
+            (false, true) => Self::Quiet,
+            (false, false) => Self::Text,
+        }
+    }
+}
+
+/// A quiet run that is not all done still says why.
+fn print_summary(summary: &Summary, report: &orchestra::RunReport, output: Output) -> Result<(), Failed> {
+    match output {
+        Output::Json => {
+            let text = serde_json::to_string_pretty(report).map_err(|e| Failed::new(ExitCode::Bug, e))?;
+            println!("{text}");
+        }
+        Output::Quiet if summary.exit_code() == ExitCode::Done => {}
+        Output::Text | Output::Quiet => eprint!("{}", summary.text()),
     }
     Ok(())
 }

@@ -175,8 +175,10 @@ impl Ledger {
     /// A worker can take batches now.
     pub fn worker_ready(&mut self, worker: WorkerId, device: DeviceId) {
         self.ceilings.entry(device).or_insert_with(|| Ceiling::new(self.max_rows));
-        self.workers
-            .insert(worker, Worker { device, holds: VecDeque::new(), draining: false, failed_last: false, broken: false });
+        self.workers.insert(
+            worker,
+            Worker { device, holds: VecDeque::new(), draining: false, failed_last: false, broken: false },
+        );
     }
 
     /// A worker gets nothing new; what it holds it may finish. Returns whether it holds nothing already.

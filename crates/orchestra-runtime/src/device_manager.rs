@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use orchestra_core::restart::{Death, Restart, RestartBudget};
@@ -49,6 +50,8 @@ struct Worker {
     place: usize,
     link: ActorRef<LinkMsg>,
     role: Role,
+    /// Somebody owns the process and will report its death.
+    owned: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,15 +110,17 @@ impl Actor for DeviceManager {
         Ok(())
     }
 
-    /// A link that fails is a bug of ours. The owner of its process kills the process and tells the batcher, which tells us.
+    /// A link that fails is a bug of ours. The owner of its process kills the process and tells the batcher, which tells us; where
+    /// there is no process yet, there is nobody else to tell.
     async fn handle_supervisor_evt(
         &self,
-        _: ActorRef<DeviceMsg>,
+        me: ActorRef<DeviceMsg>,
         event: SupervisionEvent,
-        _: &mut DeviceState,
+        state: &mut DeviceState,
     ) -> Result<(), ActorProcessingErr> {
         if let SupervisionEvent::ActorFailed(who, error) = event {
-            tracing::error!(actor = ?who.get_name(), %error, "the link of a worker failed; this is a bug");
+            tracing::error!(%error, "the link of a worker failed; this is a bug");
+            state.link_failed(&me, who.get_id(), error.to_string()).await;
         }
         Ok(())
     }
@@ -151,7 +156,9 @@ impl DeviceState {
             stats.restarts.add(1);
         }
         p.started = true;
+        let owned = Arc::new(AtomicBool::new(false));
         let args = LinkArgs {
+            owned: Arc::clone(&owned),
             context: Arc::clone(context),
             worker,
             device: self.args.device,
@@ -159,8 +166,17 @@ impl DeviceState {
             manager: me.clone(),
         };
         match Actor::spawn_linked(None, WorkerLink, args, me.get_cell()).await {
-            Ok((link, _)) => drop(self.workers.insert(worker, Worker { place, link, role })),
+            Ok((link, _)) => drop(self.workers.insert(worker, Worker { place, link, role, owned })),
             Err(error) => tracing::error!(%error, "a worker link could not be spawned; this is a bug"),
+        }
+    }
+
+    async fn link_failed(&mut self, me: &ActorRef<DeviceMsg>, link: ractor::ActorId, error: String) {
+        let orphan =
+            self.workers.iter().find(|(_, w)| w.link.get_id() == link && !w.owned.load(Ordering::Acquire));
+        if let Some((&worker, _)) = orphan {
+            let exit = WorkerExit::SpawnFailed(error);
+            self.worker_ended(me, worker, &exit, "", false, false).await;
         }
     }
 

@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use orchestra_core::{BatchId, DeviceId, WorkerExit, WorkerId};
@@ -41,6 +42,8 @@ pub struct LinkArgs {
     pub serve: Arc<ServeStage>,
     /// Who started it.
     pub manager: ActorRef<DeviceMsg>,
+    /// Set once somebody owns the process and will report its death, whatever becomes of this actor.
+    pub owned: Arc<AtomicBool>,
 }
 
 /// State of a link.
@@ -147,6 +150,7 @@ impl LinkState {
         self.kill = Some(kill);
         self.writer = Some(launched.writer);
         let report = self.reporter(me);
+        self.args.owned.store(true, Ordering::Release);
         tokio::spawn(worker_process::own(
             launched.process,
             launched.reader,
