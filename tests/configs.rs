@@ -1,1 +1,133 @@
-//! stub
+//! Every workflow file that we hand out is right: it is checked, planned for the machine that it is meant for, and run where this
+//! machine can. Says nothing about the results.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::Workplace;
+use orchestra_plan::{DeviceView, MachineView, PlanOptions, RealHost, RenderStyle, plan};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// All of `configs/*.toml` and `examples/*/workflow.toml`.
+fn handed_out() -> Vec<PathBuf> {
+    let entries = |folder: &str| {
+        let entries = fs::read_dir(root().join(folder)).unwrap();
+        entries.map(|e| e.unwrap().path()).collect::<Vec<_>>()
+    };
+    let configs = entries("configs").into_iter().filter(|p| p.extension().is_some_and(|e| e == "toml"));
+    let examples = entries("examples").into_iter().map(|p| p.join("workflow.toml")).filter(|p| p.exists());
+    let mut files: Vec<_> = configs.chain(examples).collect();
+    files.sort();
+    assert!(files.len() >= 7, "{files:?}");
+    files
+}
+
+fn eight_gpus() -> MachineView {
+    let gpu = |i: usize| DeviceView {
+        name: format!("cuda:{i}"),
+        uuid: format!("GPU-00000000-0000-0000-0000-{i:012}"),
+        model: "a described GPU".into(),
+        total: 80 << 30,
+        free: 79 << 30,
+    };
+    MachineView { cores: 96, memory: 512 << 30, devices: (0..8).map(gpu).collect(), no_gpu: None }
+}
+
+/// What is wrong with a workflow file on a machine; empty if it can be planned.
+fn problems(text: &str, file: &Path, machine: MachineView, output: &Path) -> String {
+    let options = PlanOptions { output: Some(output.to_owned()), ..PlanOptions::default() };
+    let (plan, diagnostics) = plan(text, file, &options, &RealHost::with_machine(machine));
+    let text = diagnostics.render(RenderStyle::Plain);
+    assert!(plan.is_some() || !text.is_empty(), "no plan, and nobody says why");
+    text
+}
+
+fn this_machine() -> MachineView {
+    orchestra::machine_view(&orchestra::machine())
+}
+
+#[test]
+fn every_file_passes_the_check_without_a_warning() {
+    let place = Workplace::new();
+    for file in handed_out() {
+        let ended = place.start_command(&["check", "--offline", file.to_str().unwrap()]).wait();
+        ended.must_exit(0);
+        assert!(ended.stdout.contains("no errors"), "{}", ended.stdout);
+        assert_eq!(ended.stderr, "", "{}", file.display());
+    }
+}
+
+#[test]
+fn every_file_is_planned_without_a_warning_on_a_machine_with_eight_gpus() {
+    let place = Workplace::new();
+    for file in handed_out() {
+        let text = fs::read_to_string(&file).unwrap();
+        assert_eq!(problems(&text, &file, eight_gpus(), &place.out()), "", "{}", file.display());
+    }
+}
+
+#[test]
+fn every_file_that_fits_this_machine_runs_to_its_end() {
+    let place = Workplace::new();
+    let mut ran = Vec::new();
+    for file in handed_out() {
+        let text = fs::read_to_string(&file).unwrap();
+        let fits = problems(&text, &file, this_machine(), &place.out()).is_empty();
+        assert!(fits || text.contains("cuda:"), "`{}` needs no GPU, but does not fit", file.display());
+        if !fits {
+            continue;
+        }
+        let out = place.path(&format!("out-{}", ran.len()));
+        let ended =
+            place.start_command(&["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()]).wait();
+        ended.must_exit(0);
+        place.nothing_is_left();
+        ran.push(file);
+    }
+    println!("ran {ran:#?}");
+    assert!(ran.len() >= 5, "{ran:?}");
+}
+
+/// The blocks of TOML in the README that are whole workflow files, written as if they lay beside it.
+fn blocks_of_readme() -> Vec<String> {
+    let text = fs::read_to_string(root().join("README.md")).unwrap();
+    let blocks = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let blocks: Vec<_> = blocks.filter(|b| b.contains("version = 1")).map(str::to_owned).collect();
+    assert!(!blocks.is_empty(), "the README shows no workflow file");
+    blocks
+}
+
+#[test]
+fn every_workflow_in_the_readme_is_planned_and_runs() {
+    let place = Workplace::new();
+    // A folder that looks like the top of the repository, so that nothing is written there.
+    let twin = place.path("twin");
+    fs::create_dir(&twin).unwrap();
+    for entry in fs::read_dir(root()).unwrap() {
+        let entry = entry.unwrap();
+        std::os::unix::fs::symlink(entry.path(), twin.join(entry.file_name())).unwrap();
+    }
+    for (i, text) in blocks_of_readme().into_iter().enumerate() {
+        let file = twin.join(format!("readme-{i}.toml"));
+        fs::write(&file, &text).unwrap();
+        assert_eq!(
+            problems(&text, &file, eight_gpus(), &place.out()),
+            "",
+            "block {i} of the README:\n{text}"
+        );
+        place.start_command(&["check", "--offline", file.to_str().unwrap()]).wait().must_exit(0);
+        if !problems(&text, &file, this_machine(), &place.out()).is_empty() {
+            assert!(text.contains("cuda:"), "block {i} needs no GPU, but does not fit this machine");
+            continue;
+        }
+        let out = place.path(&format!("out-of-readme-{i}"));
+        let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+        place.start_command(&arguments).wait().must_exit(0);
+        place.nothing_is_left();
+    }
+}

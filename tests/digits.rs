@@ -1,1 +1,84 @@
-//! stub
+//! The example as a newcomer runs it: 400 images, 400 records, the right answers, an account that adds up. Trains and judges no model
+//! beyond the accuracy that its card promises.
+
+mod common;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{Ended, Workplace};
+use orchestra_testkit::audit::{Records, items};
+use serde_json::Value;
+
+const IMAGES: u64 = 400;
+const LEAST_RIGHT: f64 = 0.975;
+
+fn example() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits").canonicalize().unwrap()
+}
+
+fn run(place: &Workplace) -> Ended {
+    let (file, out) = (example().join("workflow.toml"), place.out());
+    place.start_command(&["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()]).wait()
+}
+
+#[test]
+fn the_example_reads_the_digits_and_its_account_adds_up() {
+    let place = Workplace::new();
+    run(&place).must_exit(0).must_say(&["digits finished: 400 items read, 400 done, 0 failed"]);
+    let records = place.must_hold(&items("scans", 0..IMAGES), &BTreeSet::new());
+    let accuracy = accuracy(&records);
+    println!("accuracy {accuracy:.4}");
+    assert!(accuracy >= LEAST_RIGHT, "accuracy {accuracy}");
+    account_adds_up(&place.report());
+    let before = fs::read(place.out().join("results.jsonl")).unwrap();
+    run(&place).must_exit(0).must_say(&["digits was finished before, nothing is left to do"]);
+    assert_eq!(fs::read(place.out().join("results.jsonl")).unwrap(), before);
+    place.nothing_is_left();
+}
+
+fn accuracy(records: &Records) -> f64 {
+    let table = fs::read_to_string(example().join("labels.csv")).unwrap();
+    let labels: HashMap<&str, &str> = table.lines().skip(1).map(|row| row.split_once(',').unwrap()).collect();
+    assert_eq!(labels.len() as u64, IMAGES);
+    let right = records.done.values().filter(|of_item| {
+        let record = &of_item["results.jsonl"];
+        let answers = record["result"].as_array().unwrap();
+        assert_eq!(answers.len(), 3, "{record}");
+        let scores: Vec<f64> = answers.iter().map(|a| a["score"].as_f64().unwrap()).collect();
+        assert!(scores.is_sorted_by(|a, b| a >= b), "{record}");
+        assert!(scores.iter().sum::<f64>() <= 1.0 + 1e-5, "{record}");
+        assert_eq!(answers[0]["class"].to_string(), answers[0]["label"].as_str().unwrap(), "{record}");
+        answers[0]["label"] == labels[record["item"].as_str().unwrap()]
+    });
+    right.count() as f64 / IMAGES as f64
+}
+
+fn account_adds_up(report: &Value) {
+    let items = &report["items"];
+    let of = |name: &str| items[name].as_u64().unwrap();
+    assert_eq!(of("read"), of("done") + of("failed"));
+    assert_eq!((of("read"), of("total"), of("failed"), of("resumed")), (IMAGES, IMAGES, 0, 0));
+    assert_eq!((&report["workflow"], &report["exit_code"]), (&"digits".into(), &0.into()));
+    let stages = report["stages"].as_object().unwrap();
+    assert_eq!(stages.keys().collect::<Vec<_>>(), ["answer", "classify", "pixels"]);
+    for (name, stage) in stages {
+        let n = |key: &str| stage[key].as_u64().unwrap();
+        assert_eq!((n("in"), n("out"), n("failed")), (IMAGES, IMAGES, 0), "{name}: {stage}");
+    }
+    let devices = report["devices"].as_array().unwrap();
+    let batches: u64 = devices.iter().map(|d| d["batches"].as_u64().unwrap()).sum();
+    let rows: f64 =
+        devices.iter().map(|d| d["batches"].as_f64().unwrap() * d["mean_batch"].as_f64().unwrap()).sum();
+    assert!((rows - IMAGES as f64).abs() < 1e-6, "{report}");
+    let left: u64 =
+        report["batches_by_reason"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+    assert_eq!(left, batches, "{report}");
+    for device in devices {
+        assert_eq!(device["starts"], device["workers"], "{report}");
+        assert!((0.0..=1.0).contains(&device["busy"].as_f64().unwrap()), "{report}");
+    }
+    assert!(!report["run_id"].as_str().unwrap().is_empty());
+    assert!(report["started"].as_str().unwrap().ends_with('Z'));
+}

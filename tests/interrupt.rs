@@ -1,1 +1,98 @@
-//! stub
+//! SIGINT and SIGTERM: the first finishes what is in flight, the second kills the workers; both end with 130, and the same command
+//! completes the run exactly.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{Blocks, Workplace, write_pictures};
+use orchestra_testkit::Trap;
+use orchestra_testkit::audit::items;
+use orchestra_testkit::images::write_trap_picture;
+use rustix::process::Signal;
+
+const ITEMS: u64 = 4_000;
+
+#[test]
+fn a_run_interrupted_by_sigint_says_so_and_is_completed_later() {
+    interrupted_once(Signal::INT);
+}
+
+#[test]
+fn a_run_interrupted_by_sigterm_says_so_and_is_completed_later() {
+    interrupted_once(Signal::TERM);
+}
+
+#[test]
+fn a_second_sigint_ends_a_run_whose_model_hangs() {
+    interrupted_twice(Signal::INT);
+}
+
+#[test]
+fn a_second_sigterm_ends_a_run_whose_model_hangs() {
+    interrupted_twice(Signal::TERM);
+}
+
+fn interrupted_once(signal: Signal) {
+    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
+    write_pictures(&place.images(), ITEMS);
+    let mut run = place.start(&[]);
+    assert!(run.until("the run is under way", || place.n_results() >= 300));
+    run.signal(signal);
+    let ended = run.wait();
+    ended.must_exit(130).must_say(&["stopping: finishing what is in flight", "What is done is kept"]);
+    place.nothing_is_left();
+    let report = place.report();
+    let done = report["items"]["done"].as_u64().unwrap();
+    assert!((300..ITEMS).contains(&done), "{report}");
+    assert_eq!(place.n_results() as u64, done);
+    assert_eq!(report["exit_code"], 130);
+    place.run(&[]).must_exit(0).must_say(&["going on: "]);
+    place.holds_exactly(ITEMS);
+    assert_eq!(place.report()["items"]["resumed"], done);
+    place.nothing_is_left();
+}
+
+/// The picture that hangs keeps a batch in flight for ever, so that the first signal alone cannot end the run.
+fn interrupted_twice(signal: Signal) {
+    let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
+    let n = 500;
+    write_pictures(&place.images(), n);
+    write_trap_picture(&place.images(), 0, Trap::Hang).unwrap();
+    let mut run = place.start(&["--set", "limits.batch_timeout=1h"]);
+    assert!(run.until("results come in beside the batch that hangs", || place.n_results() >= 100));
+    run.signal(signal);
+    let stderr = run.stderr();
+    let says = |what: &str| std::fs::read_to_string(&stderr).unwrap().contains(what);
+    assert!(run.until("the first signal is noticed", || says("stopping: finishing what is in flight")));
+    run.signal(signal);
+    let ended = run.wait();
+    ended.must_exit(130).must_say(&["stopping now: workers are killed", "What is done is kept"]);
+    place.nothing_is_left();
+    place.run(&["--set", "limits.batch_timeout=1s"]).must_exit(65).must_say(&["going on: "]);
+    let records = place.must_hold(&items("scans", 1..n), &items("scans", [0]));
+    assert_eq!(records.failure_kind(items("scans", [0]).first().unwrap()), Some("timeout"));
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_run_interrupted_again_and_again_comes_to_its_end() {
+    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
+    write_pictures(&place.images(), ITEMS);
+    let mut interrupted = 0;
+    for n in (1..).map(|i| i * 500) {
+        let mut run = place.start(&[]);
+        if run.until("it has gone on for a while", || place.n_results() >= n) {
+            run.signal(Signal::INT);
+        }
+        let ended = run.wait();
+        if ended.status.code() == Some(0) {
+            break;
+        }
+        ended.must_exit(130);
+        interrupted += 1;
+    }
+    assert!(interrupted >= 3, "only {interrupted} interrupts");
+    place.must_hold(&items("scans", 0..ITEMS), &BTreeSet::new());
+    place.nothing_is_left();
+}

@@ -1,1 +1,109 @@
-//! stub
+//! The parent never maps ONNX Runtime or CUDA, and no end of a run leaves a process, shared memory or a temporary file behind.
+
+mod common;
+
+use std::fs;
+
+use common::{Blocks, Ended, Workplace, until, write_pictures};
+use orchestra_core::DType;
+use orchestra_testkit::Trap;
+use orchestra_testkit::images::{write_bad_pictures, write_trap_picture};
+use orchestra_testkit::leaks::Holdings;
+use orchestra_testkit::models::spec;
+use orchestra_testkit::onnx::ModelBuilder;
+use rustix::process::Signal;
+
+/// What only workers may load. NVML (libnvidia-ml) is no part of it: it opens no CUDA context.
+const FORBIDDEN: [&str; 6] =
+    ["libonnxruntime", "libcuda.so", "libcudart", "libcudnn", "libcublas", "liborchestra_testkit_ops"];
+
+fn maps(pid: u32) -> String {
+    // Gone is as good as clean.
+    fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default()
+}
+
+fn shared_memory_files() -> Vec<String> {
+    let entries = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let names = entries.map(|e| e.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.contains("orchestra")).collect()
+}
+
+/// No process, no temporary file, no named shared memory.
+fn nothing_is_left(place: &Workplace) {
+    place.nothing_is_left();
+    assert_eq!(shared_memory_files(), Vec::<String>::new());
+}
+
+#[test]
+fn the_parent_maps_no_runtime_while_its_workers_do() {
+    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
+    write_pictures(&place.images(), 3_000);
+    let mut run = place.start(&[]);
+    let pid = run.pid();
+    let (mut looks, mut seen_in_worker, mut memory_files) = (0, false, 0);
+    until("the run ends", || {
+        let maps_of_parent = maps(pid);
+        for library in FORBIDDEN {
+            assert!(!maps_of_parent.contains(library), "the parent maps `{library}`:\n{maps_of_parent}");
+        }
+        looks += 1;
+        seen_in_worker |= run.workers().iter().any(|w| maps(*w).contains("libonnxruntime"));
+        memory_files = memory_files.max(Holdings::of(pid).memory_files());
+        !run.is_running()
+    });
+    run.wait().must_exit(0);
+    assert!(seen_in_worker, "no worker was seen with the runtime: the look at the parent proves nothing");
+    assert_eq!(memory_files, 1, "the batches of one stage lie in one file that has no name");
+    println!("{looks} looks at the parent");
+    nothing_is_left(&place);
+}
+
+#[test]
+fn nothing_is_left_by_a_run_in_which_workers_crash_and_items_fail() {
+    let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
+    write_pictures(&place.images(), 50);
+    write_bad_pictures(&place.images()).unwrap();
+    write_trap_picture(&place.images(), 20, Trap::Segfault).unwrap();
+    place.run(&[]).must_exit(65);
+    nothing_is_left(&place);
+}
+
+#[test]
+fn nothing_is_left_by_a_run_that_is_interrupted() {
+    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
+    write_pictures(&place.images(), 3_000);
+    let mut run = place.start(&[]);
+    assert!(run.until("the run is under way", || place.n_results() > 0));
+    run.signal(Signal::INT);
+    run.wait().must_exit(130);
+    nothing_is_left(&place);
+}
+
+#[test]
+fn nothing_is_left_by_a_run_that_is_killed() {
+    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
+    write_pictures(&place.images(), 3_000);
+    let mut run = place.start(&[]);
+    assert!(run.until("the run is under way", || place.n_results() > 0));
+    run.signal(Signal::KILL);
+    assert_eq!(run.wait().status.code(), None);
+    nothing_is_left(&place);
+}
+
+#[test]
+fn a_model_that_does_not_load_ends_the_run_with_69_and_leaves_nothing() {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 20);
+    // The file is in order, so it can be planned; only the runtime knows that there is no such operator.
+    ModelBuilder::new("blocks")
+        .input(&spec("pixels", DType::F32, &[1, 32, 32]))
+        .output(&spec("blocks", DType::F32, &[1, 32, 32]))
+        .node("Frobnicate", &["pixels"], &["blocks"], &[])
+        .write(&place.path("models"))
+        .unwrap();
+    let ended: Ended = place.run(&[]);
+    ended.must_exit(69).must_say(&["Frobnicate"]);
+    assert_eq!(place.n_results(), 0);
+    assert_eq!(place.report()["exit_code"], 69);
+    nothing_is_left(&place);
+}

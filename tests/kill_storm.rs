@@ -24,10 +24,8 @@ fn twenty_thousand_items_survive_a_storm_of_kills_exactly() {
     ended.must_exit(0);
     place.holds_exactly(ITEMS);
     assert!(place.failures().is_empty());
-    let report = place.report();
-    let restarts = report["devices"].as_array().unwrap().iter().map(|d| d["restarts"].as_u64().unwrap());
-    let restarts: u64 = restarts.sum();
-    println!("{} kills, {restarts} restarts: {}", killed.len(), report["batches_by_reason"]);
+    let restarts = place.restarts();
+    println!("{} kills, {restarts} restarts: {}", killed.len(), place.report()["batches_by_reason"]);
     assert!(killed.len() >= LEAST_KILLS, "only {} workers were killed: the model is too fast", killed.len());
     assert!(restarts > 0);
     place.nothing_is_left();

@@ -1,1 +1,42 @@
-//! stub
+//! The run itself is killed (SIGKILL) ten times and started again each time: the items in the results are exactly the items of the
+//! source, and no worker outlives its parent.
+
+mod common;
+
+use common::{Blocks, Workplace, write_pictures};
+use rustix::process::Signal;
+
+const ITEMS: u64 = 6_000;
+
+/// Results after which each start is killed. Where the number is no larger than the one before, that start is killed as soon as it
+/// has a worker: while it loads, or while it takes up where the last one stopped.
+const KILLED_AT: [usize; 10] = [0, 1, 400, 400, 900, 1_500, 1_500, 2_200, 3_000, 3_600];
+
+#[test]
+fn ten_kills_of_the_parent_lose_nothing_and_double_nothing() {
+    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
+    write_pictures(&place.images(), ITEMS);
+    for (i, n) in KILLED_AT.into_iter().enumerate() {
+        let mut run = place.start(&[]);
+        let pid = run.pid();
+        let reached = run.until("the moment of the kill", || {
+            place.n_results() >= n && !orchestra_testkit::chaos::workers_of(pid).is_empty()
+        });
+        assert!(reached, "start {i} ended before it had {n} results:\n{}", run.said());
+        run.signal(Signal::KILL);
+        let ended = run.wait();
+        assert_eq!(ended.status.code(), None, "start {i} was not killed:\n{}", ended.stderr);
+        place.nothing_is_left();
+    }
+    let ended = place.run(&[]);
+    ended.must_exit(0).must_say(&["going on: "]);
+    place.holds_exactly(ITEMS);
+    let items = &place.report()["items"];
+    assert_eq!(
+        (&items["done"], &items["failed"], &items["total"]),
+        (&ITEMS.into(), &0.into(), &ITEMS.into())
+    );
+    println!("finished by starts that were killed: {} of {ITEMS}", items["resumed"]);
+    assert!(items["resumed"].as_u64().unwrap() > 0, "every start began anew: {items}");
+    place.nothing_is_left();
+}

@@ -1,1 +1,209 @@
-//! stub
+//! What a second start makes of what the first one left: goes on exactly, says what changed, refuses what it must. Says nothing about
+//! kills (`parent_killed.rs`) and signals (`interrupt.rs`).
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{Blocks, Workplace, write_pictures};
+use orchestra_testkit::audit::items;
+use orchestra_testkit::images::{Kind, write_bad_pictures, write_picture};
+use orchestra_testkit::models;
+use rustix::process::Signal;
+
+/// A run of 200 pictures that has ended well.
+fn finished() -> Workplace {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 200);
+    place.run(&[]).must_exit(0);
+    place.holds_exactly(200);
+    place
+}
+
+fn results(place: &Workplace) -> Vec<u8> {
+    fs::read(place.out().join("results.jsonl")).unwrap()
+}
+
+#[test]
+fn a_finished_run_that_is_started_again_says_so_and_changes_nothing() {
+    let place = finished();
+    let (before, report) = (results(&place), place.report());
+    place
+        .run(&[])
+        .must_exit(0)
+        .must_say(&["was finished before, nothing is left to do", "200 done, 0 failed"]);
+    assert_eq!((results(&place), place.report()), (before, report));
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_finished_run_with_failures_ends_again_with_their_code() {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 20);
+    write_bad_pictures(&place.images()).unwrap();
+    place.run(&[]).must_exit(65);
+    let failures = place.failures();
+    place.run(&[]).must_exit(65).must_say(&["was finished before", "20 done, 5 failed", "failures.jsonl"]);
+    assert_eq!(place.failures(), failures);
+}
+
+#[test]
+fn a_changed_stage_is_named_and_nothing_is_touched() {
+    let place = finished();
+    let before = results(&place);
+    place.edit("scale = 1.0", "scale = 2.0");
+    place.run(&[]).must_exit(78).must_say(&["stage `pixels` changed", "--fresh", "200 finished items"]);
+    assert_eq!(results(&place), before);
+    // Another folder is another run.
+    place.run(&["--output", place.path("other").to_str().unwrap()]).must_exit(0);
+}
+
+#[test]
+fn a_changed_model_is_named_and_nothing_is_touched() {
+    let place = finished();
+    let before = results(&place);
+    let slow = models::slow_blocks(&place.path("models"), [1, 32, 32], 1).unwrap();
+    fs::rename(slow, place.path("models/blocks.onnx")).unwrap();
+    place.run(&[]).must_exit(78).must_say(&["model `blocks` changed", "--fresh"]);
+    assert_eq!(results(&place), before);
+}
+
+#[test]
+fn what_does_not_decide_results_may_change() {
+    let place = finished();
+    place.edit("wait = \"5ms\"", "wait = \"7ms\"");
+    place.edit("use = [\"cpu\", \"cpu\"]", "use = [\"cpu\"]");
+    place.run(&["--set", "limits.batch_timeout=10s"]).must_exit(0).must_say(&["was finished before"]);
+}
+
+#[test]
+fn new_pictures_are_done_and_only_they() {
+    let place = finished();
+    let before = results(&place);
+    // One sorts behind all others, one before them: numbers that were given stay.
+    write_picture(&place.images(), 200, 32, 32, Kind::Png).unwrap();
+    let first = write_picture(&place.path("tmp"), 201, 32, 32, Kind::Png).unwrap();
+    fs::rename(first, place.images().join("0-first.png")).unwrap();
+    place.run(&[]).must_exit(0).must_say(&["going on: 200 items are finished, 2 are left, 2 of them new"]);
+    place.must_hold(&items("scans", 0..202), &items("scans", []));
+    assert!(results(&place).starts_with(&before), "the records of old items were changed");
+    let report = place.report();
+    assert_eq!((&report["items"]["done"], &report["items"]["resumed"]), (&202.into(), &200.into()));
+    place.run(&[]).must_exit(0).must_say(&["was finished before"]);
+}
+
+#[test]
+fn a_picture_that_is_gone_is_named_and_nothing_is_touched() {
+    let place = finished();
+    let before = results(&place);
+    fs::remove_file(place.images().join("00000017.png")).unwrap();
+    place.run(&[]).must_exit(78).must_say(&["source `scans`", "00000017.png", "--fresh"]);
+    assert_eq!(results(&place), before);
+}
+
+#[test]
+fn fresh_starts_over_and_says_what_it_discards() {
+    let place = finished();
+    place.edit("scale = 1.0", "scale = 2.0");
+    fs::remove_file(place.images().join("00000199.png")).unwrap();
+    place.run(&["--fresh"]).must_exit(0).must_say(&["the records of 200 finished items are discarded"]);
+    place.holds_exactly(199);
+    assert_eq!(place.report()["items"]["resumed"], 0);
+}
+
+#[test]
+fn a_second_run_in_the_same_folder_is_refused_and_harms_nothing() {
+    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
+    write_pictures(&place.images(), 3_000);
+    let mut first = place.start(&[]);
+    assert!(first.until("the first run is under way", || place.n_results() > 0));
+    let owner = format!("process {}", first.pid());
+    place.run(&[]).must_exit(75).must_say(&["in use by", &owner, "--output"]);
+    place.run(&["--fresh"]).must_exit(75).must_say(&[&owner]);
+    first.wait().must_exit(0);
+    place.holds_exactly(3_000);
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_run_whose_journal_or_results_lost_their_end_is_completed_exactly() {
+    const ITEMS: u64 = 2_000;
+    let place = Workplace::with_blocks(&Blocks { steps: 30, ..Blocks::default() });
+    write_pictures(&place.images(), ITEMS);
+    let mut run = place.start(&[]);
+    assert!(run.until("most is done", || place.n_results() >= 1_200));
+    run.signal(Signal::KILL);
+    run.wait();
+    place.nothing_is_left();
+    let kept = place.path("kept");
+    copy_folder(&place.out(), &kept);
+    let journal = fs::metadata(kept.join(".orchestra/journal")).unwrap().len();
+    let records = fs::metadata(kept.join("results.jsonl")).unwrap().len();
+    for (file, length) in [
+        (".orchestra/journal", journal - 1),
+        (".orchestra/journal", journal - 9),
+        (".orchestra/journal", journal * 3 / 4),
+        (".orchestra/journal", journal / 2),
+        ("results.jsonl", records - 1),
+        ("results.jsonl", records / 2),
+        ("results.jsonl", 0),
+    ] {
+        fs::remove_dir_all(place.out()).unwrap();
+        copy_folder(&kept, &place.out());
+        let file = place.out().join(file);
+        fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(length).unwrap();
+        println!("`{}` cut to {length} bytes", file.display());
+        place.run(&[]).must_exit(0);
+        place.holds_exactly(ITEMS);
+    }
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_journal_of_which_nothing_is_left_is_refused_and_the_results_stay() {
+    let place = finished();
+    let before = results(&place);
+    for damage in [&b""[..], b"these bytes are no journal"] {
+        fs::write(place.out().join(".orchestra/journal"), damage).unwrap();
+        place.run(&[]).must_exit(75).must_say(&["the journal in", "--fresh"]);
+        assert_eq!(results(&place), before);
+    }
+    place.run(&["--fresh"]).must_exit(0);
+    place.holds_exactly(200);
+}
+
+#[test]
+fn a_moved_workplace_goes_on() {
+    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
+    place.edit(
+        &format!("path = {:?}", place.path("models/slow_blocks.onnx")),
+        "path = \"models/slow_blocks.onnx\"",
+    );
+    write_pictures(&place.images(), 2_000);
+    let mut run = place.start(&[]);
+    assert!(run.until("the run is under way", || place.n_results() > 100));
+    run.signal(Signal::INT);
+    run.wait().must_exit(130);
+    let other = Workplace::new();
+    for name in ["images", "models", "workflow.toml", "out"] {
+        let to = other.path(name);
+        // An empty folder of the name is there already.
+        drop(fs::remove_dir(&to));
+        fs::rename(place.path(name), to).unwrap();
+    }
+    other.run(&[]).must_exit(0).must_say(&["going on: "]);
+    other.holds_exactly(2_000);
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_folder(&entry.path(), &target),
+            false => drop(fs::copy(entry.path(), target).unwrap()),
+        }
+    }
+}

@@ -228,12 +228,18 @@ use = {devices:?}
         serde_json::from_slice(&fs::read(self.out().join("run.json")).unwrap()).unwrap()
     }
 
+    /// Workers that were replaced, as `run.json` says.
+    pub fn restarts(&self) -> u64 {
+        let report = self.report();
+        report["devices"].as_array().unwrap().iter().map(|d| d["restarts"].as_u64().unwrap()).sum()
+    }
+
     /// Lines in the results so far; the last one may be torn.
     pub fn n_results(&self) -> usize {
         fs::read(self.out().join("results.jsonl")).map_or(0, |b| b.iter().filter(|c| **c == b'\n').count())
     }
 
-    /// What failed, by the item's name: kind, stage.
+    /// The records of `failures.jsonl`.
     pub fn failures(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.out().join("failures.jsonl")).unwrap_or_default();
         text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
@@ -264,6 +270,11 @@ impl Run {
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// The file into which it says what it says.
+    pub fn stderr(&self) -> PathBuf {
+        self.stderr.clone()
     }
 
     /// All that it said so far.

@@ -1,25 +1,50 @@
-//! Whose fault a dead worker is: retry the batch, halve it, or fail its only item. It weighs evidence; the ledger acts on it.
+//! Whose fault a dead worker is: the batch that it ran, its device, or somebody outside. It weighs evidence; the ledger acts on it.
 //!
-//! A segfault, an abort or a passed deadline is strong evidence against the batch that ran. A SIGKILL or a frozen process may be
-//! anybody's doing: it only counts when it keeps happening to this batch and to nothing else, so no storm of kills ever gets an
-//! innocent item failed.
+//! * A segfault, an abort or a passed deadline is strong evidence: against the batch as long as other batches succeed on that device,
+//!   against the device once different batches die on it with no success in between.
+//! * A SIGKILL or a frozen process may be anybody's doing. It only counts against an item that keeps dying of it while nothing else
+//!   runs and nothing else dies, so no storm of kills ever gets an innocent item failed.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::{BatchId, DeviceId};
 use crate::worker_exit::Evidence;
 
-/// Weak deaths after which a batch is halved: harmless for innocents, and it narrows the search.
-const WEAK_BEFORE_SPLIT: u32 = 6;
+/// Weak deaths after which a batch is halved (harmless for innocents) or, if it is a single item, runs alone.
+const WEAK_BEFORE_CAUTION: u32 = 6;
 /// Weak deaths of an item that ran alone, with none elsewhere meanwhile, after which it is failed.
-const WEAK_BEFORE_FAIL: u32 = 24;
+const WEAK_ALONE_BEFORE_FAIL: u32 = 8;
 
 /// What is known against a batch. Halves inherit it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Suspicion {
     /// Strong deaths of the batch or of those that it was cut from.
     strong: u32,
     /// Weak deaths since it has its present size.
     weak: u32,
-    /// Weak deaths of other batches and of idle workers when the first weak death of this batch happened.
-    elsewhere_at_first: u64,
+    /// Weak deaths while it ran alone, since the last one elsewhere.
+    weak_alone: u32,
+    /// The run's count of weak deaths elsewhere when `weak_alone` was last counted.
+    elsewhere: u64,
+    /// Where it died of strong evidence.
+    devices: BTreeSet<DeviceId>,
+}
+
+/// A worker died under a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct DeathOf {
+    /// Rows of the batch.
+    pub rows: usize,
+    /// What the death proves.
+    pub evidence: Evidence,
+    /// Where it happened.
+    pub device: DeviceId,
+    /// Nothing else ran at the time.
+    pub alone: bool,
+    /// Weak deaths of the run so far that hit something else.
+    pub weak_elsewhere: u64,
+    /// The device is above suspicion, or this batch (with those that it was cut from) is all that died on it since its last success.
+    pub device_trusted: bool,
 }
 
 /// What to do with a batch whose worker died under it.
@@ -29,61 +54,101 @@ pub enum Verdict {
     Retry,
     /// Send its halves.
     Split,
+    /// Send it again when nothing else runs.
+    RunAlone,
     /// It is a single item: fail it.
     Fail,
 }
 
 impl Suspicion {
-    /// Whether a death of this batch is to be expected, because a larger batch around it died already.
+    /// The batch, or a larger one around it, has died of strong evidence.
     #[must_use]
-    pub fn is_bisecting(&self) -> bool {
+    pub fn is_suspect(&self) -> bool {
         self.strong > 0
     }
 
-    /// Weighs one more death of a batch of `rows` rows. `weak_elsewhere` counts the weak deaths of the run so far that hit
-    /// something else.
-    pub fn died(&mut self, rows: usize, evidence: Evidence, weak_elsewhere: u64) -> Verdict {
-        match evidence {
-            Evidence::None => Verdict::Retry,
-            Evidence::Strong => {
-                self.strong += 1;
-                match (self.strong, rows) {
-                    (1, _) => Verdict::Retry,
-                    (_, 1) => Verdict::Fail,
-                    (_, _) => Verdict::Split,
-                }
-            }
-            Evidence::Weak => {
-                if self.weak == 0 {
-                    self.elsewhere_at_first = weak_elsewhere;
-                }
-                self.weak += 1;
-                let only_here = weak_elsewhere == self.elsewhere_at_first;
-                if rows > 1 && self.weak >= WEAK_BEFORE_SPLIT {
-                    Verdict::Split
-                } else if rows == 1 && self.weak >= WEAK_BEFORE_FAIL && only_here {
-                    Verdict::Fail
-                } else {
-                    if !only_here {
-                        // Somebody kills at random: start counting again.
-                        self.weak = 1;
-                        self.elsewhere_at_first = weak_elsewhere;
-                    }
-                    Verdict::Retry
-                }
-            }
-        }
+    /// It died there of strong evidence: another device is the better judge.
+    #[must_use]
+    pub fn died_on(&self, device: DeviceId) -> bool {
+        self.devices.contains(&device)
     }
 
-    /// The run's count of weak deaths was just raised by this batch's own: do not take it for one elsewhere.
-    pub fn own_weak_death(&mut self) {
-        self.elsewhere_at_first += 1;
+    /// Weighs one more death.
+    pub fn died(&mut self, death: DeathOf) -> Verdict {
+        match death.evidence {
+            Evidence::None => Verdict::Retry,
+            Evidence::Strong => self.died_of_strong(death),
+            Evidence::Weak => self.died_of_weak(death),
+        }
     }
 
     /// What the halves start with.
     #[must_use]
     pub fn inherited(&self) -> Self {
-        Self { strong: self.strong, weak: 0, elsewhere_at_first: 0 }
+        Self { strong: self.strong, devices: self.devices.clone(), ..Self::default() }
+    }
+
+    fn died_of_strong(&mut self, death: DeathOf) -> Verdict {
+        self.strong += 1;
+        self.devices.insert(death.device);
+        match (self.strong, death.rows) {
+            (1, _) => Verdict::Retry,
+            (_, 2..) => Verdict::Split,
+            _ if death.device_trusted || self.devices.len() > 1 => Verdict::Fail,
+            // The device may be to blame: it is parked before long, or others succeed there and the next death counts.
+            _ => Verdict::Retry,
+        }
+    }
+
+    fn died_of_weak(&mut self, death: DeathOf) -> Verdict {
+        self.weak += 1;
+        if self.weak < WEAK_BEFORE_CAUTION {
+            return Verdict::Retry;
+        }
+        if death.rows > 1 {
+            return Verdict::Split;
+        }
+        if death.alone {
+            if death.weak_elsewhere != self.elsewhere {
+                self.weak_alone = 0; // Somebody kills at random.
+            }
+            self.weak_alone += 1;
+            if self.weak_alone >= WEAK_ALONE_BEFORE_FAIL {
+                return Verdict::Fail;
+            }
+        }
+        self.elsewhere = death.weak_elsewhere;
+        Verdict::RunAlone
+    }
+}
+
+/// What has died on each device of strong evidence since something last succeeded there.
+#[derive(Debug, Default)]
+pub struct DeviceRecord {
+    dead_since_success: BTreeMap<DeviceId, BTreeSet<BatchId>>,
+}
+
+impl DeviceRecord {
+    /// A batch went well there.
+    pub fn succeeded(&mut self, device: DeviceId) {
+        self.dead_since_success.remove(&device);
+    }
+
+    /// A batch cut from `origin` died there.
+    pub fn died(&mut self, device: DeviceId, origin: BatchId) {
+        self.dead_since_success.entry(device).or_default().insert(origin);
+    }
+
+    /// Nothing has died there since the last success.
+    #[must_use]
+    pub fn is_sound(&self, device: DeviceId) -> bool {
+        !self.dead_since_success.contains_key(&device)
+    }
+
+    /// Nothing but batches cut from `origin` has died there since the last success.
+    #[must_use]
+    pub fn trusts(&self, device: DeviceId, origin: BatchId) -> bool {
+        self.dead_since_success.get(&device).is_none_or(|dead| dead.iter().all(|o| *o == origin))
     }
 }
 
@@ -91,13 +156,29 @@ impl Suspicion {
 mod tests {
     use super::*;
 
-    /// Runs a batch of `rows` with one poison row at `poison` until every row has an end; returns crashes and who was failed.
-    fn bisect(rows: std::ops::Range<usize>, s: Suspicion, poison: usize, log: &mut (u32, Vec<usize>)) {
-        let mut s = s;
+    const HERE: DeviceId = DeviceId(0);
+
+    fn strong(rows: usize) -> DeathOf {
+        DeathOf {
+            rows,
+            evidence: Evidence::Strong,
+            device: HERE,
+            alone: false,
+            weak_elsewhere: 0,
+            device_trusted: true,
+        }
+    }
+
+    fn weak(rows: usize, alone: bool, weak_elsewhere: u64) -> DeathOf {
+        DeathOf { evidence: Evidence::Weak, alone, weak_elsewhere, ..strong(rows) }
+    }
+
+    /// Runs a batch of `rows` with one poison row until every row has an end; counts crashes and lists who was failed.
+    fn bisect(rows: std::ops::Range<usize>, mut s: Suspicion, poison: usize, log: &mut (u32, Vec<usize>)) {
         while rows.contains(&poison) {
             log.0 += 1;
-            match s.died(rows.len(), Evidence::Strong, 0) {
-                Verdict::Retry => {}
+            match s.died(strong(rows.len())) {
+                Verdict::Retry | Verdict::RunAlone => {}
                 Verdict::Split => {
                     let mid = rows.start + rows.len() / 2;
                     bisect(rows.start..mid, s.inherited(), poison, log);
@@ -126,29 +207,68 @@ mod tests {
 
     #[test]
     fn a_single_item_is_never_failed_by_its_first_death() {
-        assert_eq!(Suspicion::default().died(1, Evidence::Strong, 0), Verdict::Retry);
+        assert_eq!(Suspicion::default().died(strong(1)), Verdict::Retry);
+    }
+
+    #[test]
+    fn an_item_is_not_failed_on_the_word_of_a_device_on_which_everything_dies() {
+        let mut s = Suspicion::default();
+        let distrusted = DeathOf { device_trusted: false, ..strong(1) };
+        for _ in 0..100 {
+            assert_eq!(s.died(distrusted), Verdict::Retry);
+        }
+        assert_eq!(
+            s.died(DeathOf { device: DeviceId(1), ..distrusted }),
+            Verdict::Fail,
+            "a second device says so too"
+        );
     }
 
     #[test]
     fn a_storm_of_kills_never_fails_an_item() {
         let mut s = Suspicion::default();
         for other_deaths in 1..10_000 {
-            assert_ne!(s.died(1, Evidence::Weak, other_deaths), Verdict::Fail);
+            assert_ne!(s.died(weak(1, true, other_deaths)), Verdict::Fail);
         }
     }
 
     #[test]
-    fn an_item_that_alone_is_always_killed_is_failed_in_the_end() {
+    fn items_that_are_killed_in_turn_are_told_apart_by_running_alone() {
         let mut s = Suspicion::default();
-        let verdicts: Vec<_> = (0..WEAK_BEFORE_FAIL).map(|_| s.died(1, Evidence::Weak, 7)).collect();
-        assert_eq!(verdicts.last(), Some(&Verdict::Fail));
-        assert!(verdicts[..verdicts.len() - 1].iter().all(|v| *v == Verdict::Retry));
+        for other in 0..u64::from(WEAK_BEFORE_CAUTION) - 1 {
+            assert_eq!(s.died(weak(1, false, other)), Verdict::Retry);
+        }
+        assert_eq!(s.died(weak(1, false, 9)), Verdict::RunAlone);
+        for _ in 1..WEAK_ALONE_BEFORE_FAIL {
+            assert_eq!(s.died(weak(1, true, 9)), Verdict::RunAlone);
+        }
+        assert_eq!(s.died(weak(1, true, 9)), Verdict::Fail);
+    }
+
+    #[test]
+    fn a_batch_that_keeps_being_killed_is_halved_whatever_dies_elsewhere() {
+        let mut s = Suspicion::default();
+        let verdicts: Vec<_> =
+            (0..WEAK_BEFORE_CAUTION).map(|i| s.died(weak(64, false, u64::from(i)))).collect();
+        assert_eq!(verdicts.last(), Some(&Verdict::Split));
+        assert!(!s.inherited().is_suspect(), "halves of a batch that was only killed are no suspects");
     }
 
     #[test]
     fn a_death_that_proves_nothing_changes_nothing() {
         let mut s = Suspicion::default();
-        assert_eq!(s.died(4, Evidence::None, 0), Verdict::Retry);
+        assert_eq!(s.died(DeathOf { evidence: Evidence::None, ..strong(4) }), Verdict::Retry);
         assert_eq!(s, Suspicion::default());
+    }
+
+    #[test]
+    fn different_batches_that_die_in_a_row_speak_against_the_device_and_a_success_clears_it() {
+        let mut record = DeviceRecord::default();
+        record.died(HERE, BatchId(1));
+        assert!(!record.is_sound(HERE) && record.trusts(HERE, BatchId(1)));
+        record.died(HERE, BatchId(2));
+        assert!(!record.trusts(HERE, BatchId(1)) && record.trusts(DeviceId(1), BatchId(1)));
+        record.succeeded(HERE);
+        assert!(record.is_sound(HERE) && record.trusts(HERE, BatchId(1)));
     }
 }

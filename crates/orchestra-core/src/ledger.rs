@@ -6,109 +6,31 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
+pub use crate::batch_events::{Aftermath, Assignment, Completed, FailedRow, Lost, Rows, RunFault};
+use crate::batch_queue::BatchQueue;
 use crate::batching::LeaveReason;
-use crate::blame::{Suspicion, Verdict};
+use crate::blame::{DeathOf, DeviceRecord, Suspicion, Verdict};
 use crate::ceiling::Ceiling;
 use crate::failure::FailureKind;
-use crate::ids::{BatchId, DeviceId, SlotId, WorkerId};
+use crate::ids::{BatchId, DeviceId, WorkerId};
 use crate::worker_exit::{Evidence, WorkerExit};
 
-/// Times that memory may run out for a single row before it is failed.
-const OUT_OF_MEMORY_ALONE: u32 = 3;
+/// Times that memory may run out for a single row that runs alone before it is failed.
+const OUT_OF_MEMORY_ALONE: u32 = 6;
+/// First pause before such a row is tried again, doubled each time: whoever holds the memory may give it back.
+const OUT_OF_MEMORY_PAUSE: Duration = Duration::from_millis(250);
 /// Batches that a worker holds at once: one runs, one is ready, so the device never waits for a frame.
 pub const IN_FLIGHT_PER_WORKER: usize = 2;
-
-/// Consecutive rows of one slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Rows {
-    /// Where.
-    pub slot: SlotId,
-    /// First row.
-    pub first: usize,
-    /// How many, at least 1.
-    pub count: usize,
-}
-
-/// A batch on its way to a worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Assignment {
-    /// Which worker.
-    pub worker: WorkerId,
-    /// On which device it is.
-    pub device: DeviceId,
-    /// Which batch.
-    pub batch: BatchId,
-    /// Its rows.
-    pub rows: Rows,
-    /// How often these rows have been sent, from 1.
-    pub attempt: u32,
-    /// Why it leaves.
-    pub reason: LeaveReason,
-}
-
-/// The end of a batch that went well.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Completed {
-    /// Its rows.
-    pub rows: Rows,
-    /// Where it ran.
-    pub device: DeviceId,
-    /// How often these rows were sent.
-    pub attempts: u32,
-    /// From its last dispatch to now.
-    pub took: Duration,
-}
-
-/// The end of a row that has no result.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FailedRow {
-    /// Where it lies: always one row.
-    pub rows: Rows,
-    /// Why.
-    pub kind: FailureKind,
-    /// The worker's or the runtime's words.
-    pub error: String,
-    /// How often it was sent.
-    pub attempts: u32,
-}
-
-/// What a worker said about a batch that has no result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RunFault {
-    /// Memory ran out.
-    OutOfMemory,
-    /// The model refused it.
-    Model,
-    /// The device is broken; the worker will exit.
-    Device,
-}
-
-/// What happened to a batch that gave no result.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Aftermath {
-    /// It waits again, whole, under this new id.
-    Requeued(BatchId),
-    /// The halves of this batch wait.
-    Split(BatchId),
-    /// Its one row is failed.
-    Failed(FailedRow),
-}
-
-/// What followed from the death of a worker.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lost {
-    /// What it held, oldest first.
-    pub held: Vec<BatchId>,
-    /// What became of each batch it held.
-    pub aftermath: Vec<Aftermath>,
-    /// A larger batch around the one that ran had died before: the death was to be expected.
-    pub bisecting: bool,
-}
 
 #[derive(Debug, Clone)]
 struct Batch {
     rows: Rows,
+    /// The batch that it was cut from in the beginning, or itself.
+    origin: BatchId,
+    /// How often a worker has begun it.
     attempts: u32,
+    /// How often it was sent, begun or not.
+    sent: u32,
     reason: LeaveReason,
     suspicion: Suspicion,
     out_of_memory: u32,
@@ -124,6 +46,8 @@ struct Worker {
     failed_last: bool,
     /// It reported a broken device and runs nothing more.
     broken: bool,
+    /// Its death is to be expected: see `Lost::bisecting`.
+    bisecting: bool,
 }
 
 impl Worker {
@@ -136,10 +60,13 @@ impl Worker {
 #[derive(Debug)]
 pub struct Ledger {
     max_rows: usize,
-    waiting: VecDeque<BatchId>,
+    waiting: BatchQueue,
+    /// The batch that runs while nothing else may.
+    alone: Option<BatchId>,
     batches: HashMap<BatchId, Batch>,
     workers: BTreeMap<WorkerId, Worker>,
     ceilings: BTreeMap<DeviceId, Ceiling>,
+    record: DeviceRecord,
     next_batch: u64,
     weak_deaths: u64,
 }
@@ -150,10 +77,12 @@ impl Ledger {
     pub fn new(max_rows: usize) -> Self {
         Self {
             max_rows,
-            waiting: VecDeque::new(),
+            waiting: BatchQueue::default(),
+            alone: None,
             batches: HashMap::new(),
             workers: BTreeMap::new(),
             ceilings: BTreeMap::new(),
+            record: DeviceRecord::default(),
             next_batch: 0,
             weak_deaths: 0,
         }
@@ -161,24 +90,33 @@ impl Ledger {
 
     /// Takes responsibility for filled rows.
     pub fn add(&mut self, rows: Rows, reason: LeaveReason) {
-        let id = self.insert(Batch {
+        let id = self.next_id();
+        let batch = Batch {
             rows,
+            origin: id,
             attempts: 0,
+            sent: 0,
             reason,
             suspicion: Suspicion::default(),
             out_of_memory: 0,
             sent_at: Duration::ZERO,
-        });
-        self.waiting.push_back(id);
+        };
+        self.batches.insert(id, batch);
+        self.waiting.push_fresh(id);
     }
 
     /// A worker can take batches now.
     pub fn worker_ready(&mut self, worker: WorkerId, device: DeviceId) {
         self.ceilings.entry(device).or_insert_with(|| Ceiling::new(self.max_rows));
-        self.workers.insert(
-            worker,
-            Worker { device, holds: VecDeque::new(), draining: false, failed_last: false, broken: false },
-        );
+        let state = Worker {
+            device,
+            holds: VecDeque::new(),
+            draining: false,
+            failed_last: false,
+            broken: false,
+            bisecting: false,
+        };
+        self.workers.insert(worker, state);
     }
 
     /// A worker gets nothing new; what it holds it may finish. Returns whether it holds nothing already.
@@ -196,18 +134,6 @@ impl Ledger {
     #[must_use]
     pub fn is_draining(&self, worker: WorkerId) -> bool {
         self.workers.get(&worker).is_some_and(|w| w.draining)
-    }
-
-    /// Batches that the workers would take now, beyond those that wait already.
-    #[must_use]
-    pub fn free_places(&self) -> usize {
-        let places: usize = self
-            .workers
-            .values()
-            .filter(|w| w.takes_more())
-            .map(|w| IN_FLIGHT_PER_WORKER.saturating_sub(w.holds.len()))
-            .sum();
-        places.saturating_sub(self.waiting.len())
     }
 
     /// Workers that hold nothing, beyond those that the waiting batches will keep busy.
@@ -241,22 +167,24 @@ impl Ledger {
         self.workers.get(&worker).is_none_or(|w| w.holds.is_empty())
     }
 
-    /// Sends the oldest waiting batch to the best worker, if there is both.
+    /// Sends a waiting batch to the best worker, if there is both.
     ///
     /// The best is one that holds least; among equals one whose last batch went well, so a device that fails fast does not
     /// attract the work of healthy ones. What exceeds the device's ceiling is cut, and the rest goes on waiting at the front.
     pub fn dispatch(&mut self, now: Duration) -> Option<Assignment> {
-        let (&worker, _) = self
-            .workers
-            .iter()
-            .filter(|(_, w)| w.takes_more() && w.holds.len() < IN_FLIGHT_PER_WORKER)
-            .min_by_key(|(id, w)| (w.holds.len() + usize::from(w.failed_last), **id))?;
-        let id = self.waiting.pop_front()?;
-        let device = self.workers.get(&worker)?.device;
+        if self.alone.is_some() {
+            return None;
+        }
+        let (worker, device, id) = self.pick(now)?;
         let ceiling = self.ceilings.get(&device).map_or(self.max_rows, Ceiling::rows);
         self.cut_to(id, ceiling);
         let batch = self.batches.get_mut(&id)?;
+        let first_time = batch.sent == 0;
+        if !first_time && batch.reason != LeaveReason::Split {
+            batch.reason = LeaveReason::Retry;
+        }
         batch.attempts += 1;
+        batch.sent += 1;
         batch.sent_at = now;
         let assignment = Assignment {
             worker,
@@ -264,16 +192,52 @@ impl Ledger {
             batch: id,
             rows: batch.rows,
             attempt: batch.attempts,
+            first_time,
             reason: batch.reason,
         };
         self.workers.get_mut(&worker)?.holds.push_back(id);
         Some(assignment)
     }
 
+    /// When a batch that waits for its time is due.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Duration> {
+        self.waiting.next_due()
+    }
+
+    fn pick(&mut self, now: Duration) -> Option<(WorkerId, DeviceId, BatchId)> {
+        let mut candidates: Vec<(usize, WorkerId, DeviceId)> = self
+            .workers
+            .iter()
+            .filter(|(_, w)| w.takes_more() && w.holds.len() < IN_FLIGHT_PER_WORKER)
+            .map(|(id, w)| (w.holds.len() + usize::from(w.failed_last), *id, w.device))
+            .collect();
+        candidates.sort_unstable();
+        for &(_, worker, device) in &candidates {
+            let (batches, workers) = (&self.batches, &self.workers);
+            // A device on which a batch has not died is the better judge, as long as there is one.
+            let may_judge = |id: BatchId| {
+                let Some(b) = batches.get(&id).filter(|b| b.suspicion.died_on(device)) else { return true };
+                !workers.values().any(|w| w.takes_more() && !b.suspicion.died_on(w.device))
+            };
+            if let Some(id) = self.waiting.pop(self.record.is_sound(device), may_judge) {
+                return Some((worker, device, id));
+            }
+        }
+        let &(_, worker, device) = candidates.first()?;
+        if self.workers.values().any(|w| !w.holds.is_empty()) {
+            return None;
+        }
+        let id = self.waiting.pop_alone(now)?;
+        self.alone = Some(id);
+        Some((worker, device, id))
+    }
+
     /// A worker finished a batch. `None` when it does not hold that batch: the answer of a worker that was given up.
     pub fn done(&mut self, worker: WorkerId, batch: BatchId, now: Duration) -> Option<Completed> {
         let device = self.take_from(worker, batch, false)?;
         let b = self.batches.remove(&batch)?;
+        self.record.succeeded(device);
         if let Some(c) = self.ceilings.get_mut(&device) {
             c.succeeded(b.rows.count);
         }
@@ -288,33 +252,24 @@ impl Ledger {
         batch: BatchId,
         fault: RunFault,
         error: String,
+        now: Duration,
     ) -> Option<Aftermath> {
+        let alone = self.alone == Some(batch);
         let device = self.take_from(worker, batch, true)?;
         let rows = self.batches.get(&batch)?.rows.count;
         match fault {
             RunFault::Model if rows == 1 => Some(self.fail(batch, FailureKind::Model, error)),
             RunFault::Model => Some(self.split(batch)),
             RunFault::Device => {
+                let bisecting = self.is_bisecting(batch, device);
                 if let Some(w) = self.workers.get_mut(&worker) {
                     w.broken = true;
+                    w.bisecting = bisecting;
                 }
-                Some(self.judge(batch, Evidence::Strong, FailureKind::Crash, error))
+                let died = Died { device, alone, evidence: Evidence::Strong };
+                Some(self.judge(batch, died, FailureKind::Crash, error))
             }
-            RunFault::OutOfMemory => {
-                if let Some(c) = self.ceilings.get_mut(&device) {
-                    c.out_of_memory(rows);
-                }
-                if rows > 1 {
-                    return Some(self.split(batch));
-                }
-                let b = self.batches.get_mut(&batch)?;
-                b.out_of_memory += 1;
-                if b.out_of_memory >= OUT_OF_MEMORY_ALONE {
-                    Some(self.fail(batch, FailureKind::OutOfMemory, error))
-                } else {
-                    Some(self.requeue(batch))
-                }
-            }
+            RunFault::OutOfMemory => Some(self.out_of_memory(batch, device, alone, error, now)),
         }
     }
 
@@ -329,23 +284,24 @@ impl Ledger {
         if evidence == Evidence::Weak && running.is_none() {
             self.weak_deaths += 1;
         }
-        let mut aftermath = Vec::new();
+        let mut lost = Lost { held, aftermath: Vec::new(), bisecting: gone.bisecting };
         // Requeued last to first, so that the oldest ends up at the very front.
         for id in holds.into_iter().rev() {
             if let Some(b) = self.batches.get_mut(&id) {
-                b.attempts -= 1;
+                b.attempts = b.attempts.saturating_sub(1); // It was sent, but not begun.
             }
-            aftermath.push(self.requeue(id));
+            lost.aftermath.push(self.requeue(id));
         }
-        let bisecting =
-            running.and_then(|id| self.batches.get(&id)).is_some_and(|b| b.suspicion.is_bisecting());
         if let Some(id) = running {
+            lost.bisecting = self.is_bisecting(id, gone.device);
+            let alone = self.alone.take_if(|a| *a == id).is_some();
             let kind = if *exit == WorkerExit::Hung { FailureKind::Timeout } else { FailureKind::Crash };
             let words =
                 if last_words.is_empty() { String::new() } else { format!("; its last words: {last_words}") };
-            aftermath.push(self.judge(id, evidence, kind, format!("the worker {exit}{words}")));
+            let died = Died { device: gone.device, alone, evidence };
+            lost.aftermath.push(self.judge(id, died, kind, format!("the worker {exit}{words}")));
         }
-        Lost { held, aftermath, bisecting }
+        lost
     }
 
     /// A worker that never became ready died from outside: evidence that somebody kills at random.
@@ -359,22 +315,56 @@ impl Ledger {
         self.ceilings.get(&device).map_or(self.max_rows, Ceiling::rows)
     }
 
-    fn judge(&mut self, id: BatchId, evidence: Evidence, kind: FailureKind, error: String) -> Aftermath {
-        let weak_elsewhere = self.weak_deaths;
+    fn is_bisecting(&self, id: BatchId, device: DeviceId) -> bool {
+        self.record.is_sound(device) && self.batches.get(&id).is_some_and(|b| b.suspicion.is_suspect())
+    }
+
+    fn judge(&mut self, id: BatchId, died: Died, kind: FailureKind, error: String) -> Aftermath {
         let Some(b) = self.batches.get_mut(&id) else { return Aftermath::Requeued(id) };
-        let verdict = b.suspicion.died(b.rows.count, evidence, weak_elsewhere);
-        if evidence == Evidence::Weak {
-            // For every other batch this death happened elsewhere; this one's own count must not see it.
-            self.weak_deaths += 1;
-            if let Some(b) = self.batches.get_mut(&id) {
-                b.suspicion.own_weak_death();
-            }
+        if died.evidence == Evidence::Strong {
+            self.record.died(died.device, b.origin);
+        }
+        let verdict = b.suspicion.died(DeathOf {
+            rows: b.rows.count,
+            evidence: died.evidence,
+            device: died.device,
+            alone: died.alone,
+            weak_elsewhere: self.weak_deaths,
+            device_trusted: self.record.trusts(died.device, b.origin),
+        });
+        if died.evidence == Evidence::Weak && !died.alone {
+            self.weak_deaths += 1; // For every other batch this death happened elsewhere.
         }
         match verdict {
             Verdict::Retry => self.requeue(id),
             Verdict::Split => self.split(id),
+            Verdict::RunAlone => self.requeue_alone(id, Duration::ZERO),
             Verdict::Fail => self.fail(id, kind, error),
         }
+    }
+
+    fn out_of_memory(
+        &mut self,
+        id: BatchId,
+        device: DeviceId,
+        alone: bool,
+        error: String,
+        now: Duration,
+    ) -> Aftermath {
+        let Some(b) = self.batches.get_mut(&id) else { return Aftermath::Requeued(id) };
+        if let Some(c) = self.ceilings.get_mut(&device) {
+            c.out_of_memory(b.rows.count);
+        }
+        if b.rows.count > 1 {
+            return self.split(id);
+        }
+        // Only tries with the stage's workers to itself speak against the row.
+        b.out_of_memory += u32::from(alone);
+        if b.out_of_memory >= OUT_OF_MEMORY_ALONE {
+            return self.fail(id, FailureKind::OutOfMemory, error);
+        }
+        let due = now + OUT_OF_MEMORY_PAUSE * 2u32.pow(b.out_of_memory);
+        self.requeue_alone(id, due)
     }
 
     fn take_from(&mut self, worker: WorkerId, batch: BatchId, failed: bool) -> Option<DeviceId> {
@@ -382,18 +372,31 @@ impl Ledger {
         let at = w.holds.iter().position(|b| *b == batch)?;
         w.holds.remove(at);
         w.failed_last = failed;
+        self.alone.take_if(|a| *a == batch);
         Some(w.device)
     }
 
     fn requeue(&mut self, id: BatchId) -> Aftermath {
-        let Some(mut b) = self.batches.remove(&id) else { return Aftermath::Requeued(id) };
-        if b.attempts > 0 {
-            b.reason = LeaveReason::Retry;
-        }
-        // A new id, so that a late or doubled answer to the old one finds nothing.
-        let id = self.insert(b);
-        self.waiting.push_front(id);
+        let Some((id, is_suspect)) = self.renumber(id) else { return Aftermath::Requeued(id) };
+        self.wait_again(id, is_suspect);
         Aftermath::Requeued(id)
+    }
+
+    fn requeue_alone(&mut self, id: BatchId, due: Duration) -> Aftermath {
+        let Some((id, _)) = self.renumber(id) else { return Aftermath::Requeued(id) };
+        self.waiting.push_alone(id, due);
+        Aftermath::Requeued(id)
+    }
+
+    fn wait_again(&mut self, id: BatchId, is_suspect: bool) {
+        if is_suspect { self.waiting.push_suspect(id) } else { self.waiting.push_front(id) }
+    }
+
+    /// Gives a batch a new id, so that a late or doubled answer to the old one finds nothing.
+    fn renumber(&mut self, id: BatchId) -> Option<(BatchId, bool)> {
+        let batch = self.batches.remove(&id)?;
+        let is_suspect = batch.suspicion.is_suspect();
+        Some((self.insert(batch), is_suspect))
     }
 
     fn fail(&mut self, id: BatchId, kind: FailureKind, error: String) -> Aftermath {
@@ -403,16 +406,18 @@ impl Ledger {
         }
     }
 
-    /// Replaces a batch by its halves, at the front.
+    /// Replaces a batch by its halves.
     fn split(&mut self, id: BatchId) -> Aftermath {
-        if let Some(b) = self.batches.remove(&id) {
-            let mid = b.rows.count / 2;
-            for (first, count) in [(mid, b.rows.count - mid), (0, mid)] {
-                if count > 0 {
-                    let half = self.insert(b.part(first, count, LeaveReason::Split));
-                    self.waiting.push_front(half);
-                }
-            }
+        let Some(b) = self.batches.remove(&id) else { return Aftermath::Split(id) };
+        let is_suspect = b.suspicion.is_suspect();
+        let mid = b.rows.count / 2;
+        let mut halves = [b.part(0, mid), b.part(mid, b.rows.count - mid)];
+        if !is_suspect {
+            halves.reverse(); // The first one is put in front last.
+        }
+        for half in halves {
+            let id = self.insert(half);
+            self.wait_again(id, is_suspect);
         }
         Aftermath::Split(id)
     }
@@ -423,30 +428,43 @@ impl Ledger {
         if b.rows.count <= ceiling {
             return;
         }
-        let rest = b.part(ceiling, b.rows.count - ceiling, LeaveReason::Split);
+        let rest = b.part(ceiling, b.rows.count - ceiling);
         b.rows.count = ceiling;
         b.reason = LeaveReason::Split;
+        let is_suspect = rest.suspicion.is_suspect();
         let rest = self.insert(rest);
-        self.waiting.push_front(rest);
+        self.wait_again(rest, is_suspect);
     }
 
     fn insert(&mut self, batch: Batch) -> BatchId {
+        let id = self.next_id();
+        self.batches.insert(id, batch);
+        id
+    }
+
+    fn next_id(&mut self) -> BatchId {
         let id = BatchId(self.next_batch);
         self.next_batch += 1;
-        self.batches.insert(id, batch);
         id
     }
 }
 
+/// How the worker of a batch died.
+#[derive(Debug, Clone, Copy)]
+struct Died {
+    device: DeviceId,
+    alone: bool,
+    evidence: Evidence,
+}
+
 impl Batch {
-    fn part(&self, first: usize, count: usize, reason: LeaveReason) -> Self {
+    fn part(&self, first: usize, count: usize) -> Self {
         Self {
             rows: Rows { slot: self.rows.slot, first: self.rows.first + first, count },
-            attempts: self.attempts,
-            reason,
+            reason: LeaveReason::Split,
             suspicion: self.suspicion.inherited(),
             out_of_memory: 0,
-            sent_at: Duration::ZERO,
+            ..self.clone()
         }
     }
 }

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::ids::SlotId;
 
 fn rows(slot: u32, count: usize) -> Rows {
     Rows { slot: SlotId(slot), first: 0, count }
@@ -84,7 +85,7 @@ impl World {
             Step::Fault(i, kind) => {
                 if let Some((w, b)) = self.pick(i) {
                     let fault = [RunFault::Model, RunFault::OutOfMemory, RunFault::Device][usize::from(kind)];
-                    let a = ledger.fault(w, b, fault, "no".into()).expect("it holds the batch");
+                    let a = ledger.fault(w, b, fault, "no".into(), T).expect("it holds the batch");
                     self.answered.push((w, b));
                     self.after(a);
                     if fault == RunFault::Device {
@@ -136,7 +137,9 @@ impl World {
             if self.alive.is_empty() {
                 self.apply(ledger, Step::WorkerReady(0));
             }
-            self.apply(ledger, Step::Dispatch);
+            if let Some(a) = ledger.dispatch(Duration::from_secs(3600)) {
+                self.held.push((a.worker, a.batch));
+            }
             self.apply(ledger, Step::Done(0));
         }
         assert_eq!(ledger.n_batches(), 0, "nothing waits for ever");
@@ -167,13 +170,13 @@ fn what_a_dead_worker_had_not_begun_is_sent_again_without_a_stain() {
     ledger.add(rows(0, 4), LeaveReason::Full);
     ledger.add(rows(1, 4), LeaveReason::Full);
     let (a, b) = (ledger.dispatch(T).unwrap(), ledger.dispatch(T).unwrap());
-    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "");
+    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(9), "");
     assert!(matches!(lost.aftermath[..], [Aftermath::Requeued(_), Aftermath::Requeued(_)]));
     ledger.worker_ready(WorkerId(1), DeviceId(0));
     let again = ledger.dispatch(T).unwrap();
     assert_eq!((again.rows, again.attempt, again.reason), (a.rows, 2, LeaveReason::Retry));
     let second = ledger.dispatch(T).unwrap();
-    assert_eq!((second.rows, second.attempt, second.reason), (b.rows, 1, LeaveReason::Full));
+    assert_eq!((second.rows, second.attempt, second.reason), (b.rows, 1, LeaveReason::Retry));
 }
 
 #[test]
@@ -183,7 +186,7 @@ fn a_worker_that_reports_a_broken_device_stains_only_the_batch_it_reported() {
     ledger.add(rows(0, 1), LeaveReason::Full);
     ledger.add(rows(1, 1), LeaveReason::Full);
     let (a, b) = (ledger.dispatch(T).unwrap(), ledger.dispatch(T).unwrap());
-    let _ = ledger.fault(WorkerId(0), a.batch, RunFault::Device, "sick".into());
+    let _ = ledger.fault(WorkerId(0), a.batch, RunFault::Device, "sick".into(), T);
     assert_eq!(ledger.dispatch(T), None, "it gets nothing more");
     let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Code(71), "");
     assert!(matches!(lost.aftermath[..], [Aftermath::Requeued(_)]));
@@ -199,7 +202,7 @@ fn out_of_memory_halves_the_batch_and_what_follows_is_cut_to_the_ceiling() {
     ledger.add(rows(0, 8), LeaveReason::Full);
     let a = ledger.dispatch(T).unwrap();
     assert_eq!(
-        ledger.fault(WorkerId(0), a.batch, RunFault::OutOfMemory, String::new()),
+        ledger.fault(WorkerId(0), a.batch, RunFault::OutOfMemory, String::new(), T),
         Some(Aftermath::Split(a.batch))
     );
     assert_eq!(ledger.ceiling(DeviceId(0)), 4);
@@ -213,19 +216,127 @@ fn out_of_memory_halves_the_batch_and_what_follows_is_cut_to_the_ceiling() {
 }
 
 #[test]
-fn an_item_that_never_fits_is_failed_as_out_of_memory() {
+fn an_item_that_never_fits_is_failed_after_it_had_the_device_to_itself_for_a_while() {
     let mut ledger = Ledger::new(1);
     ledger.worker_ready(WorkerId(0), DeviceId(0));
     ledger.add(rows(0, 1), LeaveReason::Full);
+    let mut now = T;
     let end = loop {
-        let a = ledger.dispatch(T).unwrap();
-        match ledger.fault(WorkerId(0), a.batch, RunFault::OutOfMemory, "no memory".into()).unwrap() {
+        let a = ledger.dispatch(now).expect("it is due");
+        match ledger.fault(WorkerId(0), a.batch, RunFault::OutOfMemory, "no memory".into(), now).unwrap() {
             Aftermath::Failed(f) => break f,
-            Aftermath::Requeued(_) => {}
+            Aftermath::Requeued(_) => {
+                assert_eq!(ledger.dispatch(now), None, "not at once");
+                now = ledger.next_due().unwrap();
+            }
             Aftermath::Split(_) => panic!("a single row cannot be split"),
         }
     };
-    assert_eq!((end.kind, end.attempts), (FailureKind::OutOfMemory, 3));
+    assert_eq!(end.kind, FailureKind::OutOfMemory);
+    assert!(now >= Duration::from_secs(5), "whoever holds the memory has had time to give it back");
+}
+
+#[test]
+fn while_a_batch_runs_alone_nothing_else_is_sent() {
+    let mut ledger = Ledger::new(1);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.worker_ready(WorkerId(1), DeviceId(0));
+    ledger.add(rows(0, 1), LeaveReason::Full);
+    let a = ledger.dispatch(T).unwrap();
+    let _ = ledger.fault(a.worker, a.batch, RunFault::OutOfMemory, String::new(), T);
+    let later = ledger.next_due().unwrap();
+    let alone = ledger.dispatch(later).unwrap();
+    ledger.add(rows(1, 1), LeaveReason::Full);
+    assert_eq!(ledger.dispatch(later), None);
+    let _ = ledger.done(alone.worker, alone.batch, later);
+    assert!(ledger.dispatch(later).is_some());
+}
+
+#[test]
+fn a_device_on_which_everything_dies_fails_nobody_while_another_one_works() {
+    let mut ledger = Ledger::new(4);
+    let (mut next_worker, mut deaths, mut done) = (1, 0, 0);
+    ledger.worker_ready(WorkerId(0), DeviceId(1));
+    for slot in 0..20 {
+        ledger.add(rows(slot, 4), LeaveReason::Full);
+    }
+    while ledger.n_batches() > 0 {
+        let sick = WorkerId(next_worker);
+        next_worker += 1;
+        ledger.worker_ready(sick, DeviceId(0));
+        let mut healthy = Vec::new();
+        while let Some(a) = ledger.dispatch(T) {
+            if a.worker == WorkerId(0) {
+                healthy.push(a.batch);
+            }
+        }
+        for batch in healthy {
+            done += ledger.done(WorkerId(0), batch, T).unwrap().rows.count;
+        }
+        let lost = ledger.worker_lost(sick, &WorkerExit::Signal(11), "");
+        assert!(lost.aftermath.iter().all(|a| !matches!(a, Aftermath::Failed(_))), "nobody is failed");
+        deaths += 1;
+        assert!(deaths < 1000);
+    }
+    assert_eq!(done, 80);
+}
+
+#[test]
+fn a_lone_device_on_which_everything_dies_spends_its_budget_before_items_are_blamed_for_it() {
+    let mut ledger = Ledger::new(8);
+    for slot in 0..10 {
+        ledger.add(rows(slot, 8), LeaveReason::Full);
+    }
+    for i in 0..6 {
+        ledger.worker_ready(WorkerId(i), DeviceId(0));
+        while ledger.dispatch(T).is_some() {}
+        let lost = ledger.worker_lost(WorkerId(i), &WorkerExit::Signal(11), "");
+        assert!(!lost.bisecting, "each of these deaths counts against the device");
+        assert!(lost.aftermath.iter().all(|a| !matches!(a, Aftermath::Failed(_))));
+    }
+}
+
+#[test]
+fn bisection_among_healthy_work_costs_the_device_no_more_than_three_deaths_in_a_row() {
+    for poison in [0, 31, 63] {
+        let mut ledger = Ledger::new(64);
+        ledger.add(rows(0, 64), LeaveReason::Full);
+        let (mut failed, mut crashes, mut counted, mut most, mut worker) = (Vec::new(), 0, 0, 0, 0);
+        while ledger.n_batches() > 0 {
+            ledger.worker_ready(WorkerId(worker), DeviceId(0));
+            worker += 1;
+            while let Some(a) = ledger.dispatch(T) {
+                if !(a.rows.first..a.rows.first + a.rows.count).contains(&poison) {
+                    let _ = ledger.done(a.worker, a.batch, T);
+                    counted = 0;
+                    continue;
+                }
+                crashes += 1;
+                let lost = ledger.worker_lost(a.worker, &WorkerExit::Signal(6), "");
+                counted += u32::from(!lost.bisecting);
+                most = most.max(counted);
+                failed.extend(lost.aftermath.into_iter().filter_map(|a| match a {
+                    Aftermath::Failed(f) => Some(f.rows.first),
+                    Aftermath::Requeued(_) | Aftermath::Split(_) => None,
+                }));
+                break;
+            }
+        }
+        assert_eq!(failed, [poison]);
+        assert!(crashes <= 8 && most <= 3, "{crashes} crashes, {most} counted in a row");
+    }
+}
+
+#[test]
+fn what_was_sent_before_is_not_counted_as_new() {
+    let mut ledger = Ledger::new(2);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.add(rows(0, 2), LeaveReason::Full);
+    ledger.add(rows(1, 2), LeaveReason::Full);
+    assert!(ledger.dispatch(T).unwrap().first_time && ledger.dispatch(T).unwrap().first_time);
+    let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(9), "");
+    ledger.worker_ready(WorkerId(1), DeviceId(0));
+    assert!(!ledger.dispatch(T).unwrap().first_time && !ledger.dispatch(T).unwrap().first_time);
 }
 
 #[test]
@@ -239,7 +350,7 @@ fn an_idle_worker_is_preferred_and_one_that_just_failed_is_not() {
     let a = ledger.dispatch(T).unwrap();
     let b = ledger.dispatch(T).unwrap();
     assert_eq!((a.worker, b.worker), (WorkerId(0), WorkerId(1)));
-    let _ = ledger.fault(WorkerId(0), a.batch, RunFault::Device, String::new());
+    let _ = ledger.fault(WorkerId(0), a.batch, RunFault::Device, String::new(), T);
     let _ = ledger.done(WorkerId(1), b.batch, T);
     assert_eq!(ledger.dispatch(T).unwrap().worker, WorkerId(1));
 }

@@ -3,7 +3,9 @@
 //! Nothing here reads a clock, a file or a socket, and nothing here knows tokio, ractor or ONNX Runtime: time comes in as an
 //! argument, effects go out as return values. What this crate decides can therefore be tested without a process.
 
+pub mod batch_events;
 pub mod batch_layout;
+pub mod batch_queue;
 pub mod batching;
 pub mod blame;
 pub mod bottleneck;

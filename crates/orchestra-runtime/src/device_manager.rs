@@ -52,6 +52,8 @@ struct Worker {
     role: Role,
     /// Somebody owns the process and will report its death.
     owned: Arc<AtomicBool>,
+    /// Its link has ended, and its process with it; the batcher still has to say what that means.
+    gone: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,25 +105,28 @@ impl Actor for DeviceManager {
             DeviceMsg::Retire(stage) => state.retire(stage),
             DeviceMsg::Shutdown { now } => state.shut_down(now),
         }
-        if state.shutting_down && state.workers.is_empty() {
-            drop(state.args.root.cast(RootMsg::DeviceEnded(state.args.device)));
-            me.stop(None);
-        }
+        state.end_if_empty(&me);
         Ok(())
     }
 
-    /// A link that fails is a bug of ours. The owner of its process kills the process and tells the batcher, which tells us; where
-    /// there is no process yet, there is nobody else to tell.
+    /// A link that ends has told the batcher, which tells us; but a batcher that was stopped just then drops what it is told. A link
+    /// that fails is a bug of ours. The owner of its process kills the process and tells the batcher, which tells us; where there is no
+    /// process yet, there is nobody else to tell.
     async fn handle_supervisor_evt(
         &self,
         me: ActorRef<DeviceMsg>,
         event: SupervisionEvent,
         state: &mut DeviceState,
     ) -> Result<(), ActorProcessingErr> {
-        if let SupervisionEvent::ActorFailed(who, error) = event {
-            tracing::error!(%error, "the link of a worker failed; this is a bug");
-            state.link_failed(&me, who.get_id(), error.to_string()).await;
+        match event {
+            SupervisionEvent::ActorTerminated(who, ..) => state.link_ended(who.get_id()),
+            SupervisionEvent::ActorFailed(who, error) => {
+                tracing::error!(%error, "the link of a worker failed; this is a bug");
+                state.link_failed(&me, who.get_id(), error.to_string()).await;
+            }
+            _ => {}
         }
+        state.end_if_empty(&me);
         Ok(())
     }
 }
@@ -166,8 +171,31 @@ impl DeviceState {
             manager: me.clone(),
         };
         match Actor::spawn_linked(None, WorkerLink, args, me.get_cell()).await {
-            Ok((link, _)) => drop(self.workers.insert(worker, Worker { place, link, role, owned })),
+            Ok((link, _)) => {
+                drop(self.workers.insert(worker, Worker { place, link, role, owned, gone: false }))
+            }
             Err(error) => tracing::error!(%error, "a worker link could not be spawned; this is a bug"),
+        }
+    }
+
+    fn link_ended(&mut self, link: ractor::ActorId) {
+        if let Some(w) = self.workers.values_mut().find(|w| w.link.get_id() == link) {
+            w.gone = true;
+        }
+        self.forget_the_gone();
+    }
+
+    /// Workers that are gone, and that nobody will be told about: nothing depends any more on how they ended.
+    fn forget_the_gone(&mut self) {
+        let (places, retired, shutting_down) = (&self.places, &self.retired, self.shutting_down);
+        self.workers
+            .retain(|_, w| !(w.gone && (shutting_down || retired.contains(&places[w.place].serve.stage))));
+    }
+
+    fn end_if_empty(&self, me: &ActorRef<DeviceMsg>) {
+        if self.shutting_down && self.workers.is_empty() {
+            drop(self.args.root.cast(RootMsg::DeviceEnded(self.args.device)));
+            me.stop(None);
         }
     }
 
@@ -177,6 +205,8 @@ impl DeviceState {
         if let Some((&worker, _)) = orphan {
             let exit = WorkerExit::SpawnFailed(error);
             self.worker_ended(me, worker, &exit, "", false, false).await;
+        } else {
+            self.link_ended(link);
         }
     }
 
@@ -264,6 +294,7 @@ impl DeviceState {
                 drop(w.link.cast(LinkMsg::Shutdown));
             }
         }
+        self.forget_the_gone();
     }
 
     fn shut_down(&mut self, now: bool) {
@@ -271,5 +302,6 @@ impl DeviceState {
         for w in self.workers.values() {
             drop(w.link.cast(if now { LinkMsg::Kill } else { LinkMsg::Shutdown }));
         }
+        self.forget_the_gone();
     }
 }

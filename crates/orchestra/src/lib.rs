@@ -24,16 +24,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use orchestra_core::DeviceKind;
 pub use orchestra_core::restart::RestartPolicy;
+pub use orchestra_core::{DeviceKind, WorkerExit};
 pub use orchestra_machine::Machine;
 use orchestra_ortlib::{Env, Flavor, Request};
 pub use orchestra_ortlib::{Library, LibraryError, Progress, Silent};
 pub use orchestra_plan::{Cause, Diagnostics, MachineView, Plan, PlanOptions, RenderStyle};
 use orchestra_plan::{DeviceView, RealHost};
+pub use orchestra_runtime::launcher::{Launched, WorkerProcess};
 pub use orchestra_runtime::{
-    Found, Launcher, Prepared, ProcessLauncher, RunHandle, RunOptions, RunOutcome, RunReport, Snapshot,
-    StartRunError, StopHandle, Timeouts, TraceHook, prepare,
+    DeviceReport, DeviceSnapshot, Found, ItemCounts, Launcher, LoaderReport, Prepared, ProcessLauncher,
+    RunHandle, RunOptions, RunOutcome, RunReport, Snapshot, StageReport, StageSnapshot, StartRunError,
+    StopHandle, Timeouts, TraceHook, prepare,
 };
 use thiserror::Error;
 

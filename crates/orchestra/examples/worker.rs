@@ -1,0 +1,16 @@
+//! The worker executable of a service that embeds orchestra: the same program as `orchestra worker`, under a name of its own. It has no
+//! work of its own, reads no arguments and prints nothing.
+//!
+//! A service that does not want to start copies of itself builds such a program, ships it beside its own, and names it:
+//!
+//! ```ignore
+//! let program = std::env::current_exe()?.with_file_name("worker");
+//! let launcher = orchestra::ProcessLauncher { program, args: Vec::new(), env: Vec::new() };
+//! let options = orchestra::StartOptions { launcher: Some(Arc::new(launcher)), ..Default::default() };
+//! ```
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    orchestra::worker_main()
+}
