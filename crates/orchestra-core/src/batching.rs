@@ -91,13 +91,13 @@ pub enum Decision {
 impl BatchPolicy {
     /// Decides about the open batch.
     ///
-    /// `free_places` is how many batches the workers would take right now, beyond those that are closed and wait already;
-    /// `drained` says that no further row will ever come.
+    /// `idle_workers` is how many workers have nothing to do, beyond those that closed batches will keep busy; `drained` says that no
+    /// further row will ever come.
     #[must_use]
     pub fn decide(
         &self,
         open: Option<OpenBatch>,
-        free_places: usize,
+        idle_workers: usize,
         drained: bool,
         now: Duration,
     ) -> Decision {
@@ -108,7 +108,7 @@ impl BatchPolicy {
         if drained {
             return Decision::Leave(LeaveReason::Drain);
         }
-        if free_places == 0 {
+        if idle_workers == 0 {
             return Decision::Keep;
         }
         if self.leave_when_idle {

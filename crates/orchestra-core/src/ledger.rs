@@ -143,18 +143,6 @@ impl Ledger {
         idle.saturating_sub(self.waiting.len())
     }
 
-    /// Workers that are there.
-    #[must_use]
-    pub fn n_workers(&self) -> usize {
-        self.workers.len()
-    }
-
-    /// Batches that wait for a worker.
-    #[must_use]
-    pub fn n_waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
     /// Batches that wait or run.
     #[must_use]
     pub fn n_batches(&self) -> usize {

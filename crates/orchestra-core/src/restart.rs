@@ -91,7 +91,7 @@ impl RestartBudget {
             return Restart::After(Duration::ZERO);
         }
         match death.exit {
-            WorkerExit::LoadFailed(_) | WorkerExit::ProtocolMismatch(_) => {
+            WorkerExit::LoadFailed { permanent: true, .. } | WorkerExit::ProtocolMismatch(_) => {
                 return Restart::Park;
             }
             _ => {}
@@ -181,7 +181,17 @@ mod tests {
     #[test]
     fn what_cannot_be_loaded_is_not_tried_again() {
         let mut budget = RestartBudget::new(RestartPolicy::default());
-        let exit = WorkerExit::LoadFailed("no such provider".into());
+        let exit = WorkerExit::LoadFailed { permanent: true, why: "no such provider".into() };
+        assert_eq!(budget.died(&death(&exit, false), Duration::ZERO), Restart::Park);
+    }
+
+    #[test]
+    fn what_could_not_be_loaded_for_lack_of_memory_is_tried_again_a_few_times() {
+        let mut budget = RestartBudget::new(RestartPolicy::default());
+        let exit = WorkerExit::LoadFailed { permanent: false, why: "out of memory".into() };
+        for _ in 0..5 {
+            assert!(matches!(budget.died(&death(&exit, false), Duration::ZERO), Restart::After(_)));
+        }
         assert_eq!(budget.died(&death(&exit, false), Duration::ZERO), Restart::Park);
     }
 

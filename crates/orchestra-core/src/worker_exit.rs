@@ -27,7 +27,12 @@ pub enum WorkerExit {
     /// It could not be started at all.
     SpawnFailed(String),
     /// It reported that it cannot load the model or use the device.
-    LoadFailed(String),
+    LoadFailed {
+        /// No later try on this device can succeed.
+        permanent: bool,
+        /// Why.
+        why: String,
+    },
 }
 
 /// What a death says about the batch that was running.
@@ -51,7 +56,7 @@ impl WorkerExit {
             | WorkerExit::HandshakeTimeout
             | WorkerExit::ProtocolMismatch(_)
             | WorkerExit::SpawnFailed(_)
-            | WorkerExit::LoadFailed(_) => Evidence::None,
+            | WorkerExit::LoadFailed { .. } => Evidence::None,
             WorkerExit::Signal(s) if OUTSIDE.contains(s) => Evidence::Weak,
             WorkerExit::Silent => Evidence::Weak,
             WorkerExit::Code(_) | WorkerExit::Signal(_) | WorkerExit::Garbled(_) | WorkerExit::Hung => {
@@ -73,7 +78,7 @@ impl fmt::Display for WorkerExit {
             WorkerExit::Hung => f.write_str("ran a batch beyond its deadline and was killed"),
             WorkerExit::Silent => f.write_str("stopped answering and was killed"),
             WorkerExit::SpawnFailed(why) => write!(f, "could not be started: {why}"),
-            WorkerExit::LoadFailed(why) => write!(f, "could not load: {why}"),
+            WorkerExit::LoadFailed { why, .. } => write!(f, "could not load: {why}"),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestra_core::batching::{BatchPolicy, Decision, OpenBatch};
+use orchestra_core::batching::{BatchPolicy, Decision};
 use orchestra_core::gather::Report;
 use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows, RunFault};
 use orchestra_core::{BatchId, DeviceId, Failure, SlotId, StageId, WorkerExit, WorkerId};
@@ -51,7 +51,6 @@ pub struct BatcherState {
     spans: HashMap<BatchId, tracing::Span>,
     devices: BTreeSet<DeviceId>,
     last_reason: String,
-    open_since: Duration,
     look_at: Option<Duration>,
     drained: bool,
     told_post: bool,
@@ -84,7 +83,7 @@ impl Actor for Batcher {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             BatcherMsg::Attach(pool) => state.pool = Some(pool),
-            BatcherMsg::RowsOpened => state.open_since = state.now(),
+            BatcherMsg::RowsOpened => {}
             BatcherMsg::Filled(slot) => state.filled(slot),
             BatcherMsg::Look => state.look_at = None,
             BatcherMsg::Drained => state.drained = true,
@@ -127,7 +126,6 @@ impl BatcherState {
             spans: HashMap::new(),
             devices: infer.workers.iter().filter(|w| w.count > 0).map(|w| w.device).collect(),
             last_reason: String::new(),
-            open_since: Duration::ZERO,
             look_at: None,
             drained: false,
             told_post: false,
@@ -155,6 +153,9 @@ impl BatcherState {
         while let Some(assignment) = self.ledger.dispatch(now) {
             self.send(assignment);
         }
+        if let Some(due) = self.ledger.next_due().filter(|due| *due > now) {
+            self.look_again(me, due, now);
+        }
         self.look_at_open_batch(me, now);
         let quiet = self.pool.as_ref().is_none_or(|p| p.is_quiet());
         if self.drained && !self.told_post && quiet && self.ledger.n_batches() == 0 {
@@ -165,25 +166,32 @@ impl BatcherState {
 
     fn look_at_open_batch(&mut self, me: &ActorRef<BatcherMsg>, now: Duration) {
         let Some(pool) = &self.pool else { return };
-        let open = pool.open_rows().map(|rows| OpenBatch { rows, oldest_since: self.open_since });
-        match self.policy.decide(open, self.ledger.free_places(), self.drained, now) {
+        match self.policy.decide(pool.open_batch(), self.ledger.idle_workers(), self.drained, now) {
             Decision::Leave(reason) => pool.close(reason),
             Decision::Keep => {}
-            Decision::LookAgainAt(at) => {
-                if self.look_at.is_none_or(|l| at < l) {
-                    self.look_at = Some(at);
-                    me.send_after(at.saturating_sub(now), || BatcherMsg::Look);
-                }
-            }
+            Decision::LookAgainAt(at) => self.look_again(me, at, now),
         }
+    }
+
+    fn look_again(&mut self, me: &ActorRef<BatcherMsg>, at: Duration, now: Duration) {
+        if self.look_at.is_none_or(|l| at < l) {
+            self.look_at = Some(at);
+            me.send_after(at.saturating_sub(now), || BatcherMsg::Look);
+        }
+    }
+
+    /// Rows that hold an item: all but the holes.
+    fn n_items(&self, rows: Rows) -> u64 {
+        let items = self.slots.get(&rows.slot).map(|s| &s.slot.items[rows.first..rows.first + rows.count]);
+        items.map_or(0, |items| items.iter().flatten().count() as u64)
     }
 
     fn send(&mut self, a: Assignment) {
         let context = &self.args.context;
         let stats = &context.stats;
         stats.reason(a.reason).add(1);
-        if a.attempt == 1 {
-            stats.stage(self.args.stage).entered.add(a.rows.count as u64);
+        if a.first_time {
+            stats.stage(self.args.stage).entered.add(self.n_items(a.rows));
         } else {
             stats.retries.add(1);
         }
@@ -219,7 +227,7 @@ impl BatcherState {
         }
         let stats = &self.args.context.stats;
         stats.device(completed.device).batches.add(1);
-        stats.device(completed.device).rows.add(completed.rows.count as u64);
+        stats.device(completed.device).rows.add(self.n_items(completed.rows));
         if let Some(slot) = self.rows_ended(completed.rows) {
             let done = CompletedBatch { slot, rows: completed.rows, dynamic };
             drop(self.args.post.cast(PostMsg::Batch(done)));
@@ -236,7 +244,8 @@ impl BatcherState {
         if let Some(span) = self.spans.remove(&batch) {
             tracing::warn!(parent: &span, ?kind, %error, "batch failed in its worker");
         }
-        if let Some(aftermath) = self.ledger.fault(worker, batch, fault, error) {
+        let now = self.now();
+        if let Some(aftermath) = self.ledger.fault(worker, batch, fault, error, now) {
             self.after(aftermath);
         }
         self.end_if_drained(worker);

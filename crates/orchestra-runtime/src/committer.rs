@@ -1,5 +1,6 @@
 //! Committer: the one thread that owns the journal and the result files of a run. It knows groups of bytes and ids, no stages.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -7,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use orchestra_core::SourceId;
 use orchestra_journal::{BitSet, Commit, CommitError, Counts, Journal};
-use ractor::ActorRef;
+use ractor::{ActorId, ActorRef};
 
 use crate::messages::{CommitCounts, SinkMsg};
+use crate::stats::Stats;
 
 /// Groups that are joined into one write when they wait already.
 const MOST_GROUPS_AT_ONCE: usize = 64;
@@ -29,16 +31,8 @@ pub struct CommitJob {
 
 enum Job {
     Commit(CommitJob),
-    Look(Box<dyn FnOnce(Finished) + Send>),
+    Look(Box<dyn FnOnce(Vec<Arc<BitSet>>) + Send>),
     Close(Option<i32>, Box<dyn FnOnce(Result<Counts, String>) + Send>),
-}
-
-/// What the journal holds at one moment.
-pub struct Finished {
-    /// Finished items by source, in the order of the plan.
-    pub items: Vec<Arc<BitSet>>,
-    /// All of them.
-    pub counts: Counts,
 }
 
 /// Sends groups to the committer. The queue is bounded by the sources' windows of items in flight.
@@ -55,8 +49,8 @@ impl CommitterHandle {
         }
     }
 
-    /// Gives what is finished once everything sent before is written.
-    pub fn look(&self, then: impl FnOnce(Finished) + Send + 'static) {
+    /// Gives the finished items by source, in the order of the plan, once everything sent before is written.
+    pub fn look(&self, then: impl FnOnce(Vec<Arc<BitSet>>) + Send + 'static) {
         // A committer that is gone has closed the journal: the run is over, and nobody needs the answer.
         drop(self.0.send(Job::Look(Box::new(then))));
     }
@@ -72,16 +66,22 @@ impl CommitterHandle {
 }
 
 /// Starts the thread.
-pub fn start(journal: Journal, n_sources: usize) -> std::io::Result<(CommitterHandle, JoinHandle<()>)> {
+pub fn start(
+    journal: Journal,
+    stats: Arc<Stats>,
+    n_sources: usize,
+) -> std::io::Result<(CommitterHandle, JoinHandle<()>)> {
     let (sender, receiver) = channel();
     let thread = std::thread::Builder::new()
         .name("committer".into())
-        .spawn(move || run(journal, n_sources, &receiver))?;
+        .spawn(move || run(journal, stats, n_sources, &receiver))?;
     Ok((CommitterHandle(sender), thread))
 }
 
-fn run(mut journal: Journal, n_sources: usize, jobs: &Receiver<Job>) {
+fn run(mut journal: Journal, stats: Arc<Stats>, n_sources: usize, jobs: &Receiver<Job>) {
     let mut synced = Instant::now();
+    // Pipelines whose records could not be written: a later group of theirs would come out of order.
+    let mut refused = HashSet::new();
     while let Ok(job) = jobs.recv() {
         let mut group = Vec::new();
         let mut looks = Vec::new();
@@ -97,7 +97,7 @@ fn run(mut journal: Journal, n_sources: usize, jobs: &Receiver<Job>) {
                 next = jobs.try_recv().ok();
             }
         }
-        commit(&mut journal, group);
+        commit(&mut journal, &stats, group, &mut refused);
         if synced.elapsed() >= SYNC_EVERY {
             // A disk that fails here fails the next commit or the close, too, and is reported then.
             if let Err(error) = journal.sync() {
@@ -107,8 +107,7 @@ fn run(mut journal: Journal, n_sources: usize, jobs: &Receiver<Job>) {
         }
         for then in looks {
             let sources = (0..n_sources).filter_map(|s| u16::try_from(s).ok());
-            let items = sources.map(|s| journal.finished(SourceId(s))).collect();
-            then(Finished { items, counts: journal.counts() });
+            then(sources.map(|s| journal.finished(SourceId(s))).collect());
         }
         if let Some((code, then)) = close {
             let closed = match code {
@@ -123,24 +122,38 @@ fn run(mut journal: Journal, n_sources: usize, jobs: &Receiver<Job>) {
     }
 }
 
-fn commit(journal: &mut Journal, group: Vec<CommitJob>) {
-    if group.is_empty() {
-        return;
-    }
-    let mut all = Commit::default();
-    let mut replies = Vec::with_capacity(group.len());
+/// Who hears of a commit, and what of it.
+type Reply = (ActorRef<SinkMsg>, CommitCounts);
+
+/// Commits the groups, those of one pipeline together: what goes wrong with one pipeline's files is not the others' business.
+fn commit(journal: &mut Journal, stats: &Stats, group: Vec<CommitJob>, refused: &mut HashSet<ActorId>) {
+    let mut by_sink: HashMap<ActorId, (Commit, Vec<Reply>)> = HashMap::new();
     for job in group {
+        let (all, replies) = by_sink.entry(job.reply_to.get_id()).or_default();
         all.appends.extend(job.commit.appends);
         all.done.extend(job.commit.done);
         all.failed.extend(job.commit.failed);
         replies.push((job.reply_to, job.counts));
     }
-    let result: Result<(), CommitError> = journal.commit(&all);
-    for (sink, counts) in replies {
-        // A sink that is gone belongs to a pipeline that was torn down; what is committed stays committed.
-        drop(match &result {
-            Ok(()) => sink.cast(SinkMsg::Committed(counts)),
-            Err(error) => sink.cast(SinkMsg::CommitFailed(error.to_string())),
-        });
+    for (id, (all, replies)) in by_sink {
+        let result = if refused.contains(&id) {
+            Err("an earlier group could not be written".to_owned())
+        } else {
+            journal.commit(&all).map_err(|e: CommitError| e.to_string())
+        };
+        match &result {
+            Ok(()) => {
+                stats.done.add(all.done.len() as u64);
+                stats.failed.add(all.failed.len() as u64);
+            }
+            Err(_) => drop(refused.insert(id)),
+        }
+        for (sink, counts) in replies {
+            // A sink that is gone belongs to a pipeline that was torn down; what is committed stays committed.
+            drop(match &result {
+                Ok(()) => sink.cast(SinkMsg::Committed(counts)),
+                Err(error) => sink.cast(SinkMsg::CommitFailed(error.clone())),
+            });
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Device manager: owns the worker places of one device, and starts, replaces and parks them. It never touches pixels, batches or
 //! process I/O.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,15 +34,15 @@ pub struct DeviceState {
     places: Vec<Place>,
     workers: HashMap<WorkerId, Worker>,
     budgets: HashMap<StageId, RestartBudget>,
-    retired: BTreeSet<StageId>,
     shutting_down: bool,
     random: RandomState,
 }
 
 /// Room for one worker of one stage. It holds one worker, none while a pause lasts, or two while one replaces the other.
 struct Place {
-    serve: Arc<ServeStage>,
-    parked: Option<String>,
+    stage: StageId,
+    /// What its worker needs; `None` once the stage is over or the place is given up, so that its memory can go.
+    serve: Option<Arc<ServeStage>>,
     started: bool,
 }
 
@@ -81,7 +81,6 @@ impl Actor for DeviceManager {
             places: Vec::new(),
             workers: HashMap::new(),
             budgets: HashMap::new(),
-            retired: BTreeSet::new(),
             shutting_down: false,
             random: RandomState::new(),
         })
@@ -136,23 +135,16 @@ impl DeviceState {
         if self.shutting_down {
             return;
         }
-        self.retired.remove(&serve.stage);
-        // Places of an earlier life of this stage (its pipeline was rebuilt) are never filled again.
-        for place in self.places.iter_mut().filter(|p| p.serve.stage == serve.stage) {
-            place.parked.get_or_insert_with(|| "its pipeline was rebuilt".to_owned());
-        }
         self.budgets.insert(serve.stage, RestartBudget::new(self.args.context.options.restart));
         for _ in 0..serve.workers {
-            self.places.push(Place { serve: Arc::clone(&serve), parked: None, started: false });
+            self.places.push(Place { stage: serve.stage, serve: Some(Arc::clone(&serve)), started: false });
             self.start_worker(me, self.places.len() - 1, Role::Serving).await;
         }
     }
 
     async fn start_worker(&mut self, me: &ActorRef<DeviceMsg>, place: usize, role: Role) {
         let p = &mut self.places[place];
-        if self.shutting_down || self.retired.contains(&p.serve.stage) || p.parked.is_some() {
-            return;
-        }
+        let Some(serve) = p.serve.clone().filter(|_| !self.shutting_down) else { return };
         let context = &self.args.context;
         let worker = context.new_worker_id();
         let stats = context.stats.device(self.args.device);
@@ -167,7 +159,7 @@ impl DeviceState {
             context: Arc::clone(context),
             worker,
             device: self.args.device,
-            serve: Arc::clone(&p.serve),
+            serve,
             manager: me.clone(),
         };
         match Actor::spawn_linked(None, WorkerLink, args, me.get_cell()).await {
@@ -187,9 +179,8 @@ impl DeviceState {
 
     /// Workers that are gone, and that nobody will be told about: nothing depends any more on how they ended.
     fn forget_the_gone(&mut self) {
-        let (places, retired, shutting_down) = (&self.places, &self.retired, self.shutting_down);
-        self.workers
-            .retain(|_, w| !(w.gone && (shutting_down || retired.contains(&places[w.place].serve.stage))));
+        let (places, shutting_down) = (&self.places, self.shutting_down);
+        self.workers.retain(|_, w| !(w.gone && (shutting_down || places[w.place].serve.is_none())));
     }
 
     fn end_if_empty(&self, me: &ActorRef<DeviceMsg>) {
@@ -218,12 +209,14 @@ impl DeviceState {
         if let Some(w) = self.workers.get_mut(&worker) {
             w.role = Role::Serving;
         }
-        drop(self.places[place].serve.batcher.cast(BatcherMsg::DrainWorker(old)));
+        if let Some(serve) = &self.places[place].serve {
+            drop(serve.batcher.cast(BatcherMsg::DrainWorker(old)));
+        }
     }
 
     fn worker_progressed(&mut self, worker: WorkerId) {
         if let Some(w) = self.workers.get(&worker)
-            && let Some(b) = self.budgets.get_mut(&self.places[w.place].serve.stage)
+            && let Some(b) = self.budgets.get_mut(&self.places[w.place].stage)
         {
             b.progressed();
         }
@@ -234,7 +227,7 @@ impl DeviceState {
         let Some(w) = self.workers.get_mut(&worker).filter(|w| w.role == Role::Serving) else { return };
         w.role = Role::Leaving;
         let place = w.place;
-        tracing::info!(pipeline = %self.places[place].serve.pipeline, %worker, "worker is being recycled");
+        tracing::info!(%worker, "worker is being recycled");
         self.start_worker(me, place, Role::Successor(worker)).await;
     }
 
@@ -249,8 +242,9 @@ impl DeviceState {
     ) {
         let Some(gone) = self.workers.remove(&worker) else { return };
         let place = gone.place;
-        let stage = self.places[place].serve.stage;
-        if self.shutting_down || self.retired.contains(&stage) || gone.role == Role::Leaving {
+        let stage = self.places[place].stage;
+        let over = self.shutting_down || self.places[place].serve.is_none();
+        if over || gone.role == Role::Leaving {
             return;
         }
         if let Role::Successor(old) = gone.role
@@ -273,12 +267,11 @@ impl DeviceState {
 
     fn park(&mut self, place: usize, exit: &WorkerExit, last_words: &str) {
         let device = &self.args.context.plan.devices[self.args.device.index()].spec;
-        let serve = Arc::clone(&self.places[place].serve);
+        let Some(serve) = self.places[place].serve.take() else { return };
         let words =
             if last_words.is_empty() { String::new() } else { format!("; its last words: {last_words}") };
         let why = format!("the worker {exit}{words}");
-        self.places[place].parked = Some(why.clone());
-        let left = self.places.iter().filter(|p| p.serve.stage == serve.stage && p.parked.is_none()).count();
+        let left = self.places.iter().filter(|p| p.stage == serve.stage && p.serve.is_some()).count();
         tracing::warn!(
             pipeline = %serve.pipeline, stage = %serve.name, %device, left, why = %why, "worker place parked"
         );
@@ -288,11 +281,11 @@ impl DeviceState {
     }
 
     fn retire(&mut self, stage: StageId) {
-        self.retired.insert(stage);
-        for w in self.workers.values() {
-            if self.places[w.place].serve.stage == stage {
-                drop(w.link.cast(LinkMsg::Shutdown));
-            }
+        for w in self.workers.values().filter(|w| self.places[w.place].stage == stage) {
+            drop(w.link.cast(LinkMsg::Shutdown));
+        }
+        for place in self.places.iter_mut().filter(|p| p.stage == stage) {
+            place.serve = None;
         }
         self.forget_the_gone();
     }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::{ExitStatus, Stdio};
 
@@ -15,6 +15,9 @@ use orchestra_wire::{WORKER_ARENA_FD, WORKER_SOCKET_FD};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
+
+/// The running executable. The kernel's link stays good when the file is replaced by an upgrade while a run goes on.
+const THIS_EXECUTABLE: &str = "/proc/self/exe";
 
 /// Starts workers. Real ones are processes; tests have others.
 pub trait Launcher: Send + Sync {
@@ -58,7 +61,9 @@ pub struct ProcessLauncher {
 impl ProcessLauncher {
     /// Runs this very executable again, as `<program> worker`.
     pub fn this_executable() -> io::Result<Self> {
-        Ok(Self { program: std::env::current_exe()?, args: vec!["worker".into()], env: Vec::new() })
+        let program = PathBuf::from(THIS_EXECUTABLE);
+        program.symlink_metadata()?;
+        Ok(Self { program, args: vec!["worker".into()], env: Vec::new() })
     }
 }
 
@@ -79,6 +84,11 @@ impl Launcher for ProcessLauncher {
             // The terminal's Ctrl-C is for the parent, which decides what becomes of its workers.
             .process_group(0)
             .kill_on_drop(true);
+        if self.program == Path::new(THIS_EXECUTABLE)
+            && let Ok(path) = std::env::current_exe()
+        {
+            command.arg0(path); // For whoever looks at a list of processes.
+        }
         let (socket, memory) = (theirs.as_raw_fd(), arena.as_raw_fd());
         // SAFETY: between fork and exec only async-signal-safe calls are made, and nothing is allocated.
         unsafe {

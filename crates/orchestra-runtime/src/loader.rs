@@ -4,12 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestra_core::gather::Report;
-use orchestra_core::{Failure, FailureKind};
+use orchestra_core::FailureKind;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::loader_thread::{self, Inbox, LoaderWork};
-use crate::messages::{ItemReport, LoaderMsg, SinkMsg, SourceMsg, Ticket};
+use crate::messages::{LoaderMsg, SinkMsg, SourceMsg, Ticket};
 
 const TICK: Duration = Duration::from_secs(1);
 
@@ -62,10 +61,11 @@ impl LoaderState {
         let error =
             format!("reading and decoding took longer than limits.item_timeout ({} s)", limit.as_secs_f64());
         tracing::warn!(item = %ticket.name, %error, "item given up, its thread is replaced");
-        let failure =
-            Failure { stage: self.work.first_stage_name(), kind: FailureKind::Timeout, error, attempts: 1 };
-        let report = Report::Failed { sinks: self.work.n_sinks, failure };
-        drop(self.work.sink.cast(SinkMsg::Reports(vec![ItemReport { ticket, report }])));
+        for image in &self.work.images {
+            self.work.context.stats.stage(image.stage).entered.add(1);
+        }
+        let report = self.work.failure(&ticket, self.work.n_sinks, FailureKind::Timeout, error);
+        drop(self.work.sink.cast(SinkMsg::Reports(vec![report])));
         self.work.loaded.add(1);
         drop(self.work.from.cast(SourceMsg::LoadersProgressed));
     }

@@ -5,13 +5,14 @@ use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use orchestra_core::gather::Report;
 use orchestra_core::{Failure, FailureKind, ImageSpec, SinkId, SourceId, StageId};
-use orchestra_media::Preparer;
+use orchestra_media::{MediaError, Preparer};
 use ractor::ActorRef;
 
 use crate::context::RunContext;
@@ -62,6 +63,8 @@ pub struct InferTarget {
     pub pool: Arc<SlotPool>,
     /// For each model input: which of `LoaderWork::images` it shows.
     pub inputs: Vec<usize>,
+    /// Sinks downstream of it.
+    pub sinks: usize,
 }
 
 /// The items that wait for one thread, and what it is at.
@@ -168,23 +171,27 @@ impl LoaderThread {
     }
 
     fn item(&mut self, ticket: &Arc<Ticket>) {
-        let context = Arc::clone(&self.work.context);
-        let stats = &context.stats;
+        let work = Arc::clone(&self.work);
         let started = Instant::now();
-        let decoded = self.read_and_decode(&ticket.path);
+        let decoded = self.guarded(|this| this.read_and_decode(&ticket.path));
         let took = started.elapsed();
         if !self.inbox.decoded() {
             return; // Given up meanwhile: somebody else has reported the item.
         }
-        stats.loading.add_time(took);
-        let reports = match decoded {
-            Ok(()) => self.hand_over(ticket),
-            Err((kind, error)) => vec![self.failure(ticket, kind, error)],
-        };
-        if let Some(first) = self.work.images.first() {
-            let stage = stats.stage(first.stage);
+        work.context.stats.loading.add_time(took);
+        for image in &work.images {
+            let stage = work.context.stats.stage(image.stage);
             stage.entered.add(1);
-            stage.busy.add_time(took);
+            stage.busy.add_time(took / u32::try_from(work.images.len()).unwrap_or(1));
+        }
+        let mut reports = Vec::new();
+        let mut left = work.n_sinks;
+        let handed = match decoded {
+            Ok(()) => self.guarded(|this| this.hand_over(ticket, &mut reports, &mut left)),
+            Err(failure) => Err(failure),
+        };
+        if let Err((kind, error)) = handed {
+            reports.push(work.failure(ticket, left, kind, error));
         }
         if !reports.is_empty() {
             drop(self.work.sink.cast(SinkMsg::Reports(reports)));
@@ -192,53 +199,58 @@ impl LoaderThread {
         self.work.loaded.add(1);
     }
 
-    fn read_and_decode(&mut self, path: &Path) -> Result<(), (FailureKind, String)> {
+    /// A panic in here is a bug of ours; it fails the item by name instead of losing it with its thread.
+    fn guarded(&mut self, f: impl FnOnce(&mut Self) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        catch_unwind(AssertUnwindSafe(|| f(self))).unwrap_or_else(|_| {
+            self.preparer = Preparer::new();
+            Err((FailureKind::Decode, "internal error while preparing the picture; this is a bug".to_owned()))
+        })
+    }
+
+    fn read_and_decode(&mut self, path: &Path) -> Result<(), Refusal> {
         read_file(path, &mut self.file)?;
         let max_pixels = self.work.context.plan.limits.max_pixels;
-        self.preparer.decode(&self.file, max_pixels).map_err(|e| (e.kind(), e.to_string()))?;
+        self.preparer.decode(&self.file, max_pixels).map_err(refusal)?;
         Ok(())
     }
 
     /// Writes the picture to everything that wants it. Rows are claimed one stage after the other and never held while waiting.
-    fn hand_over(&mut self, ticket: &Arc<Ticket>) -> Vec<ItemReport> {
+    /// `left` counts the sinks that have neither a record nor a row on its way to them: what a failure stands for.
+    fn hand_over(
+        &mut self,
+        ticket: &Arc<Ticket>,
+        reports: &mut Vec<ItemReport>,
+        left: &mut usize,
+    ) -> Result<(), Refusal> {
         let work = Arc::clone(&self.work);
-        let mut reports = Vec::new();
         for image in work.images.iter().filter(|i| !i.sinks.is_empty()) {
-            match self.records_of(image, ticket) {
-                Ok(mut records) => reports.append(&mut records),
-                Err((kind, error)) => return vec![self.failure(ticket, kind, error)],
-            }
+            reports.extend(self.records_of(image, ticket)?);
+            *left -= image.sinks.len();
         }
         for target in &work.infers {
             let asked = Instant::now();
-            let Some(mut lease) = target.pool.claim() else { return Vec::new() };
+            // `None`: the pipeline is being torn down, and the item stays unfinished for the next run.
+            let Some(mut lease) = target.pool.claim() else { return Ok(()) };
             let claimed = Instant::now();
             work.context.stats.waiting_for_row.add_time(claimed - asked);
             for (input, &image) in target.inputs.iter().enumerate() {
-                let written = self.preparer.write_row(&work.images[image].spec, lease.input_mut(input));
-                if let Err(error) = written {
-                    // The plan checked sizes, so this is the picture's fault; the row becomes a hole.
-                    drop(lease);
-                    return vec![self.failure(ticket, error.kind(), error.to_string())];
-                }
+                // On an error the lease is dropped, and the row becomes a hole.
+                self.preparer.write_row(&work.images[image].spec, lease.input_mut(input)).map_err(refusal)?;
             }
             lease.publish(Arc::clone(ticket));
+            *left -= target.sinks;
             work.context.stats.loading.add_time(claimed.elapsed());
         }
         for image in &work.images {
             work.context.stats.stage(image.stage).left.add(1);
         }
-        reports
+        Ok(())
     }
 
-    fn records_of(
-        &mut self,
-        image: &ImageTarget,
-        ticket: &Arc<Ticket>,
-    ) -> Result<Vec<ItemReport>, (FailureKind, String)> {
+    fn records_of(&mut self, image: &ImageTarget, ticket: &Arc<Ticket>) -> Result<Vec<ItemReport>, Refusal> {
         let shape = image.spec.row();
         let mut row = vec![0u8; shape.iter().product::<usize>() * image.spec.dtype.size_bytes()];
-        self.preparer.write_row(&image.spec, &mut row).map_err(|e| (e.kind(), e.to_string()))?;
+        self.preparer.write_row(&image.spec, &mut row).map_err(refusal)?;
         let tensor = TensorView { name: "pixels", dtype: image.spec.dtype, shape: &shape, data: &row };
         let source = &self.work.context.plan.sources[self.work.source.index()].name;
         let line = records::result_line(ticket, source, &Tensors(&[tensor]))
@@ -249,18 +261,32 @@ impl LoaderThread {
         });
         Ok(reports.collect())
     }
+}
 
-    fn failure(&self, ticket: &Arc<Ticket>, kind: FailureKind, error: String) -> ItemReport {
-        if let Some(first) = self.work.images.first() {
-            self.work.context.stats.stage(first.stage).failed.add(1);
-        }
-        let failure = Failure { stage: self.work.first_stage_name(), kind, error, attempts: 1 };
-        let report = Report::Failed { sinks: self.work.n_sinks, failure };
-        ItemReport { ticket: Arc::clone(ticket), report }
-    }
+/// Why an item ends at a loader.
+type Refusal = (FailureKind, String);
+
+fn refusal(error: MediaError) -> Refusal {
+    (error.kind(), error.to_string())
 }
 
 impl LoaderWork {
+    /// The report of an item that ends here, for `sinks` sinks.
+    #[must_use]
+    pub fn failure(
+        &self,
+        ticket: &Arc<Ticket>,
+        sinks: usize,
+        kind: FailureKind,
+        error: String,
+    ) -> ItemReport {
+        for image in &self.images {
+            self.context.stats.stage(image.stage).failed.add(1);
+        }
+        let failure = Failure { stage: self.first_stage_name(), kind, error, attempts: 1 };
+        ItemReport { ticket: Arc::clone(ticket), report: Report::Failed { sinks, failure } }
+    }
+
     /// The stage that reading and decoding are booked on.
     #[must_use]
     pub fn first_stage_name(&self) -> String {
@@ -270,7 +296,7 @@ impl LoaderWork {
 }
 
 /// Reads a whole file into `buffer`. Only regular files: a FIFO would hang, a device would never end.
-fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), (FailureKind, String)> {
+fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
     let read = |error: io::Error| (FailureKind::Read, format!("cannot read `{}`: {error}", path.display()));
     let mut file = OpenOptions::new()
         .read(true)

@@ -74,7 +74,7 @@ pub enum RootMsg {
     /// Second signal: kill the workers, record, end.
     Abort,
     /// What is finished, so that a pipeline that fell over a bug can be built anew.
-    Rebuild(PipelineId, crate::committer::Finished),
+    Rebuild(PipelineId, Vec<Arc<orchestra_journal::BitSet>>),
     /// The committer has finished the journal.
     JournalClosed(Result<orchestra_journal::Counts, String>),
 }

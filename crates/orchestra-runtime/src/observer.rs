@@ -1,4 +1,4 @@
-//! Observer: looks at the counters a few times a second and publishes what it sees. It changes nothing.
+//! Observer: looks at the counters a few times a second, and once at the end, and publishes what it sees. It changes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +20,19 @@ pub struct ObserverArgs {
     pub context: Arc<RunContext>,
     /// Who listens.
     pub publish: watch::Sender<Snapshot>,
+}
+
+impl ObserverArgs {
+    fn look(&self) {
+        self.publish.send_replace(Snapshot::take(&self.context));
+    }
+}
+
+/// The end of a run: its root takes the observer with it, without a last message.
+impl Drop for ObserverArgs {
+    fn drop(&mut self) {
+        self.look();
+    }
 }
 
 /// The only message: look.
@@ -45,7 +58,7 @@ impl Actor for Observer {
         _: Look,
         state: &mut ObserverArgs,
     ) -> Result<(), ActorProcessingErr> {
-        state.publish.send_replace(Snapshot::take(&state.context));
+        state.look();
         Ok(())
     }
 }

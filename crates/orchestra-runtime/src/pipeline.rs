@@ -141,6 +141,13 @@ impl Actor for Pipeline {
     }
 }
 
+/// However it ends, also when the host drops its whole runtime: no thread may wait for a row for ever.
+impl Drop for PipelineState {
+    fn drop(&mut self) {
+        self.infers.values().for_each(|node| node.pool.shut());
+    }
+}
+
 impl PipelineState {
     /// ## Preparing
     /// Makes the memory of all infer stages, off the actor: touching every page of it takes a while.
@@ -228,7 +235,7 @@ impl PipelineState {
                 PoolEvent::Filled(slot) => BatcherMsg::Filled(slot),
             }));
         };
-        let pool = SlotPool::new(arena, Box::new(notify));
+        let pool = SlotPool::new(arena, self.args.context.clock, Box::new(notify));
         batcher.cast(BatcherMsg::Attach(Arc::clone(&pool)))?;
         let node = Behind { stage, pool, batcher };
         self.ask_for_workers(&node)?;
@@ -335,7 +342,8 @@ impl PipelineState {
             let inputs: Option<Vec<usize>> =
                 infer.inputs.iter().map(|i| images.iter().position(|t| t.stage == i.stage)).collect();
             if let (Some(inputs), Some(node)) = (inputs, self.infers.get(&stage)) {
-                infers.push(InferTarget { pool: Arc::clone(&node.pool), inputs });
+                let sinks = topology.n_sinks_below(stage);
+                infers.push(InferTarget { pool: Arc::clone(&node.pool), inputs, sinks });
                 batchers.push(node.batcher.clone());
             }
         }

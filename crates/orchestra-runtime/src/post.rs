@@ -182,7 +182,10 @@ impl Work {
             self.classify(c, &tensors, ticket, &mut records)?;
         }
         for behind in &self.behind {
-            self.hand_on(behind, &tensors, ticket)?;
+            self.check_fit(behind, &tensors)?;
+        }
+        for behind in &self.behind {
+            self.hand_on(behind, &tensors, ticket);
         }
         reports.extend(
             records.into_iter().map(|r| ItemReport { ticket: Arc::clone(ticket), report: Report::Record(r) }),
@@ -207,32 +210,36 @@ impl Work {
         Ok(())
     }
 
-    /// Copies a row into the memory of the next stage; waits for a free slot there. That stage never waits for this one.
-    fn hand_on(
-        &self,
-        behind: &Behind,
-        tensors: &[TensorView<'_>],
-        ticket: &Arc<Ticket>,
-    ) -> Result<(), String> {
-        let StageKind::Infer(next) = &self.context.plan.stages[behind.stage.index()].kind else {
-            return Err("the stage behind is no infer stage".into());
-        };
-        // `None`: the pipeline is being torn down, and the item stays unfinished for the next run.
-        let Some(mut lease) = behind.pool.claim() else { return Ok(()) };
-        for (input, from) in next.inputs.iter().enumerate() {
-            let data = tensors.get(from.output).map_or(&[][..], |t| t.data);
-            let target = lease.input_mut(input);
-            if data.len() != target.len() {
-                return Err(format!(
-                    "an output of {} bytes does not fit the next input of {}",
-                    data.len(),
-                    target.len()
-                ));
+    /// The plan matched the shapes; this guards the copies below.
+    fn check_fit(&self, behind: &Behind, tensors: &[TensorView<'_>]) -> Result<(), String> {
+        let layout = behind.pool.arena().layout();
+        for (region, from) in layout.inputs.iter().zip(self.inputs_of(behind)) {
+            let given = tensors.get(from).map_or(0, |t| t.data.len());
+            if given != region.row_bytes {
+                let (name, expected) = (&region.tensor.name, region.row_bytes);
+                return Err(format!("input `{name}` of the next stage takes {expected} bytes, not {given}"));
             }
-            target.copy_from_slice(data);
+        }
+        Ok(())
+    }
+
+    /// Copies a row into the memory of the next stage; waits for a free slot there. That stage never waits for this one.
+    fn hand_on(&self, behind: &Behind, tensors: &[TensorView<'_>], ticket: &Arc<Ticket>) {
+        // `None`: the pipeline is being torn down, and the item stays unfinished for the next run.
+        let Some(mut lease) = behind.pool.claim() else { return };
+        for (input, from) in self.inputs_of(behind).enumerate() {
+            lease.input_mut(input).copy_from_slice(tensors[from].data);
         }
         lease.publish(Arc::clone(ticket));
-        Ok(())
+    }
+
+    /// Which of our outputs each input of the next stage takes.
+    fn inputs_of(&self, behind: &Behind) -> impl Iterator<Item = usize> {
+        let inputs = match &self.context.plan.stages[behind.stage.index()].kind {
+            StageKind::Infer(next) => next.inputs.as_slice(),
+            StageKind::Image { .. } | StageKind::Classify { .. } => &[],
+        };
+        inputs.iter().map(|from| from.output)
     }
 
     fn source(&self, source: SourceId) -> &str {

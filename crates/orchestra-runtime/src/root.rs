@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use orchestra_core::{DeviceId, PipelineId};
-use orchestra_journal::Counts;
+use orchestra_journal::{BitSet, Counts};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
 
-use crate::committer::{CommitterHandle, Finished};
+use crate::committer::CommitterHandle;
 use crate::context::RunContext;
 use crate::device_manager::{DeviceArgs, DeviceManager};
 use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg};
@@ -211,16 +211,12 @@ impl RootState {
         &mut self,
         me: &ActorRef<RootMsg>,
         pipeline: PipelineId,
-        finished: Finished,
+        finished: Vec<Arc<BitSet>>,
     ) -> Result<(), ActorProcessingErr> {
-        for (listing, items) in self.listings.iter_mut().zip(finished.items) {
+        for (listing, items) in self.listings.iter_mut().zip(finished) {
             listing.to_do = listing.to_do.saturating_sub(items.len() - listing.finished.len());
             listing.finished = items;
         }
-        // Commits whose news the dead sink never heard.
-        let stats = &self.context.stats;
-        stats.done.add(finished.counts.done.saturating_sub(stats.done.get()));
-        stats.failed.add(finished.counts.failed.saturating_sub(stats.failed.get()));
         if self.stopping {
             self.record_end(pipeline, PipelineEnd::Stopped);
             return Ok(());

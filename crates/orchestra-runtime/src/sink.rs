@@ -126,8 +126,6 @@ impl SinkState {
 
     fn committed(&mut self, counts: &CommitCounts) {
         let stats = &self.args.context.stats;
-        stats.done.add(counts.done);
-        stats.failed.add(counts.failed);
         for (source, n) in &counts.by_source {
             if let Some(actor) = self.sources.get(source) {
                 drop(actor.cast(SourceMsg::Committed(*n)));

@@ -6,11 +6,13 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use orchestra_core::SlotId;
-use orchestra_core::batching::LeaveReason;
+use orchestra_core::batching::{LeaveReason, OpenBatch};
 use orchestra_wire::arena::Arena;
 
+use crate::context::RunClock;
 use crate::messages::Ticket;
 
 /// What the pool tells its batcher.
@@ -26,6 +28,7 @@ type Notify = Box<dyn Fn(PoolEvent) + Send + Sync>;
 /// See the module.
 pub struct SlotPool {
     arena: Arena,
+    clock: RunClock,
     state: Mutex<State>,
     changed: Condvar,
     notify: Notify,
@@ -34,6 +37,8 @@ pub struct SlotPool {
 struct State {
     free: Vec<SlotId>,
     open: Option<SlotId>,
+    /// When the first row of the open slot was claimed.
+    open_since: Duration,
     filling: HashMap<SlotId, Filling>,
     /// Filled slots that the batcher has not yet taken note of.
     announced: usize,
@@ -69,11 +74,18 @@ pub struct FilledSlot {
 impl SlotPool {
     /// A pool over `arena`, all slots free. `notify` must not block.
     #[must_use]
-    pub fn new(arena: Arena, notify: Notify) -> Arc<Self> {
+    pub fn new(arena: Arena, clock: RunClock, notify: Notify) -> Arc<Self> {
         let free =
             (0..arena.layout().slots).rev().filter_map(|s| u32::try_from(s).ok()).map(SlotId).collect();
-        let state = State { free, open: None, filling: HashMap::new(), announced: 0, shut: false };
-        Arc::new(Self { arena, state: Mutex::new(state), changed: Condvar::new(), notify })
+        let state = State {
+            free,
+            open: None,
+            open_since: Duration::ZERO,
+            filling: HashMap::new(),
+            announced: 0,
+            shut: false,
+        };
+        Arc::new(Self { arena, clock, state: Mutex::new(state), changed: Condvar::new(), notify })
     }
 
     /// The memory.
@@ -96,6 +108,7 @@ impl SlotPool {
             if let Some(slot) = state.free.pop() {
                 state.filling.insert(slot, Filling::default());
                 state.open = Some(slot);
+                state.open_since = self.clock.now();
                 opened = true;
                 break slot;
             }
@@ -117,12 +130,12 @@ impl SlotPool {
         Some(RowLease { pool: Arc::clone(self), slot, row, published: false })
     }
 
-    /// Rows claimed in the open slot.
+    /// The batch that is being filled.
     #[must_use]
-    pub fn open_rows(&self) -> Option<usize> {
+    pub fn open_batch(&self) -> Option<OpenBatch> {
         let state = self.lock();
-        let slot = state.open?;
-        state.filling.get(&slot).map(|f| f.items.len())
+        let rows = state.filling.get(&state.open?)?.items.len();
+        Some(OpenBatch { rows, oldest_since: state.open_since })
     }
 
     /// Closes the open slot: it is announced as filled when its last claimed row is published.
@@ -260,7 +273,7 @@ mod tests {
         let layout = BatchLayout::new(&[row("x")], &[row("y")], max_rows, slots).unwrap();
         let (sender, events) = channel();
         let notify = move |event| sender.send(event).unwrap();
-        (SlotPool::new(Arena::create("test", layout).unwrap(), Box::new(notify)), events)
+        (SlotPool::new(Arena::create("test", layout).unwrap(), RunClock::start(), Box::new(notify)), events)
     }
 
     fn ticket(index: u64) -> Arc<Ticket> {

@@ -43,7 +43,8 @@ pub struct SourceArgs {
 /// State of a source.
 pub struct SourceState {
     args: SourceArgs,
-    reader: ListingReader,
+    /// An error is reported when the first items are asked for.
+    reader: Result<ListingReader, String>,
     waiting: VecDeque<ActorRef<LoaderMsg>>,
     /// Since when loaders wait because the window is full: what is done is not written fast enough.
     full_since: Option<Duration>,
@@ -65,7 +66,7 @@ impl Actor for Source {
         _: ActorRef<SourceMsg>,
         args: SourceArgs,
     ) -> Result<SourceState, ActorProcessingErr> {
-        let reader = ListingReader::open(&args.listing)?;
+        let reader = ListingReader::open(&args.listing).map_err(|e| e.to_string());
         Ok(SourceState {
             args,
             reader,
@@ -133,14 +134,20 @@ impl SourceState {
     /// Up to `n` unfinished items. Reading on is cheap: the listing is a file in the page cache.
     fn next_items(&mut self, n: usize) -> Result<Vec<Arc<Ticket>>, String> {
         let mut items = Vec::with_capacity(n);
+        let reader = match &mut self.reader {
+            Ok(reader) => reader,
+            Err(why) => return Err(why.clone()),
+        };
         while items.len() < n {
-            let index = self.args.finished.next_missing(self.reader.next_index());
-            if index >= self.reader.n_items() {
+            let index = self.args.finished.next_missing(reader.next_index());
+            if index >= reader.n_items() {
                 self.exhausted = true;
                 break;
             }
-            self.reader.skip_to(index).map_err(|e| e.to_string())?;
-            match self.reader.next() {
+            if index != reader.next_index() {
+                reader.skip_to(index).map_err(|e| e.to_string())?;
+            }
+            match reader.next() {
                 Some(Ok(entry)) => items.push(Arc::new(Ticket {
                     id: ItemId { source: self.args.source, index },
                     sequence: self.handed + items.len() as u64,

@@ -115,16 +115,26 @@ pub struct Prepared {
     previous_code: Option<i32>,
 }
 
-/// A run at work.
+/// A run at work. Dropping the handle, or the future of [`RunHandle::wait`], aborts the run: its workers are killed, what is finished
+/// stays, and another start goes on from there. `run.json` is written by `wait` alone.
 pub struct RunHandle {
     context: Arc<RunContext>,
-    root: ActorRef<RootMsg>,
+    root: AbortOnDrop,
     snapshots: watch::Receiver<Snapshot>,
     done: oneshot::Receiver<Ending>,
     started_unix_ms: u64,
 }
 
-/// Tells a run to stop. Cheap to clone.
+/// Nobody who gave a run up wants it to go on unseen.
+struct AbortOnDrop(ActorRef<RootMsg>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        drop(self.0.cast(RootMsg::Abort)); // A root that is gone has ended.
+    }
+}
+
+/// Tells a run to stop. Cheap to clone; dropping it stops nothing.
 #[derive(Clone)]
 pub struct StopHandle(ActorRef<RootMsg>);
 
@@ -158,18 +168,21 @@ pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> 
     };
     let now = new_identity(&plan);
     let finished = finished_in(&folder.state());
-    let mut changes: Vec<String> =
-        before.as_ref().map(|b| b.changes(&now).iter().map(in_words).collect()).unwrap_or_default();
-    let mut new_items = 0;
     let private = folder.private_dir().to_owned();
-    for source in &plan.sources {
-        let listed = list(&private, source, before.is_some())
-            .map_err(|error| StartRunError::Listing { source_name: source.name.clone(), error })?;
-        new_items += listed.new_items;
-        changes.extend(listed.missing.map(|what| format!("source `{}` {what}", source.name)));
-    }
+    let refuse = |changes| StartRunError::Changed { folder: plan.output.clone(), changes, done: finished };
+    let changes: Vec<String> =
+        before.as_ref().map(|b| b.changes(&now).iter().map(in_words).collect()).unwrap_or_default();
     if !changes.is_empty() {
-        return Err(StartRunError::Changed { folder: plan.output.clone(), changes, done: finished });
+        return Err(refuse(changes));
+    }
+    let listed = list_all(&plan, &private, before.is_some())?;
+    let missing: Vec<String> = listed.iter().filter_map(|l| l.missing.clone()).collect();
+    if !missing.is_empty() {
+        return Err(refuse(missing));
+    }
+    let new_items = listed.iter().map(|l| l.new_items).sum();
+    for l in listed {
+        l.keep()?;
     }
     let identity = before.as_ref().map_or_else(
         || now.clone(),
@@ -225,7 +238,8 @@ impl Prepared {
         context.stats.done.add(counts.done);
         context.stats.failed.add(counts.failed);
         context.stats.resumed.add(counts.total());
-        let (committer, _thread) = committer::start(self.journal, context.plan.sources.len())?;
+        let (committer, _thread) =
+            committer::start(self.journal, Arc::clone(&context.stats), context.plan.sources.len())?;
         let (publish, snapshots) = watch::channel(Snapshot::take(&context));
         let (done_sender, done) = oneshot::channel();
         let args = RootArgs {
@@ -236,12 +250,13 @@ impl Prepared {
             done: done_sender,
         };
         let (root, _) = Actor::spawn(None, Orchestra, args).await?;
+        let root = AbortOnDrop(root);
         Ok(RunHandle { context, root, snapshots, done, started_unix_ms: self.started_unix_ms })
     }
 }
 
 impl RunHandle {
-    /// Snapshots, a few per second.
+    /// Snapshots, a few per second, and one at the end.
     #[must_use]
     pub fn snapshots(&self) -> watch::Receiver<Snapshot> {
         self.snapshots.clone()
@@ -250,7 +265,7 @@ impl RunHandle {
     /// A way to stop the run from elsewhere.
     #[must_use]
     pub fn stop_handle(&self) -> StopHandle {
-        StopHandle(self.root.clone())
+        StopHandle(self.root.0.clone())
     }
 
     /// Waits for the end, and writes `run.json`.
@@ -357,27 +372,56 @@ fn in_words(change: &Change) -> String {
     }
 }
 
+/// The items of a source, listed anew beside the list that an earlier run used.
 struct Listed {
+    next: PathBuf,
+    target: PathBuf,
     new_items: u64,
     missing: Option<String>,
 }
 
-/// Lists a source into the private folder. A run that goes on keeps the numbers of its items: new ones come behind the old ones.
-fn list(private: &Path, source: &orchestra_plan::SourcePlan, resumed: bool) -> Result<Listed, ListError> {
-    let path = listing_path(private, &source.name);
-    if !resumed || !path.exists() {
-        write_listing(&source.listing, &path)?;
-        return Ok(Listed { new_items: 0, missing: None });
+impl Listed {
+    /// Makes it the list of the run. Only done when nothing speaks against the run: a refused start must leave no trace.
+    fn keep(self) -> io::Result<()> {
+        std::fs::rename(self.next, self.target)
     }
-    let new = path.with_extension("new");
-    write_listing(&source.listing, &new)?;
-    let extension = extend_listing(&path, &new)?;
-    // It only served the comparison; a left-over is overwritten by the next run.
-    drop(std::fs::remove_file(&new));
-    let missing = (extension.missing_count > 0).then(|| {
-        format!("names {} items less (first `{}`)", extension.missing_count, extension.missing.join("`, `"))
+}
+
+fn list_all(plan: &Plan, private: &Path, resumed: bool) -> Result<Vec<Listed>, StartRunError> {
+    let listed = plan.sources.iter().map(|source| {
+        list(private, source, resumed)
+            .map_err(|error| StartRunError::Listing { source_name: source.name.clone(), error })
     });
-    Ok(Listed { new_items: extension.appended, missing })
+    listed.collect()
+}
+
+/// Lists a source. A run that goes on keeps the numbers of its items: new ones come behind the old ones.
+fn list(private: &Path, source: &orchestra_plan::SourcePlan, resumed: bool) -> Result<Listed, ListError> {
+    let target = listing_path(private, &source.name);
+    let next = private.join(format!("items-{}.next", source.name));
+    if !resumed || !target.exists() {
+        write_listing(&source.listing, &next)?;
+        return Ok(Listed { next, target, new_items: 0, missing: None });
+    }
+    let fresh = private.join(format!("items-{}.new", source.name));
+    write_listing(&source.listing, &fresh)?;
+    std::fs::copy(&target, &next).map_err(|error| ListError::ListFile {
+        path: next.clone(),
+        doing: "write",
+        error,
+    })?;
+    let extension = extend_listing(&next, &fresh)?;
+    // It only served the comparison; a left-over is overwritten by the next run.
+    drop(std::fs::remove_file(&fresh));
+    let missing = (extension.missing_count > 0).then(|| {
+        format!(
+            "source `{}` names {} items less (first `{}`)",
+            source.name,
+            extension.missing_count,
+            extension.missing.join("`, `")
+        )
+    });
+    Ok(Listed { next, target, new_items: extension.appended, missing })
 }
 
 fn listing_path(private: &Path, source: &str) -> PathBuf {

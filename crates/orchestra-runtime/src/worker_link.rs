@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use orchestra_core::{BatchId, DeviceId, WorkerExit, WorkerId};
-use orchestra_wire::codec;
+use orchestra_core::{BatchId, DeviceId, ErrorClass, WorkerExit, WorkerId};
 use orchestra_wire::frames::{FromWorker, PROTOCOL_VERSION, Run, RunTiming, ToWorker};
+use orchestra_wire::{BUILD, codec};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
@@ -60,8 +60,9 @@ pub struct LinkState {
     last_sign_of_life: Duration,
     since: Duration,
     batches: u64,
-    first_rss: Option<u64>,
-    recycle_asked: bool,
+    /// Batches and resident memory from which wear is counted.
+    fresh_at: Option<(u64, u64)>,
+    last_tick: Duration,
     frame: Vec<u8>,
 }
 
@@ -96,8 +97,8 @@ impl Actor for WorkerLink {
             last_sign_of_life: now,
             since: now,
             batches: 0,
-            first_rss: None,
-            recycle_asked: false,
+            fresh_at: None,
+            last_tick: now,
             frame: Vec::new(),
         })
     }
@@ -196,7 +197,10 @@ impl LinkState {
             FromWorker::Loaded { providers, runtime_version, load_ns, rss_bytes, .. } => {
                 self.loaded(me, &providers, &runtime_version, load_ns, rss_bytes);
             }
-            FromWorker::LoadFailed { error, .. } => self.end_with(WorkerExit::LoadFailed(error)),
+            FromWorker::LoadFailed { class, error } => {
+                let permanent = class == ErrorClass::Permanent;
+                self.end_with(WorkerExit::LoadFailed { permanent, why: error });
+            }
             FromWorker::Done { batch, dynamic, timing, rss_bytes } => {
                 if self.answered(batch, timing, now) {
                     let worker = self.args.worker;
@@ -215,9 +219,13 @@ impl LinkState {
 
     /// ## Starting => Greeted
     async fn hello(&mut self, protocol: u32, build: &str, now: Duration) {
-        if protocol != PROTOCOL_VERSION {
+        if self.phase != Phase::Starting {
+            self.end_with(WorkerExit::Garbled("a second hello".to_owned()));
+            return;
+        }
+        if protocol != PROTOCOL_VERSION || build != BUILD {
             let what = format!(
-                "it speaks version {protocol} (build {build}), this is version {PROTOCOL_VERSION}; use the worker executable of the same build"
+                "it is build {build} with protocol {protocol}, this is build {BUILD} with protocol {PROTOCOL_VERSION}; use the worker executable of the same build"
             );
             self.end_with(WorkerExit::ProtocolMismatch(what));
             return;
@@ -272,7 +280,8 @@ impl LinkState {
         }
         self.in_flight.pop_front();
         self.head_since = now;
-        let busy = Duration::from_nanos(timing.bind_ns + timing.run_ns + timing.copy_out_ns);
+        let nanos = timing.bind_ns.saturating_add(timing.run_ns).saturating_add(timing.copy_out_ns);
+        let busy = Duration::from_nanos(nanos);
         self.args.context.stats.device(self.args.device).busy.add_time(busy);
         self.args.context.stats.stage(self.args.serve.stage).busy.add_time(busy);
         true
@@ -283,26 +292,36 @@ impl LinkState {
         if self.batches == 1 {
             drop(self.args.manager.cast(DeviceMsg::WorkerProgressed(self.args.worker)));
         }
-        let first = *self.first_rss.get_or_insert(rss);
+        let (batches_then, rss_then) = *self.fresh_at.get_or_insert((self.batches - 1, rss));
         let bounds = self.args.serve.recycle;
-        let worn = bounds.batches.is_some_and(|n| self.batches >= n)
-            || bounds.growth_bytes.is_some_and(|n| rss.saturating_sub(first) > n);
-        if worn && !self.recycle_asked {
-            self.recycle_asked = true;
+        let worn = bounds.batches.is_some_and(|n| self.batches - batches_then >= n)
+            || bounds.growth_bytes.is_some_and(|n| rss.saturating_sub(rss_then) > n);
+        if worn {
+            // Counted from here again: should the successor fail, this one asks once more at its next bound.
+            self.fresh_at = Some((self.batches, rss));
             drop(self.args.manager.cast(DeviceMsg::RecycleWorker(self.args.worker)));
         }
     }
 
     fn check_deadlines(&mut self) {
         let now = self.args.context.clock.now();
+        let gap = now.saturating_sub(std::mem::replace(&mut self.last_tick, now));
+        if gap > TICK * 4 {
+            // We slept ourselves (a stopped process, a suspended machine): the worker must not pay for that.
+            self.last_sign_of_life = now;
+            self.head_since = now;
+            self.since = now;
+            return;
+        }
         let t = self.args.context.options.timeouts;
         let batch = self.args.context.plan.limits.batch_timeout;
         let silent = now.saturating_sub(self.last_sign_of_life) > t.heartbeat;
         let cause = match self.phase {
             Phase::Starting if now.saturating_sub(self.since) > t.handshake => WorkerExit::HandshakeTimeout,
-            Phase::Greeted if now.saturating_sub(self.since) > t.load => {
-                WorkerExit::LoadFailed(format!("it took longer than {} s", t.load.as_secs()))
-            }
+            Phase::Greeted if now.saturating_sub(self.since) > t.load => WorkerExit::LoadFailed {
+                permanent: false,
+                why: format!("it took longer than {} s", t.load.as_secs()),
+            },
             Phase::Ready if !self.in_flight.is_empty() && now.saturating_sub(self.head_since) > batch => {
                 WorkerExit::Hung
             }
@@ -387,7 +406,7 @@ impl LinkState {
         let Some(writer) = self.writer.as_mut() else { return };
         self.frame.clear();
         if let Err(error) = codec::encode(frame, &mut self.frame) {
-            self.end_with(WorkerExit::LoadFailed(error.to_string()));
+            self.end_with(WorkerExit::LoadFailed { permanent: true, why: error.to_string() });
             return;
         }
         if writer.write_all(&self.frame).await.is_err() {

@@ -2,6 +2,7 @@
 //! It understands no frame and decides nothing.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::time::Duration;
 
 use orchestra_core::WorkerExit;
@@ -46,10 +47,16 @@ pub async fn own(
     let words = tokio::spawn(last_words(stderr, name));
     let mut decoder = FrameDecoder::new();
     let mut buffer = vec![0u8; 64 * 1024];
-    let mut killed = false;
+    let mut linger: Option<Pin<Box<tokio::time::Sleep>>> = None;
     loop {
         tokio::select! {
             biased;
+            _ = &mut kill, if linger.is_none() => {
+                // What it still says is read to its end, unless a grandchild keeps the socket open.
+                process.kill();
+                linger = Some(Box::pin(tokio::time::sleep(LINGER)));
+            }
+            () = async { if let Some(l) = linger.as_mut() { l.await } }, if linger.is_some() => break,
             read = frames.read(&mut buffer) => {
                 // End of file and a reset connection mean the same: it is gone, or about to be.
                 let Ok(n @ 1..) = read else { break };
@@ -58,10 +65,6 @@ pub async fn own(
                     process.kill();
                     break;
                 }
-            }
-            _ = &mut kill, if !killed => {
-                killed = true;
-                process.kill();
             }
         }
     }

@@ -17,6 +17,9 @@
 //! # }
 //! ```
 //!
+//! A run lives as long as its [`RunHandle`]: dropping that, or giving up the wait for it, aborts the run. [`RunHandle::stop_handle`] gives
+//! a way to stop it in order. Whatever ended it, starting the same plan again goes on where it stopped.
+//!
 //! No ractor type appears here, nothing prints, and no global subscriber is installed: logs and spans go to the host's `tracing`.
 
 use std::io;

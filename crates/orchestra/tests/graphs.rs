@@ -47,8 +47,7 @@ async fn an_item_that_fails_in_one_branch_has_no_record_in_any_sink_and_one_fail
 
 /// f32 `fine` of row shape 1 by 8 by 16 is averaged to the shape of `coarse`, 1 by 4 by 8; `sum` and `difference` of both.
 fn two_sizes(place: &Workplace) -> std::path::PathBuf {
-    let halve =
-        [("kernel_shape", Attribute::Ints(vec![2, 2])), ("strides", Attribute::Ints(vec![2, 2]))];
+    let halve = [("kernel_shape", Attribute::Ints(vec![2, 2])), ("strides", Attribute::Ints(vec![2, 2]))];
     ModelBuilder::new("two_sizes")
         .input(&spec("coarse", DType::F32, &ROW))
         .input(&spec("fine", DType::F32, &[1, 8, 16]))
@@ -288,7 +287,9 @@ async fn scores_are_what_the_stage_asks_for_and_classes_without_labels_are_numbe
     let labels: String = (0..32).map(|c| format!("block {c}\n")).collect();
     std::fs::write(place.path("labels.txt"), labels).unwrap();
     let classify = |scores: &str, more: &str| {
-        format!("[stages.{scores}]\nkind = \"classify\"\nfrom = \"read\"\ntop_k = 32\nscores = \"{scores}\"\n{more}")
+        format!(
+            "[stages.{scores}]\nkind = \"classify\"\nfrom = \"read\"\ntop_k = 32\nscores = \"{scores}\"\n{more}"
+        )
     };
     place
         .model("blocks", model, "")

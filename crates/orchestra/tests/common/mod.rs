@@ -25,13 +25,12 @@ use tempfile::TempDir;
 /// Carried by every worker of a workplace; its value is the workplace's folder.
 const MARK: &str = "ORCHESTRA_TEST_WORKPLACE";
 /// Beyond it, something hangs.
-const BOUND: Duration = Duration::from_secs(12);
+const BOUND: Duration = Duration::from_secs(120);
 /// Time between two looks at a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// An image stage of 4 by 8 pixels: one for each block of a test picture, exactly as it is drawn, 0 or 255.
-pub const ONE_PIXEL_PER_BLOCK: &str =
-    "size = [4, 8]\ncolor = \"gray\"\nfilter = \"nearest\"\nscale = 1.0";
+pub const ONE_PIXEL_PER_BLOCK: &str = "size = [4, 8]\ncolor = \"gray\"\nfilter = \"nearest\"\nscale = 1.0";
 /// An image stage that gives test pictures as they are: what trap pictures need.
 pub const AS_IT_IS: &str = "size = [32, 32]\ncolor = \"gray\"\nscale = 1.0";
 /// The row that [`ONE_PIXEL_PER_BLOCK`] makes.
@@ -276,7 +275,11 @@ pub fn numbers(record: &Value, tensor: &str) -> Vec<f32> {
 pub fn each_shows_its_own_picture(records: &Records, file: &str, tensor: &str) {
     for (key, of_item) in &records.done {
         let Some(record) = of_item.get(file) else { continue };
-        assert_eq!(index_of_blocks(&numbers(record, tensor)), Some(key.index), "the record of `{key}`: {record}");
+        assert_eq!(
+            index_of_blocks(&numbers(record, tensor)),
+            Some(key.index),
+            "the record of `{key}`: {record}"
+        );
     }
 }
 
