@@ -1,4 +1,5 @@
 //! The parent never maps ONNX Runtime or CUDA, and no end of a run leaves a process, shared memory or a temporary file behind.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;
 
@@ -11,6 +12,7 @@ use orchestra_testkit::images::{write_bad_pictures, write_trap_picture};
 use orchestra_testkit::leaks::Holdings;
 use orchestra_testkit::models::spec;
 use orchestra_testkit::onnx::ModelBuilder;
+use orchestra_testkit::processes::with_variable;
 use rustix::process::Signal;
 
 /// What only workers may load. NVML (libnvidia-ml) is no part of it: it opens no CUDA context.
@@ -55,6 +57,21 @@ fn the_parent_maps_no_runtime_while_its_workers_do() {
     assert!(seen_in_worker, "no worker was seen with the runtime: the look at the parent proves nothing");
     assert_eq!(memory_files, 1, "the batches of one stage lie in one file that has no name");
     println!("{looks} looks at the parent");
+    nothing_is_left(&place);
+}
+
+/// The official builds of ONNX Runtime report sessions to their maker unless this variable is set; the surroundings of a test may
+/// suppress that, too, so the variable itself is looked for.
+#[test]
+fn workers_are_told_to_report_to_nobody() {
+    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
+    write_pictures(&place.images(), 1_000);
+    let mut run = place.start(&[]);
+    assert!(run.until("the run is under way", || place.n_results() > 0));
+    let silent: Vec<u32> = with_variable("ORT_DISABLE_TELEMETRY", "1").iter().map(|p| p.pid).collect();
+    let workers = run.workers();
+    assert!(!workers.is_empty() && workers.iter().all(|w| silent.contains(w)), "{workers:?}, {silent:?}");
+    run.wait().must_exit(0);
     nothing_is_left(&place);
 }
 

@@ -94,7 +94,8 @@ impl Launcher for ProcessLauncher {
         unsafe {
             command.pre_exec(move || pass_descriptors(socket, memory));
         }
-        let mut child = command.spawn()?;
+        let named = |e: io::Error| io::Error::new(e.kind(), format!("`{}`: {e}", self.program.display()));
+        let mut child = command.spawn().map_err(named)?;
         drop(theirs); // Or the end of file would never come.
         ours.set_nonblocking(true)?;
         let (reader, writer) = UnixStream::from_std(ours)?.into_split();
