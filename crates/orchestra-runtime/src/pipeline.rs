@@ -238,16 +238,16 @@ impl PipelineState {
         let pool = SlotPool::new(arena, self.args.context.clock, Box::new(notify));
         batcher.cast(BatcherMsg::Attach(Arc::clone(&pool)))?;
         let node = Behind { stage, pool, batcher };
-        self.ask_for_workers(&node)?;
+        self.ask_for_workers(&node);
         self.infers.insert(stage, node);
         Ok(())
     }
 
-    fn ask_for_workers(&self, node: &Behind) -> Result<(), ActorProcessingErr> {
+    fn ask_for_workers(&self, node: &Behind) {
         let context = &self.args.context;
         let plan = &context.plan;
         let stage = &plan.stages[node.stage.index()];
-        let StageKind::Infer(infer) = &stage.kind else { return Ok(()) };
+        let StageKind::Infer(infer) = &stage.kind else { return };
         let model = &plan.models[infer.model.index()];
         for workers in infer.workers.iter().filter(|w| w.count > 0) {
             let device = &plan.devices[workers.device.index()].spec;
@@ -272,9 +272,9 @@ impl PipelineState {
                 workers: workers.count,
                 recycle: model.recycle,
             };
-            self.args.devices[workers.device.index()].cast(DeviceMsg::Serve(Arc::new(serve)))?;
+            // A manager that is gone was told to shut down before it had a worker: our own order to stop is on its way.
+            drop(self.args.devices[workers.device.index()].cast(DeviceMsg::Serve(Arc::new(serve))));
         }
-        Ok(())
     }
 
     async fn build_source(

@@ -73,11 +73,15 @@ async fn an_aborted_run_says_so_and_a_second_start_completes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_can_be_stopped_before_its_first_worker_is_there() {
-    for abort in [false, true] {
-        let place = workplace();
-        let run = place.start().await;
-        if abort {
+async fn a_run_can_be_stopped_at_any_moment_of_its_start() {
+    let place = workplace();
+    for n in 0..40 {
+        let run = place.start_with(StartOptions { fresh: true, ..place.options() }).await;
+        // From the very first message on, over the start of the workers, to the first batches.
+        for _ in 0..n * n {
+            tokio::task::yield_now().await;
+        }
+        if n % 2 == 0 {
             run.stop_handle().abort()
         } else {
             run.stop_handle().interrupt()
@@ -85,11 +89,11 @@ async fn a_run_can_be_stopped_before_its_first_worker_is_there() {
         let outcome = bounded("the run ends", run.wait()).await;
         Workplace::must_end_with(&outcome, 130);
         assert_eq!(place.workers(), []);
-        let outcome = place.run().await;
-        Workplace::must_end_with(&outcome, 0);
-        let records = place.records(&["all.jsonl"]);
-        records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
     }
+    let outcome = place.run().await;
+    Workplace::must_end_with(&outcome, 0);
+    let records = place.records(&["all.jsonl"]);
+    records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
