@@ -27,7 +27,7 @@ pub struct PlanOptions {
     pub devices: Option<Vec<String>>,
     /// `--set a.b=value`, in order: the value is TOML, or a string where it is no TOML.
     pub set: Vec<(String, String)>,
-    /// Do not look at the machine: names of devices are believed, `auto` is the CPU. Such a plan is for reading, not for running.
+    /// Do not look at the machine: names of devices are believed, and `auto` stays `auto`. Such a plan is for reading, not for running.
     pub offline: bool,
 }
 

@@ -69,17 +69,19 @@ impl<'a> Devices<'a> {
     }
 
     fn auto(&mut self) {
-        let gpus = self.machine.map_or(&[][..], |m| &m.devices);
-        self.in_use = gpus.iter().map(cuda).collect();
+        let Some(machine) = self.machine else {
+            // What it stands for is not known, so it keeps its name.
+            self.reason = "devices: auto, and the machine was not looked at".into();
+            self.in_use = vec![Device { name: "auto".into(), ..cpu(0) }];
+            return;
+        };
+        self.in_use = machine.devices.iter().map(cuda).collect();
         if self.in_use.is_empty() {
-            let why = match self.machine {
-                Some(m) => m.no_gpu.clone().unwrap_or_else(|| "none was found".into()),
-                None => "the machine was not looked at".into(),
-            };
+            let why = machine.no_gpu.clone().unwrap_or_else(|| "none was found".into());
             self.reason = format!("devices: the CPU, because there is no GPU: {why}");
             self.in_use.push(cpu(0));
         } else {
-            self.reason = match gpus.len() {
+            self.reason = match machine.devices.len() {
                 1 => "devices: auto takes the only GPU".into(),
                 n => format!("devices: auto takes all {n} GPUs"),
             };
