@@ -50,6 +50,12 @@ impl BatchQueue {
         }
     }
 
+    /// Takes the first suspect that `wanted` names.
+    pub fn pop_suspect(&mut self, wanted: impl Fn(BatchId) -> bool) -> Option<BatchId> {
+        let at = self.suspects.iter().position(|id| wanted(*id))?;
+        self.suspects.remove(at)
+    }
+
     /// Takes the next batch that must run alone, if it is due and nothing else waits. The caller knows that nothing else runs.
     pub fn pop_alone(&mut self, now: Duration) -> Option<BatchId> {
         if !self.fresh.is_empty() || !self.suspects.is_empty() {

@@ -20,6 +20,8 @@ const WEAK_ALONE_BEFORE_FAIL: u32 = 8;
 pub struct Suspicion {
     /// Strong deaths of the batch or of those that it was cut from.
     strong: u32,
+    /// Strong deaths as a single item.
+    strong_single: u32,
     /// Weak deaths since it has its present size.
     weak: u32,
     /// Weak deaths while it ran alone, since the last one elsewhere.
@@ -41,6 +43,8 @@ pub struct DeathOf {
     pub device: DeviceId,
     /// Nothing else ran at the time.
     pub alone: bool,
+    /// It was the first batch of its worker: what ran before cannot be to blame.
+    pub first_of_worker: bool,
     /// Weak deaths of the run so far that hit something else.
     pub weak_elsewhere: u64,
     /// The device is above suspicion, or this batch (with those that it was cut from) is all that died on it since its last success.
@@ -73,6 +77,12 @@ impl Suspicion {
         self.devices.contains(&device)
     }
 
+    /// It is a single item that killed a worker which had run others before: only a worker that has run nothing yet can judge it.
+    #[must_use]
+    pub fn needs_fresh_worker(&self) -> bool {
+        self.strong_single > 0
+    }
+
     /// Weighs one more death.
     pub fn died(&mut self, death: DeathOf) -> Verdict {
         match death.evidence {
@@ -90,12 +100,15 @@ impl Suspicion {
 
     fn died_of_strong(&mut self, death: DeathOf) -> Verdict {
         self.strong += 1;
+        self.strong_single += u32::from(death.rows == 1);
         self.devices.insert(death.device);
+        let witnessed = death.first_of_worker && (death.device_trusted || self.devices.len() > 1);
         match (self.strong, death.rows) {
             (1, _) => Verdict::Retry,
             (_, 2..) => Verdict::Split,
-            _ if death.device_trusted || self.devices.len() > 1 => Verdict::Fail,
-            // The device may be to blame: it is parked before long, or others succeed there and the next death counts.
+            _ if witnessed => Verdict::Fail,
+            // The worker may have been broken by what it ran before, or the device may be to blame: it is parked before long, or
+            // others succeed there and the next death counts.
             _ => Verdict::Retry,
         }
     }
@@ -164,6 +177,7 @@ mod tests {
             evidence: Evidence::Strong,
             device: HERE,
             alone: false,
+            first_of_worker: true,
             weak_elsewhere: 0,
             device_trusted: true,
         }
@@ -208,6 +222,17 @@ mod tests {
     #[test]
     fn a_single_item_is_never_failed_by_its_first_death() {
         assert_eq!(Suspicion::default().died(strong(1)), Verdict::Retry);
+    }
+
+    #[test]
+    fn an_item_is_not_failed_by_a_worker_that_may_have_been_broken_before() {
+        let mut s = Suspicion::default();
+        let later = DeathOf { first_of_worker: false, ..strong(1) };
+        for _ in 0..10 {
+            assert_eq!(s.died(later), Verdict::Retry);
+            assert!(s.needs_fresh_worker());
+        }
+        assert_eq!(s.died(strong(1)), Verdict::Fail);
     }
 
     #[test]

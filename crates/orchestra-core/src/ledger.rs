@@ -48,6 +48,8 @@ struct Worker {
     broken: bool,
     /// Its death is to be expected: see `Lost::bisecting`.
     bisecting: bool,
+    /// It has answered for a batch.
+    has_run: bool,
 }
 
 impl Worker {
@@ -115,6 +117,7 @@ impl Ledger {
             failed_last: false,
             broken: false,
             bisecting: false,
+            has_run: false,
         };
         self.workers.insert(worker, state);
     }
@@ -201,14 +204,30 @@ impl Ledger {
             .map(|(id, w)| (w.holds.len() + usize::from(w.failed_last), *id, w.device))
             .collect();
         candidates.sort_unstable();
+        let (batches, workers) = (&self.batches, &self.workers);
+        let suspicion = |id: BatchId| batches.get(&id).map(|b| &b.suspicion);
+        let needs_fresh = |id: BatchId| suspicion(id).is_some_and(Suspicion::needs_fresh_worker);
+        // A device on which a batch has not died is the better judge, as long as there is one.
+        let may_judge = |id: BatchId, device: DeviceId| {
+            let Some(s) = suspicion(id).filter(|s| s.died_on(device)) else { return true };
+            !workers.values().any(|w| w.takes_more() && !s.died_on(w.device))
+        };
         for &(_, worker, device) in &candidates {
-            let (batches, workers) = (&self.batches, &self.workers);
-            // A device on which a batch has not died is the better judge, as long as there is one.
-            let may_judge = |id: BatchId| {
-                let Some(b) = batches.get(&id).filter(|b| b.suspicion.died_on(device)) else { return true };
-                !workers.values().any(|w| w.takes_more() && !b.suspicion.died_on(w.device))
+            let is_fresh = workers.get(&worker).is_some_and(|w| !w.has_run && w.holds.is_empty());
+            let judged = if is_fresh {
+                self.waiting.pop_suspect(|id| needs_fresh(id) && may_judge(id, device))
+            } else {
+                None
             };
-            if let Some(id) = self.waiting.pop(self.record.is_sound(device), may_judge) {
+            let may_take = |id: BatchId| !needs_fresh(id) && may_judge(id, device);
+            let next = judged.or_else(|| self.waiting.pop(self.record.is_sound(device), may_take));
+            if let Some(id) = next {
+                return Some((worker, device, id));
+            }
+        }
+        // With nothing else to do, a worker that is not fresh tries it: it succeeds, or its successor is fresh.
+        for &(_, worker, device) in &candidates {
+            if let Some(id) = self.waiting.pop_suspect(|id| may_judge(id, device)) {
                 return Some((worker, device, id));
             }
         }
@@ -243,6 +262,7 @@ impl Ledger {
         now: Duration,
     ) -> Option<Aftermath> {
         let alone = self.alone == Some(batch);
+        let first_of_worker = self.workers.get(&worker).is_some_and(|w| !w.has_run);
         let device = self.take_from(worker, batch, true)?;
         let rows = self.batches.get(&batch)?.rows.count;
         match fault {
@@ -254,7 +274,7 @@ impl Ledger {
                     w.broken = true;
                     w.bisecting = bisecting;
                 }
-                let died = Died { device, alone, evidence: Evidence::Strong };
+                let died = Died { device, alone, first_of_worker, evidence: Evidence::Strong };
                 Some(self.judge(batch, died, FailureKind::Crash, error))
             }
             RunFault::OutOfMemory => Some(self.out_of_memory(batch, device, alone, error, now)),
@@ -286,7 +306,7 @@ impl Ledger {
             let kind = if *exit == WorkerExit::Hung { FailureKind::Timeout } else { FailureKind::Crash };
             let words =
                 if last_words.is_empty() { String::new() } else { format!("; its last words: {last_words}") };
-            let died = Died { device: gone.device, alone, evidence };
+            let died = Died { device: gone.device, alone, first_of_worker: !gone.has_run, evidence };
             lost.aftermath.push(self.judge(id, died, kind, format!("the worker {exit}{words}")));
         }
         lost
@@ -317,6 +337,7 @@ impl Ledger {
             evidence: died.evidence,
             device: died.device,
             alone: died.alone,
+            first_of_worker: died.first_of_worker,
             weak_elsewhere: self.weak_deaths,
             device_trusted: self.record.trusts(died.device, b.origin),
         });
@@ -360,6 +381,7 @@ impl Ledger {
         let at = w.holds.iter().position(|b| *b == batch)?;
         w.holds.remove(at);
         w.failed_last = failed;
+        w.has_run = true;
         self.alone.take_if(|a| *a == batch);
         Some(w.device)
     }
@@ -442,6 +464,7 @@ impl Ledger {
 struct Died {
     device: DeviceId,
     alone: bool,
+    first_of_worker: bool,
     evidence: Evidence,
 }
 

@@ -191,6 +191,9 @@ impl LinkState {
     async fn frame(&mut self, me: &ActorRef<LinkMsg>, frame: FromWorker) {
         let now = self.args.context.clock.now();
         self.last_sign_of_life = now;
+        if matches!(self.cause, Some(WorkerExit::Garbled(_))) {
+            return; // It has lost its way: nothing that it says is believed any more.
+        }
         match frame {
             FromWorker::Heartbeat { .. } => {}
             FromWorker::Hello { protocol, build, .. } => self.hello(protocol, &build, now).await,

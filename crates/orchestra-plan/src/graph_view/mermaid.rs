@@ -31,7 +31,8 @@ fn write_pipeline(out: &mut String, number: usize, pipeline: &PipelineView, inde
     }
     for edge in &pipeline.edges {
         let tensors: Vec<String> = edge.tensors.iter().map(|t| escaped(t)).collect();
-        let tensors = if tensors.is_empty() { String::new() } else { format!("|\"{}\"|", tensors.join("<br/>")) };
+        let tensors =
+            if tensors.is_empty() { String::new() } else { format!("|\"{}\"|", tensors.join("<br/>")) };
         writeln!(out, "{indent}p{number}n{} -->{tensors} p{number}n{}", edge.from, edge.to)?;
     }
     Ok(())

@@ -35,7 +35,8 @@ fn write(out: &mut String, view: &GraphView) -> fmt::Result {
     let headings: Vec<String> =
         view.pipelines.iter().map(|p| text::line(&format!("pipeline {}", p.name))).collect();
     let inner = placed.iter().map(|p| p.width).fold(0.0, f64::max);
-    let texts = headings.iter().map(|h| text_width(h, DETAIL_SIZE)).fold(text_width(&title, TITLE_SIZE), f64::max);
+    let texts =
+        headings.iter().map(|h| text_width(h, DETAIL_SIZE)).fold(text_width(&title, TITLE_SIZE), f64::max);
     let width = (inner + 2.0 * around).max(texts + 2.0 * around) + 2.0 * MARGIN;
     let heights: Vec<f64> = placed.iter().map(|p| p.height + 2.0 * around + heading).collect();
     let top = MARGIN + HEADING + 8.0;
@@ -50,7 +51,9 @@ fn write(out: &mut String, view: &GraphView) -> fmt::Result {
     let baseline = MARGIN + TITLE_SIZE;
     write_text(out, MARGIN, baseline, TITLE_SIZE, GREY, " font-weight=\"bold\"", &title)?;
     let mut y = top;
-    for ((placed, heading), (view, height)) in placed.iter().zip(&headings).zip(view.pipelines.iter().zip(&heights)) {
+    for ((placed, heading), (view, height)) in
+        placed.iter().zip(&headings).zip(view.pipelines.iter().zip(&heights))
+    {
         if framed {
             let wide = width - 2.0 * MARGIN;
             writeln!(
@@ -76,13 +79,17 @@ fn write(out: &mut String, view: &GraphView) -> fmt::Result {
 
 fn write_run(out: &mut String, run: &Run) -> fmt::Result {
     let Run { x, y, end, .. } = run;
-    for (taker_x, taker_y) in &run.takers {
+    write!(out, r#"<path d="M{x:.1} {y:.1}H{end:.1}"#)?;
+    for (i, (taker_x, taker_y)) in run.takers.iter().enumerate() {
         let (tip, bend) = (taker_x - ARROW, (end + taker_x) / 2.0);
-        writeln!(
-            out,
-            r#"<path d="M{x:.1} {y:.1}H{end:.1}C{bend:.1} {y:.1} {bend:.1} {taker_y:.1} {tip:.1} {taker_y:.1}" fill="none" stroke="{GREY}" stroke-width="1.5"/>"#
-        )?;
-        let (up, down) = (taker_y - 4.0, taker_y + 4.0);
+        if i > 0 {
+            write!(out, "M{end:.1} {y:.1}")?;
+        }
+        write!(out, "C{bend:.1} {y:.1} {bend:.1} {taker_y:.1} {tip:.1} {taker_y:.1}")?;
+    }
+    writeln!(out, r#"" fill="none" stroke="{GREY}" stroke-width="1.5"/>"#)?;
+    for (taker_x, taker_y) in &run.takers {
+        let (tip, up, down) = (taker_x - ARROW, taker_y - 4.0, taker_y + 4.0);
         writeln!(
             out,
             r#"<path d="M{tip:.1} {up:.1}L{taker_x:.1} {taker_y:.1}L{tip:.1} {down:.1}Z" fill="{GREY}"/>"#
@@ -117,7 +124,15 @@ fn write_box(out: &mut String, node: &Node, rect: Rect) -> fmt::Result {
     Ok(())
 }
 
-fn write_text(out: &mut String, x: f64, y: f64, size: f64, colour: &str, more: &str, line: &str) -> fmt::Result {
+fn write_text(
+    out: &mut String,
+    x: f64,
+    y: f64,
+    size: f64,
+    colour: &str,
+    more: &str,
+    line: &str,
+) -> fmt::Result {
     writeln!(
         out,
         r#"<text x="{x:.1}" y="{y:.1}" font-size="{size:.0}" fill="{colour}"{more}>{}</text>"#,

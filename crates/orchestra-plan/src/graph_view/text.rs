@@ -31,6 +31,7 @@ pub(super) fn details(node: &Node) -> Vec<String> {
     }
     match &node.devices[..] {
         [] => {}
+        [one] if one == "auto" => lines.push("devices auto".to_owned()),
         [one] => lines.push(line(&format!("device {one}"))),
         [first, .., last] if node.devices.len() > MOST_DEVICES => {
             lines.push(format!("{} devices", node.devices.len()));
@@ -56,7 +57,9 @@ pub(super) fn columns(line: &str) -> f64 {
 fn shown(c: char) -> char {
     match c {
         '\t' | '\n' | '\r' => ' ',
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => '\u{fffd}',
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
+            '\u{fffd}'
+        }
         c if c.is_control() || u32::from(c) & 0xfffe == 0xfffe => '\u{fffd}',
         c => c,
     }
@@ -86,7 +89,10 @@ mod tests {
 
     #[test]
     fn nothing_that_moves_or_hides_text_is_left() {
-        assert_eq!(line("a\nb\tc\u{1b}[0m\u{202e}\u{ffff}\u{85}"), "a b c\u{fffd}[0m\u{fffd}\u{fffd}\u{fffd}");
+        assert_eq!(
+            line("a\nb\tc\u{1b}[0m\u{202e}\u{ffff}\u{85}"),
+            "a b c\u{fffd}[0m\u{fffd}\u{fffd}\u{fffd}"
+        );
     }
 
     #[test]

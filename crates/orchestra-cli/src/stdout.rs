@@ -1,0 +1,25 @@
+//! Standard output. A reader that has seen enough, as in `orchestra plan FILE | head`, is no error. Formats nothing.
+
+use std::io::{self, Write as _};
+
+use anyhow::Context as _;
+
+use crate::Failed;
+use crate::exit_code::ExitCode;
+
+/// Prints a text that is all that the command has to say.
+pub fn print(text: &str) -> Result<ExitCode, Failed> {
+    print_bytes(text.as_bytes())
+}
+
+/// The same for text that a generator made.
+pub fn print_bytes(bytes: &[u8]) -> Result<ExitCode, Failed> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let failed = Err(error).context("cannot write to standard output");
+            failed.map_err(|e| Failed::new(ExitCode::TryAgain, e))
+        }
+        _ => Ok(ExitCode::Done),
+    }
+}
