@@ -3,67 +3,15 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use tracing::level_filters::LevelFilter;
 
-/// The end of the help texts that a script's author reads. A macro, because `concat!` takes literals only.
-macro_rules! exit_codes {
-    () => {
-        "\
-Exit codes:
-  0    all done
-  2    the command line is wrong
-  65   finished, some items failed (or the failure limit stopped it)
-  69   device, runtime or model not available
-  70   a bug of ours
-  75   stopped, try again elsewhere
-  78   the file is wrong
-  130  interrupted, resumable"
-    };
-}
-
-const RUN_HELP: &str = concat!(
-    "\
-Examples:
-  orchestra run workflow.toml
-  orchestra run workflow.toml --devices cuda:0,cuda:1 --output /data/out
-  orchestra run workflow.toml --set stages.classify.batch.max=16 --fresh
-
-A run goes on where it stopped. The first Ctrl-C finishes what is in flight and exits with 130,
-the second kills the workers, the third exits at once.
-
-",
-    exit_codes!()
-);
-
-const MAIN_HELP: &str = concat!(
-    "\
-Examples:
-  orchestra check workflow.toml     every error of the file, with line and help
-  orchestra plan workflow.toml      what would run where, and why
-  orchestra run workflow.toml       run it, or go on with it
-
-",
-    exit_codes!()
-);
-
-const CHECK_HELP: &str = "\
-Examples:
-  orchestra check workflow.toml
-  orchestra check workflow.toml --offline --json
-
-Exit codes: 0 no errors, 69 device, runtime or model not available, 78 the file is wrong";
-
-const PLAN_HELP: &str = "\
-Examples:
-  orchestra plan workflow.toml
-  orchestra plan workflow.toml --devices cpu,cpu --json
-
-Exit codes: 0 there is a plan, 69 device, runtime or model not available, 78 the file is wrong";
+use crate::help;
 
 /// Runs ONNX models over images and tensors on every GPU of this machine, from one workflow file.
 #[derive(Debug, Parser)]
-#[command(name = "orchestra", version, after_help = MAIN_HELP, disable_help_subcommand = true)]
+#[command(name = "orchestra", version, after_help = help::MAIN, disable_help_subcommand = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -82,10 +30,18 @@ pub enum Command {
     Check(CheckArgs),
     /// Say what will run where: devices, workers, batch sizes, memory, threads, and why
     Plan(PlanArgs),
+    /// Draw the workflow as DOT, Mermaid or SVG
+    Graph(GraphArgs),
     /// List the devices of this machine
     Devices(DevicesArgs),
     /// Say whether this machine is ready, and what to do if not
     Doctor(DoctorArgs),
+    /// Write a small workflow to start from
+    Init(InitArgs),
+    /// Print completions for a shell
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write the pages of all commands into a folder
+    Man(ManArgs),
     /// The other end of a worker's socket. Started by `run`, never by hand.
     #[command(hide = true)]
     Worker,
@@ -116,7 +72,7 @@ pub struct WorkflowArgs {
 
 /// `orchestra run`
 #[derive(Debug, Args)]
-#[command(after_help = RUN_HELP)]
+#[command(after_help = help::RUN)]
 pub struct RunArgs {
     /// File, devices, settings.
     #[command(flatten)]
@@ -124,7 +80,7 @@ pub struct RunArgs {
     /// Start over: discard what earlier runs left in the output folder
     #[arg(long)]
     pub fresh: bool,
-    /// Print the closing summary as JSON on stdout
+    /// Print the closing summary as JSON on standard output
     #[arg(long)]
     pub json: bool,
     /// Send traces to this OTLP gRPC collector, for example `http://localhost:4317` [default: the file, then OTEL_EXPORTER_OTLP_*]
@@ -134,7 +90,7 @@ pub struct RunArgs {
 
 /// `orchestra check`
 #[derive(Debug, Args)]
-#[command(after_help = CHECK_HELP)]
+#[command(after_help = help::CHECK)]
 pub struct CheckArgs {
     /// The workflow file
     #[arg(value_name = "FILE")]
@@ -142,35 +98,99 @@ pub struct CheckArgs {
     /// Look at the file and what it names only: ask no driver, load no library, use no network
     #[arg(long)]
     pub offline: bool,
-    /// Print the diagnostics as JSON on stdout
+    /// Print the diagnostics as JSON on standard output
     #[arg(long)]
     pub json: bool,
 }
 
 /// `orchestra plan`
 #[derive(Debug, Args)]
-#[command(after_help = PLAN_HELP)]
+#[command(after_help = help::PLAN)]
 pub struct PlanArgs {
     /// File, devices, settings.
     #[command(flatten)]
     pub workflow: WorkflowArgs,
-    /// Print the plan as JSON on stdout
+    /// Plan for the machine that this file describes instead of this one
+    #[arg(long, value_name = "FILE")]
+    pub machine: Option<PathBuf>,
+    /// Print the plan as JSON on standard output
     #[arg(long)]
     pub json: bool,
 }
 
+/// `orchestra graph`
+#[derive(Debug, Args)]
+#[command(after_help = help::GRAPH)]
+pub struct GraphArgs {
+    /// The workflow file
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Language of the picture [default: what the name of --output says, else dot]
+    #[arg(long, value_enum)]
+    pub format: Option<GraphFormat>,
+    /// Write to this file instead of standard output; a file that is there is replaced
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Give nodes and edges as JSON instead of a picture
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+}
+
+/// What `orchestra graph` writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GraphFormat {
+    /// For Graphviz
+    Dot,
+    /// For Markdown files
+    Mermaid,
+    /// A picture that needs no other program
+    Svg,
+}
+
+/// `orchestra init`
+#[derive(Debug, Args)]
+#[command(after_help = help::INIT)]
+pub struct InitArgs {
+    /// The folder to write to; it is made if it is missing
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Print what was written as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `orchestra completions`
+#[derive(Debug, Args)]
+#[command(after_help = help::COMPLETIONS)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL", value_enum)]
+    pub shell: Shell,
+}
+
+/// `orchestra man`
+#[derive(Debug, Args)]
+#[command(after_help = help::MAN)]
+pub struct ManArgs {
+    /// The folder to write to; it is made if it is missing [default: the main page, on standard output]
+    #[arg(value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+}
+
 /// `orchestra devices`
 #[derive(Debug, Args)]
+#[command(after_help = help::DEVICES)]
 pub struct DevicesArgs {
-    /// Print the devices as JSON on stdout
+    /// Print the devices as JSON on standard output
     #[arg(long)]
     pub json: bool,
 }
 
 /// `orchestra doctor`
 #[derive(Debug, Args)]
+#[command(after_help = help::DOCTOR)]
 pub struct DoctorArgs {
-    /// Print the findings as JSON on stdout
+    /// Print the findings as JSON on standard output
     #[arg(long)]
     pub json: bool,
     /// ONNX Runtime's shared library, instead of searching for it
@@ -218,7 +238,8 @@ pub fn resume_command(arguments: impl IntoIterator<Item = OsString>) -> String {
     words.map(|word| shell_word(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
-fn shell_word(word: &str) -> String {
+/// A word as a shell takes it for one.
+pub fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()
@@ -315,7 +336,7 @@ mod tests {
 
     #[test]
     fn the_help_lists_every_exit_code() {
-        for help in [MAIN_HELP, RUN_HELP] {
+        for help in [help::MAIN, help::RUN] {
             for (code, meaning) in ExitCode::ALL {
                 assert!(help.contains(&format!("\n  {:<5}{meaning}", code.number())), "{code:?}");
             }

@@ -5,7 +5,9 @@ use orchestra::{Machine, PlanOptions};
 use crate::Failed;
 use crate::args::CheckArgs;
 use crate::exit_code::ExitCode;
+use crate::human::counted;
 use crate::planning;
+use crate::stdout;
 use crate::surroundings::Surroundings;
 
 /// Checks the file; prints what is wrong, or that nothing is.
@@ -15,18 +17,18 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
     let (plan, diagnostics) = planning::read(&args.file, &options, &machine)?;
     let code = planning::code(&diagnostics);
     if args.json {
-        println!("{}", diagnostics.to_json());
+        stdout::print(&format!("{}\n", diagnostics.to_json()))?;
         return Ok(code);
     }
     eprint!("{}", diagnostics.render(planning::style(surroundings)));
     if let (Some(plan), ExitCode::Done) = (plan, code) {
-        println!(
-            "{}: no errors: {} sources, {} stages, {} sinks",
+        stdout::print(&format!(
+            "{}: no errors: {}, {}, {}\n",
             args.file.display(),
-            plan.sources.len(),
-            plan.stages.len(),
-            plan.sinks.len()
-        );
+            counted(plan.sources.len() as u64, "source", "sources"),
+            counted(plan.stages.len() as u64, "stage", "stages"),
+            counted(plan.sinks.len() as u64, "sink", "sinks")
+        ))?;
     }
     Ok(code)
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::Failed;
 use crate::args::DoctorArgs;
 use crate::exit_code::ExitCode;
+use crate::stdout;
 
 /// Open files that a run with many workers may need.
 const ENOUGH_OPEN_FILES: u64 = 1024;
@@ -27,6 +28,15 @@ impl Finding {
 
     fn bad(subject: &'static str, text: impl Into<String>, help: impl Into<String>) -> Self {
         Self { subject, ok: false, text: text.into(), help: Some(help.into()) }
+    }
+
+    fn lines(&self) -> String {
+        let mut text =
+            format!("{:<8} {:<15} {}\n", if self.ok { "ok" } else { "MISSING" }, self.subject, self.text);
+        for line in self.help.iter().flat_map(|h| h.lines()) {
+            text += &format!("{:<24} {line}\n", "");
+        }
+        text
     }
 
     fn json(&self) -> Value {
@@ -59,14 +69,9 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failed> {
         findings.push(runtime_library(Flavor::Gpu, args));
     }
     if args.json {
-        println!("{}", Value::Array(findings.iter().map(Finding::json).collect()));
+        stdout::print(&format!("{}\n", Value::Array(findings.iter().map(Finding::json).collect())))?;
     } else {
-        for f in &findings {
-            println!("{:<8} {:<12} {}", if f.ok { "ok" } else { "MISSING" }, f.subject, f.text);
-            for line in f.help.iter().flat_map(|h| h.lines()) {
-                println!("{:<21} {line}", "");
-            }
-        }
+        stdout::print(&findings.iter().map(Finding::lines).collect::<String>())?;
     }
     let ready = findings.iter().all(|f| f.ok);
     Ok(if ready { ExitCode::Done } else { ExitCode::Unavailable })

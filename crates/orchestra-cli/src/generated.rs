@@ -1,7 +1,8 @@
 //! `orchestra completions` and `orchestra man`: made of the definitions of the command line, so they cannot disagree with it.
 //! It knows no command by name.
 
-use std::fs;
+use std::path::Path;
+use std::{fs, io};
 
 use anyhow::Context as _;
 use clap::CommandFactory as _;
@@ -24,18 +25,76 @@ pub fn man(args: &ManArgs, verbosity: Verbosity) -> Result<ExitCode, Failed> {
     let mut command = public();
     command.build();
     let Some(folder) = &args.folder else {
-        let mut page = Vec::new();
-        Man::new(command).render(&mut page).map_err(|e| Failed::new(ExitCode::Bug, e))?;
-        return stdout::print_bytes(&page);
+        let page = manual_page(command).map_err(|e| Failed::new(ExitCode::Bug, e))?;
+        return stdout::print_bytes(&page.text);
     };
-    fs::create_dir_all(folder)
-        .and_then(|()| clap_mangen::generate_to(command, folder))
+    write_pages(&command, folder)
         .with_context(|| format!("cannot write manual pages to `{}`", folder.display()))
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
     if !verbosity.quiet {
         eprintln!("wrote the manual pages to {}", folder.display());
     }
     Ok(ExitCode::Done)
+}
+
+fn write_pages(command: &clap::Command, folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    for command in command.get_subcommands().chain([command]) {
+        let page = manual_page(command.clone())?;
+        fs::write(folder.join(page.file_name), page.text)?;
+    }
+    Ok(())
+}
+
+struct Page {
+    file_name: String,
+    text: Vec<u8>,
+}
+
+/// The sections in their usual order; what stands at the end of a help text becomes sections of its own.
+fn manual_page(command: clap::Command) -> io::Result<Page> {
+    let end = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let has_commands = command.has_subcommands();
+    let source = concat!("orchestra ", env!("CARGO_PKG_VERSION"));
+    let man = Man::new(command).source(source).manual("orchestra");
+    let mut text = Vec::new();
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    man.render_synopsis_section(&mut text)?;
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    if has_commands {
+        man.render_subcommands_section(&mut text)?;
+    }
+    text.extend_from_slice(end_of_page(&end).as_bytes());
+    Ok(Page { file_name: man.get_filename(), text })
+}
+
+/// The end of a help text in the language of manual pages: indented lines stay as they are, others are filled.
+fn end_of_page(help: &str) -> String {
+    let mut page = String::new();
+    for line in help.lines() {
+        let rest = if line == "Examples:" {
+            page.push_str(".SH EXAMPLES\n");
+            continue;
+        } else if let Some(rest) = line.strip_prefix("Exit codes:") {
+            page.push_str(".SH \"EXIT STATUS\"\n");
+            rest.trim_start()
+        } else {
+            line
+        };
+        match rest {
+            "" => page.push_str(".PP\n"),
+            kept if kept.starts_with(' ') => page.push_str(&format!(".nf\n{}\n.fi\n", escaped(kept))),
+            filled => page.push_str(&format!("{}\n", escaped(filled))),
+        }
+    }
+    page
+}
+
+/// Text without anything that the language could take for an instruction.
+fn escaped(line: &str) -> String {
+    format!("\\&{}", line.replace('\\', "\\e").replace('-', "\\-"))
 }
 
 /// The command without what only the program itself calls.
@@ -54,4 +113,18 @@ fn public() -> clap::Command {
         command = command.after_help(help.clone());
     }
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_keep_their_lines_and_instructions_stay_text() {
+        let page = end_of_page("Examples:\n  a --b\n\n.TH is text\n\nExit codes: 0 done");
+        assert_eq!(
+            page,
+            ".SH EXAMPLES\n.nf\n\\&  a \\-\\-b\n.fi\n.PP\n\\&.TH is text\n.PP\n.SH \"EXIT STATUS\"\n\\&0 done\n"
+        );
+    }
 }

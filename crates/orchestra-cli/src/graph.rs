@@ -14,7 +14,11 @@ use crate::stdout;
 use crate::surroundings::Surroundings;
 
 /// Draws the workflow to standard output or into a file.
-pub fn graph(args: &GraphArgs, verbosity: Verbosity, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
+pub fn graph(
+    args: &GraphArgs,
+    verbosity: Verbosity,
+    surroundings: &Surroundings,
+) -> Result<ExitCode, Failed> {
     // Before the file is read, so that a wrong command line is the first thing that is said.
     let format = format(args).map_err(|e| Failed::new(ExitCode::Usage, e))?;
     let options = PlanOptions { offline: true, ..PlanOptions::default() };

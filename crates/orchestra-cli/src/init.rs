@@ -39,6 +39,8 @@ const FILES: [(&str, &[u8]); 14] = [
     ("images/nine.png", example!("digit-0001.png")),
 ];
 
+/// Files in the way beyond which they are counted.
+const MOST_NAMED: usize = 5;
 const WORKFLOW: &str = "workflow.toml";
 
 /// Writes the workflow, or says what is in the way.
@@ -89,9 +91,19 @@ fn refuse_to_overwrite(folder: &Path) -> Result<(), Failed> {
     let error = anyhow!(
         "nothing was written, because `{}` already holds {}; name another folder, or move them away",
         folder.display(),
-        found.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+        named(&found)
     );
     Err(Failed::new(ExitCode::Usage, error))
+}
+
+/// The first few by name.
+fn named(files: &[&str]) -> String {
+    let shown = if files.len() > MOST_NAMED { MOST_NAMED - 1 } else { files.len() };
+    let mut names: Vec<String> = files[..shown].iter().map(|name| format!("`{name}`")).collect();
+    if shown < files.len() {
+        names.push(format!("and {} more of its files", files.len() - shown));
+    }
+    names.join(", ")
 }
 
 /// What this start made, in the order in which it did.
@@ -118,7 +130,8 @@ fn write_all(folder: &Path, created: &mut Created) -> anyhow::Result<()> {
     for (name, content) in FILES {
         let path = folder.join(name);
         if let Some(parent) = path.parent() {
-            make_folder(parent, created).with_context(|| format!("cannot make the folder `{}`", parent.display()))?;
+            make_folder(parent, created)
+                .with_context(|| format!("cannot make the folder `{}`", parent.display()))?;
         }
         write_new(&path, content, created).with_context(|| format!("cannot write `{}`", path.display()))?;
     }

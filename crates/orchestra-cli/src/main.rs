@@ -6,11 +6,16 @@ mod check;
 mod devices;
 mod doctor;
 mod exit_code;
+mod generated;
+mod graph;
+mod help;
 mod human;
+mod init;
 mod plan;
 mod planning;
 mod progress;
 mod run;
+mod stdout;
 mod summary;
 mod surroundings;
 mod watch;
@@ -36,6 +41,10 @@ fn main() -> ProcessExitCode {
         Command::Plan(args) => plan::plan(&args, &surroundings),
         Command::Devices(args) => devices::devices(&args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Graph(args) => graph::graph(&args, cli.verbosity, &surroundings),
+        Command::Init(args) => init::init(&args, cli.verbosity),
+        Command::Completions(args) => generated::completions(&args),
+        Command::Man(args) => generated::man(&args, cli.verbosity),
         Command::Worker => return orchestra::worker_main(),
     };
     let code = done.unwrap_or_else(|failed| {

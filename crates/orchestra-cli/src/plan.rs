@@ -1,24 +1,48 @@
-//! `orchestra plan`: what will run where, and why. Starts nothing.
+//! `orchestra plan`: what will run where, and why, on this machine or on one that is described. Starts nothing.
+
+use std::path::Path;
+
+use orchestra::MachineView;
+use orchestra_plan::format_bytes;
 
 use crate::Failed;
 use crate::args::PlanArgs;
 use crate::exit_code::ExitCode;
+use crate::human::counted;
 use crate::planning;
+use crate::stdout;
 use crate::surroundings::Surroundings;
 
 /// Prints the plan.
 pub fn plan(args: &PlanArgs, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
     let options = planning::options(&args.workflow);
-    let planned = planning::read(&args.workflow.file, &options, &orchestra::machine())?;
+    let machine = match &args.machine {
+        None => orchestra::machine_view(&orchestra::machine()),
+        Some(file) => match planning::described_machine(file, surroundings)? {
+            Ok(machine) => machine,
+            Err(code) => return Ok(code),
+        },
+    };
+    let about = args.machine.as_ref().map(|file| in_words(file, &machine));
+    let planned = planning::read_for(&args.workflow.file, &options, machine)?;
     let plan = match planning::show(planned, surroundings) {
         Ok(plan) => plan,
         Err(code) => return Ok(code),
     };
     if args.json {
         let json = serde_json::to_string_pretty(&plan).map_err(|e| Failed::new(ExitCode::Bug, e))?;
-        println!("{json}");
+        stdout::print(&format!("{json}\n"))
     } else {
-        print!("{}", orchestra_plan::describe(&plan));
+        stdout::print(&format!("{}{}", about.unwrap_or_default(), orchestra_plan::describe(&plan)))
     }
-    Ok(ExitCode::Done)
+}
+
+/// Says that the plan is for a described machine, so that nobody takes it for one of this machine.
+fn in_words(file: &Path, machine: &MachineView) -> String {
+    let memory = match machine.memory {
+        0 => "memory unknown".to_owned(),
+        bytes => format!("{} of memory", format_bytes(bytes)),
+    };
+    let gpus = counted(machine.devices.len() as u64, "GPU", "GPUs");
+    format!("machine   {}: {} cores, {memory}, {gpus}\n", file.display(), machine.cores)
 }

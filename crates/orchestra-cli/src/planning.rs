@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use orchestra::{Cause, Diagnostics, Machine, Plan, PlanOptions, RenderStyle};
+use orchestra::{Cause, Diagnostics, Machine, MachineView, Plan, PlanOptions, RenderStyle};
+use orchestra_plan::RealHost;
 
 use crate::Failed;
 use crate::args::WorkflowArgs;
@@ -27,8 +28,36 @@ pub fn read(
     options: &PlanOptions,
     machine: &Machine,
 ) -> Result<(Option<Plan>, Diagnostics), Failed> {
-    orchestra::plan_file(file, options, machine)
-        .with_context(|| format!("cannot read the workflow file `{}`", file.display()))
+    read_for(file, options, orchestra::machine_view(machine))
+}
+
+/// Reads the file and plans it for a machine that need not be this one.
+pub fn read_for(
+    file: &Path,
+    options: &PlanOptions,
+    machine: MachineView,
+) -> Result<(Option<Plan>, Diagnostics), Failed> {
+    let text = read_text(file, "workflow file")?;
+    let absolute = std::path::absolute(file)
+        .with_context(|| format!("cannot find the workflow file `{}`", file.display()))
+        .map_err(|e| Failed::new(ExitCode::BadFile, e))?;
+    Ok(orchestra_plan::plan(&text, &absolute, options, &RealHost::with_machine(machine)))
+}
+
+/// Reads the description of a machine; what is wrong with it is printed, and its exit code given back.
+pub fn described_machine(
+    file: &Path,
+    surroundings: &Surroundings,
+) -> Result<Result<MachineView, ExitCode>, Failed> {
+    let text = read_text(file, "machine file")?;
+    let (machine, diagnostics) = orchestra_plan::machine_from_toml(&text, &file.display().to_string());
+    eprint!("{}", diagnostics.render(style(surroundings)));
+    Ok(machine.ok_or(ExitCode::BadFile))
+}
+
+fn read_text(file: &Path, what: &str) -> Result<String, Failed> {
+    std::fs::read_to_string(file)
+        .with_context(|| format!("cannot read the {what} `{}`", file.display()))
         .map_err(|e| Failed::new(ExitCode::BadFile, e))
 }
 

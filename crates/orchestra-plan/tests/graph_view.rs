@@ -34,7 +34,8 @@ fn every_graph_gets_its_pictures() {
     let mut wrong = Vec::new();
     for case in cases() {
         let view = view(&case);
-        for (ending, picture) in [("dot", view.to_dot()), ("mmd", view.to_mermaid()), ("svg", view.to_svg())] {
+        for (ending, picture) in [("dot", view.to_dot()), ("mmd", view.to_mermaid()), ("svg", view.to_svg())]
+        {
             let expected = case.with_extension(ending);
             if std::env::var_os("UPDATE_REPORTS").is_some() {
                 fs::write(&expected, &picture).unwrap();
@@ -50,9 +51,8 @@ fn every_graph_gets_its_pictures() {
 fn the_view_says_what_flows_and_where_it_runs() {
     let view = view(&cases()[0]);
     let [branches] = &view.pipelines[..] else { panic!("{view:?}") };
-    let place = |name: &str, kind| {
-        branches.nodes.iter().position(|n| n.name == name && n.kind == kind).unwrap()
-    };
+    let place =
+        |name: &str, kind| branches.nodes.iter().position(|n| n.name == name && n.kind == kind).unwrap();
     let flows = |from: usize, to: usize| {
         &branches.edges.iter().find(|e| (e.from, e.to) == (from, to)).unwrap().tensors[..]
     };
@@ -148,7 +148,8 @@ fn bush(name: &str, shape: &[Vec<usize>]) -> String {
         "version = 1\nname = {name:?}\n[sources.s]\nkind = \"images\"\npaths = [\"images\"]\n[models.m]\npath = \"digits.onnx\"\n"
     );
     for (i, models) in shape.iter().enumerate() {
-        text += &format!("[stages.i{i}]\nkind = \"image\"\nfrom = \"s\"\nsize = [32, 32]\ncolor = \"gray\"\n");
+        text +=
+            &format!("[stages.i{i}]\nkind = \"image\"\nfrom = \"s\"\nsize = [32, 32]\ncolor = \"gray\"\n");
         text += &format!("[sinks.p{i}]\nkind = \"jsonl\"\nfrom = \"i{i}\"\n");
         for (j, sinks) in models.iter().enumerate() {
             text += &format!("[stages.m{i}x{j}]\nkind = \"infer\"\nfrom = \"i{i}\"\nmodel = \"m\"\n");

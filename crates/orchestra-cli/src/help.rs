@@ -1,0 +1,118 @@
+//! The ends of the help texts: examples and exit codes. Text only; what may be written is in `args.rs`.
+
+/// The end of the help texts that a script's author reads. A macro, because `concat!` takes literals only.
+macro_rules! exit_codes {
+    () => {
+        "\
+Exit codes:
+  0    all done
+  2    the command line is wrong
+  65   finished, some items failed (or the failure limit stopped it)
+  69   device, runtime or model not available
+  70   a bug of ours
+  75   stopped, try again elsewhere
+  78   the file is wrong
+  130  interrupted, resumable"
+    };
+}
+
+pub const MAIN: &str = concat!(
+    "\
+Examples:
+  orchestra init first              a small workflow to start from, in the new folder `first`
+  orchestra check workflow.toml     every error of the file, with line and help
+  orchestra plan workflow.toml      what would run where, and why
+  orchestra run workflow.toml       run it, or go on with it
+
+",
+    exit_codes!()
+);
+
+pub const RUN: &str = concat!(
+    "\
+Examples:
+  orchestra run workflow.toml
+  orchestra run workflow.toml --devices cuda:0,cuda:1 --output /data/out
+  orchestra run workflow.toml --set stages.classify.batch.max=16 --fresh
+
+A run goes on where it stopped. The first Ctrl-C finishes what is in flight and exits with 130,
+the second kills the workers, the third exits at once.
+
+",
+    exit_codes!()
+);
+
+pub const CHECK: &str = "\
+Examples:
+  orchestra check workflow.toml
+  orchestra check workflow.toml --offline --json
+
+Exit codes: 0 no errors, 69 device, runtime or model not available, 78 the file is wrong";
+
+pub const PLAN: &str = "\
+Examples:
+  orchestra plan workflow.toml
+  orchestra plan workflow.toml --devices cpu,cpu --json
+  orchestra plan workflow.toml --machine server.toml
+
+The file of --machine describes another machine. GPUs are numbered cuda:0, cuda:1, ... in its order:
+  cores = 96
+  memory = \"384GiB\"
+  [[devices]]
+  count = 8
+  memory = \"24GiB\"
+
+Exit codes: 0 there is a plan, 69 device, runtime or model not available, 78 a file is wrong";
+
+pub const GRAPH: &str = "\
+Examples:
+  orchestra graph workflow.toml --output graph.svg
+  orchestra graph workflow.toml --format mermaid
+  orchestra graph workflow.toml | dot -Tpng > graph.png
+
+It looks at the workflow file and what that names, and at no device: the picture is the same
+on every machine. `orchestra plan` says what runs where.
+
+Exit codes: 0 drawn, 69 a model is not available, 75 it cannot be written, 78 the file is wrong";
+
+pub const DEVICES: &str = "\
+Examples:
+  orchestra devices
+  orchestra devices --json
+
+Exit codes: 0 listed, also where there is no GPU";
+
+pub const DOCTOR: &str = "\
+Examples:
+  orchestra doctor
+  orchestra doctor --json
+
+It fetches, loads and changes nothing.
+
+Exit codes: 0 ready, 69 something is missing";
+
+pub const INIT: &str = "\
+Examples:
+  orchestra init first
+  orchestra run first/workflow.toml
+
+It overwrites nothing: if one of its files is there already, it writes none and names it.
+
+Exit codes: 0 written, 2 something is in the way, 75 it cannot be written";
+
+pub const COMPLETIONS: &str = "\
+Examples:
+  orchestra completions bash > ~/.local/share/bash-completion/completions/orchestra
+  orchestra completions zsh > ~/.zfunc/_orchestra     (a folder of your fpath)
+  orchestra completions fish > ~/.config/fish/completions/orchestra.fish
+
+Exit codes: 0 printed";
+
+pub const MAN: &str = "\
+Examples:
+  orchestra man | man -l -
+  orchestra man ~/.local/share/man/man1
+
+Pages of the same names in that folder are replaced.
+
+Exit codes: 0 written, 75 it cannot be written";

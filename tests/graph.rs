@@ -1,0 +1,107 @@
+//! `orchestra graph` draws every workflow file that we hand out, from the file alone. What a picture looks like is tested where it is
+//! drawn.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{Ended, Workplace};
+use serde_json::Value;
+
+fn configs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs").canonicalize().unwrap()
+}
+
+fn graph(place: &Workplace, file: &str, more: &[&str]) -> Ended {
+    let file = configs().join(file);
+    let mut arguments = vec!["graph", file.to_str().unwrap()];
+    arguments.extend(more);
+    place.start_command(&arguments).wait()
+}
+
+#[test]
+fn every_format_names_every_table_and_what_flows() {
+    let place = Workplace::new();
+    for (more, start) in [
+        (&[][..], "digraph \"two-pipelines\" {"),
+        (&["--format", "dot"], "digraph"),
+        (&["--format", "mermaid"], "---\ntitle: \"two-pipelines\"\n---\nflowchart LR\n"),
+        (&["--format", "svg"], "<svg xmlns=\"http://www.w3.org/2000/svg\""),
+    ] {
+        let ended = graph(&place, "two-pipelines.toml", more);
+        ended.must_exit(0);
+        assert_eq!(ended.stderr, "");
+        assert!(ended.stdout.starts_with(start), "{}", ended.stdout);
+        let text = fs::read_to_string(configs().join("two-pipelines.toml")).unwrap();
+        let tables = text.lines().filter_map(|line| line.strip_prefix('[')?.strip_suffix(']'));
+        let names: Vec<&str> = tables.filter_map(|t| Some(t.split_once('.')?.1)).collect();
+        assert!(names.len() >= 8, "{names:?}");
+        for name in names.into_iter().chain(["f32[batch, 1, 32, 32]", "f32[batch, 10]"]) {
+            assert!(ended.stdout.contains(name), "`{name}` is missing: {}", ended.stdout);
+        }
+    }
+}
+
+#[test]
+fn gpus_that_are_not_here_are_drawn_all_the_same() {
+    let place = Workplace::new();
+    let ended = graph(&place, "eight-gpus.toml", &["--format", "svg"]);
+    ended.must_exit(0);
+    assert!(ended.stdout.contains("8 devices") && ended.stdout.contains("cuda:7"), "{}", ended.stdout);
+}
+
+#[test]
+fn the_name_of_the_output_says_the_format() {
+    let place = Workplace::new();
+    for (name, start) in [("g.svg", "<svg"), ("g.mmd", "---"), ("g.dot", "digraph"), ("g.json", "{")] {
+        let path = place.path(name);
+        let ended = graph(&place, "cpu.toml", &["--output", path.to_str().unwrap()]);
+        ended.must_exit(0).must_say(&["wrote ", name]);
+        assert_eq!(ended.stdout, "");
+        assert!(fs::read_to_string(&path).unwrap().starts_with(start), "{name}");
+    }
+    let quiet = graph(&place, "cpu.toml", &["-q", "--output", place.path("g.svg").to_str().unwrap()]);
+    assert_eq!(quiet.must_exit(0).stderr, "");
+    let unclear = graph(&place, "cpu.toml", &["--output", place.path("g.png").to_str().unwrap()]);
+    unclear.must_exit(2).must_say(&["g.png", "which format", "--format"]);
+    let folder = place.path("nowhere/g.svg");
+    graph(&place, "cpu.toml", &["--output", folder.to_str().unwrap()])
+        .must_exit(75)
+        .must_say(&["cannot write the picture", "nowhere"]);
+}
+
+#[test]
+fn json_lists_nodes_and_edges() {
+    let place = Workplace::new();
+    let ended = graph(&place, "several-models.toml", &["--json"]);
+    let view: Value = serde_json::from_str(&ended.must_exit(0).stdout).unwrap();
+    let pipeline = &view["pipelines"][0];
+    let nodes = pipeline["nodes"].as_array().unwrap();
+    let kinds: Vec<&str> = nodes.iter().map(|n| n["kind"].as_str().unwrap()).collect();
+    for (kind, number) in [("source", 1), ("image", 1), ("infer", 2), ("classify", 2), ("sink", 2)] {
+        assert_eq!(kinds.iter().filter(|k| **k == kind).count(), number, "{kind}: {view}");
+    }
+    for edge in pipeline["edges"].as_array().unwrap() {
+        assert!(edge["from"].as_u64() < edge["to"].as_u64(), "{edge}");
+        assert!(edge["to"].as_u64().unwrap() < nodes.len() as u64, "{edge}");
+    }
+    graph(&place, "cpu.toml", &["--json", "--format", "svg"]).must_exit(2);
+}
+
+#[test]
+fn what_is_wrong_with_the_file_is_said_and_nothing_is_drawn() {
+    let place = Workplace::new();
+    let file = place.workflow();
+    fs::write(&file, "version = 1\n[sinks.a]\nkind = \"jsonl\"\nfrom = \"nobody\"\n").unwrap();
+    let out = place.path("g.svg");
+    let arguments = ["graph", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+    place.start_command(&arguments).wait().must_exit(78).must_say(&["nobody"]);
+    assert!(!out.exists());
+    place
+        .start_command(&["graph", "/no/such/file.toml"])
+        .wait()
+        .must_exit(78)
+        .must_say(&["/no/such/file.toml"]);
+}

@@ -1,0 +1,86 @@
+//! What the command says about itself: help of every command, completions, manual pages. All of it is made from one definition.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use common::{ORCHESTRA, Workplace};
+
+/// The commands that the help lists.
+fn commands(place: &Workplace) -> Vec<String> {
+    let help = place.start_command(&["--help"]).wait();
+    let list = help.must_exit(0).stdout.split("Commands:\n").nth(1).unwrap();
+    let list = list.split("\n\n").next().unwrap().lines();
+    // Lines that go on with a description are indented further.
+    let names = list.filter_map(|line| line.strip_prefix("  ").filter(|l| !l.starts_with(' ')));
+    let names: Vec<String> = names.map(|l| l.split(' ').next().unwrap().to_owned()).collect();
+    for name in ["run", "check", "plan", "graph", "devices", "doctor", "init", "completions", "man"] {
+        assert!(names.iter().any(|n| n == name), "{name}: {names:?}");
+    }
+    assert!(!names.iter().any(|n| n == "worker"), "{names:?}");
+    names
+}
+
+#[test]
+fn every_command_shows_examples_that_name_it_and_its_exit_codes() {
+    let place = Workplace::new();
+    for name in commands(&place) {
+        let help = place.start_command(&[&name, "--help"]).wait();
+        let text = &help.must_exit(0).stdout;
+        assert!(text.contains(&format!("Examples:\n  orchestra {name}")), "{text}");
+        assert!(text.contains("Exit codes:"), "{text}");
+    }
+}
+
+#[test]
+fn completions_know_every_command_but_not_the_worker() {
+    let place = Workplace::new();
+    let commands = commands(&place);
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let ended = place.start_command(&["completions", shell]).wait();
+        let script = &ended.must_exit(0).stdout;
+        assert_eq!(ended.stderr, "");
+        for name in &commands {
+            assert!(script.contains(name.as_str()), "{shell}: {name}");
+        }
+        let words: Vec<&str> = script.split(|c: char| !c.is_alphanumeric() && c != '-').collect();
+        assert!(!words.contains(&"worker"), "{shell}");
+    }
+    place.start_command(&["completions", "tcsh"]).wait().must_exit(2).must_say(&["possible values"]);
+}
+
+#[test]
+fn there_is_a_manual_page_for_every_command() {
+    let place = Workplace::new();
+    let page = place.start_command(&["man"]).wait();
+    assert!(page.must_exit(0).stdout.contains(".TH orchestra 1"), "{}", page.stdout);
+    let folder = place.path("share/man1");
+    let wrote = place.start_command(&["man", folder.to_str().unwrap()]).wait();
+    wrote.must_exit(0).must_say(&["share/man1"]);
+    let mut pages: Vec<String> = commands(&place).iter().map(|c| format!("orchestra-{c}.1")).collect();
+    pages.push("orchestra.1".into());
+    pages.sort();
+    let mut found: Vec<String> =
+        fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    found.sort();
+    assert_eq!(found, pages);
+    for page in pages {
+        let text = fs::read_to_string(folder.join(&page)).unwrap();
+        assert!(text.contains(&format!(".TH {} 1", page.trim_end_matches(".1"))), "{text}");
+    }
+    let blocked = place.path("file");
+    fs::write(&blocked, "").unwrap();
+    place.start_command(&["man", blocked.to_str().unwrap()]).wait().must_exit(75);
+}
+
+#[test]
+fn a_reader_that_stops_reading_is_no_error() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let child =
+        Command::new(ORCHESTRA).args(["completions", "zsh"]).stdout(writer).stderr(Stdio::piped()).spawn();
+    drop(reader);
+    let ended = child.unwrap().wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), ended.stderr), (Some(0), Vec::new()));
+}
