@@ -7,7 +7,7 @@ use orchestra_core::{Channels, Fit, ImageSpec, ResizeFilter, TensorSpec};
 use orchestra_source::ListingSpec;
 use serde::Serialize;
 
-use crate::plan::{InferPlan, PipelinePlan, Plan, Scores, SinkPlan, StageKind};
+use crate::plan::{InferPlan, PipelinePlan, Plan, Scores, SinkPlan, StageKind, StagePlan};
 
 mod dot;
 mod layout;
@@ -138,35 +138,8 @@ impl<'a> Builder<'a> {
             nodes.push(node(NodeKind::Source, &source.name, listing(&source.listing, folder)));
         }
         for id in &pipeline.stages {
-            let stage = &plan.stages[id.index()];
-            let to = nodes.len();
-            nodes.push(match &stage.kind {
-                StageKind::Image { source, spec } => {
-                    if let Some(from) = pipeline.sources.iter().position(|s| s == source) {
-                        self.edge(from, to, None);
-                    }
-                    node(NodeKind::Image, &stage.name, image(spec))
-                }
-                StageKind::Infer(infer) => {
-                    self.inputs(to, infer);
-                    let details = vec![format!("model {}", plan.models[infer.model.index()].name)];
-                    let devices =
-                        infer.workers.iter().map(|w| plan.devices[w.device.index()].spec.name.clone());
-                    Node { devices: devices.collect(), ..node(NodeKind::Infer, &stage.name, details) }
-                }
-                StageKind::Classify { from, output, top_k, scores, .. } => {
-                    let outputs = self.outputs(from.index());
-                    let tensor = outputs.get(*output).map(|t| label(t, outputs.len() > 1));
-                    self.edge(self.stage(from.index()), to, tensor);
-                    let scores = match scores {
-                        Scores::Softmax => "softmax",
-                        Scores::Sigmoid => "sigmoid",
-                        Scores::None => "scores as they are",
-                    };
-                    let details = vec![format!("best {top_k}"), scores.to_owned()];
-                    node(NodeKind::Classify, &stage.name, details)
-                }
-            });
+            let stage = self.stage_node(nodes.len(), &plan.stages[id.index()]);
+            nodes.push(stage);
         }
         for id in &pipeline.sinks {
             let sink = &plan.sinks[id.index()];
@@ -182,6 +155,36 @@ impl<'a> Builder<'a> {
             }
         }
         PipelineView { name: pipeline.name.clone(), nodes, edges: self.edges }
+    }
+
+    /// The node of a stage at the place `to`; adds the edges into it.
+    fn stage_node(&mut self, to: usize, stage: &StagePlan) -> Node {
+        match &stage.kind {
+            StageKind::Image { source, spec } => {
+                if let Some(from) = self.pipeline.sources.iter().position(|s| s == source) {
+                    self.edge(from, to, None);
+                }
+                node(NodeKind::Image, &stage.name, image(spec))
+            }
+            StageKind::Infer(infer) => {
+                self.inputs(to, infer);
+                let details = vec![format!("model {}", self.plan.models[infer.model.index()].name)];
+                let devices = infer.workers.iter().map(|w| &self.plan.devices[w.device.index()]);
+                let devices = devices.map(|d| d.spec.name.clone()).collect();
+                Node { devices, ..node(NodeKind::Infer, &stage.name, details) }
+            }
+            StageKind::Classify { from, output, top_k, scores, .. } => {
+                let outputs = self.outputs(from.index());
+                let tensor = outputs.get(*output).map(|t| label(t, outputs.len() > 1));
+                self.edge(self.stage(from.index()), to, tensor);
+                let scores = match scores {
+                    Scores::Softmax => "softmax",
+                    Scores::Sigmoid => "sigmoid",
+                    Scores::None => "scores as they are",
+                };
+                node(NodeKind::Classify, &stage.name, vec![format!("best {top_k}"), scores.to_owned()])
+            }
+        }
     }
 
     /// The edges into an infer stage. A tensor carries a name where it could be mistaken for another.

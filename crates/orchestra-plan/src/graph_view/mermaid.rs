@@ -58,7 +58,7 @@ fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text::line(text).chars() {
         match c {
-            '"' | '#' | '&' | '<' | '>' | '`' | '%' | '\\' | '*' | ';' | '$' => {
+            '"' | '#' | '&' | '<' | '>' | '`' | '%' | '\\' | '*' | ';' | '$' | '|' => {
                 out.push_str(&format!("#{};", u32::from(c)));
             }
             c => out.push(c),
