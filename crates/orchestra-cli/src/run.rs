@@ -58,6 +58,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     tracing::info!(path = %library.path.display(), version = ?library.version, origin = ?library.origin, "onnxruntime found");
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(actor_threads())
         .enable_all()
         .build()
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
@@ -101,6 +102,12 @@ fn telemetry(
         tracing::warn!("{warning}");
     }
     Ok(guard)
+}
+
+/// Threads that the actors share. Decoding, models and the journal have threads of their own, and what is left is a few messages per
+/// batch: on a small machine more threads only wake each other up and take cores from the rest.
+fn actor_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get() / 8).clamp(1, 4)
 }
 
 fn trace_of(span: &tracing::Span) -> Option<TraceContext> {

@@ -3,14 +3,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use smallvec::SmallVec;
+
 use crate::failure::Failure;
 use crate::ids::ItemId;
 
 /// How an item ended: one record per sink, or one failure.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ending<R> {
-    /// The records, in the order in which the sinks reported.
-    Done(Vec<R>),
+    /// The records, in the order in which the sinks reported. Most items have one.
+    Done(SmallVec<[R; 1]>),
     /// The first failure that was reported.
     Failed(Failure),
 }
@@ -72,10 +74,18 @@ impl<T, R> Gather<T, R> {
         report: Report<R>,
         finished: &mut Vec<Finished<T, R>>,
     ) {
+        if self.sinks == 1 {
+            // The first report is the last: nothing has to be remembered.
+            let ending = match report {
+                Report::Record(record) => Ending::Done(SmallVec::from_buf([record])),
+                Report::Failed { failure, .. } => Ending::Failed(failure),
+            };
+            return self.finish(sequence, Finished { ticket, ending }, finished);
+        }
         let p = self.pending.entry(item).or_insert_with(|| Pending {
             ticket,
             missing: self.sinks,
-            ending: Ending::Done(Vec::with_capacity(self.sinks)),
+            ending: Ending::Done(SmallVec::with_capacity(self.sinks)),
         });
         match report {
             Report::Record(record) => {
@@ -95,7 +105,10 @@ impl<T, R> Gather<T, R> {
             return;
         }
         let Some(p) = self.pending.remove(&item) else { return };
-        let done = Finished { ticket: p.ticket, ending: p.ending };
+        self.finish(sequence, Finished { ticket: p.ticket, ending: p.ending }, finished);
+    }
+
+    fn finish(&mut self, sequence: u64, done: Finished<T, R>, finished: &mut Vec<Finished<T, R>>) {
         match &mut self.next {
             None => finished.push(done),
             Some(next) => {
@@ -144,6 +157,23 @@ mod tests {
 
     proptest! {
         #[test]
+        fn with_one_sink_every_report_ends_its_item_and_order_is_kept(
+            order in Just((0u64..40).collect::<Vec<_>>()).prop_shuffle(), ordered: bool
+        ) {
+            let mut g = Gather::new(1, ordered);
+            let mut out = Vec::new();
+            for &i in &order {
+                let fails = i % 7 == 0;
+                let report = if fails { Report::Failed { sinks: 1, failure: failure() } } else { Report::Record(i) };
+                g.report(item(100 + i), i, i, report, &mut out);
+            }
+            let expected: Vec<u64> = if ordered { (0..40).collect() } else { order };
+            prop_assert_eq!(out.iter().map(|f| f.ticket).collect::<Vec<_>>(), expected);
+            prop_assert!(out.iter().all(|f| matches!(f.ending, Ending::Failed(_)) == (f.ticket % 7 == 0)));
+            prop_assert_eq!(g.n_held(), 0);
+        }
+
+        #[test]
         fn ordered_items_come_out_in_order_whatever_the_order_of_the_reports(
             order in Just((0u64..40).flat_map(|i| [i, i]).collect::<Vec<_>>()).prop_shuffle()
         ) {
@@ -153,7 +183,7 @@ mod tests {
                 g.report(item(100 + i), i, i, Report::Record(i), &mut out);
             }
             prop_assert_eq!(out.iter().map(|f| f.ticket).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>());
-            prop_assert!(out.iter().all(|f| f.ending == Ending::Done(vec![f.ticket, f.ticket])));
+            prop_assert!(out.iter().all(|f| f.ending == Ending::Done(SmallVec::from_slice(&[f.ticket, f.ticket]))));
             prop_assert_eq!(g.n_held(), 0);
         }
     }

@@ -2,14 +2,15 @@
 //! sending, and waits only for work and for a free row.
 
 use std::collections::VecDeque;
-use std::fs::OpenOptions;
-use std::io::{self, Read};
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use orchestra_core::gather::Report;
 use orchestra_core::{Failure, FailureKind, ImageSpec, SinkId, SourceId, StageId};
 use orchestra_media::{MediaError, Preparer};
@@ -93,8 +94,8 @@ pub fn start(
     std::thread::Builder::new().name("loader".into()).spawn(move || {
         let mut thread =
             LoaderThread { work, inbox: theirs, me, preparer: Preparer::new(), file: Vec::new() };
-        while let Some(ticket) = thread.next_item() {
-            thread.item(&ticket);
+        while let Some((ticket, started)) = thread.next_item() {
+            thread.item(&ticket, started);
         }
     })?;
     Ok(inbox)
@@ -144,8 +145,9 @@ struct LoaderThread {
 }
 
 impl LoaderThread {
-    /// Waits for the next item; asks for more before the last one is taken, so that the thread does not wait for the answer.
-    fn next_item(&mut self) -> Option<Arc<Ticket>> {
+    /// Waits for the next item, and says when it was there. Asks for more before the last one is taken, so that the thread does not
+    /// wait for the answer.
+    fn next_item(&mut self) -> Option<(Arc<Ticket>, Instant)> {
         let mut waited = false;
         let mut state = self.inbox.lock();
         loop {
@@ -158,8 +160,9 @@ impl LoaderThread {
                 drop(self.work.from.cast(SourceMsg::Demand(self.me.clone())));
             }
             if let Some(ticket) = state.items.pop_front() {
-                state.at = Some((Arc::clone(&ticket), Instant::now()));
-                return Some(ticket);
+                let now = Instant::now();
+                state.at = Some((Arc::clone(&ticket), now));
+                return Some((ticket, now));
             }
             if !waited {
                 waited = true;
@@ -170,11 +173,11 @@ impl LoaderThread {
         }
     }
 
-    fn item(&mut self, ticket: &Arc<Ticket>) {
+    fn item(&mut self, ticket: &Arc<Ticket>, started: Instant) {
         let work = Arc::clone(&self.work);
-        let started = Instant::now();
         let decoded = self.guarded(|this| this.read_and_decode(&ticket.path));
-        let took = started.elapsed();
+        let decoded_at = Instant::now();
+        let took = decoded_at - started;
         if !self.inbox.decoded() {
             return; // Given up meanwhile: somebody else has reported the item.
         }
@@ -187,7 +190,7 @@ impl LoaderThread {
         let mut reports = Vec::new();
         let mut left = work.n_sinks;
         let handed = match decoded {
-            Ok(()) => self.guarded(|this| this.hand_over(ticket, &mut reports, &mut left)),
+            Ok(()) => self.guarded(|this| this.hand_over(ticket, decoded_at, &mut reports, &mut left)),
             Err(failure) => Err(failure),
         };
         if let Err((kind, error)) = handed {
@@ -219,6 +222,7 @@ impl LoaderThread {
     fn hand_over(
         &mut self,
         ticket: &Arc<Ticket>,
+        mut since: Instant,
         reports: &mut Vec<ItemReport>,
         left: &mut usize,
     ) -> Result<(), Refusal> {
@@ -228,18 +232,27 @@ impl LoaderThread {
             *left -= image.sinks.len();
         }
         for target in &work.infers {
-            let asked = Instant::now();
-            // `None`: the pipeline is being torn down, and the item stays unfinished for the next run.
-            let Some(mut lease) = target.pool.claim() else { return Ok(()) };
-            let claimed = Instant::now();
-            work.context.stats.waiting_for_row.add_time(claimed - asked);
+            // A clock is only read where something was waited for: for small pictures that counts.
+            let mut lease = match target.pool.claim_now() {
+                Some(lease) => lease,
+                None => {
+                    // `None`: the pipeline is being torn down, and the item stays unfinished for the next run.
+                    let Some(lease) = target.pool.claim() else { return Ok(()) };
+                    let claimed = Instant::now();
+                    work.context.stats.waiting_for_row.add_time(claimed - since);
+                    since = claimed;
+                    lease
+                }
+            };
             for (input, &image) in target.inputs.iter().enumerate() {
                 // On an error the lease is dropped, and the row becomes a hole.
                 self.preparer.write_row(&work.images[image].spec, lease.input_mut(input)).map_err(refusal)?;
             }
             lease.publish(Arc::clone(ticket));
             *left -= target.sinks;
-            work.context.stats.loading.add_time(claimed.elapsed());
+            let published = Instant::now();
+            work.context.stats.loading.add_time(published - since);
+            since = published;
         }
         for image in &work.images {
             work.context.stats.stage(image.stage).left.add(1);
@@ -253,8 +266,10 @@ impl LoaderThread {
         self.preparer.write_row(&image.spec, &mut row).map_err(refusal)?;
         let tensor = TensorView { name: "pixels", dtype: image.spec.dtype, shape: &shape, data: &row };
         let source = &self.work.context.plan.sources[self.work.source.index()].name;
-        let line = records::result_line(ticket, source, &Tensors(&[tensor]))
+        let mut line = Vec::new();
+        records::result_line(ticket, source, &Tensors(&[tensor]), &mut line)
             .map_err(|error| (FailureKind::Result, error))?;
+        let line = Bytes::from(line);
         let reports = image.sinks.iter().map(|&sink| ItemReport {
             ticket: Arc::clone(ticket),
             report: Report::Record(Record { sink, line: line.clone() }),
@@ -298,7 +313,7 @@ impl LoaderWork {
 /// Reads a whole file into `buffer`. Only regular files: a FIFO would hang, a device would never end.
 fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
     let read = |error: io::Error| (FailureKind::Read, format!("cannot read `{}`: {error}", path.display()));
-    let mut file = OpenOptions::new()
+    let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
         .open(path)
@@ -323,10 +338,26 @@ fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
         );
         return Err((FailureKind::TooLarge, error));
     }
+    read_whole(&file, meta.len(), buffer).map_err(read)
+}
+
+/// Reads to the end of a file that has `len` bytes, with a single call for most files: a read that leaves room in the buffer once all
+/// bytes are there was the last one. A file that grows meanwhile is read on, up to a bound.
+fn read_whole(file: &File, len: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
     buffer.clear();
-    // Bounded even if the file grows while it is read.
-    file.by_ref().take(LARGEST_FILE_BYTES).read_to_end(buffer).map_err(read)?;
-    Ok(())
+    // One more than expected, so that the expected end leaves room.
+    buffer.reserve(usize::try_from(len).unwrap_or(usize::MAX).saturating_add(1));
+    loop {
+        match rustix::io::read(file, rustix::buffer::spare_capacity(buffer)) {
+            Ok(0) => return Ok(()),
+            // Less than asked for: a network drive may do that in the middle, too, so it means the end only at the expected length.
+            Ok(_) if buffer.len() < buffer.capacity() && buffer.len() as u64 >= len => return Ok(()),
+            Ok(_) if buffer.len() as u64 > LARGEST_FILE_BYTES => return Ok(()),
+            Ok(_) => buffer.reserve(1),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 #[cfg(test)]

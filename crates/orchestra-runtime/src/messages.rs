@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use orchestra_core::gather::Report;
 use orchestra_core::ledger::Rows;
 use orchestra_core::{
@@ -31,8 +32,8 @@ pub struct Ticket {
 pub struct Record {
     /// Where it goes.
     pub sink: SinkId,
-    /// One line of JSON, with its newline.
-    pub line: Vec<u8>,
+    /// One line of JSON, with its newline: a part of the buffer that all records of its batch lie in.
+    pub line: Bytes,
 }
 
 /// What a branch of the graph says about an item.
@@ -239,8 +240,8 @@ pub struct CompletedBatch {
 pub enum PostMsg {
     /// Turn these rows into records, or into rows of the next stage.
     Batch(CompletedBatch),
-    /// A batch is processed.
-    Finished(Vec<ItemReport>),
+    /// A batch is processed, and its reports are on their way.
+    Finished,
     /// No further batch will come: tell the stages behind.
     Drained,
 }
@@ -286,6 +287,20 @@ pub struct CommitCounts {
     pub failed: u64,
     /// Both, by source.
     pub by_source: Vec<(SourceId, u64)>,
+}
+
+impl CommitCounts {
+    /// Adds those of another commit.
+    pub fn add(&mut self, other: &CommitCounts) {
+        self.done += other.done;
+        self.failed += other.failed;
+        for &(source, n) in &other.by_source {
+            match self.by_source.iter_mut().find(|(s, _)| *s == source) {
+                Some((_, all)) => *all += n,
+                None => self.by_source.push((source, n)),
+            }
+        }
+    }
 }
 
 /// To a pipeline.

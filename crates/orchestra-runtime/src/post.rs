@@ -1,9 +1,13 @@
 //! Post-processing of an infer stage: a completed batch becomes records for the sinks, or rows of the stage behind. It decides nothing
-//! about retries, and the work itself runs on the blocking pool, never in the actor.
+//! about retries. A batch that is a few microseconds of work is processed by the actor itself; everything else, and everything that may
+//! have to wait, on the blocking pool.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use orchestra_core::gather::Report;
 use orchestra_core::{Dim, Failure, FailureKind, SinkId, SourceId, StageId, TensorSpec};
 use orchestra_plan::{Plan, StageKind};
@@ -11,12 +15,15 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::context::RunContext;
 use crate::messages::{BatcherMsg, CompletedBatch, ItemReport, PostMsg, Record, SinkMsg, Ticket};
-use crate::records::{self, TensorView, Tensors};
+use crate::records::{self, Classes, List, TensorView, Tensors};
 use crate::slot_pool::SlotPool;
 use crate::topology::Topology;
 
 /// See the module.
 pub struct Post;
+
+/// Output elements up to which a batch is quick to process: less than 100 µs of softmax and JSON.
+const QUICK_ELEMENTS: usize = 16 * 1024;
 
 /// What it is started with.
 pub struct PostArgs {
@@ -46,7 +53,6 @@ pub struct Behind {
 /// State of a post-processor.
 pub struct PostState {
     work: Arc<Work>,
-    sink: ActorRef<SinkMsg>,
     running: usize,
     drained: bool,
 }
@@ -57,8 +63,7 @@ impl Actor for Post {
     type Arguments = PostArgs;
 
     async fn pre_start(&self, _: ActorRef<PostMsg>, args: PostArgs) -> Result<PostState, ActorProcessingErr> {
-        let sink = args.sink.clone();
-        Ok(PostState { work: Arc::new(Work::new(args)), sink, running: 0, drained: false })
+        Ok(PostState { work: Arc::new(Work::new(args)), running: 0, drained: false })
     }
 
     async fn handle(
@@ -68,21 +73,18 @@ impl Actor for Post {
         state: &mut PostState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
+            // Waking another thread would cost more than the work.
+            PostMsg::Batch(batch) if state.work.is_quick(&batch) => state.work.process(batch),
             PostMsg::Batch(batch) => {
                 // Bounded by the slots: a batch holds its slot until it has been processed.
                 state.running += 1;
                 let work = Arc::clone(&state.work);
                 tokio::task::spawn_blocking(move || {
-                    let reports = work.process(batch);
-                    drop(me.cast(PostMsg::Finished(reports)));
+                    work.process(batch);
+                    drop(me.cast(PostMsg::Finished));
                 });
             }
-            PostMsg::Finished(reports) => {
-                state.running -= 1;
-                if !reports.is_empty() {
-                    drop(state.sink.cast(SinkMsg::Reports(reports)));
-                }
-            }
+            PostMsg::Finished => state.running -= 1,
             PostMsg::Drained => state.drained = true,
         }
         if state.drained && state.running == 0 {
@@ -98,12 +100,15 @@ impl Actor for Post {
 struct Work {
     context: Arc<RunContext>,
     stage: StageId,
+    sink: ActorRef<SinkMsg>,
     outputs: Vec<TensorSpec>,
     sinks: Vec<SinkId>,
     classifiers: Vec<Classifier>,
     behind: Vec<Behind>,
     /// Sinks downstream of the whole stage: what one failure here stands for.
     n_sinks: usize,
+    /// Bytes of the records of the last batch.
+    usual_text: AtomicUsize,
 }
 
 struct Classifier {
@@ -126,60 +131,90 @@ impl Work {
             args.topology.children(args.stage).iter().filter_map(|&c| classifier(plan, &args.topology, c));
         Self {
             stage: args.stage,
+            sink: args.sink,
             outputs,
             sinks: args.topology.sinks_of(args.stage).to_vec(),
             classifiers: classifiers.collect(),
             behind: args.behind,
             n_sinks: args.topology.n_sinks_below(args.stage),
+            usual_text: AtomicUsize::new(0),
             context: args.context,
         }
     }
 
+    /// Whether the batch takes a few microseconds and cannot wait for anything.
+    fn is_quick(&self, batch: &CompletedBatch) -> bool {
+        let elements = self.outputs.iter().map(|spec| spec.row_len().unwrap_or(usize::MAX));
+        let elements = elements.fold(0, usize::saturating_add);
+        // Records of whole tensors print every number.
+        let cost = if self.sinks.is_empty() { elements } else { elements.saturating_mul(16) };
+        self.behind.is_empty() && cost.saturating_mul(batch.rows.count) <= QUICK_ELEMENTS
+    }
+
     /// Reports on every item of the batch that ends here. A panic in here is a bug of ours; it fails the items by name instead of
     /// losing them.
-    fn process(&self, batch: CompletedBatch) -> Vec<ItemReport> {
-        let mut reports = Vec::new();
+    fn process(&self, batch: CompletedBatch) {
         let shapes = self.row_shapes(&batch);
-        let rows = batch.rows.first..batch.rows.first + batch.rows.count;
-        for row in rows {
-            let Some(ticket) = batch.slot.items.get(row).cloned().flatten() else { continue };
+        let mut lines = Lines::with_capacity(self.usual_text.load(Ordering::Relaxed), batch.rows.count);
+        let mut failures = Vec::new();
+        let mut done = 0;
+        for row in batch.rows.first..batch.rows.first + batch.rows.count {
+            let Some(ticket) = batch.slot.items.get(row).and_then(Option::as_ref) else { continue };
+            let before = lines.mark();
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 let shapes = shapes.as_ref().map_err(Clone::clone)?;
-                self.row(&batch, row, shapes, &ticket, &mut reports)
+                self.row(&batch, row, shapes, ticket, &mut lines)
             }));
             let error = match outcome {
                 Ok(Ok(())) => {
-                    self.context.stats.stage(self.stage).left.add(1);
+                    done += 1;
                     continue;
                 }
                 Ok(Err(error)) => error,
                 Err(_) => "internal error in post-processing; this is a bug".to_owned(),
             };
-            self.context.stats.stage(self.stage).failed.add(1);
+            lines.back_to(before);
             let stage = self.context.plan.stages[self.stage.index()].name.clone();
             let failure = Failure { stage, kind: FailureKind::Result, error, attempts: 1 };
-            reports.push(ItemReport { ticket, report: Report::Failed { sinks: self.n_sinks, failure } });
+            let report = Report::Failed { sinks: self.n_sinks, failure };
+            failures.push(ItemReport { ticket: Arc::clone(ticket), report });
         }
-        reports
+        let stats = self.context.stats.stage(self.stage);
+        stats.left.add(done);
+        stats.failed.add(failures.len() as u64);
+        self.usual_text.store(lines.text.len(), Ordering::Relaxed);
+        drop(batch); // The slot is free for the next rows before the sink looks at these.
+        let mut reports = lines.into_reports();
+        reports.append(&mut failures);
+        if !reports.is_empty() {
+            drop(self.sink.cast(SinkMsg::Reports(reports)));
+        }
     }
 
-    /// Either reports everything about the row, or nothing and an error.
+    /// Either adds everything about the row, or gives an error.
     fn row(
         &self,
         batch: &CompletedBatch,
         row: usize,
         shapes: &[Vec<usize>],
         ticket: &Arc<Ticket>,
-        reports: &mut Vec<ItemReport>,
+        lines: &mut Lines,
     ) -> Result<(), String> {
         let tensors = self.row_tensors(batch, row, shapes)?;
-        let mut records = Vec::with_capacity(self.n_sinks);
+        let source = self.source(ticket.id.source);
         if !self.sinks.is_empty() {
-            let line = records::result_line(ticket, self.source(ticket.id.source), &Tensors(&tensors))?;
-            records.extend(self.sinks.iter().map(|&sink| Record { sink, line: line.clone() }));
+            let tensors = Tensors(&tensors);
+            lines.add(ticket, &self.sinks, |_, out| records::result_line(ticket, source, &tensors, out))?;
         }
         for c in &self.classifiers {
-            self.classify(c, &tensors, ticket, &mut records)?;
+            let stats = self.context.stats.stage(c.stage);
+            stats.entered.add(1);
+            let tensor = tensors.get(c.output).ok_or("the output to classify is missing")?;
+            lines.add(ticket, &c.sinks, |classes, out| {
+                let best = classes.of(tensor, c.scores, &c.labels, c.top_k);
+                records::result_line(ticket, source, &List(best), out)
+            })?;
+            stats.left.add(1);
         }
         for behind in &self.behind {
             self.check_fit(behind, &tensors)?;
@@ -187,26 +222,6 @@ impl Work {
         for behind in &self.behind {
             self.hand_on(behind, &tensors, ticket);
         }
-        reports.extend(
-            records.into_iter().map(|r| ItemReport { ticket: Arc::clone(ticket), report: Report::Record(r) }),
-        );
-        Ok(())
-    }
-
-    fn classify(
-        &self,
-        c: &Classifier,
-        tensors: &[TensorView<'_>],
-        ticket: &Arc<Ticket>,
-        records: &mut Vec<Record>,
-    ) -> Result<(), String> {
-        let stats = self.context.stats.stage(c.stage);
-        stats.entered.add(1);
-        let tensor = tensors.get(c.output).ok_or("the output to classify is missing")?;
-        let classes = records::classify(tensor, c.scores, &c.labels, c.top_k);
-        let line = records::result_line(ticket, self.source(ticket.id.source), &classes)?;
-        records.extend(c.sinks.iter().map(|&sink| Record { sink, line: line.clone() }));
-        stats.left.add(1);
         Ok(())
     }
 
@@ -293,6 +308,55 @@ impl Work {
                 }
             })
             .collect()
+    }
+}
+
+/// The records of one batch, which share one buffer.
+struct Lines {
+    text: Vec<u8>,
+    /// Item, sink, and where in `text` its line is.
+    records: Vec<(Arc<Ticket>, SinkId, Range<usize>)>,
+    classes: Classes,
+}
+
+impl Lines {
+    fn with_capacity(bytes: usize, records: usize) -> Self {
+        // A little more than last time, so that most batches fit.
+        let text = Vec::with_capacity(bytes + bytes / 16);
+        Self { text, records: Vec::with_capacity(records), classes: Classes::default() }
+    }
+
+    /// Adds one line, which goes to all `sinks`.
+    fn add(
+        &mut self,
+        ticket: &Arc<Ticket>,
+        sinks: &[SinkId],
+        write: impl FnOnce(&mut Classes, &mut Vec<u8>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let start = self.text.len();
+        write(&mut self.classes, &mut self.text)?;
+        let line = start..self.text.len();
+        self.records.extend(sinks.iter().map(|&sink| (Arc::clone(ticket), sink, line.clone())));
+        Ok(())
+    }
+
+    fn mark(&self) -> (usize, usize) {
+        (self.text.len(), self.records.len())
+    }
+
+    /// Forgets everything added since.
+    fn back_to(&mut self, (text, records): (usize, usize)) {
+        self.text.truncate(text);
+        self.records.truncate(records);
+    }
+
+    fn into_reports(self) -> Vec<ItemReport> {
+        let text = Bytes::from(self.text);
+        let report = |(ticket, sink, line)| ItemReport {
+            ticket,
+            report: Report::Record(Record { sink, line: text.slice(line) }),
+        };
+        self.records.into_iter().map(report).collect()
     }
 }
 

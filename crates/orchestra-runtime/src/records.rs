@@ -1,5 +1,6 @@
 //! Turns tensors into result records: nested lists, or classes with scores. Pure functions over bytes; writes no file.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use half::f16;
@@ -25,9 +26,9 @@ pub struct TensorView<'a> {
 
 /// A class and its score, as `classify` reports them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ClassScore {
+pub struct ClassScore<'a> {
     /// Its label, or its number if there are no labels.
-    pub label: String,
+    pub label: Cow<'a, str>,
     /// Its number, from 0.
     pub class: usize,
     /// Its score; `null` where the model gave no number.
@@ -42,13 +43,19 @@ struct Line<'a, R> {
     result: R,
 }
 
-/// One line of a results file, with its newline: `{"item", "index", "source", "result"}`.
-pub fn result_line<R: Serialize>(ticket: &Ticket, source: &str, result: &R) -> Result<Vec<u8>, String> {
-    line(&Line { item: &ticket.name, index: ticket.id.index, source, result })
+/// Appends one line of a results file, with its newline: `{"item", "index", "source", "result"}`. On an error `out` is as before.
+pub fn result_line<R: Serialize>(
+    ticket: &Ticket,
+    source: &str,
+    result: &R,
+    out: &mut Vec<u8>,
+) -> Result<(), String> {
+    line(&Line { item: &ticket.name, index: ticket.id.index, source, result }, out)
 }
 
 /// One line of `failures.jsonl`, with its newline.
 pub fn failure_line(ticket: &Arc<Ticket>, source: &str, failure: &Failure) -> Vec<u8> {
+    let mut out = Vec::new();
     #[derive(Serialize)]
     struct FailureLine<'a> {
         item: &'a str,
@@ -59,7 +66,7 @@ pub fn failure_line(ticket: &Arc<Ticket>, source: &str, failure: &Failure) -> Ve
         error: &'a str,
         attempts: u32,
     }
-    line(&FailureLine {
+    let failure = FailureLine {
         item: &ticket.name,
         index: ticket.id.index,
         source,
@@ -67,14 +74,19 @@ pub fn failure_line(ticket: &Arc<Ticket>, source: &str, failure: &Failure) -> Ve
         kind: failure.kind.as_str(),
         error: &failure.error,
         attempts: failure.attempts,
-    })
-    .expect("strings and numbers always serialise")
+    };
+    line(&failure, &mut out).expect("strings and numbers always serialise");
+    out
 }
 
-fn line<T: Serialize>(value: &T) -> Result<Vec<u8>, String> {
-    let mut bytes = serde_json::to_vec(value).map_err(|e| e.to_string())?;
-    bytes.push(b'\n');
-    Ok(bytes)
+fn line<T: Serialize>(value: &T, out: &mut Vec<u8>) -> Result<(), String> {
+    let before = out.len();
+    if let Err(error) = serde_json::to_writer(&mut *out, value) {
+        out.truncate(before);
+        return Err(error.to_string());
+    }
+    out.push(b'\n');
+    Ok(())
 }
 
 /// Serialises as `{"<tensor name>": {"dtype", "shape", "data": [nested lists]}}`. Floats that are no numbers become `null`.
@@ -147,36 +159,91 @@ fn element(dtype: DType, data: &[u8]) -> Element {
     }
 }
 
-/// The `top_k` best classes of a tensor of scores, best first; equal scores in the order of their class numbers.
-#[must_use]
-pub fn classify(tensor: &TensorView<'_>, scores: Scores, labels: &[String], top_k: usize) -> Vec<ClassScore> {
-    let mut values: Vec<f32> = tensor
-        .data
-        .chunks_exact(tensor.dtype.size_bytes())
-        .map(|bytes| match element(tensor.dtype, bytes) {
-            Element::Float(v) => v,
-            Element::Int(v) => v as f32,
-            Element::Bool(v) => f32::from(u8::from(v)),
-        })
-        .collect();
-    match scores {
-        Scores::Softmax => softmax(&mut values),
-        Scores::Sigmoid => values.iter_mut().for_each(|v| *v = 1.0 / (1.0 + (-*v).exp())),
-        Scores::None => {}
-    }
-    let mut order: Vec<usize> = (0..values.len()).collect();
-    // A score that is no number ranks last.
-    let key = |i: usize| if values[i].is_nan() { f32::NEG_INFINITY } else { values[i] };
-    order.sort_by(|&a, &b| key(b).total_cmp(&key(a)).then(a.cmp(&b)));
-    order.truncate(top_k);
-    order
-        .into_iter()
-        .map(|class| ClassScore {
-            label: labels.get(class).cloned().unwrap_or_else(|| class.to_string()),
+/// Makes classes of scores, with memory that it keeps from item to item.
+#[derive(Debug, Default)]
+pub struct Classes {
+    values: Vec<f32>,
+    /// The best so far, best first.
+    best: Vec<usize>,
+}
+
+impl Classes {
+    /// The `top_k` best classes of a tensor of scores, best first; equal scores in the order of their class numbers.
+    pub fn of<'a>(
+        &mut self,
+        tensor: &TensorView<'_>,
+        scores: Scores,
+        labels: &'a [String],
+        top_k: usize,
+    ) -> impl Iterator<Item = ClassScore<'a>> + Clone {
+        let Self { values, best } = self;
+        values.clear();
+        read_floats(tensor, values);
+        match scores {
+            Scores::Softmax => softmax(values),
+            Scores::Sigmoid => values.iter_mut().for_each(|v| *v = 1.0 / (1.0 + (-*v).exp())),
+            Scores::None => {}
+        }
+        best.clear();
+        best_of(values, top_k, best);
+        best.iter().map(|&class| ClassScore {
+            label: labels
+                .get(class)
+                .map_or_else(|| Cow::Owned(class.to_string()), |l| Cow::Borrowed(l.as_str())),
             class,
             score: values[class],
         })
-        .collect()
+    }
+}
+
+fn read_floats(tensor: &TensorView<'_>, values: &mut Vec<f32>) {
+    let elements = tensor.data.chunks_exact(tensor.dtype.size_bytes());
+    if tensor.dtype == DType::F32 {
+        // By far the most common, and worth its own loop.
+        values.extend(tensor.data.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)));
+        return;
+    }
+    values.extend(elements.map(|bytes| match element(tensor.dtype, bytes) {
+        Element::Float(v) => v,
+        Element::Int(v) => v as f32,
+        Element::Bool(v) => f32::from(u8::from(v)),
+    }));
+}
+
+/// The places of the `n` largest values, largest first.
+fn best_of(values: &[f32], n: usize, best: &mut Vec<usize>) {
+    // A score that is no number ranks last.
+    let key = |i: usize| if values[i].is_nan() { f32::NEG_INFINITY } else { values[i] };
+    let order = |a: &usize, b: &usize| key(*b).total_cmp(&key(*a)).then(a.cmp(b));
+    // Few of many, the usual case: one pass, in which most values are no better than the worst of the best.
+    if n <= FEW {
+        for i in 0..values.len() {
+            if best.len() == n {
+                match best.last() {
+                    Some(worst) if order(&i, worst).is_lt() => drop(best.pop()),
+                    _ => continue,
+                }
+            }
+            let at = best.partition_point(|b| order(b, &i).is_lt());
+            best.insert(at, i);
+        }
+        return;
+    }
+    best.extend(0..values.len());
+    best.sort_unstable_by(order);
+    best.truncate(n);
+}
+
+/// Up to so many best classes are found by insertion.
+const FEW: usize = 16;
+
+/// Serialises as a list.
+pub struct List<I>(pub I);
+
+impl<I: Iterator<Item: Serialize> + Clone> Serialize for List<I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.clone())
+    }
 }
 
 /// exp(x - max) / sum, the form that cannot overflow.
@@ -217,7 +284,8 @@ mod tests {
     fn a_tensor_becomes_nested_lists_of_its_shape() {
         let data = bytes(&[1.0, 2.5, f32::NAN, -4.0]);
         let t = TensorView { name: "y", dtype: DType::F32, shape: &[2, 1, 2], data: &data };
-        let line = result_line(&ticket(), "scans", &Tensors(&[t])).unwrap();
+        let mut line = Vec::new();
+        result_line(&ticket(), "scans", &Tensors(&[t]), &mut line).unwrap();
         let expected = concat!(
             r#"{"item":"a \"b\"\n.png","index":17,"source":"scans","#,
             r#""result":{"y":{"dtype":"f32","shape":[2,1,2],"data":[[[1.0,2.5]],[[null,-4.0]]]}}}"#,
@@ -247,8 +315,8 @@ mod tests {
         let data = bytes(&[1000.0, 1001.0, -1000.0]);
         let t = TensorView { name: "y", dtype: DType::F32, shape: &[3], data: &data };
         let labels = ["a".to_owned(), "b".to_owned()];
-        let best = classify(&t, Scores::Softmax, &labels, 3);
-        assert_eq!(best.iter().map(|c| c.label.as_str()).collect::<Vec<_>>(), ["b", "a", "2"]);
+        let best: Vec<ClassScore<'_>> = Classes::default().of(&t, Scores::Softmax, &labels, 3).collect();
+        assert_eq!(best.iter().map(|c| &*c.label).collect::<Vec<_>>(), ["b", "a", "2"]);
         assert!((best.iter().map(|c| c.score).sum::<f32>() - 1.0).abs() < 1e-6);
         assert!((best[0].score - 0.731_058_6).abs() < 1e-6);
     }
@@ -257,7 +325,23 @@ mod tests {
     fn ties_are_broken_by_class_number_and_no_number_comes_last() {
         let data = bytes(&[f32::NAN, 0.5, 0.5]);
         let t = TensorView { name: "y", dtype: DType::F32, shape: &[3], data: &data };
-        let order: Vec<usize> = classify(&t, Scores::None, &[], 9).iter().map(|c| c.class).collect();
+        let order: Vec<usize> = Classes::default().of(&t, Scores::None, &[], 9).map(|c| c.class).collect();
         assert_eq!(order, [1, 2, 0]);
+    }
+
+    #[test]
+    fn a_few_best_are_the_first_of_all_sorted() {
+        // Few distinct values, so that ties are common.
+        let value = |i: usize| [0.5, f32::NAN, -1.0, 7.25, 0.0, -0.0, f32::INFINITY][i * i % 7];
+        for len in 0..40 {
+            let values: Vec<f32> = (0..len).map(value).collect();
+            let mut all = Vec::new();
+            best_of(&values, FEW + 100, &mut all);
+            for n in 0..=FEW {
+                let mut few = Vec::new();
+                best_of(&values, n, &mut few);
+                assert_eq!(few, all[..n.min(len)], "{n} of {len}");
+            }
+        }
     }
 }

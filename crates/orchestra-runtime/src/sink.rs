@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use orchestra_core::gather::{Ending, Finished, Gather};
-use orchestra_core::{PipelineId, SinkId, SourceId};
+use orchestra_core::{Failure, PipelineId, SinkId, SourceId};
 use orchestra_journal::{Commit, FileIndex};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
@@ -92,36 +92,39 @@ impl SinkState {
 
     /// One commit of all these items: the bytes of each file in one piece.
     fn group(&self, finished: Vec<Finished<Arc<Ticket>, Record>>) -> (Commit, CommitCounts) {
-        let plan = &self.args.context.plan;
         let mut commit = Commit::default();
         let mut counts = CommitCounts::default();
-        let mut files: HashMap<FileIndex, Vec<u8>> = HashMap::new();
+        // By file; a pipeline writes to few.
+        let mut files: Vec<(FileIndex, Vec<u8>)> = Vec::new();
         for Finished { ticket, ending } in finished {
             count(&mut counts.by_source, ticket.id.source);
             match ending {
                 Ending::Done(records) => {
                     for record in records {
-                        files.entry(sink_file(record.sink)).or_default().extend_from_slice(&record.line);
+                        append(&mut files, sink_file(record.sink), &record.line);
                     }
                     commit.done.push(ticket.id);
                     counts.done += 1;
                 }
                 Ending::Failed(failure) => {
-                    let source = &plan.sources[ticket.id.source.index()].name;
-                    tracing::warn!(
-                        pipeline = %plan.pipelines[self.args.pipeline.index()].name, item = %ticket.name,
-                        stage = %failure.stage, kind = %failure.kind, error = %failure.error, attempts = failure.attempts,
-                        "item failed"
-                    );
-                    let line = records::failure_line(&ticket, source, &failure);
-                    files.entry(FAILURES_FILE).or_default().extend_from_slice(&line);
+                    append(&mut files, FAILURES_FILE, &self.failure_line(&ticket, &failure));
                     commit.failed.push(ticket.id);
                     counts.failed += 1;
                 }
             }
         }
-        commit.appends = files.into_iter().collect();
+        commit.appends = files;
         (commit, counts)
+    }
+
+    fn failure_line(&self, ticket: &Arc<Ticket>, failure: &Failure) -> Vec<u8> {
+        let plan = &self.args.context.plan;
+        tracing::warn!(
+            pipeline = %plan.pipelines[self.args.pipeline.index()].name, item = %ticket.name,
+            stage = %failure.stage, kind = %failure.kind, error = %failure.error, attempts = failure.attempts,
+            "item failed"
+        );
+        records::failure_line(ticket, &plan.sources[ticket.id.source.index()].name, failure)
     }
 
     fn committed(&mut self, counts: &CommitCounts) {
@@ -145,6 +148,13 @@ pub const FAILURES_FILE: FileIndex = FileIndex(0);
 
 fn sink_file(sink: SinkId) -> FileIndex {
     FileIndex(1 + sink.index())
+}
+
+fn append(files: &mut Vec<(FileIndex, Vec<u8>)>, file: FileIndex, line: &[u8]) {
+    match files.iter_mut().find(|(f, _)| *f == file) {
+        Some((_, bytes)) => bytes.extend_from_slice(line),
+        None => files.push((file, line.to_vec())),
+    }
 }
 
 fn count(by_source: &mut Vec<(SourceId, u64)>, source: SourceId) {

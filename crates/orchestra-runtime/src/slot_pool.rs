@@ -3,8 +3,10 @@
 //!
 //! A slot goes `Free => Open (rows are claimed) => Closed (no more claims) => Filled (all claimed rows published) => Free`. Slots
 //! are the credits of the data path: who holds no row writes nothing, and a slow device slows the readers.
+//!
+//! Claiming and publishing a row is one atomic addition each; the lock is taken once per slot, and by those who wait for one.
 
-use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,27 +31,51 @@ type Notify = Box<dyn Fn(PoolEvent) + Send + Sync>;
 pub struct SlotPool {
     arena: Arena,
     clock: RunClock,
-    state: Mutex<State>,
+    /// Which slot is open and how many rows of it were claimed: see [`Open`].
+    open: AtomicU64,
+    /// When the first row of the open slot was claimed, in nanoseconds of the run's clock.
+    open_since: AtomicU64,
+    slots: Vec<Filling>,
+    /// Slots that are open, being filled, or filled and not yet noted by the batcher.
+    busy: AtomicUsize,
+    shut: AtomicBool,
+    /// Slots that nobody uses. The lock also orders the openings of slots, and `changed` wakes those who wait for one.
+    free: Mutex<Vec<SlotId>>,
     changed: Condvar,
     notify: Notify,
 }
 
-struct State {
-    free: Vec<SlotId>,
-    open: Option<SlotId>,
-    /// When the first row of the open slot was claimed.
-    open_since: Duration,
-    filling: HashMap<SlotId, Filling>,
-    /// Filled slots that the batcher has not yet taken note of.
-    announced: usize,
-    shut: bool,
+/// The word in `SlotPool::open`: slot number plus one in the upper half (0: none is open), claims in the lower half. Claims beyond the
+/// last row are attempts that came too late; they mean nothing.
+#[derive(Clone, Copy)]
+struct Open(u64);
+
+impl Open {
+    const NONE: Open = Open(0);
+    const ONE_CLAIM: u64 = 1;
+
+    fn new(slot: SlotId, claims: u32) -> Self {
+        Self((u64::from(slot.0) + 1) << 32 | u64::from(claims))
+    }
+
+    fn slot(self) -> Option<SlotId> {
+        u32::try_from((self.0 >> 32).checked_sub(1)?).ok().map(SlotId)
+    }
+
+    fn claims(self) -> usize {
+        (self.0 & u64::from(u32::MAX)) as usize
+    }
 }
 
-#[derive(Default)]
+/// A slot between its opening and its filling.
 struct Filling {
-    items: Vec<Option<Arc<Ticket>>>,
-    published: usize,
-    closed: Option<LeaveReason>,
+    /// Rows published in the lower half; in the upper half, once the slot is closed, rows claimed. Both change by addition, so exactly
+    /// one thread sees them become equal, and that one announces the slot.
+    progress: AtomicU64,
+    /// Set by whoever closes the slot, before the upper half of `progress` is.
+    reason: Mutex<LeaveReason>,
+    /// What was published, by row; `None` is a hole. Each cell is written by the one writer that holds its row.
+    items: Vec<Mutex<Option<Arc<Ticket>>>>,
 }
 
 /// A row that one writer holds. Dropped unpublished, it becomes a hole: it travels with its batch and nobody reads it.
@@ -75,17 +101,26 @@ impl SlotPool {
     /// A pool over `arena`, all slots free. `notify` must not block.
     #[must_use]
     pub fn new(arena: Arena, clock: RunClock, notify: Notify) -> Arc<Self> {
-        let free =
-            (0..arena.layout().slots).rev().filter_map(|s| u32::try_from(s).ok()).map(SlotId).collect();
-        let state = State {
-            free,
-            open: None,
-            open_since: Duration::ZERO,
-            filling: HashMap::new(),
-            announced: 0,
-            shut: false,
+        let layout = arena.layout();
+        let filling = |_| Filling {
+            progress: AtomicU64::new(0),
+            reason: Mutex::new(LeaveReason::Full),
+            items: (0..layout.max_rows).map(|_| Mutex::new(None)).collect(),
         };
-        Arc::new(Self { arena, clock, state: Mutex::new(state), changed: Condvar::new(), notify })
+        let slots = (0..layout.slots).map(filling).collect();
+        let free = (0..layout.slots).rev().filter_map(|s| u32::try_from(s).ok()).map(SlotId).collect();
+        Arc::new(Self {
+            arena,
+            clock,
+            open: AtomicU64::new(Open::NONE.0),
+            open_since: AtomicU64::new(0),
+            slots,
+            busy: AtomicUsize::new(0),
+            shut: AtomicBool::new(false),
+            free: Mutex::new(free),
+            changed: Condvar::new(),
+            notify,
+        })
     }
 
     /// The memory.
@@ -94,118 +129,147 @@ impl SlotPool {
         &self.arena
     }
 
+    /// Claims the next row of the open slot, if there is one.
+    pub fn claim_now(self: &Arc<Self>) -> Option<RowLease> {
+        if self.shut.load(Ordering::Acquire) {
+            return None;
+        }
+        self.claim_open().map(|(slot, row)| self.lease(slot, row))
+    }
+
     /// Claims the next row, waiting for a free slot if need be. `None` when the pool was shut. Blocks: never call it in an actor.
     pub fn claim(self: &Arc<Self>) -> Option<RowLease> {
-        let mut state = self.lock();
-        let mut opened = false;
-        let slot = loop {
-            if state.shut {
-                return None;
-            }
-            if let Some(slot) = state.open {
-                break slot;
-            }
-            if let Some(slot) = state.free.pop() {
-                state.filling.insert(slot, Filling::default());
-                state.open = Some(slot);
-                state.open_since = self.clock.now();
-                opened = true;
-                break slot;
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        };
-        let max_rows = self.arena.layout().max_rows;
-        let State { open, filling, .. } = &mut *state;
-        let filling = filling.entry(slot).or_default();
-        let row = filling.items.len();
-        filling.items.push(None);
-        if row + 1 == max_rows {
-            filling.closed = Some(LeaveReason::Full);
-            *open = None;
+        if let Some(lease) = self.claim_now() {
+            return Some(lease);
         }
-        drop(state);
+        let (slot, row, opened) = self.claim_or_open()?;
+        let lease = self.lease(slot, row);
         if opened {
             (self.notify)(PoolEvent::Opened);
         }
-        Some(RowLease { pool: Arc::clone(self), slot, row, published: false })
+        Some(lease)
+    }
+
+    fn lease(self: &Arc<Self>, slot: SlotId, row: usize) -> RowLease {
+        if row + 1 == self.max_rows() {
+            // No claim can follow, and all before were counted: the slot is closed by this one.
+            self.close_slot(slot, self.max_rows(), LeaveReason::Full);
+        }
+        RowLease { pool: Arc::clone(self), slot, row, published: false }
+    }
+
+    /// The next row of the open slot, if one is open and has room.
+    fn claim_open(&self) -> Option<(SlotId, usize)> {
+        let before = Open(self.open.fetch_add(Open::ONE_CLAIM, Ordering::AcqRel));
+        before.slot().filter(|_| before.claims() < self.max_rows()).map(|slot| (slot, before.claims()))
+    }
+
+    /// The same; opens a free slot if none is open or the open one is full, and waits for one. Says whether it opened one.
+    fn claim_or_open(&self) -> Option<(SlotId, usize, bool)> {
+        let mut free = self.lock();
+        loop {
+            if self.shut.load(Ordering::Acquire) {
+                return None;
+            }
+            if let Some((slot, row)) = self.claim_open() {
+                return Some((slot, row, false));
+            }
+            if let Some(slot) = free.pop() {
+                self.busy.fetch_add(1, Ordering::AcqRel);
+                let now = u64::try_from(self.clock.now().as_nanos()).unwrap_or(u64::MAX);
+                self.open_since.store(now, Ordering::Relaxed);
+                self.open.store(Open::new(slot, 1).0, Ordering::Release);
+                return Some((slot, 0, true));
+            }
+            free = self.changed.wait(free).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// The batch that is being filled.
     #[must_use]
     pub fn open_batch(&self) -> Option<OpenBatch> {
-        let state = self.lock();
-        let rows = state.filling.get(&state.open?)?.items.len();
-        Some(OpenBatch { rows, oldest_since: state.open_since })
+        let open = Open(self.open.load(Ordering::Acquire));
+        open.slot().filter(|_| open.claims() < self.max_rows())?;
+        let oldest_since = Duration::from_nanos(self.open_since.load(Ordering::Relaxed));
+        Some(OpenBatch { rows: open.claims(), oldest_since })
     }
 
     /// Closes the open slot: it is announced as filled when its last claimed row is published.
     pub fn close(self: &Arc<Self>, reason: LeaveReason) {
-        let mut state = self.lock();
-        let Some(slot) = state.open.take() else { return };
-        if let Some(f) = state.filling.get_mut(&slot) {
-            f.closed = Some(reason);
+        let open = Open(self.open.swap(Open::NONE.0, Ordering::AcqRel));
+        // A slot whose last row is claimed was closed by that claim.
+        if let Some(slot) = open.slot()
+            && open.claims() < self.max_rows()
+        {
+            self.close_slot(slot, open.claims(), reason);
         }
-        let filled = self.take_if_filled(&mut state, slot);
-        drop(state);
-        self.announce(filled);
     }
 
     /// The batcher has taken note of a filled slot.
     pub fn noted(&self) {
-        self.lock().announced -= 1;
+        self.busy.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// No slot is open, none is being filled and none is on its way to the batcher.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        let state = self.lock();
-        state.filling.is_empty() && state.announced == 0
+        self.busy.load(Ordering::Acquire) == 0
     }
 
     /// Makes every present and future `claim` give `None`.
     pub fn shut(&self) {
-        self.lock().shut = true;
+        self.shut.store(true, Ordering::Release);
+        // Taken, so that nobody is between its look at `shut` and its wait.
+        drop(self.lock());
         self.changed.notify_all();
+    }
+
+    fn max_rows(&self) -> usize {
+        self.arena.layout().max_rows
+    }
+
+    fn close_slot(self: &Arc<Self>, slot: SlotId, claimed: usize, reason: LeaveReason) {
+        let filling = &self.slots[slot.index()];
+        *unpoisoned(filling.reason.lock()) = reason;
+        let closed = (claimed as u64) << 32;
+        let before = filling.progress.fetch_add(closed, Ordering::AcqRel);
+        self.announce_if_filled(slot, before + closed);
     }
 
     fn publish(self: &Arc<Self>, slot: SlotId, row: usize, item: Option<Arc<Ticket>>) {
-        let mut state = self.lock();
-        if let Some(f) = state.filling.get_mut(&slot) {
-            f.items[row] = item;
-            f.published += 1;
-        }
-        let filled = self.take_if_filled(&mut state, slot);
-        drop(state);
-        self.announce(filled);
+        let filling = &self.slots[slot.index()];
+        *unpoisoned(filling.items[row].lock()) = item;
+        let before = filling.progress.fetch_add(1, Ordering::AcqRel);
+        self.announce_if_filled(slot, before + 1);
     }
 
-    fn take_if_filled(self: &Arc<Self>, state: &mut State, slot: SlotId) -> Option<FilledSlot> {
-        let f = state.filling.get(&slot)?;
-        let reason = f.closed?;
-        if f.published < f.items.len() {
-            return None;
+    /// Called with what one addition made of the slot's progress: for exactly one addition, published and claimed become equal.
+    fn announce_if_filled(self: &Arc<Self>, slot: SlotId, progress: u64) {
+        let (claimed, published) = (progress >> 32, progress & u64::from(u32::MAX));
+        if claimed != published {
+            return;
         }
-        let f = state.filling.remove(&slot)?;
-        state.announced += 1;
-        Some(FilledSlot { pool: Arc::clone(self), slot, items: f.items, reason })
-    }
-
-    /// Outside the lock: the batcher's mailbox is not ours to wait for, and dropping a `FilledSlot` takes the lock again.
-    fn announce(&self, filled: Option<FilledSlot>) {
-        if let Some(filled) = filled {
-            (self.notify)(PoolEvent::Filled(filled));
-        }
+        let filling = &self.slots[slot.index()];
+        let rows = filling.items.iter().take(published as usize);
+        let items = rows.map(|item| unpoisoned(item.lock()).take()).collect();
+        let reason = *unpoisoned(filling.reason.lock());
+        filling.progress.store(0, Ordering::Release);
+        (self.notify)(PoolEvent::Filled(FilledSlot { pool: Arc::clone(self), slot, items, reason }));
     }
 
     fn release(&self, slot: SlotId) {
-        self.lock().free.push(slot);
+        self.lock().push(slot);
         self.changed.notify_all();
     }
 
-    /// A poisoned lock means that a thread panicked between two statements that cannot panic: the state is whole.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<SlotId>> {
+        unpoisoned(self.free.lock())
     }
+}
+
+/// A poisoned lock means that a thread panicked between two statements that cannot panic: what it guards is whole.
+fn unpoisoned<G>(lock: Result<G, PoisonError<G>>) -> G {
+    lock.unwrap_or_else(PoisonError::into_inner)
 }
 
 impl RowLease {
@@ -329,6 +393,44 @@ mod tests {
         let rest = last.iter().flat_map(|s| s.items.iter().flatten()).map(|t| t.id.index);
         let all: BTreeSet<u64> = seen.into_iter().chain(rest).collect();
         assert_eq!(all, (0..WRITERS * EACH).filter(|i| !i.is_multiple_of(10)).collect());
+    }
+
+    #[test]
+    fn slots_that_are_closed_while_rows_are_claimed_keep_every_row() {
+        const WRITERS: u64 = 3;
+        const EACH: u64 = 2000;
+        let (pool, events) = pool(5, 4);
+        let over = AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|w| {
+                    let pool = Arc::clone(&pool);
+                    scope.spawn(move || {
+                        for index in w * EACH..(w + 1) * EACH {
+                            pool.claim().unwrap().publish(ticket(index));
+                        }
+                    })
+                })
+                .collect();
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    pool.close(LeaveReason::Timer);
+                    std::thread::yield_now();
+                }
+            });
+            let mut seen = Vec::new();
+            while seen.len() < (WRITERS * EACH) as usize {
+                let Some(slot) = events.recv().ok().and_then(filled) else { continue };
+                assert!(!slot.items.is_empty() && slot.items.len() <= 5);
+                seen.extend(slot.items.iter().flatten().map(|t| t.id.index));
+                slot.pool().noted();
+            }
+            over.store(true, Ordering::Relaxed);
+            writers.into_iter().for_each(|w| w.join().unwrap());
+            seen
+        });
+        assert_eq!(seen.iter().copied().collect::<BTreeSet<_>>(), (0..WRITERS * EACH).collect());
+        assert!(pool.is_quiet());
     }
 
     #[test]
