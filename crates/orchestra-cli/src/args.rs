@@ -9,7 +9,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::help;
 
-/// Runs ONNX models over images and tensors on every GPU of this machine, from one workflow file.
+/// Runs ONNX models over images, on every GPU of this machine or on its CPU, from one workflow file.
 #[derive(Debug, Parser)]
 #[command(name = "orchestra", version, after_help = help::MAIN, disable_help_subcommand = true)]
 pub struct Cli {
@@ -32,6 +32,8 @@ pub enum Command {
     Plan(PlanArgs),
     /// Draw the workflow as DOT, Mermaid or SVG
     Graph(GraphArgs),
+    /// Measure the limits of this machine for a workflow, and how close a run comes
+    Bench(BenchArgs),
     /// List the devices of this machine
     Devices(DevicesArgs),
     /// Say whether this machine is ready, and what to do if not
@@ -133,6 +135,51 @@ pub struct GraphArgs {
     pub output: Option<PathBuf>,
     /// Give nodes and edges as JSON instead of a picture
     #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+}
+
+/// `orchestra bench`
+#[derive(Debug, Args)]
+#[command(after_help = help::BENCH)]
+pub struct BenchArgs {
+    /// The workflow file
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Rounds; what is reported are medians over them
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = rounds)]
+    pub runs: usize,
+    /// Items to measure with, spread over the sources [default: as many as keep a run busy for about twice --seconds]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub items: Option<u64>,
+    /// How long each part is measured in each round
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
+    pub seconds: f64,
+    /// Try other settings (loaders, batch sizes, workers, threads), and print the best as a patch for the file
+    #[arg(long)]
+    pub tune: bool,
+    /// Settings to try at most
+    #[arg(long, value_name = "N", default_value_t = 12, requires = "tune")]
+    pub trials: usize,
+    /// Write the patch to this file instead of standard output
+    #[arg(long, value_name = "PATCH", requires = "tune")]
+    pub patch: Option<PathBuf>,
+    /// Folder in which the measured runs write; nothing stays there [default: where temporary files go]
+    #[arg(long, value_name = "DIR")]
+    pub scratch: Option<PathBuf>,
+    /// Devices to use instead of the file's: `auto`, `cpu`, `cuda:0`, ... (comma-separated; `cpu,cpu` is two)
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',', value_parser = device)]
+    pub devices: Vec<String>,
+    /// Change one setting of the file: `--set stages.classify.batch.max=16` (repeatable; the value is TOML or plain text)
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    pub set: Vec<Setting>,
+    /// Never use the network: ONNX Runtime must be on this machine already
+    #[arg(long)]
+    pub offline: bool,
+    /// ONNX Runtime's shared library, instead of searching for it
+    #[arg(long, value_name = "PATH")]
+    pub ort_library: Option<PathBuf>,
+    /// Print everything that was measured as JSON on standard output
+    #[arg(long)]
     pub json: bool,
 }
 
@@ -258,6 +305,16 @@ fn setting(text: &str) -> Result<Setting, String> {
     Ok(Setting { key: key.to_owned(), value: value.trim().to_owned() })
 }
 
+fn rounds(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|n| (1..=1000).contains(n));
+    number.ok_or_else(|| "expected a whole number from 1 to 1000".to_owned())
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|s| (0.05..=3600.0).contains(s));
+    number.ok_or_else(|| "expected seconds from 0.05 to 3600".to_owned())
+}
+
 fn device(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("a device has no name; expected for example `cuda:0,cuda:1`, `cpu` or `auto`".to_owned()),
@@ -312,6 +369,9 @@ mod tests {
             ("orchestra run w --set =1", "`` is no key"),
             ("orchestra run w --devices cuda:0,", "a device has no name"),
             ("orchestra run", "FILE"),
+            ("orchestra bench w --runs 0", "from 1 to 1000"),
+            ("orchestra bench w --seconds nan", "from 0.05 to 3600"),
+            ("orchestra bench w --patch p", "--tune"),
             ("orchestra run w -v -q", "cannot be used with"),
         ] {
             let error = parse(line).unwrap_err();

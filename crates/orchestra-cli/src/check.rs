@@ -1,5 +1,7 @@
 //! `orchestra check`: every error of a workflow file. Starts nothing.
 
+use std::path::Path;
+
 use orchestra::{Machine, PlanOptions};
 
 use crate::Failed;
@@ -7,20 +9,26 @@ use crate::args::CheckArgs;
 use crate::exit_code::ExitCode;
 use crate::human::counted;
 use crate::planning;
-use crate::stdout;
 use crate::surroundings::Surroundings;
+use crate::{stderr, stdout};
 
 /// Checks the file; prints what is wrong, or that nothing is.
 pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
     let options = PlanOptions { offline: args.offline, ..PlanOptions::default() };
     let machine = if args.offline { no_devices() } else { orchestra::machine() };
-    let (plan, diagnostics) = planning::read(&args.file, &options, &machine)?;
+    let (plan, diagnostics) = match planning::read(&args.file, &options, &machine) {
+        Err(failed) if args.json => {
+            stdout::print(&format!("{}\n", unreadable(&args.file, &failed)))?;
+            return Ok(failed.code);
+        }
+        read => read?,
+    };
     let code = planning::code(&diagnostics);
     if args.json {
         stdout::print(&format!("{}\n", diagnostics.to_json()))?;
         return Ok(code);
     }
-    eprint!("{}", diagnostics.render(planning::style(surroundings)));
+    stderr::say(&diagnostics.render(planning::style(surroundings)));
     if let (Some(plan), ExitCode::Done) = (plan, code) {
         stdout::print(&format!(
             "{}: no errors: {}, {}, {}\n",
@@ -31,6 +39,14 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
         ))?;
     }
     Ok(code)
+}
+
+/// The error of a file that could not even be read, in the form of the others.
+fn unreadable(file: &Path, failed: &Failed) -> serde_json::Value {
+    let error = serde_json::json!({
+        "message": crate::chain(&failed.error), "label": "", "help": [], "cause": "file",
+    });
+    serde_json::json!({"file": file.to_string_lossy(), "errors": [error], "warnings": []})
 }
 
 /// A machine that no driver was asked about.

@@ -58,6 +58,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failed> {
             ),
         ),
         open_files(),
+        jpeg(),
         runtime_library(Flavor::Cpu, args),
     ];
     if machine.gpus.is_empty() {
@@ -75,6 +76,21 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failed> {
     }
     let ready = findings.iter().all(|f| f.ok);
     Ok(if ready { ExitCode::Done } else { ExitCode::Unavailable })
+}
+
+/// Which decoder JPEG files go through. The Rust one is good enough to be no finding against the machine.
+fn jpeg() -> Finding {
+    let subject = "jpeg decoder";
+    match orchestra_media::jpeg_backend() {
+        Ok(backend) => {
+            let mut finding = Finding::good(subject, backend.to_string());
+            finding.help = backend.missing.as_ref().map(|why| {
+                format!("libjpeg-turbo would be faster (Debian and Ubuntu: `apt install libturbojpeg0`), but: {why}")
+            });
+            finding
+        }
+        Err(error) => Finding::bad(subject, error.to_string(), "a run would refuse to start"),
+    }
 }
 
 fn runtime_library(flavor: Flavor, args: &DoctorArgs) -> Finding {

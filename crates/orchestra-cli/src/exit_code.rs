@@ -31,11 +31,14 @@ impl ExitCode {
         (ExitCode::Done, "all done"),
         (ExitCode::Usage, "the command line is wrong"),
         (ExitCode::ItemsFailed, "finished, some items failed (or the failure limit stopped it)"),
-        (ExitCode::Unavailable, "device, runtime or model not available"),
+        (ExitCode::Unavailable, "a device, ONNX Runtime or a model is not available"),
         (ExitCode::Bug, "a bug of ours"),
-        (ExitCode::TryAgain, "stopped, try again elsewhere"),
-        (ExitCode::BadFile, "the file is wrong"),
-        (ExitCode::Interrupted, "interrupted, resumable"),
+        (
+            ExitCode::TryAgain,
+            "stopped for a reason outside, such as a full disk; start it again when that is gone",
+        ),
+        (ExitCode::BadFile, "the file is wrong, or something changed since the run that would go on"),
+        (ExitCode::Interrupted, "interrupted; the same command goes on"),
     ];
 
     /// The number.

@@ -11,7 +11,7 @@ use clap_mangen::Man;
 use crate::Failed;
 use crate::args::{Cli, CompletionsArgs, ManArgs, Verbosity};
 use crate::exit_code::ExitCode;
-use crate::stdout;
+use crate::{stderr, stdout};
 
 /// Prints the completions of one shell.
 pub fn completions(args: &CompletionsArgs) -> Result<ExitCode, Failed> {
@@ -32,7 +32,7 @@ pub fn man(args: &ManArgs, verbosity: Verbosity) -> Result<ExitCode, Failed> {
         .with_context(|| format!("cannot write manual pages to `{}`", folder.display()))
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
     if !verbosity.quiet {
-        eprintln!("wrote the manual pages to {}", folder.display());
+        stderr::say_line(&format!("wrote the manual pages to {}", folder.display()));
     }
     Ok(ExitCode::Done)
 }

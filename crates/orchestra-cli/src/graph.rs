@@ -10,8 +10,8 @@ use crate::Failed;
 use crate::args::{GraphArgs, GraphFormat, Verbosity};
 use crate::exit_code::ExitCode;
 use crate::planning;
-use crate::stdout;
 use crate::surroundings::Surroundings;
+use crate::{stderr, stdout};
 
 /// Draws the workflow to standard output or into a file.
 pub fn graph(
@@ -42,7 +42,7 @@ pub fn graph(
         .with_context(|| format!("cannot write the picture `{}`", path.display()))
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
     if !verbosity.quiet {
-        eprintln!("wrote {}", path.display());
+        stderr::say_line(&format!("wrote {}", path.display()));
     }
     Ok(ExitCode::Done)
 }

@@ -8,11 +8,11 @@ Exit codes:
   0    all done
   2    the command line is wrong
   65   finished, some items failed (or the failure limit stopped it)
-  69   device, runtime or model not available
+  69   a device, ONNX Runtime or a model is not available
   70   a bug of ours
-  75   stopped, try again elsewhere
-  78   the file is wrong
-  130  interrupted, resumable"
+  75   stopped for a reason outside, such as a full disk; start it again when that is gone
+  78   the file is wrong, or something changed since the run that would go on
+  130  interrupted; the same command goes on"
     };
 }
 
@@ -23,6 +23,7 @@ Examples:
   orchestra check workflow.toml     every error of the file, with line and help
   orchestra plan workflow.toml      what would run where, and why
   orchestra run workflow.toml       run it, or go on with it
+  orchestra bench workflow.toml     how fast it can be here, and how fast it is
 
 ",
     exit_codes!()
@@ -74,6 +75,18 @@ It looks at the workflow file and what that names, and at no device: the picture
 on every machine. `orchestra plan` says what runs where.
 
 Exit codes: 0 drawn, 69 a model is not available, 75 it cannot be written, 78 the file is wrong";
+
+pub const BENCH: &str = "\
+Examples:
+  orchestra bench workflow.toml
+  orchestra bench workflow.toml --runs 9 --json
+  orchestra bench workflow.toml --tune --patch best.patch && patch -p0 < best.patch
+
+Reading and decoding, each model, and whole runs are measured in turns. The limit is what the first two allow
+together; the ratio says how close a run comes to it. The file and its output folder stay as they are.
+
+Exit codes: 0 measured, 65 no item can be decoded, 69 device, runtime or model not available,
+75 stopped, try again elsewhere, 78 the file is wrong, 130 interrupted";
 
 pub const DEVICES: &str = "\
 Examples:

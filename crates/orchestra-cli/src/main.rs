@@ -2,6 +2,7 @@
 //! It decides nothing about a run: planning, running and reporting are the crates' below.
 
 mod args;
+mod bench;
 mod check;
 mod devices;
 mod doctor;
@@ -15,6 +16,8 @@ mod plan;
 mod planning;
 mod progress;
 mod run;
+mod signals;
+mod stderr;
 mod stdout;
 mod summary;
 mod surroundings;
@@ -41,6 +44,7 @@ fn main() -> ProcessExitCode {
         Command::Plan(args) => plan::plan(&args, &surroundings),
         Command::Devices(args) => devices::devices(&args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Bench(args) => bench::bench(&args, cli.verbosity, &surroundings),
         Command::Graph(args) => graph::graph(&args, cli.verbosity, &surroundings),
         Command::Init(args) => init::init(&args, cli.verbosity),
         Command::Completions(args) => generated::completions(&args),
@@ -48,10 +52,19 @@ fn main() -> ProcessExitCode {
         Command::Worker => return orchestra::worker_main(),
     };
     let code = done.unwrap_or_else(|failed| {
-        eprintln!("error: {:#}", failed.error);
+        stderr::say_line(&format!("error: {}", chain(&failed.error)));
         failed.code
     });
     code.into()
+}
+
+/// An error and its causes, each said once: many a message quotes its cause already.
+fn chain(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
+        "" => cause,
+        said if said.contains(&cause) => text,
+        said => format!("{said}: {cause}"),
+    })
 }
 
 /// An error that ends the command, and what its exit code says.
@@ -67,5 +80,20 @@ impl Failed {
     /// An error with its code.
     pub fn new(code: ExitCode, error: impl Into<anyhow::Error>) -> Self {
         Self { error: error.into(), code }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_that_a_message_quotes_is_not_said_again() {
+        let disk = || anyhow::anyhow!("disk full");
+        assert_eq!(chain(&disk().context("cannot write `a`")), "cannot write `a`: disk full");
+        assert_eq!(
+            chain(&disk().context("cannot write `a`: disk full; make room")),
+            "cannot write `a`: disk full; make room"
+        );
     }
 }

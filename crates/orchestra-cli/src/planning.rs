@@ -1,15 +1,21 @@
 //! From the command line to a plan: reads the file, shows what is wrong with it, and says which exit code that means.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow, bail};
 use orchestra::{Cause, Diagnostics, Machine, MachineView, Plan, PlanOptions, RenderStyle};
-use orchestra_plan::RealHost;
+use orchestra_plan::{RealHost, format_bytes};
 
 use crate::Failed;
 use crate::args::WorkflowArgs;
 use crate::exit_code::ExitCode;
+use crate::stderr;
 use crate::surroundings::Surroundings;
+
+/// What is larger is no file of settings, and a device such as `/dev/zero` never ends.
+const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// What the planner is told by the command line.
 pub fn options(args: &WorkflowArgs) -> PlanOptions {
@@ -51,14 +57,24 @@ pub fn described_machine(
 ) -> Result<Result<MachineView, ExitCode>, Failed> {
     let text = read_text(file, "machine file")?;
     let (machine, diagnostics) = orchestra_plan::machine_from_toml(&text, &file.display().to_string());
-    eprint!("{}", diagnostics.render(style(surroundings)));
+    stderr::say(&diagnostics.render(style(surroundings)));
     Ok(machine.ok_or(ExitCode::BadFile))
 }
 
 fn read_text(file: &Path, what: &str) -> Result<String, Failed> {
-    std::fs::read_to_string(file)
+    bounded_text(file)
         .with_context(|| format!("cannot read the {what} `{}`", file.display()))
         .map_err(|e| Failed::new(ExitCode::BadFile, e))
+}
+
+/// The text of a file, or of a pipe such as a shell's `<(...)`.
+fn bounded_text(file: &Path) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(file)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        bail!("it is larger than {}, and nobody writes that by hand", format_bytes(MAX_FILE_BYTES));
+    }
+    String::from_utf8(bytes).map_err(|_| anyhow!("it is not text in UTF-8; a TOML file is expected"))
 }
 
 /// Prints errors and warnings to standard error; the plan, or the exit code of what is wrong.
@@ -67,7 +83,7 @@ pub fn show(
     surroundings: &Surroundings,
 ) -> Result<Plan, ExitCode> {
     if !diagnostics.all().is_empty() {
-        eprint!("{}", diagnostics.render(style(surroundings)));
+        stderr::say(&diagnostics.render(style(surroundings)));
     }
     match plan {
         Some(plan) if !diagnostics.has_errors() => Ok(plan),

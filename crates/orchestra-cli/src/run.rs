@@ -6,24 +6,28 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use orchestra::{
-    Found, Plan, Prepared, Progress as LibraryProgress, RunHandle, RunOutcome, StartOptions, StartRunError,
-    StopHandle,
+    Found, Library, Plan, Prepared, Progress as LibraryProgress, RunHandle, RunOutcome, StartOptions,
+    StartRunError,
 };
 use orchestra_core::bottleneck::Bottleneck;
+use orchestra_source::ListError;
 use orchestra_telemetry::traces::context;
 use orchestra_telemetry::{LogSettings, Telemetry, TelemetryGuard, TraceSettings};
 use orchestra_wire::frames::TraceContext;
+use tokio::runtime::Runtime;
 use tracing::Instrument as _;
 
 use crate::Failed;
 use crate::args::{RunArgs, Verbosity, resume_command};
 use crate::exit_code::ExitCode;
-use crate::human::count;
+use crate::human::{count, counted};
 use crate::planning;
 use crate::progress::{Progress, ProgressMode};
+use crate::signals::{self, Continued};
 use crate::summary::{RunEnd, Summary};
 use crate::surroundings::Surroundings;
 use crate::watch::Watch;
+use crate::{stderr, stdout};
 
 /// How often the progress is drawn.
 const DRAW_EVERY: Duration = Duration::from_millis(200);
@@ -37,31 +41,27 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
         Err(code) => return Ok(code),
     };
     let telemetry = telemetry(args, verbosity, surroundings, &plan)?;
+    let runtime = runtime()?;
+    let talk = Talk { quiet: verbosity.quiet };
+    // What a fresh start discards must not be discarded for a run that cannot begin.
+    let ahead = args.fresh.then(|| runtime_library(args, &plan, talk)).transpose()?;
     let prepared = orchestra::prepare(Arc::clone(&plan), args.fresh).map_err(not_started)?;
     let pipelines: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();
     telemetry
         .log_files()
         .open(&plan.output.join("logs"), &pipelines)
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
-    let talk = Talk { quiet: verbosity.quiet };
     if let Some(code) = prepared.nothing_to_do() {
         return finished_before(prepared, code, Output::of(args, verbosity));
     }
     talk.found(&prepared);
-    let library = orchestra::runtime_library(
-        &plan,
-        args.workflow.ort_library.clone(),
-        args.workflow.offline,
-        &mut LibraryNotes { talk, last: None },
-    )
-    .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
-    tracing::info!(path = %library.path.display(), version = ?library.version, origin = ?library.origin, "onnxruntime found");
+    let library = match ahead {
+        Some(library) => library,
+        None => runtime_library(args, &plan, talk)?,
+    };
+    let version = library.version.as_deref().unwrap_or("unknown");
+    tracing::info!(path = %library.path.display(), version, origin = %library.origin, "onnxruntime found");
 
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(actor_threads())
-        .enable_all()
-        .build()
-        .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
     let resumed_from = Some(prepared.counts().total()).filter(|n| *n > 0);
     let mode = if verbosity.quiet { ProgressMode::Off } else { ProgressMode::of(surroundings) };
     let outcome = runtime.block_on(async {
@@ -78,6 +78,12 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     // Blocking tasks that hang (a dead network drive) must not hold the command.
     runtime.shutdown_timeout(Duration::from_secs(1));
     end(&outcome, &plan, resumed_from, Output::of(args, verbosity), telemetry)
+}
+
+fn runtime_library(args: &RunArgs, plan: &Plan, talk: Talk) -> Result<Library, Failed> {
+    let (named, offline) = (args.workflow.ort_library.clone(), args.workflow.offline);
+    orchestra::runtime_library(plan, named, offline, &mut LibraryNotes { talk, last: None })
+        .map_err(|e| Failed::new(ExitCode::Unavailable, e))
 }
 
 fn telemetry(
@@ -104,19 +110,34 @@ fn telemetry(
     Ok(guard)
 }
 
+fn runtime() -> Result<Runtime, Failed> {
+    let started =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(actor_threads()).enable_all().build();
+    let runtime = started
+        .context("the threads of the run cannot be started; `orchestra doctor` looks at the limits of this machine")
+        .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
+    let inside = runtime.enter();
+    signals::survive_the_limit_on_file_sizes();
+    drop(inside);
+    Ok(runtime)
+}
+
 /// Threads that the actors share. Decoding, models and the journal have threads of their own, and what is left is a few messages per
 /// batch: on a small machine more threads only wake each other up and take cores from the rest.
 fn actor_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get() / 8).clamp(1, 4)
 }
 
-fn trace_of(span: &tracing::Span) -> Option<TraceContext> {
+/// The trace context of a span, for the workers.
+pub fn trace_of(span: &tracing::Span) -> Option<TraceContext> {
     context::of_span(span).map(|(trace_id, span_id, flags)| TraceContext { trace_id, span_id, flags })
 }
 
 fn not_started(error: StartRunError) -> Failed {
     let code = match &error {
+        StartRunError::Listing { error: ListError::ListFile { .. }, .. } => ExitCode::TryAgain,
         StartRunError::Changed { .. } | StartRunError::Listing { .. } => ExitCode::BadFile,
+        StartRunError::Jpeg(_) => ExitCode::Unavailable,
         StartRunError::Actors(_) => ExitCode::Bug,
         _ => ExitCode::TryAgain,
     };
@@ -125,55 +146,28 @@ fn not_started(error: StartRunError) -> Failed {
 
 /// Shows the run until it ends, and turns signals into its stages of stopping.
 async fn follow(handle: RunHandle, mut progress: Progress) -> RunOutcome {
-    let signals = tokio::spawn(signals(handle.stop_handle()));
+    let stop = tokio::spawn(signals::stop(handle.stop_handle(), progress.is_drawn()));
+    let mut continued = Continued::new();
     let snapshots = handle.snapshots();
     let mut watch = Watch::default();
     let mut tick = tokio::time::interval(DRAW_EVERY);
     let mut done = std::pin::pin!(handle.wait());
     let outcome = loop {
         tokio::select! {
+            biased;
             outcome = &mut done => break outcome,
+            // Before the next drawing, which would remove what the shell wrote.
+            () = continued.next() => progress.resumed(),
             _ = tick.tick() => {
                 let now = snapshots.borrow().clone();
                 let elapsed = now.elapsed;
-                progress.update(&watch.look(now), elapsed);
+                progress.update(watch.look(now), elapsed);
             }
         }
     };
-    signals.abort();
+    stop.abort();
     progress.finish();
     outcome
-}
-
-/// The first signal lets the run finish what is in flight, the second kills its workers, the third ends the process at once; the
-/// journal is then resumed as after any crash.
-async fn signals(stop: StopHandle) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        tracing::warn!("signals cannot be caught; an interrupted run can be resumed all the same");
-        return;
-    };
-    let mut n = 0;
-    loop {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-        n += 1;
-        match n {
-            1 => {
-                tracing::warn!("stopping: finishing what is in flight (again: kill the workers)");
-                stop.interrupt();
-            }
-            2 => {
-                tracing::warn!("stopping now: workers are killed (again: exit at once)");
-                stop.abort();
-            }
-            _ => std::process::exit(i32::from(ExitCode::Interrupted.number())),
-        }
-    }
 }
 
 fn end(
@@ -203,10 +197,13 @@ fn end(
     print_summary(&summary, report, output)?;
     let report = telemetry.shutdown();
     if let Some(lost) = report.spans.map(|s| s.lost()).filter(|n| *n > 0) {
-        eprintln!("warning: {} spans could not be delivered to the trace collector", count(lost));
+        stderr::say_line(&format!(
+            "warning: {} spans could not be delivered to the trace collector",
+            count(lost)
+        ));
     }
     if let Some(error) = report.logs.error {
-        eprintln!("warning: the log files are incomplete: {error}");
+        stderr::say_line(&format!("warning: the log files are incomplete: {error}"));
     }
     Ok(summary.exit_code())
 }
@@ -252,7 +249,7 @@ fn finished_before(prepared: Prepared, code: i32, output: Output) -> Result<Exit
     tracing::debug!(code, "the run was finished before");
     match output {
         Output::Json => print_json(&plan.output.join("run.json"))?,
-        Output::Text => eprint!("{}", summary.text()),
+        Output::Text => stderr::say(&summary.text()),
         Output::Quiet => {}
     }
     Ok(summary.exit_code())
@@ -281,10 +278,10 @@ fn print_summary(summary: &Summary, report: &orchestra::RunReport, output: Outpu
     match output {
         Output::Json => {
             let text = serde_json::to_string_pretty(report).map_err(|e| Failed::new(ExitCode::Bug, e))?;
-            println!("{text}");
+            stdout::print(&format!("{text}\n"))?;
         }
         Output::Quiet if summary.exit_code() == ExitCode::Done => {}
-        Output::Text | Output::Quiet => eprint!("{}", summary.text()),
+        Output::Text | Output::Quiet => stderr::say(&summary.text()),
     }
     Ok(())
 }
@@ -293,49 +290,48 @@ fn print_json(path: &Path) -> Result<(), Failed> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read `{}`", path.display()))
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
-    print!("{text}");
-    Ok(())
+    stdout::print(&text).map(|_| ())
 }
 
+/// Says things that are worth a line, unless everything is to be quiet.
 #[derive(Debug, Clone, Copy)]
-struct Talk {
-    quiet: bool,
+pub struct Talk {
+    /// Say nothing.
+    pub quiet: bool,
 }
 
 impl Talk {
     fn say(self, text: &str) {
         if !self.quiet {
-            eprintln!("{text}");
+            stderr::say_line(text);
         }
     }
 
     fn found(self, prepared: &Prepared) {
         match prepared.found {
             Found::Fresh => {}
+            Found::Discarded { finished: 0 } => {}
             Found::Discarded { finished } => {
-                self.say(&format!(
-                    "starting over: the records of {} finished items are discarded",
-                    count(finished)
-                ));
+                let items = counted(finished, "finished item is", "finished items are");
+                self.say(&format!("starting over: {items} discarded"));
             }
             Found::Resumed { finished, new_items } => {
                 let new =
                     if new_items > 0 { format!(", {} of them new", count(new_items)) } else { String::new() };
                 let left = prepared.total.saturating_sub(finished);
-                self.say(&format!(
-                    "going on: {} items are finished, {} are left{new}",
-                    count(finished),
-                    count(left)
-                ));
+                let finished = counted(finished, "item is", "items are");
+                self.say(&format!("going on: {finished} finished, {} left{new}", count(left)));
             }
         }
     }
 }
 
 /// Says what the search for the runtime library does when it takes a while.
-struct LibraryNotes {
-    talk: Talk,
-    last: Option<u64>,
+pub struct LibraryNotes {
+    /// How to say it.
+    pub talk: Talk,
+    /// Bytes when it was said last.
+    pub last: Option<u64>,
 }
 
 impl LibraryProgress for LibraryNotes {

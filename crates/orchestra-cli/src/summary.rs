@@ -40,6 +40,9 @@ pub struct Summary {
     pub resume_command: String,
 }
 
+/// A shorter run is mostly the start of its workers, and says nothing about what sets the pace.
+const TELLING_SECONDS: f64 = 2.0;
+
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunEnd {
@@ -75,6 +78,9 @@ impl Summary {
     pub fn text(&self) -> String {
         let mut out = format!("{}\n", self.headline());
         let mut fact = |name: &str, text: String| out.push_str(&format!("  {name:<9} {text}\n"));
+        if let Some(reason) = self.reason() {
+            fact("reason", reason.to_owned());
+        }
         if self.end != RunEnd::FinishedBefore {
             fact("time", format!("{}, {} items/s", elapsed(self.seconds), per_second(self.items_per_second)));
             if let Some(before) = self.resumed_from {
@@ -87,7 +93,7 @@ impl Summary {
                 let workers = counted(self.restarts, "worker died and was", "workers died and were");
                 fact("restarts", format!("{workers} replaced; no item was lost by that"));
             }
-            if let Some(words) = pace(self.bottleneck) {
+            if let Some(words) = pace(self.bottleneck).filter(|_| self.seconds >= TELLING_SECONDS) {
                 fact("pace", words.to_owned());
             }
         }
@@ -109,8 +115,7 @@ impl Summary {
             RunEnd::Finished => "finished",
             RunEnd::FinishedBefore => "was finished before, nothing is left to do",
             RunEnd::Interrupted => "interrupted",
-            RunEnd::FailureLimit => "stopped, because more items failed than `limits.max_failed` allows",
-            RunEnd::Stopped { reason, .. } => &format!("stopped, because {reason}"),
+            RunEnd::FailureLimit | RunEnd::Stopped { .. } => "stopped",
         };
         let items = counted(self.read, "item", "items");
         format!(
@@ -119,6 +124,14 @@ impl Summary {
             count(self.done),
             count(self.failed)
         )
+    }
+
+    fn reason(&self) -> Option<&str> {
+        match &self.end {
+            RunEnd::FailureLimit => Some("more items failed than `limits.max_failed` allows"),
+            RunEnd::Stopped { reason, .. } => Some(reason),
+            RunEnd::Finished | RunEnd::FinishedBefore | RunEnd::Interrupted => None,
+        }
     }
 
     fn hint(&self) -> Option<String> {
@@ -140,10 +153,16 @@ impl Summary {
 fn pace(bottleneck: Bottleneck) -> Option<&'static str> {
     match bottleneck {
         Bottleneck::Unknown => None,
-        Bottleneck::Loading => Some("set by reading and decoding: the models waited for items"),
-        Bottleneck::Inference => Some("set by the models: decoded items waited for a device"),
-        Bottleneck::Cpu => Some("set by the processor: decoding and models share all of its cores"),
-        Bottleneck::Sinks => Some("set by writing results: loaders and models waited for it"),
+        Bottleneck::Loading => {
+            Some("set by reading and decoding: the models waited for items; more cores or smaller files help")
+        }
+        Bottleneck::Inference => Some(
+            "set by the models: decoded items waited for them; more devices, `workers` or a larger `batch.max` help",
+        ),
+        Bottleneck::Cpu => Some("set by the processor: decoding and models share its cores; more cores help"),
+        Bottleneck::Sinks => Some(
+            "set by writing results: loaders and models waited for it; a faster disk or smaller records help",
+        ),
     }
 }
 
@@ -185,6 +204,12 @@ digits finished: 10,000 items read, 10,000 done, 0 failed
     }
 
     #[test]
+    fn a_run_that_was_too_short_to_tell_names_no_pace() {
+        let of = |seconds| Summary { seconds, bottleneck: Bottleneck::Cpu, ..summary() };
+        assert!(!of(1.9).text().contains("pace") && of(2.0).text().contains("pace"));
+    }
+
+    #[test]
     fn an_eventful_run_names_everything_that_happened() {
         let summary = Summary {
             done: 9_998,
@@ -201,7 +226,7 @@ digits finished: 10,000 items read, 9,998 done, 2 failed
   time      8.1 s, 1,234 items/s
   resumed   5,000 items were finished before this start
   restarts  1 worker died and was replaced; no item was lost by that
-  pace      set by reading and decoding: the models waited for items
+  pace      set by reading and decoding: the models waited for items; more cores or smaller files help
   results   out/results.jsonl
   failures  out/failures.jsonl
   run       20260131-120000-4f2a
@@ -223,7 +248,8 @@ digits finished: 10,000 items read, 9,998 done, 2 failed
     fn a_stopped_run_says_why_and_ends_with_the_code_of_the_reason() {
         let end = RunEnd::Stopped { reason: "no device is left".into(), code: ExitCode::Unavailable };
         let summary = Summary { end, ..summary() };
-        assert!(summary.text().starts_with("digits stopped, because no device is left: "));
+        assert!(summary.text().starts_with("digits stopped: 10,000 items read, 10,000 done, 0 failed\n"));
+        assert!(summary.text().contains("\n  reason    no device is left\n"));
         assert!(summary.text().contains("orchestra run digits.toml"));
         assert_eq!(summary.exit_code(), ExitCode::Unavailable);
     }

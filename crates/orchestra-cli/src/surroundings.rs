@@ -34,9 +34,10 @@ impl Surroundings {
     }
 }
 
-/// Columns of the terminal behind standard error, if it is one that knows.
-pub fn terminal_width() -> Option<usize> {
-    console::Term::stderr().size_checked().map(|(_, columns)| usize::from(columns))
+/// Rows and columns of the terminal behind standard error, if it is one that knows.
+pub fn terminal_size() -> Option<(usize, usize)> {
+    let (rows, columns) = console::Term::stderr().size_checked()?;
+    (rows > 0 && columns > 0).then(|| (usize::from(rows), usize::from(columns)))
 }
 
 #[cfg(test)]

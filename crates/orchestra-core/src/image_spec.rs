@@ -92,6 +92,10 @@ pub struct ImageSpec {
     pub pad: Vec<u8>,
     /// Refuse a picture whose header claims more pixels than this, before memory is taken.
     pub max_pixels: u64,
+    /// Whether a JPEG much larger than the row may be decoded to a fraction of its size. Pixels differ a little from those of the full decode then.
+    // Left out where it is off, so that runs that began before there was such a setting can be continued.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fast: bool,
 }
 
 impl ImageSpec {

@@ -23,7 +23,7 @@ pub enum OpenError {
         since: Option<SystemTime>,
     },
     /// The folder or a file in it cannot be made or read.
-    #[error("cannot use `{}` in the output folder: {source}", path.display())]
+    #[error("cannot use `{}` in the output folder: {source}; if it cannot be written, choose another folder with `--output`", path.display())]
     Io {
         /// Which file or folder.
         path: PathBuf,

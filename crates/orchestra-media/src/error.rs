@@ -94,12 +94,6 @@ pub enum MediaError {
         /// The field, its value and what was expected.
         what: String,
     },
-    /// The resampler refused its input.
-    #[error("the picture cannot be resized: {reason}")]
-    Resize {
-        /// The resampler's words.
-        reason: String,
-    },
 }
 
 impl MediaError {
@@ -116,8 +110,7 @@ impl MediaError {
             | MediaError::Broken { .. }
             | MediaError::NothingDecoded
             | MediaError::RowLength { .. }
-            | MediaError::BadSpec { .. }
-            | MediaError::Resize { .. } => FailureKind::Decode,
+            | MediaError::BadSpec { .. } => FailureKind::Decode,
         }
     }
 

@@ -4,8 +4,7 @@
 
 use orchestra_core::Fit;
 
-use crate::orientation::Orientation;
-use crate::picture::PictureSize;
+use crate::picture::{PictureInfo, PictureSize};
 
 /// Whole pixels of the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +30,11 @@ impl Span {
     /// The same stretch, counted from the other end of an axis of `side` pixels.
     fn flipped(self, side: u32) -> Span {
         Span { start: (f64::from(side) - self.start - self.length).max(0.0), length: self.length }
+    }
+
+    /// The same stretch of a picture whose pixels stand for `factor` of this one's each.
+    fn reduced(self, factor: f64) -> Span {
+        Span { start: self.start / factor, length: self.length / factor }
     }
 
     /// The same stretch, with rounding kept from letting it reach beyond `side` pixels.
@@ -70,12 +74,15 @@ struct Cut {
 }
 
 impl Placement {
-    /// The columns and rows of the stored picture (`width` by `height`) that this placement of the shown one uses.
-    pub(crate) fn stored_spans(&self, turn: Orientation, width: u32, height: u32) -> (Span, Span) {
+    /// The columns and rows of the picture in memory that this placement of the shown one uses.
+    pub(crate) fn stored_spans(&self, picture: &PictureInfo) -> (Span, Span) {
+        let turn = picture.orientation;
+        let (width, height) = picture.full;
+        let factor = f64::from(picture.reduction.factor());
         let (x, y) = if turn.transpose { (self.y, self.x) } else { (self.x, self.y) };
         let x = if turn.flip_x { x.flipped(width) } else { x };
         let y = if turn.flip_y { y.flipped(height) } else { y };
-        (x.inside(width), y.inside(height))
+        (x.reduced(factor).inside(picture.width), y.reduced(factor).inside(picture.height))
     }
 
     /// For each column of `dest` the column of the shown picture whose area holds its centre, as Pillow finds it.
@@ -204,6 +211,8 @@ fn half_to_even(n: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::orientation::Orientation;
+    use crate::picture::PixelKind;
 
     const fn size(width: u32, height: u32) -> PictureSize {
         PictureSize { width, height }
@@ -256,7 +265,8 @@ mod tests {
                         let turn = Orientation::from_exif(value).unwrap();
                         let shown = turn.shown_size(width, height);
                         let placement = place(fit, 97, [61, 83], size(shown.0, shown.1));
-                        let (x, y) = placement.stored_spans(turn, width, height);
+                        let info = PictureInfo::full(width, height, PixelKind::Rgb, turn);
+                        let (x, y) = placement.stored_spans(&info);
                         for (span, side) in [(x, width), (y, height)] {
                             let side = f64::from(side);
                             assert!(span.start >= 0.0 && span.start < side && span.length > 0.0);

@@ -7,16 +7,33 @@ use crate::orientation::Orientation;
 const FORMAT: Format = Format::Jpeg;
 const CUT_HEADER: MediaError = MediaError::Truncated { format: FORMAT, what: "it ends inside its header" };
 
-/// 64 one bits, each byte stuffed.
+/// 64 one bits, each byte stuffed. No Huffman code is all ones, so a decoder that runs out of data meets an error in them, where else it would make
+/// up gray pixels. Scans end in one bits anyway, and what no pixel needs is stepped over.
 const ONES: [u8; 16] = [0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0];
+
+/// Most scans of a picture. A progressive one has about ten; each costs a walk over all of the picture, however few bytes it has, so that a
+/// small file of very many would keep a processor busy for hours.
+const MOST_SCANS: usize = 500;
+
+/// What the components of a file stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ink {
+    Gray,
+    /// Luma and two colour differences: nearly every file.
+    Ycc,
+    Rgb,
+    /// Stored inverted, as Adobe does and as Pillow assumes of all files.
+    Cmyk,
+    /// Luma and colour differences of inverted cyan, magenta, yellow; and black.
+    Ycck,
+}
 
 /// What is known of a file before its pixels are decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JpegHeader {
     pub(crate) width: u32,
     pub(crate) height: u32,
-    /// 1 gray, 3 colour, 4 CMYK or YCCK.
-    pub(crate) components: u8,
+    pub(crate) ink: Ink,
     pub(crate) orientation: Orientation,
     /// Whether bytes that belong to no segment stand between the segments. Viewers step over them.
     has_stray_bytes: bool,
@@ -95,16 +112,18 @@ impl JpegHeader {
         let mut segments = Segments::new(bytes);
         let mut frame = None;
         let mut orientation = None;
+        let (mut has_jfif, mut adobe) = (false, None);
         loop {
             let segment = segments.next()?;
             match (segment.marker, segment.payload) {
                 (0xda, _) => break,
                 // Start of frame; C4, C8 and CC are tables and extensions.
-                (
-                    0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf,
-                    &[_, h1, h0, w1, w0, components, ..],
-                ) => {
-                    frame = Some((u16::from_be_bytes([w1, w0]), u16::from_be_bytes([h1, h0]), components));
+                (0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf, payload) if payload.len() >= 6 => {
+                    frame = Some(segment);
+                }
+                (0xe0, payload) if payload.len() >= 14 && payload.starts_with(b"JFIF\0") => has_jfif = true,
+                (0xee, payload) if payload.len() >= 12 && payload.starts_with(b"Adobe") => {
+                    adobe = Some(payload[11]);
                 }
                 // The first EXIF block counts; another APP1 is XMP or a thumbnail's.
                 (0xe1, payload) if orientation.is_none() && payload.starts_with(b"Exif\0\0") => {
@@ -113,31 +132,83 @@ impl JpegHeader {
                 _ => {}
             }
         }
-        let Some((width, height, components)) = frame else {
+        let Some(Segment { marker, payload: frame, .. }) = frame else {
             let reason = "its first scan comes before any frame header".to_owned();
             return Err(MediaError::Broken { format: FORMAT, reason });
         };
+        check_coding(marker, frame[0])?;
+        let side = |at: usize| u32::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
         let scans = segments.at;
         let missing_end = MediaError::Truncated { format: FORMAT, what: "its end marker is missing" };
-        let end = end_of_scans(bytes, scans).ok_or(missing_end)?;
+        let (end, n_scans) = end_of_scans(bytes, scans).ok_or(missing_end)?;
+        if n_scans > MOST_SCANS {
+            let reason = format!("it has {n_scans} scans, expected at most {MOST_SCANS}");
+            return Err(MediaError::Broken { format: FORMAT, reason });
+        }
         Ok(JpegHeader {
-            width: u32::from(width),
-            height: u32::from(height),
-            components,
+            width: side(3),
+            height: side(1),
+            ink: ink(frame, has_jfif, adobe)?,
             orientation: orientation.unwrap_or(Orientation::UPRIGHT),
             has_stray_bytes: segments.has_stray_bytes,
             scans,
             end,
         })
     }
+
+    /// Whether bytes that belong to no segment stand between the segments. Viewers step over them, decoders need not.
+    pub(crate) fn has_stray_bytes(&self) -> bool {
+        self.has_stray_bytes
+    }
+
+    /// The file to the end of this picture.
+    pub(crate) fn picture<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        &bytes[..self.end + 2]
+    }
 }
 
-/// Position of the end marker that closes the scans from `at` on.
-fn end_of_scans(bytes: &[u8], mut at: usize) -> Option<usize> {
+/// Refuses what is rare enough that neither decoder is relied on to read it: both give the same answer this way.
+fn check_coding(marker: u8, bits: u8) -> Result<(), MediaError> {
+    let coding = match marker {
+        0xc0..=0xc2 if bits == 8 => return Ok(()),
+        0xc0..=0xc2 => return unsupported(format!("it has {bits} bits per component, expected 8")),
+        0xc3 => "lossless",
+        0xc9 | 0xca => "arithmetic",
+        0xcb => "lossless arithmetic",
+        _ => "hierarchical",
+    };
+    unsupported(format!("its coding is {coding}, expected baseline or progressive with Huffman codes"))
+}
+
+fn unsupported<T>(what: String) -> Result<T, MediaError> {
+    Err(MediaError::Broken { format: FORMAT, reason: format!("{what}; convert it first") })
+}
+
+/// What the components stand for, by the rules of libjpeg: a JFIF marker says it, else Adobe's marker, else the names of the components.
+fn ink(frame: &[u8], has_jfif: bool, adobe: Option<u8>) -> Result<Ink, MediaError> {
+    let name = |at: usize| frame.get(6 + 3 * at).copied();
+    match (frame[5], adobe) {
+        (1, _) => Ok(Ink::Gray),
+        (3, Some(0)) if !has_jfif => Ok(Ink::Rgb),
+        (3, None) if !has_jfif && [name(0), name(1), name(2)] == [Some(b'R'), Some(b'G'), Some(b'B')] => {
+            Ok(Ink::Rgb)
+        }
+        (3, _) => Ok(Ink::Ycc),
+        (4, None | Some(0)) => Ok(Ink::Cmyk),
+        (4, Some(_)) => Ok(Ink::Ycck),
+        (count, _) => unsupported(format!("it has {count} components, expected 1, 3 or 4")),
+    }
+}
+
+/// Position of the end marker that closes the scans from `at` on, and how many scans there are.
+fn end_of_scans(bytes: &[u8], mut at: usize) -> Option<(usize, usize)> {
+    let mut n_scans = 1;
     loop {
         at = next_ff(bytes, at)?;
-        match *bytes.get(at + 1)? {
-            0xd9 => return Some(at),
+        let marker = *bytes.get(at + 1)?;
+        n_scans += usize::from(marker == 0xda);
+        match marker {
+            0xd9 => return Some((at, n_scans)),
             // A stuffed byte or a marker without a payload: the scan goes on.
             0x00 | 0x01 | 0xd0..=0xd8 => at += 2,
             0xff => at += 1,
@@ -156,23 +227,46 @@ fn next_ff(bytes: &[u8], at: usize) -> Option<usize> {
     bytes[from..].iter().position(|b| *b == 0xff).map(|found| from + found)
 }
 
-/// Copies the file to `out` as the decoder should see it: without stray bytes, without what stands behind the end, and with
-/// 64 one bits before the end. No Huffman code is all ones, so a decoder that runs out of data meets an error there, where
-/// else it would make up gray pixels. Scans end in one bits anyway, and what no pixel needs is stepped over.
-pub(crate) fn prepare(bytes: &[u8], header: &JpegHeader, out: &mut Vec<u8>) -> Result<(), MediaError> {
+/// Copies the file to `out` as zune-jpeg should see it: without stray bytes, without what stands behind the end, with ones before the end, and with one
+/// marker of Adobe's that says what `header` found out, since that decoder goes by other rules.
+pub(crate) fn prepare(bytes: &[u8], header: &JpegHeader, out: &mut Vec<u8>) {
     out.clear();
-    out.reserve(header.end + 18);
-    if header.has_stray_bytes {
-        out.extend_from_slice(&bytes[..2]);
-        let mut segments = Segments::new(bytes);
-        while segments.at < header.scans {
-            out.extend_from_slice(segments.next()?.whole);
-        }
-        out.extend_from_slice(&bytes[header.scans..header.end]);
-    } else {
-        out.extend_from_slice(&bytes[..header.end]);
+    out.reserve(header.end + 18 + 16);
+    out.extend_from_slice(&bytes[..2]);
+    let transform = match header.ink {
+        Ink::Gray | Ink::Ycc => None,
+        Ink::Rgb | Ink::Cmyk => Some(0),
+        Ink::Ycck => Some(2),
+    };
+    if let Some(transform) = transform {
+        out.extend_from_slice(b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00");
+        out.push(transform);
     }
+    copy_segments(bytes, header, out, |segment| {
+        !segment.payload.starts_with(b"Adobe") || segment.marker != 0xee
+    });
     out.extend_from_slice(&ONES);
     out.extend_from_slice(&[0xff, 0xd9]);
-    Ok(())
+}
+
+/// Copies the file to `out` without stray bytes and without what stands behind the end.
+pub(crate) fn tidy(bytes: &[u8], header: &JpegHeader, out: &mut Vec<u8>) {
+    out.clear();
+    out.reserve(header.end + 2);
+    out.extend_from_slice(&bytes[..2]);
+    copy_segments(bytes, header, out, |_| true);
+    out.extend_from_slice(&[0xff, 0xd9]);
+}
+
+/// Adds the segments that `keep` wants, and the scans up to the end marker.
+fn copy_segments(bytes: &[u8], header: &JpegHeader, out: &mut Vec<u8>, keep: impl Fn(&Segment<'_>) -> bool) {
+    let mut segments = Segments::new(bytes);
+    while segments.at < header.scans {
+        // The header was read to here before, so that there is a segment.
+        let Ok(segment) = segments.next() else { break };
+        if keep(&segment) {
+            out.extend_from_slice(segment.whole);
+        }
+    }
+    out.extend_from_slice(&bytes[header.scans..header.end]);
 }

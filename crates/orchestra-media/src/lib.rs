@@ -26,6 +26,7 @@
 //!     std: vec![0.229, 0.224, 0.225],
 //!     pad: vec![0, 0, 0],
 //!     max_pixels: 100_000_000,
+//!     fast: false,
 //! };
 //! let mut preparer = Preparer::new(); // one per thread
 //! let size = preparer.decode(&bytes, spec.max_pixels)?;
@@ -37,22 +38,30 @@
 //! ```
 
 mod containers;
+mod convolve;
 mod error;
 mod flatten;
 mod format;
 mod geometry;
 mod jpeg;
+mod jpeg_backend;
 mod jpeg_header;
+mod jpeg_zune;
 mod kernels;
 mod orientation;
 mod picture;
+mod png;
 mod preparer;
 mod raster;
+mod reduction;
 mod resample;
 mod row_spec;
 mod row_writer;
+mod taps;
+mod turbojpeg;
 
 pub use error::MediaError;
 pub use format::Format;
+pub use jpeg_backend::{JPEG_VARIABLE, JpegBackend, JpegBackendError, JpegDecoder, jpeg_backend};
 pub use picture::PictureSize;
 pub use preparer::Preparer;

@@ -3,6 +3,7 @@
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::orientation::Orientation;
+use crate::reduction::Reduction;
 
 /// Longest side, in pixels, that is accepted. It bounds the resampling tables: a picture of one pixel by a hundred million
 /// would pass any pixel limit and still ask for gigabytes of filter weights.
@@ -38,19 +39,36 @@ impl PixelKind {
     }
 }
 
-/// What is known of a decoded picture beside its pixels. Sizes are those of the file, before `orientation`.
+/// What is known of a decoded picture beside its pixels. Sizes are before `orientation`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PictureInfo {
+    /// Pixels of a row in memory.
     pub(crate) width: u32,
+    /// Rows in memory.
     pub(crate) height: u32,
+    /// Width and height that the file has.
+    pub(crate) full: (u32, u32),
+    /// How many pixels of the file each pixel in memory stands for, on each side.
+    pub(crate) reduction: Reduction,
     pub(crate) kind: PixelKind,
     pub(crate) orientation: Orientation,
 }
 
 impl PictureInfo {
-    /// The size that a viewer shows.
+    /// A picture decoded in full.
+    pub(crate) fn full(width: u32, height: u32, kind: PixelKind, orientation: Orientation) -> PictureInfo {
+        PictureInfo { width, height, full: (width, height), reduction: Reduction::NONE, kind, orientation }
+    }
+
+    /// The same picture, decoded to a smaller size.
+    pub(crate) fn reduced(self, reduction: Reduction) -> PictureInfo {
+        let (width, height) = self.full;
+        PictureInfo { width: reduction.side(width), height: reduction.side(height), reduction, ..self }
+    }
+
+    /// The size that a viewer shows of the file.
     pub(crate) fn shown_size(&self) -> PictureSize {
-        let (width, height) = self.orientation.shown_size(self.width, self.height);
+        let (width, height) = self.orientation.shown_size(self.full.0, self.full.1);
         PictureSize { width, height }
     }
 }

@@ -8,21 +8,25 @@ use crate::error::MediaError;
 use crate::flatten::Flattened;
 use crate::format::Format;
 use crate::geometry::place;
+use crate::jpeg::JpegReader;
+use crate::jpeg_backend::{JpegDecoder, jpeg_backend};
 use crate::picture::{PictureInfo, PictureSize};
+use crate::png::PngReader;
+use crate::raster;
+use crate::reduction::Reduction;
 use crate::resample::Resampler;
 use crate::row_spec::RowSpec;
 use crate::row_writer::{self, Aligned};
-use crate::{jpeg, raster};
 
 /// Memory of a buffer that is kept from picture to picture. More, taken for one huge picture, is given back with the next:
 /// a run over a million items may not grow by its largest picture times its threads for good.
 const KEEP_BYTES: usize = 128 << 20;
 
 /// Turns files into rows. One per thread: its buffers are reused, so that in the long run nothing is allocated for pixels.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Preparer {
-    /// A JPEG as its decoder sees it.
-    file: Vec<u8>,
+    jpeg: JpegReader,
+    png: PngReader,
     pixels: Vec<u8>,
     picture: Option<PictureInfo>,
     flattened: Flattened,
@@ -30,11 +34,36 @@ pub struct Preparer {
     aligned: Aligned,
 }
 
+impl Default for Preparer {
+    fn default() -> Preparer {
+        Preparer::new()
+    }
+}
+
 impl Preparer {
-    /// Takes no memory yet.
+    /// With the JPEG decoder of this process, see [`jpeg_backend`](crate::jpeg_backend). Takes no memory for pixels yet.
     #[must_use]
     pub fn new() -> Preparer {
-        Preparer::default()
+        let decoder = jpeg_backend().map_or(JpegDecoder::Rust, |backend| backend.decoder);
+        Preparer::with_reader(JpegReader::new(decoder).unwrap_or_default())
+    }
+
+    /// With a JPEG decoder of the caller's choice; `None` where that is libjpeg-turbo and it cannot be loaded.
+    #[must_use]
+    pub fn with_jpeg_decoder(decoder: JpegDecoder) -> Option<Preparer> {
+        JpegReader::new(decoder).map(Preparer::with_reader)
+    }
+
+    fn with_reader(jpeg: JpegReader) -> Preparer {
+        Preparer {
+            jpeg,
+            png: PngReader::default(),
+            pixels: Vec::new(),
+            picture: None,
+            flattened: Flattened::default(),
+            resampler: Resampler::default(),
+            aligned: Aligned::default(),
+        }
     }
 
     /// Decodes the file `bytes`, whose format is told by its content, and keeps the picture for `write_row`. Returns its
@@ -44,13 +73,32 @@ impl Preparer {
     /// Of kind `TooLarge` when the header claims more than `max_pixels` pixels (nothing is allocated then), of kind `Decode`
     /// for an empty, unknown, damaged or truncated file. After an error there is no picture.
     pub fn decode(&mut self, bytes: &[u8], max_pixels: u64) -> Result<PictureSize, MediaError> {
+        self.decode_for(bytes, max_pixels, [])
+    }
+
+    /// As `decode`, for rows of `specs` and no others: if all of them say `fast`, a JPEG that is much larger than they are is decoded to a
+    /// half, a quarter or an eighth of its sides, if the decoder can. The size returned is that of the file nevertheless.
+    ///
+    /// # Errors
+    /// As `decode`.
+    pub fn decode_for<'a>(
+        &mut self,
+        bytes: &[u8],
+        max_pixels: u64,
+        specs: impl IntoIterator<Item = &'a ImageSpec>,
+    ) -> Result<PictureSize, MediaError> {
         self.picture = None;
         self.release_excess();
         let format = Format::of(bytes)?;
-        let (file, pixels) = (&mut self.file, &mut self.pixels);
+        let (jpeg, png, pixels) = (&mut self.jpeg, &mut self.png, &mut self.pixels);
+        let reduce = |shown| Reduction::for_rows(specs, shown);
         // Decoders are other people's code and files may be made to break them. Their panic is the end of this item only.
         let outcome = catch_unwind(AssertUnwindSafe(|| match format {
-            Format::Jpeg => jpeg::decode(bytes, max_pixels, file, pixels),
+            Format::Jpeg => jpeg.decode(bytes, max_pixels, reduce, pixels),
+            Format::Png => match png.decode(bytes, max_pixels, pixels) {
+                Some(info) => Ok(info),
+                None => raster::decode(format, bytes, max_pixels, pixels),
+            },
             other => raster::decode(other, bytes, max_pixels, pixels),
         }));
         match outcome {
@@ -80,17 +128,16 @@ impl Preparer {
         let row_spec = RowSpec::new(spec, row.len())?;
         let source = self.flattened.view(&info, &self.pixels, &row_spec);
         let placement = place(spec.fit, spec.shorter, spec.size, info.shown_size());
-        let part = self.resampler.fit(source, info.orientation, &placement, spec.filter)?;
+        let part = self.resampler.fit(source, &info, &placement, spec.filter);
         row_writer::write(&row_spec, part, placement.dest, row, &mut self.aligned);
         Ok(())
     }
 
     fn release_excess(&mut self) {
-        for buffer in [&mut self.file, &mut self.pixels] {
-            if buffer.capacity() > KEEP_BYTES {
-                *buffer = Vec::new();
-            }
+        if self.pixels.capacity() > KEEP_BYTES {
+            self.pixels = Vec::new();
         }
+        self.jpeg.shrink(KEEP_BYTES);
         self.flattened.forget(KEEP_BYTES);
         self.resampler.shrink(KEEP_BYTES);
     }

@@ -12,8 +12,10 @@ use image::{ColorType, ImageDecoder, Limits};
 use crate::containers::{check_bmp, walk_png, walk_webp};
 use crate::error::MediaError;
 use crate::format::Format;
+use crate::jpeg::JpegReader;
 use crate::orientation::Orientation;
 use crate::picture::{PictureInfo, PixelKind, check_size};
+use crate::reduction::Reduction;
 
 /// What a decoder may take beside 16 bytes for each allowed pixel: tables, profiles, one strip.
 const SPARE_BYTES: u64 = 64 << 20;
@@ -57,7 +59,7 @@ pub(crate) fn decode(
             let orientation = Orientation::from_exif(turn.to_exif()).unwrap_or_default();
             job.run(decoder, orientation)
         }
-        Format::Jpeg => crate::jpeg::decode(bytes, max_pixels, &mut Vec::new(), job.pixels),
+        Format::Jpeg => JpegReader::default().decode(bytes, max_pixels, |_| Reduction::NONE, job.pixels),
     }
 }
 
@@ -92,7 +94,7 @@ impl Job<'_> {
             reason: format!("its pixels are {color:?}, expected gray or colour of 8, 16 or 32 bits"),
         })?;
         let kind = drop_opaque_alpha(self.pixels, kind);
-        Ok(PictureInfo { width, height, kind, orientation })
+        Ok(PictureInfo::full(width, height, kind, orientation))
     }
 }
 

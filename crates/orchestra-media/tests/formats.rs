@@ -168,3 +168,17 @@ fn crc32(bytes: &[u8]) -> u32 {
             .fold(crc ^ u32::from(*v), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 })
     })
 }
+
+#[test]
+fn an_interlaced_png_has_the_pixels_of_a_plain_one() {
+    let golden = |name: &str| {
+        std::fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name))
+            .unwrap()
+    };
+    let pixels = pixels_of(&golden("interlaced.png"), 29, 23, Channels::Rgb);
+    assert_eq!(pixels, pixels_of(&golden("plain.png"), 29, 23, Channels::Rgb));
+    let file = golden("interlaced.png");
+    for cut in 8..file.len() {
+        assert!(Preparer::new().decode(&file[..cut], MAX_PIXELS).is_err(), "{cut} bytes");
+    }
+}

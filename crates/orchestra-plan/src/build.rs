@@ -102,6 +102,7 @@ impl Planner<'_> {
             Some(output) => absolute(output),
             None => folder.join("out"),
         };
+        sources::check_apart(&workflow.sources, &folder, &output, self.host, diags);
         let parts =
             Parts { workflow, listings, models, graph, wired, sink_paths, devices, shares, machine, output };
         if diags.has_errors() {

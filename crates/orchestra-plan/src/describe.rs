@@ -25,16 +25,16 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
         writeln!(out, "  none: no stage runs a model")?;
     }
     for device in &plan.devices {
-        write!(out, "  {:<10}", device.spec.name)?;
         match device.memory {
             Some(m) => writeln!(
                 out,
-                "{} free of {}, {} kept as headroom",
+                "  {:<10}{} free of {}, {} kept as headroom",
+                device.spec.name,
                 format_bytes(m.free),
                 format_bytes(m.total),
                 format_bytes(m.headroom)
             )?,
-            None => writeln!(out)?,
+            None => writeln!(out, "  {}", device.spec.name)?,
         }
     }
     for pipeline in &plan.pipelines {

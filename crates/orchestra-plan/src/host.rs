@@ -1,5 +1,6 @@
 //! Everything the planner may ask of the world, and the real world's answers. Decides nothing.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
@@ -8,6 +9,9 @@ use orchestra_source::{ItemEntry, ListError, ListingSpec};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
+
+/// What is larger holds no labels.
+const MAX_SMALL_FILE: u64 = 64 << 20;
 
 /// The world, as far as a plan depends on it.
 pub trait Host {
@@ -173,7 +177,12 @@ impl std::fmt::Debug for RealHost {
 
 impl Host for RealHost {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        std::fs::read(path)
+        let mut bytes = Vec::new();
+        open_regular(path)?.take(MAX_SMALL_FILE + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > MAX_SMALL_FILE {
+            return Err(io::Error::other("it is larger than 64 MiB"));
+        }
+        Ok(bytes)
     }
 
     fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
@@ -212,9 +221,18 @@ impl Host for RealHost {
     }
 }
 
+/// Opens a file that can be read more than once: to open a pipe waits for its writer, and a device may never end.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let meta = std::fs::metadata(path)?;
+    if !meta.is_file() && !meta.is_dir() {
+        return Err(io::Error::other("it is a pipe, a device or a socket; a file is expected"));
+    }
+    File::open(path)
+}
+
 /// SHA-256 of a file, read as a stream.
 pub(crate) fn digest_file(path: &Path) -> io::Result<[u8; 32]> {
-    let mut file = std::fs::File::open(path)?;
+    let mut file = open_regular(path)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 16];
     loop {

@@ -93,12 +93,16 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         Ok(file) => file,
         Err(error) => {
             let name = &raw.name.value;
-            let missing = matches!(error, ModelError::Missing);
             let d = diags.error(written.span, format!("model `{name}`: {error}")).unavailable();
             d.label(format!("looked for `{}`", path.display()));
-            if missing {
-                d.help("paths are relative to the folder of the workflow file");
-            }
+            match error {
+                ModelError::Missing => d.help("paths are relative to the folder of the workflow file"),
+                ModelError::NotOnnx(_) => {
+                    d.help("name a file in the ONNX format, which often ends in `.onnx`")
+                }
+                ModelError::Truncated(_) => d.help("copy, download or export it again"),
+                _ => d,
+            };
             return None;
         }
     };

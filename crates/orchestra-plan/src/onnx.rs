@@ -1,7 +1,6 @@
 //! What an ONNX file says about itself: inputs, outputs, versions, digest. Loads no weights and no ONNX Runtime.
 
 use std::collections::{BTreeSet, HashSet};
-use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Component, Path};
 
@@ -9,7 +8,7 @@ use orchestra_core::{DType, Dim, TensorSpec};
 use prost::Message;
 use sha2::{Digest, Sha256};
 
-use crate::host::{ModelError, ModelFile, Signature, digest_file};
+use crate::host::{ModelError, ModelFile, Signature, digest_file, open_regular};
 use crate::protobuf::{FieldValue, ScanError, Scanner};
 
 /// Longest name, shape or similar that is believed.
@@ -94,7 +93,7 @@ struct KeyValue {
 /// # Errors
 /// See [`ModelError`].
 pub fn read_model(path: &Path) -> Result<ModelFile, ModelError> {
-    let file = File::open(path).map_err(|e| match e.kind() {
+    let file = open_regular(path).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => ModelError::Missing,
         _ => ModelError::Unreadable(e),
     })?;

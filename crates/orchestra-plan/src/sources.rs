@@ -46,6 +46,9 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
     RawSource { name, listing }
 }
 
+/// What a manifest may be.
+const FORMATS: &str = "a manifest lists one file per line, as .csv, .tsv, .jsonl or plain paths, in UTF-8";
+
 /// What to list, once every entry is known to name something; `None` after an error.
 pub(crate) fn resolve_listing(
     source: &RawSource,
@@ -66,17 +69,39 @@ pub(crate) fn resolve_listing(
     }
 }
 
+/// A folder of pictures cannot be the output folder too: results and logs would be listed as items.
+pub(crate) fn check_apart(
+    sources: &[RawSource],
+    folder: &Path,
+    output: &Path,
+    host: &dyn Host,
+    diags: &mut Diagnostics,
+) {
+    for source in sources {
+        let Some(RawListing::Paths(patterns)) = &source.listing else { continue };
+        for pattern in patterns.iter().filter(|p| resolve(folder, &p.value, host) == output) {
+            diags
+                .error(pattern.span, format!("`{}` is also the output folder", pattern.value))
+                .help("results would be listed as items: choose another folder with --output, or list files, for example with `*.png`");
+        }
+    }
+}
+
 fn check_pattern(pattern: &At<String>, folder: &Path, host: &dyn Host, diags: &mut Diagnostics) -> bool {
     let spec = ListingSpec::Paths { base: folder.into(), patterns: vec![pattern.value.clone()] };
-    let message = match host.first_item(&spec) {
+    let relative =
+        || format!("paths are relative to the folder of the workflow file, `{}`", folder.display());
+    let (message, help) = match host.first_item(&spec) {
         Ok(Some(_)) => return true,
-        Ok(None) => format!("`{}` matches no file", pattern.value),
-        Err(error @ ListError::NoSuchFile { .. }) => error.to_string(),
-        Err(error) => format!("cannot list: {error}"),
+        Ok(None) => (format!("`{}` matches no file", pattern.value), relative()),
+        Err(error @ ListError::NoSuchFile { .. }) => (error.to_string(), relative()),
+        Err(error @ ListError::Unreadable { .. }) => (
+            format!("cannot list: {error}"),
+            "give this user the right to read it, or name only what can be read".to_owned(),
+        ),
+        Err(error) => (format!("cannot list: {error}"), relative()),
     };
-    diags
-        .error(pattern.span, message)
-        .help(format!("paths are relative to the folder of the workflow file, `{}`", folder.display()));
+    diags.error(pattern.span, message).help(help);
     false
 }
 
@@ -97,19 +122,23 @@ fn manifest(
     let file = resolve(folder, &path.value, host);
     let base = root_folder.unwrap_or_else(|| file.parent().unwrap_or(folder).into());
     let spec = ListingSpec::Manifest { path: Some(file.clone()), base };
-    let message = match host.file_kind(&file) {
-        FileKind::Missing => {
-            format!("manifest `{}` does not exist (looked for `{}`)", path.value, file.display())
-        }
-        FileKind::Folder => format!("manifest `{}` is a folder", path.value),
+    let (message, help) = match host.file_kind(&file) {
+        FileKind::Missing => (
+            format!("manifest `{}` does not exist (looked for `{}`)", path.value, file.display()),
+            format!("paths are relative to the folder of the workflow file, `{}`", folder.display()),
+        ),
+        FileKind::Folder => (
+            format!("manifest `{}` is a folder", path.value),
+            "a folder of pictures is named with `paths` instead of `manifest`".to_owned(),
+        ),
         // A pipe can be read only once: the run does that.
         FileKind::Other => return Some(spec),
         FileKind::Regular => match host.first_item(&spec) {
             Ok(Some(_)) => return Some(spec),
-            Ok(None) => format!("manifest `{}` names no item", path.value),
-            Err(error) => format!("cannot list: {error}"),
+            Ok(None) => (format!("manifest `{}` names no item", path.value), FORMATS.to_owned()),
+            Err(error) => (format!("cannot list: {error}"), FORMATS.to_owned()),
         },
     };
-    diags.error(path.span, message).help("a manifest is a .csv or .jsonl file, one item per row, or \"-\"");
+    diags.error(path.span, message).help(help);
     None
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use toml_edit::{Document, Item, Key, TableLike, Value as TomlValue};
 
 use crate::diagnostics::{Diagnostics, Span};
+use crate::nearest::suggestion;
 
 /// A value and its place.
 #[derive(Debug, Clone)]
@@ -117,6 +118,15 @@ pub(crate) fn set(root: &mut Table, key: &str, value: &str, diags: &mut Diagnost
         _ => Node { span: value_span, value: Value::String(value.into()) },
     };
     let names: Vec<&str> = path.iter().map(Key::get).collect();
+    if let Some((group, name, there)) = unknown_name(root, &names) {
+        diags
+            .error(
+                Span::new(text, 0..key.len()),
+                format!("`--set {flag}`: there is no `{group}.{name}` in the file"),
+            )
+            .help(suggestion(&group, &name, there.iter().map(String::as_str)));
+        return;
+    }
     if let Err(stopped_at) = insert(root, &names, node, whole) {
         diags
             .error(
@@ -125,6 +135,20 @@ pub(crate) fn set(root: &mut Table, key: &str, value: &str, diags: &mut Diagnost
             )
             .help("only keys of tables can be set");
     }
+}
+
+/// The group and the name of a key such as `stages.NAME.size` if the group has no such name, with the names that it has. A setting
+/// changes what is there; a name that is written wrong must not begin a table of its own.
+fn unknown_name(root: &Table, path: &[&str]) -> Option<(String, String, Vec<String>)> {
+    let [group, name, _, ..] = path else { return None };
+    if !["sources", "models", "stages", "sinks"].contains(group) {
+        return None;
+    }
+    let Value::Table(there) = &root.get(group)?.node.value else { return None };
+    if there.get(name).is_some() {
+        return None;
+    }
+    Some(((*group).into(), (*name).into(), there.entries.iter().map(|e| e.key.clone()).collect()))
 }
 
 /// Puts `node` at the end of the path, making tables on the way.

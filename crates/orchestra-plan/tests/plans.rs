@@ -230,6 +230,11 @@ fn errors_of_set_name_the_option() {
         ("stages.pixels.size", "[64", "`--set stages.pixels.size=[64`: the value is no valid TOML"),
         ("stages.pixels.size.x", "1", "`--set stages.pixels.size.x=1`: `size` is a value, not a table"),
         ("", "1", "`--set =1`: `` is no key"),
+        (
+            "stages.classfy.batch.max",
+            "1",
+            "`--set stages.classfy.batch.max=1`: there is no `stages.classfy` in the file",
+        ),
         ("stages.pixels.colour", "gray", "stage `pixels` has no key `colour`"),
         (
             "stages.pixels.size",

@@ -48,12 +48,18 @@ pub struct BatcherState {
     pool: Option<Arc<SlotPool>>,
     slots: HashMap<SlotId, SlotInUse>,
     links: HashMap<WorkerId, ActorRef<LinkMsg>>,
-    spans: HashMap<BatchId, tracing::Span>,
+    sent: HashMap<BatchId, Sent>,
     devices: BTreeSet<DeviceId>,
     last_reason: String,
     look_at: Option<Duration>,
     drained: bool,
     told_post: bool,
+}
+
+/// A batch that is with a worker.
+struct Sent {
+    span: tracing::Span,
+    at: Duration,
 }
 
 /// A filled slot, and how many of its rows have no end yet.
@@ -123,7 +129,7 @@ impl BatcherState {
             pool: None,
             slots: HashMap::new(),
             links: HashMap::new(),
-            spans: HashMap::new(),
+            sent: HashMap::new(),
             devices: infer.workers.iter().filter(|w| w.count > 0).map(|w| w.device).collect(),
             last_reason: String::new(),
             look_at: None,
@@ -210,7 +216,7 @@ impl BatcherState {
             trace,
         };
         tracing::debug!(parent: &span, "batch sent");
-        self.spans.insert(a.batch, span);
+        self.sent.insert(a.batch, Sent { span, at: self.args.context.clock.now() });
         if let Some(link) = self.links.get(&a.worker) {
             // A link that is gone has reported, or is about to report, the death of its worker: the batch comes back then.
             drop(link.cast(LinkMsg::Run(run)));
@@ -218,12 +224,12 @@ impl BatcherState {
     }
 
     fn done(&mut self, worker: WorkerId, batch: BatchId, dynamic: Vec<DynamicOutput>, timing: RunTiming) {
-        let span = self.spans.remove(&batch);
+        let sent = self.sent.remove(&batch);
         let now = self.now();
         let Some(completed) = self.ledger.done(worker, batch, now) else { return };
-        if let Some(span) = span {
-            let run_us = timing.run_ns / 1000;
-            tracing::debug!(parent: &span, run_us, queued_us = timing.queued_ns / 1000, "batch done");
+        if let Some(Sent { span, at }) = sent {
+            let away_us = u64::try_from(now.saturating_sub(at).as_micros()).unwrap_or(u64::MAX);
+            tracing::debug!(parent: &span, run_us = timing.run_ns / 1000, away_us, "batch done");
         }
         let stats = &self.args.context.stats;
         stats.device(completed.device).batches.add(1);
@@ -241,7 +247,7 @@ impl BatcherState {
             RunErrorKind::Model => RunFault::Model,
             RunErrorKind::Device => RunFault::Device,
         };
-        if let Some(span) = self.spans.remove(&batch) {
+        if let Some(Sent { span, .. }) = self.sent.remove(&batch) {
             tracing::warn!(parent: &span, ?kind, %error, "batch failed in its worker");
         }
         let now = self.now();
@@ -267,7 +273,7 @@ impl BatcherState {
         let lost = self.ledger.worker_lost(worker, &exit, &last_words);
         let bisecting = lost.bisecting;
         for batch in &lost.held {
-            if let Some(span) = self.spans.remove(batch) {
+            if let Some(Sent { span, .. }) = self.sent.remove(batch) {
                 tracing::warn!(parent: &span, %exit, "batch lost its worker");
             }
         }

@@ -39,6 +39,7 @@ mod worker_process;
 
 pub use context::{RunOptions, Timeouts, TraceHook};
 pub use launcher::{Launcher, ProcessLauncher};
+pub use loader_thread::read_file;
 pub use report::{DeviceReport, ItemCounts, LoaderReport, RunReport, StageReport};
 pub use snapshot::{DeviceSnapshot, Snapshot, StageSnapshot};
 pub use start::{Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare};

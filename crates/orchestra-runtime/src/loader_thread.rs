@@ -213,7 +213,8 @@ impl LoaderThread {
     fn read_and_decode(&mut self, path: &Path) -> Result<(), Refusal> {
         read_file(path, &mut self.file)?;
         let max_pixels = self.work.context.plan.limits.max_pixels;
-        self.preparer.decode(&self.file, max_pixels).map_err(refusal)?;
+        let specs = self.work.images.iter().map(|image| &image.spec);
+        self.preparer.decode_for(&self.file, max_pixels, specs).map_err(refusal)?;
         Ok(())
     }
 
@@ -311,7 +312,10 @@ impl LoaderWork {
 }
 
 /// Reads a whole file into `buffer`. Only regular files: a FIFO would hang, a device would never end.
-fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+///
+/// # Errors
+/// The kind of the failure that the item ends with, and why.
+pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), (FailureKind, String)> {
     let read = |error: io::Error| (FailureKind::Read, format!("cannot read `{}`: {error}", path.display()));
     let file = OpenOptions::new()
         .read(true)

@@ -21,6 +21,8 @@ pub struct RunReport {
     pub started: String,
     /// Seconds that this part of the run took.
     pub seconds: f64,
+    /// Of these, seconds until a worker had finished the first batch.
+    pub seconds_starting: f64,
     /// Exit code.
     pub exit_code: i32,
     /// Over the whole run, resumptions included.
@@ -126,6 +128,7 @@ impl RunReport {
             run_id: context.run_id.clone(),
             started: rfc3339(started_unix_ms),
             seconds,
+            seconds_starting: context.stats.first_batch.time().as_secs_f64(),
             exit_code,
             items: ItemCounts {
                 read,

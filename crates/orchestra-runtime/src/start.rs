@@ -10,6 +10,7 @@ use orchestra_core::{PipelineId, SourceId};
 use orchestra_journal::{
     Change, CommitError, Counts, Journal, OpenError, OutputFolder, RunIdentity, StartError, State,
 };
+use orchestra_media::{JpegBackendError, jpeg_backend};
 use orchestra_plan::Plan;
 use orchestra_source::{ListError, ListingReader, extend_listing, write_listing};
 use ractor::{Actor, ActorRef, SpawnErr};
@@ -50,6 +51,9 @@ pub enum StartRunError {
         /// Why.
         why: String,
     },
+    /// The JPEG decoder that the environment asks for cannot be used.
+    #[error(transparent)]
+    Jpeg(#[from] JpegBackendError),
     /// The items of a source cannot be listed.
     #[error("the items of source `{source_name}` cannot be listed: {error}")]
     Listing {
@@ -151,6 +155,7 @@ pub struct RunOutcome {
 
 /// Opens the output folder, lists the items and opens the journal. Blocks.
 pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> {
+    tracing::info!(decoder = %jpeg_backend()?, "JPEG decoder");
     let mut folder = OutputFolder::open(&plan.output)?;
     let mut found = Found::Fresh;
     if fresh && folder.state() != State::Fresh {
@@ -415,9 +420,12 @@ fn list(private: &Path, source: &orchestra_plan::SourcePlan, resumed: bool) -> R
     drop(std::fs::remove_file(&fresh));
     let missing = (extension.missing_count > 0).then(|| {
         format!(
-            "source `{}` names {} items less (first `{}`)",
+            "source `{}` names {} less (`{}`)",
             source.name,
-            extension.missing_count,
+            match extension.missing_count {
+                1 => "1 item".to_owned(),
+                n => format!("{n} items"),
+            },
             extension.missing.join("`, `")
         )
     });

@@ -27,6 +27,13 @@ impl Counter {
         self.0.fetch_sub(n, Ordering::Relaxed);
     }
 
+    /// Notes a duration, in nanoseconds, unless one was noted before.
+    pub fn note_first(&self, d: Duration) {
+        let nanos = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX).max(1);
+        // An error means that another one was first.
+        let _ = self.0.compare_exchange(0, nanos, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// The number now.
     #[must_use]
     pub fn get(&self) -> u64 {
@@ -85,6 +92,8 @@ pub struct Stats {
     pub failed: Counter,
     /// Of `done + failed`: what earlier runs had finished.
     pub resumed: Counter,
+    /// When a worker finished the first batch, since the start; 0: none yet.
+    pub first_batch: Counter,
     /// Time that loaders read and decoded.
     pub loading: Counter,
     /// Time that loaders waited for a free row.

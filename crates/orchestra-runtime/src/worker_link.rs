@@ -283,6 +283,7 @@ impl LinkState {
         }
         self.in_flight.pop_front();
         self.head_since = now;
+        self.args.context.stats.first_batch.note_first(now);
         let nanos = timing.bind_ns.saturating_add(timing.run_ns).saturating_add(timing.copy_out_ns);
         let busy = Duration::from_nanos(nanos);
         self.args.context.stats.device(self.args.device).busy.add_time(busy);
@@ -344,7 +345,10 @@ impl LinkState {
             Phase::Ready => {
                 self.leave_ready();
                 self.cause = Some(WorkerExit::Clean);
-                self.send(&ToWorker::Shutdown).await;
+                // The end of our side tells it to exit. If that cannot be said, it is gone, or killed by the next deadline.
+                if let Some(mut writer) = self.writer.take() {
+                    drop(writer.shutdown().await);
+                }
             }
         }
     }
@@ -403,7 +407,7 @@ impl LinkState {
         }
     }
 
-    /// Writes a frame. This cannot wait long: at most a load frame, two runs and a shutdown are ever unread, which is far less than
+    /// Writes a frame. This cannot wait long: at most a load frame and two runs are ever unread, which is far less than
     /// the socket's buffer, even when the process is frozen.
     async fn send(&mut self, frame: &ToWorker) {
         let Some(writer) = self.writer.as_mut() else { return };

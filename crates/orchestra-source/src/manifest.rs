@@ -14,6 +14,9 @@ const PATH_COLUMNS: [&str; 8] =
 /// Longest row that is believed. What is longer is no manifest, and would take memory without bound.
 const MAX_ROW_BYTES: u64 = 1 << 20;
 
+/// Put behind a CSV file as a row of its own. A quote that is left open swallows it, and is found by that.
+const END_ROW: &[u8] = b"\0end of the manifest\0";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
     Csv(u8),
@@ -52,6 +55,9 @@ fn rows_of(mut input: impl BufRead, format: Format, label: &str, visit: Visit<'_
     read_line(&mut input, &mut first, 1, label)?;
     if first.starts_with(b"\xef\xbb\xbf") {
         first.drain(..3);
+    }
+    if first.starts_with(b"\xff\xfe") || first.starts_with(b"\xfe\xff") {
+        return Err(bad_row(label, 1, "it is written in UTF-16; save the file as UTF-8"));
     }
     let format = if format == Format::Sniff { sniff(&first) } else { format };
     // The csv crate ends a row at the carriage return, and so places the next one on the line before.
@@ -119,7 +125,7 @@ fn read_line(
 
 fn json_row(text: &[u8], line: u64, label: &str) -> Result<Vec<u8>, ListError> {
     let value: serde_json::Value = serde_json::from_slice(text)
-        .map_err(|e| bad_row(label, line, &format!("no JSON: {e}; expected a string or an object")))?;
+        .map_err(|_| bad_row(label, line, "it is not JSON; expected a string or an object on each line"))?;
     let path = match &value {
         serde_json::Value::String(path) => Some(path),
         serde_json::Value::Object(row) => {
@@ -146,7 +152,8 @@ fn csv_rows(
     visit: Visit<'_>,
 ) -> Result<(), ListError> {
     let since_row = Rc::new(Cell::new(0));
-    let input = Bounded { input, since_row: Rc::clone(&since_row) };
+    let end = [b"\n", END_ROW].concat();
+    let input = Bounded { input: input.chain(&end[..]), since_row: Rc::clone(&since_row) };
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)
@@ -163,6 +170,13 @@ fn csv_rows(
         since_row.set(0);
         let line = row.position().map_or(line, csv::Position::line);
         let line = if column.is_some() { line + skew } else { line };
+        match row.iter().next_back() {
+            Some(last) if last == END_ROW && row.len() == 1 => return Ok(()),
+            Some(last) if last.ends_with(END_ROW) => {
+                return Err(bad_row(label, line, "a quote is left open in this row"));
+            }
+            _ => {}
+        }
         let Some(column) = column else {
             let header = path_column(&row);
             column = Some(header.unwrap_or(0));
@@ -261,12 +275,29 @@ mod tests {
     }
 
     #[test]
+    fn an_open_quote_is_an_error_and_no_item() {
+        for text in [&b"file,n\n\"a.png,1\nb.png,2\n"[..], b"file\r\n\"a.png\r\nb.png", b"file\n\""] {
+            let error = read(text, Format::Csv(b',')).unwrap_err();
+            assert_eq!(error, "manifest `list`, line 2: a quote is left open in this row");
+        }
+        let closed = read(b"file,n\n\"a\nb.png\",1\nc\".png,2\n\"d.png\n\"", Format::Csv(b',')).unwrap();
+        assert_eq!(closed, ["2:a\nb.png", "4:c\".png", "5:d.png\n"]);
+    }
+
+    #[test]
+    fn a_list_in_utf_16_is_refused_with_what_to_do() {
+        for (text, format) in [(&b"\xff\xfea\0"[..], Format::Sniff), (b"\xfe\xff\0a", Format::Csv(b','))] {
+            assert!(read(text, format).unwrap_err().contains("UTF-16; save the file as UTF-8"));
+        }
+    }
+
+    #[test]
     fn json_lines_hold_strings_or_objects() {
         let rows = read(b"\"a.png\"\n\n{\"path\": \"b.png\", \"x\": 1}\n", Format::JsonLines).unwrap();
         assert_eq!(rows, ["1:a.png", "3:b.png"]);
         for (bad, reason) in [
             (&b"{\"name\": \"a\"}"[..], "expected a string, or an object"),
-            (b"{", "no JSON"),
+            (b"{", "not JSON"),
             (b"7", "expected a string, or an object"),
         ] {
             assert!(read(bad, Format::JsonLines).unwrap_err().contains(reason));

@@ -4,12 +4,15 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use globset::{GlobBuilder, GlobMatcher};
-use walkdir::WalkDir;
+use walkdir::{DirEntry, WalkDir};
 
 use crate::ListError;
 
 /// Characters that make a path a glob.
 const GLOB_CHARACTERS: [char; 4] = ['*', '?', '[', '{'];
+
+/// The folder that each output folder of a run holds.
+const OUTPUT_MARK: &str = ".orchestra";
 
 /// An entry of `paths`, understood.
 #[derive(Debug)]
@@ -67,7 +70,9 @@ impl Entry {
         };
         let mut found = false;
         let walk = WalkDir::new(&self.root).follow_links(true).min_depth(1).max_depth(max_depth).into_iter();
-        for entry in walk.filter_entry(|e| e.depth() == 0 || takes_hidden || !is_hidden(e.path())) {
+        let enters =
+            |e: &DirEntry| e.depth() == 0 || ((takes_hidden || !is_hidden(e.path())) && !is_output_folder(e));
+        for entry in walk.filter_entry(enters) {
             let path = match entry {
                 Ok(entry) if entry.file_type().is_file() => entry.into_path(),
                 Ok(_) => continue,
@@ -166,6 +171,11 @@ fn physical(path: &Path) -> PathBuf {
 
 fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+}
+
+/// Results are no items: a run whose output folder lies below its source would find its own logs there, and more of them each time.
+fn is_output_folder(entry: &DirEntry) -> bool {
+    entry.file_type().is_dir() && entry.path().join(OUTPUT_MARK).is_dir()
 }
 
 fn is_missing(error: &io::Error) -> bool {

@@ -64,6 +64,15 @@ fn hidden_files_and_folders_are_left_out_unless_asked_for() {
 }
 
 #[test]
+fn an_output_folder_of_a_run_is_not_entered_unless_it_is_named() {
+    let base =
+        folder_with(&["a.png", "out/.orchestra/journal", "out/results.jsonl", "out/logs/run.log", "z/b.png"]);
+    assert_eq!(names(&base, &["."]), ["a.png", "z/b.png"]);
+    assert_eq!(names(&base, &["**/*"]), ["a.png", "z/b.png"]);
+    assert_eq!(names(&base, &["out/*.jsonl"]), ["results.jsonl"]);
+}
+
+#[test]
 fn a_glob_stays_on_its_level_and_two_stars_do_not() {
     let base = folder_with(&["in/a.png", "in/a.jpg", "in/deep/b.png", "in/deep/er/c.png"]);
     assert_eq!(names(&base, &["in/*.png"]), ["a.png"]);

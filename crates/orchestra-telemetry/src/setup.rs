@@ -43,7 +43,9 @@ impl Telemetry {
         let (terminal, files) = (Terminal::stderr(), LogFiles::default());
         let style = if logs.color { Style::Color } else { Style::Plain };
         let user = logs.filter.as_deref();
-        let terminal_layer = LineLayer(TerminalOutput { terminal: terminal.clone(), style })
+        // Whoever asks for more than warnings wants all of it.
+        let limited = user.is_none() && logs.terminal <= LevelFilter::WARN;
+        let terminal_layer = LineLayer(TerminalOutput::new(terminal.clone(), style, limited))
             .with_filter(log_filter(logs.terminal, user)?);
         let file_layer = LineLayer(files.clone()).with_filter(log_filter(logs.files, user)?);
         let subscriber = Registry::default()

@@ -1,5 +1,6 @@
 //! Starts a worker executable as the protocol wants it and speaks to it frame by frame, for tests of one worker. Never retries.
 
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -14,6 +15,7 @@ use orchestra_wire::frames::{FromWorker, ToWorker};
 #[derive(Debug)]
 pub struct WorkerProcess {
     child: Child,
+    socket: UnixStream,
     reader: FrameReader<UnixStream, FromWorker>,
     writer: FrameWriter<UnixStream, ToWorker>,
 }
@@ -42,7 +44,8 @@ impl WorkerProcess {
             .spawn()
             .with_context(|| format!("cannot start `{}`", program.display()))?;
         let reader = FrameReader::new(here.try_clone().context("cannot share the socket")?);
-        Ok(Self { child, reader, writer: FrameWriter::new(here) })
+        let socket = here.try_clone().context("cannot share the socket")?;
+        Ok(Self { child, socket, reader, writer: FrameWriter::new(here) })
     }
 
     /// Its process id.
@@ -57,6 +60,14 @@ impl WorkerProcess {
     /// `Gone` if it reads no more.
     pub fn send(&mut self, frame: &ToWorker) -> Result<(), CodecError> {
         self.writer.write(frame)
+    }
+
+    /// Asks it to end: closes this side of the socket for writing.
+    ///
+    /// # Errors
+    /// It is gone already.
+    pub fn hang_up(&self) -> std::io::Result<()> {
+        self.socket.shutdown(Shutdown::Write)
     }
 
     /// Waits for its next frame that is no heartbeat; `None` when it is gone.

@@ -69,7 +69,7 @@ fn without_a_fault_it_copies_rows_and_ends_when_asked() {
     // SAFETY: as above.
     assert_eq!(unsafe { arena.output_rows(SlotId(1), 0, 2, 1) }, Some(&[7u8; 8][..]));
     assert!(worker.heartbeat().unwrap().is_some());
-    worker.send(&ToWorker::Shutdown).unwrap();
+    worker.hang_up().unwrap();
     assert_eq!(worker.wait().unwrap().code(), Some(0));
 }
 

@@ -8,7 +8,7 @@
 //!                    <-       Run   (at most two not yet answered)
 //!   Done|Failed      ->             (in the order of the runs)
 //!   Heartbeat        ->             (all the time from Hello on, from a thread of its own, also while loading or running)
-//!                    <-       Shutdown, or end of file: the worker exits
+//!                    <-       end of file (the parent closed its side or is gone): the worker exits at once, also from a run
 //! ```
 
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, SlotId, TensorSpec};
 
 /// Raised with every change of a frame. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// A W3C trace context in 25 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
@@ -78,8 +78,6 @@ pub enum ToWorker {
     Load(Box<Load>),
     /// A batch.
     Run(Run),
-    /// Finish nothing more, exit with 0.
-    Shutdown,
 }
 
 /// An output whose shape was only known after the run.
@@ -98,8 +96,6 @@ pub struct DynamicOutput {
 /// Where the time of a batch went inside the worker, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode)]
 pub struct RunTiming {
-    /// From the frame's arrival to the start of the run (behind the batch before it).
-    pub queued_ns: u64,
     /// Copies and binding before the session ran.
     pub bind_ns: u64,
     /// The session's run.

@@ -5,10 +5,11 @@ mod common;
 
 use std::io::{self, Cursor, Read, Write};
 
+use orchestra_core::{BatchId, SlotId};
 use orchestra_wire::codec::{
     CodecError, FrameDecoder, FrameReader, FrameWriter, MAX_CONTROL_FRAME, MAX_FRAME, encode,
 };
-use orchestra_wire::frames::{DynamicOutput, FromWorker, ToWorker};
+use orchestra_wire::frames::{DynamicOutput, FromWorker, Run, ToWorker};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -196,12 +197,20 @@ fn a_reset_between_frames_means_gone_and_within_one_truncated() {
 
 #[test]
 fn writing_to_a_peer_that_is_gone_says_so() {
+    let run = ToWorker::Run(Run {
+        batch: BatchId(1),
+        attempt: 1,
+        slot: SlotId(0),
+        first_row: 0,
+        rows: 1,
+        trace: None,
+    });
     for kind in [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset] {
         let mut writer = FrameWriter::new(Broken(kind));
-        assert!(matches!(writer.write(&ToWorker::Shutdown), Err(CodecError::Gone)));
+        assert!(matches!(writer.write(&run), Err(CodecError::Gone)));
     }
     let mut writer = FrameWriter::new(Broken(io::ErrorKind::PermissionDenied));
-    assert!(matches!(writer.write(&ToWorker::Shutdown), Err(CodecError::Io(_))));
+    assert!(matches!(writer.write(&run), Err(CodecError::Io(_))));
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! The worker's side of the protocol, for any engine. It knows nothing of ONNX Runtime and never touches a tensor.
 //!
-//! Three threads: one reads frames and ends the process when the parent is gone, even while a session runs for seconds; one sends
-//! heartbeats; the caller's thread loads and runs, in the order of the frames.
+//! Two threads: the caller's reads frames, loads and runs, one after the other, so that a frame wakes the thread that acts on it and no
+//! other; the watch sends heartbeats and ends the process when the parent hangs up, even while a session runs for seconds.
 
 use std::fmt;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,14 +19,15 @@ use orchestra_wire::codec::{CodecError, FrameReader, FrameWriter};
 use orchestra_wire::frames::{
     DynamicOutput, FromWorker, Load, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
 use crate::process::{EXIT_DEVICE, EXIT_LOAD_FAILED, EXIT_PROTOCOL};
 use crate::rss::rss_bytes;
 
 /// How often the worker says that it is alive.
 pub const HEARTBEAT: Duration = Duration::from_millis(250);
-/// Runs that may wait for an answer. The protocol allows two; a parent that sends many more is broken, and this bounds the queue.
-const MAX_UNANSWERED: usize = 64;
 
 /// What runs batches. Called from one thread, in the order of the frames.
 pub trait Engine {
@@ -34,7 +35,7 @@ pub trait Engine {
     fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError>;
 
     /// Runs one batch, whose rows lie within the arena. Leaves fixed-shape outputs there and returns the others. Notes in `timing` how
-    /// long each phase took (all but `queued_ns`), also when it fails.
+    /// long each phase took, also when it fails.
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError>;
 }
 
@@ -74,11 +75,11 @@ pub struct RunError {
 /// Ends the process with this code. In tests it may return; then the thread that called it ends.
 pub type Leave = Arc<dyn Fn(i32) + Send + Sync>;
 
-/// Speaks the protocol on `socket` until the worker has to end, and returns the exit code. The reading thread calls `leave` by itself
-/// when the parent is gone or asks for it.
+/// Speaks the protocol on `socket` until the worker has to end, and returns the exit code. The watch calls `leave` by itself when the
+/// parent has closed its side.
 pub fn serve<E: Engine>(socket: UnixStream, arena: OwnedFd, engine: &mut E, leave: Leave) -> i32 {
     let result = Link::start(&socket, leave)
-        .and_then(|(link, frames)| Server { link, arena: Some(arena), layout: None, engine }.serve(&frames));
+        .and_then(|(link, frames)| Server { link, arena: Some(arena), layout: None, engine }.serve(frames));
     match result {
         Ok(()) => 0,
         Err(End::Gone) => 0,
@@ -109,14 +110,12 @@ impl End {
 impl From<CodecError> for End {
     fn from(error: CodecError) -> End {
         match error {
-            CodecError::Gone => End::Gone,
+            // Killed in the middle of a frame.
+            CodecError::Gone | CodecError::Truncated { .. } => End::Gone,
             other => End::protocol(other),
         }
     }
 }
-
-/// A frame and when it arrived.
-type Arrived = (ToWorker, Instant);
 
 /// What the threads share.
 struct Link {
@@ -124,19 +123,39 @@ struct Link {
     running: Mutex<Option<BatchId>>,
     /// Measured with every heartbeat: reading `/proc` after each batch would cost more than a small batch.
     rss_bytes: AtomicU64,
-    unanswered: AtomicUsize,
+}
+
+type Frames = FrameReader<Polled, ToWorker>;
+
+/// Waits with `poll` and reads without waiting. A thread that waits inside of a read is also woken whenever the other side takes bytes
+/// out of the socket: once for each answer, for nothing.
+struct Polled(UnixStream);
+
+impl Read for Polled {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match recv(&self.0, &mut *buffer, RecvFlags::DONTWAIT) {
+                Err(Errno::AGAIN) => {}
+                received => return Ok(received.map(|(n, _)| n)?),
+            }
+            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
 }
 
 impl Link {
-    /// Says hello and starts the threads that read and beat.
-    fn start(socket: &UnixStream, leave: Leave) -> Result<(Arc<Link>, Receiver<Arrived>), End> {
+    /// Says hello and starts the watch.
+    fn start(socket: &UnixStream, leave: Leave) -> Result<(Arc<Link>, Frames), End> {
         let reader = socket.try_clone().map_err(End::protocol)?;
         let writer = socket.try_clone().map_err(End::protocol)?;
+        let watched = socket.try_clone().map_err(End::protocol)?;
         let link = Arc::new(Link {
             writer: Mutex::new(FrameWriter::new(writer)),
             running: Mutex::new(None),
             rss_bytes: AtomicU64::new(rss_bytes()),
-            unanswered: AtomicUsize::new(0),
         });
         link.send(&FromWorker::Hello {
             protocol: PROTOCOL_VERSION,
@@ -144,14 +163,9 @@ impl Link {
             pid: std::process::id(),
             visible_devices: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
         })?;
-        // Bounded by `MAX_UNANSWERED`, and not by its capacity: a reader that blocks would not see the parent's end.
-        let (to_main, frames) = channel();
-        let (alive, ended) = channel();
         let shared = Arc::clone(&link);
-        spawn("read", move || shared.read(FrameReader::new(reader), &to_main, &leave, alive))?;
-        let shared = Arc::clone(&link);
-        spawn("heartbeat", move || shared.beat(&ended))?;
-        Ok((link, frames))
+        spawn("watch", move || shared.watch(&watched, &leave))?;
+        Ok((link, FrameReader::new(Polled(reader))))
     }
 
     fn send(&self, frame: &FromWorker) -> Result<(), CodecError> {
@@ -163,45 +177,30 @@ impl Link {
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = batch;
     }
 
-    /// The reading thread. `_alive` is dropped with it and so ends the heartbeat.
-    fn read(
-        &self,
-        mut reader: FrameReader<UnixStream, ToWorker>,
-        to_main: &Sender<Arrived>,
-        leave: &Leave,
-        _alive: Sender<()>,
-    ) {
+    /// The watch: beats, and ends the process when the parent has closed its side or is gone. It never reads, and frames do not wake it.
+    fn watch(&self, socket: &UnixStream, leave: &Leave) {
+        let mut next = Instant::now() + HEARTBEAT;
         loop {
-            let frame = match reader.read() {
-                Ok(Some(ToWorker::Shutdown) | None) | Err(CodecError::Truncated { .. }) => return leave(0),
-                Ok(Some(frame)) => frame,
-                Err(error) => {
-                    eprintln!("worker: protocol error: {error}");
-                    return leave(EXIT_PROTOCOL);
-                }
-            };
-            if self.unanswered.fetch_add(1, Ordering::AcqRel) >= MAX_UNANSWERED {
-                eprintln!("worker: protocol error: more than `{MAX_UNANSWERED}` frames wait for an answer");
-                return leave(EXIT_PROTOCOL);
-            }
-            if to_main.send((frame, Instant::now())).is_err() {
-                return;
+            let left = next.saturating_duration_since(Instant::now());
+            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) };
+            let mut hang_up = [PollFd::new(socket, PollFlags::RDHUP)];
+            match poll(&mut hang_up, Some(&timeout)) {
+                Ok(0) if self.beat() => next = Instant::now() + HEARTBEAT,
+                Err(Errno::INTR) => {}
+                // Closed, or a socket that cannot be watched: without a watch this process could outlive its parent.
+                Ok(_) | Err(_) => return leave(0),
             }
         }
     }
 
-    /// The heartbeat thread.
-    fn beat(&self, ended: &Receiver<()>) {
-        while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(HEARTBEAT) {
-            let rss_bytes = rss_bytes();
-            self.rss_bytes.store(rss_bytes, Ordering::Relaxed);
-            let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-            // Looked at with the writer in hand: no batch is called running after its answer.
-            let running = *self.running.lock().unwrap_or_else(PoisonError::into_inner);
-            if writer.write(&FromWorker::Heartbeat { running, rss_bytes }).is_err() {
-                return; // The reading thread sees the same and ends the process.
-            }
-        }
+    /// Says that the worker is alive. `false`: nobody listens any more.
+    fn beat(&self) -> bool {
+        let rss_bytes = rss_bytes();
+        self.rss_bytes.store(rss_bytes, Ordering::Relaxed);
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        // Looked at with the writer in hand: no batch is called running after its answer.
+        let running = *self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        writer.write(&FromWorker::Heartbeat { running, rss_bytes }).is_ok()
     }
 }
 
@@ -221,30 +220,28 @@ struct Server<'e, E> {
 }
 
 impl<E: Engine> Server<'_, E> {
-    fn serve(&mut self, frames: &Receiver<Arrived>) -> Result<(), End> {
-        while let Ok((frame, arrived)) = frames.recv() {
+    fn serve(&mut self, mut frames: Frames) -> Result<(), End> {
+        while let Some(frame) = frames.read()? {
             match frame {
-                ToWorker::Load(load) => self.load(&load, arrived)?,
-                ToWorker::Run(run) => self.run(&run, arrived)?,
-                // The reading thread has ended the process.
-                ToWorker::Shutdown => return Ok(()),
+                ToWorker::Load(load) => self.load(&load)?,
+                ToWorker::Run(run) => self.run(&run)?,
             }
         }
         Ok(())
     }
 
-    fn load(&mut self, load: &Load, arrived: Instant) -> Result<(), End> {
+    fn load(&mut self, load: &Load) -> Result<(), End> {
+        let started = Instant::now();
         let arena = self.arena.take().ok_or_else(|| End::protocol("a second `Load` frame"))?;
         let mapped = WorkerArena::map(arena, load.layout.clone()).map_err(|e| LoadError {
             class: ErrorClass::Permanent,
             error: format!("the batch slots cannot be mapped: {e}"),
         });
         let loaded = mapped.and_then(|arena| self.engine.load(load, arena));
-        self.link.unanswered.fetch_sub(1, Ordering::AcqRel);
         match loaded {
             Ok(Loaded { inputs, outputs, providers, runtime_version }) => {
                 self.layout = Some(load.layout.clone());
-                let (load_ns, rss_bytes) = (nanos(arrived.elapsed()), rss_bytes());
+                let (load_ns, rss_bytes) = (nanos(started.elapsed()), rss_bytes());
                 self.link.rss_bytes.store(rss_bytes, Ordering::Relaxed);
                 let frame =
                     FromWorker::Loaded { inputs, outputs, providers, runtime_version, load_ns, rss_bytes };
@@ -257,14 +254,13 @@ impl<E: Engine> Server<'_, E> {
         }
     }
 
-    fn run(&mut self, run: &Run, arrived: Instant) -> Result<(), End> {
+    fn run(&mut self, run: &Run) -> Result<(), End> {
         let layout = self.layout.as_ref().ok_or_else(|| End::protocol("a `Run` frame before `Load`"))?;
         check_rows(layout, run.slot, run.first_row, run.rows).map_err(End::protocol)?;
         self.link.set_running(Some(run.batch));
-        let mut timing = RunTiming { queued_ns: nanos(arrived.elapsed()), ..RunTiming::default() };
+        let mut timing = RunTiming::default();
         let result = self.engine.run(run, &mut timing);
         self.link.set_running(None);
-        self.link.unanswered.fetch_sub(1, Ordering::AcqRel);
         let batch = run.batch;
         match result {
             Ok(dynamic) => {

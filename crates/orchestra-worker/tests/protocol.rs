@@ -167,7 +167,7 @@ fn a_second_load_is_a_protocol_error() {
 }
 
 #[test]
-fn the_reading_thread_ends_the_worker_when_the_parent_is_gone() {
+fn the_watch_ends_the_worker_when_the_parent_is_gone() {
     let Parent { reader, writer, left, worker, .. } = start(Ok(())).loaded();
     drop((reader, writer));
     assert_eq!(left.recv().unwrap(), 0);

@@ -1,20 +1,20 @@
 //! The progress of a run on standard error: drawn again in place on a terminal, as a plain line now and then elsewhere. It is
 //! told what to show and asks nobody; time comes in as an argument.
 
+mod painter;
 mod render;
+mod screen;
 
-use std::io::Write as _;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use painter::Painter;
 
-use crate::surroundings::{Surroundings, terminal_width};
+use crate::stderr;
+use crate::surroundings::Surroundings;
 pub use render::{Look, plain_line, render};
 
 /// How often a line is written where nothing can be drawn again.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// Assumed where the terminal does not say.
-const DEFAULT_WIDTH: usize = 80;
 
 /// The state of a run, as it is shown.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -83,12 +83,11 @@ impl ProgressMode {
 #[derive(Debug)]
 pub struct Progress {
     shown: Shown,
-    color: bool,
 }
 
 #[derive(Debug)]
 enum Shown {
-    Bar(ProgressBar),
+    Bar(Painter),
     Lines { due: Duration },
     Off,
 }
@@ -96,64 +95,56 @@ enum Shown {
 impl Progress {
     /// Shows nothing before the first update.
     pub fn new(mode: ProgressMode, surroundings: &Surroundings) -> Self {
+        let lines = Shown::Lines { due: LINE_EVERY };
         let shown = match mode {
-            ProgressMode::Bar => Shown::Bar(bar(ProgressDrawTarget::stderr())),
-            ProgressMode::Lines => Shown::Lines { due: LINE_EVERY },
+            ProgressMode::Bar => Painter::start(surroundings.color()).map_or(lines, Shown::Bar),
+            ProgressMode::Lines => lines,
             ProgressMode::Off => Shown::Off,
         };
-        Self { shown, color: surroundings.color() }
+        Self { shown }
     }
 
     /// Shows `view`; `elapsed` is the time since the run began. May be called as often as one likes.
-    pub fn update(&mut self, view: &ProgressView, elapsed: Duration) {
+    pub fn update(&mut self, view: ProgressView, elapsed: Duration) {
         match &mut self.shown {
-            Shown::Bar(bar) => {
-                let width = terminal_width().unwrap_or(DEFAULT_WIDTH);
-                bar.set_message(render(view, Look { width, color: self.color }).join("\n"));
-            }
+            Shown::Bar(painter) => painter.show(view),
             Shown::Lines { due } if elapsed >= *due => {
                 *due = elapsed + LINE_EVERY;
-                // Standard error may be closed; then nobody wants the line.
-                let _ = writeln!(std::io::stderr(), "{}", plain_line(view));
+                stderr::say_line(&plain_line(&view));
             }
             Shown::Lines { .. } | Shown::Off => {}
         }
     }
 
+    /// The process was stopped and goes on: a shell wrote to the terminal in between.
+    pub fn resumed(&self) {
+        if let Shown::Bar(painter) = &self.shown {
+            painter.forget();
+        }
+    }
+
+    /// Whether something is drawn that a sudden end of the process would leave behind.
+    pub fn is_drawn(&self) -> bool {
+        matches!(self.shown, Shown::Bar(_))
+    }
+
     /// Prints a line without disturbing what is drawn; to be given to the log's terminal output for as long as this lives.
     pub fn printer(&self) -> impl Fn(&str) + Send + Sync + use<> {
-        let bar = match &self.shown {
-            Shown::Bar(bar) => Some(bar.clone()),
+        let above = match &self.shown {
+            Shown::Bar(painter) => Some(painter.printer()),
             Shown::Lines { .. } | Shown::Off => None,
         };
-        move |line| match &bar {
-            Some(bar) if !bar.is_finished() => bar.println(line),
-            _ => {
-                // As above.
-                let _ = writeln!(std::io::stderr(), "{line}");
+        move |line| {
+            if !above.as_ref().is_some_and(|print| print(line)) {
+                stderr::say_line(line);
             }
         }
     }
 
     /// Removes what was drawn, so that the summary can follow.
     pub fn finish(&mut self) {
-        if let Shown::Bar(bar) = &self.shown {
-            bar.finish_and_clear();
-        }
         self.shown = Shown::Off;
     }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.finish();
-    }
-}
-
-/// The library only places our text and limits how often it is drawn; it lays nothing out.
-fn bar(target: ProgressDrawTarget) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg}").expect("the template is constant and tested");
-    ProgressBar::with_draw_target(None, target).with_style(style)
 }
 
 #[cfg(test)]
@@ -168,29 +159,15 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_takes_updates_lines_and_an_end_in_any_order() {
-        let bar = bar(ProgressDrawTarget::hidden());
-        let mut progress = Progress { shown: Shown::Bar(bar.clone()), color: false };
-        let printer = progress.printer();
-        progress.update(&ProgressView { total: Some(10), done: 3, ..Default::default() }, Duration::ZERO);
-        assert!(bar.message().contains("3/10"), "{}", bar.message());
-        printer("a line");
-        progress.finish();
-        assert!(bar.is_finished());
-        progress.update(&ProgressView::default(), Duration::ZERO);
-        progress.finish();
-    }
-
-    #[test]
     fn plain_lines_come_no_more_often_than_they_are_due() {
-        let mut progress = Progress { shown: Shown::Lines { due: LINE_EVERY }, color: false };
+        let mut progress = Progress { shown: Shown::Lines { due: LINE_EVERY } };
         let due = |p: &Progress| match p.shown {
             Shown::Lines { due } => due,
             _ => panic!("no lines"),
         };
-        progress.update(&ProgressView::default(), Duration::from_secs(9));
+        progress.update(ProgressView::default(), Duration::from_secs(9));
         assert_eq!(due(&progress), Duration::from_secs(10));
-        progress.update(&ProgressView::default(), Duration::from_secs(25));
+        progress.update(ProgressView::default(), Duration::from_secs(25));
         assert_eq!(due(&progress), Duration::from_secs(35));
     }
 }

@@ -6,7 +6,7 @@ use std::io::Cursor;
 
 use image::{DynamicImage, GrayImage, ImageFormat, Rgb, RgbImage};
 use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, ResizeFilter};
-use orchestra_media::Preparer;
+use orchestra_media::{JpegDecoder, Preparer};
 
 pub const MAX_PIXELS: u64 = 1_000_000;
 pub const FILTERS: [ResizeFilter; 4] =
@@ -30,6 +30,7 @@ pub fn byte_spec(size: [u32; 2], fit: Fit, filter: ResizeFilter, color: Channels
         std: vec![1.0; channels],
         pad: [200, 100, 50][..channels].to_vec(),
         max_pixels: MAX_PIXELS,
+        fast: false,
     }
 }
 
@@ -56,10 +57,22 @@ pub fn encoded(picture: &DynamicImage, format: ImageFormat) -> Vec<u8> {
     file.into_inner()
 }
 
+/// The preparers to be had here: of each JPEG decoder one. libjpeg-turbo is not on every machine.
+pub fn preparers() -> Vec<Preparer> {
+    [JpegDecoder::Rust, JpegDecoder::LibjpegTurbo]
+        .into_iter()
+        .filter_map(Preparer::with_jpeg_decoder)
+        .collect()
+}
+
 /// A row of a file, decoded and written with a new preparer.
 pub fn row_of(file: &[u8], spec: &ImageSpec) -> Vec<u8> {
-    let mut preparer = Preparer::new();
-    preparer.decode(file, MAX_PIXELS).unwrap();
+    row_with(&mut Preparer::new(), file, spec)
+}
+
+/// A row of a file, decoded for it.
+pub fn row_with(preparer: &mut Preparer, file: &[u8], spec: &ImageSpec) -> Vec<u8> {
+    preparer.decode_for(file, MAX_PIXELS, [spec]).unwrap();
     let mut row = vec![0xa5; spec.tensor().row_bytes().unwrap()];
     preparer.write_row(spec, &mut row).unwrap();
     row

@@ -6,9 +6,9 @@ use crate::diagnostics::Span;
 use crate::fields::{At, Fields};
 use crate::tree::{Node, Value};
 
-pub(super) const KEYS: [&str; 13] = [
+pub(super) const KEYS: [&str; 14] = [
     "kind", "from", "size", "fit", "shorter", "filter", "color", "layout", "dtype", "scale", "mean", "std",
-    "pad",
+    "pad", "fast",
 ];
 
 /// Largest side of a row in pixels.
@@ -44,6 +44,7 @@ pub(super) fn read(f: &mut Fields<'_, '_>, max_pixels: u64) -> Option<ImageSpec>
     let shorter = shorter(f, fit, size);
     let (scale, mean, std) = normalisation(f, dtype, color.count());
     let pad = pad(f, color.count());
+    let fast = fast(f, filter);
     let spec = ImageSpec {
         size: size?,
         fit,
@@ -57,6 +58,7 @@ pub(super) fn read(f: &mut Fields<'_, '_>, max_pixels: u64) -> Option<ImageSpec>
         std: std?,
         pad: pad?,
         max_pixels,
+        fast,
     };
     (f.diags.errors().count() == errors_before).then_some(spec)
 }
@@ -170,4 +172,14 @@ fn pad(f: &mut Fields<'_, '_>, channels: usize) -> Option<Vec<u8>> {
         return None;
     }
     Some(values.iter().map(|v| *v as u8).collect())
+}
+
+fn fast(f: &mut Fields<'_, '_>, filter: ResizeFilter) -> bool {
+    let fast = f.boolean("fast").unwrap_or(false);
+    if let (true, ResizeFilter::Nearest, Some(entry)) = (fast, filter, f.entry("fast")) {
+        f.bad("fast", entry.key_span, "cannot stand beside filter = \"nearest\"").help(
+            "the nearest pixel of a reduced picture is another one; leave `fast` out, or use \"bilinear\"",
+        );
+    }
+    fast
 }

@@ -1,11 +1,17 @@
 //! Log lines on the terminal. Knows nothing of progress bars: whoever draws one redirects the lines around it.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::layer::LineOutput;
 use super::line::{Line, Style};
+
+/// Lines with the same message that are shown.
+const MAX_ALIKE: usize = 20;
+/// Messages that are counted. They are a few fixed texts; this bounds what a strange one can cost.
+const MAX_MESSAGES: usize = 200;
 
 type Sink = Box<dyn FnMut(&str) + Send>;
 
@@ -44,18 +50,82 @@ impl fmt::Debug for Terminal {
 
 /// The terminal as the output of a layer.
 pub(crate) struct TerminalOutput {
-    pub(crate) terminal: Terminal,
-    pub(crate) style: Style,
+    terminal: Terminal,
+    style: Style,
+    /// Lines with the same message, if their number is limited.
+    said: Option<Mutex<HashMap<String, usize>>>,
+}
+
+impl TerminalOutput {
+    /// Shows all lines, or with `limited` only the first ones of each message: ten thousand items that fail for one reason must not
+    /// hide what else happens.
+    pub(crate) fn new(terminal: Terminal, style: Style, limited: bool) -> Self {
+        Self { terminal, style, said: limited.then(Mutex::default) }
+    }
+
+    /// Counts the line. `None` if there were enough like it; else whether it is the last one that is shown.
+    fn count(&self, line: &Line) -> Option<bool> {
+        let Some(said) = &self.said else { return Some(false) };
+        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.len() >= MAX_MESSAGES && !said.contains_key(&line.message) {
+            return Some(false);
+        }
+        let n = said.entry(line.message.clone()).or_default();
+        *n += 1;
+        (*n <= MAX_ALIKE).then_some(*n == MAX_ALIKE)
+    }
 }
 
 impl LineOutput for TerminalOutput {
     fn write(&self, line: &Line) {
-        let text = line.for_terminal(self.style);
-        (self.terminal.lock())(&text);
+        let Some(last) = self.count(line) else { return };
+        let mut sink = self.terminal.lock();
+        sink(&line.for_terminal(self.style));
+        if last {
+            sink(&format!("(more lines `{}` are in the log files only)", line.message.escape_debug()));
+        }
     }
 }
 
 fn to_stderr(line: &str) {
     // Standard error may be closed; then nobody wants the line.
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    fn shown(limited: bool, messages: &[(&str, usize)]) -> Vec<String> {
+        let terminal = Terminal::stderr();
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&lines);
+        terminal.redirect(move |line| sink.lock().unwrap().push(line.to_owned()));
+        let output = TerminalOutput::new(terminal, Style::Plain, limited);
+        for (message, n) in messages {
+            let line = Line {
+                level: Level::WARN,
+                target: String::new(),
+                message: (*message).to_owned(),
+                fields: Vec::new(),
+            };
+            (0..*n).for_each(|_| output.write(&line));
+        }
+        lines.lock().unwrap().clone()
+    }
+
+    #[test]
+    fn a_message_that_comes_again_and_again_does_not_hide_the_others() {
+        let lines = shown(true, &[("item failed", 5000), ("worker lost", 2)]);
+        assert_eq!(lines.len(), MAX_ALIKE + 1 + 2);
+        assert_eq!(lines[MAX_ALIKE], "(more lines `item failed` are in the log files only)");
+        assert_eq!(lines[MAX_ALIKE + 1], "warning: worker lost");
+    }
+
+    #[test]
+    fn without_a_limit_every_line_is_shown() {
+        assert_eq!(shown(false, &[("item failed", 500)]).len(), 500);
+    }
 }

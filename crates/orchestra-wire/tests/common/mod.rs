@@ -94,20 +94,11 @@ fn run() -> impl Strategy<Value = Run> {
 
 /// Any frame to a worker.
 pub fn to_worker() -> impl Strategy<Value = ToWorker> {
-    prop_oneof![
-        load().prop_map(|l| ToWorker::Load(Box::new(l))),
-        run().prop_map(ToWorker::Run),
-        Just(ToWorker::Shutdown),
-    ]
+    prop_oneof![load().prop_map(|l| ToWorker::Load(Box::new(l))), run().prop_map(ToWorker::Run),]
 }
 
 fn timing() -> impl Strategy<Value = RunTiming> {
-    any::<[u64; 4]>().prop_map(|[queued_ns, bind_ns, run_ns, copy_out_ns]| RunTiming {
-        queued_ns,
-        bind_ns,
-        run_ns,
-        copy_out_ns,
-    })
+    any::<[u64; 3]>().prop_map(|[bind_ns, run_ns, copy_out_ns]| RunTiming { bind_ns, run_ns, copy_out_ns })
 }
 
 fn dynamic() -> impl Strategy<Value = DynamicOutput> {

@@ -1,0 +1,191 @@
+//! What a batch costs besides the model: the way from the batcher to a worker process and back, measured in a real run whose batches
+//! hold one pixel, and the tree's own CPU time for each item. Beside it the bare machine: a round trip over a socket between two processes.
+//!
+//! `cargo bench -p orchestra --bench round_trip`. Prints a table; judges nothing.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark ends at the first surprise")]
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use orchestra::{PlanOptions, ProcessLauncher, RenderStyle, StartOptions};
+use orchestra_core::DType;
+use orchestra_testkit::images::{self, Kind};
+use orchestra_testkit::models;
+use tracing::field::{Field, Visit};
+use tracing::span::Id;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+
+/// Batches of one run, and round trips over the bare socket.
+const ROUNDS: usize = 4_000;
+/// Side of the picture in pixels: decoding it takes far longer than a round trip, so that batches come one at a time and find the
+/// worker waiting.
+const SIDE: u32 = 512;
+/// Bytes of a `Run` frame with a trace context, about.
+const FRAME: usize = 64;
+
+fn main() -> ExitCode {
+    match std::env::args().nth(1).as_deref() {
+        Some("worker") => return orchestra::worker_main(),
+        Some("echo") => return echo(),
+        _ => {}
+    }
+    let before = bare_socket();
+    let mut batches = one_batch_at_a_time();
+    let after = bare_socket();
+    let mut bare: Vec<Duration> = before.into_iter().chain(after).collect();
+    println!("{:<52} {:>9} {:>9} {:>9}", "round trip, microseconds", "p50", "p90", "p99");
+    print_row("bare socket, two processes, 64 bytes", &mut bare);
+    print_row("empty batch: batcher -> worker -> batcher", &mut batches);
+    ExitCode::SUCCESS
+}
+
+fn print_row(name: &str, times: &mut [Duration]) {
+    times.sort_unstable();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_nanos() as f64 / 1e3;
+    println!("{name:<52} {:>9.1} {:>9.1} {:>9.1}", at(0.5), at(0.9), at(0.99));
+}
+
+/// The other side of the bare socket.
+fn echo() -> ExitCode {
+    let mut socket = UnixStream::from(rustix::io::dup(std::io::stdin()).unwrap());
+    let mut frame = [0; FRAME];
+    while socket.read_exact(&mut frame).is_ok() && socket.write_all(&frame).is_ok() {}
+    ExitCode::SUCCESS
+}
+
+fn bare_socket() -> Vec<Duration> {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let program = std::env::current_exe().unwrap();
+    let mut child =
+        Command::new(program).arg("echo").stdin(Stdio::from(OwnedFd::from(theirs))).spawn().unwrap();
+    let mut frame = [7; FRAME];
+    let mut round = || {
+        let start = Instant::now();
+        ours.write_all(&frame).unwrap();
+        ours.read_exact(&mut frame).unwrap();
+        start.elapsed()
+    };
+    for _ in 0..1000 {
+        round();
+    }
+    let times = (0..ROUNDS / 2).map(|_| round()).collect();
+    drop(ours);
+    child.wait().unwrap();
+    times
+}
+
+/// A run in which nothing queues: from "batch sent" to "batch done", less the model's own time.
+fn one_batch_at_a_time() -> Vec<Duration> {
+    let dir = tempfile::tempdir().unwrap();
+    let workflow = workflow(dir.path());
+    let (plan, diagnostics) =
+        orchestra::plan_file(&workflow, &PlanOptions::default(), &orchestra::machine()).unwrap();
+    let plan = plan.unwrap_or_else(|| panic!("{}", diagnostics.render(RenderStyle::Plain)));
+    let times = Arc::new(Mutex::new(Vec::with_capacity(ROUNDS)));
+    let layer = Stopwatch { times: Arc::clone(&times), sent: Mutex::default() };
+    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer)).unwrap();
+    let launcher = ProcessLauncher {
+        program: std::env::current_exe().unwrap(),
+        args: vec!["worker".into()],
+        env: Vec::new(),
+    };
+    let options = StartOptions { fresh: true, launcher: Some(Arc::new(launcher)), ..StartOptions::default() };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let outcome = runtime.block_on(async { orchestra::start(plan, options).await.unwrap().wait().await });
+    assert_eq!(outcome.report.items.done, ROUNDS as u64, "{outcome:?}");
+    let mut times = times.lock().unwrap();
+    // The first ones pay for cold caches.
+    times.split_off(ROUNDS / 10)
+}
+
+fn workflow(folder: &Path) -> std::path::PathBuf {
+    let picture = images::write_picture(folder, 1, SIDE, SIDE, Kind::Png).unwrap();
+    let model = models::identity(folder, DType::F32, &[1, 1, 1]).unwrap();
+    let picture = picture.file_name().unwrap().to_str().unwrap();
+    fs::write(folder.join("items.txt"), format!("{picture}\n").repeat(ROUNDS)).unwrap();
+    let text = format!(
+        r#"version = 1
+name = "round-trip"
+[sources.pixels]
+kind = "images"
+manifest = "items.txt"
+[models.identity]
+path = {model:?}
+workers = 1
+threads = 1
+[stages.pixel]
+kind = "image"
+from = "pixels"
+size = [1, 1]
+color = "gray"
+[stages.same]
+kind = "infer"
+from = "pixel"
+model = "identity"
+batch = {{ max = 1 }}
+[sinks.all]
+kind = "jsonl"
+from = "same"
+[devices]
+use = ["cpu"]
+[limits]
+loaders = 1
+"#
+    );
+    let file = folder.join("workflow.toml");
+    fs::write(&file, text).unwrap();
+    file
+}
+
+/// Takes the time of every batch from the events that the batcher gives.
+struct Stopwatch {
+    times: Arc<Mutex<Vec<Duration>>>,
+    sent: Mutex<HashMap<u64, Instant>>,
+}
+
+#[derive(Default)]
+struct Fields {
+    message: String,
+    run_us: u64,
+}
+
+impl Visit for Fields {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if field.name() == "run_us" {
+            self.run_us = value;
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.message = format!("{value:?}");
+        }
+    }
+}
+
+impl<S: tracing::Subscriber> Layer<S> for Stopwatch {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        let now = Instant::now();
+        let Some(batch) = event.parent().map(Id::into_u64) else { return };
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        match fields.message.as_str() {
+            "batch sent" => drop(self.sent.lock().unwrap().insert(batch, Instant::now())),
+            "batch done" => {
+                if let Some(sent) = self.sent.lock().unwrap().remove(&batch) {
+                    let model = Duration::from_micros(fields.run_us);
+                    self.times.lock().unwrap().push((now - sent).saturating_sub(model));
+                }
+            }
+            _ => {}
+        }
+    }
+}

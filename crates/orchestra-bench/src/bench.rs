@@ -1,0 +1,308 @@
+//! The order of a measurement: list, sample, then rounds of decode, infer and run, one after the other. The parts are measured
+//! elsewhere, and what the figures mean is said elsewhere.
+
+use std::fmt;
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestra_core::restart::RestartPolicy;
+use orchestra_plan::Plan;
+use orchestra_runtime::{Launcher, RunOptions, StartRunError, Timeouts, TraceHook};
+use orchestra_source::ListingSpec;
+use tempfile::TempDir;
+
+use crate::cancel::Cancel;
+use crate::decode::DecodePart;
+use crate::error::BenchError;
+use crate::figures::{DecodeFigures, InferFigures, RunFigures};
+use crate::infer::InferPart;
+use crate::memory::{Memory, SourceWork, source_works};
+use crate::report::{Judged, Report, Round};
+use crate::sample::{Catalogue, Sample};
+use crate::spread::Spread;
+use crate::tune::{self, Settings, Tuned};
+use crate::whole_run;
+
+/// Items that are looked at to find out how many are worth measuring.
+const FIRST_LOOK: u64 = 256;
+/// Fewest items of a sample, where there are so many.
+const LEAST_ITEMS: u64 = 64;
+/// A run lasts so many times as long as a part, so that its steady state lasts about as long as that.
+const RUN_BY_PART: f64 = 2.0;
+/// Runs of each of two settings that are compared, at least.
+const LEAST_RUNS_COMPARED: usize = 3;
+
+/// How to measure.
+#[derive(Clone)]
+pub struct Options {
+    /// Rounds, at least 1.
+    pub rounds: usize,
+    /// How long each part is measured in each round. A part that goes over all items goes on to the last one.
+    pub part: Duration,
+    /// Items of the sample; `None`: as many as keep a run busy for about twice `part`.
+    pub items: Option<u64>,
+    /// Starts workers.
+    pub launcher: Arc<dyn Launcher>,
+    /// ONNX Runtime's shared library.
+    pub library: PathBuf,
+    /// Trace contexts, as a run would be given them.
+    pub trace: Option<TraceHook>,
+    /// Who may end it.
+    pub cancel: Cancel,
+    /// Where the measured runs write: a folder in it is made, and removed in the end. `None`: where temporary files go.
+    pub folder: Option<PathBuf>,
+}
+
+/// What is being done now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress<'a> {
+    /// The items are listed.
+    Listing,
+    /// A first look at how fast it all is.
+    FirstLook,
+    /// The sample is chosen.
+    Chosen {
+        /// Its items.
+        items: u64,
+        /// All items.
+        of: u64,
+    },
+    /// A part of a round begins.
+    Part {
+        /// From 1.
+        round: usize,
+        /// How many there will be.
+        of: usize,
+        /// `decode`, `infer STAGE` or `run`.
+        part: &'a str,
+    },
+    /// A setting is tried.
+    Trying {
+        /// From 1.
+        trial: usize,
+        /// At most so many.
+        of: usize,
+        /// Its key.
+        key: &'a str,
+        /// Its value.
+        value: u64,
+    },
+}
+
+impl fmt::Display for Progress<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Progress::Listing => f.write_str("listing the items"),
+            Progress::FirstLook => f.write_str("a first look at how long it takes"),
+            Progress::Chosen { items, of } if items == of => write!(f, "measuring with all {of} items"),
+            Progress::Chosen { items, of } => write!(f, "measuring with {items} of {of} items"),
+            Progress::Part { round, of, part } => write!(f, "round {round} of {of}: {part}"),
+            Progress::Trying { trial, of, key, value } => {
+                write!(f, "trial {trial} of at most {of}: {key} = {value}")
+            }
+        }
+    }
+}
+
+/// Everything but the run.
+struct Parts {
+    decode: Vec<DecodeFigures>,
+    infer: Vec<InferFigures>,
+}
+
+/// Plans the workflow with settings changed, keys with dots and their values; `None`: it cannot be planned so.
+pub type Replan<'a> = &'a mut dyn FnMut(&Settings) -> Option<Plan>;
+
+/// Told what is being done.
+pub type Tell<'a> = &'a mut dyn FnMut(Progress<'_>);
+
+/// A workflow that is ready to be measured. Dropping it removes all of its files.
+pub struct Bench {
+    plan: Arc<Plan>,
+    run_plan: Arc<Plan>,
+    options: Options,
+    cores: usize,
+    items_total: u64,
+    sample: Sample,
+    listings: Vec<ListingSpec>,
+    works: Vec<SourceWork>,
+    memory: Memory,
+    folder: TempDir,
+}
+
+impl Bench {
+    /// Lists the items, looks how fast it all is, and chooses the sample. Blocks, as all of this does; never call it within a tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// There is no infer stage or no item, no item can be decoded, a worker cannot load, or memory and disk do not suffice.
+    pub fn prepare(plan: Plan, options: Options, tell: Tell<'_>) -> Result<Self, BenchError> {
+        // As a run does: a decoder that was asked for and cannot be used is an error before anything is decoded.
+        orchestra_media::jpeg_backend().map_err(StartRunError::from)?;
+        let memory = Memory::new(&plan)?;
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("orchestra-bench-");
+        let folder = options.folder.as_ref().map_or_else(|| builder.tempdir(), |f| builder.tempdir_in(f));
+        let folder = folder.map_err(BenchError::io("making the folder of the measured runs"))?;
+        tell(Progress::Listing);
+        let catalogue = Catalogue::list(&plan, folder.path(), &options.cancel)?;
+        let items_total = catalogue.total();
+        let mut bench = Self {
+            sample: catalogue.sample(options.items.unwrap_or(FIRST_LOOK).min(FIRST_LOOK))?,
+            works: source_works(&plan),
+            cores: std::thread::available_parallelism().map_or(1, NonZero::get),
+            run_plan: Arc::new(plan.clone()),
+            plan: Arc::new(plan),
+            listings: Vec::new(),
+            options,
+            items_total,
+            memory,
+            folder,
+        };
+        tell(Progress::FirstLook);
+        for work in &bench.works {
+            if let Some(part) = bench.decode_part(work) {
+                part.make_ready()?;
+            }
+        }
+        let look = bench.options.part / 4;
+        let decode = bench.decode(look)?;
+        let infer = bench.infer(look, &mut |_| {})?;
+        let limit = bench.judged().loads(&decode, &infer).limit().items_per_second;
+        let enough = limit * bench.options.part.as_secs_f64() * RUN_BY_PART;
+        // Saturates where nothing limits it.
+        let enough = (enough as u64).max(LEAST_ITEMS);
+        bench.sample = catalogue.sample(bench.options.items.unwrap_or(enough).clamp(1, items_total))?;
+        bench.listings = bench.sample.manifests(bench.folder.path())?;
+        bench.run_plan = Arc::new(bench.plan_of_run(&bench.plan));
+        tell(Progress::Chosen { items: bench.sample.n_items(), of: items_total });
+        Ok(bench)
+    }
+
+    /// All rounds.
+    ///
+    /// # Errors
+    /// A worker fails, the measured run does not end well, or it is cancelled.
+    pub fn measure(&mut self, tell: Tell<'_>) -> Result<Report, BenchError> {
+        let of = self.options.rounds.max(1);
+        let part = self.options.part;
+        let mut rounds = Vec::with_capacity(of);
+        let mut before = self.parts(part, &mut |part| tell(Progress::Part { round: 1, of, part }))?;
+        for round in 1..=of {
+            let mut tell = |part: &str| tell(Progress::Part { round, of, part });
+            tell("run");
+            let run = self.run(&self.run_plan)?;
+            // What comes after this run comes before the next one.
+            let after = self.parts(part, &mut tell)?;
+            let decode = before.decode.iter().zip(&after.decode).map(|(a, b)| a.and(b)).collect();
+            let infer = before.infer.iter().zip(&after.infer).map(|(a, b)| a.and(b)).collect();
+            rounds.push(Round { decode, infer, run });
+            before = after;
+        }
+        Ok(self.judged().report(&rounds))
+    }
+
+    fn parts(&self, part: Duration, tell: &mut dyn FnMut(&str)) -> Result<Parts, BenchError> {
+        tell("decode");
+        Ok(Parts { decode: self.decode(part)?, infer: self.infer(part, tell)? })
+    }
+
+    /// Tries other settings, at most `trials` of them, each side by side with the best so far. `replan` plans the workflow with settings
+    /// changed; `None`: it cannot be planned so.
+    ///
+    /// # Errors
+    /// As for [`Bench::measure`]. A setting with which a run does not start or end well is only not taken.
+    pub fn tune(&mut self, trials: usize, replan: Replan<'_>, tell: Tell<'_>) -> Result<Tuned, BenchError> {
+        let knobs = tune::knobs(&self.plan, self.cores);
+        let runs = self.options.rounds.max(LEAST_RUNS_COMPARED);
+        let mut trial = 0;
+        let mut compare = |best: &Settings, other: &Settings, (key, value): (&str, u64)| {
+            trial += 1;
+            tell(Progress::Trying { trial, of: trials, key, value });
+            let (Some(best), Some(other)) = (replan(best), replan(other)) else { return Ok(None) };
+            self.compare(&best, &other, runs)
+        };
+        tune::descend(&knobs, trials, &mut compare)
+    }
+
+    /// Runs of both in turns, the order changing, so that what drifts falls on both alike.
+    fn compare(
+        &self,
+        best: &Plan,
+        other: &Plan,
+        runs: usize,
+    ) -> Result<Option<(Spread, Spread)>, BenchError> {
+        let plans = [best, other].map(|p| Arc::new(self.plan_of_run(p)));
+        let mut rates = [Vec::new(), Vec::new()];
+        for turn in 0..2 * runs {
+            // 0 1, 1 0, 0 1, ...
+            let which = (turn + turn / 2) % 2;
+            match self.run(&plans[which]) {
+                Ok(figures) => rates[which].push(figures.rate),
+                Err(BenchError::Cancelled) => return Err(BenchError::Cancelled),
+                // The best one ran before, so this is what the setting does: too little memory, for example.
+                Err(_) if which == 1 => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        let [best, other] = rates.map(Spread::of);
+        Ok(Some((best, other)))
+    }
+
+    fn plan_of_run(&self, plan: &Plan) -> Plan {
+        whole_run::plan_for(plan, &self.listings, &self.folder.path().join("out"))
+    }
+
+    fn judged(&self) -> Judged<'_> {
+        Judged { plan: &self.plan, sample: &self.sample, cores: self.cores, items_total: self.items_total }
+    }
+
+    fn decode_part<'a>(&'a self, work: &'a SourceWork) -> Option<DecodePart<'a>> {
+        let paths = &self.sample.sources[work.source.index()].paths;
+        (!paths.is_empty()).then_some(DecodePart {
+            work,
+            memory: &self.memory,
+            paths,
+            max_pixels: self.plan.limits.max_pixels,
+            cancel: &self.options.cancel,
+        })
+    }
+
+    fn decode(&self, at_least: Duration) -> Result<Vec<DecodeFigures>, BenchError> {
+        let parts = self.works.iter().filter_map(|work| self.decode_part(work));
+        parts.map(|part| part.measure(self.cores, at_least)).collect()
+    }
+
+    fn infer(&self, lasting: Duration, tell: &mut dyn FnMut(&str)) -> Result<Vec<InferFigures>, BenchError> {
+        let mut all = Vec::new();
+        for (stage, infer) in self.plan.infer_stages() {
+            tell(&format!("infer {}", self.plan.stages[stage.index()].name));
+            // SAFETY: no worker runs now, and no decoding thread does.
+            unsafe { self.memory.feed(stage, infer) };
+            let part = InferPart {
+                plan: &self.plan,
+                stage,
+                infer,
+                memory: &self.memory,
+                launcher: &*self.options.launcher,
+                library: &self.options.library,
+                cancel: &self.options.cancel,
+            };
+            all.extend(part.measure(lasting)?);
+        }
+        Ok(all)
+    }
+
+    fn run(&self, plan: &Arc<Plan>) -> Result<RunFigures, BenchError> {
+        let options = RunOptions {
+            launcher: Arc::clone(&self.options.launcher),
+            library: self.options.library.clone(),
+            timeouts: Timeouts::default(),
+            restart: RestartPolicy::default(),
+            trace: self.options.trace.clone(),
+        };
+        whole_run::measure(plan, options, self.cores, &self.options.cancel)
+    }
+}

@@ -1,0 +1,332 @@
+//! The infer part: the workers of one stage in a bare loop, with inputs that are ready. No loaders, no batcher, no results.
+
+use std::path::Path;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use orchestra_core::{DeviceId, DeviceKind, SlotId, StageId};
+use orchestra_plan::{InferPlan, Plan, WorkerPlan};
+use orchestra_runtime::Launcher;
+use orchestra_wire::frames::Load;
+
+use crate::bare_worker::{BareWorker, Fault};
+use crate::cancel::Cancel;
+use crate::cpu_time::of_process;
+use crate::error::BenchError;
+use crate::figures::InferFigures;
+use crate::limit::divide;
+use crate::memory::Memory;
+
+/// How often those who wait for the others look whether they shall still wait.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What runs, and how.
+#[derive(Clone, Copy)]
+pub struct InferPart<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// Which infer stage.
+    pub stage: StageId,
+    /// Its part of the plan.
+    pub infer: &'a InferPlan,
+    /// Its rows, filled.
+    pub memory: &'a Memory,
+    /// Starts workers.
+    pub launcher: &'a dyn Launcher,
+    /// ONNX Runtime's shared library.
+    pub library: &'a Path,
+    /// Who may end it.
+    pub cancel: &'a Cancel,
+}
+
+/// A worker of this part.
+#[derive(Clone, Copy)]
+struct Place {
+    device: DeviceId,
+    threads: usize,
+    /// Its number among all workers of the stage.
+    number: usize,
+}
+
+/// What one worker did.
+#[derive(Default)]
+struct Done {
+    batches: u64,
+    elapsed: Duration,
+    cpu: Duration,
+    start_cpu: Duration,
+}
+
+enum Trouble {
+    Cancelled,
+    /// Another worker is the reason.
+    Stopped,
+    Fault(Fault),
+    Io(std::io::Error),
+}
+
+impl InferPart<'_> {
+    /// Runs all workers of the stage, on all of its devices, for as long as asked. One result per device.
+    pub fn measure(&self, lasting: Duration) -> Result<Vec<InferFigures>, BenchError> {
+        let mut places = Vec::new();
+        for workers in &self.infer.workers {
+            for _ in 0..workers.count {
+                places.push(Place { device: workers.device, threads: workers.threads, number: places.len() });
+            }
+        }
+        let gate = Gate::new(places.len());
+        let n_workers = places.len();
+        let gate = &gate;
+        let done: Vec<(Place, Result<Done, Trouble>)> = std::thread::scope(|scope| {
+            let all: Vec<_> = places
+                .iter()
+                .map(|&place| (place, scope.spawn(move || self.worker(place, n_workers, gate, lasting))))
+                .collect();
+            let join = |(place, thread): (Place, std::thread::ScopedJoinHandle<'_, _>)| {
+                (place, thread.join().unwrap_or_else(|why| std::panic::resume_unwind(why)))
+            };
+            all.into_iter().map(join).collect()
+        });
+        let done = self.all_well(done)?;
+        Ok(self.infer.workers.iter().filter(|w| w.count > 0).map(|w| self.figures(w, &done)).collect())
+    }
+
+    /// The first trouble that is the cause of the others, if there is any.
+    fn all_well(&self, done: Vec<(Place, Result<Done, Trouble>)>) -> Result<Vec<(Place, Done)>, BenchError> {
+        if self.cancel.is_cancelled() {
+            return Err(BenchError::Cancelled);
+        }
+        let mut well = Vec::new();
+        let mut stopped = false;
+        for (place, outcome) in done {
+            match outcome {
+                Ok(done) => well.push((place, done)),
+                Err(Trouble::Cancelled) => return Err(BenchError::Cancelled),
+                Err(Trouble::Stopped) => stopped = true,
+                Err(Trouble::Io(error)) => return Err(BenchError::io("starting a worker's thread")(error)),
+                Err(Trouble::Fault(what)) => {
+                    return Err(BenchError::Worker {
+                        stage: self.plan.stages[self.stage.index()].name.clone(),
+                        device: self.plan.devices[place.device.index()].spec.name.clone(),
+                        what,
+                    });
+                }
+            }
+        }
+        if stopped {
+            Err(BenchError::Bug("a worker was stopped and none was the reason".into()))
+        } else {
+            Ok(well)
+        }
+    }
+
+    fn figures(&self, workers: &WorkerPlan, done: &[(Place, Done)]) -> InferFigures {
+        let here = || done.iter().filter(|(p, _)| p.device == workers.device).map(|(_, d)| d);
+        let batches: u64 = here().map(|d| d.batches).sum();
+        let batch = self.infer.max_batch;
+        let rate = |d: &Done| divide((d.batches * batch as u64) as f64, d.elapsed.as_secs_f64());
+        let cpu: Duration = here().map(|d| d.cpu).sum();
+        InferFigures {
+            stage: self.stage,
+            device: workers.device,
+            on_cpu: self.plan.devices[workers.device.index()].spec.kind == DeviceKind::Cpu,
+            workers: workers.count,
+            threads: workers.threads,
+            batch,
+            batches,
+            rate: here().map(rate).sum(),
+            cpu_seconds: divide(cpu.as_secs_f64(), (batches * batch as u64) as f64),
+            start_cpu: here().map(|d| d.start_cpu).sum(),
+        }
+    }
+
+    fn load(&self, place: Place) -> Load {
+        let model = &self.plan.models[self.infer.model.index()];
+        Load {
+            library: self.library.to_owned(),
+            model: model.path.clone(),
+            digest: model.file_digest,
+            device: self.plan.devices[place.device.index()].spec.kind.clone(),
+            threads: place.threads,
+            memory_limit: model.memory_limit,
+            custom_ops: model.custom_ops.clone(),
+            warm_up: self.infer.ladder.clone(),
+            layout: self.infer.layout.clone(),
+        }
+    }
+
+    /// The life of one worker, on a thread with a runtime of its own, so that no worker waits for another one's frames.
+    fn worker(
+        &self,
+        place: Place,
+        n_workers: usize,
+        gate: &Gate,
+        lasting: Duration,
+    ) -> Result<Done, Trouble> {
+        let done = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(Trouble::Io)
+            .and_then(|runtime| runtime.block_on(self.serve(place, n_workers, gate, lasting)));
+        if done.is_err() {
+            gate.give_up();
+        }
+        done
+    }
+
+    async fn serve(
+        &self,
+        place: Place,
+        n_workers: usize,
+        gate: &Gate,
+        lasting: Duration,
+    ) -> Result<Done, Trouble> {
+        let device = &self.plan.devices[place.device.index()].spec.kind;
+        let arena = self.memory.arena(self.stage);
+        let answer_within = self.plan.limits.batch_timeout;
+        let start = BareWorker::start(self.launcher, device, arena.fd(), self.load(place), answer_within);
+        let mut worker = tokio::select! {
+            started = start => started.map_err(Trouble::Fault)?,
+            // Dropping the start kills the process.
+            () = self.cancel.cancelled() => return Err(Trouble::Cancelled),
+        };
+        let measured = tokio::select! {
+            measured = self.loop_over(&mut worker, place, n_workers, gate, lasting) => measured,
+            () = self.cancel.cancelled() => Err(Trouble::Cancelled),
+        };
+        match measured {
+            Ok(done) => {
+                worker.end().await;
+                Ok(done)
+            }
+            Err(Trouble::Fault(fault)) => {
+                let said = worker.kill().await;
+                Err(Trouble::Fault(if said.is_empty() { fault } else { format!("{fault}; it said: {said}") }))
+            }
+            Err(trouble) => {
+                worker.kill().await;
+                Err(trouble)
+            }
+        }
+    }
+
+    /// Two batches in flight, over and over the slots that are this worker's, from the moment when all workers are ready.
+    async fn loop_over(
+        &self,
+        worker: &mut BareWorker,
+        place: Place,
+        n_workers: usize,
+        gate: &Gate,
+        lasting: Duration,
+    ) -> Result<Done, Trouble> {
+        let slots = slots_of(place.number, n_workers, self.infer.layout.slots);
+        let rows = self.infer.max_batch;
+        let cpu = |worker: &BareWorker| worker.pid().and_then(of_process).unwrap_or_default();
+        let start_cpu = cpu(worker);
+        let mut next = slots.iter().copied().cycle();
+        let mut send = || next.next().unwrap_or(SlotId(0));
+        // The first batches of a session are slower: memory is taken then.
+        for _ in 0..2 {
+            worker.run(send(), rows).await.map_err(Trouble::Fault)?;
+            worker.done().await.map_err(Trouble::Fault)?;
+        }
+        gate.wait(self.cancel)?;
+        let cpu_before = cpu(worker);
+        let started = Instant::now();
+        let mut batches = 0;
+        let mut elapsed = Duration::ZERO;
+        worker.run(send(), rows).await.map_err(Trouble::Fault)?;
+        while elapsed < lasting {
+            worker.run(send(), rows).await.map_err(Trouble::Fault)?;
+            worker.done().await.map_err(Trouble::Fault)?;
+            batches += 1;
+            elapsed = started.elapsed();
+        }
+        let cpu = cpu(worker).saturating_sub(cpu_before);
+        worker.done().await.map_err(Trouble::Fault)?;
+        Ok(Done { batches, elapsed, cpu, start_cpu })
+    }
+}
+
+/// The slots that a worker goes over: its share, or, where there are fewer slots than two for each, any two.
+fn slots_of(number: usize, n_workers: usize, n_slots: usize) -> Vec<SlotId> {
+    let own: Vec<SlotId> = (number..n_slots).step_by(n_workers.max(1)).map(|s| SlotId(s as u32)).collect();
+    if own.len() >= 2 {
+        return own;
+    }
+    // Inputs are only read, and nobody reads what two workers then write to the same outputs.
+    [number, number + 1].map(|s| SlotId((s % n_slots.max(1)) as u32)).to_vec()
+}
+
+/// Where workers that are ready wait for the others.
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+struct GateState {
+    missing: usize,
+    given_up: bool,
+}
+
+impl Gate {
+    fn new(n: usize) -> Self {
+        Self { state: Mutex::new(GateState { missing: n, given_up: false }), changed: Condvar::new() }
+    }
+
+    fn wait(&self, cancel: &Cancel) -> Result<(), Trouble> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.missing -= 1;
+        self.changed.notify_all();
+        while state.missing > 0 && !state.given_up && !cancel.is_cancelled() {
+            let waited = self.changed.wait_timeout(state, LOOK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        match (cancel.is_cancelled(), state.given_up) {
+            (true, _) => Err(Trouble::Cancelled),
+            (false, true) => Err(Trouble::Stopped),
+            (false, false) => Ok(()),
+        }
+    }
+
+    fn give_up(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).given_up = true;
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_worker_has_slots_and_where_there_are_enough_nobody_shares() {
+        for (workers, slots) in [(1, 3), (2, 6), (3, 8), (4, 4), (2, 1)] {
+            let all: Vec<Vec<SlotId>> = (0..workers).map(|w| slots_of(w, workers, slots)).collect();
+            assert!(all.iter().all(|own| own.len() >= 2 && own.iter().all(|s| s.index() < slots)));
+            let different: BTreeSet<SlotId> = all.iter().flatten().copied().collect();
+            if slots >= 2 * workers {
+                assert_eq!(different.len(), all.iter().map(Vec::len).sum::<usize>());
+                assert_eq!(different.len(), slots);
+            }
+        }
+    }
+
+    #[test]
+    fn the_gate_opens_for_all_or_says_why_not() {
+        let gate = Gate::new(2);
+        let cancel = Cancel::new();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| gate.wait(&cancel).is_ok());
+            assert!(gate.wait(&cancel).is_ok());
+            assert!(other.join().unwrap());
+        });
+        let gate = Gate::new(2);
+        gate.give_up();
+        assert!(matches!(gate.wait(&cancel), Err(Trouble::Stopped)));
+        cancel.cancel();
+        assert!(matches!(Gate::new(2).wait(&cancel), Err(Trouble::Cancelled)));
+    }
+}

@@ -1,0 +1,192 @@
+//! The run part: a whole run over the sample, exactly as `orchestra run` does it. It looks from outside, and changes nothing inside.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use orchestra_plan::Plan;
+use orchestra_runtime::{RunHandle, RunOptions, RunOutcome, Snapshot};
+use orchestra_source::ListingSpec;
+
+use crate::cancel::Cancel;
+use crate::cpu_time::{Whose, idle, used};
+use crate::error::BenchError;
+use crate::figures::{Measured, RunFigures};
+use crate::limit::divide;
+
+/// A steady state shorter than this is none.
+const LEAST_STEADY: Duration = Duration::from_millis(1000);
+
+/// The plan as the measured run carries it out: over the sample, into a folder of its own, and whatever fails, to the end.
+pub fn plan_for(plan: &Plan, listings: &[ListingSpec], output: &Path) -> Plan {
+    let mut plan = plan.clone();
+    for sink in &mut plan.sinks {
+        // The planner lets no sink write elsewhere than into the output folder.
+        let inside = sink.path.strip_prefix(&plan.output).unwrap_or(&sink.path).to_owned();
+        sink.path = output.join(inside);
+    }
+    for (source, listing) in plan.sources.iter_mut().zip(listings) {
+        source.listing = listing.clone();
+    }
+    plan.output = output.to_owned();
+    plan.limits.max_failed = None;
+    plan
+}
+
+/// Runs `plan` from start to end. What lies in its output folder is discarded first.
+pub fn measure(
+    plan: &Arc<Plan>,
+    options: RunOptions,
+    cores: usize,
+    cancel: &Cancel,
+) -> Result<RunFigures, BenchError> {
+    let prepared = orchestra_runtime::prepare(Arc::clone(plan), true)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(BenchError::io("starting the threads of the measured run"))?;
+    let (total, before) = (prepared.total, cpu_of_run());
+    let (began, idle_before) = (Instant::now(), idle(cores));
+    let (outcome, points) = runtime.block_on(async {
+        let handle = prepared.start(options).await?;
+        Ok::<_, BenchError>(follow(handle, cores, cancel).await)
+    })?;
+    let elapsed = began.elapsed();
+    let idle = idle_before.zip(idle(cores)).map(|(before, after)| after.saturating_sub(before));
+    // Blocking tasks that hang (a dead network drive) must not hold the measurement.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    if cancel.is_cancelled() {
+        return Err(BenchError::Cancelled);
+    }
+    if !matches!(outcome.exit_code, 0 | 65) {
+        return Err(BenchError::Run { exit_code: outcome.exit_code, problems: outcome.problems });
+    }
+    let report = outcome.report;
+    let backlog = plan.pipelines.iter().map(|p| p.window as u64).sum();
+    let steady = steady(&points, backlog, total);
+    let cpu = cpu_of_run().saturating_sub(before);
+    let all = elapsed.as_secs_f64() * cores as f64;
+    let mut figures = RunFigures {
+        items: report.items.read,
+        failed: report.items.failed,
+        rate: 0.0,
+        measured: Measured::Whole,
+        elapsed,
+        starting: Duration::try_from_secs_f64(report.seconds_starting).unwrap_or_default(),
+        cpu,
+        idle_share: idle.map(|idle| divide(idle.as_secs_f64(), all).min(1.0)),
+        others_share: idle.map(|idle| (1.0 - divide((idle + cpu).as_secs_f64(), all)).max(0.0)),
+        bottleneck: report.bottleneck,
+    };
+    match steady {
+        Some(steady) => {
+            figures.rate = steady.rate();
+            figures.measured = Measured::Steady;
+            figures.idle_share = steady.idle_share(cores);
+        }
+        None => figures.rate = figures.whole_rate(),
+    }
+    Ok(figures)
+}
+
+/// Workers are waited for before a run ends, so they are among the children then.
+fn cpu_of_run() -> Duration {
+    used(Whose::Process) + used(Whose::Children)
+}
+
+async fn follow(handle: RunHandle, cores: usize, cancel: &Cancel) -> (RunOutcome, Vec<Point>) {
+    let stop = handle.stop_handle();
+    let mut snapshots = handle.snapshots();
+    let mut points = Vec::new();
+    let mut done = std::pin::pin!(handle.wait());
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            outcome = &mut done => return (outcome, points),
+            () = cancel.cancelled(), if !stopping => {
+                stopping = true;
+                stop.abort();
+            }
+            Ok(()) = snapshots.changed() => points.push(Point::of(&snapshots.borrow_and_update(), cores)),
+        }
+    }
+}
+
+/// How far the run was at some moment.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Point {
+    at: Duration,
+    finished: u64,
+    handed: u64,
+    /// Of all cores, since the machine was started.
+    idle: Option<Duration>,
+}
+
+impl Point {
+    fn of(snapshot: &Snapshot, cores: usize) -> Self {
+        let finished = snapshot.done + snapshot.failed;
+        Self { at: snapshot.elapsed, finished, handed: finished + snapshot.in_flight, idle: idle(cores) }
+    }
+}
+
+/// A stretch of a run with the same fill at both ends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Steady {
+    from: Point,
+    to: Point,
+}
+
+impl Steady {
+    fn seconds(&self) -> f64 {
+        self.to.at.saturating_sub(self.from.at).as_secs_f64()
+    }
+
+    fn rate(&self) -> f64 {
+        divide(self.to.finished.saturating_sub(self.from.finished) as f64, self.seconds())
+    }
+
+    fn idle_share(&self, cores: usize) -> Option<f64> {
+        let idle = self.to.idle?.saturating_sub(self.from.idle?);
+        Some(divide(idle.as_secs_f64(), self.seconds() * cores as f64).min(1.0))
+    }
+}
+
+/// The time between the first moment when `backlog` items are through (all that was prepared before the first worker was ready is
+/// among them) and the last moment when there are still items to hand out. `None` where that is too short.
+fn steady(points: &[Point], backlog: u64, total: u64) -> Option<Steady> {
+    let from = *points.iter().find(|p| p.finished >= backlog)?;
+    let to = *points.iter().rev().find(|p| p.handed < total)?;
+    to.at.checked_sub(from.at).filter(|d| *d >= LEAST_STEADY)?;
+    (to.finished > from.finished).then_some(Steady { from, to })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(rate: u64, total: u64, window: u64) -> Vec<Point> {
+        let at = |tenths: u64| {
+            // Half a second without anything, then `window` items at once, then an even rate.
+            let finished =
+                (tenths.saturating_sub(5) * rate / 10 + if tenths > 5 { window } else { 0 }).min(total);
+            let handed = (finished + window).min(total);
+            let idle = Some(Duration::from_millis(tenths * 30));
+            Point { at: Duration::from_millis(tenths * 100), finished, handed, idle }
+        };
+        (0..60).map(at).collect()
+    }
+
+    #[test]
+    fn neither_the_start_nor_the_drain_counts_in_a_steady_state() {
+        let steady = steady(&points(1000, 4000, 300), 300, 4000).unwrap();
+        assert!((steady.rate() - 1000.0).abs() < 1e-6, "{}", steady.rate());
+        assert!((steady.idle_share(2).unwrap() - 0.15).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_run_that_is_too_short_has_no_steady_state() {
+        assert_eq!(steady(&points(1000, 900, 300), 300, 900), None);
+        assert_eq!(steady(&points(1000, 4000, 5000), 5000, 4000), None);
+        assert_eq!(steady(&[], 1, 1), None);
+    }
+}

@@ -1,0 +1,75 @@
+//! Signals of the process: which of them stop a run, and which are only noticed. What stopping means is the runtime's business.
+
+use orchestra::StopHandle;
+use rustix::process::Signal;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::exit_code::ExitCode;
+use crate::stderr;
+
+/// The first signal lets the run finish what is in flight, the second kills its workers, the third ends the process at once; the
+/// journal is then resumed as after any crash.
+pub async fn stop(stop: StopHandle, something_is_drawn: bool) {
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        tracing::warn!("signals cannot be caught; an interrupted run can be resumed all the same");
+        return;
+    };
+    let mut n = 0;
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        n += 1;
+        match n {
+            1 => {
+                tracing::warn!("stopping: finishing what is in flight (again: kill the workers)");
+                stop.interrupt();
+            }
+            2 => {
+                tracing::warn!("stopping now: workers are killed (again: exit at once)");
+                stop.abort();
+            }
+            _ => {
+                if something_is_drawn {
+                    // The shell goes on below it.
+                    stderr::say_line("");
+                }
+                std::process::exit(i32::from(ExitCode::Interrupted.number()))
+            }
+        }
+    }
+}
+
+/// Tells when the process goes on after it was stopped (Ctrl-Z, `fg`).
+pub struct Continued(Option<tokio::signal::unix::Signal>);
+
+impl Continued {
+    /// To be made where a runtime is at work.
+    pub fn new() -> Self {
+        let kind = SignalKind::from_raw(Signal::CONT.as_raw());
+        // Without it, a line or two of the shell are drawn over.
+        Self(signal(kind).ok())
+    }
+
+    /// Waits until it happens the next time.
+    pub async fn next(&mut self) {
+        let told = match &mut self.0 {
+            Some(signals) => signals.recv().await.is_some(),
+            None => false,
+        };
+        if !told {
+            std::future::pending().await
+        }
+    }
+}
+
+/// Once a handler is there, a file that reaches the limit of its size (`ulimit -f`) is an error like a full disk. Without one the
+/// system kills the process. To be called where a runtime is at work.
+pub fn survive_the_limit_on_file_sizes() {
+    if let Err(error) = signal(SignalKind::from_raw(Signal::XFSZ.as_raw())) {
+        tracing::debug!(%error, "a limit on the size of files will end the process");
+    }
+}

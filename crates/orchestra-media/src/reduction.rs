@@ -1,0 +1,109 @@
+//! By how much a picture may be reduced while it is decoded, for the rows that will be made of it. It decodes and resizes nothing.
+
+use orchestra_core::{ImageSpec, ResizeFilter};
+
+use crate::geometry::place;
+use crate::picture::PictureSize;
+
+/// Each side is divided by this while decoding, rounded up: 1, 2, 4 or 8. A JPEG decoder does it by leaving out frequencies; other factors
+/// exist, but have no fast code and take longer than decoding in full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Reduction(u32);
+
+impl Reduction {
+    /// All pixels.
+    pub(crate) const NONE: Reduction = Reduction(1);
+
+    /// The divisor.
+    pub(crate) fn factor(self) -> u32 {
+        self.0
+    }
+
+    /// A side of the reduced picture.
+    pub(crate) fn side(self, full: u32) -> u32 {
+        full.div_ceil(self.0)
+    }
+
+    /// The largest reduction that leaves the part which is seen at least as large as the row of each of `specs`, on both sides: nothing is ever
+    /// enlarged that would not be without it. A spec that does not say `fast`, or that takes the nearest pixel, wants all pixels.
+    pub(crate) fn for_rows<'a>(
+        specs: impl IntoIterator<Item = &'a ImageSpec>,
+        shown: PictureSize,
+    ) -> Reduction {
+        specs.into_iter().map(|spec| Self::for_row(spec, shown)).min().unwrap_or(Self::NONE)
+    }
+
+    fn for_row(spec: &ImageSpec, shown: PictureSize) -> Reduction {
+        // What else is wrong with a spec is said when its row is written.
+        let is_empty =
+            spec.size.contains(&0) || (spec.fit == orchestra_core::Fit::Shorter && spec.shorter == 0);
+        if !spec.fast || spec.filter == ResizeFilter::Nearest || is_empty {
+            return Self::NONE;
+        }
+        let placement = place(spec.fit, spec.shorter, spec.size, shown);
+        let leaves_enough = |factor: &u32| {
+            let factor = f64::from(*factor);
+            placement.x.length >= placement.dest.width as f64 * factor
+                && placement.y.length >= placement.dest.height as f64 * factor
+        };
+        [8, 4, 2].into_iter().find(leaves_enough).map_or(Self::NONE, Reduction)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::{Channels, DType, Fit, Layout};
+
+    use super::*;
+
+    fn spec(size: [u32; 2], fit: Fit, shorter: u32) -> ImageSpec {
+        ImageSpec {
+            size,
+            fit,
+            shorter,
+            filter: ResizeFilter::Bilinear,
+            color: Channels::Rgb,
+            layout: Layout::Nchw,
+            dtype: DType::F32,
+            scale: 1.0,
+            mean: vec![0.0; 3],
+            std: vec![1.0; 3],
+            pad: vec![0; 3],
+            max_pixels: 1,
+            fast: true,
+        }
+    }
+
+    fn factor(spec: &ImageSpec, width: u32, height: u32) -> u32 {
+        Reduction::for_rows([spec], PictureSize { width, height }).factor()
+    }
+
+    #[test]
+    fn the_shorter_side_of_the_seen_part_decides() {
+        let square = spec([224, 224], Fit::Cover, 0);
+        assert_eq!(factor(&square, 1920, 1080), 4);
+        assert_eq!(factor(&square, 500, 375), 1);
+        assert_eq!(factor(&square, 448, 448), 2);
+        assert_eq!(factor(&square, 447, 2000), 1);
+        assert_eq!(factor(&square, 20_000, 1792), 8);
+        // The whole picture in 224 x 126: nothing of the padding counts.
+        assert_eq!(factor(&spec([224, 224], Fit::Contain, 0), 1920, 1080), 8);
+        // 256 pixels of the shorter side before the cut.
+        assert_eq!(factor(&spec([224, 224], Fit::Shorter, 256), 1920, 1080), 4);
+        assert_eq!(factor(&spec([224, 224], Fit::Shorter, 256), 1023, 1500), 2);
+        assert_eq!(factor(&spec([224, 896], Fit::Stretch, 0), 1920, 1080), 2);
+    }
+
+    #[test]
+    fn one_row_that_wants_all_pixels_keeps_them_for_all() {
+        let fast = spec([10, 10], Fit::Stretch, 0);
+        let exact = ImageSpec { fast: false, ..fast.clone() };
+        let nearest = ImageSpec { filter: ResizeFilter::Nearest, ..fast.clone() };
+        let shown = PictureSize { width: 100, height: 100 };
+        assert_eq!(Reduction::for_rows([&fast, &fast], shown).factor(), 8);
+        assert_eq!(Reduction::for_rows([&fast, &exact], shown), Reduction::NONE);
+        assert_eq!(Reduction::for_rows([&nearest], shown), Reduction::NONE);
+        assert_eq!(Reduction::for_rows([&spec([0, 1], Fit::Cover, 0)], shown), Reduction::NONE);
+        assert_eq!(Reduction::for_rows([], shown), Reduction::NONE);
+    }
+}

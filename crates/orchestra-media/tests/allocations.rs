@@ -1,0 +1,141 @@
+//! Once its buffers have grown, a preparer takes no memory for a picture. What the decoders of others take is counted and bounded.
+
+#![allow(clippy::unwrap_used, reason = "test support code")]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::*;
+use image::{DynamicImage, ImageFormat};
+use orchestra_core::{Channels, DType, Fit, ImageSpec, ResizeFilter};
+use orchestra_media::{JpegDecoder, Preparer};
+
+thread_local! {
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The system's allocator, with a count of the calls of each thread.
+struct Counting;
+
+// SAFETY: all work is the system allocator's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.set(COUNT.get() + 1);
+        // SAFETY: handed on as it came.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: handed on as it came.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        COUNT.set(COUNT.get() + 1);
+        // SAFETY: handed on as it came.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Rows of every kind of work: each filter and fit, with and without colour, and one that may be reduced.
+fn specs() -> Vec<ImageSpec> {
+    let mut specs = Vec::new();
+    for filter in FILTERS {
+        for fit in FITS {
+            for color in [Channels::Bgr, Channels::Gray] {
+                for dtype in [DType::F32, DType::F16] {
+                    specs.push(ImageSpec { dtype, ..byte_spec([40, 31], fit, filter, color) });
+                }
+            }
+        }
+    }
+    specs.push(ImageSpec {
+        fast: true,
+        ..byte_spec([20, 20], Fit::Cover, ResizeFilter::Bilinear, Channels::Rgb)
+    });
+    specs
+}
+
+/// The most allocations that any of `files` costs once each has been through, for all specs together.
+fn most_allocations(preparer: &mut Preparer, files: &[Vec<u8>]) -> usize {
+    let specs = specs();
+    let fast = specs.last().unwrap();
+    let mut row = vec![0; 40 * 31 * 3 * 4];
+    let mut most = 0;
+    for round in 0..3 {
+        for file in files {
+            let before = COUNT.get();
+            preparer.decode_for(file, MAX_PIXELS, [fast]).unwrap();
+            preparer.write_row(fast, &mut row[..20 * 20 * 3]).unwrap();
+            preparer.decode(file, MAX_PIXELS).unwrap();
+            let mut counted = COUNT.get() - before;
+            for spec in &specs {
+                let bytes = spec.tensor().row_bytes().unwrap();
+                let before = COUNT.get();
+                preparer.write_row(spec, &mut row[..bytes]).unwrap();
+                counted += COUNT.get() - before;
+            }
+            if round > 0 {
+                most = most.max(counted);
+            }
+        }
+    }
+    most
+}
+
+fn files(format: ImageFormat, sizes: &[(u32, u32)]) -> Vec<Vec<u8>> {
+    let gray = sizes.iter().map(|(w, h)| DynamicImage::ImageLuma8(gray_picture(*w, *h)));
+    let rgb = sizes.iter().map(|(w, h)| DynamicImage::ImageRgb8(picture(*w, *h)));
+    gray.chain(rgb).map(|picture| encoded(&picture, format)).collect()
+}
+
+/// Of other kinds than the encoder at hand writes: subsampled, progressive, with restarts, of four components.
+fn goldens() -> Vec<Vec<u8>> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    ["photo.jpg", "photo-440.jpg", "progressive.jpg", "restart.jpg", "cmyk.jpg", "ycck.jpg"]
+        .map(|name| std::fs::read(folder.join(name)).unwrap())
+        .into()
+}
+
+const SIZES: [(u32, u32); 3] = [(130, 87), (32, 32), (61, 140)];
+
+#[test]
+fn a_jpeg_through_libjpeg_turbo_takes_no_memory() {
+    let mut jpegs = files(ImageFormat::Jpeg, &SIZES);
+    for turn in 2..=8 {
+        jpegs.push(with_jpeg_exif(&jpegs[3], turn));
+    }
+    jpegs.extend(goldens());
+    if let Some(mut preparer) = Preparer::with_jpeg_decoder(JpegDecoder::LibjpegTurbo) {
+        assert_eq!(most_allocations(&mut preparer, &jpegs), 0);
+    }
+}
+
+#[test]
+fn a_jpeg_through_the_rust_decoder_takes_what_zune_jpeg_takes() {
+    let mut preparer = Preparer::with_jpeg_decoder(JpegDecoder::Rust).unwrap();
+    // Two decodings. The decoder's tables and rows of each component: the count grows with the components, and not with the picture.
+    let small = most_allocations(&mut preparer, &files(ImageFormat::Jpeg, &SIZES));
+    let large = most_allocations(&mut preparer, &files(ImageFormat::Jpeg, &[(900, 700)]));
+    assert!(small <= 2 * 8 && large <= small, "{small} for small pictures, {large} for large ones");
+    let subsampled = most_allocations(&mut preparer, &goldens());
+    assert!(subsampled <= 2 * 32, "{subsampled}");
+}
+
+#[test]
+fn a_small_plain_png_takes_no_memory() {
+    let mut preparer = Preparer::new();
+    assert_eq!(most_allocations(&mut preparer, &files(ImageFormat::Png, &SIZES)), 0);
+}
+
+#[test]
+fn a_large_png_takes_what_the_png_crate_takes() {
+    let mut preparer = Preparer::new();
+    let most = most_allocations(&mut preparer, &files(ImageFormat::Png, &[(600, 400)]));
+    assert!(most <= 2 * 16, "{most}");
+}

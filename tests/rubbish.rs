@@ -1,0 +1,115 @@
+//! Files and folders that are something else than they should be: each is an error that names it and says what to do, and nothing
+//! hangs, takes memory without bound or is killed by it. Bad pictures have a test of their own.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{Blocks, ORCHESTRA, Workplace, write_pictures};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+fn pipe(path: &Path) {
+    mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+}
+
+fn place_of(n: u64) -> Workplace {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), n);
+    place
+}
+
+#[test]
+fn a_pipe_or_a_device_instead_of_a_file_is_refused_and_never_waited_for() {
+    let place = place_of(1);
+    let original = fs::read_to_string(place.workflow()).unwrap();
+    let model_line = original.lines().find(|l| l.starts_with("path = \"/")).unwrap().to_owned();
+    pipe(&place.path("pipe"));
+    place.edit(&model_line, "path = \"pipe\"");
+    place.run(&[]).must_exit(69).must_say(&["model `blocks`", "it is a pipe", "looked for"]);
+    for labels in ["pipe", "/dev/zero"] {
+        fs::write(
+            place.workflow(),
+            original.replace(&model_line, &format!("{model_line}\nlabels = {labels:?}")),
+        )
+        .unwrap();
+        place.run(&[]).must_exit(78).must_say(&[&format!("labels `{labels}`"), "a file is expected"]);
+    }
+    place.start_command(&["check", "/dev/zero"]).wait().must_exit(78).must_say(&["larger than 16 MiB"]);
+    let model = place.path("models");
+    let model = fs::read_dir(model).unwrap().map(|e| e.unwrap().path()).find(|p| p.is_file()).unwrap();
+    place
+        .start_command(&["check", model.to_str().unwrap()])
+        .wait()
+        .must_exit(78)
+        .must_say(&["not text in UTF-8", "a TOML file is expected"]);
+}
+
+#[test]
+fn what_a_message_quotes_is_not_said_twice() {
+    let place = place_of(1);
+    fs::write(place.path("file"), "").unwrap();
+    let output = place.path("file/out");
+    let ended = place.run(&["--output", output.to_str().unwrap()]);
+    ended.must_exit(75).must_say(&["file/out", "--output"]);
+    assert_eq!(ended.stderr.matches("os error").count(), 1, "{}", ended.stderr);
+}
+
+#[test]
+fn results_are_no_items_where_the_output_folder_lies_in_the_source() {
+    let place = place_of(20);
+    let inside = place.images().join("out");
+    let inside = inside.to_str().unwrap();
+    place.run(&["--output", inside]).must_exit(0).must_say(&["20 done, 0 failed"]);
+    place.run(&["--output", inside]).must_exit(0).must_say(&["nothing is left to do"]);
+    place.run(&["--output", inside, "--fresh"]).must_exit(0).must_say(&["20 done, 0 failed"]);
+    let same = place.run(&["--output", place.images().to_str().unwrap()]);
+    same.must_exit(78).must_say(&["`images` is also the output folder", "--output"]);
+    assert!(!place.images().join(".orchestra").exists());
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_like_a_full_disk() {
+    let place = place_of(300);
+    let limited = |blocks: u32| {
+        Command::new("sh")
+            .args(["-c", &format!("ulimit -f {blocks}; exec \"$@\""), "sh", ORCHESTRA, "run"])
+            .arg(place.workflow())
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    };
+    // Too little for the list of items.
+    let ended = limited(1);
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(75), "signal {:?}: {said}", ended.status.signal());
+    assert!(said.contains("cannot be listed"), "{said}");
+    place.run(&[]).must_exit(0);
+    place.holds_exactly(300);
+}
+
+#[test]
+fn a_check_for_scripts_is_json_also_where_the_file_cannot_be_read() {
+    let place = Workplace::new();
+    for (file, says) in [(place.path("missing.toml"), "No such file"), (place.images(), "Is a directory")] {
+        let ended = place.start_command(&["check", "--json", file.to_str().unwrap()]).wait();
+        let json: serde_json::Value = serde_json::from_str(&ended.must_exit(78).stdout).unwrap();
+        assert!(json["errors"][0]["message"].as_str().unwrap().contains(says), "{json}");
+        assert_eq!((&json["file"], ended.stderr.as_str()), (&file.to_str().unwrap().into(), ""));
+    }
+}
+
+#[test]
+fn a_fresh_start_that_cannot_begin_discards_nothing() {
+    let place = place_of(20);
+    place.run(&[]).must_exit(0);
+    let wrong = place.workflow();
+    let ended = place.run(&["--fresh", "--ort-library", wrong.to_str().unwrap()]);
+    ended.must_exit(69).must_say(&["workflow.toml", "not a shared library"]);
+    place.holds_exactly(20);
+    place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
+}

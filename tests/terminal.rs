@@ -1,0 +1,211 @@
+//! The command on a terminal, and where nobody reads what it says. The terminal is a pty and a small model of a screen; how a state
+//! looks is tested where it is rendered.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use common::{Blocks, ORCHESTRA, Workplace, until, write_pictures};
+use orchestra_testkit::images::write_bad_pictures;
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+const ROWS: u16 = 24;
+
+/// What a terminal would show: rows of text, and where the cursor is. Knows what the progress uses, and no more.
+#[derive(Debug, Default)]
+struct Shown {
+    rows: Vec<Vec<char>>,
+    row: usize,
+    column: usize,
+    columns: usize,
+    order: Option<String>,
+}
+
+impl Shown {
+    fn take(&mut self, text: &str) {
+        for c in text.chars() {
+            match (self.order.take(), c) {
+                (Some(order), c) if order.is_empty() && c == '[' => self.order = Some("[".into()),
+                (Some(order), c) if c.is_ascii_alphabetic() => self.obey(&order[1..], c),
+                (Some(order), c) => self.order = Some(format!("{order}{c}")),
+                (None, '\x1b') => self.order = Some(String::new()),
+                (None, '\r') => self.column = 0,
+                (None, '\n') => self.row += 1,
+                (None, c) => self.put(c),
+            }
+        }
+    }
+
+    fn put(&mut self, c: char) {
+        // A full row goes on in the next one, but only once there is more to write.
+        if self.column == self.columns {
+            (self.row, self.column) = (self.row + 1, 0);
+        }
+        let column = self.column;
+        let row = self.line();
+        match row.get_mut(column) {
+            Some(cell) => *cell = c,
+            None => row.push(c),
+        }
+        self.column += 1;
+    }
+
+    /// The cursor's row, filled up to the cursor.
+    fn line(&mut self) -> &mut Vec<char> {
+        while self.rows.len() <= self.row {
+            self.rows.push(Vec::new());
+        }
+        let row = &mut self.rows[self.row];
+        if row.len() < self.column {
+            row.resize(self.column, ' ');
+        }
+        row
+    }
+
+    fn obey(&mut self, number: &str, order: char) {
+        match order {
+            'A' => self.row = self.row.saturating_sub(number.parse().unwrap_or(1)),
+            'K' => self.cut(),
+            'J' => {
+                self.cut();
+                self.rows.truncate(self.row + 1);
+            }
+            'm' => {}
+            other => panic!("an order that the model does not know: {number}{other}"),
+        }
+    }
+
+    fn cut(&mut self) {
+        let column = self.column;
+        self.line().truncate(column);
+    }
+
+    fn text(&self) -> String {
+        self.rows.iter().map(|row| row.iter().collect::<String>().trim_end().to_owned() + "\n").collect()
+    }
+}
+
+/// A command whose standard error is a terminal.
+struct OnTerminal {
+    child: Child,
+    keyboard: File,
+    /// All that came, and what is shown of it.
+    seen: Arc<Mutex<(String, Shown)>>,
+    reader: JoinHandle<()>,
+}
+
+fn on_terminal(place: &Workplace, columns: u16, arguments: &[&str]) -> OnTerminal {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let size = Winsize { ws_row: ROWS, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&master, size).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let slave = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    let child = Command::new(ORCHESTRA)
+        .arg("run")
+        .arg(place.workflow())
+        .args(arguments)
+        .env("TERM", "xterm-256color")
+        .env_remove("NO_COLOR")
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(slave)
+        .spawn()
+        .unwrap();
+    let keyboard = File::from(OwnedFd::try_clone(&master).unwrap());
+    let seen = Arc::new(Mutex::new((String::new(), Shown { columns: columns.into(), ..Shown::default() })));
+    let theirs = Arc::clone(&seen);
+    let mut screen = File::from(master);
+    let reader = thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        // Reading fails once the last process has closed its end.
+        while let Ok(n @ 1..) = screen.read(&mut buffer) {
+            let text = String::from_utf8_lossy(&buffer[..n]);
+            let mut seen = theirs.lock().unwrap();
+            seen.0.push_str(&text);
+            seen.1.take(&text);
+        }
+    });
+    OnTerminal { child, keyboard, seen, reader }
+}
+
+impl OnTerminal {
+    fn shows(&self, part: &str) -> bool {
+        self.seen.lock().unwrap().1.text().contains(part)
+    }
+
+    /// Its exit code, all that came, and what stands on the terminal at the end.
+    fn end(mut self) -> (Option<i32>, String, String) {
+        let code = self.child.wait().unwrap().code();
+        drop(self.keyboard);
+        self.reader.join().unwrap();
+        let seen = self.seen.lock().unwrap();
+        (code, seen.0.clone(), seen.1.text())
+    }
+}
+
+#[test]
+fn an_interrupted_run_leaves_its_messages_on_the_terminal_and_nothing_of_the_progress() {
+    let place = Workplace::with_blocks(&Blocks { steps: 200, ..Blocks::default() });
+    write_pictures(&place.images(), 4000);
+    for columns in [40, 80, 200] {
+        let mut run = on_terminal(&place, columns, &["--fresh"]);
+        until("there is progress", || run.shows("queued") && run.shows("busy"));
+        // What a terminal echoes of Ctrl-C; the signal itself would come from the terminal's own session.
+        run.keyboard.write_all(b"^C").unwrap();
+        until("the echo is there", || run.seen.lock().unwrap().0.contains("^C"));
+        kill_process(Pid::from_child(&run.child), Signal::INT).unwrap();
+        let (code, all, left) = run.end();
+        assert_eq!(code, Some(130), "{left}");
+        assert!(left.contains("warning: stopping") && left.contains("blocks interrupted: "), "{left}");
+        assert!(left.contains("To go on:"), "{left}");
+        for gone in ["queued", "busy", "eta", "[=", "[>", "^C"] {
+            assert!(!left.contains(gone), "{columns}: `{gone}` is left:\n{left}");
+        }
+        assert!(!all.contains("\x1b[?25l"), "the cursor was hidden");
+    }
+}
+
+#[test]
+fn nobody_who_reads_is_no_error() {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 20);
+    write_bad_pictures(&place.images()).unwrap();
+    let text = fs::read_to_string(place.workflow()).unwrap();
+    fs::write(place.path("wrong.toml"), text.replace("kind = \"jsonl\"", "kind = \"nothing\"")).unwrap();
+    let (fine, wrong) = (place.workflow(), place.path("wrong.toml"));
+    let (fine, wrong) = (fine.to_str().unwrap(), wrong.to_str().unwrap());
+    for (arguments, code) in [
+        (&["run", fine, "--json"][..], 65),
+        (&["run", fine, "--json"], 65),
+        (&["run", fine, "--fresh", "-v"], 65),
+        (&["check", wrong], 78),
+        (&["check", "missing.toml"], 78),
+        (&["plan", fine], 0),
+    ] {
+        let closed = || {
+            let (reader, writer) = std::io::pipe().unwrap();
+            drop(reader);
+            writer
+        };
+        let ended = Command::new(ORCHESTRA)
+            .args(arguments)
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(closed())
+            .stderr(closed())
+            .status()
+            .unwrap();
+        assert_eq!(ended.code(), Some(code), "{arguments:?}");
+    }
+}
