@@ -48,7 +48,7 @@ fn a_small_workflow_gets_every_default() {
     assert_eq!(run.layout.slots, 10);
     assert_eq!(plan.pipelines.len(), 1);
     assert_eq!(plan.pipelines[0].name, "scans");
-    assert_eq!(plan.pipelines[0].window, 2 * 8 * 10 + 4 * 4 + 64);
+    assert_eq!(plan.pipelines[0].window, 2 * 8 * 10 + 4 * 4 + 1024);
     let StageKind::Image { spec, .. } = &plan.stages[0].kind else { panic!("not an image stage") };
     assert_eq!((spec.fit, spec.dtype, spec.shorter), (Fit::Stretch, DType::F32, 32));
     assert_eq!(spec.scale, 1.0 / 255.0);
@@ -449,7 +449,7 @@ loaders   16 threads
 devices
   cuda:0    60 GiB free of 80 GiB, 2 GiB kept as headroom
 
-pipeline `scans`: at most 384 items between source and sink
+pipeline `scans`: at most 1344 items between source and sink
   source scans
   image pixels <- scans: f32[batch, 1, 32, 32]
   infer classify <- pixels: model digits, gives logits f32[batch, 10]

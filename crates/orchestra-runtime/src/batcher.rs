@@ -172,7 +172,10 @@ impl BatcherState {
 
     fn look_at_open_batch(&mut self, me: &ActorRef<BatcherMsg>, now: Duration) {
         let Some(pool) = &self.pool else { return };
-        match self.policy.decide(pool.open_batch(), self.ledger.idle_workers(), self.drained, now) {
+        let idle = self.ledger.idle_workers();
+        // With every worker busy only a full batch leaves, and that one announces itself.
+        pool.watch(idle > 0 || self.drained);
+        match self.policy.decide(pool.open_batch(), idle, self.drained, now) {
             Decision::Leave(reason) => pool.close(reason),
             Decision::Keep => {}
             Decision::LookAgainAt(at) => self.look_again(me, at, now),

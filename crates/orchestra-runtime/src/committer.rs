@@ -18,7 +18,7 @@ const MOST_GROUPS_AT_ONCE: usize = 64;
 
 /// Commits follow each other at this distance at least, so that under load groups come together: a write costs the same for one group
 /// as for ten. Far below what the window of items in flight covers, and nothing on a run that has little to commit.
-const LEAST_DISTANCE: Duration = Duration::from_millis(2);
+const LEAST_DISTANCE: Duration = Duration::from_millis(5);
 
 /// How often what is written is also forced to the disk, so that a power cut costs little work.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
@@ -86,11 +86,7 @@ fn run(mut journal: Journal, stats: Arc<Stats>, n_sources: usize, jobs: &Receive
     let mut synced = Instant::now();
     // Pipelines whose records could not be written: a later group of theirs would come out of order.
     let mut refused = HashSet::new();
-    let mut committed: Option<Instant> = None;
     while let Ok(job) = jobs.recv() {
-        if let Some(early) = committed.and_then(|at| LEAST_DISTANCE.checked_sub(at.elapsed())) {
-            std::thread::sleep(early);
-        }
         let mut group = Vec::new();
         let mut looks = Vec::new();
         let mut close = None;
@@ -105,8 +101,8 @@ fn run(mut journal: Journal, stats: Arc<Stats>, n_sources: usize, jobs: &Receive
                 next = jobs.try_recv().ok();
             }
         }
+        let committed = !group.is_empty();
         commit(&mut journal, &stats, group, &mut refused);
-        committed = Some(Instant::now());
         if synced.elapsed() >= SYNC_EVERY {
             // A disk that fails here fails the next commit or the close, too, and is reported then.
             if let Err(error) = journal.sync() {
@@ -127,6 +123,9 @@ fn run(mut journal: Journal, stats: Arc<Stats>, n_sources: usize, jobs: &Receive
             drop(journal); // The output folder is free before anybody hears that the run is over.
             then(closed.map(|()| counts).map_err(|e| e.to_string()));
             return;
+        }
+        if committed {
+            std::thread::sleep(LEAST_DISTANCE);
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::stats::Counter;
 const LARGEST_FILE_BYTES: u64 = 1 << 30;
 
 /// More items are asked for when so few are left: enough to work on until the answer comes.
-const ASK_BELOW: usize = 16;
+const ASK_BELOW: usize = 32;
 
 /// What the loaders of a source do with each item.
 pub struct LoaderWork {

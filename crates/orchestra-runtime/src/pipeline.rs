@@ -30,9 +30,6 @@ use crate::source::{Source, SourceArgs};
 use crate::stats::Counter;
 use crate::topology::Topology;
 
-/// Most items in one message to a loader.
-const LARGEST_CHUNK: usize = 32;
-
 /// See the module.
 pub struct Pipeline;
 
@@ -235,7 +232,11 @@ impl PipelineState {
                 PoolEvent::Filled(slot) => BatcherMsg::Filled(slot),
             }));
         };
-        let pool = SlotPool::new(arena, self.args.context.clock, Box::new(notify));
+        let workers = match &context.plan.stages[stage.index()].kind {
+            StageKind::Infer(infer) => infer.workers.iter().map(|w| w.count).sum(),
+            StageKind::Image { .. } | StageKind::Classify { .. } => 0,
+        };
+        let pool = SlotPool::new(arena, context.clock, workers, Box::new(notify));
         batcher.cast(BatcherMsg::Attach(Arc::clone(&pool)))?;
         let node = Behind { stage, pool, batcher };
         self.ask_for_workers(&node);
@@ -289,7 +290,6 @@ impl PipelineState {
         let listing = &self.args.listings[source.index()];
         let n_loaders = plan.loader_threads.div_ceil(plan.sources.len()).max(1);
         let window = plan.pipelines[self.args.pipeline.index()].window.max(1) as u64;
-        let fair = usize::try_from(listing.to_do).unwrap_or(usize::MAX) / (n_loaders * 8);
         let loaded = Arc::new(Counter::default());
         let source_args = SourceArgs {
             context: Arc::clone(context),
@@ -297,7 +297,7 @@ impl PipelineState {
             listing: listing.path.clone(),
             finished: Arc::clone(&listing.finished),
             window,
-            chunk: fair.clamp(1, LARGEST_CHUNK),
+            loaders: n_loaders as u64,
             loaded: Arc::clone(&loaded),
             pipeline: me.clone(),
             batchers,

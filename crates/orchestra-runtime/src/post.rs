@@ -15,7 +15,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::context::RunContext;
 use crate::messages::{BatcherMsg, CompletedBatch, ItemReport, PostMsg, Record, SinkMsg, Ticket};
-use crate::records::{self, Classes, List, TensorView, Tensors};
+use crate::records::{self, ClassLines, Scratch, TensorView, Tensors};
 use crate::slot_pool::SlotPool;
 use crate::topology::Topology;
 
@@ -114,9 +114,7 @@ struct Work {
 struct Classifier {
     stage: StageId,
     output: usize,
-    top_k: usize,
-    labels: Vec<String>,
-    scores: orchestra_plan::Scores,
+    lines: ClassLines,
     sinks: Vec<SinkId>,
 }
 
@@ -210,10 +208,7 @@ impl Work {
             let stats = self.context.stats.stage(c.stage);
             stats.entered.add(1);
             let tensor = tensors.get(c.output).ok_or("the output to classify is missing")?;
-            lines.add(ticket, &c.sinks, |classes, out| {
-                let best = classes.of(tensor, c.scores, &c.labels, c.top_k);
-                records::result_line(ticket, source, &List(best), out)
-            })?;
+            lines.add(ticket, &c.sinks, |scratch, out| c.lines.line(ticket, tensor, scratch, out))?;
             stats.left.add(1);
         }
         for behind in &self.behind {
@@ -316,14 +311,14 @@ struct Lines {
     text: Vec<u8>,
     /// Item, sink, and where in `text` its line is.
     records: Vec<(Arc<Ticket>, SinkId, Range<usize>)>,
-    classes: Classes,
+    scratch: Scratch,
 }
 
 impl Lines {
     fn with_capacity(bytes: usize, records: usize) -> Self {
         // A little more than last time, so that most batches fit.
         let text = Vec::with_capacity(bytes + bytes / 16);
-        Self { text, records: Vec::with_capacity(records), classes: Classes::default() }
+        Self { text, records: Vec::with_capacity(records), scratch: Scratch::default() }
     }
 
     /// Adds one line, which goes to all `sinks`.
@@ -331,10 +326,10 @@ impl Lines {
         &mut self,
         ticket: &Arc<Ticket>,
         sinks: &[SinkId],
-        write: impl FnOnce(&mut Classes, &mut Vec<u8>) -> Result<(), String>,
+        write: impl FnOnce(&mut Scratch, &mut Vec<u8>) -> Result<(), String>,
     ) -> Result<(), String> {
         let start = self.text.len();
-        write(&mut self.classes, &mut self.text)?;
+        write(&mut self.scratch, &mut self.text)?;
         let line = start..self.text.len();
         self.records.extend(sinks.iter().map(|&sink| (Arc::clone(ticket), sink, line.clone())));
         Ok(())
@@ -361,15 +356,14 @@ impl Lines {
 }
 
 fn classifier(plan: &Plan, topology: &Topology, stage: StageId) -> Option<Classifier> {
-    match &plan.stages[stage.index()].kind {
-        StageKind::Classify { output, top_k, labels, scores, .. } => Some(Classifier {
-            stage,
-            output: *output,
-            top_k: *top_k,
-            labels: labels.clone(),
-            scores: *scores,
-            sinks: topology.sinks_of(stage).to_vec(),
-        }),
-        StageKind::Image { .. } | StageKind::Infer(_) => None,
-    }
+    let StageKind::Classify { output, top_k, labels, scores, .. } = &plan.stages[stage.index()].kind else {
+        return None;
+    };
+    let sources: Vec<&str> = plan.sources.iter().map(|s| s.name.as_str()).collect();
+    Some(Classifier {
+        stage,
+        output: *output,
+        lines: ClassLines::new(*scores, *top_k, labels, &sources),
+        sinks: topology.sinks_of(stage).to_vec(),
+    })
 }

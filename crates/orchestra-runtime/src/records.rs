@@ -1,6 +1,5 @@
 //! Turns tensors into result records: nested lists, or classes with scores. Pure functions over bytes; writes no file.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use half::f16;
@@ -22,17 +21,6 @@ pub struct TensorView<'a> {
     pub shape: &'a [usize],
     /// Elements in native byte order, row-major.
     pub data: &'a [u8],
-}
-
-/// A class and its score, as `classify` reports them.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ClassScore<'a> {
-    /// Its label, or its number if there are no labels.
-    pub label: Cow<'a, str>,
-    /// Its number, from 0.
-    pub class: usize,
-    /// Its score; `null` where the model gave no number.
-    pub score: f32,
 }
 
 #[derive(Serialize)]
@@ -159,44 +147,99 @@ fn element(dtype: DType, data: &[u8]) -> Element {
     }
 }
 
-/// Makes classes of scores, with memory that it keeps from item to item.
+/// Makes lines of classes out of scores: `"result": [{"label", "class", "score"}, ...]`, best first, equal scores in the order of their
+/// class numbers. What all lines have in common is written once, in advance.
+#[derive(Debug)]
+pub struct ClassLines {
+    scores: Scores,
+    top_k: usize,
+    /// By source: all between the index and the first class.
+    sources: Vec<String>,
+    /// By class: all of it before the score.
+    classes: Vec<String>,
+}
+
+/// Memory that [`ClassLines`] keeps from item to item.
 #[derive(Debug, Default)]
-pub struct Classes {
+pub struct Scratch {
     values: Vec<f32>,
     /// The best so far, best first.
     best: Vec<usize>,
 }
 
-impl Classes {
-    /// The `top_k` best classes of a tensor of scores, best first; equal scores in the order of their class numbers.
-    pub fn of<'a>(
-        &mut self,
+impl ClassLines {
+    /// For the `top_k` best classes. A class without a label is called by its number, from 0.
+    #[must_use]
+    pub fn new(scores: Scores, top_k: usize, labels: &[String], sources: &[&str]) -> Self {
+        let sources = sources.iter().map(|name| format!(r#","source":{},"result":["#, quoted(name)));
+        let classes = labels.iter().enumerate().map(|(class, label)| before_score(label, class));
+        Self { scores, top_k, sources: sources.collect(), classes: classes.collect() }
+    }
+
+    /// Appends the line of one item, with its newline. On an error `out` is as before.
+    pub fn line(
+        &self,
+        ticket: &Ticket,
         tensor: &TensorView<'_>,
-        scores: Scores,
-        labels: &'a [String],
-        top_k: usize,
-    ) -> impl Iterator<Item = ClassScore<'a>> + Clone {
-        let Self { values, best } = self;
-        values.clear();
+        scratch: &mut Scratch,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let before = out.len();
+        let written = self.write(ticket, tensor, scratch, out);
+        written.map_err(|error| {
+            out.truncate(before);
+            error.to_string()
+        })
+    }
+
+    fn write(
+        &self,
+        ticket: &Ticket,
+        tensor: &TensorView<'_>,
+        scratch: &mut Scratch,
+        out: &mut Vec<u8>,
+    ) -> Result<(), serde_json::Error> {
+        let Scratch { values, best } = scratch;
         read_floats(tensor, values);
-        match scores {
+        match self.scores {
             Scores::Softmax => softmax(values),
             Scores::Sigmoid => values.iter_mut().for_each(|v| *v = 1.0 / (1.0 + (-*v).exp())),
             Scores::None => {}
         }
-        best.clear();
-        best_of(values, top_k, best);
-        best.iter().map(|&class| ClassScore {
-            label: labels
-                .get(class)
-                .map_or_else(|| Cow::Owned(class.to_string()), |l| Cow::Borrowed(l.as_str())),
-            class,
-            score: values[class],
-        })
+        best_of(values, self.top_k, best);
+        out.extend_from_slice(br#"{"item":"#);
+        serde_json::to_writer(&mut *out, &ticket.name)?;
+        out.extend_from_slice(br#","index":"#);
+        serde_json::to_writer(&mut *out, &ticket.id.index)?;
+        let source = self.sources.get(ticket.id.source.index()).map_or(r#","result":["#, String::as_str);
+        out.extend_from_slice(source.as_bytes());
+        for (place, &class) in best.iter().enumerate() {
+            if place > 0 {
+                out.push(b',');
+            }
+            match self.classes.get(class) {
+                Some(text) => out.extend_from_slice(text.as_bytes()),
+                None => out.extend_from_slice(before_score(&class.to_string(), class).as_bytes()),
+            }
+            // A score that is no number becomes `null`.
+            serde_json::to_writer(&mut *out, &values[class])?;
+            out.push(b'}');
+        }
+        out.extend_from_slice(b"]}\n");
+        Ok(())
     }
 }
 
+fn before_score(label: &str, class: usize) -> String {
+    format!(r#"{{"label":{},"class":{class},"score":"#, quoted(label))
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
 fn read_floats(tensor: &TensorView<'_>, values: &mut Vec<f32>) {
+    values.clear();
     let elements = tensor.data.chunks_exact(tensor.dtype.size_bytes());
     if tensor.dtype == DType::F32 {
         // By far the most common, and worth its own loop.
@@ -212,6 +255,7 @@ fn read_floats(tensor: &TensorView<'_>, values: &mut Vec<f32>) {
 
 /// The places of the `n` largest values, largest first.
 fn best_of(values: &[f32], n: usize, best: &mut Vec<usize>) {
+    best.clear();
     // A score that is no number ranks last.
     let key = |i: usize| if values[i].is_nan() { f32::NEG_INFINITY } else { values[i] };
     let order = |a: &usize, b: &usize| key(*b).total_cmp(&key(*a)).then(a.cmp(b));
@@ -236,15 +280,6 @@ fn best_of(values: &[f32], n: usize, best: &mut Vec<usize>) {
 
 /// Up to so many best classes are found by insertion.
 const FEW: usize = 16;
-
-/// Serialises as a list.
-pub struct List<I>(pub I);
-
-impl<I: Iterator<Item: Serialize> + Clone> Serialize for List<I> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.clone())
-    }
-}
 
 /// exp(x - max) / sum, the form that cannot overflow.
 fn softmax(values: &mut [f32]) {
@@ -310,22 +345,46 @@ mod tests {
         }
     }
 
+    fn classes(values: &[f32], scores: Scores, labels: &[&str], top_k: usize) -> serde_json::Value {
+        let data = bytes(values);
+        let t = TensorView { name: "y", dtype: DType::F32, shape: &[values.len()], data: &data };
+        let labels: Vec<String> = labels.iter().map(|l| (*l).to_owned()).collect();
+        let mut out = b"before".to_vec();
+        let lines = ClassLines::new(scores, top_k, &labels, &["sc\"ans"]);
+        lines.line(&ticket(), &t, &mut Scratch::default(), &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        serde_json::from_str(text.strip_prefix("before").unwrap().strip_suffix('\n').unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_line_of_classes_says_item_index_source_and_classes_best_first() {
+        let line = classes(&[0.25, 0.5, f32::NAN], Scores::None, &["a\nb", "c\"d"], 9);
+        let expected = serde_json::json!({
+            "item": "a \"b\"\n.png", "index": 17, "source": "sc\"ans", "result": [
+                { "label": "c\"d", "class": 1, "score": 0.5 },
+                { "label": "a\nb", "class": 0, "score": 0.25 },
+                { "label": "2", "class": 2, "score": null },
+            ]
+        });
+        assert_eq!(line, expected);
+        assert_eq!(classes(&[0.25], Scores::None, &[], 0)["result"], serde_json::json!([]));
+    }
+
     #[test]
     fn softmax_scores_add_up_and_survive_large_logits() {
-        let data = bytes(&[1000.0, 1001.0, -1000.0]);
-        let t = TensorView { name: "y", dtype: DType::F32, shape: &[3], data: &data };
-        let labels = ["a".to_owned(), "b".to_owned()];
-        let best: Vec<ClassScore<'_>> = Classes::default().of(&t, Scores::Softmax, &labels, 3).collect();
-        assert_eq!(best.iter().map(|c| &*c.label).collect::<Vec<_>>(), ["b", "a", "2"]);
-        assert!((best.iter().map(|c| c.score).sum::<f32>() - 1.0).abs() < 1e-6);
-        assert!((best[0].score - 0.731_058_6).abs() < 1e-6);
+        let line = classes(&[1000.0, 1001.0, -1000.0], Scores::Softmax, &["a", "b"], 3);
+        let result = line["result"].as_array().unwrap();
+        assert_eq!(result.iter().map(|c| c["label"].as_str().unwrap()).collect::<Vec<_>>(), ["b", "a", "2"]);
+        let scores: Vec<f64> = result.iter().map(|c| c["score"].as_f64().unwrap()).collect();
+        assert!((scores.iter().sum::<f64>() - 1.0).abs() < 1e-6);
+        assert!((scores[0] - 0.731_058_6).abs() < 1e-6);
     }
 
     #[test]
     fn ties_are_broken_by_class_number_and_no_number_comes_last() {
-        let data = bytes(&[f32::NAN, 0.5, 0.5]);
-        let t = TensorView { name: "y", dtype: DType::F32, shape: &[3], data: &data };
-        let order: Vec<usize> = Classes::default().of(&t, Scores::None, &[], 9).map(|c| c.class).collect();
+        let line = classes(&[f32::NAN, 0.5, 0.5], Scores::None, &[], 9);
+        let order: Vec<u64> =
+            line["result"].as_array().unwrap().iter().map(|c| c["class"].as_u64().unwrap()).collect();
         assert_eq!(order, [1, 2, 0]);
     }
 

@@ -39,6 +39,10 @@ pub struct SlotPool {
     /// Slots that are open, being filled, or filled and not yet noted by the batcher.
     busy: AtomicUsize,
     shut: AtomicBool,
+    /// The batcher waits for a batch to be opened: see [`SlotPool::watch`].
+    watched: AtomicBool,
+    /// Who waits for a slot is woken when so many are free.
+    wake_at: usize,
     /// Slots that nobody uses. The lock also orders the openings of slots, and `changed` wakes those who wait for one.
     free: Mutex<Vec<SlotId>>,
     changed: Condvar,
@@ -99,15 +103,19 @@ pub struct FilledSlot {
 
 impl SlotPool {
     /// A pool over `arena`, all slots free. `notify` must not block.
+    ///
+    /// Slots beyond the two that each of `workers` may hold are spare. Who waits for a slot is woken only when two of those are free, so
+    /// that under load a writer fills two slots for one wake-up, and one writer sleeps through as long as another keeps up. A slot that
+    /// is free meanwhile is nobody's loss: all others are filled, or with workers, and come back.
     #[must_use]
-    pub fn new(arena: Arena, clock: RunClock, notify: Notify) -> Arc<Self> {
-        let layout = arena.layout();
+    pub fn new(arena: Arena, clock: RunClock, workers: usize, notify: Notify) -> Arc<Self> {
+        let layout = arena.layout().clone();
         let filling = |_| Filling {
             progress: AtomicU64::new(0),
             reason: Mutex::new(LeaveReason::Full),
             items: (0..layout.max_rows).map(|_| Mutex::new(None)).collect(),
         };
-        let slots = (0..layout.slots).map(filling).collect();
+        let slots: Vec<Filling> = (0..layout.slots).map(filling).collect();
         let free = (0..layout.slots).rev().filter_map(|s| u32::try_from(s).ok()).map(SlotId).collect();
         Arc::new(Self {
             arena,
@@ -117,6 +125,8 @@ impl SlotPool {
             slots,
             busy: AtomicUsize::new(0),
             shut: AtomicBool::new(false),
+            watched: AtomicBool::new(true),
+            wake_at: layout.slots.saturating_sub(2 * workers).clamp(1, 2),
             free: Mutex::new(free),
             changed: Condvar::new(),
             notify,
@@ -144,7 +154,8 @@ impl SlotPool {
         }
         let (slot, row, opened) = self.claim_or_open()?;
         let lease = self.lease(slot, row);
-        if opened {
+        // Both are in one total order with `watch` and the look at the open batch after it: one of the two sides sees the other.
+        if opened && self.watched.load(Ordering::SeqCst) {
             (self.notify)(PoolEvent::Opened);
         }
         Some(lease)
@@ -178,17 +189,22 @@ impl SlotPool {
                 self.busy.fetch_add(1, Ordering::AcqRel);
                 let now = u64::try_from(self.clock.now().as_nanos()).unwrap_or(u64::MAX);
                 self.open_since.store(now, Ordering::Relaxed);
-                self.open.store(Open::new(slot, 1).0, Ordering::Release);
+                self.open.store(Open::new(slot, 1).0, Ordering::SeqCst);
                 return Some((slot, 0, true));
             }
             free = self.changed.wait(free).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
+    /// Whether openings are announced from now on. A batcher that has no use for a batch that is not full needs no message for each.
+    pub fn watch(&self, watch: bool) {
+        self.watched.store(watch, Ordering::SeqCst);
+    }
+
     /// The batch that is being filled.
     #[must_use]
     pub fn open_batch(&self) -> Option<OpenBatch> {
-        let open = Open(self.open.load(Ordering::Acquire));
+        let open = Open(self.open.load(Ordering::SeqCst));
         open.slot().filter(|_| open.claims() < self.max_rows())?;
         let oldest_since = Duration::from_nanos(self.open_since.load(Ordering::Relaxed));
         Some(OpenBatch { rows: open.claims(), oldest_since })
@@ -258,8 +274,13 @@ impl SlotPool {
     }
 
     fn release(&self, slot: SlotId) {
-        self.lock().push(slot);
-        self.changed.notify_all();
+        let mut free = self.lock();
+        free.push(slot);
+        let wake = free.len() >= self.wake_at;
+        drop(free);
+        if wake {
+            self.changed.notify_all();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<SlotId>> {
@@ -337,7 +358,8 @@ mod tests {
         let layout = BatchLayout::new(&[row("x")], &[row("y")], max_rows, slots).unwrap();
         let (sender, events) = channel();
         let notify = move |event| sender.send(event).unwrap();
-        (SlotPool::new(Arena::create("test", layout).unwrap(), RunClock::start(), Box::new(notify)), events)
+        let arena = Arena::create("test", layout).unwrap();
+        (SlotPool::new(arena, RunClock::start(), 1, Box::new(notify)), events)
     }
 
     fn ticket(index: u64) -> Arc<Ticket> {

@@ -18,6 +18,9 @@ use crate::stats::Counter;
 /// See the module.
 pub struct Source;
 
+/// Most items in one message to a loader.
+const LARGEST_CHUNK: u64 = 128;
+
 /// What a source is started with.
 pub struct SourceArgs {
     /// The run.
@@ -30,8 +33,8 @@ pub struct SourceArgs {
     pub finished: Arc<BitSet>,
     /// Items that may be handed out and not committed.
     pub window: u64,
-    /// Most items in one message to a loader.
-    pub chunk: usize,
+    /// How many loaders ask.
+    pub loaders: u64,
     /// Items that its loaders are through with, counted by them.
     pub loaded: Arc<Counter>,
     /// Its pipeline.
@@ -104,8 +107,7 @@ impl SourceState {
         let now = self.args.context.clock.now();
         while !self.exhausted && !self.stopped && !self.waiting.is_empty() {
             let room = self.args.window.saturating_sub(self.handed - self.committed);
-            let n = usize::try_from(room).unwrap_or(usize::MAX).min(self.args.chunk);
-            if n == 0 {
+            if room == 0 {
                 self.full_since.get_or_insert(now);
                 return;
             }
@@ -113,7 +115,7 @@ impl SourceState {
                 let loaders = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
                 self.args.context.stats.waiting_for_sinks.add_time(now.saturating_sub(since) * loaders);
             }
-            match self.next_items(n) {
+            match self.next_items(room.min(self.chunk()) as usize) {
                 Ok(items) if items.is_empty() => return,
                 Ok(items) => {
                     self.handed += items.len() as u64;
@@ -129,6 +131,14 @@ impl SourceState {
                 }
             }
         }
+    }
+
+    /// Items for one loader: many at once in the middle, few near the end, so that the loaders end together; and never so many that
+    /// what some hold leaves no room for the others.
+    fn chunk(&self) -> u64 {
+        let left = self.reader.as_ref().map_or(0, |r| r.n_items().saturating_sub(r.next_index()));
+        let shared = left.min(self.args.window);
+        (shared / (self.args.loaders * 4).max(1)).clamp(1, LARGEST_CHUNK)
     }
 
     /// Up to `n` unfinished items. Reading on is cheap: the listing is a file in the page cache.

@@ -371,6 +371,9 @@ impl<'a> Assembler<'a> {
     }
 }
 
+/// Items that may be on their way from the models to the disk: commits are milliseconds apart, so that many come together.
+const BETWEEN_COMMITS: usize = 1024;
+
 fn pipeline_plans(
     sources: &[SourcePlan],
     stages: &[StagePlan],
@@ -384,7 +387,7 @@ fn pipeline_plans(
             sources: Vec::new(),
             stages: Vec::new(),
             sinks: Vec::new(),
-            window: loader_threads * 4 + 64,
+            window: loader_threads * 4 + BETWEEN_COMMITS,
         })
         .collect();
     for (id, source) in (0..).zip(sources) {
