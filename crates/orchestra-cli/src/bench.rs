@@ -1,7 +1,6 @@
 //! `orchestra bench`: measure the limits of this machine for a workflow, and how close a run comes. It passes on what `orchestra-bench`
 //! says, and judges nothing.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +15,7 @@ use crate::args::{BenchArgs, Verbosity, WorkflowArgs};
 use crate::exit_code::ExitCode;
 use crate::planning;
 use crate::run::{LibraryNotes, Talk, trace_of};
+use crate::stderr;
 use crate::stdout;
 use crate::surroundings::Surroundings;
 
@@ -207,21 +207,19 @@ impl Told<'_> {
         }
         if self.surroundings.interactive() {
             self.is_open = true;
-            eprint!("\r\x1b[K{progress}");
-            // What cannot be shown is not worth an error.
-            drop(std::io::stderr().flush());
+            stderr::say(&format!("\r\x1b[K{progress}"));
             return;
         }
         match progress {
-            Progress::Part { round, of, part: "run" } => eprintln!("round {round} of {of}"),
+            Progress::Part { round, of, part: "run" } => stderr::say_line(&format!("round {round} of {of}")),
             Progress::Part { .. } => {}
-            progress => eprintln!("{progress}"),
+            progress => stderr::say_line(&progress.to_string()),
         }
     }
 
     fn end(&mut self) {
         if std::mem::take(&mut self.is_open) {
-            eprint!("\r\x1b[K");
+            stderr::say("\r\x1b[K");
         }
     }
 }

@@ -160,6 +160,9 @@ fn pace(bottleneck: Bottleneck) -> Option<&'static str> {
             "set by the models: decoded items waited for them; more devices, `workers` or a larger `batch.max` help",
         ),
         Bottleneck::Cpu => Some("set by the processor: decoding and models share its cores; more cores help"),
+        Bottleneck::Handover => Some(
+            "set by handing batches over: loaders and models waited for each other; a larger `batch.max` helps",
+        ),
         Bottleneck::Sinks => Some(
             "set by writing results: loaders and models waited for it; a faster disk or smaller records help",
         ),

@@ -29,6 +29,8 @@ pub enum Bottleneck {
     Inference,
     /// Loading and models together keep every core busy (they share the CPU).
     Cpu,
+    /// Neither: loaders wait for rows and workers for batches, so the time goes into handing batches over.
+    Handover,
     /// Writing results.
     Sinks,
 }
@@ -54,12 +56,13 @@ impl Bottleneck {
         let models_behind = share(t.waiting_for_row, loaders) > 0.3;
         let workers_hungry = share(t.idle, workers) > 0.3;
         match (models_behind, workers_hungry) {
+            (true, true) => Self::Handover,
             (true, false) if !shared_cpu => Self::Inference,
             (true, false) if t.running > t.loading * 2 => Self::Inference,
             (false, true) if !shared_cpu || t.loading > t.running * 2 => Self::Loading,
             _ if shared_cpu => Self::Cpu,
-            (true, _) => Self::Inference,
-            _ => Self::Loading,
+            (true, false) => Self::Inference,
+            (false, _) => Self::Loading,
         }
     }
 }
@@ -71,6 +74,7 @@ impl fmt::Display for Bottleneck {
             Bottleneck::Loading => "loading",
             Bottleneck::Inference => "inference",
             Bottleneck::Cpu => "cpu",
+            Bottleneck::Handover => "handover",
             Bottleneck::Sinks => "sinks",
         })
     }
@@ -104,6 +108,15 @@ mod tests {
             ..TimeSpent::default()
         };
         assert_eq!(Bottleneck::judge(one_cpu, true), Bottleneck::Cpu);
+        let tiny_batches = TimeSpent {
+            loading: s(10),
+            waiting_for_row: s(30),
+            running: s(15),
+            idle: s(25),
+            ..TimeSpent::default()
+        };
+        assert_eq!(Bottleneck::judge(tiny_batches, true), Bottleneck::Handover);
+        assert_eq!(Bottleneck::judge(tiny_batches, false), Bottleneck::Handover);
         let slow_sink = TimeSpent {
             loading: s(1),
             waiting_for_sinks: s(39),

@@ -76,6 +76,7 @@ impl<T, R> Gather<T, R> {
     ) {
         if self.sinks == 1 {
             // The first report is the last: nothing has to be remembered.
+            debug_assert!(!matches!(report, Report::Failed { sinks: 0, .. }), "a failure stands for a sink");
             let ending = match report {
                 Report::Record(record) => Ending::Done(SmallVec::from_buf([record])),
                 Report::Failed { failure, .. } => Ending::Failed(failure),

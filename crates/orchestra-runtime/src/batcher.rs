@@ -277,7 +277,7 @@ impl BatcherState {
         let bisecting = lost.bisecting;
         for batch in &lost.held {
             if let Some(Sent { span, .. }) = self.sent.remove(batch) {
-                tracing::warn!(parent: &span, %exit, "batch lost its worker");
+                tracing::debug!(parent: &span, %exit, "batch lost its worker");
             }
         }
         for aftermath in lost.aftermath {

@@ -13,10 +13,10 @@ use ractor::{ActorId, ActorRef};
 use crate::messages::{CommitCounts, SinkMsg};
 use crate::stats::Stats;
 
-/// Groups that are joined into one write when they wait already.
-const MOST_GROUPS_AT_ONCE: usize = 64;
+/// Groups that are joined into one write when they wait already. Where there is no model, or no picture can be read, each is one item.
+const MOST_GROUPS_AT_ONCE: usize = 4096;
 
-/// Commits follow each other at this distance at least, so that under load groups come together: a write costs the same for one group
+/// Commits follow each other at this distance at least (unless groups wait already), so that under load groups come together: a write costs the same for one group
 /// as for ten. Far below what the window of items in flight covers, and nothing on a run that has little to commit.
 const LEAST_DISTANCE: Duration = Duration::from_millis(5);
 
@@ -90,6 +90,7 @@ fn run(mut journal: Journal, stats: Arc<Stats>, n_sources: usize, jobs: &Receive
         let mut group = Vec::new();
         let mut looks = Vec::new();
         let mut close = None;
+        let mut more_wait = false;
         let mut next = Some(job);
         while let Some(job) = next.take() {
             match job {
@@ -97,11 +98,12 @@ fn run(mut journal: Journal, stats: Arc<Stats>, n_sources: usize, jobs: &Receive
                 Job::Look(then) => looks.push(then),
                 Job::Close(code, then) => close = Some((code, then)),
             }
-            if close.is_none() && looks.is_empty() && group.len() < MOST_GROUPS_AT_ONCE {
+            more_wait = close.is_some() || !looks.is_empty() || group.len() >= MOST_GROUPS_AT_ONCE;
+            if !more_wait {
                 next = jobs.try_recv().ok();
             }
         }
-        let committed = !group.is_empty();
+        let pause = !group.is_empty() && !more_wait;
         commit(&mut journal, &stats, group, &mut refused);
         if synced.elapsed() >= SYNC_EVERY {
             // A disk that fails here fails the next commit or the close, too, and is reported then.
@@ -124,7 +126,7 @@ fn run(mut journal: Journal, stats: Arc<Stats>, n_sources: usize, jobs: &Receive
             then(closed.map(|()| counts).map_err(|e| e.to_string()));
             return;
         }
-        if committed {
+        if pause {
             std::thread::sleep(LEAST_DISTANCE);
         }
     }

@@ -25,7 +25,7 @@ use crate::stats::Counter;
 /// No picture file is larger; it bounds what one item may take of our memory before it is decoded.
 const LARGEST_FILE_BYTES: u64 = 1 << 30;
 
-/// More items are asked for when so few are left: enough to work on until the answer comes.
+/// More items are asked for when so few are left, or half of the last ones if that is less: enough to work on until the answer comes.
 const ASK_BELOW: usize = 32;
 
 /// What the loaders of a source do with each item.
@@ -79,6 +79,8 @@ struct InboxState {
     items: VecDeque<Arc<Ticket>>,
     at: Option<(Arc<Ticket>, Instant)>,
     asked: bool,
+    /// More are asked for when so few are left.
+    ask_below: usize,
     closed: bool,
 }
 
@@ -105,6 +107,8 @@ impl Inbox {
     /// Adds items.
     pub fn push(&self, items: Vec<Arc<Ticket>>) {
         let mut state = self.lock();
+        // What one thread hoards, others cannot have, and a run that is interrupted has still to do.
+        state.ask_below = (items.len() / 2).min(ASK_BELOW);
         state.items.extend(items);
         state.asked = false;
         drop(state);
@@ -154,7 +158,7 @@ impl LoaderThread {
             if state.closed {
                 return None;
             }
-            if state.items.len() <= ASK_BELOW && !state.asked {
+            if state.items.len() <= state.ask_below && !state.asked {
                 state.asked = true;
                 // The source is gone only when the pipeline is: then the inbox is closed, too.
                 drop(self.work.from.cast(SourceMsg::Demand(self.me.clone())));
@@ -231,6 +235,9 @@ impl LoaderThread {
         for image in work.images.iter().filter(|i| !i.sinks.is_empty()) {
             reports.extend(self.records_of(image, ticket)?);
             *left -= image.sinks.len();
+            let written = Instant::now();
+            work.context.stats.loading.add_time(written - since);
+            since = written;
         }
         for target in &work.infers {
             // A clock is only read where something was waited for: for small pictures that counts.
@@ -355,7 +362,10 @@ fn read_whole(file: &File, len: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
         match rustix::io::read(file, rustix::buffer::spare_capacity(buffer)) {
             Ok(0) => return Ok(()),
             // Less than asked for: a network drive may do that in the middle, too, so it means the end only at the expected length.
-            Ok(_) if buffer.len() < buffer.capacity() && buffer.len() as u64 >= len => return Ok(()),
+            // A length of 0 means nothing: files that a system makes up as they are read have it, too.
+            Ok(_) if len > 0 && buffer.len() < buffer.capacity() && buffer.len() as u64 >= len => {
+                return Ok(());
+            }
             Ok(_) if buffer.len() as u64 > LARGEST_FILE_BYTES => return Ok(()),
             Ok(_) => buffer.reserve(1),
             Err(rustix::io::Errno::INTR) => {}
@@ -391,6 +401,19 @@ mod tests {
         std::fs::write(&file, b"abc").unwrap();
         read_file(&file, &mut buffer).unwrap();
         assert_eq!(buffer, b"abc");
+    }
+
+    #[test]
+    fn a_file_that_claims_to_be_empty_is_read_to_its_end_whatever_was_read_before() {
+        // A file without a length that has content: the kernel makes it up.
+        let made_up = Path::new("/proc/self/mountinfo");
+        let mut buffer = Vec::new();
+        read_file(made_up, &mut buffer).unwrap();
+        let whole = buffer.len();
+        assert!(whole > 0 && std::fs::metadata(made_up).unwrap().len() == 0);
+        buffer.reserve(1 << 20);
+        read_file(made_up, &mut buffer).unwrap();
+        assert_eq!(buffer.len(), whole);
     }
 
     #[test]

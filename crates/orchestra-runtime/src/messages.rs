@@ -1,5 +1,6 @@
 //! What the actors say to each other, all in one place. Data only.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -60,6 +61,19 @@ pub enum PipelineEnd {
     SourceFailed(String),
     /// A bug of ours.
     Bug(String),
+}
+
+impl fmt::Display for PipelineEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PipelineEnd::Complete => f.write_str("complete"),
+            PipelineEnd::Stopped => f.write_str("stopped"),
+            PipelineEnd::NoDevice(why)
+            | PipelineEnd::SinkFailed(why)
+            | PipelineEnd::SourceFailed(why)
+            | PipelineEnd::Bug(why) => f.write_str(why),
+        }
+    }
 }
 
 /// To the root.

@@ -298,6 +298,7 @@ impl PipelineState {
             finished: Arc::clone(&listing.finished),
             window,
             loaders: n_loaders as u64,
+            to_do: listing.to_do,
             loaded: Arc::clone(&loaded),
             pipeline: me.clone(),
             batchers,
@@ -389,10 +390,10 @@ impl PipelineState {
         }
         match &end {
             PipelineEnd::Complete | PipelineEnd::Stopped => {
-                tracing::info!(pipeline = %self.name, ?end, "pipeline ended");
+                tracing::info!(pipeline = %self.name, %end, "pipeline ended");
             }
             _ => {
-                tracing::error!(pipeline = %self.name, ?end, "pipeline ended; its unfinished items can be resumed")
+                tracing::error!(pipeline = %self.name, %end, "pipeline ended; its unfinished items can be resumed")
             }
         }
         // Nobody of this pipeline commits anything once the root hears that it is over: it may build it anew from the journal.

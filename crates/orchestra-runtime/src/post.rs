@@ -144,8 +144,11 @@ impl Work {
     fn is_quick(&self, batch: &CompletedBatch) -> bool {
         let elements = self.outputs.iter().map(|spec| spec.row_len().unwrap_or(usize::MAX));
         let elements = elements.fold(0, usize::saturating_add);
-        // Records of whole tensors print every number.
-        let cost = if self.sinks.is_empty() { elements } else { elements.saturating_mul(16) };
+        // Records of whole tensors print every number; classes have to be put in order, and print a number and a name each.
+        let printed = if self.sinks.is_empty() { 0 } else { elements };
+        let printed = self.classifiers.iter().fold(printed, |n, c| n.saturating_add(c.lines.top_k()));
+        let cost =
+            elements.saturating_mul(self.classifiers.len().max(1)).saturating_add(printed.saturating_mul(16));
         self.behind.is_empty() && cost.saturating_mul(batch.rows.count) <= QUICK_ELEMENTS
     }
 

@@ -176,6 +176,12 @@ impl ClassLines {
         Self { scores, top_k, sources: sources.collect(), classes: classes.collect() }
     }
 
+    /// How many classes a line has at most.
+    #[must_use]
+    pub fn top_k(&self) -> usize {
+        self.top_k
+    }
+
     /// Appends the line of one item, with its newline. On an error `out` is as before.
     pub fn line(
         &self,

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use orchestra_core::batching::LeaveReason;
 use orchestra_journal::Counts;
+use orchestra_media::jpeg_backend;
 use serde::Serialize;
 
 use crate::context::RunContext;
@@ -25,6 +26,8 @@ pub struct RunReport {
     pub seconds_starting: f64,
     /// Exit code.
     pub exit_code: i32,
+    /// What decoded JPEG files in this part of the run, with its version; `null` if none could be used.
+    pub jpeg_decoder: Option<String>,
     /// Over the whole run, resumptions included.
     pub items: ItemCounts,
     /// Items finished per second in this part of the run.
@@ -37,7 +40,7 @@ pub struct RunReport {
     pub loaders: LoaderReport,
     /// Batches by the reason for which they left.
     pub batches_by_reason: BTreeMap<&'static str, u64>,
-    /// The part that set the pace: `loading`, `inference`, `cpu`, `sinks` or `unknown`.
+    /// The part that set the pace: `loading`, `inference`, `cpu`, `handover`, `sinks` or `unknown`.
     pub bottleneck: String,
 }
 
@@ -130,6 +133,9 @@ impl RunReport {
             seconds,
             seconds_starting: context.stats.first_batch.time().as_secs_f64(),
             exit_code,
+            jpeg_decoder: jpeg_backend()
+                .ok()
+                .map(|backend| format!("{} {}", backend.decoder.name(), backend.version)),
             items: ItemCounts {
                 read,
                 done: counts.done,

@@ -105,8 +105,11 @@ impl SlotPool {
     /// A pool over `arena`, all slots free. `notify` must not block.
     ///
     /// Slots beyond the two that each of `workers` may hold are spare. Who waits for a slot is woken only when two of those are free, so
-    /// that under load a writer fills two slots for one wake-up, and one writer sleeps through as long as another keeps up. A slot that
-    /// is free meanwhile is nobody's loss: all others are filled, or with workers, and come back.
+    /// that under load a writer fills two slots for one wake-up, and one writer sleeps through as long as another keeps up.
+    ///
+    /// Nobody sleeps for ever: who goes to sleep has seen no slot free, so all of them come back, and at most one of those is open and
+    /// waits for writers; with two spare slots there are four or more, so at some release two are free. This needs that no writer holds
+    /// a row of this pool while it waits for another one.
     #[must_use]
     pub fn new(arena: Arena, clock: RunClock, workers: usize, notify: Notify) -> Arc<Self> {
         let layout = arena.layout().clone();
@@ -126,7 +129,7 @@ impl SlotPool {
             busy: AtomicUsize::new(0),
             shut: AtomicBool::new(false),
             watched: AtomicBool::new(true),
-            wake_at: layout.slots.saturating_sub(2 * workers).clamp(1, 2),
+            wake_at: if layout.slots < 4 { 1 } else { layout.slots.saturating_sub(2 * workers).clamp(1, 2) },
             free: Mutex::new(free),
             changed: Condvar::new(),
             notify,

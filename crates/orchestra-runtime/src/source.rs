@@ -35,6 +35,8 @@ pub struct SourceArgs {
     pub window: u64,
     /// How many loaders ask.
     pub loaders: u64,
+    /// How many items have no end yet.
+    pub to_do: u64,
     /// Items that its loaders are through with, counted by them.
     pub loaded: Arc<Counter>,
     /// Its pipeline.
@@ -136,7 +138,7 @@ impl SourceState {
     /// Items for one loader: many at once in the middle, few near the end, so that the loaders end together; and never so many that
     /// what some hold leaves no room for the others.
     fn chunk(&self) -> u64 {
-        let left = self.reader.as_ref().map_or(0, |r| r.n_items().saturating_sub(r.next_index()));
+        let left = self.args.to_do.saturating_sub(self.handed);
         let shared = left.min(self.args.window);
         (shared / (self.args.loaders * 4).max(1)).clamp(1, LARGEST_CHUNK)
     }

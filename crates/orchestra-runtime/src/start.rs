@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use futures::future::BoxFuture;
 use orchestra_core::{PipelineId, SourceId};
 use orchestra_journal::{
     Change, CommitError, Counts, Journal, OpenError, OutputFolder, RunIdentity, StartError, State,
@@ -236,7 +237,14 @@ impl Prepared {
     }
 
     /// Starts the actor tree. Must be called within a tokio runtime.
-    pub async fn start(self, options: RunOptions) -> Result<RunHandle, StartRunError> {
+    ///
+    /// Boxed, because an `async fn` is compiled anew in every crate that awaits it, and with it the whole actor tree: half a minute of a
+    /// first build.
+    pub fn start(self, options: RunOptions) -> BoxFuture<'static, Result<RunHandle, StartRunError>> {
+        Box::pin(self.start_tree(options))
+    }
+
+    async fn start_tree(self, options: RunOptions) -> Result<RunHandle, StartRunError> {
         let counts = self.journal.counts();
         let context = Arc::new(RunContext::new(self.plan, self.run_id, options));
         context.stats.total.add(self.total);

@@ -382,9 +382,10 @@ impl LinkState {
         if exit == WorkerExit::Clean {
             tracing::info!(pipeline = %self.args.serve.pipeline, worker = %worker, batches = self.batches, "worker ended");
         } else {
+            let last_words = Some(&last_words).filter(|words| !words.is_empty());
             tracing::warn!(
                 pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, worker = %worker, %exit,
-                batches = self.batches, in_flight = self.in_flight.len(), last_words = %last_words, "worker lost"
+                batches = self.batches, in_flight = self.in_flight.len(), last_words, "worker lost"
             );
         }
         let lost = BatcherMsg::WorkerLost {
