@@ -4,7 +4,7 @@ It downloads nothing: the photographs are cut from those inside the package scik
 gives the same files on one machine, and what is there already is not made again.
 
     scripts/make-bench-data.sh                      # into target/bench-data
-    scripts/make-bench-data.sh --output DIR --digits 100000 --repeat 4
+    scripts/make-bench-data.sh --output DIR --digits 100000 --repeat 10
 """
 
 from __future__ import annotations
@@ -187,13 +187,13 @@ DIGITS_PIXELS = 'size = [32, 32]\ncolor = "gray"'
 PHOTO_PIXELS = f'size = [224, 224]\nfit = "shorter"\nshorter = 256\nmean = {list(MEAN)}\nstd = {list(DEVIATION)}'
 
 
-def workflows(n_digits: int, photos: str) -> dict[str, str]:
+def workflows(n_digits: int, small_photos: str, large_photos: str) -> dict[str, str]:
     """File name to content."""
     table = {
         "digits": (f"digits-{n_digits}", "digits.onnx", DIGITS_PIXELS, "batch = { max = 64 }\n"),
-        "mobilenet": (photos, "mobilenet.onnx", PHOTO_PIXELS, ""),
-        "mobilenet-1080p": ("large", "mobilenet.onnx", f"{PHOTO_PIXELS}\nfast = true", ""),
-        "mobilenet-1080p-exact": ("large", "mobilenet.onnx", PHOTO_PIXELS, ""),
+        "mobilenet": (small_photos, "mobilenet.onnx", PHOTO_PIXELS, ""),
+        "mobilenet-1080p": (large_photos, "mobilenet.onnx", f"{PHOTO_PIXELS}\nfast = true", ""),
+        "mobilenet-1080p-exact": (large_photos, "mobilenet.onnx", PHOTO_PIXELS, ""),
     }
     return {
         f"{name}.toml": WORKFLOW.format(name=name, images=images, model=model, pixels=pixels, batch=batch)
@@ -232,7 +232,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Make the model, the images and the workflow files that are measured.")
     parser.add_argument("--output", type=Path, default=REPOSITORY / "target" / "bench-data", help="folder (default: target/bench-data)")
     parser.add_argument("--digits", type=int, default=20_000, metavar="N", help="how many digits (default: 20000)")
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="name each small photograph N times, for longer runs (default: 1)")
+    parser.add_argument("--repeat", type=int, default=4, metavar="N", help="name each photograph N times, so that runs take seconds (default: 4)")
     asked = parser.parse_args()
     if min(asked.digits, asked.repeat) < 1:
         parser.error("--digits and --repeat must be 1 or more")
@@ -245,10 +245,11 @@ def main() -> int:
     make_part(output, "small", lambda part: write_images(part, small, ".jpg", SMALL_COUNT))
     make_part(output, "large", lambda part: write_images(part, large, ".jpg", LARGE_COUNT))
     make_part(output, f"digits-{asked.digits}", lambda part: write_images(part, digit, ".png", asked.digits))
-    photos = "small" if asked.repeat == 1 else f"small-x{asked.repeat}"
-    if asked.repeat > 1:
-        make_part(output, photos, lambda part: link_again(output / "small", part, asked.repeat))
-    for name, content in workflows(asked.digits, photos).items():
+    photos = {name: name if asked.repeat == 1 else f"{name}-x{asked.repeat}" for name in ("small", "large")}
+    for name, repeated in photos.items():
+        if repeated != name:
+            make_part(output, repeated, lambda part, name=name: link_again(output / name, part, asked.repeat))
+    for name, content in workflows(asked.digits, photos["small"], photos["large"]).items():
         if not (output / name).exists() or (output / name).read_text() != content:
             (output / name).write_text(content)
             print(f"  {name:22} written")

@@ -232,7 +232,9 @@ impl BatcherState {
         let Some(completed) = self.ledger.done(worker, batch, now) else { return };
         if let Some(Sent { span, at }) = sent {
             let away_us = u64::try_from(now.saturating_sub(at).as_micros()).unwrap_or(u64::MAX);
-            tracing::debug!(parent: &span, run_us = timing.run_ns / 1000, away_us, "batch done");
+            let (bind_us, run_us) = (timing.bind_ns / 1000, timing.run_ns / 1000);
+            let copy_out_us = timing.copy_out_ns / 1000;
+            tracing::debug!(parent: &span, bind_us, run_us, copy_out_us, away_us, "batch done");
         }
         let stats = &self.args.context.stats;
         stats.device(completed.device).batches.add(1);

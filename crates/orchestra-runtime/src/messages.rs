@@ -46,6 +46,19 @@ pub struct ItemReport {
     pub report: Report<Record>,
 }
 
+/// The records of a batch whose items have no other sink and no order: nothing has to be gathered.
+#[derive(Debug)]
+pub struct FinishedItems {
+    /// Where the items come from.
+    pub source: SourceId,
+    /// Their sink.
+    pub sink: SinkId,
+    /// The items.
+    pub done: Vec<ItemId>,
+    /// A line of JSON for each, with its newline.
+    pub text: Vec<u8>,
+}
+
 /// How a pipeline ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PipelineEnd {
@@ -286,6 +299,8 @@ pub enum SinkMsg {
     Attach(SourceId, ActorRef<SourceMsg>),
     /// What branches say about items.
     Reports(Vec<ItemReport>),
+    /// Items that are finished by this.
+    Finished(FinishedItems),
     /// A group is in the journal.
     Committed(CommitCounts),
     /// A group could not be written.

@@ -9,12 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use orchestra_core::gather::Report;
-use orchestra_core::{Dim, Failure, FailureKind, SinkId, SourceId, StageId, TensorSpec};
+use orchestra_core::{Dim, Failure, FailureKind, ItemId, SinkId, SourceId, StageId, TensorSpec};
 use orchestra_plan::{Plan, StageKind};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::context::RunContext;
-use crate::messages::{BatcherMsg, CompletedBatch, ItemReport, PostMsg, Record, SinkMsg, Ticket};
+use crate::messages::{
+    BatcherMsg, CompletedBatch, FinishedItems, ItemReport, PostMsg, Record, SinkMsg, Ticket,
+};
 use crate::records::{self, ClassLines, Scratch, TensorView, Tensors};
 use crate::slot_pool::SlotPool;
 use crate::topology::Topology;
@@ -107,6 +109,8 @@ struct Work {
     behind: Vec<Behind>,
     /// Sinks downstream of the whole stage: what one failure here stands for.
     n_sinks: usize,
+    /// The one sink of the items, if they have one and no order: then a row's line is all that there is to say about its item.
+    only_sink: Option<SinkId>,
     /// Bytes of the records of the last batch.
     usual_text: AtomicUsize,
 }
@@ -135,6 +139,7 @@ impl Work {
             classifiers: classifiers.collect(),
             behind: args.behind,
             n_sinks: args.topology.n_sinks_below(args.stage),
+            only_sink: only_sink(plan, &args.topology, args.stage),
             usual_text: AtomicUsize::new(0),
             context: args.context,
         }
@@ -156,7 +161,8 @@ impl Work {
     /// losing them.
     fn process(&self, batch: CompletedBatch) {
         let shapes = self.row_shapes(&batch);
-        let mut lines = Lines::with_capacity(self.usual_text.load(Ordering::Relaxed), batch.rows.count);
+        let usual_text = self.usual_text.load(Ordering::Relaxed);
+        let mut lines = Lines::with_capacity(usual_text, batch.rows.count, self.only_sink.is_some());
         let mut failures = Vec::new();
         let mut done = 0;
         for row in batch.rows.first..batch.rows.first + batch.rows.count {
@@ -185,10 +191,18 @@ impl Work {
         stats.failed.add(failures.len() as u64);
         self.usual_text.store(lines.text.len(), Ordering::Relaxed);
         drop(batch); // The slot is free for the next rows before the sink looks at these.
-        let mut reports = lines.into_reports();
-        reports.append(&mut failures);
-        if !reports.is_empty() {
-            drop(self.sink.cast(SinkMsg::Reports(reports)));
+        if let (Some(sink), Some(first)) = (self.only_sink, lines.done.first()) {
+            let source = first.source;
+            let Lines { done, text, .. } = lines;
+            drop(self.sink.cast(SinkMsg::Finished(FinishedItems { source, sink, done, text })));
+        } else {
+            let reports = lines.into_reports();
+            if !reports.is_empty() {
+                drop(self.sink.cast(SinkMsg::Reports(reports)));
+            }
+        }
+        if !failures.is_empty() {
+            drop(self.sink.cast(SinkMsg::Reports(failures)));
         }
     }
 
@@ -314,14 +328,24 @@ struct Lines {
     text: Vec<u8>,
     /// Item, sink, and where in `text` its line is.
     records: Vec<(Arc<Ticket>, SinkId, Range<usize>)>,
+    /// Instead of `records` where each item has one sink: the items, in the order of their lines.
+    done: Vec<ItemId>,
+    one_sink: bool,
     scratch: Scratch,
 }
 
 impl Lines {
-    fn with_capacity(bytes: usize, records: usize) -> Self {
+    fn with_capacity(bytes: usize, rows: usize, one_sink: bool) -> Self {
         // A little more than last time, so that most batches fit.
         let text = Vec::with_capacity(bytes + bytes / 16);
-        Self { text, records: Vec::with_capacity(records), scratch: Scratch::default() }
+        let (records, done) = if one_sink { (0, rows) } else { (rows, 0) };
+        Self {
+            text,
+            records: Vec::with_capacity(records),
+            done: Vec::with_capacity(done),
+            one_sink,
+            scratch: Scratch::default(),
+        }
     }
 
     /// Adds one line, which goes to all `sinks`.
@@ -331,21 +355,29 @@ impl Lines {
         sinks: &[SinkId],
         write: impl FnOnce(&mut Scratch, &mut Vec<u8>) -> Result<(), String>,
     ) -> Result<(), String> {
+        if sinks.is_empty() {
+            return Ok(()); // A stage that only stages behind it read.
+        }
         let start = self.text.len();
         write(&mut self.scratch, &mut self.text)?;
-        let line = start..self.text.len();
-        self.records.extend(sinks.iter().map(|&sink| (Arc::clone(ticket), sink, line.clone())));
+        if self.one_sink {
+            self.done.push(ticket.id);
+        } else {
+            let line = start..self.text.len();
+            self.records.extend(sinks.iter().map(|&sink| (Arc::clone(ticket), sink, line.clone())));
+        }
         Ok(())
     }
 
-    fn mark(&self) -> (usize, usize) {
-        (self.text.len(), self.records.len())
+    fn mark(&self) -> (usize, usize, usize) {
+        (self.text.len(), self.records.len(), self.done.len())
     }
 
     /// Forgets everything added since.
-    fn back_to(&mut self, (text, records): (usize, usize)) {
+    fn back_to(&mut self, (text, records, done): (usize, usize, usize)) {
         self.text.truncate(text);
         self.records.truncate(records);
+        self.done.truncate(done);
     }
 
     fn into_reports(self) -> Vec<ItemReport> {
@@ -356,6 +388,25 @@ impl Lines {
         };
         self.records.into_iter().map(report).collect()
     }
+}
+
+/// The sink of all items of the stage, if each has only this one and comes in any order.
+fn only_sink(plan: &Plan, topology: &Topology, stage: StageId) -> Option<SinkId> {
+    let source = topology.source_of(stage)?;
+    match topology.sinks_of_source(source)[..] {
+        [sink]
+            if !plan.sinks[sink.index()].ordered
+                && topology.children(stage).iter().all(|&c| is_end(plan, c)) =>
+        {
+            Some(sink)
+        }
+        _ => None,
+    }
+}
+
+/// Whether records are made of what the stage gives, and nothing else reads it.
+fn is_end(plan: &Plan, stage: StageId) -> bool {
+    matches!(plan.stages[stage.index()].kind, StageKind::Classify { .. })
 }
 
 fn classifier(plan: &Plan, topology: &Topology, stage: StageId) -> Option<Classifier> {

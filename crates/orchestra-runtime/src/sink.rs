@@ -11,7 +11,9 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::committer::{CommitJob, CommitterHandle};
 use crate::context::RunContext;
-use crate::messages::{CommitCounts, ItemReport, PipelineMsg, Record, RootMsg, SinkMsg, SourceMsg, Ticket};
+use crate::messages::{
+    CommitCounts, FinishedItems, ItemReport, PipelineMsg, Record, RootMsg, SinkMsg, SourceMsg, Ticket,
+};
 use crate::records;
 use crate::topology::Topology;
 
@@ -67,6 +69,7 @@ impl Actor for Sink {
         match message {
             SinkMsg::Attach(source, actor) => drop(state.sources.insert(source, actor)),
             SinkMsg::Reports(reports) => state.reports(&me, reports),
+            SinkMsg::Finished(items) => state.finished(&me, items),
             SinkMsg::Committed(counts) => state.committed(&counts),
             SinkMsg::CommitFailed(error) => drop(state.args.parent.cast(PipelineMsg::SinkFailed(error))),
         }
@@ -87,6 +90,14 @@ impl SinkState {
             return;
         }
         let (commit, counts) = self.group(finished);
+        self.args.committer.send(CommitJob { commit, counts, reply_to: me.clone() });
+    }
+
+    fn finished(&self, me: &ActorRef<SinkMsg>, items: FinishedItems) {
+        let FinishedItems { source, sink, done, text } = items;
+        let n = done.len() as u64;
+        let counts = CommitCounts { done: n, failed: 0, by_source: vec![(source, n)] };
+        let commit = Commit { appends: vec![(sink_file(sink), text)], done, failed: Vec::new() };
         self.args.committer.send(CommitJob { commit, counts, reply_to: me.clone() });
     }
 

@@ -60,6 +60,12 @@ impl Topology {
         self.below[stage.index()]
     }
 
+    /// The source whose items come to this stage.
+    #[must_use]
+    pub fn source_of(&self, stage: StageId) -> Option<SourceId> {
+        self.source_of[stage.index()]
+    }
+
     /// Sinks that the items of a source end in.
     #[must_use]
     pub fn sinks_of_source(&self, source: SourceId) -> Vec<SinkId> {
