@@ -7,7 +7,7 @@ use std::time::Duration;
 use orchestra_core::FailureKind;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use crate::loader_thread::{self, Inbox, LoaderWork};
+use crate::loader_thread::{self, Abandoned, Inbox, LoaderWork};
 use crate::messages::{LoaderMsg, SinkMsg, SourceMsg, Ticket};
 
 const TICK: Duration = Duration::from_secs(1);
@@ -46,9 +46,10 @@ impl Actor for Loader {
             LoaderMsg::Work(items) => state.inbox.push(items),
             LoaderMsg::Tick => {
                 let limit = state.work.context.plan.limits.item_timeout;
-                if let Some((ticket, rest)) = state.inbox.abandon_if_stuck(limit) {
+                if let Some(Abandoned { stuck, rest, tally }) = state.inbox.abandon_if_stuck(limit) {
+                    tally.book(&state.work);
                     state.inbox = loader_thread::start(&state.work, me, rest)?;
-                    state.fail(ticket, limit);
+                    state.fail(stuck, limit);
                 }
             }
         }

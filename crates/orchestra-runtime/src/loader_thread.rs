@@ -28,6 +28,12 @@ const LARGEST_FILE_BYTES: u64 = 1 << 30;
 /// More items are asked for when so few are left, or half of the last ones if that is less: enough to work on until the answer comes.
 const ASK_BELOW: usize = 32;
 
+/// So many items are booked at once,
+const BOOK_AT: u64 = 32;
+
+/// and what there is, at least so often: the progress is drawn from it.
+const BOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// What the loaders of a source do with each item.
 pub struct LoaderWork {
     /// The run.
@@ -81,7 +87,63 @@ struct InboxState {
     asked: bool,
     /// More are asked for when so few are left.
     ask_below: usize,
+    /// What is done and not booked: here, and not in the thread, so that it is not lost with a thread that hangs.
+    tally: Tally,
+    booked_at: Option<Instant>,
     closed: bool,
+}
+
+/// What is left of a thread that was given up.
+pub struct Abandoned {
+    /// The item that it hangs on.
+    pub stuck: Arc<Ticket>,
+    /// Items that it had not begun.
+    pub rest: Vec<Arc<Ticket>>,
+    /// What it had done and not booked.
+    pub tally: Tally,
+}
+
+/// What a thread has done since it was last booked. Counters that all threads share cost each of them a trip to another core, so they
+/// are changed once for many small items.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Items that the thread is through with.
+    loaded: u64,
+    /// Of these, read and decoded or refused.
+    decoded: u64,
+    /// Of these, handed on.
+    passed: u64,
+    /// Time of reading and decoding.
+    decoding: Duration,
+    /// The same, with writing rows and records.
+    loading: Duration,
+    /// Time of waiting for a free row.
+    waiting_for_row: Duration,
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        self.loaded += other.loaded;
+        self.decoded += other.decoded;
+        self.passed += other.passed;
+        self.decoding += other.decoding;
+        self.loading += other.loading;
+        self.waiting_for_row += other.waiting_for_row;
+    }
+
+    /// Adds it to the counters of the run.
+    pub fn book(self, work: &LoaderWork) {
+        let stats = &work.context.stats;
+        stats.loading.add_time(self.loading);
+        stats.waiting_for_row.add_time(self.waiting_for_row);
+        for image in &work.images {
+            let stage = stats.stage(image.stage);
+            stage.entered.add(self.decoded);
+            stage.left.add(self.passed);
+            stage.busy.add_time(self.decoding / u32::try_from(work.images.len()).unwrap_or(1));
+        }
+        work.loaded.add(self.loaded);
+    }
 }
 
 /// Starts a thread that works off `first`, and then asks for more.
@@ -94,13 +156,24 @@ pub fn start(
     let inbox = Arc::new(Inbox { state: Mutex::new(state), changed: Condvar::new() });
     let (work, theirs) = (Arc::clone(work), Arc::clone(&inbox));
     std::thread::Builder::new().name("loader".into()).spawn(move || {
-        let mut thread =
-            LoaderThread { work, inbox: theirs, me, preparer: Preparer::new(), file: Vec::new() };
-        while let Some((ticket, started)) = thread.next_item() {
-            thread.item(&ticket, started);
+        let mut thread = LoaderThread {
+            inbox: theirs,
+            me,
+            preparer: Preparer::new(),
+            file: Vec::new(),
+            tally: Tally::default(),
+        };
+        while let Some((ticket, started)) = thread.next_item(&work) {
+            thread.item(&work, &ticket, started);
         }
     })?;
     Ok(inbox)
+}
+
+impl InboxState {
+    fn book(&mut self, work: &LoaderWork) {
+        std::mem::take(&mut self.tally).book(work);
+    }
 }
 
 impl Inbox {
@@ -121,13 +194,15 @@ impl Inbox {
         self.changed.notify_one();
     }
 
-    /// If the item in hand has taken longer than `limit`: gives the thread up, and returns that item and all that wait.
-    pub fn abandon_if_stuck(&self, limit: Duration) -> Option<(Arc<Ticket>, Vec<Arc<Ticket>>)> {
+    /// If the item in hand has taken longer than `limit`: gives the thread up, and returns that item, all that wait, and what the
+    /// thread had not booked yet.
+    pub fn abandon_if_stuck(&self, limit: Duration) -> Option<Abandoned> {
         let mut state = self.lock();
         state.at.as_ref().filter(|(_, since)| since.elapsed() > limit)?;
-        let (ticket, _) = state.at.take()?;
+        let (stuck, _) = state.at.take()?;
         state.closed = true;
-        Some((ticket, state.items.drain(..).collect()))
+        let tally = std::mem::take(&mut state.tally);
+        Some(Abandoned { stuck, rest: state.items.drain(..).collect(), tally })
     }
 
     /// The item in hand is decoded: from now on the thread only waits for others. `false`: the thread was given up.
@@ -141,69 +216,73 @@ impl Inbox {
 }
 
 struct LoaderThread {
-    work: Arc<LoaderWork>,
     inbox: Arc<Inbox>,
     me: ActorRef<LoaderMsg>,
     preparer: Preparer,
     file: Vec<u8>,
+    /// Of the item in hand.
+    tally: Tally,
 }
 
 impl LoaderThread {
     /// Waits for the next item, and says when it was there. Asks for more before the last one is taken, so that the thread does not
     /// wait for the answer.
-    fn next_item(&mut self) -> Option<(Arc<Ticket>, Instant)> {
+    fn next_item(&mut self, work: &LoaderWork) -> Option<(Arc<Ticket>, Instant)> {
         let mut waited = false;
         let mut state = self.inbox.lock();
+        state.tally.add(std::mem::take(&mut self.tally));
         loop {
             if state.closed {
+                state.book(work);
                 return None;
             }
             if state.items.len() <= state.ask_below && !state.asked {
                 state.asked = true;
                 // The source is gone only when the pipeline is: then the inbox is closed, too.
-                drop(self.work.from.cast(SourceMsg::Demand(self.me.clone())));
+                drop(work.from.cast(SourceMsg::Demand(self.me.clone())));
             }
             if let Some(ticket) = state.items.pop_front() {
                 let now = Instant::now();
+                let late = state.booked_at.is_none_or(|at| now - at > BOOK_EVERY);
+                if late || state.tally.loaded >= BOOK_AT {
+                    state.book(work);
+                    state.booked_at = Some(now);
+                }
                 state.at = Some((Arc::clone(&ticket), now));
                 return Some((ticket, now));
             }
             if !waited {
                 waited = true;
                 // Everything handed to this thread is loaded: at the end of the listing the source waits for this.
-                drop(self.work.from.cast(SourceMsg::LoadersProgressed));
+                state.book(work);
+                drop(work.from.cast(SourceMsg::LoadersProgressed));
             }
             state = self.inbox.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn item(&mut self, ticket: &Arc<Ticket>, started: Instant) {
-        let work = Arc::clone(&self.work);
-        let decoded = self.guarded(|this| this.read_and_decode(&ticket.path));
+    fn item(&mut self, work: &LoaderWork, ticket: &Arc<Ticket>, started: Instant) {
+        let decoded = self.guarded(|this| this.read_and_decode(work, &ticket.path));
         let decoded_at = Instant::now();
-        let took = decoded_at - started;
         if !self.inbox.decoded() {
             return; // Given up meanwhile: somebody else has reported the item.
         }
-        work.context.stats.loading.add_time(took);
-        for image in &work.images {
-            let stage = work.context.stats.stage(image.stage);
-            stage.entered.add(1);
-            stage.busy.add_time(took / u32::try_from(work.images.len()).unwrap_or(1));
-        }
+        self.tally.decoded = 1;
+        self.tally.decoding = decoded_at - started;
+        self.tally.loading = self.tally.decoding;
         let mut reports = Vec::new();
         let mut left = work.n_sinks;
         let handed = match decoded {
-            Ok(()) => self.guarded(|this| this.hand_over(ticket, decoded_at, &mut reports, &mut left)),
+            Ok(()) => self.guarded(|this| this.hand_over(work, ticket, decoded_at, &mut reports, &mut left)),
             Err(failure) => Err(failure),
         };
         if let Err((kind, error)) = handed {
             reports.push(work.failure(ticket, left, kind, error));
         }
         if !reports.is_empty() {
-            drop(self.work.sink.cast(SinkMsg::Reports(reports)));
+            drop(work.sink.cast(SinkMsg::Reports(reports)));
         }
-        self.work.loaded.add(1);
+        self.tally.loaded = 1;
     }
 
     /// A panic in here is a bug of ours; it fails the item by name instead of losing it with its thread.
@@ -214,10 +293,10 @@ impl LoaderThread {
         })
     }
 
-    fn read_and_decode(&mut self, path: &Path) -> Result<(), Refusal> {
+    fn read_and_decode(&mut self, work: &LoaderWork, path: &Path) -> Result<(), Refusal> {
         read_file(path, &mut self.file)?;
-        let max_pixels = self.work.context.plan.limits.max_pixels;
-        let specs = self.work.images.iter().map(|image| &image.spec);
+        let max_pixels = work.context.plan.limits.max_pixels;
+        let specs = work.images.iter().map(|image| &image.spec);
         self.preparer.decode_for(&self.file, max_pixels, specs).map_err(refusal)?;
         Ok(())
     }
@@ -226,17 +305,17 @@ impl LoaderThread {
     /// `left` counts the sinks that have neither a record nor a row on its way to them: what a failure stands for.
     fn hand_over(
         &mut self,
+        work: &LoaderWork,
         ticket: &Arc<Ticket>,
         mut since: Instant,
         reports: &mut Vec<ItemReport>,
         left: &mut usize,
     ) -> Result<(), Refusal> {
-        let work = Arc::clone(&self.work);
         for image in work.images.iter().filter(|i| !i.sinks.is_empty()) {
-            reports.extend(self.records_of(image, ticket)?);
+            reports.extend(self.records_of(work, image, ticket)?);
             *left -= image.sinks.len();
             let written = Instant::now();
-            work.context.stats.loading.add_time(written - since);
+            self.tally.loading += written - since;
             since = written;
         }
         for target in &work.infers {
@@ -247,7 +326,7 @@ impl LoaderThread {
                     // `None`: the pipeline is being torn down, and the item stays unfinished for the next run.
                     let Some(lease) = target.pool.claim() else { return Ok(()) };
                     let claimed = Instant::now();
-                    work.context.stats.waiting_for_row.add_time(claimed - since);
+                    self.tally.waiting_for_row += claimed - since;
                     since = claimed;
                     lease
                 }
@@ -259,21 +338,24 @@ impl LoaderThread {
             lease.publish(Arc::clone(ticket));
             *left -= target.sinks;
             let published = Instant::now();
-            work.context.stats.loading.add_time(published - since);
+            self.tally.loading += published - since;
             since = published;
         }
-        for image in &work.images {
-            work.context.stats.stage(image.stage).left.add(1);
-        }
+        self.tally.passed = 1;
         Ok(())
     }
 
-    fn records_of(&mut self, image: &ImageTarget, ticket: &Arc<Ticket>) -> Result<Vec<ItemReport>, Refusal> {
+    fn records_of(
+        &mut self,
+        work: &LoaderWork,
+        image: &ImageTarget,
+        ticket: &Arc<Ticket>,
+    ) -> Result<Vec<ItemReport>, Refusal> {
         let shape = image.spec.row();
         let mut row = vec![0u8; shape.iter().product::<usize>() * image.spec.dtype.size_bytes()];
         self.preparer.write_row(&image.spec, &mut row).map_err(refusal)?;
         let tensor = TensorView { name: "pixels", dtype: image.spec.dtype, shape: &shape, data: &row };
-        let source = &self.work.context.plan.sources[self.work.source.index()].name;
+        let source = &work.context.plan.sources[work.source.index()].name;
         let mut line = Vec::new();
         records::result_line(ticket, source, &Tensors(&[tensor]), &mut line)
             .map_err(|error| (FailureKind::Result, error))?;
@@ -428,7 +510,9 @@ mod tests {
         let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
         inbox.lock().at = Some((ticket(0), long_ago));
         assert!(inbox.abandon_if_stuck(Duration::from_secs(90)).is_none(), "not yet");
-        let (stuck, rest) = inbox.abandon_if_stuck(Duration::from_secs(30)).unwrap();
+        inbox.lock().tally.loaded = 7;
+        let Abandoned { stuck, rest, tally } = inbox.abandon_if_stuck(Duration::from_secs(30)).unwrap();
+        assert_eq!(tally.loaded, 7, "what the thread had done is not lost with it");
         assert_eq!(stuck.id.index, 0);
         assert_eq!(rest.iter().map(|t| t.id.index).collect::<Vec<_>>(), [1, 2]);
         assert!(!inbox.decoded(), "the thread learns that it was given up");

@@ -189,6 +189,11 @@ impl Work {
         let stats = self.context.stats.stage(self.stage);
         stats.left.add(done);
         stats.failed.add(failures.len() as u64);
+        for classifier in &self.classifiers {
+            let stats = self.context.stats.stage(classifier.stage);
+            stats.entered.add(done);
+            stats.left.add(done);
+        }
         self.usual_text.store(lines.text.len(), Ordering::Relaxed);
         drop(batch); // The slot is free for the next rows before the sink looks at these.
         if let (Some(sink), Some(first)) = (self.only_sink, lines.done.first()) {
@@ -222,11 +227,8 @@ impl Work {
             lines.add(ticket, &self.sinks, |_, out| records::result_line(ticket, source, &tensors, out))?;
         }
         for c in &self.classifiers {
-            let stats = self.context.stats.stage(c.stage);
-            stats.entered.add(1);
             let tensor = tensors.get(c.output).ok_or("the output to classify is missing")?;
             lines.add(ticket, &c.sinks, |scratch, out| c.lines.line(ticket, tensor, scratch, out))?;
-            stats.left.add(1);
         }
         for behind in &self.behind {
             self.check_fit(behind, &tensors)?;
