@@ -39,7 +39,8 @@ pub use ladder::ladder;
 pub use machine_file::machine_from_toml;
 pub use onnx::read_model;
 pub use plan::{
-    DeviceMemory, DevicePlan, InferPlan, InputFrom, Limits, MaxFailed, ModelPlan, PipelinePlan, Plan,
-    Recycle, Scores, SinkPlan, SourcePlan, StageKind, StagePlan, TelemetryPlan, WorkerPlan,
+    BETWEEN_COMMITS, DeviceMemory, DevicePlan, InferPlan, InputFrom, Limits, MaxFailed, ModelPlan,
+    PipelinePlan, Plan, Recycle, Scores, SinkPlan, SourcePlan, StageKind, StagePlan, TelemetryPlan,
+    WorkerPlan,
 };
 pub use sinks::RESERVED;

@@ -229,6 +229,10 @@ pub struct DeviceMemory {
     pub headroom: u64,
 }
 
+/// Of the window of a pipeline: items that may be on their way from the models to the disk. Commits are milliseconds apart, so that many
+/// come together.
+pub const BETWEEN_COMMITS: usize = 1024;
+
 /// A connected graph.
 #[derive(Debug, Clone, Serialize)]
 pub struct PipelinePlan {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use orchestra_core::{ItemId, SourceId};
 use orchestra_journal::BitSet;
+use orchestra_plan::BETWEEN_COMMITS;
 use orchestra_source::ListingReader;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
@@ -136,10 +137,10 @@ impl SourceState {
     }
 
     /// Items for one loader: many at once in the middle, few near the end, so that the loaders end together; and never so many that
-    /// what some hold leaves no room for the others.
+    /// what some hold leaves no room for the others, or that a run that is interrupted has long to go on.
     fn chunk(&self) -> u64 {
         let left = self.args.to_do.saturating_sub(self.handed);
-        let shared = left.min(self.args.window);
+        let shared = left.min(self.args.window.saturating_sub(BETWEEN_COMMITS as u64));
         (shared / (self.args.loaders * 4).max(1)).clamp(1, LARGEST_CHUNK)
     }
 

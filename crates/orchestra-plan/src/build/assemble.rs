@@ -11,8 +11,8 @@ use crate::diagnostics::{Diagnostics, Span};
 use crate::fingerprint::fingerprint;
 use crate::ladder::ladder;
 use crate::plan::{
-    DeviceMemory, DevicePlan, InferPlan, InputFrom, ModelPlan, PipelinePlan, Plan, SinkPlan, SourcePlan,
-    StageKind, StagePlan, WorkerPlan,
+    BETWEEN_COMMITS, DeviceMemory, DevicePlan, InferPlan, InputFrom, ModelPlan, PipelinePlan, Plan, SinkPlan,
+    SourcePlan, StageKind, StagePlan, WorkerPlan,
 };
 use crate::raw::{RawKind, RawModel};
 use crate::slots::{SlotDemand, SlotError, allot};
@@ -370,9 +370,6 @@ impl<'a> Assembler<'a> {
         self.devices.iter().map(plan).collect()
     }
 }
-
-/// Items that may be on their way from the models to the disk: commits are milliseconds apart, so that many come together.
-const BETWEEN_COMMITS: usize = 1024;
 
 fn pipeline_plans(
     sources: &[SourcePlan],
