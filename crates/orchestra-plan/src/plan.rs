@@ -229,9 +229,9 @@ pub struct DeviceMemory {
     pub headroom: u64,
 }
 
-/// Of the window of a pipeline: items that may be on their way from the models to the disk. Commits are milliseconds apart, so that many
-/// come together.
-pub const BETWEEN_COMMITS: usize = 1024;
+/// Of the window of a pipeline: items that may be on their way from the models to the disk. Several hundred of them come together in
+/// one commit, while as many again are on their way.
+pub const BETWEEN_COMMITS: usize = 2048;
 
 /// A connected graph.
 #[derive(Debug, Clone, Serialize)]

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use orchestra_core::SourceId;
@@ -16,9 +17,12 @@ use crate::stats::Stats;
 /// Groups that are joined into one write when they wait already. Where there is no model, or no picture can be read, each is one item.
 const MOST_GROUPS_AT_ONCE: usize = 4096;
 
-/// Commits follow each other at this distance at least (unless groups wait already), so that under load groups come together: a write costs the same for one group
-/// as for ten. Far below what the window of items in flight covers, and nothing on a run that has little to commit.
-const LEAST_DISTANCE: Duration = Duration::from_millis(5);
+/// Under load, so many items come together before the next commit, because a write costs the same for one item as for many. Far below
+/// what the window of items in flight covers, so nobody waits for it.
+const ITEMS_AT_ONCE: u64 = 512;
+
+/// Nothing waits longer for others to come.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// How often what is written is also forced to the disk, so that a power cut costs little work.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
@@ -41,12 +45,16 @@ enum Job {
 
 /// Sends groups to the committer. The queue is bounded by the sources' windows of items in flight.
 #[derive(Clone)]
-pub struct CommitterHandle(Sender<Job>);
+pub struct CommitterHandle {
+    jobs: Sender<Job>,
+    thread: Thread,
+    hurry: Arc<AtomicBool>,
+}
 
 impl CommitterHandle {
     /// Hands a group over. The sink hears of it, whatever becomes of it.
     pub fn send(&self, job: CommitJob) {
-        if let Err(gone) = self.0.send(Job::Commit(job))
+        if let Err(gone) = self.jobs.send(Job::Commit(job))
             && let Job::Commit(job) = gone.0
         {
             drop(job.reply_to.cast(SinkMsg::CommitFailed("the journal is closed".into())));
@@ -56,16 +64,24 @@ impl CommitterHandle {
     /// Gives the finished items by source, in the order of the plan, once everything sent before is written.
     pub fn look(&self, then: impl FnOnce(Vec<Arc<BitSet>>) + Send + 'static) {
         // A committer that is gone has closed the journal: the run is over, and nobody needs the answer.
-        drop(self.0.send(Job::Look(Box::new(then))));
+        drop(self.jobs.send(Job::Look(Box::new(then))));
+        self.thread.unpark();
+    }
+
+    /// The last items of a pipeline are on their way: from now on nothing waits for more to come.
+    pub fn hurry(&self) {
+        self.hurry.store(true, Ordering::Release);
+        self.thread.unpark();
     }
 
     /// Makes everything durable; with a code, also records the end of the run. Then the thread ends.
     pub fn close(&self, code: Option<i32>, then: impl FnOnce(Result<Counts, String>) + Send + 'static) {
-        if let Err(gone) = self.0.send(Job::Close(code, Box::new(then)))
+        if let Err(gone) = self.jobs.send(Job::Close(code, Box::new(then)))
             && let Job::Close(_, then) = gone.0
         {
             then(Err("the journal is closed already".into()));
         }
+        self.thread.unpark();
     }
 }
 
@@ -75,15 +91,18 @@ pub fn start(
     stats: Arc<Stats>,
     n_sources: usize,
 ) -> std::io::Result<(CommitterHandle, JoinHandle<()>)> {
-    let (sender, receiver) = channel();
+    let (jobs, receiver) = channel();
+    let hurry = Arc::new(AtomicBool::new(false));
+    let theirs = Arc::clone(&hurry);
     let thread = std::thread::Builder::new()
         .name("committer".into())
-        .spawn(move || run(journal, stats, n_sources, &receiver))?;
-    Ok((CommitterHandle(sender), thread))
+        .spawn(move || run(journal, stats, n_sources, &receiver, &theirs))?;
+    Ok((CommitterHandle { jobs, thread: thread.thread().clone(), hurry }, thread))
 }
 
-fn run(mut journal: Journal, stats: Arc<Stats>, n_sources: usize, jobs: &Receiver<Job>) {
+fn run(mut journal: Journal, stats: Arc<Stats>, n_sources: usize, jobs: &Receiver<Job>, hurry: &AtomicBool) {
     let mut synced = Instant::now();
+    let mut committed_at = Instant::now();
     // Pipelines whose records could not be written: a later group of theirs would come out of order.
     let mut refused = HashSet::new();
     while let Ok(job) = jobs.recv() {
@@ -103,7 +122,9 @@ fn run(mut journal: Journal, stats: Arc<Stats>, n_sources: usize, jobs: &Receive
                 next = jobs.try_recv().ok();
             }
         }
-        let pause = !group.is_empty() && !more_wait;
+        let items = group.iter().map(|job| job.counts.done + job.counts.failed).sum();
+        let now = Instant::now();
+        let pause = pause(items, now - std::mem::replace(&mut committed_at, now));
         commit(&mut journal, &stats, group, &mut refused);
         if synced.elapsed() >= SYNC_EVERY {
             // A disk that fails here fails the next commit or the close, too, and is reported then.
@@ -126,9 +147,20 @@ fn run(mut journal: Journal, stats: Arc<Stats>, n_sources: usize, jobs: &Receive
             then(closed.map(|()| counts).map_err(|e| e.to_string()));
             return;
         }
-        if pause {
-            std::thread::sleep(LEAST_DISTANCE);
+        if !more_wait && !hurry.load(Ordering::Acquire) {
+            // Ended early by whoever cannot wait.
+            std::thread::park_timeout(pause);
         }
+    }
+}
+
+/// How long to wait after a commit of so many items, which came within `span`: until about [`ITEMS_AT_ONCE`] more have come.
+fn pause(items: u64, span: Duration) -> Duration {
+    let seconds = span.as_secs_f64() * ITEMS_AT_ONCE as f64 / items.max(1) as f64;
+    if items == 0 {
+        Duration::ZERO
+    } else {
+        Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE)
     }
 }
 
@@ -180,5 +212,20 @@ fn commit(journal: &mut Journal, stats: &Stats, group: Vec<CommitJob>, refused: 
                 sink.cast(SinkMsg::CommitFailed(error))
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_gathers_about_as_many_items_at_any_rate_and_is_bounded() {
+        let ms = Duration::from_millis;
+        assert_eq!(pause(128, ms(4)), ms(16));
+        assert_eq!(pause(5_120, ms(10)), ms(1), "a fast machine is not held up");
+        assert_eq!(pause(1, ms(1)), LONGEST_PAUSE);
+        assert_eq!(pause(1, Duration::MAX), LONGEST_PAUSE);
+        assert_eq!(pause(0, ms(1000)), Duration::ZERO, "nothing was committed, so nothing came");
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use orchestra_core::FailureKind;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use crate::loader_thread::{self, Abandoned, Inbox, LoaderWork};
+use crate::loader_inbox::{Abandoned, Inbox};
+use crate::loader_thread::{self, LoaderWork};
 use crate::messages::{LoaderMsg, SinkMsg, SourceMsg, Ticket};
 
 const TICK: Duration = Duration::from_secs(1);

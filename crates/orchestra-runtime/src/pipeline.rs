@@ -302,6 +302,7 @@ impl PipelineState {
             loaded: Arc::clone(&loaded),
             pipeline: me.clone(),
             batchers,
+            committer: self.args.committer.clone(),
         };
         let (from, _) = Actor::spawn_linked(None, Source, source_args, me.get_cell()).await?;
         sink.cast(SinkMsg::Attach(source, from.clone()))?;

@@ -12,6 +12,7 @@ use orchestra_plan::BETWEEN_COMMITS;
 use orchestra_source::ListingReader;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
+use crate::committer::CommitterHandle;
 use crate::context::RunContext;
 use crate::messages::{BatcherMsg, LoaderMsg, PipelineMsg, SourceMsg, Ticket};
 use crate::stats::Counter;
@@ -44,6 +45,8 @@ pub struct SourceArgs {
     pub pipeline: ActorRef<PipelineMsg>,
     /// Infer stages that its loaders feed.
     pub batchers: Vec<ActorRef<BatcherMsg>>,
+    /// Who writes; it learns when the last items are on their way.
+    pub committer: CommitterHandle,
 }
 
 /// State of a source.
@@ -183,6 +186,7 @@ impl SourceState {
         }
         if !self.drained && self.args.loaded.get() >= self.handed {
             self.drained = true;
+            self.args.committer.hurry();
             for batcher in &self.args.batchers {
                 drop(batcher.cast(BatcherMsg::Drained));
             }

@@ -1,0 +1,212 @@
+//! What lies between a loader and its thread: the items that wait, the item in hand, and what was done and not booked yet. It outlives a
+//! thread that hangs, and opens no file.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ractor::ActorRef;
+
+use crate::loader_thread::LoaderWork;
+use crate::messages::{LoaderMsg, SourceMsg, Ticket};
+
+/// More items are asked for when so few are left, or half of the last ones if that is less: enough to work on until the answer comes.
+const ASK_BELOW: usize = 32;
+
+/// So many items are booked at once,
+const BOOK_AT: u64 = 32;
+
+/// and what there is, at least so often: the progress is drawn from it.
+const BOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// The items that wait for one thread, and what it is at.
+pub struct Inbox {
+    state: Mutex<InboxState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct InboxState {
+    items: VecDeque<Arc<Ticket>>,
+    at: Option<(Arc<Ticket>, Instant)>,
+    asked: bool,
+    /// More are asked for when so few are left.
+    ask_below: usize,
+    /// What is done and not booked: here, and not in the thread, so that it is not lost with a thread that hangs.
+    tally: Tally,
+    booked_at: Option<Instant>,
+    closed: bool,
+}
+
+/// What is left of a thread that was given up.
+pub struct Abandoned {
+    /// The item that it hangs on.
+    pub stuck: Arc<Ticket>,
+    /// Items that it had not begun.
+    pub rest: Vec<Arc<Ticket>>,
+    /// What it had done and not booked.
+    pub tally: Tally,
+}
+
+/// What a thread has done since it was last booked. Counters that all threads share cost each of them a trip to another core, so they
+/// are changed once for many small items.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Items that the thread is through with.
+    pub loaded: u64,
+    /// Of these, read and decoded or refused.
+    pub decoded: u64,
+    /// Of these, handed on.
+    pub passed: u64,
+    /// Time of reading and decoding.
+    pub decoding: Duration,
+    /// The same, with writing rows and records.
+    pub loading: Duration,
+    /// Time of waiting for a free row.
+    pub waiting_for_row: Duration,
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        self.loaded += other.loaded;
+        self.decoded += other.decoded;
+        self.passed += other.passed;
+        self.decoding += other.decoding;
+        self.loading += other.loading;
+        self.waiting_for_row += other.waiting_for_row;
+    }
+
+    /// Adds it to the counters of the run.
+    pub fn book(self, work: &LoaderWork) {
+        let stats = &work.context.stats;
+        stats.loading.add_time(self.loading);
+        stats.waiting_for_row.add_time(self.waiting_for_row);
+        for image in &work.images {
+            let stage = stats.stage(image.stage);
+            stage.entered.add(self.decoded);
+            stage.left.add(self.passed);
+            stage.busy.add_time(self.decoding / u32::try_from(work.images.len()).unwrap_or(1));
+        }
+        work.loaded.add(self.loaded);
+    }
+}
+
+impl InboxState {
+    fn book(&mut self, work: &LoaderWork) {
+        std::mem::take(&mut self.tally).book(work);
+    }
+}
+
+impl Inbox {
+    /// An inbox in which these items wait.
+    #[must_use]
+    pub fn new(first: Vec<Arc<Ticket>>) -> Self {
+        let state = InboxState { items: first.into(), ..InboxState::default() };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Waits for the next item, and says when it was there; `None`: the thread shall end. `done` is what the thread did since the last
+    /// call. `me` asks for more before the last item is taken, so that the thread does not wait for the answer. For the thread only.
+    pub fn next(
+        &self,
+        done: Tally,
+        work: &LoaderWork,
+        me: &ActorRef<LoaderMsg>,
+    ) -> Option<(Arc<Ticket>, Instant)> {
+        let mut waited = false;
+        let mut state = self.lock();
+        state.tally.add(done);
+        loop {
+            if state.closed {
+                state.book(work);
+                return None;
+            }
+            if state.items.len() <= state.ask_below && !state.asked {
+                state.asked = true;
+                // The source is gone only when the pipeline is: then the inbox is closed, too.
+                drop(work.from.cast(SourceMsg::Demand(me.clone())));
+            }
+            if let Some(ticket) = state.items.pop_front() {
+                let now = Instant::now();
+                let late = state.booked_at.is_none_or(|at| now - at > BOOK_EVERY);
+                if late || state.tally.loaded >= BOOK_AT {
+                    state.book(work);
+                    state.booked_at = Some(now);
+                }
+                state.at = Some((Arc::clone(&ticket), now));
+                return Some((ticket, now));
+            }
+            if !waited {
+                waited = true;
+                // Everything handed to this thread is loaded: at the end of the listing the source waits for this.
+                state.book(work);
+                drop(work.from.cast(SourceMsg::LoadersProgressed));
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Adds items.
+    pub fn push(&self, items: Vec<Arc<Ticket>>) {
+        let mut state = self.lock();
+        // What one thread hoards, others cannot have, and a run that is interrupted has still to do.
+        state.ask_below = (items.len() / 2).min(ASK_BELOW);
+        state.items.extend(items);
+        state.asked = false;
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// The thread shall end after the item in hand.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_one();
+    }
+
+    /// If the item in hand has taken longer than `limit`: gives the thread up, and returns that item, all that wait, and what the
+    /// thread had not booked yet.
+    pub fn abandon_if_stuck(&self, limit: Duration) -> Option<Abandoned> {
+        let mut state = self.lock();
+        state.at.as_ref().filter(|(_, since)| since.elapsed() > limit)?;
+        let (stuck, _) = state.at.take()?;
+        state.closed = true;
+        let tally = std::mem::take(&mut state.tally);
+        Some(Abandoned { stuck, rest: state.items.drain(..).collect(), tally })
+    }
+
+    /// The item in hand is decoded: from now on the thread only waits for others. `false`: the thread was given up.
+    pub fn decoded(&self) -> bool {
+        self.lock().at.take().is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::SourceId;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_is_stuck_is_given_up_with_its_item_and_the_rest_is_kept() {
+        let ticket = |index| {
+            let id = orchestra_core::ItemId { source: SourceId(0), index };
+            Arc::new(Ticket { id, sequence: index, name: String::new(), path: std::path::PathBuf::new() })
+        };
+        let inbox = Inbox::new(Vec::new());
+        inbox.push(vec![ticket(1), ticket(2)]);
+        assert!(inbox.abandon_if_stuck(Duration::ZERO).is_none(), "nothing is in hand");
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        inbox.lock().at = Some((ticket(0), long_ago));
+        assert!(inbox.abandon_if_stuck(Duration::from_secs(90)).is_none(), "not yet");
+        inbox.lock().tally.loaded = 7;
+        let Abandoned { stuck, rest, tally } = inbox.abandon_if_stuck(Duration::from_secs(30)).unwrap();
+        assert_eq!(tally.loaded, 7, "what the thread had done is not lost with it");
+        assert_eq!(stuck.id.index, 0);
+        assert_eq!(rest.iter().map(|t| t.id.index).collect::<Vec<_>>(), [1, 2]);
+        assert!(!inbox.decoded(), "the thread learns that it was given up");
+    }
+}

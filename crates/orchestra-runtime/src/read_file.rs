@@ -1,0 +1,110 @@
+//! Reads picture files whole: only regular ones, and none that is larger than a picture can be. It never looks at what they hold.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use orchestra_core::FailureKind;
+
+/// No picture file is larger; it bounds what one item may take of our memory before it is decoded.
+const LARGEST_FILE_BYTES: u64 = 1 << 30;
+
+/// Reads a whole file into `buffer`. Only regular files: a FIFO would hang, a device would never end.
+///
+/// # Errors
+/// The kind of the failure that the item ends with, and why.
+pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), (FailureKind, String)> {
+    let read = |error: io::Error| (FailureKind::Read, format!("cannot read `{}`: {error}", path.display()));
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(path)
+        .map_err(read)?;
+    let meta = file.metadata().map_err(read)?;
+    let kind = meta.file_type();
+    if !kind.is_file() {
+        let what = if kind.is_dir() {
+            "a folder"
+        } else if kind.is_fifo() {
+            "a pipe"
+        } else {
+            "a device"
+        };
+        return Err((FailureKind::Read, format!("`{}` is {what}, expected a picture file", path.display())));
+    }
+    if meta.len() > LARGEST_FILE_BYTES {
+        let error = format!(
+            "`{}` has {} bytes, more than a picture file can have (1 GiB)",
+            path.display(),
+            meta.len()
+        );
+        return Err((FailureKind::TooLarge, error));
+    }
+    read_whole(&file, meta.len(), buffer).map_err(read)
+}
+
+/// Reads to the end of a file that has `len` bytes, with a single call for most files: a read that leaves room in the buffer once all
+/// bytes are there was the last one. A file that grows meanwhile is read on, up to a bound.
+fn read_whole(file: &File, len: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
+    buffer.clear();
+    // One more than expected, so that the expected end leaves room.
+    buffer.reserve(usize::try_from(len).unwrap_or(usize::MAX).saturating_add(1));
+    loop {
+        match rustix::io::read(file, rustix::buffer::spare_capacity(buffer)) {
+            Ok(0) => return Ok(()),
+            // Less than asked for: a network drive may do that in the middle, too, so it means the end only at the expected length.
+            // A length of 0 means nothing: files that a system makes up as they are read have it, too.
+            Ok(_) if len > 0 && buffer.len() < buffer.capacity() && buffer.len() as u64 >= len => {
+                return Ok(());
+            }
+            Ok(_) if buffer.len() as u64 > LARGEST_FILE_BYTES => return Ok(()),
+            Ok(_) => buffer.reserve(1),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_read_and_nothing_else_hangs() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut buffer = Vec::new();
+        let fifo = dir.path().join("pipe.jpg");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+            .unwrap();
+        let cases = [
+            (fifo.as_path(), "is a pipe"),
+            (dir.path(), "is a folder"),
+            (Path::new("/dev/null"), "is a device"),
+        ];
+        for (path, what) in cases {
+            let (kind, error) = read_file(path, &mut buffer).unwrap_err();
+            assert_eq!(kind, FailureKind::Read);
+            assert!(error.contains(what), "{error}");
+        }
+        let (_, error) = read_file(&dir.path().join("gone"), &mut buffer).unwrap_err();
+        assert!(error.contains("gone") && error.contains("No such file"), "{error}");
+        let file = dir.path().join("a");
+        std::fs::write(&file, b"abc").unwrap();
+        read_file(&file, &mut buffer).unwrap();
+        assert_eq!(buffer, b"abc");
+    }
+
+    #[test]
+    fn a_file_that_claims_to_be_empty_is_read_to_its_end_whatever_was_read_before() {
+        // A file without a length that has content: the kernel makes it up.
+        let made_up = Path::new("/proc/self/mountinfo");
+        let mut buffer = Vec::new();
+        read_file(made_up, &mut buffer).unwrap();
+        let whole = buffer.len();
+        assert!(whole > 0 && std::fs::metadata(made_up).unwrap().len() == 0);
+        buffer.reserve(1 << 20);
+        read_file(made_up, &mut buffer).unwrap();
+        assert_eq!(buffer.len(), whole);
+    }
+}
