@@ -21,6 +21,7 @@ use orchestra_testkit::images::{self, Kind};
 use orchestra_testkit::models;
 use tracing::field::{Field, Visit};
 use tracing::span::Id;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 /// Batches of one run, and round trips over the bare socket.
@@ -90,7 +91,9 @@ fn one_batch_at_a_time() -> Vec<Duration> {
         orchestra::plan_file(&workflow, &PlanOptions::default(), &orchestra::machine()).unwrap();
     let plan = plan.unwrap_or_else(|| panic!("{}", diagnostics.render(RenderStyle::Plain)));
     let times = Arc::new(Mutex::new(Vec::with_capacity(ROUNDS)));
-    let layer = Stopwatch { times: Arc::clone(&times), sent: Mutex::default() };
+    // As the command does: what libraries say about themselves is not recorded, and costs nothing.
+    let ours = Targets::new().with_target("orchestra_runtime", LevelFilter::DEBUG);
+    let layer = Stopwatch { times: Arc::clone(&times), sent: Mutex::default() }.with_filter(ours);
     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer)).unwrap();
     let launcher = ProcessLauncher {
         program: std::env::current_exe().unwrap(),
