@@ -4,24 +4,43 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
+/// How the names of neighbours end.
+const ENDING: &str = ".tmp";
+
 /// Writes `bytes` to a neighbour of `path`, makes it durable and renames it over `path`.
 ///
 /// # Errors
 /// Whatever the file system says. `path` is then unchanged and nothing is left beside it.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let name = path
-        .file_name()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
-    let mut neighbour = std::ffi::OsString::from(".");
-    neighbour.push(name);
-    neighbour.push(format!(".{}.tmp", std::process::id()));
-    let neighbour = path.with_file_name(neighbour);
+    let neighbour = path.with_file_name(format!("{}{}{ENDING}", prefix_of(path)?, std::process::id()));
     let written = write_and_rename(&neighbour, path, bytes);
     if written.is_err() {
         // The first error is what the caller must hear of; there may be nothing to remove.
         let _ = fs::remove_file(&neighbour);
     }
     written
+}
+
+/// Removes what processes that were killed in the middle of [`write_atomic`] have left beside `path`. Only for who knows that nobody else
+/// writes it now.
+pub(crate) fn remove_leftovers(path: &Path) -> io::Result<()> {
+    let (Some(folder), prefix) = (path.parent(), prefix_of(path)?) else { return Ok(()) };
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|n| n.strip_prefix(&*prefix)?.strip_suffix(ENDING));
+        if process.is_some_and(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit())) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// How the names of neighbours begin; the id of the process and [`ENDING`] follow.
+fn prefix_of(path: &Path) -> io::Result<String> {
+    let name = path.file_name().and_then(|n| n.to_str());
+    let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
+    Ok(format!(".{name}."))
 }
 
 /// Makes the names in the folder of `path` durable, where the file system can.
@@ -57,6 +76,29 @@ mod tests {
         write_atomic(&path, b"second").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"second");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_killed_processes_left_is_removed_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.json");
+        let kept = [
+            "run.json",
+            ".run.json",
+            ".run.json.tmp",
+            ".run.json.x.tmp",
+            ".run.json.1.tmp.txt",
+            ".other.1.tmp",
+        ];
+        for name in kept.iter().chain(&[".run.json.1.tmp", ".run.json.4711.tmp"]) {
+            fs::write(dir.path().join(name), b"half").unwrap();
+        }
+        remove_leftovers(&path).unwrap();
+        let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        let mut kept = kept;
+        kept.sort();
+        assert_eq!(left, kept);
     }
 
     #[test]

@@ -109,8 +109,19 @@ pub(crate) fn resolve(folder: &Path, file: &Path) -> PathBuf {
 
 /// Reads the body of a frame; `None` if it is not that.
 pub(crate) fn decode<T: Decode<()>>(body: &[u8]) -> Option<T> {
-    let (value, used) = bincode::decode_from_slice(body, bincode::config::standard()).ok()?;
+    // bincode allocates what a list claims to hold before it reads it, up to a limit that has to be a constant. No entry needs more than
+    // 24 times its length: an empty string is one byte of it.
+    let (value, used) = match body.len() {
+        n if n <= 1 << 16 => within::<T, { 1 << 22 }>(body),
+        n if n <= 1 << 22 => within::<T, { 1 << 28 }>(body),
+        n if n <= 1 << 28 => within::<T, { 1 << 34 }>(body),
+        _ => within::<T, { 1 << 38 }>(body),
+    }?;
     (used == body.len()).then_some(value)
+}
+
+fn within<T: Decode<()>, const LIMIT: usize>(body: &[u8]) -> Option<(T, usize)> {
+    bincode::decode_from_slice(body, bincode::config::standard().with_limit::<LIMIT>()).ok()
 }
 
 fn spans(items: &[ItemId]) -> Vec<Span> {
@@ -137,6 +148,17 @@ mod tests {
         let spans = spans(&[item(0, 3), item(0, 4), item(0, 6), item(1, 7), item(1, 8)]);
         let plain: Vec<_> = spans.iter().map(|s| (s.source.0, s.first, s.count)).collect();
         assert_eq!(plain, [(0, 3, 2), (0, 6, 1), (1, 7, 2)]);
+    }
+
+    #[test]
+    fn an_entry_that_claims_to_hold_more_than_there_is_costs_nothing() {
+        // 2^62 spans, of which there is none.
+        let claim = [&[0, 253][..], &(1_u64 << 62).to_le_bytes()].concat();
+        assert!(decode::<Group>(&claim).is_none());
+        let spans = vec![Span { source: SourceId(0), first: 0, count: 1 }; 100_000];
+        let group = Group { appended: Vec::new(), done: spans, failed: Vec::new() };
+        let body = bincode::encode_to_vec(&group, bincode::config::standard()).unwrap();
+        assert_eq!(decode::<Group>(&body).map(|g| g.done.len()), Some(100_000));
     }
 
     #[test]

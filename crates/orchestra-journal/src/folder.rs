@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::atomic::sync_folder_of;
+use crate::atomic::{remove_leftovers, sync_folder_of};
 use crate::entry::resolve;
 use crate::finished::Counts;
 use crate::identity::RunIdentity;
@@ -83,6 +83,9 @@ impl OutputFolder {
         make_folder(&private)?;
         let lock = FolderLock::take(&private.join(LOCK), folder)?;
         let journal = private.join(JOURNAL);
+        remove_leftovers(&folder.join(RUN_SUMMARY))
+            .and_then(|()| remove_half_written(&private))
+            .map_err(|source| OpenError::Io { path: folder.to_owned(), source })?;
         let found =
             examine(folder, &journal).map_err(|source| OpenError::Io { path: journal.clone(), source })?;
         Ok(Self { folder: folder.to_owned(), private, found, discarded: false, _lock: lock })
@@ -173,6 +176,19 @@ impl OutputFolder {
         remove(&journal)?;
         sync_folder_of(&journal).map_err(|e| failed(&self.private, e))
     }
+}
+
+/// Removes what a killed run was about to write in the private folder: journal and lists are written to files whose names start with a dot,
+/// and renamed when they are whole.
+fn remove_half_written(private: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(private)? {
+        let entry = entry?;
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if is_hidden && entry.file_type()?.is_file() {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Empties and removes a file; of a link only the target's text goes, so that the next run writes to the same place.

@@ -224,6 +224,9 @@ impl Files {
 
 impl OnDisk {
     fn checksum(&mut self, from: u64, bytes: u64) -> io::Result<u32> {
+        if bytes == 0 {
+            return Ok(0); // There need not be a file.
+        }
         let file = match &mut self.file {
             Some(file) => file,
             none => none.insert(File::open(&self.path).map_err(|e| named(&self.path, e))?),
@@ -244,4 +247,35 @@ impl OnDisk {
 
 fn named(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("`{}`: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::{ItemId, SourceId};
+
+    use super::*;
+    use crate::entry::Appended;
+    use crate::frame::{SEED, encode};
+
+    #[test]
+    fn a_commit_that_added_nothing_to_a_file_needs_no_file() {
+        let identity = RunIdentity {
+            run_id: "r".into(),
+            workflow: "w".into(),
+            fingerprint: Vec::new(),
+            started_unix_ms: 0,
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let journal = dir.path().join("journal");
+        let header = Header::new(&identity, &["failures.jsonl".into()]);
+        let (mut bytes, crc) = encode(kind::HEADER, &header, SEED).unwrap();
+        let item = ItemId { source: SourceId(0), index: 3 };
+        let group = Group::new(vec![Appended { file: 0, bytes: 0, crc: 0 }], &[item], &[]);
+        bytes.extend(encode(kind::GROUP, &group, crc).unwrap().0);
+        std::fs::write(&journal, bytes).unwrap();
+        match examine(dir.path(), &journal).unwrap() {
+            Found::Run(run) => assert!(run.survivors.finished.contains(item)),
+            other => panic!("{other:?}"),
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use common::{audit, files, group, item, items_in, start};
+use common::{audit, files, group, item, items_in, scratch, start};
 use orchestra_core::ItemId;
 use orchestra_journal::{OutputFolder, State};
 use proptest::prelude::*;
@@ -118,7 +118,7 @@ proptest! {
         journal_damage in damage(),
         file_damage in proptest::array::uniform3(damage()),
     ) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = scratch();
         play(dir.path(), &steps);
         inflict(&private(dir.path()), journal_damage);
         for (file, damage) in files().iter().zip(file_damage) {
@@ -137,7 +137,7 @@ proptest! {
         share in 0u64..=1000,
         zeros in any::<bool>(),
     ) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = scratch();
         play(dir.path(), &before);
         start(dir.path()).sync().unwrap();
         let paths: Vec<_> =
@@ -176,7 +176,7 @@ fn play_on_without_sync(dir: &Path, steps: &[Step]) {
 
 #[test]
 fn every_byte_of_the_journal_is_a_good_place_to_break() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let history: Vec<_> = (0..6)
         .map(|i| Step { items: vec![item(0, i), item(1, 2 * i)], sync: i == 2, reopen: false })
         .collect();
@@ -199,7 +199,7 @@ fn every_byte_of_the_journal_is_a_good_place_to_break() {
 
 #[test]
 fn what_was_thrown_away_is_said() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let mut journal = start(dir.path());
     for i in 0..3 {
         journal.commit(&group(&[item(0, i)])).unwrap();
@@ -214,7 +214,7 @@ fn what_was_thrown_away_is_said() {
 
 #[test]
 fn a_first_line_that_was_removed_from_durable_records_shifts_none() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let mut journal = start(dir.path());
     for i in 0..20 {
         journal.commit(&group(&[item(0, 5 * i)])).unwrap();
@@ -229,7 +229,7 @@ fn a_first_line_that_was_removed_from_durable_records_shifts_none() {
 
 #[test]
 fn a_million_finished_items_are_known_again() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let mut journal = start(dir.path());
     // Out of order, as a pool of loaders finishes them.
     let items: Vec<_> = (0..1_000_000u64).map(|i| item(0, (i * 7919) % 1_000_000)).collect();

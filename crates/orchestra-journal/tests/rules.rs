@@ -238,3 +238,23 @@ fn a_path_that_is_no_folder_is_named() {
     let error = OutputFolder::open(&file).unwrap_err();
     assert!(error.to_string().contains("file"), "{error}");
 }
+
+#[test]
+fn what_a_killed_run_was_about_to_write_is_removed_by_the_next_start_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(dir.path());
+    journal.commit(&group(&[item(0, 1)])).unwrap();
+    drop(journal);
+    let leftovers = [".run.json.17.tmp", ".orchestra/.journal.17.tmp", ".orchestra/.tmpXyZ12"];
+    let kept = [".hidden", "notes.tmp", ".orchestra/items-scans"];
+    for name in leftovers.iter().chain(&kept) {
+        std::fs::write(dir.path().join(name), b"half").unwrap();
+    }
+    assert_eq!(start(dir.path()).counts().done, 1);
+    for name in leftovers {
+        assert!(!dir.path().join(name).exists(), "{name}");
+    }
+    for name in kept {
+        assert!(dir.path().join(name).exists(), "{name}");
+    }
+}

@@ -86,6 +86,43 @@ fn check_frame(name: &[u8; 4], payload: &[u8], max_pixels: u64) -> Result<(), Me
     check_size(Format::WebP, width, height, max_pixels)
 }
 
+/// Checks that no entry of a TIFF's first directory claims more values than the file has bytes: the decoder takes memory for what is claimed
+/// before it reads it.
+pub(crate) fn check_tiff(bytes: &[u8]) -> Result<(), MediaError> {
+    let number = |at: usize, length: usize| -> Option<u64> {
+        let digits = bytes.get(at..at.checked_add(length)?)?;
+        let one = |n: u64, byte: &u8| n << 8 | u64::from(*byte);
+        Some(if bytes[0] == b'M' { digits.iter().fold(0, one) } else { digits.iter().rev().fold(0, one) })
+    };
+    let cut = MediaError::Truncated { format: Format::Tiff, what: "it ends inside its directory" };
+    // BigTIFF has the magic number 43, and all counts and offsets in 8 bytes.
+    let (first, n_bytes, entry, wide) = if number(2, 2) == Some(43) { (8, 8, 20, 8) } else { (4, 2, 12, 4) };
+    let directory = number(first, wide).and_then(|at| usize::try_from(at).ok());
+    let Some((directory, n)) = directory.and_then(|at| Some((at, number(at, n_bytes)?))) else {
+        return Err(cut);
+    };
+    for index in 0..n {
+        let at =
+            usize::try_from(index).ok().and_then(|i| i.checked_mul(entry)?.checked_add(directory + n_bytes));
+        let Some((tag, kind, count)) =
+            at.and_then(|at| Some((number(at, 2)?, number(at + 2, 2)?, number(at + 4, wide)?)))
+        else {
+            return Err(cut);
+        };
+        let size = match kind {
+            3 | 8 => 2,
+            4 | 9 | 11 | 13 => 4,
+            5 | 10 | 12 | 16..=18 => 8,
+            _ => 1,
+        };
+        if count.saturating_mul(size) > bytes.len() as u64 {
+            let reason = format!("its entry {tag} claims {count} values, more than the file can hold");
+            return Err(MediaError::Broken { format: Format::Tiff, reason });
+        }
+    }
+    Ok(())
+}
+
 /// The size that a BMP header claims, against the limits: the decoder has a limit of its own and would not say which.
 pub(crate) fn check_bmp(bytes: &[u8], max_pixels: u64) -> Result<(), MediaError> {
     let Some(&[s0, s1, s2, s3, w0, w1, w2, w3, h0, h1, h2, h3]) =

@@ -81,7 +81,8 @@ impl PngReader {
         };
         let (width, height) = (u32::from_be_bytes([w0, w1, w2, w3]), u32::from_be_bytes([h0, h1, h2, h3]));
         let kind = if color == 0 { PixelKind::Gray } else { PixelKind::Rgb };
-        let small = (u64::from(width) * kind.channels() as u64 + 1) * u64::from(height) <= SMALL_BYTES as u64;
+        let row = u64::from(width) * kind.channels() as u64 + 1;
+        let small = row.saturating_mul(u64::from(height)) <= SMALL_BYTES as u64;
         if width == 0 || height == 0 || !small || u64::from(width) * u64::from(height) > max_pixels {
             return None;
         }

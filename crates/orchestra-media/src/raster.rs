@@ -9,7 +9,7 @@ use image::codecs::tiff::TiffDecoder;
 use image::codecs::webp::WebPDecoder;
 use image::{ColorType, ImageDecoder, Limits};
 
-use crate::containers::{check_bmp, walk_png, walk_webp};
+use crate::containers::{check_bmp, check_tiff, walk_png, walk_webp};
 use crate::error::MediaError;
 use crate::format::Format;
 use crate::jpeg::JpegReader;
@@ -53,6 +53,7 @@ pub(crate) fn decode(
         }
         Format::Gif => job.run(GifDecoder::new(reader).map_err(broken)?, Orientation::UPRIGHT),
         Format::Tiff => {
+            check_tiff(bytes)?;
             let mut decoder = TiffDecoder::new(reader).map_err(broken)?;
             // Metadata that cannot be read costs no picture.
             let turn = decoder.orientation().unwrap_or(image::metadata::Orientation::NoTransforms);

@@ -124,6 +124,34 @@ fn a_header_that_claims_gigapixels_is_refused() {
 }
 
 #[test]
+fn a_tiff_entry_that_claims_more_values_than_the_file_has_bytes_is_refused() {
+    // Found by a fuzzer: the decoder took 56 MB for these bytes.
+    let file = b"II*\0\x08\0\0\0\x09\0\0\x01\x03\0\x01\0\0\0\x04\0\0\0\x01\x01\x03\0\x01\0\x1b\0\0\x04\0\0\
+        \0\x02\x01\x03\0\x01\0\0\0\x08\0\0\0\x03\x01\x03\0\x01\0\0\0\x01\0\0\0\x06\x01\x03\0\x01\0\
+        \0\0\x01\0\0\0\x11\x01\x04\0\x01\0\0\0z\0\0\0\x15\x01\x03\0\x01\0\0\0\x01\0\0\0\x16\x01\
+        \x03\0\x01\0\0\0\x04\0\0\x03\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\0k{\x99GT\x7f\xb1\xfd\x09\xf8\
+        \x16\x9b,\x95\xd8\xab";
+    let error = Preparer::new().decode(file, MAX_PIXELS).unwrap_err();
+    assert!(error.to_string().contains("values, more than the file can hold"), "{error}");
+    // The same entry, with the widest type and the largest count.
+    let mut tiff = encoded(&DynamicImage::ImageRgb8(picture(26, 19)), ImageFormat::Tiff);
+    let directory = u32::from_le_bytes(*tiff[4..].first_chunk().unwrap()) as usize;
+    assert!(Preparer::new().decode(&tiff, MAX_PIXELS).is_ok());
+    tiff[directory + 2 + 2..][..6].copy_from_slice(&[12, 0, 0xff, 0xff, 0xff, 0xff]);
+    let error = Preparer::new().decode(&tiff, MAX_PIXELS).unwrap_err();
+    assert!(error.to_string().contains("claims 4294967295 values"), "{error}");
+}
+
+#[test]
+fn a_png_header_of_the_largest_sides_is_an_error_and_no_overflow() {
+    // Found by a fuzzer: bytes per row times rows is more than 64 bits hold. The checksum is right.
+    let file = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\xff\xff\xff\xff\xff\xff\xff\x05\x08\x02\0\0\0";
+    let crc = crc32fast::hash(&file[12..]).to_be_bytes();
+    let error = Preparer::new().decode(&[&file[..], &crc].concat(), MAX_PIXELS).unwrap_err();
+    assert!(matches!(error, MediaError::Truncated { .. }), "{error}");
+}
+
+#[test]
 fn a_picture_of_one_pixel_by_millions_is_refused() {
     let mut bmp = encoded(&DynamicImage::ImageRgb8(picture(26, 19)), ImageFormat::Bmp);
     bmp[18..26].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0x80, 0]);

@@ -1,5 +1,6 @@
 //! Errors and warnings about a workflow file, each with its place, and how they are shown. Finds nothing itself.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
@@ -168,7 +169,9 @@ impl Diagnostics {
         (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
     }
 
-    fn text_of(&self, span: Span) -> (&str, &str) {
+    /// The text that `span` points into, the workflow file or an option, and before it what that text is called.
+    #[must_use]
+    pub fn text_of(&self, span: Span) -> (&str, &str) {
         let (name, text) = &self.texts[usize::from(span.text).min(self.texts.len() - 1)];
         (name, text)
     }
@@ -197,19 +200,19 @@ impl Diagnostics {
             Severity::Error => Level::ERROR,
             Severity::Warning => Level::WARNING,
         };
-        let mut group = Group::with_title(level.primary_title(entry.message.as_str()));
+        let mut group = Group::with_title(level.primary_title(visible(&entry.message)));
         if let Some(span) = entry.span {
             let (name, text) = self.text_of(span);
             let start = floor_char(text, span.start);
             let end = floor_char(text, span.end.max(start));
             let mut annotation = AnnotationKind::Primary.span(start..end);
             if !entry.label.is_empty() {
-                annotation = annotation.label(entry.label.as_str());
+                annotation = annotation.label(visible(&entry.label));
             }
-            group = group.element(Snippet::source(text).path(name).annotation(annotation));
+            group = group.element(Snippet::source(printable(text)).path(name).annotation(annotation));
         }
         for help in &entry.help {
-            group = group.element(Level::HELP.message(help.as_str()));
+            group = group.element(Level::HELP.message(visible(help)));
         }
         group
     }
@@ -262,6 +265,22 @@ pub enum RenderStyle {
     Plain,
     /// With ANSI colours, for terminals.
     Coloured,
+}
+
+/// The text with its control characters spelled out. A message quotes what a file says, and that must not steer a terminal.
+fn visible(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| c.is_control() && c != '\n';
+    if !text.contains(steers) {
+        return text.into();
+    }
+    let shown = |c: char| if steers(c) { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect::<String>().into()
+}
+
+/// An excerpt's text without the control characters that the renderer leaves in: those of two bytes. Every byte keeps its place.
+fn printable(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| ('\u{80}'..='\u{9f}').contains(&c);
+    if text.contains(steers) { text.replace(steers, "\u{bf}").into() } else { text.into() }
 }
 
 fn floor_char(text: &str, at: usize) -> usize {

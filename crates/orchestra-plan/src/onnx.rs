@@ -13,6 +13,8 @@ use crate::protobuf::{FieldValue, ScanError, Scanner};
 
 /// Longest name, shape or similar that is believed.
 const SMALL: u64 = 1 << 20;
+/// Dimensions of a tensor. Records hold lists within lists, one for each.
+const MAX_DIMS: usize = 64;
 /// Subgraphs within subgraphs that are followed.
 const MAX_DEPTH: usize = 32;
 
@@ -105,7 +107,10 @@ pub fn read_model(path: &Path) -> Result<ModelFile, ModelError> {
     let signature = found.signature()?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let file_digest = digest;
-    Ok(ModelFile { digest: with_weights(digest, &found.weights, folder)?, file_digest, signature })
+    let digest = with_weights(digest, &found.weights, folder)?;
+    let weights = found.weights.iter().filter_map(|name| folder.join(name).metadata().ok());
+    let bytes = weights.fold(meta.len(), |sum, weights| sum.saturating_add(weights.len()));
+    Ok(ModelFile { digest, file_digest, bytes, signature })
 }
 
 /// Folds the files of external weights into the digest.
@@ -341,6 +346,12 @@ fn tensor_type(what: &str, info: &ValueInfo) -> Result<(DType, Option<Shape>), M
         10 => DType::F16,
         other => return Err(unsupported(element_name(other))),
     };
+    let n_dims = tensor.shape.as_ref().map_or(0, |s| s.dims.len());
+    if n_dims > MAX_DIMS {
+        let message =
+            format!("its {what} `{}` has {n_dims} dimensions; at most {MAX_DIMS} are supported", info.name);
+        return Err(ModelError::Unsupported(message));
+    }
     Ok((dtype, tensor.shape.clone()))
 }
 

@@ -216,6 +216,10 @@ impl ListingReader {
             return Err(self.damaged("a name is longer than its path"));
         };
         let name = String::from_utf8(name).map_err(|_| self.damaged("a name is no text"))?;
+        if path.contains(&0) || name.contains('\0') {
+            // None of ours has that, and where lists are joined a NUL ends a name.
+            return Err(self.damaged("a path holds a NUL byte"));
+        }
         self.next += 1;
         Ok(ItemEntry { name, path: std::ffi::OsString::from_vec(path).into() })
     }
@@ -307,6 +311,21 @@ mod tests {
         for len in 0..bytes.len() {
             std::fs::write(&list, &bytes[..len]).unwrap();
             assert!(ListingReader::open(&list).is_err(), "{len} of {} bytes were accepted", bytes.len());
+        }
+    }
+
+    #[test]
+    fn a_name_or_path_with_a_nul_is_damage() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = folder.path().join("items");
+        for (name, path) in [("a\0b", "/p/ab"), ("ab", "/p\0/ab")] {
+            let mut writer = ListingWriter::create(&list).unwrap();
+            writer.push(name, Path::new(path)).unwrap();
+            writer.finish().unwrap();
+            assert!(matches!(
+                ListingReader::open(&list).unwrap().next(),
+                Some(Err(ListError::Damaged { .. }))
+            ));
         }
     }
 

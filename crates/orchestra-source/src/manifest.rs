@@ -51,6 +51,10 @@ pub(crate) fn rows(path: Option<&Path>, visit: Visit<'_>) -> Result<(), ListErro
 }
 
 fn rows_of(mut input: impl BufRead, format: Format, label: &str, visit: Visit<'_>) -> Result<(), ListError> {
+    let visit: Visit<'_> = &mut |line, path| match impossible(path) {
+        Some(reason) => Err(bad_row(label, line, reason)),
+        None => visit(line, path),
+    };
     let mut first = Vec::new();
     read_line(&mut input, &mut first, 1, label)?;
     if first.starts_with(b"\xef\xbb\xbf") {
@@ -70,6 +74,15 @@ fn rows_of(mut input: impl BufRead, format: Format, label: &str, visit: Visit<'_
         }
         Format::Lines | Format::Sniff => lines(input, label, visit),
     }
+}
+
+/// Why these bytes can be the path of no file.
+fn impossible(path: &[u8]) -> Option<&'static str> {
+    if path.contains(&0) {
+        return Some("its path holds a NUL byte: this is no list of paths");
+    }
+    let is_folder = path.split(|b| *b == b'/').all(|part| part.is_empty() || part == b".");
+    is_folder.then_some("its path names a folder, expected a file")
 }
 
 fn sniff(first_line: &[u8]) -> Format {
@@ -171,7 +184,11 @@ fn csv_rows(
         let line = row.position().map_or(line, csv::Position::line);
         let line = if column.is_some() { line + skew } else { line };
         match row.iter().next_back() {
-            Some(last) if last == END_ROW && row.len() == 1 => return Ok(()),
+            Some(last) if last == END_ROW && row.len() == 1 => {
+                // A manifest may hold such a row itself.
+                let is_end = !reader.read_byte_record(&mut row).map_err(|e| csv_error(e, label, line))?;
+                return if is_end { Ok(()) } else { Err(bad_row(label, line, "it is no path")) };
+            }
             Some(last) if last.ends_with(END_ROW) => {
                 return Err(bad_row(label, line, "a quote is left open in this row"));
             }
@@ -282,6 +299,23 @@ mod tests {
         }
         let closed = read(b"file,n\n\"a\nb.png\",1\nc\".png,2\n\"d.png\n\"", Format::Csv(b',')).unwrap();
         assert_eq!(closed, ["2:a\nb.png", "4:c\".png", "5:d.png\n"]);
+    }
+
+    #[test]
+    fn a_path_that_no_file_can_have_is_refused() {
+        for format in [Format::Csv(b','), Format::Lines] {
+            let error = read(b"a.png\nb\0.png\n", format).unwrap_err();
+            assert_eq!(error, "manifest `list`, line 2: its path holds a NUL byte: this is no list of paths");
+            let error = read(b"a.png\n././\n", format).unwrap_err();
+            assert_eq!(error, "manifest `list`, line 2: its path names a folder, expected a file");
+        }
+        assert!(read(b"\"a\\u0000\"", Format::JsonLines).unwrap_err().contains("NUL byte"));
+        // What was found by a fuzzer: the marks that this reader puts behind a manifest, in a manifest.
+        assert!(
+            read(b"\0end of the manifest\0\xff\xfe\xba", Format::Csv(b',')).unwrap_err().contains("NUL byte")
+        );
+        assert!(read(b"a.png\n\0end of the manifest\0\nb.png\n", Format::Csv(b',')).is_err());
+        assert!(read(b"a.png\n\0end of the manifest\0\n", Format::Csv(b',')).is_err());
     }
 
     #[test]

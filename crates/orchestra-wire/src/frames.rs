@@ -48,7 +48,7 @@ pub struct Load {
     pub memory_limit: Option<u64>,
     /// Libraries of custom operators to register with the session.
     pub custom_ops: Vec<PathBuf>,
-    /// Batch sizes to run once before the worker reports `Loaded` (empty on the CPU).
+    /// Batch sizes to run once before the worker reports `Loaded` (on the CPU, for spares alone).
     pub warm_up: Vec<usize>,
     /// Where rows lie in the arena.
     pub layout: BatchLayout,
@@ -91,6 +91,26 @@ pub struct DynamicOutput {
     pub shape: Vec<usize>,
     /// Elements in native byte order, row-major.
     pub data: Vec<u8>,
+}
+
+impl DynamicOutput {
+    /// Most dimensions of a sound output.
+    pub const MAX_RANK: usize = 64;
+    /// Most empty lists that a sound output without elements consists of.
+    const MAX_EMPTY_LISTS: usize = 1 << 20;
+
+    /// Whether the data are as long as type and shape say, and the shape is one that can be written down as lists within lists. A worker
+    /// that ran wild may say anything.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let product = |dims: &[usize]| dims.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim));
+        let before_zero = self.shape.split(|dim| *dim == 0).next().unwrap_or_default();
+        let Some(lists) = product(before_zero) else { return false };
+        let elements = if before_zero.len() < self.shape.len() { 0 } else { lists };
+        self.shape.len() <= Self::MAX_RANK
+            && elements.checked_mul(self.dtype.size_bytes()) == Some(self.data.len())
+            && lists <= elements.max(Self::MAX_EMPTY_LISTS)
+    }
 }
 
 /// Where the time of a batch went inside the worker, in nanoseconds.

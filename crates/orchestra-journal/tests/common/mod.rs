@@ -8,10 +8,16 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::{ItemId, SourceId};
 use orchestra_journal::{Commit, FileIndex, Journal, OutputFolder, RunIdentity, State};
+use tempfile::TempDir;
 
 pub const RESULTS: FileIndex = FileIndex(0);
 pub const COPIES: FileIndex = FileIndex(1);
 pub const FAILURES: FileIndex = FileIndex(2);
+
+/// A folder in memory where there is one: what these tests ask holds there as on a disk, and syncing takes no time.
+pub fn scratch() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
 
 pub fn files() -> Vec<PathBuf> {
     ["results.jsonl", "more/copies.jsonl", "failures.jsonl"].map(PathBuf::from).to_vec()

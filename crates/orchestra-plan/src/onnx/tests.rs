@@ -175,3 +175,15 @@ proptest! {
         let _either = read(&bytes);
     }
 }
+
+#[test]
+fn a_tensor_of_more_dimensions_than_records_can_nest_is_refused() {
+    let with = |n: usize| {
+        let dims: Vec<i64> = std::iter::once(OPEN).chain(std::iter::repeat_n(1, n - 1)).collect();
+        let image = value("image", 1, Some(&[OPEN, 3, 8, 8]));
+        model(&[field(11, &image), field(12, &value("deep", 1, Some(&dims)))])
+    };
+    assert!(read(&with(64)).is_ok());
+    let error = read(&with(65)).unwrap_err();
+    assert_eq!(error, "its output `deep` has 65 dimensions; at most 64 are supported");
+}

@@ -1,0 +1,141 @@
+//! Pictures: bytes of any format to rows of batches, with every decoder that is here. It compares no pixels with how they should look.
+
+use std::cell::RefCell;
+use std::sync::LazyLock;
+
+use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, ResizeFilter};
+use orchestra_media::{Format, JpegDecoder, MediaError, PictureSize, Preparer};
+
+use crate::memory::measured;
+use crate::png::with_right_checksums;
+
+/// Pixels that a picture may have here.
+const MAX_PIXELS: u64 = 1 << 14;
+/// What a decoder may take beyond a multiple of the file: tables, and memory for so few pixels.
+const SLACK: usize = 80 << 20;
+/// What a decoder may take to find out how large a picture is.
+const HEADER_SLACK: usize = 2 << 20;
+/// What a byte of the file may cost.
+const PER_BYTE: usize = 64;
+
+/// Rows that want all pixels, and then one that does with fewer.
+static SPECS: LazyLock<[ImageSpec; 5]> = LazyLock::new(|| {
+    use Channels::{Bgr, Gray, Rgb};
+    let plain = |size, fit, filter, color: Channels| ImageSpec {
+        size,
+        fit,
+        shorter: 8,
+        filter,
+        color,
+        layout: Layout::Nhwc,
+        dtype: DType::U8,
+        scale: 1.0 / 255.0,
+        mean: vec![0.25; color.count()],
+        std: vec![0.5; color.count()],
+        pad: [200, 100, 50][..color.count()].to_vec(),
+        max_pixels: MAX_PIXELS,
+        fast: false,
+    };
+    let nchw = |dtype, spec| ImageSpec { dtype, layout: Layout::Nchw, ..spec };
+    [
+        plain([5, 7], Fit::Stretch, ResizeFilter::Bilinear, Rgb),
+        nchw(DType::F32, plain([4, 9], Fit::Cover, ResizeFilter::Lanczos3, Gray)),
+        nchw(DType::F16, plain([33, 20], Fit::Contain, ResizeFilter::Bicubic, Bgr)),
+        plain([6, 6], Fit::Shorter, ResizeFilter::Nearest, Rgb),
+        ImageSpec { fast: true, ..plain([3, 3], Fit::Stretch, ResizeFilter::Bilinear, Rgb) },
+    ]
+});
+
+thread_local! {
+    /// As a loader has them: what earlier pictures left in their memory must not show. `None`: libjpeg-turbo is not here.
+    static USED: RefCell<[Option<Preparer>; 2]> =
+        RefCell::new([JpegDecoder::Rust, JpegDecoder::LibjpegTurbo].map(Preparer::with_jpeg_decoder));
+}
+
+/// A file of any bytes is a picture or an error, in bounded memory; each row is written to its last byte and depends on the file alone;
+/// and with libjpeg-turbo no file fails that the Rust decoder reads.
+pub fn image(bytes: &[u8]) {
+    for_both(bytes, check);
+}
+
+/// No file makes a decoder take much memory before its size is known to be allowed.
+pub fn image_header(bytes: &[u8]) {
+    for_both(bytes, |bytes| {
+        // No picture is so small, so that none is decoded.
+        let (decoded, taken) = measured(|| Preparer::new().decode(bytes, 0));
+        assert!(decoded.is_err());
+        assert!(taken.peak <= HEADER_SLACK + PER_BYTE * bytes.len(), "{taken:?} for {} bytes", bytes.len());
+    });
+}
+
+/// The file as it is, and a PNG also with checksums that are right.
+fn for_both(bytes: &[u8], check: impl Fn(&[u8])) {
+    check(bytes);
+    if Format::of(bytes) == Ok(Format::Png)
+        && let Some(fixed) = with_right_checksums(bytes)
+    {
+        check(&fixed);
+    }
+}
+
+fn check(bytes: &[u8]) {
+    let is_jpeg = Format::of(bytes) == Ok(Format::Jpeg);
+    USED.with_borrow_mut(|[rust, turbo]| {
+        let rust = rust.as_mut().expect("the Rust decoder is always there");
+        let (exact, reduced) = SPECS.split_at(4);
+        let outcome = decode(rust, Preparer::with_jpeg_decoder(JpegDecoder::Rust), bytes, exact);
+        // Of all other formats there is one decoder, which never reduces.
+        if !is_jpeg {
+            return;
+        }
+        assert_eq!(decode(rust, None, bytes, reduced), outcome);
+        if let Some(turbo) = turbo {
+            let fresh = Preparer::with_jpeg_decoder(JpegDecoder::LibjpegTurbo);
+            let with_turbo = decode(turbo, fresh, bytes, exact);
+            if let Ok(size) = outcome {
+                assert_eq!(with_turbo, Ok(size), "a file that the Rust decoder reads");
+            }
+            assert_eq!(decode(turbo, None, bytes, reduced), with_turbo);
+        }
+    });
+}
+
+/// Decodes the file with a preparer that was used before, and with a fresh one where there is one to compare with.
+fn decode(
+    used: &mut Preparer,
+    fresh: Option<Preparer>,
+    bytes: &[u8],
+    specs: &[ImageSpec],
+) -> Result<PictureSize, MediaError> {
+    let (outcome, taken) = measured(|| used.decode_for(bytes, MAX_PIXELS, specs));
+    assert!(taken.peak <= SLACK + PER_BYTE * bytes.len(), "{taken:?} for {} bytes", bytes.len());
+    let mut other = match fresh {
+        Some(mut fresh) => {
+            assert_eq!(fresh.decode_for(bytes, MAX_PIXELS, specs), outcome);
+            Some(fresh)
+        }
+        None => None,
+    };
+    match &outcome {
+        Ok(size) => {
+            assert!(size.width > 0 && size.height > 0);
+            assert!(u64::from(size.width) * u64::from(size.height) <= MAX_PIXELS);
+            specs.iter().for_each(|spec| write(used, other.as_mut(), spec));
+        }
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            assert_eq!(used.write_row(&specs[0], &mut [0; 105]), Err(MediaError::NothingDecoded));
+        }
+    }
+    outcome
+}
+
+/// Writes a row over different old contents; nothing of them may show.
+fn write(used: &mut Preparer, other: Option<&mut Preparer>, spec: &ImageSpec) {
+    let bytes = spec.tensor().row_bytes().expect("the sizes of these specs are small");
+    let mut row = vec![0x00; bytes];
+    used.write_row(spec, &mut row).expect("a decoded picture gives a row");
+    let mut again = vec![0xff; bytes];
+    other.unwrap_or(used).write_row(spec, &mut again).expect("a decoded picture gives a row");
+    assert_eq!(row, again, "a row depends on the file alone");
+}

@@ -1,0 +1,190 @@
+//! The journal and the files of a run: whatever lies in an output folder, what counts as finished is what an intact journal and the
+//! files beside it say. It never discards a folder: a made-up journal may name any file.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use orchestra_core::{ItemId, SourceId};
+use orchestra_journal::{Commit, FileIndex, Journal, OpenError, OutputFolder, StartError, State};
+
+use crate::history::{FILES, OnDisk, build, identity};
+use crate::journal_file::{FINISHED, FORMAT, Frame, GROUP, HEADER, Header, SYNCED, decode, frames};
+use crate::scratch;
+
+/// Numbers beyond this are not tried: a set of items takes a bit for each up to the largest.
+const MOST_ITEMS: u64 = 1 << 20;
+const JOURNAL: &str = ".orchestra/journal";
+
+/// Recovery never panics, never lets a file grow, and calls finished what the longest intact part of the journal that agrees with the
+/// files says; and the run can go on from there.
+///
+/// The bytes describe a history of commits and then damage to the files, see `history`.
+pub fn journal(bytes: &[u8]) {
+    let Ok(disk) = build(bytes) else { return };
+    let found = frames(disk.journal.as_deref().unwrap_or_default());
+    if found.iter().filter_map(|f| f.group(usize::MAX)).any(|g| g.spans().any(|s| s.end() > Some(MOST_ITEMS)))
+    {
+        return;
+    }
+    let folder = scratch::empty_folder("out");
+    lay_out(&folder, &disk);
+    let opened = OutputFolder::open(&folder);
+    assert_eq!(read(&folder), disk, "to look at a folder changes nothing");
+    let header = header(&found);
+    let open = match opened {
+        Ok(open) => open,
+        // Only a header that was made for it names files that cannot be looked at.
+        Err(OpenError::Io { .. }) if header.is_some_and(|h| !is_ours(&h)) => return,
+        Err(other) => panic!("nothing but this check uses the folder: {other}"),
+    };
+    let state = open.state();
+    match (&state, &disk.journal, &header) {
+        (State::Fresh, None, _) => return,
+        (State::Unreadable(why), Some(_), None) => {
+            assert!(!why.is_empty());
+            return;
+        }
+        (State::Unfinished { .. } | State::Finished { .. }, Some(_), Some(_)) => {}
+        other => panic!("{other:?} with {} intact frames", found.len()),
+    }
+    resume(open, &state, &folder, &disk, &found);
+}
+
+fn resume(open: OutputFolder, state: &State, folder: &Path, disk: &OnDisk, found: &[Frame]) {
+    let is_ours = header(found).is_some_and(|h| is_ours(&h));
+    let files: Vec<PathBuf> = FILES.iter().map(PathBuf::from).collect();
+    match Journal::resume(open, &identity(), &files) {
+        Ok(journal) => {
+            assert!(is_ours);
+            check_resumed(&journal, folder, disk, found);
+            go_on(journal, folder);
+        }
+        Err(StartError::OtherFiles { .. }) => assert!(!is_ours),
+        Err(StartError::Grown(_)) => {
+            assert!(matches!(state, State::Finished { .. }));
+            let now = read(folder);
+            assert_eq!(now.journal, disk.journal);
+            for (now, before) in now.files.iter().zip(&disk.files) {
+                assert_eq!(now.as_deref().unwrap_or_default(), before.as_deref().unwrap_or_default());
+            }
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// The journal that is there now is whole, begins with what survived of the old one, and says of items and files what is true.
+fn check_resumed(journal: &Journal, folder: &Path, disk: &OnDisk, found: &[Frame]) {
+    let now = read(folder);
+    let bytes = now.journal.as_deref().unwrap_or_default();
+    let before = disk.journal.as_deref().unwrap_or_default();
+    let frames = frames(bytes);
+    assert_eq!(frames.last().map(|f| f.end), Some(bytes.len()), "all of the journal is intact");
+    let kept =
+        frames.iter().zip(found).take_while(|(a, b)| a.end == b.end && bytes[..a.end] == before[..a.end]);
+    let kept = kept.count();
+    assert!(frames[kept..].iter().all(|f| f.kind != GROUP), "recovery adds no commit");
+
+    let mut items = BTreeSet::new();
+    let mut lengths = [0; 3];
+    for group in frames.iter().filter_map(|f| f.group(FILES.len())) {
+        group.add_to(&mut items);
+        group.appended.iter().for_each(|a| lengths[usize::from(a.file)] += a.bytes);
+    }
+    let sources: BTreeSet<u16> = items.iter().map(|(source, _)| *source).collect();
+    let finished = |source: u16| {
+        let set = journal.finished(SourceId(source));
+        set.iter().map(|index| (source, index)).collect::<Vec<_>>()
+    };
+    let known: BTreeSet<(u16, u64)> = sources.into_iter().flat_map(finished).collect();
+    assert_eq!(known, items);
+    assert_eq!(journal.counts().total(), items.len() as u64);
+
+    for ((now, before), length) in now.files.iter().zip(&disk.files).zip(lengths) {
+        let (now, before) = (now.as_deref().unwrap_or_default(), before.as_deref().unwrap_or_default());
+        assert_eq!(now.len() as u64, length, "a file holds exactly what was committed");
+        assert!(before.starts_with(now), "a file is only ever cut");
+    }
+    let n_groups = |frames: &[Frame]| frames.iter().filter(|f| f.kind == GROUP).count() as u64;
+    assert_eq!(journal.recovered().lost_commits, n_groups(found) - n_groups(&frames[..kept]));
+    assert!(kept >= agreeing(disk, found), "what is intact and agrees with the files is kept");
+    check_trust(disk, found, kept);
+}
+
+/// How many frames from the start are intact and agree with the files to the last byte.
+fn agreeing(disk: &OnDisk, found: &[Frame]) -> usize {
+    let mut at = [0_usize; 3];
+    let holds = |frame: &&Frame| match frame.kind {
+        GROUP => frame.group(FILES.len()).is_some_and(|group| {
+            group.appended.iter().all(|a| {
+                let file = usize::from(a.file);
+                let from = at[file];
+                let rest = disk.files[file].as_deref().unwrap_or_default().get(from..).unwrap_or_default();
+                let record = usize::try_from(a.bytes).ok().and_then(|n| rest.get(..n));
+                at[file] += record.map_or(0, <[u8]>::len);
+                record.is_some_and(|record| crc32fast::hash(record) == a.crc)
+            })
+        }),
+        crate::journal_file::RESUMED => decode::<orchestra_journal::RunIdentity>(&frame.body).is_some(),
+        _ => true,
+    };
+    found.iter().take_while(holds).count()
+}
+
+/// Beyond the last entry that says that all before it is durable, every record that is kept has its checksum.
+fn check_trust(disk: &OnDisk, found: &[Frame], kept: usize) {
+    let durable = found.iter().rposition(|f| matches!(f.kind, SYNCED | FINISHED)).map_or(0, |at| at + 1);
+    let mut at = [0_usize; 3];
+    for (index, frame) in found[..kept].iter().enumerate() {
+        for a in frame.group(FILES.len()).iter().flat_map(|g| &g.appended) {
+            let file = usize::from(a.file);
+            let record = &disk.files[file].as_deref().unwrap_or_default()[at[file]..][..a.bytes as usize];
+            at[file] += record.len();
+            assert!(index < durable || crc32fast::hash(record) == a.crc, "a damaged record is kept");
+        }
+    }
+}
+
+/// One more item is committed, and known to whoever looks next.
+fn go_on(mut journal: Journal, folder: &Path) {
+    let before = journal.counts();
+    let index = journal.finished(SourceId(0)).next_missing(0);
+    let item = ItemId { source: SourceId(0), index };
+    let appends = vec![(FileIndex(0), b"one more\n".to_vec())];
+    let committed = journal.commit(&Commit { appends, done: vec![item], failed: Vec::new() });
+    assert!(committed.is_ok() && journal.is_finished(item), "{committed:?}");
+    drop(journal);
+    let state = OutputFolder::open(folder).expect("nobody uses the folder").state();
+    match state {
+        State::Unfinished { counts, .. } => {
+            assert_eq!((counts.done, counts.failed), (before.done + 1, before.failed));
+        }
+        other => panic!("{other:?} after a commit"),
+    }
+}
+
+fn header(found: &[Frame]) -> Option<Header> {
+    let first = found.first().filter(|f| f.kind == HEADER)?;
+    decode::<Header>(&first.body).filter(|h| h.format == FORMAT)
+}
+
+fn is_ours(header: &Header) -> bool {
+    header.files.iter().map(Vec::as_slice).eq(FILES.iter().map(|f| f.as_bytes()))
+}
+
+fn lay_out(folder: &Path, disk: &OnDisk) {
+    for inner in [".orchestra", "more"] {
+        fs::create_dir(folder.join(inner)).expect("the folder is new");
+    }
+    let files = FILES.iter().zip(&disk.files).chain([(&JOURNAL, &disk.journal)]);
+    for (name, bytes) in files {
+        if let Some(bytes) = bytes {
+            fs::write(folder.join(name), bytes).expect("the folder takes a small file");
+        }
+    }
+}
+
+fn read(folder: &Path) -> OnDisk {
+    let read = |name: &str| fs::read(folder.join(name)).ok();
+    OnDisk { journal: read(JOURNAL), files: FILES.map(read) }
+}

@@ -1,0 +1,108 @@
+//! Every input that is kept, and its near neighbours, under the check that it is kept for. What a fuzzer found once is found here.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use orchestra_fuzz_checks::CHECKS;
+
+/// Neighbours of each input that are tried.
+const NEIGHBOURS: u64 = 8;
+
+fn fuzz_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
+}
+
+/// The inputs that are kept for a check, by name.
+fn kept(check: &str) -> Vec<PathBuf> {
+    let folder = fuzz_folder().join("corpus").join(check);
+    let entries = fs::read_dir(&folder).unwrap_or_else(|e| panic!("`{}`: {e}", folder.display()));
+    let mut inputs: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
+    inputs.sort();
+    assert!(!inputs.is_empty(), "no input is kept for `{check}`");
+    inputs
+}
+
+/// The same bytes with one small change; always the same one for the same number.
+fn neighbour(bytes: &[u8], number: u64) -> Vec<u8> {
+    // A step of a linear congruential generator: near enough to chance for this.
+    let random =
+        |n: u64| n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407) >> 33;
+    let at = random(number ^ (bytes.len() as u64 * 977)) as usize % bytes.len().max(1);
+    let mut changed = bytes.to_vec();
+    match number % 4 {
+        0 => changed.truncate(at),
+        1 => changed.iter_mut().skip(at).take(1).for_each(|b| *b ^= 1 << (random(number + 7) % 8)),
+        2 => changed.iter_mut().skip(at).take(1).for_each(|b| *b = random(number + 11) as u8),
+        _ => drop(changed.drain(at..bytes.len().min(at + 1 + number as usize))),
+    }
+    changed
+}
+
+/// The check holds for all inputs that are kept for it.
+fn holds(name: &str) {
+    let (_, check) = CHECKS.iter().find(|(n, _)| *n == name).unwrap();
+    for input in kept(name) {
+        let bytes = fs::read(&input).unwrap();
+        let tried = (0..NEIGHBOURS).map(|n| (Some(n), neighbour(&bytes, n)));
+        for (number, bytes) in [(None, bytes.clone())].into_iter().chain(tried) {
+            let held = catch_unwind(AssertUnwindSafe(|| check(&bytes)));
+            assert!(held.is_ok(), "`{}`, neighbour {number:?}: {}", input.display(), bytes.escape_ascii());
+        }
+    }
+}
+
+macro_rules! replays {
+    ($($test:ident: $check:literal,)*) => {
+        $(#[test]
+        fn $test() {
+            holds($check);
+        })*
+
+        /// What has a test here.
+        const TESTED: &[&str] = &[$($check),*];
+    };
+}
+
+replays! {
+    no_picture_breaks_a_decoder_or_shows_in_another: "image",
+    no_header_of_a_picture_takes_memory: "image_header",
+    no_damage_to_an_output_folder_makes_recovery_lie: "journal",
+    no_damage_to_a_list_of_items_goes_unnoticed_or_spreads: "listing",
+    every_machine_file_is_taken_or_explained: "machine_file",
+    every_manifest_is_listed_or_explained: "manifest",
+    every_model_file_gives_a_signature_or_a_reason: "onnx_signature",
+    every_pattern_names_files_below_its_folder_or_is_explained: "pattern",
+    no_peer_breaks_the_codec: "worker_frame",
+    every_workflow_file_is_planned_or_explained: "workflow_file",
+}
+
+#[test]
+fn every_check_has_a_test_a_fuzz_target_and_kept_inputs() {
+    let names: Vec<&str> = CHECKS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, TESTED);
+    let in_folder = |folder: &str| {
+        let entries = fs::read_dir(fuzz_folder().join(folder)).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|e| e.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(in_folder("fuzz_targets"), names);
+    assert_eq!(in_folder("corpus"), names);
+    let manifest = fs::read_to_string(fuzz_folder().join("Cargo.toml")).unwrap();
+    let built =
+        manifest.lines().filter_map(|l| l.strip_prefix("path = \"fuzz_targets/")?.strip_suffix(".rs\""));
+    assert_eq!(built.collect::<Vec<_>>(), names);
+}
+
+#[test]
+fn the_kept_inputs_stay_small() {
+    let size: u64 = CHECKS.iter().flat_map(|(name, _)| kept(name)).map(|p| p.metadata().unwrap().len()).sum();
+    assert!(
+        size < 300_000,
+        "{size} bytes are kept, at most 300,000 are: `fuzz/README.md` says how to choose"
+    );
+}
