@@ -11,6 +11,7 @@ const ITEMS: u64 = 4_000;
 #[test]
 fn a_frozen_worker_is_replaced_and_its_batches_are_done() {
     let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
+    place.edit("threads = 1\n", "threads = 1\nspare = 0\n");
     write_pictures(&place.images(), ITEMS);
     let mut run = place.start(&[]);
     assert!(run.until("the run is under way", || place.n_results() >= 200));
@@ -27,7 +28,7 @@ fn a_frozen_worker_is_replaced_and_its_batches_are_done() {
 #[test]
 fn a_run_whose_only_worker_is_frozen_goes_on() {
     let place = Workplace::with_blocks(&Blocks { steps: 100, devices: 1, ..Blocks::default() });
-    place.edit("threads = 1\n", "threads = 1\nworkers = 1\n");
+    place.edit("threads = 1\n", "threads = 1\nworkers = 1\nspare = 0\n");
     write_pictures(&place.images(), 1_000);
     let mut run = place.start(&[]);
     assert!(run.until("the run is under way", || place.n_results() >= 100));

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use common::{Blocks, Workplace, write_pictures};
 use orchestra_testkit::Trap;
 use orchestra_testkit::audit::items;
+use orchestra_testkit::chaos::workers_of;
 use orchestra_testkit::images::write_trap_picture;
 use rustix::process::Signal;
 
@@ -95,5 +96,68 @@ fn a_run_interrupted_again_and_again_comes_to_its_end() {
     }
     assert!(interrupted >= 3, "only {interrupted} interrupts");
     place.must_hold(&items("scans", 0..ITEMS), &BTreeSet::new());
+    place.nothing_is_left();
+}
+
+/// A process that the model has left behind holds the worker's socket open, so the second signal has to wait for its end for a while:
+/// time for a third one.
+#[test]
+fn a_third_signal_ends_the_command_at_once_and_the_run_is_completed_later() {
+    for signals in [[Signal::INT, Signal::INT, Signal::INT], [Signal::TERM, Signal::INT, Signal::TERM]] {
+        let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
+        write_pictures(&place.images(), 500);
+        for index in 0..64 {
+            write_trap_picture(&place.images(), index, Trap::Fork).unwrap();
+        }
+        write_trap_picture(&place.images(), 64, Trap::Hang).unwrap();
+        let mut run = place.start(&["--set", "limits.batch_timeout=1h"]);
+        assert!(run.until("results come in", || place.n_results() >= 100), "{}", run.said());
+        let stderr = run.stderr();
+        let says = |what: &str| std::fs::read_to_string(&stderr).unwrap().contains(what);
+        run.signal(signals[0]);
+        assert!(run.until("the first signal is noticed", || says("stopping: finishing what is in flight")));
+        run.signal(signals[1]);
+        assert!(run.until("the second signal is noticed", || says("stopping now: workers are killed")));
+        run.signal(signals[2]);
+        let ended = run.wait();
+        ended.must_exit(130);
+        // It went without a word about results: there was no time for that.
+        assert!(!ended.stderr.contains("What is done is kept"), "{}", ended.stderr);
+        place.end_strangers();
+        place.no_process_is_left();
+        // Nothing of it is to be left behind again.
+        write_pictures(&place.images(), 65);
+        place.run(&[]).must_exit(0).must_say(&["going on: "]);
+        place.holds_exactly(500);
+        place.nothing_is_left();
+    }
+}
+
+/// However many signals come, of whatever kind and as quickly as they can: the command ends, leaves no worker, and goes on exactly.
+#[test]
+fn a_hail_of_signals_ends_the_command_and_harms_nothing() {
+    let n = 3_000;
+    let place = Workplace::with_blocks(&Blocks { steps: 60, ..Blocks::default() });
+    write_pictures(&place.images(), n);
+    for round in 0..4 {
+        let mut run = place.start(&[]);
+        // In the middle of the run, or when its workers begin to load.
+        let (before, pid) = (place.n_results(), run.pid());
+        let is_under_way = || match round % 2 {
+            0 => place.n_results() > before,
+            _ => !workers_of(pid).is_empty(),
+        };
+        assert!(run.until("it goes on", is_under_way), "{}", run.said());
+        let send = run.signaller();
+        run.until("it ends", || {
+            send(Signal::INT);
+            send(Signal::TERM);
+            false
+        });
+        run.wait().must_exit(130);
+        place.no_process_is_left();
+    }
+    place.run(&[]).must_exit(0);
+    place.holds_exactly(n);
     place.nothing_is_left();
 }

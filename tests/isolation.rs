@@ -9,7 +9,7 @@ use common::{Blocks, Ended, Workplace, until, write_pictures};
 use orchestra_core::DType;
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::{write_bad_pictures, write_trap_picture};
-use orchestra_testkit::leaks::Holdings;
+use orchestra_testkit::leaks::{self, Holdings};
 use orchestra_testkit::models::spec;
 use orchestra_testkit::onnx::ModelBuilder;
 use orchestra_testkit::processes::with_variable;
@@ -22,18 +22,6 @@ const FORBIDDEN: [&str; 6] =
 fn maps(pid: u32) -> String {
     // Gone is as good as clean.
     fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default()
-}
-
-fn shared_memory_files() -> Vec<String> {
-    let entries = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-    let names = entries.map(|e| e.file_name().to_string_lossy().into_owned());
-    names.filter(|name| name.contains("orchestra")).collect()
-}
-
-/// No process, no temporary file, no named shared memory.
-fn nothing_is_left(place: &Workplace) {
-    place.nothing_is_left();
-    assert_eq!(shared_memory_files(), Vec::<String>::new());
 }
 
 #[test]
@@ -49,7 +37,14 @@ fn the_parent_maps_no_runtime_while_its_workers_do() {
             assert!(!maps_of_parent.contains(library), "the parent maps `{library}`:\n{maps_of_parent}");
         }
         looks += 1;
-        seen_in_worker |= run.workers().iter().any(|w| maps(*w).contains("libonnxruntime"));
+        let maps_of_workers: Vec<String> = run.workers().iter().map(|w| maps(*w)).collect();
+        seen_in_worker |= maps_of_workers.iter().any(|m| m.contains("libonnxruntime"));
+        // What has a name would stay behind when everybody is killed.
+        let has_name = |maps: &String| maps.contains("/dev/shm/");
+        assert!(
+            !has_name(&maps_of_parent) && !maps_of_workers.iter().any(has_name),
+            "shared memory has a name"
+        );
         memory_files = memory_files.max(Holdings::of(pid).memory_files());
         !run.is_running()
     });
@@ -57,7 +52,7 @@ fn the_parent_maps_no_runtime_while_its_workers_do() {
     assert!(seen_in_worker, "no worker was seen with the runtime: the look at the parent proves nothing");
     assert_eq!(memory_files, 1, "the batches of one stage lie in one file that has no name");
     println!("{looks} looks at the parent");
-    nothing_is_left(&place);
+    place.nothing_is_left();
 }
 
 /// The official builds of ONNX Runtime report sessions to their maker unless this variable is set; the surroundings of a test may
@@ -72,7 +67,7 @@ fn workers_are_told_to_report_to_nobody() {
     let workers = run.workers();
     assert!(!workers.is_empty() && workers.iter().all(|w| silent.contains(w)), "{workers:?}, {silent:?}");
     run.wait().must_exit(0);
-    nothing_is_left(&place);
+    place.nothing_is_left();
 }
 
 #[test]
@@ -82,7 +77,7 @@ fn nothing_is_left_by_a_run_in_which_workers_crash_and_items_fail() {
     write_bad_pictures(&place.images()).unwrap();
     write_trap_picture(&place.images(), 20, Trap::Segfault).unwrap();
     place.run(&[]).must_exit(65);
-    nothing_is_left(&place);
+    place.nothing_is_left();
 }
 
 #[test]
@@ -93,7 +88,7 @@ fn nothing_is_left_by_a_run_that_is_interrupted() {
     assert!(run.until("the run is under way", || place.n_results() > 0));
     run.signal(Signal::INT);
     run.wait().must_exit(130);
-    nothing_is_left(&place);
+    place.nothing_is_left();
 }
 
 #[test]
@@ -104,7 +99,8 @@ fn nothing_is_left_by_a_run_that_is_killed() {
     assert!(run.until("the run is under way", || place.n_results() > 0));
     run.signal(Signal::KILL);
     assert_eq!(run.wait().status.code(), None);
-    nothing_is_left(&place);
+    place.no_process_is_left();
+    assert_eq!(leaks::temporary_files(&place.path("tmp")), [""; 0]);
 }
 
 #[test]
@@ -122,5 +118,5 @@ fn a_model_that_does_not_load_ends_the_run_with_69_and_leaves_nothing() {
     ended.must_exit(69).must_say(&["Frobnicate"]);
     assert_eq!(place.n_results(), 0);
     assert_eq!(place.report()["exit_code"], 69);
-    nothing_is_left(&place);
+    place.nothing_is_left();
 }

@@ -26,7 +26,7 @@ fn ten_kills_of_the_parent_lose_nothing_and_double_nothing() {
         run.signal(Signal::KILL);
         let ended = run.wait();
         assert_eq!(ended.status.code(), None, "start {i} was not killed:\n{}", ended.stderr);
-        place.nothing_is_left();
+        place.no_process_is_left();
     }
     let ended = place.run(&[]);
     ended.must_exit(0).must_say(&["going on: "]);

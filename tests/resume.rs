@@ -5,9 +5,8 @@
 mod common;
 
 use std::fs;
-use std::path::Path;
 
-use common::{Blocks, Workplace, write_pictures};
+use common::{Blocks, Workplace, copy_folder, write_pictures};
 use orchestra_testkit::audit::items;
 use orchestra_testkit::images::{Kind, write_bad_pictures, write_picture};
 use orchestra_testkit::models;
@@ -136,7 +135,7 @@ fn a_run_whose_journal_or_results_lost_their_end_is_completed_exactly() {
     assert!(run.until("most is done", || place.n_results() >= 1_200));
     run.signal(Signal::KILL);
     run.wait();
-    place.nothing_is_left();
+    place.no_process_is_left();
     let kept = place.path("kept");
     copy_folder(&place.out(), &kept);
     let journal = fs::metadata(kept.join(".orchestra/journal")).unwrap().len();
@@ -195,16 +194,4 @@ fn a_moved_workplace_goes_on() {
     }
     other.run(&[]).must_exit(0).must_say(&["going on: "]);
     other.holds_exactly(2_000);
-}
-
-fn copy_folder(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy_folder(&entry.path(), &target),
-            false => drop(fs::copy(entry.path(), target).unwrap()),
-        }
-    }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use orchestra_testkit::audit::{ItemKey, Records, items};
 use orchestra_testkit::images::index_of_blocks;
 use orchestra_testkit::processes::with_variable;
-use orchestra_testkit::{chaos, models};
+use orchestra_testkit::{chaos, leaks, models};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -177,8 +177,19 @@ use = {devices:?}
         self.start(arguments).wait()
     }
 
+    /// `orchestra run workflow.toml` with these variables in its environment, from start to end.
+    pub fn run_with(&self, variables: &[(&str, &str)]) -> Ended {
+        let workflow = self.workflow();
+        self.start_command_with(&["run", workflow.to_str().unwrap()], variables).wait()
+    }
+
     /// Any command.
     pub fn start_command(&self, arguments: &[&str]) -> Run {
+        self.start_command_with(arguments, &[])
+    }
+
+    /// Any command, with these variables in its environment.
+    pub fn start_command_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Run {
         let n = fs::read_dir(self.dir.path()).unwrap().count();
         let (stderr, stdout) = (self.path(&format!("stderr-{n}")), self.path(&format!("stdout-{n}")));
         let child = Command::new(ORCHESTRA)
@@ -186,6 +197,7 @@ use = {devices:?}
             .env(MARK, self.dir.path())
             .env("TMPDIR", self.path("tmp"))
             .env_remove("RUST_LOG")
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stderr(File::create(&stderr).unwrap())
             .stdout(File::create(&stdout).unwrap())
@@ -194,12 +206,42 @@ use = {devices:?}
         Run { child, stderr, stdout }
     }
 
-    /// Waits until no process that was started here lives, and nothing lies in the folder for temporary files.
+    /// The audit at the end of a run: waits until no process that was started here lives; then nothing lies in the folder for temporary
+    /// files, the output folder holds only what the README names, and no log speaks of a bug.
+    #[track_caller]
     pub fn nothing_is_left(&self) {
+        self.no_process_is_left();
+        let mut left = leaks::temporary_files(&self.path("tmp"));
+        left.extend(leaks::output_folder(&self.out(), &["results.jsonl"]));
+        assert!(left.is_empty(), "a run left something behind: {left:#?}");
+    }
+
+    /// The audit after a run was killed, which may have been in the middle of writing a file: no process outlives it.
+    #[track_caller]
+    pub fn no_process_is_left(&self) {
         let mark = self.dir.path().to_str().unwrap();
-        until("every process of the run is gone", || with_variable(MARK, mark).is_empty());
-        let left: Vec<_> = fs::read_dir(self.path("tmp")).unwrap().map(|e| e.unwrap().path()).collect();
-        assert!(left.is_empty(), "temporary files are left: {left:?}");
+        let mut left = Vec::new();
+        let gone = met(|| {
+            left = leaks::processes(MARK, mark);
+            left.is_empty()
+        });
+        assert!(gone, "processes outlive their run: {left:#?}");
+    }
+
+    /// Ends the processes that custom operators have left behind, which are not the run's.
+    pub fn end_strangers(&self) {
+        let mark = self.dir.path().to_str().unwrap();
+        for process in with_variable(MARK, mark) {
+            let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw).unwrap();
+            // It may have ended by itself.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+
+    /// Worker processes that were lost so far, of all starts, as the log of the pipeline says.
+    pub fn workers_lost(&self) -> usize {
+        let log = fs::read_to_string(self.out().join("logs/scans.log")).unwrap();
+        log.lines().filter(|l| l.contains("worker lost")).count()
     }
 
     /// The records of the only sink.
@@ -270,6 +312,12 @@ impl Run {
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// A way to send it signals while it is waited for. An ended one that was not waited for yet takes them in silence.
+    pub fn signaller(&self) -> impl Fn(Signal) + use<> {
+        let pid = Pid::from_child(&self.child);
+        move |signal| kill_process(pid, signal).unwrap()
     }
 
     /// The file into which it says what it says.
@@ -348,16 +396,21 @@ impl Ended {
 
 /// Waits until `condition` holds.
 #[track_caller]
-pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn until(what: &str, condition: impl FnMut() -> bool) {
+    assert!(met(condition), "waited in vain until {what}");
+}
+
+/// Waits until `condition` holds; `false` after minutes.
+fn met(mut condition: impl FnMut() -> bool) -> bool {
     // Nobody ever sends on it: its time-out is the pause between two looks.
     let (_keep, never) = channel::<()>();
     for _ in 0..LOOKS {
         if condition() {
-            return;
+            return true;
         }
         pause(&never);
     }
-    panic!("waited in vain until {what}");
+    false
 }
 
 fn pause(never: &Receiver<()>) {
@@ -385,4 +438,17 @@ pub fn write_pictures(folder: &Path, n: u64) {
             });
         }
     });
+}
+
+/// Copies a folder with all that is in it.
+pub fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_folder(&entry.path(), &target),
+            false => drop(fs::copy(entry.path(), target).unwrap()),
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //!   that their slots come free. On a device where something has died since, fresh batches go first: if they succeed, the suspects
 //!   are to blame, and if they die, too, the device is. Suspects take turns, so the innocent half of a batch clears the device
 //!   before the guilty one is tried again.
-//! * Batches that must run alone wait until nothing else waits or runs.
+//! * Batches that must run alone wait until nothing else runs or could.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -36,6 +36,11 @@ impl BatchQueue {
         self.suspects.push_back(id);
     }
 
+    /// Puts a suspect before the others: the rest of one of which a part is tried.
+    pub fn push_suspect_front(&mut self, id: BatchId) {
+        self.suspects.push_front(id);
+    }
+
     /// Adds a batch that must run alone, and not before `due`.
     pub fn push_alone(&mut self, id: BatchId, due: Duration) {
         self.alone.push_back((id, due));
@@ -56,31 +61,43 @@ impl BatchQueue {
         self.suspects.remove(at)
     }
 
-    /// Takes the next batch that must run alone, if it is due and nothing else waits. The caller knows that nothing else runs.
-    pub fn pop_alone(&mut self, now: Duration) -> Option<BatchId> {
-        if !self.fresh.is_empty() || !self.suspects.is_empty() {
+    /// Takes the next batch that must run alone, is due and may run here, if no fresh one waits. The caller knows that nothing else runs,
+    /// and that no suspect can.
+    pub fn pop_alone(&mut self, now: Duration, may_run: impl Fn(BatchId) -> bool) -> Option<BatchId> {
+        if !self.fresh.is_empty() {
             return None;
         }
-        let due = self.alone.iter().position(|(_, due)| *due <= now)?;
-        self.alone.remove(due).map(|(id, _)| id)
+        let at = self.alone.iter().position(|(id, due)| *due <= now && may_run(*id))?;
+        self.alone.remove(at).map(|(id, _)| id)
     }
 
-    /// When the first of those that must run alone is due.
-    #[must_use]
-    pub fn next_due(&self) -> Option<Duration> {
-        self.alone.iter().map(|(_, due)| *due).min()
+    /// The suspects, in their order.
+    pub fn suspects(&self) -> impl Iterator<Item = BatchId> {
+        self.suspects.iter().copied()
     }
 
-    /// Batches that could be sent now.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.fresh.len() + self.suspects.len()
+    /// Suspects, and batches that must run alone.
+    pub fn doubtful(&self) -> impl Iterator<Item = BatchId> {
+        self.suspects().chain(self.alone.iter().map(|(id, _)| *id))
     }
 
-    /// Nothing could be sent now.
+    /// Takes a batch out, wherever it waits.
+    pub fn remove(&mut self, id: BatchId) {
+        self.fresh.retain(|b| *b != id);
+        self.suspects.retain(|b| *b != id);
+        self.alone.retain(|(b, _)| *b != id);
+    }
+
+    /// Batches that wait for any worker.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    pub fn n_fresh(&self) -> usize {
+        self.fresh.len()
+    }
+
+    /// When the first of those that must run alone and are not due yet is.
+    #[must_use]
+    pub fn next_due(&self, now: Duration) -> Option<Duration> {
+        self.alone.iter().map(|(_, due)| *due).filter(|due| *due > now).min()
     }
 }
 
@@ -118,10 +135,23 @@ mod tests {
     fn what_must_run_alone_waits_for_everything_else_and_for_its_time() {
         let mut q = queue(&[1], &[]);
         q.push_alone(BatchId(5), Duration::from_secs(3));
-        assert_eq!(q.pop_alone(Duration::from_secs(9)), None);
+        assert_eq!(q.pop_alone(Duration::from_secs(9), |_| true), None);
         assert_eq!(q.pop(true, |_| true), Some(BatchId(1)));
-        assert_eq!(q.next_due(), Some(Duration::from_secs(3)));
-        assert_eq!(q.pop_alone(Duration::from_secs(2)), None);
-        assert_eq!(q.pop_alone(Duration::from_secs(3)), Some(BatchId(5)));
+        assert_eq!(q.next_due(Duration::ZERO), Some(Duration::from_secs(3)));
+        assert_eq!(q.next_due(Duration::from_secs(3)), None);
+        assert_eq!(q.pop_alone(Duration::from_secs(2), |_| true), None);
+        assert_eq!(q.pop_alone(Duration::from_secs(3), |_| false), None);
+        assert_eq!(q.pop_alone(Duration::from_secs(3), |_| true), Some(BatchId(5)));
+    }
+
+    #[test]
+    fn the_rest_of_a_suspect_comes_before_the_others() {
+        let mut q = queue(&[], &[8, 9]);
+        q.push_suspect_front(BatchId(7));
+        assert_eq!(q.suspects().collect::<Vec<_>>(), [BatchId(7), BatchId(8), BatchId(9)]);
+        assert_eq!(q.n_fresh(), 0);
+        q.push_alone(BatchId(6), Duration::ZERO);
+        q.remove(BatchId(8));
+        assert_eq!(q.doubtful().collect::<Vec<_>>(), [BatchId(7), BatchId(9), BatchId(6)]);
     }
 }

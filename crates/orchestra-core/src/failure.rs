@@ -35,9 +35,9 @@ pub enum FailureKind {
     TooLarge,
     /// The model reported an error for this item alone.
     Model,
-    /// The item killed its worker twice while it ran alone.
+    /// The item killed every worker that ran it, alone and in each batch around it, and at least two.
     Crash,
-    /// The item ran alone beyond `limits.batch_timeout`, twice.
+    /// The same, where the last worker was killed because the item ran beyond `limits.batch_timeout`.
     Timeout,
     /// The item does not fit into the device's memory, even alone.
     OutOfMemory,

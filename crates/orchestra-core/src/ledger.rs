@@ -1,7 +1,9 @@
 //! The truth about the batches of one infer stage: which rows wait, which worker holds which, on which attempt.
 //!
-//! Every row that is added ends exactly once: in `Completed` or in `Failed`. Workers, frames and memory are named by id only; the
+//! Every row that is added ends exactly once: in `Completed` or in `FailedRow`. Workers, frames and memory are named by id only; the
 //! batcher actor carries the returned effects out. Nothing here reads a clock.
+
+mod choose;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -9,8 +11,9 @@ use std::time::Duration;
 pub use crate::batch_events::{Aftermath, Assignment, Completed, FailedRow, Lost, Rows, RunFault};
 use crate::batch_queue::BatchQueue;
 use crate::batching::LeaveReason;
-use crate::blame::{DeathOf, DeviceRecord, Suspicion, Verdict};
+use crate::blame::{DeathOf, Suspicion, Trial, Verdict};
 use crate::ceiling::Ceiling;
+use crate::device_record::DeviceRecord;
 use crate::failure::FailureKind;
 use crate::ids::{BatchId, DeviceId, WorkerId};
 use crate::worker_exit::{Evidence, WorkerExit};
@@ -19,20 +22,22 @@ use crate::worker_exit::{Evidence, WorkerExit};
 const OUT_OF_MEMORY_ALONE: u32 = 6;
 /// First pause before such a row is tried again, doubled each time: whoever holds the memory may give it back.
 const OUT_OF_MEMORY_PAUSE: Duration = Duration::from_millis(250);
+/// That pause is doubled so often, and no more.
+const OUT_OF_MEMORY_DOUBLINGS: u32 = 6;
 /// Batches that a worker holds at once: one runs, one is ready, so the device never waits for a frame.
 pub const IN_FLIGHT_PER_WORKER: usize = 2;
 
 #[derive(Debug, Clone)]
 struct Batch {
     rows: Rows,
-    /// The batch that it was cut from in the beginning, or itself.
-    origin: BatchId,
     /// How often a worker has begun it.
     attempts: u32,
     /// How often it was sent, begun or not.
     sent: u32,
     reason: LeaveReason,
     suspicion: Suspicion,
+    /// What is to be said of it should it be failed for the deaths that it caused.
+    accusation: Option<(FailureKind, String)>,
     out_of_memory: u32,
     sent_at: Duration,
 }
@@ -71,6 +76,14 @@ pub struct Ledger {
     record: DeviceRecord,
     next_batch: u64,
     weak_deaths: u64,
+    /// Rows that were found guilty after their deaths.
+    convicted: VecDeque<FailedRow>,
+    /// Workers that are to be replaced, so that one which has run nothing can judge a suspect.
+    renewals: VecDeque<WorkerId>,
+    /// The one of them that has not ended yet.
+    renewing: Option<WorkerId>,
+    /// Since when a suspect waits for such a worker.
+    trial_waits_since: Option<Duration>,
 }
 
 impl Ledger {
@@ -87,7 +100,21 @@ impl Ledger {
             record: DeviceRecord::default(),
             next_batch: 0,
             weak_deaths: 0,
+            convicted: VecDeque::new(),
+            renewals: VecDeque::new(),
+            renewing: None,
+            trial_waits_since: None,
         }
+    }
+
+    /// The stage has workers on `device`, or will have. As long as it is not given up, it may be asked about an item that died elsewhere.
+    pub fn expect_device(&mut self, device: DeviceId) {
+        self.record.expect(device);
+    }
+
+    /// `device` was given up: no worker comes from there any more.
+    pub fn device_gone(&mut self, device: DeviceId) {
+        self.record.gone(device);
     }
 
     /// Takes responsibility for filled rows.
@@ -95,11 +122,11 @@ impl Ledger {
         let id = self.next_id();
         let batch = Batch {
             rows,
-            origin: id,
             attempts: 0,
             sent: 0,
             reason,
             suspicion: Suspicion::default(),
+            accusation: None,
             out_of_memory: 0,
             sent_at: Duration::ZERO,
         };
@@ -110,6 +137,7 @@ impl Ledger {
     /// A worker can take batches now.
     pub fn worker_ready(&mut self, worker: WorkerId, device: DeviceId) {
         self.ceilings.entry(device).or_insert_with(|| Ceiling::new(self.max_rows));
+        self.record.worker_came(device);
         let state = Worker {
             device,
             holds: VecDeque::new(),
@@ -139,13 +167,6 @@ impl Ledger {
         self.workers.get(&worker).is_some_and(|w| w.draining)
     }
 
-    /// Workers that hold nothing, beyond those that the waiting batches will keep busy.
-    #[must_use]
-    pub fn idle_workers(&self) -> usize {
-        let idle = self.workers.values().filter(|w| w.takes_more() && w.holds.is_empty()).count();
-        idle.saturating_sub(self.waiting.len())
-    }
-
     /// Batches that wait or run.
     #[must_use]
     pub fn n_batches(&self) -> usize {
@@ -158,93 +179,12 @@ impl Ledger {
         self.workers.get(&worker).is_none_or(|w| w.holds.is_empty())
     }
 
-    /// Sends a waiting batch to the best worker, if there is both.
-    ///
-    /// The best is one that holds least; among equals one whose last batch went well, so a device that fails fast does not
-    /// attract the work of healthy ones. What exceeds the device's ceiling is cut, and the rest goes on waiting at the front.
-    pub fn dispatch(&mut self, now: Duration) -> Option<Assignment> {
-        if self.alone.is_some() {
-            return None;
-        }
-        let (worker, device, id) = self.pick(now)?;
-        let ceiling = self.ceilings.get(&device).map_or(self.max_rows, Ceiling::rows);
-        self.cut_to(id, ceiling);
-        let batch = self.batches.get_mut(&id)?;
-        let first_time = batch.sent == 0;
-        if !first_time && batch.reason != LeaveReason::Split {
-            batch.reason = LeaveReason::Retry;
-        }
-        batch.attempts += 1;
-        batch.sent += 1;
-        batch.sent_at = now;
-        let assignment = Assignment {
-            worker,
-            device,
-            batch: id,
-            rows: batch.rows,
-            attempt: batch.attempts,
-            first_time,
-            reason: batch.reason,
-        };
-        self.workers.get_mut(&worker)?.holds.push_back(id);
-        Some(assignment)
-    }
-
-    /// When a batch that waits for its time is due.
-    #[must_use]
-    pub fn next_due(&self) -> Option<Duration> {
-        self.waiting.next_due()
-    }
-
-    fn pick(&mut self, now: Duration) -> Option<(WorkerId, DeviceId, BatchId)> {
-        let mut candidates: Vec<(usize, WorkerId, DeviceId)> = self
-            .workers
-            .iter()
-            .filter(|(_, w)| w.takes_more() && w.holds.len() < IN_FLIGHT_PER_WORKER)
-            .map(|(id, w)| (w.holds.len() + usize::from(w.failed_last), *id, w.device))
-            .collect();
-        candidates.sort_unstable();
-        let (batches, workers) = (&self.batches, &self.workers);
-        let suspicion = |id: BatchId| batches.get(&id).map(|b| &b.suspicion);
-        let needs_fresh = |id: BatchId| suspicion(id).is_some_and(Suspicion::needs_fresh_worker);
-        // A device on which a batch has not died is the better judge, as long as there is one.
-        let may_judge = |id: BatchId, device: DeviceId| {
-            let Some(s) = suspicion(id).filter(|s| s.died_on(device)) else { return true };
-            !workers.values().any(|w| w.takes_more() && !s.died_on(w.device))
-        };
-        for &(_, worker, device) in &candidates {
-            let is_fresh = workers.get(&worker).is_some_and(|w| !w.has_run && w.holds.is_empty());
-            let judged = if is_fresh {
-                self.waiting.pop_suspect(|id| needs_fresh(id) && may_judge(id, device))
-            } else {
-                None
-            };
-            let may_take = |id: BatchId| !needs_fresh(id) && may_judge(id, device);
-            let next = judged.or_else(|| self.waiting.pop(self.record.is_sound(device), may_take));
-            if let Some(id) = next {
-                return Some((worker, device, id));
-            }
-        }
-        // With nothing else to do, a worker that is not fresh tries it: it succeeds, or its successor is fresh.
-        for &(_, worker, device) in &candidates {
-            if let Some(id) = self.waiting.pop_suspect(|id| may_judge(id, device)) {
-                return Some((worker, device, id));
-            }
-        }
-        let &(_, worker, device) = candidates.first()?;
-        if self.workers.values().any(|w| !w.holds.is_empty()) {
-            return None;
-        }
-        let id = self.waiting.pop_alone(now)?;
-        self.alone = Some(id);
-        Some((worker, device, id))
-    }
-
     /// A worker finished a batch. `None` when it does not hold that batch: the answer of a worker that was given up.
     pub fn done(&mut self, worker: WorkerId, batch: BatchId, now: Duration) -> Option<Completed> {
         let device = self.take_from(worker, batch, false)?;
         let b = self.batches.remove(&batch)?;
         self.record.succeeded(device);
+        self.convict_those_who_died_on(device);
         if let Some(c) = self.ceilings.get_mut(&device) {
             c.succeeded(b.rows.count);
         }
@@ -266,7 +206,7 @@ impl Ledger {
         let device = self.take_from(worker, batch, true)?;
         let rows = self.batches.get(&batch)?.rows.count;
         match fault {
-            RunFault::Model if rows == 1 => Some(self.fail(batch, FailureKind::Model, error)),
+            RunFault::Model if rows == 1 => Some(self.refused(batch, device, error)),
             RunFault::Model => Some(self.split(batch)),
             RunFault::Device => {
                 let bisecting = self.is_bisecting(batch, device);
@@ -285,6 +225,10 @@ impl Ledger {
     /// again, at the front and without a stain.
     pub fn worker_lost(&mut self, worker: WorkerId, exit: &WorkerExit, last_words: &str) -> Lost {
         let Some(gone) = self.workers.remove(&worker) else { return Lost::default() };
+        let was_renewed = self.renewing.take_if(|w| *w == worker).is_some();
+        if was_renewed || !gone.draining {
+            self.record.worker_went(gone.device); // One that is recycled has a successor already.
+        }
         let evidence = exit.evidence();
         let held = gone.holds.iter().copied().collect();
         let mut holds = gone.holds;
@@ -323,14 +267,26 @@ impl Ledger {
         self.ceilings.get(&device).map_or(self.max_rows, Ceiling::rows)
     }
 
+    /// The next row that was found guilty of what it did to its workers. Ask after [`Ledger::dispatch`] has given `None`.
+    pub fn next_convicted(&mut self) -> Option<FailedRow> {
+        self.convicted.pop_front()
+    }
+
+    /// The next worker that is to be replaced although nothing is wrong with it: it gets nothing new, and is to be ended once it holds
+    /// nothing. A suspect needs one that has run nothing yet. Ask after [`Ledger::dispatch`] has given `None`.
+    pub fn next_renewal(&mut self) -> Option<WorkerId> {
+        self.renewals.pop_front()
+    }
+
     fn is_bisecting(&self, id: BatchId, device: DeviceId) -> bool {
-        self.record.is_sound(device) && self.batches.get(&id).is_some_and(|b| b.suspicion.is_suspect())
+        let works = self.record.is_proven(device) && self.record.is_sound(device);
+        works && self.batches.get(&id).is_some_and(|b| b.suspicion.is_suspect())
     }
 
     fn judge(&mut self, id: BatchId, died: Died, kind: FailureKind, error: String) -> Aftermath {
         let Some(b) = self.batches.get_mut(&id) else { return Aftermath::Requeued(id) };
         if died.evidence == Evidence::Strong {
-            self.record.died(died.device, b.origin);
+            self.record.died(died.device);
         }
         let verdict = b.suspicion.died(DeathOf {
             rows: b.rows.count,
@@ -339,13 +295,17 @@ impl Ledger {
             alone: died.alone,
             first_of_worker: died.first_of_worker,
             weak_elsewhere: self.weak_deaths,
-            device_trusted: self.record.trusts(died.device, b.origin),
         });
         if died.evidence == Evidence::Weak && !died.alone {
             self.weak_deaths += 1; // For every other batch this death happened elsewhere.
         }
         match verdict {
-            Verdict::Retry => self.requeue(id),
+            Verdict::Retry => {
+                if died.evidence == Evidence::Strong {
+                    b.accusation = Some((kind, error));
+                }
+                self.requeue(id)
+            }
             Verdict::Split => self.split(id),
             Verdict::RunAlone => self.requeue_alone(id, Duration::ZERO),
             Verdict::Fail => self.fail(id, kind, error),
@@ -367,13 +327,44 @@ impl Ledger {
         if b.rows.count > 1 {
             return self.split(id);
         }
-        // Only tries with the stage's workers to itself speak against the row.
-        b.out_of_memory += u32::from(alone);
-        if b.out_of_memory >= OUT_OF_MEMORY_ALONE {
+        // Only tries with the stage's workers to itself speak against the row, and only when no device has room for it.
+        if alone {
+            b.out_of_memory += 1;
+            b.suspicion.found_no_room(device);
+        }
+        if b.out_of_memory >= OUT_OF_MEMORY_ALONE && b.suspicion.fits_nowhere(&self.record) {
             return self.fail(id, FailureKind::OutOfMemory, error);
         }
-        let due = now + OUT_OF_MEMORY_PAUSE * 2u32.pow(b.out_of_memory);
+        let due = now + OUT_OF_MEMORY_PAUSE * 2u32.pow(b.out_of_memory.min(OUT_OF_MEMORY_DOUBLINGS));
         self.requeue_alone(id, due)
+    }
+
+    fn refused(&mut self, id: BatchId, device: DeviceId, error: String) -> Aftermath {
+        let Some(b) = self.batches.get_mut(&id) else { return Aftermath::Requeued(id) };
+        b.suspicion.refused_on(device);
+        if self.record.is_proven(device) || b.suspicion.trial(&self.record) == Trial::Over {
+            return self.fail(id, FailureKind::Model, error);
+        }
+        b.accusation = Some((FailureKind::Model, error));
+        self.requeue(id)
+    }
+
+    /// Something succeeded on `device`: so it was not the device that killed what died there.
+    fn convict_those_who_died_on(&mut self, device: DeviceId) {
+        let is_guilty = |id: &BatchId| {
+            let b = self.batches.get(id);
+            b.is_some_and(|b| b.suspicion.is_proven_by_success_on(device, &self.record))
+        };
+        let guilty: Vec<BatchId> = self.waiting.doubtful().filter(is_guilty).collect();
+        guilty.into_iter().for_each(|id| self.convict(id));
+    }
+
+    fn convict(&mut self, id: BatchId) {
+        self.waiting.remove(id);
+        let Some((kind, error)) = self.batches.get_mut(&id).and_then(|b| b.accusation.take()) else { return };
+        if let Aftermath::Failed(row) = self.fail(id, kind, error) {
+            self.convicted.push_back(row);
+        }
     }
 
     fn take_from(&mut self, worker: WorkerId, batch: BatchId, failed: bool) -> Option<DeviceId> {
@@ -432,20 +423,6 @@ impl Ledger {
         Aftermath::Split(id)
     }
 
-    /// Cuts what exceeds `ceiling` rows off the batch and puts it at the front of those that wait.
-    fn cut_to(&mut self, id: BatchId, ceiling: usize) {
-        let Some(b) = self.batches.get_mut(&id) else { return };
-        if b.rows.count <= ceiling {
-            return;
-        }
-        let rest = b.part(ceiling, b.rows.count - ceiling);
-        b.rows.count = ceiling;
-        b.reason = LeaveReason::Split;
-        let is_suspect = rest.suspicion.is_suspect();
-        let rest = self.insert(rest);
-        self.wait_again(rest, is_suspect);
-    }
-
     fn insert(&mut self, batch: Batch) -> BatchId {
         let id = self.next_id();
         self.batches.insert(id, batch);
@@ -474,12 +451,15 @@ impl Batch {
             rows: Rows { slot: self.rows.slot, first: self.rows.first + first, count },
             reason: LeaveReason::Split,
             suspicion: self.suspicion.inherited(),
+            accusation: None,
             out_of_memory: 0,
             ..self.clone()
         }
     }
 }
 
+#[cfg(test)]
+mod suspect_tests;
 #[cfg(test)]
 #[path = "ledger_tests.rs"]
 mod tests;

@@ -85,7 +85,7 @@ impl RestartBudget {
         self.deaths.len()
     }
 
-    /// Decides about a death at `now`.
+    /// Decides about a death at `now`, on a clock that stands still while workers take their time to die.
     pub fn died(&mut self, death: &Death<'_>, now: Duration) -> Restart {
         if death.progressed || death.bisecting {
             return Restart::After(Duration::ZERO);

@@ -24,6 +24,8 @@ pub enum WorkerExit {
     Hung,
     /// Its heartbeat stopped (stopped or frozen process); we killed it.
     Silent,
+    /// It reported a broken device and did not exit; we killed it.
+    Stuck,
     /// It could not be started at all.
     SpawnFailed(String),
     /// It reported that it cannot load the model or use the device.
@@ -59,9 +61,11 @@ impl WorkerExit {
             | WorkerExit::LoadFailed { .. } => Evidence::None,
             WorkerExit::Signal(s) if OUTSIDE.contains(s) => Evidence::Weak,
             WorkerExit::Silent => Evidence::Weak,
-            WorkerExit::Code(_) | WorkerExit::Signal(_) | WorkerExit::Garbled(_) | WorkerExit::Hung => {
-                Evidence::Strong
-            }
+            WorkerExit::Code(_)
+            | WorkerExit::Signal(_)
+            | WorkerExit::Garbled(_)
+            | WorkerExit::Hung
+            | WorkerExit::Stuck => Evidence::Strong,
         }
     }
 }
@@ -77,6 +81,7 @@ impl fmt::Display for WorkerExit {
             WorkerExit::Garbled(what) => write!(f, "sent something unreadable: {what}"),
             WorkerExit::Hung => f.write_str("ran a batch beyond its deadline and was killed"),
             WorkerExit::Silent => f.write_str("stopped answering and was killed"),
+            WorkerExit::Stuck => f.write_str("reported a broken device, did not exit and was killed"),
             WorkerExit::SpawnFailed(why) => write!(f, "could not be started: {why}"),
             WorkerExit::LoadFailed { why, .. } => write!(f, "could not load: {why}"),
         }

@@ -12,6 +12,7 @@ mod gpu;
 mod memory;
 mod nvml;
 mod process;
+pub mod processes;
 mod visible;
 
 pub use gpu::{FakeProbe, Gpu, GpuProbe, ProbeError};

@@ -14,7 +14,7 @@ use crate::placement::{Demand, Share, place};
 use crate::plan::Plan;
 use crate::raw::{self, RawKind, RawWorkflow};
 use crate::types::{Wired, Wiring};
-use crate::{sinks, sources, tree};
+use crate::{sinks, sources, spares, tree};
 
 mod assemble;
 
@@ -97,7 +97,7 @@ impl Planner<'_> {
         let wired = Wiring::new(&workflow, &graph, &models, &labels, diags).check();
         let sink_paths = sinks::check_paths(&workflow.sinks, diags);
         let machine = self.machine(diags);
-        let (devices, shares) = self.devices(&workflow, &graph, machine.as_ref(), diags);
+        let (devices, shares) = self.devices(&workflow, &models, &graph, machine.as_ref(), diags);
         let output = match &self.options.output {
             Some(output) => absolute(output),
             None => folder.join("out"),
@@ -131,6 +131,7 @@ impl Planner<'_> {
     fn devices(
         &mut self,
         workflow: &RawWorkflow,
+        models: &[Option<Model>],
         graph: &Graph,
         machine: Option<&MachineView>,
         diags: &mut Diagnostics,
@@ -152,14 +153,17 @@ impl Planner<'_> {
         let mut stages = Vec::new();
         for (index, stage) in workflow.stages.iter().enumerate() {
             let Some(RawKind::Infer { model: Some(model), .. }) = &stage.kind else { continue };
-            let Some(model) = workflow.models.iter().find(|m| m.name.value == model.value) else { continue };
+            let Some(at) = workflow.models.iter().position(|m| m.name.value == model.value) else { continue };
+            let model = &workflow.models[at];
+            // A model that could not be read was reported: there will be no plan.
+            let model_bytes = models[at].as_ref().map_or(0, |m| m.file.bytes);
             let own = match &model.devices {
                 Some(names) => devices.of_model(names, diags),
                 None => Some(devices.in_use.clone()),
             };
             let Some(own) = own.filter(|_| graph.used[index]) else { continue };
             let own = own.into_iter().map(|d| place_of(&mut table, d)).collect();
-            demands.push(Demand { stage: &stage.name.value, model, devices: own });
+            demands.push(Demand { stage: &stage.name.value, model, model_bytes, devices: own });
             stages.push(index);
         }
         if !demands.is_empty() {
@@ -167,7 +171,9 @@ impl Planner<'_> {
         }
         let cores = looked_at.as_ref().map_or(1, |m| m.cores.max(1));
         let headroom = workflow.devices.headroom;
-        let placed = place(&demands, &table, cores, headroom, &mut self.reasons, diags);
+        let mut placed = place(&demands, &table, cores, headroom, &mut self.reasons, diags);
+        let memory = looked_at.as_ref().map_or(0, |m| m.memory);
+        spares::assign(&demands, &mut placed, &table, memory, &mut self.reasons);
         for (stage, share) in stages.into_iter().zip(placed) {
             shares[stage] = share;
         }

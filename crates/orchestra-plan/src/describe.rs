@@ -111,13 +111,15 @@ fn write_infer(out: &mut String, plan: &Plan, name: &str, infer: &InferPlan) -> 
         writeln!(out, "    warmed up: {}", rungs.join(", "))?;
     }
     for w in &infer.workers {
-        writeln!(
-            out,
-            "    {}: {} of {}",
-            plan.devices[w.device.index()].spec.name,
-            plural(w.count, "worker"),
-            plural(w.threads, "thread")
-        )?;
+        let device = &plan.devices[w.device.index()].spec.name;
+        let (workers, threads) = (plural(w.count, "worker"), plural(w.threads, "thread"));
+        match w.spares {
+            0 => writeln!(out, "    {device}: {workers} of {threads}")?,
+            n => {
+                let spares = plural(n, "spare");
+                writeln!(out, "    {device}: {workers} of {threads}, and {spares}, loaded and idle")?;
+            }
+        }
     }
     let layout = &infer.layout;
     writeln!(

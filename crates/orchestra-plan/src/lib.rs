@@ -25,6 +25,7 @@ mod raw;
 mod sinks;
 mod slots;
 mod sources;
+mod spares;
 mod stages;
 mod tree;
 mod types;

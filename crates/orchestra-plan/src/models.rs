@@ -10,14 +10,17 @@ use crate::plan::Recycle;
 use crate::raw::RawModel;
 use crate::tree::{Entry, Table};
 
+/// Most spares per stage and device: more deaths at once than that are no accident.
+const MAX_SPARES: u64 = 4;
 /// Largest batch that can be asked for.
 pub(crate) const MAX_BATCH: u64 = 65_536;
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "path",
     "labels",
     "devices",
     "workers",
+    "spare",
     "max_batch",
     "memory",
     "memory_limit",
@@ -55,6 +58,7 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
         labels: f.string("labels"),
         devices,
         workers: f.integer("workers", 1..=256),
+        spare: f.integer("spare", 0..=MAX_SPARES),
         max_batch: f.integer("max_batch", 1..=MAX_BATCH),
         memory: at_least_one(&mut f, "memory"),
         memory_limit: at_least_one(&mut f, "memory_limit"),

@@ -16,6 +16,8 @@ pub(crate) struct Demand<'a> {
     /// Name of the stage.
     pub stage: &'a str,
     pub model: &'a RawModel,
+    /// Size of the model's file, weights included.
+    pub model_bytes: u64,
     /// Places in the device table.
     pub devices: Vec<usize>,
 }
@@ -26,6 +28,7 @@ pub(crate) struct Share {
     pub device: usize,
     pub count: usize,
     pub threads: usize,
+    pub spares: usize,
 }
 
 /// Places the workers of all stages: per stage its shares. Errors (memory) are reported.
@@ -53,7 +56,7 @@ pub(crate) fn place(
             on_cpu(demands, &stages, device, cores, reasons)
         };
         for (stage, (count, threads)) in stages.into_iter().zip(placed) {
-            shares[stage].push(Share { device: index, count, threads });
+            shares[stage].push(Share { device: index, count, threads, spares: 0 });
         }
     }
     shares
@@ -113,6 +116,7 @@ fn on_cuda(
 ) -> Vec<(usize, usize)> {
     let model = |stage: &usize| demands[*stage].model;
     let declared = |stage: &usize| model(stage).memory.as_ref().map(|m| m.value);
+    let spares = |stage: &usize| model(stage).spare.as_ref().map_or(0, |n| n.value);
     let free = device.memory.map(|(_, free)| free.saturating_sub(headroom));
     let wanted: Vec<usize> = stages
         .iter()
@@ -124,14 +128,15 @@ fn on_cuda(
         .collect();
     let mut counts = vec![1; stages.len()];
     let mut left = free.unwrap_or(u64::MAX);
-    let needed = stages.iter().filter_map(declared).fold(0u64, u64::saturating_add);
+    let least = |stage: &usize| declared(stage).map(|bytes| bytes.saturating_mul(1 + spares(stage)));
+    let needed = stages.iter().filter_map(least).fold(0u64, u64::saturating_add);
     if needed > left {
         report_full(demands, stages, device, headroom, needed, diags);
         left = 0;
     } else {
         left -= needed;
     }
-    // One worker each, then the rest in turns, the stage furthest behind its priority first.
+    // One worker and its spares each, then the rest in turns, the stage furthest behind its priority first.
     loop {
         let next = (0..stages.len())
             .filter(|i| counts[*i] < wanted[*i] && declared(&stages[*i]).unwrap_or(0) <= left)
@@ -179,11 +184,14 @@ fn report_full(
     let mut spans = stages.iter().filter_map(|s| demands[*s].model.memory.as_ref().map(|m| m.span));
     let span: Option<Span> = spans.next_back();
     let (total, free) = device.memory.unwrap_or_default();
+    let any_spare = stages.iter().any(|s| demands[*s].model.spare.as_ref().is_some_and(|n| n.value > 0));
+    let who =
+        if any_spare { "one worker per model, with the spares, needs" } else { "one worker per model needs" };
     diags
         .error(
             span,
             format!(
-                "device `{}` is too full: one worker per model needs {}, and {} of {} are free, {} of them headroom",
+                "device `{}` is too full: {who} {}, and {} of {} are free, {} of them headroom",
                 device.name,
                 format_bytes(needed),
                 format_bytes(free),

@@ -192,6 +192,8 @@ pub struct WorkerPlan {
     pub count: usize,
     /// Intra-op threads of each.
     pub threads: usize,
+    /// How many more processes stand by, loaded and idle, until a worker dies.
+    pub spares: usize,
 }
 
 /// Where records go.

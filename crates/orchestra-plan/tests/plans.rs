@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{DIGITS, FakeHost, digits};
 use orchestra_core::{DType, DeviceKind, Fit, PipelineId, StageId};
-use orchestra_plan::{InferPlan, MaxFailed, Plan, PlanOptions, Scores, StageKind, describe};
+use orchestra_plan::{BETWEEN_COMMITS, InferPlan, MaxFailed, Plan, PlanOptions, Scores, StageKind, describe};
 
 fn infer<'a>(plan: &'a Plan, name: &str) -> &'a InferPlan {
     let found = plan.infer_stages().find(|(id, _)| plan.stages[id.index()].name == name);
@@ -48,7 +48,7 @@ fn a_small_workflow_gets_every_default() {
     assert_eq!(run.layout.slots, 10);
     assert_eq!(plan.pipelines.len(), 1);
     assert_eq!(plan.pipelines[0].name, "scans");
-    assert_eq!(plan.pipelines[0].window, 2 * 8 * 10 + 4 * 4 + 1024);
+    assert_eq!(plan.pipelines[0].window, 2 * 8 * 10 + 4 * 4 + BETWEEN_COMMITS);
     let StageKind::Image { spec, .. } = &plan.stages[0].kind else { panic!("not an image stage") };
     assert_eq!((spec.fit, spec.dtype, spec.shorter), (Fit::Stretch, DType::F32, 32));
     assert_eq!(spec.scale, 1.0 / 255.0);
@@ -407,6 +407,7 @@ fn the_fingerprint_covers_results_and_nothing_else() {
     );
     for harmless in [
         ("models.digits.workers", "2"),
+        ("models.digits.spare", "3"),
         ("models.digits.priority", "99"),
         ("stages.classify.batch", "{ max = 2 }"),
         ("limits.loaders", "1"),
@@ -441,7 +442,9 @@ fn a_workflow_that_moved_keeps_its_fingerprint() {
 #[test]
 fn a_plan_is_described_in_words() {
     let text = describe(&FakeHost::with_gpus(1).good(DIGITS));
-    let expected = "\
+    let window = 16 * 4 + 2 * 32 * 4 + BETWEEN_COMMITS;
+    let expected = format!(
+        "\
 workflow  digits (/flows/flow.toml)
 output    /flows/out
 loaders   16 threads
@@ -449,7 +452,7 @@ loaders   16 threads
 devices
   cuda:0    60 GiB free of 80 GiB, 2 GiB kept as headroom
 
-pipeline `scans`: at most 1344 items between source and sink
+pipeline `scans`: at most {window} items between source and sink
   source scans
   image pixels <- scans: f32[batch, 1, 32, 32]
   infer classify <- pixels: model digits, gives logits f32[batch, 10]
@@ -465,8 +468,10 @@ memory of all batch slots: 520 KiB
 why
   devices: auto takes the only GPU
   stage `classify` on cuda:0: 1 worker: the default where the model declares no `memory`
+  stage `classify` on cuda:0: no spare: it would take a worker's memory on the GPU; `spare = 1` of the model adds one
   stage `classify`: batches of up to 32: the default on a GPU
-";
+"
+    );
     assert_eq!(text, expected);
 }
 

@@ -53,3 +53,16 @@ proptest! {
         survives(DIGITS, &PlanOptions { set, devices: Some(vec![device]), ..PlanOptions::default() });
     }
 }
+
+#[test]
+fn a_message_shows_control_characters_and_does_not_send_them_to_the_terminal() {
+    let quoted = DIGITS.replace("[32, 32]", "\"\\u001b[2J\"");
+    // The last is a control sequence introducer of one character, in UTF-8 of two bytes.
+    let files = ["[s\u{1}\0\u{1b}[2Jcans]", "version = \u{1b}]0;title\u{7}", &quoted, " }c\0\u{9b}2Jmo,"];
+    for text in files {
+        let (plan, diags) = FakeHost::with_cores(4).plan(text, &PlanOptions::default());
+        assert!(plan.is_none());
+        let shown = diags.render(RenderStyle::Plain);
+        assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
+    }
+}

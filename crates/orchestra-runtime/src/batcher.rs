@@ -121,16 +121,20 @@ impl BatcherState {
             return Err("a batcher was started for a stage that is no infer stage".into());
         };
         let policy = BatchPolicy { max_rows: infer.max_batch, wait: infer.wait, leave_when_idle: false };
+        let devices: BTreeSet<DeviceId> =
+            infer.workers.iter().filter(|w| w.count > 0).map(|w| w.device).collect();
+        let mut ledger = Ledger::new(infer.max_batch);
+        devices.iter().for_each(|d| ledger.expect_device(*d));
         Ok(Self {
             name: stage.name.clone(),
             pipeline_name: plan.pipelines[stage.pipeline.index()].name.clone(),
             policy,
-            ledger: Ledger::new(infer.max_batch),
+            ledger,
             pool: None,
             slots: HashMap::new(),
             links: HashMap::new(),
             sent: HashMap::new(),
-            devices: infer.workers.iter().filter(|w| w.count > 0).map(|w| w.device).collect(),
+            devices,
             last_reason: String::new(),
             look_at: None,
             drained: false,
@@ -159,14 +163,35 @@ impl BatcherState {
         while let Some(assignment) = self.ledger.dispatch(now) {
             self.send(assignment);
         }
-        if let Some(due) = self.ledger.next_due().filter(|due| *due > now) {
+        while let Some(row) = self.ledger.next_convicted() {
+            self.fail_row(row);
+        }
+        while let Some(worker) = self.ledger.next_renewal() {
+            let (pipeline, stage) = (&self.pipeline_name, &self.name);
+            tracing::info!(%pipeline, %stage, %worker, "a suspect needs a worker that has run nothing: one is replaced");
+            self.end_if_drained(worker);
+        }
+        if let Some(due) = self.ledger.next_due(now) {
             self.look_again(me, due, now);
         }
         self.look_at_open_batch(me, now);
         let quiet = self.pool.as_ref().is_none_or(|p| p.is_quiet());
         if self.drained && !self.told_post && quiet && self.ledger.n_batches() == 0 {
             self.told_post = true;
+            self.must_hold_nothing();
             drop(self.args.post.cast(PostMsg::Drained));
+        }
+    }
+
+    /// Every batch has its end. A slot that is still held here would never come back.
+    fn must_hold_nothing(&self) {
+        if !self.slots.is_empty() || !self.sent.is_empty() {
+            let (slots, sent) = (self.slots.len(), self.sent.len());
+            self.args.context.stats.slots_lost.add(slots.max(sent) as u64);
+            tracing::error!(
+                pipeline = %self.pipeline_name, stage = %self.name, slots, sent,
+                "every batch has its end, but slots are held; this is a bug"
+            );
         }
     }
 
@@ -333,8 +358,10 @@ impl BatcherState {
 
     fn device_gone(&mut self, device: DeviceId, why: String) {
         self.devices.remove(&device);
+        self.ledger.device_gone(device);
         self.last_reason = why;
-        if self.devices.is_empty() {
+        // A stage that has done everything needs no device.
+        if self.devices.is_empty() && !self.told_post {
             let stage = &self.name;
             let why = format!("no device is left for stage `{stage}`: {}", self.last_reason);
             drop(self.args.pipeline.cast(PipelineMsg::NoDevice(why)));

@@ -12,6 +12,7 @@ use orchestra_plan::Plan;
 use orchestra_wire::frames::TraceContext;
 use tokio::time::Instant;
 
+use crate::events::{EventHook, WorkerEvent};
 use crate::launcher::Launcher;
 use crate::stats::Stats;
 
@@ -55,6 +56,8 @@ pub struct RunOptions {
     pub restart: RestartPolicy,
     /// Trace contexts, if traces are exported.
     pub trace: Option<TraceHook>,
+    /// Who is told what happens to workers.
+    pub events: Option<EventHook>,
 }
 
 /// The time since the start of the run. Follows tokio's clock, so tests may pause it.
@@ -101,5 +104,13 @@ impl RunContext {
     /// An id that no other worker of this run has or had.
     pub fn new_worker_id(&self) -> WorkerId {
         WorkerId(self.next_worker.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Tells who wants to know. Where nobody does, the event is not even made.
+    #[inline]
+    pub fn tell(&self, event: impl FnOnce() -> WorkerEvent) {
+        if let Some(hook) = &self.options.events {
+            hook(&event());
+        }
     }
 }

@@ -1,19 +1,21 @@
-//! Device manager: owns the worker places of one device, and starts, replaces and parks them. It never touches pixels, batches or
-//! process I/O.
+//! Device manager: owns the workers of one device, and starts, replaces and parks them as their crews decide
+//! (`orchestra_core::crew`). It never touches pixels, batches or process I/O.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use orchestra_core::restart::{Death, Restart, RestartBudget};
+use orchestra_core::crew::{Crew, Order, Role, Vacancy};
+use orchestra_core::restart::Death;
 use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 use crate::context::RunContext;
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, RootMsg, ServeStage};
-use crate::worker_link::{LinkArgs, WorkerLink};
+use crate::stats::DeviceStats;
+use crate::worker_link::{Duty, LinkArgs, WorkerLink};
 
 /// See the module.
 pub struct DeviceManager;
@@ -31,39 +33,36 @@ pub struct DeviceArgs {
 /// State of a manager.
 pub struct DeviceState {
     args: DeviceArgs,
-    places: Vec<Place>,
+    posts: Vec<Post>,
     workers: HashMap<WorkerId, Worker>,
-    budgets: HashMap<StageId, RestartBudget>,
     shutting_down: bool,
-    random: RandomState,
 }
 
-/// Room for one worker of one stage. It holds one worker, none while a pause lasts, or two while one replaces the other.
-struct Place {
+/// A stage that is served here. A stage that is built anew gets another one.
+struct Post {
     stage: StageId,
-    /// What its worker needs; `None` once the stage is over or the place is given up, so that its memory can go.
+    /// What its workers need; `None` once the stage is over or all of its places are given up, so that its memory can go.
     serve: Option<Arc<ServeStage>>,
-    started: bool,
+    crew: Crew,
 }
 
 struct Worker {
-    place: usize,
+    /// By its place in the table.
+    post: usize,
     link: ActorRef<LinkMsg>,
-    role: Role,
     /// Somebody owns the process and will report its death.
     owned: Arc<AtomicBool>,
     /// Its link has ended, and its process with it; the batcher still has to say what that means.
     gone: bool,
+    ready_since: Option<Duration>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
-    /// The one that serves the place.
-    Serving,
-    /// Loading, to take the place of this worker.
-    Successor(WorkerId),
-    /// Its successor is there (or being loaded); its end is no loss.
-    Leaving,
+/// How a worker ended, as its batcher judges it.
+struct End {
+    exit: WorkerExit,
+    last_words: String,
+    progressed: bool,
+    bisecting: bool,
 }
 
 impl Actor for DeviceManager {
@@ -76,14 +75,7 @@ impl Actor for DeviceManager {
         _: ActorRef<DeviceMsg>,
         args: DeviceArgs,
     ) -> Result<DeviceState, ActorProcessingErr> {
-        Ok(DeviceState {
-            args,
-            places: Vec::new(),
-            workers: HashMap::new(),
-            budgets: HashMap::new(),
-            shutting_down: false,
-            random: RandomState::new(),
-        })
+        Ok(DeviceState { args, posts: Vec::new(), workers: HashMap::new(), shutting_down: false })
     }
 
     async fn handle(
@@ -94,16 +86,19 @@ impl Actor for DeviceManager {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             DeviceMsg::Serve(serve) => state.serve(&me, serve).await,
-            DeviceMsg::StartWorker(place) => state.start_worker(&me, place, Role::Serving).await,
-            DeviceMsg::WorkerReady(worker) => state.worker_ready(worker),
+            DeviceMsg::StartWorker { post, place } => state.start_place(&me, post, place).await,
+            DeviceMsg::StartSpares => {} // What follows below.
+            DeviceMsg::WorkerReady(worker) => state.worker_ready(&me, worker).await,
             DeviceMsg::WorkerProgressed(worker) => state.worker_progressed(worker),
             DeviceMsg::RecycleWorker(worker) => state.recycle(&me, worker).await,
             DeviceMsg::WorkerEnded { worker, exit, last_words, progressed, bisecting } => {
-                state.worker_ended(&me, worker, &exit, &last_words, progressed, bisecting).await;
+                let end = End { exit, last_words, progressed, bisecting };
+                state.worker_ended(&me, worker, &end).await;
             }
             DeviceMsg::Retire(stage) => state.retire(stage),
             DeviceMsg::Shutdown { now } => state.shut_down(now),
         }
+        state.start_spares(&me).await;
         state.end_if_empty(&me);
         Ok(())
     }
@@ -125,49 +120,122 @@ impl Actor for DeviceManager {
             }
             _ => {}
         }
+        state.start_spares(&me).await;
         state.end_if_empty(&me);
         Ok(())
     }
 }
 
 impl DeviceState {
+    fn stats(&self) -> &DeviceStats {
+        self.args.context.stats.device(self.args.device)
+    }
+
     async fn serve(&mut self, me: &ActorRef<DeviceMsg>, serve: Arc<ServeStage>) {
         if self.shutting_down {
             return;
         }
-        self.budgets.insert(serve.stage, RestartBudget::new(self.args.context.options.restart));
-        for _ in 0..serve.workers {
-            self.places.push(Place { stage: serve.stage, serve: Some(Arc::clone(&serve)), started: false });
-            self.start_worker(me, self.places.len() - 1, Role::Serving).await;
+        let crew = Crew::new(serve.workers, serve.spares, self.args.context.options.restart);
+        let orders = crew.start();
+        self.posts.push(Post { stage: serve.stage, serve: Some(serve), crew });
+        self.carry_out(me, self.posts.len() - 1, orders).await;
+    }
+
+    async fn start_place(&mut self, me: &ActorRef<DeviceMsg>, post: usize, place: usize) {
+        let order = self.posts[post].crew.start_place(place);
+        self.carry_out(me, post, order).await;
+    }
+
+    /// Spares are started one at a time, and never while a worker that is waited for loads: on a CPU, loading takes cores away from it.
+    async fn start_spares(&mut self, me: &ActorRef<DeviceMsg>) {
+        let is_open = |p: &Post| p.serve.is_some();
+        for post in 0..self.posts.len() {
+            if self.shutting_down || self.posts.iter().any(|p| is_open(p) && p.crew.is_loading()) {
+                return;
+            }
+            if is_open(&self.posts[post]) {
+                let now = self.args.context.clock.now();
+                let orders = self.posts[post].crew.start_spares(now);
+                self.carry_out(me, post, orders).await;
+            }
         }
     }
 
-    async fn start_worker(&mut self, me: &ActorRef<DeviceMsg>, place: usize, role: Role) {
-        let p = &mut self.places[place];
-        let Some(serve) = p.serve.clone().filter(|_| !self.shutting_down) else { return };
+    async fn carry_out(
+        &mut self,
+        me: &ActorRef<DeviceMsg>,
+        post: usize,
+        orders: impl IntoIterator<Item = Order>,
+    ) {
+        for order in orders {
+            match order {
+                Order::Start { role, instead_of } => self.start_worker(me, post, role, instead_of).await,
+                Order::StartLater { place, pause } => {
+                    drop(me.send_after(pause, move || DeviceMsg::StartWorker { post, place }));
+                }
+                Order::LookLater(pause) => drop(me.send_after(pause, || DeviceMsg::StartSpares)),
+                Order::Promote { spare, instead_of, why } => self.promote(spare, instead_of, why),
+                Order::Drain(worker) => {
+                    if let Some(serve) = &self.posts[post].serve {
+                        drop(serve.batcher.cast(BatcherMsg::DrainWorker(worker)));
+                    }
+                }
+                Order::Dismiss(worker) => {
+                    if let Some(w) = self.workers.get(&worker) {
+                        drop(w.link.cast(LinkMsg::Shutdown));
+                    }
+                }
+                // They come of a death alone, which is logged with its reason: see `worker_ended`.
+                Order::Parked { .. } | Order::SparesGivenUp => {}
+            }
+        }
+    }
+
+    async fn start_worker(
+        &mut self,
+        me: &ActorRef<DeviceMsg>,
+        post: usize,
+        role: Role,
+        instead_of: Option<WorkerId>,
+    ) {
+        let Some(serve) = self.posts[post].serve.clone().filter(|_| !self.shutting_down) else { return };
         let context = &self.args.context;
         let worker = context.new_worker_id();
-        let stats = context.stats.device(self.args.device);
-        stats.starts.add(1);
-        if p.started && role == Role::Serving {
-            stats.restarts.add(1);
+        self.stats().starts.add(1);
+        let duty = match role {
+            Role::Spare => Duty::StandBy,
+            Role::Serving { .. } | Role::Successor { .. } | Role::Leaving => Duty::Serve { instead_of },
+        };
+        if instead_of.is_some() && !matches!(role, Role::Successor { .. }) {
+            self.stats().restarts.add(1);
         }
-        p.started = true;
         let owned = Arc::new(AtomicBool::new(false));
         let args = LinkArgs {
             owned: Arc::clone(&owned),
             context: Arc::clone(context),
             worker,
             device: self.args.device,
+            duty,
             serve,
             manager: me.clone(),
         };
         match Actor::spawn_linked(None, WorkerLink, args, me.get_cell()).await {
             Ok((link, _)) => {
-                drop(self.workers.insert(worker, Worker { place, link, role, owned, gone: false }))
+                self.workers.insert(worker, Worker { post, link, owned, gone: false, ready_since: None });
+                self.posts[post].crew.joined(worker, role);
             }
             Err(error) => tracing::error!(%error, "a worker link could not be spawned; this is a bug"),
         }
+    }
+
+    fn promote(&self, spare: WorkerId, instead_of: WorkerId, why: Vacancy) {
+        let Some(w) = self.workers.get(&spare) else { return };
+        self.stats().spare_takeovers.add(1);
+        if why == Vacancy::Death {
+            self.stats().restarts.add(1);
+        }
+        // A link that is gone has reported, or is about to report, the death of its worker: the place is vacant again then.
+        drop(w.link.cast(LinkMsg::Serve { instead_of }));
     }
 
     fn link_ended(&mut self, link: ractor::ActorId) {
@@ -179,8 +247,8 @@ impl DeviceState {
 
     /// Workers that are gone, and that nobody will be told about: nothing depends any more on how they ended.
     fn forget_the_gone(&mut self) {
-        let (places, shutting_down) = (&self.places, self.shutting_down);
-        self.workers.retain(|_, w| !(w.gone && (shutting_down || places[w.place].serve.is_none())));
+        let (posts, shutting_down) = (&self.posts, self.shutting_down);
+        self.workers.retain(|_, w| !(w.gone && (shutting_down || posts[w.post].serve.is_none())));
     }
 
     fn end_if_empty(&self, me: &ActorRef<DeviceMsg>) {
@@ -195,97 +263,98 @@ impl DeviceState {
             self.workers.iter().find(|(_, w)| w.link.get_id() == link && !w.owned.load(Ordering::Acquire));
         if let Some((&worker, _)) = orphan {
             let exit = WorkerExit::SpawnFailed(error);
-            self.worker_ended(me, worker, &exit, "", false, false).await;
+            let end = End { exit, last_words: String::new(), progressed: false, bisecting: false };
+            self.worker_ended(me, worker, &end).await;
         } else {
             self.link_ended(link);
         }
     }
 
-    fn worker_ready(&mut self, worker: WorkerId) {
-        let Some(Worker { role: Role::Successor(old), place, .. }) = self.workers.get(&worker) else {
-            return;
-        };
-        let (old, place) = (*old, *place);
-        if let Some(w) = self.workers.get_mut(&worker) {
-            w.role = Role::Serving;
-        }
-        if let Some(serve) = &self.places[place].serve {
-            drop(serve.batcher.cast(BatcherMsg::DrainWorker(old)));
-        }
+    async fn worker_ready(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId) {
+        let Some(w) = self.workers.get_mut(&worker) else { return };
+        w.ready_since = Some(self.args.context.clock.now());
+        let post = w.post;
+        let orders = self.posts[post].crew.ready(worker);
+        self.carry_out(me, post, orders).await;
     }
 
     fn worker_progressed(&mut self, worker: WorkerId) {
-        if let Some(w) = self.workers.get(&worker)
-            && let Some(b) = self.budgets.get_mut(&self.places[w.place].stage)
-        {
-            b.progressed();
+        if let Some(w) = self.workers.get(&worker) {
+            self.posts[w.post].crew.progressed();
         }
     }
 
-    /// The successor is loaded first, so that the device does not stand still.
     async fn recycle(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId) {
-        let Some(w) = self.workers.get_mut(&worker).filter(|w| w.role == Role::Serving) else { return };
-        w.role = Role::Leaving;
-        let place = w.place;
-        tracing::info!(%worker, "worker is being recycled");
-        self.start_worker(me, place, Role::Successor(worker)).await;
+        let Some(post) = self.workers.get(&worker).map(|w| w.post) else { return };
+        let orders = self.posts[post].crew.recycle(worker);
+        if !orders.is_empty() {
+            tracing::info!(%worker, "worker is being recycled");
+        }
+        self.carry_out(me, post, orders).await;
     }
 
-    async fn worker_ended(
-        &mut self,
-        me: &ActorRef<DeviceMsg>,
-        worker: WorkerId,
-        exit: &WorkerExit,
-        last_words: &str,
-        progressed: bool,
-        bisecting: bool,
-    ) {
+    async fn worker_ended(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId, end: &End) {
         let Some(gone) = self.workers.remove(&worker) else { return };
-        let place = gone.place;
-        let stage = self.places[place].stage;
-        let over = self.shutting_down || self.places[place].serve.is_none();
-        if over || gone.role == Role::Leaving {
+        let post = gone.post;
+        if self.shutting_down || self.posts[post].serve.is_none() {
             return;
         }
-        if let Role::Successor(old) = gone.role
-            && let Some(w) = self.workers.get_mut(&old)
-        {
-            // Try again at the next bound: the old one still serves.
-            w.role = Role::Serving;
-            return;
-        }
-        let jitter = self.random.hash_one(worker.0) as f64 / u64::MAX as f64;
-        let death = Death { exit, progressed, bisecting, jitter };
+        let jitter = jitter(&self.args.context.run_id, worker);
+        let death = Death { exit: &end.exit, progressed: end.progressed, bisecting: end.bisecting, jitter };
         let now = self.args.context.clock.now();
-        let Some(budget) = self.budgets.get_mut(&stage) else { return };
-        match budget.died(&death, now) {
-            Restart::After(Duration::ZERO) => self.start_worker(me, place, Role::Serving).await,
-            Restart::After(pause) => drop(me.send_after(pause, move || DeviceMsg::StartWorker(place))),
-            Restart::Park => self.park(place, exit, last_words),
+        let stood = self.stood(&gone, &end.exit, now);
+        let crew = &mut self.posts[post].crew;
+        crew.had_stood(stood);
+        let orders = crew.ended(worker, &death, now);
+        for order in &orders {
+            match order {
+                Order::Parked { left } => self.parked(post, *left, end),
+                Order::SparesGivenUp => self.spares_given_up(post, end),
+                _ => {}
+            }
+        }
+        self.carry_out(me, post, orders).await;
+    }
+
+    /// How long a dead worker was loaded and unharmed: it may have spent one deadline on the batch that it died of.
+    fn stood(&self, gone: &Worker, exit: &WorkerExit, now: Duration) -> Duration {
+        match gone.ready_since {
+            Some(since) if *exit != WorkerExit::Hung => {
+                now.saturating_sub(since + self.args.context.plan.limits.batch_timeout)
+            }
+            _ => Duration::ZERO,
         }
     }
 
-    fn park(&mut self, place: usize, exit: &WorkerExit, last_words: &str) {
+    /// A place is given up; with the last one, the device is for this stage.
+    fn parked(&mut self, post: usize, left: usize, end: &End) {
         let device = &self.args.context.plan.devices[self.args.device.index()].spec;
-        let Some(serve) = self.places[place].serve.take() else { return };
-        let words =
-            if last_words.is_empty() { String::new() } else { format!("; its last words: {last_words}") };
-        let why = format!("the worker {exit}{words}");
-        let left = self.places.iter().filter(|p| p.stage == serve.stage && p.serve.is_some()).count();
+        let Some(serve) = &self.posts[post].serve else { return };
+        let why = end.in_words();
         tracing::warn!(
             pipeline = %serve.pipeline, stage = %serve.name, %device, left, why = %why, "worker place parked"
         );
         if left == 0 {
             drop(serve.batcher.cast(BatcherMsg::DeviceGone { device: self.args.device, why }));
+            self.posts[post].serve = None;
         }
     }
 
+    fn spares_given_up(&self, post: usize, end: &End) {
+        let device = &self.args.context.plan.devices[self.args.device.index()].spec;
+        let Some(serve) = &self.posts[post].serve else { return };
+        tracing::warn!(
+            pipeline = %serve.pipeline, stage = %serve.name, %device, why = %end.in_words(),
+            "no further spare is started"
+        );
+    }
+
     fn retire(&mut self, stage: StageId) {
-        for w in self.workers.values().filter(|w| self.places[w.place].stage == stage) {
+        for w in self.workers.values().filter(|w| self.posts[w.post].stage == stage) {
             drop(w.link.cast(LinkMsg::Shutdown));
         }
-        for place in self.places.iter_mut().filter(|p| p.stage == stage) {
-            place.serve = None;
+        for post in self.posts.iter_mut().filter(|p| p.stage == stage) {
+            post.serve = None;
         }
         self.forget_the_gone();
     }
@@ -297,4 +366,20 @@ impl DeviceState {
         }
         self.forget_the_gone();
     }
+}
+
+impl End {
+    fn in_words(&self) -> String {
+        match &self.last_words[..] {
+            "" => format!("the worker {}", self.exit),
+            words => format!("the worker {}; its last words: {words}", self.exit),
+        }
+    }
+}
+
+/// Uniform in 0.0..1.0. Other runs on the same machine have other ids; a run that is repeated in a test has the same.
+fn jitter(run_id: &str, worker: WorkerId) -> f64 {
+    let mut hasher = DefaultHasher::new();
+    (run_id, worker.0).hash(&mut hasher);
+    hasher.finish() as f64 / u64::MAX as f64
 }

@@ -123,6 +123,8 @@ pub struct ServeStage {
     pub load: Load,
     /// How many workers.
     pub workers: usize,
+    /// How many more stand by, loaded.
+    pub spares: usize,
     /// When a healthy worker is replaced.
     pub recycle: orchestra_plan::Recycle,
 }
@@ -133,8 +135,15 @@ pub enum DeviceMsg {
     Serve(Arc<ServeStage>),
     /// This stage needs no workers any more.
     Retire(StageId),
-    /// Start a worker in this place.
-    StartWorker(usize),
+    /// A pause is over: start a worker in this place, if it still needs one.
+    StartWorker {
+        /// Which stage served here, by its place in the manager's table.
+        post: usize,
+        /// Which place of it.
+        place: usize,
+    },
+    /// A pause is over: start the spares that are missing.
+    StartSpares,
     /// A worker is loaded and warm.
     WorkerReady(WorkerId),
     /// A worker completed its first batch.
@@ -175,6 +184,11 @@ pub enum LinkMsg {
         exit: WorkerExit,
         /// Tail of its stderr.
         last_words: String,
+    },
+    /// It was started as a spare: let it serve from now on, or as soon as it is loaded.
+    Serve {
+        /// Whose place it takes.
+        instead_of: WorkerId,
     },
     /// Run this batch.
     Run(Run),

@@ -236,7 +236,8 @@ impl PipelineState {
             StageKind::Infer(infer) => infer.workers.iter().map(|w| w.count).sum(),
             StageKind::Image { .. } | StageKind::Classify { .. } => 0,
         };
-        let pool = SlotPool::new(arena, context.clock, workers, Box::new(notify));
+        let in_use = Arc::clone(&context.stats.slots_in_use);
+        let pool = SlotPool::new(arena, context.clock, workers, in_use, Box::new(notify));
         batcher.cast(BatcherMsg::Attach(Arc::clone(&pool)))?;
         let node = Behind { stage, pool, batcher };
         self.ask_for_workers(&node);
@@ -271,6 +272,7 @@ impl PipelineState {
                 pool: Arc::clone(&node.pool),
                 load,
                 workers: workers.count,
+                spares: workers.spares,
                 recycle: model.recycle,
             };
             // A manager that is gone was told to shut down before it had a worker: our own order to stop is on its way.

@@ -282,6 +282,10 @@ impl Work {
             .iter()
             .enumerate()
             .map(|(i, spec)| match batch.dynamic.iter().find(|d| d.output == i) {
+                // Nothing that is made of it may take its word for a size.
+                Some(d) if !d.is_sound() || d.dtype != spec.dtype => {
+                    Err(format!("output `{}` has not the type and size that the worker says", spec.name))
+                }
                 Some(d) if d.shape.first() == Some(&rows) => Ok(d.shape[1..].to_vec()),
                 // The whole tensor belongs to the only item.
                 Some(d) if rows == 1 => Ok(d.shape.clone()),

@@ -91,10 +91,14 @@ pub struct DeviceReport {
     pub device: String,
     /// Workers that the plan gave it.
     pub workers: u64,
-    /// Worker processes started.
+    /// Spares that the plan gave it.
+    pub spares: u64,
+    /// Worker processes started, spares included.
     pub starts: u64,
-    /// Of these, to replace dead ones.
+    /// Dead workers that were replaced, by a start or by a spare.
     pub restarts: u64,
+    /// Times that a spare took a worker's place.
+    pub spare_takeovers: u64,
     /// Batches done.
     pub batches: u64,
     /// Items per batch.
@@ -120,8 +124,10 @@ impl RunReport {
         let device = |d: &crate::snapshot::DeviceSnapshot| DeviceReport {
             device: d.name.clone(),
             workers: d.workers,
+            spares: d.spares,
             starts: d.starts,
             restarts: d.restarts,
+            spare_takeovers: d.spare_takeovers,
             batches: d.batches,
             mean_batch: ratio(d.rows as f64, d.batches as f64),
             busy: ratio(d.busy.as_secs_f64(), seconds * d.workers as f64).min(1.0),

@@ -16,6 +16,7 @@ use orchestra_wire::arena::Arena;
 
 use crate::context::RunClock;
 use crate::messages::Ticket;
+use crate::stats::Counter;
 
 /// What the pool tells its batcher.
 pub enum PoolEvent {
@@ -46,6 +47,8 @@ pub struct SlotPool {
     /// Slots that nobody uses. The lock also orders the openings of slots, and `changed` wakes those who wait for one.
     free: Mutex<Vec<SlotId>>,
     changed: Condvar,
+    /// Slots of all pools of the run that are not free.
+    in_use: Arc<Counter>,
     notify: Notify,
 }
 
@@ -110,8 +113,16 @@ impl SlotPool {
     /// Nobody sleeps for ever: who goes to sleep has seen no slot free, so all of them come back, and at most one of those is open and
     /// waits for writers; with two spare slots there are four or more, so at some release two are free. This needs that no writer holds
     /// a row of this pool while it waits for another one.
+    ///
+    /// `in_use` is raised by one for each slot that is taken, and lowered when it comes back.
     #[must_use]
-    pub fn new(arena: Arena, clock: RunClock, workers: usize, notify: Notify) -> Arc<Self> {
+    pub fn new(
+        arena: Arena,
+        clock: RunClock,
+        workers: usize,
+        in_use: Arc<Counter>,
+        notify: Notify,
+    ) -> Arc<Self> {
         let layout = arena.layout().clone();
         let filling = |_| Filling {
             progress: AtomicU64::new(0),
@@ -132,6 +143,7 @@ impl SlotPool {
             wake_at: if layout.slots < 4 { 1 } else { layout.slots.saturating_sub(2 * workers).clamp(1, 2) },
             free: Mutex::new(free),
             changed: Condvar::new(),
+            in_use,
             notify,
         })
     }
@@ -190,6 +202,7 @@ impl SlotPool {
             }
             if let Some(slot) = free.pop() {
                 self.busy.fetch_add(1, Ordering::AcqRel);
+                self.in_use.add(1);
                 let now = u64::try_from(self.clock.now().as_nanos()).unwrap_or(u64::MAX);
                 self.open_since.store(now, Ordering::Relaxed);
                 self.open.store(Open::new(slot, 1).0, Ordering::SeqCst);
@@ -281,6 +294,7 @@ impl SlotPool {
         free.push(slot);
         let wake = free.len() >= self.wake_at;
         drop(free);
+        self.in_use.sub(1);
         if wake {
             self.changed.notify_all();
         }
@@ -288,6 +302,13 @@ impl SlotPool {
 
     fn lock(&self) -> MutexGuard<'_, Vec<SlotId>> {
         unpoisoned(self.free.lock())
+    }
+}
+
+/// A run that is aborted leaves slots open that are never filled: they go with the memory itself.
+impl Drop for SlotPool {
+    fn drop(&mut self) {
+        self.in_use.sub((self.slots.len() - unpoisoned(self.free.get_mut()).len()) as u64);
     }
 }
 
@@ -341,154 +362,5 @@ impl Drop for FilledSlot {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-    use std::path::PathBuf;
-    use std::sync::mpsc::{Receiver, channel};
-
-    use orchestra_core::batch_layout::BatchLayout;
-    use orchestra_core::{DType, Dim, ItemId, SourceId, TensorSpec};
-
-    use super::*;
-
-    fn pool(max_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<PoolEvent>) {
-        let row = |name: &str| TensorSpec {
-            name: name.into(),
-            dtype: DType::I64,
-            row: vec![Dim::Fixed(1)],
-            batch: Dim::Dynamic,
-        };
-        let layout = BatchLayout::new(&[row("x")], &[row("y")], max_rows, slots).unwrap();
-        let (sender, events) = channel();
-        let notify = move |event| sender.send(event).unwrap();
-        let arena = Arena::create("test", layout).unwrap();
-        (SlotPool::new(arena, RunClock::start(), 1, Box::new(notify)), events)
-    }
-
-    fn ticket(index: u64) -> Arc<Ticket> {
-        let id = ItemId { source: SourceId(0), index };
-        Arc::new(Ticket { id, sequence: index, name: index.to_string(), path: PathBuf::new() })
-    }
-
-    fn filled(event: PoolEvent) -> Option<FilledSlot> {
-        match event {
-            PoolEvent::Filled(slot) => Some(slot),
-            PoolEvent::Opened => None,
-        }
-    }
-
-    #[test]
-    fn many_writers_fill_slots_without_losing_or_doubling_an_item() {
-        const WRITERS: u64 = 4;
-        const EACH: u64 = 500;
-        let (pool, events) = pool(7, 3);
-        let seen = std::thread::scope(|scope| {
-            for w in 0..WRITERS {
-                let pool = Arc::clone(&pool);
-                scope.spawn(move || {
-                    for i in 0..EACH {
-                        let index = w * EACH + i;
-                        let mut lease = pool.claim().unwrap();
-                        lease.input_mut(0).copy_from_slice(&index.to_ne_bytes());
-                        // Every tenth writer gives up: a hole.
-                        if !index.is_multiple_of(10) {
-                            lease.publish(ticket(index));
-                        }
-                    }
-                });
-            }
-            let mut seen = BTreeSet::new();
-            let mut rows = 0;
-            while rows < (WRITERS * EACH / 7 * 7) as usize {
-                let Some(slot) = events.recv().ok().and_then(filled) else { continue };
-                rows += slot.items.len();
-                for (row, item) in slot.items.iter().enumerate() {
-                    let Some(item) = item else { continue };
-                    // SAFETY: the slot is filled and held by `slot`.
-                    let bytes = unsafe { slot.pool().arena().input_rows(slot.slot, 0, row, 1) };
-                    assert_eq!(bytes, item.id.index.to_ne_bytes(), "the row holds its own item");
-                    assert!(seen.insert(item.id.index), "no item comes twice");
-                }
-                slot.pool().noted();
-            }
-            seen
-        });
-        pool.close(LeaveReason::Drain);
-        let last: Vec<FilledSlot> = events.try_iter().filter_map(filled).collect();
-        let rest = last.iter().flat_map(|s| s.items.iter().flatten()).map(|t| t.id.index);
-        let all: BTreeSet<u64> = seen.into_iter().chain(rest).collect();
-        assert_eq!(all, (0..WRITERS * EACH).filter(|i| !i.is_multiple_of(10)).collect());
-    }
-
-    #[test]
-    fn slots_that_are_closed_while_rows_are_claimed_keep_every_row() {
-        const WRITERS: u64 = 3;
-        const EACH: u64 = 2000;
-        let (pool, events) = pool(5, 4);
-        let over = AtomicBool::new(false);
-        let seen = std::thread::scope(|scope| {
-            let writers: Vec<_> = (0..WRITERS)
-                .map(|w| {
-                    let pool = Arc::clone(&pool);
-                    scope.spawn(move || {
-                        for index in w * EACH..(w + 1) * EACH {
-                            pool.claim().unwrap().publish(ticket(index));
-                        }
-                    })
-                })
-                .collect();
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
-                    pool.close(LeaveReason::Timer);
-                    std::thread::yield_now();
-                }
-            });
-            let mut seen = Vec::new();
-            while seen.len() < (WRITERS * EACH) as usize {
-                let Some(slot) = events.recv().ok().and_then(filled) else { continue };
-                assert!(!slot.items.is_empty() && slot.items.len() <= 5);
-                seen.extend(slot.items.iter().flatten().map(|t| t.id.index));
-                slot.pool().noted();
-            }
-            over.store(true, Ordering::Relaxed);
-            writers.into_iter().for_each(|w| w.join().unwrap());
-            seen
-        });
-        assert_eq!(seen.iter().copied().collect::<BTreeSet<_>>(), (0..WRITERS * EACH).collect());
-        assert!(pool.is_quiet());
-    }
-
-    #[test]
-    fn a_closed_slot_is_announced_only_when_its_last_writer_is_through() {
-        let (pool, events) = pool(4, 1);
-        let (a, b) = (pool.claim().unwrap(), pool.claim().unwrap());
-        assert!(matches!(events.try_recv(), Ok(PoolEvent::Opened)));
-        a.publish(ticket(0));
-        pool.close(LeaveReason::Timer);
-        assert!(events.try_recv().is_err() && !pool.is_quiet());
-        b.publish(ticket(1));
-        let slot = filled(events.try_recv().unwrap()).unwrap();
-        assert_eq!((slot.reason, slot.items.len()), (LeaveReason::Timer, 2));
-        assert!(!pool.is_quiet(), "the batcher has not seen it yet");
-        pool.noted();
-        assert!(pool.is_quiet());
-    }
-
-    #[test]
-    fn a_writer_without_a_free_slot_waits_until_one_is_dropped_or_the_pool_is_shut() {
-        let (pool, events) = pool(1, 1);
-        pool.claim().unwrap().publish(ticket(0));
-        let slot = events.iter().find_map(filled).unwrap();
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| pool.claim().map(|lease| lease.publish(ticket(1))));
-            drop(slot);
-            assert!(waiting.join().unwrap().is_some());
-            let held = events.iter().find_map(filled);
-            let waiting = scope.spawn(|| pool.claim().is_none());
-            pool.shut();
-            assert!(waiting.join().unwrap());
-            drop(held);
-        });
-        assert!(pool.claim().is_none(), "a pool that is shut stays shut");
-    }
-}
+#[path = "slot_pool_tests.rs"]
+mod tests;

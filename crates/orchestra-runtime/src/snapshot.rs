@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use orchestra_core::DeviceKind;
 use orchestra_core::bottleneck::{Bottleneck, TimeSpent};
-use orchestra_plan::StageKind;
+use orchestra_plan::WorkerPlan;
 use serde::Serialize;
 
 use crate::context::RunContext;
@@ -28,7 +28,7 @@ pub struct Snapshot {
     pub stages: Vec<StageSnapshot>,
     /// By device, in the order of the plan.
     pub devices: Vec<DeviceSnapshot>,
-    /// Workers that replaced dead ones.
+    /// Dead workers that were replaced.
     pub restarts: u64,
     /// Batches sent more than once, whole or in parts.
     pub retries: u64,
@@ -59,14 +59,20 @@ pub struct StageSnapshot {
 pub struct DeviceSnapshot {
     /// Its name.
     pub name: String,
-    /// Workers that are ready.
+    /// Workers that serve.
     pub ready: u64,
     /// Workers that the plan gives it.
     pub workers: u64,
-    /// Worker processes started.
+    /// Spares that are loaded and stand by.
+    pub standing_by: u64,
+    /// Spares that the plan gives it.
+    pub spares: u64,
+    /// Worker processes started, spares included.
     pub starts: u64,
-    /// Of these, to replace dead ones.
+    /// Dead workers that were replaced, by a start or by a spare.
     pub restarts: u64,
+    /// Times that a spare took a worker's place.
+    pub spare_takeovers: u64,
     /// Batches done.
     pub batches: u64,
     /// Items in them.
@@ -88,20 +94,20 @@ impl Snapshot {
             failed: s.failed.get(),
             busy: s.busy.time(),
         });
-        let planned = |device: usize| -> u64 {
-            let infers = plan.stages.iter().filter_map(|s| match &s.kind {
-                StageKind::Infer(i) => Some(&i.workers),
-                _ => None,
-            });
-            infers.flatten().filter(|w| w.device.index() == device).map(|w| w.count as u64).sum()
+        let planned = |device: usize, what: fn(&WorkerPlan) -> usize| -> u64 {
+            let all = plan.infer_stages().flat_map(|(_, infer)| &infer.workers);
+            all.filter(|w| w.device.index() == device).map(|w| what(w) as u64).sum()
         };
         let devices =
             plan.devices.iter().zip(&stats.devices).enumerate().map(|(i, (plan, s))| DeviceSnapshot {
                 name: plan.spec.name.clone(),
                 ready: s.ready.get(),
-                workers: planned(i),
+                workers: planned(i, |w| w.count),
+                standing_by: s.standing_by.get(),
+                spares: planned(i, |w| w.spares),
                 starts: s.starts.get(),
                 restarts: s.restarts.get(),
+                spare_takeovers: s.spare_takeovers.get(),
                 batches: s.batches.get(),
                 rows: s.rows.get(),
                 busy: s.busy.time(),

@@ -23,6 +23,7 @@ use crate::context::{RunContext, RunOptions};
 use crate::messages::{PipelineEnd, RootMsg};
 use crate::observer::ObserverArgs;
 use crate::pipeline::Listing;
+use crate::remains::Remains;
 use crate::report::RunReport;
 use crate::root::{Ending, Orchestra, RootArgs};
 use crate::snapshot::Snapshot;
@@ -159,12 +160,15 @@ pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> 
     tracing::info!(decoder = %jpeg_backend()?, "JPEG decoder");
     let mut folder = OutputFolder::open(&plan.output)?;
     let mut found = Found::Fresh;
-    if fresh && folder.state() != State::Fresh {
-        let finished = finished_in(&folder.state());
+    if fresh {
+        let before = folder.state();
+        // Also where no run can be seen: its journal may be lost, and its files are in the way.
         folder
             .discard()
             .map_err(|e| StartRunError::Discard { folder: plan.output.clone(), why: e.to_string() })?;
-        found = Found::Discarded { finished };
+        if before != State::Fresh {
+            found = Found::Discarded { finished: finished_in(&before) };
+        }
     }
     let (before, previous_code) = match folder.state() {
         State::Fresh => (None, None),
@@ -281,6 +285,12 @@ impl RunHandle {
         StopHandle(self.root.0.clone())
     }
 
+    /// A look at what is left of the run, also after its end.
+    #[must_use]
+    pub fn remains(&self) -> Remains {
+        Remains::of(&self.context)
+    }
+
     /// Waits for the end, and writes `run.json`.
     pub async fn wait(self) -> RunOutcome {
         let ending = self.done.await.unwrap_or_else(|_| Ending {
@@ -293,11 +303,16 @@ impl RunHandle {
             Ok(counts) => *counts,
             Err(_) => Counts { done: self.context.stats.done.get(), failed: self.context.stats.failed.get() },
         };
-        let (exit_code, mut problems) = judge(&ending, counts.failed);
-        let report = RunReport::new(&self.context, self.started_unix_ms, counts, exit_code);
+        let (mut exit_code, mut problems) = judge(&ending, counts.failed);
+        let mut report = RunReport::new(&self.context, self.started_unix_ms, counts, exit_code);
         let path = self.context.plan.output.join(orchestra_journal::RUN_SUMMARY);
         if let Err(error) = write_report(&path, &report) {
             problems.push(format!("`{}` could not be written: {error}", path.display()));
+            // Who reads the account must not take a missing or an old one for that of a run that went well.
+            if [0, 65].contains(&exit_code) {
+                exit_code = 75;
+                report.exit_code = exit_code;
+            }
         }
         RunOutcome { report, exit_code, problems }
     }

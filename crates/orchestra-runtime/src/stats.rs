@@ -1,5 +1,6 @@
 //! Counters of a run, written by whoever does the work and read by the observer. Counts only: nobody decides by them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -63,19 +64,23 @@ pub struct StageStats {
 /// Counters of one device.
 #[derive(Debug, Default)]
 pub struct DeviceStats {
-    /// Workers that are ready now.
+    /// Workers that serve now.
     pub ready: Counter,
-    /// Worker processes started.
+    /// Spares that are ready now.
+    pub standing_by: Counter,
+    /// Worker processes started, spares included.
     pub starts: Counter,
-    /// Of these, to replace a dead one.
+    /// Dead workers that were replaced, by a start or by a spare.
     pub restarts: Counter,
+    /// Times that a spare took a worker's place.
+    pub spare_takeovers: Counter,
     /// Batches done.
     pub batches: Counter,
     /// Rows of these.
     pub rows: Counter,
     /// Time in which a session ran.
     pub busy: Counter,
-    /// Time that workers were ready, summed over workers that are gone.
+    /// Time that workers served, summed over workers that are gone.
     pub ready_time: Counter,
 }
 
@@ -102,6 +107,10 @@ pub struct Stats {
     pub waiting_for_sinks: Counter,
     /// Batches of fewer rows that follow from a failure, and whole ones sent again.
     pub retries: Counter,
+    /// Batch slots that are taken now, of all stages. The pools of the stages change it.
+    pub slots_in_use: Arc<Counter>,
+    /// Batch slots that were still taken when every batch of their stage had its end.
+    pub slots_lost: Counter,
     /// By stage.
     pub stages: Vec<StageStats>,
     /// By device.

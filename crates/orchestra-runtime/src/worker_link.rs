@@ -4,7 +4,8 @@
 //! ```text
 //! Starting => (Greeted | gone)      the process runs; it must say hello in time
 //! Greeted  => (Ready | gone)        it loads the model; its heart must beat
-//! Ready    => (Ending | gone)       it runs batches, each within its deadline
+//! Ready    => (Serving | gone)      a spare stands by; any other worker passes through at once
+//! Serving  => (Ending | gone)       it runs batches, each within its deadline
 //! Ending   => gone                  it was asked to end, or is being killed
 //! ```
 
@@ -14,18 +15,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use orchestra_core::{BatchId, DeviceId, ErrorClass, WorkerExit, WorkerId};
-use orchestra_wire::frames::{FromWorker, PROTOCOL_VERSION, Run, RunTiming, ToWorker};
+use orchestra_wire::frames::{FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker};
 use orchestra_wire::{BUILD, codec};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 
 use crate::context::RunContext;
+use crate::events::WorkerEvent;
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage};
+use crate::stats::DeviceStats;
+use crate::worker_deadlines::{Clocks, Phase, TICK};
 use crate::worker_process::{self, ProcessEvent};
-
-/// How often deadlines are looked at.
-const TICK: Duration = Duration::from_millis(250);
 
 /// See the module.
 pub struct WorkerLink;
@@ -38,6 +39,8 @@ pub struct LinkArgs {
     pub worker: WorkerId,
     /// Where it runs.
     pub device: DeviceId,
+    /// What it is for.
+    pub duty: Duty,
     /// What it serves.
     pub serve: Arc<ServeStage>,
     /// Who started it.
@@ -46,32 +49,37 @@ pub struct LinkArgs {
     pub owned: Arc<AtomicBool>,
 }
 
+/// What a worker is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Duty {
+    /// A spare: it stands by until it is told to serve.
+    StandBy,
+    /// It takes batches as soon as it is loaded.
+    Serve {
+        /// Whose place it takes.
+        instead_of: Option<WorkerId>,
+    },
+}
+
 /// State of a link.
 pub struct LinkState {
     args: LinkArgs,
     phase: Phase,
+    duty: Duty,
     writer: Option<Box<dyn AsyncWrite + Send + Sync + Unpin>>,
     kill: Option<oneshot::Sender<()>>,
     /// Why we killed it; the exit status only says "SIGKILL".
     cause: Option<WorkerExit>,
-    /// Batches sent and not answered, in the order in which the worker runs them.
-    in_flight: VecDeque<BatchId>,
-    head_since: Duration,
-    last_sign_of_life: Duration,
-    since: Duration,
+    /// Batches sent and not answered, with their rows, in the order in which the worker runs them.
+    in_flight: VecDeque<(BatchId, usize)>,
+    clocks: Clocks,
+    started: Duration,
+    /// It has reported a broken device, and is about to exit.
+    is_broken: bool,
     batches: u64,
     /// Batches and resident memory from which wear is counted.
     fresh_at: Option<(u64, u64)>,
-    last_tick: Duration,
     frame: Vec<u8>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Starting,
-    Greeted,
-    Ready,
-    Ending,
 }
 
 impl Actor for WorkerLink {
@@ -87,18 +95,18 @@ impl Actor for WorkerLink {
         let now = args.context.clock.now();
         me.cast(LinkMsg::Start)?;
         Ok(LinkState {
+            duty: args.duty,
             args,
             phase: Phase::Starting,
             writer: None,
             kill: None,
             cause: None,
             in_flight: VecDeque::new(),
-            head_since: now,
-            last_sign_of_life: now,
-            since: now,
+            clocks: Clocks::start(now),
+            started: now,
+            is_broken: false,
             batches: 0,
             fresh_at: None,
-            last_tick: now,
             frame: Vec::new(),
         })
     }
@@ -113,6 +121,7 @@ impl Actor for WorkerLink {
             LinkMsg::Start => state.start(&me),
             LinkMsg::Frame(frame) => state.frame(&me, frame).await,
             LinkMsg::Garbled(what) => state.end_with(WorkerExit::Garbled(what)),
+            LinkMsg::Serve { instead_of } => state.called(&me, instead_of),
             LinkMsg::Run(run) => state.run(run).await,
             LinkMsg::Tick => state.check_deadlines(),
             LinkMsg::Shutdown => state.ask_to_end(&me).await,
@@ -142,11 +151,17 @@ impl LinkState {
                 return;
             }
         };
-        let name = self.args.worker.to_string();
+        let (name, pid) = (self.args.worker.to_string(), launched.process.pid());
         tracing::info!(
             pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, device = %device, worker = %name,
-            pid = launched.process.pid(), "worker started"
+            pid, "worker started"
         );
+        self.args.context.tell(|| WorkerEvent::Started {
+            worker: self.args.worker,
+            device: self.args.device,
+            stage: self.args.serve.stage,
+            pid,
+        });
         let (kill, killed) = oneshot::channel();
         self.kill = Some(kill);
         self.writer = Some(launched.writer);
@@ -168,6 +183,7 @@ impl LinkState {
         let me = me.clone();
         let batcher = self.args.serve.batcher.clone();
         let (worker, manager) = (self.args.worker, self.args.manager.clone());
+        let context = Arc::clone(&self.args.context);
         move |event| match event {
             // A link that is gone has killed its process: its frames interest nobody.
             ProcessEvent::Frame(frame) => drop(me.cast(LinkMsg::Frame(frame))),
@@ -175,6 +191,7 @@ impl LinkState {
             ProcessEvent::Exited { exit, last_words } => {
                 let told = me.cast(LinkMsg::Exited { exit: exit.clone(), last_words: last_words.clone() });
                 if told.is_err() {
+                    context.tell(|| WorkerEvent::Ended { worker, exit: exit.clone() });
                     let lost = BatcherMsg::WorkerLost {
                         worker,
                         manager: manager.clone(),
@@ -190,7 +207,7 @@ impl LinkState {
 
     async fn frame(&mut self, me: &ActorRef<LinkMsg>, frame: FromWorker) {
         let now = self.args.context.clock.now();
-        self.last_sign_of_life = now;
+        self.clocks.sign_of_life = now;
         if matches!(self.cause, Some(WorkerExit::Garbled(_))) {
             return; // It has lost its way: nothing that it says is believed any more.
         }
@@ -205,16 +222,20 @@ impl LinkState {
                 self.end_with(WorkerExit::LoadFailed { permanent, why: error });
             }
             FromWorker::Done { batch, dynamic, timing, rss_bytes } => {
-                if self.answered(batch, timing, now) {
+                if let Some(rows) = self.answered(batch, timing, now) {
                     let worker = self.args.worker;
                     drop(self.args.serve.batcher.cast(BatcherMsg::Done { worker, batch, dynamic, timing }));
                     self.done_one(rss_bytes);
+                    self.args.context.tell(|| WorkerEvent::BatchDone { worker, rows });
                 }
             }
             FromWorker::Failed { batch, kind, error, timing } => {
-                if self.answered(batch, timing, now) {
+                if self.answered(batch, timing, now).is_some() {
                     let worker = self.args.worker;
                     drop(self.args.serve.batcher.cast(BatcherMsg::Fault { worker, batch, kind, error }));
+                    if kind == RunErrorKind::Device {
+                        self.expect_exit();
+                    }
                 }
             }
         }
@@ -234,8 +255,14 @@ impl LinkState {
             return;
         }
         self.phase = Phase::Greeted;
-        self.since = now;
-        let load = ToWorker::Load(Box::new(self.args.serve.load.clone()));
+        self.clocks.phase = now;
+        let mut load = self.args.serve.load.clone();
+        if self.duty == Duty::StandBy && load.warm_up.is_empty() {
+            // A session's first run is several times slower than its second. A spare has time for it, and whoever waits for one has none.
+            load.warm_up = vec![1, load.layout.max_rows];
+            load.warm_up.dedup();
+        }
+        let load = ToWorker::Load(Box::new(load));
         self.send(&load).await;
     }
 
@@ -252,43 +279,78 @@ impl LinkState {
             return;
         }
         self.phase = Phase::Ready;
-        self.since = self.args.context.clock.now();
-        let (worker, device) = (self.args.worker, self.args.device);
+        self.clocks.phase = self.args.context.clock.now();
+        let worker = self.args.worker;
         let load_ms = Duration::from_nanos(load_ns).as_millis() as u64;
         tracing::info!(
             pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, worker = %worker, ?providers,
-            onnxruntime = version, load_ms, rss_mib = rss >> 20, "worker ready"
+            onnxruntime = version, load_ms, rss_mib = rss >> 20, spare = self.duty == Duty::StandBy, "worker ready"
         );
-        self.args.context.stats.device(device).ready.add(1);
+        let after = self.clocks.phase.saturating_sub(self.started);
+        self.args.context.tell(|| WorkerEvent::Ready { worker, after });
         drop(self.args.manager.cast(DeviceMsg::WorkerReady(worker)));
+        match self.duty {
+            Duty::StandBy => self.stats().standing_by.add(1),
+            Duty::Serve { instead_of } => self.serve(me, instead_of),
+        }
+    }
+
+    /// A spare is called to serve. If it is dying, its death is on its way to the manager.
+    fn called(&mut self, me: &ActorRef<LinkMsg>, instead_of: WorkerId) {
+        self.duty = Duty::Serve { instead_of: Some(instead_of) };
+        if self.phase == Phase::Ready {
+            self.stats().standing_by.sub(1);
+            self.serve(me, Some(instead_of));
+        }
+    }
+
+    /// ## Ready => Serving
+    fn serve(&mut self, me: &ActorRef<LinkMsg>, instead_of: Option<WorkerId>) {
+        self.phase = Phase::Serving;
+        self.clocks.phase = self.args.context.clock.now();
+        let (worker, device) = (self.args.worker, self.args.device);
+        let was_spare = self.args.duty == Duty::StandBy;
+        if was_spare {
+            let name = &self.args.serve.name;
+            tracing::info!(
+                pipeline = %self.args.serve.pipeline, stage = %name, %worker, ?instead_of, "a spare worker serves"
+            );
+        }
+        self.stats().ready.add(1);
+        self.args.context.tell(|| WorkerEvent::Serving { worker, replaces: instead_of, was_spare });
         drop(self.args.serve.batcher.cast(BatcherMsg::WorkerReady { worker, device, link: me.clone() }));
+    }
+
+    fn stats(&self) -> &DeviceStats {
+        self.args.context.stats.device(self.args.device)
     }
 
     async fn run(&mut self, run: Run) {
         if self.in_flight.is_empty() {
-            self.head_since = self.args.context.clock.now();
+            self.clocks.batch = self.args.context.clock.now();
         }
-        self.in_flight.push_back(run.batch);
-        if self.phase == Phase::Ready {
+        self.in_flight.push_back((run.batch, run.rows));
+        if self.phase == Phase::Serving {
             self.send(&ToWorker::Run(run)).await;
         }
     }
 
-    /// Whether the answer is to the batch that runs. Anything else is a worker that has lost its way.
-    fn answered(&mut self, batch: BatchId, timing: RunTiming, now: Duration) -> bool {
-        if self.in_flight.front() != Some(&batch) {
-            let expected = self.in_flight.front().map_or("none".to_owned(), ToString::to_string);
+    /// The rows of the batch that runs, if the answer is to that one. Anything else is a worker that has lost its way.
+    fn answered(&mut self, batch: BatchId, timing: RunTiming, now: Duration) -> Option<usize> {
+        let running = self.in_flight.front().copied();
+        let Some((_, rows)) = running.filter(|(running, _)| *running == batch) else {
+            let expected = running.map_or("none".to_owned(), |(b, _)| b.to_string());
             self.end_with(WorkerExit::Garbled(format!("an answer to {batch}, expected {expected}")));
-            return false;
-        }
+            return None;
+        };
         self.in_flight.pop_front();
-        self.head_since = now;
+        self.clocks.batch = now;
         self.args.context.stats.first_batch.note_first(now);
         let nanos = timing.bind_ns.saturating_add(timing.run_ns).saturating_add(timing.copy_out_ns);
         let busy = Duration::from_nanos(nanos);
         self.args.context.stats.device(self.args.device).busy.add_time(busy);
         self.args.context.stats.stage(self.args.serve.stage).busy.add_time(busy);
-        true
+        Some(rows)
     }
 
     fn done_one(&mut self, rss: u64) {
@@ -308,42 +370,24 @@ impl LinkState {
     }
 
     fn check_deadlines(&mut self) {
-        let now = self.args.context.clock.now();
-        let gap = now.saturating_sub(std::mem::replace(&mut self.last_tick, now));
-        if gap > TICK * 4 {
-            // We slept ourselves (a stopped process, a suspended machine): the worker must not pay for that.
-            self.last_sign_of_life = now;
-            self.head_since = now;
-            self.since = now;
-            return;
+        let context = &self.args.context;
+        let batch_timeout = context.plan.limits.batch_timeout;
+        let batch_timeout = Some(batch_timeout).filter(|_| !self.in_flight.is_empty());
+        let now = context.clock.now();
+        let overdue = self.clocks.overdue(self.phase, &context.options.timeouts, batch_timeout, now);
+        if let Some(cause) = overdue {
+            self.end_with(if self.is_broken { WorkerExit::Stuck } else { cause });
         }
-        let t = self.args.context.options.timeouts;
-        let batch = self.args.context.plan.limits.batch_timeout;
-        let silent = now.saturating_sub(self.last_sign_of_life) > t.heartbeat;
-        let cause = match self.phase {
-            Phase::Starting if now.saturating_sub(self.since) > t.handshake => WorkerExit::HandshakeTimeout,
-            Phase::Greeted if now.saturating_sub(self.since) > t.load => WorkerExit::LoadFailed {
-                permanent: false,
-                why: format!("it took longer than {} s", t.load.as_secs()),
-            },
-            Phase::Ready if !self.in_flight.is_empty() && now.saturating_sub(self.head_since) > batch => {
-                WorkerExit::Hung
-            }
-            Phase::Greeted | Phase::Ready if silent => WorkerExit::Silent,
-            Phase::Ending if now.saturating_sub(self.since) > t.shutdown => WorkerExit::Clean,
-            _ => return,
-        };
-        self.end_with(cause);
     }
 
-    /// ## Ready => Ending, politely
+    /// ## (Ready | Serving) => Ending, politely
     async fn ask_to_end(&mut self, me: &ActorRef<LinkMsg>) {
         match self.phase {
             Phase::Ending => {}
             // It may not have a socket yet, or be deep in a load: nothing is lost by a kill.
             Phase::Starting | Phase::Greeted => drop(me.cast(LinkMsg::Kill)),
-            Phase::Ready => {
-                self.leave_ready();
+            Phase::Ready | Phase::Serving => {
+                self.leave();
                 self.cause = Some(WorkerExit::Clean);
                 // The end of our side tells it to exit. If that cannot be said, it is gone, or killed by the next deadline.
                 if let Some(mut writer) = self.writer.take() {
@@ -353,32 +397,43 @@ impl LinkState {
         }
     }
 
+    /// ## Serving => Ending, by itself
+    /// It exits right after it has said that its device is broken. A driver may keep it from that.
+    fn expect_exit(&mut self) {
+        self.leave();
+        self.is_broken = true;
+    }
+
     /// ## any => Ending, by force
     fn end_with(&mut self, cause: WorkerExit) {
-        self.leave_ready();
+        self.leave();
         self.cause.get_or_insert(cause);
         self.kill = None; // The owner of the process sees it and kills.
     }
 
-    fn leave_ready(&mut self) {
+    fn leave(&mut self) {
         let now = self.args.context.clock.now();
-        if self.phase == Phase::Ready {
-            let stats = self.args.context.stats.device(self.args.device);
-            stats.ready.sub(1);
-            stats.ready_time.add_time(now.saturating_sub(self.since));
+        match self.phase {
+            Phase::Ready => self.stats().standing_by.sub(1),
+            Phase::Serving => {
+                self.stats().ready.sub(1);
+                self.stats().ready_time.add_time(now.saturating_sub(self.clocks.phase));
+            }
+            Phase::Starting | Phase::Greeted | Phase::Ending => {}
         }
         self.phase = Phase::Ending;
-        self.since = now;
+        self.clocks.phase = now;
     }
 
     /// ## gone
     fn gone(&mut self, exit: WorkerExit, last_words: String) {
-        self.leave_ready();
+        self.leave();
         let exit = match (self.cause.take(), exit) {
             (Some(cause), _) => cause,
             (None, exit) => exit,
         };
         let worker = self.args.worker;
+        self.args.context.tell(|| WorkerEvent::Ended { worker, exit: exit.clone() });
         if exit == WorkerExit::Clean {
             tracing::info!(pipeline = %self.args.serve.pipeline, worker = %worker, batches = self.batches, "worker ended");
         } else {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ort::sys::{OrtApi, OrtCustomOp, OrtErrorCode, OrtKernelContext, OrtKernelInfo, OrtStatusPtr, OrtValue};
 
-use crate::{OUT_OF_MEMORY_TEXT, Trap};
+use crate::{DEADLY, IN_LOAD, IN_RUN, LAST_WORDS, OUT_OF_MEMORY_TEXT, Trap};
 
 /// The most rows that `Trap::OutOfMemory` lets pass.
 const ROWS_THAT_FIT: i64 = 2;
@@ -25,6 +25,7 @@ pub(crate) unsafe extern "system" fn create(
     _: *const OrtKernelInfo,
     kernel: *mut *mut c_void,
 ) -> OrtStatusPtr {
+    die_if_asked(IN_LOAD);
     // SAFETY: the runtime passes a place for the pointer; `destroy` takes the box back.
     unsafe { *kernel = Box::into_raw(Box::new(Kernel { api })).cast() };
     OrtStatusPtr::default()
@@ -39,6 +40,7 @@ pub(crate) unsafe extern "system" fn compute(
     kernel: *mut c_void,
     context: *mut OrtKernelContext,
 ) -> OrtStatusPtr {
+    die_if_asked(IN_RUN);
     // SAFETY: `kernel` is what `create` made, `context` is valid for this call.
     match unsafe { (*kernel.cast::<Kernel>()).run(context) } {
         Ok(()) => OrtStatusPtr::default(),
@@ -112,6 +114,10 @@ impl Kernel {
             Trap::Fail => Err(self.failure("the test operator was asked to fail")),
             Trap::OutOfMemory if rows > ROWS_THAT_FIT => Err(self.failure(OUT_OF_MEMORY_TEXT)),
             Trap::OutOfMemory => Ok(()),
+            Trap::Fork => {
+                leave_a_process_behind();
+                Ok(())
+            }
         }
     }
 
@@ -120,6 +126,24 @@ impl Kernel {
         let text: &CStr = &text;
         // SAFETY: the API is valid, and it copies the text.
         Failed(unsafe { ((*self.api).CreateStatus)(OrtErrorCode::ORT_RUNTIME_EXCEPTION, text.as_ptr()) })
+    }
+}
+
+fn die_if_asked(moment: &str) {
+    if std::env::var_os(DEADLY).is_some_and(|asked| asked == moment) {
+        eprintln!("{LAST_WORDS}");
+        std::process::abort();
+    }
+}
+
+fn leave_a_process_behind() {
+    // SAFETY: the child makes only calls that are allowed after a fork of a process with threads.
+    unsafe {
+        if libc::fork() == 0 {
+            loop {
+                libc::pause();
+            }
+        }
     }
 }
 

@@ -3,6 +3,9 @@
 //!
 //! The operator is `Trap` of the domain `orchestra.test`, version 1: one f32 tensor of any shape in, the same out. Each [`Trap`]
 //! names the element that springs it.
+//!
+//! With the variable [`DEADLY`] in its environment the operator dies whatever it meets, with some last words: a broken installation,
+//! which can be mended without a change to the model.
 
 mod kernel;
 
@@ -20,6 +23,15 @@ pub const DOMAIN: &str = "orchestra.test";
 pub const OPERATOR: &str = "Trap";
 /// The text with which ONNX Runtime's own arena reports that memory ran out.
 pub const OUT_OF_MEMORY_TEXT: &str = "Failed to allocate memory for requested buffer of size 1073741824";
+
+/// The variable that makes the operator deadly: [`IN_LOAD`] or [`IN_RUN`].
+pub const DEADLY: &str = "ORCHESTRA_TEST_DEADLY";
+/// Of [`DEADLY`]: it aborts when a session is opened with it.
+pub const IN_LOAD: &str = "in-load";
+/// Of [`DEADLY`]: it aborts whenever it runs.
+pub const IN_RUN: &str = "in-run";
+/// What it says on standard error before it aborts because of [`DEADLY`].
+pub const LAST_WORDS: &str = "the test operator aborts, as its environment asks";
 
 const DOMAIN_C: &CStr = c"orchestra.test";
 const OPERATOR_C: &CStr = c"Trap";
@@ -39,12 +51,14 @@ pub enum Trap {
     Fail,
     /// 18: the run fails as if memory had run out if the batch has more than two rows; otherwise all is well.
     OutOfMemory,
+    /// 19: all is well, but a process is left behind that holds everything open which the worker had open, and lives for ever.
+    Fork,
 }
 
 impl Trap {
     /// All of them, in the order of their values.
-    pub const ALL: [Trap; 6] =
-        [Trap::Abort, Trap::Segfault, Trap::Hang, Trap::Exit, Trap::Fail, Trap::OutOfMemory];
+    pub const ALL: [Trap; 7] =
+        [Trap::Abort, Trap::Segfault, Trap::Hang, Trap::Exit, Trap::Fail, Trap::OutOfMemory, Trap::Fork];
 
     /// The element that springs the trap.
     #[must_use]
@@ -56,6 +70,7 @@ impl Trap {
             Trap::Exit => 16,
             Trap::Fail => 17,
             Trap::OutOfMemory => 18,
+            Trap::Fork => 19,
         }
     }
 
@@ -175,7 +190,7 @@ mod tests {
         for trap in Trap::ALL {
             assert_eq!(Trap::of(f32::from(trap.value())), Some(trap));
         }
-        for harmless in [0.0, 12.0, 13.5, 19.0, 255.0, f32::NAN] {
+        for harmless in [0.0, 12.0, 13.5, 20.0, 255.0, f32::NAN] {
             assert_eq!(Trap::of(harmless), None);
         }
     }

@@ -3,9 +3,14 @@
 //! | `ORCHESTRA_FAULT` | what it does |
 //! |---|---|
 //! | `segfault-on-batch:N`, `abort-on-batch:N`, `exit0-on-batch:N`, `hang-on-batch:N` | dies or hangs in its N-th run, from 1 |
+//! | `kill-at-P`, `abort-at-P`, `exit0-at-P` | dies (SIGKILL, SIGABRT, exit code 0) at the point P of the protocol: see [`Point`] |
 //! | `oom-above:N` | reports that memory ran out for batches of more than N rows |
+//! | `oom-for:N` | reports that memory ran out in its first N runs of more than one row |
 //! | `fail-on-batch:N`, `device-error-on-batch:N` | reports a model error (a broken device) for its N-th run |
+//! | `fail-always` | reports a model error for each run |
+//! | `slow:MS` | each run takes so many milliseconds |
 //! | `wrong-batch` | answers each run with an answer for a batch that nobody sent |
+//! | `old-batch` | answers each run but the first with a second answer for the one before |
 //! | `half-frame` | at its first run, writes half a frame and exits |
 //! | `garbage` | says hello, then sends bytes that are no frame |
 //! | `flood-stderr` | writes a megabyte to standard error at its start and at each run |
@@ -13,26 +18,34 @@
 //! | `never-hello` | keeps the socket open and says nothing on it; a line on standard error tells when |
 //! | `die-on-load` | aborts while it loads |
 //! | `load-failed` | reports that the model cannot be loaded, for good |
+//! | `until-next-starts:N`, `until-next-serves:N` | in its N-th run, waits until the process after it runs, or was given a batch |
+//! | `stubborn` | serves well, but ends neither when it is asked to nor on SIGTERM |
 //!
-//! With `ORCHESTRA_FAULT_ONCE=PATH` only the first process that manages to create the file `PATH` misbehaves.
+//! With `ORCHESTRA_FAULT_ONCE=PATH` only the first process that manages to create the file `PATH` misbehaves. More faults, with commas
+//! between them, are for the processes after it, one each: `none,load-failed` is for the second. The processes create `PATH`, `PATH.1`,
+//! `PATH.2` and so on, each with its id in it.
+//!
+//! With `ORCHESTRA_FAULT_LOG=PATH` each run appends a line: the process id, the number of rows, and `ok` or what was reported.
+
+mod engine;
+mod points;
 
 use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::os::fd::BorrowedFd;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use orchestra_core::{BatchId, ErrorClass};
-use orchestra_wire::WORKER_SOCKET_FD;
-use orchestra_wire::arena::WorkerArena;
-use orchestra_wire::codec;
-use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming};
-use orchestra_worker::{Engine, LoadError, Loaded, RunError};
+pub use points::{Death, Point};
+
+use engine::FaultyEngine;
 
 /// The variable that chooses the fault.
 pub const FAULT: &str = "ORCHESTRA_FAULT";
-/// The variable that names the file by which only one process misbehaves.
+/// The variable that names the file by which each process has a number, and so a fault of its own.
 pub const FAULT_ONCE: &str = "ORCHESTRA_FAULT_ONCE";
+/// The variable that names the file into which each run is noted.
+pub const FAULT_LOG: &str = "ORCHESTRA_FAULT_LOG";
 
 /// What `never-hello` writes to standard error before it falls silent.
 pub const SILENT: &str = "not saying hello, as asked";
@@ -50,14 +63,24 @@ pub enum Fault {
     ExitOnBatch(u64),
     /// The N-th run never ends.
     HangOnBatch(u64),
+    /// Death at a point of the protocol.
+    DieAt(Death, Point),
     /// Out of memory for more rows than this.
     OutOfMemoryAbove(u64),
+    /// Out of memory for the first so many runs of more than one row.
+    OutOfMemoryFor(u64),
     /// A model error in the N-th run.
     FailOnBatch(u64),
+    /// A model error in every run.
+    FailAlways,
     /// A device error in the N-th run.
     DeviceErrorOnBatch(u64),
+    /// Slow runs, in milliseconds.
+    Slow(u64),
     /// Answers for a batch that nobody sent.
     WrongBatch,
+    /// A second answer for the batch before.
+    OldBatch,
     /// Half a frame, then exit.
     HalfFrame,
     /// No frames at all after hello.
@@ -72,6 +95,12 @@ pub enum Fault {
     DieOnLoad,
     /// A permanent load error.
     LoadFailed,
+    /// The N-th run ends when the process after this one runs.
+    UntilNextStarts(u64),
+    /// The N-th run ends when the process after this one was given a batch.
+    UntilNextServes(u64),
+    /// Does not end when it is asked to.
+    Stubborn,
 }
 
 impl Fault {
@@ -82,6 +111,9 @@ impl Fault {
             Some((name, number)) => (name, Some(number.parse::<u64>().ok()?)),
             None => (text, None),
         };
+        if let Some((how, point)) = name.split_once("-at-") {
+            return Some(Fault::DieAt(Death::parse(how)?, Point::parse(point, number)?));
+        }
         Some(match (name, number) {
             ("" | "none", None) => Fault::None,
             ("segfault-on-batch", Some(n)) => Fault::SegfaultOnBatch(n),
@@ -89,9 +121,13 @@ impl Fault {
             ("exit0-on-batch", Some(n)) => Fault::ExitOnBatch(n),
             ("hang-on-batch", Some(n)) => Fault::HangOnBatch(n),
             ("oom-above", Some(n)) => Fault::OutOfMemoryAbove(n),
+            ("oom-for", Some(n)) => Fault::OutOfMemoryFor(n),
             ("fail-on-batch", Some(n)) => Fault::FailOnBatch(n),
+            ("fail-always", None) => Fault::FailAlways,
             ("device-error-on-batch", Some(n)) => Fault::DeviceErrorOnBatch(n),
+            ("slow", Some(ms)) => Fault::Slow(ms),
             ("wrong-batch", None) => Fault::WrongBatch,
+            ("old-batch", None) => Fault::OldBatch,
             ("half-frame", None) => Fault::HalfFrame,
             ("garbage", None) => Fault::Garbage,
             ("flood-stderr", None) => Fault::FloodStderr,
@@ -99,6 +135,9 @@ impl Fault {
             ("never-hello", None) => Fault::NeverHello,
             ("die-on-load", None) => Fault::DieOnLoad,
             ("load-failed", None) => Fault::LoadFailed,
+            ("until-next-starts", Some(n)) => Fault::UntilNextStarts(n),
+            ("until-next-serves", Some(n)) => Fault::UntilNextServes(n),
+            ("stubborn", None) => Fault::Stubborn,
             _ => return None,
         })
     }
@@ -107,11 +146,19 @@ impl Fault {
 /// The worker's `main`: speaks the protocol on the inherited descriptors and misbehaves as the environment says.
 pub fn main() -> ExitCode {
     let wanted = std::env::var(FAULT).unwrap_or_default();
-    let Some(fault) = Fault::parse(&wanted) else {
+    let faults: Option<Vec<Fault>> = wanted.split(',').map(Fault::parse).collect();
+    let Some(faults) = faults else {
         eprintln!("`{FAULT}` is `{wanted}`, which is no known fault");
         return ExitCode::from(2);
     };
-    let fault = if is_my_turn() { fault } else { Fault::None };
+    let turn = match std::env::var_os(FAULT_ONCE).map(PathBuf::from).map(Turn::take).transpose() {
+        Ok(turn) => turn,
+        Err(error) => {
+            eprintln!("the file that `{FAULT_ONCE}` names cannot be made: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let fault = faults.get(turn.as_ref().map_or(0, |t| t.number)).copied().unwrap_or(Fault::None);
     match fault {
         Fault::NeverHello => {
             // For a test that has to know when the process runs this program, and no longer that of its parent.
@@ -121,132 +168,76 @@ pub fn main() -> ExitCode {
         // A late start is the fault itself; nobody waits for it here.
         Fault::SlowStart(ms) => std::thread::sleep(Duration::from_millis(ms)),
         Fault::FloodStderr => flood(),
+        Fault::DieAt(death, point) => points::before_serving(death, point),
         _ => {}
     }
-    orchestra_worker::run_with(&mut FaultyEngine { fault, arena: None, runs: 0 })
-}
-
-fn is_my_turn() -> bool {
-    match std::env::var_os(FAULT_ONCE) {
-        Some(path) => OpenOptions::new().write(true).create_new(true).open(path).is_ok(),
-        None => true,
+    let mut engine = FaultyEngine::new(fault, turn);
+    match fault {
+        Fault::Stubborn => points::serve_and_then(&mut engine, None),
+        Fault::DieAt(death, Point::HangUp) => points::serve_and_then(&mut engine, Some(death)),
+        _ => orchestra_worker::run_with(&mut engine),
     }
 }
 
-struct FaultyEngine {
-    fault: Fault,
-    arena: Option<WorkerArena>,
-    runs: u64,
-}
-
-impl Engine for FaultyEngine {
-    fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError> {
-        match self.fault {
-            Fault::DieOnLoad => std::process::abort(),
-            Fault::LoadFailed => {
-                let error = "the test worker was asked not to load".to_owned();
-                return Err(LoadError { class: ErrorClass::Permanent, error });
-            }
-            Fault::Garbage => write_raw(&[0xff; 64]),
-            _ => {}
-        }
-        self.arena = Some(arena);
-        Ok(Loaded {
-            inputs: load.layout.inputs.iter().map(|r| r.tensor.clone()).collect(),
-            outputs: load.layout.outputs.iter().flatten().map(|r| r.tensor.clone()).collect(),
-            providers: vec![("TestExecutionProvider".to_owned(), 1)],
-            runtime_version: "none".to_owned(),
-        })
-    }
-
-    fn run(&mut self, run: &Run, _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
-        self.runs += 1;
-        self.misbehave(run)?;
-        match &self.arena {
-            Some(arena) => copy_rows(arena, run).map(|()| Vec::new()),
-            None => Err(failure(RunErrorKind::Device, "a run came before the load")),
+/// The file that the process with this number, from 0, creates.
+#[must_use]
+pub fn file_of(once: &Path, number: usize) -> PathBuf {
+    match number {
+        0 => once.to_owned(),
+        n => {
+            let mut name = once.as_os_str().to_owned();
+            name.push(format!(".{n}"));
+            name.into()
         }
     }
 }
 
-impl FaultyEngine {
-    fn misbehave(&self, run: &Run) -> Result<(), RunError> {
-        match self.fault {
-            Fault::SegfaultOnBatch(n) if n == self.runs => {
-                let nowhere = std::ptr::without_provenance_mut::<u8>(1);
-                // SAFETY: there is none; the fault is the purpose.
-                unsafe { nowhere.write_volatile(1) };
+/// The place of this process among those that share a file.
+struct Turn {
+    once: PathBuf,
+    number: usize,
+}
+
+impl Turn {
+    fn take(once: PathBuf) -> io::Result<Self> {
+        for number in 0.. {
+            match OpenOptions::new().write(true).create_new(true).open(file_of(&once, number)) {
+                Ok(mut file) => {
+                    // One call of few bytes: who finds the file not empty finds all of it.
+                    file.write_all(std::process::id().to_string().as_bytes())?;
+                    return Ok(Self { once, number });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
             }
-            Fault::AbortOnBatch(n) if n == self.runs => std::process::abort(),
-            // SAFETY: `_exit` has no preconditions.
-            Fault::ExitOnBatch(n) if n == self.runs => unsafe { libc::_exit(0) },
-            Fault::HangOnBatch(n) if n == self.runs => sleep_for_ever(),
-            Fault::OutOfMemoryAbove(rows) if run.rows as u64 > rows => {
-                return Err(failure(RunErrorKind::OutOfMemory, orchestra_testkit_ops::OUT_OF_MEMORY_TEXT));
-            }
-            Fault::FailOnBatch(n) if n == self.runs => {
-                return Err(failure(RunErrorKind::Model, "the test worker was asked to fail"));
-            }
-            Fault::DeviceErrorOnBatch(n) if n == self.runs => {
-                return Err(failure(RunErrorKind::Device, "the test worker's device was asked to fail"));
-            }
-            Fault::WrongBatch => write_raw(&strange_answer()),
-            Fault::HalfFrame => {
-                let answer = strange_answer();
-                write_raw(&answer[..answer.len() / 2]);
-                // SAFETY: `_exit` has no preconditions.
-                unsafe { libc::_exit(1) }
-            }
-            Fault::FloodStderr => flood(),
-            _ => {}
         }
-        Ok(())
+        Err(io::ErrorKind::OutOfMemory.into()) // There are not so many numbers.
+    }
+
+    /// Lets the process before this one know that this one was given a batch.
+    fn serves(&self) {
+        // A mark that is missing shows as a process that waits for it.
+        let _ = std::fs::write(self.mark(self.number), "");
+    }
+
+    fn wait_until_next_starts(&self) {
+        wait_for(&file_of(&self.once, self.number + 1));
+    }
+
+    fn wait_until_next_serves(&self) {
+        wait_for(&self.mark(self.number + 1));
+    }
+
+    fn mark(&self, number: usize) -> PathBuf {
+        file_of(&self.once, number).with_added_extension("serves")
     }
 }
 
-/// Copies inputs to outputs, by place, where their rows have the same size.
-fn copy_rows(arena: &WorkerArena, run: &Run) -> Result<(), RunError> {
-    let layout = arena.layout();
-    let pairs = layout.inputs.len().min(layout.outputs.len());
-    for place in 0..pairs {
-        let same_size =
-            layout.outputs[place].as_ref().is_some_and(|o| o.row_bytes == layout.inputs[place].row_bytes);
-        if !same_size {
-            continue;
-        }
-        let outside = |e: orchestra_wire::arena::RangeError| failure(RunErrorKind::Device, &e.to_string());
-        let from = arena.input_rows(run.slot, place, run.first_row, run.rows).map_err(outside)?;
-        let to = arena.output_rows(run.slot, place, run.first_row, run.rows).map_err(outside)?;
-        // SAFETY: both lie within their own part of the arena, and the parent leaves the rows alone until the answer.
-        unsafe { std::ptr::copy_nonoverlapping(from.ptr, to.ptr, from.len.min(to.len)) };
+/// Another process makes the file, and the test has a bound on how long that may take.
+fn wait_for(file: &Path) {
+    while !file.exists() {
+        std::thread::sleep(Duration::from_millis(1));
     }
-    Ok(())
-}
-
-fn failure(kind: RunErrorKind, error: &str) -> RunError {
-    RunError { kind, error: error.to_owned() }
-}
-
-fn strange_answer() -> Vec<u8> {
-    let frame = FromWorker::Done {
-        batch: BatchId(u64::MAX),
-        dynamic: Vec::new(),
-        timing: RunTiming::default(),
-        rss_bytes: 0,
-    };
-    let mut bytes = Vec::new();
-    // A frame this small always encodes; an empty answer would show in the test.
-    let _ = codec::encode(&frame, &mut bytes);
-    bytes
-}
-
-/// Writes to the control socket past the protocol. A heartbeat may come before or after it, never in the middle: the write is one call
-/// of few bytes.
-fn write_raw(bytes: &[u8]) {
-    // SAFETY: the worker's protocol keeps this descriptor open as long as the process lives.
-    let socket = unsafe { BorrowedFd::borrow_raw(WORKER_SOCKET_FD) };
-    // The parent may be gone already; then nobody is there to be misled.
-    let _ = rustix::io::write(socket, bytes);
 }
 
 fn flood() {
@@ -273,7 +264,12 @@ mod tests {
         assert_eq!(Fault::parse(""), Some(Fault::None));
         assert_eq!(Fault::parse("hang-on-batch:3"), Some(Fault::HangOnBatch(3)));
         assert_eq!(Fault::parse("half-frame"), Some(Fault::HalfFrame));
+        assert_eq!(Fault::parse("kill-at-run:3"), Some(Fault::DieAt(Death::Kill, Point::Run(3))));
+        assert_eq!(Fault::parse("exit0-at-hello"), Some(Fault::DieAt(Death::Exit, Point::Hello)));
         for bad in ["hang-on-batch", "hang-on-batch:x", "half-frame:1", "nonsense"] {
+            assert_eq!(Fault::parse(bad), None, "{bad}");
+        }
+        for bad in ["kill-at-run", "kill-at-hello:1", "kill-at-nowhere", "starve-at-hello", "-at-"] {
             assert_eq!(Fault::parse(bad), None, "{bad}");
         }
     }

@@ -1,8 +1,11 @@
-//! What a process has open and running, and what is left of it later. Waits for nothing: ask when everything should be gone.
+//! What a process has open and running, what is left of it later, and what a run leaves on the disk. Waits for nothing: ask when
+//! everything should be gone. Each answer is one line per leak, so that an empty list is what a test wants.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 
-use crate::processes::{Process, children, open_files};
+use crate::processes::{Process, children, open_files, with_variable};
 
 /// What a process holds at one moment.
 #[derive(Debug, Clone)]
@@ -62,10 +65,103 @@ impl Holdings {
     }
 }
 
-/// Sockets, pipes and the like count by kind, since their numbers are new each time; files by name.
+/// Processes whose environment holds `name=value`, other than this one: whatever a marked run has started, orphans included.
+#[must_use]
+pub fn processes(name: &str, value: &str) -> Vec<String> {
+    let me = std::process::id();
+    let left = with_variable(name, value).into_iter().filter(|p| p.pid != me);
+    left.map(|p| format!("process {} ({}): {}", p.pid, p.state, p.arguments.join(" "))).collect()
+}
+
+/// Threads of this process that only runs have, and memory of theirs that is still mapped.
+#[must_use]
+pub fn threads_and_memory_of_runs() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    // A thread that ended meanwhile has no name any more.
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    let of_runs = names.filter(|name| ["loader", "committer"].contains(&name.trim()));
+    let mut found: Vec<String> = of_runs.map(|name| format!("thread `{}`", name.trim())).collect();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    found.extend(maps.lines().filter(|l| l.contains("/memfd:")).map(|l| format!("memory: {l}")));
+    found
+}
+
+/// What lies in a folder for temporary files.
+#[must_use]
+pub fn temporary_files(folder: &Path) -> Vec<String> {
+    names_in(folder).into_iter().map(|name| format!("temporary file `{name}`")).collect()
+}
+
+/// What lies in an output folder and should not: files other than `results` (of the sinks) and those that the README names, and lines of
+/// the logs that speak of a bug.
+#[must_use]
+pub fn output_folder(out: &Path, results: &[&str]) -> Vec<String> {
+    const PUBLIC: [&str; 4] = ["failures.jsonl", "run.json", "logs", ".orchestra"];
+    let unknown = names_in(out).into_iter().filter(|n| !PUBLIC.contains(&&**n) && !results.contains(&&**n));
+    let mut left: Vec<String> = unknown.map(|n| format!("`{n}` in the output folder")).collect();
+    let private = names_in(&out.join(".orchestra")).into_iter();
+    let unknown = private.filter(|n| {
+        let is_list = n.starts_with("items-") && !n.ends_with(".next") && !n.ends_with(".new");
+        !is_list && n != "journal" && n != "lock"
+    });
+    left.extend(unknown.map(|n| format!("`.orchestra/{n}` in the output folder")));
+    for log in names_in(&out.join("logs")) {
+        let text = fs::read_to_string(out.join("logs").join(&log)).unwrap_or_default();
+        left.extend(text.lines().filter(|l| l.contains("this is a bug")).map(|l| format!("in `{log}`: {l}")));
+    }
+    left
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Sockets and pipes count by kind, since their numbers are new each time; files by name, and what has no file (`anon_inode:[pidfd]`) by
+/// what it is.
 fn kind_of(target: &str) -> String {
     match target.split_once(":[") {
-        Some((kind, _)) => kind.to_owned(),
-        None => target.to_owned(),
+        Some((kind, number)) if number.starts_with(|c: char| c.is_ascii_digit()) => kind.to_owned(),
+        _ => target.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_belong_into_an_output_folder_is_named_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path();
+        assert_eq!(output_folder(&out.join("missing"), &[]), [""; 0]);
+        for folder in [".orchestra", "logs"] {
+            fs::create_dir(out.join(folder)).unwrap();
+        }
+        let known = ["results.jsonl", "failures.jsonl", "run.json", "logs/run.log"];
+        let private = [".orchestra/journal", ".orchestra/lock", ".orchestra/items-scans"];
+        for name in known.iter().chain(&private) {
+            fs::write(out.join(name), "all is well\n").unwrap();
+        }
+        assert_eq!(output_folder(out, &["results.jsonl"]), [""; 0]);
+        let unknown = [".run.json.17.tmp", ".orchestra/.journal.17.tmp", ".orchestra/items-scans.next"];
+        for name in unknown {
+            fs::write(out.join(name), "").unwrap();
+        }
+        fs::write(out.join("logs/run.log"), "one\nERROR an actor failed; this is a bug\n").unwrap();
+        let left = output_folder(out, &[]);
+        assert_eq!(left.len(), 5, "{left:?}");
+        for name in unknown.iter().chain(&["results.jsonl", "an actor failed"]) {
+            assert!(left.iter().any(|l| l.contains(name)), "{name}: {left:?}");
+        }
+    }
+
+    #[test]
+    fn kinds_have_no_numbers_and_names_stay() {
+        assert_eq!(kind_of("socket:[4711]"), "socket");
+        assert_eq!(kind_of("anon_inode:[pidfd]"), "anon_inode:[pidfd]");
+        assert_eq!(kind_of("/memfd:leaky (deleted)"), "/memfd:leaky (deleted)");
     }
 }

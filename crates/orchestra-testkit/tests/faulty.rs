@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{BatchId, DType, DeviceKind, SlotId};
-use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
+use orchestra_testkit::faulty::{FAULT, FAULT_LOG, FAULT_ONCE, file_of};
 use orchestra_testkit::models::spec;
 use orchestra_testkit::worker_process::WorkerProcess;
 use orchestra_wire::arena::Arena;
@@ -160,6 +160,144 @@ fn faults_of_the_start_show_before_the_first_run() {
     let mut worker = start("nonsense", &arena);
     assert!(worker.answer().unwrap().is_none());
     assert_eq!(worker.wait().unwrap().code(), Some(2));
+}
+
+/// Whether the bytes of the first output row of slot 1 are those of the input row, are nonsense, or were not touched.
+fn output(arena: &Arena) -> &'static str {
+    // SAFETY: the worker is dead.
+    match unsafe { arena.output_rows(SlotId(1), 0, 1, 1) } {
+        Some(row) if row == [7; 8] => "copied",
+        Some(row) if row == [0xee; 8] => "torn",
+        Some(row) if row == [0; 8] => "untouched",
+        other => panic!("{other:?}"),
+    }
+}
+
+/// It says nothing more. A worker that dies with an unread frame in its socket resets the connection, which is an error here.
+#[track_caller]
+fn must_be_gone(worker: &mut WorkerProcess, what: &str) {
+    let answer = worker.answer();
+    assert!(matches!(answer, Ok(None) | Err(CodecError::Gone | CodecError::Io(_))), "{what}: {answer:?}");
+}
+
+#[test]
+fn a_worker_dies_exactly_where_it_is_told_to() {
+    // What the parent hears last, what lies in the outputs, and whether a frame was sent that nobody has read.
+    let points = [
+        ("run:1", "nothing", "torn"),
+        ("outputs:1", "nothing", "copied"),
+        ("half-answer:1", "half a frame", "copied"),
+        ("answered:1", "done", "copied"),
+        ("unread:1", "done", "copied"),
+        ("loaded", "nothing", "untouched"),
+    ];
+    for (how, signal, code) in [("kill", Some(9), None), ("abort", Some(6), None), ("exit0", None, Some(0))] {
+        for (point, hears, leaves) in points {
+            let arena = arena();
+            let fault = format!("{how}-at-{point}");
+            let mut worker = loaded(&fault, &arena);
+            // SAFETY: the worker touches rows only between `Run` and `Done`.
+            unsafe { arena.input_row_mut(SlotId(1), 0, 1) }.copy_from_slice(&[7; 8]);
+            // Two rows: half of the outputs is the first of them.
+            worker.send(&run(1, 2)).unwrap();
+            match hears {
+                "nothing" => must_be_gone(&mut worker, &fault),
+                "half a frame" => {
+                    assert!(matches!(worker.answer(), Err(CodecError::Truncated { .. })), "{fault}");
+                }
+                _ => {
+                    assert!(is_done(worker.answer(), 1), "{fault}");
+                    if point.starts_with("unread") {
+                        worker.send(&run(2, 2)).unwrap();
+                    }
+                    must_be_gone(&mut worker, &fault);
+                }
+            }
+            let status = worker.wait().unwrap();
+            assert_eq!((status.signal(), status.code()), (signal, code), "{fault}");
+            assert_eq!(output(&arena), leaves, "{fault}");
+        }
+    }
+}
+
+#[test]
+fn a_worker_dies_before_it_serves_where_it_is_told_to() {
+    let arena = arena();
+    let mut worker = start("kill-at-start", &arena);
+    assert!(worker.answer().unwrap().is_none());
+    assert_eq!(worker.wait().unwrap().signal(), Some(9));
+    for point in ["hello", "load"] {
+        let mut worker = start(&format!("abort-at-{point}"), &arena);
+        assert!(matches!(worker.answer().unwrap(), Some(FromWorker::Hello { .. })), "{point}");
+        worker.send(&load(&arena)).unwrap();
+        must_be_gone(&mut worker, point);
+        assert_eq!(worker.wait().unwrap().signal(), Some(6), "{point}");
+    }
+}
+
+#[test]
+fn a_worker_that_is_asked_to_end_dies_as_told_or_not_at_all() {
+    let arena = arena();
+    let mut worker = loaded("kill-at-hang-up", &arena);
+    worker.send(&run(1, 1)).unwrap();
+    assert!(is_done(worker.answer(), 1));
+    worker.hang_up().unwrap();
+    assert_eq!(worker.wait().unwrap().signal(), Some(9));
+    let mut worker = loaded("stubborn", &arena);
+    worker.send(&run(1, 1)).unwrap();
+    assert!(is_done(worker.answer(), 1));
+    let pid = rustix::process::Pid::from_raw(i32::try_from(worker.pid()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    worker.send(&run(2, 1)).unwrap();
+    assert!(is_done(worker.answer(), 2), "it serves on after SIGTERM");
+    worker.hang_up().unwrap();
+    // Another worker that is asked later has ended: this one has had its time.
+    let mut other = loaded("none", &arena);
+    other.hang_up().unwrap();
+    assert_eq!(other.wait().unwrap().code(), Some(0));
+    assert_eq!(worker.kill().unwrap().signal(), Some(9), "it was still there");
+}
+
+#[test]
+fn old_answers_and_short_memory_are_as_told_and_noted_in_the_log() {
+    let arena = arena();
+    let dir = tempfile::tempdir().unwrap();
+    let mut worker = loaded("old-batch", &arena);
+    worker.send(&run(1, 1)).unwrap();
+    assert!(is_done(worker.answer(), 1));
+    worker.send(&run(2, 1)).unwrap();
+    assert!(is_done(worker.answer(), 1), "once more");
+    assert!(is_done(worker.answer(), 2));
+    let log = dir.path().join("log");
+    let variables = [(FAULT, "oom-for:2"), (FAULT_LOG, log.to_str().unwrap())];
+    let mut worker = WorkerProcess::start(PROGRAM.as_ref(), &[], &variables, &arena).unwrap();
+    worker.answer().unwrap();
+    worker.send(&load(&arena)).unwrap();
+    worker.answer().unwrap();
+    for (batch, rows) in [(1, 2), (2, 1), (3, 3), (4, 3)] {
+        worker.send(&run(batch, rows)).unwrap();
+        worker.answer().unwrap();
+    }
+    let pid = worker.pid();
+    let noted = std::fs::read_to_string(log).unwrap();
+    assert_eq!(noted, format!("{pid} 2 OutOfMemory\n{pid} 1 ok\n{pid} 3 OutOfMemory\n{pid} 3 ok\n"));
+}
+
+#[test]
+fn each_process_has_a_fault_of_its_own_and_leaves_its_id() {
+    let arena = arena();
+    let dir = tempfile::tempdir().unwrap();
+    let mark = dir.path().join("mark");
+    let variables = [(FAULT, "none,exit0-at-start,kill-at-start"), (FAULT_ONCE, mark.to_str().unwrap())];
+    for (number, expected) in [None, Some(Some(0)), Some(None), None].into_iter().enumerate() {
+        let mut worker = WorkerProcess::start(PROGRAM.as_ref(), &[], &variables, &arena).unwrap();
+        match expected {
+            None => assert!(worker.answer().unwrap().is_some(), "{number} serves"),
+            Some(code) => assert_eq!(worker.wait().unwrap().code(), code, "{number}"),
+        }
+        let left = std::fs::read_to_string(file_of(&mark, number)).unwrap();
+        assert_eq!(left, worker.pid().to_string());
+    }
 }
 
 #[test]

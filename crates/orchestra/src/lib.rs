@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 pub use orchestra_core::restart::RestartPolicy;
-pub use orchestra_core::{DeviceKind, WorkerExit};
+pub use orchestra_core::{DeviceId, DeviceKind, StageId, WorkerExit, WorkerId};
 pub use orchestra_machine::Machine;
 use orchestra_ortlib::{Env, Flavor, Request};
 pub use orchestra_ortlib::{Library, LibraryError, Progress, Silent};
@@ -36,9 +36,9 @@ pub use orchestra_plan::{Cause, Diagnostics, MachineView, Plan, PlanOptions, Ren
 use orchestra_plan::{DeviceView, RealHost};
 pub use orchestra_runtime::launcher::{Launched, WorkerProcess};
 pub use orchestra_runtime::{
-    DeviceReport, DeviceSnapshot, Found, ItemCounts, Launcher, LoaderReport, Prepared, ProcessLauncher,
-    RunHandle, RunOptions, RunOutcome, RunReport, Snapshot, StageReport, StageSnapshot, StartRunError,
-    StopHandle, Timeouts, TraceHook, prepare,
+    DeviceReport, DeviceSnapshot, EventHook, Found, ItemCounts, Launcher, LoaderReport, Prepared,
+    ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, Snapshot, StageReport,
+    StageSnapshot, StartRunError, StopHandle, Timeouts, TraceHook, WorkerEvent, prepare,
 };
 use thiserror::Error;
 
@@ -73,6 +73,8 @@ pub struct StartOptions {
     pub restart: RestartPolicy,
     /// Trace contexts for the workers, if the host exports traces.
     pub trace: Option<TraceHook>,
+    /// Who is told what happens to worker processes, as it happens.
+    pub events: Option<EventHook>,
 }
 
 /// The worker process: serves one model until its parent closes the socket. Call it first thing in `main`.
@@ -168,5 +170,6 @@ pub fn run_options(options: StartOptions, library: PathBuf) -> Result<RunOptions
         timeouts: options.timeouts,
         restart: options.restart,
         trace: options.trace,
+        events: options.events,
     })
 }

@@ -5,66 +5,28 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
 
-use common::{ONE_PIXEL_PER_BLOCK, ROW, Workplace, each_shows_its_own_picture};
-use orchestra::{ProcessLauncher, RunOutcome, StartOptions};
-use orchestra_core::DType;
-use orchestra_testkit::audit::{Records, items};
+use common::{Workplace, all_copied, copies, copying, hurried, restarts};
+use orchestra::RunOutcome;
+use orchestra_testkit::audit::items;
 use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
-use orchestra_testkit::models;
 
-/// `items` pictures that a model gives back as they are: what a worker does that copies inputs to outputs.
+/// On one device with two workers, and none that stands by: the tests count who died.
 fn workplace(items: u64, batch: usize) -> Workplace {
-    let mut place = Workplace::with_pictures(items);
-    let model = models::identity(&place.models(), DType::F32, &ROW).unwrap();
-    place
-        .model("same", model, "workers = 2")
-        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
-        .infer("read", "pixels", "same", batch)
-        .sink("all", "read", "")
-        .add("[limits]\nbatch_timeout = \"1s\"")
-        .devices(1);
-    place
-}
-
-fn options(launcher: ProcessLauncher) -> StartOptions {
-    let mut options = StartOptions { launcher: Some(Arc::new(launcher)), ..StartOptions::default() };
-    options.timeouts.handshake = Duration::from_secs(1);
-    options.timeouts.load = Duration::from_secs(5);
-    options.timeouts.shutdown = Duration::from_secs(1);
-    options.restart.first_pause = Duration::from_millis(10);
-    options
-}
-
-fn exact(place: &Workplace) -> Records {
-    let records = place.records(&["all.jsonl"]);
-    each_shows_its_own_picture(&records, "all.jsonl", "y");
-    records
-}
-
-fn all_done(place: &Workplace, n: u64, what: &str) {
-    if let Err(error) = exact(place).must_be(1, &items("scans", 0..n), &BTreeSet::new()) {
-        panic!("`{what}`: {error}");
-    }
-}
-
-fn restarts(outcome: &RunOutcome) -> u64 {
-    outcome.report.devices.iter().map(|d| d.restarts).sum()
+    copying(items, batch, 1, "workers = 2\nspare = 0")
 }
 
 /// Runs with workers that all have the fault. Whatever is open after it, a run with honest workers completes.
 async fn runs_with(fault: &str, n: u64, batch: usize) -> (Workplace, RunOutcome) {
     let place = workplace(n, batch);
-    let outcome = place.run_with(options(place.faulty_workers(&[(FAULT, fault)]))).await;
-    let before = exact(&place);
+    let outcome = place.run_with(hurried(place.faulty_workers(&[(FAULT, fault)]))).await;
+    let before = copies(&place);
     assert_eq!((before.done.len() + before.failed.len()) as u64, outcome.report.items.read, "`{fault}`");
     if outcome.exit_code == 69 {
         assert!(!outcome.problems.is_empty(), "`{fault}`: it says why");
         let resumed = place.run().await;
         assert_eq!(resumed.report.items.read, n, "`{fault}`");
-        let after = exact(&place);
+        let after = copies(&place);
         let failed: BTreeSet<_> = before.failed.keys().cloned().collect();
         let done = items("scans", 0..n).difference(&failed).cloned().collect();
         after.must_be(1, &done, &failed).unwrap();
@@ -83,19 +45,21 @@ async fn one_worker_that_misbehaves_once_costs_no_item() {
         "hang-on-batch:2",
         "device-error-on-batch:2",
         "wrong-batch",
+        "old-batch",
         "half-frame",
         "garbage",
         "die-on-load",
         "never-hello",
     ];
-    let harmless = ["fail-on-batch:2", "oom-above:1", "slow-start:300", "flood-stderr"];
+    let harmless =
+        ["fail-on-batch:2", "oom-above:1", "slow-start:300", "slow:20", "flood-stderr", "stubborn"];
     for fault in deadly.into_iter().chain(harmless) {
         let place = workplace(N, 4);
         let once = place.path("once");
         let workers = place.faulty_workers(&[(FAULT, fault), (FAULT_ONCE, once.to_str().unwrap())]);
-        let outcome = place.run_with(options(workers)).await;
+        let outcome = place.run_with(hurried(workers)).await;
         assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
-        all_done(&place, N, fault);
+        all_copied(&place, N, fault);
         assert!(once.exists(), "`{fault}`: nobody misbehaved");
         if harmless.contains(&fault) {
             assert_eq!(restarts(&outcome), 0, "`{fault}`");
@@ -108,10 +72,10 @@ async fn a_place_whose_worker_cannot_load_is_given_up_and_the_other_does_all_the
     let place = workplace(60, 4);
     let once = place.path("once");
     let workers = place.faulty_workers(&[(FAULT, "load-failed"), (FAULT_ONCE, once.to_str().unwrap())]);
-    let outcome = place.run_with(options(workers)).await;
+    let outcome = place.run_with(hurried(workers)).await;
     Workplace::must_end_with(&outcome, 0);
     assert_eq!(restarts(&outcome), 0);
-    all_done(&place, 60, "load-failed");
+    all_copied(&place, 60, "load-failed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -120,7 +84,7 @@ async fn workers_that_all_die_after_a_batch_or_more_still_do_all_the_work() {
     for fault in faults.into_iter().chain(["device-error-on-batch:2", "device-error-on-batch:6"]) {
         let (place, outcome) = runs_with(fault, 160, 4).await;
         assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
-        all_done(&place, 160, fault);
+        all_copied(&place, 160, fault);
         assert!(restarts(&outcome) >= 4, "`{fault}`: {:?}", outcome.report.devices);
     }
 }
@@ -129,7 +93,7 @@ async fn workers_that_all_die_after_a_batch_or_more_still_do_all_the_work() {
 async fn workers_that_all_hang_at_their_second_batch_still_do_all_the_work() {
     let (place, outcome) = runs_with("hang-on-batch:2", 16, 4).await;
     Workplace::must_end_with(&outcome, 0);
-    all_done(&place, 16, "hang");
+    all_copied(&place, 16, "hang");
     assert!(restarts(&outcome) >= 1);
 }
 
@@ -137,7 +101,7 @@ async fn workers_that_all_hang_at_their_second_batch_still_do_all_the_work() {
 async fn workers_that_all_run_out_of_memory_get_smaller_batches() {
     let (place, outcome) = runs_with("oom-above:2", 64, 8).await;
     Workplace::must_end_with(&outcome, 0);
-    all_done(&place, 64, "oom-above");
+    all_copied(&place, 64, "oom-above");
     assert_eq!(restarts(&outcome), 0);
     assert!(outcome.report.batches_by_reason["split"] > 0);
 }
@@ -146,7 +110,7 @@ async fn workers_that_all_run_out_of_memory_get_smaller_batches() {
 async fn items_that_fit_into_no_memory_fail_by_name_without_a_restart() {
     let (place, outcome) = runs_with("oom-above:0", 12, 4).await;
     Workplace::must_end_with(&outcome, 65);
-    let records = exact(&place);
+    let records = copies(&place);
     records.must_be(1, &BTreeSet::new(), &items("scans", 0..12)).unwrap();
     assert!(records.failed.values().all(|f| f["kind"] == "out_of_memory"), "{:?}", records.failed);
     assert_eq!(restarts(&outcome), 0);
@@ -156,7 +120,7 @@ async fn items_that_fit_into_no_memory_fail_by_name_without_a_restart() {
 async fn a_model_error_fails_only_the_items_that_were_run_alone() {
     let (place, outcome) = runs_with("fail-on-batch:1", 20, 1).await;
     Workplace::must_end_with(&outcome, 65);
-    let records = exact(&place);
+    let records = copies(&place);
     assert!((1..=2).contains(&records.failed.len()), "one item per worker: {:?}", records.failed);
     assert!(records.failed.values().all(|f| f["kind"] == "model" && f["stage"] == "read"));
     assert_eq!(records.done.len() + records.failed.len(), 20);
@@ -164,11 +128,11 @@ async fn a_model_error_fails_only_the_items_that_were_run_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn late_and_noisy_workers_do_all_the_work() {
-    for fault in ["slow-start:300", "flood-stderr"] {
+async fn late_slow_noisy_and_stubborn_workers_do_all_the_work() {
+    for fault in ["slow-start:300", "slow:20", "flood-stderr", "stubborn"] {
         let (place, outcome) = runs_with(fault, 40, 4).await;
         assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
-        all_done(&place, 40, fault);
+        all_copied(&place, 40, fault);
         assert_eq!(restarts(&outcome), 0, "`{fault}`");
     }
 }
@@ -213,6 +177,15 @@ async fn answers_for_batches_that_nobody_sent_are_no_results() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_second_answer_for_an_older_batch_is_no_result_and_costs_a_worker() {
+    // Each worker answers once before it gets lost, so all of them make progress.
+    let (place, outcome) = runs_with("old-batch", 40, 4).await;
+    Workplace::must_end_with(&outcome, 0);
+    all_copied(&place, 40, "old-batch");
+    assert!(restarts(&outcome) > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_device_that_is_always_broken_ends_the_run_with_69() {
     let (_, outcome) = runs_with("device-error-on-batch:1", 120, 4).await;
     Workplace::must_end_with(&outcome, 69);
@@ -235,7 +208,7 @@ async fn a_program_that_is_no_worker_ends_the_run_with_its_last_words() {
         let mut launcher = place.workers_of_ours();
         launcher.program = "/bin/sh".into();
         launcher.args = vec!["-c".into(), script.into()];
-        let outcome = place.run_with(options(launcher)).await;
+        let outcome = place.run_with(hurried(launcher)).await;
         assert_eq!(outcome.exit_code, 69, "`{script}`: {:?}", outcome.problems);
         let said = outcome.problems.join("\n");
         assert!(said.contains(says), "`{script}`: {said}");

@@ -6,8 +6,11 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{AS_IT_IS, Workplace, bounded, each_shows_its_own_picture};
+use common::{
+    AS_IT_IS, Workplace, all_copied, bounded, copying, each_shows_its_own_picture, hurried, restarts,
+};
 use orchestra_testkit::audit::items;
+use orchestra_testkit::faulty::{FAULT, FAULT_ONCE, file_of};
 use orchestra_testkit::models;
 
 const ITEMS: u64 = 300;
@@ -17,7 +20,7 @@ fn workplace(recycle: &str) -> Workplace {
     let mut place = Workplace::with_pictures(ITEMS);
     let slow = models::slow_blocks(&place.models(), [1, 32, 32], 60).unwrap();
     place
-        .model("slow", slow, &format!("workers = {WORKERS}\n{recycle}"))
+        .model("slow", slow, &format!("workers = {WORKERS}\nspare = 0\n{recycle}"))
         .image("pixels", "scans", AS_IT_IS)
         .infer("read", "pixels", "slow", 1)
         .sink("all", "read", "")
@@ -78,4 +81,66 @@ async fn kills_in_the_middle_of_recycling_lose_nothing() {
     Workplace::must_end_with(&outcome, 0);
     assert!(kills >= 3, "{kills} kills");
     check(&place);
+}
+
+/// One worker and its successors, each with a fault of its own; the first one is worn after three batches of one item. Gives the number
+/// of dead workers that were replaced.
+async fn replaced_in(faults: &str) -> u64 {
+    const ITEMS: u64 = 40;
+    let mut place = copying(ITEMS, 1, 1, "workers = 1\nspare = 0\nrecycle = { batches = 3 }");
+    place.set("batch_timeout = \"1s\"", "batch_timeout = \"1h\""); // A worker that waits for its successor is not slow.
+    let once = place.path("once");
+    let workers = place.faulty_workers(&[(FAULT, faults), (FAULT_ONCE, once.to_str().unwrap())]);
+    let outcome = place.run_with(hurried(workers)).await;
+    assert_eq!(outcome.exit_code, 0, "`{faults}`: {:?}", outcome.problems);
+    all_copied(&place, ITEMS, faults);
+    let last = faults.split(',').count() - 1;
+    assert!(file_of(&once, last).exists(), "`{faults}`: not all of them were started");
+    restarts(&outcome)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_dies_after_it_was_found_worn_is_no_loss_but_its_successor_takes_its_place() {
+    for how in ["kill", "abort"] {
+        // In the batch after, when its successor loads; when it is asked to end, because its successor is there.
+        for point in ["run:4", "unread:3", "answered:4", "hang-up"] {
+            assert_eq!(replaced_in(&format!("{how}-at-{point}")).await, 0, "{how} at {point}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_successor_that_dies_before_it_serves_leaves_the_old_worker_at_work() {
+    for how in ["kill", "abort"] {
+        for point in ["start", "hello", "load"] {
+            assert_eq!(
+                replaced_in(&format!("until-next-starts:5,{how}-at-{point}")).await,
+                0,
+                "{how} at {point}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_successor_that_dies_in_its_first_batch_is_replaced() {
+    for how in ["kill", "abort"] {
+        for point in ["loaded", "run:1", "outputs:1", "half-answer:1"] {
+            assert_eq!(
+                replaced_in(&format!("until-next-serves:5,{how}-at-{point}")).await,
+                1,
+                "{how} at {point}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_whose_worker_and_successor_both_die_gets_a_new_worker() {
+    for how in ["kill", "abort"] {
+        for point in ["start", "load"] {
+            let faults = format!("{how}-at-run:4,{how}-at-{point}");
+            assert!(replaced_in(&faults).await >= 1, "`{faults}`");
+        }
+    }
 }

@@ -324,7 +324,7 @@ impl<'a> Assembler<'a> {
         };
         let workers = shares.iter().map(|s| {
             let device = DeviceId(id(&self.devices, s.device)?);
-            Some(WorkerPlan { device, count: s.count, threads: s.threads })
+            Some(WorkerPlan { device, count: s.count, threads: s.threads, spares: s.spares })
         });
         let inputs = inputs
             .iter()

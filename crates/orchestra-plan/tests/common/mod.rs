@@ -87,7 +87,7 @@ impl Host for FakeHost {
     fn model(&self, path: &Path) -> Result<ModelFile, ModelError> {
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         let signature = match name {
-            "digits.onnx" => signature(&["image:f32:?,1,32,32"], &["logits:f32:?,10"]),
+            "digits.onnx" | "large.onnx" => signature(&["image:f32:?,1,32,32"], &["logits:f32:?,10"]),
             "score.onnx" => signature(&["image:f32:?,1,32,32"], &["score:f32:?"]),
             "four.onnx" => signature(&["image:f32:4,1,32,32"], &["logits:f32:4,10"]),
             "bytes.onnx" => signature(&["image:u8:?,64,48,3"], &["logits:f16:?,3,1,1"]),
@@ -105,7 +105,8 @@ impl Host for FakeHost {
             _ => return Err(ModelError::Missing),
         };
         let digest = [name.len() as u8; 32];
-        Ok(ModelFile { digest, file_digest: digest, signature })
+        let bytes = if name == "large.onnx" { 98 << 20 } else { 1 << 20 };
+        Ok(ModelFile { digest, file_digest: digest, bytes, signature })
     }
 
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {

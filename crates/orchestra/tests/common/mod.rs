@@ -3,20 +3,26 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use orchestra::{
-    DeviceKind, Launched, Launcher, Plan, PlanOptions, ProcessLauncher, RenderStyle, RunHandle, RunOutcome,
-    StartOptions,
+    DeviceKind, Launched, Launcher, Plan, PlanOptions, ProcessLauncher, Remains, RenderStyle, RunHandle,
+    RunOutcome, StartOptions,
 };
-use orchestra_testkit::audit::{ItemKey, Records};
+use orchestra_core::DType;
+use orchestra_testkit::audit::{ItemKey, Records, items};
 use orchestra_testkit::chaos::{Fault, strike};
 use orchestra_testkit::images::{self, Kind, index_of_blocks};
+use orchestra_testkit::leaks::{self, Holdings};
+use orchestra_testkit::models;
 use orchestra_testkit::processes::{Process, with_variable};
 use orchestra_testkit::programs::beside_this_program;
 use serde_json::Value;
@@ -36,20 +42,27 @@ pub const AS_IT_IS: &str = "size = [32, 32]\ncolor = \"gray\"\nscale = 1.0";
 /// The row that [`ONE_PIXEL_PER_BLOCK`] makes.
 pub const ROW: [usize; 3] = [1, 4, 8];
 
-/// A folder with `images/`, `models/`, `workflow.toml` and, after a run, `out/`.
+/// Looks after which something counts as left behind for ever.
+const LOOKS: usize = 12_000;
+
+/// A folder with `images/`, `models/`, `tmp/`, `workflow.toml` and, after a run, `out/`. Dropping it is the audit of all runs in it: see
+/// [`Workplace::leaks`].
 pub struct Workplace {
     dir: TempDir,
     workflow: String,
+    /// Of every run that was started here.
+    runs: Mutex<Vec<Remains>>,
 }
 
 impl Workplace {
     /// With no pictures, and a workflow file without tables.
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        for folder in ["images", "models"] {
+        for folder in ["images", "models", "tmp"] {
             fs::create_dir(dir.path().join(folder)).unwrap();
         }
-        Self { dir, workflow: "version = 1\nname = \"test\"\n".to_owned() }
+        let workflow = "version = 1\nname = \"test\"\n".to_owned();
+        Self { dir, workflow, runs: Mutex::new(Vec::new()) }
     }
 
     /// With `n` pictures in `images/`, and a source `scans` of them.
@@ -79,6 +92,13 @@ impl Workplace {
     pub fn add(&mut self, text: &str) -> &mut Self {
         self.workflow.push_str(text);
         self.workflow.push('\n');
+        self
+    }
+
+    /// Replaces text in the workflow file.
+    pub fn set(&mut self, from: &str, to: &str) -> &mut Self {
+        assert!(self.workflow.contains(from), "`{from}` is not in the workflow file");
+        self.workflow = self.workflow.replace(from, to);
         self
     }
 
@@ -132,7 +152,8 @@ impl Workplace {
     /// Starts honest workers.
     pub fn workers_of_ours(&self) -> ProcessLauncher {
         let mark = (MARK.into(), self.dir.path().into());
-        ProcessLauncher { program: example("worker"), args: Vec::new(), env: vec![mark] }
+        let temporary = ("TMPDIR".into(), self.path("tmp").into());
+        ProcessLauncher { program: example("worker"), args: Vec::new(), env: vec![mark, temporary] }
     }
 
     /// Starts workers that misbehave.
@@ -155,7 +176,36 @@ impl Workplace {
 
     /// Starts a run with these options.
     pub async fn start_with(&self, options: StartOptions) -> RunHandle {
-        bounded("the run starts", orchestra::start(self.plan(), options)).await.unwrap()
+        let run = bounded("the run starts", orchestra::start(self.plan(), options)).await.unwrap();
+        self.watch(&run);
+        run
+    }
+
+    /// Makes a run part of the audit that was not started here.
+    pub fn watch(&self, run: &RunHandle) {
+        self.runs.lock().unwrap().push(run.remains());
+    }
+
+    /// What is left of the runs that were started here: worker processes, actors and threads, batch slots that have not come home,
+    /// temporary files, and files in the output folder that no document names.
+    pub fn leaks(&self) -> Vec<String> {
+        let mut left = leaks::processes(MARK, self.dir.path().to_str().unwrap());
+        let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        for (n, run) in runs.iter().enumerate() {
+            let figures = [
+                ("holders (actors, threads, handles)", run.holders() as u64),
+                ("slots in use", run.slots_in_use()),
+                ("slots lost", run.slots_lost()),
+            ];
+            let left_of_run = figures.iter().filter(|(_, figure)| *figure > 0);
+            left.extend(left_of_run.map(|(what, figure)| format!("run {n} has {figure} {what}")));
+        }
+        left.extend(leaks::temporary_files(&self.path("tmp")));
+        let sinks: Vec<&str> = self.workflow.lines().filter_map(|l| l.strip_prefix("[sinks.")).collect();
+        let files: Vec<String> = sinks.iter().map(|s| format!("{}.jsonl", s.trim_end_matches(']'))).collect();
+        let files: Vec<&str> = files.iter().map(String::as_str).collect();
+        left.extend(leaks::output_folder(&self.out(), &files));
+        left
     }
 
     /// Runs it from start to end.
@@ -211,6 +261,74 @@ impl Workplace {
     }
 }
 
+/// The audit at the end of every test: whatever is left of its runs fails it.
+impl Drop for Workplace {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // What lies in it tells why.
+            self.dir.disable_cleanup(true);
+            println!("the workplace is kept: {}", self.dir.path().display());
+            return;
+        }
+        none_left("runs of this workplace", || self.leaks());
+    }
+}
+
+/// Runs a test alone in its program, and audits the program afterwards: what is open, running or mapped then and was not before fails the
+/// test. Only means something where every test of the program is run by it.
+#[track_caller]
+pub fn audited(test: impl Future<Output = ()>) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    static OPENED_ONCE: Once = Once::new();
+    // A test that failed before this one is no reason to fail, too.
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let host = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    OPENED_ONCE.call_once(|| {
+        // Signals and drivers: opened by the first child of the program, and kept.
+        host().block_on(async {
+            let place = Workplace::new();
+            let launched = place.workers_of_ours().launch(&DeviceKind::Cpu, a_file().as_fd()).unwrap();
+            let mut process = launched.process;
+            process.kill();
+            process.wait().await;
+        });
+        drop(orchestra::machine());
+        orchestra_testkit::hold::prepare().unwrap();
+    });
+    let before = Holdings::now();
+    let runtime = host();
+    let outcome = catch_unwind(AssertUnwindSafe(|| runtime.block_on(test)));
+    drop(runtime);
+    if let Err(panic) = outcome {
+        resume_unwind(panic);
+    }
+    none_left("this program", || {
+        let mut left = before.leaked_since();
+        left.extend(leaks::threads_and_memory_of_runs());
+        left
+    });
+}
+
+/// Something that can be handed to a worker that will not live to look at it.
+fn a_file() -> fs::File {
+    fs::File::open("/dev/null").unwrap()
+}
+
+#[track_caller]
+fn none_left(of: &str, look: impl Fn() -> Vec<String>) {
+    // Nobody ever sends on it: its time-out is the pause between two looks.
+    let (_keep, never) = channel::<()>();
+    let mut left = look();
+    for _ in 0..LOOKS {
+        if left.is_empty() {
+            return;
+        }
+        assert_eq!(never.recv_timeout(LOOK_EVERY), Err(RecvTimeoutError::Timeout));
+        left = look();
+    }
+    panic!("left behind by {of}: {left:#?}");
+}
+
 /// Starts the workers of one stage in one way and all others in another.
 pub struct ByStage {
     /// The stage.
@@ -229,6 +347,52 @@ impl Launcher for ByStage {
         let launcher = if is_this { &self.this } else { &self.others };
         launcher.launch(device, arena)
     }
+}
+
+/// `n` pictures, and a model that gives them back as they are: what workers do that copy inputs to outputs. More keys of the model may
+/// be given. Batches that take a second are too slow.
+pub fn copying(n: u64, batch: usize, devices: usize, model_keys: &str) -> Workplace {
+    let mut place = Workplace::with_pictures(n);
+    let model = models::identity(&place.models(), DType::F32, &ROW).unwrap();
+    place
+        .model("same", model, model_keys)
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .infer("read", "pixels", "same", batch)
+        .sink("all", "read", "")
+        .add("[limits]\nbatch_timeout = \"1s\"")
+        .devices(devices);
+    place
+}
+
+/// Options with these workers, and with less patience than a real run has.
+pub fn hurried(launcher: impl Launcher + 'static) -> StartOptions {
+    let mut options = StartOptions { launcher: Some(Arc::new(launcher)), ..StartOptions::default() };
+    options.timeouts.handshake = Duration::from_secs(1);
+    options.timeouts.load = Duration::from_secs(5);
+    options.timeouts.shutdown = Duration::from_secs(1);
+    options.restart.first_pause = Duration::from_millis(10);
+    options
+}
+
+/// The records of the only sink of [`copying`], each of which shows its own picture.
+#[track_caller]
+pub fn copies(place: &Workplace) -> Records {
+    let records = place.records(&["all.jsonl"]);
+    each_shows_its_own_picture(&records, "all.jsonl", "y");
+    records
+}
+
+/// Ends the test unless exactly the items `0..n` are done, each with the copy of its own picture, and none failed.
+#[track_caller]
+pub fn all_copied(place: &Workplace, n: u64, what: &str) {
+    if let Err(error) = copies(place).must_be(1, &items("scans", 0..n), &BTreeSet::new()) {
+        panic!("`{what}`: {error}");
+    }
+}
+
+/// Dead workers that were replaced.
+pub fn restarts(outcome: &RunOutcome) -> u64 {
+    outcome.report.devices.iter().map(|d| d.restarts).sum()
 }
 
 /// Where cargo puts an example of this crate.

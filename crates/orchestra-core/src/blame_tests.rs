@@ -1,0 +1,191 @@
+//! What each kind of death proves, and what it takes until an item is accused.
+
+use super::*;
+
+const HERE: DeviceId = DeviceId(0);
+const THERE: DeviceId = DeviceId(1);
+
+fn strong(rows: usize) -> DeathOf {
+    DeathOf {
+        rows,
+        evidence: Evidence::Strong,
+        device: HERE,
+        alone: false,
+        first_of_worker: true,
+        weak_elsewhere: 0,
+    }
+}
+
+fn weak(rows: usize, alone: bool, weak_elsewhere: u64) -> DeathOf {
+    DeathOf { evidence: Evidence::Weak, alone, weak_elsewhere, ..strong(rows) }
+}
+
+fn devices(n: u16) -> DeviceRecord {
+    let mut record = DeviceRecord::default();
+    (0..n).for_each(|d| record.expect(DeviceId(d)));
+    record
+}
+
+const ANY_WORKER: Trial = Trial::Before { fresh_worker: false, another_device: false };
+const FRESH_WORKER: Trial = Trial::Before { fresh_worker: true, another_device: false };
+
+/// Cuts a batch until the poison row is accused; gives the strong deaths.
+fn deaths_until_accused(mut rows: std::ops::Range<usize>, poison: usize, first_of_worker: bool) -> u32 {
+    let record = devices(1);
+    let (mut suspicion, mut deaths) = (Suspicion::default(), 0);
+    loop {
+        // Whoever has to be fresh is.
+        let fresh = suspicion.trial(&record) == FRESH_WORKER || first_of_worker;
+        deaths += 1;
+        match suspicion.died(DeathOf { first_of_worker: fresh, ..strong(rows.len()) }) {
+            Verdict::Split => {
+                let middle = rows.start + rows.len() / 2;
+                rows = if poison < middle { rows.start..middle } else { middle..rows.end };
+                suspicion = suspicion.inherited();
+            }
+            Verdict::Retry if suspicion.trial(&record) == Trial::Over => return deaths,
+            Verdict::Retry => assert_eq!(rows.len(), 1, "only a single item is tried again as it is"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_poison_item_is_accused_after_log2_plus_one_deaths_and_one_more_where_workers_had_run_others() {
+    for size in [2usize, 8, 64, 256] {
+        for poison in [0, size / 2, size - 1] {
+            assert_eq!(deaths_until_accused(0..size, poison, true), size.ilog2() + 1);
+            assert_eq!(deaths_until_accused(0..size, poison, false), size.ilog2() + 2);
+        }
+    }
+    assert_eq!(deaths_until_accused(0..1, 0, true), 2);
+    assert_eq!(deaths_until_accused(0..1, 0, false), 2);
+}
+
+#[test]
+fn a_single_item_is_never_accused_by_its_first_death() {
+    let mut s = Suspicion::default();
+    assert_eq!(s.died(strong(1)), Verdict::Retry);
+    assert_eq!(s.trial(&devices(1)), ANY_WORKER);
+    let mut record = devices(1);
+    record.succeeded(HERE);
+    assert!(!s.is_proven_by_success_on(HERE, &record));
+}
+
+#[test]
+fn an_item_is_not_accused_by_workers_that_may_have_been_broken_before() {
+    let mut s = Suspicion::default();
+    let later = DeathOf { first_of_worker: false, ..strong(1) };
+    let mut record = devices(1);
+    record.succeeded(HERE);
+    for _ in 0..10 {
+        assert_eq!(s.died(later), Verdict::Retry);
+        assert_eq!(s.trial(&record), FRESH_WORKER);
+        assert!(!s.is_proven_by_success_on(HERE, &record));
+    }
+    s.died(strong(1));
+    assert_eq!(s.trial(&record), Trial::Over);
+}
+
+#[test]
+fn another_device_is_asked_as_long_as_one_is_left_and_two_that_work_are_enough() {
+    let mut record = devices(3);
+    record.succeeded(HERE);
+    let mut s = Suspicion::default();
+    s.died(strong(2));
+    s = s.inherited();
+    assert_eq!(s.trial(&record), Trial::None);
+    s.died(strong(1));
+    let elsewhere = Trial::Before { fresh_worker: false, another_device: true };
+    assert_eq!(s.trial(&record), elsewhere);
+    s.died(DeathOf { device: THERE, first_of_worker: false, ..strong(1) });
+    assert_eq!(s.trial(&record), elsewhere, "the second device never got anything right");
+    record.succeeded(THERE);
+    assert_eq!(s.trial(&record), Trial::Over);
+}
+
+#[test]
+fn when_the_other_devices_are_gone_the_word_of_the_last_one_is_enough() {
+    let mut record = devices(2);
+    let mut s = Suspicion::default();
+    s.died(strong(1));
+    s.died(strong(1));
+    assert_ne!(s.trial(&record), Trial::Over);
+    record.gone(THERE);
+    assert_eq!(s.trial(&record), Trial::Over);
+}
+
+#[test]
+fn the_best_judges_are_devices_that_have_got_something_right_and_have_room() {
+    let mut record = devices(4);
+    let mut s = Suspicion::default();
+    s.died(strong(1));
+    let judges = |s: &Suspicion, record: &DeviceRecord| -> Vec<u16> {
+        (0..4).filter(|d| s.is_best_judge(DeviceId(*d), record)).collect()
+    };
+    assert_eq!(judges(&s, &record), [1, 2, 3]);
+    record.succeeded(DeviceId(2));
+    record.succeeded(DeviceId(3));
+    record.died(DeviceId(3));
+    assert_eq!(judges(&s, &record), [2, 3]);
+    record.gone(DeviceId(3));
+    s.found_no_room(DeviceId(2));
+    assert_eq!(judges(&s, &record), [1, 3], "one that comes back counts, too");
+}
+
+#[test]
+fn where_there_is_no_room_on_any_device_that_is_left_each_may_be_tried_again() {
+    let mut record = devices(2);
+    let mut s = Suspicion::default();
+    s.found_no_room(HERE);
+    assert!(!s.may_fit(HERE, &record) && s.may_fit(THERE, &record) && !s.fits_nowhere(&record));
+    record.gone(THERE);
+    assert!(s.may_fit(HERE, &record) && s.fits_nowhere(&record));
+}
+
+#[test]
+fn a_success_on_the_device_of_a_fresh_worker_proves_the_item_guilty() {
+    let record = devices(2);
+    let mut s = Suspicion::default();
+    s.died(strong(2));
+    s = s.inherited();
+    s.died(strong(1));
+    assert!(s.is_proven_by_success_on(HERE, &record));
+    assert!(!s.is_proven_by_success_on(THERE, &record));
+}
+
+#[test]
+fn a_storm_of_kills_never_fails_an_item() {
+    let mut s = Suspicion::default();
+    for other_deaths in 1..10_000 {
+        assert_ne!(s.died(weak(1, true, other_deaths)), Verdict::Fail);
+    }
+}
+
+#[test]
+fn items_that_are_killed_in_turn_are_told_apart_by_running_alone() {
+    let mut s = Suspicion::default();
+    for other in 0..u64::from(WEAK_BEFORE_CAUTION) - 1 {
+        assert_eq!(s.died(weak(1, false, other)), Verdict::Retry);
+    }
+    assert_eq!(s.died(weak(1, false, 9)), Verdict::RunAlone);
+    for _ in 1..WEAK_ALONE_BEFORE_FAIL {
+        assert_eq!(s.died(weak(1, true, 9)), Verdict::RunAlone);
+    }
+    assert_eq!(s.died(weak(1, true, 9)), Verdict::Fail);
+}
+
+#[test]
+fn a_batch_that_keeps_being_killed_is_halved_whatever_dies_elsewhere() {
+    let mut s = Suspicion::default();
+    let verdicts: Vec<_> = (0..WEAK_BEFORE_CAUTION).map(|i| s.died(weak(64, false, u64::from(i)))).collect();
+    assert_eq!(verdicts.last(), Some(&Verdict::Split));
+    assert!(!s.inherited().is_suspect(), "halves of a batch that was only killed are no suspects");
+}
+
+#[test]
+fn a_death_that_proves_nothing_changes_nothing() {
+    let mut s = Suspicion::default();
+    assert_eq!(s.died(DeathOf { evidence: Evidence::None, ..strong(4) }), Verdict::Retry);
+    assert_eq!(s, Suspicion::default());
+}

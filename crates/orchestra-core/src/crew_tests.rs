@@ -1,0 +1,437 @@
+//! Properties of a crew: single decisions by name, and what must hold under any interleaving of loads, deaths and recycling.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::worker_exit::WorkerExit;
+
+const NOW: Duration = Duration::from_secs(1);
+const LATER: Duration = Duration::from_secs(10);
+
+fn died(exit: &WorkerExit, progressed: bool) -> Death<'_> {
+    Death { exit, progressed, bisecting: false, jitter: 0.5 }
+}
+
+const KILLED: WorkerExit = WorkerExit::Signal(9);
+const CRASHED: WorkerExit = WorkerExit::Signal(11);
+
+/// Carries orders out as a device would: workers are started at once, pauses are noted.
+struct World {
+    crew: Crew,
+    next: u32,
+    waiting: Vec<usize>,
+    drained: Vec<WorkerId>,
+    promoted: Vec<(WorkerId, WorkerId)>,
+    dismissed: Vec<WorkerId>,
+    left: Option<usize>,
+    starts: usize,
+    given_up: bool,
+}
+
+impl World {
+    fn new(places: usize, spares: usize) -> Self {
+        let crew = Crew::new(places, spares, RestartPolicy::default());
+        let mut world = Self {
+            crew,
+            next: 0,
+            waiting: Vec::new(),
+            drained: Vec::new(),
+            promoted: Vec::new(),
+            dismissed: Vec::new(),
+            left: None,
+            starts: 0,
+            given_up: false,
+        };
+        let orders = world.crew.start();
+        world.carry_out(orders);
+        world
+    }
+
+    /// All places served and all spares ready.
+    fn at_rest(places: usize, spares: usize) -> Self {
+        let mut world = Self::new(places, spares);
+        world.all_ready();
+        world.man_spares(NOW);
+        world.man_spares(NOW + SETTLING);
+        while world.crew.is_loading() {
+            world.all_ready();
+            world.man_spares(NOW + SETTLING);
+        }
+        world
+    }
+
+    fn carry_out(&mut self, orders: Vec<Order>) {
+        for order in orders {
+            match order {
+                Order::Start { role, .. } => {
+                    let worker = WorkerId(self.next);
+                    self.next += 1;
+                    self.starts += 1;
+                    self.crew.joined(worker, role);
+                }
+                Order::StartLater { place, .. } => self.waiting.push(place),
+                Order::LookLater(_) => {}
+                Order::Promote { spare, instead_of, .. } => self.promoted.push((spare, instead_of)),
+                Order::Drain(worker) => self.drained.push(worker),
+                Order::Parked { left } => self.left = Some(left),
+                Order::SparesGivenUp => self.given_up = true,
+                Order::Dismiss(worker) => self.dismissed.push(worker),
+            }
+        }
+    }
+
+    fn man_spares(&mut self, now: Duration) {
+        if !self.crew.is_loading() {
+            let orders = self.crew.start_spares(now);
+            self.carry_out(orders);
+        }
+    }
+
+    fn ready(&mut self, worker: WorkerId) {
+        let orders = self.crew.ready(worker);
+        self.carry_out(orders);
+    }
+
+    fn all_ready(&mut self) {
+        for worker in self.members() {
+            self.ready(worker);
+        }
+    }
+
+    fn end(&mut self, worker: WorkerId, exit: &WorkerExit, progressed: bool, now: Duration) {
+        let orders = self.crew.ended(worker, &died(exit, progressed), now);
+        self.carry_out(orders);
+    }
+
+    fn recycle(&mut self, worker: WorkerId) {
+        let orders = self.crew.recycle(worker);
+        self.carry_out(orders);
+    }
+
+    fn members(&self) -> Vec<WorkerId> {
+        self.crew.members.keys().copied().collect()
+    }
+
+    fn in_role(&self, wanted: impl Fn(Role) -> bool) -> Vec<WorkerId> {
+        self.crew.members.iter().filter(|(_, m)| wanted(m.role)).map(|(id, _)| *id).collect()
+    }
+
+    fn spare(&self) -> WorkerId {
+        self.in_role(|r| r == Role::Spare)[0]
+    }
+
+    fn serving(&self, place: usize) -> Vec<WorkerId> {
+        self.in_role(|r| r == Role::Serving { place })
+    }
+}
+
+#[test]
+fn a_spare_takes_the_place_of_a_dead_worker_without_a_start_and_another_one_follows() {
+    let mut world = World::at_rest(2, 1);
+    assert_eq!(world.starts, 3);
+    let (spare, dead) = (world.spare(), world.serving(1)[0]);
+    world.end(dead, &KILLED, true, LATER);
+    assert_eq!(world.promoted, [(spare, dead)]);
+    assert_eq!(world.serving(1), [spare]);
+    assert_eq!(world.starts, 3, "taking over starts nothing");
+    world.man_spares(LATER);
+    assert_eq!(world.starts, 4);
+    assert_ne!(world.spare(), spare);
+}
+
+#[test]
+fn spares_wait_until_all_places_are_served_and_the_run_has_settled() {
+    let mut world = World::new(2, 1);
+    world.man_spares(LATER);
+    world.ready(WorkerId(0));
+    world.man_spares(LATER);
+    assert_eq!(world.starts, 2, "a place is still loading");
+    world.ready(WorkerId(1));
+    assert_eq!(world.crew.start_spares(LATER), [Order::LookLater(SETTLING)]);
+    assert_eq!(world.crew.start_spares(LATER), [], "one look is enough");
+    world.man_spares(LATER + SETTLING);
+    assert_eq!(world.starts, 3);
+}
+
+#[test]
+fn spares_are_loaded_one_after_the_other() {
+    let mut world = World::new(1, 3);
+    world.all_ready();
+    world.man_spares(NOW);
+    for n in 1..=3 {
+        world.man_spares(LATER);
+        world.man_spares(LATER);
+        assert_eq!(world.starts, 1 + n);
+        world.all_ready();
+    }
+    world.man_spares(LATER);
+    assert_eq!(world.starts, 4, "no more than were asked for");
+}
+
+#[test]
+fn a_spare_that_still_loads_takes_the_place_instead_of_another_load() {
+    let mut world = World::new(1, 1);
+    world.all_ready();
+    world.man_spares(NOW);
+    world.man_spares(LATER);
+    let (spare, dead) = (world.spare(), world.serving(0)[0]);
+    world.end(dead, &CRASHED, true, LATER);
+    assert_eq!((world.serving(0), world.starts), (vec![spare], 2));
+    world.man_spares(LATER);
+    assert_eq!(world.starts, 2, "the place comes before the next spare");
+    world.ready(spare);
+    world.man_spares(LATER);
+    assert_eq!(world.starts, 3);
+}
+
+#[test]
+fn the_pause_of_the_budget_falls_on_the_next_spare() {
+    let mut world = World::at_rest(1, 1);
+    let dead = world.serving(0)[0];
+    world.end(dead, &CRASHED, false, LATER);
+    assert_eq!(world.waiting, [] as [usize; 0], "the place does not wait");
+    let orders = world.crew.start_spares(LATER);
+    assert!(
+        matches!(orders[..], [Order::LookLater(pause)] if pause >= Duration::from_millis(50)),
+        "{orders:?}"
+    );
+    world.man_spares(LATER + Duration::from_secs(1));
+    assert_eq!(world.starts, 3);
+}
+
+#[test]
+fn a_spare_keeps_no_place_alive_that_is_to_be_parked() {
+    let mut world = World::at_rest(2, 1);
+    let spare = world.spare();
+    let exit = WorkerExit::LoadFailed { permanent: true, why: "no such device".into() };
+    let first = world.serving(0)[0];
+    world.end(first, &exit, false, LATER);
+    assert_eq!((world.left, world.promoted.len()), (Some(1), 0));
+    assert_eq!(world.spare(), spare, "it stands by for the other place");
+    let second = world.serving(1)[0];
+    world.end(second, &exit, false, LATER);
+    assert_eq!((world.left, &world.dismissed[..]), (Some(0), &[spare][..]));
+    world.end(spare, &WorkerExit::Clean, false, LATER);
+    world.man_spares(LATER * 2);
+    assert_eq!((world.members(), world.starts), (vec![], 3));
+}
+
+#[test]
+fn a_crash_loop_parks_a_place_with_a_spare_after_as_many_deaths_as_without() {
+    for spares in [0, 1, 4] {
+        let mut world = World::at_rest(1, spares);
+        let mut deaths = 0;
+        while world.left.is_none() {
+            let dead = world.serving(0)[0];
+            world.end(dead, &CRASHED, false, LATER);
+            deaths += 1;
+            for place in std::mem::take(&mut world.waiting) {
+                let order = world.crew.start_place(place);
+                world.carry_out(order.into_iter().collect());
+            }
+        }
+        assert_eq!(deaths, RestartPolicy::default().budget + 1, "with {spares} spares");
+    }
+}
+
+#[test]
+fn deaths_are_forgotten_for_time_in_which_workers_stood_and_not_for_time_that_they_took_to_die() {
+    let window = RestartPolicy::default().window;
+    for (stood, is_parked) in [(Duration::ZERO, true), (window / 10, true), (window / 2, false)] {
+        let mut world = World::at_rest(1, 0);
+        for n in 1..20 {
+            let Some(dead) = world.serving(0).first().copied() else { break };
+            world.crew.had_stood(stood);
+            world.end(dead, &CRASHED, false, window * 10 * n);
+            for place in std::mem::take(&mut world.waiting) {
+                let order = world.crew.start_place(place);
+                world.carry_out(order.into_iter().collect());
+            }
+        }
+        assert_eq!(world.left == Some(0), is_parked, "they had stood for {stood:?} each");
+    }
+}
+
+#[test]
+fn a_dead_spare_is_replaced_and_one_that_cannot_load_is_given_up_without_harm() {
+    let mut world = World::at_rest(1, 1);
+    let spare = world.spare();
+    world.end(spare, &KILLED, false, LATER);
+    let now = LATER + Duration::from_secs(1);
+    let orders = world.crew.start_spares(now);
+    assert_eq!(orders, [Order::Start { role: Role::Spare, instead_of: Some(spare) }]);
+    world.carry_out(orders);
+    let spare = world.spare();
+    let exit = WorkerExit::LoadFailed { permanent: true, why: "out of address space".into() };
+    world.end(spare, &exit, false, now);
+    assert!(world.given_up);
+    world.man_spares(now * 10);
+    assert_eq!(world.starts, 3);
+    let server = world.serving(0)[0];
+    world.end(server, &CRASHED, true, now);
+    assert_eq!(world.serving(0).len(), 1, "the place is served as without spares");
+}
+
+#[test]
+fn idle_spares_that_crash_do_not_spend_the_budget_of_the_places() {
+    let mut world = World::at_rest(1, 1);
+    let mut now = LATER;
+    while !world.given_up {
+        let spare = world.spare();
+        world.end(spare, &CRASHED, false, now);
+        now += Duration::from_secs(11);
+        world.man_spares(now);
+    }
+    let server = world.serving(0)[0];
+    world.end(server, &CRASHED, false, now);
+    assert_eq!((world.left, world.waiting.len()), (None, 1));
+}
+
+#[test]
+fn a_ready_spare_is_the_successor_of_a_recycled_worker_at_once() {
+    let mut world = World::at_rest(1, 1);
+    let (spare, old) = (world.spare(), world.serving(0)[0]);
+    world.recycle(old);
+    assert_eq!((&world.drained[..], world.serving(0)), (&[old][..], vec![spare]));
+    assert_eq!(world.promoted, [(spare, old)]);
+    world.man_spares(LATER);
+    assert_eq!(world.starts, 3);
+}
+
+#[test]
+fn a_loading_spare_is_the_successor_of_a_recycled_worker_when_it_is_ready() {
+    let mut world = World::new(1, 1);
+    world.all_ready();
+    world.man_spares(NOW);
+    world.man_spares(LATER);
+    let (spare, old) = (world.spare(), world.serving(0)[0]);
+    world.recycle(old);
+    assert_eq!(world.drained, []);
+    world.ready(spare);
+    assert_eq!((&world.drained[..], world.serving(0)), (&[old][..], vec![spare]));
+}
+
+#[test]
+fn a_worker_whose_successor_dies_goes_on_and_one_that_dies_first_is_followed_by_its_successor() {
+    let mut world = World::new(1, 0);
+    world.all_ready();
+    let old = world.serving(0)[0];
+    world.recycle(old);
+    let successor = world.in_role(|r| matches!(r, Role::Successor { .. }))[0];
+    world.end(successor, &CRASHED, false, LATER);
+    assert_eq!(world.serving(0), [old]);
+    world.recycle(old);
+    let successor = world.in_role(|r| matches!(r, Role::Successor { .. }))[0];
+    world.end(old, &KILLED, true, LATER);
+    world.ready(successor);
+    assert_eq!((world.serving(0), &world.drained[..]), (vec![successor], &[][..]));
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Ready(usize),
+    Die(usize, u8),
+    Recycle(usize),
+    Progress,
+    Wait(u64),
+    Due,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0usize..16).prop_map(Step::Ready),
+        5 => ((0usize..16), 0u8..7).prop_map(|(w, how)| Step::Die(w, how)),
+        2 => (0usize..16).prop_map(Step::Recycle),
+        2 => Just(Step::Progress),
+        3 => (1u64..20_000).prop_map(Step::Wait),
+        3 => Just(Step::Due),
+    ]
+}
+
+fn how_it_died(how: u8) -> (WorkerExit, bool) {
+    match how {
+        0 => (KILLED, true),
+        1 => (KILLED, false),
+        2 => (CRASHED, false),
+        3 => (WorkerExit::Silent, true),
+        4 => (WorkerExit::HandshakeTimeout, false),
+        _ => (WorkerExit::LoadFailed { permanent: how % 2 == 1, why: String::new() }, false),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn whatever_happens_each_place_has_one_worker_or_a_start_to_come_or_is_parked(
+        places in 1usize..4,
+        spares in 0usize..4,
+        steps in proptest::collection::vec(step(), 0..120),
+    ) {
+        let mut world = World::new(places, spares);
+        let (mut now, mut deaths, mut recyclings) = (NOW, 0, 0);
+        for step in steps {
+            let members = world.members();
+            let pick = |n: usize| members.get(n % members.len().max(1)).copied();
+            match step {
+                Step::Ready(n) => if let Some(w) = pick(n) { world.ready(w) },
+                Step::Die(n, how) => if let Some(w) = pick(n) {
+                    let (exit, progressed) = how_it_died(how);
+                    deaths += 1;
+                    world.end(w, &exit, progressed, now);
+                },
+                Step::Recycle(n) => if let Some(w) = pick(n) {
+                    recyclings += 1;
+                    world.recycle(w);
+                },
+                Step::Progress => world.crew.progressed(),
+                Step::Wait(ms) => now += Duration::from_millis(ms),
+                Step::Due => for place in std::mem::take(&mut world.waiting) {
+                    let order = world.crew.start_place(place);
+                    world.carry_out(order.into_iter().collect());
+                },
+            }
+            world.man_spares(now);
+            for place in 0..places {
+                let parked = world.crew.places[place].is_parked;
+                let serving = world.serving(place).len();
+                let successors =
+                    world.in_role(|r| matches!(r, Role::Successor { place: p, .. } if p == place)).len();
+                let waiting = world.waiting.iter().filter(|p| **p == place).count();
+                prop_assert!(serving <= 1 && successors <= 1 && waiting <= 1);
+                prop_assert!(parked || serving + successors + waiting >= 1, "place {} is forgotten", place);
+                prop_assert!(!parked || serving + successors == 0, "a parked place is served");
+            }
+            let standing_by = world.in_role(|r| r == Role::Spare).len();
+            prop_assert!(standing_by <= spares);
+            let open = world.crew.places.iter().filter(|p| !p.is_parked).count();
+            prop_assert!(open > 0 || standing_by == 0, "spares outlive their places");
+            prop_assert!(world.starts <= places + spares + deaths + recyclings, "starts that nothing asked for");
+        }
+    }
+
+    #[test]
+    fn spares_never_change_what_is_parked(
+        deaths in proptest::collection::vec((0usize..2, 1u8..7, 0u64..4_000), 1..60),
+    ) {
+        // The same deaths of the same places, with spares and without: the same places are parked at the same time.
+        let mut worlds = [World::at_rest(2, 0), World::at_rest(2, 2)];
+        let mut now = LATER;
+        for (place, how, pause) in deaths {
+            now += Duration::from_millis(pause);
+            let (exit, progressed) = how_it_died(how);
+            for world in &mut worlds {
+                world.all_ready();
+                world.man_spares(now);
+                if let Some(worker) = world.serving(place).first().copied() {
+                    world.end(worker, &exit, progressed, now);
+                }
+                for place in std::mem::take(&mut world.waiting) {
+                    let order = world.crew.start_place(place);
+                    world.carry_out(order.into_iter().collect());
+                }
+            }
+            prop_assert_eq!(worlds[0].left, worlds[1].left);
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Which waiting batch goes to which worker next, and what is done when none can go. It never learns how a batch ended.
+//!
+//! * A worker that holds less is preferred, and one whose device and last batch are above suspicion. As long as another device works, one
+//!   on which something has died gets a single batch at a time until something succeeds there: so a device that fails fast does not
+//!   attract the work of healthy ones.
+//! * Not every worker may judge a suspect (`blame`). Where only a worker that has run nothing yet can, and none is about to come, another
+//!   one is replaced.
+//!
+//! So whatever waits while a worker has nothing to do waits for a reason that ends: a suspect for a better judge (until one comes, or its
+//! device is given up), a row for which memory ran out for its pause, and everything for a batch that runs alone or on probation.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use super::{Batch, IN_FLIGHT_PER_WORKER, Ledger, Worker};
+use crate::batch_events::Assignment;
+use crate::batching::LeaveReason;
+use crate::blame::Trial;
+use crate::ceiling::Ceiling;
+use crate::device_record::DeviceRecord;
+use crate::ids::{BatchId, DeviceId, WorkerId};
+
+/// How long a suspect waits for the replacement of a worker that died, before another worker is replaced for its sake.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// After so many deaths in a row, suspects are tried there row by row, to see whether anything works at all.
+const DEATHS_BEFORE_SINGLE_ROWS: u32 = 3;
+
+/// A worker that can take a batch.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    worker: WorkerId,
+    device: DeviceId,
+    holds: usize,
+    /// It has run nothing yet, and what it takes now is its first batch.
+    is_fresh: bool,
+}
+
+/// What has to be known in order to choose.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    batches: &'a HashMap<BatchId, Batch>,
+    workers: &'a BTreeMap<WorkerId, Worker>,
+    record: &'a DeviceRecord,
+}
+
+impl Ledger {
+    /// Sends a waiting batch to the best worker, if there is both. What exceeds the device's ceiling is cut off, and waits at the front.
+    ///
+    /// After `None`, ask for [`Ledger::next_convicted`] and [`Ledger::next_renewal`].
+    pub fn dispatch(&mut self, now: Duration) -> Option<Assignment> {
+        if self.alone.is_some() {
+            return None;
+        }
+        let (c, id) = match self.pick(now) {
+            Some(picked) => picked,
+            None => {
+                self.convict_if_quiet();
+                // Where one worker gets nothing more, others may have nobody left to wait for.
+                if self.renews(now) { self.pick(now)? } else { return None }
+            }
+        };
+        self.cut_to(id, self.largest_for(id, c.device));
+        let batch = self.batches.get_mut(&id)?;
+        let first_time = batch.sent == 0;
+        if !first_time && batch.reason != LeaveReason::Split {
+            batch.reason = LeaveReason::Retry;
+        }
+        batch.attempts += 1;
+        batch.sent += 1;
+        batch.sent_at = now;
+        let assignment = Assignment {
+            worker: c.worker,
+            device: c.device,
+            batch: id,
+            rows: batch.rows,
+            attempt: batch.attempts,
+            first_time,
+            reason: batch.reason,
+        };
+        self.workers.get_mut(&c.worker)?.holds.push_back(id);
+        Some(assignment)
+    }
+
+    /// When to ask for [`Ledger::dispatch`] again although nothing has happened.
+    #[must_use]
+    pub fn next_due(&self, now: Duration) -> Option<Duration> {
+        let trial = self.trial_waits_since.map(|since| since + PATIENCE).filter(|due| *due > now);
+        [self.waiting.next_due(now), trial].into_iter().flatten().min()
+    }
+
+    /// Workers that hold nothing and could take a batch, beyond those that the waiting batches will keep busy.
+    #[must_use]
+    pub fn idle_workers(&self) -> usize {
+        if self.alone.is_some() {
+            return 0;
+        }
+        let idle = self.view().candidates().iter().filter(|c| c.holds == 0).count();
+        idle.saturating_sub(self.waiting.n_fresh())
+    }
+
+    fn view(&self) -> View<'_> {
+        View { batches: &self.batches, workers: &self.workers, record: &self.record }
+    }
+
+    fn pick(&mut self, now: Duration) -> Option<(Candidate, BatchId)> {
+        let view = View { batches: &self.batches, workers: &self.workers, record: &self.record };
+        let candidates = view.candidates();
+        for c in &candidates {
+            // A worker that has run nothing yet is rare: it goes to those who wait for one.
+            let on_trial = |id| matches!(view.trial(id), Trial::Before { .. }) && view.may_run(id, c);
+            let judged = if c.is_fresh { self.waiting.pop_suspect(on_trial) } else { None };
+            let is_sound = self.record.is_sound(c.device);
+            if let Some(id) = judged.or_else(|| self.waiting.pop(is_sound, |id| view.may_run(id, c))) {
+                return Some((*c, id));
+            }
+        }
+        if !view.nothing_runs() {
+            return None;
+        }
+        let alone = candidates
+            .iter()
+            .find_map(|c| self.waiting.pop_alone(now, |id| view.may_run(id, c)).map(|id| (*c, id)));
+        self.alone = alone.map(|(_, id)| id);
+        alone
+    }
+
+    /// The most rows of this batch that `device` is to be sent.
+    fn largest_for(&self, id: BatchId, device: DeviceId) -> usize {
+        let is_suspect = self.batches.get(&id).is_some_and(|b| b.suspicion.is_suspect());
+        if is_suspect && self.record.deaths_in_a_row(device) >= DEATHS_BEFORE_SINGLE_ROWS {
+            return 1;
+        }
+        self.ceilings.get(&device).map_or(self.max_rows, Ceiling::rows)
+    }
+
+    /// Cuts what exceeds `most` rows off the batch and puts it at the front of those that wait.
+    fn cut_to(&mut self, id: BatchId, most: usize) {
+        let Some(b) = self.batches.get_mut(&id) else { return };
+        if b.rows.count <= most {
+            return;
+        }
+        let rest = b.part(most, b.rows.count - most);
+        b.rows.count = most;
+        b.reason = LeaveReason::Split;
+        let is_suspect = rest.suspicion.is_suspect();
+        let rest = self.insert(rest);
+        if is_suspect { self.waiting.push_suspect_front(rest) } else { self.waiting.push_front(rest) }
+    }
+
+    /// When nothing runs, and nothing waits but accused items, nobody is left who could speak for them.
+    fn convict_if_quiet(&mut self) {
+        let view = self.view();
+        let is_over = |id: &BatchId| view.trial(*id) == Trial::Over;
+        if !view.nothing_runs()
+            || self.waiting.n_fresh() > 0
+            || !self.waiting.suspects().all(|id| is_over(&id))
+        {
+            return;
+        }
+        let accused: Vec<BatchId> = self.waiting.doubtful().filter(is_over).collect();
+        accused.into_iter().for_each(|id| self.convict(id));
+    }
+
+    /// Has a worker replaced if a suspect waits for one that has run nothing, and none is about to come. Says whether it does so now.
+    fn renews(&mut self, now: Duration) -> bool {
+        let judges = self.view().judges_wanted(self.waiting.doubtful());
+        if judges.is_empty() {
+            self.trial_waits_since = None;
+            return false;
+        }
+        let since = *self.trial_waits_since.get_or_insert(now);
+        let is_patient = now < since + PATIENCE;
+        if self.renewing.is_some() || (is_patient && self.record.expects_workers()) {
+            return false;
+        }
+        // Replacements that have not come by now never will: their places were given up.
+        self.record.expect_no_more_workers();
+        let choice = judges.iter().copied().min_by_key(|w| self.workers.get(w).map_or(0, |w| w.holds.len()));
+        if let Some(w) = choice.and_then(|id| self.workers.get_mut(&id)) {
+            w.draining = true;
+        }
+        self.renewing = choice;
+        self.renewals.extend(choice);
+        self.trial_waits_since = Some(now);
+        true
+    }
+}
+
+impl View<'_> {
+    /// Workers that can take a batch, the best first.
+    fn candidates(&self) -> Vec<Candidate> {
+        let load = |w: &Worker| {
+            w.holds.len() + usize::from(w.failed_last) + usize::from(!self.record.is_sound(w.device))
+        };
+        // Behind an item on trial nothing waits, so that nothing else can be what its worker died of.
+        let on_trial = |id: &BatchId| self.trial(*id) != Trial::None;
+        let has_room = |w: &Worker| w.holds.len() < IN_FLIGHT_PER_WORKER && !w.holds.iter().any(on_trial);
+        let takes_one = |w: &Worker| w.takes_more() && has_room(w);
+        let mut free: Vec<_> =
+            self.workers.iter().filter(|(_, w)| takes_one(w) && !self.must_wait(w)).collect();
+        free.sort_unstable_by_key(|(id, w)| (load(w), **id));
+        let candidate = |(id, w): (&WorkerId, &Worker)| Candidate {
+            worker: *id,
+            device: w.device,
+            holds: w.holds.len(),
+            is_fresh: w.is_fresh(),
+        };
+        free.into_iter().map(candidate).collect()
+    }
+
+    /// Something has died on its device and another batch is being tried there, while other devices work.
+    fn must_wait(&self, w: &Worker) -> bool {
+        !self.record.is_sound(w.device)
+            && self.workers.values().any(|o| o.device == w.device && !o.holds.is_empty())
+            && self.workers.values().any(|o| o.takes_more() && self.record.is_sound(o.device))
+    }
+
+    fn nothing_runs(&self) -> bool {
+        self.workers.values().all(|w| w.holds.is_empty())
+    }
+
+    fn trial(&self, id: BatchId) -> Trial {
+        self.batches.get(&id).map_or(Trial::None, |b| b.suspicion.trial(self.record))
+    }
+
+    /// Whether this batch, of which something is known already, may be tried by this worker.
+    fn may_run(&self, id: BatchId, c: &Candidate) -> bool {
+        let Some(b) = self.batches.get(&id) else { return false };
+        if !b.suspicion.may_fit(c.device, self.record) {
+            return false;
+        }
+        match b.suspicion.trial(self.record) {
+            // A device on which it has not died is the better judge, as long as there is one.
+            Trial::None => {
+                let is_better = |w: &Worker| {
+                    w.takes_more() && b.suspicion.speaks_for(w.device) && self.record.is_sound(w.device)
+                };
+                b.suspicion.speaks_for(c.device) || !self.workers.values().any(is_better)
+            }
+            Trial::Before { fresh_worker, another_device } => {
+                (c.is_fresh || !fresh_worker)
+                    && (!another_device || b.suspicion.is_best_judge(c.device, self.record))
+            }
+            Trial::Over => false,
+        }
+    }
+
+    /// The workers of which one has to be replaced for the first suspect that needs one that has run nothing; empty if none does, or if
+    /// there is one that it will get.
+    fn judges_wanted(&self, suspects: impl Iterator<Item = BatchId>) -> Vec<WorkerId> {
+        for suspicion in suspects.filter_map(|id| self.batches.get(&id)).map(|b| &b.suspicion) {
+            let Trial::Before { fresh_worker: true, another_device } = suspicion.trial(self.record) else {
+                continue;
+            };
+            let is_judge = |w: &Worker| {
+                w.takes_more()
+                    && suspicion.may_fit(w.device, self.record)
+                    && (!another_device || suspicion.is_best_judge(w.device, self.record))
+            };
+            let judges: Vec<_> = self.workers.iter().filter(|(_, w)| is_judge(w)).collect();
+            if !judges.is_empty() && !judges.iter().any(|(_, w)| w.is_fresh()) {
+                return judges.into_iter().map(|(id, _)| *id).collect();
+            }
+        }
+        Vec::new()
+    }
+}
+
+impl Worker {
+    /// It has run nothing yet, and nothing waits there to be run.
+    fn is_fresh(&self) -> bool {
+        !self.has_run && self.holds.is_empty()
+    }
+}

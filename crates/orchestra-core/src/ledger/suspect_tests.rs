@@ -1,0 +1,294 @@
+//! Poison rows, sick devices and broken workers: who is blamed, after how many deaths, and who is asked.
+
+use super::*;
+use crate::ids::SlotId;
+
+const T: Duration = Duration::ZERO;
+
+fn rows(slot: u32, count: usize) -> Rows {
+    Rows { slot: SlotId(slot), first: 0, count }
+}
+
+#[test]
+fn a_device_on_which_everything_dies_fails_nobody_while_another_one_works() {
+    let mut ledger = Ledger::new(4);
+    let (mut next_worker, mut deaths, mut done) = (1, 0, 0);
+    ledger.worker_ready(WorkerId(0), DeviceId(1));
+    for slot in 0..20 {
+        ledger.add(rows(slot, 4), LeaveReason::Full);
+    }
+    while ledger.n_batches() > 0 {
+        let sick = WorkerId(next_worker);
+        next_worker += 1;
+        ledger.worker_ready(sick, DeviceId(0));
+        let mut healthy = Vec::new();
+        while let Some(a) = ledger.dispatch(T) {
+            if a.worker == WorkerId(0) {
+                healthy.push(a.batch);
+            }
+        }
+        for batch in healthy {
+            done += ledger.done(WorkerId(0), batch, T).unwrap().rows.count;
+        }
+        let lost = ledger.worker_lost(sick, &WorkerExit::Signal(11), "");
+        assert!(lost.aftermath.iter().all(|a| !matches!(a, Aftermath::Failed(_))), "nobody is failed");
+        assert_eq!(ledger.next_convicted(), None, "nobody is failed");
+        deaths += 1;
+        assert!(deaths < 1000);
+    }
+    assert_eq!(done, 80);
+}
+
+#[test]
+fn a_lone_device_on_which_everything_dies_spends_its_budget_before_items_are_blamed_for_it() {
+    let mut ledger = Ledger::new(8);
+    for slot in 0..10 {
+        ledger.add(rows(slot, 8), LeaveReason::Full);
+    }
+    for i in 0..6 {
+        ledger.worker_ready(WorkerId(i), DeviceId(0));
+        while ledger.dispatch(T).is_some() {}
+        let lost = ledger.worker_lost(WorkerId(i), &WorkerExit::Signal(11), "");
+        assert!(!lost.bisecting, "each of these deaths counts against the device");
+        assert!(lost.aftermath.iter().all(|a| !matches!(a, Aftermath::Failed(_))));
+        assert_eq!((ledger.dispatch(T), ledger.next_convicted()), (None, None));
+    }
+}
+
+/// Runs one batch of `n` rows on one device with one worker at a time, which dies of the poison rows and of nothing else. Gives what was
+/// failed, how often each of those killed a worker, and the most deaths in a row that count against the device.
+fn bisect(n: usize, poison: &[usize]) -> (Vec<usize>, Vec<u32>, u32) {
+    let mut ledger = Ledger::new(n);
+    ledger.add(rows(0, n), LeaveReason::Full);
+    let (mut failed, mut crashes, mut counted, mut most, mut worker) =
+        (Vec::new(), vec![0; poison.len()], 0, 0, 0);
+    while ledger.n_batches() > 0 {
+        ledger.worker_ready(WorkerId(worker), DeviceId(0));
+        while let Some(a) = ledger.dispatch(T) {
+            let range = a.rows.first..a.rows.first + a.rows.count;
+            if !poison.iter().any(|p| range.contains(p)) {
+                let _ = ledger.done(a.worker, a.batch, T);
+                counted = 0;
+                continue;
+            }
+            poison.iter().zip(&mut crashes).for_each(|(p, n)| *n += u32::from(range.contains(p)));
+            let lost = ledger.worker_lost(a.worker, &WorkerExit::Signal(6), "");
+            counted += u32::from(!lost.bisecting);
+            most = most.max(counted);
+            break;
+        }
+        let idle = ledger.dispatch(T);
+        assert_eq!(idle, None, "nobody is left who could take it");
+        failed.extend(std::iter::from_fn(|| ledger.next_convicted()).map(|row| row.rows.first));
+        worker += 1;
+    }
+    failed.sort_unstable();
+    (failed, crashes, most)
+}
+
+#[test]
+fn bisection_costs_log2_plus_two_workers_at_most_and_the_device_no_more_than_three_deaths_in_a_row() {
+    for n in [1usize, 2, 4, 8, 32, 64, 256] {
+        for poison in 0..n {
+            let (failed, crashes, most) = bisect(n, &[poison]);
+            assert_eq!(failed, [poison]);
+            assert!(crashes[0] <= n.ilog2() + 2, "{} crashes of row {poison} of {n}", crashes[0]);
+            assert!(most <= 3, "{most} deaths of row {poison} of {n} count against the device in a row");
+        }
+    }
+}
+
+#[test]
+fn each_of_several_poison_rows_in_one_batch_costs_no_more_than_if_it_were_the_only_one() {
+    for n in [2usize, 4, 8, 16] {
+        for a in 0..n {
+            for b in a + 1..n {
+                let (failed, crashes, most) = bisect(n, &[a, b]);
+                assert_eq!(failed, [a, b]);
+                assert!(
+                    crashes.iter().all(|c| *c <= n.ilog2() + 2),
+                    "{crashes:?} for rows {a} and {b} of {n}"
+                );
+                assert!(most <= 5, "{most} deaths for rows {a} and {b} of {n} in a row");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_suspect_goes_to_a_worker_that_has_run_nothing_on_another_device() {
+    let mut ledger = Ledger::new(1);
+    (0..2).for_each(|d| ledger.expect_device(DeviceId(d)));
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.worker_ready(WorkerId(1), DeviceId(1));
+    ledger.add(rows(0, 1), LeaveReason::Full);
+    ledger.add(rows(1, 1), LeaveReason::Full);
+    for _ in 0..2 {
+        let a = ledger.dispatch(T).unwrap();
+        ledger.done(a.worker, a.batch, T).unwrap();
+    }
+    let a = (0..2).map(|w| ledger.workers[&WorkerId(w)].has_run).collect::<Vec<_>>();
+    assert_eq!(a, [true, false], "the first one was free each time");
+    ledger.add(rows(2, 1), LeaveReason::Full);
+    let a = ledger.dispatch(T).unwrap();
+    assert_eq!(a.worker, WorkerId(0));
+    let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "");
+    let b = ledger.dispatch(T).unwrap();
+    assert_eq!((b.worker, b.rows), (WorkerId(1), a.rows), "one that has run nothing, on another device");
+}
+
+#[test]
+fn where_no_worker_is_fresh_and_none_is_coming_one_is_replaced() {
+    let mut ledger = Ledger::new(1);
+    (0..2).for_each(|d| ledger.expect_device(DeviceId(d)));
+    for w in 0..2 {
+        ledger.worker_ready(WorkerId(w), DeviceId(w as u16));
+        ledger.add(rows(w, 1), LeaveReason::Full);
+        let a = ledger.dispatch(T).unwrap();
+        assert_eq!(a.worker, WorkerId(w));
+        if w == 0 {
+            ledger.add(rows(7, 1), LeaveReason::Full); // Keeps the first one busy.
+            assert_eq!(ledger.dispatch(T).unwrap().worker, WorkerId(0));
+        }
+        ledger.done(a.worker, a.batch, T).unwrap();
+    }
+    let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "");
+    // The worker that died is to be replaced, which is waited for, but not for ever.
+    assert_eq!((ledger.dispatch(T), ledger.next_renewal()), (None, None));
+    let later = ledger.next_due(T).unwrap();
+    assert_eq!((ledger.dispatch(later), ledger.next_renewal()), (None, Some(WorkerId(1))));
+    assert!(ledger.is_draining(WorkerId(1)));
+    let _ = ledger.worker_lost(WorkerId(1), &WorkerExit::Clean, "");
+    ledger.worker_ready(WorkerId(2), DeviceId(0));
+    assert_eq!(ledger.dispatch(later), None, "the other device is to judge it");
+    ledger.worker_ready(WorkerId(3), DeviceId(1));
+    assert_eq!(ledger.dispatch(later).unwrap().worker, WorkerId(3));
+}
+
+#[test]
+fn a_device_on_which_something_died_gets_one_batch_at_a_time_while_another_one_works() {
+    let mut ledger = Ledger::new(1);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.worker_ready(WorkerId(1), DeviceId(1));
+    ledger.worker_ready(WorkerId(2), DeviceId(1));
+    (0..9).for_each(|s| ledger.add(rows(s, 1), LeaveReason::Full));
+    while ledger.dispatch(T).is_some() {}
+    let _ = ledger.worker_lost(WorkerId(1), &WorkerExit::Signal(11), "");
+    let held = ledger.workers[&WorkerId(2)].holds.clone();
+    let _ = ledger.worker_lost(WorkerId(2), &WorkerExit::Clean, "");
+    assert_eq!(held.len(), 2);
+    ledger.worker_ready(WorkerId(3), DeviceId(1));
+    ledger.worker_ready(WorkerId(4), DeviceId(1));
+    let a = ledger.dispatch(T).unwrap();
+    assert_eq!((a.worker, ledger.dispatch(T)), (WorkerId(3), None));
+    ledger.done(a.worker, a.batch, T).unwrap();
+    let again: Vec<_> = std::iter::from_fn(|| ledger.dispatch(T)).map(|a| a.worker.0).collect();
+    assert_eq!(again, [3, 4, 3, 4], "it has shown that it works");
+}
+
+#[test]
+fn a_row_that_has_no_room_on_one_device_runs_on_another_one() {
+    let mut ledger = Ledger::new(1);
+    (0..2).for_each(|d| ledger.expect_device(DeviceId(d)));
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.add(rows(0, 1), LeaveReason::Full);
+    let mut now = T;
+    for _ in 0..2 {
+        let a = ledger.dispatch(now).unwrap();
+        let again = ledger.fault(a.worker, a.batch, RunFault::OutOfMemory, String::new(), now).unwrap();
+        assert!(matches!(again, Aftermath::Requeued(_)));
+        now = ledger.next_due(now).unwrap();
+    }
+    assert_eq!(ledger.dispatch(now), None, "the other device will have a worker");
+    ledger.worker_ready(WorkerId(1), DeviceId(1));
+    let a = ledger.dispatch(now).unwrap();
+    assert_eq!(a.worker, WorkerId(1));
+    assert!(ledger.done(a.worker, a.batch, now).is_some());
+}
+
+#[test]
+fn workers_that_always_die_at_their_second_batch_get_nobody_failed() {
+    let mut ledger = Ledger::new(4);
+    for slot in 0..15 {
+        ledger.add(rows(slot, 4), LeaveReason::Full);
+    }
+    let (mut worker, mut done) = (0, 0);
+    while ledger.n_batches() > 0 {
+        let id = WorkerId(worker);
+        worker += 1;
+        assert!(worker < 1000);
+        ledger.worker_ready(id, DeviceId(0));
+        let Some(first) = ledger.dispatch(T) else { panic!("something waits") };
+        done += ledger.done(id, first.batch, T).unwrap().rows.count;
+        let _ = ledger.dispatch(T);
+        let lost = ledger.worker_lost(id, &WorkerExit::Signal(11), "");
+        assert!(lost.aftermath.iter().all(|a| !matches!(a, Aftermath::Failed(_))));
+        assert_eq!((ledger.dispatch(T), ledger.next_convicted()), (None, None));
+    }
+    assert_eq!(done, 60);
+}
+
+/// Two devices with a worker each; the second refuses whatever it is given, and `poison` is refused by both. Gives the rows that fail.
+fn refused_by_the_second(batches: u32, poison: Option<u32>) -> Vec<u32> {
+    let mut ledger = Ledger::new(1);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.worker_ready(WorkerId(1), DeviceId(1));
+    (0..batches).for_each(|slot| ledger.add(rows(slot, 1), LeaveReason::Full));
+    let (mut sent, mut failed, mut done) = (VecDeque::new(), Vec::new(), 0);
+    for _ in 0..1000 {
+        while let Some(a) = ledger.dispatch(T) {
+            sent.push_back(a);
+        }
+        failed.extend(std::iter::from_fn(|| ledger.next_convicted()).map(|row| row.rows.slot.0));
+        // The second device is the faster one.
+        let fast = sent.iter().position(|a| a.worker == WorkerId(1)).unwrap_or(0);
+        let Some(a) = sent.remove(fast) else { break };
+        if a.worker == WorkerId(1) || Some(a.rows.slot.0) == poison {
+            let aftermath = ledger.fault(a.worker, a.batch, RunFault::Model, "no".into(), T).unwrap();
+            if let Aftermath::Failed(row) = aftermath {
+                failed.push(row.rows.slot.0);
+            }
+        } else {
+            done += ledger.done(a.worker, a.batch, T).unwrap().rows.count;
+        }
+    }
+    assert_eq!(ledger.n_batches(), 0, "each has its end");
+    assert_eq!(done + failed.len(), batches as usize);
+    failed
+}
+
+#[test]
+fn a_device_that_refuses_everything_fails_nobody_while_another_one_works() {
+    assert_eq!(refused_by_the_second(30, None), [0u32; 0]);
+    assert_eq!(refused_by_the_second(30, Some(0)), [0]);
+    assert_eq!(refused_by_the_second(30, Some(17)), [17]);
+    assert_eq!(refused_by_the_second(1, Some(0)), [0]);
+}
+
+#[test]
+fn what_every_device_refuses_fails_whether_or_not_anything_ever_succeeds() {
+    let mut ledger = Ledger::new(1);
+    (0..4).for_each(|slot| ledger.add(rows(slot, 1), LeaveReason::Full));
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    ledger.worker_ready(WorkerId(1), DeviceId(1));
+    let mut failed = 0;
+    while let Some(a) = ledger.dispatch(T) {
+        let aftermath = ledger.fault(a.worker, a.batch, RunFault::Model, "no".into(), T).unwrap();
+        failed += usize::from(matches!(aftermath, Aftermath::Failed(_)));
+    }
+    assert_eq!((failed, ledger.n_batches()), (4, 0));
+}
+
+#[test]
+fn what_is_refused_before_anything_succeeded_fails_with_the_first_success_there() {
+    let mut ledger = Ledger::new(1);
+    ledger.expect_device(DeviceId(1));
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    (0..2).for_each(|slot| ledger.add(rows(slot, 1), LeaveReason::Full));
+    let (first, second) = (ledger.dispatch(T).unwrap(), ledger.dispatch(T).unwrap());
+    let aftermath = ledger.fault(WorkerId(0), first.batch, RunFault::Model, "no".into(), T);
+    assert!(matches!(aftermath, Some(Aftermath::Requeued(_))), "another device is to come");
+    let _ = ledger.done(WorkerId(0), second.batch, T);
+    assert_eq!(ledger.next_convicted().map(|row| row.kind), Some(FailureKind::Model));
+    assert_eq!(ledger.n_batches(), 0);
+}

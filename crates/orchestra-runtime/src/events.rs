@@ -1,0 +1,59 @@
+//! What happens to workers, told to whoever asked: the start, readiness, work and end of every worker process. Nothing is decided
+//! here, and nothing in a run depends on who listens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
+
+/// Something that happened to a worker. Those of one worker come in the order `Started`, `Ready`, `Serving`, `BatchDone` (any number),
+/// `Ended`, from whatever point its life was cut short; only the last one always comes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WorkerEvent {
+    /// The process runs; it is not loaded yet.
+    Started {
+        /// Which.
+        worker: WorkerId,
+        /// Where.
+        device: DeviceId,
+        /// For which stage.
+        stage: StageId,
+        /// Its process id; `None` if the launcher started no process.
+        pid: Option<u32>,
+    },
+    /// It is loaded and warm. A spare stands by from now on; any other worker serves at once.
+    Ready {
+        /// Which.
+        worker: WorkerId,
+        /// Since the process was started.
+        after: Duration,
+    },
+    /// It takes batches from now on.
+    Serving {
+        /// Which.
+        worker: WorkerId,
+        /// The dead (or recycled) worker whose place it took; `None` for the first of a place.
+        replaces: Option<WorkerId>,
+        /// It was started as a spare.
+        was_spare: bool,
+    },
+    /// It completed a batch.
+    BatchDone {
+        /// Which.
+        worker: WorkerId,
+        /// Rows of the batch.
+        rows: usize,
+    },
+    /// Its process is gone and reaped; nothing of it can touch shared memory any more. Also told, alone, of a worker whose process could
+    /// not be started.
+    Ended {
+        /// Which.
+        worker: WorkerId,
+        /// How.
+        exit: WorkerExit,
+    },
+}
+
+/// Is told of every [`WorkerEvent`] of a run, right when it happens and in the thread where it happens. It must not block or take long:
+/// batches wait for it. Several threads may call it at once.
+pub type EventHook = Arc<dyn Fn(&WorkerEvent) + Send + Sync>;

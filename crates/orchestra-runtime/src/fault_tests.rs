@@ -1,0 +1,24 @@
+//! What a run keeps through the faults of its workers, as deterministic tests: the real actors from the batcher to the links, over fake
+//! workers and under paused time. One file per group of properties; real processes have their tests in `tests/` at the top.
+
+mod account;
+mod audit;
+mod fake_plan;
+mod fake_process;
+mod fake_worker;
+mod log;
+mod probe;
+mod script;
+mod stage;
+
+mod answers;
+mod deadlines;
+mod deaths;
+mod devices;
+mod endings;
+mod memory;
+mod poison;
+mod random;
+mod recycling;
+mod restarts;
+mod spares;

@@ -1,0 +1,390 @@
+//! The inside of a fake worker: it speaks the real protocol and uses the real arena, takes as long as its script says and goes wrong where
+//! its script says. It judges nothing; what it did is in the log.
+
+use std::convert::Infallible;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use orchestra_core::{BatchId, DType, WorkerExit};
+use orchestra_wire::BUILD;
+use orchestra_wire::arena::{Rows, WorkerArena};
+use orchestra_wire::frames::{
+    DynamicOutput, FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker,
+};
+use tokio::io::{AsyncWriteExt, DuplexStream};
+
+use super::fake_process::{Inbox, Remains, Voice, bytes_of};
+use super::log::{Log, What};
+use super::script::{DEVICE_BROKEN, Ending, Later, Load, Odd, Other, Point, RunFault, Script, Start, ms};
+
+/// What a row of `item` gives.
+pub fn answer_to(item: u64) -> f32 {
+    item as f32 * 3.0 + 1.0
+}
+
+/// How the life of a worker ends.
+type Doing<T = ()> = Result<T, WorkerExit>;
+
+/// See the module.
+pub struct Worker {
+    nth: usize,
+    script: Script,
+    log: Log,
+    inbox: Inbox,
+    stderr: DuplexStream,
+    fd: Option<OwnedFd>,
+    arena: Option<WorkerArena>,
+    running: Option<Run>,
+    n_runs: u64,
+    answered: Option<BatchId>,
+}
+
+impl Worker {
+    /// A worker that has just been started.
+    pub fn new(
+        nth: usize,
+        script: Script,
+        log: Log,
+        inbox: Inbox,
+        stderr: DuplexStream,
+        arena: OwnedFd,
+    ) -> Self {
+        let (fd, arena) = (Some(arena), None);
+        Self { nth, script, log, inbox, stderr, fd, arena, running: None, n_runs: 0, answered: None }
+    }
+
+    /// Lives until it ends by itself.
+    pub async fn live(&mut self, voice: &Voice) -> WorkerExit {
+        let end = tokio::select! {
+            biased;
+            end = self.serve(voice) => end,
+            never = voice.beat() => match never {},
+        };
+        match end {
+            Err(exit) => exit,
+            Ok(never) => match never {},
+        }
+    }
+
+    async fn serve(&mut self, voice: &Voice) -> Doing<Infallible> {
+        self.greet(voice).await?;
+        self.load(voice).await?;
+        let later = self.script.later.clone();
+        let happens = async {
+            match later {
+                Some((after, what)) => {
+                    tokio::time::sleep(after).await;
+                    what
+                }
+                None => std::future::pending().await,
+            }
+        };
+        let what = tokio::select! {
+            biased;
+            what = happens => what,
+            end = self.work(voice) => return end,
+        };
+        match what {
+            Later::Dies(exit) => Err(exit),
+            Later::Freezes => Ok(voice.freeze().await),
+            Later::AnswersUnasked => {
+                voice.say(&done(BatchId(u64::MAX), Vec::new())).await;
+                self.hang().await
+            }
+        }
+    }
+
+    async fn greet(&mut self, voice: &Voice) -> Doing {
+        if !self.script.says.is_empty() {
+            let line = format!("{}\n", self.script.says);
+            drop(self.stderr.write_all(line.as_bytes()).await);
+        }
+        match self.script.start.clone() {
+            Start::Hello => voice.hello(PROTOCOL_VERSION, BUILD).await,
+            Start::Dies(exit) => return Err(exit),
+            Start::Silent | Start::CannotBeStarted => return self.hang().await,
+            Start::OtherProtocol => voice.hello(PROTOCOL_VERSION + 1, BUILD).await,
+            Start::OtherBuild => voice.hello(PROTOCOL_VERSION, "another build").await,
+            Start::Garbage => voice.say_bytes(&[0xff; 64]).await,
+            Start::LoadedFirst => {
+                voice.say(&loaded(Duration::ZERO)).await;
+                return self.hang().await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn load(&mut self, voice: &Voice) -> Doing {
+        let load = match self.inbox.next().await {
+            Some(ToWorker::Load(load)) => load,
+            Some(other) => panic!("a load frame comes first, not {other:?}"),
+            None => return Err(self.told_to_end().await),
+        };
+        let takes = self.script.load_takes;
+        match self.script.load.clone() {
+            Load::Works => self.busy(takes).await?,
+            Load::Fails(class) => {
+                self.busy(takes).await?;
+                voice.say(&FromWorker::LoadFailed { class, error: "no room for the model".to_owned() }).await;
+                return Err(WorkerExit::Code(1));
+            }
+            Load::Dies(exit) => {
+                self.busy(takes).await?;
+                return Err(exit);
+            }
+            Load::NeverEnds => return self.hang().await,
+            Load::Freezes => match voice.freeze().await {},
+        }
+        let fd = self.fd.take().expect("there is one load frame");
+        self.arena = Some(WorkerArena::map(fd, load.layout).unwrap());
+        voice.say(&loaded(takes)).await;
+        self.log.add(self.nth, What::Loaded);
+        Ok(())
+    }
+
+    async fn work(&mut self, voice: &Voice) -> Doing<Infallible> {
+        loop {
+            let run = match self.inbox.next().await {
+                Some(ToWorker::Run(run)) => run,
+                Some(other) => panic!("only runs come after the load frame, not {other:?}"),
+                None => return Err(self.told_to_end().await),
+            };
+            self.n_runs += 1;
+            self.running = Some(run);
+            let items = self.items(&run);
+            let fault = self.script.fault(self.n_runs, &items);
+            self.log.add(self.nth, What::Began { attempt: run.attempt, items });
+            self.make_noise().await;
+            match fault {
+                Some(fault) => self.go_wrong(voice, &run, fault).await?,
+                None if run.rows > self.script.rows_that_fit(self.log.now()) => {
+                    self.fail(voice, &run, RunErrorKind::OutOfMemory).await;
+                }
+                None => self.go_right(voice, &run, self.script.run_takes).await?,
+            }
+            self.running = None;
+        }
+    }
+
+    async fn go_right(&mut self, voice: &Voice, run: &Run, takes: Duration) -> Doing {
+        self.busy(takes).await?;
+        self.write(run, true);
+        self.log.add(self.nth, What::Answered);
+        self.running = None;
+        voice.say(&done(run.batch, self.dynamic(run))).await;
+        self.answered = Some(run.batch);
+        Ok(())
+    }
+
+    async fn go_wrong(&mut self, voice: &Voice, run: &Run, fault: RunFault) -> Doing {
+        let takes = self.script.run_takes;
+        match fault {
+            RunFault::Die(point, exit) => {
+                self.run_up_to(point, voice, run).await?;
+                Err(exit)
+            }
+            RunFault::Hang => self.hang().await,
+            RunFault::Freeze => match voice.freeze().await {},
+            RunFault::Slow(takes) => self.go_right(voice, run, takes).await,
+            RunFault::HalfAnswerThenSilence => {
+                self.run_up_to(Point::MidAnswer, voice, run).await?;
+                match voice.freeze().await {}
+            }
+            RunFault::AnswersFor(other) => {
+                self.busy(takes).await?;
+                let batch = self.other_batch(other).await?;
+                voice.say(&done(batch, Vec::new())).await;
+                self.hang().await
+            }
+            RunFault::AnswersTwice => {
+                self.go_right(voice, run, takes).await?;
+                voice.say(&done(run.batch, Vec::new())).await;
+                self.hang().await
+            }
+            RunFault::AnswersOddly(odd) => {
+                self.busy(takes).await?;
+                self.log.add(self.nth, What::Answered);
+                self.running = None;
+                voice.say(&done(run.batch, self.odd_output(run, odd))).await;
+                Ok(())
+            }
+            RunFault::Garbage => {
+                voice.say_bytes(&[0xff; 64]).await;
+                self.hang().await
+            }
+            RunFault::SecondHello => {
+                voice.hello(PROTOCOL_VERSION, BUILD).await;
+                self.hang().await
+            }
+            RunFault::Fails(kind) => {
+                self.busy(takes).await?;
+                self.fail(voice, run, kind).await;
+                if kind == RunErrorKind::Device { Err(DEVICE_BROKEN) } else { Ok(()) }
+            }
+            RunFault::BreaksAndStays => {
+                self.fail(voice, run, RunErrorKind::Device).await;
+                self.hang().await
+            }
+        }
+    }
+
+    async fn run_up_to(&mut self, point: Point, voice: &Voice, run: &Run) -> Doing {
+        let takes = self.script.run_takes;
+        if point == Point::BeforeReading {
+            return Ok(());
+        }
+        self.busy(takes / 2).await?;
+        self.write(run, false);
+        if point == Point::MidRun {
+            return Ok(());
+        }
+        self.busy(takes / 2).await?;
+        self.write(run, true);
+        let answer = bytes_of(&done(run.batch, self.dynamic(run)));
+        match point {
+            Point::MidAnswer => voice.say_bytes(&answer[..answer.len() / 2]).await,
+            Point::AfterAnswer => {
+                self.log.add(self.nth, What::Answered);
+                voice.say_bytes(&answer).await;
+            }
+            Point::BeforeReading | Point::MidRun | Point::AfterOutputs => {}
+        }
+        Ok(())
+    }
+
+    async fn fail(&mut self, voice: &Voice, run: &Run, kind: RunErrorKind) {
+        let error = format!("a fake {kind:?} error");
+        self.log.add(self.nth, What::Answered);
+        self.running = None;
+        voice.say(&FromWorker::Failed { batch: run.batch, kind, error, timing: RunTiming::default() }).await;
+    }
+
+    async fn other_batch(&mut self, other: Other) -> Doing<BatchId> {
+        Ok(match (other, self.answered) {
+            (Other::Earlier, Some(earlier)) => earlier,
+            (Other::Unknown | Other::Earlier, _) => BatchId(u64::MAX),
+            (Other::Next, _) => match self.inbox.next().await {
+                Some(ToWorker::Run(next)) => next.batch,
+                _ => return Err(self.told_to_end().await),
+            },
+        })
+    }
+
+    /// Does something for so long, unless it is told to end.
+    async fn busy(&mut self, takes: Duration) -> Doing {
+        let told = tokio::select! {
+            biased;
+            () = self.inbox.end() => true,
+            () = tokio::time::sleep(takes) => false,
+        };
+        if told { Err(self.told_to_end().await) } else { Ok(()) }
+    }
+
+    async fn hang<T>(&mut self) -> Doing<T> {
+        self.inbox.end().await;
+        Err(self.told_to_end().await)
+    }
+
+    async fn told_to_end(&self) -> WorkerExit {
+        self.log.add(self.nth, What::ToldToEnd);
+        match self.script.ending {
+            Ending::AtOnce => {}
+            Ending::After(pause) => tokio::time::sleep(pause).await,
+            Ending::Never => std::future::pending().await,
+        }
+        WorkerExit::Code(0)
+    }
+
+    async fn make_noise(&mut self) {
+        let line = [b'x'; 1023];
+        for _ in 0..self.script.noise {
+            // A parent that reads no more is no concern of ours.
+            drop(self.stderr.write_all(&line).await);
+            drop(self.stderr.write_all(b"\n").await);
+        }
+    }
+
+    /// Goes on writing wrong outputs for as long as it takes until the kill has its effect.
+    pub async fn dies_of_a_kill(&mut self) {
+        let until = self.log.now() + self.script.kill_takes;
+        while self.log.now() < until {
+            if let Some(run) = self.running {
+                self.write(&run, false);
+            }
+            tokio::time::sleep(ms(5)).await;
+        }
+    }
+
+    /// Closes its control streams.
+    pub fn into_remains(self) -> Remains {
+        let stderr_stays_open = self.script.stderr_stays_open;
+        Remains { nth: self.nth, log: self.log, stderr: self.stderr, stderr_stays_open }
+    }
+
+    fn items(&self, run: &Run) -> Vec<u64> {
+        let arena = self.arena.as_ref().expect("runs come after the load");
+        let Rows { ptr, len } = arena.input_rows(run.slot, 0, run.first_row, run.rows).unwrap();
+        // SAFETY: the rows lie in the arena, and the parent leaves them alone until this worker has answered or is gone.
+        let bytes = unsafe { std::slice::from_raw_parts(ptr, len) };
+        bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]) as u64).collect()
+    }
+
+    fn answers(&self, run: &Run) -> Vec<u8> {
+        self.items(run).into_iter().flat_map(|item| answer_to(item).to_ne_bytes()).collect()
+    }
+
+    /// Writes the outputs of a run, right or wrong, where they have a place in the arena.
+    fn write(&self, run: &Run, right: bool) {
+        let arena = self.arena.as_ref().expect("runs come after the load");
+        let Ok(Rows { ptr, len }) = arena.output_rows(run.slot, 0, run.first_row, run.rows) else { return };
+        // SAFETY: the rows lie in the arena, and the parent leaves them alone until this worker has answered or is gone.
+        let out = unsafe { std::slice::from_raw_parts_mut(ptr, len) };
+        if right { out.copy_from_slice(&self.answers(run)) } else { out.fill(0x5a) }
+    }
+
+    /// The output, if it has no place in the arena.
+    fn dynamic(&self, run: &Run) -> Vec<DynamicOutput> {
+        let arena = self.arena.as_ref().expect("runs come after the load");
+        match arena.output_rows(run.slot, 0, run.first_row, run.rows) {
+            Ok(_) => Vec::new(),
+            Err(_) => vec![self.output(run)],
+        }
+    }
+
+    fn output(&self, run: &Run) -> DynamicOutput {
+        DynamicOutput { output: 0, dtype: DType::F32, shape: vec![run.rows, 1], data: self.answers(run) }
+    }
+
+    fn odd_output(&self, run: &Run, odd: Odd) -> Vec<DynamicOutput> {
+        let mut output = self.output(run);
+        match odd {
+            Odd::MoreRows => {
+                output.shape[0] += 1;
+                output.data.extend([0; 4]);
+            }
+            Odd::FewerRows => {
+                output.shape[0] -= 1;
+                output.data.truncate(output.shape[0] * 4);
+            }
+            Odd::OtherType => output.dtype = DType::I32,
+            Odd::HugeShape => output.shape.extend([usize::MAX, 2]),
+            Odd::Missing => return Vec::new(),
+        }
+        vec![output]
+    }
+}
+
+fn loaded(took: Duration) -> FromWorker {
+    FromWorker::Loaded {
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+        providers: vec![("FakeExecutionProvider".to_owned(), 1)],
+        runtime_version: "none".to_owned(),
+        load_ns: took.as_nanos() as u64,
+        rss_bytes: 0,
+    }
+}
+
+fn done(batch: BatchId, dynamic: Vec<DynamicOutput>) -> FromWorker {
+    FromWorker::Done { batch, dynamic, timing: RunTiming::default(), rss_bytes: 0 }
+}

@@ -1,0 +1,403 @@
+//! One infer stage as a run has it, over fake workers: the real batcher, post-processing, device managers and links, and probes where a run
+//! has its source, sink, pipeline and root. Everything lives on one thread under paused time, so a run is the same each time. Properties
+//! are judged elsewhere; what every run must keep is checked by `audit`.
+
+use std::future::pending;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use orchestra_core::restart::RestartPolicy;
+use orchestra_core::{DeviceId, ItemId, SourceId, StageId};
+use orchestra_plan::{InferPlan, Plan, StageKind};
+use orchestra_wire::arena::Arena;
+use orchestra_wire::frames::Load as LoadFrame;
+use ractor::concurrency::JoinHandle;
+use ractor::{Actor, ActorRef};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use super::account::{Account, Outcome};
+use super::audit;
+use super::fake_plan::plan_of;
+use super::fake_process::{FakeLauncher, Launch};
+use super::log::Log;
+use super::probe::{Probe, Watcher};
+use super::script::{Script, ms, secs};
+use crate::batcher::{Batcher, BatcherArgs};
+use crate::context::{RunContext, RunOptions, Timeouts};
+use crate::device_manager::{DeviceArgs, DeviceManager};
+use crate::messages::{BatcherMsg, DeviceMsg, PipelineMsg, RootMsg, ServeStage, SinkMsg, Ticket};
+use crate::post::{Post, PostArgs};
+use crate::slot_pool::{PoolEvent, SlotPool};
+use crate::topology::Topology;
+
+/// A stage to be run, and what is asked of it.
+#[derive(Debug, Clone)]
+pub struct Stage {
+    /// What failed checks are headed with.
+    pub label: String,
+    /// Items handed in.
+    pub items: u64,
+    /// Rows of a full batch.
+    pub max_batch: usize,
+    /// How many devices.
+    pub devices: usize,
+    /// Workers on each.
+    pub workers: usize,
+    /// Spare workers on each.
+    pub spares: usize,
+    /// Whether outputs travel in frames, because their shape is only known after the run.
+    pub dynamic: bool,
+    /// `limits.batch_timeout`.
+    pub batch_timeout: Duration,
+    /// A worker is replaced after so many batches.
+    pub recycle_after: Option<u64>,
+    /// When the first item comes.
+    pub first_item: Duration,
+    /// Pause between two items.
+    pub pause: Duration,
+    /// Bounds of workers.
+    pub timeouts: Timeouts,
+    /// When dead workers are replaced.
+    pub restart: RestartPolicy,
+    /// The run is stopped at this time.
+    pub stop: Option<(Duration, Stop)>,
+    /// Beyond this time of the run, something hangs.
+    pub bound: Duration,
+}
+
+/// How a run is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// Workers are asked to end.
+    Politely,
+    /// Workers are killed.
+    AtOnce,
+}
+
+impl Stage {
+    /// One device with one worker, batches of up to four rows.
+    pub fn of(items: u64) -> Self {
+        Self {
+            label: String::new(),
+            items,
+            max_batch: 4,
+            devices: 1,
+            workers: 1,
+            spares: 0,
+            dynamic: false,
+            batch_timeout: secs(10),
+            recycle_after: None,
+            first_item: Duration::ZERO,
+            pause: Duration::ZERO,
+            timeouts: Timeouts::default(),
+            restart: RestartPolicy::default(),
+            stop: None,
+            bound: secs(3600),
+        }
+    }
+
+    /// With this heading for failed checks.
+    pub fn named(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// Runs it with workers that live as `script_of` says, until every item has its end, no device is left or it is stopped; then ends it
+    /// as a run is ended, and checks what every run must keep.
+    pub async fn run(self, script_of: impl Fn(Launch) -> Script + Send + Sync + 'static) -> Outcome {
+        let tasks_before = Handle::current().metrics().num_alive_tasks();
+        let log = Log::start();
+        let tree = Tree::grow(&self, log.clone(), script_of).await;
+        let feeder = tokio::spawn(feed(self.clone(), tree.feed.clone()));
+        let stopped = tree.over(&self, &log).await;
+        let over = log.now();
+        feeder.abort();
+        let credits = tree.slots_in_use();
+        let mut ended = tree.end(&self).await;
+        audit::nothing_is_left(&mut ended, tasks_before).await;
+        let outcome = ended.into_outcome(self, log, over);
+        audit::account_is_exact(&outcome, stopped, credits);
+        outcome
+    }
+}
+
+/// The actors of a stage.
+struct Tree {
+    context: Arc<RunContext>,
+    stage: StageId,
+    account: Arc<Mutex<Account>>,
+    /// Told whenever something was noted in the account.
+    noted: Arc<Notify>,
+    feed: Feed,
+    post: (ActorRef<crate::messages::PostMsg>, JoinHandle<()>),
+    batcher: JoinHandle<()>,
+    devices: Vec<(ActorRef<DeviceMsg>, JoinHandle<()>)>,
+    probes: Vec<(ractor::ActorCell, JoinHandle<()>)>,
+}
+
+/// What is left of a tree that was ended.
+pub struct Ended {
+    /// The run.
+    pub context: Arc<RunContext>,
+    /// The memory.
+    pub pool: Arc<SlotPool>,
+    /// What was noted.
+    pub account: Arc<Mutex<Account>>,
+}
+
+/// What the source of items needs.
+#[derive(Clone)]
+struct Feed {
+    context: Arc<RunContext>,
+    pool: Arc<SlotPool>,
+    batcher: ActorRef<BatcherMsg>,
+    /// Told whenever a slot may be free.
+    freed: Arc<Notify>,
+}
+
+impl Tree {
+    async fn grow(
+        stage: &Stage,
+        log: Log,
+        script_of: impl Fn(Launch) -> Script + Send + Sync + 'static,
+    ) -> Self {
+        let plan = Arc::new(plan_of(stage));
+        let account = Arc::new(Mutex::new(Account::default()));
+        let exits = Arc::clone(&account);
+        let options = RunOptions {
+            launcher: Arc::new(FakeLauncher::new(log, script_of)),
+            library: PathBuf::from("libnone.so"),
+            timeouts: stage.timeouts,
+            restart: stage.restart,
+            trace: None,
+            events: Some(Arc::new(move |event| exits.lock().unwrap().worker_says(event))),
+        };
+        let context = Arc::new(RunContext::new(Arc::clone(&plan), "fake-run".to_owned(), options));
+        let (noted, freed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let watcher = Watcher { account: Arc::clone(&account), wake: vec![noted.clone(), freed.clone()] };
+        let (root, root_end) = Probe::spawn(watcher.clone(), Account::root_says).await;
+        let (pipeline, pipeline_end) = Probe::spawn(watcher.clone(), Account::pipeline_says).await;
+        let (sink, sink_end) = Probe::spawn(watcher, Account::sink_says).await;
+        let probes = vec![
+            (root.get_cell(), root_end),
+            (pipeline.get_cell(), pipeline_end),
+            (sink.get_cell(), sink_end),
+        ];
+        let (id, infer) = plan.infer_stages().next().expect("the plan has an infer stage");
+        let (post, batcher, pool) = Self::grow_stage(&context, id, infer, &sink, &pipeline).await;
+        let devices = Self::grow_devices(&context, id, infer, &root, &batcher.0, &pool).await;
+        let feed = Feed { context: Arc::clone(&context), pool, batcher: batcher.0, freed };
+        Self { context, stage: id, account, noted, feed, post, batcher: batcher.1, devices, probes }
+    }
+
+    /// As the pipeline does it.
+    async fn grow_stage(
+        context: &Arc<RunContext>,
+        id: StageId,
+        infer: &InferPlan,
+        sink: &ActorRef<SinkMsg>,
+        pipeline: &ActorRef<PipelineMsg>,
+    ) -> (
+        (ActorRef<crate::messages::PostMsg>, JoinHandle<()>),
+        (ActorRef<BatcherMsg>, JoinHandle<()>),
+        Arc<SlotPool>,
+    ) {
+        let post_args = PostArgs {
+            context: Arc::clone(context),
+            stage: id,
+            topology: Arc::new(Topology::new(&context.plan)),
+            sink: sink.clone(),
+            behind: Vec::new(),
+        };
+        let post = Actor::spawn_linked(None, Post, post_args, pipeline.get_cell()).await.unwrap();
+        let batcher_args = BatcherArgs {
+            context: Arc::clone(context),
+            stage: id,
+            sinks: 1,
+            post: post.0.clone(),
+            sink: sink.clone(),
+            pipeline: pipeline.clone(),
+        };
+        let batcher = Actor::spawn_linked(None, Batcher, batcher_args, pipeline.get_cell()).await.unwrap();
+        let tell = batcher.0.clone();
+        let notify = move |event| {
+            drop(tell.cast(match event {
+                PoolEvent::Opened => BatcherMsg::RowsOpened,
+                PoolEvent::Filled(slot) => BatcherMsg::Filled(slot),
+            }));
+        };
+        let workers = infer.workers.iter().map(|w| w.count).sum();
+        let arena = Arena::create("fake", infer.layout.clone()).unwrap();
+        let in_use = Arc::clone(&context.stats.slots_in_use);
+        let pool = SlotPool::new(arena, context.clock, workers, in_use, Box::new(notify));
+        batcher.0.cast(BatcherMsg::Attach(Arc::clone(&pool))).unwrap();
+        (post, batcher, pool)
+    }
+
+    async fn grow_devices(
+        context: &Arc<RunContext>,
+        id: StageId,
+        infer: &InferPlan,
+        root: &ActorRef<RootMsg>,
+        batcher: &ActorRef<BatcherMsg>,
+        pool: &Arc<SlotPool>,
+    ) -> Vec<(ActorRef<DeviceMsg>, JoinHandle<()>)> {
+        let mut devices = Vec::new();
+        for (i, device) in context.plan.devices.iter().enumerate() {
+            let args =
+                DeviceArgs { context: Arc::clone(context), device: DeviceId(i as u16), root: root.clone() };
+            let manager = Actor::spawn_linked(None, DeviceManager, args, root.get_cell()).await.unwrap();
+            let workers = infer.workers[i];
+            let serve = ServeStage {
+                stage: id,
+                name: "read".to_owned(),
+                pipeline: "items".to_owned(),
+                batcher: batcher.clone(),
+                pool: Arc::clone(pool),
+                load: LoadFrame {
+                    library: context.options.library.clone(),
+                    model: PathBuf::from("fake.onnx"),
+                    digest: [0; 32],
+                    device: device.spec.kind.clone(),
+                    threads: 1,
+                    memory_limit: None,
+                    custom_ops: Vec::new(),
+                    warm_up: Vec::new(),
+                    layout: infer.layout.clone(),
+                },
+                workers: workers.count,
+                spares: workers.spares,
+                recycle: context.plan.models[infer.model.index()].recycle,
+            };
+            manager.0.cast(DeviceMsg::Serve(Arc::new(serve))).unwrap();
+            devices.push(manager);
+        }
+        devices
+    }
+
+    fn slots_in_use(&self) -> u64 {
+        self.context.stats.slots_in_use.get()
+    }
+
+    /// Waits until every item has its end, no device is left, or it is time to stop. Says whether it was stopped.
+    async fn over(&self, stage: &Stage, log: &Log) -> bool {
+        let stop = async {
+            match stage.stop {
+                Some((at, _)) => tokio::time::sleep(at).await,
+                None => pending().await,
+            }
+        };
+        let all_ended = async {
+            while !self.account.lock().unwrap().is_over(stage.items) {
+                self.noted.notified().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = all_ended => false,
+            () = stop => true,
+            () = tokio::time::sleep(stage.bound) => {
+                log.lives().iter().for_each(|life| eprintln!("{life}"));
+                let account = self.account.lock().unwrap();
+                let left: Vec<u64> = (0..stage.items).filter(|i| !account.has_ended(*i)).collect();
+                eprintln!("{stage:?}; {} slots are taken; without an end: {left:?}", self.slots_in_use());
+                panic!("`{}`: after {:?} of its time: {account}", stage.label, stage.bound);
+            }
+        }
+    }
+
+    /// As the pipeline and the root do it.
+    async fn end(self, stage: &Stage) -> Ended {
+        let Self { context, account, noted, feed, post, batcher, devices, probes, .. } = self;
+        let Feed { pool, batcher: batcher_ref, .. } = feed;
+        let now = stage.stop.is_some_and(|(_, how)| how == Stop::AtOnce);
+        if now {
+            devices.iter().for_each(|(d, _)| drop(d.cast(DeviceMsg::Shutdown { now: true })));
+        }
+        pool.shut();
+        devices.iter().for_each(|(d, _)| drop(d.cast(DeviceMsg::Retire(self.stage))));
+        batcher_ref.stop(None);
+        post.0.stop(None);
+        drop(batcher_ref);
+        for actor in [batcher, post.1] {
+            actor.await.unwrap();
+        }
+        devices.iter().for_each(|(d, _)| drop(d.cast(DeviceMsg::Shutdown { now: false })));
+        let n_devices = devices.len();
+        let all_ended = async {
+            while account.lock().unwrap().devices_ended < n_devices {
+                noted.notified().await;
+            }
+            for (_, end) in devices {
+                end.await.unwrap();
+            }
+        };
+        let label = &stage.label;
+        let bound = secs(60);
+        tokio::time::timeout(bound, all_ended).await.unwrap_or_else(|_| {
+            panic!("`{label}`: the devices have not ended {bound:?} after they were told to")
+        });
+        for (probe, end) in probes {
+            probe.stop(None);
+            end.await.unwrap();
+        }
+        Ended { context, pool, account }
+    }
+}
+
+impl Ended {
+    fn into_outcome(self, stage: Stage, log: Log, over: Duration) -> Outcome {
+        let stats = &self.context.stats;
+        let mut account = std::mem::take(&mut *self.account.lock().unwrap());
+        let of_devices = |what: fn(&crate::stats::DeviceStats) -> u64| stats.devices.iter().map(what).sum();
+        Outcome {
+            over,
+            lives: log.lives(),
+            starts: of_devices(|d| d.starts.get()),
+            restarts: of_devices(|d| d.restarts.get()),
+            takeovers: of_devices(|d| d.spare_takeovers.get()),
+            retries: stats.retries.get(),
+            exits: std::mem::take(&mut account.exits),
+            account,
+            stage,
+        }
+    }
+}
+
+/// Puts the items into rows, as loaders do, as long as there are free ones.
+async fn feed(stage: Stage, feed: Feed) {
+    let slots = feed.pool.arena().layout().slots as u64;
+    tokio::time::sleep(stage.first_item).await;
+    for index in 0..stage.items {
+        if index > 0 && stage.pause > Duration::ZERO {
+            tokio::time::sleep(stage.pause).await;
+        }
+        // Nobody else claims rows, so what is free now is still free at the claim, which therefore never blocks this thread.
+        while feed.pool.open_batch().is_none() && feed.context.stats.slots_in_use.get() == slots {
+            feed.freed.notified().await;
+        }
+        let Some(mut lease) = feed.pool.claim() else { return };
+        lease.input_mut(0).copy_from_slice(&(index as f32).to_ne_bytes());
+        let id = ItemId { source: SourceId(0), index };
+        lease.publish(Arc::new(Ticket {
+            id,
+            sequence: index,
+            name: index.to_string(),
+            path: PathBuf::new(),
+        }));
+    }
+    drop(feed.batcher.cast(BatcherMsg::Drained));
+}
+
+/// Whether a plan is what the stage asked for: a mistake of these tests shows here and not in a property.
+pub fn check_plan(plan: &Plan, stage: &Stage) {
+    let (_, infer) = plan.infer_stages().next().expect("the plan has an infer stage");
+    assert_eq!(plan.devices.len(), stage.devices);
+    assert!(infer.workers.iter().all(|w| (w.count, w.spares) == (stage.workers, stage.spares)));
+    assert_eq!((infer.max_batch, infer.wait), (stage.max_batch, ms(5)));
+    assert_eq!(infer.layout.outputs[0].is_none(), stage.dynamic);
+    assert_eq!(plan.limits.batch_timeout, stage.batch_timeout);
+    assert!(matches!(plan.stages[0].kind, StageKind::Image { .. }));
+}

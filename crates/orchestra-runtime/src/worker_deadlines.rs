@@ -1,0 +1,126 @@
+//! When a worker has taken too long, and for what. Times come in as arguments; nobody is killed here.
+
+use std::time::Duration;
+
+use orchestra_core::WorkerExit;
+
+use crate::context::Timeouts;
+
+/// How often deadlines are looked at.
+pub const TICK: Duration = Duration::from_millis(250);
+
+/// Where a worker is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Its process was started.
+    Starting,
+    /// It said hello, and loads.
+    Greeted,
+    /// It is loaded.
+    Ready,
+    /// It takes batches.
+    Serving,
+    /// It was asked to end, or is being killed.
+    Ending,
+}
+
+/// What its deadlines are counted from.
+#[derive(Debug, Clone, Copy)]
+pub struct Clocks {
+    /// The beginning of its phase.
+    pub phase: Duration,
+    /// The moment from which the batch that it runs counts.
+    pub batch: Duration,
+    /// Its last frame.
+    pub sign_of_life: Duration,
+    last_look: Duration,
+}
+
+impl Clocks {
+    /// All from now.
+    #[must_use]
+    pub fn start(now: Duration) -> Self {
+        Self { phase: now, batch: now, sign_of_life: now, last_look: now }
+    }
+
+    /// What a worker has to be ended for, if anything. `batch_timeout` is given if it runs one.
+    pub fn overdue(
+        &mut self,
+        phase: Phase,
+        timeouts: &Timeouts,
+        batch_timeout: Option<Duration>,
+        now: Duration,
+    ) -> Option<WorkerExit> {
+        let gap = now.saturating_sub(std::mem::replace(&mut self.last_look, now));
+        if gap > TICK * 4 {
+            // We slept ourselves (a stopped process, a suspended machine): the worker must not pay for that.
+            *self = Self::start(now);
+            return None;
+        }
+        let in_phase = now.saturating_sub(self.phase);
+        let in_batch = now.saturating_sub(self.batch);
+        let is_silent = now.saturating_sub(self.sign_of_life) > timeouts.heartbeat;
+        match phase {
+            Phase::Starting if in_phase > timeouts.handshake => Some(WorkerExit::HandshakeTimeout),
+            Phase::Greeted if in_phase > timeouts.load => Some(WorkerExit::LoadFailed {
+                permanent: false,
+                why: format!("it took longer than {} s", timeouts.load.as_secs()),
+            }),
+            Phase::Serving if batch_timeout.is_some_and(|t| in_batch > t) => Some(WorkerExit::Hung),
+            Phase::Greeted | Phase::Ready | Phase::Serving if is_silent => Some(WorkerExit::Silent),
+            Phase::Ending if in_phase > timeouts.shutdown => Some(WorkerExit::Clean),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BATCH: Duration = Duration::from_secs(60);
+
+    /// What is overdue after so many looks, one per tick, without a sign of life.
+    fn after(phase: Phase, batch: Option<Duration>, looks: u32) -> Option<WorkerExit> {
+        let mut clocks = Clocks::start(Duration::ZERO);
+        (1..=looks)
+            .map(|n| clocks.overdue(phase, &Timeouts::default(), batch, TICK * n))
+            .find_map(|exit| exit)
+    }
+
+    #[test]
+    fn a_worker_that_is_silent_is_overdue_also_while_it_stands_by() {
+        for phase in [Phase::Greeted, Phase::Ready, Phase::Serving] {
+            assert_eq!(after(phase, None, 12), None, "{phase:?}");
+            assert_eq!(after(phase, None, 13), Some(WorkerExit::Silent), "{phase:?}");
+        }
+    }
+
+    #[test]
+    fn a_worker_that_never_says_hello_or_never_ends_is_overdue() {
+        assert_eq!(after(Phase::Starting, None, 120), None);
+        assert_eq!(after(Phase::Starting, None, 121), Some(WorkerExit::HandshakeTimeout));
+        assert_eq!(after(Phase::Ending, None, 20), None);
+        assert_eq!(after(Phase::Ending, None, 21), Some(WorkerExit::Clean));
+    }
+
+    #[test]
+    fn a_batch_has_its_time_however_alive_its_worker_is() {
+        let mut clocks = Clocks::start(Duration::ZERO);
+        let mut found = None;
+        for n in 1..=241 {
+            clocks.sign_of_life = TICK * n;
+            assert_eq!(found, None, "before look {n}");
+            found = clocks.overdue(Phase::Serving, &Timeouts::default(), Some(BATCH), TICK * n);
+        }
+        assert_eq!(found, Some(WorkerExit::Hung));
+    }
+
+    #[test]
+    fn a_worker_does_not_pay_for_our_own_sleep() {
+        let mut clocks = Clocks::start(Duration::ZERO);
+        let later = Duration::from_secs(3600);
+        assert_eq!(clocks.overdue(Phase::Serving, &Timeouts::default(), Some(BATCH), later), None);
+        assert_eq!(clocks.overdue(Phase::Serving, &Timeouts::default(), Some(BATCH), later + TICK), None);
+    }
+}

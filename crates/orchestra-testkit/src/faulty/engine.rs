@@ -1,0 +1,222 @@
+//! The engine of the misbehaving worker: copies inputs to outputs, and does what its fault says. It loads no runtime.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::time::Duration;
+
+use orchestra_core::{BatchId, ErrorClass};
+use orchestra_wire::arena::{RangeError, WorkerArena};
+use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming};
+use orchestra_worker::{Engine, LoadError, Loaded, RunError};
+
+use super::points::{self, Death, Point};
+use super::{FAULT_LOG, Fault, Turn, flood, sleep_for_ever};
+
+/// What a worker writes that dies in the middle of its outputs: no test picture looks like it.
+const TORN: u8 = 0xee;
+
+pub(super) struct FaultyEngine {
+    fault: Fault,
+    turn: Option<Turn>,
+    arena: Option<WorkerArena>,
+    /// Runs so far, this one included.
+    runs: u64,
+    /// Of these, with more than one row.
+    runs_of_many: u64,
+    last: Option<BatchId>,
+}
+
+impl Engine for FaultyEngine {
+    fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError> {
+        let loaded = Loaded {
+            inputs: load.layout.inputs.iter().map(|r| r.tensor.clone()).collect(),
+            outputs: load.layout.outputs.iter().flatten().map(|r| r.tensor.clone()).collect(),
+            providers: vec![("TestExecutionProvider".to_owned(), 1)],
+            runtime_version: "none".to_owned(),
+        };
+        match self.fault {
+            Fault::DieOnLoad => Death::Abort.die(),
+            Fault::DieAt(death, Point::Load) => death.die(),
+            Fault::DieAt(death, Point::Loaded) => {
+                let Loaded { inputs, outputs, providers, runtime_version } = loaded;
+                let (load_ns, rss_bytes) = (1, 1);
+                points::write_frame(&FromWorker::Loaded {
+                    inputs,
+                    outputs,
+                    providers,
+                    runtime_version,
+                    load_ns,
+                    rss_bytes,
+                });
+                points::wait_for_unread_frame();
+                self.say_that_it_serves();
+                death.die()
+            }
+            Fault::LoadFailed => {
+                let error = "the test worker was asked not to load".to_owned();
+                return Err(LoadError { class: ErrorClass::Permanent, error });
+            }
+            Fault::Garbage => points::write_raw(&[0xff; 64]),
+            _ => {}
+        }
+        self.arena = Some(arena);
+        Ok(loaded)
+    }
+
+    fn run(&mut self, run: &Run, _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+        self.runs += 1;
+        if self.runs == 1 {
+            self.say_that_it_serves();
+        }
+        self.runs_of_many += u64::from(run.rows > 1);
+        let result = self.misbehave(run).and_then(|()| match &self.arena {
+            Some(arena) => copy_rows(arena, run),
+            None => Err(failure(RunErrorKind::Device, "a run came before the load")),
+        });
+        note(run.rows, &result);
+        if result.is_ok() {
+            self.misbehave_afterwards(run);
+        }
+        self.last = Some(run.batch);
+        result.map(|()| Vec::new())
+    }
+}
+
+impl FaultyEngine {
+    pub(super) fn new(fault: Fault, turn: Option<Turn>) -> Self {
+        Self { fault, turn, arena: None, runs: 0, runs_of_many: 0, last: None }
+    }
+
+    fn say_that_it_serves(&self) {
+        if let Some(turn) = &self.turn {
+            turn.serves();
+        }
+    }
+
+    fn misbehave(&self, run: &Run) -> Result<(), RunError> {
+        match self.fault {
+            Fault::SegfaultOnBatch(n) if n == self.runs => {
+                let nowhere = std::ptr::without_provenance_mut::<u8>(1);
+                // SAFETY: there is none; the fault is the purpose.
+                unsafe { nowhere.write_volatile(1) };
+            }
+            Fault::AbortOnBatch(n) if n == self.runs => Death::Abort.die(),
+            Fault::ExitOnBatch(n) if n == self.runs => Death::Exit.die(),
+            Fault::HangOnBatch(n) if n == self.runs => sleep_for_ever(),
+            Fault::DieAt(death, Point::Run(n)) if n == self.runs => {
+                if let Some(arena) = &self.arena {
+                    tear_rows(arena, run)?;
+                }
+                death.die()
+            }
+            Fault::UntilNextStarts(n) if n == self.runs => {
+                self.turn.iter().for_each(Turn::wait_until_next_starts);
+            }
+            Fault::UntilNextServes(n) if n == self.runs => {
+                self.turn.iter().for_each(Turn::wait_until_next_serves);
+            }
+            // The time is the fault itself; nobody waits for it here.
+            Fault::Slow(ms) => std::thread::sleep(Duration::from_millis(ms)),
+            Fault::OutOfMemoryAbove(rows) if run.rows as u64 > rows => return Err(out_of_memory()),
+            Fault::OutOfMemoryFor(n) if run.rows > 1 && self.runs_of_many <= n => return Err(out_of_memory()),
+            Fault::FailOnBatch(n) if n == self.runs => return Err(refused()),
+            Fault::FailAlways => return Err(refused()),
+            Fault::DeviceErrorOnBatch(n) if n == self.runs => {
+                return Err(failure(RunErrorKind::Device, "the test worker's device was asked to fail"));
+            }
+            Fault::WrongBatch => points::answer(BatchId(u64::MAX)),
+            Fault::OldBatch => {
+                if let Some(last) = self.last {
+                    points::answer(last);
+                }
+            }
+            Fault::HalfFrame => {
+                points::half_answer(BatchId(u64::MAX));
+                // SAFETY: `_exit` has no preconditions.
+                unsafe { libc::_exit(1) }
+            }
+            Fault::FloodStderr => flood(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// All outputs are written.
+    fn misbehave_afterwards(&self, run: &Run) {
+        let Fault::DieAt(death, point) = self.fault else { return };
+        match point {
+            Point::Outputs(n) if n == self.runs => {}
+            Point::HalfAnswer(n) if n == self.runs => points::half_answer(run.batch),
+            Point::Answered(n) if n == self.runs => points::answer(run.batch),
+            Point::Unread(n) if n == self.runs => {
+                points::answer(run.batch);
+                points::wait_for_unread_frame();
+            }
+            _ => return,
+        }
+        death.die()
+    }
+}
+
+/// Copies inputs to outputs, by place, where their rows have the same size.
+fn copy_rows(arena: &WorkerArena, run: &Run) -> Result<(), RunError> {
+    let layout = arena.layout();
+    let pairs = layout.inputs.len().min(layout.outputs.len());
+    for place in 0..pairs {
+        let same_size =
+            layout.outputs[place].as_ref().is_some_and(|o| o.row_bytes == layout.inputs[place].row_bytes);
+        if !same_size {
+            continue;
+        }
+        let from = arena.input_rows(run.slot, place, run.first_row, run.rows).map_err(outside)?;
+        let to = arena.output_rows(run.slot, place, run.first_row, run.rows).map_err(outside)?;
+        // SAFETY: both lie within their own part of the arena, and the parent leaves the rows alone until the answer.
+        unsafe { std::ptr::copy_nonoverlapping(from.ptr, to.ptr, from.len.min(to.len)) };
+    }
+    Ok(())
+}
+
+/// Writes nonsense over the first half of each output's rows.
+fn tear_rows(arena: &WorkerArena, run: &Run) -> Result<(), RunError> {
+    for place in 0..arena.layout().outputs.len() {
+        if arena.layout().outputs[place].is_none() {
+            continue;
+        }
+        let to = arena.output_rows(run.slot, place, run.first_row, run.rows).map_err(outside)?;
+        // SAFETY: it lies within the outputs, and the parent leaves the rows alone until the answer.
+        unsafe { std::ptr::write_bytes(to.ptr, TORN, to.len / 2) };
+    }
+    Ok(())
+}
+
+/// Appends a line to the log of runs, if there is one.
+fn note(rows: usize, result: &Result<(), RunError>) {
+    let Some(path) = std::env::var_os(FAULT_LOG) else { return };
+    let what = match result {
+        Ok(()) => "ok".to_owned(),
+        Err(error) => format!("{:?}", error.kind),
+    };
+    let line = format!("{} {rows} {what}\n", std::process::id());
+    // One call: lines of several processes do not mix. A log that is missing shows in the test that reads it.
+    let _ = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .and_then(|mut file| file.write_all(line.as_bytes()));
+}
+
+fn out_of_memory() -> RunError {
+    failure(RunErrorKind::OutOfMemory, orchestra_testkit_ops::OUT_OF_MEMORY_TEXT)
+}
+
+fn refused() -> RunError {
+    failure(RunErrorKind::Model, "the test worker was asked to fail")
+}
+
+fn outside(error: RangeError) -> RunError {
+    failure(RunErrorKind::Device, &error.to_string())
+}
+
+fn failure(kind: RunErrorKind, error: &str) -> RunError {
+    RunError { kind, error: error.to_owned() }
+}

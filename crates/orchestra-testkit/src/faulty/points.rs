@@ -1,0 +1,190 @@
+//! Death at exact points of the protocol. What the engine cannot reach from inside, a run's or a load's answer is written for here, past
+//! the protocol. It decides nothing: who dies where is chosen by the fault.
+
+use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use orchestra_core::BatchId;
+use orchestra_wire::codec;
+use orchestra_wire::frames::{FromWorker, PROTOCOL_VERSION, RunTiming};
+use orchestra_wire::{BUILD, WORKER_ARENA_FD, WORKER_SOCKET_FD};
+use orchestra_worker::Engine;
+use orchestra_worker::serve::{Leave, serve};
+use rustix::event::{PollFd, PollFlags, poll};
+
+/// How a worker dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Death {
+    /// `kill`: SIGKILL, as an operator or the out-of-memory killer would do it.
+    Kill,
+    /// `abort`: SIGABRT, as a library would do it.
+    Abort,
+    /// `exit0`: `_exit(0)`, as if all were well.
+    Exit,
+}
+
+/// Where in the protocol a worker dies. Those with a number mean the N-th run of the process, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Point {
+    /// `start`: before it says hello.
+    Start,
+    /// `hello`: it said hello, and the load frame lies unread in its socket.
+    Hello,
+    /// `load`: while it loads.
+    Load,
+    /// `loaded`: it said that it has loaded, and its first run frame lies unread in its socket.
+    Loaded,
+    /// `run:N`: half of the outputs are written, and what is written is wrong.
+    Run(u64),
+    /// `outputs:N`: all outputs are written, nothing is answered.
+    Outputs(u64),
+    /// `half-answer:N`: half of the frame that says that the batch is done is on its way.
+    HalfAnswer(u64),
+    /// `answered:N`: it has said that the batch is done.
+    Answered(u64),
+    /// `unread:N`: it has said that the batch is done, and a later run frame lies unread in its socket.
+    Unread(u64),
+    /// `hang-up`: its parent has closed the socket, which asks it to end.
+    HangUp,
+}
+
+impl Death {
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "kill" => Death::Kill,
+            "abort" => Death::Abort,
+            "exit0" => Death::Exit,
+            _ => return None,
+        })
+    }
+
+    /// Now.
+    pub fn die(self) -> ! {
+        match self {
+            Death::Kill => {
+                // SAFETY: a plain system call; it does not return to this process.
+                unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+                std::process::abort()
+            }
+            Death::Abort => std::process::abort(),
+            // SAFETY: `_exit` has no preconditions.
+            Death::Exit => unsafe { libc::_exit(0) },
+        }
+    }
+}
+
+impl Point {
+    pub(super) fn parse(name: &str, number: Option<u64>) -> Option<Self> {
+        Some(match (name, number) {
+            ("start", None) => Point::Start,
+            ("hello", None) => Point::Hello,
+            ("load", None) => Point::Load,
+            ("loaded", None) => Point::Loaded,
+            ("hang-up", None) => Point::HangUp,
+            ("run", Some(n)) => Point::Run(n),
+            ("outputs", Some(n)) => Point::Outputs(n),
+            ("half-answer", Some(n)) => Point::HalfAnswer(n),
+            ("answered", Some(n)) => Point::Answered(n),
+            ("unread", Some(n)) => Point::Unread(n),
+            _ => return None,
+        })
+    }
+}
+
+/// Dies if the point lies before the first frame that is read.
+pub(super) fn before_serving(death: Death, point: Point) {
+    match point {
+        Point::Start => death.die(),
+        Point::Hello => {
+            write_frame(&FromWorker::Hello {
+                protocol: PROTOCOL_VERSION,
+                build: BUILD.to_owned(),
+                pid: std::process::id(),
+                visible_devices: None,
+            });
+            wait_for_unread_frame();
+            death.die()
+        }
+        _ => {}
+    }
+}
+
+/// Speaks the protocol, and once the parent has hung up dies in this way, or not at all.
+pub(super) fn serve_and_then(engine: &mut impl Engine, death: Option<Death>) -> ExitCode {
+    if death.is_none() {
+        // SAFETY: no handler is installed, the signal is only ignored.
+        unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
+    }
+    // SAFETY: by the contract with the parent both are open, and this process takes them nowhere else.
+    let (socket, arena) = unsafe {
+        (UnixStream::from(OwnedFd::from_raw_fd(WORKER_SOCKET_FD)), OwnedFd::from_raw_fd(WORKER_ARENA_FD))
+    };
+    if let Err(error) = socket.set_nonblocking(false) {
+        eprintln!("the control socket cannot be used: {error}");
+        return ExitCode::from(2);
+    }
+    let leave: Leave = Arc::new(move |_| {
+        end(death);
+    });
+    serve(socket, arena, engine, leave);
+    end(death)
+}
+
+fn end(death: Option<Death>) -> ! {
+    match death {
+        Some(death) => death.die(),
+        None => super::sleep_for_ever(),
+    }
+}
+
+/// Says that a batch is done, past the engine.
+pub(super) fn answer(batch: BatchId) {
+    write_raw(&done(batch));
+}
+
+/// Says half of it.
+pub(super) fn half_answer(batch: BatchId) {
+    let answer = done(batch);
+    write_raw(&answer[..answer.len() / 2]);
+}
+
+/// Waits until a frame lies in the socket that nobody has read. A parent that hangs up instead ends the process.
+pub(super) fn wait_for_unread_frame() {
+    // SAFETY: the worker's protocol keeps this descriptor open as long as the process lives.
+    let socket = unsafe { BorrowedFd::borrow_raw(WORKER_SOCKET_FD) };
+    loop {
+        let mut readable = [PollFd::new(&socket, PollFlags::IN | PollFlags::RDHUP)];
+        match poll(&mut readable, None) {
+            Ok(_) if readable[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP) => Death::Exit.die(),
+            Ok(_) => return,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => Death::Exit.die(),
+        }
+    }
+}
+
+pub(super) fn write_frame(frame: &FromWorker) {
+    write_raw(&bytes_of(frame));
+}
+
+/// Writes to the control socket past the protocol. A heartbeat may come before or after it, never in the middle: the write is one call
+/// of few bytes.
+pub(super) fn write_raw(bytes: &[u8]) {
+    // SAFETY: the worker's protocol keeps this descriptor open as long as the process lives.
+    let socket = unsafe { BorrowedFd::borrow_raw(WORKER_SOCKET_FD) };
+    // The parent may be gone already; then nobody is there to be misled.
+    let _ = rustix::io::write(socket, bytes);
+}
+
+fn done(batch: BatchId) -> Vec<u8> {
+    bytes_of(&FromWorker::Done { batch, dynamic: Vec::new(), timing: RunTiming::default(), rss_bytes: 0 })
+}
+
+fn bytes_of(frame: &FromWorker) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // A frame this small always encodes; an empty answer would show in the test.
+    let _ = codec::encode(frame, &mut bytes);
+    bytes
+}

@@ -1,0 +1,70 @@
+//! A model that crashes whenever it is loaded, or whenever it runs: the run gives up after a few tries, with the worker's own last words,
+//! blames next to no item, and the same command completes it once the cause is gone.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{Blocks, Workplace, write_pictures};
+use orchestra_testkit::audit::items;
+use orchestra_testkit::{DEADLY, IN_LOAD, IN_RUN, LAST_WORDS};
+
+const ITEMS: u64 = 300;
+
+/// Workers that may die before the two devices are given up: five tries each and what they were doing meanwhile.
+const MOST_DEATHS: usize = 24;
+
+fn workplace() -> Workplace {
+    let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
+    place.edit("threads = 1\n", "threads = 1\nworkers = 1\nspare = 0\n");
+    write_pictures(&place.images(), ITEMS);
+    place
+}
+
+#[test]
+fn a_crash_loop_at_start_fails_fast_with_the_workers_last_words_and_can_be_resumed() {
+    let place = workplace();
+    let ended = place.run_with(&[(DEADLY, IN_LOAD)]);
+    ended.must_exit(69).must_say(&["no device is left for stage `read`", "SIGABRT", LAST_WORDS]);
+    let deaths = place.workers_lost();
+    assert!((2..=MOST_DEATHS).contains(&deaths), "{deaths} workers died");
+    assert_eq!(place.report()["items"]["read"], 0);
+    place.nothing_is_left();
+    place.run(&[]).must_exit(0);
+    place.holds_exactly(ITEMS);
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_model_that_crashes_in_every_run_ends_the_run_and_the_next_one_does_what_is_open() {
+    let place = workplace();
+    let ended = place.run_with(&[(DEADLY, IN_RUN)]);
+    ended.must_exit(69).must_say(&["no device is left for stage `read`", "SIGABRT", LAST_WORDS]);
+    let deaths = place.workers_lost();
+    assert!((2..=MOST_DEATHS).contains(&deaths), "{deaths} workers died");
+    // An item may look guilty before it is clear that everything dies; it stays failed.
+    let failed: BTreeSet<_> = place.records().failed.keys().cloned().collect();
+    assert!(failed.len() <= 2, "{failed:?}");
+    assert_eq!(place.n_results(), 0);
+    place.nothing_is_left();
+    place.run(&[]).must_exit(if failed.is_empty() { 0 } else { 65 });
+    let done = items("scans", 0..ITEMS).difference(&failed).cloned().collect();
+    place.must_hold(&done, &failed);
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_model_that_begins_to_crash_in_the_middle_of_a_run_loses_nothing_that_was_done() {
+    let place = workplace();
+    // The first start does a part of the items; the second finds the model broken, the third finds it mended.
+    let mut run = place.start(&["--set", "limits.loaders=1"]);
+    assert!(run.until("some results are there", || place.n_results() >= 20));
+    run.signal(rustix::process::Signal::KILL);
+    run.wait();
+    place.no_process_is_left();
+    place.run_with(&[(DEADLY, IN_LOAD)]).must_exit(69).must_say(&["going on: ", LAST_WORDS]);
+    assert!(place.n_results() > 0);
+    place.run(&[]).must_exit(0).must_say(&["going on: "]);
+    place.holds_exactly(ITEMS);
+    place.nothing_is_left();
+}

@@ -1,0 +1,63 @@
+//! A disk that fills up while results are written, played by the limit on file sizes that the running process is given: the run stops
+//! with 75 and says which file, what is there is whole, and with room again the same command completes it exactly.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs;
+
+use common::{Blocks, Run, Workplace, write_pictures};
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+
+const ITEMS: u64 = 3_000;
+
+/// From now on no file of the run may grow beyond this.
+fn limit_files_of(run: &Run, bytes: u64) {
+    let pid = i32::try_from(run.pid()).ok().and_then(Pid::from_raw);
+    // The limit that a process may set for itself again stays as it is.
+    let old = rustix::process::getrlimit(Resource::Fsize);
+    prlimit(pid, Resource::Fsize, Rlimit { current: Some(bytes), maximum: old.maximum }).unwrap();
+}
+
+#[test]
+fn a_disk_that_is_full_again_and_again_costs_no_record_and_tears_none() {
+    let place = Workplace::with_blocks(&Blocks { steps: 60, ..Blocks::default() });
+    write_pictures(&place.images(), ITEMS);
+    let mut stopped = 0;
+    // Room for no byte more, for a part of a record, and for some records and a part.
+    for (i, room) in [0, 1, 100, 3_333, 20_000].into_iter().enumerate() {
+        let mut run = place.start(&[]);
+        assert!(run.until("results grow", || place.n_results() >= 150 * (i + 1)), "{}", run.said());
+        let size = fs::metadata(place.out().join("results.jsonl")).unwrap().len();
+        limit_files_of(&run, size + room);
+        let ended = run.wait();
+        ended.must_exit(75).must_say(&["results could not be written", "results.jsonl", "go on"]);
+        stopped += 1;
+        // No torn record, none twice: also before anything is mended.
+        let records = place.records();
+        assert!(records.failed.is_empty() && (records.done.len() as u64) < ITEMS);
+        assert_eq!(place.report()["items"]["done"], records.done.len());
+        assert_eq!(place.report()["exit_code"], 75);
+        place.nothing_is_left();
+    }
+    assert_eq!(stopped, 5);
+    place.run(&[]).must_exit(0).must_say(&["going on: "]);
+    place.holds_exactly(ITEMS);
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_run_that_is_killed_while_the_disk_is_full_goes_on_exactly() {
+    let place = Workplace::with_blocks(&Blocks { steps: 60, ..Blocks::default() });
+    write_pictures(&place.images(), ITEMS);
+    let mut run = place.start(&[]);
+    assert!(run.until("results grow", || place.n_results() >= 150));
+    limit_files_of(&run, fs::metadata(place.out().join("results.jsonl")).unwrap().len() + 1_000);
+    // Before, while or after it notices.
+    run.signal(Signal::KILL);
+    run.wait();
+    place.no_process_is_left();
+    place.run(&[]).must_exit(0);
+    place.holds_exactly(ITEMS);
+    place.nothing_is_left();
+}

@@ -1,0 +1,117 @@
+//! Somebody removes, changes or closes off the output folder while a run writes to it: the run stops and says so instead of writing where
+//! nobody looks, and the next start ends exactly.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+
+use common::{Blocks, Run, Workplace, write_pictures};
+
+const ITEMS: u64 = 2_000;
+
+/// A run that has written some results, and has far more to do.
+fn under_way() -> (Workplace, Run) {
+    let place = Workplace::with_blocks(&Blocks { steps: 60, ..Blocks::default() });
+    write_pictures(&place.images(), ITEMS);
+    let mut run = place.start(&[]);
+    assert!(run.until("the run is under way", || place.n_results() >= 100), "{}", run.said());
+    (place, run)
+}
+
+fn completes(place: &Workplace) {
+    place.run(&[]).must_exit(0);
+    place.holds_exactly(ITEMS);
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_folder_that_is_removed_in_the_middle_stops_the_run_and_the_next_start_begins_anew() {
+    let (place, run) = under_way();
+    // New files may appear in it until the run has noticed.
+    while fs::remove_dir_all(place.out()).is_err() {}
+    let ended = run.wait();
+    ended.must_exit(75).must_say(&["results could not be written", "was deleted"]);
+    place.no_process_is_left();
+    drop(fs::remove_dir_all(place.out()));
+    completes(&place);
+}
+
+#[test]
+fn a_result_file_that_is_removed_in_the_middle_stops_the_run_and_all_its_records_are_made_again() {
+    let (place, run) = under_way();
+    fs::remove_file(place.out().join("results.jsonl")).unwrap();
+    run.wait().must_exit(75).must_say(&["results.jsonl", "was deleted"]);
+    place.nothing_is_left();
+    completes(&place);
+}
+
+#[test]
+fn a_result_file_that_is_changed_in_the_middle_stops_the_run_and_is_mended_by_the_next_start() {
+    for keep in [0, 1_000] {
+        let (place, run) = under_way();
+        let results = File::options().write(true).open(place.out().join("results.jsonl")).unwrap();
+        results.set_len(keep).unwrap();
+        run.wait().must_exit(75).must_say(&["results.jsonl", "changed by something else"]);
+        place.nothing_is_left();
+        completes(&place);
+    }
+}
+
+#[test]
+fn a_journal_that_is_removed_in_the_middle_stops_the_run_and_nothing_of_its_results_is_lost_silently() {
+    let (place, run) = under_way();
+    fs::remove_file(place.out().join(".orchestra/journal")).unwrap();
+    run.wait().must_exit(75).must_say(&["journal", "was deleted"]);
+    place.nothing_is_left();
+    // Results without a journal belong to nobody: they are not mixed with new ones.
+    place.run(&[]).must_exit(75).must_say(&["results.jsonl", "--fresh"]);
+    place.run(&["--fresh"]).must_exit(0);
+    place.holds_exactly(ITEMS);
+}
+
+#[test]
+fn a_run_whose_account_cannot_be_written_says_so_and_does_not_end_as_if_all_were_well() {
+    let (place, run) = under_way();
+    // No name in the folder can be replaced by a file any more: here even by the owner of the machine.
+    fs::create_dir(place.out().join("run.json")).unwrap();
+    run.wait().must_exit(75).must_say(&["run.json", "could not be written"]);
+    fs::remove_dir(place.out().join("run.json")).unwrap();
+    place.nothing_is_left();
+    place.holds_exactly(ITEMS);
+    place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
+}
+
+#[test]
+fn a_folder_that_becomes_read_only_in_the_middle_costs_no_record() {
+    let (place, run) = under_way();
+    let set_mode = |mode| fs::set_permissions(place.out(), Permissions::from_mode(mode)).unwrap();
+    set_mode(0o555);
+    // The owner of the machine may write all the same.
+    let is_closed = File::create(place.out().join("results.jsonl.probe")).is_err();
+    drop(fs::remove_file(place.out().join("results.jsonl.probe")));
+    let ended = run.wait();
+    // The files are open already; only the account needs a new name in the folder.
+    if is_closed {
+        ended.must_exit(75).must_say(&["run.json", "could not be written"]);
+    } else {
+        ended.must_exit(0);
+    }
+    set_mode(0o755);
+    place.holds_exactly(ITEMS);
+    place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_place_where_no_folder_can_be_made_is_refused_by_name() {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 5);
+    // Nobody can make a folder there, whoever asks.
+    place
+        .run(&["--output", "/proc/orchestra-out"])
+        .must_exit(75)
+        .must_say(&["/proc/orchestra-out", "--output"]);
+    place.nothing_is_left();
+}

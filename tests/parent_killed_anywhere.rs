@@ -1,0 +1,78 @@
+//! The run itself is killed (SIGKILL) at moments that nobody chose, from the first instruction of a start to the middle of a commit: the
+//! next start goes on exactly, and no worker outlives its parent. `parent_killed.rs` chooses the moments by progress.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::sync::mpsc::channel;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use common::{Blocks, Workplace, write_pictures};
+use orchestra_testkit::audit::Records;
+use rustix::process::Signal;
+
+const ITEMS: u64 = 3_000;
+const KILLS: usize = 25;
+/// The longest life of a start that is killed. No result depends on it: a start that comes to its end before was simply not killed.
+const LONGEST_MS: u64 = 900;
+
+/// Numbers without a pattern: the splitmix64 generator.
+struct Random(u64);
+
+impl Random {
+    /// Seeded with the time, so that every run of the test tries other moments.
+    fn new() -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        println!("seed {}", now.as_nanos() as u64);
+        Self(now.as_nanos() as u64)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+}
+
+#[test]
+fn kills_of_the_parent_at_any_moment_lose_nothing_and_double_nothing() {
+    let place = Workplace::with_blocks(&Blocks { steps: 150, ..Blocks::default() });
+    write_pictures(&place.images(), ITEMS);
+    let mut random = Random::new();
+    let (mut killed, mut finished_before) = (0, 0);
+    for _ in 0..KILLS {
+        let run = place.start(&[]);
+        // The moment is the fault itself. Nobody sends on the channel: it only lets time pass.
+        let (_keep, never) = channel::<()>();
+        let _ = never.recv_timeout(Duration::from_millis(random.below(LONGEST_MS)));
+        run.signal(Signal::KILL);
+        let ended = run.wait();
+        place.no_process_is_left();
+        if ended.status.code().is_some() {
+            ended.must_exit(0);
+            break;
+        }
+        killed += 1;
+        // Whatever lies in the folder, what the next start keeps only grows.
+        let results = place.out().join("results.jsonl");
+        if results.exists() && whole_records(&place) {
+            let records = Records::read(&place.out(), &["results.jsonl"]).unwrap();
+            assert!(records.failed.is_empty());
+            finished_before = finished_before.max(records.done.len());
+        }
+    }
+    println!("{killed} kills, at least {finished_before} items finished by starts that were killed");
+    assert!(killed > KILLS / 2, "the starts were too short to be killed");
+    place.run(&[]).must_exit(0);
+    place.holds_exactly(ITEMS);
+    assert!(place.failures().is_empty());
+    place.nothing_is_left();
+}
+
+/// The last record may be torn: the kill hit the write. The next start cuts it off.
+fn whole_records(place: &Workplace) -> bool {
+    std::fs::read(place.out().join("results.jsonl"))
+        .is_ok_and(|bytes| bytes.last().is_none_or(|b| *b == b'\n'))
+}
