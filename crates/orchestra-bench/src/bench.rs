@@ -11,17 +11,15 @@ use orchestra_core::restart::RestartPolicy;
 use orchestra_plan::Plan;
 use orchestra_runtime::{Launcher, RunOptions, StartRunError, Timeouts, TraceHook};
 use orchestra_source::ListingSpec;
+use orchestra_trial::{Cancel, Catalogue, Sample, Spread, TrialError, plan_for, scratch_folder};
 use tempfile::TempDir;
 
-use crate::cancel::Cancel;
 use crate::decode::DecodePart;
 use crate::error::BenchError;
 use crate::figures::{DecodeFigures, InferFigures, RunFigures};
 use crate::infer::InferPart;
 use crate::memory::{Memory, SourceWork, source_works};
 use crate::report::{Judged, Report, Round};
-use crate::sample::{Catalogue, Sample};
-use crate::spread::Spread;
 use crate::tune::{self, Settings, Tuned};
 use crate::whole_run;
 
@@ -140,12 +138,9 @@ impl Bench {
     /// There is no infer stage or no item, no item can be decoded, a worker cannot load, or memory and disk do not suffice.
     pub fn prepare(plan: Plan, options: Options, tell: Tell<'_>) -> Result<Self, BenchError> {
         // As a run does: a decoder that was asked for and cannot be used is an error before anything is decoded.
-        orchestra_media::jpeg_backend().map_err(StartRunError::from)?;
+        orchestra_media::jpeg_backend().map_err(|e| TrialError::from(StartRunError::from(e)))?;
         let memory = Memory::new(&plan)?;
-        let mut builder = tempfile::Builder::new();
-        builder.prefix("orchestra-bench-");
-        let folder = options.folder.as_ref().map_or_else(|| builder.tempdir(), |f| builder.tempdir_in(f));
-        let folder = folder.map_err(BenchError::io("making the folder of the measured runs"))?;
+        let folder = scratch_folder("orchestra-bench-", options.folder.as_deref())?;
         tell(Progress::Listing);
         let catalogue = Catalogue::list(&plan, folder.path(), &options.cancel)?;
         let items_total = catalogue.total();
@@ -241,7 +236,7 @@ impl Bench {
             let which = (turn + turn / 2) % 2;
             match self.run(&plans[which]) {
                 Ok(figures) => rates[which].push(figures.rate),
-                Err(BenchError::Cancelled) => return Err(BenchError::Cancelled),
+                Err(BenchError::Trial(TrialError::Cancelled)) => return Err(BenchError::cancelled()),
                 // The best one ran before, so this is what the setting does: too little memory, for example.
                 Err(_) if which == 1 => return Ok(None),
                 Err(error) => return Err(error),
@@ -252,7 +247,7 @@ impl Bench {
     }
 
     fn plan_of_run(&self, plan: &Plan) -> Plan {
-        whole_run::plan_for(plan, &self.listings, &self.folder.path().join("out"))
+        plan_for(plan, &self.listings, &self.folder.path().join("out"))
     }
 
     fn judged(&self) -> Judged<'_> {
@@ -302,6 +297,7 @@ impl Bench {
             timeouts: Timeouts::default(),
             restart: RestartPolicy::default(),
             trace: self.options.trace.clone(),
+            events: None,
         };
         whole_run::measure(plan, options, self.cores, &self.options.cancel)
     }

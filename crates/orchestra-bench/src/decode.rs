@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use orchestra_core::StageId;
 use orchestra_media::Preparer;
+use orchestra_trial::Cancel;
 
-use crate::cancel::Cancel;
 use crate::cpu_time::{Whose, used};
 use crate::error::BenchError;
 use crate::figures::DecodeFigures;
@@ -72,7 +72,7 @@ impl DecodePart<'_> {
         let done = on_threads(threads, &work);
         let elapsed = started.elapsed();
         if self.cancel.is_cancelled() {
-            return Err(BenchError::Cancelled);
+            return Err(BenchError::cancelled());
         }
         let items: u64 = done.iter().map(|d| d.items).sum();
         let failed = done.iter().map(|d| d.failed).sum();
@@ -92,7 +92,7 @@ impl DecodePart<'_> {
         let mut first_error = None;
         for path in self.paths {
             if self.cancel.is_cancelled() {
-                return Err(BenchError::Cancelled);
+                return Err(BenchError::cancelled());
             }
             if filled >= most.min(DIFFERENT_ROWS) {
                 break;

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use orchestra_core::{DeviceId, DeviceKind, SlotId, StageId};
 use orchestra_plan::{InferPlan, Plan, WorkerPlan};
 use orchestra_runtime::Launcher;
+use orchestra_trial::{Cancel, TrialError};
 use orchestra_wire::frames::Load;
 
 use crate::bare_worker::{BareWorker, Fault};
-use crate::cancel::Cancel;
 use crate::cpu_time::of_process;
 use crate::error::BenchError;
 use crate::figures::InferFigures;
@@ -94,16 +94,18 @@ impl InferPart<'_> {
     /// The first trouble that is the cause of the others, if there is any.
     fn all_well(&self, done: Vec<(Place, Result<Done, Trouble>)>) -> Result<Vec<(Place, Done)>, BenchError> {
         if self.cancel.is_cancelled() {
-            return Err(BenchError::Cancelled);
+            return Err(BenchError::cancelled());
         }
         let mut well = Vec::new();
         let mut stopped = false;
         for (place, outcome) in done {
             match outcome {
                 Ok(done) => well.push((place, done)),
-                Err(Trouble::Cancelled) => return Err(BenchError::Cancelled),
+                Err(Trouble::Cancelled) => return Err(BenchError::cancelled()),
                 Err(Trouble::Stopped) => stopped = true,
-                Err(Trouble::Io(error)) => return Err(BenchError::io("starting a worker's thread")(error)),
+                Err(Trouble::Io(error)) => {
+                    return Err(TrialError::io("starting a worker's thread")(error).into());
+                }
                 Err(Trouble::Fault(what)) => {
                     return Err(BenchError::Worker {
                         stage: self.plan.stages[self.stage.index()].name.clone(),

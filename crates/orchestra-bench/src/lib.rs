@@ -46,7 +46,6 @@
 mod advice;
 mod bare_worker;
 mod bench;
-mod cancel;
 mod cpu_time;
 mod decode;
 mod error;
@@ -56,8 +55,6 @@ mod limit;
 mod memory;
 mod patch;
 mod report;
-mod sample;
-mod spread;
 #[cfg(test)]
 mod test_plan;
 mod tune;
@@ -65,11 +62,10 @@ mod whole_run;
 
 pub use advice::{Advice, Pace};
 pub use bench::{Bench, Options, Progress, Replan, Tell};
-pub use cancel::Cancel;
-pub use error::{BenchError, Cause};
+pub use error::BenchError;
 pub use figures::{DecodeFigures, InferFigures, Measured, RunFigures};
 pub use limit::{Bound, DeviceLoad, Limit, Loads, StageLoad};
+pub use orchestra_trial::{Cancel, Cause, Spread};
 pub use patch::{PatchError, edited, unified_diff};
 pub use report::{DecodePart, InferPart, Report, RoundReport, RunPart};
-pub use spread::Spread;
 pub use tune::{Setting, Settings, Trial, Tuned};

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{ImageSpec, SlotId, SourceId, StageId};
 use orchestra_plan::{InferPlan, Plan, StageKind};
+use orchestra_trial::TrialError;
 use orchestra_wire::arena::Arena;
 
 use crate::error::BenchError;
@@ -35,7 +36,7 @@ impl Memory {
         for (stage, infer) in plan.infer_stages() {
             let name = &plan.stages[stage.index()].name;
             let doing = format!("taking the memory of the batches of stage `{name}`");
-            let arena = Arena::create(name, infer.layout.clone()).map_err(BenchError::io(doing))?;
+            let arena = Arena::create(name, infer.layout.clone()).map_err(TrialError::io(doing))?;
             arenas.insert(stage, arena);
         }
         if arenas.is_empty() { Err(BenchError::NoInferStage) } else { Ok(Self { arenas }) }
@@ -121,14 +122,5 @@ fn source_work(plan: &Plan, source: SourceId) -> SourceWork {
         for_sinks: plan.sinks.iter().filter_map(|s| place(s.from)).collect(),
         targets: plan.infer_stages().filter_map(target).collect(),
         images: images.into_iter().map(|(_, spec)| spec.clone()).collect(),
-    }
-}
-
-/// The source whose items go through an infer stage.
-pub fn source_of(plan: &Plan, stage: StageId) -> Option<SourceId> {
-    match &plan.stages[stage.index()].kind {
-        StageKind::Image { source, .. } => Some(*source),
-        StageKind::Infer(infer) => source_of(plan, infer.inputs.first()?.stage),
-        StageKind::Classify { from, .. } => source_of(plan, *from),
     }
 }

@@ -5,14 +5,12 @@ use std::time::Duration;
 
 use orchestra_core::StageId;
 use orchestra_plan::Plan;
+use orchestra_trial::{Sample, Spread, source_of};
 use serde::Serialize;
 
 use crate::advice::{Advice, Evidence, Pace, advise, judge};
 use crate::figures::{DecodeFigures, InferFigures, Measured, RunFigures};
 use crate::limit::{Bound, DeviceLoad, Limit, Loads, StageLoad, divide};
-use crate::memory::source_of;
-use crate::sample::Sample;
-use crate::spread::Spread;
 use crate::tune::Tuned;
 
 /// A run of this length is long.

@@ -44,7 +44,12 @@ pub fn plan(small: Small) -> Plan {
         fixed_batch: None,
         wait: Duration::ZERO,
         ladder: Vec::new(),
-        workers: vec![WorkerPlan { device: DeviceId(0), count: small.workers, threads: small.threads }],
+        workers: vec![WorkerPlan {
+            device: DeviceId(0),
+            count: small.workers,
+            threads: small.threads,
+            spares: 0,
+        }],
         layout,
     };
     let model = ModelPlan {

@@ -2,11 +2,11 @@
 
 use orchestra_core::DeviceKind;
 use orchestra_plan::Plan;
+use orchestra_trial::Spread;
 use serde::Serialize;
 
 use crate::error::BenchError;
 use crate::limit::divide;
-use crate::spread::Spread;
 
 /// What is better by less than this is not worth a change.
 const LEAST_GAIN: f64 = 0.01;

@@ -1,14 +1,12 @@
 //! The run part: a whole run over the sample, exactly as `orchestra run` does it. It looks from outside, and changes nothing inside.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use orchestra_plan::Plan;
-use orchestra_runtime::{RunHandle, RunOptions, RunOutcome, Snapshot};
-use orchestra_source::ListingSpec;
+use orchestra_runtime::{RunOptions, Snapshot};
+use orchestra_trial::{Cancel, Threads, TrialError};
 
-use crate::cancel::Cancel;
 use crate::cpu_time::{Whose, idle, used};
 use crate::error::BenchError;
 use crate::figures::{Measured, RunFigures};
@@ -17,22 +15,6 @@ use crate::limit::divide;
 /// A steady state shorter than this is none.
 const LEAST_STEADY: Duration = Duration::from_millis(1000);
 
-/// The plan as the measured run carries it out: over the sample, into a folder of its own, and whatever fails, to the end.
-pub fn plan_for(plan: &Plan, listings: &[ListingSpec], output: &Path) -> Plan {
-    let mut plan = plan.clone();
-    for sink in &mut plan.sinks {
-        // The planner lets no sink write elsewhere than into the output folder.
-        let inside = sink.path.strip_prefix(&plan.output).unwrap_or(&sink.path).to_owned();
-        sink.path = output.join(inside);
-    }
-    for (source, listing) in plan.sources.iter_mut().zip(listings) {
-        source.listing = listing.clone();
-    }
-    plan.output = output.to_owned();
-    plan.limits.max_failed = None;
-    plan
-}
-
 /// Runs `plan` from start to end. What lies in its output folder is discarded first.
 pub fn measure(
     plan: &Arc<Plan>,
@@ -40,24 +22,16 @@ pub fn measure(
     cores: usize,
     cancel: &Cancel,
 ) -> Result<RunFigures, BenchError> {
-    let prepared = orchestra_runtime::prepare(Arc::clone(plan), true)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(BenchError::io("starting the threads of the measured run"))?;
+    let prepared = orchestra_runtime::prepare(Arc::clone(plan), true).map_err(TrialError::from)?;
+    let threads = Threads::start()?;
     let (total, before) = (prepared.total, cpu_of_run());
     let (began, idle_before) = (Instant::now(), idle(cores));
-    let (outcome, points) = runtime.block_on(async {
-        let handle = prepared.start(options).await?;
-        Ok::<_, BenchError>(follow(handle, cores, cancel).await)
-    })?;
+    let mut points = Vec::new();
+    let look = &mut |now: &Snapshot| points.push(Point::of(now, cores));
+    let outcome = threads.run(prepared, options, cancel, look)?.outcome;
     let elapsed = began.elapsed();
     let idle = idle_before.zip(idle(cores)).map(|(before, after)| after.saturating_sub(before));
-    // Blocking tasks that hang (a dead network drive) must not hold the measurement.
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    if cancel.is_cancelled() {
-        return Err(BenchError::Cancelled);
-    }
+    drop(threads);
     if !matches!(outcome.exit_code, 0 | 65) {
         return Err(BenchError::Run { exit_code: outcome.exit_code, problems: outcome.problems });
     }
@@ -92,24 +66,6 @@ pub fn measure(
 /// Workers are waited for before a run ends, so they are among the children then.
 fn cpu_of_run() -> Duration {
     used(Whose::Process) + used(Whose::Children)
-}
-
-async fn follow(handle: RunHandle, cores: usize, cancel: &Cancel) -> (RunOutcome, Vec<Point>) {
-    let stop = handle.stop_handle();
-    let mut snapshots = handle.snapshots();
-    let mut points = Vec::new();
-    let mut done = std::pin::pin!(handle.wait());
-    let mut stopping = false;
-    loop {
-        tokio::select! {
-            outcome = &mut done => return (outcome, points),
-            () = cancel.cancelled(), if !stopping => {
-                stopping = true;
-                stop.abort();
-            }
-            Ok(()) = snapshots.changed() => points.push(Point::of(&snapshots.borrow_and_update(), cores)),
-        }
-    }
 }
 
 /// How far the run was at some moment.

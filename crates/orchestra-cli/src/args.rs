@@ -9,6 +9,10 @@ use tracing::level_filters::LevelFilter;
 
 use crate::help;
 
+mod values;
+
+use values::{Every, Setting, device, every, rounds, seconds, setting};
+
 /// Runs ONNX models over images, on every GPU of this machine or on its CPU, from one workflow file.
 #[derive(Debug, Parser)]
 #[command(name = "orchestra", version, after_help = help::MAIN, disable_help_subcommand = true)]
@@ -34,6 +38,8 @@ pub enum Command {
     Graph(GraphArgs),
     /// Measure the limits of this machine for a workflow, and how close a run comes
     Bench(BenchArgs),
+    /// Run a workflow while its workers are killed and stopped, and audit what came out
+    Chaos(ChaosArgs),
     /// List the devices of this machine
     Devices(DevicesArgs),
     /// Say whether this machine is ready, and what to do if not
@@ -138,13 +144,33 @@ pub struct GraphArgs {
     pub json: bool,
 }
 
+/// What `bench` and `chaos` have in common.
+#[derive(Debug, Clone, Args)]
+pub struct TrialArgs {
+    /// The workflow file
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Folder in which the runs write; nothing stays there [default: where temporary files go]
+    #[arg(long, value_name = "DIR")]
+    pub scratch: Option<PathBuf>,
+    /// Devices to use instead of the file's: `auto`, `cpu`, `cuda:0`, ... (comma-separated; `cpu,cpu` is two)
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',', value_parser = device)]
+    pub devices: Vec<String>,
+    /// Change one setting of the file: `--set stages.classify.batch.max=16` (repeatable; the value is TOML or plain text)
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    pub set: Vec<Setting>,
+    /// Never use the network: ONNX Runtime must be on this machine already
+    #[arg(long)]
+    pub offline: bool,
+    /// ONNX Runtime's shared library, instead of searching for it
+    #[arg(long, value_name = "PATH")]
+    pub ort_library: Option<PathBuf>,
+}
+
 /// `orchestra bench`
 #[derive(Debug, Args)]
 #[command(after_help = help::BENCH)]
 pub struct BenchArgs {
-    /// The workflow file
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
     /// Rounds; what is reported are medians over them
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = rounds)]
     pub runs: usize,
@@ -163,22 +189,44 @@ pub struct BenchArgs {
     /// Write the patch to this file instead of standard output
     #[arg(long, value_name = "PATCH", requires = "tune")]
     pub patch: Option<PathBuf>,
-    /// Folder in which the measured runs write; nothing stays there [default: where temporary files go]
-    #[arg(long, value_name = "DIR")]
-    pub scratch: Option<PathBuf>,
-    /// Devices to use instead of the file's: `auto`, `cpu`, `cuda:0`, ... (comma-separated; `cpu,cpu` is two)
-    #[arg(long, value_name = "DEVICES", value_delimiter = ',', value_parser = device)]
-    pub devices: Vec<String>,
-    /// Change one setting of the file: `--set stages.classify.batch.max=16` (repeatable; the value is TOML or plain text)
-    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
-    pub set: Vec<Setting>,
-    /// Never use the network: ONNX Runtime must be on this machine already
-    #[arg(long)]
-    pub offline: bool,
-    /// ONNX Runtime's shared library, instead of searching for it
-    #[arg(long, value_name = "PATH")]
-    pub ort_library: Option<PathBuf>,
+    /// File, devices, settings.
+    #[command(flatten)]
+    pub trial: TrialArgs,
     /// Print everything that was measured as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `orchestra chaos`
+#[derive(Debug, Args)]
+#[command(after_help = help::CHAOS)]
+pub struct ChaosArgs {
+    /// Mean time between two SIGKILLs, for example `100ms`; `0` or `never`: none
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = every)]
+    pub kill_every: Every,
+    /// Mean time between two SIGSTOPs, after which a process lives and does nothing more; `0` or `never`: none
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = every)]
+    pub stop_every: Every,
+    /// Strike workers that stand by as spares, too
+    #[arg(long)]
+    pub spares: bool,
+    /// Items of each run, spread over the sources; a list that is shorter comes again and again [default: as many as keep a run busy for
+    /// --seconds]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub items: Option<u64>,
+    /// How long a run without faults shall take, where --items does not say how many
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
+    pub seconds: f64,
+    /// Rounds, each of a run without faults and one with them; rates are medians over them
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = rounds)]
+    pub runs: usize,
+    /// Chooses moments and victims: the same number gives the same choice
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// File, devices, settings.
+    #[command(flatten)]
+    pub trial: TrialArgs,
+    /// Print the report as JSON on standard output
     #[arg(long)]
     pub json: bool,
 }
@@ -269,15 +317,6 @@ impl Verbosity {
     }
 }
 
-/// `--set KEY=VALUE`
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Setting {
-    /// Names joined by dots.
-    pub key: String,
-    /// TOML, or plain text; which of them, the planner finds out.
-    pub value: String,
-}
-
 /// The command that goes on with what `arguments` (with the program's name first) began: the same, without `--fresh`, fit for a
 /// shell.
 pub fn resume_command(arguments: impl IntoIterator<Item = OsString>) -> String {
@@ -295,35 +334,10 @@ pub fn shell_word(word: &str) -> String {
     }
 }
 
-fn setting(text: &str) -> Result<Setting, String> {
-    let expected = "expected `table.key=value`, for example `stages.classify.batch.max=16`";
-    let Some((key, value)) = text.split_once('=') else { return Err(format!("it has no `=`; {expected}")) };
-    let key = key.trim();
-    if key.split('.').any(|name| name.trim().is_empty()) {
-        return Err(format!("`{key}` is no key; {expected}"));
-    }
-    Ok(Setting { key: key.to_owned(), value: value.trim().to_owned() })
-}
-
-fn rounds(text: &str) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|n| (1..=1000).contains(n));
-    number.ok_or_else(|| "expected a whole number from 1 to 1000".to_owned())
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|s| (0.05..=3600.0).contains(s));
-    number.ok_or_else(|| "expected seconds from 0.05 to 3600".to_owned())
-}
-
-fn device(text: &str) -> Result<String, String> {
-    match text.trim() {
-        "" => Err("a device has no name; expected for example `cuda:0,cuda:1`, `cpu` or `auto`".to_owned()),
-        name => Ok(name.to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use clap::CommandFactory as _;
 
     use super::*;
@@ -372,12 +386,27 @@ mod tests {
             ("orchestra bench w --runs 0", "from 1 to 1000"),
             ("orchestra bench w --seconds nan", "from 0.05 to 3600"),
             ("orchestra bench w --patch p", "--tune"),
+            ("orchestra chaos w --kill-every 5", "or `never`"),
+            ("orchestra chaos w --stop-every 1us", "from 1ms to 1h"),
+            ("orchestra chaos w --items 0", "1.."),
             ("orchestra run w -v -q", "cannot be used with"),
         ] {
             let error = parse(line).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");
             assert!(error.to_string().contains(expected), "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn times_between_strikes_may_be_never() {
+        let chaos = |line: &str| match parse(line).unwrap().command {
+            Command::Chaos(args) => (args.kill_every.0, args.stop_every.0),
+            _ => panic!("{line} is no chaos"),
+        };
+        let seconds = |s| Some(Duration::from_secs(s));
+        assert_eq!(chaos("orchestra chaos w"), (seconds(1), seconds(10)));
+        assert_eq!(chaos("orchestra chaos w --kill-every 0 --stop-every 2min"), (None, seconds(120)));
+        assert_eq!(chaos("orchestra chaos w --kill-every never --stop-every 1s"), (None, seconds(1)));
     }
 
     #[test]

@@ -24,6 +24,7 @@ Examples:
   orchestra plan workflow.toml      what would run where, and why
   orchestra run workflow.toml       run it, or go on with it
   orchestra bench workflow.toml     how fast it can be here, and how fast it is
+  orchestra chaos workflow.toml     whether anything is lost when workers die
 
 ",
     exit_codes!()
@@ -86,6 +87,20 @@ Reading and decoding, each model, and whole runs are measured in turns. The limi
 together; the ratio says how close a run comes to it. The file and its output folder stay as they are.
 
 Exit codes: 0 measured, 65 no item can be decoded, 69 device, runtime or model not available,
+75 stopped, try again elsewhere, 78 the file is wrong, 130 interrupted";
+
+pub const CHAOS: &str = "\
+Examples:
+  orchestra chaos workflow.toml
+  orchestra chaos workflow.toml --kill-every 100ms --stop-every 1s --items 100000
+  orchestra chaos workflow.toml --stop-every never --runs 5 --json
+
+The workflow runs over the same items twice, in peace and while its workers are killed and stopped, into folders that are
+removed afterwards. Then every record of both runs is compared with the list of items and with each other.
+The file and its output folder stay as they are. A fault that found a flaw is a bug of ours: please report it.
+
+Exit codes: 0 nothing was lost, doubled or left behind, and nothing differs; 2 the command line is wrong,
+65 no item is done even without faults, 69 device, runtime or model not available, 70 a flaw was found,
 75 stopped, try again elsewhere, 78 the file is wrong, 130 interrupted";
 
 pub const DEVICES: &str = "\

@@ -3,7 +3,9 @@
 
 mod args;
 mod bench;
+mod chaos;
 mod check;
+mod columns;
 mod devices;
 mod doctor;
 mod exit_code;
@@ -21,6 +23,7 @@ mod stderr;
 mod stdout;
 mod summary;
 mod surroundings;
+mod trial;
 mod watch;
 
 use std::process::ExitCode as ProcessExitCode;
@@ -45,6 +48,7 @@ fn main() -> ProcessExitCode {
         Command::Devices(args) => devices::devices(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Bench(args) => bench::bench(&args, cli.verbosity, &surroundings),
+        Command::Chaos(args) => chaos::chaos(&args, cli.verbosity, &surroundings),
         Command::Graph(args) => graph::graph(&args, cli.verbosity, &surroundings),
         Command::Init(args) => init::init(&args, cli.verbosity),
         Command::Completions(args) => generated::completions(&args),

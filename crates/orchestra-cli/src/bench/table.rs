@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use orchestra_bench::{Advice, Measured, Pace, Report, Spread, Tuned};
 
-use crate::human::{count, counted, per_second};
+use crate::columns::{Row, aligned};
+use crate::human::{count, counted, per_second, short_time};
 
 /// Others that take more than this part of the cores are worth a word.
 const NOISY: f64 = 0.05;
@@ -19,7 +20,7 @@ pub fn table(report: &Report) -> String {
         count(report.items_total),
         counted(report.cores as u64, "core", "cores"),
     );
-    let mut rows = vec![Row { label: title, cells: ["median".into(), "min".into(), "max".into()] }];
+    let mut rows = vec![Row::new(title, ["median", "min", "max"].map(String::from))];
     parts(report, &mut rows);
     whole(report, &mut rows);
     let mut text = aligned(&rows);
@@ -30,13 +31,8 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-struct Row {
-    label: String,
-    cells: [String; 3],
-}
-
 fn row(label: impl Into<String>, spread: &Spread, format: impl Fn(f64) -> String) -> Row {
-    Row { label: label.into(), cells: [spread.median, spread.min, spread.max].map(format) }
+    Row::new(label, [spread.median, spread.min, spread.max].map(format))
 }
 
 fn parts(report: &Report, rows: &mut Vec<Row>) {
@@ -48,7 +44,7 @@ fn parts(report: &Report, rows: &mut Vec<Row>) {
             per_second,
         ));
         rows.push(row("  per core, items/s", &part.items_per_second_per_core, per_second));
-        rows.push(row("  time of a core per item", &part.core_seconds_per_item, seconds));
+        rows.push(row("  time of a core per item", &part.core_seconds_per_item, short_time));
     }
     for part in &report.infer {
         let workers = counted(part.workers as u64, "worker", "workers");
@@ -60,7 +56,7 @@ fn parts(report: &Report, rows: &mut Vec<Row>) {
         rows.push(row(label, &part.items_per_second, per_second));
         if let (Some(rate), Some(time)) = (&part.items_per_second_per_core, &part.core_seconds_per_item) {
             rows.push(row("  per core, items/s", rate, per_second));
-            rows.push(row("  time of a core per item", time, seconds));
+            rows.push(row("  time of a core per item", time, short_time));
         }
     }
 }
@@ -80,25 +76,13 @@ fn whole(report: &Report, rows: &mut Vec<Row>) {
     if run.measured == Measured::Steady {
         rows.push(row("  from start to end, items/s", &run.whole_items_per_second, per_second));
     }
-    rows.push(row("  from start to end", &run.seconds, seconds));
-    rows.push(row("  of that, until the first batch was done", &run.seconds_starting, seconds));
-    rows.push(row("  CPU time per item", &run.cpu_seconds_per_item, seconds));
+    rows.push(row("  from start to end", &run.seconds, short_time));
+    rows.push(row("  of that, until the first batch was done", &run.seconds_starting, short_time));
+    rows.push(row("  CPU time per item", &run.cpu_seconds_per_item, short_time));
     rows.push(row("  of that, decoding and inference", &run.useful_cpu_share, |s| {
         format!("{:.1}%", s * 100.0)
     }));
-    rows.push(row("  of that, anything else", &run.overhead_seconds_per_item, seconds));
-}
-
-fn aligned(rows: &[Row]) -> String {
-    let width = |of: &dyn Fn(&Row) -> usize| rows.iter().map(of).max().unwrap_or(0);
-    let label = width(&|r| r.label.chars().count());
-    let cells = [0, 1, 2].map(|c| width(&|r| r.cells[c].chars().count()));
-    let mut text = String::new();
-    for Row { label: name, cells: [a, b, c] } in rows {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{name:<label$}  {a:>0$}  {b:>1$}  {c:>2$}", cells[0], cells[1], cells[2]);
-    }
-    text
+    rows.push(row("  of that, anything else", &run.overhead_seconds_per_item, short_time));
 }
 
 fn notes(report: &Report, text: &mut String) {
@@ -169,37 +153,9 @@ fn tuning(tuned: &Tuned, text: &mut String) {
     }
 }
 
-/// `48.2 us`, `1.20 ms`, `2.31 s`
-fn seconds(s: f64) -> String {
-    match s.abs() {
-        a if a < 0.000_999_5 => format!("{:.1} us", s * 1e6),
-        a if a < 0.999_5 => format!("{:.2} ms", s * 1e3),
-        _ => format!("{s:.2} s"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_have_the_unit_that_fits() {
-        let texts = [0.0, 0.000_048_2, 0.000_999_9, 0.0123, 1.5, -0.000_002].map(seconds);
-        assert_eq!(texts, ["0.0 us", "48.2 us", "1.00 ms", "12.30 ms", "1.50 s", "-2.0 us"]);
-    }
-
-    #[test]
-    fn columns_stand_below_each_other() {
-        let spread = Spread { median: 12_345.0, min: 5.0, max: 99_999.0 };
-        let rows = [
-            Row { label: "head".into(), cells: ["median".into(), "min".into(), "max".into()] },
-            row("a longer label", &spread, per_second),
-        ];
-        assert_eq!(
-            aligned(&rows),
-            "head            median   min     max\na longer label  12,345  5.00  99,999\n"
-        );
-    }
 
     #[test]
     fn advice_names_key_value_and_what_the_limit_would_be() {

@@ -1,4 +1,4 @@
-//! A way to end a measurement from elsewhere. It says only whether; what is left to do then is each part's business.
+//! A way to end a trial from elsewhere. It says only whether; what is left to do then is each part's business.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ impl Cancel {
         Self(Arc::new(watch::Sender::new(false)))
     }
 
-    /// Ends whatever is measured, soon. May be called from anywhere, any number of times.
+    /// Ends whatever is tried, soon. May be called from anywhere, any number of times.
     pub fn cancel(&self) {
         self.0.send_replace(true);
     }
@@ -27,7 +27,7 @@ impl Cancel {
     }
 
     /// Returns once it was called.
-    pub(crate) async fn cancelled(&self) {
+    pub async fn cancelled(&self) {
         let mut changes = self.0.subscribe();
         // An error would mean that nobody can cancel any more, but `self` is one who can.
         drop(changes.wait_for(|cancelled| *cancelled).await);

@@ -1,0 +1,107 @@
+//! `orchestra chaos`: run a workflow while its workers are killed and stopped, and audit what came out. It passes on what
+//! `orchestra-chaos` says, and judges nothing.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use orchestra::Plan;
+use orchestra_chaos::{Chaos, ChaosError, Options, Progress, Report, Strikes};
+use tracing::level_filters::LevelFilter;
+
+use crate::Failed;
+use crate::args::{ChaosArgs, Verbosity};
+use crate::exit_code::ExitCode;
+use crate::human::count;
+use crate::run::Talk;
+use crate::surroundings::Surroundings;
+use crate::trial::{self, Told};
+use crate::{stderr, stdout};
+
+mod table;
+
+/// Runs, and prints a table or one JSON object.
+pub fn chaos(
+    args: &ChaosArgs,
+    verbosity: Verbosity,
+    surroundings: &Surroundings,
+) -> Result<ExitCode, Failed> {
+    let strikes = Strikes {
+        kill_every: args.kill_every.0,
+        stop_every: args.stop_every.0,
+        spares: args.spares,
+        seed: args.seed,
+    };
+    if strikes.kill_every.is_none() && strikes.stop_every.is_none() {
+        let what =
+            anyhow!("`--kill-every` and `--stop-every` are both off: nothing would happen to any worker");
+        return Err(Failed::new(ExitCode::Usage, what));
+    }
+    let machine = orchestra::machine();
+    let talk = Talk { quiet: verbosity.quiet };
+    // Of every worker that is struck the log says that it was lost: here that is no news.
+    let level = if verbosity.verbose == 0 { LevelFilter::ERROR } else { verbosity.terminal_level() };
+    let setting = trial::Setting { args: &args.trial, machine: &machine, surroundings, level, talk };
+    let refuse = |plan: &Plan| match plan.infer_stages().next() {
+        Some(_) => Ok(()),
+        None => Err(failed(ChaosError::NoInferStage)),
+    };
+    let ready = match trial::get_ready(&setting, refuse)? {
+        Ok(ready) => ready,
+        Err(code) => return Ok(code),
+    };
+    let options = Options {
+        runs: args.runs,
+        items: args.items,
+        lasting: Duration::from_secs_f64(args.seconds),
+        strikes,
+        launcher: ready.launcher.clone(),
+        library: ready.library.clone(),
+        cancel: ready.cancel.clone(),
+        folder: args.trial.scratch.clone(),
+    };
+    let mut told = Told::new(talk, surroundings);
+    let report = run(ready.plan.clone(), options, &mut told);
+    told.end();
+    let report = report.map_err(failed)?;
+    print(&report, args.json)?;
+    if report.passed {
+        return Ok(ExitCode::Done);
+    }
+    stderr::say_line(&format!("error: {}; this is a bug of ours, please report it", flaws(&report)));
+    Ok(ExitCode::Bug)
+}
+
+fn run(plan: Plan, options: Options, told: &mut Told<'_>) -> Result<Report, ChaosError> {
+    let mut tell = |progress: Progress| told.tell(&progress, line_in_a_pipe(progress));
+    Chaos::prepare(plan, options, &mut tell)?.run(&mut tell)
+}
+
+fn print(report: &Report, json: bool) -> Result<ExitCode, Failed> {
+    if !json {
+        return stdout::print(&table::table(report));
+    }
+    let text = serde_json::to_string_pretty(report).map_err(|e| Failed::new(ExitCode::Bug, e))?;
+    stdout::print(&format!("{text}\n"))
+}
+
+fn flaws(report: &Report) -> String {
+    let counts = [
+        (report.lost, "lost"),
+        (report.doubled, "doubled"),
+        (report.differing, "differing"),
+        (report.unknown, "unknown"),
+        (report.leaks.len() as u64, "leaked"),
+    ];
+    let found = counts.into_iter().filter(|(n, _)| *n > 0);
+    found.map(|(n, what)| format!("{} {what}", count(n))).collect::<Vec<_>>().join(", ")
+}
+
+fn failed(error: ChaosError) -> Failed {
+    Failed::new(trial::code_of(error.cause()), error)
+}
+
+/// A line for each run.
+fn line_in_a_pipe(progress: Progress) -> Option<String> {
+    let is_news = !matches!(progress, Progress::Run { finished: 1.., .. } | Progress::Audit { .. });
+    is_news.then(|| progress.to_string())
+}
