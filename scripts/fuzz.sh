@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Fuzzes everything that reads untrusted bytes, with libFuzzer: a stable Rust toolchain and a C++ compiler are enough.
 #
-#     scripts/fuzz.sh [--seconds N] [--seed N] [--jobs N] [--sanitizer none|address] [--keep] [TARGET ...]
+#     scripts/fuzz.sh [--seconds N] [--runs N] [--seed N] [--jobs N] [--sanitizer none|address] [--keep] [TARGET ...]
 #
 #     --seconds    how long each target runs (default 20)
+#     --runs       inputs after which each target ends, if that is sooner (default: no such bound)
 #     --seed       from which chance decides; the same runs then come in the same order, from the same inputs (default: the time)
 #     --jobs       how many targets run at a time (default: one per core)
 #     --sanitizer  `address` also finds what unsafe code and C libraries do to memory; half as fast (default none)
@@ -17,13 +18,13 @@ cd "$repository"
 
 fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 2; }
 
-seconds=20 seed=0 jobs=$(getconf _NPROCESSORS_ONLN) sanitizer=none keep=''
+seconds=20 runs=-1 seed=0 jobs=$(getconf _NPROCESSORS_ONLN) sanitizer=none keep=''
 targets=()
 while (($#)); do
     case $1 in
         -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; exit 0 ;;
         --keep) keep=1; shift ;;
-        --seconds | --seed | --jobs | --sanitizer)
+        --seconds | --runs | --seed | --jobs | --sanitizer)
             (($# > 1)) || fail "\`$1\` needs a value"
             printf -v "${1#--}" '%s' "$2"
             shift 2 ;;
@@ -37,6 +38,7 @@ if ((!${#targets[@]})); then
     for file in fuzz/fuzz_targets/*.rs; do file=${file##*/}; targets+=("${file%.rs}"); done
 fi
 [[ $seconds =~ ^[1-9][0-9]*$ && $jobs =~ ^[1-9][0-9]*$ ]] || fail "\`--seconds\` and \`--jobs\` are numbers from 1"
+[[ $runs =~ ^(-1|[1-9][0-9]*)$ ]] || fail "\`--runs\` is a number from 1"
 [[ $seed =~ ^[0-9]+$ ]] || fail "\`--seed\` is a number"
 command -v c++ >/dev/null || fail "a C++ compiler (c++) is missing: apt-get install g++"
 
@@ -97,7 +99,7 @@ run() {
     mapfile -t arguments < <(options "$target")
     # shellcheck disable=SC2046 # these paths are ours, and have no spaces
     if ! TMPDIR=$scratch RUST_BACKTRACE=${RUST_BACKTRACE:-0} nice -n 10 "$output/$host/release/$target" "${arguments[@]}" \
-        "-max_total_time=$seconds" "-seed=$seed" "-artifact_prefix=$artifacts/" "$inputs" "fuzz/corpus/$target" $(more_inputs "$target") >"$log" 2>&1; then
+        "-max_total_time=$seconds" "-runs=$runs" "-seed=$seed" "-artifact_prefix=$artifacts/" "$inputs" "fuzz/corpus/$target" $(more_inputs "$target") >"$log" 2>&1; then
         printf '%-16s FAILED, the end of %s says:\n' "$target" "$log"
         grep -v '^#' "$log" | tail -n 40
         return 1
