@@ -67,7 +67,7 @@ fn a_journal_that_is_removed_in_the_middle_stops_the_run_and_nothing_of_its_resu
     place.nothing_is_left();
     // Results without a journal belong to nobody: they are not mixed with new ones.
     place.run(&[]).must_exit(75).must_say(&["results.jsonl", "--fresh"]);
-    place.run(&["--fresh"]).must_exit(0);
+    place.run(&["--fresh"]).must_exit(0).must_say(&["results.jsonl", "is emptied"]);
     place.holds_exactly(ITEMS);
 }
 
@@ -79,6 +79,10 @@ fn a_run_whose_account_cannot_be_written_says_so_and_does_not_end_as_if_all_were
     run.wait().must_exit(75).must_say(&["run.json", "could not be written"]);
     fs::remove_dir(place.out().join("run.json")).unwrap();
     place.nothing_is_left();
+    place.holds_exactly(ITEMS);
+    // The next start has nothing to do but that.
+    place.run(&[]).must_exit(0);
+    assert!(place.out().join("run.json").is_file());
     place.holds_exactly(ITEMS);
     place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
 }
@@ -100,6 +104,7 @@ fn a_folder_that_becomes_read_only_in_the_middle_costs_no_record() {
     }
     set_mode(0o755);
     place.holds_exactly(ITEMS);
+    place.run(&[]).must_exit(0);
     place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
     place.nothing_is_left();
 }

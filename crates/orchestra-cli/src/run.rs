@@ -222,7 +222,13 @@ fn run_end(outcome: &RunOutcome) -> RunEnd {
 }
 
 fn bottleneck(name: &str) -> Bottleneck {
-    let all = [Bottleneck::Loading, Bottleneck::Inference, Bottleneck::Cpu, Bottleneck::Sinks];
+    let all = [
+        Bottleneck::Loading,
+        Bottleneck::Inference,
+        Bottleneck::Cpu,
+        Bottleneck::Handover,
+        Bottleneck::Sinks,
+    ];
     all.into_iter().find(|b| b.to_string() == name).unwrap_or(Bottleneck::Unknown)
 }
 
@@ -308,14 +314,19 @@ impl Talk {
     }
 
     fn found(self, prepared: &Prepared) {
-        match prepared.found {
+        match &prepared.found {
             Found::Fresh => {}
-            Found::Discarded { finished: 0 } => {}
-            Found::Discarded { finished } => {
-                let items = counted(finished, "finished item is", "finished items are");
-                self.say(&format!("starting over: {items} discarded"));
+            Found::Discarded { finished, unknown } => {
+                for file in unknown {
+                    let file = file.display();
+                    self.say(&format!("starting over: `{file}`, which no run of this folder is known to have written, is emptied"));
+                }
+                if *finished > 0 {
+                    let items = counted(*finished, "finished item is", "finished items are");
+                    self.say(&format!("starting over: {items} discarded"));
+                }
             }
-            Found::Resumed { finished, new_items } => {
+            &Found::Resumed { finished, new_items } => {
                 let new =
                     if new_items > 0 { format!(", {} of them new", count(new_items)) } else { String::new() };
                 let left = prepared.total.saturating_sub(finished);

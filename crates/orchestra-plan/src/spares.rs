@@ -47,7 +47,11 @@ pub(crate) fn assign(
 
 fn decide(demand: &Demand<'_>, device: &Device, room: &mut Room) -> (usize, String) {
     if let Some(asked) = &demand.model.spare {
-        return (asked.value as usize, "as asked".into());
+        let asked = asked.value;
+        if !device.is_cuda() {
+            room.take(per_worker(demand).saturating_mul(asked));
+        }
+        return (asked as usize, "as asked".into());
     }
     let by_hand = "`spare = 1` of the model adds one";
     if device.is_cuda() {

@@ -91,7 +91,8 @@ impl Actor for Batcher {
             BatcherMsg::Attach(pool) => state.pool = Some(pool),
             BatcherMsg::RowsOpened => {}
             BatcherMsg::Filled(slot) => state.filled(slot),
-            BatcherMsg::Look => state.look_at = None,
+            // Another look may have been asked for since, sooner or later than this one.
+            BatcherMsg::Look => state.look_at = state.look_at.filter(|at| *at > state.now()),
             BatcherMsg::Drained => state.drained = true,
             BatcherMsg::WorkerReady { worker, device, link } => {
                 state.links.insert(worker, link);
@@ -171,10 +172,11 @@ impl BatcherState {
             tracing::info!(%pipeline, %stage, %worker, "a suspect needs a worker that has run nothing: one is replaced");
             self.end_if_drained(worker);
         }
-        if let Some(due) = self.ledger.next_due(now) {
+        let open_due = self.look_at_open_batch(now);
+        // Only the first of the two is asked for: it leads back here.
+        if let Some(due) = [self.ledger.next_due(now), open_due].into_iter().flatten().min() {
             self.look_again(me, due, now);
         }
-        self.look_at_open_batch(me, now);
         let quiet = self.pool.as_ref().is_none_or(|p| p.is_quiet());
         if self.drained && !self.told_post && quiet && self.ledger.n_batches() == 0 {
             self.told_post = true;
@@ -195,16 +197,18 @@ impl BatcherState {
         }
     }
 
-    fn look_at_open_batch(&mut self, me: &ActorRef<BatcherMsg>, now: Duration) {
-        let Some(pool) = &self.pool else { return };
+    /// Closes the open batch if it is time, or says when to look again.
+    fn look_at_open_batch(&mut self, now: Duration) -> Option<Duration> {
+        let pool = self.pool.as_ref()?;
         let idle = self.ledger.idle_workers();
         // With every worker busy only a full batch leaves, and that one announces itself.
         pool.watch(idle > 0 || self.drained);
         match self.policy.decide(pool.open_batch(), idle, self.drained, now) {
             Decision::Leave(reason) => pool.close(reason),
             Decision::Keep => {}
-            Decision::LookAgainAt(at) => self.look_again(me, at, now),
+            Decision::LookAgainAt(at) => return Some(at),
         }
+        None
     }
 
     fn look_again(&mut self, me: &ActorRef<BatcherMsg>, at: Duration, now: Duration) {

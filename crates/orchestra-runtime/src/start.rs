@@ -1,6 +1,7 @@
 //! From a plan to a running actor tree: the output folder, the lists of items, the journal, the root. What blocks runs before the first
 //! actor is started; nothing is decided here about items.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -95,6 +96,8 @@ pub enum Found {
     Discarded {
         /// Items whose records are gone.
         finished: u64,
+        /// Result files with text that no run of this folder is known to have written, emptied as well.
+        unknown: Vec<PathBuf>,
     },
     /// A run that goes on.
     Resumed {
@@ -166,14 +169,17 @@ pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> 
         folder
             .discard()
             .map_err(|e| StartRunError::Discard { folder: plan.output.clone(), why: e.to_string() })?;
-        if before != State::Fresh {
-            found = Found::Discarded { finished: finished_in(&before) };
+        let unknown = if before == State::Fresh { with_text(&plan) } else { Vec::new() };
+        if before != State::Fresh || !unknown.is_empty() {
+            found = Found::Discarded { finished: finished_in(&before), unknown };
         }
     }
+    // A finished run without its account could not write it: it goes on, with nothing left to do but that.
+    let has_account = plan.output.join(orchestra_journal::RUN_SUMMARY).is_file();
     let (before, previous_code) = match folder.state() {
         State::Fresh => (None, None),
         State::Unfinished { identity, .. } => (Some(identity), None),
-        State::Finished { identity, code, .. } => (Some(identity), Some(code)),
+        State::Finished { identity, code, .. } => (Some(identity), Some(code).filter(|_| has_account)),
         State::Unreadable(why) => return Err(StartRunError::Unreadable { folder: plan.output.clone(), why }),
     };
     let now = new_identity(&plan);
@@ -390,6 +396,12 @@ fn result_files(plan: &Plan) -> Vec<PathBuf> {
         Err(_) => s.path.clone(),
     });
     std::iter::once(PathBuf::from("failures.jsonl")).chain(sinks).collect()
+}
+
+/// Result files of the plan that have text in them.
+fn with_text(plan: &Plan) -> Vec<PathBuf> {
+    let files = result_files(plan).into_iter().map(|file| plan.output.join(file));
+    files.filter(|path| fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() > 0)).collect()
 }
 
 fn in_words(change: &Change) -> String {

@@ -59,14 +59,19 @@ impl Clocks {
         }
         let in_phase = now.saturating_sub(self.phase);
         let in_batch = now.saturating_sub(self.batch);
-        let is_silent = now.saturating_sub(self.sign_of_life) > timeouts.heartbeat;
+        let silence = now.saturating_sub(self.sign_of_life);
+        // A process that somebody froze runs out of time as well; that is not the fault of its batch, and shows after a while.
+        let is_alive = silence <= TICK * 4;
+        let is_silent = silence > timeouts.heartbeat;
         match phase {
             Phase::Starting if in_phase > timeouts.handshake => Some(WorkerExit::HandshakeTimeout),
             Phase::Greeted if in_phase > timeouts.load => Some(WorkerExit::LoadFailed {
                 permanent: false,
                 why: format!("it took longer than {} s", timeouts.load.as_secs()),
             }),
-            Phase::Serving if batch_timeout.is_some_and(|t| in_batch > t) => Some(WorkerExit::Hung),
+            Phase::Serving if is_alive && batch_timeout.is_some_and(|t| in_batch > t) => {
+                Some(WorkerExit::Hung)
+            }
             Phase::Greeted | Phase::Ready | Phase::Serving if is_silent => Some(WorkerExit::Silent),
             Phase::Ending if in_phase > timeouts.shutdown => Some(WorkerExit::Clean),
             _ => None,
@@ -114,6 +119,23 @@ mod tests {
             found = clocks.overdue(Phase::Serving, &Timeouts::default(), Some(BATCH), TICK * n);
         }
         assert_eq!(found, Some(WorkerExit::Hung));
+    }
+
+    #[test]
+    fn a_frozen_worker_is_silent_and_not_hung_whatever_time_its_batch_has() {
+        for seconds in [2, 3, 4] {
+            let batch = Some(Duration::from_secs(seconds));
+            let mut clocks = Clocks::start(Duration::ZERO);
+            let frozen = (1..=40).find_map(|n| {
+                let at = TICK * n;
+                // Frozen a second and a half before its batch is out of time.
+                if at + TICK * 6 <= Duration::from_secs(seconds) {
+                    clocks.sign_of_life = at;
+                }
+                clocks.overdue(Phase::Serving, &Timeouts::default(), batch, at)
+            });
+            assert_eq!(frozen, Some(WorkerExit::Silent), "{seconds} s");
+        }
     }
 
     #[test]
