@@ -76,6 +76,11 @@ impl BatchQueue {
         self.suspects.iter().copied()
     }
 
+    /// Batches that must run alone and are due.
+    pub fn alone_due(&self, now: Duration) -> impl Iterator<Item = BatchId> {
+        self.alone.iter().filter(move |(_, due)| *due <= now).map(|(id, _)| *id)
+    }
+
     /// Suspects, and batches that must run alone.
     pub fn doubtful(&self) -> impl Iterator<Item = BatchId> {
         self.suspects().chain(self.alone.iter().map(|(id, _)| *id))
@@ -92,6 +97,18 @@ impl BatchQueue {
     #[must_use]
     pub fn n_fresh(&self) -> usize {
         self.fresh.len()
+    }
+
+    /// Something waits for any worker, and no suspect waits.
+    #[must_use]
+    pub fn any_worker_will_do(&self) -> bool {
+        self.suspects.is_empty() && !self.fresh.is_empty()
+    }
+
+    /// Nothing waits at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.fresh.is_empty() && self.suspects.is_empty() && self.alone.is_empty()
     }
 
     /// When the first of those that must run alone and are not due yet is.
@@ -140,6 +157,8 @@ mod tests {
         assert_eq!(q.next_due(Duration::ZERO), Some(Duration::from_secs(3)));
         assert_eq!(q.next_due(Duration::from_secs(3)), None);
         assert_eq!(q.pop_alone(Duration::from_secs(2), |_| true), None);
+        assert_eq!(q.alone_due(Duration::from_secs(2)).next(), None);
+        assert_eq!(q.alone_due(Duration::from_secs(3)).next(), Some(BatchId(5)));
         assert_eq!(q.pop_alone(Duration::from_secs(3), |_| false), None);
         assert_eq!(q.pop_alone(Duration::from_secs(3), |_| true), Some(BatchId(5)));
     }

@@ -4,9 +4,13 @@
 //!   that kills its worker.
 //! * Against a single item there may still be another explanation: its worker may have been broken by what it ran before, or its device
 //!   may kill whatever runs there. So it is on trial until it has died twice (with the batches around it), once as the first batch of its
-//!   worker, and on two devices that have got something right, if there are so many. Then it is accused, and runs no more.
-//! * An accused item is failed as soon as something succeeds on a device that speaks against it, or when nothing else is left that
-//!   could. Where everything dies, the device is given up before it comes to that.
+//!   worker, and on two devices that have got something right, if there are so many that could judge it. Then it is accused, and runs no
+//!   more.
+//! * An accused item is failed as soon as something succeeds on a device where it died as a single item, or when nothing else is left
+//!   that could. Where everything dies, the device is given up before it comes to that.
+//! * One success can end the trial before that: while an item waits that has died twice (with the batches around it), and died as the
+//!   first batch of a worker of some device, whatever succeeds on that device proves that neither the device nor what the worker had run
+//!   before killed it. So it is failed at once, although no other device was asked.
 //! * An item that the model refuses is failed at once if its device has got something right before. Else it is accused: a device that
 //!   refuses whatever it is given is no judge as long as there is another one.
 //! * A SIGKILL or a frozen process may be anybody's doing. It only counts against an item that keeps dying of it while nothing else
@@ -131,7 +135,8 @@ impl Suspicion {
     }
 
     /// Whether it is to blame for certain, now that something has succeeded on `device`: so the device did not kill it, and neither did
-    /// anything that its worker had run before.
+    /// anything that its worker had run before. Where it died as the first batch of a worker there, no other device has to be asked;
+    /// elsewhere the trial has to be over.
     #[must_use]
     pub fn is_proven_by_success_on(&self, device: DeviceId, record: &DeviceRecord) -> bool {
         match self.accusers.get(&device) {

@@ -235,6 +235,16 @@ fn a_crash_loop_parks_a_place_with_a_spare_after_as_many_deaths_as_without() {
 }
 
 #[test]
+fn workers_that_end_as_asked_without_a_result_are_replaced_at_once_however_often() {
+    let mut world = World::at_rest(1, 0);
+    for n in 1..20 {
+        let old = world.serving(0)[0];
+        world.end(old, &WorkerExit::Clean, false, LATER);
+        assert_eq!((world.left, world.waiting.len(), world.starts), (None, 0, 1 + n));
+    }
+}
+
+#[test]
 fn deaths_are_forgotten_for_time_in_which_workers_stood_and_not_for_time_that_they_took_to_die() {
     let window = RestartPolicy::default().window;
     for (stood, is_parked) in [(Duration::ZERO, true), (window / 10, true), (window / 2, false)] {

@@ -48,6 +48,8 @@ struct Worker {
     /// In the order in which they were sent, which is the order in which it runs them.
     holds: VecDeque<BatchId>,
     draining: bool,
+    /// It is drained because its successor is there: nobody comes when it ends.
+    has_successor: bool,
     failed_last: bool,
     /// It reported a broken device and runs nothing more.
     broken: bool,
@@ -55,6 +57,8 @@ struct Worker {
     bisecting: bool,
     /// It has answered for a batch.
     has_run: bool,
+    /// The last item on trial that it was given; it may be gone long since.
+    on_trial: Option<BatchId>,
 }
 
 impl Worker {
@@ -142,19 +146,22 @@ impl Ledger {
             device,
             holds: VecDeque::new(),
             draining: false,
+            has_successor: false,
             failed_last: false,
             broken: false,
             bisecting: false,
             has_run: false,
+            on_trial: None,
         };
         self.workers.insert(worker, state);
     }
 
-    /// A worker gets nothing new; what it holds it may finish. Returns whether it holds nothing already.
+    /// A worker whose successor is there gets nothing new; what it holds it may finish. Returns whether it holds nothing already.
     pub fn drain_worker(&mut self, worker: WorkerId) -> bool {
         match self.workers.get_mut(&worker) {
             Some(w) => {
                 w.draining = true;
+                w.has_successor = true;
                 w.holds.is_empty()
             }
             None => true,
@@ -225,9 +232,9 @@ impl Ledger {
     /// again, at the front and without a stain.
     pub fn worker_lost(&mut self, worker: WorkerId, exit: &WorkerExit, last_words: &str) -> Lost {
         let Some(gone) = self.workers.remove(&worker) else { return Lost::default() };
-        let was_renewed = self.renewing.take_if(|w| *w == worker).is_some();
-        if was_renewed || !gone.draining {
-            self.record.worker_went(gone.device); // One that is recycled has a successor already.
+        self.renewing.take_if(|w| *w == worker);
+        if !gone.has_successor {
+            self.record.worker_went(gone.device);
         }
         let evidence = exit.evidence();
         let held = gone.holds.iter().copied().collect();

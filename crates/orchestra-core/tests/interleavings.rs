@@ -5,18 +5,41 @@
 
 mod world;
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
+use proptest::test_runner::{FailurePersistence, FileFailurePersistence};
 use world::{World, ops, setups};
 
-/// Cases that once failed are kept, and run first.
+/// The seeds of cases that once failed. Both properties run all of them first, whichever of the two had failed.
+const KEPT: FileFailurePersistence = FileFailurePersistence::Direct("proptest-regressions/interleavings.txt");
+
 fn config(cases: u32) -> ProptestConfig {
-    let kept = FileFailurePersistence::Direct("proptest-regressions/interleavings.txt");
     ProptestConfig {
-        failure_persistence: Some(Box::new(kept)),
+        failure_persistence: Some(Box::new(KEPT)),
         max_shrink_iters: 4000,
         ..ProptestConfig::with_cases(cases)
     }
+}
+
+#[test]
+fn every_case_that_was_kept_for_these_properties_is_run_again() {
+    let is_ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("interleavings.") && !name.ends_with(".rs")
+    };
+    let files_in = |folder: &str| {
+        let entries = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap();
+        entries.map(|entry| entry.unwrap().path()).filter(is_ours).collect::<Vec<_>>()
+    };
+    let files = [files_in("tests"), files_in("proptest-regressions")].concat();
+    let n_cases = |path: &PathBuf| {
+        fs::read_to_string(path).unwrap().lines().filter(|line| line.starts_with("cc ")).count()
+    };
+    let n_written: usize = files.iter().map(n_cases).sum();
+    assert_eq!(KEPT.load_persisted_failures2(None).len(), n_written, "{files:?}");
+    assert!(n_written > 0, "{files:?}");
 }
 
 proptest! {

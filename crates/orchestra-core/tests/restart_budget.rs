@@ -24,7 +24,6 @@ fn exits() -> impl Strategy<Value = WorkerExit> {
         Just(WorkerExit::Signal(11)),
         Just(WorkerExit::Signal(9)),
         Just(WorkerExit::Code(1)),
-        Just(WorkerExit::Clean),
         Just(WorkerExit::Hung),
         Just(WorkerExit::Silent),
         Just(WorkerExit::HandshakeTimeout),
@@ -51,7 +50,7 @@ fn deaths(exits: impl Strategy<Value = WorkerExit>) -> impl Strategy<Value = Eve
     })
 }
 
-/// Events, each so many milliseconds after the one before.
+/// Events without workers that were asked to end, each so many milliseconds after the one before.
 fn history() -> impl Strategy<Value = Vec<(u64, Event)>> {
     let event = prop_oneof![1 => Just(Event::Progress), 8 => deaths(exits())];
     let gap = prop_oneof![3 => 0u64..500, 1 => 0u64..30_000];
@@ -140,6 +139,20 @@ proptest! {
             prop_assert_eq!(budget.died(&death, now), Restart::After(Duration::ZERO));
         }
         prop_assert_eq!(budget.spent(), 0);
+    }
+
+    #[test]
+    fn a_worker_that_ended_as_asked_is_replaced_at_once_and_spends_nothing(
+        policy in policies(), history in history(), jitter in 0.0..1.0f64
+    ) {
+        let mut budget = RestartBudget::new(policy);
+        let (_, end) = play(&mut budget, &history);
+        let spent = budget.spent();
+        for _ in 0..policy.budget + policy.outside_budget + 2 {
+            let death = Death { exit: &WorkerExit::Clean, progressed: false, bisecting: false, jitter };
+            prop_assert_eq!(budget.died(&death, end), Restart::After(Duration::ZERO));
+        }
+        prop_assert_eq!(budget.spent(), spent);
     }
 
     #[test]

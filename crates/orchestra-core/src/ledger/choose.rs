@@ -30,7 +30,8 @@ const DEATHS_BEFORE_SINGLE_ROWS: u32 = 3;
 struct Candidate {
     worker: WorkerId,
     device: DeviceId,
-    holds: usize,
+    /// What speaks against it: batches that it holds, a failure just before, a device on which something died.
+    load: usize,
     /// It has run nothing yet, and what it takes now is its first batch.
     is_fresh: bool,
 }
@@ -61,6 +62,7 @@ impl Ledger {
         };
         self.cut_to(id, self.largest_for(id, c.device));
         let batch = self.batches.get_mut(&id)?;
+        let is_on_trial = batch.suspicion.trial(&self.record) != Trial::None;
         let first_time = batch.sent == 0;
         if !first_time && batch.reason != LeaveReason::Split {
             batch.reason = LeaveReason::Retry;
@@ -77,7 +79,11 @@ impl Ledger {
             first_time,
             reason: batch.reason,
         };
-        self.workers.get_mut(&c.worker)?.holds.push_back(id);
+        let w = self.workers.get_mut(&c.worker)?;
+        w.holds.push_back(id);
+        if is_on_trial {
+            w.on_trial = Some(id);
+        }
         Some(assignment)
     }
 
@@ -94,7 +100,7 @@ impl Ledger {
         if self.alone.is_some() {
             return 0;
         }
-        let idle = self.view().candidates().iter().filter(|c| c.holds == 0).count();
+        let idle = self.view().free().filter(|(_, w)| w.holds.is_empty()).count();
         idle.saturating_sub(self.waiting.n_fresh())
     }
 
@@ -104,7 +110,16 @@ impl Ledger {
 
     fn pick(&mut self, now: Duration) -> Option<(Candidate, BatchId)> {
         let view = View { batches: &self.batches, workers: &self.workers, record: &self.record };
-        let candidates = view.candidates();
+        if self.waiting.is_empty() {
+            return None;
+        }
+        if self.waiting.any_worker_will_do() {
+            // The usual case, and once per batch: nothing is listed and sorted for it.
+            let best = view.candidates().min_by_key(Candidate::rank)?;
+            return self.waiting.pop(true, |_| true).map(|id| (best, id));
+        }
+        let mut candidates: Vec<Candidate> = view.candidates().collect();
+        candidates.sort_unstable_by_key(Candidate::rank);
         for c in &candidates {
             // A worker that has run nothing yet is rare: it goes to those who wait for one.
             let on_trial = |id| matches!(view.trial(id), Trial::Before { .. }) && view.may_run(id, c);
@@ -163,7 +178,11 @@ impl Ledger {
 
     /// Has a worker replaced if a suspect waits for one that has run nothing, and none is about to come. Says whether it does so now.
     fn renews(&mut self, now: Duration) -> bool {
-        let judges = self.view().judges_wanted(self.waiting.doubtful());
+        // What must run alone only needs a judge when it could run: with others at work, a new worker would get their batches, and not be
+        // the judge that it was started for.
+        let has_room_alone = self.waiting.n_fresh() == 0 && self.view().nothing_runs();
+        let alone = self.waiting.alone_due(now).filter(|_| has_room_alone);
+        let judges = self.view().judges_wanted(self.waiting.suspects().chain(alone));
         if judges.is_empty() {
             self.trial_waits_since = None;
             return false;
@@ -187,25 +206,19 @@ impl Ledger {
 }
 
 impl View<'_> {
-    /// Workers that can take a batch, the best first.
-    fn candidates(&self) -> Vec<Candidate> {
-        let load = |w: &Worker| {
-            w.holds.len() + usize::from(w.failed_last) + usize::from(!self.record.is_sound(w.device))
-        };
-        // Behind an item on trial nothing waits, so that nothing else can be what its worker died of.
-        let on_trial = |id: &BatchId| self.trial(*id) != Trial::None;
-        let has_room = |w: &Worker| w.holds.len() < IN_FLIGHT_PER_WORKER && !w.holds.iter().any(on_trial);
-        let takes_one = |w: &Worker| w.takes_more() && has_room(w);
-        let mut free: Vec<_> =
-            self.workers.iter().filter(|(_, w)| takes_one(w) && !self.must_wait(w)).collect();
-        free.sort_unstable_by_key(|(id, w)| (load(w), **id));
-        let candidate = |(id, w): (&WorkerId, &Worker)| Candidate {
-            worker: *id,
+    /// Workers that can take a batch.
+    fn free(&self) -> impl Iterator<Item = (WorkerId, &Worker)> {
+        let is_free = |w: &Worker| w.takes_more() && w.has_room() && !self.must_wait(w);
+        self.workers.iter().filter(move |(_, w)| is_free(w)).map(|(id, w)| (*id, w))
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = Candidate> {
+        self.free().map(|(worker, w)| Candidate {
+            worker,
             device: w.device,
-            holds: w.holds.len(),
+            load: w.holds.len() + usize::from(w.failed_last) + usize::from(!self.record.is_sound(w.device)),
             is_fresh: w.is_fresh(),
-        };
-        free.into_iter().map(candidate).collect()
+        })
     }
 
     /// Something has died on its device and another batch is being tried there, while other devices work.
@@ -266,7 +279,19 @@ impl View<'_> {
     }
 }
 
+impl Candidate {
+    /// The best one has the lowest.
+    fn rank(&self) -> (usize, WorkerId) {
+        (self.load, self.worker)
+    }
+}
+
 impl Worker {
+    /// Behind an item on trial nothing waits, so that nothing else can be what its worker died of.
+    fn has_room(&self) -> bool {
+        self.holds.len() < IN_FLIGHT_PER_WORKER && !self.on_trial.is_some_and(|id| self.holds.contains(&id))
+    }
+
     /// It has run nothing yet, and nothing waits there to be run.
     fn is_fresh(&self) -> bool {
         !self.has_run && self.holds.is_empty()

@@ -292,3 +292,71 @@ fn what_is_refused_before_anything_succeeded_fails_with_the_first_success_there(
     assert_eq!(ledger.next_convicted().map(|row| row.kind), Some(FailureKind::Model));
     assert_eq!(ledger.n_batches(), 0);
 }
+
+/// Two workers of one device that have run something, and an item that killed a third one and then found no memory: it must run alone,
+/// and only a worker that has run nothing may judge it.
+fn an_item_that_needs_a_judge_and_must_run_alone() -> Ledger {
+    let mut ledger = Ledger::new(1);
+    (0..2).for_each(|w| ledger.worker_ready(WorkerId(w), DeviceId(0)));
+    (0..2).for_each(|slot| ledger.add(rows(slot, 1), LeaveReason::Full));
+    for w in 0..2 {
+        let a = ledger.dispatch(T).unwrap();
+        assert_eq!(a.worker, WorkerId(w));
+    }
+    let held: Vec<_> = ledger.workers.iter().map(|(w, state)| (*w, state.holds[0])).collect();
+    held.into_iter().for_each(|(w, batch)| assert!(ledger.done(w, batch, T).is_some()));
+    ledger.add(rows(2, 1), LeaveReason::Full);
+    assert_eq!(ledger.dispatch(T).unwrap().worker, WorkerId(0));
+    let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "");
+    ledger.worker_ready(WorkerId(2), DeviceId(0));
+    let a = ledger.dispatch(T).unwrap();
+    assert_eq!((a.worker, a.rows), (WorkerId(2), rows(2, 1)));
+    let again = ledger.fault(a.worker, a.batch, RunFault::OutOfMemory, String::new(), T).unwrap();
+    assert!(matches!(again, Aftermath::Requeued(_)));
+    ledger
+}
+
+#[test]
+fn no_worker_is_replaced_for_an_item_that_could_not_run_yet_and_one_is_as_soon_as_it_could() {
+    let mut ledger = an_item_that_needs_a_judge_and_must_run_alone();
+    assert_eq!((ledger.dispatch(T), ledger.next_renewal()), (None, None), "it is not due");
+    let mut now = ledger.next_due(T).unwrap();
+    ledger.add(rows(3, 1), LeaveReason::Full);
+    for slot in 4..50 {
+        let a = ledger.dispatch(now).unwrap();
+        assert_eq!((ledger.dispatch(now), ledger.next_renewal()), (None, None), "something runs");
+        ledger.add(rows(slot, 1), LeaveReason::Full);
+        now += Duration::from_secs(1);
+        ledger.done(a.worker, a.batch, now).unwrap();
+    }
+    let last = ledger.dispatch(now).unwrap();
+    ledger.done(last.worker, last.batch, now).unwrap();
+    assert_eq!(ledger.dispatch(now), None);
+    let replaced = ledger.next_renewal().expect("nothing else is left to do");
+    let _ = ledger.worker_lost(replaced, &WorkerExit::Clean, "");
+    assert_eq!((ledger.dispatch(now), ledger.next_renewal()), (None, None), "one is enough");
+    ledger.worker_ready(WorkerId(3), DeviceId(0));
+    let a = ledger.dispatch(now).unwrap();
+    assert_eq!((a.worker, a.rows), (WorkerId(3), rows(2, 1)));
+}
+
+#[test]
+fn nobody_is_waited_for_once_the_successor_of_a_replaced_worker_is_there() {
+    for successor_comes_first in [true, false] {
+        let mut ledger = an_item_that_needs_a_judge_and_must_run_alone();
+        let now = ledger.next_due(T).unwrap();
+        assert_eq!(ledger.dispatch(now), None);
+        let replaced = ledger.next_renewal().unwrap();
+        // It was being recycled as well, so its successor has been loading for a while.
+        if successor_comes_first {
+            ledger.worker_ready(WorkerId(3), DeviceId(0));
+            assert!(ledger.drain_worker(replaced));
+            let _ = ledger.worker_lost(replaced, &WorkerExit::Clean, "");
+        } else {
+            let _ = ledger.worker_lost(replaced, &WorkerExit::Clean, "");
+            assert!(ledger.record.expects_workers());
+            ledger.worker_ready(WorkerId(3), DeviceId(0));
+        }
+        assert!(!ledger.record.expects_workers(), "first: {successor_comes_first}");
+    }
+}

@@ -260,7 +260,8 @@ impl World {
 
     fn renew(&mut self) {
         while let Some(worker) = self.ledger.next_renewal() {
-            self.drain(worker);
+            self.workers.get_mut(&worker).expect("only workers that are there are replaced").draining = true;
+            self.end_if_drained(worker);
         }
     }
 

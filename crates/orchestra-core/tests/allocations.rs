@@ -1,0 +1,85 @@
+//! What choosing the next worker allocates: nothing, as long as nobody is under suspicion. Alone in its file, because it counts the
+//! allocations of its thread.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::Duration;
+
+use orchestra_core::batching::LeaveReason;
+use orchestra_core::ledger::{Assignment, IN_FLIGHT_PER_WORKER, Ledger, Rows};
+use orchestra_core::{DeviceId, SlotId, WorkerId};
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: everything is passed on to the system's allocator; only a number is noted besides.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        // SAFETY: the caller's promises are those that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const N_WORKERS: u32 = 6;
+const T: Duration = Duration::ZERO;
+
+/// What this allocates, and what it gives.
+fn counted<R>(run: impl FnOnce() -> R) -> (usize, R) {
+    let before = ALLOCATIONS.with(Cell::get);
+    let result = run();
+    (ALLOCATIONS.with(Cell::get) - before, result)
+}
+
+fn add(ledger: &mut Ledger, n: usize) {
+    for slot in 0..n {
+        let slot = SlotId(u32::try_from(slot).unwrap());
+        ledger.add(Rows { slot, first: 0, count: 8 }, LeaveReason::Full);
+    }
+}
+
+/// Sends all that can be sent, and is then told that there is nothing more; gives what was sent.
+fn send(ledger: &mut Ledger, sent: &mut [Option<Assignment>]) -> usize {
+    let mut n = 0;
+    while let Some(a) = ledger.dispatch(T) {
+        sent[n] = Some(a);
+        n += 1;
+    }
+    n
+}
+
+#[test]
+fn batches_are_sent_and_idle_workers_counted_without_an_allocation_where_nobody_is_suspect() {
+    let mut ledger = Ledger::new(8);
+    for w in 0..N_WORKERS {
+        ledger.worker_ready(WorkerId(w), DeviceId(u16::try_from(w % 2).unwrap()));
+    }
+    let all = N_WORKERS as usize * IN_FLIGHT_PER_WORKER;
+    let mut sent = vec![None; all];
+    for round in 0..3 {
+        assert_eq!(counted(|| ledger.dispatch(T)), (0, None), "nothing waits");
+        assert_eq!(counted(|| ledger.idle_workers()), (0, N_WORKERS as usize));
+        add(&mut ledger, all + 1);
+        let (n_allocations, n) = counted(|| send(&mut ledger, &mut sent));
+        assert_eq!(n, all);
+        assert!(round == 0 || n_allocations == 0, "{n_allocations} allocations for {n} batches");
+        assert_eq!(counted(|| ledger.dispatch(T)), (0, None), "nobody is free");
+        assert_eq!(counted(|| ledger.idle_workers()), (0, 0));
+        sent.iter().flatten().for_each(|a| assert!(ledger.done(a.worker, a.batch, T).is_some()));
+        let last = ledger.dispatch(T).unwrap();
+        assert!(ledger.done(last.worker, last.batch, T).is_some());
+    }
+    assert!(counted(|| vec![0u8; 9]).0 > 0, "allocations are counted");
+}
