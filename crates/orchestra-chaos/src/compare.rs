@@ -7,6 +7,8 @@ use serde_json::Value;
 const RELATIVE: f64 = 1e-4;
 /// or by this much, for those that are almost nothing: probabilities of classes that it is not.
 const ABSOLUTE: f64 = 1e-6;
+/// Two probabilities that are equal are no larger than this: a class with a better one ties with nobody.
+const BEST_TIE: f64 = 0.5;
 
 /// Whether the lines are the same bytes or say the same.
 pub fn same_record(a: &[u8], b: &[u8]) -> bool {
@@ -46,20 +48,40 @@ fn near(x: f64, y: f64) -> bool {
     (x - y).abs() <= (RELATIVE * x.abs().max(y.abs())).max(ABSOLUTE)
 }
 
-/// Whether two lists of classes, best first, are the same but for the order of classes whose scores are as good as equal. At the end of
-/// the list one class may stand for another that is as good as equal to it.
+/// Whether two lists of classes, best first, are the same but for the order of classes whose scores are as good as equal. Among
+/// those at the end of the list, one class may stand for another that is as good as equal to it and was cut off.
 fn same_classes(a: &[Value], b: &[Value]) -> bool {
-    let score = |v: &Value| v.get("score").and_then(Value::as_f64);
+    // What has a score and no class is no list of classes.
+    let score = |v: &Value| v.get("class").and_then(|_| v.get("score")?.as_f64());
     let scores = |list: &[Value]| list.iter().map(score).collect::<Option<Vec<f64>>>();
     let (Some(x), Some(y)) = (scores(a), scores(b)) else { return false };
-    let Some(last) = x.last() else { return true };
-    let same = |v: &Value, w: &Value| ["class", "label"].iter().all(|key| v.get(key) == w.get(key));
-    let place = |v: &Value| a.iter().position(|w| same(v, w));
-    x.iter().zip(&y).all(|(x, y)| near(*x, *y))
-        && b.iter().zip(&y).all(|(v, y)| match place(v) {
-            Some(i) => near(x[i], *y),
-            None => near(*last, *y),
-        })
+    if x.len() != y.len() || !x.iter().zip(&y).all(|(x, y)| near(*x, *y)) {
+        return false;
+    }
+    let mut left: Vec<usize> = (0..a.len()).collect();
+    let mut foreign = Vec::new();
+    for (place, v) in b.iter().enumerate() {
+        match left.iter().position(|i| same_class(&a[*i], v)) {
+            Some(i) if near(x[left.swap_remove(i)], y[place]) => {}
+            Some(_) => return false,
+            None if a.iter().any(|w| same_class(w, v)) => return false, // It comes twice.
+            None => foreign.push(place),
+        }
+    }
+    let ties_with_last = |scores: &[f64], place: usize| {
+        scores[place] <= BEST_TIE && scores.last().is_some_and(|last| near(scores[place], *last))
+    };
+    match (left.as_slice(), foreign.as_slice()) {
+        ([], []) => true,
+        ([gone], [came]) => ties_with_last(&x, *gone) && ties_with_last(&y, *came),
+        _ => false,
+    }
+}
+
+/// Whether two entries say the same of all but the score.
+fn same_class(v: &Value, w: &Value) -> bool {
+    let (Value::Object(v), Value::Object(w)) = (v, w) else { return false };
+    v.len() == w.len() && v.iter().all(|(key, value)| key == "score" || w.get(key) == Some(value))
 }
 
 #[cfg(test)]
@@ -106,6 +128,37 @@ mod tests {
         assert!(!same(&a, &classes(&[(8, 0.9), (1, 0.05), (2, 0.05)])));
         assert!(!same(&a, &classes(&[(7, 0.9), (1, 0.05)])));
         assert!(!same(&classes(&[(7, 0.9)]), &classes(&[(7, 0.8)])));
+    }
+
+    #[test]
+    fn another_best_class_is_another_result_however_near_its_score() {
+        let one = |class, score| classes(&[(class, score)]);
+        assert!(!same(&one(3, 0.99998), &one(7, 0.99999)));
+        assert!(!same(&one(3, 0.50001), &one(7, 0.50001)), "both cannot have more than half");
+        assert!(same(&one(3, 0.50001), &one(3, 0.50002)));
+        assert!(same(&one(3, 0.499_99), &one(7, 0.5)), "a tie of the two best");
+        assert!(!same(&one(3, 0.4), &one(7, 0.41)));
+        assert!(!same(&classes(&[(1, 0.3), (2, 0.2)]), &classes(&[(3, 0.3), (2, 0.2)])), "not at the end");
+    }
+
+    #[test]
+    fn one_class_may_stand_for_another_and_not_two_and_none_may_come_twice() {
+        let a = classes(&[(7, 0.4), (1, 0.2), (2, 0.2)]);
+        assert!(same(&a, &classes(&[(7, 0.4), (3, 0.2), (1, 0.2)])));
+        assert!(!same(&a, &classes(&[(7, 0.4), (3, 0.2), (4, 0.2)])));
+        assert!(!same(&a, &classes(&[(7, 0.4), (1, 0.2), (1, 0.2)])));
+    }
+
+    #[test]
+    fn what_is_said_beside_the_score_must_be_the_same() {
+        let boxes =
+            |at: u32| format!(r#"{{"result":[{{"score":0.3,"box":[{at}]}},{{"score":0.3,"box":[2]}}]}}"#);
+        assert!(same(&boxes(1), &boxes(1)));
+        assert!(!same(&boxes(1), &boxes(3)), "no list of classes");
+        let a = classes(&[(1, 0.3), (2, 0.3)]);
+        let b = classes(&[(2, 0.3), (1, 0.3)]);
+        assert!(same(&a, &b));
+        assert!(!same(&a, &b.replace("l1", "x").replace("l2", "y")), "other labels");
     }
 
     #[test]

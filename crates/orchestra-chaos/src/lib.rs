@@ -17,8 +17,9 @@
 //! # Recovery
 //! The time from a strike to the next batch that is completed **in the same place**: by the worker that took it, or by whoever took it from
 //! that one. `stall` is the time to the next batch that **any** other worker of the stage completes. A stopped process first has to be taken for
-//! dead, so kills and stops are counted apart. A strike after which no batch of its place is completed, because there is no more work, is
-//! `unmeasured`.
+//! dead, so kills and stops are counted apart. A strike after which no batch of its place is completed, because there is no more work or the
+//! place was given up, is `unmeasured`. Of an heir that dies before it serves nobody is told whose place it was to take; whoever comes after
+//! it gets the place of that stage and device which has been empty for longest.
 //!
 //! # Leaks
 //! What this process holds after a run under faults and did not hold before it: child processes, memory files, sockets and other

@@ -59,7 +59,7 @@ pub struct Report {
     pub spares_struck: u64,
     /// Strikes that found nobody.
     pub missed: u64,
-    /// Strikes after which no batch was completed in that place any more.
+    /// Strikes after which no batch was completed in that place any more: there was no work left for it, or it was given up.
     pub unmeasured: u64,
     /// Workers that were replaced.
     pub restarts: u64,
@@ -85,9 +85,9 @@ pub struct Report {
     pub stop_takeover: Option<Quantiles>,
     /// Between two batches of one worker, without faults.
     pub batch: Option<Quantiles>,
-    /// From the start of a process until its model is loaded and warm, without faults.
+    /// From the start of a process until its model is loaded and warm, when all start at once: before the first batch, without faults.
     pub load: Option<Quantiles>,
-    /// The same with faults, while the others work.
+    /// The same with faults, while the others work: of those that were started after the first batch, spares among them.
     pub load_with_faults: Option<Quantiles>,
     /// Medians: `kill_recovery` by `batch`.
     pub recovery_in_batches: Option<f64>,
@@ -137,8 +137,9 @@ impl Report {
         let takeover = |fault| Quantiles::of(of(fault).filter_map(|s| s.takeover));
         let without =
             |of: fn(&Ran) -> &Vec<Duration>| Quantiles::of(rounds.iter().flat_map(|r| of(&r.peace)).copied());
-        let (batch, load) = (without(|r| &r.tracker.gaps), without(|r| &r.tracker.loads));
-        let load_with_faults = Quantiles::of(rounds.iter().flat_map(|r| &r.faults.tracker.loads).copied());
+        let (batch, load) = (without(|r| &r.tracker.gaps), without(|r| &r.tracker.first_loads));
+        let load_with_faults =
+            Quantiles::of(rounds.iter().flat_map(|r| &r.faults.tracker.later_loads).copied());
         let kill_recovery = recovery(Fault::Kill);
         let in_units =
             |unit: Option<Quantiles>| kill_recovery.zip(unit).map(|(r, unit)| divide(r.p50, unit.p50));

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use orchestra_core::{StageId, WorkerExit, WorkerId};
+use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
 use orchestra_runtime::WorkerEvent;
 
 /// What is done to a worker.
@@ -43,10 +43,14 @@ pub struct Tracker {
     /// Those for which nothing more is to be measured, and those after them.
     settled: Vec<Strike>,
     open: Vec<Strike>,
+    /// Workers that served, are gone, and in whose place nobody serves yet; the longest gone first.
+    vacant: Vec<WorkerId>,
     /// Times between two batches of one worker.
     pub gaps: Vec<Duration>,
-    /// From the start of a process until its model was loaded and warm.
-    pub loads: Vec<Duration>,
+    /// From the start of a process until its model was loaded and warm: of those that were started before any batch was done, to serve.
+    pub first_loads: Vec<Duration>,
+    /// The same of those that were started later, spares among them.
+    pub later_loads: Vec<Duration>,
     /// Places that were taken by a worker which stood by.
     pub spare_takeovers: u64,
     /// Strikes at workers that stood by.
@@ -62,6 +66,10 @@ pub struct Tracker {
 #[derive(Debug)]
 struct Worker {
     stage: StageId,
+    device: DeviceId,
+    /// It was started before any batch was done.
+    is_early: bool,
+    load: Option<Duration>,
     phase: Phase,
     struck: bool,
     /// Not to be struck before it has finished a batch.
@@ -74,6 +82,8 @@ enum Phase {
     Loading,
     StandsBy,
     Serves,
+    /// It is healthy, and another one has its place.
+    Leaves,
     Gone,
 }
 
@@ -81,18 +91,22 @@ impl Tracker {
     /// Something happened at `now`.
     pub fn saw(&mut self, event: &WorkerEvent, now: Duration) {
         match event {
-            WorkerEvent::Started { worker, stage, .. } => {
-                let (phase, stage) = (Phase::Loading, *stage);
-                let born = Worker { stage, phase, struck: false, spared: false, last_done: None };
+            WorkerEvent::Started { worker, stage, device, .. } => {
+                let born = Worker {
+                    stage: *stage,
+                    device: *device,
+                    is_early: self.first_batch.is_none(),
+                    load: None,
+                    phase: Phase::Loading,
+                    struck: false,
+                    spared: false,
+                    last_done: None,
+                };
                 self.workers.insert(*worker, born);
             }
-            WorkerEvent::Ready { worker, after } => {
-                self.loads.push(*after);
-                self.set_phase(*worker, Phase::StandsBy);
-            }
+            WorkerEvent::Ready { worker, after } => self.ready(*worker, *after),
             WorkerEvent::Serving { worker, replaces, was_spare } => {
-                self.spare_takeovers += u64::from(*was_spare);
-                self.set_phase(*worker, Phase::Serves);
+                self.serves(*worker, *was_spare);
                 if let Some(old) = replaces {
                     self.inherits(*worker, *old, now);
                 }
@@ -107,7 +121,7 @@ impl Tracker {
         let may = |w: &Worker| match w.phase {
             Phase::Serves => !(w.spared && w.last_done.is_none()),
             Phase::StandsBy => spares,
-            Phase::Loading | Phase::Gone => false,
+            Phase::Loading | Phase::Leaves | Phase::Gone => false,
         };
         self.workers.iter().filter(|(_, w)| !w.struck && may(w)).map(|(id, _)| *id).collect()
     }
@@ -139,13 +153,25 @@ impl Tracker {
         self.settled.iter().chain(&self.open)
     }
 
-    fn set_phase(&mut self, worker: WorkerId, phase: Phase) {
-        if let Some(w) = self.workers.get_mut(&worker) {
-            w.phase = phase;
+    fn ready(&mut self, worker: WorkerId, after: Duration) {
+        let Some(w) = self.workers.get_mut(&worker) else { return };
+        w.phase = Phase::StandsBy;
+        w.load = Some(after);
+        if !w.is_early {
+            self.later_loads.push(after);
         }
     }
 
-    fn inherits(&mut self, heir: WorkerId, old: WorkerId, now: Duration) {
+    fn serves(&mut self, worker: WorkerId, was_spare: bool) {
+        self.spare_takeovers += u64::from(was_spare);
+        let Some(w) = self.workers.get_mut(&worker) else { return };
+        w.phase = Phase::Serves;
+        // Only now is it known that it was not started as a spare.
+        self.first_loads.extend(w.load.filter(|_| w.is_early && !was_spare));
+    }
+
+    fn inherits(&mut self, heir: WorkerId, named: WorkerId, now: Duration) {
+        let old = self.who_served_before(heir, named);
         for strike in self.open.iter_mut().filter(|s| s.heir == old) {
             strike.heir = heir;
             strike.takeover.get_or_insert(now.saturating_sub(strike.at));
@@ -154,6 +180,19 @@ impl Tracker {
         if let Some(w) = self.workers.get_mut(&heir) {
             w.spared = in_vain;
         }
+    }
+
+    /// Who was the last to serve in the place that `heir` takes from `named`. That may have died before it served, as the heir of somebody
+    /// of whom nothing is told any more. The places of a stage on a device are alike: so it is that which has been empty for longest.
+    fn who_served_before(&mut self, heir: WorkerId, named: WorkerId) -> WorkerId {
+        if let Some(w) = self.workers.get_mut(&named).filter(|w| w.phase == Phase::Serves) {
+            w.phase = Phase::Leaves;
+            return named;
+        }
+        let home = |id: WorkerId| self.workers.get(&id).map(|w| (w.stage, w.device));
+        let is_named = self.vacant.iter().position(|id| *id == named);
+        let place = is_named.or_else(|| self.vacant.iter().position(|id| home(*id) == home(heir)));
+        place.map_or(named, |place| self.vacant.remove(place))
     }
 
     fn done(&mut self, worker: WorkerId, now: Duration) {
@@ -181,7 +220,9 @@ impl Tracker {
         }
         let known = self.workers.get_mut(&worker);
         let struck = known.is_some_and(|w| {
-            w.phase = Phase::Gone;
+            if std::mem::replace(&mut w.phase, Phase::Gone) == Phase::Serves {
+                self.vacant.push(worker);
+            }
             w.struck
         });
         if !struck && *exit != WorkerExit::Clean {
@@ -192,8 +233,6 @@ impl Tracker {
 
 #[cfg(test)]
 mod tests {
-    use orchestra_core::DeviceId;
-
     use super::*;
 
     const KILLED: WorkerExit = WorkerExit::Signal(9);
@@ -213,7 +252,18 @@ mod tests {
         }
 
         fn ready(&mut self, worker: u32) {
-            self.saw(0, WorkerEvent::Ready { worker: WorkerId(worker), after: Duration::from_millis(7) });
+            self.ready_after(worker, 7);
+        }
+
+        fn ready_after(&mut self, worker: u32, after: u64) {
+            let (worker, after) = (WorkerId(worker), Duration::from_millis(after));
+            self.saw(0, WorkerEvent::Ready { worker, after });
+        }
+
+        /// It dies while it loads.
+        fn fails(&mut self, worker: u32) {
+            self.starts(worker, 0);
+            self.ends(worker, WorkerExit::Signal(6));
         }
 
         fn serves(&mut self, worker: u32, replaces: Option<u32>, was_spare: bool) {
@@ -295,6 +345,83 @@ mod tests {
     }
 
     #[test]
+    fn heirs_that_die_while_they_load_pass_the_waiting_and_the_sparing_on() {
+        let mut s = Scene::default();
+        s.takes(0, None);
+        s.kill(0, 10);
+        s.fails(1);
+        s.fails(2);
+        s.takes(3, Some(2));
+        assert_eq!(s.targets(), [0; 0], "the last to serve in its place was struck in vain");
+        s.done(3, 40);
+        assert_eq!(s.times(), [(Some(30), Some(30))]);
+        assert_eq!(s.targets(), [3]);
+    }
+
+    #[test]
+    fn each_of_two_empty_places_goes_to_one_heir() {
+        let mut s = Scene::default();
+        s.takes(0, None);
+        s.takes(1, None);
+        s.kill(0, 10);
+        s.kill(1, 20);
+        s.fails(2);
+        s.takes(3, Some(2));
+        s.takes(4, Some(0));
+        s.done(3, 50);
+        s.done(4, 60);
+        assert_eq!(s.times(), [(Some(40), Some(40)), (Some(40), Some(30))]);
+    }
+
+    #[test]
+    fn a_place_of_another_device_is_not_mistaken_for_its_own() {
+        let mut s = Scene::default();
+        let (worker, stage) = (WorkerId(0), StageId(0));
+        s.saw(0, WorkerEvent::Started { worker, device: DeviceId(1), stage, pid: None });
+        s.ready(0);
+        s.serves(0, None, false);
+        s.kill(0, 10);
+        s.fails(1);
+        s.takes(2, Some(1));
+        s.done(2, 30);
+        assert_eq!(s.times(), [(None, Some(20))]);
+    }
+
+    #[test]
+    fn whoever_is_recycled_leaves_no_place_empty() {
+        let mut s = Scene::default();
+        s.takes(0, None);
+        s.takes(1, Some(0));
+        assert_eq!(s.targets(), [1], "the old one only ends its batches");
+        s.ends(0, WorkerExit::Clean);
+        s.kill(1, 10);
+        s.fails(2);
+        s.takes(3, Some(2));
+        s.done(3, 25);
+        assert_eq!(s.times(), [(Some(15), Some(15))]);
+    }
+
+    #[test]
+    fn loads_at_the_start_and_loads_beside_work_are_kept_apart() {
+        let mut s = Scene::default();
+        s.starts(0, 0);
+        s.starts(1, 0);
+        s.ready_after(0, 1);
+        s.serves(0, None, false);
+        s.ready_after(1, 2);
+        s.done(0, 5);
+        s.starts(2, 0);
+        s.ready_after(2, 3);
+        s.kill(0, 10);
+        s.serves(1, Some(0), true);
+        s.serves(2, None, false);
+        s.starts(3, 0);
+        s.ready_after(3, 4);
+        assert_eq!(s.0.first_loads, [1].map(Duration::from_millis), "1 was a spare");
+        assert_eq!(s.0.later_loads, [3, 4].map(Duration::from_millis), "3 stands by");
+    }
+
+    #[test]
     fn another_stage_says_nothing_about_this_one() {
         let mut s = Scene::default();
         s.takes(0, None);
@@ -351,6 +478,5 @@ mod tests {
         s.ends(2, WorkerExit::Clean);
         assert_eq!((s.0.spares_struck, s.0.spare_takeovers, s.0.other_deaths), (1, 1, 1));
         assert!(s.times().is_empty());
-        assert_eq!(s.0.loads.len(), 3);
     }
 }

@@ -19,6 +19,8 @@ use crate::{stderr, stdout};
 
 mod table;
 
+const DIFFERING: &str = "differing";
+
 /// Runs, and prints a table or one JSON object.
 pub fn chaos(
     args: &ChaosArgs,
@@ -67,7 +69,7 @@ pub fn chaos(
     if report.passed {
         return Ok(ExitCode::Done);
     }
-    stderr::say_line(&format!("error: {}; this is a bug of ours, please report it", flaws(&report)));
+    stderr::say_line(&complaint(&flaws(&report)));
     Ok(ExitCode::Bug)
 }
 
@@ -84,16 +86,27 @@ fn print(report: &Report, json: bool) -> Result<ExitCode, Failed> {
     stdout::print(&format!("{text}\n"))
 }
 
-fn flaws(report: &Report) -> String {
+fn flaws(report: &Report) -> Vec<(u64, &'static str)> {
     let counts = [
         (report.lost, "lost"),
         (report.doubled, "doubled"),
-        (report.differing, "differing"),
+        (report.differing, DIFFERING),
         (report.unknown, "unknown"),
         (report.leaks.len() as u64, "leaked"),
     ];
-    let found = counts.into_iter().filter(|(n, _)| *n > 0);
-    found.map(|(n, what)| format!("{} {what}", count(n))).collect::<Vec<_>>().join(", ")
+    counts.into_iter().filter(|(n, _)| *n > 0).collect()
+}
+
+/// What is wrong, and whose fault it is. Only where results differ may that be the model's.
+fn complaint(flaws: &[(u64, &str)]) -> String {
+    let found: Vec<String> = flaws.iter().map(|(n, what)| format!("{} {what}", count(*n))).collect();
+    let found = found.join(", ");
+    match flaws {
+        [(_, DIFFERING)] => format!(
+            "error: {found}; either the model does not give the same answer each time, which two runs without faults would show, or this is a bug of ours: then please report it"
+        ),
+        _ => format!("error: {found}; this is a bug of ours, please report it"),
+    }
 }
 
 fn failed(error: ChaosError) -> Failed {
@@ -104,4 +117,25 @@ fn failed(error: ChaosError) -> Failed {
 fn line_in_a_pipe(progress: Progress) -> Option<String> {
     let is_news = !matches!(progress, Progress::Run { finished: 1.., .. } | Progress::Audit { .. });
     is_news.then(|| progress.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_results_that_differ_may_be_the_fault_of_the_model() {
+        let both = complaint(&[(2, DIFFERING)]);
+        assert!(
+            both.starts_with("error: 2 differing; either the model") && both.contains("a bug of ours"),
+            "{both}"
+        );
+        for flaws in [&[(1, "lost")][..], &[(1, "lost"), (2, DIFFERING)], &[(2, DIFFERING), (1, "leaked")]] {
+            let ours = complaint(flaws);
+            assert!(
+                !ours.contains("either") && ours.ends_with("this is a bug of ours, please report it"),
+                "{ours}"
+            );
+        }
+    }
 }
