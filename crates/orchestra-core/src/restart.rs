@@ -1,8 +1,9 @@
 //! When a dead worker is replaced, and when a device is given up for a stage. Starts nothing itself.
 //!
 //! A worker that completed a batch is replaced at once and costs nothing, so a storm of kills parks no device. The same holds for one
-//! that ended because it was asked to, which is not its device's doing. Other deaths without progress back off under a budget; a death that came from outside (SIGKILL, a frozen process) has a far larger one, because it
-//! says nothing about the worker. What cannot be loaded at all is not tried again.
+//! that ended because it was asked to, which is not its device's doing. Other deaths without progress back off under a budget; a death
+//! that came from outside (SIGKILL, a frozen process) has a far larger one, because it says nothing about the worker. What cannot be
+//! loaded at all is not tried again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
