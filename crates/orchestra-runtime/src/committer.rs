@@ -21,6 +21,9 @@ const MOST_GROUPS_AT_ONCE: usize = 4096;
 /// what the window of items in flight covers, so nobody waits for it.
 const ITEMS_AT_ONCE: u64 = 512;
 
+/// And so many bytes are worth a write of their own, however few items they are.
+const BYTES_AT_ONCE: usize = 1 << 20;
+
 /// Nothing waits longer for others to come.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
@@ -123,8 +126,9 @@ fn run(mut journal: Journal, stats: Arc<Stats>, n_sources: usize, jobs: &Receive
             }
         }
         let items = group.iter().map(|job| job.counts.done + job.counts.failed).sum();
+        let bytes: usize = group.iter().flat_map(|job| &job.commit.appends).map(|(_, text)| text.len()).sum();
         let now = Instant::now();
-        let pause = pause(items, now - std::mem::replace(&mut committed_at, now));
+        let pause = pause(items, bytes, now - std::mem::replace(&mut committed_at, now));
         commit(&mut journal, &stats, group, &mut refused);
         if synced.elapsed() >= SYNC_EVERY {
             // A disk that fails here fails the next commit or the close, too, and is reported then.
@@ -154,8 +158,12 @@ fn run(mut journal: Journal, stats: Arc<Stats>, n_sources: usize, jobs: &Receive
     }
 }
 
-/// How long to wait after a commit of so many items, which came within `span`: until about [`ITEMS_AT_ONCE`] more have come.
-fn pause(items: u64, span: Duration) -> Duration {
+/// How long to wait after a commit of so many items and bytes, which came within `span`: until about [`ITEMS_AT_ONCE`] more have come, and
+/// not at all where records are large, so that they do not pile up in memory.
+fn pause(items: u64, bytes: usize, span: Duration) -> Duration {
+    if bytes >= BYTES_AT_ONCE {
+        return Duration::ZERO;
+    }
     let seconds = span.as_secs_f64() * ITEMS_AT_ONCE as f64 / items.max(1) as f64;
     if items == 0 {
         Duration::ZERO
@@ -222,10 +230,11 @@ mod tests {
     #[test]
     fn the_pause_gathers_about_as_many_items_at_any_rate_and_is_bounded() {
         let ms = Duration::from_millis;
-        assert_eq!(pause(128, ms(4)), ms(16));
-        assert_eq!(pause(5_120, ms(10)), ms(1), "a fast machine is not held up");
-        assert_eq!(pause(1, ms(1)), LONGEST_PAUSE);
-        assert_eq!(pause(1, Duration::MAX), LONGEST_PAUSE);
-        assert_eq!(pause(0, ms(1000)), Duration::ZERO, "nothing was committed, so nothing came");
+        assert_eq!(pause(128, 100, ms(4)), ms(16));
+        assert_eq!(pause(128, BYTES_AT_ONCE, ms(4)), Duration::ZERO, "large records do not pile up");
+        assert_eq!(pause(5_120, 100, ms(10)), ms(1), "a fast machine is not held up");
+        assert_eq!(pause(1, 100, ms(1)), LONGEST_PAUSE);
+        assert_eq!(pause(1, 100, Duration::MAX), LONGEST_PAUSE);
+        assert_eq!(pause(0, 0, ms(1000)), Duration::ZERO, "nothing was committed, so nothing came");
     }
 }

@@ -91,8 +91,14 @@ impl Log {
     }
 
     async fn until_one_stands_by(&self) -> WorkerId {
-        until("a spare stands by", || self.standing_by().is_some()).await;
-        self.standing_by().unwrap()
+        // One that is loaded to serve counts as standing by until it does, so somebody has to serve already.
+        let mut found = None;
+        until("a spare stands by", || {
+            found = self.serving().and_then(|_| self.standing_by());
+            found.is_some()
+        })
+        .await;
+        found.unwrap()
     }
 }
 
