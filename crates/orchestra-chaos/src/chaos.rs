@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use crate::account::{Account, Items};
 use crate::audit::Audit;
 use crate::error::ChaosError;
-use crate::leaks::{Holdings, extra_files};
+use crate::leaks::{Before, extra_files};
 use crate::one_run::{self, Ran, divide};
 use crate::report::{Report, Round, Trial};
 use crate::striker::Strikes;
@@ -161,7 +161,7 @@ impl Chaos {
         if peace.report.items.done == 0 {
             return Err(self.nothing_done(&peace));
         }
-        let before = Holdings::now(&temporary(self.folder.path()));
+        let before = Before::now(&temporary(self.folder.path()));
         tell(progress(true, 0));
         // Each round has strikes of its own.
         let seed = self.options.strikes.seed.wrapping_add(round as u64 - 1);

@@ -9,6 +9,7 @@
 //! ```
 
 mod gpu;
+pub mod holdings;
 mod memory;
 mod nvml;
 mod process;
