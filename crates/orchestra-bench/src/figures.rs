@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use orchestra_core::bottleneck::Bottleneck;
 use orchestra_core::{DeviceId, SourceId, StageId};
 use serde::Serialize;
 
@@ -81,7 +82,7 @@ pub struct RunFigures {
     /// Share of the time of all cores that went to other programs, 0 to 1, over the whole run; `None` if unknown.
     pub others_share: Option<f64>,
     /// The part that set the pace, as the run itself sees it.
-    pub bottleneck: String,
+    pub bottleneck: Bottleneck,
 }
 
 impl DecodeFigures {

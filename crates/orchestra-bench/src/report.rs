@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use orchestra_core::StageId;
+use orchestra_core::bottleneck::Bottleneck;
 use orchestra_plan::Plan;
 use orchestra_trial::{Sample, Spread, source_of};
 use serde::Serialize;
@@ -139,7 +140,7 @@ pub struct RunPart {
     /// those of a busy machine.
     pub others_share: Option<Spread>,
     /// What the run itself calls its bottleneck.
-    pub bottleneck: String,
+    pub bottleneck: Bottleneck,
 }
 
 /// One round.
@@ -257,7 +258,7 @@ impl Judged<'_> {
             ratio,
             measured: run.measured,
             is_long: run.seconds.median >= LONG_SECONDS,
-            run_says_sinks: run.bottleneck == "sinks",
+            run_says_sinks: run.bottleneck == Bottleneck::Sinks,
             overhead_seconds: run.overhead_seconds_per_item.median,
         }
     }
@@ -321,7 +322,7 @@ impl Judged<'_> {
             useful_cpu_share: Spread::of(rounds.iter().map(|r| self.useful_cpu_share(r))),
             idle_share: known(rounds, |r| r.idle_share),
             others_share: known(rounds, |r| r.others_share),
-            bottleneck: middle.map_or_else(String::new, |r| r.run.bottleneck.clone()),
+            bottleneck: middle.map_or(Bottleneck::Unknown, |r| r.run.bottleneck),
         }
     }
 

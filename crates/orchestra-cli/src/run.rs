@@ -188,7 +188,7 @@ fn end(
         seconds: report.seconds,
         items_per_second: report.items_per_second,
         restarts: report.devices.iter().map(|d| d.restarts).sum(),
-        bottleneck: bottleneck(&report.bottleneck),
+        bottleneck: report.bottleneck,
         outputs: plan.sinks.iter().map(|s| s.path.clone()).collect(),
         failures_path: plan.output.join("failures.jsonl"),
         resumed_from,
@@ -219,17 +219,6 @@ fn run_end(outcome: &RunOutcome) -> RunEnd {
         70 => RunEnd::Stopped { reason, code: ExitCode::Bug },
         _ => RunEnd::Stopped { reason, code: ExitCode::TryAgain },
     }
-}
-
-fn bottleneck(name: &str) -> Bottleneck {
-    let all = [
-        Bottleneck::Loading,
-        Bottleneck::Inference,
-        Bottleneck::Cpu,
-        Bottleneck::Handover,
-        Bottleneck::Sinks,
-    ];
-    all.into_iter().find(|b| b.to_string() == name).unwrap_or(Bottleneck::Unknown)
 }
 
 fn finished_before(prepared: Prepared, code: i32, output: Output) -> Result<ExitCode, Failed> {

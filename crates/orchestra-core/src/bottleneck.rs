@@ -1,7 +1,8 @@
 //! Which part of a run sets its pace, from how long each part waited for another. Measures nothing itself.
 
-use std::fmt;
 use std::time::Duration;
+
+use serde::Serialize;
 
 /// Where the time of a run went. All sums are over the threads or processes of that part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,9 +20,11 @@ pub struct TimeSpent {
 }
 
 /// The part that sets the pace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Bottleneck {
     /// Too little ran to tell.
+    #[default]
     Unknown,
     /// Reading and decoding.
     Loading,
@@ -64,19 +67,6 @@ impl Bottleneck {
             (true, false) => Self::Inference,
             (false, _) => Self::Loading,
         }
-    }
-}
-
-impl fmt::Display for Bottleneck {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Bottleneck::Unknown => "unknown",
-            Bottleneck::Loading => "loading",
-            Bottleneck::Inference => "inference",
-            Bottleneck::Cpu => "cpu",
-            Bottleneck::Handover => "handover",
-            Bottleneck::Sinks => "sinks",
-        })
     }
 }
 

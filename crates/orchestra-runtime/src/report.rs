@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use orchestra_core::batching::LeaveReason;
+use orchestra_core::bottleneck::Bottleneck;
 use orchestra_journal::Counts;
 use orchestra_media::jpeg_backend;
 use serde::Serialize;
@@ -41,7 +42,7 @@ pub struct RunReport {
     /// Batches by the reason for which they left.
     pub batches_by_reason: BTreeMap<&'static str, u64>,
     /// The part that set the pace: `loading`, `inference`, `cpu`, `handover`, `sinks` or `unknown`.
-    pub bottleneck: String,
+    pub bottleneck: Bottleneck,
 }
 
 /// Items of a run: `read = done + failed` when it is complete.

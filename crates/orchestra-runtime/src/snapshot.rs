@@ -36,7 +36,7 @@ pub struct Snapshot {
     #[serde(skip)]
     pub time: TimeSpent,
     /// The part that sets the pace.
-    pub bottleneck: String,
+    pub bottleneck: Bottleneck,
 }
 
 /// A stage at one moment.
@@ -136,7 +136,7 @@ impl Snapshot {
             restarts: devices.iter().map(|d| d.restarts).sum(),
             devices,
             retries: stats.retries.get(),
-            bottleneck: Bottleneck::judge(time, shared_cpu).to_string(),
+            bottleneck: Bottleneck::judge(time, shared_cpu),
             time,
         }
     }
