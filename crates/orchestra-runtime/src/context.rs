@@ -19,7 +19,7 @@ use crate::stats::Stats;
 /// Durations that bound what a worker may take. The defaults suit real machines; tests shorten them.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// From the start of the process to its first frame.
+    /// From the start of the process to its first frame, which it sends before it loads anything.
     pub handshake: Duration,
     /// From the load frame to the loaded frame, while the worker's heart beats.
     pub load: Duration,
@@ -32,7 +32,7 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
-            handshake: Duration::from_secs(30),
+            handshake: Duration::from_secs(10),
             load: Duration::from_secs(600),
             heartbeat: Duration::from_secs(3),
             shutdown: Duration::from_secs(5),

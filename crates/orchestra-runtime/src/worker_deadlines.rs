@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn a_worker_that_never_says_hello_or_never_ends_is_overdue() {
-        assert_eq!(after(Phase::Starting, None, 120), None);
-        assert_eq!(after(Phase::Starting, None, 121), Some(WorkerExit::HandshakeTimeout));
+        assert_eq!(after(Phase::Starting, None, 40), None);
+        assert_eq!(after(Phase::Starting, None, 41), Some(WorkerExit::HandshakeTimeout));
         assert_eq!(after(Phase::Ending, None, 20), None);
         assert_eq!(after(Phase::Ending, None, 21), Some(WorkerExit::Clean));
     }
