@@ -55,7 +55,7 @@ async fn a_crash_loop_ends_also_when_each_worker_takes_long_to_die() {
     no_memory.load_takes = secs(45);
     let slow_loads = [(crashes_late, secs(25)), (no_memory, secs(45))];
     let deadlines = [
-        (Script::starting(Start::Silent), secs(30) + ms(250)),
+        (Script::starting(Start::Silent), secs(10) + ms(250)),
         (Script::loading(Load::NeverEnds), secs(600) + ms(250)),
     ];
     for (script, each) in slow_loads.into_iter().chain(deadlines) {
