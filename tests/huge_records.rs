@@ -55,6 +55,6 @@ fn memory_does_not_grow_with_the_text_that_is_written() {
     println!("{little} bytes of text with {small} bytes of memory, {much} with {large}");
     assert!(much > little * (TIMES - 1) && little > FEW * 100_000, "the records are not huge");
     assert!(small > 0 && large > 0);
-    // Of what was written in addition, only a part is ever held in addition.
-    assert!(large < small + (much - little) / 2, "{small} bytes of memory became {large}");
+    // What is held does not depend on what is written; the rest is what the allocator keeps.
+    assert!(large < small + (much - little) / 4, "{small} bytes of memory became {large}");
 }

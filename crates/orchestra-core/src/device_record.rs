@@ -1,9 +1,18 @@
-//! What one stage has learnt about its devices: which are left, which have ever got anything right, and where something has died
-//! since. It judges no item; `blame` does that.
+//! What one stage has learnt about its devices: which are left, which have ever got anything right, and where something has died or
+//! was refused since. It judges no item; `blame` does that.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::ids::DeviceId;
+
+/// So often in a row may a device refuse what it is given; then it rests. An item that deserves it is cut out of its batch by fewer, since
+/// its neighbours succeed in between.
+const REFUSALS_BEFORE_REST: u32 = 4;
+/// Its first rest; each further one, for as long as nothing succeeds, is twice as long.
+const REST: Duration = Duration::from_millis(100);
+/// A rest is doubled so often, and no more.
+const REST_DOUBLINGS: u32 = 6;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Device {
@@ -12,6 +21,10 @@ struct Device {
     is_proven: bool,
     /// Strong deaths since something last went well there.
     deaths: u32,
+    /// How often a worker that lives had no result for what it was given there, since something last went well.
+    refusals: u32,
+    /// The end of its last rest.
+    rests_until: Duration,
     /// Workers that are gone and whose replacements have not come yet.
     coming: u32,
 }
@@ -56,7 +69,28 @@ impl DeviceRecord {
     pub fn succeeded(&mut self, device: DeviceId) {
         let of = self.devices.entry(device).or_default();
         of.is_proven = true;
-        of.deaths = 0;
+        (of.deaths, of.refusals, of.rests_until) = (0, 0, Duration::ZERO);
+    }
+
+    /// A worker there lives and has no result for what it was given.
+    pub fn refused(&mut self, device: DeviceId, now: Duration) {
+        let of = self.devices.entry(device).or_default();
+        of.refusals = of.refusals.saturating_add(1);
+        if let Some(rests) = of.refusals.checked_sub(REFUSALS_BEFORE_REST) {
+            of.rests_until = now + REST * 2u32.pow(rests.min(REST_DOUBLINGS));
+        }
+    }
+
+    /// It refuses whatever it is given, and is left alone for a while.
+    #[must_use]
+    pub fn is_resting(&self, device: DeviceId, now: Duration) -> bool {
+        self.devices.get(&device).is_some_and(|d| now < d.rests_until)
+    }
+
+    /// When the first rest ends that has not ended yet.
+    #[must_use]
+    pub fn next_rested(&self, now: Duration) -> Option<Duration> {
+        self.devices.values().filter(|d| !d.is_gone).map(|d| d.rests_until).filter(|end| *end > now).min()
     }
 
     /// A worker died there of strong evidence while it ran a batch.
@@ -88,6 +122,12 @@ impl DeviceRecord {
         self.deaths_in_a_row(device) == 0
     }
 
+    /// Since the last success something has died there, or so much was refused that it had to rest.
+    #[must_use]
+    pub fn is_in_doubt(&self, device: DeviceId) -> bool {
+        self.devices.get(&device).is_some_and(|d| d.deaths > 0 || d.refusals >= REFUSALS_BEFORE_REST)
+    }
+
     /// Something went well there in this run.
     #[must_use]
     pub fn is_proven(&self, device: DeviceId) -> bool {
@@ -113,6 +153,28 @@ mod tests {
         assert!(record.is_sound(HERE) && record.is_proven(HERE));
         record.died(HERE);
         assert!(!record.is_sound(HERE) && record.is_proven(HERE), "it has worked once, whatever comes");
+    }
+
+    #[test]
+    fn a_device_that_refuses_everything_rests_longer_and_longer_until_something_succeeds_there() {
+        let mut record = DeviceRecord::default();
+        let at = Duration::from_millis;
+        for _ in 1..REFUSALS_BEFORE_REST {
+            record.refused(HERE, at(0));
+        }
+        assert!(!record.is_resting(HERE, at(0)) && !record.is_in_doubt(HERE), "an item may deserve that");
+        for (now, end) in [(10, 110), (110, 310), (310, 710)] {
+            record.refused(HERE, at(now));
+            assert!(record.is_resting(HERE, at(end - 1)) && !record.is_resting(HERE, at(end)));
+            assert_eq!((record.next_rested(at(now)), record.next_rested(at(end))), (Some(at(end)), None));
+            assert!(record.is_in_doubt(HERE) && record.is_sound(HERE), "nothing has died");
+        }
+        (0..100).for_each(|_| record.refused(HERE, at(1_000)));
+        assert_eq!(record.next_rested(at(1_000)), Some(at(1_000) + REST * 64), "a rest is bounded");
+        record.succeeded(HERE);
+        assert!(!record.is_resting(HERE, at(1_000)) && !record.is_in_doubt(HERE));
+        record.refused(HERE, at(1_000));
+        assert!(!record.is_resting(HERE, at(1_000)), "counted from the success");
     }
 
     #[test]

@@ -212,6 +212,10 @@ impl Ledger {
         let first_of_worker = self.workers.get(&worker).is_some_and(|w| !w.has_run);
         let device = self.take_from(worker, batch, true)?;
         let rows = self.batches.get(&batch)?.rows.count;
+        // Memory for fewer rows than these is nothing unusual; the device's ceiling learns of it.
+        if fault == RunFault::Model || (fault == RunFault::OutOfMemory && rows == 1) {
+            self.record.refused(device, now);
+        }
         match fault {
             RunFault::Model if rows == 1 => Some(self.refused(batch, device, error)),
             RunFault::Model => Some(self.split(batch)),

@@ -70,13 +70,13 @@ fn batches_are_sent_and_idle_workers_counted_without_an_allocation_where_nobody_
     let mut sent = vec![None; all];
     for round in 0..3 {
         assert_eq!(counted(|| ledger.dispatch(T)), (0, None), "nothing waits");
-        assert_eq!(counted(|| ledger.idle_workers()), (0, N_WORKERS as usize));
+        assert_eq!(counted(|| ledger.idle_workers(T)), (0, N_WORKERS as usize));
         add(&mut ledger, all + 1);
         let (n_allocations, n) = counted(|| send(&mut ledger, &mut sent));
         assert_eq!(n, all);
         assert!(round == 0 || n_allocations == 0, "{n_allocations} allocations for {n} batches");
         assert_eq!(counted(|| ledger.dispatch(T)), (0, None), "nobody is free");
-        assert_eq!(counted(|| ledger.idle_workers()), (0, 0));
+        assert_eq!(counted(|| ledger.idle_workers(T)), (0, 0));
         sent.iter().flatten().for_each(|a| assert!(ledger.done(a.worker, a.batch, T).is_some()));
         let last = ledger.dispatch(T).unwrap();
         assert!(ledger.done(last.worker, last.batch, T).is_some());

@@ -200,7 +200,7 @@ impl BatcherState {
     /// Closes the open batch if it is time, or says when to look again.
     fn look_at_open_batch(&mut self, now: Duration) -> Option<Duration> {
         let pool = self.pool.as_ref()?;
-        let idle = self.ledger.idle_workers();
+        let idle = self.ledger.idle_workers(now);
         // With every worker busy only a full batch leaves, and that one announces itself.
         pool.watch(idle > 0 || self.drained);
         match self.policy.decide(pool.open_batch(), idle, self.drained, now) {

@@ -12,6 +12,7 @@ use orchestra_journal::{BitSet, Commit, CommitError, Counts, Journal};
 use ractor::{ActorId, ActorRef};
 
 use crate::messages::{CommitCounts, SinkMsg};
+use crate::slot_pool::FilledSlot;
 use crate::stats::Stats;
 
 /// Groups that are joined into one write when they wait already. Where there is no model, or no picture can be read, each is one item.
@@ -21,8 +22,8 @@ const MOST_GROUPS_AT_ONCE: usize = 4096;
 /// what the window of items in flight covers, so nobody waits for it.
 const ITEMS_AT_ONCE: u64 = 512;
 
-/// And so many bytes are worth a write of their own, however few items they are.
-const BYTES_AT_ONCE: usize = 1 << 20;
+/// And so many bytes are worth a write of their own, however few items they are. A batch with so much text keeps its slot until then.
+pub const BYTES_AT_ONCE: usize = 512 << 10;
 
 /// Nothing waits longer for others to come.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
@@ -36,6 +37,8 @@ pub struct CommitJob {
     pub commit: Commit,
     /// What the sink is told when it is.
     pub counts: CommitCounts,
+    /// Dropped when it is.
+    pub hold: Option<Arc<FilledSlot>>,
     /// The sink.
     pub reply_to: ActorRef<SinkMsg>,
 }
@@ -177,6 +180,7 @@ struct Joined {
     sink: ActorRef<SinkMsg>,
     commit: Commit,
     counts: CommitCounts,
+    holds: Vec<Arc<FilledSlot>>,
 }
 
 impl Joined {
@@ -190,6 +194,7 @@ impl Joined {
         self.commit.done.extend(job.commit.done);
         self.commit.failed.extend(job.commit.failed);
         self.counts.add(&job.counts);
+        self.holds.extend(job.hold);
     }
 }
 
@@ -199,15 +204,21 @@ fn commit(journal: &mut Journal, stats: &Stats, group: Vec<CommitJob>, refused: 
     for job in group {
         match by_sink.iter_mut().find(|j| j.sink.get_id() == job.reply_to.get_id()) {
             Some(joined) => joined.add(job),
-            None => by_sink.push(Joined { sink: job.reply_to, commit: job.commit, counts: job.counts }),
+            None => by_sink.push(Joined {
+                sink: job.reply_to,
+                commit: job.commit,
+                counts: job.counts,
+                holds: job.hold.into_iter().collect(),
+            }),
         }
     }
-    for Joined { sink, commit, counts } in by_sink {
+    for Joined { sink, commit, counts, holds } in by_sink {
         let result = if refused.contains(&sink.get_id()) {
             Err("an earlier group could not be written".to_owned())
         } else {
             journal.commit(&commit).map_err(|e: CommitError| e.to_string())
         };
+        drop((commit, holds)); // Its text is gone before there is room for more.
         // A sink that is gone belongs to a pipeline that was torn down; what is committed stays committed.
         drop(match result {
             Ok(()) => {

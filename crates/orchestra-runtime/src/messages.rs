@@ -47,7 +47,6 @@ pub struct ItemReport {
 }
 
 /// The records of a batch whose items have no other sink and no order: nothing has to be gathered.
-#[derive(Debug)]
 pub struct FinishedItems {
     /// Where the items come from.
     pub source: SourceId,
@@ -57,6 +56,9 @@ pub struct FinishedItems {
     pub done: Vec<ItemId>,
     /// A line of JSON for each, with its newline.
     pub text: Vec<u8>,
+    /// The slot that they come from, if it is not to be filled anew before they are written: so text that is made faster than it can be
+    /// written does not pile up. Nothing else may be waited for before they are, or the slot would never come back.
+    pub hold: Option<Arc<FilledSlot>>,
 }
 
 /// How a pipeline ended.

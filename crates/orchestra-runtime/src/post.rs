@@ -13,6 +13,7 @@ use orchestra_core::{Dim, Failure, FailureKind, ItemId, SinkId, SourceId, StageI
 use orchestra_plan::{Plan, StageKind};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
+use crate::committer::BYTES_AT_ONCE;
 use crate::context::RunContext;
 use crate::messages::{
     BatcherMsg, CompletedBatch, FinishedItems, ItemReport, PostMsg, Record, SinkMsg, Ticket,
@@ -195,11 +196,13 @@ impl Work {
             stats.left.add(done);
         }
         self.usual_text.store(lines.text.len(), Ordering::Relaxed);
-        drop(batch); // The slot is free for the next rows before the sink looks at these.
+        // The slot is free for the next rows before the sink looks at these; but where records are large, only when they are written.
+        let hold = (lines.text.len() >= BYTES_AT_ONCE).then(|| Arc::clone(&batch.slot));
+        drop(batch);
         if let (Some(sink), Some(first)) = (self.only_sink, lines.done.first()) {
             let source = first.source;
             let Lines { done, text, .. } = lines;
-            drop(self.sink.cast(SinkMsg::Finished(FinishedItems { source, sink, done, text })));
+            drop(self.sink.cast(SinkMsg::Finished(FinishedItems { source, sink, done, text, hold })));
         } else {
             let reports = lines.into_reports();
             if !reports.is_empty() {

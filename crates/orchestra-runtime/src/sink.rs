@@ -90,15 +90,15 @@ impl SinkState {
             return;
         }
         let (commit, counts) = self.group(finished);
-        self.args.committer.send(CommitJob { commit, counts, reply_to: me.clone() });
+        self.args.committer.send(CommitJob { commit, counts, hold: None, reply_to: me.clone() });
     }
 
     fn finished(&self, me: &ActorRef<SinkMsg>, items: FinishedItems) {
-        let FinishedItems { source, sink, done, text } = items;
+        let FinishedItems { source, sink, done, text, hold } = items;
         let n = done.len() as u64;
         let counts = CommitCounts { done: n, failed: 0, by_source: vec![(source, n)] };
         let commit = Commit { appends: vec![(sink_file(sink), text)], done, failed: Vec::new() };
-        self.args.committer.send(CommitJob { commit, counts, reply_to: me.clone() });
+        self.args.committer.send(CommitJob { commit, counts, hold, reply_to: me.clone() });
     }
 
     /// One commit of all these items: the bytes of each file in one piece.

@@ -33,11 +33,12 @@ fn write_pictures(place: &Workplace) {
     }
 }
 
-fn workplace() -> Workplace {
+/// The slow model computes for `steps` steps: enough that the run goes on for a while after a test has seen that it is time for something.
+fn workplace(steps: usize) -> Workplace {
     let mut place = Workplace::new();
     write_pictures(&place);
     let trap = models::trap(&place.models(), &[1, 32, 32]).unwrap();
-    let slow = models::slow_blocks(&place.models(), [1, 32, 32], 20).unwrap();
+    let slow = models::slow_blocks(&place.models(), [1, 32, 32], steps).unwrap();
     let plain = models::blocks(&place.models(), [1, 32, 32]).unwrap();
     place
         .source("scans", "images")
@@ -73,7 +74,7 @@ fn check(place: &Workplace) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn records_and_failures_are_in_the_order_of_the_source_while_workers_are_killed() {
-    let place = workplace();
+    let place = workplace(40);
     let run = place.start().await;
     let mut kills = 0;
     let mut ended = std::pin::pin!(run.wait());
@@ -100,7 +101,7 @@ async fn records_and_failures_are_in_the_order_of_the_source_while_workers_are_k
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_is_interrupted_again_and_again_goes_on_in_order() {
-    let place = workplace();
+    let place = workplace(150);
     let mut starts = 0;
     loop {
         starts += 1;
@@ -114,7 +115,7 @@ async fn a_run_that_is_interrupted_again_and_again_goes_on_in_order() {
                 tokio::select! {
                     outcome = &mut ended => break outcome,
                     _ = look.tick() => {
-                        if place.n_lines("slow.jsonl") >= before + 100 {
+                        if place.n_lines("slow.jsonl") >= before + 60 {
                             // Both ways to stop, in turn.
                             if starts % 2 == 0 { stop.abort() } else { stop.interrupt() }
                         }

@@ -1,13 +1,13 @@
 //! Which waiting batch goes to which worker next, and what is done when none can go. It never learns how a batch ended.
 //!
 //! * A worker that holds less is preferred, and one whose device and last batch are above suspicion. As long as another device works, one
-//!   on which something has died gets a single batch at a time until something succeeds there: so a device that fails fast does not
-//!   attract the work of healthy ones.
+//!   on which something has died gets a single batch at a time until something succeeds there, and one that refuses everything rests
+//!   between tries: so a device that fails fast does not attract the work of healthy ones.
 //! * Not every worker may judge a suspect (`blame`). Where only a worker that has run nothing yet can, and none is about to come, another
 //!   one is replaced.
 //!
 //! So whatever waits while a worker has nothing to do waits for a reason that ends: a suspect for a better judge (until one comes, or its
-//! device is given up), a row for which memory ran out for its pause, and everything for a batch that runs alone or on probation.
+//! device is given up), a row for which memory ran out for its pause, a device that refuses everything for its rest, and everything for a batch that runs alone or on probation.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -42,6 +42,7 @@ struct View<'a> {
     batches: &'a HashMap<BatchId, Batch>,
     workers: &'a BTreeMap<WorkerId, Worker>,
     record: &'a DeviceRecord,
+    now: Duration,
 }
 
 impl Ledger {
@@ -55,7 +56,7 @@ impl Ledger {
         let (c, id) = match self.pick(now) {
             Some(picked) => picked,
             None => {
-                self.convict_if_quiet();
+                self.convict_if_quiet(now);
                 // Where one worker gets nothing more, others may have nobody left to wait for.
                 if self.renews(now) { self.pick(now)? } else { return None }
             }
@@ -91,25 +92,27 @@ impl Ledger {
     #[must_use]
     pub fn next_due(&self, now: Duration) -> Option<Duration> {
         let trial = self.trial_waits_since.map(|since| since + PATIENCE).filter(|due| *due > now);
-        [self.waiting.next_due(now), trial].into_iter().flatten().min()
+        let rested = || self.record.next_rested(now).filter(|_| self.view(now).another_works());
+        let rested = if self.waiting.is_empty() { None } else { rested() };
+        [self.waiting.next_due(now), trial, rested].into_iter().flatten().min()
     }
 
     /// Workers that hold nothing and could take a batch, beyond those that the waiting batches will keep busy.
     #[must_use]
-    pub fn idle_workers(&self) -> usize {
+    pub fn idle_workers(&self, now: Duration) -> usize {
         if self.alone.is_some() {
             return 0;
         }
-        let idle = self.view().free().filter(|(_, w)| w.holds.is_empty()).count();
+        let idle = self.view(now).free().filter(|(_, w)| w.holds.is_empty()).count();
         idle.saturating_sub(self.waiting.n_fresh())
     }
 
-    fn view(&self) -> View<'_> {
-        View { batches: &self.batches, workers: &self.workers, record: &self.record }
+    fn view(&self, now: Duration) -> View<'_> {
+        View { batches: &self.batches, workers: &self.workers, record: &self.record, now }
     }
 
     fn pick(&mut self, now: Duration) -> Option<(Candidate, BatchId)> {
-        let view = View { batches: &self.batches, workers: &self.workers, record: &self.record };
+        let view = View { batches: &self.batches, workers: &self.workers, record: &self.record, now };
         if self.waiting.is_empty() {
             return None;
         }
@@ -163,8 +166,8 @@ impl Ledger {
     }
 
     /// When nothing runs, and nothing waits but accused items, nobody is left who could speak for them.
-    fn convict_if_quiet(&mut self) {
-        let view = self.view();
+    fn convict_if_quiet(&mut self, now: Duration) {
+        let view = self.view(now);
         let is_over = |id: &BatchId| view.trial(*id) == Trial::Over;
         if !view.nothing_runs()
             || self.waiting.n_fresh() > 0
@@ -180,9 +183,9 @@ impl Ledger {
     fn renews(&mut self, now: Duration) -> bool {
         // What must run alone only needs a judge when it could run: with others at work, a new worker would get their batches, and not be
         // the judge that it was started for.
-        let has_room_alone = self.waiting.n_fresh() == 0 && self.view().nothing_runs();
+        let has_room_alone = self.waiting.n_fresh() == 0 && self.view(now).nothing_runs();
         let alone = self.waiting.alone_due(now).filter(|_| has_room_alone);
-        let judges = self.view().judges_wanted(self.waiting.suspects().chain(alone));
+        let judges = self.view(now).judges_wanted(self.waiting.suspects().chain(alone));
         if judges.is_empty() {
             self.trial_waits_since = None;
             return false;
@@ -216,16 +219,22 @@ impl View<'_> {
         self.free().map(|(worker, w)| Candidate {
             worker,
             device: w.device,
-            load: w.holds.len() + usize::from(w.failed_last) + usize::from(!self.record.is_sound(w.device)),
+            load: w.holds.len() + usize::from(w.failed_last) + usize::from(self.record.is_in_doubt(w.device)),
             is_fresh: w.is_fresh(),
         })
     }
 
-    /// Something has died on its device and another batch is being tried there, while other devices work.
+    /// Its device is in doubt, and rests or tries another batch, while other devices work.
     fn must_wait(&self, w: &Worker) -> bool {
-        !self.record.is_sound(w.device)
-            && self.workers.values().any(|o| o.device == w.device && !o.holds.is_empty())
-            && self.workers.values().any(|o| o.takes_more() && self.record.is_sound(o.device))
+        let is_tried = || self.workers.values().any(|o| o.device == w.device && !o.holds.is_empty());
+        self.record.is_in_doubt(w.device)
+            && (self.record.is_resting(w.device, self.now) || is_tried())
+            && self.another_works()
+    }
+
+    /// Somewhere above doubt.
+    fn another_works(&self) -> bool {
+        self.workers.values().any(|o| o.takes_more() && !self.record.is_in_doubt(o.device))
     }
 
     fn nothing_runs(&self) -> bool {

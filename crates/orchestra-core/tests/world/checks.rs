@@ -8,6 +8,9 @@ use super::*;
 /// How long a suspect, or a row for which memory ran out, may wait while a worker has nothing to do: until a worker that died is
 /// replaced (10 s at most, and its load), another one is replaced for its sake (after 30 s) and a device that never comes back is given up.
 const LONGEST_PAUSE: Duration = Duration::from_secs(150);
+/// As in the ledger: after so many refusals in a row a device rests while others work, at most so long.
+const REFUSALS_BEFORE_REST: u32 = 4;
+const LONGEST_REST: Duration = Duration::from_millis(6_400);
 /// No worker of these worlds takes longer to be replaced.
 const LOAD: Duration = Duration::from_secs(6);
 /// Deaths that a device is forgiven.
@@ -49,6 +52,8 @@ pub(super) struct DeviceLife {
     is_proven: bool,
     deaths_in_a_row: u32,
     strong_deaths: u32,
+    refusals_in_a_row: u32,
+    last_refusal: Duration,
 }
 
 impl Life {
@@ -85,6 +90,21 @@ impl DeviceLife {
     pub(super) fn succeeded(&mut self) {
         self.is_proven = true;
         self.deaths_in_a_row = 0;
+        self.refusals_in_a_row = 0;
+    }
+
+    fn refused(&mut self, now: Duration) {
+        self.refusals_in_a_row += 1;
+        self.last_refusal = now;
+    }
+
+    fn is_in_doubt(&self) -> bool {
+        self.deaths_in_a_row > 0 || self.refusals_in_a_row >= REFUSALS_BEFORE_REST
+    }
+
+    /// It may be left alone for a while, and no longer than the longest rest.
+    fn may_rest(&self, now: Duration) -> bool {
+        self.refusals_in_a_row >= REFUSALS_BEFORE_REST && now < self.last_refusal + LONGEST_REST
     }
 }
 
@@ -121,13 +141,19 @@ impl World {
     }
 
     /// A single item may have to wait for another device to say so, too.
-    pub(super) fn refused(&mut self, rows: Rows) {
+    pub(super) fn refused(&mut self, device: usize, rows: Rows) {
+        let now = self.now;
+        self.devices[device].refused(now);
         for item in self.items_of(rows) {
             self.lives[item as usize].is_suspect |= rows.count == 1;
         }
     }
 
-    pub(super) fn no_memory_for(&mut self, rows: Rows) {
+    pub(super) fn no_memory_for(&mut self, device: usize, rows: Rows) {
+        if rows.count == 1 {
+            let now = self.now;
+            self.devices[device].refused(now);
+        }
         for item in self.items_of(rows) {
             self.lives[item as usize].had_no_room |= rows.count == 1;
         }
@@ -157,16 +183,16 @@ impl World {
         assert!((1..=self.setup.max_rows).contains(&a.rows.count));
         assert!(a.rows.count <= self.ledger.ceiling(a.device), "no batch is larger than its device takes");
         // A device that fails fast gets one batch at a time as long as another one works.
-        if self.devices[w.device].deaths_in_a_row > 0 && self.another_works(w.device) {
+        if self.devices[w.device].is_in_doubt() && self.another_works(w.device) {
             let n: usize =
                 self.workers.values().filter(|o| o.device == w.device).map(|o| o.holds.len()).sum();
-            assert_eq!(n, 0, "{a:?} goes to a device on which something has died and that is busy");
+            assert_eq!(n, 0, "{a:?} goes to a device that is in doubt and busy");
         }
     }
 
     fn another_works(&self, device: usize) -> bool {
-        self.workers.values().any(|o| takes_more(o) && self.devices[o.device].deaths_in_a_row == 0)
-            && self.devices[device].deaths_in_a_row > 0
+        self.workers.values().any(|o| takes_more(o) && !self.devices[o.device].is_in_doubt())
+            && self.devices[device].is_in_doubt()
     }
 
     fn idle_workers(&self) -> impl Iterator<Item = &Worker> {
@@ -190,7 +216,8 @@ impl World {
         let something_runs_alone = self.workers.values().any(runs_alone);
         for w in self.idle_workers() {
             let is_busy = self.workers.values().any(|o| o.device == w.device && !o.holds.is_empty());
-            let is_on_probation = is_busy && self.another_works(w.device);
+            let may_wait = is_busy || self.devices[w.device].may_rest(self.now);
+            let is_on_probation = may_wait && self.another_works(w.device);
             assert!(
                 is_on_probation || something_runs_alone,
                 "item {plain:?} or {open:?} waits, and {w:?} has nothing to do: {}",

@@ -246,7 +246,7 @@ impl World {
                 self.at(due, Timer::Look);
             }
             let open = self.open.as_ref().map(|o| OpenBatch { rows: o.items.len(), oldest_since: o.since });
-            match self.policy.decide(open, self.ledger.idle_workers(), self.drained, self.now) {
+            match self.policy.decide(open, self.ledger.idle_workers(self.now), self.drained, self.now) {
                 Decision::Leave(reason) => self.close(reason),
                 Decision::LookAgainAt(at) => {
                     self.at(at, Timer::Look);
@@ -375,12 +375,13 @@ impl World {
         let w = self.workers.get_mut(&worker).expect("it runs a batch");
         w.holds.pop_front();
         w.broken = fault == RunFault::Device;
+        let device = w.device;
         self.stale.push((worker, batch));
         self.waits_again(rows);
         match fault {
             RunFault::Device => self.died_of(worker, rows),
-            RunFault::OutOfMemory => self.no_memory_for(rows),
-            RunFault::Model => self.refused(rows),
+            RunFault::OutOfMemory => self.no_memory_for(device, rows),
+            RunFault::Model => self.refused(device, rows),
         }
         let aftermath = self.ledger.fault(worker, batch, fault, "no".into(), self.now);
         self.after(aftermath.expect("it holds the batch"));

@@ -46,16 +46,15 @@ async fn a_device_with_little_memory_does_not_hold_up_a_healthy_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_that_refuses_everything_costs_no_item_and_no_more_time_than_going_item_by_item() {
+async fn a_device_that_refuses_everything_costs_no_item_and_hardly_any_time() {
     let refuses = Script::at_every_run(RunFault::Fails(RunErrorKind::Model));
     for (label, sick) in [("no memory", Script::with_memory(0)), ("model errors", refuses)] {
         let run = one_of_two(400, Script { run_takes: ms(0), ..sick }, label).await;
         run.all_done();
         run.check(run.restarts == 0, "nobody is replaced");
-        run.check(
-            run.over <= ms(300) + ms(10) * 400,
-            "the healthy one does them all, one at a time at worst",
-        );
+        // A load and a hundred batches on one device, and those that were cut before it rested.
+        run.check(run.over <= ms(1_100) + ms(400), "the healthy one is not held up");
+        run.check(run.batches_begun_on(0) <= 16, "it is tried less and less often");
     }
 }
 
