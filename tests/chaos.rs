@@ -74,11 +74,10 @@ fn workers_of_the_example_are_killed_and_every_item_has_its_record() {
 #[test]
 fn workers_are_stopped_and_killed_and_spares_too() {
     let place = Workplace::new();
-    let strikes =
-        ["--kill-every", "250ms", "--stop-every", "500ms", "--spares", "--json", "--items", "20000"];
+    let strikes = ["--kill-every", "300ms", "--stop-every", "200ms", "--spares", "--json", "--items", "8000"];
     let report = json(&chaos(&place, &example(), &[&ONE_READER[..], &strikes].concat()));
     nothing_is_wrong_with(&report);
-    assert_eq!((n(&report, "items"), n(&report, "done")), (20_000, 20_000));
+    assert_eq!((n(&report, "items"), n(&report, "done")), (8_000, 8_000));
     assert!(n(&report, "kills") > 0 && n(&report, "stops") > 0, "{report}");
     place.nothing_is_left();
 }

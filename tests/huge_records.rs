@@ -13,7 +13,7 @@ use orchestra_testkit::models;
 /// Items of the small run.
 const FEW: u64 = 120;
 /// The large one has so many times more.
-const TIMES: u64 = 3;
+const TIMES: u64 = 6;
 
 /// A picture of 128 by 128 pixels in colour, as a record: 49,152 numbers, some 250 kB of text.
 fn workplace(n: u64) -> Workplace {

@@ -93,7 +93,8 @@ impl Workplace {
     pub fn write_blocks(&self, blocks: &Blocks, listing: &str) {
         let models = self.path("models");
         let model = match (blocks.trap, blocks.steps) {
-            (true, _) => models::blocks_behind_trap(&models, [1, 32, 32]),
+            (true, 0) => models::blocks_behind_trap(&models, [1, 32, 32]),
+            (true, steps) => models::slow_blocks_behind_trap(&models, [1, 32, 32], steps),
             (false, 0) => models::blocks(&models, [1, 32, 32]),
             (false, steps) => models::slow_blocks(&models, [1, 32, 32], steps),
         };

@@ -23,7 +23,7 @@ use crate::exit_code::ExitCode;
 use crate::human::{count, counted};
 use crate::planning;
 use crate::progress::{Progress, ProgressMode};
-use crate::signals::{self, Continued};
+use crate::signals::{self, Continued, Signals};
 use crate::summary::{RunEnd, Summary};
 use crate::surroundings::Surroundings;
 use crate::watch::Watch;
@@ -69,10 +69,13 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
         let options = StartOptions { trace: Some(Arc::new(trace_of)), ..StartOptions::default() };
         let options = orchestra::run_options(options, library.path)
             .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
+        // From here on there is something to stop.
+        let signals = Signals::caught().context("signals cannot be caught, so the run could not be stopped");
+        let signals = signals.map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
         let handle = prepared.start(options).instrument(span.clone()).await.map_err(not_started)?;
         let progress = Progress::new(mode, surroundings);
         telemetry.terminal().redirect(progress.printer());
-        Ok::<_, Failed>(follow(handle, progress).instrument(span).await)
+        Ok::<_, Failed>(follow(handle, signals, progress).instrument(span).await)
     })?;
     telemetry.terminal().restore();
     // Blocking tasks that hang (a dead network drive) must not hold the command.
@@ -145,8 +148,8 @@ fn not_started(error: StartRunError) -> Failed {
 }
 
 /// Shows the run until it ends, and turns signals into its stages of stopping.
-async fn follow(handle: RunHandle, mut progress: Progress) -> RunOutcome {
-    let stop = tokio::spawn(signals::stop(handle.stop_handle(), progress.is_drawn()));
+async fn follow(handle: RunHandle, signals: Signals, mut progress: Progress) -> RunOutcome {
+    let stop = tokio::spawn(signals::stop(signals, handle.stop_handle(), progress.is_drawn()));
     let mut continued = Continued::new();
     let snapshots = handle.snapshots();
     let mut watch = Watch::default();

@@ -1,27 +1,45 @@
 //! Signals of the process: which of them stop a run, and which are only noticed. What stopping means is the runtime's business.
 
+use std::io;
+
 use orchestra::StopHandle;
 use rustix::process::Signal;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{self, SignalKind, signal};
 
 use crate::exit_code::ExitCode;
 use crate::stderr;
 
+/// SIGINT and SIGTERM, caught from the moment when this is made.
+pub struct Signals {
+    interrupt: unix::Signal,
+    terminate: unix::Signal,
+}
+
+impl Signals {
+    /// To be made where a runtime is at work.
+    ///
+    /// # Errors
+    /// They cannot be caught.
+    pub fn caught() -> io::Result<Self> {
+        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        Ok(Self { interrupt, terminate })
+    }
+
+    /// Waits for one of them.
+    pub async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
 /// The first signal lets the run finish what is in flight, the second kills its workers, the third ends the process at once; the
 /// journal is then resumed as after any crash.
-pub async fn stop(stop: StopHandle, something_is_drawn: bool) {
-    let (Ok(mut interrupt), Ok(mut terminate)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        tracing::warn!("signals cannot be caught; an interrupted run can be resumed all the same");
-        return;
-    };
+pub async fn stop(mut signals: Signals, stop: StopHandle, something_is_drawn: bool) {
     let mut n = 0;
     loop {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
+        signals.next().await;
         n += 1;
         match n {
             1 => {
@@ -44,7 +62,7 @@ pub async fn stop(stop: StopHandle, something_is_drawn: bool) {
 }
 
 /// Tells when the process goes on after it was stopped (Ctrl-Z, `fg`).
-pub struct Continued(Option<tokio::signal::unix::Signal>);
+pub struct Continued(Option<unix::Signal>);
 
 impl Continued {
     /// To be made where a runtime is at work.

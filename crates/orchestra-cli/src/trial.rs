@@ -14,6 +14,7 @@ use crate::args::{TrialArgs, WorkflowArgs};
 use crate::exit_code::ExitCode;
 use crate::planning;
 use crate::run::{LibraryNotes, Talk};
+use crate::signals::Signals;
 use crate::stderr;
 use crate::surroundings::Surroundings;
 
@@ -100,22 +101,19 @@ pub fn code_of(cause: Cause) -> ExitCode {
     }
 }
 
-/// The first signal ends what is being done, which then cleans up; the second ends the process, should something hang.
+/// The first signal ends what is being done, which then cleans up; the second ends the process, should something hang. They are caught
+/// from the return on.
 fn listen_for_signals(cancel: Cancel) -> Result<(), Failed> {
-    use tokio::signal::unix::{SignalKind, signal};
+    let failed = |e| Failed::new(ExitCode::TryAgain, e);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let mut signals = {
+        let _inside = runtime.enter();
+        Signals::caught().map_err(failed)?
+    };
     let started = std::thread::Builder::new().name("signals".into()).spawn(move || {
-        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
         runtime.block_on(async {
-            let (Ok(mut interrupt), Ok(mut terminate)) =
-                (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-            else {
-                return;
-            };
             for exit_now in [false, true] {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
+                signals.next().await;
                 cancel.cancel();
                 if exit_now {
                     std::process::exit(i32::from(ExitCode::Interrupted.number()));
@@ -123,7 +121,7 @@ fn listen_for_signals(cancel: Cancel) -> Result<(), Failed> {
             }
         });
     });
-    started.map(drop).map_err(|e| Failed::new(ExitCode::TryAgain, e))
+    started.map(drop).map_err(failed)
 }
 
 /// Says what is being done: on a terminal in one line that changes, in a pipe in a line for what takes long.

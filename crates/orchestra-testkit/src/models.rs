@@ -28,12 +28,24 @@ pub fn blocks(folder: &Path, row: [usize; 3]) -> anyhow::Result<PathBuf> {
 /// As [`blocks`], but slow on purpose: the means pass through `steps` products with a unit matrix of 512 by 512, about half a million
 /// operations per row and step.
 pub fn slow_blocks(folder: &Path, row: [usize; 3], steps: usize) -> anyhow::Result<PathBuf> {
+    let model = ModelBuilder::new("slow_blocks").input(&spec("pixels", DType::F32, &row));
+    slow_mean_blocks(model, "pixels", row, steps).write(folder)
+}
+
+/// As [`blocks_behind_trap`], and as slow as [`slow_blocks`].
+pub fn slow_blocks_behind_trap(folder: &Path, row: [usize; 3], steps: usize) -> anyhow::Result<PathBuf> {
+    let model = ModelBuilder::new("slow_blocks_behind_trap")
+        .input(&spec("pixels", DType::F32, &row))
+        .node_of(DOMAIN, OPERATOR, &["pixels"], &["passed"], &[]);
+    slow_mean_blocks(model, "passed", row, steps).write(folder)
+}
+
+fn slow_mean_blocks(model: ModelBuilder, pixels: &str, row: [usize; 3], steps: usize) -> ModelBuilder {
     const SIZE: usize = 512;
     let unit = |rows: usize, columns: usize| -> Vec<f32> {
         (0..rows * columns).map(|i| if i / columns == i % columns { 1.0 } else { 0.0 }).collect()
     };
-    let model = ModelBuilder::new("slow_blocks").input(&spec("pixels", DType::F32, &row));
-    let mut model = means_of_blocks(model, "pixels", "means", row)
+    let mut model = means_of_blocks(model, pixels, "means", row)
         .output(&spec("blocks", DType::F32, &[BLOCKS]))
         .constant("widen", &[BLOCKS, SIZE], &unit(BLOCKS, SIZE))
         .constant("unit", &[SIZE, SIZE], &unit(SIZE, SIZE))
@@ -43,7 +55,7 @@ pub fn slow_blocks(folder: &Path, row: [usize; 3], steps: usize) -> anyhow::Resu
         let (from, to) = (format!("step_{step}"), format!("step_{}", step + 1));
         model = model.node("MatMul", &[&from, "unit"], &[&to], &[]);
     }
-    model.node("MatMul", &[&format!("step_{steps}"), "narrow"], &["blocks"], &[]).write(folder)
+    model.node("MatMul", &[&format!("step_{steps}"), "narrow"], &["blocks"], &[])
 }
 
 /// As [`blocks`], behind the operator that crashes, hangs or fails by the pixels' values ([`crate::Trap`]); needs
