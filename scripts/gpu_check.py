@@ -1,0 +1,358 @@
+"""What scripts/gpu-check.sh runs: every check of a kit on one device, as one table and one JSON file. Standard library only.
+
+A check that goes wrong is a line of the table, and the others go on. The exit code is 1 if any line says FAIL. On a machine without a GPU
+`--device cpu` runs the same lines on the CPU, and the table says so: that proves the check, not the GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from gpu_kit import Check, Fault, Sampler, last_words, number, processor, smi, workers
+
+MODELS = ("resnet50-f32", "resnet50-f16", "mobilenet-f32", "mobilenet-f16")
+PARITY_ITEMS = 48
+# Largest difference of a logit, for logits of up to 10; for larger ones as much more. TF32 and f16 have 11 bits instead of 24.
+PARITY = {"f32": 1e-3, "tf32": 1e-1, "f16": 1e-1}
+SMALL_LOGITS = 10.0
+LEAST_RATIO = 0.95
+
+
+# ## What the machine says of itself
+
+
+def machine(check: Check) -> None:
+    for name, driver, memory in smi("name,driver_version,memory.total"):
+        check.row("machine", "GPU, driver", f"{name}, {driver}, {memory} MiB")
+    check.row("machine", "processor", f"{processor()}, {check.cores} cores")
+    check.row("machine", "system", f"{platform.system()} {platform.release()}")
+    check.row("machine", "orchestra", check.must(["--version"], 20).stdout.strip())
+    listed = json.loads(check.must(["devices", "--json"], 60).stdout)
+    check.figures["devices"] = listed
+    seen, expected = len(listed["gpus"]), len(smi("uuid"))
+    check.row("devices", "GPUs that orchestra sees, of those of nvidia-smi", f"{seen} of {expected}", check.judge(seen == expected))
+    for gpu in listed["gpus"]:
+        check.row("devices", str(gpu.get("name", "?")), str(gpu.get("uuid", "?"))[:34])
+    doctor = check.run(["doctor"], 120)
+    check.figures["doctor"] = doctor.stdout + doctor.stderr
+    good = doctor.returncode == 0 or not check.gpu
+    check.row("devices", "doctor", f"exit code {doctor.returncode}", check.judge(good))
+    if not good:
+        print(doctor.stdout + doctor.stderr)
+
+
+# ## Isolation
+
+
+def isolation(check: Check) -> None:
+    """What each worker sees, read while it runs, and what the parent has not loaded."""
+    items = 4000 if check.gpu else 200
+    file = check.workflow("isolation", "mobilenet-f32", source=check.listing("small", items), model_keys="workers = 2")
+    command = [str(check.orchestra), "run", str(file), "--fresh", "--offline", "--output", str(check.out_of(file))]
+    run = subprocess.Popen(command, env=check.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    seen: dict[int, dict] = {}
+    maps = ""
+    while run.poll() is None and check.left() > 0:
+        for pid in workers(run.pid):
+            try:
+                environment = dict(e.split("=", 1) for e in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in e)
+                libraries = Path(f"/proc/{pid}/maps").read_text()
+            except OSError:
+                continue
+            seen[pid] = {
+                "visible": environment.get("CUDA_VISIBLE_DEVICES"), "order": environment.get("CUDA_DEVICE_ORDER"),
+                "onnxruntime": "libonnxruntime" in libraries or seen.get(pid, {}).get("onnxruntime", False),
+                "cuda": "libcuda.so" in libraries or seen.get(pid, {}).get("cuda", False),
+            }
+        try:
+            maps += Path(f"/proc/{run.pid}/maps").read_text()
+        except OSError:
+            pass
+        time.sleep(0.1)
+    error = run.stderr.read() if run.stderr else ""
+    if run.wait() != 0:
+        raise Fault(f"exit code {run.returncode}: {last_words(error)}")
+    check.figures["isolation"] = list(seen.values())
+    visible = sorted({str(worker["visible"]) for worker in seen.values()})
+    one = all(v.startswith(("GPU-", "MIG-")) and "," not in v for v in visible) if check.gpu else visible == [""]
+    check.row("isolation", f"{len(seen)} workers see", ", ".join(visible)[:34] or "nothing", check.judge(one and len(seen) >= 2))
+    if check.gpu:
+        check.row("isolation", "workers have CUDA loaded", str(all(w["cuda"] for w in seen.values())), check.judge(all(w["cuda"] for w in seen.values())))
+    clean = not re.search(r"libonnxruntime|libcudart|libcuda\.so|libcublas", maps)
+    check.row("isolation", "the parent has neither ONNX Runtime nor CUDA loaded", str(clean), check.judge(clean))
+
+
+# ## Parity
+
+
+def logits(check: Check, name: str, model: str, device: str, normalize: str, keys: str = "") -> list[list[float]]:
+    source = check.listing("photos", PARITY_ITEMS)
+    file = check.workflow(
+        name, model, source=source, device=device, normalize=normalize, answer="", sink="run", model_keys=keys, batch=16 if device != "cpu" else 8
+    )
+    out = check.out_of(file)
+    check.must(["run", str(file), "--fresh", "--offline", "--output", str(out)], 180)
+    records = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    if len(records) != PARITY_ITEMS:
+        raise Fault(f"{len(records)} records for {PARITY_ITEMS} items")
+    records.sort(key=lambda record: record["index"])
+    return [record["result"]["logits"]["data"] for record in records]
+
+
+def difference(a: list[list[float]], b: list[list[float]]) -> tuple[float, float, float]:
+    """Largest absolute difference, that by the largest value, and the share of items with the same best class."""
+    pairs = [(x, y) for left, right in zip(a, b) for x, y in zip(left, right)]
+    if not all(math.isfinite(v) for pair in pairs for v in pair):
+        return math.inf, math.inf, 0.0
+    most = max(abs(x - y) for x, y in pairs)
+    same = sum(left.index(max(left)) == right.index(max(right)) for left, right in zip(a, b)) / len(a)
+    return most, most / max(abs(y) for _, y in pairs), same
+
+
+def parity(check: Check) -> None:
+    for model in MODELS:
+        if too_late(check, "parity", model, 60):
+            continue
+        base = model[-3:]
+        reference = logits(check, f"parity-{model}-cpu", model, "cpu", "host")
+        cases = [("normalize = device", "device", "tf32 = false", base)]
+        if base == "f32" and check.gpu:
+            cases.append(("normalize = device, TF32", "device", "tf32 = true", "tf32"))
+        cases.append(("normalize = host", "host", "tf32 = false", base))
+        for index, (label, normalize, keys, kind) in enumerate(cases):
+            found = logits(check, f"parity-{model}-{index}", model, check.device, normalize, keys)
+            most, relative, same = difference(found, reference)
+            largest = max(abs(v) for row in reference for v in row)
+            bound = PARITY[kind] * max(1.0, largest / SMALL_LOGITS)
+            check.figures.setdefault("parity", []).append({"model": model, "case": label, "abs": most, "rel": relative, "same_best": same})
+            check.row(
+                "parity", f"{model} on {check.device} against cpu, {label}", f"abs {most:.1e} rel {relative:.1e} best {same:.0%}",
+                check.judge(most <= bound),
+            )
+
+
+# ## Memory
+
+
+def memory(check: Check) -> None:
+    """What workers take, against what the plan says."""
+    batch = 32 if check.gpu else 4
+    taken = {}
+    for count in (1, 2):
+        items = 6000 if check.gpu else 60 * count
+        file = check.workflow(
+            f"memory-{count}", "resnet50-f32", source=check.listing("small", items), batch=batch, model_keys=f"workers = {count}\nspare = 0"
+        )
+        used = smi("memory.used", check.device.partition(":")[2] or "0") if check.gpu else []
+        base = number(used[0][0]) if used else 0.0
+        with Sampler(check) as sampler:
+            check.must(["run", str(file), "--fresh", "--offline", "--output", str(check.out_of(file))], 120)
+        taken[count] = (sampler.most(1) or 0.0) - (base or 0.0)
+        check.row("memory", f"resnet50-f32, {count} workers, batches of {batch}, taken at most", f"{taken[count]:.0f} MiB")
+    second = taken[2] - taken[1]
+    check.row("memory", "a second worker takes, against the first", f"{second:.0f} against {taken[1]:.0f} MiB")
+    file = check.workflow("memory-plan", "resnet50-f32", batch=batch)
+    plan = check.must(["plan", str(file), "--offline"], 120)
+    check.figures["memory"] = {"taken_mib": taken, "plan": plan.stdout}
+    for line in plan.stdout.splitlines():
+        if re.search(r"worker|measured|headroom", line) and len(line.strip()) > 12:
+            check.row("memory", "plan: " + line.strip()[:160], "")
+
+
+# ## Rates
+
+
+def too_late(check: Check, part: str, what: str, needs: float) -> bool:
+    if check.left() >= needs:
+        return False
+    check.row(part, what, "left out: no time", "-")
+    return True
+
+
+def rates(check: Check) -> None:
+    """Per rung the bare loop; for some of them the rate through orchestra, side by side with the bare loop of the same command."""
+    top, through = (128, (8, 64)) if check.gpu else (4, (4,))
+    for model in MODELS:
+        if too_late(check, "rates", model, 75):
+            continue
+        source = check.listing("small", 200_000 if check.gpu else 2_000)
+        file = check.workflow(f"rates-{model}", model, source=source, batch=top)
+        seconds = "1" if check.gpu else "0.5"
+        with Sampler(check) as sampler:
+            report = json.loads(check.must(["bench", str(file), "--rungs", "--offline", "--json", "--seconds", seconds], 120).stdout)
+        for rung in report["rungs"]:
+            check.row("rates", f"{model}, bare loop, batches of {rung['batch']}", f"{rung['items_per_second']:.0f} items/s")
+        check.figures.setdefault("rungs", {})[model] = report["rungs"]
+        check.row("rates", f"{model}, bare loop, utilisation (median)", percent(sampler.median(0)))
+        for batch in through:
+            if not too_late(check, "rates", f"{model}, through orchestra, batches of {batch}", 60):
+                one_rate(check, file, model, batch, seconds)
+
+
+def one_rate(check: Check, file: Path, model: str, batch: int, seconds: str) -> None:
+    items = ["--items", "200"] if not check.gpu else []
+    arguments = ["bench", str(file), "--offline", "--json", "--runs", "1", "--seconds", seconds, *items, "--set", f"stages.run.batch.max={batch}"]
+    with Sampler(check) as sampler:
+        report = json.loads(check.must(arguments, 150).stdout)
+    bare = sum(part["items_per_second"]["median"] for part in report["infer"])
+    run, limit = report["run_items_per_second"], report["limit_items_per_second"]
+    figures = {"model": model, "batch": batch, "bare": bare, "run": run, "limit": limit, "ratio": run / bare if bare else 0, "pace": report["bottleneck"]}
+    check.figures.setdefault("through", []).append({**figures, "utilisation": sampler.median(0), "power": sampler.median(2)})
+    # On a CPU decoding shares the cores, so the bare loop is no limit there; the limit is.
+    ratio = figures["ratio"] if check.gpu else report["ratio"]
+    fair = check.gpu and limit < 0.99 * bare
+    verdict = "-" if fair else check.judge(ratio >= LEAST_RATIO) if check.gpu else ""
+    against = "limit" if not check.gpu or fair else "bare"
+    check.row(
+        "rates", f"{model}, through orchestra, batches of {batch}, by {report['bottleneck']}",
+        f"{run:.0f} of {limit if against == 'limit' else bare:.0f} ({against}) = {run / (limit if against == 'limit' else bare):.2f}", verdict,
+    )
+    check.row("rates", f"{model}, utilisation while that ran (median)", percent(sampler.median(0)))
+
+
+def percent(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.0f}%"
+
+
+def end_to_end(check: Check) -> None:
+    """From JPEG files of about 500x375 to answers."""
+    for model, normalize in (("resnet50-f16", "device"), ("mobilenet-f32", "host")):
+        label = f"{model}, photographs, normalize = {normalize}"
+        if too_late(check, "end to end", label, 50):
+            continue
+        model = model if check.gpu else model[:-3] + "f32"
+        source = check.listing("photos", 60_000 if check.gpu else 600)
+        file = check.workflow(f"whole-{model}-{normalize}", model, source=source, normalize=normalize, batch=64 if check.gpu else 4)
+        items = ["--items", "120"] if not check.gpu else []
+        arguments = ["bench", str(file), "--offline", "--json", "--runs", "1", "--seconds", "1.5", *items]
+        report = json.loads(check.must(arguments, 150).stdout)
+        check.figures.setdefault("end_to_end", []).append({"what": label, "report": report})
+        ratio = report["ratio"]
+        check.row(
+            "end to end", f"{label}: by {report['bottleneck']}, limited by {report['limited_by']}",
+            f"{report['run_items_per_second']:.0f} of {report['limit_items_per_second']:.0f} = {ratio:.2f}",
+            check.judge(ratio >= LEAST_RATIO) if check.gpu else "",
+        )
+
+
+# ## Faults
+
+
+def kill_storm(check: Check) -> None:
+    items, every, stop = ("40000", "3s", "12s") if check.gpu else ("400", "500ms", "4s")
+    source = check.listing("small", int(items))
+    file = check.workflow("storm", "mobilenet-f32", source=source, batch=32 if check.gpu else 4, model_keys="workers = 2")
+    arguments = ["chaos", str(file), "--offline", "--json", "--items", items, "--kill-every", every, "--stop-every", stop]
+    ended = check.run(arguments, 150)
+    if not ended.stdout.strip():
+        raise Fault(f"exit code {ended.returncode}: {last_words(ended.stderr)}")
+    report = json.loads(ended.stdout)
+    check.figures["chaos"] = report
+    check.row("faults", f"kill storm: {report['kills']} kills, {report['stops']} stops over {report['items']} items", f"exit code {ended.returncode}", check.judge(ended.returncode == 0))
+    wrong = {key: report[key] for key in ("lost", "doubled", "differing", "unknown")}
+    check.row("faults", "lost, doubled, differing, unknown", ", ".join(str(v) for v in wrong.values()), check.judge(not any(wrong.values())))
+    check.row("faults", "processes or memory left behind", str(len(report["leaks"])), check.judge(not report["leaks"]))
+    for key, what in (("load", "start of a worker, from Load to ready"), ("kill_recovery", "recovery after a kill"), ("stop_recovery", "recovery after a stop")):
+        if report.get(key):
+            check.row("times", f"{what}, median and largest", f"{report[key]['p50']:.2f} s, {report[key]['max']:.2f} s")
+
+
+def out_of_memory(check: Check) -> None:
+    """Less memory than a whole batch needs: the run has to find out what fits, and lose nothing."""
+    items, batch = (2000, 256) if check.gpu else (128, 64)
+    keys = 'memory_limit = "1500MiB"\nworkers = 1\nspare = 0' if check.gpu else "workers = 1\nspare = 0\nthreads = 2"
+    file = check.workflow("memory-out", "resnet50-f32", source=check.listing("small", items), batch=batch, model_keys=keys)
+    out = check.out_of(file)
+    arguments = ["run", str(file), "--fresh", "--offline", "--output", str(out)]
+    if check.gpu:
+        ended = check.run(arguments, 150)
+    else:
+        # Address space takes the part of device memory: the worker's own allocator then fails in the same place.
+        limited = subprocess.run(
+            ["bash", "-c", 'ulimit -v 900000; exec "$@"', "bash", str(check.orchestra), *arguments],
+            env=check.environment, capture_output=True, text=True, timeout=max(20, min(150, check.left() + 20)),
+        )
+        ended = limited
+    if ended.returncode not in (0, 65):
+        raise Fault(f"exit code {ended.returncode}: {last_words(ended.stderr)}")
+    done = sum(1 for _ in (out / "results.jsonl").open())
+    report = json.loads((out / "run.json").read_text())
+    logs = "".join(path.read_text() for path in (out / "logs").glob("*.log"))
+    halved = len(re.findall(r"batch halved", logs))
+    check.figures["out_of_memory"] = {"report": report, "halved": halved}
+    check.row("faults", f"out of memory: {items} items, batches of {batch}", f"{done} done, {report['items']['failed']} failed", check.judge(done == items))
+    check.row("faults", "out of memory: batches halved, restarts", f"{halved}, {sum(d['restarts'] for d in report['devices'])}", check.judge(halved > 0))
+
+
+def startup(check: Check) -> None:
+    """One image, alone: what a user waits for."""
+    for model in ("mobilenet-f32", "resnet50-f32"):
+        file = check.workflow(f"startup-{model}", model, source=check.listing("small", 1), model_keys="workers = 1\nspare = 0")
+        started = time.monotonic()
+        check.must(["run", str(file), "--fresh", "--offline", "--output", str(check.out_of(file))], 120)
+        check.row("times", f"{model}: one image, from the command to its end", f"{time.monotonic() - started:.2f} s")
+
+
+PARTS = {
+    "machine": machine, "isolation": isolation, "startup": startup, "parity": parity, "memory": memory, "faults": kill_storm,
+    "oom": out_of_memory, "end_to_end": end_to_end, "rates": rates,
+}
+
+
+def main() -> int:
+    here = Path(__file__).resolve().parent
+    parser = argparse.ArgumentParser(prog="gpu-check.sh", description="Prove orchestra on a machine with a GPU.")
+    parser.add_argument("--kit", type=Path, default=here, help="the folder that scripts/gpu-pack.sh made (default: where this file lies)")
+    parser.add_argument("--device", default="cuda:0", help="cuda:0 (default), another GPU, or cpu")
+    parser.add_argument("--output", type=Path, default=Path("gpu-check.out"), help="folder for the JSON file and the runs (default: gpu-check.out)")
+    parser.add_argument("--seconds", type=float, default=450, help="what does not fit into so many seconds is left out (default: 450)")
+    parser.add_argument("--only", default="", help=f"comma-separated parts: {', '.join(PARTS)}")
+    asked = parser.parse_args()
+    only = [part for part in asked.only.split(",") if part]
+    if unknown := [part for part in only if part not in PARTS]:
+        parser.error(f"unknown part `{unknown[0]}`: {', '.join(PARTS)}")
+    check = Check(asked)
+    started = time.monotonic()
+    where = "" if check.gpu else " (NO GPU: the twin on the CPU, which proves the check and not a GPU)"
+    print(f"gpu-check on {check.device}{where}")
+    for name, part in PARTS.items():
+        if only and name not in only:
+            continue
+        try:
+            if not too_late(check, name, "the whole part", 15):
+                part(check)
+        except Fault as fault:
+            check.row(name, str(fault), "", "FAIL")
+        except Exception:  # A check that falls over is a line, too.
+            traceback.print_exc()
+            check.row(name, f"the check itself fell over: {last_words(traceback.format_exc())}", "", "FAIL")
+    failed = sum(row["verdict"] == "FAIL" for row in check.rows)
+    check.row("check", "seconds in all", f"{time.monotonic() - started:.0f}")
+    shutil.rmtree(check.output / "work", ignore_errors=True)
+    check.output.mkdir(parents=True, exist_ok=True)
+    report = {"device": check.device, "date": time.strftime("%Y-%m-%d"), "rows": check.rows, "figures": check.figures}
+    (check.output / "gpu-check.json").write_text(json.dumps(report, indent=1))
+    (check.output / "gpu-check.md").write_text(markdown(check))
+    print(f"{failed} of {len(check.rows)} lines failed; {check.output}/gpu-check.json, gpu-check.md")
+    return 1 if failed else 0
+
+
+def markdown(check: Check) -> str:
+    lines = ["| part | what | value | |", "|---|---|---|---|"]
+    for row in check.rows:
+        lines.append("| " + " | ".join(str(row[key]).replace("|", "/") for key in ("part", "what", "value", "verdict")) + " |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

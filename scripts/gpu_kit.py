@@ -1,0 +1,233 @@
+"""The kit of a GPU check, the device, the table, and what the machine says of itself while something runs. It checks nothing."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import signal
+import statistics
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+WORKFLOW = """version = 1
+name = "{name}"
+[sources.images]
+kind = "images"
+{source}
+[models.model]
+path = "{model}"
+{model_keys}
+[stages.pixels]
+kind = "image"
+from = "images"
+size = [224, 224]
+fit = "shorter"
+shorter = 224
+mean = {mean}
+std = {deviation}
+dtype = "{dtype}"
+normalize = "{normalize}"
+[stages.run]
+kind = "infer"
+from = "pixels"
+model = "model"
+batch = {{ max = {batch} }}
+{answer}
+[sinks.results]
+kind = "jsonl"
+from = "{sink}"
+path = "results.jsonl"
+[devices]
+use = ["{device}"]
+headroom = "{headroom}"
+"""
+ANSWER = '[stages.answer]\nkind = "classify"\nfrom = "run"\ntop_k = 3'
+
+
+class Fault(Exception):
+    """A check that could not be made, or that failed, in words."""
+
+
+class Check:
+    """The kit, the device, and the table as far as it has come."""
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self.kit = asked.kit.resolve()
+        self.device = asked.device
+        self.gpu = asked.device != "cpu"
+        self.output = asked.output.resolve()
+        self.deadline = time.monotonic() + asked.seconds
+        self.orchestra = self.kit / "orchestra"
+        self.rows: list[dict] = []
+        self.figures: dict = {}
+        self.cores = len(os.sched_getaffinity(0))
+        libraries = sorted((self.kit / "lib").glob("libonnxruntime.so.*"))
+        if not self.orchestra.is_file() or not libraries:
+            raise SystemExit(f"gpu-check: `{self.kit}` is no kit of scripts/gpu-pack.sh: it needs `orchestra`, `lib/`, `models/`, `photos/`, `small/`")
+        self.environment = {**os.environ, "ORT_DYLIB_PATH": str(libraries[-1]), "NO_COLOR": "1"}
+        self.environment.setdefault("ORCHESTRA_CACHE", str(self.output / "cache"))
+
+    # ## The table
+
+    def row(self, part: str, what: str, value: str, verdict: str = "") -> None:
+        self.rows.append({"part": part, "what": what, "value": value, "verdict": verdict})
+        print(f"  {part:10} {what:58} {value:>34} {verdict}", flush=True)
+
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def judge(self, good: bool) -> str:
+        return "ok" if good else "FAIL"
+
+    # ## Running the command
+
+    def run(self, arguments: list[str], timeout: float, environment: dict | None = None) -> subprocess.CompletedProcess:
+        """Ends with its time, and takes its workers along."""
+        command = [str(self.orchestra), *arguments]
+        started = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment or self.environment, start_new_session=True
+        )
+        try:
+            out, err = started.communicate(timeout=max(5.0, min(timeout, self.left() + 20)))
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)
+            started.communicate()
+            raise Fault(f"`{' '.join(arguments[:2])}` took longer than {timeout:.0f} s") from None
+        return subprocess.CompletedProcess(command, started.returncode, out, err)
+
+    def must(self, arguments: list[str], timeout: float, codes: tuple[int, ...] = (0,), environment: dict | None = None) -> subprocess.CompletedProcess:
+        ended = self.run(arguments, timeout, environment)
+        if ended.returncode not in codes:
+            raise Fault(f"exit code {ended.returncode}: {last_words(ended.stderr)}")
+        return ended
+
+    def workflow(self, name: str, model: str, **settings) -> Path:
+        """A workflow file for a model of the kit."""
+        folder = self.output / "work"
+        folder.mkdir(parents=True, exist_ok=True)
+        values = {
+            "name": name, "model": self.kit / "models" / f"{model}.onnx", "model_keys": "", "batch": 32, "normalize": "device", "answer": ANSWER,
+            "sink": "answer", "device": self.device, "headroom": "1GiB", "mean": MEAN, "deviation": DEVIATION, "dtype": model[-3:],
+            "source": f'paths = ["{self.kit}/small"]', **settings,
+        }
+        path = folder / f"{name}.toml"
+        path.write_text(WORKFLOW.format(**values))
+        return path
+
+    def listing(self, folder: str, items: int) -> str:
+        """A list that names the pictures of a folder again and again."""
+        pictures = sorted((self.kit / folder).iterdir())
+        path = self.output / "work" / f"{folder}-{items}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_text("file\n" + "".join(f"{pictures[i % len(pictures)]}\n" for i in range(items)))
+        return f'manifest = "{path}"'
+
+    def out_of(self, workflow: Path) -> Path:
+        return self.output / "work" / f"{workflow.stem}.out"
+
+
+def last_words(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " | ".join(lines[-3:])[-400:] or "it said nothing"
+
+
+# ## What the machine says of itself
+
+
+class Sampler:
+    """Utilisation and memory of the device while something runs: nvidia-smi on a GPU, /proc on the CPU."""
+
+    def __init__(self, check: Check) -> None:
+        self.gpu, self.samples, self.stopped = check.gpu, [], threading.Event()
+        self.index = check.device.partition(":")[2] or "0"
+        self.thread = threading.Thread(target=self.follow, daemon=True)
+
+    def __enter__(self) -> "Sampler":
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stopped.set()
+        self.thread.join(10)
+
+    def follow(self) -> None:
+        before = cpu_times()
+        while not self.stopped.wait(0.25):
+            if self.gpu:
+                values = smi("utilization.gpu,memory.used,power.draw,clocks.sm", self.index)
+                if values:
+                    self.samples.append([number(value) for value in values[0]])
+            else:
+                now = cpu_times()
+                busy, all_of_it = now[0] - before[0], now[1] - before[1]
+                self.samples.append([100 * busy / max(all_of_it, 1), rss_of_workers() / 2**20, None, None])
+                before = now
+
+    def median(self, column: int) -> float | None:
+        """Over the samples in which anything was done."""
+        values = [s[column] for s in self.samples if s[column] is not None and (s[0] or 0) > 0]
+        return statistics.median(values) if values else None
+
+    def most(self, column: int) -> float | None:
+        values = [s[column] for s in self.samples if s[column] is not None]
+        return max(values, default=None)
+
+
+def smi(fields: str, index: str | None = None) -> list[list[str]]:
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", *([f"--id={index}"] if index else [])]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [[cell.strip() for cell in line.split(",")] for line in ended.stdout.splitlines()] if ended.returncode == 0 else []
+
+
+def number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def cpu_times() -> tuple[int, int]:
+    values = [int(v) for v in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return sum(values) - values[3] - values[4], sum(values)
+
+
+def workers(parent: int | None = None) -> list[int]:
+    """Processes that are workers, of this parent or of any."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
+                # The name in brackets may hold anything; behind it come the state and the parent.
+                of = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            if parent in (None, of) and len(arguments) > 1 and arguments[0].endswith(b"orchestra") and arguments[1] == b"worker":
+                found.append(int(entry.name))
+    return found
+
+
+def rss_of_workers() -> int:
+    total = 0
+    for pid in workers():
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            continue
+        total += sum(int(m) for m in re.findall(r"^RssAnon:\s+(\d+)", status, re.M)) * 1024
+    return total
+
+
+def processor() -> str:
+    names = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+    return names[0] if names else platform.machine()
