@@ -145,6 +145,7 @@ fn spec(size: [u32; 2], color: Channels) -> ImageSpec {
         pad: vec![0; n],
         max_pixels: MAX_PIXELS,
         fast: false,
+        in_graph: None,
     }
 }
 

@@ -251,3 +251,19 @@ fn the_patch_of_the_tuning_applies_and_is_a_good_file() {
     }
     place.nothing_is_left();
 }
+
+#[test]
+fn rungs_are_the_ladder_and_each_has_a_rate() {
+    let place = Workplace::new();
+    let rungs = ["--rungs", "--seconds", "0.05", "--set", "stages.classify.batch.max=6", "--json"];
+    let report = json(&bench(&place, &example(), &rungs));
+    assert_eq!(report["workflow"], "digits");
+    let rungs = report["rungs"].as_array().unwrap();
+    let sizes: Vec<u64> = rungs.iter().map(|r| r["batch"].as_u64().unwrap()).collect();
+    assert_eq!(sizes, [1, 2, 4, 6]);
+    for rung in rungs {
+        assert_eq!(rung["stage"], "classify");
+        assert!(number(&rung["items_per_second"]) > 0.0 && number(&rung["workers"]) >= 1.0, "{rung}");
+    }
+    place.nothing_is_left();
+}

@@ -35,8 +35,9 @@ fn eight_gpus() -> MachineView {
         model: "a described GPU".into(),
         total: 80 << 30,
         free: 79 << 30,
+        node: None,
     };
-    MachineView { cores: 96, memory: 512 << 30, devices: (0..8).map(gpu).collect(), no_gpu: None }
+    MachineView { cores: 96, memory: 512 << 30, devices: (0..8).map(gpu).collect(), ..MachineView::default() }
 }
 
 /// What is wrong with a workflow file on a machine; empty if it can be planned.

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use orchestra_core::StageId;
 use orchestra_core::restart::RestartPolicy;
-use orchestra_plan::Plan;
-use orchestra_runtime::{Launcher, RunOptions, StartRunError, Timeouts, TraceHook};
+use orchestra_plan::{InferPlan, Plan, ladder};
+use orchestra_runtime::{DeviceOptions, Launcher, RunOptions, StartRunError, Timeouts, Tracer};
 use orchestra_source::ListingSpec;
 use orchestra_trial::{Cancel, Catalogue, Sample, Spread, TrialError, plan_for, scratch_folder};
 use tempfile::TempDir;
@@ -20,6 +21,7 @@ use crate::figures::{DecodeFigures, InferFigures, RunFigures};
 use crate::infer::InferPart;
 use crate::memory::{Memory, SourceWork, source_works};
 use crate::report::{Judged, Report, Round};
+use crate::rungs::{Rung, RungReport};
 use crate::tune::{self, Settings, Tuned};
 use crate::whole_run;
 
@@ -45,8 +47,10 @@ pub struct Options {
     pub launcher: Arc<dyn Launcher>,
     /// ONNX Runtime's shared library.
     pub library: PathBuf,
-    /// Trace contexts, as a run would be given them.
-    pub trace: Option<TraceHook>,
+    /// Libraries that workers on GPUs load by full path, in this order, before anything else needs them.
+    pub preload: Vec<PathBuf>,
+    /// Who follows the measured runs, as a run would be followed.
+    pub trace: Option<Arc<dyn Tracer>>,
     /// Who may end it.
     pub cancel: Cancel,
     /// Where the measured runs write: a folder in it is made, and removed in the end. `None`: where temporary files go.
@@ -162,18 +166,49 @@ impl Bench {
                 part.make_ready()?;
             }
         }
-        let look = bench.options.part / 4;
-        let decode = bench.decode(look)?;
-        let infer = bench.infer(look, &mut |_| {})?;
-        let limit = bench.judged().loads(&decode, &infer).limit().items_per_second;
-        let enough = limit * bench.options.part.as_secs_f64() * RUN_BY_PART;
-        // Saturates where nothing limits it.
-        let enough = (enough as u64).max(LEAST_ITEMS);
-        bench.sample = catalogue.sample(bench.options.items.unwrap_or(enough).clamp(1, items_total))?;
+        let items = match bench.options.items {
+            Some(items) => items,
+            None => bench.enough_items()?,
+        };
+        bench.sample = catalogue.sample(items.clamp(1, items_total))?;
         bench.listings = bench.sample.manifests(bench.folder.path())?;
         bench.run_plan = Arc::new(bench.plan_of_run(&bench.plan));
         tell(Progress::Chosen { items: bench.sample.n_items(), of: items_total });
         Ok(bench)
+    }
+
+    /// As many items as keep a run busy for a while, found by a short look at both parts.
+    fn enough_items(&self) -> Result<u64, BenchError> {
+        let look = self.options.part / 4;
+        let decode = self.decode(look)?;
+        let infer = self.infer(look, &mut |_| {})?;
+        let limit = self.judged().loads(&decode, &infer).limit().items_per_second;
+        // Saturates where nothing limits it.
+        Ok(((limit * self.options.part.as_secs_f64() * RUN_BY_PART) as u64).max(LEAST_ITEMS))
+    }
+
+    /// Each infer stage alone, in a bare loop, with batches of 1, 2, 4 and so on up to the largest: what a size is worth on a device.
+    ///
+    /// # Errors
+    /// A worker fails, or it is cancelled.
+    pub fn rungs(&mut self, tell: Tell<'_>) -> Result<RungReport, BenchError> {
+        let mut rungs = Vec::new();
+        for (stage, infer) in self.plan.infer_stages() {
+            let name = &self.plan.stages[stage.index()].name;
+            tell(Progress::Part { round: 1, of: 1, part: &format!("infer {name}") });
+            let sizes = infer.fixed_batch.map_or_else(|| ladder(infer.max_batch), |only| vec![only]);
+            let figures = self.infer_part(stage, infer).measure_sizes(&sizes, self.options.part)?;
+            rungs.extend(figures.iter().map(|f| Rung {
+                stage: name.clone(),
+                device: self.plan.devices[f.device.index()].spec.name.clone(),
+                workers: f.workers,
+                threads: f.threads,
+                batch: f.batch,
+                items_per_second: f.rate,
+                cpu_seconds_per_item: f.cpu_seconds,
+            }));
+        }
+        Ok(RungReport { workflow: self.plan.name.clone(), rungs })
     }
 
     /// All rounds.
@@ -274,20 +309,25 @@ impl Bench {
         let mut all = Vec::new();
         for (stage, infer) in self.plan.infer_stages() {
             tell(&format!("infer {}", self.plan.stages[stage.index()].name));
-            // SAFETY: no worker runs now, and no decoding thread does.
-            unsafe { self.memory.feed(stage, infer) };
-            let part = InferPart {
-                plan: &self.plan,
-                stage,
-                infer,
-                memory: &self.memory,
-                launcher: &*self.options.launcher,
-                library: &self.options.library,
-                cancel: &self.options.cancel,
-            };
-            all.extend(part.measure(lasting)?);
+            all.extend(self.infer_part(stage, infer).measure(lasting)?);
         }
         Ok(all)
+    }
+
+    /// A stage with its inputs ready.
+    fn infer_part<'a>(&'a self, stage: StageId, infer: &'a InferPlan) -> InferPart<'a> {
+        // SAFETY: no worker runs now, and no decoding thread does.
+        unsafe { self.memory.feed(stage, infer) };
+        InferPart {
+            plan: &self.plan,
+            stage,
+            infer,
+            memory: &self.memory,
+            launcher: &*self.options.launcher,
+            library: &self.options.library,
+            preload: &self.options.preload,
+            cancel: &self.options.cancel,
+        }
     }
 
     fn run(&self, plan: &Arc<Plan>) -> Result<RunFigures, BenchError> {
@@ -298,6 +338,7 @@ impl Bench {
             restart: RestartPolicy::default(),
             trace: self.options.trace.clone(),
             events: None,
+            devices: DeviceOptions { preload: self.options.preload.clone(), ..DeviceOptions::default() },
         };
         whole_run::measure(plan, options, self.cores, &self.options.cancel)
     }

@@ -1,6 +1,6 @@
 //! The infer part: the workers of one stage in a bare loop, with inputs that are ready. No loaders, no batcher, no results.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,8 @@ pub struct InferPart<'a> {
     pub launcher: &'a dyn Launcher,
     /// ONNX Runtime's shared library.
     pub library: &'a Path,
+    /// What workers on GPUs load first.
+    pub preload: &'a [PathBuf],
     /// Who may end it.
     pub cancel: &'a Cancel,
 }
@@ -48,7 +50,15 @@ struct Place {
     number: usize,
 }
 
-/// What one worker did.
+/// Batches of one size.
+struct Turn {
+    rows: usize,
+    lasting: Duration,
+    /// Where workers that are ready for it wait for the others.
+    gate: Gate,
+}
+
+/// What one worker did in one turn.
 #[derive(Default)]
 struct Done {
     batches: u64,
@@ -68,19 +78,24 @@ enum Trouble {
 impl InferPart<'_> {
     /// Runs all workers of the stage, on all of its devices, for as long as asked. One result per device.
     pub fn measure(&self, lasting: Duration) -> Result<Vec<InferFigures>, BenchError> {
+        self.measure_sizes(&[self.infer.max_batch], lasting)
+    }
+
+    /// As `measure`, with batches of each of these sizes, one after another, by the same workers. One result per size and device.
+    pub fn measure_sizes(&self, sizes: &[usize], lasting: Duration) -> Result<Vec<InferFigures>, BenchError> {
         let mut places = Vec::new();
         for workers in &self.infer.workers {
             for _ in 0..workers.count {
                 places.push(Place { device: workers.device, threads: workers.threads, number: places.len() });
             }
         }
-        let gate = Gate::new(places.len());
-        let n_workers = places.len();
-        let gate = &gate;
-        let done: Vec<(Place, Result<Done, Trouble>)> = std::thread::scope(|scope| {
+        let turns: Vec<Turn> =
+            sizes.iter().map(|&rows| Turn { rows, lasting, gate: Gate::new(places.len()) }).collect();
+        let (n_workers, turns) = (places.len(), &turns[..]);
+        let done: Vec<(Place, Result<Vec<Done>, Trouble>)> = std::thread::scope(|scope| {
             let all: Vec<_> = places
                 .iter()
-                .map(|&place| (place, scope.spawn(move || self.worker(place, n_workers, gate, lasting))))
+                .map(|&place| (place, scope.spawn(move || self.worker(place, n_workers, turns))))
                 .collect();
             let join = |(place, thread): (Place, std::thread::ScopedJoinHandle<'_, _>)| {
                 (place, thread.join().unwrap_or_else(|why| std::panic::resume_unwind(why)))
@@ -88,11 +103,18 @@ impl InferPart<'_> {
             all.into_iter().map(join).collect()
         });
         let done = self.all_well(done)?;
-        Ok(self.infer.workers.iter().filter(|w| w.count > 0).map(|w| self.figures(w, &done)).collect())
+        let of_turn = |(at, turn): (usize, &Turn)| {
+            let workers = self.infer.workers.iter().filter(|w| w.count > 0);
+            workers.map(|w| self.figures(w, turn.rows, at, &done)).collect::<Vec<_>>()
+        };
+        Ok(turns.iter().enumerate().flat_map(of_turn).collect())
     }
 
     /// The first trouble that is the cause of the others, if there is any.
-    fn all_well(&self, done: Vec<(Place, Result<Done, Trouble>)>) -> Result<Vec<(Place, Done)>, BenchError> {
+    fn all_well(
+        &self,
+        done: Vec<(Place, Result<Vec<Done>, Trouble>)>,
+    ) -> Result<Vec<(Place, Vec<Done>)>, BenchError> {
         if self.cancel.is_cancelled() {
             return Err(BenchError::cancelled());
         }
@@ -122,10 +144,17 @@ impl InferPart<'_> {
         }
     }
 
-    fn figures(&self, workers: &WorkerPlan, done: &[(Place, Done)]) -> InferFigures {
-        let here = || done.iter().filter(|(p, _)| p.device == workers.device).map(|(_, d)| d);
+    /// What the workers of one device did in the turn number `turn`, with batches of `batch`.
+    fn figures(
+        &self,
+        workers: &WorkerPlan,
+        batch: usize,
+        turn: usize,
+        done: &[(Place, Vec<Done>)],
+    ) -> InferFigures {
+        let here =
+            || done.iter().filter(|(p, _)| p.device == workers.device).filter_map(|(_, d)| d.get(turn));
         let batches: u64 = here().map(|d| d.batches).sum();
-        let batch = self.infer.max_batch;
         let rate = |d: &Done| divide((d.batches * batch as u64) as f64, d.elapsed.as_secs_f64());
         let cpu: Duration = here().map(|d| d.cpu).sum();
         InferFigures {
@@ -144,45 +173,44 @@ impl InferPart<'_> {
 
     fn load(&self, place: Place) -> Load {
         let model = &self.plan.models[self.infer.model.index()];
+        let device = &self.plan.devices[place.device.index()].spec.kind;
         Load {
             library: self.library.to_owned(),
+            preload: match device {
+                DeviceKind::Cpu => Vec::new(),
+                DeviceKind::Cuda { .. } => self.preload.to_vec(),
+            },
             model: model.path.clone(),
             digest: model.file_digest,
-            device: self.plan.devices[place.device.index()].spec.kind.clone(),
+            device: device.clone(),
             threads: place.threads,
             memory_limit: model.memory_limit,
+            tf32: model.tf32,
             custom_ops: model.custom_ops.clone(),
             warm_up: self.infer.ladder.clone(),
+            rungs: match device {
+                DeviceKind::Cpu => Vec::new(),
+                DeviceKind::Cuda { .. } => self.infer.ladder.clone(),
+            },
             layout: self.infer.layout.clone(),
+            pixel_inputs: self.plan.pixel_inputs(self.infer),
         }
     }
 
     /// The life of one worker, on a thread with a runtime of its own, so that no worker waits for another one's frames.
-    fn worker(
-        &self,
-        place: Place,
-        n_workers: usize,
-        gate: &Gate,
-        lasting: Duration,
-    ) -> Result<Done, Trouble> {
+    fn worker(&self, place: Place, n_workers: usize, turns: &[Turn]) -> Result<Vec<Done>, Trouble> {
         let done = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(Trouble::Io)
-            .and_then(|runtime| runtime.block_on(self.serve(place, n_workers, gate, lasting)));
+            .and_then(|runtime| runtime.block_on(self.serve(place, n_workers, turns)));
         if done.is_err() {
-            gate.give_up();
+            turns.iter().for_each(|turn| turn.gate.give_up());
         }
         done
     }
 
-    async fn serve(
-        &self,
-        place: Place,
-        n_workers: usize,
-        gate: &Gate,
-        lasting: Duration,
-    ) -> Result<Done, Trouble> {
+    async fn serve(&self, place: Place, n_workers: usize, turns: &[Turn]) -> Result<Vec<Done>, Trouble> {
         let device = &self.plan.devices[place.device.index()].spec.kind;
         let arena = self.memory.arena(self.stage);
         let answer_within = self.plan.limits.batch_timeout;
@@ -193,7 +221,7 @@ impl InferPart<'_> {
             () = self.cancel.cancelled() => return Err(Trouble::Cancelled),
         };
         let measured = tokio::select! {
-            measured = self.loop_over(&mut worker, place, n_workers, gate, lasting) => measured,
+            measured = self.all_turns(&mut worker, place, n_workers, turns) => measured,
             () = self.cancel.cancelled() => Err(Trouble::Cancelled),
         };
         match measured {
@@ -212,17 +240,29 @@ impl InferPart<'_> {
         }
     }
 
-    /// Two batches in flight, over and over the slots that are this worker's, from the moment when all workers are ready.
-    async fn loop_over(
+    async fn all_turns(
         &self,
         worker: &mut BareWorker,
         place: Place,
         n_workers: usize,
-        gate: &Gate,
-        lasting: Duration,
-    ) -> Result<Done, Trouble> {
+        turns: &[Turn],
+    ) -> Result<Vec<Done>, Trouble> {
         let slots = slots_of(place.number, n_workers, self.infer.layout.slots);
-        let rows = self.infer.max_batch;
+        let mut done = Vec::with_capacity(turns.len());
+        for turn in turns {
+            done.push(self.loop_over(worker, &slots, turn).await?);
+        }
+        Ok(done)
+    }
+
+    /// Two batches in flight, over and over the slots that are this worker's, from the moment when all workers are ready.
+    async fn loop_over(
+        &self,
+        worker: &mut BareWorker,
+        slots: &[SlotId],
+        turn: &Turn,
+    ) -> Result<Done, Trouble> {
+        let Turn { rows, lasting, ref gate } = *turn;
         let cpu = |worker: &BareWorker| worker.pid().and_then(of_process).unwrap_or_default();
         let start_cpu = cpu(worker);
         let mut next = slots.iter().copied().cycle();

@@ -55,6 +55,7 @@ mod limit;
 mod memory;
 mod patch;
 mod report;
+mod rungs;
 #[cfg(test)]
 mod test_plan;
 mod tune;
@@ -68,4 +69,5 @@ pub use limit::{Bound, DeviceLoad, Limit, Loads, StageLoad};
 pub use orchestra_trial::{Cancel, Cause, Spread};
 pub use patch::{PatchError, edited, unified_diff};
 pub use report::{DecodePart, InferPart, Report, RoundReport, RunPart};
+pub use rungs::{Rung, RungReport};
 pub use tune::{Setting, Settings, Trial, Tuned};

@@ -49,6 +49,7 @@ pub fn plan(small: Small) -> Plan {
             count: small.workers,
             threads: small.threads,
             spares: 0,
+            memory: None,
         }],
         layout,
     };
@@ -64,6 +65,7 @@ pub fn plan(small: Small) -> Plan {
         memory: None,
         priority: 10,
         recycle: Recycle::default(),
+        tf32: true,
     };
     let stage = |name: &str, kind| StagePlan { name: name.into(), pipeline: PipelineId(0), kind };
     Plan {
@@ -77,7 +79,12 @@ pub fn plan(small: Small) -> Plan {
             stage("run", StageKind::Infer(infer)),
         ],
         sinks: Vec::new(),
-        devices: vec![DevicePlan { spec: DeviceSpec { name: name.into(), kind }, memory: None }],
+        devices: vec![DevicePlan {
+            spec: DeviceSpec { name: name.into(), kind },
+            product: String::new(),
+            memory: None,
+            near: None,
+        }],
         pipelines: vec![PipelinePlan {
             name: "s".into(),
             sources: vec![SourceId(0)],
@@ -93,6 +100,7 @@ pub fn plan(small: Small) -> Plan {
         },
         telemetry: TelemetryPlan::default(),
         loader_threads: small.loaders,
+        loaders_near: None,
         fingerprint: Vec::new(),
         reasons: Vec::new(),
     }
@@ -118,5 +126,6 @@ fn spec() -> ImageSpec {
         pad: vec![0],
         max_pixels: 1 << 28,
         fast: false,
+        in_graph: None,
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use orchestra_core::StageId;
 use orchestra_core::restart::RestartPolicy;
 use orchestra_plan::Plan;
-use orchestra_runtime::{ProcessLauncher, RunOptions, Snapshot, Timeouts};
+use orchestra_runtime::{DeviceOptions, ProcessLauncher, RunOptions, Snapshot, Timeouts};
 use orchestra_source::write_listing;
 use orchestra_trial::{Cancel, Catalogue, SourceList, TrialError, plan_for, scratch_folder, source_of};
 use tempfile::TempDir;
@@ -47,6 +47,8 @@ pub struct Options {
     pub launcher: ProcessLauncher,
     /// ONNX Runtime's shared library.
     pub library: PathBuf,
+    /// Libraries that workers on GPUs load by full path, in this order, before anything else needs them.
+    pub preload: Vec<PathBuf>,
     /// Who may end it.
     pub cancel: Cancel,
     /// Where runs write: a folder in it is made, and removed in the end. `None`: where temporary files go.
@@ -238,6 +240,7 @@ impl Chaos {
             restart: RestartPolicy::default(),
             trace: None,
             events: None,
+            devices: DeviceOptions { preload: self.options.preload.clone(), ..DeviceOptions::default() },
         };
         one_run::run(&Arc::new(self.plan_of_run(which)), options, strikes, &self.options.cancel, look)
     }

@@ -91,9 +91,27 @@ pub struct RunArgs {
     /// Print the closing summary as JSON on standard output
     #[arg(long)]
     pub json: bool,
-    /// Send traces to this OTLP gRPC collector, for example `http://localhost:4317` [default: the file, then OTEL_EXPORTER_OTLP_*]
+    /// Send traces to this OTLP collector, for example `http://localhost:4317` [default: the file, then OTEL_EXPORTER_OTLP_*]
     #[arg(long, value_name = "URL")]
     pub otlp: Option<String>,
+    /// Serve metrics for Prometheus at this address, for example `127.0.0.1:9464` [default: the file, then OTEL_METRICS_EXPORTER]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub metrics: Option<String>,
+    /// How to say what is said on standard error; with `json`, each message is one line with one object [default: text]
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub log_format: Option<LogFormat>,
+    /// What the lines of the log files look like [default: the file, else text]
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub log_files: Option<LogFormat>,
+}
+
+/// What log lines look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people
+    Text,
+    /// For programs: one JSON object per line
+    Json,
 }
 
 /// `orchestra check`
@@ -180,6 +198,9 @@ pub struct BenchArgs {
     /// How long each part is measured in each round
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
     pub seconds: f64,
+    /// Only measure each model alone, with batches of 1, 2, 4 and so on up to the largest
+    #[arg(long, conflicts_with_all = ["tune", "runs"])]
+    pub rungs: bool,
     /// Try other settings (loaders, batch sizes, workers, threads), and print the best as a patch for the file
     #[arg(long)]
     pub tune: bool,
@@ -362,7 +383,7 @@ mod tests {
     fn a_run_with_every_option_is_understood() {
         let (args, verbosity) = run(
             "orchestra run w.toml --fresh --devices cuda:0,cuda:1 --set a.b=1 --set c=d=e --output o --offline \
-             --ort-library l.so --json --otlp http://c:4317 -vv",
+             --ort-library l.so --json --otlp http://c:4317 --metrics 127.0.0.1:9464 --log-format json --log-files text -vv",
         );
         assert_eq!(args.workflow.file, PathBuf::from("w.toml"));
         assert_eq!(args.workflow.devices, ["cuda:0", "cuda:1"]);
@@ -371,6 +392,8 @@ mod tests {
         assert_eq!(args.workflow.output, Some(PathBuf::from("o")));
         assert_eq!(args.workflow.ort_library, Some(PathBuf::from("l.so")));
         assert_eq!(args.otlp.as_deref(), Some("http://c:4317"));
+        assert_eq!(args.metrics.as_deref(), Some("127.0.0.1:9464"));
+        assert_eq!((args.log_format, args.log_files), (Some(LogFormat::Json), Some(LogFormat::Text)));
         assert!(args.fresh && args.workflow.offline && args.json);
         assert_eq!((verbosity.verbose, verbosity.quiet), (2, false));
     }

@@ -7,18 +7,21 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use orchestra::{Machine, Plan, PlanOptions};
-use orchestra_bench::{Bench, BenchError, Options, Progress, Report};
+use orchestra_bench::{Bench, BenchError, Options, Progress, Report, RungReport};
 
 use crate::Failed;
 use crate::args::{BenchArgs, Verbosity};
 use crate::exit_code::ExitCode;
 use crate::planning;
-use crate::run::{Talk, trace_of};
+use crate::run::Talk;
 use crate::stdout;
 use crate::surroundings::Surroundings;
 use crate::trial::{self, Told};
 
 mod table;
+
+/// Items that are decoded to have something to run, unless the command line says how many.
+const ITEMS_FOR_RUNGS: u64 = 64;
 
 /// Measures, and prints a table or one JSON object.
 pub fn bench(
@@ -43,11 +46,17 @@ pub fn bench(
         items: args.items,
         launcher: Arc::new(ready.launcher.clone()),
         library: ready.library.clone(),
-        trace: Some(Arc::new(trace_of)),
+        preload: ready.preload.clone(),
+        trace: None,
         cancel: ready.cancel.clone(),
         folder: args.trial.scratch.clone(),
     };
     let mut told = Told::new(talk, surroundings);
+    if args.rungs {
+        let rungs = rungs(ready.plan.clone(), options, &mut told);
+        told.end();
+        return print_rungs(args, &rungs?);
+    }
     let measured = measure(args, &machine, ready.plan.clone(), options, &mut told);
     told.end();
     let (report, patch) = measured?;
@@ -84,6 +93,23 @@ fn measure(
             .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
     }
     Ok((report, patch))
+}
+
+/// What batches of each size are worth.
+fn rungs(plan: Plan, options: Options, told: &mut Told<'_>) -> Result<RungReport, Failed> {
+    let mut tell = |progress: Progress<'_>| told.tell(&progress, line_in_a_pipe(progress));
+    // Every item that the sample would have is only decoded to fill the batches.
+    let options = Options { items: options.items.or(Some(ITEMS_FOR_RUNGS)), ..options };
+    let mut bench = Bench::prepare(plan, options, &mut tell).map_err(failed)?;
+    bench.rungs(&mut tell).map_err(failed)
+}
+
+fn print_rungs(args: &BenchArgs, report: &RungReport) -> Result<ExitCode, Failed> {
+    if !args.json {
+        return stdout::print(&table::rungs(report));
+    }
+    let text = serde_json::to_string_pretty(report).map_err(|e| Failed::new(ExitCode::Bug, e))?;
+    stdout::print(&format!("{text}\n"))
 }
 
 /// The plan with settings changed; `None` where it cannot be planned so.

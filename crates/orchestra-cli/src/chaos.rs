@@ -58,6 +58,7 @@ pub fn chaos(
         strikes,
         launcher: ready.launcher.clone(),
         library: ready.library.clone(),
+        preload: ready.preload.clone(),
         cancel: ready.cancel.clone(),
         folder: args.trial.scratch.clone(),
     };

@@ -56,6 +56,7 @@ fn no_devices() -> Machine {
         memory_total: 0,
         memory_available: 0,
         gpus: Vec::new(),
+        nodes: Vec::new(),
         gpu_error: Some("devices were not looked at, because of --offline".to_owned()),
     }
 }

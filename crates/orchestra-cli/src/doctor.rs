@@ -1,5 +1,8 @@
 //! `orchestra doctor`: whether this machine is ready, and what to do if not. Looks only; it fetches, loads and changes nothing.
 
+mod cuda;
+
+use orchestra::Machine;
 use orchestra_machine::NvmlProbe;
 use orchestra_ortlib::{Env, Flavor, Library, Request, Tried};
 use orchestra_plan::format_bytes;
@@ -61,14 +64,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failed> {
         jpeg(),
         runtime_library(Flavor::Cpu, args),
     ];
-    if machine.gpus.is_empty() {
-        let why = machine.gpu_error.unwrap_or_else(|| "there are none".to_owned());
-        findings.push(Finding::good("gpus", format!("none will be used: {why}")));
-    } else {
-        findings.push(driver());
-        findings.push(Finding::good("gpus", format!("{} usable", machine.gpus.len())));
-        findings.push(runtime_library(Flavor::Gpu, args));
-    }
+    findings.extend(of_gpus(&machine, args));
     if args.json {
         stdout::print(&format!("{}\n", Value::Array(findings.iter().map(Finding::json).collect())))?;
     } else {
@@ -76,6 +72,26 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failed> {
     }
     let ready = findings.iter().all(|f| f.ok);
     Ok(if ready { ExitCode::Done } else { ExitCode::Unavailable })
+}
+
+/// A machine without a GPU lacks nothing, and is told all the same which libraries of CUDA it has.
+fn of_gpus(machine: &Machine, args: &DoctorArgs) -> Vec<Finding> {
+    let has_gpu = !machine.gpus.is_empty();
+    let request = Request { flavor: Flavor::Gpu, explicit: args.ort_library.clone(), offline: true };
+    let (runtime, _) = orchestra_ortlib::find(&request, &Env::from_process());
+    let mut findings = Vec::new();
+    if has_gpu {
+        findings.push(driver());
+        let mut gpus = Finding::good("gpus", format!("{} usable", machine.gpus.len()));
+        gpus.help.clone_from(&machine.gpu_error);
+        findings.push(gpus);
+        findings.push(runtime_library(Flavor::Gpu, args));
+    } else {
+        let why = machine.gpu_error.as_deref().unwrap_or("there are none");
+        findings.push(Finding::good("gpus", format!("none will be used: {why}")));
+    }
+    findings.extend(cuda::findings(runtime.as_ref().map(|library| library.path.as_path()), has_gpu));
+    findings
 }
 
 /// Which decoder JPEG files go through. The Rust one is good enough to be no finding against the machine.

@@ -14,6 +14,7 @@ mod graph;
 mod help;
 mod human;
 mod init;
+mod metrics;
 mod plan;
 mod planning;
 mod progress;

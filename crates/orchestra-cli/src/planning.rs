@@ -47,7 +47,8 @@ pub fn read_for(
     let absolute = std::path::absolute(file)
         .with_context(|| format!("cannot find the workflow file `{}`", file.display()))
         .map_err(|e| Failed::new(ExitCode::BadFile, e))?;
-    Ok(orchestra_plan::plan(&text, &absolute, options, &RealHost::with_machine(machine)))
+    let host = RealHost::with_machine(machine).with_measurements(orchestra::measurements());
+    Ok(orchestra_plan::plan(&text, &absolute, options, &host))
 }
 
 /// Reads the description of a machine; what is wrong with it is printed, and its exit code given back.

@@ -10,17 +10,19 @@ use orchestra::{
     StartRunError,
 };
 use orchestra_core::bottleneck::Bottleneck;
+use orchestra_plan::OtlpProtocol;
 use orchestra_source::ListError;
-use orchestra_telemetry::traces::context;
-use orchestra_telemetry::{LogSettings, Telemetry, TelemetryGuard, TraceSettings};
-use orchestra_wire::frames::TraceContext;
+use orchestra_telemetry::otlp::Protocol;
+use orchestra_telemetry::{
+    ConfiguredTraces, LogSettings, SpanReport, Telemetry, TelemetryGuard, TraceSettings,
+};
 use tokio::runtime::Runtime;
-use tracing::Instrument as _;
 
 use crate::Failed;
-use crate::args::{RunArgs, Verbosity, resume_command};
+use crate::args::{LogFormat, RunArgs, Verbosity, resume_command};
 use crate::exit_code::ExitCode;
 use crate::human::{count, counted};
+use crate::metrics;
 use crate::planning;
 use crate::progress::{Progress, ProgressMode};
 use crate::signals::{self, Continued, Signals};
@@ -34,23 +36,33 @@ const DRAW_EVERY: Duration = Duration::from_millis(200);
 
 /// Runs the workflow, or goes on with it.
 pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
+    if args.log_format == Some(LogFormat::Json) {
+        stderr::speak_json();
+    }
     let options = planning::options(&args.workflow);
     let planned = planning::read(&args.workflow.file, &options, &orchestra::machine())?;
     let plan = match planning::show(planned, surroundings) {
         Ok(plan) => Arc::new(plan),
         Err(code) => return Ok(code),
     };
-    let telemetry = telemetry(args, verbosity, surroundings, &plan)?;
-    let runtime = runtime()?;
     let talk = Talk { quiet: verbosity.quiet };
+    let (telemetry, said) = telemetry(args, verbosity, surroundings, &plan)?;
+    // Before anything is discarded or begun: the address may be taken.
+    let metrics = metrics::start(args, &plan, talk, &said)?;
+    let runtime = runtime()?;
     // What a fresh start discards must not be discarded for a run that cannot begin.
     let ahead = args.fresh.then(|| runtime_library(args, &plan, talk)).transpose()?;
     let prepared = orchestra::prepare(Arc::clone(&plan), args.fresh).map_err(not_started)?;
     let pipelines: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();
+    stderr::set_run(&prepared.run_id);
+    telemetry.set_run(&prepared.run_id);
     telemetry
         .log_files()
         .open(&plan.output.join("logs"), &pipelines)
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
+    for reason in &plan.reasons {
+        tracing::info!(%reason, "planned");
+    }
     if let Some(code) = prepared.nothing_to_do() {
         return finished_before(prepared, code, Output::of(args, verbosity));
     }
@@ -63,24 +75,37 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     tracing::info!(path = %library.path.display(), version, origin = %library.origin, "onnxruntime found");
 
     let resumed_from = Some(prepared.counts().total()).filter(|n| *n > 0);
-    let mode = if verbosity.quiet { ProgressMode::Off } else { ProgressMode::of(surroundings) };
+    let mode = progress_mode(args, verbosity, surroundings);
     let outcome = runtime.block_on(async {
-        let span = tracing::info_span!("workflow.run", run_id = %prepared.run_id, workflow = %plan.name);
-        let options = StartOptions { trace: Some(Arc::new(trace_of)), ..StartOptions::default() };
-        let options = orchestra::run_options(options, library.path)
-            .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
+        let options = StartOptions { trace: telemetry.tracer(), ..StartOptions::default() };
+        let options =
+            orchestra::run_options(options, &library).map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
         // From here on there is something to stop.
         let signals = Signals::caught().context("signals cannot be caught, so the run could not be stopped");
         let signals = signals.map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
-        let handle = prepared.start(options).instrument(span.clone()).await.map_err(not_started)?;
+        let handle = prepared.start(options).await.map_err(not_started)?;
+        metrics::observe(&metrics, handle.meter(), &telemetry);
         let progress = Progress::new(mode, surroundings);
         telemetry.terminal().redirect(progress.printer());
-        Ok::<_, Failed>(follow(handle, signals, progress).instrument(span).await)
+        Ok::<_, Failed>(follow(handle, signals, progress).await)
     })?;
     telemetry.terminal().restore();
     // Blocking tasks that hang (a dead network drive) must not hold the command.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    end(&outcome, &plan, resumed_from, Output::of(args, verbosity), telemetry)
+    // The numbers of the run do not change any more: the last request goes out while the summary is printed.
+    metrics.finish();
+    let code = end(&outcome, &plan, resumed_from, Output::of(args, verbosity), telemetry);
+    metrics::end(metrics);
+    code
+}
+
+fn progress_mode(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) -> ProgressMode {
+    match verbosity.quiet {
+        true => ProgressMode::Off,
+        // What is drawn is no line.
+        false if args.log_format == Some(LogFormat::Json) => ProgressMode::Lines,
+        false => ProgressMode::of(surroundings),
+    }
 }
 
 fn runtime_library(args: &RunArgs, plan: &Plan, talk: Talk) -> Result<Library, Failed> {
@@ -94,23 +119,43 @@ fn telemetry(
     verbosity: Verbosity,
     surroundings: &Surroundings,
     plan: &Plan,
-) -> Result<TelemetryGuard, Failed> {
-    let configured = args.otlp.as_deref().or(plan.telemetry.otlp.as_deref());
+) -> Result<(TelemetryGuard, Vec<String>), Failed> {
+    let configured = ConfiguredTraces {
+        endpoint: args.otlp.as_deref().or(plan.telemetry.otlp.as_deref()),
+        protocol: plan.telemetry.protocol.map(|p| match p {
+            OtlpProtocol::Grpc => Protocol::Grpc,
+            OtlpProtocol::HttpProtobuf => Protocol::HttpProtobuf,
+        }),
+        items: plan.telemetry.sample,
+        slow: plan.telemetry.slow,
+    };
     let traces = TraceSettings::resolve(configured, |name| std::env::var(name).ok())
         .map_err(|e| Failed::new(ExitCode::BadFile, e))?;
     let logs = LogSettings {
         terminal: verbosity.terminal_level(),
         filter: std::env::var("RUST_LOG").ok(),
         color: surroundings.color(),
+        terminal_format: log_format(args.log_format),
+        file_format: log_format(args.log_files.or(plan.telemetry.log_format.map(|format| match format {
+            orchestra_plan::LogFormat::Text => LogFormat::Text,
+            orchestra_plan::LogFormat::Json => LogFormat::Json,
+        }))),
         ..LogSettings::default()
     };
     let guard = Telemetry::build(&logs, traces.settings.as_ref())
         .and_then(Telemetry::install)
         .map_err(|e| Failed::new(ExitCode::Usage, e))?;
-    for warning in traces.warnings {
+    for warning in &traces.warnings {
         tracing::warn!("{warning}");
     }
-    Ok(guard)
+    Ok((guard, traces.warnings))
+}
+
+fn log_format(asked: Option<LogFormat>) -> orchestra_telemetry::LogFormat {
+    match asked {
+        Some(LogFormat::Json) => orchestra_telemetry::LogFormat::Json,
+        Some(LogFormat::Text) | None => orchestra_telemetry::LogFormat::Text,
+    }
 }
 
 fn runtime() -> Result<Runtime, Failed> {
@@ -129,11 +174,6 @@ fn runtime() -> Result<Runtime, Failed> {
 /// batch: on a small machine more threads only wake each other up and take cores from the rest.
 fn actor_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get() / 8).clamp(1, 4)
-}
-
-/// The trace context of a span, for the workers.
-pub fn trace_of(span: &tracing::Span) -> Option<TraceContext> {
-    context::of_span(span).map(|(trace_id, span_id, flags)| TraceContext { trace_id, span_id, flags })
 }
 
 fn not_started(error: StartRunError) -> Failed {
@@ -199,16 +239,27 @@ fn end(
     };
     print_summary(&summary, report, output)?;
     let report = telemetry.shutdown();
-    if let Some(lost) = report.spans.map(|s| s.lost()).filter(|n| *n > 0) {
-        stderr::say_line(&format!(
-            "warning: {} spans could not be delivered to the trace collector",
-            count(lost)
-        ));
+    if let Some(warning) = report.spans.as_ref().and_then(lost_spans) {
+        stderr::say_line(&warning);
     }
     if let Some(error) = report.logs.error {
         stderr::say_line(&format!("warning: the log files are incomplete: {error}"));
     }
     Ok(summary.exit_code())
+}
+
+/// What the collector did not get, and why; `None` if it got all.
+fn lost_spans(spans: &SpanReport) -> Option<String> {
+    let reasons: Vec<String> =
+        spans.losses().iter().map(|(n, reason)| format!("{} {reason}", count(*n))).collect();
+    let words = spans.words.as_ref().map(|words| format!(" ({words})")).unwrap_or_default();
+    (spans.lost() > 0).then(|| {
+        format!(
+            "warning: traces are incomplete: of {} spans {}{words}",
+            count(spans.ended),
+            reasons.join(", ")
+        )
+    })
 }
 
 fn run_end(outcome: &RunOutcome) -> RunEnd {
@@ -299,7 +350,8 @@ pub struct Talk {
 }
 
 impl Talk {
-    fn say(self, text: &str) {
+    /// Says a line.
+    pub fn say(self, text: &str) {
         if !self.quiet {
             stderr::say_line(text);
         }

@@ -2,14 +2,77 @@
 //! that must change neither the run nor its exit code, so nothing here fails or panics.
 
 use std::io::Write as _;
+use std::sync::OnceLock;
 
-/// Writes a text as it is.
+use orchestra_telemetry::logs::json_line;
+use tracing::Level;
+
+/// Set where everything is to be said in JSON lines; then holds the id of the run, once it is known.
+static JSON: OnceLock<OnceLock<String>> = OnceLock::new();
+
+/// From now on, whatever is said is one JSON object per message and line, like the lines of the log.
+pub fn speak_json() {
+    JSON.get_or_init(OnceLock::new);
+}
+
+/// The run that JSON lines belong to from now on.
+pub fn set_run(run_id: &str) {
+    if let Some(run) = JSON.get() {
+        run.get_or_init(|| run_id.to_owned());
+    }
+}
+
+/// Writes a text as it is, or as one JSON line.
 pub fn say(text: &str) {
-    // See above: whoever does not read it does not miss it.
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    match JSON.get() {
+        Some(run) => write(&json(text, run.get().map(String::as_str))),
+        None => write(text),
+    }
 }
 
 /// Writes a line.
 pub fn say_line(text: &str) {
-    say(&format!("{text}\n"));
+    match JSON.get() {
+        Some(_) => say(text),
+        None => write(&format!("{text}\n")),
+    }
+}
+
+/// Writes a line of the log, which has its form already.
+pub fn log_line(line: &str) {
+    write(&format!("{line}\n"));
+}
+
+fn write(text: &str) {
+    // See above: whoever does not read it does not miss it.
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+fn json(text: &str, run: Option<&str>) -> String {
+    let text = text.trim_end();
+    let (level, message) = match (text.strip_prefix("error: "), text.strip_prefix("warning: ")) {
+        (Some(error), _) => (Level::ERROR, error),
+        (None, Some(warning)) => (Level::WARN, warning),
+        (None, None) => (Level::INFO, text),
+    };
+    format!("{}\n", json_line(level, message, run))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_becomes_one_json_line_with_the_level_of_its_first_word() {
+        let lines =
+            [json("error: no disk\nat all\n", None), json("warning: w", Some("r1")), json("done\n", None)];
+        let lines = lines.map(|line| {
+            assert!(line.ends_with('\n') && line.lines().count() == 1, "{line}");
+            let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+            (line["level"].clone(), line["message"].clone(), line["run"].clone())
+        });
+        assert_eq!(lines[0], ("ERROR".into(), "no disk\nat all".into(), serde_json::Value::Null));
+        assert_eq!(lines[1], ("WARN".into(), "w".into(), "r1".into()));
+        assert_eq!(lines[2].0, "INFO");
+    }
 }

@@ -24,6 +24,8 @@ pub struct Ready {
     pub plan: Plan,
     /// ONNX Runtime's shared library.
     pub library: PathBuf,
+    /// What workers on GPUs load first.
+    pub preload: Vec<PathBuf>,
     /// Starts workers.
     pub launcher: ProcessLauncher,
     /// Is used by the first signal.
@@ -69,12 +71,12 @@ pub fn get_ready(
         .map_err(|e| Failed::new(ExitCode::Usage, e))?;
     let mut notes = LibraryNotes { talk: *talk, last: None };
     let library = orchestra::runtime_library(&plan, args.ort_library.clone(), args.offline, &mut notes)
-        .map_err(|e| Failed::new(ExitCode::Unavailable, e))?
-        .path;
+        .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
+    let (library, preload) = (library.path, library.cuda.preload());
     let cancel = Cancel::new();
     listen_for_signals(cancel.clone())?;
     let launcher = ProcessLauncher::this_executable().map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
-    Ok(Ok(Ready { plan, library, launcher, cancel, _telemetry: telemetry }))
+    Ok(Ok(Ready { plan, library, preload, launcher, cancel, _telemetry: telemetry }))
 }
 
 /// The part of it that the planner understands.

@@ -49,7 +49,9 @@ fn view(then: &Snapshot, now: &Snapshot) -> ProgressView {
             name: n.name.clone(),
             workers: n.ready,
             busy: if capacity > 0.0 { (busy / capacity).min(1.0) } else { 0.0 },
-            memory: None,
+            memory: n.gpu.as_ref().map(|gpu| (gpu.memory_used(), gpu.memory_total)),
+            utilization: n.gpu.as_ref().and_then(|gpu| gpu.utilization),
+            watts: n.gpu.as_ref().and_then(|gpu| gpu.power_mw).map(|mw| mw.div_ceil(1000)),
         }
     });
     ProgressView {

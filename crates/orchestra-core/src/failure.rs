@@ -46,6 +46,18 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
+    /// Every kind, in the order of their declaration.
+    pub const ALL: [FailureKind; 8] = [
+        FailureKind::Read,
+        FailureKind::Decode,
+        FailureKind::TooLarge,
+        FailureKind::Model,
+        FailureKind::Crash,
+        FailureKind::Timeout,
+        FailureKind::OutOfMemory,
+        FailureKind::Result,
+    ];
+
     /// The name in `failures.jsonl`.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -1,5 +1,6 @@
 //! How an `image` stage turns a file into a tensor row. Plain data: the work is done in `orchestra-media`.
 
+use bincode::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 use crate::tensor::{DType, Dim, TensorSpec};
@@ -56,13 +57,27 @@ impl Channels {
 }
 
 /// Order of the axes of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layout {
     /// Row shape `[channels, height, width]`.
     Nchw,
     /// Row shape `[height, width, channels]`.
     Nhwc,
+}
+
+/// What the graph makes of rows of pixels, u8 `[height, width, channels]`, before the model sees them: the worker puts the nodes for it
+/// in front of the model. Value: `pixel * factor[c] + offset[c]`, worked out in f32.
+#[derive(Debug, Clone, PartialEq, Encode, Decode, Serialize, Deserialize)]
+pub struct PixelInput {
+    /// Order of the axes that the model takes.
+    pub layout: Layout,
+    /// `F32` or `F16`: what the model takes.
+    pub dtype: DType,
+    /// Factor per channel, in the order of the row.
+    pub factor: Vec<f32>,
+    /// Added per channel, in the order of the row.
+    pub offset: Vec<f32>,
 }
 
 /// Everything an `image` stage does to a file. Value written: `(pixel * scale - mean[c]) / std[c]`, pixel in 0..=255.
@@ -96,6 +111,10 @@ pub struct ImageSpec {
     // Left out where it is off, so that runs that began before there was such a setting can be continued.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fast: bool,
+    /// What the graph of the model does to the pixels, where it and not the loader normalises them. The row then holds the pixels as they
+    /// are: `dtype` is `U8` and `layout` is `Nhwc`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_graph: Option<PixelInput>,
 }
 
 impl ImageSpec {
@@ -117,6 +136,17 @@ impl ImageSpec {
             dtype: self.dtype,
             row: self.row().into_iter().map(Dim::Fixed).collect(),
             batch: Dim::Dynamic,
+        }
+    }
+
+    /// The same settings as if the loader normalised: its row is what a model is given, whoever makes it.
+    #[must_use]
+    pub fn for_model(&self) -> ImageSpec {
+        match &self.in_graph {
+            Some(PixelInput { layout, dtype, .. }) => {
+                ImageSpec { layout: *layout, dtype: *dtype, in_graph: None, ..self.clone() }
+            }
+            None => self.clone(),
         }
     }
 }

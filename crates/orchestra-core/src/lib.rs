@@ -25,6 +25,6 @@ pub mod worker_exit;
 pub use device::{DeviceKind, DeviceSpec};
 pub use failure::{ErrorClass, Failure, FailureKind};
 pub use ids::{BatchId, DeviceId, ItemId, ModelId, PipelineId, SinkId, SlotId, SourceId, StageId, WorkerId};
-pub use image_spec::{Channels, Fit, ImageSpec, Layout, ResizeFilter};
+pub use image_spec::{Channels, Fit, ImageSpec, Layout, PixelInput, ResizeFilter};
 pub use tensor::{DType, Dim, TensorSpec};
 pub use worker_exit::WorkerExit;

@@ -88,6 +88,9 @@ impl RestartBudget {
 
     /// Decides about a death at `now`, on a clock that stands still while workers take their time to die.
     pub fn died(&mut self, death: &Death<'_>, now: Duration) -> Restart {
+        if let WorkerExit::DeviceLost(_) = death.exit {
+            return Restart::Park; // However well it went before.
+        }
         if death.progressed || death.bisecting || *death.exit == WorkerExit::Clean {
             return Restart::After(Duration::ZERO);
         }
@@ -184,6 +187,15 @@ mod tests {
         let mut budget = RestartBudget::new(RestartPolicy::default());
         let exit = WorkerExit::LoadFailed { permanent: true, why: "no such provider".into() };
         assert_eq!(budget.died(&death(&exit, false), Duration::ZERO), Restart::Park);
+    }
+
+    #[test]
+    fn a_device_that_is_lost_is_not_tried_again_however_well_it_went() {
+        let mut budget = RestartBudget::new(RestartPolicy::default());
+        let exit = WorkerExit::DeviceLost("it fell off the bus".into());
+        for progressed in [true, false] {
+            assert_eq!(budget.died(&death(&exit, progressed), Duration::ZERO), Restart::Park);
+        }
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub enum WorkerExit {
         /// Why.
         why: String,
     },
+    /// Its device is not there any more; we killed it, or did not even start it.
+    DeviceLost(String),
 }
 
 /// What a death says about the batch that was running.
@@ -58,7 +60,8 @@ impl WorkerExit {
             | WorkerExit::HandshakeTimeout
             | WorkerExit::ProtocolMismatch(_)
             | WorkerExit::SpawnFailed(_)
-            | WorkerExit::LoadFailed { .. } => Evidence::None,
+            | WorkerExit::LoadFailed { .. }
+            | WorkerExit::DeviceLost(_) => Evidence::None,
             WorkerExit::Signal(s) if OUTSIDE.contains(s) => Evidence::Weak,
             WorkerExit::Silent => Evidence::Weak,
             WorkerExit::Code(_)
@@ -84,6 +87,7 @@ impl fmt::Display for WorkerExit {
             WorkerExit::Stuck => f.write_str("reported a broken device, did not exit and was killed"),
             WorkerExit::SpawnFailed(why) => write!(f, "could not be started: {why}"),
             WorkerExit::LoadFailed { why, .. } => write!(f, "could not load: {why}"),
+            WorkerExit::DeviceLost(why) => write!(f, "has no device any more: {why}"),
         }
     }
 }

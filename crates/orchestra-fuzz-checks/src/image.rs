@@ -35,6 +35,7 @@ static SPECS: LazyLock<[ImageSpec; 5]> = LazyLock::new(|| {
         pad: [200, 100, 50][..color.count()].to_vec(),
         max_pixels: MAX_PIXELS,
         fast: false,
+        in_graph: None,
     };
     let nchw = |dtype, spec| ImageSpec { dtype, layout: Layout::Nchw, ..spec };
     [

@@ -41,10 +41,12 @@ impl World {
             model: "H100".into(),
             total: 80 << 30,
             free: 60 << 30,
+            node: None,
         };
         let no_gpu = (count == 0).then(|| "libnvidia-ml.so was not found".into());
         let devices = (0..count).map(gpu).collect();
-        World { machine: Ok(MachineView { cores: 8, memory: 32 << 30, devices, no_gpu }), model: None }
+        let machine = MachineView { cores: 8, memory: 32 << 30, devices, no_gpu, ..MachineView::default() };
+        World { machine: Ok(machine), model: None }
     }
 }
 

@@ -1,10 +1,12 @@
 //! What is known of a GPU, and the trait behind which GPUs are found. Knows no driver.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A GPU as its driver reports it at one moment. Memory in bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
     /// The driver's number for it, before any narrowing.
     pub index: u32,
@@ -12,21 +14,63 @@ pub struct Gpu {
     pub uuid: String,
     /// The product name, for example `NVIDIA L4`.
     pub name: String,
-    /// Where it is plugged in, for example `00000000:3B:00.0`; empty for a MIG instance.
+    /// Where it is plugged in, for example `00000000:3B:00.0`; of a MIG instance: where the GPU is that it is a part of.
     pub pci_bus_id: String,
+    /// Of a MIG instance: the UUID of the GPU that it is a part of.
+    #[serde(default)]
+    pub part_of: Option<String>,
+    /// The NUMA node that it is plugged into; `None` where the kernel does not tell, or there is only one.
+    #[serde(default)]
+    pub numa_node: Option<u32>,
     /// All of its memory.
     pub memory_total: u64,
     /// Memory that no process holds.
     pub memory_free: u64,
     /// Percent of the last sample period in which a kernel ran, 0 to 100; `None` where the driver does not tell.
     pub utilization: Option<u8>,
+    /// Percent of the last sample period in which memory was read or written, 0 to 100.
+    #[serde(default)]
+    pub memory_utilization: Option<u8>,
     /// Degrees Celsius of the chip; `None` where the driver does not tell.
     pub temperature_c: Option<u32>,
+    /// What it draws now, in milliwatts. A MIG instance has no figure of its own.
+    #[serde(default)]
+    pub power_mw: Option<u32>,
+    /// What it may draw, in milliwatts.
+    #[serde(default)]
+    pub power_limit_mw: Option<u32>,
+    /// Clock of its multiprocessors in MHz.
+    #[serde(default)]
+    pub clock_sm_mhz: Option<u32>,
+    /// Clock of its memory in MHz.
+    #[serde(default)]
+    pub clock_memory_mhz: Option<u32>,
+    /// Processes that compute on it, those of others included.
+    #[serde(default)]
+    pub processes: Vec<GpuProcess>,
+}
+
+/// A process with a context on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuProcess {
+    /// Its id as the driver sees it. In a container that need not be the id that the process has there.
+    pub pid: u32,
+    /// Bytes of the GPU's memory that it holds; `None` where the driver does not tell.
+    pub memory: Option<u64>,
+}
+
+impl Gpu {
+    /// Bytes that are taken.
+    #[must_use]
+    pub fn memory_used(&self) -> u64 {
+        self.memory_total.saturating_sub(self.memory_free)
+    }
 }
 
 /// Finds GPUs.
 pub trait GpuProbe: Send + Sync {
-    /// All GPUs of the machine with their present state, in PCI bus order.
+    /// All GPUs of the machine with their present state, in PCI bus order. A GPU that is cut into MIG instances is represented by these,
+    /// since nothing can run on it as a whole.
     ///
     /// # Errors
     /// Why none can be named, or `ProbeError::Partial` with those that can.
@@ -65,6 +109,11 @@ pub enum ProbeError {
         "no permission to use the NVIDIA driver ({0}); check the rights of `/dev/nvidia*` and the device cgroup"
     )]
     NoPermission(String),
+    /// A GPU that was there is not any more.
+    #[error(
+        "the GPU `{0}` is lost: it has fallen off the bus or met an error that it cannot recover from; reset it or reboot"
+    )]
+    Lost(String),
     /// There is no GPU of this UUID.
     #[error("no GPU has the UUID `{0}`; `orchestra devices` lists those there are")]
     Unknown(String),
@@ -86,29 +135,55 @@ pub enum ProbeError {
     },
 }
 
-/// A probe that reports what it was given: for tests, and for planning for a machine that is not this one.
+/// A probe that reports what it was given, and later what it is given then: for tests, and for planning for a machine that is not this
+/// one. Its clones are one probe.
 #[derive(Debug, Clone)]
 pub struct FakeProbe {
-    answer: Result<Vec<Gpu>, ProbeError>,
+    answer: Arc<Mutex<Result<Vec<Gpu>, ProbeError>>>,
 }
 
 impl FakeProbe {
     /// A machine with these GPUs.
     #[must_use]
     pub fn new(gpus: Vec<Gpu>) -> Self {
-        Self { answer: Ok(gpus) }
+        Self { answer: Arc::new(Mutex::new(Ok(gpus))) }
     }
 
     /// A machine whose GPUs cannot be named, for this reason.
     #[must_use]
     pub fn failing(error: ProbeError) -> Self {
-        Self { answer: Err(error) }
+        Self { answer: Arc::new(Mutex::new(Err(error))) }
+    }
+
+    /// From now on, this is the answer.
+    pub fn set(&self, answer: Result<Vec<Gpu>, ProbeError>) {
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+    }
+
+    /// Changes the GPU of this UUID, if there is one.
+    pub fn change(&self, uuid: &str, change: impl FnOnce(&mut Gpu)) {
+        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(gpus) | Err(ProbeError::Partial { gpus, .. }) = &mut *answer
+            && let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.uuid == uuid)
+        {
+            change(gpu);
+        }
+    }
+
+    /// The GPU of this UUID falls off the bus.
+    pub fn lose(&self, uuid: &str) {
+        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(gpus) | Err(ProbeError::Partial { gpus, .. }) = &*answer {
+            let gpus = gpus.iter().filter(|gpu| gpu.uuid != uuid).cloned().collect();
+            *answer =
+                Err(ProbeError::Partial { gpus, problem: ProbeError::Lost(uuid.to_owned()).to_string() });
+        }
     }
 }
 
 impl GpuProbe for FakeProbe {
     fn gpus(&self) -> Result<Vec<Gpu>, ProbeError> {
-        self.answer.clone()
+        self.answer.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -125,8 +200,34 @@ pub(crate) mod tests {
             memory_total: 16 << 30,
             memory_free: 15 << 30,
             utilization: Some(0),
-            temperature_c: None,
+            ..Gpu::default()
         }
+    }
+
+    /// Instance `n` of GPU `index`.
+    pub(crate) fn slice(index: u32, n: u32) -> Gpu {
+        Gpu {
+            uuid: format!("MIG-{index}{n}a5f-0000"),
+            name: "Test GPU MIG 1g.2gb".into(),
+            part_of: Some(gpu(index).uuid),
+            memory_total: 2 << 30,
+            memory_free: 2 << 30,
+            utilization: None,
+            ..gpu(index)
+        }
+    }
+
+    #[test]
+    fn a_fake_gpu_that_is_lost_is_gone_for_all_who_hold_the_probe() {
+        let probe = FakeProbe::new((0..8).map(gpu).collect());
+        let other = probe.clone();
+        probe.change(&gpu(3).uuid, |gpu| gpu.memory_free = 1 << 30);
+        assert_eq!(other.gpu_by_uuid(&gpu(3).uuid).unwrap().memory_used(), 15 << 30);
+        probe.lose(&gpu(3).uuid);
+        assert_eq!(other.gpu_by_uuid(&gpu(3).uuid), Err(ProbeError::Unknown(gpu(3).uuid)));
+        assert!(
+            matches!(other.gpus(), Err(ProbeError::Partial { gpus, problem }) if gpus.len() == 7 && problem.contains("lost"))
+        );
     }
 
     #[test]

@@ -14,12 +14,14 @@ mod memory;
 mod nvml;
 mod process;
 pub mod processes;
+mod topology;
 mod visible;
 
-pub use gpu::{FakeProbe, Gpu, GpuProbe, ProbeError};
+pub use gpu::{FakeProbe, Gpu, GpuProbe, GpuProcess, ProbeError};
 pub use memory::{Memory, MemoryLimit};
 pub use nvml::{Driver, NvmlProbe};
-pub use process::{ProcessMemory, process_memory, process_rss};
+pub use process::{ProcessMemory, process_cpu_time, process_memory, process_rss};
+pub use topology::{FakeTopology, Node, SysTopology, Topology};
 pub use visible::{Visible, visible, worker_environment};
 
 use std::num::NonZero;
@@ -38,6 +40,9 @@ pub struct Machine {
     pub memory_available: u64,
     /// The GPUs that may be used, in the order in which they are numbered: `cuda:0` is the first.
     pub gpus: Vec<Gpu>,
+    /// The NUMA nodes on which this process may use a core, where the kernel tells.
+    #[serde(default)]
+    pub nodes: Vec<Node>,
     /// Why there are no GPUs, or fewer than the machine has; `None` when nothing is missing.
     pub gpu_error: Option<String>,
 }
@@ -45,13 +50,28 @@ pub struct Machine {
 /// Looks at this machine. `cuda_visible_devices` is the inherited variable of that name: a list given by a scheduler is
 /// only ever narrowed, so `gpus` holds no GPU that it hides.
 pub fn inspect(probe: &dyn GpuProbe, cuda_visible_devices: Option<&str>) -> Machine {
+    inspect_with(probe, &SysTopology::new(Path::new("/")), cuda_visible_devices)
+}
+
+/// As `inspect`, over a layout of nodes that need not be this machine's.
+pub fn inspect_with(
+    probe: &dyn GpuProbe,
+    topology: &dyn Topology,
+    cuda_visible_devices: Option<&str>,
+) -> Machine {
     let memory = Memory::read(Path::new("/"));
-    let (gpus, gpu_error) = visible_gpus(probe, cuda_visible_devices);
+    let (mut gpus, gpu_error) = visible_gpus(probe, cuda_visible_devices);
+    let nodes = topology.nodes();
+    // On one node everything is equally near.
+    for gpu in gpus.iter_mut().filter(|_| nodes.len() > 1) {
+        gpu.numa_node = gpu.numa_node.or_else(|| topology.node_of(&gpu.pci_bus_id));
+    }
     Machine {
         cores: std::thread::available_parallelism().map_or(1, NonZero::get),
         memory_total: memory.total,
         memory_available: memory.available,
         gpus,
+        nodes,
         gpu_error,
     }
 }
@@ -82,7 +102,7 @@ fn visible_gpus(probe: &dyn GpuProbe, cuda_visible_devices: Option<&str>) -> (Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::tests::gpu;
+    use crate::gpu::tests::{gpu, slice};
 
     #[test]
     fn a_machine_without_a_driver_has_cores_memory_and_a_reason() {
@@ -99,6 +119,18 @@ mod tests {
         let machine = inspect(&probe, Some("2,0"));
         assert_eq!(machine.gpus, [gpu(2), gpu(0)]);
         assert_eq!(machine.gpu_error, None);
+    }
+
+    #[test]
+    fn gpus_and_their_slices_are_on_the_node_that_they_are_plugged_into() {
+        let probe = FakeProbe::new(vec![gpu(0), slice(1, 0), slice(1, 1)]);
+        let devices = vec![(gpu(0).pci_bus_id, 0), (gpu(1).pci_bus_id, 1)];
+        let two = FakeTopology { devices: devices.clone(), ..FakeTopology::even(2, 4) };
+        let nodes = |topology: &FakeTopology| -> Vec<_> {
+            inspect_with(&probe, topology, None).gpus.iter().map(|gpu| gpu.numa_node).collect()
+        };
+        assert_eq!(nodes(&two), [Some(0), Some(1), Some(1)]);
+        assert_eq!(nodes(&FakeTopology { devices, ..FakeTopology::even(1, 4) }), [None, None, None]);
     }
 
     #[test]

@@ -3,11 +3,16 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
-use crate::gpu::{Gpu, GpuProbe, ProbeError};
+use crate::gpu::{Gpu, GpuProbe, GpuProcess, ProbeError};
+
+/// `NVML_DEVICE_MIG_ENABLE`
+const MIG_ENABLED: u32 = 1;
 
 /// Reads GPUs through NVML. The library is opened on first use, and a failure to open it is tried again on the next.
 #[derive(Debug, Default)]
@@ -67,11 +72,14 @@ impl GpuProbe for NvmlProbe {
         self.with(|nvml| {
             let device = nvml.device_by_uuid(uuid).map_err(|error| match error {
                 NvmlError::NotFound | NvmlError::InvalidArg => ProbeError::Unknown(uuid.to_owned()),
+                NvmlError::GpuLost => ProbeError::Lost(uuid.to_owned()),
                 other => refused(&format!("find `{uuid}`"), other),
             })?;
-            // A MIG instance has no number of its own.
-            let index = device.index().unwrap_or_default();
-            describe(&device, index).map_err(|e| refused(&format!("describe `{uuid}`"), e))
+            match device.mig_parent_device() {
+                Ok(parent) => instance_of(&parent, &device, parent.index().unwrap_or_default()),
+                Err(_) => describe(&device, device.index().unwrap_or_default()),
+            }
+            .map_err(|e| of_device(uuid, e))
         })
     }
 }
@@ -81,12 +89,17 @@ fn all_gpus(nvml: &Nvml) -> Result<Vec<Gpu>, ProbeError> {
     let mut gpus = Vec::new();
     let mut problems = Vec::new();
     for index in 0..count {
-        match nvml.device_by_index(index).and_then(|device| describe(&device, index)) {
-            Ok(gpu) => gpus.push(gpu),
+        match nvml.device_by_index(index).and_then(|device| whole_or_instances(&device, index)) {
+            Ok(found) if found.is_empty() => {
+                problems.push(format!(
+                    "GPU {index} is switched to MIG and has no instances; make some with `nvidia-smi mig -cgi ... -C`"
+                ));
+            }
+            Ok(found) => gpus.extend(found),
             Err(error) => problems.push(format!("GPU {index} cannot be read: {error}")),
         }
     }
-    // CUDA_DEVICE_ORDER=PCI_BUS_ID, which every worker gets, numbers by this; the text has a fixed width.
+    // CUDA_DEVICE_ORDER=PCI_BUS_ID, which every worker gets, numbers by this; the text has a fixed width. Instances keep their order.
     gpus.sort_by(|a, b| a.pci_bus_id.cmp(&b.pci_bus_id));
     match problems.is_empty() {
         true => Ok(gpus),
@@ -94,18 +107,64 @@ fn all_gpus(nvml: &Nvml) -> Result<Vec<Gpu>, ProbeError> {
     }
 }
 
+fn whole_or_instances(device: &Device<'_>, index: u32) -> Result<Vec<Gpu>, NvmlError> {
+    // GPUs that cannot be cut, and older drivers, answer with an error.
+    if !device.mig_mode().is_ok_and(|mode| mode.current == MIG_ENABLED) {
+        return Ok(vec![describe(device, index)?]);
+    }
+    let most = device.mig_device_count().unwrap_or_default();
+    // Instances may be numbered with gaps.
+    let instances = (0..most).filter_map(|i| device.mig_device_by_index(i).ok());
+    Ok(instances.filter_map(|instance| instance_of(device, &instance, index).ok()).collect())
+}
+
+fn instance_of(parent: &Device<'_>, instance: &Device<'_>, index: u32) -> Result<Gpu, NvmlError> {
+    let mut gpu = describe(instance, index)?;
+    gpu.pci_bus_id = parent.pci_info().map(|pci| pci.bus_id).unwrap_or_default();
+    gpu.part_of = Some(parent.uuid()?);
+    gpu.temperature_c = parent.temperature(TemperatureSensor::Gpu).ok();
+    Ok(gpu)
+}
+
 fn describe(device: &Device<'_>, index: u32) -> Result<Gpu, NvmlError> {
     let memory = device.memory_info()?;
+    let utilization = device.utilization_rates().ok();
+    let percent = |n: u32| u8::try_from(n).ok().filter(|n| *n <= 100);
+    let processes = device.running_compute_processes().unwrap_or_default();
     Ok(Gpu {
         index,
         uuid: device.uuid()?,
         name: device.name()?,
         pci_bus_id: device.pci_info().map(|pci| pci.bus_id).unwrap_or_default(),
+        part_of: None,
+        // What NVML calls the node of a GPU is that of its own memory; whoever knows the machine fills this in.
+        numa_node: None,
         memory_total: memory.total,
         memory_free: memory.free,
-        utilization: device.utilization_rates().ok().and_then(|u| u8::try_from(u.gpu).ok()),
+        utilization: utilization.as_ref().and_then(|u| percent(u.gpu)),
+        memory_utilization: utilization.as_ref().and_then(|u| percent(u.memory)),
         temperature_c: device.temperature(TemperatureSensor::Gpu).ok(),
+        power_mw: device.power_usage().ok(),
+        power_limit_mw: device.enforced_power_limit().ok(),
+        clock_sm_mhz: device.clock_info(Clock::SM).ok(),
+        clock_memory_mhz: device.clock_info(Clock::Memory).ok(),
+        processes: processes.into_iter().map(process).collect(),
     })
+}
+
+fn process(info: ProcessInfo) -> GpuProcess {
+    let memory = match info.used_gpu_memory {
+        UsedGpuMemory::Used(bytes) => Some(bytes),
+        UsedGpuMemory::Unavailable => None,
+    };
+    GpuProcess { pid: info.pid, memory }
+}
+
+fn of_device(uuid: &str, error: NvmlError) -> ProbeError {
+    match error {
+        NvmlError::GpuLost => ProbeError::Lost(uuid.to_owned()),
+        other => refused(&format!("describe `{uuid}`"), other),
+    }
 }
 
 fn refused(action: &str, error: NvmlError) -> ProbeError {

@@ -1,6 +1,7 @@
-//! Memory of a running process, by its id. Reads only.
+//! Memory and time of a running process, by its id. Reads only.
 
 use std::fs;
+use std::time::Duration;
 
 use crate::memory::kib_field;
 
@@ -21,6 +22,20 @@ pub fn process_memory(pid: u32) -> Option<ProcessMemory> {
     Some(ProcessMemory { resident: kib_field(&status, "VmRSS:")?, private: kib_field(&status, "RssAnon:")? })
 }
 
+/// Time that all threads of process `pid` have spent on cores, in user mode and in the kernel together, to a hundredth of a second;
+/// `None` when it has ended.
+#[must_use]
+pub fn process_cpu_time(pid: u32) -> Option<Duration> {
+    /// `USER_HZ`, which Linux promises to programs on x86-64 and 64-bit ARM whatever the kernel counts in.
+    const TICK: Duration = Duration::from_millis(10);
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may itself hold any character. Then come the state and, as fields 14 and 15 of all, the times.
+    let mut times = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace().skip(11);
+    let user: u64 = times.next()?.parse().ok()?;
+    let kernel: u64 = times.next()?.parse().ok()?;
+    Some(TICK.saturating_mul(u32::try_from(user.saturating_add(kernel)).unwrap_or(u32::MAX)))
+}
+
 /// The resident bytes of process `pid`; `None` when it has ended.
 #[must_use]
 pub fn process_rss(pid: u32) -> Option<u64> {
@@ -38,5 +53,17 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         assert_eq!(process_rss(child.id()), None);
+    }
+
+    #[test]
+    fn the_time_of_a_process_grows_with_what_it_does() {
+        let own = std::process::id();
+        let before = process_cpu_time(own).unwrap();
+        let mut sum = 0u64;
+        while process_cpu_time(own).unwrap() < before + Duration::from_millis(30) {
+            sum = (0..100_000u64).fold(sum, |sum, n| sum.wrapping_mul(31).wrapping_add(n));
+        }
+        assert!(process_cpu_time(own).unwrap() > before, "{sum}");
+        assert_eq!(process_cpu_time(u32::MAX), None);
     }
 }

@@ -17,7 +17,10 @@ pub struct Visible {
 /// Narrows `all`, which is in PCI bus order, to what `CUDA_VISIBLE_DEVICES=list` allows, by CUDA's own rules: entries are
 /// numbers, or `GPU-…` UUIDs that may be cut short while they stay unique, or `MIG-…` UUIDs; the kind of the first entry
 /// is the kind of all; the list ends at the first entry that names no GPU; a GPU named twice hides everything. `find_mig`
-/// looks a MIG instance up, since `all` names whole GPUs only.
+/// looks up a MIG instance that `all` does not name.
+///
+/// A number or a `GPU-…` UUID of a GPU that is cut into MIG instances gives all of these. (A single process would get the first alone, but
+/// each worker is a process of its own.)
 ///
 /// Numbers count in PCI bus order, as schedulers give them and as workers are told to (`CUDA_DEVICE_ORDER=PCI_BUS_ID`).
 pub fn visible(all: &[Gpu], list: &str, find_mig: impl Fn(&str) -> Option<Gpu>) -> Visible {
@@ -32,26 +35,50 @@ pub fn visible(all: &[Gpu], list: &str, find_mig: impl Fn(&str) -> Option<Gpu>) 
     let mut gpus: Vec<Gpu> = Vec::new();
     for entry in list.split(',').map(str::trim) {
         let found = match kind {
-            _ if EntryKind::of(entry) != kind => None,
-            EntryKind::Number => number(entry).and_then(|n| all.get(n)).cloned(),
-            EntryKind::Gpu => only(all.iter().filter(|gpu| gpu.uuid.starts_with(entry))).cloned(),
-            EntryKind::Mig => find_mig(entry),
+            _ if EntryKind::of(entry) != kind => Vec::new(),
+            EntryKind::Number => number(entry).map(|n| of_place(all, n)).unwrap_or_default(),
+            EntryKind::Gpu => of_uuid(all, entry),
+            EntryKind::Mig => only(all.iter().filter(|gpu| gpu.uuid.starts_with(entry)))
+                .cloned()
+                .or_else(|| find_mig(entry))
+                .into_iter()
+                .collect(),
         };
-        let Some(gpu) = found else {
+        if found.is_empty() {
             let hidden = format!(
                 "`CUDA_VISIBLE_DEVICES={list}` ends at `{entry}`, which names none of the {} GPUs of this machine",
                 all.len()
             );
             return Visible { gpus, hidden: Some(hidden) };
-        };
-        if gpus.iter().any(|other| other.uuid == gpu.uuid) {
+        }
+        if gpus.iter().any(|known| found.iter().any(|gpu| gpu.uuid == known.uuid)) {
             let hidden =
                 format!("`CUDA_VISIBLE_DEVICES={list}` names a GPU twice (`{entry}`), which hides all GPUs");
             return Visible { gpus: Vec::new(), hidden: Some(hidden) };
         }
-        gpus.push(gpu);
+        gpus.extend(found);
     }
     Visible { gpus, hidden: None }
+}
+
+/// The UUID by which whole GPUs are named and told apart: of an instance, that of the GPU that it is a part of.
+fn whole(gpu: &Gpu) -> &str {
+    gpu.part_of.as_deref().unwrap_or(&gpu.uuid)
+}
+
+/// The `n`th GPU, or its instances, which stand together.
+fn of_place(all: &[Gpu], n: usize) -> Vec<Gpu> {
+    let mut wholes: Vec<&str> = all.iter().map(whole).collect();
+    wholes.dedup();
+    let Some(wanted) = wholes.get(n) else { return Vec::new() };
+    all.iter().filter(|gpu| whole(gpu) == *wanted).cloned().collect()
+}
+
+/// The GPU whose UUID starts like this, or its instances; nothing where several do.
+fn of_uuid(all: &[Gpu], start: &str) -> Vec<Gpu> {
+    let found: Vec<Gpu> = all.iter().filter(|gpu| whole(gpu).starts_with(start)).cloned().collect();
+    let is_one = found.windows(2).all(|two| whole(&two[0]) == whole(&two[1]));
+    if is_one { found } else { Vec::new() }
 }
 
 /// The variables that give a worker its one device. A CPU worker gets an empty list, so that nothing it loads can ever take
@@ -97,7 +124,7 @@ fn only<T>(mut items: impl Iterator<Item = T>) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::tests::gpu;
+    use crate::gpu::tests::{gpu, slice};
 
     fn indices(list: &str) -> Vec<u32> {
         let all = [gpu(0), gpu(1), gpu(2)];
@@ -135,6 +162,32 @@ mod tests {
         for list in ["", "  ", "-1", "1,0,1", "GPU-1,GPU-1a5f"] {
             assert_eq!(indices(list), [] as [u32; 0], "{list}");
         }
+    }
+
+    /// GPU 0 whole, GPU 1 in three slices, GPU 2 whole.
+    fn uuids_beside_slices(list: &str) -> Vec<String> {
+        let all = [gpu(0), slice(1, 0), slice(1, 1), slice(1, 2), gpu(2)];
+        visible(&all, list, |_| None).gpus.into_iter().map(|gpu| gpu.uuid).collect()
+    }
+
+    #[test]
+    fn a_gpu_that_is_cut_counts_once_and_gives_its_slices() {
+        let slices = [0, 1, 2].map(|n| slice(1, n).uuid);
+        assert_eq!(uuids_beside_slices("1"), slices);
+        assert_eq!(uuids_beside_slices("2"), [gpu(2).uuid]);
+        assert_eq!(uuids_beside_slices("3"), [] as [String; 0]);
+        assert_eq!(uuids_beside_slices("GPU-1a5f"), slices);
+        assert_eq!(uuids_beside_slices("0,1").len(), 4);
+        assert_eq!(uuids_beside_slices("1,1"), [] as [String; 0]);
+    }
+
+    #[test]
+    fn slices_are_named_by_themselves_and_only_once() {
+        assert_eq!(uuids_beside_slices(&slice(1, 2).uuid), [slice(1, 2).uuid]);
+        assert_eq!(uuids_beside_slices("MIG-12,MIG-10"), [slice(1, 2).uuid, slice(1, 0).uuid]);
+        assert_eq!(uuids_beside_slices("MIG-1"), [] as [String; 0]);
+        assert_eq!(uuids_beside_slices("MIG-10,MIG-10"), [] as [String; 0]);
+        assert_eq!(uuids_beside_slices("MIG-10,0"), [slice(1, 0).uuid]);
     }
 
     #[test]

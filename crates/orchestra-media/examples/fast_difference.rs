@@ -26,6 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         pad: vec![0; 3],
         max_pixels: 1 << 28,
         fast: false,
+        in_graph: None,
     };
     let fast = ImageSpec { fast: true, ..exact.clone() };
     let mut preparer = Preparer::new();

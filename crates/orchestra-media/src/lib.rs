@@ -27,6 +27,7 @@
 //!     pad: vec![0, 0, 0],
 //!     max_pixels: 100_000_000,
 //!     fast: false,
+//!     in_graph: None,
 //! };
 //! let mut preparer = Preparer::new(); // one per thread
 //! let size = preparer.decode(&bytes, spec.max_pixels)?;

@@ -71,6 +71,7 @@ mod tests {
             pad: vec![0; 3],
             max_pixels: 1,
             fast: true,
+            in_graph: None,
         }
     }
 

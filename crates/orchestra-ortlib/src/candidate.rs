@@ -78,6 +78,14 @@ pub(crate) fn examine_file(path: &Path, flavor: Flavor) -> Result<Candidate, Str
     Ok(Candidate { path, version })
 }
 
+/// Judges any library by its header alone. The error completes "it cannot be used: ".
+pub(crate) fn examine_library(path: &Path) -> Result<(), String> {
+    if !path.is_file() {
+        return Err("it is not a file".into());
+    }
+    check_elf(&first_bytes(path, ELF_HEADER_BYTES)?)
+}
+
 fn first_bytes(path: &Path, count: u64) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     File::open(path)

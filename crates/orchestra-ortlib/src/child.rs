@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// How often a silent child is looked at.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
+/// For how many of these an ended child whose outputs stay open is listened to.
+const SILENT_TICKS: u32 = 10;
 /// How soon a child is looked at again that has closed its outputs, and so is about to end.
 const LAST_TICK: Duration = Duration::from_millis(2);
 /// A line is cut after this many bytes, so that a child cannot fill our memory.
@@ -33,12 +35,20 @@ pub(crate) fn run(
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let mut child = Running(child);
     let lines = child.listen();
+    let mut silent_since_end = 0;
     loop {
         let ended = child.0.try_wait()?;
         let event = match lines.recv_timeout(TICK) {
             Ok(line) => line,
-            // Silent since it ended: a child of its own holds its outputs open. What it wrote itself has been heard.
-            Err(RecvTimeoutError::Timeout) if ended.is_some() => return Ok(ended),
+            // Silent since it ended: a child of its own holds its outputs open. What it wrote itself is in the pipe, and has been heard by
+            // now also where our reading threads have to wait for a core.
+            Err(RecvTimeoutError::Timeout) if ended.is_some() => {
+                silent_since_end += 1;
+                if silent_since_end >= SILENT_TICKS {
+                    return Ok(ended);
+                }
+                continue;
+            }
             Err(RecvTimeoutError::Timeout) => Event::Quiet,
             Err(RecvTimeoutError::Disconnected) => break,
         };

@@ -21,6 +21,8 @@ pub struct Env {
     pub system_folders: Vec<PathBuf>,
     /// The wheels that may be fetched.
     pub pins: Vec<Pin>,
+    /// `/`, outside tests: what folders that never change their name lie below.
+    pub root: PathBuf,
 }
 
 impl Env {
@@ -32,6 +34,7 @@ impl Env {
             current_folder: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
             system_folders: system_folders(Path::new("/")),
             pins: pinned(),
+            root: PathBuf::from("/"),
         }
     }
 
@@ -59,11 +62,16 @@ impl Env {
     /// Where libraries are kept: `onnxruntime` in `ORCHESTRA_CACHE`, else in `orchestra` of `XDG_CACHE_HOME`, else in
     /// `.cache/orchestra` of `HOME`. `None` if no variable is set.
     pub(crate) fn cache_folder(&self) -> Option<PathBuf> {
-        let orchestra = match self.get("ORCHESTRA_CACHE") {
-            Some(folder) => self.absolute(folder),
-            None => self.user_cache()?.join("orchestra"),
-        };
-        Some(orchestra.join("onnxruntime"))
+        Some(self.user_folder()?.join("onnxruntime"))
+    }
+
+    /// The folder above it, which is ours, too: `ORCHESTRA_CACHE` itself, if it is set.
+    #[must_use]
+    pub fn user_folder(&self) -> Option<PathBuf> {
+        match self.get("ORCHESTRA_CACHE") {
+            Some(folder) => Some(self.absolute(folder)),
+            None => Some(self.user_cache()?.join("orchestra")),
+        }
     }
 
     fn user_cache(&self) -> Option<PathBuf> {
@@ -96,6 +104,7 @@ mod tests {
             current_folder: "/here".into(),
             system_folders: vec![],
             pins: pinned(),
+            root: "/nowhere".into(),
         }
     }
 

@@ -48,6 +48,23 @@ pub enum LibraryError {
         /// The processor.
         arch: String,
     },
+    /// ONNX Runtime's CUDA provider cannot be loaded.
+    #[error(
+        "CUDA cannot be used: {} {} on this machine{}; `{help}` fetches what is missing, or set `{variable}` to the folder \
+         that holds it, or run on the CPU (`use = [\"cpu\"]`); `orchestra doctor` says where was looked",
+        quoted_names(missing),
+        if missing.len() == 1 { "is nowhere" } else { "are nowhere" },
+        tried_files(tried),
+        variable = crate::CUDA_LIBRARIES_VARIABLE
+    )]
+    NoCuda {
+        /// The libraries that are missing.
+        missing: Vec<&'static str>,
+        /// A command that fetches everything that is missing.
+        help: String,
+        /// Places that looked as if they held some.
+        tried: Vec<Tried>,
+    },
     /// There is nowhere to keep it.
     #[error("there is no folder to keep ONNX Runtime in; set `HOME` or `ORCHESTRA_CACHE`")]
     NoCacheFolder,
@@ -209,6 +226,14 @@ impl fmt::Display for PipProblem {
 
 fn listed(tried: &[Tried]) -> String {
     tried.iter().map(Tried::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn quoted_names(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+fn tried_files(tried: &[Tried]) -> String {
+    if tried.is_empty() { String::new() } else { format!(" ({})", listed(tried)) }
 }
 
 fn reasons(tried: &[String]) -> String {

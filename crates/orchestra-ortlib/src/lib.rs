@@ -17,6 +17,7 @@
 mod cache;
 mod candidate;
 mod child;
+mod cuda;
 mod env;
 mod error;
 mod fetch;
@@ -32,6 +33,9 @@ mod wheel;
 
 pub use cache::{Verified, verify};
 pub use candidate::MINIMUM_VERSION;
+pub use cuda::{
+    CUDA_LIBRARIES_VARIABLE, CudaLibraries, CudaLibrary, CudaOrigin, FoundLibrary, Need, find_cuda,
+};
 pub use env::Env;
 pub use error::{LibraryError, PipProblem};
 pub use library::{Flavor, Library, Origin, Progress, Request, Silent, Tried};
@@ -46,6 +50,35 @@ pub fn find(request: &Request, env: &Env) -> (Option<Library>, Vec<Tried>) {
         Outcome::Found(library) => (Some(library), search.tried),
         Outcome::Refused(_) | Outcome::Absent => (None, search.tried),
     }
+}
+
+/// As `find_or_fetch` for GPUs, together with the libraries of CUDA: nothing is fetched for a GPU that cannot be used anyway.
+///
+/// # Errors
+/// As for `find_or_fetch`; or a library that the CUDA provider does not load without is nowhere.
+pub fn find_or_fetch_with_cuda(
+    request: &Request,
+    env: &Env,
+    progress: &mut dyn Progress,
+) -> Result<Library, LibraryError> {
+    let (there, _) = find(request, env);
+    let cuda = find_cuda(env, there.as_ref().map(|library| library.path.as_path()));
+    let missing: Vec<&'static str> = cuda.missing(Need::Always).map(|library| library.name).collect();
+    if !missing.is_empty() {
+        let help = cuda.how_to_get().unwrap_or_default();
+        return Err(LibraryError::NoCuda { missing, help, tried: cuda.tried });
+    }
+    for library in cuda.missing(Need::SomeModels) {
+        tracing::warn!(
+            library = library.name,
+            "a library of CUDA is missing; models that need it will not load"
+        );
+    }
+    let library = match there {
+        Some(library) => library,
+        None => find_or_fetch(request, env, progress)?,
+    };
+    Ok(Library { cuda, ..library })
 }
 
 /// Looks for a library and, where there is none and the request is not offline, fetches one into the cache. Safe to call

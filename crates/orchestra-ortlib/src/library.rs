@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cuda::CudaLibraries;
+
 /// What the library must be able to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -46,6 +48,9 @@ pub struct Library {
     pub origin: Origin,
     /// What was asked of it.
     pub flavor: Flavor,
+    /// What a GPU needs besides; empty unless `find_or_fetch_with_cuda` found it.
+    #[serde(skip)]
+    pub cuda: CudaLibraries,
 }
 
 /// Where a library comes from.

@@ -19,13 +19,14 @@ const LINES: usize = 1000;
 /// `find_spec` of a package without a dot imports nothing.
 const QUESTION: &str = r#"
 import importlib.util, json
-def folder(name):
+def folders(name):
     try:
         spec = importlib.util.find_spec(name)
-        return list(spec.submodule_search_locations)[0]
+        return list(spec.submodule_search_locations)
     except Exception:
-        return None
-print(json.dumps({"pip": folder("pip") is not None, "runtime": folder("onnxruntime")}))
+        return []
+runtime = folders("onnxruntime")
+print(json.dumps({"pip": folders("pip") != [], "runtime": runtime[0] if runtime else None, "nvidia": folders("nvidia")}))
 "#;
 
 /// What an interpreter has.
@@ -35,6 +36,9 @@ pub(crate) struct Answer {
     pub(crate) pip: bool,
     /// The folder of the package `onnxruntime`.
     pub(crate) runtime: Option<PathBuf>,
+    /// The folders of the package `nvidia`, below which CUDA's libraries lie. It is spread over all places for packages.
+    #[serde(default)]
+    pub(crate) nvidia: Vec<PathBuf>,
 }
 
 /// The interpreters of this environment: that of the active virtual environment, then those on the `PATH`.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cache;
 use crate::candidate::{Candidate, LIBRARY, examine, examine_file, examine_folder};
+use crate::cuda::CudaLibraries;
 use crate::env::Env;
 use crate::error::LibraryError;
 use crate::library::{Flavor, Library, Origin, Request, Tried};
@@ -148,5 +149,11 @@ impl<'a> Search<'a> {
 }
 
 pub(crate) fn library(candidate: Candidate, origin: Origin, flavor: Flavor) -> Library {
-    Library { path: candidate.path, version: candidate.version, origin, flavor }
+    Library {
+        path: candidate.path,
+        version: candidate.version,
+        origin,
+        flavor,
+        cuda: CudaLibraries::default(),
+    }
 }

@@ -1,6 +1,8 @@
 //! The folders in which the dynamic linker looks for libraries. Reads its configuration; runs nothing.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// Where a library may lie although the linker's configuration does not name it.
@@ -13,11 +15,12 @@ const fn multiarch() -> &'static str {
     if cfg!(target_arch = "aarch64") { "/usr/lib/aarch64-linux-gnu" } else { "/usr/lib/x86_64-linux-gnu" }
 }
 
-/// The linker's folders, in its order, then the usual ones; `root` is `/` outside tests. None is named twice.
+/// The linker's folders, in its order, then the usual ones, then those that its cache names (`ldconfig FOLDER` adds some that no file names); `root` is `/` outside tests. None is named twice.
 pub(crate) fn system_folders(root: &Path) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     read_configuration(root, Path::new("/etc/ld.so.conf"), DEPTH, &mut folders);
     folders.extend(USUAL.iter().map(PathBuf::from));
+    folders.extend(folders_of_cache(root));
     let mut unique: Vec<PathBuf> = Vec::new();
     for folder in folders {
         if !unique.contains(&folder) {
@@ -25,6 +28,20 @@ pub(crate) fn system_folders(root: &Path) -> Vec<PathBuf> {
         }
     }
     unique.iter().map(|folder| under(root, folder)).collect()
+}
+
+/// The folders of the libraries in the linker's cache. Its records point into a table of texts that end with a zero byte, and no other
+/// text in it starts with `/`.
+fn folders_of_cache(root: &Path) -> Vec<PathBuf> {
+    let cache = fs::read(under(root, Path::new("/etc/ld.so.cache"))).unwrap_or_default();
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for path in cache.split(|b| *b == 0).filter(|text| text.starts_with(b"/")) {
+        let folder = Path::new(OsStr::from_bytes(path)).parent().unwrap_or(Path::new("/"));
+        if !folders.iter().any(|known| known == folder) {
+            folders.push(folder.to_owned());
+        }
+    }
+    folders
 }
 
 fn read_configuration(root: &Path, file: &Path, depth: usize, folders: &mut Vec<PathBuf>) {
@@ -86,6 +103,17 @@ mod tests {
         );
         assert!(!names.contains(&"never"));
         assert_eq!(names.iter().filter(|n| **n == "usr/lib").count(), 1);
+    }
+
+    #[test]
+    fn folders_that_only_the_cache_names_come_last() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("etc")).unwrap();
+        let text = b"glibc-ld.so.cache1.1\0\x02\0libcublas.so.13\0/nv/lib64/libcublas.so.13\0/usr/lib/libc.so.6\0/nv/lib64/libcudart.so.13\0";
+        fs::write(root.path().join("etc/ld.so.cache"), text).unwrap();
+        let folders = system_folders(root.path());
+        assert_eq!(folders.len(), USUAL.len() + 1);
+        assert_eq!(folders.last().unwrap(), &root.path().join("nv/lib64"));
     }
 
     #[test]

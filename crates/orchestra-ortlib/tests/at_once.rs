@@ -111,6 +111,7 @@ fn one_process_of_two() {
         .into(),
         current_folder: root,
         system_folders: Vec::new(),
+        root: "/nowhere".into(),
         pins: vec![pin],
     };
     let mut notes = Notes::new(|line| println!("\nnote {line}"));

@@ -9,10 +9,11 @@ use crate::diagnostics::Diagnostics;
 use crate::fields::At;
 use crate::graph::Graph;
 use crate::host::{Host, MachineView, lexical};
+use crate::measured::MeasureKey;
 use crate::models::{self, Model, read_labels};
 use crate::placement::{Demand, Share, place};
-use crate::plan::Plan;
-use crate::raw::{self, RawKind, RawWorkflow};
+use crate::plan::{Plan, WorkerMemory};
+use crate::raw::{self, RawKind, RawModel, RawStage, RawWorkflow};
 use crate::types::{Wired, Wiring};
 use crate::{sinks, sources, spares, tree};
 
@@ -97,7 +98,7 @@ impl Planner<'_> {
         let wired = Wiring::new(&workflow, &graph, &models, &labels, diags).check();
         let sink_paths = sinks::check_paths(&workflow.sinks, diags);
         let machine = self.machine(diags);
-        let (devices, shares) = self.devices(&workflow, &models, &graph, machine.as_ref(), diags);
+        let (devices, shares) = self.devices(&workflow, &models, &graph, &wired, machine.as_ref(), diags);
         let output = match &self.options.output {
             Some(output) => absolute(output),
             None => folder.join("out"),
@@ -133,6 +134,7 @@ impl Planner<'_> {
         workflow: &RawWorkflow,
         models: &[Option<Model>],
         graph: &Graph,
+        wired: &[Option<Wired>],
         machine: Option<&MachineView>,
         diags: &mut Diagnostics,
     ) -> (Vec<Device>, Vec<Vec<Share>>) {
@@ -162,8 +164,14 @@ impl Planner<'_> {
                 None => Some(devices.in_use.clone()),
             };
             let Some(own) = own.filter(|_| graph.used[index]) else { continue };
+            let memory = own
+                .iter()
+                .map(|device| {
+                    self.worker_memory(model, models[at].as_ref(), stage, wired[index].as_ref(), device)
+                })
+                .collect();
             let own = own.into_iter().map(|d| place_of(&mut table, d)).collect();
-            demands.push(Demand { stage: &stage.name.value, model, model_bytes, devices: own });
+            demands.push(Demand { stage: &stage.name.value, model, model_bytes, devices: own, memory });
             stages.push(index);
         }
         if !demands.is_empty() {
@@ -178,6 +186,29 @@ impl Planner<'_> {
             shares[stage] = share;
         }
         (table, shares)
+    }
+
+    /// What one worker of the stage takes on the device: as the file says, else as an earlier run has measured.
+    fn worker_memory(
+        &self,
+        raw: &RawModel,
+        model: Option<&Model>,
+        stage: &RawStage,
+        wired: Option<&Wired>,
+        device: &Device,
+    ) -> Option<WorkerMemory> {
+        if !device.is_cuda() {
+            return None;
+        }
+        if let Some(declared) = &raw.memory {
+            return Some(WorkerMemory::Declared(declared.value));
+        }
+        let key = MeasureKey {
+            model: &model?.file.digest,
+            device: &device.product,
+            max_batch: assemble::largest_on_cuda(raw, stage, wired),
+        };
+        self.host.measured_memory(&key).map(WorkerMemory::Measured)
     }
 }
 

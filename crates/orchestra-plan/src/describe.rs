@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use orchestra_core::TensorSpec;
+use orchestra_core::{DeviceId, TensorSpec};
 
 use crate::bytes::format_bytes;
 use crate::placement::plural;
@@ -19,14 +19,18 @@ pub fn describe(plan: &Plan) -> String {
 fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
     writeln!(out, "workflow  {} ({})", plan.name, plan.file.display())?;
     writeln!(out, "output    {}", plan.output.display())?;
-    writeln!(out, "loaders   {}", plural(plan.loader_threads, "thread"))?;
+    write!(out, "loaders   {}", plural(plan.loader_threads, "thread"))?;
+    match &plan.loaders_near {
+        Some(near) => writeln!(out, " on NUMA node {}", near.node)?,
+        None => writeln!(out)?,
+    }
     writeln!(out, "\ndevices")?;
     if plan.devices.is_empty() {
         writeln!(out, "  none: no stage runs a model")?;
     }
     for device in &plan.devices {
         match device.memory {
-            Some(m) => writeln!(
+            Some(m) => write!(
                 out,
                 "  {:<10}{} free of {}, {} kept as headroom",
                 device.spec.name,
@@ -34,9 +38,14 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
                 format_bytes(m.total),
                 format_bytes(m.headroom)
             )?,
-            None => writeln!(out, "  {}", device.spec.name)?,
+            None => write!(out, "  {}", device.spec.name)?,
+        }
+        match &device.near {
+            Some(near) => writeln!(out, ", on NUMA node {}", near.node)?,
+            None => writeln!(out)?,
         }
     }
+    write_memory(out, plan)?;
     for pipeline in &plan.pipelines {
         writeln!(
             out,
@@ -66,6 +75,55 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
     Ok(())
 }
 
+/// The sum for each GPU whose memory is known: what there is, what each model takes of it, and what is left.
+fn write_memory(out: &mut String, plan: &Plan) -> fmt::Result {
+    let gpus = (0..).map(DeviceId).zip(&plan.devices).filter_map(|(id, d)| Some((id, d, d.memory?)));
+    for (n, (id, device, memory)) in gpus.enumerate() {
+        if n == 0 {
+            writeln!(out, "\nmemory of the GPUs")?;
+        }
+        let room = memory.free.saturating_sub(memory.headroom);
+        writeln!(
+            out,
+            "  {:<10}{} free - {} headroom = {} for workers",
+            device.spec.name,
+            format_bytes(memory.free),
+            format_bytes(memory.headroom),
+            format_bytes(room)
+        )?;
+        let mut left = Some(room);
+        for (stage, infer) in plan.infer_stages() {
+            for worker in infer.workers.iter().filter(|w| w.device == id) {
+                let processes = (worker.count + worker.spares) as u64;
+                let of_each = worker.memory.map(|m| (m, m.bytes().saturating_mul(processes)));
+                let stage = &plan.stages[stage.index()].name;
+                let who = match worker.spares {
+                    0 => plural(worker.count, "worker"),
+                    n => format!("({} + {})", plural(worker.count, "worker"), plural(n, "spare")),
+                };
+                match of_each {
+                    Some((m, sum)) => writeln!(
+                        out,
+                        "            {stage}: {who} x {} ({}) = {}",
+                        format_bytes(m.bytes()),
+                        m.word(),
+                        format_bytes(sum)
+                    )?,
+                    None => writeln!(
+                        out,
+                        "            {stage}: {who}; what one takes is not known: declare `memory`, or let a run measure it"
+                    )?,
+                }
+                left = left.zip(of_each).map(|(left, (_, sum))| left.saturating_sub(sum));
+            }
+        }
+        if let Some(left) = left {
+            writeln!(out, "            {} left beyond the headroom", format_bytes(left))?;
+        }
+    }
+    Ok(())
+}
+
 fn write_stage(out: &mut String, plan: &Plan, index: usize) -> fmt::Result {
     let stage = &plan.stages[index];
     match &stage.kind {
@@ -76,7 +134,11 @@ fn write_stage(out: &mut String, plan: &Plan, index: usize) -> fmt::Result {
                 stage.name,
                 plan.sources[source.index()].name,
                 spec.tensor()
-            )
+            )?;
+            if spec.in_graph.is_some() {
+                writeln!(out, "    the model's graph makes {} of them", spec.for_model().tensor())?;
+            }
+            Ok(())
         }
         StageKind::Infer(infer) => write_infer(out, plan, &stage.name, infer),
         StageKind::Classify { from, top_k, labels, .. } => {

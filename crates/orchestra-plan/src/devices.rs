@@ -12,8 +12,12 @@ use crate::nearest::{list, suggestion};
 pub(crate) struct Device {
     pub name: String,
     pub kind: DeviceKind,
+    /// The product; empty where unknown.
+    pub product: String,
     /// Total and free bytes, where known.
     pub memory: Option<(u64, u64)>,
+    /// The NUMA node that it is plugged into, where known.
+    pub node: Option<u32>,
 }
 
 impl Device {
@@ -140,7 +144,7 @@ impl<'a> Devices<'a> {
         let text = name.value.as_str();
         let Some(machine) = self.machine else {
             let kind = DeviceKind::Cuda { uuid: String::new() };
-            return Some(Device { name: text.into(), kind, memory: None });
+            return Some(Device { name: text.into(), kind, ..cpu(0) });
         };
         let is_meant = |d: &&crate::host::DeviceView| d.name == text || d.uuid == text;
         if let Some(found) = machine.devices.iter().find(is_meant) {
@@ -181,11 +185,13 @@ fn cuda(view: &crate::host::DeviceView) -> Device {
     Device {
         name: view.name.clone(),
         kind: DeviceKind::Cuda { uuid: view.uuid.clone() },
+        product: view.model.clone(),
         memory: Some((view.total, view.free)),
+        node: view.node,
     }
 }
 
 fn cpu(n: usize) -> Device {
     let name = if n == 0 { "cpu".into() } else { format!("cpu:{n}") };
-    Device { name, kind: DeviceKind::Cpu, memory: None }
+    Device { name, kind: DeviceKind::Cpu, product: String::new(), memory: None, node: None }
 }

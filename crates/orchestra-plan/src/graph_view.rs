@@ -261,7 +261,12 @@ fn image(spec: &ImageSpec) -> Vec<String> {
         ResizeFilter::Bicubic => "bicubic",
         ResizeFilter::Lanczos3 => "lanczos3",
     };
-    vec![format!("{} x {} {color}", spec.size[0], spec.size[1]), format!("{fit}, {filter}")]
+    let mut details =
+        vec![format!("{} x {} {color}", spec.size[0], spec.size[1]), format!("{fit}, {filter}")];
+    if spec.in_graph.is_some() {
+        details.push("normalised in the model's graph".to_owned());
+    }
+    details
 }
 
 fn file(sink: &SinkPlan, output: &Path) -> Vec<String> {

@@ -10,6 +10,8 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use crate::measured::{MeasureKey, Measurements};
+
 /// What is larger holds no labels.
 const MAX_SMALL_FILE: u64 = 64 << 20;
 
@@ -47,6 +49,12 @@ pub trait Host {
     /// The path without `.` and `..`, as far as that changes nothing.
     fn resolve(&self, path: &Path) -> PathBuf {
         lexical(path)
+    }
+
+    /// Device memory of one worker, as an earlier run measured it; `None` where none has.
+    fn measured_memory(&self, key: &MeasureKey<'_>) -> Option<u64> {
+        let _ = key;
+        None
     }
 
     /// Cores, memory and devices.
@@ -132,12 +140,23 @@ pub struct MachineView {
     pub memory: u64,
     /// GPUs that this process may use.
     pub devices: Vec<DeviceView>,
+    /// NUMA nodes with the cores of each, where there is more than one.
+    pub nodes: Vec<NodeView>,
     /// Why there are no GPUs (or not all of them), as a lowercase fragment.
     pub no_gpu: Option<String>,
 }
 
+/// Cores that are near to one another and to some of the memory.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct NodeView {
+    /// The kernel's number for it.
+    pub id: u32,
+    /// Its cores that this process may use.
+    pub cores: Vec<u32>,
+}
+
 /// A GPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct DeviceView {
     /// `cuda:0`
     pub name: String,
@@ -149,6 +168,8 @@ pub struct DeviceView {
     pub total: u64,
     /// Bytes that nobody uses.
     pub free: u64,
+    /// The NUMA node that it is plugged into, where that is known.
+    pub node: Option<u32>,
 }
 
 type MachineProbe = Box<dyn Fn() -> Result<MachineView, String> + Send + Sync>;
@@ -156,12 +177,19 @@ type MachineProbe = Box<dyn Fn() -> Result<MachineView, String> + Send + Sync>;
 /// Real files; the machine is seen through a function that the caller brings.
 pub struct RealHost {
     machine: MachineProbe,
+    measurements: Option<Measurements>,
 }
 
 impl RealHost {
     /// A host that asks `machine` when (and only when) the plan needs to know.
     pub fn new(machine: impl Fn() -> Result<MachineView, String> + Send + Sync + 'static) -> Self {
-        Self { machine: Box::new(machine) }
+        Self { machine: Box::new(machine), measurements: None }
+    }
+
+    /// This host, with what earlier runs measured.
+    #[must_use]
+    pub fn with_measurements(self, measurements: Option<Measurements>) -> Self {
+        Self { measurements, ..self }
     }
 
     /// A host with real files and a described machine.
@@ -216,6 +244,10 @@ impl Host for RealHost {
             return real;
         }
         lexical(path)
+    }
+
+    fn measured_memory(&self, key: &MeasureKey<'_>) -> Option<u64> {
+        self.measurements.as_ref()?.look_up(key)
     }
 
     fn machine(&self) -> Result<MachineView, String> {

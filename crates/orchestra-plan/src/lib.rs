@@ -15,7 +15,9 @@ mod graph_view;
 mod host;
 mod ladder;
 mod machine_file;
+mod measured;
 mod models;
+mod near_cores;
 mod nearest;
 mod onnx;
 mod placement;
@@ -35,13 +37,16 @@ pub use bytes::{format_bytes, parse_bytes};
 pub use describe::describe;
 pub use diagnostics::{Cause, Diagnostic, Diagnostics, RenderStyle, Severity, Span};
 pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
-pub use host::{DeviceView, FileKind, Host, MachineView, ModelError, ModelFile, RealHost, Signature};
+pub use host::{
+    DeviceView, FileKind, Host, MachineView, ModelError, ModelFile, NodeView, RealHost, Signature,
+};
 pub use ladder::ladder;
 pub use machine_file::machine_from_toml;
+pub use measured::{MeasureKey, Measurements};
 pub use onnx::read_model;
 pub use plan::{
-    BETWEEN_COMMITS, DeviceMemory, DevicePlan, InferPlan, InputFrom, Limits, MaxFailed, ModelPlan,
-    PipelinePlan, Plan, Recycle, Scores, SinkPlan, SourcePlan, StageKind, StagePlan, TelemetryPlan,
-    WorkerPlan,
+    BETWEEN_COMMITS, DeviceMemory, DevicePlan, InferPlan, InputFrom, Limits, LogFormat, MaxFailed, ModelPlan,
+    NodeCores, OtlpProtocol, PipelinePlan, Plan, Recycle, Scores, SinkPlan, SourcePlan, StageKind, StagePlan,
+    TelemetryPlan, WorkerMemory, WorkerPlan,
 };
 pub use sinks::RESERVED;

@@ -2,7 +2,7 @@
 
 use crate::diagnostics::Diagnostics;
 use crate::fields::Fields;
-use crate::host::{DeviceView, MachineView};
+use crate::host::{DeviceView, MachineView, NodeView};
 use crate::tree::{self, Value};
 
 /// Reads a machine description:
@@ -10,12 +10,14 @@ use crate::tree::{self, Value};
 /// ```toml
 /// cores = 64
 /// memory = "256GiB"
+/// nodes = 2                  # NUMA nodes, with an even share of the cores; default: 1
 ///
 /// [[devices]]                # numbered cuda:0, cuda:1 … in this order
 /// memory = "80GiB"
 /// free = "79GiB"             # default: all of it
 /// count = 8                  # default: 1
 /// model = "H100"             # default: empty
+/// node = 1                   # the NUMA node that it is plugged into; default: unknown
 /// ```
 ///
 /// `file` is what messages call the file.
@@ -25,21 +27,30 @@ pub fn machine_from_toml(text: &str, file: &str) -> (Option<MachineView>, Diagno
     let machine = tree::parse(text, &mut diags).and_then(|root| {
         let what = "the machine file".to_owned();
         let top = crate::diagnostics::Span::new(0, 0..0);
-        let mut f = Fields::new(what, top, &root, &["cores", "memory", "devices"], &mut diags);
+        let mut f = Fields::new(what, top, &root, &["cores", "memory", "nodes", "devices"], &mut diags);
         if f.entry("cores").is_none() {
             f.missing("cores", "cores = 16");
         }
         let cores = f.integer("cores", 1..=65_536).map(|n| n.value as usize);
         let memory = f.bytes("memory").map_or(0, |b| b.value);
-        let devices = devices(&mut f);
+        let n_nodes = f.integer("nodes", 1..=64).map_or(1, |n| n.value as u32);
+        let devices = devices(&mut f, n_nodes);
         let no_gpu = devices.is_empty().then(|| "the machine file names none".into());
-        Some(MachineView { cores: cores?, memory, devices, no_gpu })
+        let cores = cores?;
+        Some(MachineView { cores, memory, devices, nodes: nodes(n_nodes, cores), no_gpu })
     });
     let machine = if diags.has_errors() { None } else { machine };
     (machine, diags)
 }
 
-fn devices(f: &mut Fields<'_, '_>) -> Vec<DeviceView> {
+/// Nodes with an even share of the cores, which are numbered through.
+fn nodes(n: u32, cores: usize) -> Vec<NodeView> {
+    let cores = u32::try_from(cores).unwrap_or(u32::MAX);
+    let first = |id: u32| (u64::from(cores) * u64::from(id) / u64::from(n)) as u32; // at most `cores`
+    (0..n).map(|id| NodeView { id, cores: (first(id)..first(id + 1)).collect() }).collect()
+}
+
+fn devices(f: &mut Fields<'_, '_>, n_nodes: u32) -> Vec<DeviceView> {
     let Some(entry) = f.entry("devices") else { return Vec::new() };
     let mut found = Vec::new();
     let Value::Array(items) = &entry.node.value else {
@@ -51,7 +62,7 @@ fn devices(f: &mut Fields<'_, '_>) -> Vec<DeviceView> {
             f.wrong("devices", item, "a list of tables: [[devices]]");
             continue;
         };
-        let keys = ["memory", "free", "count", "model"];
+        let keys = ["memory", "free", "count", "model", "node"];
         let mut d = Fields::new("device".into(), item.span, table, &keys, f.diags);
         if d.entry("memory").is_none() {
             d.missing("memory", "memory = \"80GiB\"");
@@ -59,11 +70,12 @@ fn devices(f: &mut Fields<'_, '_>) -> Vec<DeviceView> {
         let Some(total) = d.bytes("memory") else { continue };
         let free = d.bytes("free").map_or(total.value, |b| b.value.min(total.value));
         let model = d.string("model").map_or_else(String::new, |m| m.value);
+        let node = d.integer("node", 0..=u64::from(n_nodes) - 1).map(|n| n.value as u32);
         for _ in 0..d.integer("count", 1..=64).map_or(1, |n| n.value) {
             let n = found.len();
             let name = format!("cuda:{n}");
             let uuid = format!("GPU-described-{n}");
-            found.push(DeviceView { name, uuid, model: model.clone(), total: total.value, free });
+            found.push(DeviceView { name, uuid, model: model.clone(), total: total.value, free, node });
         }
     }
     found

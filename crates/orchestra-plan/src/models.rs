@@ -15,7 +15,7 @@ const MAX_SPARES: u64 = 4;
 /// Largest batch that can be asked for.
 pub(crate) const MAX_BATCH: u64 = 65_536;
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "path",
     "labels",
     "devices",
@@ -28,6 +28,7 @@ const KEYS: [&str; 12] = [
     "threads",
     "custom_ops",
     "recycle",
+    "tf32",
 ];
 
 /// A model whose file has been read.
@@ -66,6 +67,7 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
         threads: f.integer("threads", 1..=1024).map(|n| n.value as usize),
         custom_ops: f.strings("custom_ops").unwrap_or_default(),
         recycle: recycle(&mut f),
+        tf32: f.boolean("tf32").unwrap_or(true),
         name,
     }
 }

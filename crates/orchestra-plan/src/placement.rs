@@ -3,6 +3,7 @@
 use crate::bytes::format_bytes;
 use crate::devices::Device;
 use crate::diagnostics::{Diagnostics, Span};
+use crate::plan::WorkerMemory;
 use crate::raw::RawModel;
 
 /// One-thread workers on the CPU beyond this number gain nothing but memory use.
@@ -20,6 +21,15 @@ pub(crate) struct Demand<'a> {
     pub model_bytes: u64,
     /// Places in the device table.
     pub devices: Vec<usize>,
+    /// Device memory of one worker on each of these, where it is known.
+    pub memory: Vec<Option<WorkerMemory>>,
+}
+
+impl Demand<'_> {
+    fn memory_on(&self, device: usize) -> Option<WorkerMemory> {
+        let at = self.devices.iter().position(|d| *d == device)?;
+        self.memory.get(at).copied().flatten()
+    }
 }
 
 /// Workers of one stage on one device.
@@ -29,6 +39,7 @@ pub(crate) struct Share {
     pub count: usize,
     pub threads: usize,
     pub spares: usize,
+    pub memory: Option<WorkerMemory>,
 }
 
 /// Places the workers of all stages: per stage its shares. Errors (memory) are reported.
@@ -50,13 +61,15 @@ pub(crate) fn place(
         let placed = if stages.is_empty() {
             continue;
         } else if device.is_cuda() {
-            on_cuda(demands, &stages, device, headroom, reasons, diags)
+            let gpu = OnCuda { demands, stages: &stages, index, device, headroom };
+            gpu.place(reasons, diags)
         } else {
             let cores = (cores / n_cpus.max(1)).max(1);
             on_cpu(demands, &stages, device, cores, reasons)
         };
         for (stage, (count, threads)) in stages.into_iter().zip(placed) {
-            shares[stage].push(Share { device: index, count, threads, spares: 0 });
+            let memory = demands[stage].memory_on(index).filter(|_| device.is_cuda());
+            shares[stage].push(Share { device: index, count, threads, spares: 0, memory });
         }
     }
     shares
@@ -106,101 +119,139 @@ fn on_cpu(
         .collect()
 }
 
-fn on_cuda(
-    demands: &[Demand<'_>],
-    stages: &[usize],
-    device: &Device,
+/// The stages that share a GPU.
+struct OnCuda<'a> {
+    demands: &'a [Demand<'a>],
+    stages: &'a [usize],
+    /// Its place in the device table.
+    index: usize,
+    device: &'a Device,
     headroom: u64,
-    reasons: &mut Vec<String>,
-    diags: &mut Diagnostics,
-) -> Vec<(usize, usize)> {
-    let model = |stage: &usize| demands[*stage].model;
-    let declared = |stage: &usize| model(stage).memory.as_ref().map(|m| m.value);
-    let spares = |stage: &usize| model(stage).spare.as_ref().map_or(0, |n| n.value);
-    let free = device.memory.map(|(_, free)| free.saturating_sub(headroom));
-    let wanted: Vec<usize> = stages
-        .iter()
-        .map(|s| match (&model(s).workers, declared(s), free) {
+}
+
+impl OnCuda<'_> {
+    fn model(&self, stage: usize) -> &RawModel {
+        self.demands[stage].model
+    }
+
+    /// Bytes of one worker of a stage; 0 where that is not known.
+    fn worker(&self, stage: usize) -> u64 {
+        self.demands[stage].memory_on(self.index).map_or(0, WorkerMemory::bytes)
+    }
+
+    /// Bytes of the first worker of a stage and of its spares.
+    fn least(&self, stage: usize) -> u64 {
+        let spares = self.model(stage).spare.as_ref().map_or(0, |n| n.value);
+        self.worker(stage).saturating_mul(1 + spares)
+    }
+
+    /// What all workers together may take.
+    fn room(&self) -> Option<u64> {
+        self.device.memory.map(|(_, free)| free.saturating_sub(self.headroom))
+    }
+
+    fn wanted(&self, stage: usize) -> usize {
+        match (&self.model(stage).workers, self.demands[stage].memory_on(self.index), self.device.memory) {
             (Some(asked), _, _) => asked.value as usize,
             (None, Some(_), Some(_)) => DEFAULT_CUDA_WORKERS,
             (None, _, _) => 1,
-        })
-        .collect();
-    let mut counts = vec![1; stages.len()];
-    let mut left = free.unwrap_or(u64::MAX);
-    let least = |stage: &usize| declared(stage).map(|bytes| bytes.saturating_mul(1 + spares(stage)));
-    let needed = stages.iter().filter_map(least).fold(0u64, u64::saturating_add);
-    if needed > left {
-        report_full(demands, stages, device, headroom, needed, diags);
-        left = 0;
-    } else {
-        left -= needed;
-    }
-    // One worker and its spares each, then the rest in turns, the stage furthest behind its priority first.
-    loop {
-        let next = (0..stages.len())
-            .filter(|i| counts[*i] < wanted[*i] && declared(&stages[*i]).unwrap_or(0) <= left)
-            .min_by_key(|i| (behind(counts[*i], model(&stages[*i]).priority), *i));
-        let Some(next) = next else { break };
-        left -= declared(&stages[next]).unwrap_or(0);
-        counts[next] += 1;
-    }
-    for ((stage, count), wanted) in stages.iter().zip(&counts).zip(&wanted) {
-        let why = cuda_reason(model(stage), *count, *wanted, free, headroom);
-        reasons.push(format!(
-            "stage `{}` on {}: {}: {why}",
-            demands[*stage].stage,
-            device.name,
-            plural(*count, "worker")
-        ));
-    }
-    stages.iter().zip(counts).map(|(s, count)| (count, model(s).threads.unwrap_or(1))).collect()
-}
-
-fn cuda_reason(model: &RawModel, count: usize, wanted: usize, free: Option<u64>, headroom: u64) -> String {
-    match (&model.memory, free) {
-        (Some(memory), Some(free)) if count < wanted => format!(
-            "{} of memory each, and {} are free beyond the headroom of {}",
-            format_bytes(memory.value),
-            format_bytes(free),
-            format_bytes(headroom)
-        ),
-        (_, _) if model.workers.is_some() => "as asked".into(),
-        (Some(memory), Some(_)) => {
-            format!("{} of memory each; more than {wanted} gain little", format_bytes(memory.value))
         }
-        _ => "the default where the model declares no `memory`".into(),
     }
-}
 
-fn report_full(
-    demands: &[Demand<'_>],
-    stages: &[usize],
-    device: &Device,
-    headroom: u64,
-    needed: u64,
-    diags: &mut Diagnostics,
-) {
-    let mut spans = stages.iter().filter_map(|s| demands[*s].model.memory.as_ref().map(|m| m.span));
-    let span: Option<Span> = spans.next_back();
-    let (total, free) = device.memory.unwrap_or_default();
-    let any_spare = stages.iter().any(|s| demands[*s].model.spare.as_ref().is_some_and(|n| n.value > 0));
-    let who =
-        if any_spare { "one worker per model, with the spares, needs" } else { "one worker per model needs" };
-    diags
-        .error(
-            span,
-            format!(
-                "device `{}` is too full: {who} {}, and {} of {} are free, {} of them headroom",
-                device.name,
-                format_bytes(needed),
-                format_bytes(free),
-                format_bytes(total),
-                format_bytes(headroom.min(free))
-            ),
-        )
-        .help("free the device, lower `devices.headroom`, or put models on different devices with `devices`")
-        .unavailable();
+    /// Workers and threads of each stage. One worker and its spares each, then the rest in turns, the stage furthest behind its priority
+    /// first, as long as there is room.
+    fn place(&self, reasons: &mut Vec<String>, diags: &mut Diagnostics) -> Vec<(usize, usize)> {
+        let wanted: Vec<usize> = self.stages.iter().map(|s| self.wanted(*s)).collect();
+        let mut counts = vec![1; self.stages.len()];
+        let needed = self.stages.iter().map(|s| self.least(*s)).fold(0u64, u64::saturating_add);
+        let room = self.room().unwrap_or(u64::MAX);
+        if needed > room {
+            self.report_full(needed, diags);
+        }
+        let mut left = room.saturating_sub(needed);
+        loop {
+            let next = (0..self.stages.len())
+                .filter(|i| counts[*i] < wanted[*i] && self.worker(self.stages[*i]) <= left)
+                .min_by_key(|i| (behind(counts[*i], self.model(self.stages[*i]).priority), *i));
+            let Some(next) = next else { break };
+            left -= self.worker(self.stages[next]);
+            counts[next] += 1;
+        }
+        for ((stage, count), wanted) in self.stages.iter().zip(&counts).zip(&wanted) {
+            let why = self.reason(*stage, *count, *wanted);
+            reasons.push(format!(
+                "stage `{}` on {}: {}: {why}",
+                self.demands[*stage].stage,
+                self.device.name,
+                plural(*count, "worker")
+            ));
+        }
+        self.stages
+            .iter()
+            .zip(counts)
+            .map(|(s, count)| (count, self.model(*s).threads.unwrap_or(1)))
+            .collect()
+    }
+
+    fn reason(&self, stage: usize, count: usize, wanted: usize) -> String {
+        let memory = self.demands[stage].memory_on(self.index);
+        match (memory, self.room()) {
+            (Some(memory), Some(room)) if count < wanted => {
+                let asked = match self.model(stage).workers {
+                    Some(_) => format!(" of the {wanted} asked for"),
+                    None => String::new(),
+                };
+                format!(
+                    "as many{asked} as fit: {} each ({}), and {} are free beyond the headroom of {}",
+                    format_bytes(memory.bytes()),
+                    memory.word(),
+                    format_bytes(room),
+                    format_bytes(self.headroom)
+                )
+            }
+            (_, _) if self.model(stage).workers.is_some() => "as asked".into(),
+            (Some(memory), Some(_)) => {
+                format!(
+                    "{} each ({}); more than {wanted} gain little",
+                    format_bytes(memory.bytes()),
+                    memory.word()
+                )
+            }
+            _ => "the default where the model declares no `memory` and no earlier run has measured it".into(),
+        }
+    }
+
+    fn report_full(&self, needed: u64, diags: &mut Diagnostics) {
+        let mut spans = self.stages.iter().filter_map(|s| self.model(*s).memory.as_ref().map(|m| m.span));
+        let span: Option<Span> = spans.next_back();
+        let (total, free) = self.device.memory.unwrap_or_default();
+        let has_spare = |s: &usize| self.model(*s).spare.as_ref().is_some_and(|n| n.value > 0);
+        let who = match self.stages.iter().any(has_spare) {
+            true => "one worker per model, with the spares, needs",
+            false => "one worker per model needs",
+        };
+        let parts: Vec<String> = self
+            .stages
+            .iter()
+            .filter(|s| self.least(**s) > 0)
+            .map(|s| format!("`{}` {}", self.demands[*s].stage, format_bytes(self.least(*s))))
+            .collect();
+        let sum = if parts.len() > 1 { format!(" ({})", parts.join(" + ")) } else { String::new() };
+        diags
+            .error(
+                span,
+                format!(
+                    "device `{}` is too full: {who} {}{sum}, and {} of {} are free, {} of them headroom",
+                    self.device.name,
+                    format_bytes(needed),
+                    format_bytes(free),
+                    format_bytes(total),
+                    format_bytes(self.headroom.min(free))
+                ),
+            )
+            .help("free the device, lower `devices.headroom`, or put models on different devices with `devices`")
+            .unavailable();
+    }
 }
 
 /// Cuts `total` into parts by weight, each at least 1: one each, then one at a time to the part furthest behind its weight.

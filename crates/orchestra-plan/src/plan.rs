@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{
-    DeviceId, DeviceSpec, ImageSpec, ModelId, PipelineId, SinkId, SourceId, StageId, TensorSpec,
+    DeviceId, DeviceSpec, ImageSpec, ModelId, PipelineId, PixelInput, SinkId, SourceId, StageId, TensorSpec,
 };
 use serde::Serialize;
 
@@ -36,6 +36,8 @@ pub struct Plan {
     pub telemetry: TelemetryPlan,
     /// Threads that read and decode, over all pipelines.
     pub loader_threads: usize,
+    /// The cores that these threads are kept on; `None`: they may run anywhere.
+    pub loaders_near: Option<NodeCores>,
     /// What a resumed run must have in common with the run that it continues: one entry per thing, `(what, digest)`; for example
     /// `("stage `pixels`", …)`, `("model `digits`", …)`. Settings that change no result (threads, devices, batch size) are absent.
     pub fingerprint: Vec<(String, String)>,
@@ -50,6 +52,16 @@ impl Plan {
             StageKind::Infer(infer) => Some((id, infer)),
             _ => None,
         })
+    }
+
+    /// Per model input of an infer stage: what its graph has to make of the pixels that it is given, where it is given pixels.
+    #[must_use]
+    pub fn pixel_inputs(&self, infer: &InferPlan) -> Vec<Option<PixelInput>> {
+        let of = |from: &InputFrom| match &self.stages[from.stage.index()].kind {
+            StageKind::Image { spec, .. } => spec.in_graph.clone(),
+            StageKind::Infer(_) | StageKind::Classify { .. } => None,
+        };
+        infer.inputs.iter().map(of).collect()
     }
 }
 
@@ -89,6 +101,8 @@ pub struct ModelPlan {
     pub priority: u32,
     /// When a worker is replaced although nothing failed.
     pub recycle: Recycle,
+    /// Whether f32 products may be rounded to TF32 on a GPU.
+    pub tf32: bool,
 }
 
 /// When a healthy worker is replaced.
@@ -194,6 +208,37 @@ pub struct WorkerPlan {
     pub threads: usize,
     /// How many more processes stand by, loaded and idle, until a worker dies.
     pub spares: usize,
+    /// Device memory of each, where it is known.
+    pub memory: Option<WorkerMemory>,
+}
+
+/// What a worker takes of a GPU's memory, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "known", content = "bytes", rename_all = "lowercase")]
+pub enum WorkerMemory {
+    /// `models.*.memory` says so.
+    Declared(u64),
+    /// An earlier run found out.
+    Measured(u64),
+}
+
+impl WorkerMemory {
+    /// The amount.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        match self {
+            WorkerMemory::Declared(bytes) | WorkerMemory::Measured(bytes) => bytes,
+        }
+    }
+
+    /// How it is known, in a word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            WorkerMemory::Declared(_) => "declared",
+            WorkerMemory::Measured(_) => "measured",
+        }
+    }
 }
 
 /// Where records go.
@@ -216,8 +261,21 @@ pub struct SinkPlan {
 pub struct DevicePlan {
     /// Name and kind.
     pub spec: DeviceSpec,
+    /// The product, where known; may be empty.
+    pub product: String,
     /// Memory in bytes and what of it is free, where known.
     pub memory: Option<DeviceMemory>,
+    /// Where its workers are kept, on a machine with several NUMA nodes.
+    pub near: Option<NodeCores>,
+}
+
+/// The cores of a NUMA node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NodeCores {
+    /// The kernel's number for the node.
+    pub node: u32,
+    /// Its cores that this process may use.
+    pub cores: Vec<u32>,
 }
 
 /// Memory of a device in bytes.
@@ -286,6 +344,37 @@ impl MaxFailed {
 /// `[telemetry]`
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct TelemetryPlan {
-    /// OTLP gRPC endpoint, for example `http://localhost:4317`.
+    /// Address of a collector that takes OTLP, for example `http://localhost:4317`.
     pub otlp: Option<String>,
+    /// How to send to it; `None`: as the address or the environment suggest.
+    pub protocol: Option<OtlpProtocol>,
+    /// The share of the items that get a trace of their own, 0.0 to 1.0; `None`: as the environment says, else all.
+    pub sample: Option<f64>,
+    /// Items that take longer are traced whatever the share; `None`: those that take ten times as long as usual.
+    pub slow: Option<Duration>,
+    /// Where the page of metrics is served: `HOST:PORT`, or a port of this machine alone.
+    pub metrics: Option<String>,
+    /// What the lines of the log files look like; `None`: text.
+    pub log_format: Option<LogFormat>,
+}
+
+/// What a log line looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people: time, level, message, and `name=value` for each field.
+    Text,
+    /// For programs: one JSON object.
+    Json,
+}
+
+/// How a collector is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum OtlpProtocol {
+    /// gRPC, usually on port 4317.
+    #[serde(rename = "grpc")]
+    Grpc,
+    /// Protobuf over HTTP/1.1, usually on port 4318.
+    #[serde(rename = "http/protobuf")]
+    HttpProtobuf,
 }

@@ -8,7 +8,7 @@ use crate::bytes::parse_bytes;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{At, Fields};
 use crate::nearest::suggestion;
-use crate::plan::{Limits, MaxFailed, Recycle, Scores, TelemetryPlan};
+use crate::plan::{Limits, LogFormat, MaxFailed, OtlpProtocol, Recycle, Scores, TelemetryPlan};
 use crate::tree::{Entry, Table, Value};
 use crate::{models, sinks, sources, stages};
 
@@ -63,6 +63,7 @@ pub(crate) struct RawModel {
     pub threads: Option<usize>,
     pub custom_ops: Vec<At<String>>,
     pub recycle: Recycle,
+    pub tf32: bool,
 }
 
 #[derive(Debug)]
@@ -280,13 +281,47 @@ fn devices(fields: &mut Fields<'_, '_>) -> RawDevices {
 }
 
 fn telemetry(fields: &mut Fields<'_, '_>) -> TelemetryPlan {
-    let Some(mut f) = fields.section("telemetry", &["otlp"]) else { return TelemetryPlan::default() };
+    let keys = ["otlp", "protocol", "sample", "slow", "metrics", "log_format"];
+    let Some(mut f) = fields.section("telemetry", &keys) else { return TelemetryPlan::default() };
     let otlp = f.string("otlp");
     if let Some(url) = &otlp
         && !url.value.starts_with("http://")
     {
-        f.bad("otlp", url.span, "is no address of a collector's gRPC port")
+        f.bad("otlp", url.span, "is no address of a collector")
             .help("for example otlp = \"http://localhost:4317\"; traces are sent without encryption, so `https://` cannot be used");
     }
-    TelemetryPlan { otlp: otlp.map(|u| u.value) }
+    let protocols = [("grpc", OtlpProtocol::Grpc), ("http/protobuf", OtlpProtocol::HttpProtobuf)];
+    TelemetryPlan {
+        otlp: otlp.map(|u| u.value),
+        protocol: f.choice("protocol", &protocols).map(|p| p.value),
+        sample: sample(&mut f),
+        slow: f.duration("slow"),
+        metrics: metrics_page(&mut f),
+        log_format: f
+            .choice("log_format", &[("text", LogFormat::Text), ("json", LogFormat::Json)])
+            .map(|l| l.value),
+    }
+}
+
+fn metrics_page(f: &mut Fields<'_, '_>) -> Option<String> {
+    let address = f.string("metrics")?;
+    let port = address.value.rsplit_once(':').map_or(&address.value[..], |(_, port)| port);
+    if port.parse::<u16>().is_err() || address.value.contains('/') {
+        f.bad("metrics", address.span, "is no address to listen on")
+            .help("HOST:PORT, for example metrics = \"127.0.0.1:9464\" for this machine alone");
+        return None;
+    }
+    Some(address.value)
+}
+
+fn sample(f: &mut Fields<'_, '_>) -> Option<f64> {
+    let share = f.numbers("sample")?;
+    match share.value[..] {
+        [one] if (0.0..=1.0).contains(&one) => Some(one),
+        _ => {
+            f.bad("sample", share.span, "is no share of the items")
+                .help("a number from 0.0 to 1.0: 0.01 traces one item in a hundred, and those that fail or are slow");
+            None
+        }
+    }
 }

@@ -85,7 +85,7 @@ impl<'a> Wiring<'a> {
     /// What a stage gives, by place; empty for a stage that gives no tensors.
     fn outputs(&self, stage: usize) -> Option<Vec<TensorSpec>> {
         match self.wired[stage].as_ref()? {
-            Wired::Image { spec, .. } => Some(vec![spec.tensor()]),
+            Wired::Image { spec, .. } => Some(vec![spec.for_model().tensor()]),
             Wired::Infer { model, .. } => Some(self.models[*model].as_ref()?.file.signature.outputs.clone()),
             Wired::Classify { .. } => Some(Vec::new()),
         }
@@ -310,12 +310,16 @@ impl<'a> Wiring<'a> {
             );
             d.label(format!("`{giver}` gives {give}, `{model}` takes {want}"));
             if let Some(Wired::Image { spec, .. }) = &self.wired[*stage] {
-                d.help(image_settings(giver, spec, want));
+                d.help(image_settings(giver, &spec.for_model(), want));
             }
             return None;
         }
-        let row = row.into_iter().map(Dim::Fixed).collect();
-        Some(TensorSpec { name: want.name.clone(), dtype: want.dtype, row, batch: want.batch })
+        // What lies in a slot; pixels only become what the model takes inside of its graph.
+        let lies = match &self.wired[*stage] {
+            Some(Wired::Image { spec, .. }) => spec.tensor(),
+            _ => TensorSpec { row: row.into_iter().map(Dim::Fixed).collect(), ..give.clone() },
+        };
+        Some(TensorSpec { name: want.name.clone(), batch: want.batch, ..lies })
     }
 
     fn classify(&mut self, stage: usize, raw: &RawStage, top_k: &At<u64>, scores: Scores) -> Option<Wired> {

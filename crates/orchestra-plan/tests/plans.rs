@@ -413,6 +413,7 @@ fn the_fingerprint_covers_results_and_nothing_else() {
         ("limits.loaders", "1"),
         ("devices.use", "[\"cpu\", \"cpu\"]"),
         ("telemetry.otlp", "http://localhost:4317"),
+        ("telemetry.sample", "0.01"),
     ] {
         assert_eq!(of(&[harmless]), before, "{harmless:?}");
     }
@@ -452,6 +453,10 @@ loaders   16 threads
 devices
   cuda:0    60 GiB free of 80 GiB, 2 GiB kept as headroom
 
+memory of the GPUs
+  cuda:0    60 GiB free - 2 GiB headroom = 58 GiB for workers
+            classify: 1 worker; what one takes is not known: declare `memory`, or let a run measure it
+
 pipeline `scans`: at most {window} items between source and sink
   source scans
   image pixels <- scans: f32[batch, 1, 32, 32]
@@ -467,7 +472,7 @@ memory of all batch slots: 520 KiB
 
 why
   devices: auto takes the only GPU
-  stage `classify` on cuda:0: 1 worker: the default where the model declares no `memory`
+  stage `classify` on cuda:0: 1 worker: the default where the model declares no `memory` and no earlier run has measured it
   stage `classify` on cuda:0: no spare: it would take a worker's memory on the GPU; `spare = 1` of the model adds one
   stage `classify`: batches of up to 32: the default on a GPU
 "

@@ -14,10 +14,12 @@ use orchestra_wire::frames::{DynamicOutput, Run, RunErrorKind, RunTiming};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::context::RunContext;
+use crate::flights::{self, Flight, Flights};
 use crate::messages::{
     BatcherMsg, CompletedBatch, DeviceMsg, ItemReport, LinkMsg, PipelineMsg, PostMsg, SinkMsg,
 };
 use crate::slot_pool::{FilledSlot, SlotPool};
+use crate::trace::{BatchEnd, Ran};
 
 /// See the module.
 pub struct Batcher;
@@ -48,7 +50,7 @@ pub struct BatcherState {
     pool: Option<Arc<SlotPool>>,
     slots: HashMap<SlotId, SlotInUse>,
     links: HashMap<WorkerId, ActorRef<LinkMsg>>,
-    sent: HashMap<BatchId, Sent>,
+    flights: Flights,
     devices: BTreeSet<DeviceId>,
     last_reason: String,
     look_at: Option<Duration>,
@@ -56,15 +58,11 @@ pub struct BatcherState {
     told_post: bool,
 }
 
-/// A batch that is with a worker.
-struct Sent {
-    span: tracing::Span,
-    at: Duration,
-}
-
 /// A filled slot, and how many of its rows have no end yet.
 struct SlotInUse {
     slot: Arc<FilledSlot>,
+    /// Since when it is filled, while somebody traces.
+    filled: Option<Duration>,
     rows_left: usize,
 }
 
@@ -98,14 +96,18 @@ impl Actor for Batcher {
                 state.links.insert(worker, link);
                 state.ledger.worker_ready(worker, device);
             }
-            BatcherMsg::Done { worker, batch, dynamic, timing } => state.done(worker, batch, dynamic, timing),
-            BatcherMsg::Fault { worker, batch, kind, error } => state.fault(worker, batch, kind, error),
+            BatcherMsg::Done { worker, batch, dynamic, ran } => state.done(worker, batch, dynamic, ran),
+            BatcherMsg::Fault { worker, batch, kind, error, ran } => {
+                state.fault(worker, batch, kind, error, ran);
+            }
             BatcherMsg::DrainWorker(worker) => {
                 state.ledger.drain_worker(worker);
                 state.end_if_drained(worker);
             }
-            BatcherMsg::WorkerLost { worker, manager, exit, last_words, progressed } => {
-                state.worker_lost(worker, &manager, exit, last_words, progressed);
+            BatcherMsg::WorkerLost { worker, manager, exit, last_words, progressed, begun } => {
+                let bisecting = state.worker_lost(worker, &exit, &last_words, begun);
+                let ended = DeviceMsg::WorkerEnded { worker, exit, last_words, progressed, bisecting };
+                drop(manager.cast(ended)); // No manager, no restart: the run is ending.
             }
             BatcherMsg::DeviceGone { device, why } => state.device_gone(device, why),
         }
@@ -134,7 +136,7 @@ impl BatcherState {
             pool: None,
             slots: HashMap::new(),
             links: HashMap::new(),
-            sent: HashMap::new(),
+            flights: Flights::new(&args.context, args.stage),
             devices,
             last_reason: String::new(),
             look_at: None,
@@ -155,7 +157,8 @@ impl BatcherState {
             return; // Only holes: nothing to run, and dropping it frees the slot.
         }
         self.ledger.add(Rows { slot: slot.slot, first: 0, count: rows }, slot.reason);
-        self.slots.insert(slot.slot, SlotInUse { slot: Arc::new(slot), rows_left: rows });
+        let filled = self.flights.note_time();
+        self.slots.insert(slot.slot, SlotInUse { slot: Arc::new(slot), filled, rows_left: rows });
     }
 
     /// Sends what can be sent, closes the open batch if it is time, and says when nothing more will come.
@@ -187,8 +190,8 @@ impl BatcherState {
 
     /// Every batch has its end. A slot that is still held here would never come back.
     fn must_hold_nothing(&self) {
-        if !self.slots.is_empty() || !self.sent.is_empty() {
-            let (slots, sent) = (self.slots.len(), self.sent.len());
+        let (slots, sent) = (self.slots.len(), self.flights.len());
+        if slots > 0 || sent > 0 {
             self.args.context.stats.slots_lost.add(slots.max(sent) as u64);
             tracing::error!(
                 pipeline = %self.pipeline_name, stage = %self.name, slots, sent,
@@ -224,21 +227,34 @@ impl BatcherState {
         items.map_or(0, |items| items.iter().flatten().count() as u64)
     }
 
-    fn send(&mut self, a: Assignment) {
-        let context = &self.args.context;
-        let stats = &context.stats;
-        stats.reason(a.reason).add(1);
-        if a.first_time {
-            stats.stage(self.args.stage).entered.add(self.n_items(a.rows));
-        } else {
-            stats.retries.add(1);
+    fn count_sent(&self, a: &Assignment) {
+        let (stats, items) = (&self.args.context.stats, self.n_items(a.rows));
+        let stage = stats.stage(self.args.stage);
+        stage.reason(a.reason).add(1);
+        if let Some(sizes) = &stage.batch_size {
+            sizes.add(items);
         }
-        let device = &context.plan.devices[a.device.index()].spec;
-        let span = tracing::info_span!(
-            "batch", pipeline = %self.pipeline_name, stage = %self.name, batch = a.batch.0, rows = a.rows.count,
-            reason = %a.reason, attempt = a.attempt, %device, worker = a.worker.0
-        );
-        let trace = context.options.trace.as_ref().and_then(|hook| hook(&span));
+        if !a.first_time {
+            stats.retries.add(1);
+            return;
+        }
+        stage.entered.add(items);
+        if let (Some(times), Some(in_use)) = (&stage.queue_time, self.slots.get(&a.rows.slot)) {
+            times.add_time(self.now().saturating_sub(in_use.slot.opened));
+        }
+    }
+
+    /// Publishes how large a batch of this stage a device takes now.
+    fn note_ceiling(&self, device: DeviceId) {
+        if let Some(on) = self.args.context.stats.stage(self.args.stage).on(device) {
+            on.ceiling.set(self.ledger.ceiling(device) as u64);
+        }
+    }
+
+    fn send(&mut self, a: Assignment) {
+        self.count_sent(&a);
+        let from = self.slots.get(&a.rows.slot).map(|s| (&*s.slot, s.filled));
+        let trace = self.flights.begin(a, from);
         let run = Run {
             batch: a.batch,
             attempt: a.attempt,
@@ -247,75 +263,125 @@ impl BatcherState {
             rows: a.rows.count,
             trace,
         };
-        tracing::debug!(parent: &span, "batch sent");
-        self.sent.insert(a.batch, Sent { span, at: self.args.context.clock.now() });
+        tracing::debug!(
+            pipeline = %self.pipeline_name, stage = %self.name, batch = %a.batch, rows = a.rows.count,
+            reason = %a.reason, attempt = a.attempt, device = %self.device_name(a.device), worker = %a.worker,
+            "batch sent"
+        );
         if let Some(link) = self.links.get(&a.worker) {
             // A link that is gone has reported, or is about to report, the death of its worker: the batch comes back then.
             drop(link.cast(LinkMsg::Run(run)));
         }
     }
 
-    fn done(&mut self, worker: WorkerId, batch: BatchId, dynamic: Vec<DynamicOutput>, timing: RunTiming) {
-        let sent = self.sent.remove(&batch);
+    fn device_name(&self, device: DeviceId) -> &orchestra_core::DeviceSpec {
+        &self.args.context.plan.devices[device.index()].spec
+    }
+
+    /// The most rows that a device takes, as long as somebody wants to know how that changes.
+    fn traced_ceiling(&self, device: Option<DeviceId>) -> Option<usize> {
+        device.filter(|_| self.flights.are_traced()).map(|device| self.ledger.ceiling(device))
+    }
+
+    fn done(&mut self, worker: WorkerId, batch: BatchId, dynamic: Vec<DynamicOutput>, ran: Ran) {
+        let flight = self.flights.take(batch);
         let now = self.now();
+        let ceiling = self.traced_ceiling(flight.as_ref().map(|f| f.assignment.device));
         let Some(completed) = self.ledger.done(worker, batch, now) else { return };
-        if let Some(Sent { span, at }) = sent {
-            let away_us = u64::try_from(now.saturating_sub(at).as_micros()).unwrap_or(u64::MAX);
-            let (bind_us, run_us) = (timing.bind_ns / 1000, timing.run_ns / 1000);
-            let copy_out_us = timing.copy_out_ns / 1000;
-            tracing::debug!(parent: &span, bind_us, run_us, copy_out_us, away_us, "batch done");
+        let mut trace = None;
+        if let Some(flight) = flight {
+            let RunTiming { bind_ns, run_ns, copy_out_ns } = ran.timing;
+            tracing::debug!(
+                pipeline = %self.pipeline_name, stage = %self.name, %batch, %worker,
+                device = %self.device_name(completed.device), bind_us = bind_ns / 1000, run_us = run_ns / 1000,
+                copy_out_us = copy_out_ns / 1000, away_us = now.saturating_sub(flight.sent).as_micros(),
+                "batch done"
+            );
+            let ceiling = ceiling.zip(self.traced_ceiling(Some(completed.device)));
+            trace = self.flights.end(&flight, ran, BatchEnd::Done, ceiling);
         }
+        self.note_ceiling(completed.device);
         let stats = &self.args.context.stats;
         stats.device(completed.device).batches.add(1);
         stats.device(completed.device).rows.add(self.n_items(completed.rows));
         if let Some(slot) = self.rows_ended(completed.rows) {
-            let done = CompletedBatch { slot, rows: completed.rows, dynamic };
+            let done = CompletedBatch { slot, rows: completed.rows, dynamic, trace };
             drop(self.args.post.cast(PostMsg::Batch(done)));
         }
         self.end_if_drained(worker);
     }
 
-    fn fault(&mut self, worker: WorkerId, batch: BatchId, kind: RunErrorKind, error: String) {
+    fn fault(&mut self, worker: WorkerId, batch: BatchId, kind: RunErrorKind, error: String, ran: Ran) {
         let fault = match kind {
             RunErrorKind::OutOfMemory => RunFault::OutOfMemory,
             RunErrorKind::Model => RunFault::Model,
             RunErrorKind::Device => RunFault::Device,
         };
-        if let Some(Sent { span, .. }) = self.sent.remove(&batch) {
-            tracing::warn!(parent: &span, ?kind, %error, "batch failed in its worker");
+        let flight = self.flights.take(batch);
+        if let Some(flight @ Flight { assignment: a, .. }) = &flight {
+            tracing::warn!(
+                pipeline = %self.pipeline_name, stage = %self.name, %batch, rows = a.rows.count,
+                reason = %a.reason, attempt = a.attempt, device = %self.device_name(a.device), %worker,
+                trace_id = flight.trace_id(), ?kind, %error, "batch failed in its worker"
+            );
         }
         let now = self.now();
-        if let Some(aftermath) = self.ledger.fault(worker, batch, fault, error, now) {
+        let device = flight.as_ref().map(|f| f.assignment.device);
+        let ceiling = self.traced_ceiling(device);
+        if let Some(aftermath) = self.ledger.fault(worker, batch, fault, error.clone(), now) {
+            if let Some(flight) = flight {
+                let end = BatchEnd::Fault { kind, error, then: flights::then(&aftermath) };
+                self.trace_failed(&flight, ran, end, ceiling.zip(self.traced_ceiling(device)));
+            }
             self.after(aftermath);
         }
+        self.devices.iter().for_each(|device| self.note_ceiling(*device));
         self.end_if_drained(worker);
     }
 
+    /// Says whether the death was to be expected, because a batch is being halved.
     fn worker_lost(
         &mut self,
         worker: WorkerId,
-        manager: &ActorRef<DeviceMsg>,
-        exit: WorkerExit,
-        last_words: String,
-        progressed: bool,
-    ) {
+        exit: &WorkerExit,
+        last_words: &str,
+        begun: Option<Duration>,
+    ) -> bool {
         if self.links.remove(&worker).is_none()
             && exit.evidence() == orchestra_core::worker_exit::Evidence::Weak
         {
             self.ledger.weak_death_elsewhere();
         }
-        let lost = self.ledger.worker_lost(worker, &exit, &last_words);
-        let bisecting = lost.bisecting;
-        for batch in &lost.held {
-            if let Some(Sent { span, .. }) = self.sent.remove(batch) {
-                tracing::debug!(parent: &span, %exit, "batch lost its worker");
+        let lost = self.ledger.worker_lost(worker, exit, last_words);
+        // What follows is told for the youngest first.
+        for (batch, aftermath) in lost.held.iter().rev().zip(&lost.aftermath) {
+            let Some(flight) = self.flights.take(*batch) else { continue };
+            let a = &flight.assignment;
+            tracing::debug!(
+                pipeline = %self.pipeline_name, stage = %self.name, %batch, rows = a.rows.count,
+                attempt = a.attempt, device = %self.device_name(a.device), %worker, trace_id = flight.trace_id(),
+                %exit, "batch lost its worker"
+            );
+            if self.flights.are_traced() {
+                let ran = Ran { begun: begun.filter(|_| lost.held.first() == Some(batch)), ..Ran::default() };
+                let (exit, last_words) = (exit.clone(), last_words.to_owned());
+                let end = BatchEnd::WorkerLost { exit, last_words, then: flights::then(aftermath) };
+                self.trace_failed(&flight, ran, end, None);
             }
         }
         for aftermath in lost.aftermath {
             self.after(aftermath);
         }
-        let ended = DeviceMsg::WorkerEnded { worker, exit, last_words, progressed, bisecting };
-        drop(manager.cast(ended)); // No manager, no restart: the run is ending.
+        lost.bisecting
+    }
+
+    /// Tells whoever traces of a batch without a result. Its rows still lie in their slot.
+    fn trace_failed(&self, flight: &Flight, ran: Ran, end: BatchEnd, ceiling: Option<(usize, usize)>) {
+        let trace = self.flights.end(flight, ran, end, ceiling);
+        let rows = flight.assignment.rows;
+        if let (Some(trace), Some(in_use)) = (trace, self.slots.get(&rows.slot)) {
+            flights::note_on_items(&in_use.slot, rows, &trace);
+        }
     }
 
     fn after(&mut self, aftermath: Aftermath) {

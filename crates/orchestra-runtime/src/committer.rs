@@ -7,13 +7,15 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use orchestra_core::SourceId;
+use orchestra_core::{Failure, SourceId};
 use orchestra_journal::{BitSet, Commit, CommitError, Counts, Journal};
 use ractor::{ActorId, ActorRef};
 
-use crate::messages::{CommitCounts, SinkMsg};
+use crate::context::RunClock;
+use crate::messages::{CommitCounts, SinkMsg, Ticket};
 use crate::slot_pool::FilledSlot;
 use crate::stats::Stats;
+use crate::trace::{ItemEnd, ItemTrace, MaybeTracer};
 
 /// Groups that are joined into one write when they wait already. Where there is no model, or no picture can be read, each is one item.
 const MOST_GROUPS_AT_ONCE: usize = 4096;
@@ -37,10 +39,37 @@ pub struct CommitJob {
     pub commit: Commit,
     /// What the sink is told when it is.
     pub counts: CommitCounts,
+    /// What whoever traces is told when it is.
+    pub traced: Option<Traced>,
     /// Dropped when it is.
     pub hold: Option<Arc<FilledSlot>>,
     /// The sink.
     pub reply_to: ActorRef<SinkMsg>,
+}
+
+/// An item; with its failure, if it failed.
+pub type TracedItem = (Arc<Ticket>, Option<Failure>);
+
+/// The items of a group, for whoever traces.
+pub struct Traced {
+    /// When they were handed over.
+    pub handed: Duration,
+    /// The items.
+    pub items: Vec<TracedItem>,
+}
+
+impl Traced {
+    fn into_records(self, ended: Duration, written: &Result<(), String>) -> impl Iterator<Item = ItemTrace> {
+        let handed = self.handed;
+        self.items.into_iter().map(move |(ticket, failure)| {
+            let end = match (written, failure) {
+                (Err(error), _) => ItemEnd::NotWritten(error.clone()),
+                (Ok(()), Some(failure)) => ItemEnd::Failed(failure),
+                (Ok(()), None) => ItemEnd::Done,
+            };
+            ItemTrace { ticket, handed, ended, end }
+        })
+    }
 }
 
 enum Job {
@@ -96,17 +125,33 @@ pub fn start(
     journal: Journal,
     stats: Arc<Stats>,
     n_sources: usize,
+    traces: Traces,
 ) -> std::io::Result<(CommitterHandle, JoinHandle<()>)> {
     let (jobs, receiver) = channel();
     let hurry = Arc::new(AtomicBool::new(false));
     let theirs = Arc::clone(&hurry);
     let thread = std::thread::Builder::new()
         .name("committer".into())
-        .spawn(move || run(journal, stats, n_sources, &receiver, &theirs))?;
+        .spawn(move || run(journal, stats, n_sources, &traces, &receiver, &theirs))?;
     Ok((CommitterHandle { jobs, thread: thread.thread().clone(), hurry }, thread))
 }
 
-fn run(mut journal: Journal, stats: Arc<Stats>, n_sources: usize, jobs: &Receiver<Job>, hurry: &AtomicBool) {
+/// Who follows the run, and its clock.
+pub struct Traces {
+    /// Who.
+    pub tracer: MaybeTracer,
+    /// The clock.
+    pub clock: RunClock,
+}
+
+fn run(
+    mut journal: Journal,
+    stats: Arc<Stats>,
+    n_sources: usize,
+    traces: &Traces,
+    jobs: &Receiver<Job>,
+    hurry: &AtomicBool,
+) {
     let mut synced = Instant::now();
     let mut committed_at = Instant::now();
     // Pipelines whose records could not be written: a later group of theirs would come out of order.
@@ -132,7 +177,7 @@ fn run(mut journal: Journal, stats: Arc<Stats>, n_sources: usize, jobs: &Receive
         let bytes: usize = group.iter().flat_map(|job| &job.commit.appends).map(|(_, text)| text.len()).sum();
         let now = Instant::now();
         let pause = pause(items, bytes, now - std::mem::replace(&mut committed_at, now));
-        commit(&mut journal, &stats, group, &mut refused);
+        commit(&mut journal, &stats, traces, group, &mut refused);
         if synced.elapsed() >= SYNC_EVERY {
             // A disk that fails here fails the next commit or the close, too, and is reported then.
             if let Err(error) = journal.sync() {
@@ -180,6 +225,7 @@ struct Joined {
     sink: ActorRef<SinkMsg>,
     commit: Commit,
     counts: CommitCounts,
+    traced: Vec<Traced>,
     holds: Vec<Arc<FilledSlot>>,
 }
 
@@ -194,12 +240,19 @@ impl Joined {
         self.commit.done.extend(job.commit.done);
         self.commit.failed.extend(job.commit.failed);
         self.counts.add(&job.counts);
+        self.traced.extend(job.traced);
         self.holds.extend(job.hold);
     }
 }
 
 /// Commits the groups, those of one pipeline together: what goes wrong with one pipeline's files is not the others' business.
-fn commit(journal: &mut Journal, stats: &Stats, group: Vec<CommitJob>, refused: &mut HashSet<ActorId>) {
+fn commit(
+    journal: &mut Journal,
+    stats: &Stats,
+    traces: &Traces,
+    group: Vec<CommitJob>,
+    refused: &mut HashSet<ActorId>,
+) {
     let mut by_sink: Vec<Joined> = Vec::new();
     for job in group {
         match by_sink.iter_mut().find(|j| j.sink.get_id() == job.reply_to.get_id()) {
@@ -208,22 +261,26 @@ fn commit(journal: &mut Journal, stats: &Stats, group: Vec<CommitJob>, refused: 
                 sink: job.reply_to,
                 commit: job.commit,
                 counts: job.counts,
+                traced: job.traced.into_iter().collect(),
                 holds: job.hold.into_iter().collect(),
             }),
         }
     }
-    for Joined { sink, commit, counts, holds } in by_sink {
+    for Joined { sink, commit, counts, traced, holds } in by_sink {
         let result = if refused.contains(&sink.get_id()) {
             Err("an earlier group could not be written".to_owned())
         } else {
             journal.commit(&commit).map_err(|e: CommitError| e.to_string())
         };
         drop((commit, holds)); // Its text is gone before there is room for more.
+        if let Some(tracer) = traces.tracer.get().filter(|_| !traced.is_empty()) {
+            let ended = traces.clock.now();
+            tracer.items_ended(traced.into_iter().flat_map(|t| t.into_records(ended, &result)).collect());
+        }
         // A sink that is gone belongs to a pipeline that was torn down; what is committed stays committed.
         drop(match result {
             Ok(()) => {
-                stats.done.add(counts.done);
-                stats.failed.add(counts.failed);
+                count(stats, &counts);
                 sink.cast(SinkMsg::Committed(counts))
             }
             Err(error) => {
@@ -231,6 +288,21 @@ fn commit(journal: &mut Journal, stats: &Stats, group: Vec<CommitJob>, refused: 
                 sink.cast(SinkMsg::CommitFailed(error))
             }
         });
+    }
+}
+
+/// Adds what is written to the counters of the run.
+fn count(stats: &Stats, counts: &CommitCounts) {
+    stats.done.add(counts.done);
+    stats.failed.add(counts.failed);
+    // All sources of one commit are of one pipeline.
+    if let Some((source, _)) = counts.by_source.first() {
+        let pipeline = stats.pipeline_of(*source);
+        pipeline.done.add(counts.done);
+        pipeline.failed.add(counts.failed);
+    }
+    for (stage, kind) in &counts.failures {
+        stats.stage(*stage).failures(*kind).add(1);
     }
 }
 

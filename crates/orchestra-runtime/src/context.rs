@@ -4,17 +4,18 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use orchestra_core::WorkerId;
 use orchestra_core::restart::RestartPolicy;
 use orchestra_plan::Plan;
-use orchestra_wire::frames::TraceContext;
 use tokio::time::Instant;
 
+use crate::device_watch::{DeviceOptions, DeviceWatch};
 use crate::events::{EventHook, WorkerEvent};
 use crate::launcher::Launcher;
 use crate::stats::Stats;
+use crate::trace::{MaybeTracer, RunBegan, Tracer};
 
 /// Durations that bound what a worker may take. The defaults suit real machines; tests shorten them.
 #[derive(Debug, Clone, Copy)]
@@ -40,9 +41,6 @@ impl Default for Timeouts {
     }
 }
 
-/// Gives the trace context of a span, so that a worker's part can be joined to it. The runtime itself knows no tracing backend.
-pub type TraceHook = Arc<dyn Fn(&tracing::Span) -> Option<TraceContext> + Send + Sync>;
-
 /// How a run shall be carried out.
 #[derive(Clone)]
 pub struct RunOptions {
@@ -54,10 +52,12 @@ pub struct RunOptions {
     pub timeouts: Timeouts,
     /// When dead workers are replaced.
     pub restart: RestartPolicy,
-    /// Trace contexts, if traces are exported.
-    pub trace: Option<TraceHook>,
+    /// Who follows the run, its batches and its items. Without one nothing is noted for it.
+    pub trace: Option<Arc<dyn Tracer>>,
     /// Who is told what happens to workers.
     pub events: Option<EventHook>,
+    /// Who is asked about GPUs, and what their workers need.
+    pub devices: DeviceOptions,
 }
 
 /// The time since the start of the run. Follows tokio's clock, so tests may pause it.
@@ -76,6 +76,12 @@ impl RunClock {
     pub fn now(&self) -> Duration {
         self.0.elapsed()
     }
+
+    /// When `instant` was, since the start; zero if it was before.
+    #[must_use]
+    pub fn at(&self, instant: std::time::Instant) -> Duration {
+        Instant::from_std(instant).saturating_duration_since(self.0)
+    }
 }
 
 /// See the module.
@@ -90,6 +96,10 @@ pub struct RunContext {
     pub stats: Arc<Stats>,
     /// How.
     pub options: RunOptions,
+    /// Who follows this run.
+    pub tracer: MaybeTracer,
+    /// What devices and workers take.
+    pub watch: Arc<DeviceWatch>,
     next_worker: AtomicU32,
 }
 
@@ -98,7 +108,11 @@ impl RunContext {
     #[must_use]
     pub fn new(plan: Arc<Plan>, run_id: String, options: RunOptions) -> Self {
         let stats = Arc::new(Stats::new(&plan));
-        Self { plan, run_id, clock: RunClock::start(), stats, options, next_worker: AtomicU32::new(0) }
+        let (clock, zero) = (RunClock::start(), SystemTime::now());
+        let began = || RunBegan { plan: Arc::clone(&plan), run_id: run_id.clone(), zero };
+        let tracer = MaybeTracer::begin(options.trace.as_ref(), began);
+        let watch = Arc::new(DeviceWatch::new(&plan));
+        Self { plan, run_id, clock, stats, options, tracer, watch, next_worker: AtomicU32::new(0) }
     }
 
     /// An id that no other worker of this run has or had.

@@ -13,9 +13,11 @@ use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 use crate::context::RunContext;
+use crate::link_start::{Duty, LinkArgs};
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, RootMsg, ServeStage};
 use crate::stats::DeviceStats;
-use crate::worker_link::{Duty, LinkArgs, WorkerLink};
+use crate::trace::{WorkerStep, WorkerTrace};
+use crate::worker_link::WorkerLink;
 
 /// See the module.
 pub struct DeviceManager;
@@ -72,9 +74,11 @@ impl Actor for DeviceManager {
 
     async fn pre_start(
         &self,
-        _: ActorRef<DeviceMsg>,
+        me: ActorRef<DeviceMsg>,
         args: DeviceArgs,
     ) -> Result<DeviceState, ActorProcessingErr> {
+        // A manager that is gone has no workers that could be told.
+        args.context.watch.when_lost(args.device, move |why| drop(me.cast(DeviceMsg::Lost(why))));
         Ok(DeviceState { args, posts: Vec::new(), workers: HashMap::new(), shutting_down: false })
     }
 
@@ -96,6 +100,7 @@ impl Actor for DeviceManager {
                 state.worker_ended(&me, worker, &end).await;
             }
             DeviceMsg::Retire(stage) => state.retire(stage),
+            DeviceMsg::Lost(why) => state.lost(&why),
             DeviceMsg::Shutdown { now } => state.shut_down(now),
         }
         state.start_spares(&me).await;
@@ -308,8 +313,8 @@ impl DeviceState {
         let orders = crew.ended(worker, &death, now);
         for order in &orders {
             match order {
-                Order::Parked { left } => self.parked(post, *left, end),
-                Order::SparesGivenUp => self.spares_given_up(post, end),
+                Order::Parked { left } => self.parked(post, *left, worker, end),
+                Order::SparesGivenUp => self.spares_given_up(post, worker, end),
                 _ => {}
             }
         }
@@ -327,26 +332,43 @@ impl DeviceState {
     }
 
     /// A place is given up; with the last one, the device is for this stage.
-    fn parked(&mut self, post: usize, left: usize, end: &End) {
+    fn parked(&mut self, post: usize, left: usize, worker: WorkerId, end: &End) {
         let device = &self.args.context.plan.devices[self.args.device.index()].spec;
         let Some(serve) = &self.posts[post].serve else { return };
         let why = end.in_words();
         tracing::warn!(
             pipeline = %serve.pipeline, stage = %serve.name, %device, left, why = %why, "worker place parked"
         );
+        self.trace(post, worker, || WorkerStep::PlaceParked { left, why: why.clone() });
         if left == 0 {
             drop(serve.batcher.cast(BatcherMsg::DeviceGone { device: self.args.device, why }));
             self.posts[post].serve = None;
         }
     }
 
-    fn spares_given_up(&self, post: usize, end: &End) {
+    fn spares_given_up(&self, post: usize, worker: WorkerId, end: &End) {
         let device = &self.args.context.plan.devices[self.args.device.index()].spec;
         let Some(serve) = &self.posts[post].serve else { return };
         tracing::warn!(
             pipeline = %serve.pipeline, stage = %serve.name, %device, why = %end.in_words(),
             "no further spare is started"
         );
+        self.trace(post, worker, || WorkerStep::SparesGivenUp { why: end.in_words() });
+    }
+
+    /// Tells whoever traces what followed from the death of `worker`.
+    fn trace(&self, post: usize, worker: WorkerId, step: impl FnOnce() -> WorkerStep) {
+        let (context, device, stage) = (&self.args.context, self.args.device, self.posts[post].stage);
+        if let Some(tracer) = context.tracer.get() {
+            tracer.worker(WorkerTrace { at: context.clock.now(), worker, stage, device, step: step() });
+        }
+    }
+
+    /// The device is gone. Each of its workers dies of that, which gives up its place; so does each that is started from now on.
+    fn lost(&self, why: &str) {
+        for w in self.workers.values() {
+            drop(w.link.cast(LinkMsg::DeviceLost(why.to_owned())));
+        }
     }
 
     fn retire(&mut self, stage: StageId) {

@@ -10,15 +10,18 @@ mod log;
 mod probe;
 mod script;
 mod stage;
+mod told;
 
 mod answers;
 mod deadlines;
 mod deaths;
 mod devices;
 mod endings;
+mod measuring;
 mod memory;
 mod poison;
 mod random;
 mod recycling;
 mod restarts;
 mod spares;
+mod tracing;

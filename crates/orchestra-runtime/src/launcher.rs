@@ -12,6 +12,7 @@ use std::process::{ExitStatus, Stdio};
 
 use orchestra_core::{DeviceKind, WorkerExit};
 use orchestra_wire::{WORKER_ARENA_FD, WORKER_SOCKET_FD};
+use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -41,6 +42,14 @@ pub struct Launched {
 pub trait WorkerProcess: Send {
     /// Its process id, for messages.
     fn pid(&self) -> Option<u32>;
+    /// Keeps it, and what it starts from now on, on these cores. What is no process of its own ignores that.
+    ///
+    /// # Errors
+    /// The kernel refuses: none of the cores may be used.
+    fn keep_on(&mut self, cores: &[u32]) -> io::Result<()> {
+        let _ = cores;
+        Ok(())
+    }
     /// Kills it; `wait` then returns soon.
     fn kill(&mut self);
     /// Waits until it is gone and can touch nothing any more. May be dropped and called again.
@@ -135,6 +144,12 @@ impl WorkerProcess for ChildProcess {
         self.0.id()
     }
 
+    fn keep_on(&mut self, cores: &[u32]) -> io::Result<()> {
+        // A process that is gone already needs no cores.
+        let Some(pid) = self.0.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) else { return Ok(()) };
+        Ok(sched_setaffinity(Some(pid), &cpu_set(cores))?)
+    }
+
     fn kill(&mut self) {
         // An error means that it is gone already.
         let _ = self.0.start_kill();
@@ -149,6 +164,17 @@ impl WorkerProcess for ChildProcess {
             }
         })
     }
+}
+
+/// The cores as the kernel takes them. Numbers beyond what it knows are left out.
+pub(crate) fn cpu_set(cores: &[u32]) -> CpuSet {
+    let mut set = CpuSet::new();
+    cores
+        .iter()
+        .map(|core| *core as usize)
+        .filter(|core| *core < CpuSet::MAX_CPU)
+        .for_each(|core| set.set(core));
+    set
 }
 
 fn exit_of(status: ExitStatus) -> WorkerExit {

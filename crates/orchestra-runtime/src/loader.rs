@@ -7,6 +7,7 @@ use std::time::Duration;
 use orchestra_core::FailureKind;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
+use crate::journey::Loading;
 use crate::loader_inbox::{Abandoned, Inbox};
 use crate::loader_thread::{self, LoaderWork};
 use crate::messages::{LoaderMsg, SinkMsg, SourceMsg, Ticket};
@@ -47,9 +48,14 @@ impl Actor for Loader {
             LoaderMsg::Work(items) => state.inbox.push(items),
             LoaderMsg::Tick => {
                 let limit = state.work.context.plan.limits.item_timeout;
-                if let Some(Abandoned { stuck, rest, tally }) = state.inbox.abandon_if_stuck(limit) {
+                if let Some(Abandoned { stuck, since, rest, tally }) = state.inbox.abandon_if_stuck(limit) {
                     tally.book(&state.work);
                     state.inbox = loader_thread::start(&state.work, me, rest)?;
+                    if let Some(journey) = &stuck.journey {
+                        let clock = state.work.context.clock;
+                        let (began, decoded) = (clock.at(since), clock.now());
+                        journey.loaded(Loading { began, read: None, decoded });
+                    }
                     state.fail(stuck, limit);
                 }
             }

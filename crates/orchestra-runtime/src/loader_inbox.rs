@@ -42,6 +42,8 @@ struct InboxState {
 pub struct Abandoned {
     /// The item that it hangs on.
     pub stuck: Arc<Ticket>,
+    /// Since when.
+    pub since: Instant,
     /// Items that it had not begun.
     pub rest: Vec<Arc<Ticket>>,
     /// What it had done and not booked.
@@ -58,6 +60,8 @@ pub struct Tally {
     pub decoded: u64,
     /// Of these, handed on.
     pub passed: u64,
+    /// Bytes of the files that were read.
+    pub bytes: u64,
     /// Time of reading and decoding.
     pub decoding: Duration,
     /// The same, with writing rows and records.
@@ -71,6 +75,7 @@ impl Tally {
         self.loaded += other.loaded;
         self.decoded += other.decoded;
         self.passed += other.passed;
+        self.bytes += other.bytes;
         self.decoding += other.decoding;
         self.loading += other.loading;
         self.waiting_for_row += other.waiting_for_row;
@@ -81,6 +86,7 @@ impl Tally {
         let stats = &work.context.stats;
         stats.loading.add_time(self.loading);
         stats.waiting_for_row.add_time(self.waiting_for_row);
+        stats.pipeline_of(work.source).bytes_read.add(self.bytes);
         for image in &work.images {
             let stage = stats.stage(image.stage);
             stage.entered.add(self.decoded);
@@ -168,10 +174,10 @@ impl Inbox {
     pub fn abandon_if_stuck(&self, limit: Duration) -> Option<Abandoned> {
         let mut state = self.lock();
         state.at.as_ref().filter(|(_, since)| since.elapsed() > limit)?;
-        let (stuck, _) = state.at.take()?;
+        let (stuck, since) = state.at.take()?;
         state.closed = true;
         let tally = std::mem::take(&mut state.tally);
-        Some(Abandoned { stuck, rest: state.items.drain(..).collect(), tally })
+        Some(Abandoned { stuck, since, rest: state.items.drain(..).collect(), tally })
     }
 
     /// The item in hand is decoded: from now on the thread only waits for others. `false`: the thread was given up.
@@ -194,7 +200,13 @@ mod tests {
     fn a_thread_that_is_stuck_is_given_up_with_its_item_and_the_rest_is_kept() {
         let ticket = |index| {
             let id = orchestra_core::ItemId { source: SourceId(0), index };
-            Arc::new(Ticket { id, sequence: index, name: String::new(), path: std::path::PathBuf::new() })
+            Arc::new(Ticket {
+                id,
+                sequence: index,
+                name: String::new(),
+                path: std::path::PathBuf::new(),
+                journey: None,
+            })
         };
         let inbox = Inbox::new(Vec::new());
         inbox.push(vec![ticket(1), ticket(2)]);
@@ -203,7 +215,7 @@ mod tests {
         inbox.lock().at = Some((ticket(0), long_ago));
         assert!(inbox.abandon_if_stuck(Duration::from_secs(90)).is_none(), "not yet");
         inbox.lock().tally.loaded = 7;
-        let Abandoned { stuck, rest, tally } = inbox.abandon_if_stuck(Duration::from_secs(30)).unwrap();
+        let Abandoned { stuck, rest, tally, .. } = inbox.abandon_if_stuck(Duration::from_secs(30)).unwrap();
         assert_eq!(tally.loaded, 7, "what the thread had done is not lost with it");
         assert_eq!(stuck.id.index, 0);
         assert_eq!(rest.iter().map(|t| t.id.index).collect::<Vec<_>>(), [1, 2]);

@@ -3,7 +3,6 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,8 +11,11 @@ use orchestra_core::gather::Report;
 use orchestra_core::{Failure, FailureKind, ImageSpec, SinkId, SourceId, StageId};
 use orchestra_media::{MediaError, Preparer};
 use ractor::ActorRef;
+use rustix::thread::sched_setaffinity;
 
 use crate::context::RunContext;
+use crate::journey::Loading;
+use crate::launcher::cpu_set;
 use crate::loader_inbox::{Inbox, Tally};
 use crate::messages::{ItemReport, LoaderMsg, Record, SinkMsg, SourceMsg, Ticket};
 use crate::read_file::read_file;
@@ -53,6 +55,8 @@ pub struct ImageTarget {
 
 /// An infer stage that is fed by loaders.
 pub struct InferTarget {
+    /// Which.
+    pub stage: StageId,
     /// Its memory.
     pub pool: Arc<SlotPool>,
     /// For each model input: which of `LoaderWork::images` it shows.
@@ -69,12 +73,18 @@ pub fn start(
 ) -> io::Result<Arc<Inbox>> {
     let inbox = Arc::new(Inbox::new(first));
     let (work, theirs) = (Arc::clone(work), Arc::clone(&inbox));
+    let near = work.context.plan.loaders_near.as_ref().map(|near| cpu_set(&near.cores));
     std::thread::Builder::new().name("loader".into()).spawn(move || {
+        // Where the kernel refuses, it runs anywhere, which costs a little speed.
+        if let Some(Err(error)) = near.map(|cores| sched_setaffinity(None, &cores)) {
+            tracing::warn!(%error, "a loader cannot be kept near the devices");
+        }
         let mut thread = LoaderThread {
             inbox: theirs,
             me,
             preparer: Preparer::new(),
             file: Vec::new(),
+            read_at: None,
             tally: Tally::default(),
         };
         while let Some((ticket, started)) =
@@ -91,13 +101,16 @@ struct LoaderThread {
     me: ActorRef<LoaderMsg>,
     preparer: Preparer,
     file: Vec<u8>,
+    /// When the file of the item in hand was read, if somebody traces it.
+    read_at: Option<Instant>,
     /// Of the item in hand.
     tally: Tally,
 }
 
 impl LoaderThread {
     fn item(&mut self, work: &LoaderWork, ticket: &Arc<Ticket>, started: Instant) {
-        let decoded = self.guarded(|this| this.read_and_decode(work, &ticket.path));
+        self.read_at = None;
+        let decoded = self.guarded(|this| this.read_and_decode(work, ticket));
         let decoded_at = Instant::now();
         if !self.inbox.decoded() {
             return; // Given up meanwhile: somebody else has reported the item.
@@ -105,6 +118,11 @@ impl LoaderThread {
         self.tally.decoded = 1;
         self.tally.decoding = decoded_at - started;
         self.tally.loading = self.tally.decoding;
+        if let Some(journey) = &ticket.journey {
+            let at = |instant| work.context.clock.at(instant);
+            let read = self.read_at.map(at);
+            journey.loaded(Loading { began: at(started), read, decoded: at(decoded_at) });
+        }
         let mut reports = Vec::new();
         let mut left = work.n_sinks;
         let handed = match decoded {
@@ -128,8 +146,10 @@ impl LoaderThread {
         })
     }
 
-    fn read_and_decode(&mut self, work: &LoaderWork, path: &Path) -> Result<(), Refusal> {
-        read_file(path, &mut self.file)?;
+    fn read_and_decode(&mut self, work: &LoaderWork, ticket: &Ticket) -> Result<(), Refusal> {
+        read_file(&ticket.path, &mut self.file)?;
+        self.read_at = ticket.journey.as_ref().map(|_| Instant::now());
+        self.tally.bytes = self.file.len() as u64;
         let max_pixels = work.context.plan.limits.max_pixels;
         let specs = work.images.iter().map(|image| &image.spec);
         self.preparer.decode_for(&self.file, max_pixels, specs).map_err(refusal)?;
@@ -169,6 +189,9 @@ impl LoaderThread {
             for (input, &image) in target.inputs.iter().enumerate() {
                 // On an error the lease is dropped, and the row becomes a hole.
                 self.preparer.write_row(&work.images[image].spec, lease.input_mut(input)).map_err(refusal)?;
+            }
+            if let Some(journey) = &ticket.journey {
+                journey.queued(target.stage, work.context.clock.now());
             }
             lease.publish(Arc::clone(ticket));
             *left -= target.sinks;

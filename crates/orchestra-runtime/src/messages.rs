@@ -3,20 +3,24 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use orchestra_core::FailureKind;
 use orchestra_core::gather::Report;
 use orchestra_core::ledger::Rows;
 use orchestra_core::{
     BatchId, DeviceId, ItemId, PipelineId, SinkId, SourceId, StageId, WorkerExit, WorkerId,
 };
-use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming};
+use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind};
 use ractor::ActorRef;
 
+use crate::journey::{Journey, Steps};
 use crate::slot_pool::{FilledSlot, SlotPool};
+use crate::trace::{BatchTrace, Ran};
 
 /// An item on its way through a pipeline.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Ticket {
     /// Which.
     pub id: ItemId,
@@ -26,6 +30,16 @@ pub struct Ticket {
     pub name: String,
     /// The file.
     pub path: PathBuf,
+    /// Its way through the run, while somebody traces.
+    pub journey: Option<Box<Journey>>,
+}
+
+impl Ticket {
+    /// What the item went through so far; nothing if nobody traces.
+    #[must_use]
+    pub fn steps(&self) -> Steps {
+        self.journey.as_ref().map(|journey| journey.steps()).unwrap_or_default()
+    }
 }
 
 /// A record, ready to be appended to its sink.
@@ -56,6 +70,8 @@ pub struct FinishedItems {
     pub done: Vec<ItemId>,
     /// A line of JSON for each, with its newline.
     pub text: Vec<u8>,
+    /// Their tickets, while somebody traces; else empty.
+    pub tickets: Vec<Arc<Ticket>>,
     /// The slot that they come from, if it is not to be filled anew before they are written: so text that is made faster than it can be
     /// written does not pile up. Nothing else may be waited for before they are, or the slot would never come back.
     pub hold: Option<Arc<FilledSlot>>,
@@ -165,6 +181,8 @@ pub enum DeviceMsg {
         /// Bisection caused the death.
         bisecting: bool,
     },
+    /// The device is not there any more, for this reason: nothing is started on it again.
+    Lost(String),
     /// End all workers: politely, or at once.
     Shutdown {
         /// Kill instead of asking.
@@ -196,6 +214,8 @@ pub enum LinkMsg {
     Run(Run),
     /// Look at the deadlines.
     Tick,
+    /// Its device is lost, for this reason: kill it.
+    DeviceLost(String),
     /// Ask it to end.
     Shutdown,
     /// Kill it.
@@ -231,8 +251,8 @@ pub enum BatcherMsg {
         batch: BatchId,
         /// Outputs of dynamic shape.
         dynamic: Vec<DynamicOutput>,
-        /// Where its time went.
-        timing: RunTiming,
+        /// When it ran, and where its time went.
+        ran: Ran,
     },
     /// A batch gave no result, but the worker lives.
     Fault {
@@ -244,6 +264,8 @@ pub enum BatcherMsg {
         kind: RunErrorKind,
         /// The runtime's words.
         error: String,
+        /// When it ran, and where its time went.
+        ran: Ran,
     },
     /// Give this worker nothing new; end it when it holds nothing.
     DrainWorker(WorkerId),
@@ -259,6 +281,8 @@ pub enum BatcherMsg {
         last_words: String,
         /// It had completed a batch.
         progressed: bool,
+        /// Since when the oldest batch that it holds was the next for it.
+        begun: Option<Duration>,
     },
     /// A device is parked for this stage.
     DeviceGone {
@@ -277,6 +301,8 @@ pub struct CompletedBatch {
     pub rows: Rows,
     /// Outputs of dynamic shape.
     pub dynamic: Vec<DynamicOutput>,
+    /// What is told of it to whoever traces.
+    pub trace: Option<Arc<BatchTrace>>,
 }
 
 /// To the post-processing of an infer stage.
@@ -332,6 +358,8 @@ pub struct CommitCounts {
     pub failed: u64,
     /// Both, by source.
     pub by_source: Vec<(SourceId, u64)>,
+    /// Where and why each of those with failures ended.
+    pub failures: Vec<(StageId, FailureKind)>,
 }
 
 impl CommitCounts {
@@ -339,6 +367,7 @@ impl CommitCounts {
     pub fn add(&mut self, other: &CommitCounts) {
         self.done += other.done;
         self.failed += other.failed;
+        self.failures.extend_from_slice(&other.failures);
         for &(source, n) in &other.by_source {
             match self.by_source.iter_mut().find(|(s, _)| *s == source) {
                 Some((_, all)) => *all += n,

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use orchestra_core::{PipelineId, SourceId, StageId};
+use orchestra_core::{DeviceKind, PipelineId, SourceId, StageId};
 use orchestra_journal::BitSet;
 use orchestra_plan::{InferPlan, StageKind};
 use orchestra_wire::arena::Arena;
@@ -236,7 +236,7 @@ impl PipelineState {
             StageKind::Infer(infer) => infer.workers.iter().map(|w| w.count).sum(),
             StageKind::Image { .. } | StageKind::Classify { .. } => 0,
         };
-        let in_use = Arc::clone(&context.stats.slots_in_use);
+        let in_use = Arc::clone(&context.stats.stage(stage).slots_in_use);
         let pool = SlotPool::new(arena, context.clock, workers, in_use, Box::new(notify));
         batcher.cast(BatcherMsg::Attach(Arc::clone(&pool)))?;
         let node = Behind { stage, pool, batcher };
@@ -255,14 +255,24 @@ impl PipelineState {
             let device = &plan.devices[workers.device.index()].spec;
             let load = Load {
                 library: context.options.library.clone(),
+                preload: match device.kind {
+                    DeviceKind::Cpu => Vec::new(),
+                    DeviceKind::Cuda { .. } => context.options.devices.preload.clone(),
+                },
                 model: model.path.clone(),
                 digest: model.file_digest,
                 device: device.kind.clone(),
                 threads: workers.threads,
                 memory_limit: model.memory_limit,
+                tf32: model.tf32,
                 custom_ops: model.custom_ops.clone(),
                 warm_up: infer.ladder.clone(),
+                rungs: match device.kind {
+                    DeviceKind::Cpu => Vec::new(),
+                    DeviceKind::Cuda { .. } => infer.ladder.clone(),
+                },
                 layout: infer.layout.clone(),
+                pixel_inputs: plan.pixel_inputs(infer),
             };
             let serve = ServeStage {
                 stage: node.stage,
@@ -347,7 +357,7 @@ impl PipelineState {
                 infer.inputs.iter().map(|i| images.iter().position(|t| t.stage == i.stage)).collect();
             if let (Some(inputs), Some(node)) = (inputs, self.infers.get(&stage)) {
                 let sinks = topology.n_sinks_below(stage);
-                infers.push(InferTarget { pool: Arc::clone(&node.pool), inputs, sinks });
+                infers.push(InferTarget { stage, pool: Arc::clone(&node.pool), inputs, sinks });
                 batchers.push(node.batcher.clone());
             }
         }

@@ -161,6 +161,7 @@ impl Work {
     /// Reports on every item of the batch that ends here. A panic in here is a bug of ours; it fails the items by name instead of
     /// losing them.
     fn process(&self, batch: CompletedBatch) {
+        let began = batch.trace.as_ref().map(|_| self.context.clock.now());
         let shapes = self.row_shapes(&batch);
         let usual_text = self.usual_text.load(Ordering::Relaxed);
         let mut lines = Lines::with_capacity(usual_text, batch.rows.count, self.only_sink.is_some());
@@ -169,6 +170,9 @@ impl Work {
         for row in batch.rows.first..batch.rows.first + batch.rows.count {
             let Some(ticket) = batch.slot.items.get(row).and_then(Option::as_ref) else { continue };
             let before = lines.mark();
+            if let (Some(trace), Some(journey)) = (&batch.trace, &ticket.journey) {
+                journey.ran(trace); // Before the item can end.
+            }
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 let shapes = shapes.as_ref().map_err(Clone::clone)?;
                 self.row(&batch, row, shapes, ticket, &mut lines)
@@ -196,13 +200,17 @@ impl Work {
             stats.left.add(done);
         }
         self.usual_text.store(lines.text.len(), Ordering::Relaxed);
+        if let (Some(trace), Some(began)) = (&batch.trace, began) {
+            trace.processed.get_or_init(|| (began, self.context.clock.now()));
+        }
         // The slot is free for the next rows before the sink looks at these; but where records are large, only when they are written.
         let hold = (lines.text.len() >= BYTES_AT_ONCE).then(|| Arc::clone(&batch.slot));
         drop(batch);
         if let (Some(sink), Some(first)) = (self.only_sink, lines.done.first()) {
             let source = first.source;
-            let Lines { done, text, .. } = lines;
-            drop(self.sink.cast(SinkMsg::Finished(FinishedItems { source, sink, done, text, hold })));
+            let Lines { done, text, tickets, .. } = lines;
+            let finished = FinishedItems { source, sink, done, text, tickets, hold };
+            drop(self.sink.cast(SinkMsg::Finished(finished)));
         } else {
             let reports = lines.into_reports();
             if !reports.is_empty() {
@@ -261,6 +269,9 @@ impl Work {
         let Some(mut lease) = behind.pool.claim() else { return };
         for (input, from) in self.inputs_of(behind).enumerate() {
             lease.input_mut(input).copy_from_slice(tensors[from].data);
+        }
+        if let Some(journey) = &ticket.journey {
+            journey.queued(behind.stage, self.context.clock.now());
         }
         lease.publish(Arc::clone(ticket));
     }
@@ -339,6 +350,8 @@ struct Lines {
     records: Vec<(Arc<Ticket>, SinkId, Range<usize>)>,
     /// Instead of `records` where each item has one sink: the items, in the order of their lines.
     done: Vec<ItemId>,
+    /// The tickets of `done`, while somebody traces.
+    tickets: Vec<Arc<Ticket>>,
     one_sink: bool,
     scratch: Scratch,
 }
@@ -352,6 +365,7 @@ impl Lines {
             text,
             records: Vec::with_capacity(records),
             done: Vec::with_capacity(done),
+            tickets: Vec::new(),
             one_sink,
             scratch: Scratch::default(),
         }
@@ -371,6 +385,9 @@ impl Lines {
         write(&mut self.scratch, &mut self.text)?;
         if self.one_sink {
             self.done.push(ticket.id);
+            if ticket.journey.is_some() {
+                self.tickets.push(Arc::clone(ticket));
+            }
         } else {
             let line = start..self.text.len();
             self.records.extend(sinks.iter().map(|&sink| (Arc::clone(ticket), sink, line.clone())));
@@ -387,6 +404,7 @@ impl Lines {
         self.text.truncate(text);
         self.records.truncate(records);
         self.done.truncate(done);
+        self.tickets.truncate(done); // Those of all items, or none.
     }
 
     fn into_reports(self) -> Vec<ItemReport> {

@@ -318,6 +318,7 @@ mod tests {
             sequence: 0,
             name: "a \"b\"\n.png".into(),
             path: PathBuf::new(),
+            journey: None,
         }
     }
 

@@ -28,7 +28,7 @@ impl Remains {
     /// Batch slots that are taken now, of all stages: the credits of the data path that have not come home.
     #[must_use]
     pub fn slots_in_use(&self) -> u64 {
-        self.stats.slots_in_use.get()
+        self.stats.slots_in_use()
     }
 
     /// Batch slots that were still taken when every batch of their stage had its end, so that they could never be filled again. Always 0:

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use orchestra_core::DeviceId;
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::bottleneck::Bottleneck;
 use orchestra_journal::Counts;
@@ -106,6 +107,22 @@ pub struct DeviceReport {
     pub mean_batch: f64,
     /// Share of the time in which its sessions ran, 0 to 1.
     pub busy: f64,
+    /// Most bytes of the GPU that were taken, those of others included; like all that follows, as far as it was seen once a second.
+    pub memory_used_max: Option<u64>,
+    /// Mean utilisation of the GPU, 0 to 1.
+    pub utilization_mean: Option<f64>,
+    /// Mean power of the GPU in watts.
+    pub power_mean_watts: Option<f64>,
+    /// Highest temperature of the GPU in degrees Celsius.
+    pub temperature_max_c: Option<u32>,
+    /// Most bytes of the GPU that a single worker held, where the driver tells.
+    pub worker_gpu_memory_max: Option<u64>,
+    /// Most main memory of a single worker in bytes, batch slots included.
+    pub worker_memory_max: Option<u64>,
+    /// Seconds that all of its workers together spent on cores.
+    pub worker_cpu_seconds: Option<f64>,
+    /// Why the device was lost, if it was.
+    pub lost: Option<String>,
 }
 
 impl RunReport {
@@ -122,16 +139,27 @@ impl RunReport {
             failed: s.failed,
             seconds_busy: s.busy.as_secs_f64(),
         };
-        let device = |d: &crate::snapshot::DeviceSnapshot| DeviceReport {
-            device: d.name.clone(),
-            workers: d.workers,
-            spares: d.spares,
-            starts: d.starts,
-            restarts: d.restarts,
-            spare_takeovers: d.spare_takeovers,
-            batches: d.batches,
-            mean_batch: ratio(d.rows as f64, d.batches as f64),
-            busy: ratio(d.busy.as_secs_f64(), seconds * d.workers as f64).min(1.0),
+        let device = |(id, d): (DeviceId, &crate::snapshot::DeviceSnapshot)| {
+            let usage = context.watch.usage(id);
+            DeviceReport {
+                device: d.name.clone(),
+                workers: d.workers,
+                spares: d.spares,
+                starts: d.starts,
+                restarts: d.restarts,
+                spare_takeovers: d.spare_takeovers,
+                batches: d.batches,
+                mean_batch: ratio(d.rows as f64, d.batches as f64),
+                busy: ratio(d.busy.as_secs_f64(), seconds * d.workers as f64).min(1.0),
+                memory_used_max: usage.memory_used_max,
+                utilization_mean: usage.utilization_mean,
+                power_mean_watts: usage.power_mean_watts,
+                temperature_max_c: usage.temperature_max_c,
+                worker_gpu_memory_max: usage.worker_gpu_memory_max,
+                worker_memory_max: usage.worker_memory_max,
+                worker_cpu_seconds: usage.worker_cpu_time.map(|time| time.as_secs_f64()),
+                lost: context.watch.lost(id),
+            }
         };
         Self {
             workflow: context.plan.name.clone(),
@@ -152,7 +180,7 @@ impl RunReport {
             },
             items_per_second: ratio(now as f64, seconds),
             stages: snapshot.stages.iter().map(|s| (s.name.clone(), stage(s))).collect(),
-            devices: snapshot.devices.iter().map(device).collect(),
+            devices: (0..).map(DeviceId).zip(&snapshot.devices).map(device).collect(),
             loaders: LoaderReport {
                 seconds_loading: snapshot.time.loading.as_secs_f64(),
                 seconds_waiting_for_row: snapshot.time.waiting_for_row.as_secs_f64(),
@@ -160,7 +188,7 @@ impl RunReport {
             },
             batches_by_reason: LeaveReason::ALL
                 .iter()
-                .map(|r| (r.as_str(), context.stats.reason(*r).get()))
+                .map(|r| (r.as_str(), context.stats.reason(*r)))
                 .collect(),
             bottleneck: snapshot.bottleneck,
         }

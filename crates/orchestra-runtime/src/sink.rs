@@ -5,17 +5,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use orchestra_core::gather::{Ending, Finished, Gather};
-use orchestra_core::{Failure, PipelineId, SinkId, SourceId};
+use orchestra_core::{Failure, PipelineId, SinkId, SourceId, StageId};
 use orchestra_journal::{Commit, FileIndex};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use crate::committer::{CommitJob, CommitterHandle};
+use crate::committer::{CommitJob, CommitterHandle, Traced, TracedItem};
 use crate::context::RunContext;
 use crate::messages::{
     CommitCounts, FinishedItems, ItemReport, PipelineMsg, Record, RootMsg, SinkMsg, SourceMsg, Ticket,
 };
 use crate::records;
 use crate::topology::Topology;
+use crate::trace::id_in_logs;
 
 /// See the module.
 pub struct Sink;
@@ -89,20 +90,30 @@ impl SinkState {
         if finished.is_empty() {
             return;
         }
-        let (commit, counts) = self.group(finished);
-        self.args.committer.send(CommitJob { commit, counts, hold: None, reply_to: me.clone() });
+        let (commit, counts, items) = self.group(finished);
+        let traced = self.traced(items);
+        self.args.committer.send(CommitJob { commit, counts, traced, hold: None, reply_to: me.clone() });
     }
 
     fn finished(&self, me: &ActorRef<SinkMsg>, items: FinishedItems) {
-        let FinishedItems { source, sink, done, text, hold } = items;
+        let FinishedItems { source, sink, done, text, tickets, hold } = items;
         let n = done.len() as u64;
-        let counts = CommitCounts { done: n, failed: 0, by_source: vec![(source, n)] };
+        let counts = CommitCounts { done: n, by_source: vec![(source, n)], ..CommitCounts::default() };
         let commit = Commit { appends: vec![(sink_file(sink), text)], done, failed: Vec::new() };
-        self.args.committer.send(CommitJob { commit, counts, hold, reply_to: me.clone() });
+        let traced = self.traced(tickets.into_iter().map(|ticket| (ticket, None)).collect());
+        self.args.committer.send(CommitJob { commit, counts, traced, hold, reply_to: me.clone() });
     }
 
-    /// One commit of all these items: the bytes of each file in one piece.
-    fn group(&self, finished: Vec<Finished<Arc<Ticket>, Record>>) -> (Commit, CommitCounts) {
+    /// What whoever traces is told of these items once they are written.
+    fn traced(&self, items: Vec<TracedItem>) -> Option<Traced> {
+        let context = &self.args.context;
+        context.tracer.is_on().then(|| Traced { handed: context.clock.now(), items })
+    }
+
+    /// One commit of all these items, the bytes of each file in one piece; and, while somebody traces, the items with their failures.
+    fn group(&self, finished: Vec<Finished<Arc<Ticket>, Record>>) -> (Commit, CommitCounts, Vec<TracedItem>) {
+        let is_traced = self.args.context.tracer.is_on();
+        let mut traced = Vec::new();
         let mut commit = Commit::default();
         let mut counts = CommitCounts::default();
         // By file; a pipeline writes to few.
@@ -116,23 +127,33 @@ impl SinkState {
                     }
                     commit.done.push(ticket.id);
                     counts.done += 1;
+                    if is_traced {
+                        traced.push((ticket, None));
+                    }
                 }
                 Ending::Failed(failure) => {
                     append(&mut files, FAILURES_FILE, &self.failure_line(&ticket, &failure));
                     commit.failed.push(ticket.id);
                     counts.failed += 1;
+                    let stage = self.args.context.plan.stages.iter().position(|s| s.name == failure.stage);
+                    counts.failures.extend(stage.map(|index| (StageId(index as u16), failure.kind)));
+                    if is_traced {
+                        traced.push((ticket, Some(failure)));
+                    }
                 }
             }
         }
         commit.appends = files;
-        (commit, counts)
+        (commit, counts, traced)
     }
 
     fn failure_line(&self, ticket: &Arc<Ticket>, failure: &Failure) -> Vec<u8> {
         let plan = &self.args.context.plan;
+        let trace = self.args.context.tracer.get().and_then(|tracer| tracer.trace_of_failed(ticket));
         tracing::warn!(
             pipeline = %plan.pipelines[self.args.pipeline.index()].name, item = %ticket.name,
             stage = %failure.stage, kind = %failure.kind, error = %failure.error, attempts = failure.attempts,
+            trace_id = trace.as_ref().map(id_in_logs),
             "item failed"
         );
         records::failure_line(ticket, &plan.sources[ticket.id.source.index()].name, failure)

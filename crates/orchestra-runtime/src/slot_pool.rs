@@ -76,6 +76,8 @@ impl Open {
 
 /// A slot between its opening and its filling.
 struct Filling {
+    /// When its first row was claimed, in nanoseconds of the run's clock. Set by whoever opens the slot, before any other row is claimed.
+    opened: AtomicU64,
     /// Rows published in the lower half; in the upper half, once the slot is closed, rows claimed. Both change by addition, so exactly
     /// one thread sees them become equal, and that one announces the slot.
     progress: AtomicU64,
@@ -102,6 +104,8 @@ pub struct FilledSlot {
     pub items: Vec<Option<Arc<Ticket>>>,
     /// Why it was closed.
     pub reason: LeaveReason,
+    /// When its first row was claimed, since the start of the run.
+    pub opened: Duration,
 }
 
 impl SlotPool {
@@ -125,6 +129,7 @@ impl SlotPool {
     ) -> Arc<Self> {
         let layout = arena.layout().clone();
         let filling = |_| Filling {
+            opened: AtomicU64::new(0),
             progress: AtomicU64::new(0),
             reason: Mutex::new(LeaveReason::Full),
             items: (0..layout.max_rows).map(|_| Mutex::new(None)).collect(),
@@ -205,6 +210,7 @@ impl SlotPool {
                 self.in_use.add(1);
                 let now = u64::try_from(self.clock.now().as_nanos()).unwrap_or(u64::MAX);
                 self.open_since.store(now, Ordering::Relaxed);
+                self.slots[slot.index()].opened.store(now, Ordering::Relaxed);
                 self.open.store(Open::new(slot, 1).0, Ordering::SeqCst);
                 return Some((slot, 0, true));
             }
@@ -285,8 +291,9 @@ impl SlotPool {
         let rows = filling.items.iter().take(published as usize);
         let items = rows.map(|item| unpoisoned(item.lock()).take()).collect();
         let reason = *unpoisoned(filling.reason.lock());
+        let opened = Duration::from_nanos(filling.opened.load(Ordering::Relaxed));
         filling.progress.store(0, Ordering::Release);
-        (self.notify)(PoolEvent::Filled(FilledSlot { pool: Arc::clone(self), slot, items, reason }));
+        (self.notify)(PoolEvent::Filled(FilledSlot { pool: Arc::clone(self), slot, items, reason, opened }));
     }
 
     fn release(&self, slot: SlotId) {

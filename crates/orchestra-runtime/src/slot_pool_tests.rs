@@ -25,7 +25,7 @@ fn pool(max_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<PoolEvent>) {
 
 fn ticket(index: u64) -> Arc<Ticket> {
     let id = ItemId { source: SourceId(0), index };
-    Arc::new(Ticket { id, sequence: index, name: index.to_string(), path: PathBuf::new() })
+    Arc::new(Ticket { id, sequence: index, name: index.to_string(), path: PathBuf::new(), journey: None })
 }
 
 fn filled(event: PoolEvent) -> Option<FilledSlot> {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use orchestra_core::DeviceKind;
 use orchestra_core::bottleneck::{Bottleneck, TimeSpent};
+use orchestra_core::{DeviceId, DeviceKind};
+use orchestra_machine::Gpu;
 use orchestra_plan::WorkerPlan;
 use serde::Serialize;
 
@@ -79,6 +80,8 @@ pub struct DeviceSnapshot {
     pub rows: u64,
     /// Time in which sessions ran, summed over workers.
     pub busy: Duration,
+    /// The GPU as it was seen last; `None` for a CPU, and where nothing is known.
+    pub gpu: Option<Gpu>,
 }
 
 impl Snapshot {
@@ -111,6 +114,7 @@ impl Snapshot {
                 batches: s.batches.get(),
                 rows: s.rows.get(),
                 busy: s.busy.time(),
+                gpu: context.watch.latest(DeviceId(i as u16)),
             });
         let devices: Vec<DeviceSnapshot> = devices.collect();
         let worker_time: Duration =

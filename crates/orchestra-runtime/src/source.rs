@@ -126,6 +126,7 @@ impl SourceState {
                 Ok(items) => {
                     self.handed += items.len() as u64;
                     self.args.context.stats.handed.add(items.len() as u64);
+                    self.args.context.stats.pipeline_of(self.args.source).handed.add(items.len() as u64);
                     if let Some(loader) = self.waiting.pop_front() {
                         // A loader that is gone takes its pipeline with it.
                         drop(loader.cast(LoaderMsg::Work(items)));
@@ -169,6 +170,7 @@ impl SourceState {
                     sequence: self.handed + items.len() as u64,
                     name: entry.name,
                     path: entry.path,
+                    journey: self.args.context.tracer.is_on().then(Box::default),
                 })),
                 Some(Err(error)) => return Err(error.to_string()),
                 None => {

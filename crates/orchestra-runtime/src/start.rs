@@ -19,15 +19,19 @@ use ractor::{Actor, ActorRef, SpawnErr};
 use thiserror::Error;
 use tokio::sync::{oneshot, watch};
 
-use crate::committer;
+use crate::committer::{self, Traces};
 use crate::context::{RunContext, RunOptions};
+use crate::device_watch::Watcher;
 use crate::messages::{PipelineEnd, RootMsg};
+use crate::meter::Meter;
 use crate::observer::ObserverArgs;
 use crate::pipeline::Listing;
 use crate::remains::Remains;
 use crate::report::RunReport;
 use crate::root::{Ending, Orchestra, RootArgs};
+use crate::run_end::{TellTheEnd, judge};
 use crate::snapshot::Snapshot;
+use crate::worker_memory;
 
 /// Why a run could not be started.
 #[derive(Debug, Error)]
@@ -131,6 +135,8 @@ pub struct RunHandle {
     root: AbortOnDrop,
     snapshots: watch::Receiver<Snapshot>,
     done: oneshot::Receiver<Ending>,
+    end: TellTheEnd,
+    watcher: Watcher,
     started_unix_ms: u64,
 }
 
@@ -261,8 +267,15 @@ impl Prepared {
         context.stats.done.add(counts.done);
         context.stats.failed.add(counts.failed);
         context.stats.resumed.add(counts.total());
+        for (source, listing) in (0..).map(SourceId).zip(&self.listings) {
+            let (pipeline, finished) = (context.stats.pipeline_of(source), listing.finished.len());
+            pipeline.resumed.add(finished);
+            pipeline.total.add(listing.to_do + finished);
+        }
+        let traces = Traces { tracer: context.tracer.clone(), clock: context.clock };
+        let n_sources = context.plan.sources.len();
         let (committer, _thread) =
-            committer::start(self.journal, Arc::clone(&context.stats), context.plan.sources.len())?;
+            committer::start(self.journal, Arc::clone(&context.stats), n_sources, traces)?;
         let (publish, snapshots) = watch::channel(Snapshot::take(&context));
         let (done_sender, done) = oneshot::channel();
         let args = RootArgs {
@@ -274,7 +287,10 @@ impl Prepared {
         };
         let (root, _) = Actor::spawn(None, Orchestra, args).await?;
         let root = AbortOnDrop(root);
-        Ok(RunHandle { context, root, snapshots, done, started_unix_ms: self.started_unix_ms })
+        let end = TellTheEnd::of(&context);
+        let (watch, stats) = (Arc::clone(&context.watch), Arc::clone(&context.stats));
+        let watcher = Watcher::start(watch, stats, &context.options.devices)?;
+        Ok(RunHandle { context, root, snapshots, done, end, watcher, started_unix_ms: self.started_unix_ms })
     }
 }
 
@@ -297,9 +313,15 @@ impl RunHandle {
         Remains::of(&self.context)
     }
 
+    /// The counters of the run, also after its end.
+    #[must_use]
+    pub fn meter(&self) -> Meter {
+        Meter::of(&self.context)
+    }
+
     /// Waits for the end, and writes `run.json`.
-    pub async fn wait(self) -> RunOutcome {
-        let ending = self.done.await.unwrap_or_else(|_| Ending {
+    pub async fn wait(mut self) -> RunOutcome {
+        let ending = (&mut self.done).await.unwrap_or_else(|_| Ending {
             pipelines: [(PipelineId(0), PipelineEnd::Bug("the root of the actor tree fell over".into()))]
                 .into(),
             failure_limit: false,
@@ -309,6 +331,9 @@ impl RunHandle {
             Ok(counts) => *counts,
             Err(_) => Counts { done: self.context.stats.done.get(), failed: self.context.stats.failed.get() },
         };
+        drop(self.watcher);
+        self.context.watch.log();
+        worker_memory::keep(&self.context);
         let (mut exit_code, mut problems) = judge(&ending, counts.failed);
         let mut report = RunReport::new(&self.context, self.started_unix_ms, counts, exit_code);
         let path = self.context.plan.output.join(orchestra_journal::RUN_SUMMARY);
@@ -320,6 +345,7 @@ impl RunHandle {
                 report.exit_code = exit_code;
             }
         }
+        self.end.tell(counts, Some(exit_code), &problems);
         RunOutcome { report, exit_code, problems }
     }
 }
@@ -334,36 +360,6 @@ impl StopHandle {
     pub fn abort(&self) {
         drop(self.0.cast(RootMsg::Abort));
     }
-}
-
-fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
-    let mut code = if failed > 0 { 65 } else { 0 };
-    let mut problems = Vec::new();
-    let mut worst = 0;
-    for end in ending.pipelines.values() {
-        let (rank, c, text) = match end {
-            PipelineEnd::Complete => continue,
-            PipelineEnd::Stopped if ending.failure_limit => {
-                (1, 65, "stopped, because more items failed than limits.max_failed allows".to_owned())
-            }
-            PipelineEnd::Stopped => (2, 130, "interrupted; run the same command again to go on".to_owned()),
-            PipelineEnd::SinkFailed(why) => (3, 75, format!("results could not be written: {why}")),
-            PipelineEnd::SourceFailed(why) => (3, 75, format!("the list of items could not be read: {why}")),
-            PipelineEnd::NoDevice(why) => (4, 69, why.clone()),
-            PipelineEnd::Bug(why) => (5, 70, format!("internal error: {why}; please report it")),
-        };
-        if rank > worst {
-            (worst, code) = (rank, c);
-        }
-        if !problems.contains(&text) {
-            problems.push(text);
-        }
-    }
-    if let Err(why) = &ending.journal {
-        problems.push(format!("the journal could not be closed: {why}"));
-        code = if code == 70 { 70 } else { 75 };
-    }
-    (code, problems)
 }
 
 fn write_report(path: &Path, report: &RunReport) -> io::Result<()> {

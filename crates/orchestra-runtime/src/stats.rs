@@ -5,8 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use orchestra_core::batching::LeaveReason;
-use orchestra_core::{DeviceId, StageId};
-use orchestra_plan::Plan;
+use orchestra_core::{DeviceId, FailureKind, PipelineId, SourceId, StageId};
+use orchestra_plan::{Plan, StageKind};
+
+use crate::exit_kind::ExitKind;
+use crate::histogram::{BATCH_SIZES, Histogram, TIMES};
+use crate::live_workers::LiveWorkers;
 
 /// A number that only its writers change and that may be read at any time.
 #[derive(Debug, Default)]
@@ -26,6 +30,11 @@ impl Counter {
     /// Takes `n` away.
     pub fn sub(&self, n: u64) {
         self.0.fetch_sub(n, Ordering::Relaxed);
+    }
+
+    /// Makes it `n`: for what is measured and not counted.
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
     }
 
     /// Notes a duration, in nanoseconds, unless one was noted before.
@@ -48,6 +57,23 @@ impl Counter {
     }
 }
 
+/// Counters of one pipeline, of this start of the run alone.
+#[derive(Debug, Default)]
+pub struct PipelineStats {
+    /// Items that its sources name.
+    pub total: Counter,
+    /// Of these: what earlier starts had finished.
+    pub resumed: Counter,
+    /// Items handed to loaders.
+    pub handed: Counter,
+    /// Items whose records are written.
+    pub done: Counter,
+    /// Items whose failure is written.
+    pub failed: Counter,
+    /// Bytes of the files that loaders have read.
+    pub bytes_read: Counter,
+}
+
 /// Counters of one stage.
 #[derive(Debug, Default)]
 pub struct StageStats {
@@ -59,6 +85,65 @@ pub struct StageStats {
     pub failed: Counter,
     /// Time that threads or workers spent on it.
     pub busy: Counter,
+    /// Batch slots of it that are taken now. Its pool changes it.
+    pub slots_in_use: Arc<Counter>,
+    /// Items in each batch that was sent, halves and repeats included; of infer stages.
+    pub batch_size: Option<Histogram>,
+    /// From the moment the first row of a batch was claimed until it was first sent: how long its oldest item waited; of infer stages.
+    pub queue_time: Option<Histogram>,
+    /// What it does on each device, by device; empty for a stage that runs on none.
+    pub on: Vec<StageOnDevice>,
+    /// Items whose failure names this stage and is written, by kind.
+    failures: [Counter; FailureKind::ALL.len()],
+    /// Batches sent, by reason.
+    reasons: [Counter; LeaveReason::ALL.len()],
+}
+
+/// An infer stage on one device.
+#[derive(Debug)]
+pub struct StageOnDevice {
+    /// The plan gives it workers there.
+    pub is_planned: bool,
+    /// Time that a worker spent on one batch: binding, the session's run, copying out.
+    pub run_time: Histogram,
+    /// Items of the largest batch that is sent there now.
+    pub ceiling: Counter,
+}
+
+impl StageStats {
+    /// Items whose failure names this stage.
+    #[must_use]
+    pub fn failures(&self, kind: FailureKind) -> &Counter {
+        &self.failures[kind as usize]
+    }
+
+    /// Batches sent for this reason.
+    #[must_use]
+    pub fn reason(&self, reason: LeaveReason) -> &Counter {
+        &self.reasons[reason as usize]
+    }
+
+    /// What it does on a device, if it may run there.
+    #[must_use]
+    pub fn on(&self, device: DeviceId) -> Option<&StageOnDevice> {
+        self.on.get(device.index())
+    }
+
+    fn of(plan: &Plan, stage: usize) -> Self {
+        let StageKind::Infer(infer) = &plan.stages[stage].kind else { return Self::default() };
+        let on = (0..plan.devices.len()).map(|device| {
+            let ceiling = Counter::default();
+            ceiling.set(infer.max_batch as u64);
+            let is_planned = infer.workers.iter().any(|w| w.device.index() == device && w.count > 0);
+            StageOnDevice { is_planned, run_time: Histogram::new(TIMES), ceiling }
+        });
+        Self {
+            batch_size: Some(Histogram::new(BATCH_SIZES)),
+            queue_time: Some(Histogram::new(TIMES)),
+            on: on.collect(),
+            ..Self::default()
+        }
+    }
 }
 
 /// Counters of one device.
@@ -68,6 +153,8 @@ pub struct DeviceStats {
     pub ready: Counter,
     /// Spares that are ready now.
     pub standing_by: Counter,
+    /// Workers that were asked to end, or are being killed, and are not gone yet.
+    pub ending: Counter,
     /// Worker processes started, spares included.
     pub starts: Counter,
     /// Dead workers that were replaced, by a start or by a spare.
@@ -82,6 +169,23 @@ pub struct DeviceStats {
     pub busy: Counter,
     /// Time that workers served, summed over workers that are gone.
     pub ready_time: Counter,
+    exits: [Counter; ExitKind::ALL.len()],
+}
+
+impl DeviceStats {
+    /// Workers that are gone, by how they ended.
+    #[must_use]
+    pub fn exits(&self, kind: ExitKind) -> &Counter {
+        &self.exits[kind as usize]
+    }
+
+    /// Workers that were started and do not serve or stand by yet. A look between two counters may be off by one.
+    #[must_use]
+    pub fn starting(&self) -> u64 {
+        let gone: u64 = self.exits.iter().map(Counter::get).sum();
+        let others = gone + self.ready.get() + self.standing_by.get() + self.ending.get();
+        self.starts.get().saturating_sub(others)
+    }
 }
 
 /// Counters of the whole run.
@@ -107,15 +211,17 @@ pub struct Stats {
     pub waiting_for_sinks: Counter,
     /// Batches of fewer rows that follow from a failure, and whole ones sent again.
     pub retries: Counter,
-    /// Batch slots that are taken now, of all stages. The pools of the stages change it.
-    pub slots_in_use: Arc<Counter>,
     /// Batch slots that were still taken when every batch of their stage had its end.
     pub slots_lost: Counter,
+    /// By pipeline.
+    pub pipelines: Vec<PipelineStats>,
     /// By stage.
     pub stages: Vec<StageStats>,
     /// By device.
     pub devices: Vec<DeviceStats>,
-    reasons: [Counter; LeaveReason::ALL.len()],
+    /// Worker processes that live.
+    pub workers: LiveWorkers,
+    pipeline_of_source: Vec<PipelineId>,
 }
 
 impl Stats {
@@ -123,8 +229,10 @@ impl Stats {
     #[must_use]
     pub fn new(plan: &Plan) -> Self {
         Self {
-            stages: plan.stages.iter().map(|_| StageStats::default()).collect(),
+            pipelines: plan.pipelines.iter().map(|_| PipelineStats::default()).collect(),
+            stages: (0..plan.stages.len()).map(|stage| StageStats::of(plan, stage)).collect(),
             devices: plan.devices.iter().map(|_| DeviceStats::default()).collect(),
+            pipeline_of_source: plan.sources.iter().map(|source| source.pipeline).collect(),
             ..Self::default()
         }
     }
@@ -141,9 +249,56 @@ impl Stats {
         &self.devices[id.index()]
     }
 
-    /// Batches that left for this reason.
+    /// Counters of the pipeline that reads a source.
     #[must_use]
-    pub fn reason(&self, reason: LeaveReason) -> &Counter {
-        &self.reasons[reason as usize]
+    pub fn pipeline_of(&self, source: SourceId) -> &PipelineStats {
+        &self.pipelines[self.pipeline_of_source[source.index()].index()]
+    }
+
+    /// Batches that left for this reason, of all stages.
+    #[must_use]
+    pub fn reason(&self, reason: LeaveReason) -> u64 {
+        self.stages.iter().map(|stage| stage.reason(reason).get()).sum()
+    }
+
+    /// Batch slots that are taken now, of all stages.
+    #[must_use]
+    pub fn slots_in_use(&self) -> u64 {
+        self.stages.iter().map(|stage| stage.slots_in_use.get()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_exit_and_failure_has_a_counter_of_its_own() {
+        let device = DeviceStats::default();
+        let stage = StageStats::default();
+        for kind in ExitKind::ALL {
+            device.exits(kind).add(1);
+        }
+        for kind in FailureKind::ALL {
+            stage.failures(kind).add(1);
+        }
+        for reason in LeaveReason::ALL {
+            stage.reason(reason).add(1);
+        }
+        assert!(ExitKind::ALL.iter().all(|kind| device.exits(*kind).get() == 1));
+        assert!(FailureKind::ALL.iter().all(|kind| stage.failures(*kind).get() == 1));
+        assert!(LeaveReason::ALL.iter().all(|reason| stage.reason(*reason).get() == 1));
+    }
+
+    #[test]
+    fn workers_that_are_neither_ready_nor_gone_are_starting() {
+        let device = DeviceStats::default();
+        device.starts.add(5);
+        device.ready.add(2);
+        device.standing_by.add(1);
+        device.exits(ExitKind::Killed).add(1);
+        assert_eq!(device.starting(), 1);
+        device.ready.add(7);
+        assert_eq!(device.starting(), 0, "never less than none");
     }
 }

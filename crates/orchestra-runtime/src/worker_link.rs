@@ -10,56 +10,28 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use orchestra_core::{BatchId, DeviceId, ErrorClass, WorkerExit, WorkerId};
+use orchestra_core::{BatchId, DeviceKind, ErrorClass, WorkerExit, WorkerId};
 use orchestra_wire::frames::{FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker};
 use orchestra_wire::{BUILD, codec};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 
-use crate::context::RunContext;
 use crate::events::WorkerEvent;
-use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage};
+use crate::exit_kind::ExitKind;
+use crate::link_start::{Duty, LinkArgs};
+use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg};
 use crate::stats::DeviceStats;
+use crate::trace::{Ran, WorkerStep};
 use crate::worker_deadlines::{Clocks, Phase, TICK};
-use crate::worker_process::{self, ProcessEvent};
+use crate::worker_process;
+use crate::worker_stderr::Speaker;
 
 /// See the module.
 pub struct WorkerLink;
-
-/// What a link is started with.
-pub struct LinkArgs {
-    /// The run.
-    pub context: Arc<RunContext>,
-    /// Who it is.
-    pub worker: WorkerId,
-    /// Where it runs.
-    pub device: DeviceId,
-    /// What it is for.
-    pub duty: Duty,
-    /// What it serves.
-    pub serve: Arc<ServeStage>,
-    /// Who started it.
-    pub manager: ActorRef<DeviceMsg>,
-    /// Set once somebody owns the process and will report its death, whatever becomes of this actor.
-    pub owned: Arc<AtomicBool>,
-}
-
-/// What a worker is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Duty {
-    /// A spare: it stands by until it is told to serve.
-    StandBy,
-    /// It takes batches as soon as it is loaded.
-    Serve {
-        /// Whose place it takes.
-        instead_of: Option<WorkerId>,
-    },
-}
 
 /// State of a link.
 pub struct LinkState {
@@ -74,6 +46,8 @@ pub struct LinkState {
     in_flight: VecDeque<(BatchId, usize)>,
     clocks: Clocks,
     started: Duration,
+    /// Its process, if it has one.
+    pid: Option<u32>,
     /// It has reported a broken device, and is about to exit.
     is_broken: bool,
     batches: u64,
@@ -104,6 +78,7 @@ impl Actor for WorkerLink {
             in_flight: VecDeque::new(),
             clocks: Clocks::start(now),
             started: now,
+            pid: None,
             is_broken: false,
             batches: 0,
             fresh_at: None,
@@ -124,6 +99,7 @@ impl Actor for WorkerLink {
             LinkMsg::Serve { instead_of } => state.called(&me, instead_of),
             LinkMsg::Run(run) => state.run(run).await,
             LinkMsg::Tick => state.check_deadlines(),
+            LinkMsg::DeviceLost(why) => state.end_with(WorkerExit::DeviceLost(why)),
             LinkMsg::Shutdown => state.ask_to_end(&me).await,
             LinkMsg::Kill => state.end_with(WorkerExit::Clean),
             LinkMsg::Exited { exit, last_words } => {
@@ -138,19 +114,17 @@ impl Actor for WorkerLink {
 impl LinkState {
     /// ## Starting
     fn start(&mut self, me: &ActorRef<LinkMsg>) {
-        let context = &self.args.context;
-        let device = &context.plan.devices[self.args.device.index()].spec;
-        let launched = context.options.launcher.launch(&device.kind, self.args.serve.pool.arena().fd());
-        let launched = match launched {
+        let launched = match self.args.launch() {
             Ok(launched) => launched,
-            Err(error) => {
-                let exit = WorkerExit::SpawnFailed(error.to_string());
+            Err(exit) => {
+                self.args.trace_start(None);
                 // Nobody else will report it: there is no process.
                 self.gone(exit, String::new());
                 me.stop(None);
                 return;
             }
         };
+        let device = &self.args.context.plan.devices[self.args.device.index()].spec;
         let (name, pid) = (self.args.worker.to_string(), launched.process.pid());
         tracing::info!(
             pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, device = %device, worker = %name,
@@ -162,47 +136,30 @@ impl LinkState {
             stage: self.args.serve.stage,
             pid,
         });
+        self.args.context.stats.workers.started(self.args.worker, self.args.device, pid);
+        self.pid = pid;
+        self.args.trace_start(pid);
+        let speaker = Speaker {
+            pipeline: self.args.serve.pipeline.clone(),
+            stage: self.args.serve.name.clone(),
+            device: device.name.clone(),
+            worker: name,
+            pid,
+        };
         let (kill, killed) = oneshot::channel();
         self.kill = Some(kill);
         self.writer = Some(launched.writer);
-        let report = self.reporter(me);
+        let report = self.args.reporter(me);
         self.args.owned.store(true, Ordering::Release);
         tokio::spawn(worker_process::own(
             launched.process,
             launched.reader,
             launched.stderr,
             killed,
-            name,
+            speaker,
             report,
         ));
         me.send_interval(TICK, || LinkMsg::Tick);
-    }
-
-    /// Carries what happens to the process into our mailbox; should this actor be gone, the death still reaches the batcher.
-    fn reporter(&self, me: &ActorRef<LinkMsg>) -> impl Fn(ProcessEvent) + Send + use<> {
-        let me = me.clone();
-        let batcher = self.args.serve.batcher.clone();
-        let (worker, manager) = (self.args.worker, self.args.manager.clone());
-        let context = Arc::clone(&self.args.context);
-        move |event| match event {
-            // A link that is gone has killed its process: its frames interest nobody.
-            ProcessEvent::Frame(frame) => drop(me.cast(LinkMsg::Frame(frame))),
-            ProcessEvent::Garbled(what) => drop(me.cast(LinkMsg::Garbled(what))),
-            ProcessEvent::Exited { exit, last_words } => {
-                let told = me.cast(LinkMsg::Exited { exit: exit.clone(), last_words: last_words.clone() });
-                if told.is_err() {
-                    context.tell(|| WorkerEvent::Ended { worker, exit: exit.clone() });
-                    let lost = BatcherMsg::WorkerLost {
-                        worker,
-                        manager: manager.clone(),
-                        exit,
-                        last_words,
-                        progressed: true,
-                    };
-                    drop(batcher.cast(lost));
-                }
-            }
-        }
     }
 
     async fn frame(&mut self, me: &ActorRef<LinkMsg>, frame: FromWorker) {
@@ -213,7 +170,9 @@ impl LinkState {
         }
         match frame {
             FromWorker::Heartbeat { .. } => {}
-            FromWorker::Hello { protocol, build, .. } => self.hello(protocol, &build, now).await,
+            FromWorker::Hello { protocol, build, visible_devices, .. } => {
+                self.hello(protocol, &build, visible_devices.as_deref(), now).await;
+            }
             FromWorker::Loaded { providers, runtime_version, load_ns, rss_bytes, .. } => {
                 self.loaded(me, &providers, &runtime_version, load_ns, rss_bytes);
             }
@@ -222,17 +181,21 @@ impl LinkState {
                 self.end_with(WorkerExit::LoadFailed { permanent, why: error });
             }
             FromWorker::Done { batch, dynamic, timing, rss_bytes } => {
+                let begun = self.clocks.batch;
                 if let Some(rows) = self.answered(batch, timing, now) {
+                    let ran = Ran { begun: Some(begun), answered: Some(now), timing };
                     let worker = self.args.worker;
-                    drop(self.args.serve.batcher.cast(BatcherMsg::Done { worker, batch, dynamic, timing }));
+                    drop(self.args.serve.batcher.cast(BatcherMsg::Done { worker, batch, dynamic, ran }));
                     self.done_one(rss_bytes);
                     self.args.context.tell(|| WorkerEvent::BatchDone { worker, rows });
                 }
             }
             FromWorker::Failed { batch, kind, error, timing } => {
+                let begun = self.clocks.batch;
                 if self.answered(batch, timing, now).is_some() {
                     let worker = self.args.worker;
-                    drop(self.args.serve.batcher.cast(BatcherMsg::Fault { worker, batch, kind, error }));
+                    let ran = Ran { begun: Some(begun), answered: Some(now), timing };
+                    drop(self.args.serve.batcher.cast(BatcherMsg::Fault { worker, batch, kind, error, ran }));
                     if kind == RunErrorKind::Device {
                         self.expect_exit();
                     }
@@ -242,7 +205,7 @@ impl LinkState {
     }
 
     /// ## Starting => Greeted
-    async fn hello(&mut self, protocol: u32, build: &str, now: Duration) {
+    async fn hello(&mut self, protocol: u32, build: &str, sees: Option<&str>, now: Duration) {
         if self.phase != Phase::Starting {
             self.end_with(WorkerExit::Garbled("a second hello".to_owned()));
             return;
@@ -250,6 +213,15 @@ impl LinkState {
         if protocol != PROTOCOL_VERSION || build != BUILD {
             let what = format!(
                 "it is build {build} with protocol {protocol}, this is build {BUILD} with protocol {PROTOCOL_VERSION}; use the worker executable of the same build"
+            );
+            self.end_with(WorkerExit::ProtocolMismatch(what));
+            return;
+        }
+        if let DeviceKind::Cuda { uuid } = &self.args.serve.load.device
+            && let Some(sees) = sees.filter(|sees| sees != uuid)
+        {
+            let what = format!(
+                "it was started with `CUDA_VISIBLE_DEVICES={sees}`, expected `{uuid}` alone; what starts the workers must leave that variable as it is"
             );
             self.end_with(WorkerExit::ProtocolMismatch(what));
             return;
@@ -283,11 +255,12 @@ impl LinkState {
         let worker = self.args.worker;
         let load_ms = Duration::from_nanos(load_ns).as_millis() as u64;
         tracing::info!(
-            pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, worker = %worker, ?providers,
-            onnxruntime = version, load_ms, rss_mib = rss >> 20, spare = self.duty == Duty::StandBy, "worker ready"
+            pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, device = self.device(), worker = %worker,
+            pid = self.pid, ?providers, onnxruntime = version, load_ms, rss_mib = rss >> 20, spare = self.duty == Duty::StandBy, "worker ready"
         );
         let after = self.clocks.phase.saturating_sub(self.started);
         self.args.context.tell(|| WorkerEvent::Ready { worker, after });
+        self.args.trace(|| WorkerStep::Loaded);
         drop(self.args.manager.cast(DeviceMsg::WorkerReady(worker)));
         match self.duty {
             Duty::StandBy => self.stats().standing_by.add(1),
@@ -313,12 +286,18 @@ impl LinkState {
         if was_spare {
             let name = &self.args.serve.name;
             tracing::info!(
-                pipeline = %self.args.serve.pipeline, stage = %name, %worker, ?instead_of, "a spare worker serves"
+                pipeline = %self.args.serve.pipeline, stage = %name, device = self.device(), %worker, pid = self.pid,
+                ?instead_of, "a spare worker serves"
             );
         }
         self.stats().ready.add(1);
         self.args.context.tell(|| WorkerEvent::Serving { worker, replaces: instead_of, was_spare });
+        self.args.trace(|| WorkerStep::Serving { instead_of, was_spare });
         drop(self.args.serve.batcher.cast(BatcherMsg::WorkerReady { worker, device, link: me.clone() }));
+    }
+
+    fn device(&self) -> &str {
+        &self.args.context.plan.devices[self.args.device.index()].spec.name
     }
 
     fn stats(&self) -> &DeviceStats {
@@ -349,7 +328,11 @@ impl LinkState {
         let nanos = timing.bind_ns.saturating_add(timing.run_ns).saturating_add(timing.copy_out_ns);
         let busy = Duration::from_nanos(nanos);
         self.args.context.stats.device(self.args.device).busy.add_time(busy);
-        self.args.context.stats.stage(self.args.serve.stage).busy.add_time(busy);
+        let stage = self.args.context.stats.stage(self.args.serve.stage);
+        stage.busy.add_time(busy);
+        if let Some(on) = stage.on(self.args.device) {
+            on.run_time.add_time(busy);
+        }
         Some(rows)
     }
 
@@ -421,6 +404,9 @@ impl LinkState {
             }
             Phase::Starting | Phase::Greeted | Phase::Ending => {}
         }
+        if self.phase != Phase::Ending {
+            self.stats().ending.add(1);
+        }
         self.phase = Phase::Ending;
         self.clocks.phase = now;
     }
@@ -433,14 +419,21 @@ impl LinkState {
             (None, exit) => exit,
         };
         let worker = self.args.worker;
+        self.stats().ending.sub(1);
+        self.stats().exits(ExitKind::of(&exit)).add(1);
+        self.args.context.stats.workers.gone(worker);
         self.args.context.tell(|| WorkerEvent::Ended { worker, exit: exit.clone() });
+        self.args.trace(|| WorkerStep::Ended { exit: exit.clone(), last_words: last_words.clone() });
         if exit == WorkerExit::Clean {
-            tracing::info!(pipeline = %self.args.serve.pipeline, worker = %worker, batches = self.batches, "worker ended");
+            tracing::info!(
+                pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, device = self.device(), worker = %worker,
+                pid = self.pid, batches = self.batches, "worker ended"
+            );
         } else {
             let last_words = Some(&last_words).filter(|words| !words.is_empty());
             tracing::warn!(
-                pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, worker = %worker, %exit,
-                batches = self.batches, in_flight = self.in_flight.len(), last_words, "worker lost"
+                pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, device = self.device(), worker = %worker,
+                pid = self.pid, %exit, batches = self.batches, in_flight = self.in_flight.len(), last_words, "worker lost"
             );
         }
         let lost = BatcherMsg::WorkerLost {
@@ -449,6 +442,7 @@ impl LinkState {
             exit: exit.clone(),
             last_words: last_words.clone(),
             progressed: self.batches > 0,
+            begun: Some(self.clocks.batch).filter(|_| !self.in_flight.is_empty() && !self.is_broken),
         };
         if self.args.serve.batcher.cast(lost).is_err() {
             // The stage is gone; the manager must still learn that the process is.

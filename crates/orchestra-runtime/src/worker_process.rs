@@ -1,22 +1,18 @@
 //! Owns one worker process from its start to its end: reads its frames and its stderr, kills it when told, and reports its death.
 //! It understands no frame and decides nothing.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::time::Duration;
 
 use orchestra_core::WorkerExit;
 use orchestra_wire::codec::FrameDecoder;
 use orchestra_wire::frames::FromWorker;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::oneshot;
 
 use crate::launcher::WorkerProcess;
+use crate::worker_stderr::{self, Speaker};
 
-/// Lines of stderr that are kept as a worker's last words.
-const LAST_LINES: usize = 12;
-/// Longest line of stderr that is kept, in bytes.
-const LONGEST_LINE: usize = 2000;
 /// How long a process may take to exit after it closed its socket, and stderr to end after the process.
 const LINGER: Duration = Duration::from_secs(10);
 
@@ -41,10 +37,10 @@ pub async fn own(
     mut frames: Box<dyn AsyncRead + Send + Unpin>,
     stderr: Box<dyn AsyncRead + Send + Unpin>,
     mut kill: oneshot::Receiver<()>,
-    name: String,
+    speaker: Speaker,
     report: impl Fn(ProcessEvent) + Send,
 ) {
-    let words = tokio::spawn(last_words(stderr, name));
+    let words = tokio::spawn(worker_stderr::last_words(stderr, speaker));
     let mut decoder = FrameDecoder::new();
     let mut buffer = vec![0u8; 64 * 1024];
     let mut linger: Option<Pin<Box<tokio::time::Sleep>>> = None;
@@ -92,30 +88,4 @@ fn forward(
         report(ProcessEvent::Frame(frame));
     }
     Ok(())
-}
-
-/// Logs what the worker says and keeps the end of it.
-async fn last_words(stderr: Box<dyn AsyncRead + Send + Unpin>, name: String) -> String {
-    let mut tail: VecDeque<String> = VecDeque::with_capacity(LAST_LINES + 1);
-    let mut reader = BufReader::new(stderr);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        // A worker that floods stderr without a newline must not fill our memory.
-        let mut limited = (&mut reader).take(LONGEST_LINE as u64);
-        match limited.read_until(b'\n', &mut line).await {
-            Ok(0) | Err(_) => break,
-            Ok(_) => {}
-        }
-        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-        if text.is_empty() {
-            continue;
-        }
-        tracing::info!(worker = %name, stderr = %text, "worker says");
-        tail.push_back(text);
-        if tail.len() > LAST_LINES {
-            tail.pop_front();
-        }
-    }
-    Vec::from(tail).join(" | ")
 }

@@ -1,6 +1,7 @@
 //! What can be wrong with the settings of logs and traces. A collector that does not answer is no error: see `SpanReport`.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use thiserror::Error;
@@ -20,7 +21,7 @@ pub enum TelemetryError {
         reason: String,
     },
     /// The address of the collector cannot be used.
-    #[error("the trace collector `{endpoint}`, from {origin}, cannot be used: {reason}")]
+    #[error("the collector `{endpoint}`, from {origin}, cannot be used: {reason}")]
     Endpoint {
         /// The address as given.
         endpoint: String,
@@ -29,9 +30,17 @@ pub enum TelemetryError {
         /// What is wrong and what to write instead.
         reason: String,
     },
+    /// A variable names a way of sending that is not known.
+    #[error("`{variable}` is `{value}`, which this build cannot send: expected `grpc` or `http/protobuf`")]
+    Protocol {
+        /// Name of the variable.
+        variable: String,
+        /// Its value.
+        value: String,
+    },
     /// The binary was built without the feature that sends traces.
     #[error(
-        "the trace collector `{endpoint}`, from {origin}, cannot be used: this build has no `otlp` feature; build with it, or \
+        "the collector `{endpoint}`, from {origin}, cannot be used: this build has no `otlp` feature; build with it, or \
          leave the address out"
     )]
     NotBuilt {
@@ -40,8 +49,30 @@ pub enum TelemetryError {
         /// Where it was given.
         origin: &'static str,
     },
-    /// The thread that sends traces did not start.
-    #[error("failed to start the thread that sends traces: {0}")]
+    /// The address of the metrics page cannot be read.
+    #[error("the metrics page cannot be served at `{address}`, from {origin}: {reason}")]
+    Page {
+        /// The address as given.
+        address: String,
+        /// Where it was given.
+        origin: &'static str,
+        /// What was expected.
+        reason: String,
+    },
+    /// The address of the metrics page cannot be listened on.
+    #[error("the metrics page cannot be served at `{address}`, from {origin}: {source}; {advice}")]
+    PageNotServed {
+        /// The address.
+        address: SocketAddr,
+        /// Where it was given.
+        origin: &'static str,
+        /// What to do.
+        advice: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The thread that sends traces or metrics did not start.
+    #[error("failed to start the thread that sends traces or metrics: {0}")]
     Thread(#[source] io::Error),
     /// A log file cannot be written.
     #[error("failed to open the log file `{path}`: {source}", path = path.display())]

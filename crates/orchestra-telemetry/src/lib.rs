@@ -1,15 +1,21 @@
-//! Names of spans and log fields, log files, and the export of traces.
+//! Names of spans, metrics and log fields; log files; the export of traces and metrics.
 //!
 //! Installs nothing by itself: only [`Telemetry::install`], which a command calls, touches the process. A library that embeds
-//! orchestra needs [`names`] and [`traces::context`] at most, and never sees a subscriber.
+//! orchestra needs [`names`] and [`traces`] at most, and never sees a subscriber.
 
 mod error;
 pub mod logs;
+pub mod metrics;
 pub mod names;
+pub mod otlp;
+#[cfg(feature = "otlp")]
+mod priority;
 mod setup;
 pub mod traces;
 
 pub use error::TelemetryError;
-pub use logs::{LogFiles, LogReport, Terminal};
-pub use setup::{LogSettings, Telemetry, TelemetryGuard, TelemetryReport};
-pub use traces::{ResolvedTraces, Sampling, SpanReport, TraceParts, TraceSettings};
+pub use logs::{Format as LogFormat, LogFiles, LogReport, Terminal};
+pub use setup::{LogSettings, SpanWatch, Telemetry, TelemetryGuard, TelemetryReport};
+pub use traces::{ConfiguredTraces, ResolvedTraces, SpanReport, TraceContext, TraceSettings};
+#[cfg(feature = "otlp")]
+pub use traces::{ItemParents, ItemSampling, Recorder};

@@ -1,5 +1,9 @@
 //! Puts terminal, log files and traces together into one subscriber. Reads no environment and decides no setting.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestra_runtime::Tracer;
 use tracing::Dispatch;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -7,8 +11,8 @@ use tracing_subscriber::{Layer as _, Registry};
 
 use crate::TelemetryError;
 use crate::logs::filter::log_filter;
-use crate::logs::{LineLayer, LogFiles, LogReport, Style, Terminal, TerminalOutput};
-use crate::traces::{SpanReport, TraceSettings, Traces};
+use crate::logs::{Format, LineLayer, LogFiles, LogReport, Style, Terminal, TerminalOutput};
+use crate::traces::{Recorder, SpanReport, TraceSettings, Traces};
 
 /// What is logged where.
 #[derive(Debug, Clone)]
@@ -21,11 +25,22 @@ pub struct LogSettings {
     pub filter: Option<String>,
     /// Colours on the terminal.
     pub color: bool,
+    /// What lines on the terminal look like.
+    pub terminal_format: Format,
+    /// What lines of the files look like.
+    pub file_format: Format,
 }
 
 impl Default for LogSettings {
     fn default() -> Self {
-        Self { terminal: LevelFilter::WARN, files: LevelFilter::INFO, filter: None, color: false }
+        Self {
+            terminal: LevelFilter::WARN,
+            files: LevelFilter::INFO,
+            filter: None,
+            color: false,
+            terminal_format: Format::Text,
+            file_format: Format::Text,
+        }
     }
 }
 
@@ -37,31 +52,34 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Builds the subscriber; with `traces`, starts the thread that sends them. Needs no async runtime.
-    pub fn build(logs: &LogSettings, traces: Option<&TraceSettings>) -> Result<Self, TelemetryError> {
-        let traces = traces.map(Traces::start).transpose()?;
+    /// Builds the subscriber; with `settings` for traces, starts the threads that make and send them. Needs no async runtime.
+    pub fn build(logs: &LogSettings, settings: Option<&TraceSettings>) -> Result<Self, TelemetryError> {
+        let traces = settings.map(Traces::start).transpose()?;
+        let recorder = match (&traces, settings) {
+            (Some(traces), Some(settings)) => Some((Recorder::of(traces, settings)?, settings.patience)),
+            _ => None,
+        };
         let (terminal, files) = (Terminal::stderr(), LogFiles::default());
+        files.set_format(logs.file_format);
         let style = if logs.color { Style::Color } else { Style::Plain };
         let user = logs.filter.as_deref();
         // Whoever asks for more than warnings wants all of it.
         let limited = user.is_none() && logs.terminal <= LevelFilter::WARN;
-        let terminal_layer = LineLayer(TerminalOutput::new(terminal.clone(), style, limited))
-            .with_filter(log_filter(logs.terminal, user)?);
+        let terminal_layer =
+            LineLayer(TerminalOutput::new(terminal.clone(), style, logs.terminal_format, limited))
+                .with_filter(log_filter(logs.terminal, user)?);
         let file_layer = LineLayer(files.clone()).with_filter(log_filter(logs.files, user)?);
-        let subscriber = Registry::default()
-            .with(traces.as_ref().map(Traces::layer))
-            .with(terminal_layer)
-            .with(file_layer);
-        Ok(Self { dispatch: Dispatch::new(subscriber), guard: TelemetryGuard { terminal, files, traces } })
+        let subscriber = Registry::default().with(terminal_layer).with(file_layer);
+        Ok(Self {
+            dispatch: Dispatch::new(subscriber),
+            guard: TelemetryGuard { terminal, files, recorder, traces },
+        })
     }
 
     /// Makes it the subscriber of this process. Only a command does that; a library never.
     pub fn install(self) -> Result<TelemetryGuard, TelemetryError> {
         tracing::dispatcher::set_global_default(self.dispatch)
             .map_err(|_| TelemetryError::AlreadyInstalled)?;
-        if let Some(traces) = &self.guard.traces {
-            traces.make_global();
-        }
         Ok(self.guard)
     }
 
@@ -72,15 +90,26 @@ impl Telemetry {
     }
 }
 
+/// Says what became of the spans so far. May be called at any time, also after the end.
+pub type SpanWatch = Arc<dyn Fn() -> SpanReport + Send + Sync>;
+
 /// Keeps logs and traces going. Dropping it sends what is left, like [`TelemetryGuard::shutdown`].
 #[derive(Debug)]
 pub struct TelemetryGuard {
     terminal: Terminal,
     files: LogFiles,
+    /// With how long to wait for it at the end.
+    recorder: Option<(Recorder, Duration)>,
     traces: Option<Traces>,
 }
 
 impl TelemetryGuard {
+    /// The run that lines belong to from now on, and those that wait for their files.
+    pub fn set_run(&self, run_id: &str) {
+        self.terminal.set_run(run_id);
+        self.files.set_run(run_id);
+    }
+
     /// Where terminal lines go.
     #[must_use]
     pub fn terminal(&self) -> &Terminal {
@@ -93,12 +122,35 @@ impl TelemetryGuard {
         &self.files
     }
 
-    /// Sends the spans that have ended, waits for that no longer than [`TraceSettings::patience`], and says what was lost. Drop
-    /// the spans that are still open first: an open span is not sent. Log lines are in their files already.
+    /// What became of the spans so far, at each call, if they are sent anywhere.
+    #[must_use]
+    pub fn span_watch(&self) -> Option<SpanWatch> {
+        self.traces.as_ref().map(|traces| Arc::new(traces.watch()) as SpanWatch)
+    }
+
+    /// Who is to follow the runs, if traces are sent anywhere.
+    #[must_use]
+    pub fn tracer(&self) -> Option<Arc<dyn Tracer>> {
+        self.recorder.as_ref().map(|(recorder, _)| recorder.tracer())
+    }
+
+    /// Ends the spans of what runs have told, sends them, waits for each of that no longer than [`TraceSettings::patience`], and says
+    /// what was lost. Log lines are in their files already.
     #[must_use]
     pub fn shutdown(mut self) -> TelemetryReport {
-        let spans = self.traces.take().map(Traces::shutdown);
+        let unrecorded = self.finish();
+        let spans = self.traces.take().map(|traces| SpanReport { unrecorded, ..traces.shutdown() });
         TelemetryReport { spans, logs: self.files.report() }
+    }
+
+    fn finish(&mut self) -> u64 {
+        self.recorder.take().map_or(0, |(recorder, patience)| recorder.finish(patience))
+    }
+}
+
+impl Drop for TelemetryGuard {
+    fn drop(&mut self) {
+        self.finish();
     }
 }
 

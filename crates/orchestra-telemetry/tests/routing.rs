@@ -29,13 +29,13 @@ fn events_go_to_the_file_of_their_pipeline() {
     guard.log_files().open(folder.path(), &["scans", "photos"]).unwrap();
     tracing::dispatcher::with_default(&dispatch, || {
         tracing::info!(pipeline = "scans", "by field");
-        let pipeline = tracing::info_span!(span::PIPELINE, pipeline = "photos");
+        let pipeline = tracing::info_span!("pipeline", pipeline = "photos");
         let batch = tracing::info_span!(parent: &pipeline, span::BATCH, { attribute::BATCH_SIZE } = 8);
         tracing::info!(parent: &batch, "by span");
         batch.in_scope(|| tracing::info!({ field::PIPELINE } = "scans", "own field first"));
         let attribute = tracing::info_span!(span::BATCH, { attribute::PIPELINE } = "scans");
         attribute.in_scope(|| tracing::info!("by attribute"));
-        let late = tracing::info_span!(span::PIPELINE, pipeline = tracing::field::Empty);
+        let late = tracing::info_span!("pipeline", pipeline = tracing::field::Empty);
         late.record("pipeline", "photos");
         late.in_scope(|| tracing::info!("by late field"));
         tracing::info!("by nothing");

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use ort::sys::{OrtApi, OrtCustomOp, OrtErrorCode, OrtKernelContext, OrtKernelInfo, OrtStatusPtr, OrtValue};
 
-use crate::{DEADLY, IN_LOAD, IN_RUN, LAST_WORDS, OUT_OF_MEMORY_TEXT, Trap};
+use crate::{
+    DEADLY, FLOOD, FLOOD_IN_RUN, FLOOD_LINES, IN_LOAD, IN_RUN, LAST_WORDS, OUT_OF_MEMORY_TEXT, Trap,
+};
 
 /// The most rows that `Trap::OutOfMemory` lets pass.
 const ROWS_THAT_FIT: i64 = 2;
@@ -41,6 +43,7 @@ pub(crate) unsafe extern "system" fn compute(
     context: *mut OrtKernelContext,
 ) -> OrtStatusPtr {
     die_if_asked(IN_RUN);
+    flood_if_asked();
     // SAFETY: `kernel` is what `create` made, `context` is valid for this call.
     match unsafe { (*kernel.cast::<Kernel>()).run(context) } {
         Ok(()) => OrtStatusPtr::default(),
@@ -126,6 +129,13 @@ impl Kernel {
         let text: &CStr = &text;
         // SAFETY: the API is valid, and it copies the text.
         Failed(unsafe { ((*self.api).CreateStatus)(OrtErrorCode::ORT_RUNTIME_EXCEPTION, text.as_ptr()) })
+    }
+}
+
+/// Says a lot where the environment asks for that.
+fn flood_if_asked() {
+    if std::env::var_os(DEADLY).is_some_and(|asked| asked == FLOOD_IN_RUN) {
+        eprint!("{}", format!("{FLOOD}\n").repeat(FLOOD_LINES));
     }
 }
 

@@ -24,12 +24,18 @@ pub const OPERATOR: &str = "Trap";
 /// The text with which ONNX Runtime's own arena reports that memory ran out.
 pub const OUT_OF_MEMORY_TEXT: &str = "Failed to allocate memory for requested buffer of size 1073741824";
 
-/// The variable that makes the operator deadly: [`IN_LOAD`] or [`IN_RUN`].
+/// The variable that makes the operator deadly: [`IN_LOAD`] or [`IN_RUN`]; or a nuisance: [`FLOOD_IN_RUN`].
 pub const DEADLY: &str = "ORCHESTRA_TEST_DEADLY";
 /// Of [`DEADLY`]: it aborts when a session is opened with it.
 pub const IN_LOAD: &str = "in-load";
 /// Of [`DEADLY`]: it aborts whenever it runs.
 pub const IN_RUN: &str = "in-run";
+/// Of [`DEADLY`]: it does no harm, but says [`FLOOD`] so many times whenever it runs.
+pub const FLOOD_IN_RUN: &str = "flood-in-run";
+/// See [`FLOOD_IN_RUN`].
+pub const FLOOD_LINES: usize = 5_000;
+/// What it floods standard error with.
+pub const FLOOD: &str = "the test operator says this again and again";
 /// What it says on standard error before it aborts because of [`DEADLY`].
 pub const LAST_WORDS: &str = "the test operator aborts, as its environment asks";
 

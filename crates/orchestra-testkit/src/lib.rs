@@ -18,5 +18,7 @@ pub mod processes;
 pub mod programs;
 pub mod worker_process;
 
-pub use orchestra_testkit_ops::{DEADLY, IN_LOAD, IN_RUN, LAST_WORDS, Trap};
+pub use orchestra_testkit_ops::{
+    DEADLY, FLOOD, FLOOD_IN_RUN, FLOOD_LINES, IN_LOAD, IN_RUN, LAST_WORDS, Trap,
+};
 pub use programs::{faulty_worker, trap_library};

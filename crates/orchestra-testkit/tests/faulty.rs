@@ -28,14 +28,18 @@ fn start(fault: &str, arena: &Arena) -> WorkerProcess {
 fn load(arena: &Arena) -> ToWorker {
     ToWorker::Load(Box::new(Load {
         library: PathBuf::new(),
+        preload: Vec::new(),
         model: PathBuf::new(),
         digest: [0; 32],
         device: DeviceKind::Cpu,
         threads: 1,
         memory_limit: None,
+        tf32: true,
         custom_ops: Vec::new(),
         warm_up: Vec::new(),
+        rungs: Vec::new(),
         layout: arena.layout().clone(),
+        pixel_inputs: vec![None],
     }))
 }
 

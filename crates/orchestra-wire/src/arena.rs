@@ -252,6 +252,18 @@ impl WorkerArena {
         &self.layout
     }
 
+    /// All of the inputs' memory, read-only, from its first page to its last.
+    #[must_use]
+    pub fn all_inputs(&self) -> Rows<*const u8> {
+        Rows { ptr: self.inputs.at(0), len: self.layout.inputs_bytes() }
+    }
+
+    /// All of the outputs' memory, from its first page to its last; nothing where all outputs are dynamic.
+    #[must_use]
+    pub fn all_outputs(&self) -> Rows<*mut u8> {
+        Rows { ptr: self.outputs.at(0), len: self.layout.outputs_bytes() }
+    }
+
     /// Rows of input `input`, in read-only memory: writing to it is a segmentation fault.
     pub fn input_rows(
         &self,

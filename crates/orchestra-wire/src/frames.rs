@@ -15,10 +15,10 @@ use std::path::PathBuf;
 
 use bincode::{Decode, Encode};
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, SlotId, TensorSpec};
+use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, PixelInput, SlotId, TensorSpec};
 
 /// Raised with every change of a frame. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// A W3C trace context in 25 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
@@ -32,10 +32,12 @@ pub struct TraceContext {
 }
 
 /// What a worker shall load, and how.
-#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub struct Load {
     /// ONNX Runtime's shared library.
     pub library: PathBuf,
+    /// Libraries to load by full path and keep, in this order, before the CUDA provider is made. Empty on the CPU.
+    pub preload: Vec<PathBuf>,
     /// The model file.
     pub model: PathBuf,
     /// SHA-256 of the model file that was planned for. A worker that finds another digest refuses to load.
@@ -46,12 +48,19 @@ pub struct Load {
     pub threads: usize,
     /// Ceiling of the provider's memory arena in bytes (CUDA only).
     pub memory_limit: Option<u64>,
+    /// Whether f32 products may be rounded to TF32 (CUDA only).
+    pub tf32: bool,
     /// Libraries of custom operators to register with the session.
     pub custom_ops: Vec<PathBuf>,
     /// Batch sizes to run once before the worker reports `Loaded` (on the CPU, for spares alone).
     pub warm_up: Vec<usize>,
+    /// Sizes that batches of other sizes are padded to, ascending: where a size that is new costs time. Empty: every batch runs as it is.
+    pub rungs: Vec<usize>,
     /// Where rows lie in the arena.
     pub layout: BatchLayout,
+    /// Per model input, where its rows are pixels as they are (u8 `[height, width, channels]` in the layout): what the graph makes of
+    /// them. As long as the inputs of the layout.
+    pub pixel_inputs: Vec<Option<PixelInput>>,
 }
 
 /// One batch: `rows` consecutive rows of `slot`, from `first_row` on.
@@ -72,7 +81,7 @@ pub struct Run {
 }
 
 /// Parent to worker.
-#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub enum ToWorker {
     /// Once, after `Hello`.
     Load(Box<Load>),

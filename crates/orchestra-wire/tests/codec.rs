@@ -220,14 +220,18 @@ fn a_frame_that_cannot_be_encoded_leaves_no_bytes_behind() {
     let layout = orchestra_core::batch_layout::BatchLayout::new(&[], &[], 1, 1).unwrap();
     let load = ToWorker::Load(Box::new(orchestra_wire::frames::Load {
         library: path.clone(),
+        preload: vec![],
         model: path,
         digest: [0; 32],
         device: orchestra_core::DeviceKind::Cpu,
         threads: 1,
         memory_limit: None,
+        tf32: true,
         custom_ops: vec![],
         warm_up: vec![],
+        rungs: vec![],
         layout,
+        pixel_inputs: vec![],
     }));
     let mut bytes = vec![1, 2, 3];
     assert!(matches!(encode(&load, &mut bytes), Err(CodecError::Encode(_))));
@@ -241,14 +245,18 @@ fn a_frame_that_is_too_large_is_never_made() {
     let layout = orchestra_core::batch_layout::BatchLayout::new(&[], &[], 1, 1).unwrap();
     let load = ToWorker::Load(Box::new(orchestra_wire::frames::Load {
         library: error.clone().into(),
+        preload: vec![],
         model: "/m".into(),
         digest: [0; 32],
         device: orchestra_core::DeviceKind::Cpu,
         threads: 1,
         memory_limit: None,
+        tf32: true,
         custom_ops: vec![],
         warm_up: vec![],
+        rungs: vec![],
         layout,
+        pixel_inputs: vec![],
     }));
     let refused = encode(&load, &mut bytes);
     assert!(matches!(refused, Err(CodecError::TooLarge { max: MAX_CONTROL_FRAME, .. })), "{refused:?}");

@@ -76,6 +76,43 @@ fn a_model_of_one_batch_size_takes_smaller_batches_and_its_own() {
 }
 
 #[test]
+fn batches_between_rungs_are_padded_to_the_next_and_write_their_rows_alone() {
+    let mut setup = affine_setup(None, 8);
+    setup.load.rungs = vec![1, 4, 8];
+    let engine = std::cell::RefCell::new(setup.engine().unwrap().0);
+    proptest!(config(), |(rows in affine_rows(), slot in 0u32..3, first in 0usize..3)| {
+        check_affine(&setup, &mut engine.borrow_mut(), slot, first, &rows)?;
+    });
+    // The mean over a whole batch shows how many rows it had.
+    let mut means = means();
+    means.load.rungs = vec![1, 2];
+    let (mut engine, _) = means.engine().unwrap();
+    means.fill_input(0, 0, 0, &[4.0, 8.0, 12.0, 16.0].map(|v| f32s(&[v])));
+    for (rows, mean) in [(1, 4.0), (2, 6.0), (3, 8.0)] {
+        run(&mut engine, 0, 0, rows).unwrap();
+        assert_eq!(
+            to_f32s(&means.output(0, 0))[..rows],
+            vec![mean; rows],
+            "beyond the last rung nothing is padded"
+        );
+    }
+    means.load.rungs = vec![4];
+    let (mut engine, _) = means.engine().unwrap();
+    run(&mut engine, 0, 0, 3).unwrap();
+    assert_eq!(to_f32s(&means.output(0, 0))[..3], [6.0; 3]);
+}
+
+/// A worker for a model whose every output is the mean over the whole batch, padding included.
+fn means() -> Setup {
+    let model = ModelBuilder::new("means")
+        .constant("zero", &[1], &[0.0])
+        .node("ReduceMean", &["x"], &["mean"], &[("axes", Attribute::Ints(vec![0]))])
+        .node("Mul", &["x", "zero"], &["nothing"], &[])
+        .node("Add", &["nothing", "mean"], &["y"], &[]);
+    setup_of(model, &[flat("x", DType::F32, 1)], &[flat("y", DType::F32, 1)], 4)
+}
+
+#[test]
 fn padding_never_holds_rows_of_an_earlier_batch() {
     // The output of every row is the mean over the whole batch, padding included.
     let model = ModelBuilder::new("sums")

@@ -75,14 +75,18 @@ fn start(load: Result<(), LoadError>) -> Parent {
         worker,
         load: Load {
             library: "/fake".into(),
+            preload: vec![],
             model: "/fake".into(),
             digest: [0; 32],
             device: DeviceKind::Cpu,
             threads: 1,
             memory_limit: None,
+            tf32: true,
             custom_ops: vec![],
             warm_up: vec![],
+            rungs: vec![],
             layout,
+            pixel_inputs: vec![None],
         },
     }
 }

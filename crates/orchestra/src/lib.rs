@@ -20,7 +20,10 @@
 //! A run lives as long as its [`RunHandle`]: dropping that, or giving up the wait for it, aborts the run. [`RunHandle::stop_handle`] gives
 //! a way to stop it in order. Whatever ended it, starting the same plan again goes on where it stopped.
 //!
-//! No ractor type appears here, nothing prints, and no global subscriber is installed: logs and spans go to the host's `tracing`.
+//! No ractor type appears here, nothing prints, and no global subscriber or tracer provider is installed: logs go to the host's `tracing`.
+//! To whoever is in [`StartOptions::trace`] a run tells what happens to its items, batches and workers. `orchestra_telemetry::Recorder` makes
+//! spans of that: `Recorder::for_host` through the OpenTelemetry provider of the host, below the host's own spans where it names them
+//! (`with_run_parent` for the run, `with_item_parents` for items that came with a request).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,16 +32,21 @@ use std::sync::Arc;
 
 pub use orchestra_core::restart::RestartPolicy;
 pub use orchestra_core::{DeviceId, DeviceKind, StageId, WorkerExit, WorkerId};
-pub use orchestra_machine::Machine;
-use orchestra_ortlib::{Env, Flavor, Request};
-pub use orchestra_ortlib::{Library, LibraryError, Progress, Silent};
-pub use orchestra_plan::{Cause, Diagnostics, MachineView, Plan, PlanOptions, RenderStyle};
-use orchestra_plan::{DeviceView, RealHost};
+pub use orchestra_machine::{FakeProbe, Gpu, GpuProbe, Machine, Node, NvmlProbe, ProbeError};
+pub use orchestra_ortlib::{
+    CudaLibraries, Flavor, Library, LibraryError, Origin as LibraryOrigin, Progress, Silent,
+};
+use orchestra_ortlib::{Env, Request};
+pub use orchestra_plan::{Cause, Diagnostics, MachineView, Measurements, Plan, PlanOptions, RenderStyle};
+use orchestra_plan::{DeviceView, NodeView, RealHost};
 pub use orchestra_runtime::launcher::{Launched, WorkerProcess};
+pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
-    DeviceReport, DeviceSnapshot, EventHook, Found, ItemCounts, Launcher, LoaderReport, Prepared,
-    ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, Snapshot, StageReport,
-    StageSnapshot, StartRunError, StopHandle, Timeouts, TraceHook, WorkerEvent, prepare,
+    Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, EventHook, ExitKind, Found,
+    HistogramReading, ItemCounts, Launcher, LiveWorker, LiveWorkers, LoaderReport, Meter, PipelineStats,
+    Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, Snapshot,
+    StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, Stats, StopHandle, Timeouts,
+    WorkerEvent, prepare,
 };
 use thiserror::Error;
 
@@ -71,10 +79,12 @@ pub struct StartOptions {
     pub timeouts: Timeouts,
     /// When dead workers are replaced.
     pub restart: RestartPolicy,
-    /// Trace contexts for the workers, if the host exports traces.
-    pub trace: Option<TraceHook>,
+    /// Who follows the run: `orchestra_telemetry::Recorder` makes spans of it, also through the host's own exporter.
+    pub trace: Option<Arc<dyn Tracer>>,
     /// Who is told what happens to worker processes, as it happens.
     pub events: Option<EventHook>,
+    /// Who is asked about GPUs while the run goes on; `None`: the driver.
+    pub probe: Option<Arc<dyn GpuProbe>>,
 }
 
 /// The worker process: serves one model until its parent closes the socket. Call it first thing in `main`.
@@ -86,25 +96,33 @@ pub fn worker_main() -> ExitCode {
 #[must_use]
 pub fn machine() -> Machine {
     let inherited = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    orchestra_machine::inspect(&orchestra_machine::NvmlProbe::new(), inherited.as_deref())
+    orchestra_machine::inspect(&NvmlProbe::new(), inherited.as_deref())
 }
 
 /// The machine as the planner sees it.
 #[must_use]
 pub fn machine_view(machine: &Machine) -> MachineView {
-    let device = |(i, gpu): (usize, &orchestra_machine::Gpu)| DeviceView {
+    let device = |(i, gpu): (usize, &Gpu)| DeviceView {
         name: format!("cuda:{i}"),
         uuid: gpu.uuid.clone(),
         model: gpu.name.clone(),
         total: gpu.memory_total,
         free: gpu.memory_free,
+        node: gpu.numa_node,
     };
     MachineView {
         cores: machine.cores,
         memory: machine.memory_total,
         devices: machine.gpus.iter().enumerate().map(device).collect(),
+        nodes: machine.nodes.iter().map(|n| NodeView { id: n.id, cores: n.cores.clone() }).collect(),
         no_gpu: machine.gpu_error.clone(),
     }
+}
+
+/// Where runs of this user keep what they find out about the memory of workers, for later plans; `None` if no variable names a folder.
+#[must_use]
+pub fn measurements() -> Option<Measurements> {
+    Some(Measurements::new(&Env::from_process().user_folder()?.join("memory")))
 }
 
 /// Reads and plans a workflow file. The plan is there unless the diagnostics hold an error.
@@ -118,11 +136,11 @@ pub fn plan_file(
 ) -> io::Result<(Option<Plan>, Diagnostics)> {
     let text = std::fs::read_to_string(file)?;
     let file = std::path::absolute(file)?;
-    let host = RealHost::with_machine(machine_view(machine));
+    let host = RealHost::with_machine(machine_view(machine)).with_measurements(measurements());
     Ok(orchestra_plan::plan(&text, &file, options, &host))
 }
 
-/// Finds ONNX Runtime for a plan, or fetches it once: the GPU build if a device of the plan needs it. Blocks.
+/// Finds ONNX Runtime for a plan, or fetches it once: the GPU build, and the libraries of CUDA, if a device of the plan needs them. Blocks.
 ///
 /// # Errors
 /// It is not there and may not or cannot be fetched.
@@ -132,9 +150,18 @@ pub fn runtime_library(
     offline: bool,
     progress: &mut dyn Progress,
 ) -> Result<Library, LibraryError> {
-    let cuda = plan.devices.iter().any(|d| d.spec.kind != DeviceKind::Cpu);
-    let flavor = if cuda { Flavor::Gpu } else { Flavor::Cpu };
-    orchestra_ortlib::find_or_fetch(&Request { flavor, explicit, offline }, &Env::from_process(), progress)
+    let env = Env::from_process();
+    match plan.devices.iter().any(|d| d.spec.kind != DeviceKind::Cpu) {
+        true => {
+            let request = Request { flavor: Flavor::Gpu, explicit, offline };
+            orchestra_ortlib::find_or_fetch_with_cuda(&request, &env, progress)
+        }
+        false => orchestra_ortlib::find_or_fetch(
+            &Request { flavor: Flavor::Cpu, explicit, offline },
+            &env,
+            progress,
+        ),
+    }
 }
 
 /// Starts a plan: opens its output folder, lists its items, goes on where an earlier run stopped.
@@ -148,25 +175,32 @@ pub async fn start(plan: Plan, options: StartOptions) -> Result<RunHandle, Start
         let (plan, options) = (Arc::clone(&plan), options.clone());
         let blocking = tokio::task::spawn_blocking(move || {
             let library = runtime_library(&plan, options.ort_library, options.offline, &mut Silent)?;
-            Ok::<_, StartError>((prepare(plan, fresh)?, library.path))
+            Ok::<_, StartError>((prepare(plan, fresh)?, library))
         });
         blocking.await.map_err(|e| StartRunError::Io(io::Error::other(e)))??
     };
-    Ok(prepared.start(run_options(options, library)?).await?)
+    Ok(prepared.start(run_options(options, &library)?).await?)
 }
 
 /// What `Prepared::start` needs.
 ///
 /// # Errors
 /// The running executable cannot be found.
-pub fn run_options(options: StartOptions, library: PathBuf) -> Result<RunOptions, StartError> {
+pub fn run_options(options: StartOptions, library: &Library) -> Result<RunOptions, StartError> {
     let launcher = match options.launcher {
         Some(launcher) => launcher,
         None => Arc::new(ProcessLauncher::this_executable().map_err(StartError::Executable)?),
     };
+    let devices = DeviceOptions {
+        probe: Some(options.probe.unwrap_or_else(|| Arc::new(NvmlProbe::new()))),
+        preload: library.cuda.preload(),
+        measurements: measurements(),
+        ..DeviceOptions::default()
+    };
     Ok(RunOptions {
         launcher,
-        library,
+        library: library.path.clone(),
+        devices,
         timeouts: options.timeouts,
         restart: options.restart,
         trace: options.trace,

@@ -1,5 +1,5 @@
-//! A bug of ours takes an actor of a pipeline: the pipeline is built anew from the journal, and the account stays exact. The hook for
-//! trace contexts is the host's code in the middle of the batcher; here it panics.
+//! A bug of ours takes an actor of a pipeline: the pipeline is built anew from the journal, and the account stays exact. The
+//! tracer is the host's code in the middle of the batcher; here it panics.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{AS_IT_IS, Workplace, each_shows_its_own_picture};
 use orchestra::StartOptions;
+use orchestra::trace::{
+    BatchNumber, BatchTrace, ItemTrace, RunBegan, RunEnded, RunTracer, Tracer, WorkerTrace,
+};
 use orchestra_testkit::audit::items;
 use orchestra_testkit::models;
 
@@ -35,14 +38,36 @@ fn panicking(
 ) -> (StartOptions, Arc<AtomicU32>) {
     let panics = Arc::new(AtomicU32::new(0));
     let (sent, counted) = (AtomicU32::new(0), Arc::clone(&panics));
-    let hook = move |_: &tracing::Span| {
+    let bug = move || {
         if at(sent.fetch_add(1, Ordering::Relaxed)) {
             counted.fetch_add(1, Ordering::Relaxed);
             panic!("a bug, as asked");
         }
-        None
     };
-    (StartOptions { trace: Some(Arc::new(hook)), ..place.options() }, panics)
+    let trace = Some(Arc::new(Panics(Arc::new(bug))) as Arc<dyn Tracer>);
+    (StartOptions { trace, ..place.options() }, panics)
+}
+
+/// A tracer that runs some code for each batch that is sent, and notes nothing.
+#[derive(Clone)]
+struct Panics(Arc<dyn Fn() + Send + Sync>);
+
+impl Tracer for Panics {
+    fn begin(&self, _: RunBegan) -> Arc<dyn RunTracer> {
+        Arc::new(self.clone())
+    }
+}
+
+impl RunTracer for Panics {
+    fn number_batch(&self) -> BatchNumber {
+        (self.0)();
+        BatchNumber { number: 0, context: None }
+    }
+
+    fn batch_ended(&self, _: Arc<BatchTrace>) {}
+    fn items_ended(&self, _: Vec<ItemTrace>) {}
+    fn worker(&self, _: WorkerTrace) {}
+    fn ended(&self, _: RunEnded) {}
 }
 
 #[tokio::test(flavor = "multi_thread")]

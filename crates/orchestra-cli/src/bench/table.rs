@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use orchestra_bench::{Advice, Measured, Pace, Report, Spread, Tuned};
+use orchestra_bench::{Advice, Measured, Pace, Report, RungReport, Spread, Tuned};
 
 use crate::columns::{Row, aligned};
 use crate::human::{count, counted, per_second, short_time};
@@ -29,6 +29,18 @@ pub fn table(report: &Report) -> String {
         tuning(tuned, &mut text);
     }
     text
+}
+
+/// One line per stage, size and device.
+pub fn rungs(report: &RungReport) -> String {
+    let mut rows = vec![Row::new(report.workflow.clone(), ["items/s", "time of a batch"].map(String::from))];
+    for rung in &report.rungs {
+        let workers = counted(rung.workers as u64, "worker", "workers");
+        let label = format!("infer {} on {}: {workers}, batches of {}", rung.stage, rung.device, rung.batch);
+        let batch_seconds = (rung.batch * rung.workers) as f64 / rung.items_per_second.max(f64::MIN_POSITIVE);
+        rows.push(Row::new(label, [per_second(rung.items_per_second), short_time(batch_seconds)]));
+    }
+    aligned(&rows)
 }
 
 fn row(label: impl Into<String>, spread: &Spread, format: impl Fn(f64) -> String) -> Row {

@@ -59,6 +59,10 @@ pub struct DeviceView {
     pub busy: f64,
     /// Memory in use and in all, in bytes, where it is known.
     pub memory: Option<(u64, u64)>,
+    /// Utilisation of the GPU in percent, where the driver tells.
+    pub utilization: Option<u8>,
+    /// What it draws in watts, where the driver tells.
+    pub watts: Option<u32>,
 }
 
 /// How progress is shown.
@@ -136,7 +140,7 @@ impl Progress {
         };
         move |line| {
             if !above.as_ref().is_some_and(|print| print(line)) {
-                stderr::say_line(line);
+                stderr::log_line(line);
             }
         }
     }

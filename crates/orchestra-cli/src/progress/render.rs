@@ -158,8 +158,14 @@ fn device(device: &DeviceView) -> Segment {
     let busy = (device.busy.clamp(0.0, 1.0) * 100.0).round(); // NaN stays NaN, and `as` makes it 0
     let mut text =
         format!("{} {} {}% busy", device.name, counted(device.workers, "worker", "workers"), busy as u32);
+    if let Some(percent) = device.utilization {
+        text.push_str(&format!(" gpu {percent}%"));
+    }
     if let Some((used, total)) = device.memory {
         text.push_str(&format!(" {}/{} GiB", gib(used), gib(total)));
+    }
+    if let Some(watts) = device.watts {
+        text.push_str(&format!(" {watts} W"));
     }
     Segment::new(text, if device.workers == 0 { Tone::Warning } else { Tone::Plain })
 }
@@ -230,8 +236,13 @@ mod tests {
 
     fn view() -> ProgressView {
         let stage = |name: &str, queued, per_second| StageView { name: name.into(), queued, per_second };
-        let device =
-            |name: &str, workers, busy, memory| DeviceView { name: name.into(), workers, busy, memory };
+        let device = |name: &str, workers, busy, memory| DeviceView {
+            name: name.into(),
+            workers,
+            busy,
+            memory,
+            ..DeviceView::default()
+        };
         ProgressView {
             total: Some(100_000),
             done: 42_314,
@@ -253,6 +264,15 @@ mod tests {
 
     fn at(width: usize) -> String {
         render(&view(), Look { width, color: false }).join("\n")
+    }
+
+    #[test]
+    fn what_the_driver_tells_of_a_gpu_stands_behind_its_workers() {
+        let mut view = view();
+        view.devices[0].utilization = Some(88);
+        view.devices[0].watts = Some(271);
+        let text = render(&view, Look { width: 120, color: false }).join("\n");
+        assert!(text.contains("cuda:0 2 workers 97% busy gpu 88% 3.4/80.0 GiB 271 W"), "{text}");
     }
 
     #[test]

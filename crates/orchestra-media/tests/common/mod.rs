@@ -31,6 +31,7 @@ pub fn byte_spec(size: [u32; 2], fit: Fit, filter: ResizeFilter, color: Channels
         pad: [200, 100, 50][..channels].to_vec(),
         max_pixels: MAX_PIXELS,
         fast: false,
+        in_graph: None,
     }
 }
 

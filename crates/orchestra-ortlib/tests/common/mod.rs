@@ -51,6 +51,7 @@ impl World {
             current_folder: root.join("work"),
             system_folders: vec![root.join("system")],
             pins: Vec::new(),
+            root: root.join("root"),
         };
         Self { folder, env }
     }

@@ -10,11 +10,12 @@ use crate::bytes::format_bytes;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fingerprint::fingerprint;
 use crate::ladder::ladder;
+use crate::near_cores::near;
 use crate::plan::{
-    BETWEEN_COMMITS, DeviceMemory, DevicePlan, InferPlan, InputFrom, ModelPlan, PipelinePlan, Plan, SinkPlan,
-    SourcePlan, StageKind, StagePlan, WorkerPlan,
+    BETWEEN_COMMITS, DeviceMemory, DevicePlan, InferPlan, InputFrom, ModelPlan, NodeCores, PipelinePlan,
+    Plan, SinkPlan, SourcePlan, StageKind, StagePlan, WorkerPlan,
 };
-use crate::raw::{RawKind, RawModel};
+use crate::raw::{RawKind, RawModel, RawStage};
 use crate::slots::{SlotDemand, SlotError, allot};
 use crate::types::Wired;
 
@@ -66,6 +67,9 @@ impl<'a> Assembler<'a> {
         let loader_threads =
             workflow.loaders.or(self.parts.machine.as_ref().map(|m| m.cores)).unwrap_or(1).max(1);
         let layouts = self.layouts()?;
+        let used: Vec<_> = self.devices.iter().map(|d| &self.parts.devices[*d]).collect();
+        let nodes = self.parts.machine.as_ref().map_or(&[][..], |m| &m.nodes);
+        let near = near(&used, nodes, loader_threads, &mut self.reasons);
         let pipeline_of = self.pipelines();
         let sources = self.source_plans(&pipeline_of)?;
         let stages = self.stage_plans(&pipeline_of, layouts)?;
@@ -80,11 +84,12 @@ impl<'a> Assembler<'a> {
             models: self.model_plans()?,
             stages,
             sinks,
-            devices: self.device_plans(),
+            devices: self.device_plans(near.devices),
             pipelines,
             limits: workflow.limits.clone(),
             telemetry: workflow.telemetry.clone(),
             loader_threads,
+            loaders_near: near.loaders,
             fingerprint: Vec::new(),
             reasons: self.reasons,
             file: self.file,
@@ -270,6 +275,7 @@ impl<'a> Assembler<'a> {
                     memory: raw.memory.as_ref().map(|m| m.value),
                     priority: raw.priority,
                     recycle: raw.recycle,
+                    tf32: raw.tf32,
                 })
             })
             .collect()
@@ -324,7 +330,13 @@ impl<'a> Assembler<'a> {
         };
         let workers = shares.iter().map(|s| {
             let device = DeviceId(id(&self.devices, s.device)?);
-            Some(WorkerPlan { device, count: s.count, threads: s.threads, spares: s.spares })
+            Some(WorkerPlan {
+                device,
+                count: s.count,
+                threads: s.threads,
+                spares: s.spares,
+                memory: s.memory,
+            })
         });
         let inputs = inputs
             .iter()
@@ -358,17 +370,31 @@ impl<'a> Assembler<'a> {
             .collect()
     }
 
-    fn device_plans(&self) -> Vec<DevicePlan> {
+    fn device_plans(&self, near: Vec<Option<NodeCores>>) -> Vec<DevicePlan> {
         let headroom = self.parts.workflow.devices.headroom;
-        let plan = |&device: &usize| {
+        let plan = |(&device, near): (&usize, Option<NodeCores>)| {
             let device = &self.parts.devices[device];
             DevicePlan {
                 spec: DeviceSpec { name: device.name.clone(), kind: device.kind.clone() },
+                product: device.product.clone(),
                 memory: device.memory.map(|(total, free)| DeviceMemory { total, free, headroom }),
+                near,
             }
         };
-        self.devices.iter().map(plan).collect()
+        self.devices.iter().zip(near).map(plan).collect()
     }
+}
+
+/// The largest batch of a stage on a GPU, before anything else about it is known.
+pub(super) fn largest_on_cuda(model: &RawModel, stage: &RawStage, wired: Option<&Wired>) -> usize {
+    if let Some(Wired::Infer { fixed_batch: Some(fixed), .. }) = wired {
+        return *fixed;
+    }
+    let asked = match &stage.kind {
+        Some(RawKind::Infer { max_batch, .. }) => max_batch.as_ref(),
+        _ => None,
+    };
+    asked.or(model.max_batch.as_ref()).map_or(DEFAULT_BATCH_CUDA, |asked| asked.value as usize)
 }
 
 fn pipeline_plans(

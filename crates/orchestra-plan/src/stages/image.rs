@@ -1,14 +1,27 @@
 //! Settings of an `image` stage. Touches no pixel.
 
-use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, ResizeFilter};
+use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, PixelInput, ResizeFilter};
 
 use crate::diagnostics::Span;
 use crate::fields::{At, Fields};
 use crate::tree::{Node, Value};
 
-pub(super) const KEYS: [&str; 14] = [
-    "kind", "from", "size", "fit", "shorter", "filter", "color", "layout", "dtype", "scale", "mean", "std",
-    "pad", "fast",
+pub(super) const KEYS: [&str; 15] = [
+    "kind",
+    "from",
+    "size",
+    "fit",
+    "shorter",
+    "filter",
+    "color",
+    "layout",
+    "dtype",
+    "scale",
+    "mean",
+    "std",
+    "pad",
+    "fast",
+    "normalize",
 ];
 
 /// Largest side of a row in pixels.
@@ -59,8 +72,47 @@ pub(super) fn read(f: &mut Fields<'_, '_>, max_pixels: u64) -> Option<ImageSpec>
         pad: pad?,
         max_pixels,
         fast,
+        in_graph: None,
     };
+    let spec = if normalizes_in_graph(f, dtype) { in_graph(f, spec)? } else { spec };
     (f.diags.errors().count() == errors_before).then_some(spec)
+}
+
+/// Whether the graph of the model and not the loader makes numbers of the pixels.
+fn normalizes_in_graph(f: &mut Fields<'_, '_>, dtype: DType) -> bool {
+    let in_graph = f.choice("normalize", &[("host", false), ("device", true)]).is_some_and(|c| c.value);
+    if let (true, DType::U8, Some(entry)) = (in_graph, dtype, f.entry("normalize")) {
+        f.bad("normalize", entry.key_span, "has no effect beside dtype = \"u8\"").help(
+            "`dtype` says what the model takes, \"f32\" or \"f16\"; the pixels travel as bytes by themselves",
+        );
+        return false;
+    }
+    in_graph
+}
+
+/// The same result by another way: the row holds the pixels, and the graph does the rest.
+fn in_graph(f: &mut Fields<'_, '_>, spec: ImageSpec) -> Option<ImageSpec> {
+    let scaled = spec.mean.iter().zip(&spec.std).map(|(mean, std)| {
+        let (mean, std) = (f64::from(*mean), f64::from(*std));
+        ((f64::from(spec.scale) / std) as f32, (-mean / std) as f32)
+    });
+    let (factor, offset): (Vec<f32>, Vec<f32>) = scaled.unzip();
+    if !factor.iter().chain(&offset).all(|n| n.is_finite()) {
+        let span = f.entry("std").map_or(f.span, |e| e.node.span);
+        f.bad("std", span, "is so small that pixels divided by it are no numbers any more");
+        return None;
+    }
+    let pixels = PixelInput { layout: spec.layout, dtype: spec.dtype, factor, offset };
+    let channels = spec.color.count();
+    Some(ImageSpec {
+        layout: Layout::Nhwc,
+        dtype: DType::U8,
+        scale: 1.0,
+        mean: vec![0.0; channels],
+        std: vec![1.0; channels],
+        in_graph: Some(pixels),
+        ..spec
+    })
 }
 
 fn choice<T: Copy>(f: &mut Fields<'_, '_>, key: &str, default: T, choices: &[(&str, T)]) -> T {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    DeviceView, Diagnostics, FileKind, Host, MachineView, ModelError, ModelFile, Plan, PlanOptions,
-    RenderStyle, Signature,
+    DeviceView, Diagnostics, FileKind, Host, MachineView, MeasureKey, ModelError, ModelFile, Plan,
+    PlanOptions, RenderStyle, Signature,
 };
 use orchestra_source::{ItemEntry, ListError, ListingSpec};
 
@@ -18,13 +18,15 @@ pub const FOLDER: &str = "/flows";
 pub struct FakeHost {
     pub files: HashMap<PathBuf, Vec<u8>>,
     pub machine: Result<MachineView, String>,
+    /// What earlier runs measured: kind of GPU, largest batch, bytes.
+    pub measured: Vec<(&'static str, usize, u64)>,
 }
 
 impl FakeHost {
     /// A machine with some cores and no GPU.
     pub fn with_cores(cores: usize) -> Self {
         let no_gpu = Some("libnvidia-ml.so was not found".into());
-        Self::with(MachineView { cores, memory: 8 << 30, devices: Vec::new(), no_gpu })
+        Self::with(MachineView { cores, memory: 8 << 30, no_gpu, ..MachineView::default() })
     }
 
     /// A machine with GPUs of 80 GiB, of which 60 are free.
@@ -35,12 +37,13 @@ impl FakeHost {
             model: "H100".into(),
             total: 80 << 30,
             free: 60 << 30,
+            node: None,
         };
         Self::with(MachineView {
             cores: 16,
             memory: 64 << 30,
             devices: (0..n).map(gpu).collect(),
-            no_gpu: None,
+            ..MachineView::default()
         })
     }
 
@@ -54,7 +57,7 @@ impl FakeHost {
         files.insert(Path::new(FOLDER).join("ops.so"), b"library".to_vec());
         files.insert(Path::new(FOLDER).join("list.csv"), b"a.png\n".to_vec());
         files.insert(Path::new(FOLDER).join("empty.csv"), Vec::new());
-        Self { files, machine: Ok(machine) }
+        Self { files, machine: Ok(machine), measured: Vec::new() }
     }
 
     pub fn plan(&self, text: &str, options: &PlanOptions) -> (Option<Plan>, Diagnostics) {
@@ -128,6 +131,12 @@ impl Host for FakeHost {
 
     fn file_kind(&self, path: &Path) -> FileKind {
         if self.files.contains_key(path) { FileKind::Regular } else { FileKind::Missing }
+    }
+
+    fn measured_memory(&self, key: &MeasureKey<'_>) -> Option<u64> {
+        let found =
+            self.measured.iter().find(|(device, max, _)| (*device, *max) == (key.device, key.max_batch));
+        found.map(|(_, _, bytes)| *bytes)
     }
 
     fn machine(&self) -> Result<MachineView, String> {

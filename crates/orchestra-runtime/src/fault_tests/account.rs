@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::gather::Report;
@@ -10,8 +11,9 @@ use orchestra_core::{Failure, FailureKind, WorkerExit};
 use super::fake_worker::answer_to;
 use super::log::{Begun, Life};
 use super::stage::Stage;
+use super::told::{self, Told};
 use crate::events::WorkerEvent;
-use crate::messages::{FinishedItems, ItemReport, PipelineMsg, RootMsg, SinkMsg};
+use crate::messages::{FinishedItems, ItemReport, PipelineMsg, RootMsg, SinkMsg, Ticket};
 
 /// What the probes were told.
 #[derive(Debug, Default)]
@@ -28,6 +30,8 @@ pub struct Account {
     pub exits: Vec<WorkerExit>,
     /// What must never be.
     pub problems: Vec<String>,
+    /// The tickets of items that have ended, as far as they are told.
+    pub tickets: Vec<Arc<Ticket>>,
 }
 
 impl fmt::Display for Account {
@@ -65,7 +69,11 @@ impl Account {
     /// Notes what the sink is told.
     pub fn sink_says(&mut self, message: SinkMsg) {
         match message {
-            SinkMsg::Finished(FinishedItems { done, text, .. }) => {
+            SinkMsg::Finished(FinishedItems { done, text, tickets, .. }) => {
+                if !tickets.is_empty() && !told::are_ids_of(&tickets, &done) {
+                    self.problems.push("other tickets than items".to_owned());
+                }
+                self.tickets.extend(tickets);
                 let lines = String::from_utf8(text).unwrap();
                 let n = done.len();
                 if lines.lines().count() != n {
@@ -91,6 +99,7 @@ impl Account {
 
     fn report(&mut self, ItemReport { ticket, report }: ItemReport) {
         let item = ticket.id.index;
+        self.tickets.push(Arc::clone(&ticket));
         match report {
             Report::Record(record) => self.done(item, &String::from_utf8_lossy(&record.line)),
             Report::Failed { failure, .. } => {
@@ -141,6 +150,8 @@ pub struct Outcome {
     pub takeovers: u64,
     /// Batches sent more than once, whole or in parts.
     pub retries: u64,
+    /// What was told to whoever traces, if somebody did.
+    pub told: Option<Told>,
     /// How the parent saw workers end, without those that ended as asked.
     pub exits: Vec<WorkerExit>,
 }

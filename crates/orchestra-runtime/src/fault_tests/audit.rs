@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 
 use super::account::Outcome;
 use super::stage::Ended;
+use crate::exit_kind::ExitKind;
 
 /// How long pauses and intervals of actors that are gone may last on.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -25,6 +26,16 @@ pub async fn nothing_is_left(ended: &mut Ended, tasks_before: usize) {
     assert_eq!(ended.context.stats.slots_lost.get(), 0, "slots were lost");
     let ready: u64 = ended.context.stats.devices.iter().map(|d| d.ready.get() + d.standing_by.get()).sum();
     assert_eq!(ready, 0, "workers are still counted as ready");
+    for device in &ended.context.stats.devices {
+        let gone: u64 = ExitKind::ALL.iter().map(|kind| device.exits(*kind).get()).sum();
+        assert_eq!(gone, device.starts.get(), "every worker that was started is counted as gone, once");
+        assert_eq!(
+            (device.starting(), device.ending.get()),
+            (0, 0),
+            "workers are still counted as starting or ending"
+        );
+    }
+    assert_eq!(ended.context.stats.workers.all(), [], "workers are still looked at");
 }
 
 /// Every item has one end, or, in a run that was cut short, at most one; `credits` are the slots that were taken when the run was over.

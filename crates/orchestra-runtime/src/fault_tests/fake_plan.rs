@@ -105,8 +105,9 @@ impl Host for FakeHost {
             model: "fake".into(),
             total: 80 << 30,
             free: 80 << 30,
+            node: None,
         };
         let devices = (0..self.devices).map(gpu).collect();
-        Ok(MachineView { cores: 4, memory: 8 << 30, devices, no_gpu: None })
+        Ok(MachineView { cores: 4, memory: 8 << 30, devices, ..MachineView::default() })
     }
 }

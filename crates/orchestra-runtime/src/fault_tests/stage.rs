@@ -24,13 +24,17 @@ use super::fake_process::{FakeLauncher, Launch};
 use super::log::Log;
 use super::probe::{Probe, Watcher};
 use super::script::{Script, ms, secs};
+use super::told::{self, Told};
 use crate::batcher::{Batcher, BatcherArgs};
 use crate::context::{RunContext, RunOptions, Timeouts};
 use crate::device_manager::{DeviceArgs, DeviceManager};
+use crate::device_watch::DeviceOptions;
+use crate::journey::Journey;
 use crate::messages::{BatcherMsg, DeviceMsg, PipelineMsg, RootMsg, ServeStage, SinkMsg, Ticket};
 use crate::post::{Post, PostArgs};
 use crate::slot_pool::{PoolEvent, SlotPool};
 use crate::topology::Topology;
+use crate::trace::Tracer;
 
 /// A stage to be run, and what is asked of it.
 #[derive(Debug, Clone)]
@@ -63,6 +67,8 @@ pub struct Stage {
     pub restart: RestartPolicy,
     /// The run is stopped at this time.
     pub stop: Option<(Duration, Stop)>,
+    /// Somebody traces it.
+    pub traced: bool,
     /// Beyond this time of the run, something hangs.
     pub bound: Duration,
 }
@@ -94,6 +100,7 @@ impl Stage {
             timeouts: Timeouts::default(),
             restart: RestartPolicy::default(),
             stop: None,
+            traced: true,
             bound: secs(3600),
         }
     }
@@ -119,6 +126,7 @@ impl Stage {
         audit::nothing_is_left(&mut ended, tasks_before).await;
         let outcome = ended.into_outcome(self, log, over);
         audit::account_is_exact(&outcome, stopped, credits);
+        told::is_exact(&outcome);
         outcome
     }
 }
@@ -128,6 +136,7 @@ struct Tree {
     context: Arc<RunContext>,
     stage: StageId,
     account: Arc<Mutex<Account>>,
+    told: Option<Told>,
     /// Told whenever something was noted in the account.
     noted: Arc<Notify>,
     feed: Feed,
@@ -145,6 +154,8 @@ pub struct Ended {
     pub pool: Arc<SlotPool>,
     /// What was noted.
     pub account: Arc<Mutex<Account>>,
+    /// What was told to whoever traces.
+    pub told: Option<Told>,
 }
 
 /// What the source of items needs.
@@ -166,13 +177,15 @@ impl Tree {
         let plan = Arc::new(plan_of(stage));
         let account = Arc::new(Mutex::new(Account::default()));
         let exits = Arc::clone(&account);
+        let told = stage.traced.then(Told::default);
         let options = RunOptions {
             launcher: Arc::new(FakeLauncher::new(log, script_of)),
             library: PathBuf::from("libnone.so"),
             timeouts: stage.timeouts,
             restart: stage.restart,
-            trace: None,
+            trace: told.clone().map(|told| Arc::new(told) as Arc<dyn Tracer>),
             events: Some(Arc::new(move |event| exits.lock().unwrap().worker_says(event))),
+            devices: DeviceOptions::default(),
         };
         let context = Arc::new(RunContext::new(Arc::clone(&plan), "fake-run".to_owned(), options));
         let (noted, freed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -189,7 +202,7 @@ impl Tree {
         let (post, batcher, pool) = Self::grow_stage(&context, id, infer, &sink, &pipeline).await;
         let devices = Self::grow_devices(&context, id, infer, &root, &batcher.0, &pool).await;
         let feed = Feed { context: Arc::clone(&context), pool, batcher: batcher.0, freed };
-        Self { context, stage: id, account, noted, feed, post, batcher: batcher.1, devices, probes }
+        Self { context, stage: id, account, told, noted, feed, post, batcher: batcher.1, devices, probes }
     }
 
     /// As the pipeline does it.
@@ -230,7 +243,7 @@ impl Tree {
         };
         let workers = infer.workers.iter().map(|w| w.count).sum();
         let arena = Arena::create("fake", infer.layout.clone()).unwrap();
-        let in_use = Arc::clone(&context.stats.slots_in_use);
+        let in_use = Arc::clone(&context.stats.stage(id).slots_in_use);
         let pool = SlotPool::new(arena, context.clock, workers, in_use, Box::new(notify));
         batcher.0.cast(BatcherMsg::Attach(Arc::clone(&pool))).unwrap();
         (post, batcher, pool)
@@ -258,14 +271,18 @@ impl Tree {
                 pool: Arc::clone(pool),
                 load: LoadFrame {
                     library: context.options.library.clone(),
+                    preload: Vec::new(),
                     model: PathBuf::from("fake.onnx"),
                     digest: [0; 32],
                     device: device.spec.kind.clone(),
                     threads: 1,
                     memory_limit: None,
+                    tf32: true,
                     custom_ops: Vec::new(),
                     warm_up: Vec::new(),
+                    rungs: Vec::new(),
                     layout: infer.layout.clone(),
+                    pixel_inputs: vec![None],
                 },
                 workers: workers.count,
                 spares: workers.spares,
@@ -278,7 +295,7 @@ impl Tree {
     }
 
     fn slots_in_use(&self) -> u64 {
-        self.context.stats.slots_in_use.get()
+        self.context.stats.slots_in_use()
     }
 
     /// Waits until every item has its end, no device is left, or it is time to stop. Says whether it was stopped.
@@ -310,7 +327,7 @@ impl Tree {
 
     /// As the pipeline and the root do it.
     async fn end(self, stage: &Stage) -> Ended {
-        let Self { context, account, noted, feed, post, batcher, devices, probes, .. } = self;
+        let Self { context, account, told, noted, feed, post, batcher, devices, probes, .. } = self;
         let Feed { pool, batcher: batcher_ref, .. } = feed;
         let now = stage.stop.is_some_and(|(_, how)| how == Stop::AtOnce);
         if now {
@@ -343,7 +360,7 @@ impl Tree {
             probe.stop(None);
             end.await.unwrap();
         }
-        Ended { context, pool, account }
+        Ended { context, pool, account, told }
     }
 }
 
@@ -360,6 +377,7 @@ impl Ended {
             takeovers: of_devices(|d| d.spare_takeovers.get()),
             retries: stats.retries.get(),
             exits: std::mem::take(&mut account.exits),
+            told: self.told,
             account,
             stage,
         }
@@ -375,17 +393,22 @@ async fn feed(stage: Stage, feed: Feed) {
             tokio::time::sleep(stage.pause).await;
         }
         // Nobody else claims rows, so what is free now is still free at the claim, which therefore never blocks this thread.
-        while feed.pool.open_batch().is_none() && feed.context.stats.slots_in_use.get() == slots {
+        while feed.pool.open_batch().is_none() && feed.context.stats.slots_in_use() == slots {
             feed.freed.notified().await;
         }
         let Some(mut lease) = feed.pool.claim() else { return };
         lease.input_mut(0).copy_from_slice(&(index as f32).to_ne_bytes());
         let id = ItemId { source: SourceId(0), index };
+        let journey: Option<Box<Journey>> = feed.context.tracer.is_on().then(Box::default);
+        if let Some(journey) = &journey {
+            journey.queued(StageId(1), feed.context.clock.now());
+        }
         lease.publish(Arc::new(Ticket {
             id,
             sequence: index,
             name: index.to_string(),
             path: PathBuf::new(),
+            journey,
         }));
     }
     drop(feed.batcher.cast(BatcherMsg::Drained));

@@ -9,11 +9,8 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
-
 use super::layer::LineOutput;
-use super::line::Line;
+use super::line::{Format, Line, now};
 use crate::TelemetryError;
 
 /// The file for what belongs to no pipeline.
@@ -37,6 +34,9 @@ pub struct LogReport {
 
 #[derive(Debug, Default)]
 struct State {
+    format: Format,
+    /// Id of the run, once it is known.
+    run: Option<String>,
     early: Vec<Early>,
     early_bytes: usize,
     /// `None` until the folder is known.
@@ -46,8 +46,8 @@ struct State {
 
 #[derive(Debug)]
 struct Early {
-    pipeline: Option<String>,
-    text: String,
+    line: Line,
+    time: String,
 }
 
 #[derive(Debug)]
@@ -69,10 +69,20 @@ impl LogFiles {
         let mut state = self.lock();
         state.open = Some(Open { run, pipelines });
         state.early_bytes = 0;
-        for line in std::mem::take(&mut state.early) {
-            state.write(line.pipeline.as_deref(), line.text);
+        for Early { line, time } in std::mem::take(&mut state.early) {
+            state.write(&line, time);
         }
         Ok(())
+    }
+
+    /// What the lines to come look like.
+    pub fn set_format(&self, format: Format) {
+        self.lock().format = format;
+    }
+
+    /// The run that the lines belong to, those that still wait included. Lines of [`Format::Json`] name it.
+    pub fn set_run(&self, run_id: &str) {
+        self.lock().run = Some(run_id.to_owned());
     }
 
     /// What was lost so far. Lines that still wait for a folder are not lost.
@@ -89,15 +99,18 @@ impl LogFiles {
 
 impl LineOutput for LogFiles {
     fn write(&self, line: &Line) {
-        let text = line.for_file(&now());
-        self.lock().write(line.pipeline(), text);
+        self.lock().write(line, now());
     }
 }
 
 impl State {
-    fn write(&mut self, pipeline: Option<&str>, text: String) {
-        let Some(open) = &mut self.open else { return self.wait(pipeline, text) };
-        let file = pipeline.and_then(|p| open.pipelines.get_mut(p)).unwrap_or(&mut open.run);
+    fn write(&mut self, line: &Line, time: String) {
+        let text = match self.format {
+            Format::Text => line.for_file(&time),
+            Format::Json => line.for_json(&time, self.run.as_deref()) + "\n",
+        };
+        let Some(open) = &mut self.open else { return self.wait(line, time, text.len()) };
+        let file = line.pipeline().and_then(|p| open.pipelines.get_mut(p)).unwrap_or(&mut open.run);
         // Unbuffered and in one call: the line is in the file when this returns, and whole, because the file is in append mode.
         if let Err(error) = file.write_all(text.as_bytes()) {
             self.report.lines_lost += 1;
@@ -105,21 +118,14 @@ impl State {
         }
     }
 
-    fn wait(&mut self, pipeline: Option<&str>, text: String) {
-        if self.early_bytes + text.len() > EARLY_BYTES {
+    fn wait(&mut self, line: &Line, time: String, bytes: usize) {
+        if self.early_bytes + bytes > EARLY_BYTES {
             self.report.lines_lost += 1;
             return;
         }
-        self.early_bytes += text.len();
-        self.early.push(Early { pipeline: pipeline.map(str::to_owned), text });
+        self.early_bytes += bytes;
+        self.early.push(Early { line: line.clone(), time });
     }
-}
-
-/// RFC 3339 in UTC, to the microsecond.
-fn now() -> String {
-    let mut text = String::with_capacity(27);
-    SystemTime.format_time(&mut Writer::new(&mut text)).expect("writing to a string cannot fail");
-    text
 }
 
 /// `<pipeline>.log`, with everything that could leave the folder replaced.
@@ -143,6 +149,7 @@ fn failed(path: &Path, source: io::Error) -> TelemetryError {
 mod tests {
     use tracing::Level;
 
+    use super::super::value::FieldValue;
     use super::*;
 
     fn line(pipeline: Option<&str>, message: &str) -> Line {
@@ -150,7 +157,7 @@ mod tests {
             level: Level::INFO,
             target: "t".into(),
             message: message.into(),
-            fields: pipeline.map(|p| ("pipeline", p.to_owned())).into_iter().collect(),
+            fields: pipeline.map(|p| ("pipeline", FieldValue::Text(p.to_owned()))).into_iter().collect(),
         }
     }
 
@@ -200,6 +207,19 @@ mod tests {
         let text = read(folder.path(), "p.log");
         assert!(text.lines().next().unwrap().contains("first"));
         assert_eq!(text.lines().count(), 4);
+    }
+
+    #[test]
+    fn lines_from_before_the_run_was_known_name_it_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = LogFiles::default();
+        files.set_format(Format::Json);
+        files.write(&line(Some("p"), "early"));
+        files.set_run("r1");
+        files.open(folder.path(), &["p"]).unwrap();
+        files.write(&line(Some("p"), "late"));
+        let text = read(folder.path(), "p.log");
+        assert_eq!(text.lines().filter(|l| l.contains("\"run\":\"r1\"")).count(), 2, "{text}");
     }
 
     #[test]

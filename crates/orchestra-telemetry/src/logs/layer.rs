@@ -6,7 +6,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::line::{Fields, Line};
+use super::line::Line;
+use super::value::Fields;
 
 /// Where lines go.
 pub(crate) trait LineOutput: Send + Sync + 'static {

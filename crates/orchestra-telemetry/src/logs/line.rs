@@ -2,10 +2,40 @@
 
 use std::fmt::{self, Write as _};
 
-use tracing::field::{Field, Visit};
 use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
+use super::value::{Escaped, FieldValue, Fields, JsonText, Readable};
 use crate::names::field;
+
+/// What a log line looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs: one JSON object.
+    Json,
+}
+
+/// What [`Format::Json`] itself writes; a field of such a name gets another one.
+const RESERVED: [&str; 4] = ["timestamp", "level", "target", "message"];
+
+/// A line of [`Format::Json`] that is no event, for a command that has more to say than its log: without its line end.
+#[must_use]
+pub fn json_line(level: Level, message: &str, run: Option<&str>) -> String {
+    let line =
+        Line { level, target: "orchestra".to_owned(), message: message.to_owned(), fields: Vec::new() };
+    line.for_json(&now(), run)
+}
+
+/// RFC 3339 in UTC, to the microsecond.
+pub(crate) fn now() -> String {
+    let mut text = String::with_capacity(27);
+    SystemTime.format_time(&mut Writer::new(&mut text)).expect("writing to a string cannot fail");
+    text
+}
 
 /// An event with its own fields and those of the spans around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +44,7 @@ pub(crate) struct Line {
     pub(crate) target: String,
     pub(crate) message: String,
     /// Names without `orchestra.`; each name once, the innermost value.
-    pub(crate) fields: Vec<(&'static str, String)>,
+    pub(crate) fields: Vec<(&'static str, FieldValue)>,
 }
 
 impl Line {
@@ -36,9 +66,33 @@ impl Line {
     pub(crate) fn for_file(&self, time: &str) -> String {
         let mut out = format!("{time} {:>5} {}: {}", self.level, self.target, Escaped(&self.message));
         for (name, value) in &self.fields {
-            push(&mut out, format_args!(" {name}={}", Value(value)));
+            push(&mut out, format_args!(" {name}={}", Readable(value.as_str())));
         }
         out.push('\n');
+        out
+    }
+
+    /// One JSON object, without a line end: the fields of the event beside time, level, target, message and the run.
+    pub(crate) fn for_json(&self, time: &str, run: Option<&str>) -> String {
+        let mut out = format!(
+            "{{\"timestamp\":{},\"level\":\"{}\",\"target\":{},\"message\":{}",
+            JsonText(time),
+            self.level,
+            JsonText(&self.target),
+            JsonText(&self.message)
+        );
+        if let Some(run) = run.filter(|_| !self.fields.iter().any(|(name, _)| *name == field::RUN)) {
+            push(&mut out, format_args!(",\"{}\":{}", field::RUN, JsonText(run)));
+        }
+        for (name, value) in &self.fields {
+            let prefix = if RESERVED.contains(name) { "field." } else { "" };
+            push(&mut out, format_args!(",{}:", JsonText(&format!("{prefix}{name}"))));
+            match value {
+                FieldValue::Text(text) => push(&mut out, format_args!("{}", JsonText(text))),
+                FieldValue::Plain(text) => out.push_str(text),
+            }
+        }
+        out.push('}');
         out
     }
 
@@ -57,7 +111,7 @@ impl Line {
         };
         for (i, (name, value)) in self.fields.iter().enumerate() {
             out.push_str(if i == 0 { " (" } else { ", " });
-            push(&mut out, format_args!("{name}={}", Value(value)));
+            push(&mut out, format_args!("{name}={}", Readable(value.as_str())));
         }
         if !self.fields.is_empty() {
             out.push(')');
@@ -73,75 +127,6 @@ pub(crate) enum Style {
     Color,
 }
 
-/// Collects the fields of an event or a span.
-#[derive(Debug, Default)]
-pub(crate) struct Fields {
-    pub(crate) message: String,
-    pub(crate) pairs: Vec<(&'static str, String)>,
-}
-
-impl Fields {
-    /// Adds what is not there yet: an event's own value hides that of its span, an inner span's that of an outer one.
-    pub(crate) fn inherit(&mut self, outer: &Fields) {
-        for (name, value) in &outer.pairs {
-            if !self.pairs.iter().any(|(n, _)| n == name) {
-                self.pairs.push((name, value.clone()));
-            }
-        }
-    }
-
-    fn set(&mut self, name: &'static str, value: String) {
-        if name == "message" {
-            self.message = value;
-            return;
-        }
-        // They steer the exporter and say nothing to a reader.
-        if name.starts_with("otel.") {
-            return;
-        }
-        let name = name.strip_prefix("orchestra.").unwrap_or(name);
-        match self.pairs.iter_mut().find(|(n, _)| *n == name) {
-            Some(pair) => pair.1 = value,
-            None => self.pairs.push((name, value)),
-        }
-    }
-}
-
-impl Visit for Fields {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.set(field.name(), value.to_owned());
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.set(field.name(), format!("{value:?}"));
-    }
-}
-
-/// Text in which no control character is left, so that nothing in a file name can forge a line or steer a terminal.
-struct Escaped<'a>(&'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            if c.is_control() { write!(f, "{}", c.escape_default())? } else { f.write_char(c)? }
-        }
-        Ok(())
-    }
-}
-
-/// A field's value: quoted where it would not end at the next space.
-struct Value<'a>(&'a str);
-
-impl fmt::Display for Value<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = self.0;
-        let quoted = text.len() > 1 && text.starts_with('"') && text.ends_with('"');
-        let needs_quotes =
-            text.is_empty() || text.chars().any(|c| c.is_whitespace() || c.is_control() || c == '=');
-        if needs_quotes && !quoted { write!(f, "{text:?}") } else { write!(f, "{}", Escaped(text)) }
-    }
-}
-
 fn push(out: &mut String, what: fmt::Arguments<'_>) {
     out.write_fmt(what).expect("writing to a string cannot fail");
 }
@@ -155,7 +140,7 @@ mod tests {
             level: Level::WARN,
             target: "orchestra_runtime".into(),
             message: message.into(),
-            fields: fields.iter().map(|(n, v)| (*n, (*v).to_owned())).collect(),
+            fields: fields.iter().map(|(n, v)| (*n, FieldValue::Text((*v).to_owned()))).collect(),
         }
     }
 
@@ -188,13 +173,25 @@ mod tests {
     }
 
     #[test]
-    fn an_inner_value_hides_an_outer_one() {
-        let mut inner = Fields::default();
-        inner.set("orchestra.stage", "b".into());
-        let mut outer = Fields::default();
-        outer.set("stage", "a".into());
-        outer.set("pipeline", "p".into());
-        inner.inherit(&outer);
-        assert_eq!(inner.pairs, [("stage", "b".to_owned()), ("pipeline", "p".to_owned())]);
+    fn a_json_line_is_one_object_with_numbers_as_numbers() {
+        let line = Line {
+            fields: vec![
+                ("batch", FieldValue::Plain("17".into())),
+                ("pipeline", FieldValue::Text("scans".into())),
+                ("level", FieldValue::Text("a field of that name".into())),
+            ],
+            ..line("two\nlines \u{1b}[2J", &[])
+        };
+        assert_eq!(
+            line.for_json("T", Some("r1")),
+            "{\"timestamp\":\"T\",\"level\":\"WARN\",\"target\":\"orchestra_runtime\",\"message\":\"two\\nlines \\u001b[2J\",\
+             \"run\":\"r1\",\"batch\":17,\"pipeline\":\"scans\",\"field.level\":\"a field of that name\"}"
+        );
+    }
+
+    #[test]
+    fn the_runs_own_field_is_not_said_twice() {
+        let line = line("m", &[("run", "r2")]);
+        assert_eq!(line.for_json("T", Some("r1")).matches("\"run\"").count(), 1);
     }
 }

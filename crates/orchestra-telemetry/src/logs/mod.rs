@@ -8,8 +8,10 @@ pub(crate) mod filter;
 mod layer;
 mod line;
 mod terminal;
+mod value;
 
 pub use files::{LogFiles, LogReport, RUN_LOG};
+pub use line::{Format, json_line};
 pub use terminal::Terminal;
 
 pub(crate) use layer::LineLayer;

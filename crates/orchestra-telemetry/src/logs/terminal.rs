@@ -5,8 +5,10 @@ use std::fmt;
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tracing::Level;
+
 use super::layer::LineOutput;
-use super::line::{Line, Style};
+use super::line::{Format, Line, Style, json_line, now};
 
 /// Lines with the same message that are shown.
 const MAX_ALIKE: usize = 20;
@@ -17,26 +19,37 @@ type Sink = Box<dyn FnMut(&str) + Send>;
 
 /// Where terminal lines go: standard error, until they are redirected. Clones share the target.
 #[derive(Clone)]
-pub struct Terminal(Arc<Mutex<Sink>>);
+pub struct Terminal(Arc<Mutex<State>>);
+
+struct State {
+    sink: Sink,
+    /// Id of the run, once it is known.
+    run: Option<String>,
+}
 
 impl Terminal {
     /// Lines go to standard error.
     #[must_use]
     pub fn stderr() -> Self {
-        Self(Arc::new(Mutex::new(Box::new(to_stderr))))
+        Self(Arc::new(Mutex::new(State { sink: Box::new(to_stderr), run: None })))
     }
 
     /// From now on `sink` gets each line, without its line end: a progress display prints it above itself. `sink` must not log.
     pub fn redirect(&self, sink: impl FnMut(&str) + Send + 'static) {
-        *self.lock() = Box::new(sink);
+        self.lock().sink = Box::new(sink);
     }
 
     /// Back to standard error.
     pub fn restore(&self) {
-        *self.lock() = Box::new(to_stderr);
+        self.lock().sink = Box::new(to_stderr);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Sink> {
+    /// The run that the lines to come belong to. Lines of [`Format::Json`] name it.
+    pub fn set_run(&self, run_id: &str) {
+        self.lock().run = Some(run_id.to_owned());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
         // A sink that panicked has at worst lost its line.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -52,6 +65,7 @@ impl fmt::Debug for Terminal {
 pub(crate) struct TerminalOutput {
     terminal: Terminal,
     style: Style,
+    format: Format,
     /// Lines with the same message, if their number is limited.
     said: Option<Mutex<HashMap<String, usize>>>,
 }
@@ -59,8 +73,8 @@ pub(crate) struct TerminalOutput {
 impl TerminalOutput {
     /// Shows all lines, or with `limited` only the first ones of each message: ten thousand items that fail for one reason must not
     /// hide what else happens.
-    pub(crate) fn new(terminal: Terminal, style: Style, limited: bool) -> Self {
-        Self { terminal, style, said: limited.then(Mutex::default) }
+    pub(crate) fn new(terminal: Terminal, style: Style, format: Format, limited: bool) -> Self {
+        Self { terminal, style, format, said: limited.then(Mutex::default) }
     }
 
     /// Counts the line. `None` if there were enough like it; else whether it is the last one that is shown.
@@ -79,10 +93,18 @@ impl TerminalOutput {
 impl LineOutput for TerminalOutput {
     fn write(&self, line: &Line) {
         let Some(last) = self.count(line) else { return };
-        let mut sink = self.terminal.lock();
-        sink(&line.for_terminal(self.style));
+        let mut state = self.terminal.lock();
+        let State { sink, run } = &mut *state;
+        match self.format {
+            Format::Text => sink(&line.for_terminal(self.style)),
+            Format::Json => sink(&line.for_json(&now(), run.as_deref())),
+        }
         if last {
-            sink(&format!("(more lines `{}` are in the log files only)", line.message.escape_debug()));
+            let more = format!("(more lines `{}` are in the log files only)", line.message.escape_debug());
+            match self.format {
+                Format::Text => sink(&more),
+                Format::Json => sink(&json_line(Level::INFO, &more, run.as_deref())),
+            }
         }
     }
 }
@@ -94,8 +116,6 @@ fn to_stderr(line: &str) {
 
 #[cfg(test)]
 mod tests {
-    use tracing::Level;
-
     use super::*;
 
     fn shown(limited: bool, messages: &[(&str, usize)]) -> Vec<String> {
@@ -103,7 +123,7 @@ mod tests {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&lines);
         terminal.redirect(move |line| sink.lock().unwrap().push(line.to_owned()));
-        let output = TerminalOutput::new(terminal, Style::Plain, limited);
+        let output = TerminalOutput::new(terminal, Style::Plain, Format::Text, limited);
         for (message, n) in messages {
             let line = Line {
                 level: Level::WARN,

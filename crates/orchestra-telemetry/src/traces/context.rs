@@ -1,159 +1,112 @@
-//! Trace contexts as plain bytes, and spans that are told of after they ended. Exports nothing itself; without the feature
-//! `otlp`, or without an exporter, everything here does nothing.
+//! Trace contexts as they come from and go to others: headers, frames, the host's own spans. Makes no span.
 
-use std::time::SystemTime;
+pub use orchestra_runtime::trace::TraceContext;
 
-use tracing::Span;
-
-/// A W3C trace context as it travels to a worker: trace id, span id, flags (bit 0 is "sampled").
-pub type TraceParts = ([u8; 16], [u8; 8], u8);
-
-/// A span that has ended already, for example a phase of a batch that a worker reported.
-#[derive(Debug, Clone, Copy)]
-pub struct FinishedSpan<'a> {
-    /// A constant of [`crate::names::span`].
-    pub name: &'static str,
-    /// The span that it is a part of.
-    pub parent: TraceParts,
-    /// When it began.
-    pub start: SystemTime,
-    /// When it ended.
-    pub end: SystemTime,
-    /// Attributes, by constants of [`crate::names::attribute`].
-    pub attributes: &'a [(&'static str, Value<'a>)],
-}
-
-/// The value of an attribute.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Value<'a> {
-    /// Text.
-    Text(&'a str),
-    /// A whole number.
-    Integer(i64),
-    /// A number.
-    Float(f64),
-}
-
-/// The context of the span that is entered now; `None` if there is none or nothing exports it.
+/// Reads the value of a `traceparent` header (W3C Trace Context). `None` if it is not valid.
+///
+/// ```
+/// use orchestra_telemetry::traces::context::{from_traceparent, to_traceparent};
+/// let header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+/// let context = from_traceparent(header).unwrap();
+/// assert_eq!(context.flags, 1);
+/// assert_eq!(to_traceparent(&context), header);
+/// ```
 #[must_use]
-pub fn current() -> Option<TraceParts> {
-    of_span(&Span::current())
+pub fn from_traceparent(header: &str) -> Option<TraceContext> {
+    let mut parts = header.trim().split('-');
+    let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    // Later versions may say more behind that; `ff` is none.
+    let [version] = bytes::<1>(version)?;
+    if version == 0xff || (version == 0 && parts.next().is_some()) {
+        return None;
+    }
+    let (trace_id, span_id, [flags]) = (bytes::<16>(trace)?, bytes::<8>(span)?, bytes::<1>(flags)?);
+    let is_valid = trace_id != [0; 16] && span_id != [0; 8];
+    is_valid.then_some(TraceContext { trace_id, span_id, flags })
 }
 
-/// The context of `span`; `None` if it is disabled or nothing exports it.
+/// The value of a `traceparent` header.
 #[must_use]
-pub fn of_span(span: &Span) -> Option<TraceParts> {
-    imp::of_span(span)
+pub fn to_traceparent(context: &TraceContext) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    format!("00-{}-{}-{:02x}", hex(&context.trace_id), hex(&context.span_id), context.flags)
 }
 
-/// Makes the span that `parent` names the parent of `span`, which must not have been entered yet: from then on its parent stands
-/// and this does nothing.
-pub fn set_parent(span: &Span, parent: TraceParts) {
-    imp::set_parent(span, parent);
-}
-
-/// Says that `span` is about the same thing as the span that `other` names, for example a batch about an item.
-pub fn add_link(span: &Span, other: TraceParts) {
-    imp::add_link(span, other);
-}
-
-/// Exports a span that has ended already, through the exporter that was installed for the process.
-pub fn record_finished(span: &FinishedSpan<'_>) {
-    imp::record_finished(span);
-}
-
-#[cfg(feature = "otlp")]
-mod imp {
-    use opentelemetry::trace::{
-        Span as _, SpanBuilder, SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState,
-        Tracer as _,
+/// Two lower-case hexadecimal digits for each byte.
+fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digit = |c: u8| match c {
+        b'0'..=b'9' => Some(c - b'0'),
+        b'a'..=b'f' => Some(c - b'a' + 10),
+        _ => None,
     };
-    use opentelemetry::{Context, KeyValue, global};
-    use tracing::Span;
-    use tracing_opentelemetry::OpenTelemetrySpanExt as _;
-
-    use super::{FinishedSpan, TraceParts, Value};
-    use crate::names::SERVICE;
-
-    pub(super) fn of_span(span: &Span) -> Option<TraceParts> {
-        let context = span.context();
-        let span = context.span();
-        let span = span.span_context();
-        span.is_valid()
-            .then(|| (span.trace_id().to_bytes(), span.span_id().to_bytes(), span.trace_flags().to_u8()))
+    let mut out = [0; N];
+    if text.len() != 2 * N {
+        return None;
     }
-
-    pub(super) fn set_parent(span: &Span, parent: TraceParts) {
-        // An error means: no exporter, a disabled span, or a span that has begun. Each is documented to do nothing.
-        let _ = span.set_parent(Context::new().with_remote_span_context(remote(parent)));
+    for (byte, pair) in out.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
     }
-
-    pub(super) fn add_link(span: &Span, other: TraceParts) {
-        span.add_link(remote(other));
-    }
-
-    pub(super) fn record_finished(span: &FinishedSpan<'_>) {
-        let parent = remote(span.parent);
-        if !parent.is_valid() || !parent.is_sampled() {
-            return;
-        }
-        let attributes = span.attributes.iter().map(|(name, value)| match *value {
-            Value::Text(text) => KeyValue::new(*name, text.to_owned()),
-            Value::Integer(number) => KeyValue::new(*name, number),
-            Value::Float(number) => KeyValue::new(*name, number),
-        });
-        let builder =
-            SpanBuilder::from_name(span.name).with_start_time(span.start).with_attributes(attributes);
-        let context = Context::new().with_remote_span_context(parent);
-        global::tracer(SERVICE).build_with_context(builder, &context).end_with_timestamp(span.end);
-    }
-
-    fn remote((trace, span, flags): TraceParts) -> SpanContext {
-        SpanContext::new(
-            TraceId::from_bytes(trace),
-            SpanId::from_bytes(span),
-            TraceFlags::new(flags),
-            true,
-            TraceState::default(),
-        )
-    }
+    Some(out)
 }
 
-#[cfg(not(feature = "otlp"))]
-mod imp {
-    use tracing::Span;
+/// The context of the OpenTelemetry span that is active in this thread, as a host's own instrumentation set it; `None` if there is none.
+#[cfg(feature = "otlp")]
+#[must_use]
+pub fn current() -> Option<TraceContext> {
+    use opentelemetry::trace::TraceContextExt as _;
+    of_span(opentelemetry::Context::current().span().span_context())
+}
 
-    use super::{FinishedSpan, TraceParts};
+/// The context of an OpenTelemetry span; `None` if it is not valid.
+#[cfg(feature = "otlp")]
+#[must_use]
+pub fn of_span(span: &opentelemetry::trace::SpanContext) -> Option<TraceContext> {
+    span.is_valid().then(|| TraceContext {
+        trace_id: span.trace_id().to_bytes(),
+        span_id: span.span_id().to_bytes(),
+        flags: span.trace_flags().to_u8(),
+    })
+}
 
-    pub(super) fn of_span(_: &Span) -> Option<TraceParts> {
-        None
-    }
-
-    pub(super) fn set_parent(_: &Span, _: TraceParts) {}
-
-    pub(super) fn add_link(_: &Span, _: TraceParts) {}
-
-    pub(super) fn record_finished(_: &FinishedSpan<'_>) {}
+/// The same as OpenTelemetry has it, of a span elsewhere.
+#[cfg(feature = "otlp")]
+pub(super) fn to_span(context: TraceContext) -> opentelemetry::trace::SpanContext {
+    use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
+    SpanContext::new(
+        TraceId::from_bytes(context.trace_id),
+        SpanId::from_bytes(context.span_id),
+        TraceFlags::new(context.flags),
+        true,
+        TraceState::default(),
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const HEADER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
     #[test]
-    fn without_an_exporter_nothing_happens() {
-        assert_eq!(current(), None);
-        let span = tracing::info_span!("x");
-        set_parent(&span, ([1; 16], [2; 8], 1));
-        add_link(&span, ([1; 16], [2; 8], 1));
-        let now = SystemTime::UNIX_EPOCH;
-        record_finished(&FinishedSpan {
-            name: "y",
-            parent: ([1; 16], [2; 8], 1),
-            start: now,
-            end: now,
-            attributes: &[("a", Value::Text("b"))],
-        });
-        assert_eq!(of_span(&span), None);
+    fn a_header_that_is_not_valid_gives_nothing() {
+        for bad in [
+            "",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            "00-4BF92F3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e473é-00f067aa0ba902b7-01",
+        ] {
+            assert_eq!(from_traceparent(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_header_of_a_later_version_is_read_as_far_as_it_is_known() {
+        let later = HEADER.replacen("00", "01", 1) + "-what-comes";
+        assert_eq!(from_traceparent(&later), from_traceparent(HEADER));
+        assert_eq!(to_traceparent(&from_traceparent(HEADER).unwrap()), HEADER);
     }
 }

@@ -1,39 +1,86 @@
-//! The export of traces over OTLP gRPC. Best effort by contract: a collector that is slow, down or absent never fails or delays
-//! a run; what it missed is counted.
+//! Traces: the way of items through a run as spans, and their export. Best effort by contract: a collector that is slow, down or absent
+//! never fails or delays a run; what it missed is counted.
 //!
-//! Only the parent process exports. Workers report when each phase of a batch began and ended, and the parent makes the spans
-//! ([`context::record_finished`]).
+//! Only the parent process makes spans. A run tells what happened, after it happened, as plain records (`orchestra_runtime::trace`); the
+//! [`Recorder`] takes them down, decides which items are traced now that their end is known, and makes the spans in a thread of its own.
+//! Workers report how long each phase of a batch took; what a dead worker left open is ended with its error.
+//!
+//! ```text
+//! workflow.run                      one start of a run
+//! ├── worker.load                   a worker process, until its model is loaded and warm
+//! └── batch                         rows that were sent to a worker, until done, failed or lost; a retry is another batch
+//!       └── worker.run              the worker's part
+//!             ├── worker.queue      the way of the frame, and behind the batch before it
+//!             ├── worker.copy_in    binding and copies
+//!             ├── worker.compute    the session's run
+//!             └── worker.copy_out   copies of outputs
+//!
+//! item                              from the loader that took it to the journal
+//! ├── item.read                     the file
+//! ├── item.decode                   the picture
+//! ├── item.row                      waiting for a free row of a stage, and writing it
+//! ├── item.queue                    until the batch is sent
+//! ├── item.infer                    the batch is with a worker
+//! ├── item.post                     results become records
+//! └── item.write                    until the record is in the journal
+//! ```
+//!
+//! - An item is a trace of its own, or a child of the span that a host gave it. Traced are a share of the items, and besides all that
+//!   failed, were tried again or were slow.
+//! - The first batches are in the trace of the run. Later ones are traces of their own, and only there if one of their items is traced
+//!   or they gave no result.
+//! - Items and batches are linked with each other, attempts at the same rows with the ones before and after, and all of them with the run.
+//! - Every span has the attribute `orchestra.run.id`. All names are in [`crate::names`].
 
+#[cfg(feature = "otlp")]
+mod assembly;
+#[cfg(feature = "otlp")]
+mod batch_spans;
+#[cfg(feature = "otlp")]
+mod batches;
 pub mod context;
 #[cfg(feature = "otlp")]
-mod counting;
+mod encode;
 #[cfg(feature = "otlp")]
 mod export;
+#[cfg(feature = "otlp")]
+mod ids;
+#[cfg(feature = "otlp")]
+mod item_spans;
+#[cfg(feature = "otlp")]
+mod names_of_run;
 #[cfg(not(feature = "otlp"))]
 mod off;
+#[cfg(feature = "otlp")]
+mod queue;
+#[cfg(feature = "otlp")]
+mod recorder;
+#[cfg(not(feature = "otlp"))]
+mod recorder_off;
+mod report;
+#[cfg(feature = "otlp")]
+mod run_spans;
+#[cfg(feature = "otlp")]
+mod sampling;
 mod settings;
+#[cfg(feature = "otlp")]
+mod spans;
+#[cfg(all(test, feature = "otlp"))]
+mod tests;
 
-pub use context::{FinishedSpan, TraceParts, Value};
-pub use settings::{ResolvedTraces, Sampling, TraceSettings};
+#[cfg(feature = "otlp")]
+pub use assembly::ItemParents;
+pub use context::TraceContext;
+#[cfg(feature = "otlp")]
+pub use recorder::Recorder;
+pub use report::SpanReport;
+#[cfg(feature = "otlp")]
+pub use sampling::ItemSampling;
+pub use settings::{ConfiguredTraces, ResolvedTraces, TraceSettings};
 
 #[cfg(feature = "otlp")]
 pub(crate) use export::Traces;
 #[cfg(not(feature = "otlp"))]
 pub(crate) use off::Traces;
-
-/// What became of the spans of a run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SpanReport {
-    /// Sampled spans that ended.
-    pub ended: u64,
-    /// Those that the collector took.
-    pub delivered: u64,
-}
-
-impl SpanReport {
-    /// Spans that no collector took: the queue was full, the collector refused, or time ran out.
-    #[must_use]
-    pub fn lost(&self) -> u64 {
-        self.ended.saturating_sub(self.delivered)
-    }
-}
+#[cfg(not(feature = "otlp"))]
+pub(crate) use recorder_off::Recorder;

@@ -1,43 +1,60 @@
-//! Where traces go and how many, from the workflow's setting and the `OTEL_*` variables. Pure: variables come in as a function.
+//! Where traces go and how many, from the workflow's settings and the `OTEL_*` variables. Pure: variables come in as a function.
 
 use std::time::Duration;
 
 use crate::TelemetryError;
 use crate::names::SERVICE;
+use crate::otlp::variables::Variables;
+use crate::otlp::{Configured, OtlpSettings, Protocol, Signal};
 
-/// How long sending one batch of spans, and the end of the run, may take.
+/// How long the end of a run waits for spans that are still to be sent.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Spans that may wait. The 2,048 of the specification overflow in bursts; a span is about half a KiB.
+const QUEUE: usize = 65_536;
+/// The most that a variable may ask for: some gigabytes.
+const LARGEST_QUEUE: usize = 1 << 22;
+/// Spans of a request.
+const REQUEST: usize = 2_048;
+/// How long a span waits for company, unless a request is full.
+const DELAY: Duration = Duration::from_millis(500);
 
-/// Where traces go.
+/// Where traces go, and which.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceSettings {
-    /// Address of the collector's gRPC port: `http://host:4317`.
-    pub endpoint: String,
-    /// Where the address was given, for messages.
-    pub origin: &'static str,
-    /// Which traces are kept.
-    pub sampling: Sampling,
+    /// Where they are sent, and how.
+    pub otlp: OtlpSettings,
+    /// The share of the items that get a trace of their own, 0.0 to 1.0. Items that fail or are slow get one on top; the run and its
+    /// first batches always have theirs.
+    pub items: f64,
+    /// Whether an item for which a host gives a parent is traced exactly if the parent is.
+    pub follow_parent: bool,
+    /// From which time on an item is slow, from its file to its record. `None`: ten times the median of the items before it.
+    pub slow: Option<Duration>,
     /// What the traces call this program.
     pub service_name: String,
-    /// Bound on sending one batch of spans and on the shutdown.
+    /// More attributes of this program: name and value.
+    pub resource: Vec<(String, String)>,
+    /// Spans that may wait to be sent.
+    pub queue: usize,
+    /// Spans of a request.
+    pub request: usize,
+    /// How long a span waits for company.
+    pub delay: Duration,
+    /// How long the shutdown may take.
     pub patience: Duration,
 }
 
-/// Which traces are kept. The `Parent` kinds follow the sender's decision where there is one.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Sampling {
-    /// All.
-    AlwaysOn,
-    /// None.
-    AlwaysOff,
-    /// This share, 0.0 to 1.0.
-    Ratio(f64),
-    /// All that have no parent.
-    ParentAlwaysOn,
-    /// None that has no parent.
-    ParentAlwaysOff,
-    /// This share of those without a parent, 0.0 to 1.0.
-    ParentRatio(f64),
+/// What the workflow file and the command line say of traces. Each goes before the variables.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ConfiguredTraces<'a> {
+    /// The collector's address: `http://HOST:PORT`.
+    pub endpoint: Option<&'a str>,
+    /// How to send.
+    pub protocol: Option<Protocol>,
+    /// [`TraceSettings::items`].
+    pub items: Option<f64>,
+    /// [`TraceSettings::slow`].
+    pub slow: Option<Duration>,
 }
 
 /// What the settings come to.
@@ -51,122 +68,111 @@ pub struct ResolvedTraces {
 }
 
 impl TraceSettings {
-    /// Traces to `endpoint`, all of them, unless a parent says otherwise. `origin` says where the address was given.
+    /// Traces of all items to `endpoint`. `origin` says where the address was given.
     pub fn new(endpoint: &str, origin: &'static str) -> Result<Self, TelemetryError> {
-        check(endpoint, origin)?;
-        Ok(Self {
-            endpoint: endpoint.to_owned(),
-            origin,
-            sampling: Sampling::ParentAlwaysOn,
-            service_name: SERVICE.to_owned(),
-            patience: PATIENCE,
-        })
+        OtlpSettings::new(Signal::Traces, endpoint, origin, None).map(Self::over)
     }
 
-    /// `configured` is the address from the command line or the workflow file; it goes before
-    /// `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, and that before `OTEL_EXPORTER_OTLP_ENDPOINT`. `variable` looks up the environment.
+    fn over(otlp: OtlpSettings) -> Self {
+        Self {
+            otlp,
+            items: 1.0,
+            follow_parent: true,
+            slow: None,
+            service_name: SERVICE.to_owned(),
+            resource: Vec::new(),
+            queue: QUEUE,
+            request: REQUEST,
+            delay: DELAY,
+            patience: PATIENCE,
+        }
+    }
+
+    /// `configured` is what the command line or the workflow file say; for the address and what else is looked up with `variable`, see
+    /// [`OtlpSettings::resolve`]. Besides: `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG`, `OTEL_SERVICE_NAME`,
+    /// `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_BSP_*`.
     pub fn resolve(
-        configured: Option<&str>,
+        configured: ConfiguredTraces<'_>,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<ResolvedTraces, TelemetryError> {
-        let variable = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
-        let mut resolved = ResolvedTraces::default();
-        let given = configured
-            .map(|e| (e.to_owned(), "`telemetry.otlp` or `--otlp`"))
-            .or_else(|| {
-                variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-                    .map(|e| (e, "`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`"))
-            })
-            .or_else(|| {
-                variable("OTEL_EXPORTER_OTLP_ENDPOINT").map(|e| (e, "`OTEL_EXPORTER_OTLP_ENDPOINT`"))
-            });
-        let Some((endpoint, origin)) = given else { return Ok(resolved) };
-        if let Some(switch) = switched_off(&variable) {
-            if configured.is_some() {
-                resolved.warnings.push(format!("no traces are sent, because {switch}"));
-            }
-            return Ok(resolved);
+        let mut warnings = Vec::new();
+        let address = Configured { endpoint: configured.endpoint, protocol: configured.protocol };
+        let otlp = OtlpSettings::resolve(Signal::Traces, address, &variable, &mut warnings)?;
+        let Some(otlp) = otlp else { return Ok(ResolvedTraces { settings: None, warnings }) };
+        let mut variables = Variables::new(&variable, &mut warnings);
+        let mut settings = Self::over(otlp);
+        settings.read_program(&mut variables);
+        settings.read_queue(&mut variables);
+        let sampler = sampler(&mut variables);
+        settings.items = configured.items.unwrap_or(sampler.items);
+        settings.follow_parent = sampler.follow_parent;
+        settings.slow = configured.slow;
+        if sampler.off && configured.endpoint.is_some() {
+            let name = variables.text(SAMPLER).unwrap_or_default();
+            variables.warn(format!("no traces are sent, because `{SAMPLER}` is `{name}`"));
         }
-        let mut settings = Self::new(endpoint.trim(), origin)?;
-        if let Some(name) = variable("OTEL_SERVICE_NAME") {
-            settings.service_name = name;
+        Ok(ResolvedTraces { settings: (!sampler.off).then_some(settings), warnings })
+    }
+
+    fn read_program(&mut self, variables: &mut Variables<'_>) {
+        self.resource = variables.pairs(&["OTEL_RESOURCE_ATTRIBUTES".to_owned()]);
+        if let Some(at) = self.resource.iter().rposition(|(key, _)| key == "service.name") {
+            self.service_name = self.resource.remove(at).1;
         }
-        warn_of_protocol(&variable, &mut resolved.warnings);
-        settings.sampling = sampling(&variable, &mut resolved.warnings);
-        if settings.sampling != Sampling::AlwaysOff {
-            resolved.settings = Some(settings);
+        if let Some(name) = variables.text("OTEL_SERVICE_NAME") {
+            self.service_name = name;
         }
-        Ok(resolved)
     }
-}
 
-fn check(endpoint: &str, origin: &'static str) -> Result<(), TelemetryError> {
-    let refused = |reason: &str| {
-        Err(TelemetryError::Endpoint { endpoint: endpoint.to_owned(), origin, reason: reason.to_owned() })
-    };
-    if endpoint.starts_with("https://") {
-        return refused(
-            "this build sends traces without encryption only; run a collector on this machine, write \
-             `http://localhost:4317`, and let it forward them",
-        );
-    }
-    match endpoint.strip_prefix("http://") {
-        Some(rest) if !rest.is_empty() && !rest.starts_with(['/', ':']) => Ok(()),
-        _ => refused(
-            "expected `http://HOST:PORT` of a collector's gRPC port, for example `http://localhost:4317`",
-        ),
-    }
-}
-
-fn switched_off(variable: &impl Fn(&str) -> Option<String>) -> Option<&'static str> {
-    let is = |name: &str, value: &str| variable(name).is_some_and(|v| v.trim().eq_ignore_ascii_case(value));
-    if is("OTEL_SDK_DISABLED", "true") {
-        Some("`OTEL_SDK_DISABLED` is `true`")
-    } else if is("OTEL_TRACES_EXPORTER", "none") {
-        Some("`OTEL_TRACES_EXPORTER` is `none`")
-    } else if is("OTEL_TRACES_SAMPLER", "always_off") {
-        Some("`OTEL_TRACES_SAMPLER` is `always_off`")
-    } else {
-        None
-    }
-}
-
-fn warn_of_protocol(variable: &impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) {
-    let names = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
-    let found = names.iter().find_map(|name| variable(name).map(|value| (name, value)));
-    if let Some((name, value)) = found.filter(|(_, value)| value.trim() != "grpc") {
-        warnings.push(format!(
-            "`{name}` is `{value}`, but traces are sent over gRPC: the address must be the collector's gRPC port, usually 4317"
-        ));
-    }
-}
-
-fn sampling(variable: &impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) -> Sampling {
-    let Some(name) = variable("OTEL_TRACES_SAMPLER") else { return Sampling::ParentAlwaysOn };
-    match name.trim() {
-        "always_on" => Sampling::AlwaysOn,
-        "always_off" => Sampling::AlwaysOff,
-        "traceidratio" => Sampling::Ratio(ratio(variable, warnings)),
-        "parentbased_always_on" => Sampling::ParentAlwaysOn,
-        "parentbased_always_off" => Sampling::ParentAlwaysOff,
-        "parentbased_traceidratio" => Sampling::ParentRatio(ratio(variable, warnings)),
-        other => {
-            warnings.push(format!(
-                "`OTEL_TRACES_SAMPLER` is `{other}`, which is none of `always_on`, `always_off`, `traceidratio`, \
-                 `parentbased_always_on`, `parentbased_always_off` and `parentbased_traceidratio`: every trace is kept"
-            ));
-            Sampling::ParentAlwaysOn
+    fn read_queue(&mut self, variables: &mut Variables<'_>) {
+        self.queue = variables.count("OTEL_BSP_MAX_QUEUE_SIZE", LARGEST_QUEUE).unwrap_or(QUEUE);
+        let request = variables.count("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", LARGEST_QUEUE).unwrap_or(REQUEST);
+        self.request = request.min(self.queue);
+        let delay = variables.milliseconds(&["OTEL_BSP_SCHEDULE_DELAY".to_owned()]);
+        self.delay = delay.unwrap_or(DELAY);
+        if let Some(limit) = variables.milliseconds(&["OTEL_BSP_EXPORT_TIMEOUT".to_owned()]) {
+            self.otlp.timeout = self.otlp.timeout.min(limit);
         }
     }
 }
 
-fn ratio(variable: &impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>) -> f64 {
-    let Some(text) = variable("OTEL_TRACES_SAMPLER_ARG") else { return 1.0 };
-    match text.trim().parse::<f64>() {
-        Ok(ratio) if (0.0..=1.0).contains(&ratio) => ratio,
+const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
+const SHARE: &str = "OTEL_TRACES_SAMPLER_ARG";
+
+/// What `OTEL_TRACES_SAMPLER` means here: a program that makes the first span of each of its traces.
+struct ItemSampler {
+    items: f64,
+    follow_parent: bool,
+    off: bool,
+}
+
+fn sampler(variables: &mut Variables<'_>) -> ItemSampler {
+    let on = |items, follow_parent| ItemSampler { items, follow_parent, off: false };
+    let off = ItemSampler { items: 0.0, follow_parent: true, off: true };
+    let Some(name) = variables.text(SAMPLER) else { return on(1.0, true) };
+    match name.as_str() {
+        "always_on" => on(1.0, false),
+        "parentbased_always_on" => on(1.0, true),
+        "always_off" | "parentbased_always_off" => off,
+        "traceidratio" => on(share(variables), false),
+        "parentbased_traceidratio" => on(share(variables), true),
         _ => {
-            warnings.push(format!(
-                "`OTEL_TRACES_SAMPLER_ARG` is `{text}`, which is no share from 0.0 to 1.0: every trace is kept"
+            variables.warn(format!(
+                "`{SAMPLER}` is `{name}`, which is none of `always_on`, `always_off`, `traceidratio`, `parentbased_always_on`, \
+                 `parentbased_always_off` and `parentbased_traceidratio`: every item is traced"
+            ));
+            on(1.0, true)
+        }
+    }
+}
+
+fn share(variables: &mut Variables<'_>) -> f64 {
+    let Some(text) = variables.text(SHARE) else { return 1.0 };
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => share,
+        _ => {
+            variables.warn(format!(
+                "`{SHARE}` is `{text}`, which is no share from 0.0 to 1.0: every item is traced"
             ));
             1.0
         }
@@ -177,86 +183,92 @@ fn ratio(variable: &impl Fn(&str) -> Option<String>, warnings: &mut Vec<String>)
 mod tests {
     use super::*;
 
-    fn resolve(configured: Option<&str>, variables: &[(&str, &str)]) -> ResolvedTraces {
+    const TO: ConfiguredTraces<'static> =
+        ConfiguredTraces { endpoint: Some("http://c:1"), protocol: None, items: None, slow: None };
+
+    fn resolve(configured: ConfiguredTraces<'_>, variables: &[(&str, &str)]) -> ResolvedTraces {
         TraceSettings::resolve(configured, |name| {
             variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned())
         })
         .unwrap()
     }
 
-    #[test]
-    fn the_file_goes_before_the_signal_variable_and_that_before_the_general_one() {
-        let all = [
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://general:1"),
-            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:1"),
-        ];
-        let endpoint = |r: ResolvedTraces| r.settings.unwrap().endpoint;
-        assert_eq!(endpoint(resolve(Some("http://file:1"), &all)), "http://file:1");
-        assert_eq!(endpoint(resolve(None, &all)), "http://traces:1");
-        assert_eq!(endpoint(resolve(None, &all[..1])), "http://general:1");
-        assert_eq!(resolve(None, &[]), ResolvedTraces::default());
-        assert_eq!(resolve(None, &[("OTEL_EXPORTER_OTLP_ENDPOINT", " ")]), ResolvedTraces::default());
+    fn resolved(variables: &[(&str, &str)]) -> TraceSettings {
+        let r = resolve(TO, variables);
+        assert!(r.warnings.is_empty(), "{:?}", r.warnings);
+        r.settings.unwrap()
     }
 
     #[test]
-    fn an_address_that_cannot_work_is_refused_with_its_origin() {
-        for bad in
-            ["localhost:4317", "http://", "http:///x", "http://:4317", "https://collector:4317", "ftp://x"]
-        {
-            let error = TraceSettings::resolve(Some(bad), |_| None).unwrap_err().to_string();
-            assert!(error.contains(&format!("`{bad}`")) && error.contains("`telemetry.otlp`"), "{error}");
-        }
+    fn nobody_asks_and_nothing_is_sent() {
+        assert_eq!(resolve(ConfiguredTraces::default(), &[]), ResolvedTraces::default());
     }
 
     #[test]
-    fn the_sampler_variables_are_honoured() {
+    fn the_sampler_variables_decide_on_items() {
         let sampling = |name, arg| {
-            let r = resolve(
-                Some("http://c:1"),
-                &[("OTEL_TRACES_SAMPLER", name), ("OTEL_TRACES_SAMPLER_ARG", arg)],
-            );
-            assert!(r.warnings.is_empty(), "{:?}", r.warnings);
-            r.settings.unwrap().sampling
+            let settings = resolved(&[(SAMPLER, name), (SHARE, arg)]);
+            (settings.items, settings.follow_parent)
         };
-        assert_eq!(sampling("always_on", ""), Sampling::AlwaysOn);
-        assert_eq!(sampling("traceidratio", "0.25"), Sampling::Ratio(0.25));
-        assert_eq!(sampling("parentbased_always_off", ""), Sampling::ParentAlwaysOff);
-        assert_eq!(sampling("parentbased_traceidratio", "0.5"), Sampling::ParentRatio(0.5));
-        assert_eq!(sampling("parentbased_always_on", ""), Sampling::ParentAlwaysOn);
+        assert_eq!(sampling("always_on", ""), (1.0, false));
+        assert_eq!(sampling("parentbased_always_on", "0.5"), (1.0, true));
+        assert_eq!(sampling("traceidratio", "0.25"), (0.25, false));
+        assert_eq!(sampling("parentbased_traceidratio", "0"), (0.0, true));
+        assert_eq!(sampling("traceidratio", ""), (1.0, false));
+    }
+
+    #[test]
+    fn the_file_goes_before_the_variables() {
+        let configured = ConfiguredTraces { items: Some(0.01), slow: Some(Duration::from_secs(1)), ..TO };
+        let settings = resolve(configured, &[(SAMPLER, "traceidratio"), (SHARE, "0.5")]).settings.unwrap();
+        assert_eq!((settings.items, settings.slow), (0.01, Some(Duration::from_secs(1))));
     }
 
     #[test]
     fn a_wrong_sampler_or_share_is_ignored_with_a_warning() {
-        let r = resolve(Some("http://c:1"), &[("OTEL_TRACES_SAMPLER", "xray")]);
-        assert_eq!(r.settings.unwrap().sampling, Sampling::ParentAlwaysOn);
+        let r = resolve(TO, &[(SAMPLER, "xray")]);
+        assert_eq!(r.settings.unwrap().items, 1.0);
         assert!(r.warnings[0].contains("`xray`"));
         for bad in ["2", "-0.1", "NaN", "half"] {
-            let variables = [("OTEL_TRACES_SAMPLER", "traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", bad)];
-            let r = resolve(Some("http://c:1"), &variables);
-            assert_eq!(r.settings.unwrap().sampling, Sampling::Ratio(1.0));
+            let r = resolve(TO, &[(SAMPLER, "traceidratio"), (SHARE, bad)]);
+            assert_eq!(r.settings.unwrap().items, 1.0);
             assert_eq!(r.warnings.len(), 1);
         }
     }
 
     #[test]
-    fn the_switches_turn_traces_off_and_say_so_when_they_were_asked_for() {
-        for off in [
-            ("OTEL_SDK_DISABLED", "true"),
-            ("OTEL_TRACES_EXPORTER", "none"),
-            ("OTEL_TRACES_SAMPLER", "always_off"),
-        ] {
-            let r = resolve(Some("http://c:1"), &[off]);
-            assert!(r.settings.is_none() && r.warnings[0].contains(off.0), "{r:?}");
-            let r = resolve(None, &[off, ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:1")]);
+    fn a_sampler_that_keeps_nothing_is_a_switch() {
+        for off in ["always_off", "parentbased_always_off"] {
+            let r = resolve(TO, &[(SAMPLER, off)]);
+            assert!(r.settings.is_none() && r.warnings[0].contains(SAMPLER), "{r:?}");
+            let address = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:1");
+            let r = resolve(ConfiguredTraces::default(), &[(SAMPLER, off), address]);
             assert_eq!(r, ResolvedTraces::default());
         }
     }
 
     #[test]
-    fn another_protocol_is_warned_of() {
-        let r = resolve(Some("http://c:4318"), &[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]);
-        assert!(r.warnings[0].contains("gRPC port"), "{r:?}");
-        let r = resolve(Some("http://c:4317"), &[("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]);
-        assert!(r.warnings.is_empty());
+    fn the_program_has_the_name_and_the_attributes_that_the_variables_give_it() {
+        let attributes = ("OTEL_RESOURCE_ATTRIBUTES", "service.name=labels,deployment.environment.name=test");
+        let settings = resolved(&[attributes]);
+        assert_eq!(settings.service_name, "labels");
+        assert_eq!(settings.resource, [("deployment.environment.name".to_owned(), "test".to_owned())]);
+        assert_eq!(resolved(&[attributes, ("OTEL_SERVICE_NAME", "other")]).service_name, "other");
+        assert_eq!(resolved(&[]).service_name, "orchestra");
+    }
+
+    #[test]
+    fn the_queue_is_as_the_variables_ask_within_bounds() {
+        let settings = resolved(&[
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "100"),
+            ("OTEL_BSP_SCHEDULE_DELAY", "50"),
+            ("OTEL_BSP_EXPORT_TIMEOUT", "700"),
+        ]);
+        assert_eq!((settings.queue, settings.request), (100, 100));
+        assert_eq!(settings.delay, Duration::from_millis(50));
+        assert_eq!(settings.otlp.timeout, Duration::from_millis(700));
+        let r = resolve(TO, &[("OTEL_BSP_MAX_QUEUE_SIZE", "0"), ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "many")]);
+        let settings = r.settings.unwrap();
+        assert_eq!((settings.queue, settings.request, r.warnings.len()), (QUEUE, REQUEST, 2));
     }
 }

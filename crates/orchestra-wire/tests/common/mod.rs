@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use orchestra_core::batch_layout::{BatchLayout, Region};
-use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, SlotId, TensorSpec};
+use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, Layout, PixelInput, SlotId, TensorSpec};
 use orchestra_wire::frames::{
     DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker, TraceContext,
 };
@@ -60,20 +60,39 @@ fn load() -> impl Strategy<Value = Load> {
     (
         (path(), path(), any::<[u8; 32]>(), device, any::<usize>()),
         (option::of(any::<u64>()), vec(path(), 0..3), vec(any::<usize>(), 0..8), layout()),
+        (vec(path(), 0..3), vec(option::of(pixel_input()), 0..3), any::<bool>(), vec(any::<usize>(), 0..4)),
     )
-        .prop_map(
-            |((library, model, digest, device, threads), (memory_limit, custom_ops, warm_up, layout))| Load {
+        .prop_map(|(what, how, cuda)| {
+            let (library, model, digest, device, threads) = what;
+            let (memory_limit, custom_ops, warm_up, layout) = how;
+            let (preload, pixel_inputs, tf32, rungs) = cuda;
+            Load {
                 library,
+                preload,
                 model,
                 digest,
                 device,
                 threads,
                 memory_limit,
+                tf32,
                 custom_ops,
                 warm_up,
+                rungs,
                 layout,
-            },
-        )
+                pixel_inputs,
+            }
+        })
+}
+
+fn pixel_input() -> impl Strategy<Value = PixelInput> {
+    let axes = prop_oneof![Just(Layout::Nchw), Just(Layout::Nhwc)];
+    let numbers = || vec(-1e9_f32..1e9, 0..4);
+    (axes, dtype(), numbers(), numbers()).prop_map(|(layout, dtype, factor, offset)| PixelInput {
+        layout,
+        dtype,
+        factor,
+        offset,
+    })
 }
 
 fn run() -> impl Strategy<Value = Run> {

@@ -1,5 +1,7 @@
 //! The CUDA provider: its options and the libraries it needs. Whether nodes really run on it is `session`'s business.
 
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use orchestra_core::ErrorClass;
@@ -14,15 +16,15 @@ use crate::serve::LoadError;
 pub const NAME: &str = "CUDAExecutionProvider";
 
 /// The provider for the one device that this process sees.
-pub fn provider(memory_limit: Option<u64>) -> ExecutionProviderDispatch {
+pub fn provider(memory_limit: Option<u64>, tf32: bool) -> ExecutionProviderDispatch {
     let mut cuda = ep::CUDA::default()
         .with_device_id(0)
         // EXHAUSTIVE, the default, searches up to a second for every batch size that is new.
         .with_conv_algorithm_search(ConvAlgorithmSearch::Heuristic)
         // Doubling would take twice what a worker was planned with.
         .with_arena_extend_strategy(ep::ArenaExtendStrategy::SameAsRequested)
-        // As the runtime's own default, so that results equal those of a plain script; set, because its documents disagree.
-        .with_tf32(true);
+        // Set in any case, because the runtime's documents disagree about its default.
+        .with_tf32(tf32);
     if let Some(limit) = memory_limit {
         cuda = cuda.with_memory_limit(usize::try_from(limit).unwrap_or(usize::MAX));
     }
@@ -43,16 +45,45 @@ pub fn not_usable(error: &ort::Error) -> LoadError {
     }
 }
 
-/// Loads CUDA's and cuDNN's libraries from where Python wheels and NVIDIA's installer put them, if they are there: the provider then
-/// finds them without `LD_LIBRARY_PATH`. What is missing is the system loader's business, and its error says so.
-pub fn preload(library: &Path) {
-    let folders = folders(library);
-    for name in CUDA_DYLIBS.iter().chain(CUDNN_DYLIBS) {
-        let file = folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file());
-        if let Some(Err(error)) = file.map(ort::util::preload_dylib) {
-            eprintln!("worker: `{name}` cannot be preloaded: {error}");
+/// Loads CUDA's and cuDNN's libraries by full path, in this order: the provider then finds them without `LD_LIBRARY_PATH`, because the
+/// loader takes a library that is in the process already for one of the same name. Without a list, from where Python wheels and
+/// NVIDIA's installer put them, if they are there. One that cannot be loaded is named; whether it is needed, the provider says.
+pub fn preload(libraries: &[PathBuf], runtime: &Path) {
+    let found;
+    let libraries = if libraries.is_empty() {
+        found = search(runtime);
+        &found
+    } else {
+        libraries
+    };
+    for library in libraries {
+        if let Err(why) = keep(library) {
+            eprintln!("worker: `{}` cannot be preloaded: {why}", library.display());
         }
     }
+}
+
+/// Loads a library for as long as the process lives, with its symbols for all that comes after it.
+fn keep(library: &Path) -> Result<(), String> {
+    let path = CString::new(library.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
+    // SAFETY: the path ends with 0. NVIDIA's libraries run nothing in their initialisers that asks for more than a process.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    if !handle.is_null() {
+        return Ok(());
+    }
+    // SAFETY: after a failure it returns a string of this thread, or null.
+    let why = unsafe { libc::dlerror() };
+    if why.is_null() {
+        return Err("the loader does not say why".to_owned());
+    }
+    // SAFETY: not null, and valid until the next call of the loader by this thread.
+    Err(unsafe { CStr::from_ptr(why) }.to_string_lossy().into_owned())
+}
+
+fn search(runtime: &Path) -> Vec<PathBuf> {
+    let folders = folders(runtime);
+    let file = |name: &&str| folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file());
+    CUDA_DYLIBS.iter().chain(CUDNN_DYLIBS).filter_map(file).collect()
 }
 
 /// Folders to look in, best first: beside the runtime, `nvidia/*/lib` of the wheels that it was installed with, the installer's.
@@ -74,6 +105,16 @@ fn folders(library: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_library_that_cannot_be_loaded_is_named_with_the_loaders_reason() {
+        let nothing = Path::new("/nowhere/libcudart.so.13");
+        let why = keep(nothing).unwrap_err();
+        assert!(why.contains("/nowhere/libcudart.so.13"), "{why}");
+        preload(&[nothing.to_owned()], Path::new("/nowhere/libonnxruntime.so"));
+        // The C library is in every process, so that loading it again changes nothing.
+        assert_eq!(keep(Path::new("libc.so.6")), Ok(()));
+    }
 
     #[test]
     fn wheels_beside_the_runtime_come_before_the_system() {

@@ -6,28 +6,49 @@ use orchestra_wire::frames::RunErrorKind;
 use crate::serve::{LoadError, RunError};
 
 /// Memory ran out, on the device or in the process. Checked first: CUDA reports it as a failure of the device, too.
-const OUT_OF_MEMORY: [&str; 8] = [
+const OUT_OF_MEMORY: [&str; 9] = [
     "out of memory",
     "failed to allocate memory",
     "cuda_error_out_of_memory",
     "cudaerrormemoryallocation",
     "status_alloc_failed",
+    "allocation_failed", // cuDNN 9: "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"
     "available memory of", // BFCArena: "Available memory of 1048576 is smaller than requested bytes of 4194304"
     "bad_alloc",
     "bad allocation",
 ];
 
-/// The device, its driver or a library of the provider failed. Such errors stick to the process.
-const DEVICE: [&str; 9] = [
+/// The device, its driver or a library of the provider failed. Such errors stick to the process: after an illegal address, a failed
+/// launch or a memory error that cannot be corrected, every later call of CUDA gives the same error. All calls of the provider report
+/// as "CUDA failure 700: an illegal memory access was encountered ; GPU=0 ; hostname=.. ; file=.. ; line=.. ; expr=..", with the
+/// library's name in front; the words behind the number stand here too, because other parts report them alone.
+const DEVICE: [&str; 26] = [
     "cuda failure",
     "cuda error",
     "cudaerror",
     "cuda_error_",
     "cublas failure",
     "cublas_status",
+    "cublaslt failure",
     "cudnn failure",
+    "cudnn_fe failure",
+    "cudnn frontend",
     "cudnn_status",
+    "cudnn_backend_",
     "cufft failure",
+    "cufft_",
+    "curand failure",
+    "nvrtc_error",
+    "cuda driver",
+    "no cuda-capable device",
+    "illegal memory access",
+    "illegal instruction was encountered",
+    "misaligned address",
+    "unspecified launch failure",
+    "device-side assert",
+    "hardware stack error",
+    "uncorrectable ecc error",
+    "gpu is lost",
 ];
 
 /// What an error of a run means.
@@ -96,6 +117,30 @@ mod tests {
                 OutOfMemory,
             ),
             ("std::bad_alloc", OutOfMemory),
+            (
+                "Non-zero status code returned while running Conv node. Name:'/f/Conv' Status Message: Failed to initialize CUDNN \
+              Frontend/onnxruntime_src/onnxruntime/core/providers/cuda/cudnn_fe_call.cc:99 CUDNN_FE failure 11: \
+              CUDNN_BACKEND_API_FAILED ; GPU=0 ; hostname=h ; file=conv.cc ; line=224",
+                Device,
+            ),
+            ("CUDNN_FE failure 8: HEURISTIC_QUERY_FAILED ; GPU=0 ; hostname=h", Device),
+            ("CUDA failure 214: uncorrectable ECC error encountered ; GPU=0", Device),
+            (
+                "CUDA failure 719: unspecified launch failure ; GPU=0 ; expr=cudaStreamSynchronize(stream);",
+                Device,
+            ),
+            ("CUDA failure 716: misaligned address ; GPU=0", Device),
+            ("CUDA failure 710: device-side assert triggered ; GPU=0", Device),
+            ("CUDA failure 100: no CUDA-capable device is detected ; GPU=-1", Device),
+            ("CUDA failure 999: unknown error ; GPU=0", Device),
+            (
+                "parallel_for failed: cudaErrorIllegalAddress: an illegal memory access was encountered",
+                Device,
+            ),
+            ("CUDA error executing cudaMemcpy(dst, src, bytes, cudaMemcpyHostToDevice)", Device),
+            ("CUDNN failure 4002: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED ; GPU=0", OutOfMemory),
+            ("CUDNN failure 2: CUDNN_STATUS_ALLOC_FAILED ; GPU=0", OutOfMemory),
+            ("Exception during initialization: CUDA failure 2: out of memory ; GPU=0", OutOfMemory),
             ("Got invalid dimensions for input: x for the following indices", Model),
             ("indices element out of data bounds, idx=9 must be within the inclusive range [-3,2]", Model),
         ];

@@ -7,11 +7,16 @@ mod errors;
 mod library;
 mod memory;
 mod model;
+mod page_lock;
+mod pixel_graph;
+mod protobuf;
 mod session;
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Instant;
 
-use orchestra_core::ErrorClass;
+use orchestra_core::{DeviceKind, ErrorClass};
 use orchestra_wire::arena::WorkerArena;
 use orchestra_wire::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
 
@@ -20,6 +25,7 @@ use crate::serve::{Engine, LoadError, Loaded, RunError, nanos};
 use binding::BoundSession;
 use memory::PrivateRows;
 use model::Model;
+use page_lock::PageLock;
 
 /// One ONNX Runtime session over one arena.
 #[derive(Default)]
@@ -31,8 +37,12 @@ pub struct OnnxEngine {
 struct Serving {
     bound: BoundSession,
     model: Model,
-    /// Where batches smaller than the model's only size are padded, once there was one.
-    padding: Option<PrivateRows>,
+    /// Sizes that others are padded to, ascending. A size for which memory ran out is none any more.
+    rungs: Vec<usize>,
+    /// Where smaller batches are padded, per size; made when it is needed.
+    padding: BTreeMap<usize, PrivateRows>,
+    /// On a GPU, where it could be done.
+    _page_lock: Option<PageLock>,
     arena: WorkerArena,
 }
 
@@ -49,7 +59,7 @@ impl Engine for OnnxEngine {
         let environment = library::environment(&load.library)?;
         check_digest(load)?;
         let session = session::open(&environment, load)?;
-        let model = Model::check(&session, arena.layout())?;
+        let model = Model::check(&session, arena.layout(), &load.pixel_inputs)?;
         let providers = session::providers(&session, &load.device)?;
         let loaded = Loaded {
             inputs: model.session_inputs.clone(),
@@ -58,8 +68,16 @@ impl Engine for OnnxEngine {
             runtime_version: library::version(&load.library),
         };
         let mut bound = BoundSession::new(session, &load.device).map_err(|e| errors::load(&e.to_string()))?;
+        let page_lock = match load.device {
+            DeviceKind::Cpu => None,
+            DeviceKind::Cuda { .. } => page_lock::lock(&arena),
+        };
         warm_up(&mut bound, &model, &load.warm_up)?;
-        self.loaded = Some(Serving { bound, model, padding: None, arena });
+        let within = |rung: &usize| (1..=model.max_rows).contains(rung);
+        let mut rungs: Vec<usize> = load.rungs.iter().copied().filter(within).collect();
+        rungs.sort_unstable();
+        self.loaded =
+            Some(Serving { bound, model, rungs, padding: BTreeMap::new(), _page_lock: page_lock, arena });
         Ok(loaded)
     }
 
@@ -69,7 +87,8 @@ impl Engine for OnnxEngine {
         };
         match serving.model.batch {
             Some(batch) if batch != run.rows => serving.run_padded(run, batch, timing),
-            _ => serving.run_in_place(run, timing),
+            None => serving.run_on_a_rung(run, timing),
+            Some(_) => serving.run_in_place(run, timing),
         }
     }
 }
@@ -88,7 +107,26 @@ impl Serving {
         Ok(dynamic)
     }
 
-    /// The model takes one batch size only, and this batch has another: rows are copied to and from memory of that size, so that
+    /// A size that a device has not seen costs it time, so the batch takes the next larger one that it was warmed with. Where there is
+    /// not enough memory for that one, there may be for the batch itself.
+    fn run_on_a_rung(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+        let Some(rung) = self.rungs.iter().copied().find(|rung| *rung >= run.rows) else {
+            return self.run_in_place(run, timing);
+        };
+        if rung == run.rows {
+            return self.run_in_place(run, timing);
+        }
+        match self.run_padded(run, rung, timing) {
+            Err(RunError { kind: RunErrorKind::OutOfMemory, .. }) => {
+                self.rungs.retain(|smaller| *smaller < rung);
+                self.padding.retain(|smaller, _| *smaller < rung);
+                self.run_in_place(run, timing)
+            }
+            ran => ran,
+        }
+    }
+
+    /// The batch is run as one of `batch` rows, and has fewer: rows are copied to and from memory of that size, so that
     /// nothing outside of the run's rows is read or written.
     fn run_padded(
         &mut self,
@@ -99,10 +137,13 @@ impl Serving {
         let start = Instant::now();
         let arena_places =
             self.model.places_in(&self.arena, run).map_err(|e| errors::model(e.to_string()))?;
-        if self.padding.is_none() {
-            self.padding = PrivateRows::new(&self.model, batch);
-        }
-        let padding = self.padding.as_mut().ok_or_else(|| errors::no_memory(batch))?;
+        let padding = match self.padding.entry(batch) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(place) => {
+                let rows = PrivateRows::new(&self.model, batch);
+                place.insert(rows.ok_or_else(|| errors::no_memory(batch))?)
+            }
+        };
         // SAFETY: the parent has leased these rows to this run.
         unsafe { padding.copy_in(&arena_places) };
         let places = padding.places();

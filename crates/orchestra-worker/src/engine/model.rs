@@ -1,12 +1,13 @@
 //! What a session's tensors are and where they lie: checks the session against the plan's layout, once. It runs nothing.
 
 use orchestra_core::batch_layout::{BatchLayout, Region};
-use orchestra_core::{DType, Dim, ErrorClass, TensorSpec};
+use orchestra_core::{DType, Dim, ErrorClass, PixelInput, TensorSpec};
 use orchestra_wire::arena::{RangeError, Rows, WorkerArena};
 use orchestra_wire::frames::Run;
 use ort::session::Session;
 use ort::value::{Outlet, TensorElementType, ValueType};
 
+use super::pixel_graph;
 use crate::serve::LoadError;
 
 /// A model whose session and layout agree.
@@ -47,13 +48,23 @@ pub struct Places {
 
 impl Model {
     /// Checks that names, element types and shapes of the session are those that the layout was made for.
-    pub fn check(session: &Session, layout: &BatchLayout) -> Result<Model, LoadError> {
+    ///
+    /// An input that takes `pixels` has another name in the session.
+    pub fn check(
+        session: &Session,
+        layout: &BatchLayout,
+        pixels: &[Option<PixelInput>],
+    ) -> Result<Model, LoadError> {
         let session_inputs = specs(session.inputs(), "input")?;
         let session_outputs = specs(session.outputs(), "output")?;
         same_count(&session_inputs, layout.inputs.len(), "inputs")?;
         same_count(&session_outputs, layout.outputs.len(), "outputs")?;
-        for (found, region) in session_inputs.iter().zip(&layout.inputs) {
-            agree(found, &region.tensor, "input")?;
+        for (at, (found, region)) in session_inputs.iter().zip(&layout.inputs).enumerate() {
+            let mut planned = region.tensor.clone();
+            if pixels.get(at).is_some_and(Option::is_some) {
+                planned.name = pixel_graph::session_name(&planned.name);
+            }
+            agree(found, &planned, "input")?;
         }
         for (found, region) in session_outputs.iter().zip(&layout.outputs) {
             if let Some(region) = region {

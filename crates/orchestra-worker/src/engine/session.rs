@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
+use std::path::Path;
 
 use orchestra_core::{DeviceKind, ErrorClass};
 use orchestra_wire::frames::Load;
@@ -10,6 +11,7 @@ use ort::environment::Environment;
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 
+use super::pixel_graph::{Front, put_in_front};
 use super::{cpu_arena, cuda, errors};
 use crate::serve::LoadError;
 
@@ -27,17 +29,52 @@ pub fn open(environment: &Environment, load: &Load) -> Result<Session, LoadError
         })?;
     }
     if let DeviceKind::Cuda { .. } = load.device {
-        cuda::preload(&load.library);
-        let registered = builder.with_execution_providers([cuda::provider(load.memory_limit)]);
+        cuda::preload(&load.preload, &load.library);
+        let registered = builder.with_execution_providers([cuda::provider(load.memory_limit, load.tf32)]);
         builder = registered.map_err(|e| cuda::not_usable(&e.into()))?;
     }
-    builder.commit_from_file(&load.model).map_err(|e| {
+    let committed = match with_pixel_inputs(load)? {
+        None => builder.commit_from_file(&load.model),
+        Some(model) => from_memory(builder, load, &model),
+    };
+    committed.map_err(|e| {
         let refused = errors::load(&e.to_string());
         LoadError {
             class: refused.class,
             error: format!("onnx runtime refuses model `{}`: {}", load.model.display(), refused.error),
         }
     })
+}
+
+/// The model with nodes in front of its inputs that take pixels; `None` where there is no such input.
+fn with_pixel_inputs(load: &Load) -> Result<Option<Vec<u8>>, LoadError> {
+    let fronts: Vec<Front<'_>> = load
+        .layout
+        .inputs
+        .iter()
+        .zip(&load.pixel_inputs)
+        .filter_map(|(region, pixels)| Some(Front { region, pixels: pixels.as_ref()? }))
+        .collect();
+    if fronts.is_empty() {
+        return Ok(None);
+    }
+    let refused = |what: &str| LoadError {
+        class: ErrorClass::Permanent,
+        error: format!(
+            "model `{}` cannot take pixels: {what}; use `normalize = \"host\"` in its image stage",
+            load.model.display()
+        ),
+    };
+    let model = std::fs::read(&load.model).map_err(|e| refused(&e.to_string()))?;
+    put_in_front(&model, &fronts).map(Some).map_err(|e| refused(&e.to_string()))
+}
+
+/// A session for a model in memory, whose external weights lie beside its file.
+fn from_memory(builder: SessionBuilder, load: &Load, model: &[u8]) -> ort::Result<Session> {
+    let folder = load.model.parent().unwrap_or(Path::new("/")).to_string_lossy();
+    let mut builder =
+        builder.with_config_entry("session.model_external_initializers_file_folder_path", folder)?;
+    builder.commit_from_memory(model)
 }
 
 fn options(environment: &Environment, threads: usize) -> ort::Result<SessionBuilder> {

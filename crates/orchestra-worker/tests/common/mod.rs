@@ -62,14 +62,18 @@ impl Setup {
         let path = write(folder.path()).unwrap();
         let load = Load {
             library: library(),
+            preload: vec![],
             digest: model_digest(&path).unwrap(),
             model: path,
             device: DeviceKind::Cpu,
             threads: 1,
             memory_limit: None,
+            tf32: true,
             custom_ops: vec![],
             warm_up: vec![],
+            rungs: vec![],
             layout: layout.clone(),
+            pixel_inputs: inputs.iter().map(|_| None).collect(),
         };
         Setup { arena: Arena::create("test", layout).unwrap(), load, _folder: folder }
     }

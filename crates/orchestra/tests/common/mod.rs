@@ -139,11 +139,16 @@ impl Workplace {
         self.add(&format!("[devices]\nuse = {:?}", vec!["cpu"; n]))
     }
 
+    /// Writes the workflow file.
+    pub fn write_workflow(&self) {
+        fs::write(self.path("workflow.toml"), &self.workflow).unwrap();
+    }
+
     /// Plans the workflow.
     #[track_caller]
     pub fn plan(&self) -> Plan {
         let file = self.path("workflow.toml");
-        fs::write(&file, &self.workflow).unwrap();
+        self.write_workflow();
         let (plan, diagnostics) =
             orchestra::plan_file(&file, &PlanOptions::default(), &orchestra::machine()).unwrap();
         plan.unwrap_or_else(|| panic!("{}\n{}", diagnostics.render(RenderStyle::Plain), self.workflow))

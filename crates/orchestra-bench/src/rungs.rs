@@ -1,0 +1,31 @@
+//! What batches of each size are worth in a bare loop. Data only.
+
+use serde::Serialize;
+
+/// All infer stages of a workflow.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RungReport {
+    /// The workflow's name.
+    pub workflow: String,
+    /// By stage, then by size, then by device.
+    pub rungs: Vec<Rung>,
+}
+
+/// One size of batches of one stage on one device.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rung {
+    /// The infer stage.
+    pub stage: String,
+    /// The device.
+    pub device: String,
+    /// Worker processes.
+    pub workers: usize,
+    /// Threads of each one's session.
+    pub threads: usize,
+    /// Items of a batch.
+    pub batch: usize,
+    /// Items per second of all of these workers, two batches on the way to each.
+    pub items_per_second: f64,
+    /// CPU time of the workers per item.
+    pub cpu_seconds_per_item: f64,
+}

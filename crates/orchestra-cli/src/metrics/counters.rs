@@ -1,0 +1,162 @@
+//! The counters of the runtime as metrics. Reads them whenever somebody asks, and counts nothing itself.
+
+use std::time::Duration;
+
+use orchestra::{ExitKind, HistogramReading, Meter, StageId};
+use orchestra_core::FailureKind;
+use orchestra_core::batching::LeaveReason;
+use orchestra_plan::{InferPlan, StageKind};
+use orchestra_telemetry::metrics::names;
+use orchestra_telemetry::metrics::{Buckets, Reading};
+
+/// Adds all of them.
+pub fn read(meter: &Meter, reading: &mut Reading) {
+    RunReading { meter, reading }.read();
+}
+
+/// The counters on their way into a reading.
+struct RunReading<'a> {
+    meter: &'a Meter,
+    reading: &'a mut Reading,
+}
+
+impl RunReading<'_> {
+    fn read(mut self) {
+        let plan = self.meter.plan();
+        self.reading.add(&names::RUN_INFO, &[&plan.name], 1_u64);
+        self.reading.add(&names::RUN_START, &[], self.meter.started().as_secs_f64());
+        self.loaders();
+        for pipeline in 0..plan.pipelines.len() {
+            self.pipeline(pipeline);
+        }
+        for (id, stage) in (0..).map(StageId).zip(&plan.stages) {
+            self.stage(id);
+            if let StageKind::Infer(infer) = &stage.kind {
+                self.batches(id, infer);
+            }
+        }
+        for device in 0..plan.devices.len() {
+            self.device(device);
+        }
+    }
+
+    fn loaders(&mut self) {
+        let stats = self.meter.stats();
+        for (state, time) in [
+            ("loading", stats.loading.time()),
+            ("waiting_for_row", stats.waiting_for_row.time()),
+            ("waiting_for_sinks", stats.waiting_for_sinks.time()),
+        ] {
+            self.reading.add(&names::LOADER_TIME, &[state], time.as_secs_f64());
+        }
+    }
+
+    fn pipeline(&mut self, index: usize) {
+        let stats = &self.meter.stats().pipelines[index];
+        let labels = [self.meter.plan().pipelines[index].name.as_str()];
+        // What ends is counted after what begins, so the other order could give less than none.
+        let (done, failed) = (stats.done.get(), stats.failed.get());
+        let handed = stats.handed.get();
+        for (instrument, value) in [
+            (&names::ITEMS, stats.total.get()),
+            (&names::ITEMS_RESUMED, stats.resumed.get()),
+            (&names::ITEMS_STARTED, handed),
+            (&names::ITEMS_DONE, done),
+            (&names::ITEMS_IN_FLIGHT, handed.saturating_sub(done + failed)),
+            (&names::READ_BYTES, stats.bytes_read.get()),
+        ] {
+            self.reading.add(instrument, &labels, value);
+        }
+    }
+
+    fn stage(&mut self, id: StageId) {
+        let plan = self.meter.plan();
+        let (plan, stats) = (&plan.stages[id.index()], self.meter.stats().stage(id));
+        let pipeline = self.meter.plan().pipelines[plan.pipeline.index()].name.as_str();
+        let labels = [pipeline, &plan.name];
+        self.reading.add(&names::STAGE_IN, &labels, stats.entered.get());
+        self.reading.add(&names::STAGE_OUT, &labels, stats.left.get());
+        self.reading.add(&names::STAGE_BUSY, &labels, stats.busy.time().as_secs_f64());
+        for kind in FailureKind::ALL {
+            let labels = [pipeline, &plan.name, kind.as_str()];
+            self.reading.add(&names::ITEMS_FAILED, &labels, stats.failures(kind).get());
+        }
+    }
+
+    fn batches(&mut self, id: StageId, infer: &InferPlan) {
+        let plan = self.meter.plan();
+        let (stage, stats) = (&plan.stages[id.index()], self.meter.stats().stage(id));
+        let pipeline = plan.pipelines[stage.pipeline.index()].name.as_str();
+        let model = plan.models[infer.model.index()].name.as_str();
+        for reason in LeaveReason::ALL {
+            let labels = [pipeline, &stage.name, model, reason.as_str()];
+            self.reading.add(&names::BATCHES, &labels, stats.reason(reason).get());
+        }
+        let labels = [pipeline, &stage.name, model];
+        if let Some(sizes) = &stats.batch_size {
+            self.reading.add(&names::BATCH_SIZE, &labels, items(&sizes.read()));
+        }
+        if let Some(times) = &stats.queue_time {
+            self.reading.add(&names::BATCH_QUEUE_TIME, &labels, seconds(&times.read()));
+        }
+        for (device, on) in plan.devices.iter().zip(&stats.on).filter(|(_, on)| on.is_planned) {
+            let labels = [pipeline, &stage.name, model, &device.spec.name];
+            self.reading.add(&names::BATCH_RUN_TIME, &labels, seconds(&on.run_time.read()));
+            self.reading.add(&names::BATCH_CEILING, &labels, on.ceiling.get());
+        }
+        let in_use = stats.slots_in_use.get();
+        let free = (infer.layout.slots as u64).saturating_sub(in_use);
+        for (state, n) in [("in_use", in_use), ("free", free)] {
+            self.reading.add(&names::SLOTS, &[pipeline, &stage.name, state], n);
+        }
+    }
+
+    fn device(&mut self, index: usize) {
+        let (plan, stats) = (self.meter.plan(), &self.meter.stats().devices[index]);
+        let device = plan.devices[index].spec.name.as_str();
+        for (state, n) in [
+            ("starting", stats.starting()),
+            ("serving", stats.ready.get()),
+            ("standing_by", stats.standing_by.get()),
+            ("ending", stats.ending.get()),
+        ] {
+            self.reading.add(&names::WORKERS, &[device, state], n);
+        }
+        let planned = || {
+            plan.infer_stages().flat_map(|(_, infer)| &infer.workers).filter(|w| w.device.index() == index)
+        };
+        let serving: usize = planned().map(|w| w.count).sum();
+        let spares: usize = planned().map(|w| w.spares).sum();
+        self.reading.add(&names::WORKERS_PLANNED, &[device, "serving"], serving as u64);
+        self.reading.add(&names::WORKERS_PLANNED, &[device, "standing_by"], spares as u64);
+        for (instrument, value) in [
+            (&names::WORKER_STARTS, &stats.starts),
+            (&names::WORKER_RESTARTS, &stats.restarts),
+            (&names::WORKER_TAKEOVERS, &stats.spare_takeovers),
+            (&names::DEVICE_BATCHES, &stats.batches),
+            (&names::DEVICE_ITEMS, &stats.rows),
+        ] {
+            self.reading.add(instrument, &[device], value.get());
+        }
+        self.reading.add(&names::DEVICE_BUSY, &[device], stats.busy.time().as_secs_f64());
+        for kind in ExitKind::ALL {
+            self.reading.add(&names::WORKER_EXITS, &[device, kind.as_str()], stats.exits(kind).get());
+        }
+    }
+}
+
+fn items(reading: &HistogramReading) -> Buckets {
+    buckets(reading, 1.0)
+}
+
+fn seconds(reading: &HistogramReading) -> Buckets {
+    buckets(reading, Duration::from_secs(1).as_nanos() as f64)
+}
+
+fn buckets(reading: &HistogramReading, unit: f64) -> Buckets {
+    Buckets {
+        bounds: reading.bounds.iter().map(|bound| *bound as f64 / unit).collect(),
+        counts: reading.counts.clone(),
+        sum: reading.sum as f64 / unit,
+    }
+}

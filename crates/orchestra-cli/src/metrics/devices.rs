@@ -1,0 +1,97 @@
+//! What devices, workers and this process take, as metrics. The runtime looks at devices and workers once a second; a driver that hangs makes
+//! these numbers old, and nothing wait.
+
+use std::collections::BTreeSet;
+
+use orchestra::{DeviceId, Gpu, Meter, WorkerId};
+use orchestra_machine::{process_cpu_time, process_memory};
+use orchestra_telemetry::metrics::Reading;
+use orchestra_telemetry::metrics::names;
+
+/// Adds all of it.
+pub fn read(meter: &Meter, reading: &mut Reading) {
+    // The last look may be from before their end.
+    let live: BTreeSet<WorkerId> = meter.stats().workers.all().iter().map(|worker| worker.worker).collect();
+    let workers = meter.devices().workers();
+    for (id, device) in (0..).map(DeviceId).zip(&meter.plan().devices) {
+        let name = device.spec.name.as_str();
+        let here = || workers.iter().filter(|w| w.device == id && live.contains(&w.worker));
+        reading.add(&names::WORKER_MEMORY, &[name], here().map(|w| w.resident_bytes).sum::<u64>());
+        if here().any(|w| w.gpu_memory.is_some()) {
+            let held: u64 = here().filter_map(|w| w.gpu_memory).sum();
+            reading.add(&names::WORKER_GPU_MEMORY, &[name], held);
+        }
+        let cpu_time = meter.devices().usage(id).worker_cpu_time.unwrap_or_default();
+        reading.add(&names::WORKER_CPU, &[name], cpu_time.as_secs_f64());
+        if let Some(gpu) = meter.devices().latest(id) {
+            add(reading, name, &gpu);
+        }
+    }
+    own(reading);
+}
+
+fn add(reading: &mut Reading, device: &str, gpu: &Gpu) {
+    reading.add(&names::DEVICE_MEMORY, &[device, "free"], gpu.memory_free);
+    reading.add(&names::DEVICE_MEMORY, &[device, "used"], gpu.memory_used());
+    if let Some(percent) = gpu.utilization {
+        reading.add(&names::DEVICE_UTILIZATION, &[device], f64::from(percent) / 100.0);
+    }
+    if let Some(milliwatts) = gpu.power_mw {
+        reading.add(&names::DEVICE_POWER, &[device], f64::from(milliwatts) / 1000.0);
+    }
+    if let Some(degrees) = gpu.temperature_c {
+        reading.add(&names::DEVICE_TEMPERATURE, &[device], u64::from(degrees));
+    }
+}
+
+fn own(reading: &mut Reading) {
+    let me = std::process::id();
+    if let Some(memory) = process_memory(me) {
+        reading.add(&names::PROCESS_MEMORY, &["resident"], memory.resident);
+        reading.add(&names::PROCESS_MEMORY, &["private"], memory.private);
+    }
+    if let Some(time) = process_cpu_time(me) {
+        reading.add(&names::PROCESS_CPU, &[], time.as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_telemetry::metrics::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_gpu_has_the_metrics_that_its_driver_tells() {
+        let gpu = Gpu {
+            memory_total: 100,
+            memory_free: 30,
+            utilization: Some(25),
+            power_mw: Some(70_500),
+            ..Gpu::default()
+        };
+        let mut reading = Reading::new();
+        add(&mut reading, "cuda:0", &gpu);
+        let found: Vec<_> = reading
+            .families()
+            .flat_map(|(i, points)| points.iter().map(move |p| (i.name, p.labels.join(" "), p.value.clone())))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("orchestra.device.utilization", "cuda:0".to_owned(), Value::Number(0.25)),
+                ("orchestra.device.memory", "cuda:0 free".to_owned(), Value::Number(30.0)),
+                ("orchestra.device.memory", "cuda:0 used".to_owned(), Value::Number(70.0)),
+                ("orchestra.device.power", "cuda:0".to_owned(), Value::Number(70.5)),
+            ]
+        );
+    }
+
+    #[test]
+    fn this_process_has_memory_and_time() {
+        let mut reading = Reading::new();
+        own(&mut reading);
+        let names: Vec<_> = reading.families().map(|(i, points)| (i.name, points.len())).collect();
+        assert_eq!(names, [(names::PROCESS_MEMORY.name, 2), (names::PROCESS_CPU.name, 1)]);
+    }
+}

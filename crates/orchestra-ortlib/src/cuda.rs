@@ -1,0 +1,198 @@
+//! The libraries of CUDA and cuDNN that the GPU build of ONNX Runtime needs: which they are, and where each of them was found.
+//! Loads none of them: a worker does that, by full path and in this order, and so needs no `LD_LIBRARY_PATH`.
+
+mod places;
+mod version;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::env::Env;
+use crate::library::Tried;
+use places::Place;
+
+/// Where to look first: folders, separated by `:`. In each, `lib`, `lib64` and `*/lib` are looked at as well.
+pub const CUDA_LIBRARIES_VARIABLE: &str = "ORCHESTRA_CUDA_LIBRARIES";
+
+/// What was found, and what was not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct CudaLibraries {
+    /// In the order in which they must be loaded: each after what it needs itself.
+    pub libraries: Vec<CudaLibrary>,
+    /// Files and folders that were of no use although they looked like it.
+    pub tried: Vec<Tried>,
+}
+
+/// One library.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CudaLibrary {
+    /// The name under which programs ask for it, for example `libcublas.so.13`.
+    pub name: &'static str,
+    /// The product that it belongs to. Its libraries come from one place wherever one place has them all.
+    pub product: &'static str,
+    /// Who cannot do without it.
+    pub need: Need,
+    /// The Python package that holds it.
+    pub package: &'static str,
+    /// Where it is; `None`: nowhere that was looked at.
+    pub found: Option<FoundLibrary>,
+}
+
+/// Who needs a library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Need {
+    /// The CUDA provider does not load without it.
+    Always,
+    /// Some operators need it: convolutions, Fourier transforms, kernels that are compiled on the spot.
+    SomeModels,
+    /// Only some releases have it.
+    IfThere,
+}
+
+/// A file that can be loaded, as far as it tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FoundLibrary {
+    /// The file, absolute. Links are kept: what a library loads by itself is looked for beside the link.
+    pub path: PathBuf,
+    /// From the name of the file or of the Python package; `None` where neither tells.
+    pub version: Option<String>,
+    /// Which kind of place it is.
+    pub origin: CudaOrigin,
+}
+
+/// Kinds of places, in the order in which they are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CudaOrigin {
+    /// A folder that `ORCHESTRA_CUDA_LIBRARIES` names.
+    Named,
+    /// A folder that `LD_LIBRARY_PATH` names.
+    LoaderPath,
+    /// Beside ONNX Runtime, or among the Python packages that it lies in.
+    BesideRuntime,
+    /// A folder of the system's loader, or NVIDIA's own.
+    System,
+    /// A package of an installed Python.
+    Python,
+}
+
+impl fmt::Display for CudaOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CudaOrigin::Named => CUDA_LIBRARIES_VARIABLE,
+            CudaOrigin::LoaderPath => "LD_LIBRARY_PATH",
+            CudaOrigin::BesideRuntime => "beside ONNX Runtime",
+            CudaOrigin::System => "system",
+            CudaOrigin::Python => "Python package",
+        })
+    }
+}
+
+/// Name, product, need and Python package. A library stands after those that it is linked against (`readelf -d` of the wheels of CUDA 13.2
+/// and cuDNN 9.26); `libcudnn.so.9` opens its parts by name while it runs, so they come before it.
+const WANTED: [(&str, &str, Need, &str); 17] = [
+    ("libcudart.so.13", "cudart", Need::Always, "nvidia-cuda-runtime"),
+    ("libnvJitLink.so.13", "nvjitlink", Need::IfThere, "nvidia-nvjitlink"),
+    ("libnvrtc.so.13", "nvrtc", Need::SomeModels, "nvidia-cuda-nvrtc"),
+    ("libcublasLt.so.13", "cublas", Need::Always, "nvidia-cublas"),
+    ("libcublas.so.13", "cublas", Need::Always, "nvidia-cublas"),
+    ("libcurand.so.10", "curand", Need::Always, "nvidia-curand"),
+    ("libcufft.so.12", "cufft", Need::SomeModels, "nvidia-cufft"),
+    ("libcudnn_graph.so.9", "cudnn", Need::SomeModels, CUDNN),
+    ("libcudnn_ops.so.9", "cudnn", Need::SomeModels, CUDNN),
+    ("libcudnn_heuristic.so.9", "cudnn", Need::SomeModels, CUDNN),
+    ("libcudnn_cnn.so.9", "cudnn", Need::SomeModels, CUDNN),
+    ("libcudnn_adv.so.9", "cudnn", Need::SomeModels, CUDNN),
+    ("libcudnn_engines_precompiled.so.9", "cudnn", Need::SomeModels, CUDNN),
+    ("libcudnn_engines_runtime_compiled.so.9", "cudnn", Need::SomeModels, CUDNN),
+    ("libcudnn_engines_tensor_ir.so.9", "cudnn", Need::IfThere, CUDNN),
+    ("libcudnn_ext.so.9", "cudnn", Need::IfThere, CUDNN),
+    ("libcudnn.so.9", "cudnn", Need::SomeModels, CUDNN),
+];
+const CUDNN: &str = "nvidia-cudnn-cu13";
+
+/// Looks for all of them. `runtime` is ONNX Runtime's library, whose neighbours are looked at, too. The places, in order: the folders of
+/// `ORCHESTRA_CUDA_LIBRARIES`, of `LD_LIBRARY_PATH`, beside `runtime`, the system's, and only where something is still missing the
+/// packages of every Python.
+#[must_use]
+pub fn find_cuda(env: &Env, runtime: Option<&Path>) -> CudaLibraries {
+    let mut tried = Vec::new();
+    let mut places = places::without_python(env, runtime, &mut tried);
+    let mut libraries = choose(&places, &mut tried);
+    if libraries.iter().any(|l| l.found.is_none() && l.need != Need::IfThere) {
+        places.extend(places::of_pythons(env, &mut tried));
+        tried.retain(|t| !is_file_note(t)); // They are judged once more.
+        libraries = choose(&places, &mut tried);
+    }
+    libraries.retain(|l| l.found.is_some() || l.need != Need::IfThere);
+    CudaLibraries { libraries, tried }
+}
+
+impl CudaLibraries {
+    /// The files to load, in order.
+    #[must_use]
+    pub fn preload(&self) -> Vec<PathBuf> {
+        self.libraries.iter().filter_map(|l| Some(l.found.as_ref()?.path.clone())).collect()
+    }
+
+    /// What was not found and is needed like this.
+    pub fn missing(&self, need: Need) -> impl Iterator<Item = &CudaLibrary> {
+        self.libraries.iter().filter(move |l| l.need == need && l.found.is_none())
+    }
+
+    /// The products, each with its libraries, in the order of loading.
+    #[must_use]
+    pub fn products(&self) -> Vec<(&'static str, Vec<&CudaLibrary>)> {
+        let mut products: Vec<(&'static str, Vec<&CudaLibrary>)> = Vec::new();
+        for library in &self.libraries {
+            match products.iter_mut().find(|(name, _)| *name == library.product) {
+                Some((_, libraries)) => libraries.push(library),
+                None => products.push((library.product, vec![library])),
+            }
+        }
+        products
+    }
+
+    /// A command that fetches what is missing, if anything is.
+    #[must_use]
+    pub fn how_to_get(&self) -> Option<String> {
+        let mut packages: Vec<&str> =
+            self.libraries.iter().filter(|l| l.found.is_none()).map(|l| l.package).collect();
+        packages.dedup();
+        (!packages.is_empty()).then(|| format!("python3 -m pip install {}", packages.join(" ")))
+    }
+}
+
+/// One file for each library. The libraries of a product come from the first place that has all of them, because two releases of cuBLAS do
+/// not work together; where no place has all, each comes from the first place that has it.
+fn choose(places: &[Place], tried: &mut Vec<Tried>) -> Vec<CudaLibrary> {
+    let candidates: Vec<Vec<Option<FoundLibrary>>> = places
+        .iter()
+        .map(|place| WANTED.iter().map(|(name, _, _, package)| place.find(name, package, tried)).collect())
+        .collect();
+    let is_whole = |place: &Vec<Option<FoundLibrary>>, product: &str| {
+        WANTED
+            .iter()
+            .zip(place)
+            .all(|((_, of, need, _), found)| *of != product || *need == Need::IfThere || found.is_some())
+    };
+    WANTED
+        .iter()
+        .enumerate()
+        .map(|(i, &(name, product, need, package))| {
+            let whole = candidates.iter().find(|place| is_whole(place, product));
+            let found = match whole {
+                Some(place) => place[i].clone(),
+                None => candidates.iter().find_map(|place| place[i].clone()),
+            };
+            CudaLibrary { name, product, need, package, found }
+        })
+        .collect()
+}
+
+fn is_file_note(note: &Tried) -> bool {
+    WANTED.iter().any(|(name, ..)| note.place.ends_with(name))
+}

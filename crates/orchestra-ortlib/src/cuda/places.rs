@@ -1,0 +1,120 @@
+//! The folders in which CUDA's libraries may lie, in order. Judges single files; chooses none.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{CUDA_LIBRARIES_VARIABLE, CudaOrigin, FoundLibrary, version};
+use crate::candidate;
+use crate::env::Env;
+use crate::library::{Origin, Tried};
+use crate::python;
+
+/// Where NVIDIA's installers put them.
+const USUAL: [&str; 4] =
+    ["/usr/local/cuda/lib64", "/usr/local/cuda-13/lib64", "/opt/cuda/lib64", "/usr/local/cudnn/lib64"];
+
+/// Folders that count as one place.
+pub(super) struct Place {
+    origin: CudaOrigin,
+    folders: Vec<PathBuf>,
+}
+
+impl Place {
+    /// The library in this place. A file that is none is noted, and passed over.
+    pub(super) fn find(&self, name: &str, package: &str, tried: &mut Vec<Tried>) -> Option<FoundLibrary> {
+        self.folders.iter().map(|folder| folder.join(name)).filter(|path| path.exists()).find_map(|path| {
+            match candidate::examine_library(&path) {
+                Ok(()) => {
+                    let version = version::of(&path, package);
+                    Some(FoundLibrary { path, version, origin: self.origin })
+                }
+                Err(why) => {
+                    let note =
+                        Tried { origin: origin_of(self.origin), place: path.display().to_string(), why };
+                    if !tried.contains(&note) {
+                        tried.push(note);
+                    }
+                    None
+                }
+            }
+        })
+    }
+}
+
+/// All places but those that a Python must be asked for.
+pub(super) fn without_python(env: &Env, runtime: Option<&Path>, tried: &mut Vec<Tried>) -> Vec<Place> {
+    let mut places = Vec::new();
+    for folder in env.list(CUDA_LIBRARIES_VARIABLE) {
+        if folder.is_dir() {
+            places.push(Place { origin: CudaOrigin::Named, folders: with_subfolders(&folder) });
+        } else {
+            let why = format!("`{CUDA_LIBRARIES_VARIABLE}` names it, and it is no folder");
+            tried.push(Tried { origin: Origin::Env, place: folder.display().to_string(), why });
+        }
+    }
+    for folder in env.list("LD_LIBRARY_PATH") {
+        places.push(Place { origin: CudaOrigin::LoaderPath, folders: vec![folder] });
+    }
+    if let Some(runtime) = runtime {
+        places.push(Place { origin: CudaOrigin::BesideRuntime, folders: beside(runtime) });
+    }
+    let usual = USUAL.iter().map(|folder| env.root.join(folder.trim_start_matches('/')));
+    let system = env.system_folders.iter().cloned().chain(usual).collect();
+    places.push(Place { origin: CudaOrigin::System, folders: system });
+    places
+}
+
+/// The packages `nvidia` of all Pythons, each a place.
+pub(super) fn of_pythons(env: &Env, tried: &mut Vec<Tried>) -> Vec<Place> {
+    let mut places = Vec::new();
+    for program in python::interpreters(env) {
+        match python::ask(&program, env) {
+            Ok(answer) if !answer.nvidia.is_empty() => {
+                let folders = answer.nvidia.iter().flat_map(|folder| libraries_below(folder)).collect();
+                places.push(Place { origin: CudaOrigin::Python, folders });
+            }
+            Ok(_) => {}
+            Err(why) => {
+                tried.push(Tried { origin: Origin::Python, place: program.display().to_string(), why });
+            }
+        }
+    }
+    places
+}
+
+/// Beside the runtime itself, then `nvidia/*/lib` of the folders above it: the packages of the Python that it was installed with.
+fn beside(runtime: &Path) -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    for (up, folder) in runtime.ancestors().skip(1).take(4).enumerate() {
+        if up == 0 {
+            folders.push(folder.to_owned());
+        }
+        folders.extend(libraries_below(&folder.join("nvidia")));
+    }
+    folders
+}
+
+/// A folder that the user named may be the one with the libraries, an installation of CUDA, or a Python's `nvidia`.
+fn with_subfolders(folder: &Path) -> Vec<PathBuf> {
+    let mut folders = vec![folder.to_owned(), folder.join("lib64"), folder.join("lib")];
+    folders.extend(libraries_below(folder));
+    folders.extend(libraries_below(&folder.join("nvidia")));
+    folders
+}
+
+/// `*/lib` below a folder, in the order of their names.
+fn libraries_below(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut folders: Vec<PathBuf> =
+        entries.flatten().map(|entry| entry.path().join("lib")).filter(|lib| lib.is_dir()).collect();
+    folders.sort();
+    folders
+}
+
+fn origin_of(origin: CudaOrigin) -> Origin {
+    match origin {
+        CudaOrigin::Named | CudaOrigin::LoaderPath => Origin::Env,
+        CudaOrigin::BesideRuntime | CudaOrigin::System => Origin::System,
+        CudaOrigin::Python => Origin::Python,
+    }
+}

@@ -1,0 +1,173 @@
+//! How the memory of a GPU is shared out: by what a worker takes (declared, or measured by an earlier run), by priority, and up to the
+//! headroom; and where its workers are kept on a machine of several NUMA nodes.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+mod common;
+
+use common::{DIGITS, FakeHost, digits};
+use orchestra_plan::{
+    DeviceView, MachineView, Plan, PlanOptions, WorkerMemory, WorkerPlan, describe, machine_from_toml,
+};
+
+const GIB: u64 = 1 << 30;
+
+fn workers(plan: &Plan) -> Vec<WorkerPlan> {
+    plan.infer_stages().flat_map(|(_, infer)| infer.workers.clone()).collect()
+}
+
+fn counts(plan: &Plan) -> Vec<usize> {
+    workers(plan).iter().map(|w| w.count).collect()
+}
+
+/// A file whose model says this of itself.
+fn model(more: &str) -> String {
+    digits(&[("path = \"digits.onnx\"", &format!("path = \"digits.onnx\"\n{more}"))])
+}
+
+/// Eight GPUs of 24 GB in a machine of two nodes.
+fn server() -> MachineView {
+    let text = "cores = 96\nmemory = \"384GiB\"\nnodes = 2\n\
+        [[devices]]\ncount = 4\nmodel = \"L4\"\nmemory = \"24GiB\"\nfree = \"23.5GiB\"\nnode = 0\n\
+        [[devices]]\ncount = 4\nmodel = \"L4\"\nmemory = \"24GiB\"\nfree = \"23.5GiB\"\nnode = 1\n";
+    let (machine, diagnostics) = machine_from_toml(text, "server.toml");
+    machine.unwrap_or_else(|| panic!("{:?}", diagnostics.all()))
+}
+
+#[test]
+fn as_many_workers_as_fit_beside_the_headroom_on_each_of_eight_gpus() {
+    let host = FakeHost::with(server());
+    for (memory, asked, fit) in [
+        ("5GiB", "", 4),
+        ("5GiB", "workers = 9", 4),
+        ("5GiB", "workers = 2", 2),
+        ("8GiB", "", 2),
+        ("21.5GiB", "", 1),
+    ] {
+        let plan = host.good(&model(&format!("memory = \"{memory}\"\n{asked}")));
+        assert_eq!(counts(&plan), [fit; 8], "{memory} {asked}");
+    }
+    let more_headroom = model("memory = \"5GiB\"") + "[devices]\nheadroom = \"4GiB\"\n";
+    assert_eq!(counts(&host.good(&more_headroom)), [3; 8]);
+}
+
+#[test]
+fn what_an_earlier_run_measured_counts_like_what_is_declared_and_less_than_it() {
+    let mut host = FakeHost::with(server());
+    host.measured = vec![("L4", 32, 6 * GIB), ("L4", 64, 9 * GIB), ("L40", 32, GIB)];
+    let plan = host.good(DIGITS);
+    assert_eq!(counts(&plan), [3; 8]);
+    assert!(workers(&plan).iter().all(|w| w.memory == Some(WorkerMemory::Measured(6 * GIB))));
+    // Another batch size is another measurement, and none is none.
+    assert_eq!(counts(&host.good(&model("max_batch = 64"))), [2; 8]);
+    assert_eq!(counts(&host.good(&model("max_batch = 128"))), [1; 8]);
+    assert_eq!(counts(&host.good(&model("memory = \"5GiB\""))), [4; 8]);
+    let cpu = PlanOptions { devices: Some(vec!["cpu".into()]), ..PlanOptions::default() };
+    assert_eq!(workers(&host.good_with(DIGITS, &cpu))[0].memory, None);
+}
+
+#[test]
+fn two_models_share_a_gpu_by_need_and_priority() {
+    let two = |heavy: &str, light: &str| {
+        let second = "\n[models.other]\npath = \"digits.onnx\"\nmemory = \"2GiB\"\nLIGHT\n\
+            [stages.second]\nkind = \"infer\"\nfrom = \"pixels\"\nmodel = \"other\"\n\
+            [sinks.more]\nkind = \"jsonl\"\nfrom = \"second\"\n";
+        model(&format!("memory = \"4GiB\"\n{heavy}")) + &second.replace("LIGHT", light)
+    };
+    let gpu = |free: u64| {
+        let gpu = DeviceView {
+            name: "cuda:0".into(),
+            uuid: "GPU-0".into(),
+            total: 24 * GIB,
+            free: free * GIB,
+            ..DeviceView::default()
+        };
+        FakeHost::with(MachineView {
+            cores: 8,
+            memory: 64 * GIB,
+            devices: vec![gpu],
+            ..MachineView::default()
+        })
+    };
+    assert_eq!(counts(&gpu(24).good(&two("", ""))), [4, 3]);
+    assert_eq!(counts(&gpu(24).good(&two("priority = 10", "priority = 30"))), [3, 4]);
+    assert_eq!(counts(&gpu(8).good(&two("", ""))), [1, 1]);
+    // What does not fit the one may still fit the other.
+    assert_eq!(counts(&gpu(11).good(&two("", ""))), [1, 2]);
+
+    let (plan, diagnostics) = gpu(7).plan(&two("", ""), &PlanOptions::default());
+    assert!(plan.is_none());
+    let error = diagnostics.errors().next().unwrap();
+    assert_eq!(
+        error.message,
+        "device `cuda:0` is too full: one worker per model needs 6 GiB (`classify` 4 GiB + `second` 2 GiB), and 7 GiB of 24 GiB \
+         are free, 2 GiB of them headroom"
+    );
+}
+
+#[test]
+fn the_plan_shows_the_sum() {
+    let text = describe(&FakeHost::with(server()).good(&model("memory = \"5GiB\"\nspare = 0")));
+    for line in [
+        "memory of the GPUs",
+        "  cuda:7    23.5 GiB free - 2 GiB headroom = 21.5 GiB for workers",
+        "            classify: 4 workers x 5 GiB (declared) = 20 GiB",
+        "            1.5 GiB left beyond the headroom",
+    ] {
+        assert!(text.lines().any(|l| l == line), "`{line}` is missing:\n{text}");
+    }
+    let unknown = describe(&FakeHost::with_gpus(1).good(DIGITS));
+    assert!(unknown.contains("classify: 1 worker; what one takes is not known"), "{unknown}");
+    assert!(!describe(&FakeHost::with_cores(4).good(DIGITS)).contains("memory of the GPUs"));
+}
+
+#[test]
+fn workers_of_a_gpu_are_kept_on_its_node_and_the_plan_says_so() {
+    let plan = FakeHost::with(server()).good(&model("memory = \"5GiB\""));
+    let nodes: Vec<u32> = plan.devices.iter().map(|d| d.near.as_ref().unwrap().node).collect();
+    assert_eq!(nodes, [0, 0, 0, 0, 1, 1, 1, 1]);
+    assert_eq!(plan.devices[7].near.as_ref().unwrap().cores, (48..96).collect::<Vec<u32>>());
+    // 96 loaders need both nodes.
+    assert_eq!(plan.loaders_near, None);
+    let text = describe(&plan);
+    assert!(text.contains("device cuda:4: its workers stay on NUMA node 1 (cores 48-95)"), "{text}");
+    assert!(text.contains("2 GiB kept as headroom, on NUMA node 1"), "{text}");
+
+    let one = PlanOptions {
+        devices: Some(vec!["cuda:5".into()]),
+        set: vec![("limits.loaders".into(), "40".into())],
+        ..PlanOptions::default()
+    };
+    let plan = FakeHost::with(server()).good_with(DIGITS, &one);
+    assert_eq!(plan.loaders_near.as_ref().unwrap().node, 1);
+    assert!(describe(&plan).contains("loaders   40 threads on NUMA node 1"));
+}
+
+#[test]
+fn a_machine_of_one_node_keeps_nothing_anywhere() {
+    for nodes in ["", "nodes = 1\n"] {
+        let text = format!("cores = 8\n{nodes}[[devices]]\nmemory = \"24GiB\"\nnode = 0\n");
+        let host = FakeHost::with(machine_from_toml(&text, "m").0.unwrap());
+        let plan = host.good(DIGITS);
+        assert_eq!((plan.devices[0].near.clone(), plan.loaders_near.clone()), (None, None));
+        assert!(!describe(&plan).contains("NUMA"));
+    }
+}
+
+#[test]
+fn a_described_machine_is_cut_into_nodes_that_share_its_cores() {
+    for (nodes, cores, expected) in [(2, 5, [2, 3].as_slice()), (4, 8, &[2, 2, 2, 2]), (3, 2, &[0, 1, 1])] {
+        let machine = machine_from_toml(&format!("cores = {cores}\nnodes = {nodes}\n"), "m").0.unwrap();
+        let found: Vec<usize> = machine.nodes.iter().map(|n| n.cores.len()).collect();
+        assert_eq!(found, expected);
+        let all: Vec<u32> = machine.nodes.into_iter().flat_map(|n| n.cores).collect();
+        assert_eq!(all, (0..cores).collect::<Vec<u32>>());
+    }
+    let (none, diagnostics) =
+        machine_from_toml("cores = 8\nnodes = 2\n[[devices]]\nmemory = \"1GiB\"\nnode = 2\n", "m");
+    assert!(
+        none.is_none() && diagnostics.errors().any(|e| e.message.contains("`node`")),
+        "{:?}",
+        diagnostics.all()
+    );
+}

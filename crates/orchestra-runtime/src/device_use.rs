@@ -1,0 +1,178 @@
+//! Adds up what was seen of a device and of its workers. Looks at nothing itself.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use orchestra_core::{DeviceId, WorkerId};
+use orchestra_machine::{Gpu, GpuProcess};
+
+/// A worker process at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerUse {
+    /// Which.
+    pub worker: WorkerId,
+    /// Where.
+    pub device: DeviceId,
+    /// Its process.
+    pub pid: u32,
+    /// Its main memory in bytes, batch slots included.
+    pub resident_bytes: u64,
+    /// Time that it has spent on cores.
+    pub cpu_time: Duration,
+    /// Bytes that it holds of its GPU, where the driver tells (in a container it often cannot).
+    pub gpu_memory: Option<u64>,
+}
+
+/// What a device and its workers took over a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct DeviceUse {
+    /// Most bytes of the GPU that were taken at a look, those of others included.
+    pub memory_used_max: Option<u64>,
+    /// Mean utilisation of the GPU, 0 to 1.
+    pub utilization_mean: Option<f64>,
+    /// Mean power of the GPU in watts.
+    pub power_mean_watts: Option<f64>,
+    /// Highest temperature of the GPU in degrees Celsius.
+    pub temperature_max_c: Option<u32>,
+    /// Most main memory of a single worker in bytes.
+    pub worker_memory_max: Option<u64>,
+    /// Time that all of its workers together have spent on cores, as far as it was seen.
+    pub worker_cpu_time: Option<Duration>,
+    /// Most bytes of the GPU that a single worker held, at looks while none was loading.
+    pub worker_gpu_memory_max: Option<u64>,
+    /// Bytes of the GPU that came to those that were taken before the first worker was there, at most; at the same looks.
+    pub memory_gained_max: Option<u64>,
+}
+
+/// The sums behind it.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    usage: DeviceUse,
+    used_at_first: Option<u64>,
+    utilization: Mean,
+    milliwatts: Mean,
+    live: Vec<WorkerUse>,
+    /// Of every worker that was ever seen.
+    cpu_times: BTreeMap<WorkerId, Duration>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Mean {
+    sum: f64,
+    n: u32,
+}
+
+impl Mean {
+    fn add(&mut self, value: Option<f64>) {
+        if let Some(value) = value {
+            self.sum += value;
+            self.n = self.n.saturating_add(1);
+        }
+    }
+
+    fn get(self) -> Option<f64> {
+        (self.n > 0).then(|| self.sum / f64::from(self.n))
+    }
+}
+
+impl Tally {
+    pub(crate) fn usage(&self) -> DeviceUse {
+        DeviceUse {
+            utilization_mean: self.utilization.get(),
+            power_mean_watts: self.milliwatts.get().map(|mw| mw / 1000.0),
+            worker_cpu_time: (!self.cpu_times.is_empty()).then(|| self.cpu_times.values().sum()),
+            ..self.usage
+        }
+    }
+
+    pub(crate) fn workers(&self) -> Vec<WorkerUse> {
+        self.live.clone()
+    }
+
+    /// `settled`: workers serve, and none is loading. Only then what they take is all that they need.
+    pub(crate) fn gpu(&mut self, gpu: &Gpu, settled: bool) {
+        let used = gpu.memory_used();
+        let at_first = *self.used_at_first.get_or_insert(used);
+        self.usage.memory_used_max = self.usage.memory_used_max.max(Some(used));
+        let gained = used.saturating_sub(at_first);
+        self.usage.memory_gained_max = self.usage.memory_gained_max.max(settled.then_some(gained));
+        self.usage.temperature_max_c = self.usage.temperature_max_c.max(gpu.temperature_c);
+        self.utilization.add(gpu.utilization.map(|percent| f64::from(percent) / 100.0));
+        self.milliwatts.add(gpu.power_mw.map(f64::from));
+    }
+
+    /// The workers that live now, and all processes that the driver sees on the GPU.
+    pub(crate) fn processes(&mut self, mut workers: Vec<WorkerUse>, of_gpu: &[GpuProcess], settled: bool) {
+        for worker in &mut workers {
+            worker.gpu_memory = of_gpu.iter().find(|p| p.pid == worker.pid).and_then(|p| p.memory);
+            self.cpu_times.insert(worker.worker, worker.cpu_time);
+            let usage = &mut self.usage;
+            usage.worker_memory_max = usage.worker_memory_max.max(Some(worker.resident_bytes));
+            usage.worker_gpu_memory_max =
+                usage.worker_gpu_memory_max.max(worker.gpu_memory.filter(|_| settled));
+        }
+        self.live = workers;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn gpu(used: u64, utilization: Option<u8>, power_mw: Option<u32>) -> Gpu {
+        let (memory_total, memory_free) = (24 * GIB, 24 * GIB - used * GIB);
+        Gpu {
+            memory_total,
+            memory_free,
+            utilization,
+            power_mw,
+            temperature_c: Some(40 + used as u32),
+            ..Gpu::default()
+        }
+    }
+
+    fn worker(id: u32, resident_gib: u64, cpu_seconds: u64) -> WorkerUse {
+        WorkerUse {
+            worker: WorkerId(id),
+            device: DeviceId(0),
+            pid: 100 + id,
+            resident_bytes: resident_gib * GIB,
+            cpu_time: Duration::from_secs(cpu_seconds),
+            gpu_memory: None,
+        }
+    }
+
+    #[test]
+    fn nothing_seen_is_nothing_known() {
+        assert_eq!(Tally::default().usage(), DeviceUse::default());
+    }
+
+    #[test]
+    fn means_are_over_the_looks_that_told_and_maxima_stay() {
+        let mut tally = Tally::default();
+        tally.gpu(&gpu(1, Some(0), Some(50_000)), true);
+        tally.gpu(&gpu(7, Some(100), Some(150_000)), true);
+        tally.gpu(&gpu(9, None, None), false);
+        let usage = tally.usage();
+        assert_eq!(usage.memory_used_max, Some(9 * GIB));
+        assert_eq!(usage.memory_gained_max, Some(6 * GIB));
+        assert_eq!((usage.utilization_mean, usage.power_mean_watts), (Some(0.5), Some(100.0)));
+        assert_eq!(usage.temperature_max_c, Some(49));
+    }
+
+    #[test]
+    fn the_time_of_workers_that_are_gone_still_counts() {
+        let mut tally = Tally::default();
+        let on_gpu = |pid, gib| GpuProcess { pid, memory: Some(gib * GIB) };
+        tally.processes(vec![worker(1, 2, 5), worker(2, 3, 1)], &[on_gpu(101, 4), on_gpu(999, 20)], true);
+        tally.processes(vec![worker(2, 1, 4)], &[GpuProcess { pid: 102, memory: None }], true);
+        tally.processes(vec![worker(2, 1, 4)], &[on_gpu(102, 9)], false);
+        let usage = tally.usage();
+        assert_eq!(usage.worker_cpu_time, Some(Duration::from_secs(9)));
+        assert_eq!(usage.worker_memory_max, Some(3 * GIB));
+        assert_eq!(usage.worker_gpu_memory_max, Some(4 * GIB));
+        assert_eq!(tally.workers(), [WorkerUse { gpu_memory: Some(9 * GIB), ..worker(2, 1, 4) }]);
+    }
+}

@@ -1,0 +1,129 @@
+//! The start of a worker's link: what it is told, how its process is started, and who hears of the process from then on. It speaks no
+//! protocol.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
+use ractor::ActorRef;
+
+use crate::context::RunContext;
+use crate::events::WorkerEvent;
+use crate::exit_kind::ExitKind;
+use crate::launcher::Launched;
+use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage};
+use crate::trace::{WorkerStep, WorkerTrace};
+use crate::worker_process::ProcessEvent;
+
+/// What a link is started with.
+pub struct LinkArgs {
+    /// The run.
+    pub context: Arc<RunContext>,
+    /// Who it is.
+    pub worker: WorkerId,
+    /// Where it runs.
+    pub device: DeviceId,
+    /// What it is for.
+    pub duty: Duty,
+    /// What it serves.
+    pub serve: Arc<ServeStage>,
+    /// Who started it.
+    pub manager: ActorRef<DeviceMsg>,
+    /// Set once somebody owns the process and will report its death, whatever becomes of this actor.
+    pub owned: Arc<AtomicBool>,
+}
+
+/// What a worker is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Duty {
+    /// A spare: it stands by until it is told to serve.
+    StandBy,
+    /// It takes batches as soon as it is loaded.
+    Serve {
+        /// Whose place it takes.
+        instead_of: Option<WorkerId>,
+    },
+}
+
+impl LinkArgs {
+    /// Tells whoever traces what happened.
+    pub fn trace(&self, step: impl FnOnce() -> WorkerStep) {
+        trace(&self.context, self.worker, self.serve.stage, self.device, step);
+    }
+
+    /// Tells whoever traces that the process was started, or could not be.
+    pub fn trace_start(&self, pid: Option<u32>) {
+        self.trace(|| {
+            let (is_spare, instead_of) = match self.duty {
+                Duty::StandBy => (true, None),
+                Duty::Serve { instead_of } => (false, instead_of),
+            };
+            WorkerStep::Started { pid, is_spare, instead_of }
+        });
+    }
+
+    /// Starts the process, on the cores that are near to its device.
+    pub fn launch(&self) -> Result<Launched, WorkerExit> {
+        let context = &self.context;
+        if let Some(why) = context.watch.lost(self.device) {
+            return Err(WorkerExit::DeviceLost(why));
+        }
+        let device = &context.plan.devices[self.device.index()];
+        let arena = self.serve.pool.arena().fd();
+        let launched = context.options.launcher.launch(&device.spec.kind, arena);
+        let mut launched = launched.map_err(|error| WorkerExit::SpawnFailed(error.to_string()))?;
+        // It has not been told to load anything yet: the threads that matter will be where it is.
+        if let Some(near) = &device.near
+            && let Err(error) = launched.process.keep_on(&near.cores)
+        {
+            tracing::warn!(device = %device.spec, node = near.node, %error, "a worker cannot be kept near its device");
+        }
+        Ok(launched)
+    }
+
+    /// Carries what happens to the process into our mailbox; should this actor be gone, the death still reaches the batcher.
+    pub fn reporter(&self, me: &ActorRef<LinkMsg>) -> impl Fn(ProcessEvent) + Send + use<> {
+        let me = me.clone();
+        let batcher = self.serve.batcher.clone();
+        let (worker, manager) = (self.worker, self.manager.clone());
+        let (context, device, stage) = (Arc::clone(&self.context), self.device, self.serve.stage);
+        move |event| match event {
+            // A link that is gone has killed its process: its frames interest nobody.
+            ProcessEvent::Frame(frame) => drop(me.cast(LinkMsg::Frame(frame))),
+            ProcessEvent::Garbled(what) => drop(me.cast(LinkMsg::Garbled(what))),
+            ProcessEvent::Exited { exit, last_words } => {
+                let told = me.cast(LinkMsg::Exited { exit: exit.clone(), last_words: last_words.clone() });
+                if told.is_err() {
+                    trace(&context, worker, stage, device, || WorkerStep::Ended {
+                        exit: exit.clone(),
+                        last_words: last_words.clone(),
+                    });
+                    context.stats.device(device).exits(ExitKind::of(&exit)).add(1);
+                    context.stats.workers.gone(worker);
+                    context.tell(|| WorkerEvent::Ended { worker, exit: exit.clone() });
+                    let lost = BatcherMsg::WorkerLost {
+                        worker,
+                        manager: manager.clone(),
+                        exit,
+                        last_words,
+                        progressed: true,
+                        begun: None,
+                    };
+                    drop(batcher.cast(lost));
+                }
+            }
+        }
+    }
+}
+
+fn trace(
+    context: &RunContext,
+    worker: WorkerId,
+    stage: StageId,
+    device: DeviceId,
+    step: impl FnOnce() -> WorkerStep,
+) {
+    if let Some(tracer) = context.tracer.get() {
+        tracer.worker(WorkerTrace { at: context.clock.now(), worker, stage, device, step: step() });
+    }
+}

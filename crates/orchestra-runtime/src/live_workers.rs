@@ -1,0 +1,46 @@
+//! Which worker processes live, for whoever measures them from outside. It looks at no process and steers none.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use orchestra_core::{DeviceId, WorkerId};
+
+/// See the module. Changed at the start and the end of a worker only.
+#[derive(Debug, Default)]
+pub struct LiveWorkers(Mutex<BTreeMap<WorkerId, LiveWorker>>);
+
+/// A worker process that was started and is not known to be gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LiveWorker {
+    /// Which.
+    pub worker: WorkerId,
+    /// Where.
+    pub device: DeviceId,
+    /// Its process.
+    pub pid: u32,
+}
+
+impl LiveWorkers {
+    /// It was started. A worker that is no process has no number and is left out.
+    pub fn started(&self, worker: WorkerId, device: DeviceId, pid: Option<u32>) {
+        if let Some(pid) = pid {
+            self.lock().insert(worker, LiveWorker { worker, device, pid });
+        }
+    }
+
+    /// Its process is gone. A second time changes nothing.
+    pub fn gone(&self, worker: WorkerId) {
+        self.lock().remove(&worker);
+    }
+
+    /// Those that live now, by worker.
+    #[must_use]
+    pub fn all(&self) -> Vec<LiveWorker> {
+        self.lock().values().copied().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkerId, LiveWorker>> {
+        // Nothing panics between two changes that belong together: there is one at a time.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

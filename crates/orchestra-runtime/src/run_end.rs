@@ -1,0 +1,76 @@
+//! What the end of a run comes to: its exit code, its problems in words, and the word to whoever traces it. It ends nothing.
+
+use std::sync::Arc;
+
+use orchestra_journal::Counts;
+
+use crate::context::RunContext;
+use crate::messages::PipelineEnd;
+use crate::root::Ending;
+use crate::trace::RunEnded;
+
+/// Tells whoever traces the run how it ended, also when nobody waits for the end.
+pub struct TellTheEnd {
+    context: Arc<RunContext>,
+    told: bool,
+}
+
+impl TellTheEnd {
+    /// Until it is told, whoever drops this gives the run up.
+    #[must_use]
+    pub fn of(context: &Arc<RunContext>) -> Self {
+        Self { context: Arc::clone(context), told: false }
+    }
+
+    /// Tells it, once.
+    pub fn tell(&mut self, counts: Counts, exit_code: Option<i32>, problems: &[String]) {
+        self.told = true;
+        let Some(tracer) = self.context.tracer.get() else { return };
+        let (stats, at) = (&self.context.stats, self.context.clock.now());
+        let (total, resumed) = (stats.total.get(), stats.resumed.get());
+        let Counts { done, failed } = counts;
+        tracer.ended(RunEnded { at, total, resumed, done, failed, exit_code, problems: problems.to_vec() });
+    }
+}
+
+impl Drop for TellTheEnd {
+    fn drop(&mut self) {
+        if !self.told {
+            let stats = &self.context.stats;
+            let counts = Counts { done: stats.done.get(), failed: stats.failed.get() };
+            self.tell(counts, None, &[]);
+        }
+    }
+}
+
+/// Exit code of the command, and what stopped the run, in words.
+#[must_use]
+pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
+    let mut code = if failed > 0 { 65 } else { 0 };
+    let mut problems = Vec::new();
+    let mut worst = 0;
+    for end in ending.pipelines.values() {
+        let (rank, c, text) = match end {
+            PipelineEnd::Complete => continue,
+            PipelineEnd::Stopped if ending.failure_limit => {
+                (1, 65, "stopped, because more items failed than limits.max_failed allows".to_owned())
+            }
+            PipelineEnd::Stopped => (2, 130, "interrupted; run the same command again to go on".to_owned()),
+            PipelineEnd::SinkFailed(why) => (3, 75, format!("results could not be written: {why}")),
+            PipelineEnd::SourceFailed(why) => (3, 75, format!("the list of items could not be read: {why}")),
+            PipelineEnd::NoDevice(why) => (4, 69, why.clone()),
+            PipelineEnd::Bug(why) => (5, 70, format!("internal error: {why}; please report it")),
+        };
+        if rank > worst {
+            (worst, code) = (rank, c);
+        }
+        if !problems.contains(&text) {
+            problems.push(text);
+        }
+    }
+    if let Err(why) = &ending.journal {
+        problems.push(format!("the journal could not be closed: {why}"));
+        code = if code == 70 { 70 } else { 75 };
+    }
+    (code, problems)
+}

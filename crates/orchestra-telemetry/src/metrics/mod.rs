@@ -1,0 +1,186 @@
+//! Metrics of a run: a page for Prometheus, and requests to a collector. Both show the same numbers, which are read when somebody asks for
+//! them; nothing here counts, and nothing here can hold up what counts.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use orchestra_telemetry::metrics::{MetricSettings, Metrics, PageAddress, Reading, names};
+//!
+//! let page = Some(PageAddress::read("127.0.0.1:9464", "the example")?);
+//! let metrics = Metrics::start(&MetricSettings { page, otlp: None })?;
+//! metrics.observe(Arc::new(|| {
+//!     let mut reading = Reading::new();
+//!     reading.add(&names::ITEMS_DONE, &["scans"], 17_u64);
+//!     reading
+//! }));
+//! # Ok::<_, orchestra_telemetry::TelemetryError>(())
+//! ```
+
+#[cfg(feature = "otlp")]
+mod export;
+pub mod names;
+#[cfg(not(feature = "otlp"))]
+mod off;
+mod page;
+mod reading;
+mod server;
+mod settings;
+#[cfg(feature = "otlp")]
+mod wire;
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, OnceLock};
+
+pub use names::{Instrument, Kind};
+pub use reading::{Buckets, Point, Reading, Value};
+pub use settings::{MetricExport, MetricSettings, PageAddress, ResolvedMetrics};
+
+use crate::TelemetryError;
+#[cfg(feature = "otlp")]
+use export::Export;
+#[cfg(not(feature = "otlp"))]
+use off::Export;
+use server::Server;
+
+/// Reads all numbers at one moment. Called whenever the page is asked for or a request is due, by threads of this module; it should take
+/// no longer than some milliseconds, or the page is late.
+pub type Source = Arc<dyn Fn() -> Reading + Send + Sync>;
+
+/// What became of the requests to the collector.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MetricReport {
+    /// Requests that the collector took.
+    pub delivered: u64,
+    /// Those that it did not get or did not take.
+    pub lost: u64,
+    /// The collector takes no metrics, as one that is for traces alone; it was asked once.
+    pub unsupported: bool,
+    /// What went wrong at last, in words.
+    pub words: Option<String>,
+}
+
+/// Metrics that are being served and sent. Dropping it ends both, without the last request.
+#[derive(Debug)]
+pub struct Metrics {
+    source: LateSource,
+    page: Option<Server>,
+    export: Option<Export>,
+}
+
+impl Metrics {
+    /// Listens where the settings say, and starts the threads that serve and send.
+    ///
+    /// # Errors
+    /// The address is taken or not of this machine, the collector's address cannot be used, or no thread could be started.
+    pub fn start(settings: &MetricSettings) -> Result<Self, TelemetryError> {
+        let source = LateSource::default();
+        let page = settings.page.as_ref().map(|page| serve(page, source.reader())).transpose()?;
+        let export =
+            settings.otlp.as_ref().map(|export| Export::start(export, source.reader())).transpose()?;
+        Ok(Self { source, page, export })
+    }
+
+    /// Where the page is served, if it is.
+    #[must_use]
+    pub fn page_address(&self) -> Option<SocketAddr> {
+        self.page.as_ref().map(Server::address)
+    }
+
+    /// Whether anybody reads the numbers.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.page.is_some() || self.export.is_some()
+    }
+
+    /// Where the numbers come from. Until this is called, only the version of the program is known. Only the first call counts.
+    pub fn observe(&self, source: Source) {
+        // The second one is the caller's mistake, and documented to change nothing.
+        let _ = self.source.0.set(source);
+    }
+
+    /// Nothing will change any more: the last request is sent now. Waits for nothing; the page goes on.
+    pub fn finish(&self) {
+        if let Some(export) = &self.export {
+            export.finish();
+        }
+    }
+
+    /// Waits for the last request, not much longer than 3 seconds after [`Metrics::finish`], and ends the page. `None`: nothing was to be
+    /// sent.
+    #[must_use]
+    pub fn shutdown(self) -> Option<MetricReport> {
+        self.export.map(Export::shutdown)
+    }
+}
+
+fn serve(page: &PageAddress, source: Source) -> Result<Server, TelemetryError> {
+    let served = TcpListener::bind(page.address).and_then(|listener| Server::start(listener, source));
+    served.map_err(|error| TelemetryError::PageNotServed {
+        address: page.address,
+        origin: page.origin,
+        advice: match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                "another program listens there, perhaps another run; give each its own port, or port 0 for any that is free"
+            }
+            std::io::ErrorKind::AddrNotAvailable => "an address of this machine is needed",
+            std::io::ErrorKind::PermissionDenied => "ports below 1024 are for root",
+            _ => "choose another address",
+        },
+        source: error,
+    })
+}
+
+/// A source that is known only once the run has begun, long after the page was asked for.
+#[derive(Clone, Default)]
+struct LateSource(Arc<OnceLock<Source>>);
+
+impl LateSource {
+    fn reader(&self) -> Source {
+        let source = self.clone();
+        Arc::new(move || {
+            let mut reading = source.0.get().map_or_else(Reading::new, |source| source());
+            reading.add(&names::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], 1_u64);
+            reading
+        })
+    }
+}
+
+impl std::fmt::Debug for LateSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("LateSource").field(&self.0.get().is_some()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(address: SocketAddr) -> MetricSettings {
+        MetricSettings { page: Some(PageAddress { address, origin: "a test" }), otlp: None }
+    }
+
+    #[test]
+    fn an_address_that_is_taken_is_named_with_its_origin() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let error = Metrics::start(&page(address)).unwrap_err().to_string();
+        for part in [&format!("`{address}`") as &str, "a test", "port 0"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn before_the_run_begins_the_version_is_known_and_nothing_else() {
+        let source = LateSource::default();
+        let names = |reading: Reading| reading.families().map(|(i, _)| i.name).collect::<Vec<_>>();
+        let read = source.reader();
+        assert_eq!(names(read()), [names::BUILD_INFO.name]);
+        let metrics = Metrics { source, page: None, export: None };
+        metrics.observe(Arc::new(|| {
+            let mut reading = Reading::new();
+            reading.add(&names::PROCESS_CPU, &[], 1_u64);
+            reading
+        }));
+        assert_eq!(names(read()), [names::BUILD_INFO.name, names::PROCESS_CPU.name]);
+        assert!(!metrics.is_wanted());
+    }
+}

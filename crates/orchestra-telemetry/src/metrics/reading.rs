@@ -1,0 +1,108 @@
+//! The numbers of all metrics at one moment, as data. It measures nothing and encodes nothing.
+
+use super::names::{ALL, Instrument};
+
+/// What a histogram held.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Buckets {
+    /// The largest value of each bucket but the last, which has none. In the unit of the instrument.
+    pub bounds: Vec<f64>,
+    /// Values by bucket, each counted once; one more than there are bounds.
+    pub counts: Vec<u64>,
+    /// Of all values.
+    pub sum: f64,
+}
+
+/// A value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Of a counter or a gauge.
+    Number(f64),
+    /// Of a histogram.
+    Buckets(Buckets),
+}
+
+impl From<u64> for Value {
+    fn from(number: u64) -> Self {
+        Self::Number(number as f64)
+    }
+}
+
+impl From<f64> for Value {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<Buckets> for Value {
+    fn from(buckets: Buckets) -> Self {
+        Self::Buckets(buckets)
+    }
+}
+
+/// A value and what it is of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    /// Values of the labels, in the order in which the instrument names them.
+    pub labels: Vec<String>,
+    /// The value.
+    pub value: Value,
+}
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub struct Reading {
+    /// By place in [`ALL`].
+    points: Vec<Vec<Point>>,
+}
+
+impl Reading {
+    /// No numbers yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { points: ALL.iter().map(|_| Vec::new()).collect() }
+    }
+
+    /// Adds a value. `labels` are values for those that the instrument names, in that order.
+    pub fn add(&mut self, instrument: &Instrument, labels: &[&str], value: impl Into<Value>) {
+        debug_assert_eq!(labels.len(), instrument.labels.len(), "labels of {}", instrument.name);
+        let place = ALL.iter().position(|i| std::ptr::eq(*i, instrument));
+        if let Some(points) = place.and_then(|place| self.points.get_mut(place)) {
+            let labels = labels.iter().map(|l| (*l).to_owned()).collect();
+            points.push(Point { labels, value: value.into() });
+        }
+    }
+
+    /// The metrics that have a value, and their values.
+    pub fn families(&self) -> impl Iterator<Item = (&'static Instrument, &[Point])> {
+        let all = ALL.iter().copied().zip(self.points.iter().map(Vec::as_slice));
+        all.filter(|(_, points)| !points.is_empty())
+    }
+
+    /// How many series a Prometheus server would keep for it.
+    #[must_use]
+    pub fn n_series(&self) -> usize {
+        let series = |point: &Point| match &point.value {
+            Value::Number(_) => 1,
+            Value::Buckets(buckets) => buckets.counts.len() + 2,
+        };
+        self.points.iter().flatten().map(series).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::names::{ITEMS, ITEMS_DONE};
+    use super::*;
+
+    #[test]
+    fn values_of_one_metric_stay_together_in_the_order_of_the_names() {
+        let mut reading = Reading::new();
+        reading.add(&ITEMS_DONE, &["a"], 1_u64);
+        reading.add(&ITEMS, &["a"], 2_u64);
+        reading.add(&ITEMS_DONE, &["b"], 3_u64);
+        let families: Vec<_> = reading.families().map(|(i, points)| (i.name, points.len())).collect();
+        assert_eq!(families, [(ITEMS.name, 1), (ITEMS_DONE.name, 2)]);
+        assert_eq!(reading.n_series(), 3);
+    }
+}

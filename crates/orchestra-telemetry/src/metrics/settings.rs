@@ -1,0 +1,213 @@
+//! Where metrics go, from the command line, the workflow file and the `OTEL_*` variables. Pure: variables come in as a function.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
+
+use crate::TelemetryError;
+use crate::otlp::variables::Variables;
+use crate::otlp::{Configured, OtlpSettings, Signal};
+
+/// How often metrics are sent, as the specification has it.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// The port that OpenTelemetry gives to such a page.
+const USUAL_PORT: u16 = 9464;
+
+/// Where metrics go. The default: nowhere.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MetricSettings {
+    /// Where the Prometheus page is served.
+    pub page: Option<PageAddress>,
+    /// Where they are sent.
+    pub otlp: Option<MetricExport>,
+}
+
+/// How metrics are sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricExport {
+    /// Where.
+    pub to: OtlpSettings,
+    /// How often; once more at the end.
+    pub every: Duration,
+    /// What the numbers say they are of, besides the program's name and version: pairs of an attribute and its value.
+    pub resource: Vec<(String, String)>,
+}
+
+/// An address to listen on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageAddress {
+    /// Port 0: any that is free.
+    pub address: SocketAddr,
+    /// Where it was given, for messages.
+    pub origin: &'static str,
+}
+
+/// What the settings come to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ResolvedMetrics {
+    /// Where metrics go.
+    pub settings: MetricSettings,
+    /// What was ignored and why, as sentences for the log.
+    pub warnings: Vec<String>,
+}
+
+impl PageAddress {
+    /// Reads `HOST:PORT`, or a port of this machine alone. Names are looked up.
+    ///
+    /// # Errors
+    /// It is neither, or the name is unknown.
+    pub fn read(text: &str, origin: &'static str) -> Result<Self, TelemetryError> {
+        let text = text.trim();
+        let refused = |reason: String| TelemetryError::Page { address: text.to_owned(), origin, reason };
+        if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
+            return Ok(Self { address: (IpAddr::V4(Ipv4Addr::LOCALHOST), port).into(), origin });
+        }
+        if let Ok(address) = text.parse() {
+            return Ok(Self { address, origin });
+        }
+        let is_pair =
+            text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+        if !is_pair || text.contains('/') {
+            return Err(refused(format!(
+                "expected `HOST:PORT` to listen on, such as `127.0.0.1:{USUAL_PORT}`, or a port"
+            )));
+        }
+        let mut found = text.to_socket_addrs().map_err(|e| refused(format!("the host is unknown ({e})")))?;
+        let address = found.next().ok_or_else(|| refused("the host has no address".to_owned()))?;
+        Ok(Self { address, origin })
+    }
+}
+
+impl MetricSettings {
+    /// `page` is the address from the command line or the workflow file. Without one, `OTEL_METRICS_EXPORTER=prometheus` asks for a page
+    /// at `OTEL_EXPORTER_PROMETHEUS_HOST` and `_PORT`. `otlp` is what they say of the collector.
+    ///
+    /// # Errors
+    /// An address that cannot be used.
+    pub fn resolve(
+        page: Option<&str>,
+        otlp: Configured<'_>,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<ResolvedMetrics, TelemetryError> {
+        let set = |name: &str| variable(name).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty());
+        let mut warnings = Vec::new();
+        let exporters = set("OTEL_METRICS_EXPORTER").unwrap_or_default();
+        let asks_for = |wanted: &str| exporters.split(',').any(|e| e.trim().eq_ignore_ascii_case(wanted));
+        let disabled = set("OTEL_SDK_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"));
+        let page = match page {
+            Some(page) => Some(PageAddress::read(page, "`telemetry.metrics` or `--metrics`")?),
+            None if asks_for("prometheus") && !disabled => {
+                let host = set("OTEL_EXPORTER_PROMETHEUS_HOST").unwrap_or_else(|| "127.0.0.1".to_owned());
+                let port = set("OTEL_EXPORTER_PROMETHEUS_PORT").unwrap_or_else(|| USUAL_PORT.to_string());
+                let host =
+                    if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host };
+                Some(PageAddress::read(&format!("{host}:{port}"), "`OTEL_METRICS_EXPORTER`")?)
+            }
+            None => None,
+        };
+        let others: Vec<&str> = exporters
+            .split(',')
+            .map(str::trim)
+            .filter(|e| !e.is_empty() && !e.eq_ignore_ascii_case("prometheus"))
+            .collect();
+        // What is said of the page is not said to the collector, which would wonder.
+        let without_page = |name: &str| match name {
+            "OTEL_METRICS_EXPORTER" => Some(others.join(",")),
+            name => variable(name),
+        };
+        let to = match others.is_empty() && asks_for("prometheus") {
+            // A page alone was asked for: then nothing is sent.
+            true => None,
+            false => OtlpSettings::resolve(Signal::Metrics, otlp, &without_page, &mut warnings)?,
+        };
+        let mut variables = Variables::new(variable, &mut warnings);
+        let otlp = to.map(|to| MetricExport {
+            to,
+            every: variables.milliseconds(&["OTEL_METRIC_EXPORT_INTERVAL".to_owned()]).unwrap_or(INTERVAL),
+            resource: resource(&mut variables),
+        });
+        Ok(ResolvedMetrics { settings: MetricSettings { page, otlp }, warnings })
+    }
+}
+
+/// The name of the program, if it is given another one, and what else the numbers are to say of it.
+fn resource(variables: &mut Variables<'_>) -> Vec<(String, String)> {
+    let mut resource = variables.pairs(&["OTEL_RESOURCE_ATTRIBUTES".to_owned()]);
+    if let Some(name) = variables.text("OTEL_SERVICE_NAME") {
+        resource.retain(|(key, _)| key != "service.name");
+        resource.push(("service.name".to_owned(), name));
+    }
+    resource
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(page: Option<&str>, endpoint: Option<&str>, variables: &[(&str, &str)]) -> ResolvedMetrics {
+        let variable = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+        MetricSettings::resolve(page, Configured { endpoint, protocol: None }, &variable).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_served_or_sent_unless_somebody_asks() {
+        assert_eq!(resolve(None, None, &[]), ResolvedMetrics::default());
+    }
+
+    #[test]
+    fn a_port_alone_is_one_of_this_machine_alone() {
+        for text in ["9464", ":9464", "127.0.0.1:9464", " 127.0.0.1:9464 "] {
+            let page = PageAddress::read(text, "a test").unwrap();
+            assert_eq!(page.address, SocketAddr::from(([127, 0, 0, 1], 9464)), "{text}");
+        }
+        assert!(PageAddress::read("0.0.0.0:0", "a test").unwrap().address.ip().is_unspecified());
+        assert!(PageAddress::read("localhost:9464", "a test").unwrap().address.ip().is_loopback());
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_its_origin() {
+        for text in ["", "127.0.0.1", "http://localhost:9464", "localhost:", ":99999", "a b:1:2:3x"] {
+            let error = PageAddress::read(text, "`--metrics`").unwrap_err().to_string();
+            assert!(error.contains(&format!("`{text}`")) && error.contains("`--metrics`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_usual_variables_ask_for_a_page() {
+        let asked = [("OTEL_METRICS_EXPORTER", "prometheus"), ("OTEL_EXPORTER_PROMETHEUS_PORT", "9999")];
+        let resolved = resolve(None, None, &asked);
+        assert_eq!(resolved.settings.page.unwrap().address.to_string(), "127.0.0.1:9999");
+        assert!(resolved.settings.otlp.is_none() && resolved.warnings.is_empty(), "{resolved:?}");
+        let alone = resolve(None, Some("http://c:4317"), &asked);
+        assert!(
+            alone.settings.otlp.is_none() && alone.warnings.is_empty(),
+            "a page alone is asked for: {alone:?}"
+        );
+        let host = [("OTEL_METRICS_EXPORTER", "prometheus"), ("OTEL_EXPORTER_PROMETHEUS_HOST", "::1")];
+        assert_eq!(resolve(None, None, &host).settings.page.unwrap().address.to_string(), "[::1]:9464");
+        let given = resolve(Some("127.0.0.1:1"), None, &asked);
+        assert_eq!(given.settings.page.unwrap().address.port(), 1, "what is given goes before the variables");
+    }
+
+    #[test]
+    fn metrics_go_to_the_collector_of_the_traces_at_the_interval_of_the_variables() {
+        let resolved = resolve(None, Some("http://c:4317"), &[("OTEL_METRIC_EXPORT_INTERVAL", "250")]);
+        let otlp = resolved.settings.otlp.unwrap();
+        assert_eq!((otlp.to.endpoint.as_str(), otlp.every), ("http://c:4317", Duration::from_millis(250)));
+        let wrong = resolve(None, Some("http://c:4317"), &[("OTEL_METRIC_EXPORT_INTERVAL", "soon")]);
+        assert!(wrong.warnings[0].contains("`soon`"), "{wrong:?}");
+        assert_eq!(wrong.settings.otlp.unwrap().every, INTERVAL);
+        let none = resolve(None, Some("http://c:4317"), &[("OTEL_METRICS_EXPORTER", "none")]);
+        assert!(none.settings.otlp.is_none());
+        let both = resolve(None, Some("http://c:4317"), &[("OTEL_METRICS_EXPORTER", "otlp,prometheus")]);
+        assert!(both.settings.otlp.is_some() && both.settings.page.is_some());
+    }
+
+    #[test]
+    fn the_usual_variables_say_what_the_numbers_are_of() {
+        let variables =
+            [("OTEL_RESOURCE_ATTRIBUTES", "team=vision,service.name=a"), ("OTEL_SERVICE_NAME", "b")];
+        let resource = resolve(None, Some("http://c:4317"), &variables).settings.otlp.unwrap().resource;
+        let pairs: Vec<_> = resource.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        assert_eq!(pairs, [("team", "vision"), ("service.name", "b")]);
+    }
+}

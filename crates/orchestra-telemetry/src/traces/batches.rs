@@ -1,0 +1,120 @@
+//! The batches of a run whose items are not all decided about: a batch is drawn when it is known which of its items are traced, so that
+//! it can name them. It decides about no item.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use opentelemetry::trace::SpanContext;
+use orchestra_runtime::trace::{BatchEnd, BatchTrace};
+
+use super::assembly::Draw;
+use super::batch_spans;
+use super::spans::Span;
+
+/// Items that a batch names at most.
+const MOST_LINKS: u64 = 128;
+/// Batches that are held at most. Far above what a run has in flight: only records that were lost bring it here.
+const MOST_PENDING: usize = 8192;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Batches {
+    pending: BTreeMap<u64, Pending>,
+}
+
+struct Pending {
+    batch: Arc<BatchTrace>,
+    /// Items of it that have not ended.
+    undecided: usize,
+    /// Items of it that are traced.
+    kept: u64,
+    /// Other attempts that it is linked with.
+    related: Vec<u64>,
+    /// Begun when somebody first refers to it: then it is drawn.
+    span: Option<Span>,
+}
+
+impl Batches {
+    /// A batch has ended.
+    pub(super) fn add(&mut self, batch: Arc<BatchTrace>, draw: &Draw<'_>) {
+        let number = batch.number.number;
+        let undecided = batch.items;
+        let pending = Pending { batch, undecided, kept: 0, related: Vec::new(), span: None };
+        if undecided == 0 {
+            pending.draw(draw);
+            return;
+        }
+        self.pending.insert(number, pending);
+        if self.pending.len() > MOST_PENDING
+            && let Some((_, oldest)) = self.pending.pop_first()
+        {
+            oldest.draw(draw);
+        }
+    }
+
+    /// What an item that is traced refers to a batch by.
+    pub(super) fn context(&mut self, number: u64, draw: &Draw<'_>) -> Option<SpanContext> {
+        self.pending.get_mut(&number).map(|p| p.span(draw).context())
+    }
+
+    /// An item of the batch is traced.
+    pub(super) fn link_item(&mut self, number: u64, item: &SpanContext, draw: &Draw<'_>) {
+        if let Some(p) = self.pending.get_mut(&number) {
+            p.kept += 1;
+            if p.kept <= MOST_LINKS {
+                p.span(draw).link(item.clone(), "item");
+            }
+        }
+    }
+
+    /// Rows of the batch `before`, which failed, were in the batch `after` next.
+    pub(super) fn relate(&mut self, before: u64, after: u64, draw: &Draw<'_>) {
+        let is_new = |p: &Pending| !p.related.contains(&after);
+        if !self.pending.get(&before).is_some_and(is_new) {
+            return;
+        }
+        let (Some(first), Some(second)) = (self.context(before, draw), self.context(after, draw)) else {
+            return;
+        };
+        for (number, other, to, how) in [(before, after, second, "next"), (after, before, first, "previous")]
+        {
+            if let Some(p) = self.pending.get_mut(&number) {
+                p.related.push(other);
+                p.span(draw).link(to, how);
+            }
+        }
+    }
+
+    /// It is decided about one of its items. Draws the batch if that was the last one.
+    pub(super) fn decided(&mut self, number: u64, draw: &Draw<'_>) {
+        let Some(p) = self.pending.get_mut(&number) else { return };
+        p.undecided -= 1;
+        if p.undecided == 0
+            && let Some(p) = self.pending.remove(&number)
+        {
+            p.draw(draw);
+        }
+    }
+
+    /// Nothing more is to be expected of the items.
+    pub(super) fn flush(&mut self, draw: &Draw<'_>) {
+        std::mem::take(&mut self.pending).into_values().for_each(|p| p.draw(draw));
+    }
+}
+
+impl Pending {
+    fn span(&mut self, draw: &Draw<'_>) -> &mut Span {
+        self.span.get_or_insert_with(|| batch_spans::open(draw, &self.batch))
+    }
+
+    /// Those in the trace of the run are all drawn, and those without a result; of the others, those that somebody refers to.
+    fn draw(mut self, draw: &Draw<'_>) {
+        let is_drawn = self.span.is_some()
+            || self.batch.end != BatchEnd::Done
+            || draw.run_of_batch(self.batch.number.number).is_some();
+        if is_drawn {
+            let span = self.span.take().unwrap_or_else(|| batch_spans::open(draw, &self.batch));
+            batch_spans::draw(draw, &self.batch, span, self.kept);
+        }
+    }
+}

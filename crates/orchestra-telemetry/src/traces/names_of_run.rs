@@ -1,0 +1,93 @@
+//! What spans say of a run beside numbers: its names, looked up once, and its clock. It makes no span.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use opentelemetry::StringValue;
+use orchestra_core::{DeviceId, ItemId, SourceId, StageId};
+use orchestra_plan::StageKind;
+use orchestra_runtime::trace::RunBegan;
+
+/// See the module. Texts are shared, so that a span costs no copy of them.
+pub(super) struct RunNames {
+    pub(super) run_id: StringValue,
+    pub(super) workflow: StringValue,
+    stages: Vec<StageNames>,
+    devices: Vec<StringValue>,
+    sources: Vec<(StringValue, StringValue)>,
+    zero: SystemTime,
+}
+
+/// What is said of a stage.
+pub(super) struct StageNames {
+    pub(super) name: StringValue,
+    pub(super) pipeline: StringValue,
+    /// Of an infer stage.
+    pub(super) model: Option<StringValue>,
+    /// The loaders write its rows.
+    pub(super) is_fed_by_loaders: bool,
+    ladder: Vec<usize>,
+}
+
+impl RunNames {
+    pub(super) fn new(began: &RunBegan) -> Self {
+        let plan = &began.plan;
+        let pipelines: Vec<StringValue> = plan.pipelines.iter().map(|p| shared(&p.name)).collect();
+        let stages = plan.stages.iter().map(|stage| {
+            let infer = match &stage.kind {
+                StageKind::Infer(infer) => Some(infer),
+                StageKind::Image { .. } | StageKind::Classify { .. } => None,
+            };
+            let is_image = |id: StageId| matches!(plan.stages[id.index()].kind, StageKind::Image { .. });
+            StageNames {
+                name: shared(&stage.name),
+                pipeline: pipelines[stage.pipeline.index()].clone(),
+                model: infer.map(|i| shared(&plan.models[i.model.index()].name)),
+                is_fed_by_loaders: infer.is_some_and(|i| i.inputs.iter().all(|from| is_image(from.stage))),
+                ladder: infer.map(|i| i.ladder.clone()).unwrap_or_default(),
+            }
+        });
+        let source =
+            |s: &orchestra_plan::SourcePlan| (shared(&s.name), pipelines[s.pipeline.index()].clone());
+        Self {
+            run_id: shared(&began.run_id),
+            workflow: shared(&plan.name),
+            stages: stages.collect(),
+            devices: plan.devices.iter().map(|d| shared(&d.spec.to_string())).collect(),
+            sources: plan.sources.iter().map(source).collect(),
+            zero: began.zero,
+        }
+    }
+
+    pub(super) fn stage(&self, id: StageId) -> &StageNames {
+        &self.stages[id.index()]
+    }
+
+    pub(super) fn device(&self, id: DeviceId) -> StringValue {
+        self.devices[id.index()].clone()
+    }
+
+    pub(super) fn source(&self, id: SourceId) -> StringValue {
+        self.sources[id.index()].0.clone()
+    }
+
+    pub(super) fn pipeline_of(&self, item: ItemId) -> StringValue {
+        self.sources[item.source.index()].1.clone()
+    }
+
+    /// The time of day of a time of the run.
+    pub(super) fn wall(&self, at: Duration) -> SystemTime {
+        self.zero + at
+    }
+}
+
+impl StageNames {
+    /// The smallest warmed-up batch size that holds so many rows, if there are such sizes.
+    pub(super) fn rung(&self, rows: usize) -> Option<usize> {
+        self.ladder.iter().copied().filter(|rung| *rung >= rows).min()
+    }
+}
+
+fn shared(text: &str) -> StringValue {
+    Arc::<str>::from(text).into()
+}

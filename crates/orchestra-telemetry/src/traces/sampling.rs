@@ -1,0 +1,237 @@
+//! Which items are traced, decided when they have ended: a share of them, and besides all that failed, were tried again or were slow. It
+//! makes no span.
+
+use std::time::Duration;
+
+use super::ids::item_hash;
+
+/// Which items are traced.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ItemSampling {
+    /// The share of all items, 0.0 to 1.0. An item is in it by its number, so the same ones are in every run of a workflow.
+    pub ratio: f64,
+    /// An item whose host gave it a parent is traced if that is, and not otherwise.
+    pub follow_parent: bool,
+    /// An item that takes longer than this is traced. `None`: one that takes ten times as long as half of the items before it.
+    pub slow: Option<Duration>,
+}
+
+impl Default for ItemSampling {
+    /// All items.
+    fn default() -> Self {
+        Self { ratio: 1.0, follow_parent: true, slow: None }
+    }
+}
+
+/// Why an item is traced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    Ratio,
+    Parent,
+    Failed,
+    Retried,
+    Slow,
+}
+
+impl Kept {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Kept::Ratio => "ratio",
+            Kept::Parent => "parent",
+            Kept::Failed => "failed",
+            Kept::Retried => "retried",
+            Kept::Slow => "slow",
+        }
+    }
+}
+
+/// What the decision about an item depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ended {
+    pub(super) source: u16,
+    pub(super) index: u64,
+    pub(super) has_failed: bool,
+    pub(super) was_retried: bool,
+    pub(super) took: Duration,
+    /// Whether its parent is traced, if it has one.
+    pub(super) parent: Option<bool>,
+}
+
+/// Decides about the items of one run.
+#[derive(Debug)]
+pub(super) struct Sampler {
+    sampling: ItemSampling,
+    /// Hashes below this are in the share.
+    below: u64,
+    typical: Typical,
+    judged_slow: u64,
+}
+
+/// An item is slow if it takes so many times as long as half of the others.
+const SLOW: u32 = 10;
+/// Before so many items are known, none is called slow for that.
+const KNOWN: u64 = 256;
+/// Of so many items at most one is: where a tenth is "slow", that is how it is there.
+const ONE_SLOW_IN: u64 = 50;
+
+impl Sampler {
+    pub(super) fn new(sampling: ItemSampling) -> Self {
+        let below = (sampling.ratio.clamp(0.0, 1.0) * u64::MAX as f64) as u64;
+        Self { sampling, below, typical: Typical::default(), judged_slow: 0 }
+    }
+
+    /// Why this item is traced, if it is.
+    pub(super) fn decide(&mut self, item: &Ended) -> Option<Kept> {
+        let is_slow = self.is_slow(item.took);
+        match item.parent.filter(|_| self.sampling.follow_parent) {
+            Some(true) => Some(Kept::Parent),
+            // Whoever asked for it does not trace it: a span of ours would hang in the air.
+            Some(false) => None,
+            None if item.has_failed => Some(Kept::Failed),
+            None if item.was_retried => Some(Kept::Retried),
+            None if self.is_in_the_share(item) => Some(Kept::Ratio),
+            None if is_slow => Some(Kept::Slow),
+            None => None,
+        }
+    }
+
+    fn is_in_the_share(&self, item: &Ended) -> bool {
+        self.sampling.ratio >= 1.0 || item_hash(item.source, item.index) < self.below
+    }
+
+    fn is_slow(&mut self, took: Duration) -> bool {
+        if let Some(slow) = self.sampling.slow {
+            return took > slow;
+        }
+        let typical = self.typical.add(took);
+        let is_slow = typical.is_some_and(|t| took > t * SLOW)
+            && (self.judged_slow + 1) * ONE_SLOW_IN <= self.typical.seen;
+        self.judged_slow += u64::from(is_slow);
+        is_slow
+    }
+}
+
+/// The middle of all durations so far, within a fifth: counts in buckets, four for each power of two of a microsecond.
+#[derive(Debug)]
+struct Typical {
+    buckets: [u64; 4 * 40],
+    seen: u64,
+    middle: Option<Duration>,
+}
+
+impl Default for Typical {
+    fn default() -> Self {
+        Self { buckets: [0; 4 * 40], seen: 0, middle: None }
+    }
+}
+
+impl Typical {
+    /// Adds one. Gives the middle, once enough are known.
+    fn add(&mut self, took: Duration) -> Option<Duration> {
+        self.buckets[bucket(took)] += 1;
+        self.seen += 1;
+        if self.seen.is_multiple_of(KNOWN) {
+            let mut before = 0;
+            let at_half = |n: &u64| {
+                before += *n;
+                before * 2 >= self.seen
+            };
+            self.middle = self.buckets.iter().position(at_half).map(upper_bound);
+        }
+        self.middle
+    }
+}
+
+fn bucket(took: Duration) -> usize {
+    let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(4);
+    let power = us.ilog2();
+    let quarter = (us >> (power - 2)) & 3;
+    (power as usize * 4 + quarter as usize).min(4 * 40 - 1)
+}
+
+fn upper_bound(bucket: usize) -> Duration {
+    let (power, quarter) = (bucket / 4, bucket as u64 % 4);
+    Duration::from_micros((5 + quarter) << power >> 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn item(index: u64) -> Ended {
+        Ended { source: 0, index, has_failed: false, was_retried: false, took: MS, parent: None }
+    }
+
+    fn sampler(ratio: f64, slow: Option<Duration>) -> Sampler {
+        Sampler::new(ItemSampling { ratio, slow, follow_parent: true })
+    }
+
+    #[test]
+    fn about_the_share_is_kept_and_the_same_items_each_time() {
+        for ratio in [0.01, 0.3] {
+            let kept = || -> Vec<u64> {
+                let mut sampler = sampler(ratio, None);
+                (0..100_000).filter(|i| sampler.decide(&item(*i)) == Some(Kept::Ratio)).collect()
+            };
+            let share = kept().len() as f64 / 100_000.0;
+            assert!((share / ratio - 1.0).abs() < 0.15, "{share} of {ratio}");
+            assert_eq!(kept(), kept());
+        }
+        assert!((0..1_000).all(|i| sampler(1.0, None).decide(&item(i)).is_some()));
+        assert!((0..1_000).all(|i| sampler(0.0, None).decide(&item(i)).is_none()));
+    }
+
+    #[test]
+    fn what_failed_or_was_tried_again_is_kept_whatever_the_share() {
+        let mut sampler = sampler(0.0, None);
+        assert_eq!(sampler.decide(&Ended { has_failed: true, ..item(1) }), Some(Kept::Failed));
+        assert_eq!(sampler.decide(&Ended { was_retried: true, ..item(1) }), Some(Kept::Retried));
+    }
+
+    #[test]
+    fn whoever_gave_the_item_a_parent_has_decided() {
+        let mut sampler = sampler(1.0, None);
+        assert_eq!(sampler.decide(&Ended { parent: Some(true), ..item(1) }), Some(Kept::Parent));
+        let not = Ended { parent: Some(false), has_failed: true, ..item(1) };
+        assert_eq!(sampler.decide(&not), None);
+        sampler.sampling.follow_parent = false;
+        assert_eq!(sampler.decide(&not), Some(Kept::Failed));
+    }
+
+    #[test]
+    fn an_item_beyond_the_bound_that_was_set_is_kept() {
+        let mut sampler = sampler(0.0, Some(5 * MS));
+        assert_eq!(sampler.decide(&Ended { took: 6 * MS, ..item(1) }), Some(Kept::Slow));
+        assert_eq!(sampler.decide(&Ended { took: 5 * MS, ..item(1) }), None);
+    }
+
+    #[test]
+    fn an_item_far_above_the_others_is_kept_once_these_are_known() {
+        let mut sampler = sampler(0.0, None);
+        assert_eq!(sampler.decide(&Ended { took: 500 * MS, ..item(0) }), None, "nothing to compare with");
+        for i in 0..1_000 {
+            assert_eq!(sampler.decide(&Ended { took: MS * (1 + i % 3), ..item(u64::from(i)) }), None);
+        }
+        assert_eq!(sampler.decide(&Ended { took: 30 * MS, ..item(2) }), Some(Kept::Slow));
+    }
+
+    #[test]
+    fn where_many_items_are_far_above_the_others_few_are_kept() {
+        let mut sampler = sampler(0.0, None);
+        let took = |i: u64| if i.is_multiple_of(4) { MS * 100 } else { MS };
+        let kept =
+            (0..10_000).filter(|i| sampler.decide(&Ended { took: took(*i), ..item(*i) }).is_some()).count();
+        assert!((100..=200).contains(&kept), "{kept}");
+    }
+
+    #[test]
+    fn the_middle_lies_within_a_quarter_above() {
+        for us in [4, 7, 100, 1_000, 12_345, 60_000_000] {
+            let took = Duration::from_micros(us);
+            let bound = upper_bound(bucket(took));
+            assert!(bound >= took && bound <= took + took / 4, "{took:?} in {bound:?}");
+        }
+    }
+}

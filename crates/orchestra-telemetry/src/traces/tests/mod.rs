@@ -1,0 +1,282 @@
+//! From records to spans: the tree, the links, what is kept, the bounds, and what is closed in whose place.
+
+mod fake_plan;
+mod fixture;
+mod recording;
+
+use std::sync::Arc;
+
+use opentelemetry::Value;
+use opentelemetry::trace::{SpanId, Status};
+use opentelemetry_sdk::trace::SpanData;
+use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, WorkerExit, WorkerId};
+use orchestra_runtime::trace::{
+    BatchEnd, BatchTrace, ItemEnd, Ran, RunErrorKind, RunTiming, Then, TraceContext, WorkerStep, WorkerTrace,
+};
+
+use self::fixture::{Made, READ, get, item, killed, links, ms, over, text};
+use super::assembly::BATCHES_IN_RUN;
+use super::batch_spans::phases;
+use crate::names::{attribute, event, span};
+
+fn id(span: &SpanData) -> SpanId {
+    span.span_context.span_id()
+}
+
+fn failure() -> ItemEnd {
+    let (kind, error) = (FailureKind::Model, "no such class".to_owned());
+    ItemEnd::Failed(Failure { stage: "read".to_owned(), kind, error, attempts: 2 })
+}
+
+#[test]
+fn a_batch_hangs_below_the_run_and_an_item_is_a_trace_of_its_own_linked_both_ways() {
+    let mut made = Made::with(1.0);
+    let batch = made.batch(0, 1, BatchEnd::Done);
+    made.run.batch(Arc::clone(&batch));
+    made.run.items(vec![item(4, &[batch], ItemEnd::Done)]);
+    made.run.ended(&over());
+    let spans = made.all();
+    let (run, batch, item) = (spans.one(span::RUN), spans.one(span::BATCH), spans.one(span::ITEM));
+    assert_eq!((run.parent_span_id, item.parent_span_id), (SpanId::INVALID, SpanId::INVALID));
+    assert_eq!(spans.names_below(run), [span::BATCH]);
+    assert_eq!(spans.names_below(batch), [span::WORKER_RUN]);
+    let phases = [span::WORKER_QUEUE, span::WORKER_COPY_IN, span::WORKER_COMPUTE, span::WORKER_COPY_OUT];
+    assert_eq!(spans.names_below(spans.one(span::WORKER_RUN)), phases);
+    let way = [
+        span::ITEM_READ,
+        span::ITEM_DECODE,
+        span::ITEM_ROW,
+        span::ITEM_INFER,
+        span::ITEM_QUEUE,
+        span::ITEM_POST,
+        span::ITEM_WRITE,
+    ];
+    let mut below = spans.names_below(item);
+    below.sort_by_key(|name| way.iter().position(|w| w == name));
+    assert_eq!(below, way);
+    assert_ne!(item.span_context.trace_id(), run.span_context.trace_id());
+    assert_eq!((links(item, "batch"), links(item, "run")), (vec![id(batch)], vec![id(run)]));
+    assert_eq!(links(spans.one(span::ITEM_INFER), "batch"), [id(batch)]);
+    assert_eq!(links(batch, "item"), [id(item)]);
+    assert!(spans.0.iter().all(|s| text(s, attribute::RUN_ID) == "run-1"), "every span is found by the run");
+    assert!(spans.0.iter().all(|s| s.status == Status::Unset), "nothing went wrong");
+    assert_eq!(text(item, attribute::ITEM), "4.png");
+    assert_eq!(text(batch, attribute::MODEL), "fake");
+}
+
+#[test]
+fn the_frame_names_the_span_that_the_batch_gets() {
+    let mut made = Made::with(1.0);
+    let batches = [0, BATCHES_IN_RUN].map(|n| made.batch(n, 1, killed(9)));
+    batches.iter().for_each(|b| made.run.batch(Arc::clone(b)));
+    let contexts = batches.map(|b| b.number.context.expect("ours are known beforehand"));
+    let spans = made.all();
+    for context in contexts {
+        let is_it = |s: &&&SpanData| {
+            s.span_context.span_id().to_bytes() == context.span_id
+                && s.span_context.trace_id().to_bytes() == context.trace_id
+        };
+        assert_eq!(spans.named(span::BATCH).iter().filter(is_it).count(), 1);
+        assert_eq!(context.flags, 1);
+    }
+}
+
+#[test]
+fn a_batch_whose_worker_was_killed_is_closed_with_the_error_and_linked_with_its_retry() {
+    let mut made = Made::with(0.0);
+    let (lost, retry) = (made.batch(0, 1, killed(1)), made.batch(1, 1, BatchEnd::Done));
+    made.run.batch(Arc::clone(&lost));
+    made.run.batch(Arc::clone(&retry));
+    made.run.items(vec![item(4, &[lost, retry], ItemEnd::Done)]);
+    let spans = made.all();
+    let batches = spans.named(span::BATCH);
+    let (lost, retry) = (batches[0], batches[1]);
+    for span in [lost, spans.below(lost)[0]] {
+        assert!(matches!(&span.status, Status::Error { description } if description.contains("goodbye")));
+        assert_eq!(text(span, attribute::ERROR_TYPE), "killed");
+        assert_eq!(span.events[0].name, event::EXCEPTION);
+    }
+    assert_eq!(text(spans.below(lost)[0], attribute::LAST_WORDS), "goodbye");
+    assert_eq!(text(lost, attribute::BATCH_OUTCOME), "worker_lost");
+    assert_eq!(lost.events[1].name, event::BATCH_REQUEUED);
+    assert_eq!((links(lost, "next"), links(retry, "previous")), (vec![id(retry)], vec![id(lost)]));
+    assert_eq!(retry.status, Status::Unset);
+    // Whatever the share, the item shows both attempts.
+    assert_eq!(text(spans.one(span::ITEM), attribute::ITEM_KEPT), "retried");
+    let attempts: Vec<bool> =
+        spans.named(span::ITEM_INFER).iter().map(|s| s.status == Status::Unset).collect();
+    assert_eq!(attempts, [false, true]);
+    assert_eq!(spans.named(span::ITEM_QUEUE).len(), 2, "it waited for each");
+}
+
+#[test]
+fn of_items_that_are_not_in_the_share_only_those_that_failed_are_drawn() {
+    let mut made = Made::with(0.0);
+    let later = BATCHES_IN_RUN + 5;
+    let (good, bad) = (made.batch(later, 2, BatchEnd::Done), made.batch(later + 1, 2, BatchEnd::Done));
+    for (n, batch) in [(0, &good), (2, &bad)] {
+        made.run.batch(Arc::clone(batch));
+        made.run.items(vec![item(n, std::slice::from_ref(batch), ItemEnd::Done)]);
+    }
+    made.run.items(vec![item(1, &[good], ItemEnd::Done), item(3, &[bad], failure())]);
+    let spans = made.all();
+    let item = spans.one(span::ITEM);
+    assert_eq!(text(item, attribute::ITEM), "3.png");
+    assert_eq!(text(item, attribute::ERROR_TYPE), "model");
+    assert_eq!(text(item, attribute::FAILURE_STAGE), "read");
+    let batch = spans.one(span::BATCH);
+    assert_eq!(links(batch, "item"), [id(item)]);
+    assert_eq!(get(batch, attribute::BATCH_KEPT), Some(Value::I64(1)));
+}
+
+#[test]
+fn a_file_that_cannot_be_decoded_fails_where_it_was_decoded() {
+    let mut made = Made::with(0.0);
+    let failure = Failure {
+        stage: "pixels".to_owned(),
+        kind: FailureKind::Decode,
+        error: "no picture".to_owned(),
+        attempts: 1,
+    };
+    made.run.items(vec![item(0, &[], ItemEnd::Failed(failure))]);
+    let spans = made.all();
+    assert_eq!(text(spans.one(span::ITEM_DECODE), attribute::ERROR_TYPE), "decode");
+    assert_eq!(text(spans.one(span::ITEM_READ), attribute::ERROR_TYPE), "");
+    assert_eq!(text(spans.one(span::ITEM), attribute::ITEM_KEPT), "failed");
+}
+
+#[test]
+fn the_trace_of_the_run_holds_the_first_batches_and_later_ones_are_traces_of_their_own() {
+    let mut made = Made::with(1.0);
+    for n in 0..BATCHES_IN_RUN + 10 {
+        let batch = made.batch(n, 1, BatchEnd::Done);
+        made.run.batch(Arc::clone(&batch));
+        made.run.items(vec![item(n, &[batch], ItemEnd::Done)]);
+    }
+    let spans = made.all();
+    let run = spans.one(span::RUN);
+    let in_run = spans.0.iter().filter(|s| s.span_context.trace_id() == run.span_context.trace_id()).count();
+    assert_eq!(in_run as u64, 1 + BATCHES_IN_RUN * 6);
+    let own: Vec<_> =
+        spans.named(span::BATCH).into_iter().filter(|b| b.parent_span_id == SpanId::INVALID).collect();
+    assert_eq!(own.len(), 10);
+    assert!(own.iter().all(|b| links(b, "run") == [id(run)] && links(b, "item").len() == 1));
+}
+
+#[test]
+fn a_batch_names_so_many_items_and_counts_all() {
+    let mut made = Made::with(1.0);
+    let batch = made.batch(0, 300, BatchEnd::Done);
+    made.run.batch(Arc::clone(&batch));
+    made.run.items((0..300).map(|n| item(n, std::slice::from_ref(&batch), ItemEnd::Done)).collect());
+    let spans = made.all();
+    let batch = spans.one(span::BATCH);
+    assert_eq!(links(batch, "item").len(), 128);
+    assert_eq!(get(batch, attribute::BATCH_KEPT), Some(Value::I64(300)));
+    assert_eq!(spans.named(span::ITEM).len(), 300);
+}
+
+#[test]
+fn an_item_with_a_parent_is_its_child_and_follows_its_decision() {
+    let traced = TraceContext { trace_id: [7; 16], span_id: [9; 8], flags: 1 };
+    let parents = move |source: &str, name: &str| {
+        let is_traced = name != "1.png";
+        (source == "items" && name != "2.png").then(|| TraceContext { flags: u8::from(is_traced), ..traced })
+    };
+    let mut made = Made::with_parents(0.0, Some(Arc::new(parents)));
+    made.run.items((0..3).map(|n| item(n, &[], failure())).collect());
+    let spans = made.all();
+    let items = spans.named(span::ITEM);
+    assert_eq!(items.len(), 2, "one is not traced by whoever asked for it");
+    assert_eq!(items[0].span_context.trace_id().to_bytes(), traced.trace_id);
+    assert_eq!(items[0].parent_span_id.to_bytes(), traced.span_id);
+    assert!(items[0].parent_span_is_remote);
+    let below = [span::ITEM_READ, span::ITEM_DECODE, span::ITEM_WRITE];
+    assert_eq!(spans.names_below(items[0]), below, "and what is below it is in that trace, too");
+    assert_eq!(text(items[1], attribute::ITEM), "2.png");
+}
+
+#[test]
+fn the_run_says_how_it_ended_and_what_happened_to_its_workers() {
+    let mut made = Made::with(1.0);
+    let step = |at, worker, step| WorkerTrace {
+        at: ms(at),
+        worker: WorkerId(worker),
+        stage: READ,
+        device: DeviceId(0),
+        step,
+    };
+    let start = |instead_of| WorkerStep::Started { pid: Some(4711), is_spare: false, instead_of };
+    let end = |exit| WorkerStep::Ended { exit, last_words: "boom".to_owned() };
+    made.run.worker(step(1, 0, start(None)));
+    made.run.worker(step(5, 0, WorkerStep::Loaded));
+    made.run.worker(step(9, 0, end(WorkerExit::Signal(11))));
+    made.run.worker(step(10, 1, start(Some(WorkerId(0)))));
+    made.run.worker(step(12, 1, end(WorkerExit::Code(3))));
+    made.run.worker(step(12, 1, WorkerStep::PlaceParked { left: 0, why: "it dies".to_owned() }));
+    made.run.ended(&over());
+    let spans = made.all();
+    let run = spans.one(span::RUN);
+    let events: Vec<&str> = run.events.iter().map(|e| &*e.name).collect();
+    let expected = [event::WORKER_LOST, event::WORKER_RESTARTED, event::WORKER_LOST, event::DEVICE_PARKED];
+    assert_eq!(events, expected);
+    assert_eq!(get(run, attribute::EXIT_CODE), Some(Value::I64(65)));
+    assert_eq!(get(run, attribute::DONE), Some(Value::I64(9)));
+    assert_eq!(run.status, Status::Unset, "items that fail are no error of the run");
+    let loads = spans.below(run);
+    assert_eq!(loads.iter().map(|l| &*l.name).collect::<Vec<_>>(), [span::WORKER_LOAD; 2]);
+    assert_eq!(loads[0].status, Status::Unset);
+    assert_eq!(text(loads[1], attribute::ERROR_TYPE), "code");
+    assert_eq!(get(loads[1], attribute::PID), Some(Value::I64(4711)));
+}
+
+#[test]
+fn what_is_open_when_nothing_more_is_told_is_closed_with_an_error() {
+    let mut made = Made::with(0.0);
+    let batch = made.batch(BATCHES_IN_RUN, 3, BatchEnd::GivenUp);
+    made.run.batch(batch);
+    let spans = made.all();
+    for name in [span::RUN, span::BATCH, span::WORKER_RUN] {
+        assert_eq!(text(spans.one(name), attribute::ERROR_TYPE), "given_up", "{name}");
+    }
+}
+
+#[test]
+fn a_device_that_ran_out_of_memory_is_told_with_what_followed() {
+    let mut made = Made::with(0.0);
+    let (kind, error) = (RunErrorKind::OutOfMemory, "no room".to_owned());
+    let end = BatchEnd::Fault { kind, error, then: Then::Split };
+    let batch = made.batch(0, 1, end);
+    let batch = BatchTrace { ceiling: Some((4, 2)), items: 0, ..Arc::into_inner(batch).unwrap() };
+    made.run.batch(Arc::new(batch));
+    let spans = made.all();
+    let batch = spans.one(span::BATCH);
+    let events: Vec<&str> = batch.events.iter().map(|e| &*e.name).collect();
+    assert_eq!(events, [event::EXCEPTION, event::BATCH_SPLIT, event::CEILING_LOWERED]);
+    assert_eq!(text(batch, attribute::ERROR_TYPE), "out_of_memory");
+}
+
+#[test]
+fn phases_follow_each_other_within_the_batch_whatever_the_worker_says() {
+    let made = Made::with(0.0);
+    let mut n = 0_u64;
+    let mut next = move |below: u64| {
+        n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (n >> 33) % below
+    };
+    for round in 0..5_000 {
+        let wild = if round % 10 == 0 { u64::MAX } else { 5_000_000 };
+        let timing = RunTiming { bind_ns: next(wild), run_ns: next(wild), copy_out_ns: next(wild) };
+        let batch = Arc::into_inner(made.batch(3, 1, BatchEnd::Done)).unwrap();
+        let begun = (next(8) > 0).then(|| ms(next(60)));
+        let answered = (next(8) > 0).then(|| ms(next(60)));
+        let batch = BatchTrace { batch: BatchId(1), ran: Ran { begun, answered, timing }, ..batch };
+        let phases = phases(&batch);
+        let mut at = batch.sent;
+        for (_, from, to) in &phases {
+            assert!(*from == at && to >= from && *to <= batch.ended, "{phases:?} of {batch:?}");
+            at = *to;
+        }
+        assert_eq!(phases.len(), if begun.is_some() && answered.is_some() { 4 } else { 1 });
+    }
+}

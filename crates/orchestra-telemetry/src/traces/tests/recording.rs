@@ -1,0 +1,91 @@
+//! The thread that takes records down: nothing told before the end is missing, and what finds no room is counted.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use orchestra_runtime::trace::{BatchEnd, ItemEnd, Tracer as _};
+
+use super::fixture::{Made, began, item, over};
+use crate::names::span;
+use crate::traces::queue::{Queue, SpanSink};
+use crate::traces::{ItemSampling, Recorder};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn recorder() -> (Recorder, Arc<Queue>) {
+    let queue = Arc::new(Queue::new(1_000_000, 512));
+    let recorder = Recorder::own(SpanSink(Arc::clone(&queue)), ItemSampling::default())
+        .expect("a thread can be started");
+    (recorder, queue)
+}
+
+fn names(queue: &Queue) -> Vec<String> {
+    let mut names = Vec::new();
+    while let Some(spans) = queue.any() {
+        names.extend(spans.into_iter().map(|s| s.name.into_owned()));
+    }
+    names
+}
+
+#[test]
+fn what_many_threads_tell_of_many_runs_is_all_there_at_the_end() {
+    let (recorder, queue) = recorder();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let run = recorder.begin(began());
+                for n in 0..100 {
+                    let number = run.number_batch();
+                    let batch = Arc::into_inner(Made::with(0.0).batch(n, 2, BatchEnd::Done)).unwrap();
+                    let batch = Arc::new(orchestra_runtime::trace::BatchTrace { number, ..batch });
+                    run.batch_ended(Arc::clone(&batch));
+                    let of_it = |index| item(index, std::slice::from_ref(&batch), ItemEnd::Done);
+                    run.items_ended(vec![of_it(2 * n), of_it(2 * n + 1)]);
+                }
+                run.ended(over());
+            });
+        }
+    });
+    assert_eq!(recorder.finish(PATIENCE), 0);
+    let names = names(&queue);
+    let count = |name| names.iter().filter(|n| *n == name).count();
+    assert_eq!((count(span::RUN), count(span::BATCH), count(span::ITEM)), (4, 400, 800));
+}
+
+#[test]
+fn items_that_find_no_room_are_lost_and_counted_but_for_those_that_failed() {
+    let (recorder, queue) = recorder();
+    let run = recorder.begin(began());
+    let end = |n| if n == 7 { super::failure() } else { ItemEnd::Done };
+    run.items_ended((0..70_000).map(|n| item(n, &[], end(n))).collect());
+    run.ended(over());
+    assert_eq!(recorder.finish(PATIENCE), 69_999);
+    let names = names(&queue);
+    assert_eq!(names.iter().filter(|n| *n == span::ITEM).count(), 1, "the one that failed");
+    assert!(names.iter().any(|n| n == span::RUN));
+}
+
+#[test]
+fn what_is_told_after_the_end_is_counted_and_changes_nothing() {
+    let (recorder, queue) = recorder();
+    let run = recorder.begin(began());
+    assert_eq!(recorder.finish(PATIENCE), 0);
+    run.items_ended(vec![item(0, &[], ItemEnd::Done)]);
+    drop(run);
+    assert_eq!(recorder.finish(PATIENCE), 1);
+    assert_eq!(names(&queue), [span::RUN], "closed, because nothing was told of its end");
+}
+
+#[test]
+fn the_log_names_the_trace_that_a_failed_item_is_found_in() {
+    let (recorder, queue) = recorder();
+    let run = recorder.begin(began());
+    let failed = item(3, &[], super::failure());
+    let named = run.trace_of_failed(&failed.ticket).unwrap();
+    run.items_ended(vec![failed]);
+    recorder.finish(PATIENCE);
+    let spans = queue.any().unwrap();
+    let item = spans.iter().find(|s| s.name == span::ITEM).unwrap();
+    assert_eq!(item.span_context.trace_id().to_bytes(), named.trace_id);
+}

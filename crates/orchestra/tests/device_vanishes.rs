@@ -1,0 +1,282 @@
+//! A GPU falls off the bus in the middle of a run, as its driver tells: its workers, which hang, are given up at once, its work moves, and no
+//! item is lost. And workers are kept on the cores that the plan names. There is no GPU here: a probe stands in for the driver, and workers
+//! that copy for CUDA.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+mod common;
+
+use std::fs;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{Workplace, all_copied, audited, copies, copying, hurried, until};
+use orchestra::{
+    DeviceId, DeviceKind, FakeProbe, Gpu, Launched, Launcher, Library, Machine, Plan, PlanOptions,
+    ProcessLauncher, RenderStyle, RunOptions, RunOutcome, StartOptions, WorkerEvent,
+};
+use orchestra_testkit::faulty::FAULT;
+
+const ITEMS: u64 = 200;
+
+fn uuid(n: usize) -> String {
+    format!("GPU-{n}")
+}
+
+fn gpu(n: usize) -> Gpu {
+    let (memory_total, memory_free) = (24 << 30, 20 << 30);
+    Gpu { index: n as u32, uuid: uuid(n), memory_total, memory_free, utilization: Some(50), ..Gpu::default() }
+}
+
+/// So many GPUs with one worker each.
+fn workplace(n_gpus: usize) -> Workplace {
+    let mut place = copying(ITEMS, 4, 1, "workers = 1");
+    let names: Vec<String> = (0..n_gpus).map(|n| format!("cuda:{n}")).collect();
+    // A batch that hangs is not given up for the time that it takes.
+    place
+        .set("use = [\"cpu\"]", &format!("use = {names:?}"))
+        .set("batch_timeout = \"1s\"", "batch_timeout = \"1h\"");
+    place
+}
+
+fn plan(place: &Workplace, machine: &Machine) -> Plan {
+    let file = place.path("workflow.toml");
+    place.write_workflow();
+    let (plan, diagnostics) = orchestra::plan_file(&file, &PlanOptions::default(), machine).unwrap();
+    plan.unwrap_or_else(|| panic!("{}", diagnostics.render(RenderStyle::Plain)))
+}
+
+fn machine(n_gpus: usize) -> Machine {
+    Machine { gpus: (0..n_gpus).map(gpu).collect(), gpu_error: None, ..orchestra::machine() }
+}
+
+/// What a run needs of ONNX Runtime when its workers need none.
+fn no_library() -> Library {
+    Library {
+        path: "/nowhere/libonnxruntime.so".into(),
+        version: None,
+        origin: orchestra::LibraryOrigin::Explicit,
+        flavor: orchestra::Flavor::Gpu,
+        cuda: orchestra::CudaLibraries::default(),
+    }
+}
+
+fn options(launcher: impl Launcher + 'static, probe: &FakeProbe) -> RunOptions {
+    let options = StartOptions { probe: Some(Arc::new(probe.clone())), ..hurried(launcher) };
+    let mut options = orchestra::run_options(options, &no_library()).unwrap();
+    options.devices.look_every = Duration::from_millis(5);
+    options.devices.measurements = None;
+    options
+}
+
+async fn run(place: &Workplace, plan: Plan, options: RunOptions) -> RunOutcome {
+    let run = orchestra::prepare(Arc::new(plan), false).unwrap().start(options).await.unwrap();
+    place.watch(&run);
+    common::bounded("the run ends", run.wait()).await
+}
+
+/// Starts the workers of the GPUs `0..n` in one way and all others in another.
+struct FirstGpus {
+    n: usize,
+    these: ProcessLauncher,
+    others: ProcessLauncher,
+}
+
+impl Launcher for FirstGpus {
+    fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched> {
+        let is_first = (0..self.n).any(|n| *device == DeviceKind::Cuda { uuid: uuid(n) });
+        if is_first { &self.these } else { &self.others }.launch(device, arena)
+    }
+}
+
+/// Workers of the first `n` GPUs hang in their third batch, and these GPUs are lost once each has done one.
+fn losing(place: &Workplace, probe: &FakeProbe, n: usize) -> RunOptions {
+    let these = place.faulty_workers(&[(FAULT, "hang-on-batch:3")]);
+    let mut options =
+        options(FirstGpus { n, these, others: place.faulty_workers(&[(FAULT, "none")]) }, probe);
+    let (probe, of_workers) = (probe.clone(), Mutex::new(Vec::new()));
+    options.events = Some(Arc::new(move |event| match event {
+        WorkerEvent::Started { worker, device, .. } => of_workers.lock().unwrap().push((*worker, *device)),
+        WorkerEvent::BatchDone { worker, .. } => {
+            let device = of_workers.lock().unwrap().iter().find(|(w, _)| w == worker).map(|(_, d)| d.index());
+            if let Some(device) = device.filter(|d| *d < n) {
+                probe.lose(&uuid(device));
+            }
+        }
+        _ => {}
+    }));
+    options
+}
+
+#[test]
+fn a_gpu_that_vanishes_in_the_middle_costs_no_item_and_its_work_moves() {
+    audited(async {
+        for n_gpus in [2, 8] {
+            let place = workplace(n_gpus);
+            let probe = FakeProbe::new((0..n_gpus).map(gpu).collect());
+            let outcome = run(&place, plan(&place, &machine(n_gpus)), losing(&place, &probe, 1)).await;
+            Workplace::must_end_with(&outcome, 0);
+            all_copied(&place, ITEMS, "one is lost");
+            let devices = &outcome.report.devices;
+            let why = devices[0].lost.clone().unwrap();
+            assert!(why.contains("the GPU `GPU-0` is lost"), "{why}");
+            // It hung: without the driver's word its batch would have been waited for.
+            assert_eq!((devices[0].starts, devices[0].batches), (1, 2), "{devices:?}");
+            for other in &devices[1..] {
+                assert_eq!((other.lost.clone(), other.starts), (None, 1), "{devices:?}");
+                assert_eq!(other.memory_used_max, Some(4 << 30), "{devices:?}");
+                assert_eq!(other.utilization_mean, Some(0.5));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_run_that_loses_every_gpu_ends_with_69_and_says_why_and_the_next_one_completes_it() {
+    audited(async {
+        let place = workplace(2);
+        let probe = FakeProbe::new((0..2).map(gpu).collect());
+        let outcome = run(&place, plan(&place, &machine(2)), losing(&place, &probe, 2)).await;
+        Workplace::must_end_with(&outcome, 69);
+        let said = outcome.problems.join("\n");
+        assert!(said.contains("no device is left for stage `read`") && said.contains("is lost"), "{said}");
+        assert_eq!(outcome.report.items.failed, 0);
+        let done = copies(&place).done.len() as u64;
+        assert_eq!((outcome.report.items.done, done < ITEMS), (done, true));
+        let healthy = FakeProbe::new((0..2).map(gpu).collect());
+        let workers = place.faulty_workers(&[(FAULT, "none")]);
+        let second = run(&place, plan(&place, &machine(2)), options(workers, &healthy)).await;
+        Workplace::must_end_with(&second, 0);
+        assert_eq!(second.report.items.resumed, done);
+        all_copied(&place, ITEMS, "after it");
+    });
+}
+
+#[test]
+fn a_driver_that_fails_in_the_middle_fails_no_run() {
+    audited(async {
+        let place = workplace(2);
+        let probe = FakeProbe::new((0..2).map(gpu).collect());
+        let mut options = options(place.faulty_workers(&[(FAULT, "none")]), &probe);
+        let sick = probe.clone();
+        options.events = Some(Arc::new(move |event| {
+            if let WorkerEvent::BatchDone { .. } = event {
+                sick.set(Err(orchestra::ProbeError::NoDriver("it was unloaded".into())));
+            }
+        }));
+        let outcome = run(&place, plan(&place, &machine(2)), options).await;
+        Workplace::must_end_with(&outcome, 0);
+        all_copied(&place, ITEMS, "no driver");
+        assert!(outcome.report.devices.iter().all(|d| d.lost.is_none()));
+    });
+}
+
+/// The cores on which a process may run, as the kernel writes them.
+fn allowed(pid: u32) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    Some(list.trim().to_owned())
+}
+
+#[test]
+fn the_workers_of_each_device_are_kept_on_the_cores_of_its_node() {
+    audited(async {
+        let place = copying(ITEMS, 4, 2, "workers = 1\nspare = 0");
+        // Two nodes of one core each; on a machine with a single core they share it.
+        let cores: Vec<u32> = orchestra::machine().nodes.into_iter().flat_map(|n| n.cores).collect();
+        let (first, last) = (*cores.first().unwrap_or(&0), *cores.last().unwrap_or(&0));
+        let mut machine = orchestra::machine();
+        machine.nodes =
+            vec![orchestra::Node { id: 0, cores: vec![first] }, orchestra::Node { id: 1, cores: vec![last] }];
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let notes = Arc::clone(&seen);
+        let mut options = options(place.faulty_workers(&[(FAULT, "none")]), &FakeProbe::new(Vec::new()));
+        options.events = Some(Arc::new(move |event| {
+            if let WorkerEvent::Started { device, pid: Some(pid), .. } = event {
+                notes.lock().unwrap().push((*device, allowed(*pid)));
+            }
+        }));
+        let outcome = run(&place, plan(&place, &machine), options).await;
+        Workplace::must_end_with(&outcome, 0);
+        all_copied(&place, ITEMS, "kept on cores");
+        let mut seen = seen.lock().unwrap().clone();
+        seen.sort();
+        let expected = [(DeviceId(0), Some(first.to_string())), (DeviceId(1), Some(last.to_string()))];
+        assert_eq!(seen, expected);
+    });
+}
+
+#[test]
+fn what_a_run_takes_can_be_seen_while_it_runs() {
+    audited(async {
+        let place = workplace(1);
+        let probe = FakeProbe::new(vec![gpu(0)]);
+        // It waits for us: the run does not end before its GPU is lost.
+        let workers = place.faulty_workers(&[(FAULT, "hang-on-batch:1")]);
+        let prepared = orchestra::prepare(Arc::new(plan(&place, &machine(1))), false).unwrap();
+        let run = prepared.start(options(workers, &probe)).await.unwrap();
+        place.watch(&run);
+        let snapshots = run.snapshots();
+        until("the GPU is seen", || snapshots.borrow().devices[0].gpu == Some(gpu(0))).await;
+        probe.change(&uuid(0), |gpu| gpu.memory_free = 1 << 30);
+        let used = || snapshots.borrow().devices[0].gpu.as_ref().map(Gpu::memory_used);
+        until("its memory changes", || used() == Some(23 << 30)).await;
+        probe.lose(&uuid(0));
+        let outcome = common::bounded("the run ends", run.wait()).await;
+        Workplace::must_end_with(&outcome, 69);
+        assert_eq!(outcome.report.devices[0].memory_used_max, Some(23 << 30));
+    });
+}
+
+#[test]
+fn a_worker_that_sees_more_than_its_own_gpu_is_not_given_any_work() {
+    audited(async {
+        let place = workplace(2);
+        let sees_both = place.faulty_workers(&[(FAULT, "none"), ("CUDA_VISIBLE_DEVICES", "GPU-0,GPU-1")]);
+        let probe = FakeProbe::new((0..2).map(gpu).collect());
+        let outcome = run(&place, plan(&place, &machine(2)), options(sees_both, &probe)).await;
+        Workplace::must_end_with(&outcome, 69);
+        let said = outcome.problems.join("\n");
+        assert!(said.contains("`CUDA_VISIBLE_DEVICES=GPU-0,GPU-1`, expected `GPU-"), "{said}");
+        assert_eq!(outcome.report.items.done, 0);
+    });
+}
+
+/// Where the threads of this process with this name may run.
+fn threads_on(name: &str) -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let of_task = tasks.filter_map(|task| {
+        let comm = fs::read_to_string(task.path().join("comm")).ok()?;
+        let id = task.file_name().to_str()?.parse().ok()?;
+        (comm.trim() == name).then(|| allowed(id))?
+    });
+    of_task.collect()
+}
+
+#[test]
+fn loaders_are_kept_on_the_node_of_the_gpus_if_all_of_these_are_on_one() {
+    audited(async {
+        let mut place = workplace(1);
+        place.set("[limits]\n", "[limits]\nloaders = 1\n");
+        let cores: Vec<u32> = orchestra::machine().nodes.into_iter().flat_map(|n| n.cores).collect();
+        let last = *cores.last().unwrap_or(&0);
+        let mut machine = machine(1);
+        let node = |id| orchestra::Node { id, cores: vec![last] };
+        machine.nodes = vec![node(0), node(1)];
+        machine.gpus[0].numa_node = Some(1);
+        let plan = plan(&place, &machine);
+        assert_eq!(plan.loaders_near.as_ref().map(|near| near.node), Some(1));
+        let probe = FakeProbe::new(vec![gpu(0)]);
+        let workers = place.faulty_workers(&[(FAULT, "hang-on-batch:1")]);
+        let prepared = orchestra::prepare(Arc::new(plan), false).unwrap();
+        let run = prepared.start(options(workers, &probe)).await.unwrap();
+        place.watch(&run);
+        until("the loader is on its core", || threads_on("loader") == [last.to_string()]).await;
+        let snapshots = run.snapshots();
+        until("the GPU is seen", || snapshots.borrow().devices[0].gpu.is_some()).await;
+        probe.lose(&uuid(0));
+        Workplace::must_end_with(&common::bounded("the run ends", run.wait()).await, 69);
+    });
+}

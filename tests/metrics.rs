@@ -1,0 +1,409 @@
+//! The metrics of a run: the page while the run goes on, what a collector gets, and a real Prometheus that scrapes them.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use common::{Blocks, Run, Workplace, until, write_pictures};
+use orchestra_telemetry::metrics::{Kind, names};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Metrics that only a machine with a GPU has.
+const OF_GPUS: [&str; 5] = [
+    "orchestra.device.utilization",
+    "orchestra.device.memory",
+    "orchestra.device.power",
+    "orchestra.device.temperature",
+    "orchestra.worker.gpu_memory",
+];
+/// Metrics that are there only while traces are sent.
+const OF_TRACES: [&str; 2] = ["orchestra.spans.ended", "orchestra.spans.dropped"];
+
+/// A run that would take minutes, with a page of metrics.
+fn long_run(items: u64, more: &[&str]) -> (Workplace, Run, SocketAddr) {
+    let place = Workplace::with_blocks(&Blocks { steps: 1_000, ..Blocks::default() });
+    write_pictures(&place.images(), items);
+    let mut arguments = vec!["--metrics", "127.0.0.1:0"];
+    arguments.extend(more);
+    let mut run = place.start(&arguments);
+    let mut address = None;
+    assert!(run.until_said(|said| {
+        let line = said.lines().find_map(|l| l.strip_prefix("metrics at http://")?.strip_suffix("/metrics"));
+        address = line.and_then(|l| l.parse().ok());
+        address.is_some()
+    }));
+    (place, run, address.unwrap())
+}
+
+trait Said {
+    fn until_said(&mut self, condition: impl FnMut(&str) -> bool) -> bool;
+}
+
+impl Said for Run {
+    fn until_said(&mut self, mut condition: impl FnMut(&str) -> bool) -> bool {
+        let file = self.stderr();
+        self.until("it says what is waited for", || condition(&fs::read_to_string(&file).unwrap_or_default()))
+    }
+}
+
+/// An answer over HTTP: its status and its body; `None` if there is none.
+fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    let mut client = TcpStream::connect(address).ok()?;
+    write!(client, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+}
+
+/// The page as series and their values.
+fn page(address: SocketAddr) -> BTreeMap<String, f64> {
+    let (status, text) = get(address, "/metrics").unwrap();
+    assert_eq!(status, 200, "{text}");
+    series(&text)
+}
+
+fn series(text: &str) -> BTreeMap<String, f64> {
+    let lines = text.lines().filter(|l| !l.starts_with('#'));
+    let series = lines.map(|line| {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        (name.to_owned(), value.parse().unwrap_or_else(|_| panic!("{line}")))
+    });
+    series.collect()
+}
+
+/// The sum over all series of a metric.
+fn sum(page: &BTreeMap<String, f64>, metric: &str) -> f64 {
+    page.iter().filter(|(name, _)| name.split('{').next() == Some(metric)).map(|(_, value)| value).sum()
+}
+
+/// Whatever a series of this metric is called on the page.
+fn names_on_the_page(instrument: &names::Instrument) -> Vec<String> {
+    let name = instrument.prometheus_name();
+    match instrument.kind {
+        Kind::Histogram => ["_bucket", "_sum", "_count"].map(|part| format!("{name}{part}")).to_vec(),
+        Kind::Counter | Kind::Gauge => vec![name],
+    }
+}
+
+fn expected(of_traces: bool) -> impl Iterator<Item = &'static names::Instrument> {
+    let left_out = move |name: &str| OF_GPUS.contains(&name) || (!of_traces && OF_TRACES.contains(&name));
+    names::ALL.iter().copied().filter(move |i| !left_out(i.name))
+}
+
+#[test]
+fn the_page_shows_a_run_while_it_goes_on() {
+    let (place, mut run, address) = long_run(3_000, &[]);
+    let mut last = BTreeMap::new();
+    assert!(run.until("batches are done", || {
+        last = page(address);
+        sum(&last, "orchestra_items_done_total") >= 40.0 && sum(&last, "orchestra_worker_memory_bytes") > 0.0
+    }));
+    for instrument in expected(false) {
+        for name in names_on_the_page(instrument) {
+            assert!(last.keys().any(|series| series.split('{').next() == Some(&name)), "{name} is missing");
+        }
+    }
+    assert_eq!(last["orchestra_items{pipeline=\"scans\"}"], 3_000.0);
+    assert_eq!(last["orchestra_run_info{workflow=\"blocks\"}"], 1.0);
+    let started = sum(&last, "orchestra_items_started_total");
+    let done = sum(&last, "orchestra_items_done_total");
+    assert!((done..=3_000.0).contains(&started), "{done} of {started}");
+    assert!(sum(&last, "orchestra_items_in_flight") > 0.0);
+    assert!(last["orchestra_workers{device=\"cpu\",state=\"serving\"}"] >= 1.0);
+    assert!(sum(&last, "orchestra_read_bytes_total") > 100.0 * done);
+    assert!(sum(&last, "orchestra_batch_run_time_seconds_sum") > 0.0);
+    let batches = sum(&last, "orchestra_batches_total");
+    assert_eq!(sum(&last, "orchestra_batch_size_count"), batches);
+    assert_eq!(get(address, "/").unwrap().0, 200);
+    assert_eq!(get(address, "/nothing").unwrap().0, 404);
+    let later = page(address);
+    for (name, value) in &last {
+        if name.split('{').next().unwrap().ends_with("_total") {
+            assert!(later[name] >= *value, "{name} went back");
+        }
+    }
+    run.signal(Signal::INT);
+    run.wait().must_exit(130);
+    assert!(get(address, "/metrics").is_none(), "the page ends with the process");
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_port_that_is_taken_is_an_error_before_anything_is_begun() {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 4);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    place
+        .run(&["--metrics", &address])
+        .must_exit(75)
+        .must_say(&[&format!("`{address}`"), "another program listens there"]);
+    assert!(!place.out().exists(), "nothing was begun");
+    place.run(&["--metrics", "nowhere"]).must_exit(2).must_say(&["`nowhere`", "HOST:PORT"]);
+    drop(taken);
+    place
+        .run(&["--metrics", &address])
+        .must_exit(0)
+        .must_say(&[&format!("metrics at http://{address}/metrics")]);
+    place.holds_exactly(4);
+}
+
+#[test]
+fn workers_that_die_again_and_again_add_no_series() {
+    let (_place, mut run, address) = long_run(3_000, &["--set", "models.blocks.spare=1"]);
+    let exits = |page: &BTreeMap<String, f64>| sum(page, "orchestra_worker_exits_total");
+    assert!(run.until("work is done", || sum(&page(address), "orchestra_device_batches_total") > 0.0));
+    let before = page(address);
+    for deaths in 1..=6 {
+        let mut victim = None;
+        until("a worker lives", || {
+            victim = run.workers().first().copied();
+            victim.is_some()
+        });
+        // It may have ended by itself.
+        let _ = kill_process(Pid::from_raw(i32::try_from(victim.unwrap()).unwrap()).unwrap(), Signal::KILL);
+        assert!(run.until("the death is counted", || exits(&page(address)) >= f64::from(deaths)));
+    }
+    let after = page(address);
+    let names = |page: &BTreeMap<String, f64>| page.keys().cloned().collect::<BTreeSet<String>>();
+    assert_eq!(names(&before), names(&after));
+    assert!(after["orchestra_worker_exits_total{device=\"cpu\",exit=\"killed\"}"] >= 1.0);
+    assert!(sum(&after, "orchestra_worker_restarts_total") >= 1.0);
+}
+
+/// A program that ends with this.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether these programs are there; says what is skipped without them.
+fn has(programs: &[&str]) -> bool {
+    let missing: Vec<&&str> = programs
+        .iter()
+        .filter(|p| {
+            let asked = Command::new(p).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+            !asked.is_ok_and(|status| status.success())
+        })
+        .collect();
+    if !missing.is_empty() {
+        println!("skipped: {missing:?} is not installed (apt-get install prometheus)");
+    }
+    missing.is_empty()
+}
+
+/// A real Prometheus that scrapes `target` twice a second, and where it answers.
+fn prometheus(folder: &Path, target: SocketAddr) -> (Started, SocketAddr) {
+    let config = format!(
+        "global: {{scrape_interval: 500ms, scrape_timeout: 500ms}}
+scrape_configs:
+  - job_name: orchestra
+    static_configs: [{{targets: ['{target}']}}]
+"
+    );
+    fs::write(folder.join("prometheus.yml"), config).unwrap();
+    // Whoever takes this port in between makes the test fail, not pass.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let child = Command::new("prometheus")
+        .arg(format!("--config.file={}", folder.join("prometheus.yml").display()))
+        .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
+        .arg(format!("--web.listen-address={address}"))
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(folder.join("prometheus.log")).unwrap())
+        .spawn()
+        .unwrap();
+    (Started(child), address)
+}
+
+/// What Prometheus answers to a query: the values of its series.
+fn query(prometheus: SocketAddr, query: &str) -> Vec<f64> {
+    let Some((200, body)) = get(prometheus, &format!("/api/v1/query?query={query}")) else {
+        return Vec::new();
+    };
+    let answer: Value = serde_json::from_str(&body).unwrap();
+    let results = answer["data"]["result"].as_array().unwrap();
+    results.iter().map(|r| r["value"][1].as_str().unwrap().parse().unwrap()).collect()
+}
+
+#[test]
+fn prometheus_scrapes_a_run_and_answers_a_query_for_each_metric() {
+    if !has(&["prometheus", "promtool"]) {
+        return;
+    }
+    // A collector that nobody listens at: then there are metrics of spans, too.
+    let (place, mut run, address) = long_run(3_000, &["--otlp", "http://127.0.0.1:9"]);
+    assert!(run.until("work is done", || sum(&page(address), "orchestra_items_done_total") >= 40.0));
+
+    let (_, text) = get(address, "/metrics").unwrap();
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let checked = promtool.wait_with_output().unwrap();
+    let complaints = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert!(checked.status.success() && complaints.trim().is_empty(), "promtool: {complaints}");
+
+    let folder = place.path("prometheus");
+    fs::create_dir(&folder).unwrap();
+    let (_prometheus, api) = prometheus(&folder, address);
+    assert!(run.until("prometheus has scraped", || query(api, "up") == [1.0]
+        && query(api, "sum(orchestra_items_done_total)").iter().any(|n| *n > 0.0)));
+    for instrument in expected(true) {
+        for name in names_on_the_page(instrument) {
+            // A scrape that comes too late makes Prometheus forget all numbers until the next one.
+            assert!(run.until(&format!("prometheus knows `{name}`"), || !query(api, &name).is_empty()));
+        }
+    }
+    let rate = "sum(orchestra_batch_run_time_seconds_sum)/sum(orchestra_batch_run_time_seconds_count)";
+    assert!(run.until("prometheus divides them", || query(api, rate).iter().any(|seconds| *seconds > 0.0)));
+    run.signal(Signal::INT);
+    run.wait();
+}
+
+/// A collector over HTTP that takes what comes, or answers with this status.
+fn collector(status: &'static str) -> (SocketAddr, Receiver<(String, Vec<u8>)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // Unbounded: a test sends a handful of requests.
+    let (sender, requests) = channel();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                while let Some(request) = request(&mut client) {
+                    let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+                    if client.write_all(answer.as_bytes()).is_err() || sender.send(request).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, requests)
+}
+
+/// One request with its body: path and body.
+fn request(client: &mut TcpStream) -> Option<(String, Vec<u8>)> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).ok()?;
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).ok()?.to_lowercase();
+    let length = head.lines().find_map(|l| l.strip_prefix("content-length: "))?.parse().ok()?;
+    let mut body = vec![0; length];
+    client.read_exact(&mut body).ok()?;
+    Some((head.split(' ').nth(1)?.to_owned(), body))
+}
+
+fn holds(body: &[u8], text: &str) -> bool {
+    body.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+#[test]
+fn the_last_numbers_reach_the_collector_before_the_command_ends() {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 40);
+    let (address, requests) = collector("200 OK");
+    let ended = place.run(&["--otlp", &format!("http://{address}/v1/traces")]);
+    ended.must_exit(0);
+    let bodies: Vec<Vec<u8>> =
+        requests.try_iter().filter(|(path, _)| path == "/v1/metrics").map(|(_, b)| b).collect();
+    assert_eq!(bodies.len(), 1, "the run was shorter than the interval, so there is the last request alone");
+    for instrument in expected(true) {
+        assert!(holds(&bodies[0], instrument.name), "{} is missing", instrument.name);
+    }
+    assert!(holds(&bodies[0], "service.name"));
+}
+
+#[test]
+fn a_collector_for_traces_alone_is_not_complained_about() {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 8);
+    let (address, requests) = collector("404 Not Found");
+    let endpoint = format!("http://{address}/v1/metrics");
+    let ended = place.run_with(&[
+        ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", &endpoint),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "50"),
+    ]);
+    ended.must_exit(0);
+    assert!(!ended.stderr.contains("warning"), "{}", ended.stderr);
+    assert_eq!(requests.try_iter().count(), 1, "it is asked once");
+}
+
+#[test]
+fn a_collector_that_is_down_costs_the_metrics_and_a_line() {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 8);
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let endpoint = format!("http://{nobody}");
+    let ended = place.run_with(&[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", &endpoint)]);
+    ended.must_exit(0).must_say(&["warning: metrics are incomplete: 1 of 1 requests", "no connection"]);
+    place.holds_exactly(8);
+}
+
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+const DASHBOARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/grafana/orchestra.json");
+
+#[test]
+fn the_document_names_every_metric_with_its_kind_unit_and_labels_and_no_other() {
+    let text = fs::read_to_string(DOCUMENT).unwrap();
+    // | `page name` | `otlp name` | kind | unit | labels | meaning |
+    let rows = text.lines().filter(|l| l.starts_with("| `orchestra_"));
+    let documented: BTreeMap<String, Vec<String>> = rows
+        .map(|row| {
+            let cells: Vec<String> = row.trim_matches('|').split('|').map(|c| c.trim().to_owned()).collect();
+            assert!(!cells[5].is_empty(), "{row}");
+            (cells[0].trim_matches('`').to_owned(), cells[1..5].to_vec())
+        })
+        .collect();
+    let known: BTreeMap<String, Vec<String>> = names::ALL
+        .iter()
+        .map(|i| {
+            let labels: Vec<String> = i.labels.iter().map(|l| format!("`{l}`")).collect();
+            let unit = match i.unit {
+                "" => String::new(),
+                unit => format!("`{unit}`"),
+            };
+            let row = vec![format!("`{}`", i.name), i.kind.as_str().to_owned(), unit, labels.join(", ")];
+            (i.prometheus_name(), row)
+        })
+        .collect();
+    assert_eq!(documented, known);
+}
+
+#[test]
+fn the_dashboard_shows_only_metrics_that_there_are() {
+    let dashboard: Value = serde_json::from_str(&fs::read_to_string(DASHBOARD).unwrap()).unwrap();
+    let known: BTreeSet<String> = names::ALL.iter().flat_map(|i| names_on_the_page(i)).collect();
+    let mut named = BTreeSet::new();
+    let panels = dashboard["panels"].as_array().unwrap();
+    for target in panels.iter().flat_map(|p| p["targets"].as_array().into_iter().flatten()) {
+        let query = target["expr"].as_str().unwrap();
+        let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let metrics: Vec<String> = words.filter(|w| w.starts_with("orchestra_")).map(str::to_owned).collect();
+        assert!(!metrics.is_empty(), "{query}");
+        named.extend(metrics);
+    }
+    let unknown: Vec<&String> = named.difference(&known).collect();
+    assert!(unknown.is_empty(), "the dashboard shows {unknown:?}, which no run has");
+    assert!(named.len() >= 20, "it shows {} metrics", named.len());
+}

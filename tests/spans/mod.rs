@@ -1,0 +1,188 @@
+//! Spans as a test sees them, wherever they come from, and what must hold of those of a run. It starts nothing and asks nobody.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+/// The phases of a batch inside a worker.
+const PHASES: [&str; 4] = ["worker.queue", "worker.copy_in", "worker.compute", "worker.copy_out"];
+
+/// A trace.
+#[derive(Debug)]
+pub struct Trace {
+    /// Its spans, in no order.
+    pub spans: Vec<Span>,
+}
+
+impl Trace {
+    /// All of this name.
+    pub fn named(&self, name: &str) -> Vec<&Span> {
+        self.spans.iter().filter(|span| span.name == name).collect()
+    }
+
+    /// The only one of this name.
+    #[track_caller]
+    pub fn only(&self, name: &str) -> &Span {
+        match self.named(name)[..] {
+            [one] => one,
+            ref other => panic!("{} spans `{name}`", other.len()),
+        }
+    }
+
+    /// The spans below one, in the order of their starts.
+    pub fn below(&self, parent: &Span) -> Vec<&Span> {
+        let mut below: Vec<&Span> = self.spans.iter().filter(|span| span.parent == parent.id).collect();
+        below.sort_by_key(|span| span.start);
+        below
+    }
+}
+
+/// A span.
+#[derive(Debug, Clone)]
+pub struct Span {
+    pub name: String,
+    /// Hexadecimal, as are all ids.
+    pub trace: String,
+    pub id: String,
+    /// Empty at a root.
+    pub parent: String,
+    /// Nanoseconds.
+    pub start: u64,
+    pub end: u64,
+    pub attributes: BTreeMap<String, Value>,
+    pub links: Vec<Link>,
+    /// Names and attributes.
+    pub events: Vec<(String, BTreeMap<String, Value>)>,
+    /// Whether its status is error.
+    pub failed: bool,
+}
+
+/// A link to another span.
+#[derive(Debug, Clone)]
+pub struct Link {
+    pub trace: String,
+    pub span: String,
+    pub attributes: BTreeMap<String, Value>,
+}
+
+impl Span {
+    /// An attribute that is text.
+    #[track_caller]
+    pub fn text(&self, key: &str) -> &str {
+        self.attributes
+            .get(key)
+            .and_then(Value::as_str)
+            .unwrap_or_else(|| panic!("`{key}` is no text: {self:#?}"))
+    }
+
+    /// An attribute that is a whole number.
+    #[track_caller]
+    pub fn number(&self, key: &str) -> u64 {
+        self.attributes
+            .get(key)
+            .and_then(Value::as_u64)
+            .unwrap_or_else(|| panic!("`{key}` is no number: {self:#?}"))
+    }
+
+    /// What it is linked to as this.
+    pub fn linked<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Link> {
+        self.links.iter().filter(move |link| link.attributes.get("orchestra.link").is_some_and(|k| k == kind))
+    }
+}
+
+/// A run that lost nothing: one root with all its batches, each run by a worker.
+pub fn check_run(trace: &Trace, run: &str, batches: u64, items: u64) {
+    let root = trace.only("workflow.run");
+    assert!(root.parent.is_empty() && !root.failed, "{root:#?}");
+    assert_eq!(root.number("orchestra.items.done"), items);
+    let seen = trace.named("batch");
+    assert_eq!(seen.len() as u64, batches);
+    assert_eq!(seen.iter().map(|batch| batch.number("orchestra.batch.size")).sum::<u64>(), items);
+    for batch in &seen {
+        assert_eq!(batch.parent, root.id);
+        assert_eq!(batch.text("orchestra.run.id"), run);
+        check_batch(trace, batch);
+    }
+    assert!(!trace.named("worker.load").is_empty());
+}
+
+/// Items that went through one stage, linked with the run and both ways with its batches.
+pub fn check_items(run: &Trace, items: &[Trace]) {
+    let root = run.only("workflow.run");
+    for trace in items {
+        let item = trace.only("item");
+        for step in
+            ["item.read", "item.decode", "item.row", "item.queue", "item.infer", "item.post", "item.write"]
+        {
+            let step = trace.only(step);
+            assert_eq!(step.parent, item.id);
+            assert!(item.start <= step.start && step.end <= item.end, "{step:#?} of {item:#?}");
+        }
+        assert!(item.linked("run").all(|link| link.trace == root.trace && link.span == root.id), "{item:#?}");
+        assert_eq!(item.linked("run").count(), 1);
+    }
+    let [by_items, by_batches] = links(run, items);
+    assert_eq!(by_items.len(), items.len());
+    assert_eq!(by_items, by_batches, "the links go both ways");
+}
+
+/// A run in which a worker was killed while it held batches: each is a failed attempt, and another one follows it.
+pub fn check_crash(trace: &Trace) {
+    let lost = |batch: &&Span| batch.text("orchestra.batch.outcome") == "worker_lost";
+    let lost: Vec<&Span> = trace.named("batch").into_iter().filter(lost).collect();
+    assert!(!lost.is_empty(), "the worker held a batch");
+    for batch in lost {
+        assert!(batch.failed && batch.text("error.type") == "killed", "{batch:#?}");
+        let runs = trace.below(batch);
+        assert!(runs.iter().all(|run| run.name == "worker.run" && run.failed), "{runs:#?}");
+        assert_eq!(runs.len(), 1);
+        let follows = |other: &&Span| other.linked("previous").any(|link| link.span == batch.id);
+        let retries: Vec<&Span> = trace.named("batch").into_iter().filter(follows).collect();
+        assert!(!retries.is_empty(), "no batch follows {batch:#?}");
+        assert!(retries.iter().any(|retry| !retry.failed), "{retries:#?}");
+        let next: BTreeSet<&str> = batch.linked("next").map(|link| link.span.as_str()).collect();
+        assert_eq!(next, retries.iter().map(|retry| retry.id.as_str()).collect(), "{batch:#?}");
+    }
+    let root = trace.only("workflow.run");
+    let happened: Vec<&str> = root.events.iter().map(|(name, _)| name.as_str()).collect();
+    assert!(happened.contains(&"worker.lost"), "{happened:?}");
+}
+
+/// An item that was in a batch whose worker died shows the attempt that failed, and at last one that did not.
+pub fn check_retried(item: &Trace) {
+    let below = item.below(item.only("item"));
+    let attempts: Vec<bool> =
+        below.iter().filter(|span| span.name == "item.infer").map(|span| span.failed).collect();
+    assert!(attempts.len() >= 2 && attempts[0] && !attempts[attempts.len() - 1], "{attempts:?}");
+}
+
+/// A batch has one run in a worker, with its phases inside it, one after the other.
+fn check_batch(trace: &Trace, batch: &Span) {
+    let below = trace.below(batch);
+    let names: Vec<&str> = below.iter().map(|span| span.name.as_str()).collect();
+    assert_eq!(names, ["worker.run"], "{batch:#?}");
+    let run = below[0];
+    assert_eq!(run.number("orchestra.worker"), batch.number("orchestra.worker"));
+    assert!(batch.start <= run.start && run.end <= batch.end, "{batch:#?} {run:#?}");
+    let phases = trace.below(run);
+    let names: BTreeSet<&str> = phases.iter().map(|span| span.name.as_str()).collect();
+    assert_eq!(names, BTreeSet::from(PHASES), "{run:#?}");
+    for pair in phases.windows(2) {
+        assert!(pair[0].end <= pair[1].start, "{phases:#?}");
+    }
+    assert!(phases.iter().all(|phase| run.start <= phase.start && phase.end <= run.end), "{phases:#?}");
+}
+
+/// `item -> batch` as the items say, and as the batches say; span ids of `item` and of `batch`.
+fn links(run: &Trace, items: &[Trace]) -> [BTreeSet<(String, String)>; 2] {
+    let of_items = items.iter().map(|trace| trace.only("item"));
+    let by_items =
+        of_items.flat_map(|item| item.linked("batch").map(|link| (item.id.clone(), link.span.clone())));
+    let batches = run.named("batch");
+    let by_batches = batches
+        .iter()
+        .flat_map(|batch| batch.linked("item").map(|link| (link.span.clone(), batch.id.clone())));
+    [by_items.collect(), by_batches.collect()]
+}

@@ -1,0 +1,58 @@
+//! Runs that are traced: the example, and one of which a worker is killed. It looks at no span.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+use std::path::Path;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{Blocks, Ended, Workplace, write_pictures};
+
+/// Images of the example.
+pub const IMAGES: u64 = 400;
+/// Items of the run that loses a worker.
+pub const CRASH_ITEMS: u64 = 1_000;
+
+/// Starts the example with these settings and variables, to its end.
+pub fn digits(place: &Workplace, arguments: &[&str], variables: &[(&str, &str)]) -> Ended {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/workflow.toml");
+    let out = place.out();
+    let mut all = vec!["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+    all.extend(arguments);
+    place.start_command_with(&all, variables).wait()
+}
+
+/// The run's id, as `run.json` says.
+pub fn run_id(place: &Workplace) -> String {
+    place.report()["run_id"].as_str().unwrap().to_owned()
+}
+
+/// Batches that were sent, likewise.
+pub fn batches(place: &Workplace) -> u64 {
+    let report = place.report();
+    report["devices"].as_array().unwrap().iter().map(|device| device["batches"].as_u64().unwrap()).sum()
+}
+
+/// A run that does all of its items although its only worker is killed in the middle. Loaders are far ahead of the model, so the worker holds
+/// a batch at any moment. No item is traced for the share.
+pub fn crash(otlp: &str) -> Workplace {
+    let place = Workplace::with_blocks(&Blocks { steps: 200, devices: 1, ..Blocks::default() });
+    place.edit("threads = 1\n", "threads = 1\nworkers = 1\nspare = 0\n");
+    write_pictures(&place.images(), CRASH_ITEMS);
+    let mut run = place.start(&["--otlp", otlp, "--set", "telemetry.sample=0"]);
+    assert!(run.until("it is at work", || place.n_results() >= 50));
+    let workers = run.workers();
+    assert_eq!(workers.len(), 1);
+    kill_process(Pid::from_raw(i32::try_from(workers[0]).unwrap()).unwrap(), Signal::KILL).unwrap();
+    let ended = run.wait();
+    ended.must_exit(0);
+    complete(&ended);
+    place.holds_exactly(CRASH_ITEMS);
+    place
+}
+
+/// The run says nothing of lost spans.
+#[track_caller]
+pub fn complete(ended: &Ended) {
+    assert!(!ended.stderr.contains("traces are incomplete"), "{}", ended.stderr);
+}

@@ -1,0 +1,91 @@
+//! The real command sends its traces to a real Jaeger, and Jaeger's own query API gives back what happened: one trace of the run with its
+//! batches and what the worker processes did, traces of items that are linked with them, and a crash with its retry. Where no Jaeger has
+//! been built it says so and looks at nothing; `tracing_otlp.rs` looks at the same spans without one.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+mod common;
+mod jaeger;
+mod spans;
+mod traced;
+
+use common::{Workplace, until};
+use jaeger::Jaeger;
+use spans::{Trace, check_crash, check_items, check_retried, check_run};
+use traced::{CRASH_ITEMS, IMAGES, batches, complete, crash, digits, run_id};
+
+/// The only trace of a run with all its batches, once Jaeger can find it.
+fn run_trace(jaeger: &Jaeger, service: &str, run: &str) -> Trace {
+    let mut ids = Vec::new();
+    until("Jaeger knows the run", || {
+        ids = jaeger.find(service, "workflow.run", ("orchestra.run.id", run));
+        !ids.is_empty()
+    });
+    assert_eq!(ids.len(), 1, "a run has one trace");
+    jaeger.trace(&ids[0])
+}
+
+#[test]
+fn a_run_is_one_trace_and_its_items_are_linked_with_its_batches() {
+    let Some(jaeger) = Jaeger::start() else { return };
+    let place = Workplace::new();
+    let ended = digits(&place, &["--otlp", &jaeger.grpc()], &[]);
+    ended.must_exit(0);
+    complete(&ended);
+    let run = run_id(&place);
+    let trace = run_trace(&jaeger, "orchestra", &run);
+
+    check_run(&trace, &run, batches(&place), IMAGES);
+    let items = jaeger.find("orchestra", "item", ("orchestra.run.id", &run));
+    assert_eq!(items.len() as u64, IMAGES, "every item is sampled");
+    let items: Vec<Trace> = items.iter().map(|id| jaeger.trace(id)).collect();
+    check_items(&trace, &items);
+    place.nothing_is_left();
+}
+
+#[test]
+fn over_http_a_share_of_the_items_is_traced_under_the_name_that_the_variables_give() {
+    let Some(jaeger) = Jaeger::start() else { return };
+    let place = Workplace::new();
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", jaeger.http()),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf".to_owned()),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip".to_owned()),
+        ("OTEL_SERVICE_NAME", "labels".to_owned()),
+        ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio".to_owned()),
+        ("OTEL_TRACES_SAMPLER_ARG", "0.2".to_owned()),
+    ];
+    let variables: Vec<(&str, &str)> =
+        variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    // No item is slow.
+    let ended = digits(&place, &["--set", "telemetry.slow=1h"], &variables);
+    ended.must_exit(0);
+    complete(&ended);
+    let run = run_id(&place);
+    let trace = run_trace(&jaeger, "labels", &run);
+    assert_eq!(trace.named("batch").len() as u64, batches(&place), "batches are there whatever the share");
+    let items = jaeger.find("labels", "item", ("orchestra.run.id", &run));
+    assert!((1..IMAGES / 2).contains(&(items.len() as u64)), "{} of {IMAGES} items", items.len());
+    let items: Vec<Trace> = items.iter().map(|id| jaeger.trace(id)).collect();
+    check_items(&trace, &items);
+}
+
+#[test]
+fn a_worker_that_is_killed_shows_as_a_failed_attempt_and_its_retry() {
+    let Some(jaeger) = Jaeger::start() else { return };
+    let place = crash(&jaeger.grpc());
+    let id = run_id(&place);
+    let trace = run_trace(&jaeger, "orchestra", &id);
+
+    check_crash(&trace);
+    let root = trace.only("workflow.run");
+    assert_eq!(root.number("orchestra.items.done"), CRASH_ITEMS);
+    assert!(
+        jaeger.find("orchestra", "item", ("orchestra.item.kept", "ratio")).is_empty(),
+        "none was asked for"
+    );
+    // Whoever went through it is traced all the same, and shows both attempts.
+    let retried = jaeger.find("orchestra", "item", ("orchestra.item.kept", "retried"));
+    assert!(!retried.is_empty());
+    retried.iter().for_each(|id| check_retried(&jaeger.trace(id)));
+    place.nothing_is_left();
+}

@@ -1,0 +1,273 @@
+//! The real command sends its traces over the network to a collector, which is a server of another make: the run's tree, the links, what
+//! the worker processes did, a crash and its retry, and every kind of end; and a collector that fails in one of the ways in which
+//! collectors do costs a run its traces and nothing else.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+#[path = "../crates/orchestra-telemetry/tests/common/mod.rs"]
+mod collectors;
+mod common;
+mod spans;
+mod traced;
+
+use std::collections::BTreeMap;
+
+use collectors::{Collector, Do, nobody};
+use common::{Blocks, Ended, Workplace, write_pictures};
+use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
+use opentelemetry_proto::tonic::common::v1::{AnyValue as Any, KeyValue};
+use opentelemetry_proto::tonic::trace::v1::Span as WireSpan;
+use orchestra_testkit::audit::items;
+use orchestra_testkit::{DEADLY, IN_LOAD, LAST_WORDS, Trap};
+use rustix::process::Signal;
+use serde_json::Value;
+use spans::{Link, Span, Trace, check_crash, check_items, check_retried, check_run};
+use traced::{CRASH_ITEMS, IMAGES, batches, complete, crash, digits, run_id};
+
+/// All that a collector got, as traces: the run's own, and those of items.
+struct Traces {
+    run: Trace,
+    items: Vec<Trace>,
+}
+
+impl Traces {
+    fn of(collector: &Collector) -> Self {
+        let mut by_id: BTreeMap<String, Vec<Span>> = BTreeMap::new();
+        for span in collector.spans().iter().map(span) {
+            by_id.entry(span.trace.clone()).or_default().push(span);
+        }
+        let has = |trace: &Trace, name: &str| !trace.named(name).is_empty();
+        let mut traces: Vec<Trace> = by_id.into_values().map(|spans| Trace { spans }).collect();
+        let run = traces.iter().position(|trace| has(trace, "workflow.run")).expect("no span of the run");
+        let run = traces.swap_remove(run);
+        traces.retain(|trace| has(trace, "item"));
+        Self { run, items: traces }
+    }
+}
+
+fn span(span: &WireSpan) -> Span {
+    let link = |link: &opentelemetry_proto::tonic::trace::v1::span::Link| Link {
+        trace: hex(&link.trace_id),
+        span: hex(&link.span_id),
+        attributes: attributes(&link.attributes),
+    };
+    Span {
+        name: span.name.clone(),
+        trace: hex(&span.trace_id),
+        id: hex(&span.span_id),
+        parent: hex(&span.parent_span_id),
+        start: span.start_time_unix_nano,
+        end: span.end_time_unix_nano,
+        attributes: attributes(&span.attributes),
+        links: span.links.iter().map(link).collect(),
+        events: span.events.iter().map(|event| (event.name.clone(), attributes(&event.attributes))).collect(),
+        failed: span.status.as_ref().is_some_and(|status| status.code == 2),
+    }
+}
+
+fn hex(id: &[u8]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn attributes(of: &[KeyValue]) -> BTreeMap<String, Value> {
+    let plain = |value: &Option<Any>| match value.as_ref().and_then(|any| any.value.clone()) {
+        Some(AnyValue::StringValue(text)) => Value::from(text),
+        Some(AnyValue::BoolValue(flag)) => Value::from(flag),
+        Some(AnyValue::IntValue(number)) => Value::from(number),
+        Some(AnyValue::DoubleValue(number)) => Value::from(number),
+        other => panic!("{other:?} is no attribute of ours"),
+    };
+    of.iter().map(|attribute| (attribute.key.clone(), plain(&attribute.value))).collect()
+}
+
+/// The spans that were lost, and why, as the run says in its last words.
+#[track_caller]
+fn must_be_incomplete(ended: &Ended, why: &str) {
+    ended.must_exit(0).must_say(&["warning: traces are incomplete: of ", why]);
+}
+
+#[test]
+fn over_both_protocols_a_run_is_one_trace_and_its_items_are_linked_with_its_batches() {
+    for collector in [Collector::grpc(&[]), Collector::http(&[])] {
+        let place = Workplace::new();
+        let protocol = if collector.is_grpc { "grpc" } else { "http/protobuf" };
+        let protocol = format!("telemetry.protocol={protocol}");
+        let ended = digits(&place, &["--otlp", &collector.url(), "--set", &protocol], &[]);
+        ended.must_exit(0);
+        complete(&ended);
+        let traces = Traces::of(&collector);
+        check_run(&traces.run, &run_id(&place), batches(&place), IMAGES);
+        assert_eq!(traces.items.len() as u64, IMAGES);
+        check_items(&traces.run, &traces.items);
+        place.nothing_is_left();
+    }
+}
+
+#[test]
+fn a_worker_that_is_killed_shows_as_a_failed_attempt_and_its_retry() {
+    let collector = Collector::grpc(&[]);
+    let place = crash(&collector.url());
+    let traces = Traces::of(&collector);
+    check_crash(&traces.run);
+    assert_eq!(traces.run.only("workflow.run").number("orchestra.items.done"), CRASH_ITEMS);
+    let kept = |item: &&Trace| item.only("item").text("orchestra.item.kept") == "retried";
+    assert!(traces.items.iter().any(|item| kept(&item)));
+    traces.items.iter().filter(kept).for_each(check_retried);
+    place.nothing_is_left();
+}
+
+#[test]
+fn an_item_that_fails_is_traced_with_its_error_whatever_the_share() {
+    let collector = Collector::grpc(&[]);
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 100);
+    std::fs::write(place.images().join("broken.png"), b"no picture").unwrap();
+    let ended = place.run(&["--otlp", &collector.url(), "--set", "telemetry.sample=0"]);
+    ended.must_exit(65);
+    complete(&ended);
+    let traces = Traces::of(&collector);
+    let failed = |trace: &&Trace| trace.only("item").text("orchestra.item.kept") == "failed";
+    let failed: Vec<&Trace> = traces.items.iter().filter(failed).collect();
+    assert_eq!(failed.len(), 1);
+    let item = failed[0].only("item");
+    assert!(item.failed && item.text("orchestra.item") == "broken.png", "{item:#?}");
+    assert_eq!(item.text("orchestra.item.outcome"), "failed");
+    assert_eq!(item.text("error.type"), place.failures()[0]["kind"].as_str().unwrap());
+    assert!(!traces.run.only("workflow.run").failed, "the run itself did what it should");
+}
+
+#[test]
+fn a_run_that_is_interrupted_has_all_its_spans() {
+    let collector = Collector::grpc(&[]);
+    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
+    write_pictures(&place.images(), 4_000);
+    let mut run = place.start(&["--otlp", &collector.url()]);
+    assert!(run.until("the run is under way", || place.n_results() >= 100));
+    run.signal(Signal::INT);
+    let ended = run.wait();
+    ended.must_exit(130);
+    complete(&ended);
+    let traces = Traces::of(&collector);
+    let root = traces.run.only("workflow.run");
+    assert_eq!(root.number("orchestra.exit_code"), 130);
+    let done = place.n_results() as u64;
+    assert_eq!(root.number("orchestra.items.done"), done);
+    assert_eq!(traces.items.len() as u64, done, "what was done is traced");
+    check_run_is_closed(&traces.run);
+}
+
+#[test]
+fn a_run_that_is_aborted_has_all_its_spans() {
+    let collector = Collector::http(&[]);
+    let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
+    write_pictures(&place.images(), 500);
+    orchestra_testkit::images::write_trap_picture(&place.images(), 0, Trap::Hang).unwrap();
+    let otlp = format!("{}/v1/traces", collector.url());
+    let mut run = place.start(&["--otlp", &otlp, "--set", "limits.batch_timeout=1h"]);
+    assert!(run.until("results come in beside the batch that hangs", || place.n_results() >= 100));
+    run.signal(Signal::INT);
+    let stderr = run.stderr();
+    let says = |what: &str| std::fs::read_to_string(&stderr).unwrap().contains(what);
+    assert!(run.until("the first signal is noticed", || says("stopping: finishing what is in flight")));
+    run.signal(Signal::INT);
+    let ended = run.wait();
+    ended.must_exit(130);
+    complete(&ended);
+    let traces = Traces::of(&collector);
+    assert_eq!(traces.run.only("workflow.run").number("orchestra.exit_code"), 130);
+    let hung: Vec<&Span> = traces.run.named("batch").into_iter().filter(|batch| batch.failed).collect();
+    assert!(!hung.is_empty(), "the batch that hung is closed with its error");
+    check_run_is_closed(&traces.run);
+}
+
+#[test]
+fn a_run_whose_model_kills_its_workers_has_their_last_words() {
+    let collector = Collector::grpc(&[]);
+    let place = Workplace::with_blocks(&Blocks { trap: true, devices: 1, ..Blocks::default() });
+    place.edit("threads = 1\n", "threads = 1\nworkers = 1\nspare = 0\n");
+    write_pictures(&place.images(), 20);
+    let variables = [(DEADLY, IN_LOAD), ("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url())];
+    let ended = place.run_with(&variables);
+    ended.must_exit(69);
+    complete(&ended);
+    let traces = Traces::of(&collector);
+    let root = traces.run.only("workflow.run");
+    assert!(root.failed && root.number("orchestra.exit_code") == 69, "{root:#?}");
+    let loads = traces.run.named("worker.load");
+    assert!(!loads.is_empty());
+    for load in loads {
+        assert!(load.failed && load.text("orchestra.worker.last_words").contains(LAST_WORDS), "{load:#?}");
+    }
+    let happened: Vec<&str> = root.events.iter().map(|(name, _)| name.as_str()).collect();
+    assert!(happened.contains(&"device.parked"), "{happened:?}");
+}
+
+/// Each span has ended, no earlier than it began, and its parent is there.
+fn check_run_is_closed(trace: &Trace) {
+    let root = trace.only("workflow.run");
+    for span in &trace.spans {
+        assert!(span.start <= span.end && span.end > 0, "{span:#?}");
+        let known = trace.spans.iter().any(|other| other.id == span.parent);
+        assert!(known || span.id == root.id, "no parent: {span:#?}");
+    }
+}
+
+#[test]
+fn a_collector_that_is_down_costs_the_traces_and_nothing_else() {
+    let place = Workplace::new();
+    let otlp = format!("http://{}", nobody());
+    must_be_incomplete(&digits(&place, &["--otlp", &otlp], &[]), "could not be sent (no connection");
+    place.must_hold(&items("scans", 0..IMAGES), &Default::default());
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_collector_that_never_answers_costs_the_traces_and_the_end_is_bounded() {
+    for collector in [Collector::grpc(&[Do::Ignore]), Collector::http(&[Do::Ignore])] {
+        let place = Workplace::new();
+        let protocol = if collector.is_grpc { "grpc" } else { "http/protobuf" };
+        let protocol = format!("telemetry.protocol={protocol}");
+        let ended = digits(&place, &["--otlp", &collector.url(), "--set", &protocol], &[]);
+        must_be_incomplete(&ended, "were still waiting when the time for the end of the run had passed");
+        place.must_hold(&items("scans", 0..IMAGES), &Default::default());
+    }
+}
+
+#[test]
+fn what_a_collector_rejects_is_told_with_its_words() {
+    let collector = Collector::grpc(&[Do::Reject(7, "too old"), Do::Refuse(7, "quota is used up", None)]);
+    let place = Workplace::new();
+    // Requests leave when they are full.
+    let variables = [("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1000"), ("OTEL_BSP_SCHEDULE_DELAY", "3600000")];
+    let ended = digits(&place, &["--otlp", &collector.url()], &variables);
+    must_be_incomplete(&ended, "1,000 could not be sent, 7 were rejected by the collector (");
+    place.must_hold(&items("scans", 0..IMAGES), &Default::default());
+}
+
+#[test]
+fn a_collector_that_was_busy_gets_all_in_the_end() {
+    let busy = [Do::Refuse(503, "busy", None), Do::HangUp, Do::Refuse(429, "slower", Some(0))];
+    let collector = Collector::http(&busy);
+    let place = Workplace::new();
+    let variables = [("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")];
+    let ended = digits(&place, &["--otlp", &collector.url(), "--set", "telemetry.sample=0"], &variables);
+    ended.must_exit(0);
+    complete(&ended);
+    assert!(collector.got().len() > busy.len());
+}
+
+#[test]
+fn addresses_and_protocols_that_cannot_be_used_are_errors_before_anything_runs() {
+    for (variables, code, words) in [
+        ([("OTEL_EXPORTER_OTLP_ENDPOINT", "https://c:4317"), ("A", "")], 78, "without encryption"),
+        ([("OTEL_EXPORTER_OTLP_ENDPOINT", "c:4317"), ("A", "")], 78, "`OTEL_EXPORTER_OTLP_ENDPOINT`"),
+        (
+            [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:1"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")],
+            78,
+            "expected `grpc` or `http/protobuf`",
+        ),
+    ] {
+        let place = Workplace::new();
+        digits(&place, &[], &variables).must_exit(code).must_say(&[words]);
+        assert!(!place.out().exists());
+    }
+}
