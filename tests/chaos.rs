@@ -71,14 +71,33 @@ fn workers_of_the_example_are_killed_and_every_item_has_its_record() {
     place.nothing_is_left();
 }
 
+/// A run of a second or so in few batches. On a busy machine, where strikes are faster than work, each heir still finishes a batch first, so
+/// that the number of batches bounds how long a test takes.
+fn few_slow_batches() -> Workplace {
+    let place = Workplace::with_blocks(&Blocks { steps: 100, devices: 1, ..Blocks::default() });
+    write_pictures(&place.images(), 40);
+    place
+}
+
 #[test]
-fn workers_are_stopped_and_killed_and_spares_too() {
-    let place = Workplace::new();
-    let strikes = ["--kill-every", "300ms", "--stop-every", "200ms", "--spares", "--json", "--items", "8000"];
-    let report = json(&chaos(&place, &example(), &[&ONE_READER[..], &strikes].concat()));
+fn workers_are_stopped_and_killed() {
+    let place = few_slow_batches();
+    let strikes = ["--kill-every", "150ms", "--stop-every", "250ms", "--json", "--items", "240"];
+    let report = json(&chaos(&place, &place.workflow(), &strikes));
     nothing_is_wrong_with(&report);
-    assert_eq!((n(&report, "items"), n(&report, "done")), (8_000, 8_000));
+    assert_eq!((n(&report, "items"), n(&report, "done")), (240, 240));
     assert!(n(&report, "kills") > 0 && n(&report, "stops") > 0, "{report}");
+    place.nothing_is_left();
+}
+
+#[test]
+fn spares_are_killed_too() {
+    let place = few_slow_batches();
+    let strikes = ["--kill-every", "50ms", "--stop-every", "never", "--spares", "--json", "--items", "240"];
+    let report = json(&chaos(&place, &place.workflow(), &strikes));
+    nothing_is_wrong_with(&report);
+    assert_eq!((n(&report, "items"), n(&report, "done")), (240, 240));
+    assert!(n(&report, "restarts") > 0, "{report}");
     place.nothing_is_left();
 }
 

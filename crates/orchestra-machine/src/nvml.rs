@@ -72,7 +72,7 @@ impl GpuProbe for NvmlProbe {
         self.with(|nvml| {
             let device = nvml.device_by_uuid(uuid).map_err(|error| match error {
                 NvmlError::NotFound | NvmlError::InvalidArg => ProbeError::Unknown(uuid.to_owned()),
-                NvmlError::GpuLost => ProbeError::Lost(uuid.to_owned()),
+                // `GpuLost` included: the search says so when any GPU is lost, not only this one.
                 other => refused(&format!("find `{uuid}`"), other),
             })?;
             match device.mig_parent_device() {

@@ -66,12 +66,9 @@ fn whole(gpu: &Gpu) -> &str {
     gpu.part_of.as_deref().unwrap_or(&gpu.uuid)
 }
 
-/// The `n`th GPU, or its instances, which stand together.
+/// The GPU with this number, or its instances. Where that one does not answer there is none: the next one may be somebody else's.
 fn of_place(all: &[Gpu], n: usize) -> Vec<Gpu> {
-    let mut wholes: Vec<&str> = all.iter().map(whole).collect();
-    wholes.dedup();
-    let Some(wanted) = wholes.get(n) else { return Vec::new() };
-    all.iter().filter(|gpu| whole(gpu) == *wanted).cloned().collect()
+    all.iter().filter(|gpu| usize::try_from(gpu.index) == Ok(n)).cloned().collect()
 }
 
 /// The GPU whose UUID starts like this, or its instances; nothing where several do.
@@ -162,6 +159,16 @@ mod tests {
         for list in ["", "  ", "-1", "1,0,1", "GPU-1,GPU-1a5f"] {
             assert_eq!(indices(list), [] as [u32; 0], "{list}");
         }
+    }
+
+    #[test]
+    fn a_number_whose_gpu_does_not_answer_names_nothing() {
+        let all = [gpu(1), gpu(2)];
+        let seen = |list: &str| -> Vec<u32> {
+            visible(&all, list, |_| None).gpus.iter().map(|gpu| gpu.index).collect()
+        };
+        assert_eq!(seen("1"), [1], "not the second of those that answer");
+        assert_eq!(seen("0,1"), [] as [u32; 0]);
     }
 
     /// GPU 0 whole, GPU 1 in three slices, GPU 2 whole.

@@ -150,7 +150,12 @@ impl OnCuda<'_> {
         self.device.memory.map(|(_, free)| free.saturating_sub(self.headroom))
     }
 
+    /// Where nothing is known of one model, the others must not take the room that it may need.
     fn wanted(&self, stage: usize) -> usize {
+        let is_known = |s: &usize| self.demands[*s].memory_on(self.index).is_some();
+        if self.model(stage).workers.is_none() && !self.stages.iter().all(is_known) {
+            return 1;
+        }
         match (&self.model(stage).workers, self.demands[stage].memory_on(self.index), self.device.memory) {
             (Some(asked), _, _) => asked.value as usize,
             (None, Some(_), Some(_)) => DEFAULT_CUDA_WORKERS,
@@ -166,7 +171,7 @@ impl OnCuda<'_> {
         let needed = self.stages.iter().map(|s| self.least(*s)).fold(0u64, u64::saturating_add);
         let room = self.room().unwrap_or(u64::MAX);
         if needed > room {
-            self.report_full(needed, diags);
+            self.full(needed, reasons, diags);
         }
         let mut left = room.saturating_sub(needed);
         loop {
@@ -219,6 +224,21 @@ impl OnCuda<'_> {
             }
             _ => "the default where the model declares no `memory` and no earlier run has measured it".into(),
         }
+    }
+
+    /// What the file says is believed. What an earlier run has seen may have been somebody else's, so it is tried, and measured again.
+    fn full(&self, needed: u64, reasons: &mut Vec<String>, diags: &mut Diagnostics) {
+        let is_declared = |s: &usize| self.model(*s).memory.is_some();
+        if self.stages.iter().any(is_declared) {
+            return self.report_full(needed, diags);
+        }
+        let room = self.room().unwrap_or_default();
+        reasons.push(format!(
+            "device {}: earlier runs have measured {} for one worker per model, and {} are free beyond the headroom; one each is tried all the same",
+            self.device.name,
+            format_bytes(needed),
+            format_bytes(room)
+        ));
     }
 
     fn report_full(&self, needed: u64, diags: &mut Diagnostics) {

@@ -106,6 +106,25 @@ fn two_models_share_a_gpu_by_need_and_priority() {
 }
 
 #[test]
+fn a_model_of_which_nothing_is_known_is_left_room() {
+    let unknown = "\n[models.other]\npath = \"digits.onnx\"\n[stages.second]\nkind = \"infer\"\nfrom = \"pixels\"\n\
+        model = \"other\"\n[sinks.more]\nkind = \"jsonl\"\nfrom = \"second\"\n";
+    let host = FakeHost::with(server());
+    assert_eq!(counts(&host.good(&(model("memory = \"5GiB\"") + unknown))), [1; 16]);
+    let asked = counts(&host.good(&(model("memory = \"5GiB\"\nworkers = 3") + unknown)));
+    assert_eq!((&asked[..8], &asked[8..]), (&[3; 8][..], &[1; 8][..]), "who asks is given");
+}
+
+#[test]
+fn a_measurement_that_fits_nowhere_is_tried_again_and_not_believed_for_ever() {
+    let mut host = FakeHost::with(server());
+    host.measured = vec![("L4", 32, 23 * GIB)];
+    let plan = host.good(DIGITS);
+    assert_eq!(counts(&plan), [1; 8]);
+    assert!(describe(&plan).contains("earlier runs have measured 23 GiB for one worker per model"));
+}
+
+#[test]
 fn the_plan_shows_the_sum() {
     let text = describe(&FakeHost::with(server()).good(&model("memory = \"5GiB\"\nspare = 0")));
     for line in [

@@ -125,7 +125,12 @@ impl TelemetryGuard {
     /// What became of the spans so far, at each call, if they are sent anywhere.
     #[must_use]
     pub fn span_watch(&self) -> Option<SpanWatch> {
-        self.traces.as_ref().map(|traces| Arc::new(traces.watch()) as SpanWatch)
+        let sent = self.traces.as_ref()?.watch();
+        let unrecorded = self.recorder.as_ref().map(|(recorder, _)| recorder.watch());
+        Some(Arc::new(move || SpanReport {
+            unrecorded: unrecorded.as_ref().map_or(0, |unrecorded| unrecorded()),
+            ..sent()
+        }))
     }
 
     /// Who is to follow the runs, if traces are sent anywhere.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use opentelemetry::Value;
+use opentelemetry::trace::Status;
 use opentelemetry_sdk::trace::SpanData;
 use tokio::sync::Notify;
 
@@ -164,7 +165,12 @@ fn estimated_bytes(span: &SpanData) -> usize {
             .map(|a| ATTRIBUTE + if let Value::String(s) = &a.value { s.as_str().len() } else { 8 })
             .sum()
     };
-    SPAN + attributes(&span.attributes)
+    let status = match &span.status {
+        Status::Error { description } => description.len(),
+        Status::Ok | Status::Unset => 0,
+    };
+    SPAN + status
+        + attributes(&span.attributes)
         + span.links.iter().map(|link| LINK + attributes(&link.attributes)).sum::<usize>()
         + span.events.iter().map(|event| EVENT + attributes(&event.attributes)).sum::<usize>()
 }

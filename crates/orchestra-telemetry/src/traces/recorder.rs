@@ -162,9 +162,18 @@ impl Recorder {
     pub fn finish(&self, patience: Duration) -> u64 {
         self.owner.shared.close();
         let done = self.owner.done.lock().unwrap_or_else(PoisonError::into_inner);
-        // An answer, or a thread that is gone: both mean that it is through. Else the exporter counts what comes too late.
-        let _ = done.recv_timeout(patience);
-        self.owner.shared.lost.load(Ordering::Relaxed)
+        // An answer means that it is through. Without one in time, or from a thread that is gone, what still waits is lost.
+        let left = match done.recv_timeout(patience) {
+            Ok(()) => 0,
+            Err(_) => self.owner.shared.weight.load(Ordering::Relaxed) as u64,
+        };
+        self.owner.shared.lost.load(Ordering::Relaxed) + left
+    }
+
+    /// What was left out so far, at each call.
+    pub(crate) fn watch(&self) -> impl Fn() -> u64 + Send + Sync + use<> {
+        let lost = Arc::clone(&self.owner.shared.lost);
+        move || lost.load(Ordering::Relaxed)
     }
 }
 

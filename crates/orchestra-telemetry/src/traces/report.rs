@@ -36,7 +36,7 @@ impl SpanReport {
             (self.rejected, "were rejected by the collector"),
             (self.overflowed, "found the queue full"),
             (self.late, "were still waiting when the time for the end of the run had passed"),
-            (self.unrecorded, "were not noted, since too much happened at once"),
+            (self.unrecorded, "more were not made, since too much happened at once"),
         ]
         .into_iter()
         .filter(|(n, _)| *n > 0)

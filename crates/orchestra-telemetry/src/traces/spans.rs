@@ -16,6 +16,9 @@ use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use super::queue::SpanSink;
 use crate::names::{attribute, event};
 
+/// Bytes of an error's words that a span keeps: a worker may have said a lot, and each item of its batch repeats it.
+const LONGEST_WORDS: usize = 1024;
+
 /// Where spans go.
 pub(super) enum Out {
     /// To our exporter.
@@ -125,6 +128,7 @@ impl Span {
     /// It ended in an error, of a kind from a small set and with these words.
     pub(super) fn fail(&mut self, kind: impl Into<Value>, words: &str, at: SystemTime) {
         let kind = kind.into();
+        let words = &words[..words.floor_char_boundary(LONGEST_WORDS)];
         self.set(attribute::ERROR_TYPE, kind.clone());
         let exception = vec![
             KeyValue::new(attribute::EXCEPTION_TYPE, kind),

@@ -18,6 +18,10 @@ use crate::serve::LoadError;
 /// A session for the model, on the device.
 pub fn open(environment: &Environment, load: &Load) -> Result<Session, LoadError> {
     let mut builder = options(environment, load.threads).map_err(|e| errors::load(&e.to_string()))?;
+    if let DeviceKind::Cuda { .. } = load.device {
+        // First of all: custom operators may need these libraries, too.
+        cuda::preload(&load.preload, &load.library);
+    }
     for library in &load.custom_ops {
         let registered = builder.with_operator_library(library);
         builder = registered.map_err(|e| LoadError {
@@ -29,7 +33,6 @@ pub fn open(environment: &Environment, load: &Load) -> Result<Session, LoadError
         })?;
     }
     if let DeviceKind::Cuda { .. } = load.device {
-        cuda::preload(&load.preload, &load.library);
         let registered = builder.with_execution_providers([cuda::provider(load.memory_limit, load.tf32)]);
         builder = registered.map_err(|e| cuda::not_usable(&e.into()))?;
     }

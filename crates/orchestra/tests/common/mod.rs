@@ -372,7 +372,7 @@ pub fn copying(n: u64, batch: usize, devices: usize, model_keys: &str) -> Workpl
 /// Options with these workers, and with less patience than a real run has.
 pub fn hurried(launcher: impl Launcher + 'static) -> StartOptions {
     let mut options = StartOptions { launcher: Some(Arc::new(launcher)), ..StartOptions::default() };
-    options.timeouts.handshake = Duration::from_secs(1);
+    options.timeouts.handshake = Duration::from_secs(3);
     options.timeouts.load = Duration::from_secs(5);
     options.timeouts.shutdown = Duration::from_secs(1);
     options.restart.first_pause = Duration::from_millis(10);
