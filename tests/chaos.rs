@@ -71,10 +71,10 @@ fn workers_of_the_example_are_killed_and_every_item_has_its_record() {
     place.nothing_is_left();
 }
 
-/// A run of a second or so in few batches. On a busy machine, where strikes are faster than work, each heir still finishes a batch first, so
+/// A run of some seconds in few batches. On a busy machine, where strikes are faster than work, each heir still finishes a batch first, so
 /// that the number of batches bounds how long a test takes.
 fn few_slow_batches() -> Workplace {
-    let place = Workplace::with_blocks(&Blocks { steps: 100, devices: 1, ..Blocks::default() });
+    let place = Workplace::with_blocks(&Blocks { steps: 800, devices: 1, ..Blocks::default() });
     write_pictures(&place.images(), 40);
     place
 }
