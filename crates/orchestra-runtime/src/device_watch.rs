@@ -60,6 +60,8 @@ struct Watched {
     name: String,
     /// Of a GPU.
     uuid: Option<String>,
+    /// The driver has known it: when the run was planned, or at a look.
+    is_known: bool,
     latest: Option<Gpu>,
     tally: Tally,
     lost: Option<String>,
@@ -78,6 +80,8 @@ impl DeviceWatch {
                 DeviceKind::Cuda { uuid } => Some(uuid.clone()),
                 DeviceKind::Cpu => None,
             },
+            // Also a GPU that falls off the bus before the first look is a GPU that was lost.
+            is_known: device.memory.is_some(),
             ..Watched::default()
         });
         Self(Mutex::new(watched.collect()))
@@ -165,11 +169,12 @@ impl Watched {
             None => {}
             Some(Ok(gpu)) => {
                 self.missing = 0;
+                self.is_known = true;
                 self.tally.gpu(&gpu, settled);
                 self.latest = Some(gpu);
             }
             Some(Err(error @ ProbeError::Lost(_))) => self.lose(&error),
-            Some(Err(error @ ProbeError::Unknown(_))) if self.latest.is_some() => {
+            Some(Err(error @ ProbeError::Unknown(_))) if self.is_known => {
                 self.missing += 1;
                 if self.missing >= MISSING_IN_A_ROW {
                     let uuid = self.uuid.clone().unwrap_or_default();

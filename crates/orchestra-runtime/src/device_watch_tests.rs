@@ -107,6 +107,18 @@ fn a_driver_that_fails_loses_no_device_and_is_noted_once() {
 }
 
 #[test]
+fn a_gpu_that_was_planned_with_and_vanishes_before_the_first_look_is_lost() {
+    let (watch, probe) = watch(1);
+    watch.0.lock().unwrap()[1].is_known = true;
+    let heard = ear(&watch, 1);
+    probe.lose("GPU-0");
+    for _ in 0..MISSING_IN_A_ROW {
+        watch.look(Some(&probe), &[], |_| true);
+    }
+    assert_eq!(heard.lock().unwrap().len(), 1);
+}
+
+#[test]
 fn workers_are_measured_by_their_processes() {
     let (watch, _) = watch(0);
     let me = LiveWorker { worker: orchestra_core::WorkerId(7), device: DeviceId(0), pid: std::process::id() };
