@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{Blocks, Workplace, write_pictures};
+use common::Workplace;
 use orchestra_testkit::audit::items;
 use orchestra_testkit::{DEADLY, IN_LOAD, IN_RUN, LAST_WORDS};
 
@@ -14,17 +14,15 @@ const ITEMS: u64 = 300;
 /// Workers that may die before the two devices are given up: five tries each and what they were doing meanwhile.
 const MOST_DEATHS: usize = 24;
 
-/// `steps`: how slow the model is.
-fn workplace(steps: usize) -> Workplace {
-    let place = Workplace::with_blocks(&Blocks { steps, trap: true, ..Blocks::default() });
+fn workplace() -> Workplace {
+    let place = Workplace::with_gate(ITEMS);
     place.edit("threads = 1\n", "threads = 1\nworkers = 1\nspare = 0\n");
-    write_pictures(&place.images(), ITEMS);
     place
 }
 
 #[test]
 fn a_crash_loop_at_start_fails_fast_with_the_workers_last_words_and_can_be_resumed() {
-    let place = workplace(0);
+    let place = workplace();
     let ended = place.run_with(&[(DEADLY, IN_LOAD)]);
     ended.must_exit(69).must_say(&["no device is left for stage `read`", "SIGABRT", LAST_WORDS]);
     let deaths = place.workers_lost();
@@ -38,7 +36,7 @@ fn a_crash_loop_at_start_fails_fast_with_the_workers_last_words_and_can_be_resum
 
 #[test]
 fn a_model_that_crashes_in_every_run_ends_the_run_and_the_next_one_does_what_is_open() {
-    let place = workplace(0);
+    let place = workplace();
     let ended = place.run_with(&[(DEADLY, IN_RUN)]);
     ended.must_exit(69).must_say(&["no device is left for stage `read`", "SIGABRT", LAST_WORDS]);
     let deaths = place.workers_lost();
@@ -56,14 +54,13 @@ fn a_model_that_crashes_in_every_run_ends_the_run_and_the_next_one_does_what_is_
 
 #[test]
 fn a_model_that_begins_to_crash_in_the_middle_of_a_run_loses_nothing_that_was_done() {
-    // Slow enough that the run goes on for seconds after its first results are written.
-    let place = workplace(60);
+    let place = workplace();
     // The first start does a part of the items; the second finds the model broken, the third finds it mended.
-    let mut run = place.start(&["--set", "limits.loaders=1"]);
-    assert!(run.until("some results are there", || place.n_results() >= 20));
+    let run = place.start_until(20);
     run.signal(rustix::process::Signal::KILL);
     run.wait();
     place.no_process_is_left();
+    place.open_gate();
     place.run_with(&[(DEADLY, IN_LOAD)]).must_exit(69).must_say(&["going on: ", LAST_WORDS]);
     assert!(place.n_results() > 0);
     place.run(&[]).must_exit(0).must_say(&["going on: "]);

@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 
-use common::{Blocks, Run, Workplace, write_pictures};
+use common::{Run, Workplace};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 
 const ITEMS: u64 = 3_000;
@@ -21,15 +21,14 @@ fn limit_files_of(run: &Run, bytes: u64) {
 
 #[test]
 fn a_disk_that_is_full_again_and_again_costs_no_record_and_tears_none() {
-    let place = Workplace::with_blocks(&Blocks { steps: 60, ..Blocks::default() });
-    write_pictures(&place.images(), ITEMS);
+    let place = Workplace::with_gate(ITEMS);
     let mut stopped = 0;
     // Room for no byte more, for a part of a record, and for some records and a part.
-    for (i, room) in [0, 1, 100, 3_333, 20_000].into_iter().enumerate() {
-        let mut run = place.start(&[]);
-        assert!(run.until("results grow", || place.n_results() >= 150 * (i + 1)), "{}", run.said());
+    for room in [0, 1, 100, 3_333, 20_000] {
+        let run = place.start_until(150);
         let size = fs::metadata(place.out().join("results.jsonl")).unwrap().len();
         limit_files_of(&run, size + room);
+        place.open_gate();
         let ended = run.wait();
         ended.must_exit(75).must_say(&["results could not be written", "results.jsonl", "go on"]);
         stopped += 1;
@@ -48,11 +47,10 @@ fn a_disk_that_is_full_again_and_again_costs_no_record_and_tears_none() {
 
 #[test]
 fn a_run_that_is_killed_while_the_disk_is_full_goes_on_exactly() {
-    let place = Workplace::with_blocks(&Blocks { steps: 60, ..Blocks::default() });
-    write_pictures(&place.images(), ITEMS);
-    let mut run = place.start(&[]);
-    assert!(run.until("results grow", || place.n_results() >= 150));
+    let place = Workplace::with_gate(ITEMS);
+    let run = place.start_until(150);
     limit_files_of(&run, fs::metadata(place.out().join("results.jsonl")).unwrap().len() + 1_000);
+    place.open_gate();
     // Before, while or after it notices.
     run.signal(Signal::KILL);
     run.wait();

@@ -3,37 +3,34 @@
 
 mod common;
 
-use common::{Blocks, Workplace, write_pictures};
+use common::{Workplace, until};
 use orchestra_testkit::chaos::{Fault, strike};
+
+const ITEMS: u64 = 1_000;
 
 #[test]
 fn a_frozen_worker_is_replaced_and_its_batches_are_done() {
-    goes_on_when_one_is_frozen(&Blocks { steps: 100, ..Blocks::default() }, "");
+    goes_on_when_one_is_frozen("use = [\"cpu\", \"cpu\"]");
 }
 
 #[test]
 fn a_run_whose_only_worker_is_frozen_goes_on() {
-    goes_on_when_one_is_frozen(&Blocks { steps: 100, devices: 1, ..Blocks::default() }, "workers = 1\n");
+    goes_on_when_one_is_frozen("use = [\"cpu\"]");
 }
 
-fn goes_on_when_one_is_frozen(blocks: &Blocks, keys: &str) {
-    // On a machine that does not let this test run for a moment, the workers have done everything before one is struck.
-    for items in [2_000, 8_000, 32_000] {
-        let place = Workplace::with_blocks(blocks);
-        place.edit("threads = 1\n", &format!("threads = 1\n{keys}spare = 0\n"));
-        write_pictures(&place.images(), items);
-        let mut run = place.start(&[]);
-        assert!(run.until("the run is under way", || place.n_results() >= 100));
-        let struck = run.workers().first().is_some_and(|worker| strike(run.pid(), *worker, Fault::Freeze));
-        let ended = run.wait();
-        ended.must_exit(0);
-        place.holds_exactly(items);
-        place.nothing_is_left();
-        // All items have their results, so without a restart the worker had nothing left to do when it froze.
-        if place.restarts() > 0 {
-            ended.must_say(&["1 worker died and was replaced"]);
-            return assert_eq!((place.restarts(), struck), (1, true));
-        }
-    }
-    panic!("no worker was frozen in time");
+fn goes_on_when_one_is_frozen(devices: &str) {
+    let place = Workplace::with_gate(ITEMS);
+    place.edit("threads = 1\n", "threads = 1\nworkers = 1\nspare = 0\n");
+    place.edit("use = [\"cpu\", \"cpu\"]", devices);
+    let run = place.start_until(100);
+    let workers = run.workers();
+    let frozen = *workers.first().expect("a run under way has workers");
+    assert!(strike(run.pid(), frozen, Fault::Freeze));
+    until("the frozen worker is given up", || place.workers_lost() == 1);
+    place.open_gate();
+    let ended = run.wait();
+    ended.must_exit(0).must_say(&["1 worker died and was replaced"]);
+    place.holds_exactly(ITEMS);
+    assert_eq!(place.restarts(), 1);
+    place.nothing_is_left();
 }

@@ -36,11 +36,11 @@ fn a_second_sigterm_ends_a_run_whose_model_hangs() {
 }
 
 fn interrupted_once(signal: Signal) {
-    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
-    write_pictures(&place.images(), ITEMS);
-    let mut run = place.start(&[]);
-    assert!(run.until("the run is under way", || place.n_results() >= 300));
+    let place = Workplace::with_gate(ITEMS);
+    let mut run = place.start_until(300);
     run.signal(signal);
+    assert!(run.until_it_says("stopping: finishing what is in flight"));
+    place.open_gate();
     let ended = run.wait();
     ended.must_exit(130).must_say(&["stopping: finishing what is in flight", "What is done is kept"]);
     place.nothing_is_left();
@@ -64,9 +64,7 @@ fn interrupted_twice(signal: Signal) {
     let mut run = place.start(&["--set", "limits.batch_timeout=1h"]);
     assert!(run.until("results come in beside the batch that hangs", || place.n_results() >= 100));
     run.signal(signal);
-    let stderr = run.stderr();
-    let says = |what: &str| std::fs::read_to_string(&stderr).unwrap().contains(what);
-    assert!(run.until("the first signal is noticed", || says("stopping: finishing what is in flight")));
+    assert!(run.until_it_says("stopping: finishing what is in flight"));
     run.signal(signal);
     let ended = run.wait();
     ended.must_exit(130).must_say(&["stopping now: workers are killed", "What is done is kept"]);
@@ -79,22 +77,15 @@ fn interrupted_twice(signal: Signal) {
 
 #[test]
 fn a_run_interrupted_again_and_again_comes_to_its_end() {
-    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
-    write_pictures(&place.images(), ITEMS);
-    let mut interrupted = 0;
-    for n in (1..).map(|i| i * 500) {
-        let mut run = place.start(&[]);
-        if run.until("it has gone on for a while", || place.n_results() >= n) {
-            run.signal(Signal::INT);
-        }
-        let ended = run.wait();
-        if ended.status.code() == Some(0) {
-            break;
-        }
-        ended.must_exit(130);
-        interrupted += 1;
+    let place = Workplace::with_gate(ITEMS);
+    for _ in 0..4 {
+        let mut run = place.start_until(100);
+        run.signal(Signal::INT);
+        assert!(run.until_it_says("stopping: finishing what is in flight"));
+        place.open_gate();
+        run.wait().must_exit(130);
     }
-    assert!(interrupted >= 3, "only {interrupted} interrupts");
+    place.run(&[]).must_exit(0).must_say(&["going on: "]);
     place.must_hold(&items("scans", 0..ITEMS), &BTreeSet::new());
     place.nothing_is_left();
 }
@@ -112,12 +103,10 @@ fn a_third_signal_ends_the_command_at_once_and_the_run_is_completed_later() {
         write_trap_picture(&place.images(), 64, Trap::Hang).unwrap();
         let mut run = place.start(&["--set", "limits.batch_timeout=1h"]);
         assert!(run.until("results come in", || place.n_results() >= 100), "{}", run.said());
-        let stderr = run.stderr();
-        let says = |what: &str| std::fs::read_to_string(&stderr).unwrap().contains(what);
         run.signal(signals[0]);
-        assert!(run.until("the first signal is noticed", || says("stopping: finishing what is in flight")));
+        assert!(run.until_it_says("stopping: finishing what is in flight"));
         run.signal(signals[1]);
-        assert!(run.until("the second signal is noticed", || says("stopping now: workers are killed")));
+        assert!(run.until_it_says("stopping now: workers are killed"));
         run.signal(signals[2]);
         let ended = run.wait();
         ended.must_exit(130);
@@ -136,10 +125,9 @@ fn a_third_signal_ends_the_command_at_once_and_the_run_is_completed_later() {
 /// However many signals come, of whatever kind and as quickly as they can: the command ends, leaves no worker, and goes on exactly.
 #[test]
 fn a_hail_of_signals_ends_the_command_and_harms_nothing() {
-    let n = 3_000;
-    let place = Workplace::with_blocks(&Blocks { steps: 60, ..Blocks::default() });
-    write_pictures(&place.images(), n);
+    let place = Workplace::with_gate(ITEMS);
     for round in 0..4 {
+        place.close_gate_after(200);
         let mut run = place.start(&[]);
         // In the middle of the run, or when its workers begin to load.
         let (before, pid) = (place.n_results(), run.pid());
@@ -157,7 +145,8 @@ fn a_hail_of_signals_ends_the_command_and_harms_nothing() {
         run.wait().must_exit(130);
         place.no_process_is_left();
     }
+    place.open_gate();
     place.run(&[]).must_exit(0);
-    place.holds_exactly(n);
+    place.holds_exactly(ITEMS);
     place.nothing_is_left();
 }

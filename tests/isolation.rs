@@ -26,9 +26,8 @@ fn maps(pid: u32) -> String {
 
 #[test]
 fn the_parent_maps_no_runtime_while_its_workers_do() {
-    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
-    write_pictures(&place.images(), 3_000);
-    let mut run = place.start(&[]);
+    let place = Workplace::with_gate(1_000);
+    let mut run = place.start_until(100);
     let pid = run.pid();
     let (mut looks, mut seen_in_worker, mut memory_files) = (0, false, 0);
     until("the run ends", || {
@@ -46,6 +45,9 @@ fn the_parent_maps_no_runtime_while_its_workers_do() {
             "shared memory has a name"
         );
         memory_files = memory_files.max(Holdings::of(pid).memory_files());
+        if seen_in_worker {
+            place.open_gate();
+        }
         !run.is_running()
     });
     run.wait().must_exit(0);
@@ -59,13 +61,12 @@ fn the_parent_maps_no_runtime_while_its_workers_do() {
 /// suppress that, too, so the variable itself is looked for.
 #[test]
 fn workers_are_told_to_report_to_nobody() {
-    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
-    write_pictures(&place.images(), 1_000);
-    let mut run = place.start(&[]);
-    assert!(run.until("the run is under way", || place.n_results() > 0));
+    let place = Workplace::with_gate(500);
+    let run = place.start_until(1);
     let silent: Vec<u32> = with_variable("ORT_DISABLE_TELEMETRY", "1").iter().map(|p| p.pid).collect();
     let workers = run.workers();
     assert!(!workers.is_empty() && workers.iter().all(|w| silent.contains(w)), "{workers:?}, {silent:?}");
+    place.open_gate();
     run.wait().must_exit(0);
     place.nothing_is_left();
 }
@@ -82,21 +83,19 @@ fn nothing_is_left_by_a_run_in_which_workers_crash_and_items_fail() {
 
 #[test]
 fn nothing_is_left_by_a_run_that_is_interrupted() {
-    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
-    write_pictures(&place.images(), 3_000);
-    let mut run = place.start(&[]);
-    assert!(run.until("the run is under way", || place.n_results() > 0));
+    let place = Workplace::with_gate(500);
+    let mut run = place.start_until(1);
     run.signal(Signal::INT);
+    assert!(run.until_it_says("stopping: finishing what is in flight"));
+    place.open_gate();
     run.wait().must_exit(130);
     place.nothing_is_left();
 }
 
 #[test]
 fn nothing_is_left_by_a_run_that_is_killed() {
-    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
-    write_pictures(&place.images(), 3_000);
-    let mut run = place.start(&[]);
-    assert!(run.until("the run is under way", || place.n_results() > 0));
+    let place = Workplace::with_gate(500);
+    let run = place.start_until(1);
     run.signal(Signal::KILL);
     assert_eq!(run.wait().status.code(), None);
     place.no_process_is_left();

@@ -7,10 +7,10 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{Blocks, Workplace, copy_folder, write_pictures};
+use common::{Workplace, copy_folder};
 use rustix::process::Signal;
 
-const ITEMS: u64 = 900;
+const ITEMS: u64 = 1_200;
 /// Results after which each of the starts is killed that write the journal.
 const KILLED_AT: [usize; 3] = [150, 300, 450];
 /// Places in the journal that are tried, beside its first and last bytes.
@@ -18,15 +18,17 @@ const SAMPLES: u64 = 15;
 
 /// A run that was killed in the middle, and so was its continuation, its output kept aside; gives the length of its journal.
 fn interrupted() -> (Workplace, u64) {
-    let place = Workplace::with_blocks(&Blocks { steps: 60, ..Blocks::default() });
-    write_pictures(&place.images(), ITEMS);
+    let place = Workplace::with_gate(ITEMS);
     for n in KILLED_AT {
+        // What the last start had written and not committed is cut off, so it is not known how many items are left to come before `n`.
+        place.close_gate_after(n);
         let mut run = place.start(&[]);
         assert!(run.until("some more is done", || place.n_results() >= n), "{}", run.said());
         run.signal(Signal::KILL);
         run.wait();
         place.no_process_is_left();
     }
+    place.open_gate();
     copy_folder(&place.out(), &place.path("kept"));
     let length = fs::metadata(place.path("kept/.orchestra/journal")).unwrap().len();
     (place, length)

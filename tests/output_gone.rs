@@ -7,17 +7,21 @@ mod common;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
-use common::{Blocks, Run, Workplace, write_pictures};
+use common::{Blocks, Ended, Run, Workplace, write_pictures};
 
 const ITEMS: u64 = 2_000;
 
-/// A run that has written some results, and has far more to do.
+/// A run that has written some results, and goes on once the gate is opened.
 fn under_way() -> (Workplace, Run) {
-    let place = Workplace::with_blocks(&Blocks { steps: 60, ..Blocks::default() });
-    write_pictures(&place.images(), ITEMS);
-    let mut run = place.start(&[]);
-    assert!(run.until("the run is under way", || place.n_results() >= 100), "{}", run.said());
+    let place = Workplace::with_gate(ITEMS);
+    let run = place.start_until(100);
     (place, run)
+}
+
+/// How it ends.
+fn ends(place: &Workplace, run: Run) -> Ended {
+    place.open_gate();
+    run.wait()
 }
 
 fn completes(place: &Workplace) {
@@ -31,7 +35,7 @@ fn a_folder_that_is_removed_in_the_middle_stops_the_run_and_the_next_start_begin
     let (place, run) = under_way();
     // New files may appear in it until the run has noticed.
     while fs::remove_dir_all(place.out()).is_err() {}
-    let ended = run.wait();
+    let ended = ends(&place, run);
     ended.must_exit(75).must_say(&["results could not be written", "was deleted"]);
     place.no_process_is_left();
     drop(fs::remove_dir_all(place.out()));
@@ -42,7 +46,7 @@ fn a_folder_that_is_removed_in_the_middle_stops_the_run_and_the_next_start_begin
 fn a_result_file_that_is_removed_in_the_middle_stops_the_run_and_all_its_records_are_made_again() {
     let (place, run) = under_way();
     fs::remove_file(place.out().join("results.jsonl")).unwrap();
-    run.wait().must_exit(75).must_say(&["results.jsonl", "was deleted"]);
+    ends(&place, run).must_exit(75).must_say(&["results.jsonl", "was deleted"]);
     place.nothing_is_left();
     completes(&place);
 }
@@ -53,7 +57,7 @@ fn a_result_file_that_is_changed_in_the_middle_stops_the_run_and_is_mended_by_th
         let (place, run) = under_way();
         let results = File::options().write(true).open(place.out().join("results.jsonl")).unwrap();
         results.set_len(keep).unwrap();
-        run.wait().must_exit(75).must_say(&["results.jsonl", "changed by something else"]);
+        ends(&place, run).must_exit(75).must_say(&["results.jsonl", "changed by something else"]);
         place.nothing_is_left();
         completes(&place);
     }
@@ -63,7 +67,7 @@ fn a_result_file_that_is_changed_in_the_middle_stops_the_run_and_is_mended_by_th
 fn a_journal_that_is_removed_in_the_middle_stops_the_run_and_nothing_of_its_results_is_lost_silently() {
     let (place, run) = under_way();
     fs::remove_file(place.out().join(".orchestra/journal")).unwrap();
-    run.wait().must_exit(75).must_say(&["journal", "was deleted"]);
+    ends(&place, run).must_exit(75).must_say(&["journal", "was deleted"]);
     place.nothing_is_left();
     // Results without a journal belong to nobody: they are not mixed with new ones.
     place.run(&[]).must_exit(75).must_say(&["results.jsonl", "--fresh"]);
@@ -76,7 +80,7 @@ fn a_run_whose_account_cannot_be_written_says_so_and_does_not_end_as_if_all_were
     let (place, run) = under_way();
     // No name in the folder can be replaced by a file any more: here even by the owner of the machine.
     fs::create_dir(place.out().join("run.json")).unwrap();
-    run.wait().must_exit(75).must_say(&["run.json", "could not be written"]);
+    ends(&place, run).must_exit(75).must_say(&["run.json", "could not be written"]);
     fs::remove_dir(place.out().join("run.json")).unwrap();
     place.nothing_is_left();
     place.holds_exactly(ITEMS);
@@ -95,7 +99,7 @@ fn a_folder_that_becomes_read_only_in_the_middle_costs_no_record() {
     // The owner of the machine may write all the same.
     let is_closed = File::create(place.out().join("results.jsonl.probe")).is_err();
     drop(fs::remove_file(place.out().join("results.jsonl.probe")));
-    let ended = run.wait();
+    let ended = ends(&place, run);
     // The files are open already; only the account needs a new name in the folder.
     if is_closed {
         ended.must_exit(75).must_say(&["run.json", "could not be written"]);

@@ -3,20 +3,20 @@
 
 mod common;
 
-use common::{Blocks, Workplace, write_pictures};
+use common::Workplace;
 use rustix::process::Signal;
 
 const ITEMS: u64 = 6_000;
 
 /// Results after which each start is killed. Where the number is no larger than the one before, that start is killed as soon as it
 /// has a worker: while it loads, or while it takes up where the last one stopped.
-const KILLED_AT: [usize; 10] = [0, 1, 400, 400, 900, 1_500, 1_500, 2_200, 3_000, 3_600];
+const KILLED_AT: [usize; 10] = [0, 1, 200, 200, 400, 600, 600, 700, 900, 1_000];
 
 #[test]
 fn ten_kills_of_the_parent_lose_nothing_and_double_nothing() {
-    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
-    write_pictures(&place.images(), ITEMS);
+    let place = Workplace::with_gate(ITEMS);
     for (i, n) in KILLED_AT.into_iter().enumerate() {
+        place.close_gate_after(n);
         let mut run = place.start(&[]);
         let pid = run.pid();
         let reached = run.until("the moment of the kill", || {
@@ -28,6 +28,7 @@ fn ten_kills_of_the_parent_lose_nothing_and_double_nothing() {
         assert_eq!(ended.status.code(), None, "start {i} was not killed:\n{}", ended.stderr);
         place.no_process_is_left();
     }
+    place.open_gate();
     let ended = place.run(&[]);
     ended.must_exit(0).must_say(&["going on: "]);
     place.holds_exactly(ITEMS);

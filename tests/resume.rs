@@ -114,28 +114,26 @@ fn fresh_starts_over_and_says_what_it_discards() {
 
 #[test]
 fn a_second_run_in_the_same_folder_is_refused_and_harms_nothing() {
-    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
-    write_pictures(&place.images(), 3_000);
-    let mut first = place.start(&[]);
-    assert!(first.until("the first run is under way", || place.n_results() > 0));
+    let place = Workplace::with_gate(500);
+    let first = place.start_until(1);
     let owner = format!("process {}", first.pid());
     place.run(&[]).must_exit(75).must_say(&["in use by", &owner, "--output"]);
     place.run(&["--fresh"]).must_exit(75).must_say(&[&owner]);
+    place.open_gate();
     first.wait().must_exit(0);
-    place.holds_exactly(3_000);
+    place.holds_exactly(500);
     place.nothing_is_left();
 }
 
 #[test]
 fn a_run_whose_journal_or_results_lost_their_end_is_completed_exactly() {
     const ITEMS: u64 = 2_000;
-    let place = Workplace::with_blocks(&Blocks { steps: 30, ..Blocks::default() });
-    write_pictures(&place.images(), ITEMS);
-    let mut run = place.start(&[]);
-    assert!(run.until("most is done", || place.n_results() >= 1_200));
+    let place = Workplace::with_gate(ITEMS);
+    let run = place.start_until(1_200);
     run.signal(Signal::KILL);
     run.wait();
     place.no_process_is_left();
+    place.open_gate();
     let kept = place.path("kept");
     copy_folder(&place.out(), &kept);
     let journal = fs::read(kept.join(".orchestra/journal")).unwrap();
@@ -179,15 +177,13 @@ fn a_journal_of_which_nothing_is_left_is_refused_and_the_results_stay() {
 
 #[test]
 fn a_moved_workplace_goes_on() {
-    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
-    place.edit(
-        &format!("path = {:?}", place.path("models/slow_blocks.onnx")),
-        "path = \"models/slow_blocks.onnx\"",
-    );
-    write_pictures(&place.images(), 2_000);
-    let mut run = place.start(&[]);
-    assert!(run.until("the run is under way", || place.n_results() > 100));
+    let place = Workplace::with_gate(2_000);
+    let model = "models/blocks_behind_trap.onnx";
+    place.edit(&format!("path = {:?}", place.path(model)), &format!("path = {model:?}"));
+    let mut run = place.start_until(100);
     run.signal(Signal::INT);
+    assert!(run.until_it_says("stopping: finishing what is in flight"));
+    place.open_gate();
     run.wait().must_exit(130);
     let other = Workplace::new();
     for name in ["images", "models", "workflow.toml", "out"] {

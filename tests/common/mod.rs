@@ -13,9 +13,10 @@ use std::thread;
 use std::time::Duration;
 
 use orchestra_testkit::audit::{ItemKey, Records, items};
+use orchestra_testkit::gate::Gate;
 use orchestra_testkit::images::index_of_blocks;
 use orchestra_testkit::processes::with_variable;
-use orchestra_testkit::{chaos, leaks, models};
+use orchestra_testkit::{GATE, chaos, leaks, models};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -138,6 +139,34 @@ use = {devices:?}
         fs::write(self.workflow(), text).unwrap();
     }
 
+    /// One with items `0..n` and a model behind a gate. Where it is closed, no run comes to its end before it is opened.
+    pub fn with_gate(n: u64) -> Self {
+        let place = Self::with_blocks(&Blocks { trap: true, ..Blocks::default() });
+        write_pictures(&place.images(), n);
+        place
+    }
+
+    /// Lets `n` more items pass the trap of the model, and the rest of the batches that they lie in. While nothing runs.
+    pub fn close_gate_after(&self, n: usize) {
+        Gate::in_folder(&self.path("gate")).close_after(n).unwrap();
+    }
+
+    /// Lets everything pass, from now on.
+    pub fn open_gate(&self) {
+        Gate::in_folder(&self.path("gate")).open().unwrap();
+    }
+
+    /// `orchestra run workflow.toml` at the moment when it has written `n` results more than there were. It does those of a batch or two
+    /// beyond them, and then waits for the gate. Only where no result is cut off by this start: the last one has ended by itself.
+    #[track_caller]
+    pub fn start_until(&self, n: usize) -> Run {
+        let wanted = self.n_results() + n;
+        self.close_gate_after(n);
+        let mut run = self.start(&[]);
+        assert!(run.until("the run is under way", || self.n_results() >= wanted), "{}", run.said());
+        run
+    }
+
     /// A path in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
@@ -196,6 +225,7 @@ use = {devices:?}
         let child = Command::new(ORCHESTRA)
             .args(arguments)
             .env(MARK, self.dir.path())
+            .env(GATE, self.path("gate"))
             .env("TMPDIR", self.path("tmp"))
             .env_remove("RUST_LOG")
             .envs(variables.iter().copied())
@@ -339,6 +369,12 @@ impl Run {
             met || !self.is_running()
         });
         met
+    }
+
+    /// Waits until it says `words` on stderr; `false` if it ended before that.
+    pub fn until_it_says(&mut self, words: &str) -> bool {
+        let stderr = self.stderr();
+        self.until(words, || fs::read_to_string(&stderr).unwrap().contains(words))
     }
 
     /// Live workers now.

@@ -5,8 +5,9 @@
 //! names the element that springs it.
 //!
 //! With the variable [`DEADLY`] in its environment the operator dies whatever it meets, with some last words: a broken installation,
-//! which can be mended without a change to the model.
+//! which can be mended without a change to the model. With [`GATE`] it waits until a test lets it go on.
 
+mod gate;
 mod kernel;
 
 use std::ffi::{CStr, c_char, c_int};
@@ -16,6 +17,8 @@ use ort::sys::{
     ONNXTensorElementDataType, ORT_API_VERSION, OrtApiBase, OrtCustomOp,
     OrtCustomOpInputOutputCharacteristic, OrtMemType, OrtSessionOptions, OrtStatusPtr,
 };
+
+pub use gate::{BARRIER, GATE, LIMIT, ROWS};
 
 /// The operator's domain in a model.
 pub const DOMAIN: &str = "orchestra.test";

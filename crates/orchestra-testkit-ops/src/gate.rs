@@ -1,0 +1,37 @@
+//! A gate that a test closes: after so many rows, counted over all workers, the operator waits in the next batch until the test opens it.
+//! So a run cannot end before a test has done to it what it came for, however quick the one and slow the other is.
+
+use std::fs::{self, File};
+use std::io::{self, Seek as _, Write as _};
+use std::path::Path;
+
+/// The variable that names the folder of the gate. Without the file [`LIMIT`] in it the gate is open.
+pub const GATE: &str = "ORCHESTRA_TEST_GATE";
+/// How many rows may pass, as text.
+pub const LIMIT: &str = "limit";
+/// One byte for each row that has come so far.
+pub const ROWS: &str = "rows";
+/// A FIFO. Opening it for reading waits until somebody opens it for writing: that opens the gate.
+pub const BARRIER: &str = "barrier";
+
+/// Waits where a test asks for that. A batch that begins before the limit is reached passes as a whole.
+pub(crate) fn pass(rows: i64) {
+    let Some(folder) = std::env::var_os(GATE) else { return };
+    let folder = Path::new(&folder);
+    let Some(limit) = fs::read_to_string(folder.join(LIMIT)).ok().and_then(|text| text.parse().ok()) else {
+        return;
+    };
+    if came_before(&folder.join(ROWS), rows).is_ok_and(|before: u64| before >= limit) {
+        // It fails if the gate was opened, and so its barrier removed, at this moment.
+        drop(File::open(folder.join(BARRIER)));
+    }
+}
+
+/// Adds rows to the count; how many there were.
+fn came_before(count: &Path, rows: i64) -> io::Result<u64> {
+    let rows = vec![b'.'; usize::try_from(rows).unwrap_or(0)];
+    let mut count = File::options().append(true).create(true).open(count)?;
+    // One write, so that two workers do not count each other's rows twice; behind it stands the offset of this file.
+    count.write_all(&rows)?;
+    Ok(count.stream_position()?.saturating_sub(rows.len() as u64))
+}
