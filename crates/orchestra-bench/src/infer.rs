@@ -186,6 +186,7 @@ impl InferPart<'_> {
             threads: place.threads,
             memory_limit: model.memory_limit,
             tf32: model.tf32,
+            tuning: model.tuning.clone(),
             custom_ops: model.custom_ops.clone(),
             warm_up: self.infer.ladder.clone(),
             rungs: match device {

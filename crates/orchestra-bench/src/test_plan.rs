@@ -6,7 +6,7 @@ use std::time::Duration;
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{
     Channels, DType, DeviceId, DeviceKind, DeviceSpec, Dim, Fit, ImageSpec, Layout, ModelId, PipelineId,
-    ResizeFilter, SourceId, StageId, TensorSpec,
+    ResizeFilter, SessionTuning, SourceId, StageId, TensorSpec,
 };
 use orchestra_plan::{
     DevicePlan, InferPlan, InputFrom, Limits, ModelPlan, PipelinePlan, Plan, Recycle, SourcePlan, StageKind,
@@ -66,6 +66,7 @@ pub fn plan(small: Small) -> Plan {
         priority: 10,
         recycle: Recycle::default(),
         tf32: true,
+        tuning: SessionTuning::default(),
     };
     let stage = |name: &str, kind| StagePlan { name: name.into(), pipeline: PipelineId(0), kind };
     Plan {

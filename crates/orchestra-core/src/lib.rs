@@ -19,6 +19,7 @@ pub mod ids;
 pub mod image_spec;
 pub mod ledger;
 pub mod restart;
+pub mod session_tuning;
 pub mod tensor;
 pub mod worker_exit;
 
@@ -26,5 +27,6 @@ pub use device::{DeviceKind, DeviceSpec};
 pub use failure::{ErrorClass, Failure, FailureKind};
 pub use ids::{BatchId, DeviceId, ItemId, ModelId, PipelineId, SinkId, SlotId, SourceId, StageId, WorkerId};
 pub use image_spec::{Channels, Fit, ImageSpec, Layout, PixelInput, ResizeFilter};
+pub use session_tuning::SessionTuning;
 pub use tensor::{DType, Dim, TensorSpec};
 pub use worker_exit::WorkerExit;

@@ -172,6 +172,9 @@ fn write_infer(out: &mut String, plan: &Plan, name: &str, infer: &InferPlan) -> 
         let rungs: Vec<String> = infer.ladder.iter().map(usize::to_string).collect();
         writeln!(out, "    warmed up: {}", rungs.join(", "))?;
     }
+    if model.tuning.shrink {
+        writeln!(out, "    memory: what a run leaves unused is given back after it")?;
+    }
     for w in &infer.workers {
         let device = &plan.devices[w.device.index()].spec.name;
         let (workers, threads) = (plural(w.count, "worker"), plural(w.threads, "thread"));

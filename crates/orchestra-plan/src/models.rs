@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use orchestra_core::SessionTuning;
+
 use crate::build::resolve;
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
@@ -15,7 +17,7 @@ const MAX_SPARES: u64 = 4;
 /// Largest batch that can be asked for.
 pub(crate) const MAX_BATCH: u64 = 65_536;
 
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "path",
     "labels",
     "devices",
@@ -29,6 +31,7 @@ const KEYS: [&str; 13] = [
     "custom_ops",
     "recycle",
     "tf32",
+    "shrink",
 ];
 
 /// A model whose file has been read.
@@ -68,6 +71,7 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
         custom_ops: f.strings("custom_ops").unwrap_or_default(),
         recycle: recycle(&mut f),
         tf32: f.boolean("tf32").unwrap_or(true),
+        tuning: SessionTuning { shrink: f.boolean("shrink").unwrap_or(false) },
         name,
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{
-    DeviceId, DeviceSpec, ImageSpec, ModelId, PipelineId, PixelInput, SinkId, SourceId, StageId, TensorSpec,
+    DeviceId, DeviceSpec, ImageSpec, ModelId, PipelineId, PixelInput, SessionTuning, SinkId, SourceId,
+    StageId, TensorSpec,
 };
 use serde::Serialize;
 
@@ -103,6 +104,8 @@ pub struct ModelPlan {
     pub recycle: Recycle,
     /// Whether f32 products may be rounded to TF32 on a GPU.
     pub tf32: bool,
+    /// What else it asks of its sessions.
+    pub tuning: SessionTuning,
 }
 
 /// When a healthy worker is replaced.

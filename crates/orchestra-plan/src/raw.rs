@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use orchestra_core::ImageSpec;
+use orchestra_core::{ImageSpec, SessionTuning};
 
 use crate::bytes::parse_bytes;
 use crate::diagnostics::{Diagnostics, Span};
@@ -64,6 +64,7 @@ pub(crate) struct RawModel {
     pub custom_ops: Vec<At<String>>,
     pub recycle: Recycle,
     pub tf32: bool,
+    pub tuning: SessionTuning,
 }
 
 #[derive(Debug)]

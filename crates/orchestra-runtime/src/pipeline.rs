@@ -265,6 +265,7 @@ impl PipelineState {
                 threads: workers.threads,
                 memory_limit: model.memory_limit,
                 tf32: model.tf32,
+                tuning: model.tuning.clone(),
                 custom_ops: model.custom_ops.clone(),
                 warm_up: infer.ladder.clone(),
                 rungs: match device.kind {

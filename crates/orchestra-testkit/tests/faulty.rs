@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, SlotId};
+use orchestra_core::{BatchId, DType, DeviceKind, SessionTuning, SlotId};
 use orchestra_testkit::faulty::{FAULT, FAULT_LOG, FAULT_ONCE, file_of};
 use orchestra_testkit::models::spec;
 use orchestra_testkit::worker_process::WorkerProcess;
@@ -35,6 +35,7 @@ fn load(arena: &Arena) -> ToWorker {
         threads: 1,
         memory_limit: None,
         tf32: true,
+        tuning: SessionTuning::default(),
         custom_ops: Vec::new(),
         warm_up: Vec::new(),
         rungs: Vec::new(),

@@ -15,10 +15,10 @@ use std::path::PathBuf;
 
 use bincode::{Decode, Encode};
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, PixelInput, SlotId, TensorSpec};
+use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, PixelInput, SessionTuning, SlotId, TensorSpec};
 
 /// Raised with every change of a frame. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// A W3C trace context in 25 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
@@ -50,6 +50,8 @@ pub struct Load {
     pub memory_limit: Option<u64>,
     /// Whether f32 products may be rounded to TF32 (CUDA only).
     pub tf32: bool,
+    /// What else the model asks of its session.
+    pub tuning: SessionTuning,
     /// Libraries of custom operators to register with the session.
     pub custom_ops: Vec<PathBuf>,
     /// Batch sizes to run once before the worker reports `Loaded` (on the CPU, for spares alone).

@@ -5,7 +5,7 @@ mod common;
 
 use std::io::{self, Cursor, Read, Write};
 
-use orchestra_core::{BatchId, SlotId};
+use orchestra_core::{BatchId, SessionTuning, SlotId};
 use orchestra_wire::codec::{
     CodecError, FrameDecoder, FrameReader, FrameWriter, MAX_CONTROL_FRAME, MAX_FRAME, encode,
 };
@@ -227,6 +227,7 @@ fn a_frame_that_cannot_be_encoded_leaves_no_bytes_behind() {
         threads: 1,
         memory_limit: None,
         tf32: true,
+        tuning: SessionTuning::default(),
         custom_ops: vec![],
         warm_up: vec![],
         rungs: vec![],
@@ -252,6 +253,7 @@ fn a_frame_that_is_too_large_is_never_made() {
         threads: 1,
         memory_limit: None,
         tf32: true,
+        tuning: SessionTuning::default(),
         custom_ops: vec![],
         warm_up: vec![],
         rungs: vec![],

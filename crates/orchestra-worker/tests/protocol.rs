@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use common::{flat, run_of};
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass};
+use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, SessionTuning};
 use orchestra_wire::arena::{Arena, WorkerArena};
 use orchestra_wire::codec::{FrameReader, FrameWriter, MAX_FRAME};
 use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker};
@@ -82,6 +82,7 @@ fn start(load: Result<(), LoadError>) -> Parent {
             threads: 1,
             memory_limit: None,
             tf32: true,
+            tuning: SessionTuning::default(),
             custom_ops: vec![],
             warm_up: vec![],
             rungs: vec![],

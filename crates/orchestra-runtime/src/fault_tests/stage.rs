@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orchestra_core::restart::RestartPolicy;
-use orchestra_core::{DeviceId, ItemId, SourceId, StageId};
+use orchestra_core::{DeviceId, ItemId, SessionTuning, SourceId, StageId};
 use orchestra_plan::{InferPlan, Plan, StageKind};
 use orchestra_wire::arena::Arena;
 use orchestra_wire::frames::Load as LoadFrame;
@@ -278,6 +278,7 @@ impl Tree {
                     threads: 1,
                     memory_limit: None,
                     tf32: true,
+                    tuning: SessionTuning::default(),
                     custom_ops: Vec::new(),
                     warm_up: Vec::new(),
                     rungs: Vec::new(),

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use orchestra_core::batch_layout::{BatchLayout, Region};
-use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, Layout, PixelInput, SlotId, TensorSpec};
+use orchestra_core::{
+    BatchId, DType, DeviceKind, Dim, ErrorClass, Layout, PixelInput, SessionTuning, SlotId, TensorSpec,
+};
 use orchestra_wire::frames::{
     DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker, TraceContext,
 };
@@ -61,8 +63,9 @@ fn load() -> impl Strategy<Value = Load> {
         (path(), path(), any::<[u8; 32]>(), device, any::<usize>()),
         (option::of(any::<u64>()), vec(path(), 0..3), vec(any::<usize>(), 0..8), layout()),
         (vec(path(), 0..3), vec(option::of(pixel_input()), 0..3), any::<bool>(), vec(any::<usize>(), 0..4)),
+        tuning(),
     )
-        .prop_map(|(what, how, cuda)| {
+        .prop_map(|(what, how, cuda, tuning)| {
             let (library, model, digest, device, threads) = what;
             let (memory_limit, custom_ops, warm_up, layout) = how;
             let (preload, pixel_inputs, tf32, rungs) = cuda;
@@ -75,6 +78,7 @@ fn load() -> impl Strategy<Value = Load> {
                 threads,
                 memory_limit,
                 tf32,
+                tuning,
                 custom_ops,
                 warm_up,
                 rungs,
@@ -82,6 +86,10 @@ fn load() -> impl Strategy<Value = Load> {
                 pixel_inputs,
             }
         })
+}
+
+fn tuning() -> impl Strategy<Value = SessionTuning> {
+    any::<bool>().prop_map(|shrink| SessionTuning { shrink })
 }
 
 fn pixel_input() -> impl Strategy<Value = PixelInput> {

@@ -4,8 +4,8 @@
 use std::ptr::NonNull;
 use std::time::Instant;
 
-use orchestra_core::{DType, DeviceKind};
-use orchestra_wire::frames::{DynamicOutput, RunTiming};
+use orchestra_core::{DType, DeviceKind, SessionTuning};
+use orchestra_wire::frames::{DynamicOutput, RunErrorKind, RunTiming};
 use ort::memory::{Allocator, MemoryInfo};
 use ort::session::{IoBinding, Session};
 use ort::value::{DynTensor, DynTensorValueType, DynValue};
@@ -13,6 +13,7 @@ use ort::{AsPointer, sys};
 
 use super::errors;
 use super::model::{Model, Places, RowTensor, element_type};
+use super::shrink::Shrink;
 use crate::serve::{RunError, nanos};
 
 /// A session and what is bound to it. The binding goes first.
@@ -23,14 +24,24 @@ pub struct BoundSession {
     session: Session,
     cpu: MemoryInfo<'static>,
     on_device: bool,
+    /// When runs give back memory.
+    pub shrink: Shrink,
 }
 
 impl BoundSession {
     /// Nothing is bound yet.
-    pub fn new(session: Session, device: &DeviceKind) -> ort::Result<BoundSession> {
+    pub fn new(session: Session, device: &DeviceKind, tuning: &SessionTuning) -> ort::Result<BoundSession> {
         let binding = session.create_binding()?;
         let on_device = matches!(device, DeviceKind::Cuda { .. });
-        Ok(BoundSession { dynamic: Vec::new(), binding, session, cpu: MemoryInfo::default(), on_device })
+        let shrink = Shrink::new(&session, device, tuning.shrink)?;
+        Ok(BoundSession {
+            dynamic: Vec::new(),
+            binding,
+            session,
+            cpu: MemoryInfo::default(),
+            on_device,
+            shrink,
+        })
     }
 
     /// Runs the session over the rows at `places`; outputs of fixed shape are there after it, the others wait for
@@ -48,12 +59,21 @@ impl BoundSession {
         let start = Instant::now();
         self.dynamic.clear();
         // SAFETY: the caller's promises are those that binding asks for.
-        unsafe { self.bind(model, places) }.map_err(|e| errors::run(&e))?;
+        unsafe { self.bind(model, places) }.map_err(|e| self.failed(&e))?;
         timing.bind_ns += nanos(start.elapsed());
         let start = Instant::now();
         let ran = self.run_bound(model);
         timing.run_ns = nanos(start.elapsed());
-        ran.map_err(|e| errors::run(&e))
+        ran.map_err(|e| self.failed(&e))
+    }
+
+    fn failed(&mut self, error: &ort::Error) -> RunError {
+        let error = errors::run(error);
+        if error.kind == RunErrorKind::OutOfMemory {
+            // The arena keeps what it got, in regions that suit no smaller batch. Less may come next, and need it.
+            self.shrink.after_next();
+        }
+        error
     }
 
     /// Lets go of all memory that was bound.
@@ -107,15 +127,21 @@ impl BoundSession {
         if self.on_device {
             self.binding.synchronize_inputs()?;
         }
-        let mut outputs = self.session.run_binding(&self.binding)?;
-        for (at, (spec, fixed)) in model.session_outputs.iter().zip(&model.outputs).enumerate() {
-            if fixed.is_none()
-                && let Some(value) = outputs.remove(&spec.name)
-            {
-                self.dynamic.push((at, value.downcast::<DynTensorValueType>()?));
+        let BoundSession { dynamic, binding, session, shrink, .. } = self;
+        shrink.around(|options| {
+            let mut outputs = match options {
+                None => session.run_binding(binding)?,
+                Some(options) => session.run_binding_with_options(binding, options)?,
+            };
+            for (at, (spec, fixed)) in model.session_outputs.iter().zip(&model.outputs).enumerate() {
+                if fixed.is_none()
+                    && let Some(value) = outputs.remove(&spec.name)
+                {
+                    dynamic.push((at, value.downcast::<DynTensorValueType>()?));
+                }
             }
-        }
-        drop(outputs);
+            Ok(())
+        })?;
         if self.on_device {
             self.binding.synchronize_outputs()?;
         }

@@ -11,6 +11,7 @@ mod page_lock;
 mod pixel_graph;
 mod protobuf;
 mod session;
+mod shrink;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -67,7 +68,8 @@ impl Engine for OnnxEngine {
             providers,
             runtime_version: library::version(&load.library),
         };
-        let mut bound = BoundSession::new(session, &load.device).map_err(|e| errors::load(&e.to_string()))?;
+        let mut bound = BoundSession::new(session, &load.device, &load.tuning)
+            .map_err(|e| errors::load(&e.to_string()))?;
         let page_lock = match load.device {
             DeviceKind::Cpu => None,
             DeviceKind::Cuda { .. } => page_lock::lock(&arena),
@@ -185,6 +187,10 @@ fn warm_up(bound: &mut BoundSession, model: &Model, rungs: &[usize]) -> Result<(
     sizes.sort_unstable();
     for (place, &rows) in sizes.iter().enumerate() {
         let ran = PrivateRows::new(model, rows).ok_or_else(|| errors::no_memory(rows)).and_then(|zeros| {
+            if place + 1 < sizes.len() {
+                // What this size needed is of no use to the next, larger one; what the largest needs is kept.
+                bound.shrink.after_next();
+            }
             // SAFETY: the private rows belong to this function alone and outlive the run.
             let ran = unsafe { bound.run(model, &zeros.places(), &mut RunTiming::default()) };
             bound.release();

@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, Dim, SlotId, TensorSpec};
+use orchestra_core::{BatchId, DType, DeviceKind, Dim, SessionTuning, SlotId, TensorSpec};
 use orchestra_ortlib::{Env, Flavor, Request, Silent, find_or_fetch};
 use orchestra_testkit::models;
 use orchestra_testkit::onnx::ModelBuilder;
@@ -69,6 +69,7 @@ impl Setup {
             threads: 1,
             memory_limit: None,
             tf32: true,
+            tuning: SessionTuning::default(),
             custom_ops: vec![],
             warm_up: vec![],
             rungs: vec![],
