@@ -1,11 +1,8 @@
 //! Rows in the worker's own memory: for warm-up, and for batches that must be padded. It never runs a session.
 
-use std::alloc::Layout;
-use std::ptr::NonNull;
-
-use orchestra_core::batch_layout::REGION_ALIGN;
 use orchestra_wire::arena::Rows;
 
+use super::host_memory::{Block, HostMemory};
 use super::model::{Model, Places, RowTensor};
 
 /// One row block per input and per output of fixed shape, all zeros at first.
@@ -17,8 +14,8 @@ pub struct PrivateRows {
 
 impl PrivateRows {
     /// Memory for `rows` rows of every tensor of the model; `None` if there is not so much.
-    pub fn new(model: &Model, rows: usize) -> Option<PrivateRows> {
-        let block = |tensor: &RowTensor| Block::new(tensor.row_bytes.checked_mul(rows)?);
+    pub fn new(model: &Model, rows: usize, memory: &HostMemory) -> Option<PrivateRows> {
+        let block = |tensor: &RowTensor| memory.zeros(tensor.row_bytes.checked_mul(rows)?);
         let inputs = model.inputs.iter().map(block).collect::<Option<_>>()?;
         let outputs = model.outputs.iter().map(|tensor| match tensor {
             Some(tensor) => Some(Some(block(tensor)?)),
@@ -31,11 +28,11 @@ impl PrivateRows {
     pub fn places(&self) -> Places {
         Places {
             rows: self.rows,
-            inputs: self.inputs.iter().map(|b| Rows { ptr: b.ptr().cast_const(), len: b.len }).collect(),
+            inputs: self.inputs.iter().map(|b| Rows { ptr: b.ptr().cast_const(), len: b.len() }).collect(),
             outputs: self
                 .outputs
                 .iter()
-                .map(|b| b.as_ref().map(|b| Rows { ptr: b.ptr(), len: b.len }))
+                .map(|b| b.as_ref().map(|b| Rows { ptr: b.ptr(), len: b.len() }))
                 .collect(),
         }
     }
@@ -46,11 +43,11 @@ impl PrivateRows {
     /// Nobody writes to the inputs at `from` meanwhile, and no run reads these rows.
     pub unsafe fn copy_in(&mut self, from: &Places) {
         for (block, source) in self.inputs.iter_mut().zip(&from.inputs) {
-            let len = source.len.min(block.len);
+            let len = source.len.min(block.len());
             // SAFETY: both have at least `len` bytes, and one is private, so they do not overlap.
             unsafe {
                 std::ptr::copy_nonoverlapping(source.ptr, block.ptr(), len);
-                std::ptr::write_bytes(block.ptr().add(len), 0, block.len - len);
+                std::ptr::write_bytes(block.ptr().add(len), 0, block.len() - len);
             }
         }
     }
@@ -62,38 +59,10 @@ impl PrivateRows {
     pub unsafe fn copy_out(&self, to: &Places) {
         for (block, target) in self.outputs.iter().zip(&to.outputs) {
             if let (Some(block), Some(target)) = (block, target) {
-                let len = target.len.min(block.len);
+                let len = target.len.min(block.len());
                 // SAFETY: both have at least `len` bytes, and one is private, so they do not overlap.
                 unsafe { std::ptr::copy_nonoverlapping(block.ptr().cast_const(), target.ptr, len) };
             }
         }
-    }
-}
-
-/// Bytes that start at a multiple of `REGION_ALIGN`, like those of the arena. Accessed through its pointer only, so that a session may
-/// write while a `Places` exists.
-struct Block {
-    start: NonNull<u8>,
-    layout: Layout,
-    len: usize,
-}
-
-impl Block {
-    fn new(len: usize) -> Option<Block> {
-        let layout = Layout::from_size_align(len.max(1), REGION_ALIGN).ok()?;
-        // SAFETY: the size is not 0.
-        let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-        Some(Block { start, layout, len })
-    }
-
-    fn ptr(&self) -> *mut u8 {
-        self.start.as_ptr()
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and freed only here.
-        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
     }
 }

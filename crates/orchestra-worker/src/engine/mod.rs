@@ -3,7 +3,10 @@
 mod binding;
 mod cpu_arena;
 mod cuda;
+mod cuda_runtime;
 mod errors;
+mod host_memory;
+mod host_side;
 mod library;
 mod memory;
 mod model;
@@ -12,6 +15,9 @@ mod pixel_graph;
 mod protobuf;
 mod session;
 mod shrink;
+mod staging;
+#[cfg(test)]
+mod twin;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -24,9 +30,10 @@ use orchestra_wire::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
 use crate::digest::{model_digest, short};
 use crate::serve::{Engine, LoadError, Loaded, RunError, nanos};
 use binding::BoundSession;
+use host_memory::HostMemory;
+use host_side::HostSide;
 use memory::PrivateRows;
 use model::Model;
-use page_lock::PageLock;
 
 /// One ONNX Runtime session over one arena.
 #[derive(Default)]
@@ -42,8 +49,7 @@ struct Serving {
     rungs: Vec<usize>,
     /// Where smaller batches are padded, per size; made when it is needed.
     padding: BTreeMap<usize, PrivateRows>,
-    /// On a GPU, where it could be done.
-    _page_lock: Option<PageLock>,
+    host: HostSide,
     arena: WorkerArena,
 }
 
@@ -70,16 +76,15 @@ impl Engine for OnnxEngine {
         };
         let mut bound = BoundSession::new(session, &load.device, &load.tuning)
             .map_err(|e| errors::load(&e.to_string()))?;
-        let page_lock = match load.device {
-            DeviceKind::Cpu => None,
-            DeviceKind::Cuda { .. } => page_lock::lock(&arena),
+        let host = match load.device {
+            DeviceKind::Cpu => HostSide::default(),
+            DeviceKind::Cuda { .. } => HostSide::of_gpu(&arena, &model),
         };
-        warm_up(&mut bound, &model, &load.warm_up)?;
+        warm_up(&mut bound, &model, &host.memory, &load.warm_up)?;
         let within = |rung: &usize| (1..=model.max_rows).contains(rung);
         let mut rungs: Vec<usize> = load.rungs.iter().copied().filter(within).collect();
         rungs.sort_unstable();
-        self.loaded =
-            Some(Serving { bound, model, rungs, padding: BTreeMap::new(), _page_lock: page_lock, arena });
+        self.loaded = Some(Serving { bound, model, rungs, padding: BTreeMap::new(), host, arena });
         Ok(loaded)
     }
 
@@ -96,15 +101,22 @@ impl Engine for OnnxEngine {
 }
 
 impl Serving {
-    /// The session reads and writes the arena itself.
+    /// The session reads and writes the arena itself, or as near to it as its device can.
     fn run_in_place(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         let start = Instant::now();
-        let places = self.model.places_in(&self.arena, run).map_err(|e| errors::model(e.to_string()))?;
+        let slots = self.model.places_in(&self.arena, run).map_err(|e| errors::model(e.to_string()))?;
+        // SAFETY: the parent has leased these rows to this run, and no other run uses the rows between.
+        let staged = self.host.staging.as_mut().map(|staging| unsafe { staging.copy_in(&slots) });
+        let places = staged.as_ref().unwrap_or(&slots);
         timing.bind_ns = nanos(start.elapsed());
-        // SAFETY: the parent has leased these rows to this run, and the arena outlives the session.
-        unsafe { self.bound.run(&self.model, &places, timing)? };
+        // SAFETY: the parent has leased these rows to this run, and the arena outlives the session, as the rows between do.
+        unsafe { self.bound.run(&self.model, places, timing)? };
         let start = Instant::now();
         let dynamic = self.bound.take_dynamic(&self.model, places.rows, run.rows)?;
+        if let Some(staging) = &self.host.staging {
+            // SAFETY: the parent has leased these rows to this run, which is over.
+            unsafe { staging.copy_out(&slots) };
+        }
         timing.copy_out_ns = nanos(start.elapsed());
         Ok(dynamic)
     }
@@ -142,7 +154,7 @@ impl Serving {
         let padding = match self.padding.entry(batch) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(place) => {
-                let rows = PrivateRows::new(&self.model, batch);
+                let rows = PrivateRows::new(&self.model, batch, &self.host.memory);
                 place.insert(rows.ok_or_else(|| errors::no_memory(batch))?)
             }
         };
@@ -179,14 +191,20 @@ fn check_digest(load: &Load) -> Result<(), LoadError> {
 
 /// Runs each batch size once over zeros, in memory of its own. Returns quietly where only a larger batch does not fit: the parent finds
 /// the ceiling with real batches.
-fn warm_up(bound: &mut BoundSession, model: &Model, rungs: &[usize]) -> Result<(), LoadError> {
+fn warm_up(
+    bound: &mut BoundSession,
+    model: &Model,
+    memory: &HostMemory,
+    rungs: &[usize],
+) -> Result<(), LoadError> {
     let mut sizes: Vec<usize> = match model.batch {
         Some(batch) if !rungs.is_empty() => vec![batch],
         _ => rungs.iter().copied().filter(|rows| (1..=model.max_rows).contains(rows)).collect(),
     };
     sizes.sort_unstable();
     for (place, &rows) in sizes.iter().enumerate() {
-        let ran = PrivateRows::new(model, rows).ok_or_else(|| errors::no_memory(rows)).and_then(|zeros| {
+        let zeros = PrivateRows::new(model, rows, memory).ok_or_else(|| errors::no_memory(rows));
+        let ran = zeros.and_then(|zeros| {
             if place + 1 < sizes.len() {
                 // What this size needed is of no use to the next, larger one; what the largest needs is kept.
                 bound.shrink.after_next();

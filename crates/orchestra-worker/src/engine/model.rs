@@ -37,6 +37,7 @@ pub struct RowTensor {
 }
 
 /// Where the tensors of one run lie.
+#[derive(Clone)]
 pub struct Places {
     /// Rows of each tensor.
     pub rows: usize,

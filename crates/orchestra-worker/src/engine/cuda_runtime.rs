@@ -1,0 +1,158 @@
+//! CUDA's runtime as this process has it: the few functions that are called besides ONNX Runtime. Loads nothing, and decides nothing.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+/// `cudaSuccess`
+const SUCCESS: c_int = 0;
+/// CUDA's runtime as the loader knows it, once the provider has loaded it. Newest first.
+const NAMES: [&CStr; 2] = [c"libcudart.so.13", c"libcudart.so.12"];
+
+/// Functions of CUDA's runtime. They have had these types in every release.
+#[derive(Clone, Copy)]
+pub struct CudaRuntime {
+    pub register: unsafe extern "C" fn(*mut c_void, usize, c_uint) -> c_int,
+    pub unregister: unsafe extern "C" fn(*mut c_void) -> c_int,
+    pub host_alloc: unsafe extern "C" fn(*mut *mut c_void, usize, c_uint) -> c_int,
+    pub free_host: unsafe extern "C" fn(*mut c_void) -> c_int,
+    /// Gives the last error and forgets it.
+    pub last_error: unsafe extern "C" fn() -> c_int,
+    pub error_text: unsafe extern "C" fn(c_int) -> *const c_char,
+}
+
+impl CudaRuntime {
+    /// The one that the provider uses; `None` where it has not loaded one under a known name.
+    pub fn of_this_process() -> Option<Self> {
+        let library = NAMES.iter().find_map(|name| {
+            // SAFETY: `RTLD_NOLOAD` gives the library that is in the process already, or null; it is never closed.
+            let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+            (!handle.is_null()).then_some(handle)
+        })?;
+        // SAFETY: symbols of these names have these types in every release of CUDA.
+        unsafe {
+            Some(Self {
+                register: function(library, c"cudaHostRegister")?,
+                unregister: function(library, c"cudaHostUnregister")?,
+                host_alloc: function(library, c"cudaHostAlloc")?,
+                free_host: function(library, c"cudaFreeHost")?,
+                last_error: function(library, c"cudaGetLastError")?,
+                error_text: function(library, c"cudaGetErrorString")?,
+            })
+        }
+    }
+
+    /// What `code` says, as an error that nothing else will be told of.
+    ///
+    /// # Errors
+    /// Every code but that of success, in CUDA's words.
+    pub fn check(&self, code: c_int) -> Result<(), String> {
+        if code == SUCCESS {
+            return Ok(());
+        }
+        // Else the next kernel that asks whether all went well would be told of this.
+        // SAFETY: it takes nothing.
+        unsafe { (self.last_error)() };
+        Err(self.describe(code))
+    }
+
+    fn describe(&self, code: c_int) -> String {
+        // SAFETY: it takes any number, and gives a static string or null.
+        let text = unsafe { (self.error_text)(code) };
+        if text.is_null() {
+            return format!("CUDA error {code}");
+        }
+        // SAFETY: not null, and static.
+        format!("CUDA error {code}, {}", unsafe { CStr::from_ptr(text) }.to_string_lossy())
+    }
+}
+
+/// A function of a library, by its name.
+///
+/// # Safety
+/// `F` is a function pointer, and has the type that the function has in the library.
+unsafe fn function<F: Copy>(library: *mut c_void, name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: the handle is valid and the name ends with 0.
+    let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
+    // SAFETY: not null, and of the size and the type of `F`, as the caller vouches.
+    (!symbol.is_null()).then(|| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&symbol) })
+}
+
+#[cfg(test)]
+pub mod fake {
+    //! A runtime without a GPU. It notes what it is told, and refuses on demand.
+
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    thread_local! {
+        // Tests run on threads of their own.
+        static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+        static REFUSED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+        static FAILED: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// What it gives to whatever it refuses: `cudaErrorNotSupported`.
+    const REFUSAL: c_int = 801;
+
+    pub const RUNTIME: CudaRuntime =
+        CudaRuntime { register, unregister, host_alloc, free_host, last_error, error_text };
+
+    /// Refuses from now on what starts like one of these.
+    pub fn refuse(calls: &[&'static str]) {
+        REFUSED.set(calls.to_vec());
+    }
+
+    /// What it was told since the last time.
+    pub fn calls() -> Vec<String> {
+        CALLS.take()
+    }
+
+    /// Whether an error is left for the next one who asks.
+    pub fn holds_an_error() -> bool {
+        FAILED.get()
+    }
+
+    fn answer(call: String) -> c_int {
+        let refused = REFUSED.with_borrow(|refused| refused.iter().any(|r| call.starts_with(r)));
+        CALLS.with_borrow_mut(|calls| calls.push(call));
+        FAILED.set(FAILED.get() || refused);
+        if refused { REFUSAL } else { SUCCESS }
+    }
+
+    unsafe extern "C" fn register(start: *mut c_void, bytes: usize, flags: c_uint) -> c_int {
+        answer(format!("register {} {bytes} {flags}", start as usize))
+    }
+
+    unsafe extern "C" fn unregister(start: *mut c_void) -> c_int {
+        answer(format!("unregister {}", start as usize))
+    }
+
+    /// Gives memory with stains in it, as the real one may.
+    unsafe extern "C" fn host_alloc(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> c_int {
+        let code = answer(format!("alloc {bytes} {flags}"));
+        if code == SUCCESS {
+            // SAFETY: the size is not 0 in our calls, and the place is valid.
+            unsafe {
+                let start = libc::aligned_alloc(4096, bytes.next_multiple_of(4096));
+                libc::memset(start, 0xa5, bytes);
+                *place = start;
+            }
+        }
+        code
+    }
+
+    unsafe extern "C" fn free_host(start: *mut c_void) -> c_int {
+        // SAFETY: it came from `host_alloc`.
+        unsafe { libc::free(start) };
+        answer("free".to_owned())
+    }
+
+    unsafe extern "C" fn last_error() -> c_int {
+        if FAILED.replace(false) { REFUSAL } else { SUCCESS }
+    }
+
+    unsafe extern "C" fn error_text(_: c_int) -> *const c_char {
+        c"operation not supported".as_ptr()
+    }
+}
