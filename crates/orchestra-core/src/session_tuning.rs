@@ -9,4 +9,6 @@ pub struct SessionTuning {
     /// Whether every run gives back the memory that it leaves unused in the session's arena. Without it only warm-up does, and the first
     /// run after one that did not fit.
     pub shrink: bool,
+    /// Whether the sizes that a GPU is warmed up with are recorded as CUDA graphs.
+    pub cuda_graphs: bool,
 }

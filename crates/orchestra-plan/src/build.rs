@@ -15,7 +15,7 @@ use crate::placement::{Demand, Share, place};
 use crate::plan::{Plan, WorkerMemory};
 use crate::raw::{self, RawKind, RawModel, RawStage, RawWorkflow};
 use crate::types::{Wired, Wiring};
-use crate::{sinks, sources, spares, tree};
+use crate::{sinks, sources, spares, tree, tuning};
 
 mod assemble;
 
@@ -86,6 +86,11 @@ impl Planner<'_> {
             workflow.sources.iter().map(|s| sources::resolve_listing(s, &folder, self.host, diags)).collect();
         let models: Vec<_> =
             workflow.models.iter().map(|m| models::load(m, &folder, self.host, diags)).collect();
+        for (raw, model) in workflow.models.iter().zip(&models) {
+            if let Some(model) = model {
+                tuning::check_outputs(&raw.name.value, &raw.tuning, &model.file.signature.outputs, diags);
+            }
+        }
         let labels: Vec<_> = workflow
             .stages
             .iter()
@@ -153,6 +158,8 @@ impl Planner<'_> {
         let mut table: Vec<Device> = Vec::new();
         let mut demands = Vec::new();
         let mut stages = Vec::new();
+        // Several stages may run one model.
+        let mut unchecked = vec![true; workflow.models.len()];
         for (index, stage) in workflow.stages.iter().enumerate() {
             let Some(RawKind::Infer { model: Some(model), .. }) = &stage.kind else { continue };
             let Some(at) = workflow.models.iter().position(|m| m.name.value == model.value) else { continue };
@@ -164,6 +171,10 @@ impl Planner<'_> {
                 None => Some(devices.in_use.clone()),
             };
             let Some(own) = own.filter(|_| graph.used[index]) else { continue };
+            if std::mem::take(&mut unchecked[at]) {
+                let named = asked.is_some() || model.devices.is_some();
+                tuning::check_devices(&model.name.value, &model.tuning, &own, named, diags);
+            }
             let memory = own
                 .iter()
                 .map(|device| {

@@ -172,6 +172,12 @@ fn write_infer(out: &mut String, plan: &Plan, name: &str, infer: &InferPlan) -> 
         let rungs: Vec<String> = infer.ladder.iter().map(usize::to_string).collect();
         writeln!(out, "    warmed up: {}", rungs.join(", "))?;
     }
+    if model.tuning.cuda_graphs {
+        writeln!(
+            out,
+            "    CUDA graphs: each size is recorded when it is warmed up, and launched as a whole"
+        )?;
+    }
     if model.tuning.shrink {
         writeln!(out, "    memory: what a run leaves unused is given back after it")?;
     }

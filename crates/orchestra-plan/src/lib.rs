@@ -30,6 +30,7 @@ mod sources;
 mod spares;
 mod stages;
 mod tree;
+mod tuning;
 mod types;
 
 pub use build::{PlanOptions, plan};

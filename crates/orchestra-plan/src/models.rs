@@ -2,8 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use orchestra_core::SessionTuning;
-
 use crate::build::resolve;
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
@@ -11,13 +9,14 @@ use crate::host::{Host, ModelError, ModelFile};
 use crate::plan::Recycle;
 use crate::raw::RawModel;
 use crate::tree::{Entry, Table};
+use crate::tuning;
 
 /// Most spares per stage and device: more deaths at once than that are no accident.
 const MAX_SPARES: u64 = 4;
 /// Largest batch that can be asked for.
 pub(crate) const MAX_BATCH: u64 = 65_536;
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 13] = [
     "path",
     "labels",
     "devices",
@@ -31,7 +30,6 @@ const KEYS: [&str; 14] = [
     "custom_ops",
     "recycle",
     "tf32",
-    "shrink",
 ];
 
 /// A model whose file has been read.
@@ -52,7 +50,7 @@ pub(crate) struct CustomOps {
 
 pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawModel {
     let what = format!("model `{}`", name.value);
-    let mut f = Fields::new(what, name.span, table, &KEYS, diags);
+    let mut f = Fields::new(what, name.span, table, &[&KEYS[..], &tuning::KEYS].concat(), diags);
     let devices = f.strings("devices").filter(|names| !matches!(&names[..], [one] if one.value == "auto"));
     if let (Some([]), Some(entry)) = (devices.as_deref(), f.entry("devices")) {
         f.bad("devices", entry.node.span, "names no device").help("leave the key out to use all devices");
@@ -71,7 +69,7 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
         custom_ops: f.strings("custom_ops").unwrap_or_default(),
         recycle: recycle(&mut f),
         tf32: f.boolean("tf32").unwrap_or(true),
-        tuning: SessionTuning { shrink: f.boolean("shrink").unwrap_or(false) },
+        tuning: tuning::read(&mut f),
         name,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use orchestra_core::{ImageSpec, SessionTuning};
+use orchestra_core::ImageSpec;
 
 use crate::bytes::parse_bytes;
 use crate::diagnostics::{Diagnostics, Span};
@@ -10,6 +10,7 @@ use crate::fields::{At, Fields};
 use crate::nearest::suggestion;
 use crate::plan::{Limits, LogFormat, MaxFailed, OtlpProtocol, Recycle, Scores, TelemetryPlan};
 use crate::tree::{Entry, Table, Value};
+use crate::tuning::RawTuning;
 use crate::{models, sinks, sources, stages};
 
 const TOP_LEVEL: [&str; 9] =
@@ -64,7 +65,7 @@ pub(crate) struct RawModel {
     pub custom_ops: Vec<At<String>>,
     pub recycle: Recycle,
     pub tf32: bool,
-    pub tuning: SessionTuning,
+    pub tuning: RawTuning,
 }
 
 #[derive(Debug)]

@@ -488,6 +488,21 @@ fn a_plan_is_json() {
 }
 
 #[test]
+fn what_a_model_asks_of_its_sessions_is_planned_and_described() {
+    let host = FakeHost::with_gpus(1);
+    let graphs = host.good_with(DIGITS, &set(&[("models.digits.cuda_graphs", "true")]));
+    assert!(graphs.models[0].tuning.cuda_graphs && !graphs.models[0].tuning.shrink);
+    assert!(describe(&graphs).contains("    CUDA graphs: each size is recorded when it is warmed up"));
+    let shrink = host.good_with(DIGITS, &set(&[("models.digits.shrink", "true")]));
+    assert!(describe(&shrink).contains("    memory: what a run leaves unused is given back after it"));
+    let usual = describe(&host.good(DIGITS));
+    assert!(!usual.contains("CUDA graphs") && !usual.contains("given back"));
+    // Without a look at the machine, `auto` may be a GPU.
+    let offline = PlanOptions { offline: true, ..set(&[("models.digits.cuda_graphs", "true")]) };
+    assert!(FakeHost::with_cores(4).good_with(DIGITS, &offline).models[0].tuning.cuda_graphs);
+}
+
+#[test]
 fn a_described_machine_is_planned_for() {
     let text = "cores = 64\nmemory = \"256GiB\"\n[[devices]]\nmemory = \"80GiB\"\nfree = \"79GiB\"\ncount = 2\n[[devices]]\nmemory = \"24GiB\"\nmodel = \"L4\"\n";
     let (machine, diags) = orchestra_plan::machine_from_toml(text, "m.toml");

@@ -276,7 +276,7 @@ impl<'a> Assembler<'a> {
                     priority: raw.priority,
                     recycle: raw.recycle,
                     tf32: raw.tf32,
-                    tuning: raw.tuning.clone(),
+                    tuning: raw.tuning.wanted.clone(),
                 })
             })
             .collect()

@@ -89,7 +89,7 @@ fn load() -> impl Strategy<Value = Load> {
 }
 
 fn tuning() -> impl Strategy<Value = SessionTuning> {
-    any::<bool>().prop_map(|shrink| SessionTuning { shrink })
+    any::<[bool; 2]>().prop_map(|[shrink, cuda_graphs]| SessionTuning { shrink, cuda_graphs })
 }
 
 fn pixel_input() -> impl Strategy<Value = PixelInput> {

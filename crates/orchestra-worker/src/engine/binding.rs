@@ -11,13 +11,17 @@ use ort::session::{IoBinding, Session};
 use ort::value::{DynTensor, DynTensorValueType, DynValue};
 use ort::{AsPointer, sys};
 
+use super::cuda_runtime::CudaRuntime;
 use super::errors;
+use super::graphs::Graphs;
 use super::model::{Model, Places, RowTensor, element_type};
 use super::shrink::Shrink;
 use crate::serve::{RunError, nanos};
 
-/// A session and what is bound to it. The binding goes first.
+/// A session and what is bound to it. Bindings go first.
 pub struct BoundSession {
+    /// Sizes that are recorded, where the model asks for it.
+    pub graphs: Option<Graphs>,
     /// Outputs of dynamic shape of the last run, with their place.
     dynamic: Vec<(usize, DynTensor)>,
     binding: IoBinding,
@@ -33,8 +37,21 @@ impl BoundSession {
     pub fn new(session: Session, device: &DeviceKind, tuning: &SessionTuning) -> ort::Result<BoundSession> {
         let binding = session.create_binding()?;
         let on_device = matches!(device, DeviceKind::Cuda { .. });
-        let shrink = Shrink::new(&session, device, tuning.shrink)?;
+        let graphs = match on_device && tuning.cuda_graphs {
+            true => Some(Graphs::new(CudaRuntime::of_this_process().ok_or_else(|| {
+                ort::Error::new(
+                    "CUDA graphs need CUDA's runtime, which is not in the process under a known name; leave `cuda_graphs` out of the model",
+                )
+            })?)?),
+            false => None,
+        };
+        let shrink = match graphs {
+            // What a graph works in belongs to the arena, and looks unused between its runs.
+            Some(_) => Shrink::never(),
+            None => Shrink::new(&session, device, tuning.shrink)?,
+        };
         Ok(BoundSession {
+            graphs,
             dynamic: Vec::new(),
             binding,
             session,
@@ -58,6 +75,12 @@ impl BoundSession {
     ) -> Result<(), RunError> {
         let start = Instant::now();
         self.dynamic.clear();
+        if let Some(graphs) = self.graphs.as_ref().filter(|graphs| graphs.has(places.rows)) {
+            // SAFETY: the caller's promises are the same.
+            let ran = unsafe { graphs.run(&mut self.session, places) };
+            timing.run_ns = nanos(start.elapsed());
+            return ran.map_err(|e| self.failed(&e));
+        }
         // SAFETY: the caller's promises are those that binding asks for.
         unsafe { self.bind(model, places) }.map_err(|e| self.failed(&e))?;
         timing.bind_ns += nanos(start.elapsed());
@@ -74,6 +97,24 @@ impl BoundSession {
             self.shrink.after_next();
         }
         error
+    }
+
+    /// Runs the session over the rows at `places` for the first time with so many, and records it where that is asked for.
+    ///
+    /// # Safety
+    /// As for [`BoundSession::run`].
+    pub unsafe fn warm(&mut self, model: &Model, places: &Places) -> Result<(), RunError> {
+        let ran = match &mut self.graphs {
+            // SAFETY: the caller's promises are the same.
+            None => unsafe { self.run(model, places, &mut RunTiming::default()) },
+            Some(graphs) => {
+                // SAFETY: as above.
+                let recorded = unsafe { graphs.record(&mut self.session, model, places) };
+                recorded.map_err(|e| self.failed(&e))
+            }
+        };
+        self.release();
+        ran
     }
 
     /// Lets go of all memory that was bound.
@@ -127,9 +168,10 @@ impl BoundSession {
         if self.on_device {
             self.binding.synchronize_inputs()?;
         }
-        let BoundSession { dynamic, binding, session, shrink, .. } = self;
+        let BoundSession { graphs, dynamic, binding, session, shrink, .. } = self;
+        let usual = graphs.as_ref().map(Graphs::options_without);
         shrink.around(|options| {
-            let mut outputs = match options {
+            let mut outputs = match options.or(usual) {
                 None => session.run_binding(binding)?,
                 Some(options) => session.run_binding_with_options(binding, options)?,
             };

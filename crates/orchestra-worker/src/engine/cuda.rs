@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use orchestra_core::ErrorClass;
+use orchestra_wire::frames::Load;
 use ort::ep;
 use ort::ep::ExecutionProviderDispatch;
 use ort::ep::cuda::{CUDA_DYLIBS, CUDNN_DYLIBS, ConvAlgorithmSearch};
@@ -16,7 +17,7 @@ use crate::serve::LoadError;
 pub const NAME: &str = "CUDAExecutionProvider";
 
 /// The provider for the one device that this process sees.
-pub fn provider(memory_limit: Option<u64>, tf32: bool) -> ExecutionProviderDispatch {
+pub fn provider(load: &Load) -> ExecutionProviderDispatch {
     let mut cuda = ep::CUDA::default()
         .with_device_id(0)
         // EXHAUSTIVE, the default, searches up to a second for every batch size that is new.
@@ -24,8 +25,9 @@ pub fn provider(memory_limit: Option<u64>, tf32: bool) -> ExecutionProviderDispa
         // Doubling would take twice what a worker was planned with.
         .with_arena_extend_strategy(ep::ArenaExtendStrategy::SameAsRequested)
         // Set in any case, because the runtime's documents disagree about its default.
-        .with_tf32(tf32);
-    if let Some(limit) = memory_limit {
+        .with_tf32(load.tf32)
+        .with_cuda_graph(load.tuning.cuda_graphs);
+    if let Some(limit) = load.memory_limit {
         cuda = cuda.with_memory_limit(usize::try_from(limit).unwrap_or(usize::MAX));
     }
     // Without this a provider that does not load means a session on the CPU and nothing but a log line.

@@ -14,6 +14,10 @@ pub struct CudaRuntime {
     pub unregister: unsafe extern "C" fn(*mut c_void) -> c_int,
     pub host_alloc: unsafe extern "C" fn(*mut *mut c_void, usize, c_uint) -> c_int,
     pub free_host: unsafe extern "C" fn(*mut c_void) -> c_int,
+    /// To, from, bytes, and the direction.
+    pub memcpy: unsafe extern "C" fn(*mut c_void, *const c_void, usize, c_int) -> c_int,
+    /// Null is the stream that `memcpy` is on.
+    pub stream_synchronize: unsafe extern "C" fn(*mut c_void) -> c_int,
     /// Gives the last error and forgets it.
     pub last_error: unsafe extern "C" fn() -> c_int,
     pub error_text: unsafe extern "C" fn(c_int) -> *const c_char,
@@ -34,6 +38,8 @@ impl CudaRuntime {
                 unregister: function(library, c"cudaHostUnregister")?,
                 host_alloc: function(library, c"cudaHostAlloc")?,
                 free_host: function(library, c"cudaFreeHost")?,
+                memcpy: function(library, c"cudaMemcpy")?,
+                stream_synchronize: function(library, c"cudaStreamSynchronize")?,
                 last_error: function(library, c"cudaGetLastError")?,
                 error_text: function(library, c"cudaGetErrorString")?,
             })
@@ -95,8 +101,16 @@ pub mod fake {
     /// What it gives to whatever it refuses: `cudaErrorNotSupported`.
     const REFUSAL: c_int = 801;
 
-    pub const RUNTIME: CudaRuntime =
-        CudaRuntime { register, unregister, host_alloc, free_host, last_error, error_text };
+    pub const RUNTIME: CudaRuntime = CudaRuntime {
+        register,
+        unregister,
+        host_alloc,
+        free_host,
+        memcpy,
+        stream_synchronize,
+        last_error,
+        error_text,
+    };
 
     /// Refuses from now on what starts like one of these.
     pub fn refuse(calls: &[&'static str]) {
@@ -146,6 +160,20 @@ pub mod fake {
         // SAFETY: it came from `host_alloc`.
         unsafe { libc::free(start) };
         answer("free".to_owned())
+    }
+
+    /// Its device is the host.
+    unsafe extern "C" fn memcpy(to: *mut c_void, from: *const c_void, bytes: usize, kind: c_int) -> c_int {
+        let code = answer(format!("memcpy {bytes} {kind}"));
+        if code == SUCCESS {
+            // SAFETY: the caller vouches for both.
+            unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), bytes) };
+        }
+        code
+    }
+
+    unsafe extern "C" fn stream_synchronize(_: *mut c_void) -> c_int {
+        answer("synchronize".to_owned())
     }
 
     unsafe extern "C" fn last_error() -> c_int {

@@ -5,6 +5,7 @@ mod cpu_arena;
 mod cuda;
 mod cuda_runtime;
 mod errors;
+mod graphs;
 mod host_memory;
 mod host_side;
 mod library;
@@ -210,12 +211,13 @@ fn warm_up(
                 bound.shrink.after_next();
             }
             // SAFETY: the private rows belong to this function alone and outlive the run.
-            let ran = unsafe { bound.run(model, &zeros.places(), &mut RunTiming::default()) };
-            bound.release();
-            ran
+            unsafe { bound.warm(model, &zeros.places()) }
         });
         match ran {
             Ok(()) => {}
+            Err(RunError { kind, error }) if bound.graphs.is_some() && kind != RunErrorKind::OutOfMemory => {
+                return Err(graphs::not_recorded(rows, &error));
+            }
             // A model may refuse zeros; real data decides.
             Err(RunError { kind: RunErrorKind::Model, .. }) => {}
             Err(RunError { kind: RunErrorKind::OutOfMemory, error }) if place > 0 => {

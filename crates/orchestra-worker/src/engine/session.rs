@@ -12,7 +12,7 @@ use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 
 use super::pixel_graph::{Front, put_in_front};
-use super::{cpu_arena, cuda, errors};
+use super::{cpu_arena, cuda, errors, graphs};
 use crate::serve::LoadError;
 
 /// A session for the model, on the device.
@@ -33,7 +33,7 @@ pub fn open(environment: &Environment, load: &Load) -> Result<Session, LoadError
         })?;
     }
     if let DeviceKind::Cuda { .. } = load.device {
-        let registered = builder.with_execution_providers([cuda::provider(load.memory_limit, load.tf32)]);
+        let registered = builder.with_execution_providers([cuda::provider(load)]);
         builder = registered.map_err(|e| cuda::not_usable(&e.into()))?;
     }
     let committed = match with_pixel_inputs(load)? {
@@ -41,7 +41,10 @@ pub fn open(environment: &Environment, load: &Load) -> Result<Session, LoadError
         Some(model) => from_memory(builder, load, &model),
     };
     committed.map_err(|e| {
-        let refused = errors::load(&e.to_string());
+        let mut refused = errors::load(&e.to_string());
+        if graphs::is_refusal(&refused.error) {
+            refused.error += "; without `cuda_graphs` the model runs kernel by kernel";
+        }
         LoadError {
             class: refused.class,
             error: format!("onnx runtime refuses model `{}`: {}", load.model.display(), refused.error),

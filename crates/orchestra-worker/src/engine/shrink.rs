@@ -13,7 +13,7 @@ const OPTION: &str = "memory.enable_memory_arena_shrinkage";
 
 /// When the arena shrinks. `O` are the runtime's options of a run.
 pub struct Shrink<O = RunOptions> {
-    /// `None` once the runtime has said that there is no arena.
+    /// `None` where it must not shrink, and once the runtime has said that there is none.
     options: Option<O>,
     after_all: bool,
     after_next: bool,
@@ -33,6 +33,11 @@ impl Shrink {
         let mut options = RunOptions::new()?;
         options.set(OPTION, arena)?;
         Ok(Shrink { options: Some(options), after_all, after_next: false })
+    }
+
+    /// Whatever is asked for.
+    pub fn never() -> Shrink {
+        Shrink { options: None, after_all: false, after_next: false }
     }
 }
 

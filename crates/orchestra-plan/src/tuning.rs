@@ -1,0 +1,85 @@
+//! `[models.*]`: what a model asks of its sessions, and where it cannot have it. Knows what ONNX Runtime can do; starts nothing.
+
+use orchestra_core::{SessionTuning, TensorSpec};
+
+use crate::devices::Device;
+use crate::diagnostics::{Diagnostics, Span};
+use crate::fields::{At, Fields};
+
+/// The keys that are read here.
+pub(crate) const KEYS: [&str; 2] = ["shrink", "cuda_graphs"];
+
+/// What is asked for, and where.
+#[derive(Debug, Default)]
+pub(crate) struct RawTuning {
+    pub wanted: SessionTuning,
+    /// Keys that ask for something that only a GPU can do.
+    gpu_keys: Vec<At<&'static str>>,
+}
+
+impl RawTuning {
+    fn span_of(&self, key: &str) -> Option<Span> {
+        self.gpu_keys.iter().find(|k| k.value == key).map(|k| k.span)
+    }
+}
+
+pub(crate) fn read(f: &mut Fields<'_, '_>) -> RawTuning {
+    let mut raw = RawTuning::default();
+    raw.wanted.shrink = f.boolean("shrink").unwrap_or(false);
+    raw.wanted.cuda_graphs = gpu_switch(f, "cuda_graphs", &mut raw);
+    if let (true, Some(span)) = (raw.wanted.shrink, raw.span_of("cuda_graphs")) {
+        f.bad("cuda_graphs", span, "keeps the memory that `shrink` gives back").help("leave out one of them");
+    }
+    raw
+}
+
+/// A switch for what only a GPU can do.
+fn gpu_switch(f: &mut Fields<'_, '_>, key: &'static str, raw: &mut RawTuning) -> bool {
+    let is_on = f.boolean(key).unwrap_or(false);
+    if let Some(entry) = f.entry(key).filter(|_| is_on) {
+        raw.gpu_keys.push(At::new(key, entry.node.span));
+    }
+    is_on
+}
+
+/// Reports what is asked for and needs a GPU, where the model `name` is to run on other `devices`, too. Whether somebody `named` them
+/// decides whose fault it is: the file's or the machine's.
+pub(crate) fn check_devices(
+    name: &str,
+    raw: &RawTuning,
+    devices: &[Device],
+    named: bool,
+    diags: &mut Diagnostics,
+) {
+    // Without a look at the machine, `auto` may be anything.
+    let Some(other) = devices.iter().find(|device| !device.is_cuda() && device.name != "auto") else {
+        return;
+    };
+    for key in &raw.gpu_keys {
+        let d = diags.error(
+            key.span,
+            format!("model `{name}`: `{}` needs a GPU, and `{}` is none", key.value, other.name),
+        );
+        if named {
+            d.help("set `devices` of the model to GPUs, or leave the key out");
+        } else {
+            d.help("there is no GPU here (`orchestra doctor` says why); leave the key out to run on the CPU")
+                .unavailable();
+        }
+    }
+}
+
+/// Reports outputs that a CUDA graph cannot have, where the model `name` asks for graphs.
+pub(crate) fn check_outputs(name: &str, raw: &RawTuning, outputs: &[TensorSpec], diags: &mut Diagnostics) {
+    let Some(span) = raw.span_of("cuda_graphs") else { return };
+    let Some(output) = outputs.iter().find(|output| output.fixed_row().is_none()) else { return };
+    diags
+        .error(
+            span,
+            format!(
+                "model `{name}`: a CUDA graph needs outputs of fixed shape, and output `{}` is `{output}`",
+                output.name
+            ),
+        )
+        .help("leave the key out, or export the model so that only the batch dimension is open");
+}
