@@ -1,6 +1,7 @@
 //! `orchestra doctor`: whether this machine is ready, and what to do if not. Looks only; it fetches, loads and changes nothing.
 
 mod cuda;
+mod tensorrt;
 
 use orchestra::Machine;
 use orchestra_machine::NvmlProbe;
@@ -90,7 +91,9 @@ fn of_gpus(machine: &Machine, args: &DoctorArgs) -> Vec<Finding> {
         let why = machine.gpu_error.as_deref().unwrap_or("there are none");
         findings.push(Finding::good("gpus", format!("none will be used: {why}")));
     }
-    findings.extend(cuda::findings(runtime.as_ref().map(|library| library.path.as_path()), has_gpu));
+    let runtime = runtime.as_ref().map(|library| library.path.as_path());
+    findings.extend(cuda::findings(runtime, has_gpu));
+    findings.push(tensorrt::finding(runtime));
     findings
 }
 

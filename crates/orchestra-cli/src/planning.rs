@@ -47,7 +47,9 @@ pub fn read_for(
     let absolute = std::path::absolute(file)
         .with_context(|| format!("cannot find the workflow file `{}`", file.display()))
         .map_err(|e| Failed::new(ExitCode::BadFile, e))?;
-    let host = RealHost::with_machine(machine).with_measurements(orchestra::measurements());
+    let host = RealHost::with_machine(machine)
+        .with_measurements(orchestra::measurements())
+        .with_engines(orchestra::engines());
     Ok(orchestra_plan::plan(&text, &absolute, options, &host))
 }
 

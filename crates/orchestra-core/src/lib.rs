@@ -27,6 +27,6 @@ pub use device::{DeviceKind, DeviceSpec};
 pub use failure::{ErrorClass, Failure, FailureKind};
 pub use ids::{BatchId, DeviceId, ItemId, ModelId, PipelineId, SinkId, SlotId, SourceId, StageId, WorkerId};
 pub use image_spec::{Channels, Fit, ImageSpec, Layout, PixelInput, ResizeFilter};
-pub use session_tuning::SessionTuning;
+pub use session_tuning::{Provider, SessionTuning, TensorRt};
 pub use tensor::{DType, Dim, TensorSpec};
 pub use worker_exit::WorkerExit;

@@ -1,5 +1,7 @@
 //! What a model asks of its sessions beyond the usual. Says what is wanted; the worker knows how.
 
+use std::path::PathBuf;
+
 use bincode::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
@@ -11,4 +13,26 @@ pub struct SessionTuning {
     pub shrink: bool,
     /// Whether the sizes that a GPU is warmed up with are recorded as CUDA graphs.
     pub cuda_graphs: bool,
+    /// Who runs it on a GPU.
+    pub provider: Provider,
+}
+
+/// Which of ONNX Runtime's execution providers takes a model's nodes on a GPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Provider {
+    /// CUDA's.
+    #[default]
+    Cuda,
+    /// TensorRT's; what it does not take runs on CUDA.
+    TensorRt(TensorRt),
+}
+
+/// How TensorRT compiles a model.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
+pub struct TensorRt {
+    /// Whether it may work in f16 where the model says f32.
+    pub fp16: bool,
+    /// The folder for what it has compiled of this model; `None`: it is compiled at every start.
+    pub engines: Option<PathBuf>,
 }

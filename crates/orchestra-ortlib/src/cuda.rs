@@ -2,6 +2,7 @@
 //! Loads none of them: a worker does that, by full path and in this order, and so needs no `LD_LIBRARY_PATH`.
 
 mod places;
+mod tensorrt;
 mod version;
 
 use std::fmt;
@@ -12,6 +13,7 @@ use serde::Serialize;
 use crate::env::Env;
 use crate::library::Tried;
 use places::Place;
+pub use tensorrt::{TENSORRT_PROVIDER, add_tensorrt, find_tensorrt, how_to_get_tensorrt, tensorrt_provider};
 
 /// Where to look first: folders, separated by `:`. In each, `lib`, `lib64` and `*/lib` are looked at as well.
 pub const CUDA_LIBRARIES_VARIABLE: &str = "ORCHESTRA_CUDA_LIBRARIES";

@@ -65,6 +65,34 @@ pub enum LibraryError {
         /// Places that looked as if they held some.
         tried: Vec<Tried>,
     },
+    /// ONNX Runtime's TensorRT provider cannot be loaded.
+    #[error(
+        "TensorRT cannot be used: {} {} on this machine{}; `{help}` fetches what is missing, or set `{variable}` to the folder \
+         that holds it, or leave `provider = \"tensorrt\"` out to run on CUDA alone",
+        quoted_names(missing),
+        if missing.len() == 1 { "is nowhere" } else { "are nowhere" },
+        tried_files(tried),
+        variable = crate::CUDA_LIBRARIES_VARIABLE
+    )]
+    NoTensorRt {
+        /// The libraries that are missing.
+        missing: Vec<&'static str>,
+        /// A command that fetches everything that is missing.
+        help: &'static str,
+        /// Places that looked as if they held some.
+        tried: Vec<Tried>,
+    },
+    /// This build of ONNX Runtime has no TensorRT provider.
+    #[error(
+        "TensorRT cannot be used: `{}` is not beside `{runtime}`; use a GPU build of ONNX Runtime that has it (a folder that an \
+         earlier orchestra filled lacks it: remove that, and it is fetched anew), or leave `provider = \"tensorrt\"` out to run \
+         on CUDA alone",
+        crate::TENSORRT_PROVIDER
+    )]
+    NoTensorRtProvider {
+        /// ONNX Runtime's library.
+        runtime: PathBuf,
+    },
     /// There is nowhere to keep it.
     #[error("there is no folder to keep ONNX Runtime in; set `HOME` or `ORCHESTRA_CACHE`")]
     NoCacheFolder,

@@ -34,7 +34,8 @@ mod wheel;
 pub use cache::{Verified, verify};
 pub use candidate::MINIMUM_VERSION;
 pub use cuda::{
-    CUDA_LIBRARIES_VARIABLE, CudaLibraries, CudaLibrary, CudaOrigin, FoundLibrary, Need, find_cuda,
+    CUDA_LIBRARIES_VARIABLE, CudaLibraries, CudaLibrary, CudaOrigin, FoundLibrary, Need, TENSORRT_PROVIDER,
+    add_tensorrt, find_cuda, find_tensorrt, how_to_get_tensorrt, tensorrt_provider,
 };
 pub use env::Env;
 pub use error::{LibraryError, PipProblem};

@@ -10,6 +10,7 @@ use zip::ZipArchive;
 
 use crate::cache::{RecordedFile, hexadecimal, sha256};
 use crate::candidate::{CUDA_PROVIDER, LIBRARY, is_library_name};
+use crate::cuda::TENSORRT_PROVIDER;
 use crate::error::LibraryError;
 use crate::library::Flavor;
 use crate::pins::Pin;
@@ -57,7 +58,7 @@ fn check(wheel: &Path, file: &mut File, pin: &Pin) -> Result<(), LibraryError> {
 
 fn is_wanted(entry: &str, flavor: Flavor) -> bool {
     match entry.strip_prefix(FOLDER) {
-        Some(CUDA_PROVIDER) => flavor == Flavor::Gpu,
+        Some(CUDA_PROVIDER | TENSORRT_PROVIDER) => flavor == Flavor::Gpu,
         Some(name) => !name.contains('/') && (name == SHARED_PROVIDER || is_library_name(name)),
         None => entry == LICENSE,
     }

@@ -59,6 +59,7 @@ fn only_what_is_needed_is_unpacked() {
         "libonnxruntime.so.1.31.7",
         "libonnxruntime_providers_cuda.so",
         "libonnxruntime_providers_shared.so",
+        "libonnxruntime_providers_tensorrt.so",
         "orchestra.json",
     ];
     assert_eq!(names, expected);

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use orchestra_core::{DeviceId, TensorSpec};
+use orchestra_core::{DeviceId, Provider, TensorSpec};
 
 use crate::bytes::format_bytes;
 use crate::placement::plural;
@@ -171,6 +171,20 @@ fn write_infer(out: &mut String, plan: &Plan, name: &str, infer: &InferPlan) -> 
     if !infer.ladder.is_empty() {
         let rungs: Vec<String> = infer.ladder.iter().map(usize::to_string).collect();
         writeln!(out, "    warmed up: {}", rungs.join(", "))?;
+    }
+    if let Provider::TensorRt(tensorrt) = &model.tuning.provider {
+        let precision = if tensorrt.fp16 { " in f16" } else { "" };
+        match &tensorrt.engines {
+            Some(folder) => writeln!(
+                out,
+                "    provider: TensorRT{precision}, and CUDA for the rest; engines are kept in {}",
+                folder.display()
+            )?,
+            None => writeln!(
+                out,
+                "    provider: TensorRT{precision}, and CUDA for the rest; engines are not kept"
+            )?,
+        }
     }
     if model.tuning.cuda_graphs {
         writeln!(

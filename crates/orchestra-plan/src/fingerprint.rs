@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use orchestra_core::{Provider, TensorRt};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -31,7 +32,12 @@ pub(crate) fn fingerprint(
     for (model, operators) in plan.models.iter().zip(operators) {
         let operators: Vec<String> = operators.iter().map(|d| hex(d)).collect();
         let text = (hex(&model.digest), operators);
-        entries.push((format!("model `{}`", model.name), digest(&text)));
+        let digest = match &model.tuning.provider {
+            // Other numbers, by more than the last bits.
+            Provider::TensorRt(TensorRt { fp16: true, .. }) => digest(&(text, "f16")),
+            Provider::Cuda | Provider::TensorRt(_) => digest(&text),
+        };
+        entries.push((format!("model `{}`", model.name), digest));
     }
     for stage in &plan.stages {
         let name = |id: orchestra_core::StageId| &plan.stages[id.index()].name;
@@ -73,7 +79,7 @@ fn digest(value: &impl Serialize) -> String {
     hex(&Sha256::digest(text))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").expect("a string takes any text");
         text

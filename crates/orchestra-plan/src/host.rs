@@ -57,6 +57,11 @@ pub trait Host {
         None
     }
 
+    /// Where programs keep what they have compiled of models; `None` where there is no such folder.
+    fn engines(&self) -> Option<PathBuf> {
+        None
+    }
+
     /// Cores, memory and devices.
     ///
     /// # Errors
@@ -178,18 +183,25 @@ type MachineProbe = Box<dyn Fn() -> Result<MachineView, String> + Send + Sync>;
 pub struct RealHost {
     machine: MachineProbe,
     measurements: Option<Measurements>,
+    engines: Option<PathBuf>,
 }
 
 impl RealHost {
     /// A host that asks `machine` when (and only when) the plan needs to know.
     pub fn new(machine: impl Fn() -> Result<MachineView, String> + Send + Sync + 'static) -> Self {
-        Self { machine: Box::new(machine), measurements: None }
+        Self { machine: Box::new(machine), measurements: None, engines: None }
     }
 
     /// This host, with what earlier runs measured.
     #[must_use]
     pub fn with_measurements(self, measurements: Option<Measurements>) -> Self {
         Self { measurements, ..self }
+    }
+
+    /// This host, with a folder for compiled models, which need not exist.
+    #[must_use]
+    pub fn with_engines(self, engines: Option<PathBuf>) -> Self {
+        Self { engines, ..self }
     }
 
     /// A host with real files and a described machine.
@@ -248,6 +260,10 @@ impl Host for RealHost {
 
     fn measured_memory(&self, key: &MeasureKey<'_>) -> Option<u64> {
         self.measurements.as_ref()?.look_up(key)
+    }
+
+    fn engines(&self) -> Option<PathBuf> {
+        self.engines.clone()
     }
 
     fn machine(&self) -> Result<MachineView, String> {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::build::resolve;
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
+use crate::fingerprint::hex;
 use crate::host::{Host, ModelError, ModelFile};
 use crate::plan::Recycle;
 use crate::raw::RawModel;
@@ -39,6 +40,8 @@ pub(crate) struct Model {
     pub file: ModelFile,
     pub labels: Option<At<Vec<String>>>,
     pub custom_ops: Vec<CustomOps>,
+    /// Where programs keep what they have compiled of it.
+    pub engines: Option<PathBuf>,
 }
 
 /// A library of custom operators.
@@ -118,7 +121,8 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         Some(None) => return None,
         labels => labels.flatten(),
     };
-    Some(Model { path, file, labels, custom_ops: custom_ops.into_iter().collect::<Option<_>>()? })
+    let engines = host.engines().map(|folder| folder.join(hex(&file.digest)));
+    Some(Model { path, file, labels, custom_ops: custom_ops.into_iter().collect::<Option<_>>()?, engines })
 }
 
 fn library(

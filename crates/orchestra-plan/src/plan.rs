@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{
-    DeviceId, DeviceSpec, ImageSpec, ModelId, PipelineId, PixelInput, SessionTuning, SinkId, SourceId,
-    StageId, TensorSpec,
+    DeviceId, DeviceSpec, ImageSpec, ModelId, PipelineId, PixelInput, Provider, SessionTuning, SinkId,
+    SourceId, StageId, TensorSpec,
 };
 use serde::Serialize;
 
@@ -53,6 +53,12 @@ impl Plan {
             StageKind::Infer(infer) => Some((id, infer)),
             _ => None,
         })
+    }
+
+    /// Whether some model is to run on TensorRT.
+    #[must_use]
+    pub fn needs_tensorrt(&self) -> bool {
+        self.models.iter().any(|model| matches!(model.tuning.provider, Provider::TensorRt(_)))
     }
 
     /// Per model input of an infer stage: what its graph has to make of the pixels that it is given, where it is given pixels.

@@ -1,13 +1,15 @@
 //! `[models.*]`: what a model asks of its sessions, and where it cannot have it. Knows what ONNX Runtime can do; starts nothing.
 
-use orchestra_core::{SessionTuning, TensorSpec};
+use orchestra_core::{Provider, SessionTuning, TensorRt, TensorSpec};
 
 use crate::devices::Device;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{At, Fields};
 
 /// The keys that are read here.
-pub(crate) const KEYS: [&str; 2] = ["shrink", "cuda_graphs"];
+pub(crate) const KEYS: [&str; 4] = ["shrink", "cuda_graphs", "provider", "tensorrt_fp16"];
+/// How reports name a wish for TensorRT.
+const TENSORRT: &str = "provider = \"tensorrt\"";
 
 /// What is asked for, and where.
 #[derive(Debug, Default)]
@@ -27,6 +29,21 @@ pub(crate) fn read(f: &mut Fields<'_, '_>) -> RawTuning {
     let mut raw = RawTuning::default();
     raw.wanted.shrink = f.boolean("shrink").unwrap_or(false);
     raw.wanted.cuda_graphs = gpu_switch(f, "cuda_graphs", &mut raw);
+    let provider = f.choice("provider", &[("cuda", false), ("tensorrt", true)]);
+    let fp16 = gpu_switch(f, "tensorrt_fp16", &mut raw);
+    if let Some(tensorrt) = provider.as_ref().filter(|provider| provider.value) {
+        raw.gpu_keys.push(At::new(TENSORRT, tensorrt.span));
+        raw.wanted.provider = Provider::TensorRt(TensorRt { fp16, engines: None });
+        if let Some(span) = raw.span_of("cuda_graphs") {
+            f.bad("cuda_graphs", span, &format!("records CUDA's kernels, and `{TENSORRT}` runs its own"))
+                .help("leave out one of them");
+        }
+    } else if let Some(span) =
+        raw.span_of("tensorrt_fp16").filter(|_| provider.is_some() || f.entry("provider").is_none())
+    {
+        f.bad("tensorrt_fp16", span, &format!("has no effect without `{TENSORRT}`"))
+            .help("leave it out, or let TensorRT run the model");
+    }
     if let (true, Some(span)) = (raw.wanted.shrink, raw.span_of("cuda_graphs")) {
         f.bad("cuda_graphs", span, "keeps the memory that `shrink` gives back").help("leave out one of them");
     }

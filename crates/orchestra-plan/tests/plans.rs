@@ -497,6 +497,15 @@ fn what_a_model_asks_of_its_sessions_is_planned_and_described() {
     assert!(describe(&shrink).contains("    memory: what a run leaves unused is given back after it"));
     let usual = describe(&host.good(DIGITS));
     assert!(!usual.contains("CUDA graphs") && !usual.contains("given back"));
+    let tensorrt = set(&[("models.digits.provider", "tensorrt"), ("models.digits.tensorrt_fp16", "true")]);
+    let tensorrt = host.good_with(DIGITS, &tensorrt);
+    assert!(tensorrt.needs_tensorrt() && !graphs.needs_tensorrt());
+    assert!(
+        describe(&tensorrt)
+            .contains("    provider: TensorRT in f16, and CUDA for the rest; engines are not kept")
+    );
+    assert_ne!(tensorrt.fingerprint, shrink.fingerprint, "f16 gives other numbers");
+    assert_eq!(graphs.fingerprint, shrink.fingerprint, "and nothing else of this does");
     // Without a look at the machine, `auto` may be a GPU.
     let offline = PlanOptions { offline: true, ..set(&[("models.digits.cuda_graphs", "true")]) };
     assert!(FakeHost::with_cores(4).good_with(DIGITS, &offline).models[0].tuning.cuda_graphs);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 
 use common::{Setup, affine_setup, flat};
-use orchestra_core::{DType, DeviceKind, ErrorClass};
+use orchestra_core::{DType, DeviceKind, ErrorClass, Provider, TensorRt};
 use orchestra_testkit::models;
 use orchestra_testkit::onnx::messages::ModelProto;
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};
@@ -128,6 +128,23 @@ fn cuda_that_does_not_load_is_an_error_and_never_the_cpu() {
             assert_eq!(error.class, ErrorClass::Permanent, "{error}");
             assert!(error.error.starts_with("cuda cannot be used: "), "{error}");
             assert!(error.error.contains("`orchestra doctor`"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn tensorrt_that_does_not_load_is_an_error_and_never_cuda_alone() {
+    let mut setup = affine_setup(None, 2);
+    setup.load.device = DeviceKind::Cuda { uuid: "GPU-none".into() };
+    setup.load.tuning.provider = Provider::TensorRt(TensorRt::default());
+    match setup.engine() {
+        Ok((_, loaded)) => {
+            assert!(loaded.providers.iter().any(|(name, _)| name == "TensorrtExecutionProvider"));
+        }
+        Err(error) => {
+            assert_eq!(error.class, ErrorClass::Permanent, "{error}");
+            assert!(error.error.starts_with("tensorrt cannot be used: "), "{error}");
+            assert!(error.error.contains("without `provider = \"tensorrt\"`"), "{error}");
         }
     }
 }

@@ -125,6 +125,12 @@ pub fn measurements() -> Option<Measurements> {
     Some(Measurements::new(&Env::from_process().user_folder()?.join("memory")))
 }
 
+/// Where workers of this user keep what TensorRT has compiled; `None` if no variable names a folder.
+#[must_use]
+pub fn engines() -> Option<PathBuf> {
+    Some(Env::from_process().user_folder()?.join("tensorrt"))
+}
+
 /// Reads and plans a workflow file. The plan is there unless the diagnostics hold an error.
 ///
 /// # Errors
@@ -136,11 +142,13 @@ pub fn plan_file(
 ) -> io::Result<(Option<Plan>, Diagnostics)> {
     let text = std::fs::read_to_string(file)?;
     let file = std::path::absolute(file)?;
-    let host = RealHost::with_machine(machine_view(machine)).with_measurements(measurements());
+    let host = RealHost::with_machine(machine_view(machine))
+        .with_measurements(measurements())
+        .with_engines(engines());
     Ok(orchestra_plan::plan(&text, &file, options, &host))
 }
 
-/// Finds ONNX Runtime for a plan, or fetches it once: the GPU build, and the libraries of CUDA, if a device of the plan needs them. Blocks.
+/// Finds ONNX Runtime for a plan, or fetches it once: the GPU build, and the libraries of CUDA and TensorRT, if the plan needs them. Blocks.
 ///
 /// # Errors
 /// It is not there and may not or cannot be fetched.
@@ -154,7 +162,8 @@ pub fn runtime_library(
     match plan.devices.iter().any(|d| d.spec.kind != DeviceKind::Cpu) {
         true => {
             let request = Request { flavor: Flavor::Gpu, explicit, offline };
-            orchestra_ortlib::find_or_fetch_with_cuda(&request, &env, progress)
+            let library = orchestra_ortlib::find_or_fetch_with_cuda(&request, &env, progress)?;
+            if plan.needs_tensorrt() { orchestra_ortlib::add_tensorrt(library, &env) } else { Ok(library) }
         }
         false => orchestra_ortlib::find_or_fetch(
             &Request { flavor: Flavor::Cpu, explicit, offline },

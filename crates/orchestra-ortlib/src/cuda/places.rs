@@ -20,6 +20,11 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// These folders, in this order.
+    pub(super) fn new(origin: CudaOrigin, folders: Vec<PathBuf>) -> Place {
+        Place { origin, folders }
+    }
+
     /// The library in this place. A file that is none is noted, and passed over.
     pub(super) fn find(&self, name: &str, package: &str, tried: &mut Vec<Tried>) -> Option<FoundLibrary> {
         self.folders.iter().map(|folder| folder.join(name)).filter(|path| path.exists()).find_map(|path| {
@@ -80,6 +85,22 @@ pub(super) fn of_pythons(env: &Env, tried: &mut Vec<Tried>) -> Vec<Place> {
         }
     }
     places
+}
+
+/// The folders of this name beside the packages `nvidia` of all Pythons.
+pub(super) fn beside_nvidia(env: &Env, name: &str, tried: &mut Vec<Tried>) -> Vec<Place> {
+    let programs = python::interpreters(env);
+    let answers = programs.iter().filter_map(|program| match python::ask(program, env) {
+        Ok(answer) => Some(answer),
+        Err(why) => {
+            tried.push(Tried { origin: Origin::Python, place: program.display().to_string(), why });
+            None
+        }
+    });
+    let beside = |nvidia: &PathBuf| nvidia.parent().map(|site| site.join(name));
+    answers
+        .map(|answer| Place::new(CudaOrigin::Python, answer.nvidia.iter().filter_map(beside).collect()))
+        .collect()
 }
 
 /// Beside the runtime itself, then `nvidia/*/lib` of the folders above it: the packages of the Python that it was installed with.

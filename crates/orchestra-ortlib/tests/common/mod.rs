@@ -172,7 +172,7 @@ pub fn wheel_entries(flavor: Flavor) -> Vec<(&'static str, Vec<u8>)> {
         ("onnxruntime/__init__.py", b"import nothing".to_vec()),
         ("onnxruntime/capi/libonnxruntime.so.1.31.7", library_bytes(&noise)),
         ("onnxruntime/capi/libonnxruntime_providers_shared.so", library_bytes(b"shared")),
-        ("onnxruntime/capi/libonnxruntime_providers_tensorrt.so", library_bytes(b"unwanted")),
+        ("onnxruntime/capi/libonnxruntime_providers_tensorrt.so", library_bytes(b"tensorrt")),
         ("onnxruntime/LICENSE", b"do what you like".to_vec()),
     ];
     if flavor == Flavor::Gpu {

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{DeviceId, DeviceSpec, ModelId, PipelineId, SinkId, SourceId, StageId, TensorSpec};
+use orchestra_core::{
+    DeviceId, DeviceSpec, ModelId, PipelineId, Provider, SinkId, SourceId, StageId, TensorSpec,
+};
 
 use super::Parts;
 use crate::bytes::format_bytes;
@@ -263,6 +265,10 @@ impl<'a> Assembler<'a> {
             .map(|&index| {
                 let raw = &self.parts.workflow.models[index];
                 let model = self.parts.models[index].as_ref()?;
+                let mut tuning = raw.tuning.wanted.clone();
+                if let Provider::TensorRt(wanted) = &mut tuning.provider {
+                    wanted.engines.clone_from(&model.engines);
+                }
                 Some(ModelPlan {
                     name: raw.name.value.clone(),
                     path: model.path.clone(),
@@ -276,7 +282,7 @@ impl<'a> Assembler<'a> {
                     priority: raw.priority,
                     recycle: raw.recycle,
                     tf32: raw.tf32,
-                    tuning: raw.tuning.wanted.clone(),
+                    tuning,
                 })
             })
             .collect()

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use orchestra_core::batch_layout::{BatchLayout, Region};
 use orchestra_core::{
-    BatchId, DType, DeviceKind, Dim, ErrorClass, Layout, PixelInput, SessionTuning, SlotId, TensorSpec,
+    BatchId, DType, DeviceKind, Dim, ErrorClass, Layout, PixelInput, Provider, SessionTuning, SlotId,
+    TensorRt, TensorSpec,
 };
 use orchestra_wire::frames::{
     DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker, TraceContext,
@@ -89,7 +90,10 @@ fn load() -> impl Strategy<Value = Load> {
 }
 
 fn tuning() -> impl Strategy<Value = SessionTuning> {
-    any::<[bool; 2]>().prop_map(|[shrink, cuda_graphs]| SessionTuning { shrink, cuda_graphs })
+    let tensorrt = (any::<bool>(), option::of(path()))
+        .prop_map(|(fp16, engines)| Provider::TensorRt(TensorRt { fp16, engines }));
+    (any::<[bool; 2]>(), prop_oneof![Just(Provider::Cuda), tensorrt])
+        .prop_map(|([shrink, cuda_graphs], provider)| SessionTuning { shrink, cuda_graphs, provider })
 }
 
 fn pixel_input() -> impl Strategy<Value = PixelInput> {

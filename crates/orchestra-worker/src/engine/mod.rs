@@ -17,6 +17,7 @@ mod protobuf;
 mod session;
 mod shrink;
 mod staging;
+mod tensorrt;
 #[cfg(test)]
 mod twin;
 
@@ -24,7 +25,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Instant;
 
-use orchestra_core::{DeviceKind, ErrorClass};
+use orchestra_core::{DeviceKind, ErrorClass, Provider};
 use orchestra_wire::arena::WorkerArena;
 use orchestra_wire::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
 
@@ -35,6 +36,7 @@ use host_memory::HostMemory;
 use host_side::HostSide;
 use memory::PrivateRows;
 use model::Model;
+use tensorrt::Engines;
 
 /// One ONNX Runtime session over one arena.
 #[derive(Default)]
@@ -66,9 +68,14 @@ impl Engine for OnnxEngine {
     fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError> {
         let environment = library::environment(&load.library)?;
         check_digest(load)?;
-        let session = session::open(&environment, load)?;
+        // Held until the model is warm: then all that there is to compile has been compiled.
+        let engines = match (&load.device, &load.tuning.provider) {
+            (DeviceKind::Cuda { .. }, Provider::TensorRt(wanted)) => Engines::of(load, wanted),
+            _ => None,
+        };
+        let session = session::open(&environment, load, engines.as_ref())?;
         let model = Model::check(&session, arena.layout(), &load.pixel_inputs)?;
-        let providers = session::providers(&session, &load.device)?;
+        let providers = session::providers(&session, load)?;
         let loaded = Loaded {
             inputs: model.session_inputs.clone(),
             outputs: model.session_outputs.clone(),

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use orchestra_core::{DeviceKind, ErrorClass};
+use orchestra_core::{DeviceKind, ErrorClass, Provider};
 use orchestra_wire::frames::Load;
 use ort::AsPointer;
 use ort::environment::Environment;
@@ -12,15 +12,17 @@ use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 
 use super::pixel_graph::{Front, put_in_front};
+use super::tensorrt::{self, Engines};
 use super::{cpu_arena, cuda, errors, graphs};
 use crate::serve::LoadError;
 
-/// A session for the model, on the device.
-pub fn open(environment: &Environment, load: &Load) -> Result<Session, LoadError> {
+/// A session for the model, on the device. What TensorRT compiles is kept among `engines`.
+pub fn open(environment: &Environment, load: &Load, engines: Option<&Engines>) -> Result<Session, LoadError> {
     let mut builder = options(environment, load.threads).map_err(|e| errors::load(&e.to_string()))?;
     if let DeviceKind::Cuda { .. } = load.device {
         // First of all: custom operators may need these libraries, too.
-        cuda::preload(&load.preload, &load.library);
+        let needed: Vec<PathBuf> = load.preload.iter().filter(|l| is_needed(l, load)).cloned().collect();
+        cuda::preload(&needed, &load.library);
     }
     for library in &load.custom_ops {
         let registered = builder.with_operator_library(library);
@@ -31,6 +33,11 @@ pub fn open(environment: &Environment, load: &Load) -> Result<Session, LoadError
                 library.display()
             ),
         })?;
+    }
+    if let (DeviceKind::Cuda { .. }, Provider::TensorRt(wanted)) = (&load.device, &load.tuning.provider) {
+        // Before CUDA: what is registered first takes what it can.
+        let registered = builder.with_execution_providers([tensorrt::provider(load, wanted, engines)]);
+        builder = registered.map_err(|e| tensorrt::not_usable(&e.into()))?;
     }
     if let DeviceKind::Cuda { .. } = load.device {
         let registered = builder.with_execution_providers([cuda::provider(load)]);
@@ -50,6 +57,11 @@ pub fn open(environment: &Environment, load: &Load) -> Result<Session, LoadError
             error: format!("onnx runtime refuses model `{}`: {}", load.model.display(), refused.error),
         }
     })
+}
+
+/// Whether a library to preload is of use: those of TensorRT are large, and other models do without.
+fn is_needed(library: &Path, load: &Load) -> bool {
+    matches!(load.tuning.provider, Provider::TensorRt(_)) || !tensorrt::is_library(library)
 }
 
 /// The model with nodes in front of its inputs that take pixels; `None` where there is no such input.
@@ -98,20 +110,25 @@ fn options(environment: &Environment, threads: usize) -> ort::Result<SessionBuil
         .with_config_entry("session.record_ep_graph_assignment_info", "1")?)
 }
 
-/// Nodes per execution provider. An error if a CUDA session has none on CUDA: that is a run on the CPU under another name.
-pub fn providers(session: &Session, device: &DeviceKind) -> Result<Vec<(String, u32)>, LoadError> {
+/// Nodes per execution provider. An error if the one that a GPU's model asks for has none: that is a run on another under its name.
+pub fn providers(session: &Session, load: &Load) -> Result<Vec<(String, u32)>, LoadError> {
     let assigned = assignment(session).map_err(|e| errors::load(&e.to_string()))?;
-    let on_cuda = assigned.iter().any(|(name, nodes)| name == cuda::NAME && *nodes > 0);
-    if matches!(device, DeviceKind::Cuda { .. }) && !on_cuda {
-        return Err(LoadError {
-            class: ErrorClass::Permanent,
-            error: format!(
-                "no node of the model runs on `{}` (nodes per provider: {assigned:?}); use `devices = [\"cpu\"]` for it",
-                cuda::NAME
-            ),
-        });
+    let (wanted, instead) = match (&load.device, &load.tuning.provider) {
+        (DeviceKind::Cpu, _) => return Ok(assigned),
+        (DeviceKind::Cuda { .. }, Provider::Cuda) => (cuda::NAME, "use `devices = [\"cpu\"]` for it"),
+        (DeviceKind::Cuda { .. }, Provider::TensorRt(_)) => {
+            (tensorrt::NAME, "leave `provider = \"tensorrt\"` out to run it on CUDA")
+        }
+    };
+    if assigned.iter().any(|(name, nodes)| name == wanted && *nodes > 0) {
+        return Ok(assigned);
     }
-    Ok(assigned)
+    Err(LoadError {
+        class: ErrorClass::Permanent,
+        error: format!(
+            "no node of the model runs on `{wanted}` (nodes per provider: {assigned:?}); {instead}"
+        ),
+    })
 }
 
 fn assignment(session: &Session) -> ort::Result<Vec<(String, u32)>> {

@@ -1,0 +1,221 @@
+//! The TensorRT provider: its options, and where it keeps the engines that it builds. Whether nodes really run on it is `session`'s
+//! business.
+//!
+//! TensorRT compiles a model for one GPU and one range of shapes, which takes from seconds to many minutes. So engines are kept, and
+//! built by one worker at a time: the others wait for it, and read what it has built.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use orchestra_core::batch_layout::Region;
+use orchestra_core::{ErrorClass, TensorRt};
+use orchestra_wire::frames::Load;
+use ort::ep;
+use ort::ep::ExecutionProviderDispatch;
+use rustix::fs::{FlockOperation, flock};
+use sha2::{Digest, Sha256};
+
+use super::{errors, library, pixel_graph};
+use crate::serve::LoadError;
+
+/// The provider as the runtime names it.
+pub const NAME: &str = "TensorrtExecutionProvider";
+
+/// Where engines of one model are kept. Other workers wait until this is dropped before they build theirs.
+pub struct Engines {
+    folder: PathBuf,
+    _lock: File,
+}
+
+impl Engines {
+    /// The folder for the engines of this model as this build of the runtime makes them; waits for a worker that is building there. `None`
+    /// where none can be kept, which is said: then every worker builds its own.
+    pub fn of(load: &Load, wanted: &TensorRt) -> Option<Engines> {
+        let folder = wanted.engines.as_ref()?.join(key(load));
+        match lock(&folder) {
+            Ok(lock) => Some(Engines { folder, _lock: lock }),
+            Err(why) => {
+                eprintln!(
+                    "worker: engines of TensorRT cannot be kept in `{}`, so each worker builds its own: {why}",
+                    folder.display()
+                );
+                None
+            }
+        }
+    }
+}
+
+fn lock(folder: &Path) -> io::Result<File> {
+    fs::create_dir_all(folder)?;
+    let lock = File::create(folder.join("lock"))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    Ok(lock)
+}
+
+/// What an engine depends on and TensorRT's own name for it does not tell: it leaves out the constants of a graph, such as those of the
+/// nodes in front of inputs that take pixels. The GPU and the precision it does tell.
+fn key(load: &Load) -> String {
+    let about =
+        format!("{:?} {:?} {}", load.pixel_inputs, load.layout.max_rows, library::version(&load.library));
+    let digest = Sha256::digest(about);
+    digest[..8].iter().fold(String::new(), |mut text, byte| {
+        // A string takes any text.
+        write!(text, "{byte:02x}").unwrap_or_default();
+        text
+    })
+}
+
+/// Whether a library is one of TensorRT's, by its name.
+pub fn is_library(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with("libnvinfer") || name.starts_with("libnvonnxparser")
+}
+
+/// The provider for the one device that this process sees. What it does not take is left to the provider after it.
+pub fn provider(load: &Load, wanted: &TensorRt, engines: Option<&Engines>) -> ExecutionProviderDispatch {
+    let shapes = |batch: &dyn Fn(&Region) -> usize| profile(load, batch);
+    let largest = |region: &Region| region.tensor.batch.fixed().unwrap_or(load.layout.max_rows);
+    let mut tensorrt = ep::TensorRT::default()
+        .with_device_id(0)
+        .with_fp16(wanted.fp16)
+        // One engine for all sizes of a batch, at its best for full ones. Without it one is built anew for each size that is new.
+        .with_profile_min_shapes(shapes(&|region| region.tensor.batch.fixed().unwrap_or(1)))
+        .with_profile_opt_shapes(shapes(&largest))
+        .with_profile_max_shapes(shapes(&largest));
+    if let Some(limit) = load.memory_limit {
+        tensorrt = tensorrt.with_max_workspace_size(usize::try_from(limit).unwrap_or(usize::MAX));
+    }
+    if let Some(engines) = engines {
+        let folder = engines.folder.display();
+        tensorrt = tensorrt
+            .with_engine_cache(true)
+            .with_engine_cache_path(&folder)
+            .with_timing_cache(true)
+            .with_timing_cache_path(&folder);
+    }
+    // Without this a provider that does not load means a session on CUDA alone and nothing but a log line.
+    tensorrt.build().error_on_failure()
+}
+
+/// The shape of every input, as `name:1x3x224x224,other:1x8`.
+fn profile(load: &Load, batch: &dyn Fn(&Region) -> usize) -> String {
+    let inputs = load.layout.inputs.iter().enumerate().map(|(at, region)| {
+        let name = match load.pixel_inputs.get(at) {
+            Some(Some(_)) => pixel_graph::session_name(&region.tensor.name),
+            _ => region.tensor.name.clone(),
+        };
+        let dims = std::iter::once(batch(region)).chain(region.tensor.fixed_row().unwrap_or_default());
+        let dims: Vec<String> = dims.map(|n| n.to_string()).collect();
+        format!("{name}:{}", dims.join("x"))
+    });
+    inputs.collect::<Vec<_>>().join(",")
+}
+
+/// Why the provider did not load, and what to do.
+pub fn not_usable(error: &ort::Error) -> LoadError {
+    let text = error.to_string();
+    let class = match errors::load(&text).class {
+        ErrorClass::Overload => ErrorClass::Overload,
+        _ => ErrorClass::Permanent,
+    };
+    LoadError {
+        class,
+        error: format!(
+            "tensorrt cannot be used: {text}; `orchestra doctor` says what is missing, and without `provider = \"tensorrt\"` the model \
+             runs on CUDA"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::batch_layout::BatchLayout;
+    use orchestra_core::{DType, DeviceKind, Dim, Layout, PixelInput, SessionTuning, TensorSpec};
+
+    use super::*;
+
+    fn tensor(name: &str, batch: Dim, row: &[usize]) -> TensorSpec {
+        let row = row.iter().map(|n| Dim::Fixed(*n)).collect();
+        TensorSpec { name: name.into(), dtype: DType::F32, row, batch }
+    }
+
+    fn load(inputs: &[TensorSpec]) -> Load {
+        let layout = BatchLayout::new(inputs, &[], 8, 1).unwrap();
+        Load {
+            library: "/nowhere/libonnxruntime.so".into(),
+            preload: vec![],
+            model: "/m.onnx".into(),
+            digest: [0; 32],
+            device: DeviceKind::Cuda { uuid: "GPU-0".into() },
+            threads: 1,
+            memory_limit: Some(1 << 30),
+            tf32: true,
+            tuning: SessionTuning::default(),
+            custom_ops: vec![],
+            warm_up: vec![],
+            rungs: vec![],
+            pixel_inputs: inputs.iter().map(|_| None).collect(),
+            layout,
+        }
+    }
+
+    fn pixels(factor: f32) -> PixelInput {
+        PixelInput { layout: Layout::Nchw, dtype: DType::F32, factor: vec![factor], offset: vec![0.0] }
+    }
+
+    #[test]
+    fn one_profile_holds_for_all_sizes_and_names_inputs_as_the_session_does() {
+        let mut load = load(&[tensor("image", Dim::Dynamic, &[3, 4, 5]), tensor("mask", Dim::Dynamic, &[])]);
+        assert_eq!(profile(&load, &|_| 8), "image:8x3x4x5,mask:8");
+        load.pixel_inputs[0] = Some(pixels(1.0));
+        assert_eq!(profile(&load, &|_| 1), "orchestra.pixels.image:1x3x4x5,mask:1");
+    }
+
+    #[test]
+    fn other_constants_in_the_graph_mean_other_engines() {
+        let mut load = load(&[tensor("image", Dim::Dynamic, &[3, 4, 5])]);
+        let plain = key(&load);
+        assert_eq!(plain, key(&load.clone()));
+        load.pixel_inputs[0] = Some(pixels(1.0));
+        let whole = key(&load);
+        load.pixel_inputs[0] = Some(pixels(0.5));
+        assert!(plain != whole && whole != key(&load));
+        assert_eq!(plain.len(), 16);
+    }
+
+    #[test]
+    fn one_worker_compiles_while_the_others_wait() {
+        let root = tempfile::tempdir().unwrap();
+        let load = load(&[tensor("image", Dim::Dynamic, &[3])]);
+        let wanted = TensorRt { fp16: false, engines: Some(root.path().join("new/folder")) };
+        let engines = Engines::of(&load, &wanted).unwrap();
+        assert!(engines.folder.is_dir());
+        let other = File::open(engines.folder.join("lock")).unwrap();
+        assert!(flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
+        drop(engines);
+        flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+    }
+
+    #[test]
+    fn where_nothing_can_be_kept_the_model_is_compiled_all_the_same() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let load = load(&[tensor("image", Dim::Dynamic, &[3])]);
+        let engines = Some(file.path().join("no-folder"));
+        assert!(Engines::of(&load, &TensorRt { fp16: false, engines }).is_none());
+        assert!(Engines::of(&load, &TensorRt::default()).is_none());
+    }
+
+    #[test]
+    fn its_libraries_are_known_by_their_names() {
+        for (name, is_its) in [
+            ("libnvinfer.so.10", true),
+            ("libnvinfer_plugin.so.10", true),
+            ("libnvonnxparser.so.10", true),
+            ("libcudart.so.13", false),
+        ] {
+            assert_eq!(is_library(&Path::new("/x").join(name)), is_its, "{name}");
+        }
+    }
+}
