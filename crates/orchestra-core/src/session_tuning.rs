@@ -17,6 +17,22 @@ pub struct SessionTuning {
     pub provider: Provider,
 }
 
+impl SessionTuning {
+    /// What of it decides how much memory a session takes, in a few words; empty where nothing unusual does.
+    #[must_use]
+    pub fn memory_words(&self) -> String {
+        let provider = match &self.provider {
+            Provider::Cuda => "",
+            Provider::TensorRt(TensorRt { fp16: false, .. }) => "tensorrt",
+            Provider::TensorRt(TensorRt { fp16: true, .. }) => "tensorrt f16",
+        };
+        let graphs = if self.cuda_graphs { "cuda graphs" } else { "" };
+        let shrink = if self.shrink { "shrink" } else { "" };
+        let words: Vec<&str> = [provider, graphs, shrink].into_iter().filter(|w| !w.is_empty()).collect();
+        words.join(", ")
+    }
+}
+
 /// Which of ONNX Runtime's execution providers takes a model's nodes on a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -35,4 +51,18 @@ pub struct TensorRt {
     pub fp16: bool,
     /// The folder for what it has compiled of this model; `None`: it is compiled at every start.
     pub engines: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changes_the_memory_of_a_session_has_a_word_and_where_engines_lie_has_none() {
+        let usual = SessionTuning::default();
+        assert_eq!(usual.memory_words(), "");
+        let tensorrt = TensorRt { fp16: true, engines: Some("/cache".into()) };
+        let all = SessionTuning { shrink: true, cuda_graphs: true, provider: Provider::TensorRt(tensorrt) };
+        assert_eq!(all.memory_words(), "tensorrt f16, cuda graphs, shrink");
+    }
 }

@@ -214,7 +214,9 @@ impl Planner<'_> {
         if let Some(declared) = &raw.memory {
             return Some(WorkerMemory::Declared(declared.value));
         }
+        let tuning = raw.tuning.wanted.memory_words();
         let key = MeasureKey {
+            tuning: &tuning,
             model: &model?.file.digest,
             device: &device.product,
             max_batch: assemble::largest_on_cuda(raw, stage, wired),

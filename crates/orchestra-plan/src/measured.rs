@@ -18,6 +18,8 @@ pub struct MeasureKey<'a> {
     pub device: &'a str,
     /// The largest batch that it is warmed up with.
     pub max_batch: usize,
+    /// What else its sessions are told that changes it: `SessionTuning::memory_words`.
+    pub tuning: &'a str,
 }
 
 /// A folder of measurements.
@@ -32,6 +34,8 @@ struct Record {
     model: String,
     device: String,
     max_batch: usize,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    tuning: String,
     /// Of orchestra, which chooses ONNX Runtime's version and settings.
     version: String,
     bytes: u64,
@@ -49,8 +53,8 @@ impl Measurements {
     pub fn look_up(&self, key: &MeasureKey<'_>) -> Option<u64> {
         let record: Record = serde_json::from_slice(&fs::read(self.file(key)).ok()?).ok()?;
         let expected = record_of(key, record.bytes);
-        let is_about_it = (&record.model, &record.device, record.max_batch, &record.version)
-            == (&expected.model, &expected.device, expected.max_batch, &expected.version);
+        let is_about_it = (&record.model, &record.device, record.max_batch, &record.tuning, &record.version)
+            == (&expected.model, &expected.device, expected.max_batch, &expected.tuning, &expected.version);
         (is_about_it && record.bytes > 0).then_some(record.bytes)
     }
 
@@ -73,6 +77,8 @@ impl Measurements {
         hash.update(key.model);
         hash.update(key.max_batch.to_le_bytes());
         hash.update(key.device);
+        // Nothing where nothing was asked for: what was measured before there was anything to ask for still counts.
+        hash.update(key.tuning);
         let digest: [u8; 32] = hash.finalize().into();
         self.folder.join(format!("{}.json", &hex(&digest)[..32]))
     }
@@ -83,6 +89,7 @@ fn record_of(key: &MeasureKey<'_>, bytes: u64) -> Record {
         model: hex(key.model),
         device: key.device.to_owned(),
         max_batch: key.max_batch,
+        tuning: key.tuning.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         bytes,
     }
@@ -100,7 +107,8 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    const KEY: MeasureKey<'static> = MeasureKey { model: &[7; 32], device: "NVIDIA L4", max_batch: 32 };
+    const KEY: MeasureKey<'static> =
+        MeasureKey { model: &[7; 32], device: "NVIDIA L4", max_batch: 32, tuning: "" };
 
     #[test]
     fn what_is_kept_is_found_by_all_of_its_key_only() {
@@ -114,6 +122,7 @@ mod tests {
             MeasureKey { model: &[8; 32], ..KEY },
             MeasureKey { device: "NVIDIA L40", ..KEY },
             MeasureKey { max_batch: 64, ..KEY },
+            MeasureKey { tuning: "tensorrt", ..KEY },
         ] {
             assert_eq!(measurements.look_up(&other), None, "{other:?}");
         }

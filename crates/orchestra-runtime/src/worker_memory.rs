@@ -33,7 +33,13 @@ pub(crate) fn keep(context: &RunContext) {
                 "a worker took more of the GPU than the file declares as `memory`"
             );
         }
-        let key = MeasureKey { model: &model.digest, device: &device.product, max_batch: infer.max_batch };
+        let tuning = model.tuning.memory_words();
+        let key = MeasureKey {
+            model: &model.digest,
+            device: &device.product,
+            max_batch: infer.max_batch,
+            tuning: &tuning,
+        };
         match measurements.keep(&key, bytes) {
             Ok(()) => {
                 tracing::info!(model = %model.name, device = %device.spec, bytes, "memory of a worker kept")

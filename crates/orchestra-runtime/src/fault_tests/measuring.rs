@@ -42,7 +42,8 @@ async fn a_run_keeps_what_its_only_worker_took_of_the_gpu_once_it_has_done_a_bat
     context.watch.look(Some(&probe), &[], |_| true);
     take(5 << 30);
     context.watch.look(Some(&probe), &[], |_| false);
-    let key = MeasureKey { model: &plan.models[0].digest, device: "fake", max_batch: stage.max_batch };
+    let key =
+        MeasureKey { model: &plan.models[0].digest, device: "fake", max_batch: stage.max_batch, tuning: "" };
     let stats = context.stats.device(DeviceId(0));
     stats.starts.add(1);
     keep(&context);
