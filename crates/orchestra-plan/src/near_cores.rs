@@ -14,70 +14,97 @@ pub(crate) struct Near {
     pub loaders: Option<NodeCores>,
 }
 
+/// A device, and how many threads its workers have together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placed<'a> {
+    pub device: &'a Device,
+    pub threads: usize,
+}
+
+/// A worker has threads besides those that compute: its heartbeat, and those of CUDA. On a single core they stand in its way, and where
+/// some node has more than one, it is better off anywhere.
+const LEAST_CORES: usize = 2;
+
 /// Workers of a GPU stay on the node that it is plugged into: what they copy to it then does not cross from one socket to the other. CPU
-/// devices are spread over the nodes if there are as many as nodes. Loaders stay on the node of the GPUs if all of them are on the same and
-/// it has a core for each loader; else they need all cores, and a batch has rows of many of them anyway.
+/// devices are spread over the nodes if there are as many as nodes. Where a node has fewer cores for us than the workers that belong there
+/// have threads (somebody else's cpuset may leave one core of 48), they run anywhere: to wait for a core costs more than to cross. Loaders
+/// stay on the node of the GPUs if all of them are on the same and it has a core for each loader; else they need all cores, and a batch
+/// has rows of many of them anyway.
 pub(crate) fn near(
-    devices: &[&Device],
+    placed: &[Placed<'_>],
     nodes: &[NodeView],
     loaders: usize,
     reasons: &mut Vec<String>,
 ) -> Near {
-    let anywhere = Near { devices: vec![None; devices.len()], loaders: None };
     if nodes.len() < 2 {
-        return anywhere;
+        return Near { devices: vec![None; placed.len()], loaders: None };
     }
-    let cores_of = |id: u32| {
-        let node = nodes.iter().find(|node| node.id == id && !node.cores.is_empty())?;
-        Some(NodeCores { node: node.id, cores: node.cores.clone() })
-    };
-    let n_cpus = devices.iter().filter(|d| !d.is_cuda()).count();
-    let mut cpu_nodes = nodes.iter().filter(|_| n_cpus == nodes.len());
-    let of_devices: Vec<Option<NodeCores>> = devices
+    let homes = homes(placed, nodes);
+    let of_devices: Vec<Option<NodeCores>> = homes
         .iter()
-        .map(|device| if device.is_cuda() { cores_of(device.node?) } else { cores_of(cpu_nodes.next()?.id) })
+        .map(|home| {
+            let home = (*home)?;
+            let is_enough = home.cores.len() >= wanted(home, placed, &homes, nodes);
+            is_enough.then(|| NodeCores { node: home.id, cores: home.cores.clone() })
+        })
         .collect();
-    for (device, near) in devices.iter().zip(&of_devices) {
-        reasons.push(match near {
-            Some(near) => {
-                format!(
-                    "device {}: its workers stay on NUMA node {} ({})",
-                    device.name,
-                    near.node,
-                    core_text(near)
-                )
-            }
-            None if device.is_cuda() => {
-                format!(
-                    "device {}: its workers run on any core, because its NUMA node is not known",
-                    device.name
-                )
-            }
-            None => format!(
-                "device {}: its workers run on any core of {}",
-                device.name,
-                plural(nodes.len(), "NUMA node")
+    for ((Placed { device, .. }, home), near) in placed.iter().zip(&homes).zip(&of_devices) {
+        let what = match (near, home) {
+            (Some(near), _) => format!("stay on NUMA node {} ({})", near.node, core_text(&near.cores)),
+            (None, Some(home)) => format!(
+                "run on any core, because this process may use {} of NUMA node {}, and the workers that belong there want {}",
+                match &home.cores[..] {
+                    [] => "no core".into(),
+                    cores => format!("only {}", core_text(cores)),
+                },
+                home.id,
+                wanted(home, placed, &homes, nodes)
             ),
-        });
+            (None, None) if device.is_cuda() => "run on any core, because its NUMA node is not known".into(),
+            (None, None) => format!("run on any core of {}", plural(nodes.len(), "NUMA node")),
+        };
+        reasons.push(format!("device {}: its workers {what}", device.name));
     }
-    let mut used: Vec<Option<&NodeCores>> = of_devices.iter().map(Option::as_ref).collect();
-    used.dedup();
-    let loaders_near = match used[..] {
-        [Some(one)] if loaders <= one.cores.len() => Some(one.clone()),
-        _ => None,
-    };
-    if let Some(near) = &loaders_near {
-        let text = core_text(near);
+    let loaders = loaders_near(&of_devices, loaders);
+    if let Some(near) = &loaders {
+        let text = core_text(&near.cores);
         reasons
             .push(format!("loaders: they stay on NUMA node {} ({text}), where all devices are", near.node));
     }
-    Near { devices: of_devices, loaders: loaders_near }
+    Near { devices: of_devices, loaders }
+}
+
+/// The node that each device belongs to, where that is known.
+fn homes<'a>(placed: &[Placed<'_>], nodes: &'a [NodeView]) -> Vec<Option<&'a NodeView>> {
+    let n_cpus = placed.iter().filter(|p| !p.device.is_cuda()).count();
+    let mut cpu_nodes = nodes.iter().filter(|_| n_cpus == nodes.len());
+    let home = |p: &Placed<'_>| match p.device.is_cuda() {
+        true => nodes.iter().find(|node| Some(node.id) == p.device.node),
+        false => cpu_nodes.next(),
+    };
+    placed.iter().map(home).collect()
+}
+
+/// How many cores the workers want that belong to this node.
+fn wanted(home: &NodeView, placed: &[Placed<'_>], homes: &[Option<&NodeView>], nodes: &[NodeView]) -> usize {
+    let most = nodes.iter().map(|node| node.cores.len()).max().unwrap_or_default();
+    let there = placed.iter().zip(homes).filter(|(_, h)| h.is_some_and(|h| h.id == home.id));
+    there.map(|(p, _)| p.threads).sum::<usize>().max(LEAST_CORES.min(most)).max(1)
+}
+
+fn loaders_near(of_devices: &[Option<NodeCores>], loaders: usize) -> Option<NodeCores> {
+    let mut used: Vec<Option<&NodeCores>> = of_devices.iter().map(Option::as_ref).collect();
+    used.dedup();
+    match used[..] {
+        [Some(one)] if loaders <= one.cores.len() => Some(one.clone()),
+        _ => None,
+    }
 }
 
 /// `cores 0-3, 8`
-fn core_text(near: &NodeCores) -> String {
+fn core_text(cores: &[u32]) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
-    for core in &near.cores {
+    for core in cores {
         match ranges.last_mut() {
             Some((_, last)) if *last + 1 == *core => *last = *core,
             _ => ranges.push((*core, *core)),
@@ -87,7 +114,8 @@ fn core_text(near: &NodeCores) -> String {
         true => first.to_string(),
         false => format!("{first}-{last}"),
     };
-    format!("cores {}", ranges.iter().map(range).collect::<Vec<_>>().join(", "))
+    let word = if cores.len() == 1 { "core" } else { "cores" };
+    format!("{word} {}", ranges.iter().map(range).collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]
@@ -110,9 +138,44 @@ mod tests {
     }
 
     fn placed(devices: &[Device], n_nodes: u32, loaders: usize) -> (Vec<Option<u32>>, Option<u32>) {
-        let devices: Vec<&Device> = devices.iter().collect();
-        let near = near(&devices, &nodes(n_nodes), loaders, &mut Vec::new());
+        let placed: Vec<Placed<'_>> = devices.iter().map(|device| Placed { device, threads: 1 }).collect();
+        let near = near(&placed, &nodes(n_nodes), loaders, &mut Vec::new());
         (near.devices.iter().map(|d| d.as_ref().map(|d| d.node)).collect(), near.loaders.map(|l| l.node))
+    }
+
+    /// The nodes of devices whose workers have this many threads, and what is said, where node 0 has the cores 0 to 7 and node 1 only
+    /// these.
+    fn on_a_part_of_node_1(devices: &[(Device, usize)], left: &[u32]) -> (Vec<Option<u32>>, String) {
+        let placed: Vec<Placed<'_>> =
+            devices.iter().map(|(device, threads)| Placed { device, threads: *threads }).collect();
+        let mut nodes = nodes(2);
+        nodes[1].cores = left.to_vec();
+        let mut reasons = Vec::new();
+        let near = near(&placed, &nodes, 4, &mut reasons);
+        (near.devices.into_iter().map(|d| d.map(|d| d.node)).collect(), reasons.join("\n"))
+    }
+
+    #[test]
+    fn nobody_is_squeezed_into_what_a_cpuset_leaves_of_a_node() {
+        let one = |threads, left: &[u32]| on_a_part_of_node_1(&[(gpu(Some(1)), threads)], left);
+        assert_eq!(one(2, &[8, 9]).0, [Some(1)]);
+        let (near, said) = one(1, &[8]);
+        assert_eq!(near, [None]);
+        assert!(
+            said.contains("only core 8 of NUMA node 1, and the workers that belong there want 2"),
+            "{said}"
+        );
+        let (near, said) = one(3, &[8, 9]);
+        assert_eq!(near, [None]);
+        assert!(said.contains("only cores 8-9 of NUMA node 1") && said.contains("want 3"), "{said}");
+        assert!(one(1, &[]).1.contains("no core of NUMA node 1"), "{}", one(1, &[]).1);
+        // Two GPUs share what is left of their node.
+        let both = [(gpu(Some(1)), 2), (gpu(Some(1)), 2)];
+        assert_eq!(on_a_part_of_node_1(&both, &[8, 9, 10, 11]).0, [Some(1); 2]);
+        assert_eq!(on_a_part_of_node_1(&both, &[8, 9, 10]).0, [None; 2]);
+        // And the CPU device of the other node stays there.
+        let cpus = [(cpu(), 4), (cpu(), 4)];
+        assert_eq!(on_a_part_of_node_1(&cpus, &[8, 9]).0, [Some(0), None]);
     }
 
     #[test]
@@ -148,7 +211,7 @@ mod tests {
 
     #[test]
     fn cores_are_written_as_ranges() {
-        let text = |cores: &[u32]| core_text(&NodeCores { node: 0, cores: cores.to_vec() });
-        assert_eq!(text(&[0, 1, 2, 3, 8, 10, 11]), "cores 0-3, 8, 10-11");
+        assert_eq!(core_text(&[0, 1, 2, 3, 8, 10, 11]), "cores 0-3, 8, 10-11");
+        assert_eq!(core_text(&[5]), "core 5");
     }
 }

@@ -12,7 +12,7 @@ use crate::bytes::format_bytes;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fingerprint::fingerprint;
 use crate::ladder::ladder;
-use crate::near_cores::near;
+use crate::near_cores::{Placed, near};
 use crate::plan::{
     BETWEEN_COMMITS, DeviceMemory, DevicePlan, InferPlan, InputFrom, ModelPlan, NodeCores, PipelinePlan,
     Plan, SinkPlan, SourcePlan, StageKind, StagePlan, WorkerPlan,
@@ -69,7 +69,7 @@ impl<'a> Assembler<'a> {
         let loader_threads =
             workflow.loaders.or(self.parts.machine.as_ref().map(|m| m.cores)).unwrap_or(1).max(1);
         let layouts = self.layouts()?;
-        let used: Vec<_> = self.devices.iter().map(|d| &self.parts.devices[*d]).collect();
+        let used: Vec<_> = self.devices.iter().map(|d| placed(self.parts, *d)).collect();
         let nodes = self.parts.machine.as_ref().map_or(&[][..], |m| &m.nodes);
         let near = near(&used, nodes, loader_threads, &mut self.reasons);
         let pipeline_of = self.pipelines();
@@ -390,6 +390,12 @@ impl<'a> Assembler<'a> {
         };
         self.devices.iter().zip(near).map(plan).collect()
     }
+}
+
+fn placed(parts: &Parts, device: usize) -> Placed<'_> {
+    let shares = parts.shares.iter().flatten().filter(|share| share.device == device);
+    let threads = shares.map(|share| share.count * share.threads).sum();
+    Placed { device: &parts.devices[device], threads }
 }
 
 /// The largest batch of a stage on a GPU, before anything else about it is known.
