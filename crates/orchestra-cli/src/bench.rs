@@ -29,7 +29,7 @@ pub fn bench(
     verbosity: Verbosity,
     surroundings: &Surroundings,
 ) -> Result<ExitCode, Failed> {
-    let machine = orchestra::machine();
+    let machine = planning::machine(&trial::workflow_args(&args.trial));
     let (talk, level) = (Talk { quiet: verbosity.quiet }, verbosity.terminal_level());
     let setting = trial::Setting { args: &args.trial, machine: &machine, surroundings, level, talk };
     let refuse = |plan: &Plan| match plan.infer_stages().next() {

@@ -12,6 +12,7 @@ use crate::Failed;
 use crate::args::{ChaosArgs, Verbosity};
 use crate::exit_code::ExitCode;
 use crate::human::count;
+use crate::planning;
 use crate::run::Talk;
 use crate::surroundings::Surroundings;
 use crate::trial::{self, Told};
@@ -38,7 +39,7 @@ pub fn chaos(
             anyhow!("`--kill-every` and `--stop-every` are both off: nothing would happen to any worker");
         return Err(Failed::new(ExitCode::Usage, what));
     }
-    let machine = orchestra::machine();
+    let machine = planning::machine(&trial::workflow_args(&args.trial));
     let talk = Talk { quiet: verbosity.quiet };
     // Of every worker that is struck the log says that it was lost: here that is no news.
     let level = if verbosity.verbose == 0 { LevelFilter::ERROR } else { verbosity.terminal_level() };

@@ -15,7 +15,7 @@ use crate::{stderr, stdout};
 /// Checks the file; prints what is wrong, or that nothing is.
 pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
     let options = PlanOptions { offline: args.offline, ..PlanOptions::default() };
-    let machine = if args.offline { no_devices() } else { orchestra::machine() };
+    let machine = if args.offline { no_devices() } else { orchestra::usable_machine(None, false) };
     let (plan, diagnostics) = match planning::read(&args.file, &options, &machine) {
         Err(failed) if args.json => {
             stdout::print(&format!("{}\n", unreadable(&args.file, &failed)))?;
@@ -58,5 +58,6 @@ fn no_devices() -> Machine {
         gpus: Vec::new(),
         nodes: Vec::new(),
         gpu_error: Some("devices were not looked at, because of --offline".to_owned()),
+        gpus_unusable: None,
     }
 }

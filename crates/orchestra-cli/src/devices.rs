@@ -13,7 +13,7 @@ use crate::stdout;
 
 /// Lists the devices.
 pub fn devices(args: &DevicesArgs) -> Result<ExitCode, Failed> {
-    let machine = orchestra::machine();
+    let machine = orchestra::usable_machine(None, false);
     if args.json {
         let json = serde_json::to_string_pretty(&machine).map_err(|e| Failed::new(ExitCode::Bug, e))?;
         return stdout::print(&format!("{json}\n"));
@@ -49,7 +49,9 @@ fn in_words(machine: &Machine, cpu_model: &str) -> String {
     if let Some(why) = &machine.gpu_error {
         let _ = writeln!(text, "GPUs    {why}");
     }
-    if machine.gpus.is_empty() {
+    if let Some(why) = &machine.gpus_unusable {
+        let _ = writeln!(text, "auto    takes the CPU, because no GPU can be used: {why}");
+    } else if machine.gpus.is_empty() {
         text += "auto    takes the CPU, because there is no GPU that can be used\n";
     }
     text
@@ -119,16 +121,20 @@ mod tests {
     }
 
     fn with(gpus: Vec<Gpu>, gpu_error: Option<&str>) -> String {
+        in_words(&machine(gpus, gpu_error), "A CPU")
+    }
+
+    fn machine(gpus: Vec<Gpu>, gpu_error: Option<&str>) -> Machine {
         let node = |id| Node { id, cores: vec![id] };
-        let machine = Machine {
+        Machine {
             cores: 2,
             memory_total: 16 << 30,
             memory_available: 8 << 30,
             gpus,
             nodes: vec![node(0), node(1)],
             gpu_error: gpu_error.map(str::to_owned),
-        };
-        in_words(&machine, "A CPU")
+            gpus_unusable: None,
+        }
     }
 
     #[test]
@@ -183,5 +189,12 @@ mod tests {
             ),
             "{text}"
         );
+    }
+    #[test]
+    fn a_gpu_that_no_worker_could_use_is_shown_with_what_is_missing() {
+        let unusable = Machine { gpus_unusable: Some("no cuBLAS".into()), ..machine(vec![gpu()], None) };
+        let text = in_words(&unusable, "A CPU");
+        assert!(text.contains("cuda:0  NVIDIA L4"), "{text}");
+        assert!(text.ends_with("auto    takes the CPU, because no GPU can be used: no cuBLAS\n"), "{text}");
     }
 }

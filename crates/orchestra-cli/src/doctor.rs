@@ -4,14 +4,15 @@ mod cuda;
 mod tensorrt;
 
 use orchestra::Machine;
-use orchestra_machine::NvmlProbe;
-use orchestra_ortlib::{Env, Flavor, Library, Request, Tried};
+use orchestra_machine::{DriverProbe, NvmlProbe, driver_problem};
+use orchestra_ortlib::{CudaLibraries, Env, Flavor, Library, Request, Tried, find_cuda};
 use orchestra_plan::format_bytes;
 use serde_json::{Value, json};
 
 use crate::Failed;
 use crate::args::DoctorArgs;
 use crate::exit_code::ExitCode;
+use crate::human::counted;
 use crate::stdout;
 
 /// Open files that a run with many workers may need.
@@ -79,11 +80,13 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failed> {
 fn of_gpus(machine: &Machine, args: &DoctorArgs) -> Vec<Finding> {
     let has_gpu = !machine.gpus.is_empty();
     let request = Request { flavor: Flavor::Gpu, explicit: args.ort_library.clone(), offline: true };
-    let (runtime, _) = orchestra_ortlib::find(&request, &Env::from_process());
+    let env = Env::from_process();
+    let (runtime, _) = orchestra_ortlib::find(&request, &env);
+    let libraries = find_cuda(&env, runtime.as_ref().map(|library| library.path.as_path()));
     let mut findings = Vec::new();
     if has_gpu {
-        findings.push(driver());
-        let mut gpus = Finding::good("gpus", format!("{} usable", machine.gpus.len()));
+        findings.push(driver(&NvmlProbe::new(), &libraries));
+        let mut gpus = Finding::good("gpus", format!("the driver lists {}", machine.gpus.len()));
         gpus.help.clone_from(&machine.gpu_error);
         findings.push(gpus);
         findings.push(runtime_library(Flavor::Gpu, args));
@@ -91,9 +94,11 @@ fn of_gpus(machine: &Machine, args: &DoctorArgs) -> Vec<Finding> {
         let why = machine.gpu_error.as_deref().unwrap_or("there are none");
         findings.push(Finding::good("gpus", format!("none will be used: {why}")));
     }
-    let runtime = runtime.as_ref().map(|library| library.path.as_path());
-    findings.extend(cuda::findings(runtime, has_gpu));
-    findings.push(tensorrt::finding(runtime));
+    findings.extend(cuda::findings(&libraries, has_gpu));
+    findings.push(tensorrt::finding(runtime.as_ref().map(|library| library.path.as_path())));
+    if has_gpu {
+        findings.push(auto(orchestra::why_no_cuda(args.ort_library.clone(), false), machine.gpus.len()));
+    }
     findings
 }
 
@@ -133,13 +138,32 @@ fn runtime_library(flavor: Flavor, args: &DoctorArgs) -> Finding {
     }
 }
 
-fn driver() -> Finding {
-    match NvmlProbe::new().driver() {
-        Ok(driver) => {
-            let (major, minor) = driver.cuda;
-            Finding::good("driver", format!("{}, up to CUDA {major}.{minor}", driver.version))
+/// Whether the driver is new enough for what ONNX Runtime is built for: the build that is here, or the one that would be fetched.
+fn driver(probe: &dyn DriverProbe, libraries: &CudaLibraries) -> Finding {
+    let needed = libraries.generation;
+    if let Some(problem) = driver_problem(probe, needed.number(), libraries.has_driver_library) {
+        return Finding::bad("driver", problem, "until then nothing runs on a GPU");
+    }
+    match (probe.version(), probe.cuda()) {
+        (Ok(version), Ok((major, minor))) => Finding::good(
+            "driver",
+            format!("{version}, up to CUDA {major}.{minor}; ONNX Runtime needs {needed}"),
+        ),
+        (Err(error), _) | (_, Err(error)) => {
+            Finding::bad("driver", error.to_string(), "install or repair the NVIDIA driver")
         }
-        Err(error) => Finding::bad("driver", error.to_string(), "install or repair the NVIDIA driver"),
+    }
+}
+
+/// What all of this means for a workflow that leaves the choice of devices to orchestra.
+fn auto(why_not: Option<String>, n_gpus: usize) -> Finding {
+    match why_not {
+        None => Finding::good("auto", format!("takes {}", counted(n_gpus as u64, "GPU", "GPUs"))),
+        Some(why) => Finding::bad(
+            "auto",
+            format!("takes the CPU, because no GPU can be used: {why}"),
+            "a workflow that names a GPU ends with exit code 69",
+        ),
     }
 }
 
@@ -155,5 +179,54 @@ fn open_files() -> Finding {
         ),
         Some(n) => Finding::good("open files", format!("the limit is {n}")),
         None => Finding::good("open files", "no limit"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_machine::ProbeError;
+    use orchestra_ortlib::CudaGeneration;
+
+    use super::*;
+
+    struct Driver(&'static str, Result<(i32, i32), ProbeError>);
+
+    impl DriverProbe for Driver {
+        fn version(&self) -> Result<String, ProbeError> {
+            Ok(self.0.to_owned())
+        }
+
+        fn cuda(&self) -> Result<(i32, i32), ProbeError> {
+            self.1.clone()
+        }
+    }
+
+    fn found(driver_of: &Driver, generation: CudaGeneration) -> Finding {
+        let libraries = CudaLibraries { generation, has_driver_library: true, ..CudaLibraries::default() };
+        driver(driver_of, &libraries)
+    }
+
+    #[test]
+    fn a_driver_is_good_only_for_what_the_runtime_is_built_for() {
+        let of_12 = Driver("570.86.15", Ok((12, 8)));
+        let good = found(&of_12, CudaGeneration::Twelve);
+        assert_eq!(
+            (good.ok, good.text.as_str()),
+            (true, "570.86.15, up to CUDA 12.8; ONNX Runtime needs CUDA 12")
+        );
+        let bad = found(&of_12, CudaGeneration::Thirteen);
+        assert!(!bad.ok, "{}", bad.text);
+        for part in ["570.86.15", "12.8", "CUDA 13", "driver 580 or newer"] {
+            assert!(bad.text.contains(part), "{}", bad.text);
+        }
+        let half = Driver("580.65.06", Err(ProbeError::NoDriverLibrary));
+        assert!(!found(&half, CudaGeneration::Thirteen).ok, "it does not tell its CUDA");
+    }
+
+    #[test]
+    fn what_auto_does_is_said_with_its_reason() {
+        assert_eq!(auto(None, 2).text, "takes 2 GPUs");
+        let cpu = auto(Some("no cuBLAS".into()), 2);
+        assert!(!cpu.ok && cpu.text.ends_with("no GPU can be used: no cuBLAS"), "{}", cpu.text);
     }
 }

@@ -17,7 +17,7 @@ use crate::surroundings::Surroundings;
 pub fn plan(args: &PlanArgs, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
     let options = planning::options(&args.workflow);
     let machine = match &args.machine {
-        None => orchestra::machine_view(&orchestra::machine()),
+        None => orchestra::machine_view(&planning::machine(&args.workflow)),
         Some(file) => match planning::described_machine(file, surroundings)? {
             Ok(machine) => machine,
             Err(code) => return Ok(code),

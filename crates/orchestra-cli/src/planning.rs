@@ -11,6 +11,7 @@ use orchestra_plan::{RealHost, format_bytes};
 use crate::Failed;
 use crate::args::WorkflowArgs;
 use crate::exit_code::ExitCode;
+use crate::run::Talk;
 use crate::stderr;
 use crate::surroundings::Surroundings;
 
@@ -26,6 +27,24 @@ pub fn options(args: &WorkflowArgs) -> PlanOptions {
         // `--offline` forbids these commands the network only; `check --offline` also leaves the machine alone.
         offline: false,
     }
+}
+
+/// This machine, as far as a run with these arguments could use it.
+pub fn machine(args: &WorkflowArgs) -> Machine {
+    orchestra::usable_machine(args.ort_library.as_deref(), args.offline)
+}
+
+/// Says why a plan takes the CPU although the machine has GPUs: nobody should have to find that out from its speed.
+pub fn say_why_cpu(plan: &Plan, machine: &Machine, talk: Talk) {
+    if let Some(reason) = why_cpu(plan, machine) {
+        talk.say(reason);
+    }
+}
+
+/// The reason of the plan that names what the GPUs lack; a plan that never asked for them has none.
+fn why_cpu<'a>(plan: &'a Plan, machine: &Machine) -> Option<&'a str> {
+    let lacking = machine.gpus_unusable.as_deref()?;
+    plan.reasons.iter().map(String::as_str).find(|reason| reason.contains(lacking))
 }
 
 /// Reads and plans the file.
@@ -105,5 +124,51 @@ pub fn code(diagnostics: &Diagnostics) -> ExitCode {
         None => ExitCode::Done,
         Some(Cause::File) => ExitCode::BadFile,
         Some(Cause::Unavailable) => ExitCode::Unavailable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra::Gpu;
+
+    use super::*;
+
+    /// A machine with a GPU that lacks this.
+    fn lacking(what: Option<&str>) -> Machine {
+        let gpu = Gpu { uuid: "GPU-1".into(), memory_total: 8 << 30, memory_free: 8 << 30, ..Gpu::default() };
+        Machine {
+            gpus: vec![gpu],
+            gpu_error: None,
+            gpus_unusable: what.map(str::to_owned),
+            ..orchestra::machine()
+        }
+    }
+
+    fn planned(machine: &Machine, devices: &str) -> (Option<Plan>, Diagnostics) {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/workflow.toml");
+        let options = PlanOptions { devices: Some(vec![devices.into()]), ..PlanOptions::default() };
+        read(&file, &options, machine).unwrap()
+    }
+
+    #[test]
+    fn a_plan_that_takes_the_cpu_for_want_of_a_usable_gpu_says_why_and_no_other_plan_does() {
+        let unusable = lacking(Some("no cuBLAS"));
+        let why = |machine: &Machine, devices: &str| {
+            let plan = planned(machine, devices).0.unwrap();
+            (plan.devices[0].spec.name.clone(), why_cpu(&plan, machine).map(str::to_owned))
+        };
+        let said = "devices: the CPU, because no GPU can be used: no cuBLAS".to_owned();
+        assert_eq!(why(&unusable, "auto"), ("cpu".into(), Some(said)));
+        assert_eq!(why(&unusable, "cpu"), ("cpu".into(), None), "nobody asked for a GPU");
+        assert_eq!(why(&lacking(None), "auto"), ("cuda:0".into(), None));
+    }
+
+    #[test]
+    fn a_gpu_that_is_named_and_cannot_be_used_is_unavailable_with_the_reason() {
+        let (plan, diagnostics) = planned(&lacking(Some("no cuBLAS")), "cuda:0");
+        assert!(plan.is_none());
+        assert_eq!(code(&diagnostics), ExitCode::Unavailable);
+        let text = diagnostics.render(RenderStyle::Plain);
+        assert!(text.contains("device `cuda:0` is not available") && text.contains("no cuBLAS"), "{text}");
     }
 }

@@ -40,12 +40,14 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
         stderr::speak_json();
     }
     let options = planning::options(&args.workflow);
-    let planned = planning::read(&args.workflow.file, &options, &orchestra::machine())?;
+    let machine = planning::machine(&args.workflow);
+    let planned = planning::read(&args.workflow.file, &options, &machine)?;
     let plan = match planning::show(planned, surroundings) {
         Ok(plan) => Arc::new(plan),
         Err(code) => return Ok(code),
     };
     let talk = Talk { quiet: verbosity.quiet };
+    planning::say_why_cpu(&plan, &machine, talk);
     let (telemetry, said) = telemetry(args, verbosity, surroundings, &plan)?;
     // Before anything is discarded or begun: the address may be taken.
     let metrics = metrics::start(args, &plan, talk, &said)?;

@@ -59,6 +59,7 @@ pub fn get_ready(
         Ok(plan) => plan,
         Err(code) => return Ok(Err(code)),
     };
+    planning::say_why_cpu(&plan, machine, *talk);
     refuse(&plan)?;
     let logs = LogSettings {
         terminal: *level,

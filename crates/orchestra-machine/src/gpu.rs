@@ -98,6 +98,12 @@ pub enum ProbeError {
          container start it with GPU access"
     )]
     NoLibrary(String),
+    /// The driver's library for programs that compute is not there.
+    #[error(
+        "the NVIDIA driver's library `libcuda.so.1` is not there, and nothing runs on a GPU without it; install it with the driver (Debian: \
+         `apt install libcuda1`), and start a container with `NVIDIA_DRIVER_CAPABILITIES=compute,utility`"
+    )]
+    NoDriverLibrary,
     /// The library is there, but the kernel's part of the driver is not.
     #[error("the NVIDIA driver is not running ({0}); load the kernel module `nvidia` or reboot")]
     NoDriver(String),

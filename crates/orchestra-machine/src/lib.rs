@@ -8,6 +8,7 @@
 //! println!("{} cores, {} GPUs", machine.cores, machine.gpus.len());
 //! ```
 
+mod driver;
 mod gpu;
 pub mod holdings;
 mod memory;
@@ -17,9 +18,10 @@ pub mod processes;
 mod topology;
 mod visible;
 
+pub use driver::{DriverProbe, driver_problem};
 pub use gpu::{FakeProbe, Gpu, GpuProbe, GpuProcess, ProbeError};
 pub use memory::{Memory, MemoryLimit};
-pub use nvml::{Driver, NvmlProbe};
+pub use nvml::NvmlProbe;
 pub use process::{ProcessMemory, process_cpu_time, process_memory, process_rss};
 pub use topology::{FakeTopology, Node, SysTopology, Topology};
 pub use visible::{Visible, visible, worker_environment};
@@ -45,6 +47,10 @@ pub struct Machine {
     pub nodes: Vec<Node>,
     /// Why there are no GPUs, or fewer than the machine has; `None` when nothing is missing.
     pub gpu_error: Option<String>,
+    /// Why no worker could use the GPUs, although the driver lists them: what is missing besides, and what to do. `None`: nothing is known
+    /// to be missing, or nobody has looked.
+    #[serde(default)]
+    pub gpus_unusable: Option<String>,
 }
 
 /// Looks at this machine. `cuda_visible_devices` is the inherited variable of that name: a list given by a scheduler is
@@ -73,6 +79,7 @@ pub fn inspect_with(
         gpus,
         nodes,
         gpu_error,
+        gpus_unusable: None,
     }
 }
 

@@ -9,6 +9,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
+use crate::driver::DriverProbe;
 use crate::gpu::{Gpu, GpuProbe, GpuProcess, ProbeError};
 
 /// `NVML_DEVICE_MIG_ENABLE`
@@ -20,36 +21,11 @@ pub struct NvmlProbe {
     nvml: Mutex<Option<Nvml>>,
 }
 
-/// The versions of the installed driver.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Driver {
-    /// For example `580.65.06`.
-    pub version: String,
-    /// The newest CUDA that it can run, as major and minor, for example `(13, 0)`.
-    pub cuda: (i32, i32),
-}
-
 impl NvmlProbe {
     /// Opens nothing yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// The versions of the driver.
-    ///
-    /// # Errors
-    /// Why there is no driver to ask.
-    pub fn driver(&self) -> Result<Driver, ProbeError> {
-        self.with(|nvml| {
-            let version = nvml.sys_driver_version().map_err(|e| refused("tell its version", e))?;
-            let cuda = nvml.sys_cuda_driver_version().map_err(|e| refused("tell its CUDA version", e))?;
-            let (major, minor) = (
-                nvml_wrapper::cuda_driver_version_major(cuda),
-                nvml_wrapper::cuda_driver_version_minor(cuda),
-            );
-            Ok(Driver { version, cuda: (major, minor) })
-        })
     }
 
     fn with<T>(&self, ask: impl FnOnce(&Nvml) -> Result<T, ProbeError>) -> Result<T, ProbeError> {
@@ -60,6 +36,26 @@ impl NvmlProbe {
             closed => closed.insert(Nvml::init().map_err(|e| refused("start", e))?),
         };
         ask(nvml)
+    }
+}
+
+impl DriverProbe for NvmlProbe {
+    fn version(&self) -> Result<String, ProbeError> {
+        self.with(|nvml| nvml.sys_driver_version().map_err(|e| refused("tell its version", e)))
+    }
+
+    fn cuda(&self) -> Result<(i32, i32), ProbeError> {
+        self.with(|nvml| {
+            let cuda = nvml.sys_cuda_driver_version().map_err(|error| match error {
+                NvmlError::LibraryNotFound => ProbeError::NoDriverLibrary,
+                other => refused("tell its CUDA version", other),
+            })?;
+            let (major, minor) = (
+                nvml_wrapper::cuda_driver_version_major(cuda),
+                nvml_wrapper::cuda_driver_version_minor(cuda),
+            );
+            Ok((major, minor))
+        })
     }
 }
 
@@ -192,7 +188,8 @@ mod tests {
                     for gpu in gpus {
                         assert_eq!(probe.gpu_by_uuid(&gpu.uuid).unwrap().uuid, gpu.uuid);
                     }
-                    assert!(probe.driver().unwrap().cuda.0 > 0);
+                    assert!(!probe.version().unwrap().is_empty());
+                    assert!(probe.cuda().unwrap().0 > 0);
                 }
                 Err(error) => assert!(!error.to_string().is_empty()),
             }

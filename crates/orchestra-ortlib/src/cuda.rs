@@ -1,6 +1,7 @@
 //! The libraries of CUDA and cuDNN that the GPU build of ONNX Runtime needs: which they are, and where each of them was found.
 //! Loads none of them: a worker does that, by full path and in this order, and so needs no `LD_LIBRARY_PATH`.
 
+mod generation;
 mod places;
 mod tensorrt;
 mod version;
@@ -10,8 +11,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::candidate::CUDA_PROVIDER;
 use crate::env::Env;
 use crate::library::Tried;
+pub use generation::CudaGeneration;
+use generation::Linked;
 use places::Place;
 pub use tensorrt::{TENSORRT_PROVIDER, add_tensorrt, find_tensorrt, how_to_get_tensorrt, tensorrt_provider};
 
@@ -21,6 +25,13 @@ pub const CUDA_LIBRARIES_VARIABLE: &str = "ORCHESTRA_CUDA_LIBRARIES";
 /// What was found, and what was not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CudaLibraries {
+    /// The release of CUDA that ONNX Runtime is built for.
+    pub generation: CudaGeneration,
+    /// Why the CUDA provider of ONNX Runtime cannot be used whatever else is there; completes "it cannot be used: ".
+    pub provider_problem: Option<String>,
+    /// Whether the driver's library `libcuda.so.1` lies where the system looks for libraries. Where it does not, only the driver itself
+    /// can tell whether it is there.
+    pub has_driver_library: bool,
     /// In the order in which they must be loaded: each after what it needs itself.
     pub libraries: Vec<CudaLibrary>,
     /// Files and folders that were of no use although they looked like it.
@@ -93,44 +104,28 @@ impl fmt::Display for CudaOrigin {
     }
 }
 
-/// Name, product, need and Python package. A library stands after those that it is linked against (`readelf -d` of the wheels of CUDA 13.2
-/// and cuDNN 9.26); `libcudnn.so.9` opens its parts by name while it runs, so they come before it.
-const WANTED: [(&str, &str, Need, &str); 17] = [
-    ("libcudart.so.13", "cudart", Need::Always, "nvidia-cuda-runtime"),
-    ("libnvJitLink.so.13", "nvjitlink", Need::IfThere, "nvidia-nvjitlink"),
-    ("libnvrtc.so.13", "nvrtc", Need::SomeModels, "nvidia-cuda-nvrtc"),
-    ("libcublasLt.so.13", "cublas", Need::Always, "nvidia-cublas"),
-    ("libcublas.so.13", "cublas", Need::Always, "nvidia-cublas"),
-    ("libcurand.so.10", "curand", Need::Always, "nvidia-curand"),
-    ("libcufft.so.12", "cufft", Need::SomeModels, "nvidia-cufft"),
-    ("libcudnn_graph.so.9", "cudnn", Need::SomeModels, CUDNN),
-    ("libcudnn_ops.so.9", "cudnn", Need::SomeModels, CUDNN),
-    ("libcudnn_heuristic.so.9", "cudnn", Need::SomeModels, CUDNN),
-    ("libcudnn_cnn.so.9", "cudnn", Need::SomeModels, CUDNN),
-    ("libcudnn_adv.so.9", "cudnn", Need::SomeModels, CUDNN),
-    ("libcudnn_engines_precompiled.so.9", "cudnn", Need::SomeModels, CUDNN),
-    ("libcudnn_engines_runtime_compiled.so.9", "cudnn", Need::SomeModels, CUDNN),
-    ("libcudnn_engines_tensor_ir.so.9", "cudnn", Need::IfThere, CUDNN),
-    ("libcudnn_ext.so.9", "cudnn", Need::IfThere, CUDNN),
-    ("libcudnn.so.9", "cudnn", Need::SomeModels, CUDNN),
-];
-const CUDNN: &str = "nvidia-cudnn-cu13";
-
-/// Looks for all of them. `runtime` is ONNX Runtime's library, whose neighbours are looked at, too. The places, in order: the folders of
-/// `ORCHESTRA_CUDA_LIBRARIES`, of `LD_LIBRARY_PATH`, beside `runtime`, the system's, and only where something is still missing the
-/// packages of every Python.
+/// Looks for all of them. `runtime` is ONNX Runtime's library: the CUDA provider beside it says which release of CUDA is needed, and its
+/// neighbours are looked at, too. The places, in order: the folders of `ORCHESTRA_CUDA_LIBRARIES`, of `LD_LIBRARY_PATH`, beside `runtime`,
+/// the system's, and only where something is still missing the packages of every Python.
 #[must_use]
 pub fn find_cuda(env: &Env, runtime: Option<&Path>) -> CudaLibraries {
+    let provider = runtime.map(|runtime| runtime.with_file_name(CUDA_PROVIDER)).filter(|file| file.is_file());
+    let (linked, provider_problem) = match provider.map(|file| generation::of_provider(&file)) {
+        None => (Linked::default(), None),
+        Some(Ok(linked)) => (linked, None),
+        Some(Err(why)) => (Linked::default(), Some(why)),
+    };
     let mut tried = Vec::new();
-    let mut places = places::without_python(env, runtime, &mut tried);
-    let mut libraries = choose(&places, &mut tried);
+    let mut places = places::without_python(env, runtime, linked.generation, &mut tried);
+    let mut libraries = choose(&places, &linked, &mut tried);
     if libraries.iter().any(|l| l.found.is_none() && l.need != Need::IfThere) {
         places.extend(places::of_pythons(env, &mut tried));
-        tried.retain(|t| !is_file_note(t)); // They are judged once more.
-        libraries = choose(&places, &mut tried);
+        tried.retain(|t| !is_file_note(t, linked.generation)); // They are judged once more.
+        libraries = choose(&places, &linked, &mut tried);
     }
     libraries.retain(|l| l.found.is_some() || l.need != Need::IfThere);
-    CudaLibraries { libraries, tried }
+    let has_driver_library = places::has_driver_library(env);
+    CudaLibraries { generation: linked.generation, provider_problem, has_driver_library, libraries, tried }
 }
 
 impl CudaLibraries {
@@ -170,31 +165,34 @@ impl CudaLibraries {
 
 /// One file for each library. The libraries of a product come from the first place that has all of them, because two releases of cuBLAS do
 /// not work together; where no place has all, each comes from the first place that has it.
-fn choose(places: &[Place], tried: &mut Vec<Tried>) -> Vec<CudaLibrary> {
+fn choose(places: &[Place], linked: &Linked, tried: &mut Vec<Tried>) -> Vec<CudaLibrary> {
+    let wanted = linked.generation.wanted();
     let candidates: Vec<Vec<Option<FoundLibrary>>> = places
         .iter()
-        .map(|place| WANTED.iter().map(|(name, _, _, package)| place.find(name, package, tried)).collect())
+        .map(|place| wanted.iter().map(|w| place.find(w, linked.generation, tried)).collect())
         .collect();
     let is_whole = |place: &Vec<Option<FoundLibrary>>, product: &str| {
-        WANTED
+        wanted
             .iter()
             .zip(place)
-            .all(|((_, of, need, _), found)| *of != product || *need == Need::IfThere || found.is_some())
+            .all(|(w, found)| w.product != product || w.need == Need::IfThere || found.is_some())
     };
-    WANTED
+    wanted
         .iter()
         .enumerate()
-        .map(|(i, &(name, product, need, package))| {
-            let whole = candidates.iter().find(|place| is_whole(place, product));
+        .map(|(i, w)| {
+            let whole = candidates.iter().find(|place| is_whole(place, w.product));
             let found = match whole {
                 Some(place) => place[i].clone(),
                 None => candidates.iter().find_map(|place| place[i].clone()),
             };
-            CudaLibrary { name, product, need, package, found }
+            // What the provider itself is linked against, nothing runs without.
+            let need = if linked.needed.iter().any(|name| name == w.name) { Need::Always } else { w.need };
+            CudaLibrary { name: w.name, product: w.product, need, package: w.package, found }
         })
         .collect()
 }
 
-fn is_file_note(note: &Tried) -> bool {
-    WANTED.iter().any(|(name, ..)| note.place.ends_with(name))
+fn is_file_note(note: &Tried, generation: CudaGeneration) -> bool {
+    generation.wanted().iter().any(|wanted| note.place.ends_with(wanted.name))
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::cuda::CudaGeneration;
 use crate::library::{Flavor, Tried};
 
 /// Why there is no library. All but `Cancelled` mean that the machine lacks something.
@@ -48,16 +49,29 @@ pub enum LibraryError {
         /// The processor.
         arch: String,
     },
+    /// The part of ONNX Runtime that runs on GPUs is of no use.
+    #[error(
+        "`{path}`, the CUDA provider of ONNX Runtime, cannot be used: {why}; set `ORT_DYLIB_PATH` to the `libonnxruntime.so` of another \
+         GPU build, or run on the CPU (`use = [\"cpu\"]`)"
+    )]
+    Provider {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// ONNX Runtime's CUDA provider cannot be loaded.
     #[error(
-        "CUDA cannot be used: {} {} on this machine{}; `{help}` fetches what is missing, or set `{variable}` to the folder \
-         that holds it, or run on the CPU (`use = [\"cpu\"]`); `orchestra doctor` says where was looked",
+        "CUDA cannot be used: {} {} on this machine{}, and ONNX Runtime is built for {generation}; `{help}` fetches what is missing, or \
+         set `{variable}` to the folder that holds it, or run on the CPU (`use = [\"cpu\"]`); `orchestra doctor` says where was looked",
         quoted_names(missing),
         if missing.len() == 1 { "is nowhere" } else { "are nowhere" },
         tried_files(tried),
         variable = crate::CUDA_LIBRARIES_VARIABLE
     )]
     NoCuda {
+        /// The release that is needed.
+        generation: CudaGeneration,
         /// The libraries that are missing.
         missing: Vec<&'static str>,
         /// A command that fetches everything that is missing.

@@ -16,11 +16,21 @@ use crate::search::library;
 use crate::staging::Staging;
 use crate::wheel;
 
+/// Whether anything can be fetched for this machine, as far as it tells without a network.
+pub(crate) fn is_possible(flavor: Flavor, env: &Env) -> Result<(), LibraryError> {
+    let pin = pin_of(flavor, env)?;
+    env.cache_folder().ok_or(LibraryError::NoCacheFolder)?;
+    pip::interpreter(env, pin).map(drop)
+}
+
+fn pin_of(flavor: Flavor, env: &Env) -> Result<&Pin, LibraryError> {
+    let pin = env.pins_for(flavor).into_iter().find(|pin| pin.flavor == flavor);
+    pin.ok_or_else(|| LibraryError::NoPin { flavor, arch: std::env::consts::ARCH.to_owned() })
+}
+
 /// Returns the library that another process fetched meanwhile, or fetches it.
 pub(crate) fn fetch(flavor: Flavor, env: &Env, progress: &mut dyn Progress) -> Result<Library, LibraryError> {
-    let arch = std::env::consts::ARCH;
-    let pin = env.pins_for(flavor).into_iter().find(|pin| pin.flavor == flavor);
-    let pin = pin.ok_or_else(|| LibraryError::NoPin { flavor, arch: arch.to_owned() })?;
+    let pin = pin_of(flavor, env)?;
     let root = env.cache_folder().ok_or(LibraryError::NoCacheFolder)?;
     let folder = root.join(pin.folder_name());
     // Without Python nothing can be done, so say that before a folder is made.

@@ -18,6 +18,7 @@ mod cache;
 mod candidate;
 mod child;
 mod cuda;
+mod elf;
 mod env;
 mod error;
 mod fetch;
@@ -34,8 +35,8 @@ mod wheel;
 pub use cache::{Verified, verify};
 pub use candidate::MINIMUM_VERSION;
 pub use cuda::{
-    CUDA_LIBRARIES_VARIABLE, CudaLibraries, CudaLibrary, CudaOrigin, FoundLibrary, Need, TENSORRT_PROVIDER,
-    add_tensorrt, find_cuda, find_tensorrt, how_to_get_tensorrt, tensorrt_provider,
+    CUDA_LIBRARIES_VARIABLE, CudaGeneration, CudaLibraries, CudaLibrary, CudaOrigin, FoundLibrary, Need,
+    TENSORRT_PROVIDER, add_tensorrt, find_cuda, find_tensorrt, how_to_get_tensorrt, tensorrt_provider,
 };
 pub use env::Env;
 pub use error::{LibraryError, PipProblem};
@@ -53,6 +54,19 @@ pub fn find(request: &Request, env: &Env) -> (Option<Library>, Vec<Tried>) {
     }
 }
 
+/// What a GPU needs besides the driver, as far as files tell: a GPU build of ONNX Runtime, or a way to fetch one, and the libraries of CUDA
+/// that it is built for. Fetches and loads nothing.
+///
+/// # Errors
+/// What is missing, and what to do. Fetching may still fail for want of a network.
+pub fn look_for_cuda(request: &Request, env: &Env) -> Result<CudaLibraries, LibraryError> {
+    let there = there(request, env)?;
+    if there.is_none() {
+        fetch::is_possible(request.flavor, env)?;
+    }
+    cuda_of(env, there.as_ref())
+}
+
 /// As `find_or_fetch` for GPUs, together with the libraries of CUDA: nothing is fetched for a GPU that cannot be used anyway.
 ///
 /// # Errors
@@ -62,24 +76,52 @@ pub fn find_or_fetch_with_cuda(
     env: &Env,
     progress: &mut dyn Progress,
 ) -> Result<Library, LibraryError> {
-    let (there, _) = find(request, env);
-    let cuda = find_cuda(env, there.as_ref().map(|library| library.path.as_path()));
-    let missing: Vec<&'static str> = cuda.missing(Need::Always).map(|library| library.name).collect();
-    if !missing.is_empty() {
-        let help = cuda.how_to_get().unwrap_or_default();
-        return Err(LibraryError::NoCuda { missing, help, tried: cuda.tried });
-    }
+    let there = there(request, env)?;
+    let cuda = cuda_of(env, there.as_ref())?;
+    let (library, cuda) = match there {
+        Some(library) => (library, cuda),
+        None => {
+            let library = find_or_fetch(request, env, progress)?;
+            let cuda = cuda_of(env, Some(&library))?;
+            (library, cuda)
+        }
+    };
     for library in cuda.missing(Need::SomeModels) {
         tracing::warn!(
             library = library.name,
             "a library of CUDA is missing; models that need it will not load"
         );
     }
-    let library = match there {
-        Some(library) => library,
-        None => find_or_fetch(request, env, progress)?,
-    };
     Ok(Library { cuda, ..library })
+}
+
+/// The library that is used if nothing is fetched; `None`: one is to be fetched.
+fn there(request: &Request, env: &Env) -> Result<Option<Library>, LibraryError> {
+    let mut search = Search::new(request, env);
+    match search.run() {
+        Outcome::Found(library) => Ok(Some(library)),
+        Outcome::Refused(error) => Err(error),
+        Outcome::Absent if request.offline => {
+            Err(LibraryError::Offline { flavor: request.flavor, tried: search.tried })
+        }
+        Outcome::Absent => Ok(None),
+    }
+}
+
+/// The libraries of CUDA for this build of ONNX Runtime, or for the one that is fetched; an error if one is missing that nothing runs
+/// without.
+fn cuda_of(env: &Env, runtime: Option<&Library>) -> Result<CudaLibraries, LibraryError> {
+    let cuda = find_cuda(env, runtime.map(|library| library.path.as_path()));
+    if let (Some(why), Some(runtime)) = (&cuda.provider_problem, runtime) {
+        let path = runtime.path.with_file_name(candidate::CUDA_PROVIDER);
+        return Err(LibraryError::Provider { path, why: why.clone() });
+    }
+    let missing: Vec<&'static str> = cuda.missing(Need::Always).map(|library| library.name).collect();
+    if missing.is_empty() {
+        return Ok(cuda);
+    }
+    let help = cuda.how_to_get().unwrap_or_default();
+    Err(LibraryError::NoCuda { generation: cuda.generation, missing, help, tried: cuda.tried })
 }
 
 /// Looks for a library and, where there is none and the request is not offline, fetches one into the cache. Safe to call

@@ -10,8 +10,8 @@ use std::process::Command;
 
 use common::{World, request, wheel_entries, write_library};
 use orchestra_ortlib::{
-    CUDA_LIBRARIES_VARIABLE, CudaLibraries, CudaOrigin, Flavor, FoundLibrary, LibraryError, Need, Silent,
-    find_cuda, find_or_fetch_with_cuda,
+    CUDA_LIBRARIES_VARIABLE, CudaGeneration, CudaLibraries, CudaOrigin, Flavor, FoundLibrary, LibraryError,
+    Need, Silent, find_cuda, find_or_fetch_with_cuda, look_for_cuda,
 };
 
 const CUDA: [&str; 6] = [
@@ -159,6 +159,159 @@ fn what_is_no_library_is_passed_over_and_named_once() {
     assert_eq!(about("it is no folder"), 1, "{notes:?}");
 }
 
+/// A library that is really linked against these names.
+fn link(library: &Path, needed: &[&str]) -> PathBuf {
+    let stubs = tempfile::tempdir().unwrap();
+    fs::write(stubs.path().join("empty.c"), "").unwrap();
+    let cc = |output: &str, soname: &str, against: &[&str]| {
+        let mut command = Command::new("cc");
+        command.args(["-shared", "-fPIC", "-nostdlib", "-Wl,--no-as-needed", "-o", output, "empty.c"]);
+        command.arg(format!("-Wl,-soname,{soname}")).args(against).current_dir(stubs.path());
+        let ended = command.output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    };
+    for name in needed {
+        cc(name, name, &[]);
+    }
+    fs::create_dir_all(library.parent().unwrap()).unwrap();
+    let paths: Vec<String> = needed.iter().map(|name| format!("./{name}")).collect();
+    let name = library.file_name().unwrap().to_str().unwrap();
+    cc(library.to_str().unwrap(), name, &paths.iter().map(String::as_str).collect::<Vec<_>>());
+    library.to_owned()
+}
+
+const OF_12: [&str; 6] = [
+    "libcudart.so.12",
+    "libnvrtc.so.12",
+    "libcublasLt.so.12",
+    "libcublas.so.12",
+    "libcurand.so.10",
+    "libcufft.so.11",
+];
+
+/// A GPU build of ONNX Runtime that is linked against these, where `ORT_DYLIB_PATH` says.
+fn runtime_that_needs(world: &mut World, needed: &[&str]) -> PathBuf {
+    let runtime = write_library(&world.path("ort/libonnxruntime.so.1.31.1"));
+    link(&world.path("ort/libonnxruntime_providers_cuda.so"), needed);
+    world.set("ORT_DYLIB_PATH", &runtime);
+    runtime
+}
+
+#[test]
+fn a_build_for_cuda_12_gets_the_libraries_of_cuda_12() {
+    let mut world = World::new();
+    let runtime = runtime_that_needs(
+        &mut world,
+        &[
+            "libcublasLt.so.12",
+            "libcublas.so.12",
+            "libcurand.so.10",
+            "libcufft.so.11",
+            "libcudart.so.12",
+            "libcudnn.so.9",
+        ],
+    );
+    fill(&world.path("system"), &CUDA);
+    let nothing = look_for_cuda(&request(Flavor::Gpu), &world.env).unwrap_err().to_string();
+    for part in ["`libcudart.so.12`", "built for CUDA 12", "nvidia-cublas-cu12", "`libcudnn.so.9`"] {
+        assert!(nothing.contains(part), "{nothing}");
+    }
+
+    // Those of both generations, side by side, as a system may have them.
+    fill(&world.path("system"), &OF_12);
+    fill(&world.path("root/usr/local/cuda-12/lib64"), &CUDNN);
+    let found = look_for_cuda(&request(Flavor::Gpu), &world.env).unwrap();
+    assert_eq!(found.generation, CudaGeneration::Twelve);
+    assert_eq!(names(&found)[..OF_12.len()], OF_12);
+    // It is linked against cuDNN, so no model at all runs without.
+    let need = |name: &str| found.libraries.iter().find(|l| l.name == name).unwrap().need;
+    assert_eq!((need("libcudnn.so.9"), need("libcufft.so.11")), (Need::Always, Need::Always));
+    assert_eq!((need("libcudnn_ops.so.9"), need("libnvrtc.so.12")), (Need::SomeModels, Need::SomeModels));
+    let library = find_or_fetch_with_cuda(&request(Flavor::Gpu), &world.env, &mut Silent).unwrap();
+    assert_eq!((library.path, library.cuda), (runtime, found));
+}
+
+#[test]
+fn cudnn_of_another_generation_is_passed_over() {
+    let mut world = World::new();
+    runtime_that_needs(&mut world, &["libcudart.so.13", "libcublas.so.13"]);
+    fill(&world.path("system"), &CUDA);
+    fill(&world.path("system"), &CUDNN);
+    let other = link(&world.path("ld/libcudnn_ops.so.9"), &["libcublasLt.so.12"]);
+    fill(&world.path("ld"), &CUDNN.map(|n| if n == "libcudnn_ops.so.9" { "libother.so" } else { n }));
+    world.set("LD_LIBRARY_PATH", world.path("ld"));
+    let found = look_for_cuda(&request(Flavor::Gpu), &world.env).unwrap();
+    assert_eq!(one(&found, "libcudnn_ops.so.9").origin, CudaOrigin::System);
+    assert_eq!(one(&found, "libcudnn.so.9").origin, CudaOrigin::System, "not mixed of two places");
+    let note = found.tried.iter().find(|t| Path::new(&t.place) == other).unwrap().to_string();
+    assert!(note.contains("`libcublasLt.so.12`") && note.contains("CUDA 13"), "{note}");
+}
+
+#[test]
+fn cudnn_from_the_package_of_another_generation_is_passed_over() {
+    let mut world = World::new();
+    python_packages(&mut world);
+    let origin = |world: &World| one(&find_cuda(&world.env, None), "libcudnn.so.9").origin;
+    assert_eq!(origin(&world), CudaOrigin::Python);
+    // Both releases in one place: nobody can tell whose file it is.
+    let site = world.path("site");
+    fs::create_dir(site.join("nvidia_cudnn_cu12-9.26.0.51.dist-info")).unwrap();
+    assert_eq!(origin(&world), CudaOrigin::Python);
+    fs::remove_dir(site.join("nvidia_cudnn_cu13-9.26.0.51.dist-info")).unwrap();
+    let found = find_cuda(&world.env, None);
+    assert!(found.missing(Need::SomeModels).any(|l| l.name == "libcudnn.so.9"), "{found:?}");
+    let text = found.tried.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    assert!(text.contains("package `nvidia-cudnn-cu12`, which is not for CUDA 13"), "{text}");
+}
+
+#[test]
+fn a_build_for_an_unknown_cuda_or_a_provider_that_is_no_library_is_an_error_that_names_it() {
+    let mut world = World::new();
+    let runtime = runtime_that_needs(&mut world, &["libcublas.so.14", "libcudart.so.14", "libc.so.6"]);
+    let error = look_for_cuda(&request(Flavor::Gpu), &world.env).unwrap_err();
+    assert!(matches!(error, LibraryError::Provider { .. }), "{error}");
+    let text = error.to_string();
+    for part in [
+        "`libcublas.so.14`, `libcudart.so.14`,",
+        "CUDA 12 and of CUDA 13",
+        "providers_cuda.so`",
+        "ORT_DYLIB_PATH",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    fs::write(runtime.with_file_name("libonnxruntime_providers_cuda.so"), "version https://git-lfs").unwrap();
+    let text = look_for_cuda(&request(Flavor::Gpu), &world.env).unwrap_err().to_string();
+    assert!(text.contains("not a shared library"), "{text}");
+}
+
+#[test]
+fn without_a_gpu_build_and_a_way_to_fetch_one_there_is_no_cuda() {
+    let mut world = World::with_pip();
+    fill(&world.path("system"), &CUDA);
+    let why = |world: &World| look_for_cuda(&request(Flavor::Gpu), &world.env).unwrap_err().to_string();
+    // Nobody builds one for this processor.
+    assert!(why(&world).contains("no ONNX Runtime for GPU can be fetched"), "{}", why(&world));
+    world.add_wheel(Flavor::Gpu, &wheel_entries(Flavor::Gpu));
+    let found = look_for_cuda(&request(Flavor::Gpu), &world.env).unwrap();
+    assert_eq!((found.generation, world.downloads()), (CudaGeneration::Thirteen, 0));
+    let offline = orchestra_ortlib::Request { offline: true, ..request(Flavor::Gpu) };
+    let text = look_for_cuda(&offline, &world.env).unwrap_err().to_string();
+    assert!(text.contains("offline none is fetched"), "{text}");
+    world.add_python("{\"pip\": false, \"runtime\": null}");
+    assert!(why(&world).contains("has no pip"), "{}", why(&world));
+    // One that the user named is used or an error, and this one is for the CPU only.
+    world.set("ORT_DYLIB_PATH", write_library(&world.path("cpu/libonnxruntime.so.1.31.1")));
+    assert!(why(&world).contains("built for the CPU only"), "{}", why(&world));
+}
+
+#[test]
+fn the_drivers_library_is_seen_where_the_system_looks() {
+    let world = World::new();
+    assert!(!find_cuda(&world.env, None).has_driver_library);
+    write_library(&world.path("system/libcuda.so.1"));
+    assert!(find_cuda(&world.env, None).has_driver_library);
+}
+
 /// The linker itself judges: with these files loaded by full path, a program that is linked against a name alone finds it.
 #[test]
 fn a_library_that_was_loaded_by_full_path_is_found_by_its_name_without_a_search_path() {
@@ -203,9 +356,13 @@ fn nothing_is_fetched_for_a_gpu_whose_libraries_are_missing() {
     let error = find_or_fetch_with_cuda(&request(Flavor::Gpu), &world.env, &mut Silent).unwrap_err();
     assert!(matches!(error, LibraryError::NoCuda { .. }), "{error}");
     let text = error.to_string();
-    for part in
-        ["`libcudart.so.13`", "`libcublas.so.13`", "pip install nvidia-cuda-runtime", CUDA_LIBRARIES_VARIABLE]
-    {
+    for part in [
+        "`libcudart.so.13`",
+        "`libcublas.so.13`",
+        "built for CUDA 13",
+        "pip install nvidia-cuda-runtime",
+        CUDA_LIBRARIES_VARIABLE,
+    ] {
         assert!(text.contains(part), "{text}");
     }
     assert_eq!(world.downloads(), 0);

@@ -82,7 +82,7 @@ impl<'a> Devices<'a> {
         self.in_use = machine.devices.iter().map(cuda).collect();
         if self.in_use.is_empty() {
             let why = machine.no_gpu.clone().unwrap_or_else(|| "none was found".into());
-            self.reason = format!("devices: the CPU, because there is no GPU: {why}");
+            self.reason = format!("devices: the CPU, because no GPU can be used: {why}");
             self.in_use.push(cpu(0));
         } else {
             self.reason = match machine.devices.len() {

@@ -6,7 +6,7 @@
 //!
 //! ```no_run
 //! # async fn service() -> Result<(), Box<dyn std::error::Error>> {
-//! let machine = orchestra::machine();
+//! let machine = orchestra::usable_machine(None, false);
 //! let options = orchestra::PlanOptions::default();
 //! let (plan, diagnostics) = orchestra::plan_file("workflow.toml".as_ref(), &options, &machine)?;
 //! let plan = plan.ok_or_else(|| diagnostics.render(orchestra::RenderStyle::Plain))?;
@@ -24,6 +24,8 @@
 //! To whoever is in [`StartOptions::trace`] a run tells what happens to its items, batches and workers. `orchestra_telemetry::Recorder` makes
 //! spans of that: `Recorder::for_host` through the OpenTelemetry provider of the host, below the host's own spans where it names them
 //! (`with_run_parent` for the run, `with_item_parents` for items that came with a request).
+
+mod usable;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -49,6 +51,7 @@ pub use orchestra_runtime::{
     WorkerEvent, prepare,
 };
 use thiserror::Error;
+pub use usable::{usable_machine, why_no_cuda};
 
 /// Why a run did not start.
 #[derive(Debug, Error)]
@@ -92,14 +95,14 @@ pub fn worker_main() -> ExitCode {
     orchestra_worker::main()
 }
 
-/// What this machine has.
+/// What this machine has. Whether workers could use its GPUs, `usable_machine` looks at as well.
 #[must_use]
 pub fn machine() -> Machine {
     let inherited = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     orchestra_machine::inspect(&NvmlProbe::new(), inherited.as_deref())
 }
 
-/// The machine as the planner sees it.
+/// The machine as the planner sees it: without GPUs that no worker could use.
 #[must_use]
 pub fn machine_view(machine: &Machine) -> MachineView {
     let device = |(i, gpu): (usize, &Gpu)| DeviceView {
@@ -113,9 +116,12 @@ pub fn machine_view(machine: &Machine) -> MachineView {
     MachineView {
         cores: machine.cores,
         memory: machine.memory_total,
-        devices: machine.gpus.iter().enumerate().map(device).collect(),
+        devices: match machine.gpus_unusable {
+            None => machine.gpus.iter().enumerate().map(device).collect(),
+            Some(_) => Vec::new(),
+        },
         nodes: machine.nodes.iter().map(|n| NodeView { id: n.id, cores: n.cores.clone() }).collect(),
-        no_gpu: machine.gpu_error.clone(),
+        no_gpu: machine.gpus_unusable.clone().or_else(|| machine.gpu_error.clone()),
     }
 }
 

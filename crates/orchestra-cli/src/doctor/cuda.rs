@@ -1,20 +1,11 @@
 //! What the doctor says about the libraries of CUDA: for each product where it was found and which version it is, or how to get it.
 
-use std::path::Path;
-
-use orchestra_ortlib::{
-    CUDA_LIBRARIES_VARIABLE, CudaLibraries, CudaLibrary, Env, FoundLibrary, Need, Tried, find_cuda,
-};
+use orchestra_ortlib::{CUDA_LIBRARIES_VARIABLE, CudaLibraries, CudaLibrary, FoundLibrary, Need, Tried};
 
 use super::Finding;
 
-/// Looks for them; `runtime` is ONNX Runtime's library, where there is one.
-pub fn findings(runtime: Option<&Path>, required: bool) -> Vec<Finding> {
-    in_words(&find_cuda(&Env::from_process(), runtime), required)
-}
-
 /// One finding for each product. A machine without a GPU (`required` is false) lacks nothing, so what it does not have is one finding.
-fn in_words(libraries: &CudaLibraries, required: bool) -> Vec<Finding> {
+pub fn findings(libraries: &CudaLibraries, required: bool) -> Vec<Finding> {
     let products = libraries.products();
     let is_whole = |parts: &[&CudaLibrary]| parts.iter().all(|l| l.found.is_some());
     let (whole, lacking): (Vec<_>, Vec<_>) = products.into_iter().partition(|(_, parts)| is_whole(parts));
@@ -32,6 +23,15 @@ fn in_words(libraries: &CudaLibraries, required: bool) -> Vec<Finding> {
     // What to do is the same for all that is missing, so it is said once.
     if let Some(last) = findings.last_mut().filter(|_| !lacking.is_empty()) {
         last.help = Some(what_to_do(libraries));
+    }
+    if let Some(why) = &libraries.provider_problem {
+        let help = "set ORT_DYLIB_PATH to the `libonnxruntime.so` of another GPU build, or nothing at all to have one fetched";
+        findings.push(Finding {
+            subject: "cuda provider",
+            ok: !required,
+            text: format!("it cannot be used: {why}"),
+            help: Some(help.to_owned()),
+        });
     }
     findings
 }
@@ -83,9 +83,9 @@ mod tests {
                 library("libcublas.so.13", "cublas", Need::Always, false),
                 library("libcudnn.so.9", "cudnn", Need::SomeModels, false),
             ],
-            tried: Vec::new(),
+            ..CudaLibraries::default()
         };
-        let findings = in_words(&libraries, true);
+        let findings = super::findings(&libraries, true);
         let texts: Vec<(bool, &str)> = findings.iter().map(|f| (f.ok, f.text.as_str())).collect();
         assert_eq!(
             texts,
@@ -98,7 +98,7 @@ mod tests {
         let help = findings[2].help.as_deref().unwrap();
         assert!(help.contains("python3 -m pip install cublas cudnn"), "{help}");
         assert_eq!(findings[1].help, None);
-        let without_gpu = in_words(&libraries, false);
+        let without_gpu = super::findings(&libraries, false);
         assert!(without_gpu.iter().all(|f| f.ok), "a machine without a GPU lacks nothing");
         assert_eq!(without_gpu[1].text, "not needed without a GPU; not found: cublas, cudnn");
         assert!(without_gpu[1].help.is_some());

@@ -58,7 +58,7 @@ mod tests {
             package: "tensorrt-cu13-libs",
             found,
         };
-        CudaLibraries { libraries: vec![library], tried: Vec::new() }
+        CudaLibraries { libraries: vec![library], ..CudaLibraries::default() }
     }
 
     #[test]

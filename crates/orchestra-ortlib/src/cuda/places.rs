@@ -3,15 +3,28 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{CUDA_LIBRARIES_VARIABLE, CudaOrigin, FoundLibrary, version};
+use super::generation::Wanted;
+use super::{CUDA_LIBRARIES_VARIABLE, CudaGeneration, CudaOrigin, FoundLibrary, version};
 use crate::candidate;
+use crate::elf;
 use crate::env::Env;
 use crate::library::{Origin, Tried};
 use crate::python;
 
-/// Where NVIDIA's installers put them.
-const USUAL: [&str; 4] =
-    ["/usr/local/cuda/lib64", "/usr/local/cuda-13/lib64", "/opt/cuda/lib64", "/usr/local/cudnn/lib64"];
+/// The driver's own library. It comes with the driver and never from anywhere else.
+const DRIVER_LIBRARY: &str = "libcuda.so.1";
+
+/// Where NVIDIA's installers put them, and distributions.
+fn usual(generation: CudaGeneration) -> [String; 4] {
+    let release = format!("/usr/local/cuda-{}/lib64", generation.number());
+    ["/usr/local/cuda/lib64".into(), release, "/opt/cuda/lib64".into(), "/usr/local/cudnn/lib64".into()]
+}
+
+/// Whether the driver's library lies where the system looks for libraries.
+pub(super) fn has_driver_library(env: &Env) -> bool {
+    let folders = env.list("LD_LIBRARY_PATH").into_iter().chain(env.system_folders.iter().cloned());
+    folders.into_iter().any(|folder| folder.join(DRIVER_LIBRARY).exists())
+}
 
 /// Folders that count as one place.
 pub(super) struct Place {
@@ -25,29 +38,67 @@ impl Place {
         Place { origin, folders }
     }
 
-    /// The library in this place. A file that is none is noted, and passed over.
-    pub(super) fn find(&self, name: &str, package: &str, tried: &mut Vec<Tried>) -> Option<FoundLibrary> {
-        self.folders.iter().map(|folder| folder.join(name)).filter(|path| path.exists()).find_map(|path| {
-            match candidate::examine_library(&path) {
+    /// The library in this place. A file that is none, or that belongs to another release of CUDA, is noted and passed over.
+    pub(super) fn find(
+        &self,
+        wanted: &Wanted,
+        generation: CudaGeneration,
+        tried: &mut Vec<Tried>,
+    ) -> Option<FoundLibrary> {
+        self.find_sound(wanted.name, wanted.package, tried, |path| examine(path, wanted, generation))
+    }
+
+    /// The first file of this name that `examine` has nothing against. What it has against others is noted.
+    pub(super) fn find_sound(
+        &self,
+        name: &str,
+        package: &str,
+        tried: &mut Vec<Tried>,
+        examine: impl Fn(&Path) -> Result<(), String>,
+    ) -> Option<FoundLibrary> {
+        let files = self.folders.iter().map(|folder| folder.join(name)).filter(|path| path.exists());
+        for path in files {
+            match examine(&path) {
                 Ok(()) => {
                     let version = version::of(&path, package);
-                    Some(FoundLibrary { path, version, origin: self.origin })
+                    return Some(FoundLibrary { path, version, origin: self.origin });
                 }
                 Err(why) => {
-                    let note =
-                        Tried { origin: origin_of(self.origin), place: path.display().to_string(), why };
+                    let place = path.display().to_string();
+                    let note = Tried { origin: origin_of(self.origin), place, why };
                     if !tried.contains(&note) {
                         tried.push(note);
                     }
-                    None
                 }
             }
-        })
+        }
+        None
+    }
+}
+
+/// cuDNN and cuRAND have the same names for every release of CUDA; what they are linked against tells for which they are, or the Python
+/// package that brought them.
+fn examine(path: &Path, wanted: &Wanted, generation: CudaGeneration) -> Result<(), String> {
+    candidate::examine_library(path)?;
+    let needed = elf::needed(path)?;
+    if let Some(foreign) = generation.foreign(&needed) {
+        return Err(format!("it needs `{foreign}`, so it is of another release than {generation}"));
+    }
+    match generation.package_elsewhere(wanted.name).filter(|other| version::is_of_package(path, other)) {
+        Some(other) if !version::is_of_package(path, wanted.package) => {
+            Err(format!("it came with the package `{other}`, which is not for {generation}"))
+        }
+        _ => Ok(()),
     }
 }
 
 /// All places but those that a Python must be asked for.
-pub(super) fn without_python(env: &Env, runtime: Option<&Path>, tried: &mut Vec<Tried>) -> Vec<Place> {
+pub(super) fn without_python(
+    env: &Env,
+    runtime: Option<&Path>,
+    generation: CudaGeneration,
+    tried: &mut Vec<Tried>,
+) -> Vec<Place> {
     let mut places = Vec::new();
     for folder in env.list(CUDA_LIBRARIES_VARIABLE) {
         if folder.is_dir() {
@@ -63,7 +114,7 @@ pub(super) fn without_python(env: &Env, runtime: Option<&Path>, tried: &mut Vec<
     if let Some(runtime) = runtime {
         places.push(Place { origin: CudaOrigin::BesideRuntime, folders: beside(runtime) });
     }
-    let usual = USUAL.iter().map(|folder| env.root.join(folder.trim_start_matches('/')));
+    let usual = usual(generation).map(|folder| env.root.join(folder.trim_start_matches('/')));
     let system = env.system_folders.iter().cloned().chain(usual).collect();
     places.push(Place { origin: CudaOrigin::System, folders: system });
     places

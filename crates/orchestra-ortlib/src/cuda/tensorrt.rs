@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::places::{self, Place};
-use super::{CudaLibraries, CudaLibrary, CudaOrigin, Need};
+use super::{CudaGeneration, CudaLibraries, CudaLibrary, CudaOrigin, Need};
+use crate::candidate;
 use crate::env::Env;
 use crate::error::LibraryError;
 use crate::library::{Library, Tried};
@@ -31,7 +32,7 @@ const FOLDER: &str = "tensorrt_libs";
 #[must_use]
 pub fn find_tensorrt(env: &Env, runtime: Option<&Path>) -> CudaLibraries {
     let mut tried = Vec::new();
-    let mut places = places::without_python(env, runtime, &mut tried);
+    let mut places = places::without_python(env, runtime, CudaGeneration::default(), &mut tried);
     let beside = runtime.into_iter().flat_map(Path::ancestors).skip(1).take(4).map(|f| f.join(FOLDER));
     places.push(Place::new(CudaOrigin::BesideRuntime, beside.collect()));
     let mut libraries = choose(&places, &mut tried);
@@ -41,7 +42,7 @@ pub fn find_tensorrt(env: &Env, runtime: Option<&Path>) -> CudaLibraries {
         tried.retain(|t| !WANTED.iter().any(|(name, _)| t.place.ends_with(name)));
         libraries = choose(&places, &mut tried);
     }
-    CudaLibraries { libraries, tried }
+    CudaLibraries { libraries, tried, ..CudaLibraries::default() }
 }
 
 /// How to get them.
@@ -77,7 +78,10 @@ pub fn tensorrt_provider(runtime: &Path) -> Option<PathBuf> {
 fn choose(places: &[Place], tried: &mut Vec<Tried>) -> Vec<CudaLibrary> {
     let candidates: Vec<Vec<_>> = places
         .iter()
-        .map(|place| WANTED.iter().map(|(name, _)| place.find(name, PACKAGE, tried)).collect())
+        .map(|place| {
+            let find = |name| place.find_sound(name, PACKAGE, tried, candidate::examine_library);
+            WANTED.iter().map(|(name, _)| *name).map(find).collect()
+        })
         .collect();
     let is_whole = |place: &&Vec<Option<_>>| {
         WANTED.iter().zip(*place).all(|((_, need), found)| *need != Need::Always || found.is_some())

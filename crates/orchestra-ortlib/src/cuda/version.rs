@@ -19,6 +19,11 @@ pub(super) fn of(path: &Path, package: &str) -> Option<String> {
     }
 }
 
+/// Whether the library at `path` came with Python's package `package`.
+pub(super) fn is_of_package(path: &Path, package: &str) -> bool {
+    fs::canonicalize(path).is_ok_and(|real| of_package(&real, package).is_some())
+}
+
 /// A package lies in `SITE/nvidia/NAME/lib`, its record in `SITE`.
 fn of_package(library: &Path, package: &str) -> Option<String> {
     let nvidia = library.ancestors().nth(3)?;

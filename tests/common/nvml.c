@@ -1,0 +1,16 @@
+// A driver's management library with one GPU, for machines that have none. Everything that it does not answer counts as not told.
+#include <string.h>
+
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory;
+
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 1; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)1; return 0; }
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) { *device = (void *)1; return 0; }
+int nvmlDeviceGetUUID(void *device, char *text, unsigned size) { strncpy(text, "GPU-0a5f0000", size); return 0; }
+int nvmlDeviceGetName(void *device, char *text, unsigned size) { strncpy(text, "Test GPU", size); return 0; }
+int nvmlDeviceGetIndex(void *device, unsigned *index) { *index = 0; return 0; }
+int nvmlDeviceGetMemoryInfo_v2(void *device, memory *info) { info->total = info->free = 8ull << 30; info->used = info->reserved = 0; return 0; }
+int nvmlSystemGetDriverVersion(char *text, unsigned size) { strncpy(text, DRIVER, size); return 0; }
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = CUDA; return 0; }
