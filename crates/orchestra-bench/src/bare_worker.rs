@@ -90,10 +90,13 @@ impl BareWorker {
         self.send(&ToWorker::Run(Run { batch, attempt: 1, slot, first_row: 0, rows, trace: None })).await
     }
 
-    /// Waits for the next answer.
-    pub async fn done(&mut self) -> Result<(), Fault> {
+    /// Waits for the next answer, and tells what the batch took in the worker.
+    pub async fn done(&mut self) -> Result<Duration, Fault> {
         match self.frame(self.answer_within).await? {
-            FromWorker::Done { .. } => Ok(()),
+            FromWorker::Done { timing, .. } => {
+                let parts = [timing.bind_ns, timing.run_ns, timing.copy_out_ns];
+                Ok(Duration::from_nanos(parts.into_iter().fold(0, u64::saturating_add)))
+            }
             FromWorker::Failed { error, .. } => Err(format!("could not run a batch: {error}")),
             other => Err(format!("answered a batch with {}", name(&other))),
         }

@@ -206,6 +206,8 @@ impl Bench {
                 batch: f.batch,
                 items_per_second: f.rate,
                 cpu_seconds_per_item: f.cpu_seconds,
+                first_batch_seconds: f.first_batch.as_secs_f64(),
+                median_batch_seconds: f.usual_batch.as_secs_f64(),
             }));
         }
         Ok(RungReport { workflow: self.plan.name.clone(), rungs })

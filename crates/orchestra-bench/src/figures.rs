@@ -48,6 +48,10 @@ pub struct InferFigures {
     pub cpu_seconds: f64,
     /// CPU time of all of these workers together until they were ready.
     pub start_cpu: Duration,
+    /// What the first batch of this size took in the worker where it took longest: after the warm-up, as a run meets it.
+    pub first_batch: Duration,
+    /// What a batch took in a worker, as a median; of several workers the longest.
+    pub usual_batch: Duration,
 }
 
 /// How the rate of a run was found.
@@ -130,6 +134,8 @@ impl InferFigures {
             rate: divide(both, seconds),
             cpu_seconds: divide(cpu, both),
             start_cpu: (self.start_cpu + other.start_cpu) / 2,
+            first_batch: self.first_batch.max(other.first_batch),
+            usual_batch: self.usual_batch.max(other.usual_batch),
             ..*self
         }
     }
@@ -174,6 +180,8 @@ mod tests {
             rate,
             cpu_seconds: 0.003,
             start_cpu: Duration::ZERO,
+            first_batch: Duration::ZERO,
+            usual_batch: Duration::ZERO,
         }
     }
 

@@ -17,6 +17,9 @@ use crate::figures::InferFigures;
 use crate::limit::divide;
 use crate::memory::Memory;
 
+/// Batches of which a worker notes how long they took: for a median that is plenty.
+const MOST_TIMES: usize = 1 << 14;
+
 /// How often those who wait for the others look whether they shall still wait.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -65,6 +68,8 @@ struct Done {
     elapsed: Duration,
     cpu: Duration,
     start_cpu: Duration,
+    first_batch: Duration,
+    usual_batch: Duration,
 }
 
 enum Trouble {
@@ -168,6 +173,8 @@ impl InferPart<'_> {
             rate: here().map(rate).sum(),
             cpu_seconds: divide(cpu.as_secs_f64(), (batches * batch as u64) as f64),
             start_cpu: here().map(|d| d.start_cpu).sum(),
+            first_batch: here().map(|d| d.first_batch).max().unwrap_or_default(),
+            usual_batch: here().map(|d| d.usual_batch).max().unwrap_or_default(),
         }
     }
 
@@ -269,26 +276,37 @@ impl InferPart<'_> {
         let mut next = slots.iter().copied().cycle();
         let mut send = || next.next().unwrap_or(SlotId(0));
         // The first batches of a session are slower: memory is taken then.
-        for _ in 0..2 {
+        let mut first = [Duration::ZERO; 2];
+        for taken in &mut first {
             worker.run(send(), rows).await.map_err(Trouble::Fault)?;
-            worker.done().await.map_err(Trouble::Fault)?;
+            *taken = worker.done().await.map_err(Trouble::Fault)?;
         }
         gate.wait(self.cancel)?;
         let cpu_before = cpu(worker);
         let started = Instant::now();
         let mut batches = 0;
+        let mut times = Vec::new();
         let mut elapsed = Duration::ZERO;
         worker.run(send(), rows).await.map_err(Trouble::Fault)?;
         while elapsed < lasting {
             worker.run(send(), rows).await.map_err(Trouble::Fault)?;
-            worker.done().await.map_err(Trouble::Fault)?;
+            let taken = worker.done().await.map_err(Trouble::Fault)?;
+            if times.len() < MOST_TIMES {
+                times.push(taken);
+            }
             batches += 1;
             elapsed = started.elapsed();
         }
         let cpu = cpu(worker).saturating_sub(cpu_before);
         worker.done().await.map_err(Trouble::Fault)?;
-        Ok(Done { batches, elapsed, cpu, start_cpu })
+        Ok(Done { batches, elapsed, cpu, start_cpu, first_batch: first[0], usual_batch: median(times) })
     }
+}
+
+/// The upper median, zero of nothing.
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
 /// The slots that a worker goes over: its share, or, where there are fewer slots than two for each, any two.
@@ -355,6 +373,13 @@ mod tests {
                 assert_eq!(different.len(), slots);
             }
         }
+    }
+
+    #[test]
+    fn the_median_is_that_of_the_middle() {
+        let of = |times: &[u64]| median(times.iter().copied().map(Duration::from_millis).collect());
+        assert_eq!(of(&[9, 1, 5]), Duration::from_millis(5));
+        assert_eq!(of(&[]), Duration::ZERO);
     }
 
     #[test]

@@ -28,4 +28,8 @@ pub struct Rung {
     pub items_per_second: f64,
     /// CPU time of the workers per item.
     pub cpu_seconds_per_item: f64,
+    /// What the first batch of this size took in a worker that had done its warm-up; of several workers the longest.
+    pub first_batch_seconds: f64,
+    /// What a batch of this size took in a worker, as a median; of several workers the longest.
+    pub median_batch_seconds: f64,
 }
