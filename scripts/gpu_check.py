@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import platform
 import re
 import shutil
@@ -26,6 +27,8 @@ PARITY_ITEMS = 48
 PARITY = {"f32": 1e-3, "tf32": 1e-1, "f16": 1e-1}
 SMALL_LOGITS = 10.0
 LEAST_RATIO = 0.95
+# How much longer than the median batch the first of its size may take.
+MOST_STALL = 3.0
 
 
 # ## What the machine says of itself
@@ -39,8 +42,11 @@ def machine(check: Check) -> None:
     check.row("machine", "orchestra", check.must(["--version"], 20).stdout.strip())
     listed = json.loads(check.must(["devices", "--json"], 60).stdout)
     check.figures["devices"] = listed
-    seen, expected = len(listed["gpus"]), len(smi("uuid"))
-    check.row("devices", "GPUs that orchestra sees, of those of nvidia-smi", f"{seen} of {expected}", check.judge(seen == expected))
+    # A slice counts for the GPU that it is cut from, and a scheduler may hide some.
+    seen, expected = {gpu.get("part_of") or gpu["uuid"] for gpu in listed["gpus"]}, {uuid for (uuid,) in smi("uuid")}
+    hides = bool(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    good = seen <= expected if hides else seen == expected
+    check.row("devices", "GPUs that orchestra sees, of those of nvidia-smi", f"{len(seen)} of {len(expected)}", check.judge(good))
     for gpu in listed["gpus"]:
         check.row("devices", str(gpu.get("name", "?")), str(gpu.get("uuid", "?"))[:34])
     doctor = check.run(["doctor"], 120)
@@ -49,6 +55,29 @@ def machine(check: Check) -> None:
     check.row("devices", "doctor", f"exit code {doctor.returncode}", check.judge(good))
     if not good:
         print(doctor.stdout + doctor.stderr)
+    choice(check)
+
+
+def choice(check: Check) -> None:
+    """What `auto` takes, with the library of the kit and with one that is built for the CPU only."""
+    file = check.workflow("choice", "mobilenet-f32", source=check.listing("small", 1))
+    # A link would lead back to the provider.
+    library = Path(check.environment["ORT_DYLIB_PATH"])
+    cpu_only = check.output / "work" / "cpu-only" / library.name
+    cpu_only.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(library, cpu_only)
+    for what, path, takes_gpu in (("the kit's library", library, check.gpu), ("a library for the CPU only", cpu_only, False)):
+        environment = {**check.environment, "ORT_DYLIB_PATH": str(path)}
+        plan = check.must(["plan", str(file), "--offline", "--devices", "auto"], 120, environment=environment).stdout
+        reason = next((line.strip() for line in plan.splitlines() if "devices:" in line), "no reason")
+        good = ("auto takes" in reason) if takes_gpu else ("the CPU, because" in reason)
+        check.row("devices", f"auto, with {what}", ("a GPU" if "auto takes" in reason else "the CPU, and says why"), check.judge(good))
+        if not good:
+            print(plan)
+    out = check.out_of(file)
+    named = check.run(["run", str(file), "--fresh", "--offline", "--output", str(out), "--devices", "cuda:0"], 120, environment)
+    good = named.returncode == 69 and not (out / "results.jsonl").exists()
+    check.row("devices", "cuda:0, with a library for the CPU only", f"exit code {named.returncode}, nothing read", check.judge(good))
 
 
 # ## Isolation
@@ -58,30 +87,26 @@ def isolation(check: Check) -> None:
     """What each worker sees, read while it runs, and what the parent has not loaded."""
     items = 4000 if check.gpu else 200
     file = check.workflow("isolation", "mobilenet-f32", source=check.listing("small", items), model_keys="workers = 2")
-    command = [str(check.orchestra), "run", str(file), "--fresh", "--offline", "--output", str(check.out_of(file))]
-    run = subprocess.Popen(command, env=check.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     seen: dict[int, dict] = {}
     maps = ""
-    while run.poll() is None and check.left() > 0:
-        for pid in workers(run.pid):
+    with check.started(["run", str(file), "--fresh", "--offline", "--output", str(check.out_of(file))], "isolation") as run:
+        while run.poll() is None and check.left() > 0:
+            for pid in workers(run.pid):
+                try:
+                    environment = dict(e.split("=", 1) for e in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in e)
+                    libraries = Path(f"/proc/{pid}/maps").read_text()
+                except OSError:
+                    continue
+                seen[pid] = {
+                    "visible": environment.get("CUDA_VISIBLE_DEVICES"), "order": environment.get("CUDA_DEVICE_ORDER"),
+                    "onnxruntime": "libonnxruntime" in libraries or seen.get(pid, {}).get("onnxruntime", False),
+                    "cuda": "libcuda.so" in libraries or seen.get(pid, {}).get("cuda", False),
+                }
             try:
-                environment = dict(e.split("=", 1) for e in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in e)
-                libraries = Path(f"/proc/{pid}/maps").read_text()
+                maps += Path(f"/proc/{run.pid}/maps").read_text()
             except OSError:
-                continue
-            seen[pid] = {
-                "visible": environment.get("CUDA_VISIBLE_DEVICES"), "order": environment.get("CUDA_DEVICE_ORDER"),
-                "onnxruntime": "libonnxruntime" in libraries or seen.get(pid, {}).get("onnxruntime", False),
-                "cuda": "libcuda.so" in libraries or seen.get(pid, {}).get("cuda", False),
-            }
-        try:
-            maps += Path(f"/proc/{run.pid}/maps").read_text()
-        except OSError:
-            pass
-        time.sleep(0.1)
-    error = run.stderr.read() if run.stderr else ""
-    if run.wait() != 0:
-        raise Fault(f"exit code {run.returncode}: {last_words(error)}")
+                pass
+            time.sleep(0.1)
     check.figures["isolation"] = list(seen.values())
     visible = sorted({str(worker["visible"]) for worker in seen.values()})
     one = all(v.startswith(("GPU-", "MIG-")) and "," not in v for v in visible) if check.gpu else visible == [""]
@@ -153,7 +178,7 @@ def memory(check: Check) -> None:
         file = check.workflow(
             f"memory-{count}", "resnet50-f32", source=check.listing("small", items), batch=batch, model_keys=f"workers = {count}\nspare = 0"
         )
-        used = smi("memory.used", check.device.partition(":")[2] or "0") if check.gpu else []
+        used = smi("memory.used", check.uuid) if check.gpu else []
         base = number(used[0][0]) if used else 0.0
         with Sampler(check) as sampler:
             check.must(["run", str(file), "--fresh", "--offline", "--output", str(check.out_of(file))], 120)
@@ -193,10 +218,20 @@ def rates(check: Check) -> None:
         for rung in report["rungs"]:
             check.row("rates", f"{model}, bare loop, batches of {rung['batch']}", f"{rung['items_per_second']:.0f} items/s")
         check.figures.setdefault("rungs", {})[model] = report["rungs"]
+        first_batches(check, model, report["rungs"])
         check.row("rates", f"{model}, bare loop, utilisation (median)", percent(sampler.median(0)))
         for batch in through:
             if not too_late(check, "rates", f"{model}, through orchestra, batches of {batch}", 60):
                 one_rate(check, file, model, batch, seconds)
+
+
+def first_batches(check: Check, model: str, rungs: list[dict]) -> None:
+    """The first batch of each size in workers that have done their warm-up, as every batch of a run meets them, against the median."""
+    stalls = [(rung["first_batch_seconds"] / max(rung["median_batch_seconds"], 1e-9), rung["batch"]) for rung in rungs]
+    most, batch = max(stalls)
+    # Sessions on a CPU are not warmed up size by size: nothing is compiled or searched for there.
+    verdict = check.judge(most <= MOST_STALL) if check.gpu else ""
+    check.row("rates", f"{model}, first batch of a size against the median, at most", f"{most:.1f} times (batches of {batch})", verdict)
 
 
 def one_rate(check: Check, file: Path, model: str, batch: int, seconds: str) -> None:
@@ -321,7 +356,10 @@ def main() -> int:
     only = [part for part in asked.only.split(",") if part]
     if unknown := [part for part in only if part not in PARTS]:
         parser.error(f"unknown part `{unknown[0]}`: {', '.join(PARTS)}")
-    check = Check(asked)
+    try:
+        check = Check(asked)
+    except Fault as fault:
+        raise SystemExit(f"gpu-check: {fault}") from None
     started = time.monotonic()
     where = "" if check.gpu else " (NO GPU: the twin on the CPU, which proves the check and not a GPU)"
     print(f"gpu-check on {check.device}{where}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import platform
 import re
@@ -11,6 +13,7 @@ import statistics
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -72,6 +75,18 @@ class Check:
             raise SystemExit(f"gpu-check: `{self.kit}` is no kit of scripts/gpu-pack.sh: it needs `orchestra`, `lib/`, `models/`, `photos/`, `small/`")
         self.environment = {**os.environ, "ORT_DYLIB_PATH": str(libraries[-1]), "NO_COLOR": "1"}
         self.environment.setdefault("ORCHESTRA_CACHE", str(self.output / "cache"))
+        if (self.kit / "cuda").is_dir():
+            self.environment.setdefault("ORCHESTRA_CUDA_LIBRARIES", str(self.kit / "cuda"))
+        self.uuid = self.uuid_of_device() if self.gpu else None
+
+    def uuid_of_device(self) -> str | None:
+        """The whole GPU that nvidia-smi knows the device by. Its numbers are others than ours where CUDA_VISIBLE_DEVICES hides a GPU."""
+        if self.device.startswith("GPU-"):
+            return self.device
+        gpus = json.loads(self.must(["devices", "--json"], 60).stdout)["gpus"]
+        named = {f"cuda:{index}": gpu for index, gpu in enumerate(gpus)} | {gpu["uuid"]: gpu for gpu in gpus}
+        gpu = named.get(self.device)
+        return (gpu.get("part_of") or gpu["uuid"]) if gpu else None
 
     # ## The table
 
@@ -100,6 +115,28 @@ class Check:
             started.communicate()
             raise Fault(f"`{' '.join(arguments[:2])}` took longer than {timeout:.0f} s") from None
         return subprocess.CompletedProcess(command, started.returncode, out, err)
+
+    @contextlib.contextmanager
+    def started(self, arguments: list[str], name: str) -> Iterator[subprocess.Popen]:
+        """A command that goes on while something else is done. What it says goes to a file, so that no pipe of it can fill up; at the end it is
+        gone, and its workers too."""
+        said = self.output / "work" / f"{name}.stderr"
+        said.parent.mkdir(parents=True, exist_ok=True)
+        with said.open("wb") as file:
+            process = subprocess.Popen(
+                [str(self.orchestra), *arguments], stdout=subprocess.DEVNULL, stderr=file, env=self.environment, start_new_session=True
+            )
+        try:
+            yield process
+            process.wait(max(1.0, self.left() + 20))
+        except subprocess.TimeoutExpired:
+            raise Fault(f"`{' '.join(arguments[:2])}` did not end in time") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if process.returncode != 0:
+            raise Fault(f"exit code {process.returncode}: {last_words(said.read_text(errors='replace'))}")
 
     def must(self, arguments: list[str], timeout: float, codes: tuple[int, ...] = (0,), environment: dict | None = None) -> subprocess.CompletedProcess:
         ended = self.run(arguments, timeout, environment)
@@ -145,8 +182,7 @@ class Sampler:
     """Utilisation and memory of the device while something runs: nvidia-smi on a GPU, /proc on the CPU."""
 
     def __init__(self, check: Check) -> None:
-        self.gpu, self.samples, self.stopped = check.gpu, [], threading.Event()
-        self.index = check.device.partition(":")[2] or "0"
+        self.gpu, self.uuid, self.samples, self.stopped = check.gpu, check.uuid, [], threading.Event()
         self.thread = threading.Thread(target=self.follow, daemon=True)
 
     def __enter__(self) -> "Sampler":
@@ -161,7 +197,7 @@ class Sampler:
         before = cpu_times()
         while not self.stopped.wait(0.25):
             if self.gpu:
-                values = smi("utilization.gpu,memory.used,power.draw,clocks.sm", self.index)
+                values = smi("utilization.gpu,memory.used,power.draw,clocks.sm", self.uuid)
                 if values:
                     self.samples.append([number(value) for value in values[0]])
             else:
@@ -180,8 +216,9 @@ class Sampler:
         return max(values, default=None)
 
 
-def smi(fields: str, index: str | None = None) -> list[list[str]]:
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", *([f"--id={index}"] if index else [])]
+def smi(fields: str, uuid: str | None = None) -> list[list[str]]:
+    """What nvidia-smi says of one GPU, or of all. Its own numbers and ours may differ, so a GPU is named by its UUID."""
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", *([f"--id={uuid}"] if uuid else [])]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
