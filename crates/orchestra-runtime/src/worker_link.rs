@@ -217,11 +217,15 @@ impl LinkState {
             self.end_with(WorkerExit::ProtocolMismatch(what));
             return;
         }
+        // Without the variable it would see every GPU, and take the first.
         if let DeviceKind::Cuda { uuid } = &self.args.serve.load.device
-            && let Some(sees) = sees.filter(|sees| sees != uuid)
+            && sees != Some(uuid)
         {
+            let has = sees.map_or("without `CUDA_VISIBLE_DEVICES`".to_owned(), |s| {
+                format!("with `CUDA_VISIBLE_DEVICES={s}`")
+            });
             let what = format!(
-                "it was started with `CUDA_VISIBLE_DEVICES={sees}`, expected `{uuid}` alone; what starts the workers must leave that variable as it is"
+                "it was started {has}, expected `{uuid}` alone; what starts the workers must leave that variable as it is"
             );
             self.end_with(WorkerExit::ProtocolMismatch(what));
             return;

@@ -80,7 +80,11 @@ impl Launcher for FakeLauncher {
         let inbox = Inbox { stream: inbox, decoder: FrameDecoder::new() };
         let arena = arena.try_clone_to_owned()?;
         let worker = Worker::new(launch.nth, script, log, inbox, stderr_in, arena);
-        tokio::spawn(live(worker, outbox, killed, report));
+        let sees = match device {
+            DeviceKind::Cuda { uuid } => uuid.clone(),
+            DeviceKind::Cpu => String::new(),
+        };
+        tokio::spawn(live(worker, Voice::new(outbox, sees), killed, report));
         let process = FakeProcess { pid: launch.nth as u32, kill: Some(kill), gone };
         Ok(Launched {
             reader: Box::new(reader),
@@ -121,12 +125,10 @@ impl WorkerProcess for FakeProcess {
 /// From the start of a process to its end, in the order in which the kernel does it: the streams are closed, then the exit is known.
 async fn live(
     mut worker: Worker,
-    outbox: DuplexStream,
+    voice: Voice,
     killed: oneshot::Receiver<()>,
     report: watch::Sender<Option<WorkerExit>>,
 ) {
-    let voice =
-        Voice { out: Mutex::new(outbox), greeted: AtomicBool::new(false), frozen: AtomicBool::new(false) };
     let end = tokio::select! {
         biased;
         _ = killed => None,
@@ -197,11 +199,17 @@ impl Inbox {
 /// How a worker makes itself heard.
 pub struct Voice {
     out: Mutex<DuplexStream>,
+    /// Its `CUDA_VISIBLE_DEVICES`.
+    sees: String,
     greeted: AtomicBool,
     frozen: AtomicBool,
 }
 
 impl Voice {
+    fn new(out: DuplexStream, sees: String) -> Self {
+        Self { out: Mutex::new(out), sees, greeted: AtomicBool::new(false), frozen: AtomicBool::new(false) }
+    }
+
     pub async fn say(&self, frame: &FromWorker) {
         self.say_bytes(&bytes_of(frame)).await;
     }
@@ -212,7 +220,11 @@ impl Voice {
     }
 
     pub async fn hello(&self, protocol: u32, build: &str) {
-        let hello = FromWorker::Hello { protocol, build: build.to_owned(), pid: 1, visible_devices: None };
+        self.hello_seeing(Some(self.sees.clone()), protocol, build).await;
+    }
+
+    pub async fn hello_seeing(&self, visible_devices: Option<String>, protocol: u32, build: &str) {
+        let hello = FromWorker::Hello { protocol, build: build.to_owned(), pid: 1, visible_devices };
         self.say(&hello).await;
         self.greeted.store(true, Ordering::Relaxed);
     }

@@ -105,6 +105,7 @@ impl Worker {
             Start::Silent | Start::CannotBeStarted => return self.hang().await,
             Start::OtherProtocol => voice.hello(PROTOCOL_VERSION + 1, BUILD).await,
             Start::OtherBuild => voice.hello(PROTOCOL_VERSION, "another build").await,
+            Start::SeesEveryDevice => voice.hello_seeing(None, PROTOCOL_VERSION, BUILD).await,
             Start::Garbage => voice.say_bytes(&[0xff; 64]).await,
             Start::LoadedFirst => {
                 voice.say(&loaded(Duration::ZERO)).await;

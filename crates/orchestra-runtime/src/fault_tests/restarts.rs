@@ -73,14 +73,20 @@ async fn a_crash_loop_ends_also_when_each_worker_takes_long_to_die() {
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_can_never_load_is_tried_once() {
     let mut scripts = vec![Script::loading(Load::Fails(ErrorClass::Permanent))];
-    scripts.extend([Start::OtherBuild, Start::OtherProtocol].map(Script::starting));
+    scripts.extend([Start::OtherBuild, Start::OtherProtocol, Start::SeesEveryDevice].map(Script::starting));
     for script in scripts {
         let stage = Stage::of(40).named(format!("{:?}, {:?}", script.start, script.load));
         let run = stage.run(move |_| script.clone()).await;
         run.check(run.starts == 1, "no second try");
         let why = run.account.no_device.clone().unwrap_or_default();
         run.check(
-            ["no room for the model", "use the worker executable"].iter().any(|w| why.contains(w)),
+            [
+                "no room for the model",
+                "use the worker executable",
+                "without `CUDA_VISIBLE_DEVICES`, expected `GPU-0`",
+            ]
+            .iter()
+            .any(|w| why.contains(w)),
             &why,
         );
         run.check_time(run.over, ms(0), ms(100), "at once");

@@ -148,6 +148,8 @@ pub enum Start {
     OtherProtocol,
     /// It is of another build.
     OtherBuild,
+    /// It says hello without its `CUDA_VISIBLE_DEVICES`.
+    SeesEveryDevice,
     /// It says something that is no frame.
     Garbage,
     /// It claims to be loaded without a hello.

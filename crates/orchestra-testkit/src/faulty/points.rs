@@ -102,7 +102,7 @@ pub(super) fn before_serving(death: Death, point: Point) {
                 protocol: PROTOCOL_VERSION,
                 build: BUILD.to_owned(),
                 pid: std::process::id(),
-                visible_devices: None,
+                visible_devices: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
             });
             wait_for_unread_frame();
             death.die()
