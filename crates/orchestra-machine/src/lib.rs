@@ -22,7 +22,7 @@ pub use driver::{DriverProbe, driver_problem};
 pub use gpu::{FakeProbe, Gpu, GpuProbe, GpuProcess, ProbeError};
 pub use memory::{Memory, MemoryLimit};
 pub use nvml::NvmlProbe;
-pub use process::{ProcessMemory, process_cpu_time, process_memory, process_rss};
+pub use process::{ProcessMemory, process_cpu_time, process_memory, process_rss, process_state};
 pub use topology::{FakeTopology, Node, SysTopology, Topology};
 pub use visible::{Visible, visible, worker_environment};
 

@@ -36,6 +36,13 @@ pub fn process_cpu_time(pid: u32) -> Option<Duration> {
     Some(TICK.saturating_mul(u32::try_from(user.saturating_add(kernel)).unwrap_or(u32::MAX)))
 }
 
+/// What process `pid` does, in the kernel's words, for example `D (disk sleep)`; `None` when it has ended.
+#[must_use]
+pub fn process_state(pid: u32) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("State:")).map(|state| state.trim().to_owned())
+}
+
 /// The resident bytes of process `pid`; `None` when it has ended.
 #[must_use]
 pub fn process_rss(pid: u32) -> Option<u64> {
@@ -53,6 +60,13 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         assert_eq!(process_rss(child.id()), None);
+    }
+
+    #[test]
+    fn the_state_of_a_process_is_in_the_kernels_words() {
+        let state = process_state(std::process::id()).unwrap();
+        assert!(state.starts_with("R (") || state.starts_with("S ("), "{state}");
+        assert_eq!(process_state(u32::MAX), None);
     }
 
     #[test]

@@ -109,6 +109,7 @@ impl Actor for Batcher {
                 let ended = DeviceMsg::WorkerEnded { worker, exit, last_words, progressed, bisecting };
                 drop(manager.cast(ended)); // No manager, no restart: the run is ending.
             }
+            BatcherMsg::WorkerUndying(why) => drop(state.args.pipeline.cast(PipelineMsg::NoDevice(why))),
             BatcherMsg::DeviceGone { device, why } => state.device_gone(device, why),
         }
         state.pump(&me);

@@ -28,6 +28,8 @@ pub struct Timeouts {
     pub heartbeat: Duration,
     /// From the request to end to the exit; then it is killed.
     pub shutdown: Duration,
+    /// From SIGKILL until a process counts as one that nothing can end: it hangs in the kernel, most likely in the driver of its device.
+    pub kill: Duration,
 }
 
 impl Default for Timeouts {
@@ -37,6 +39,7 @@ impl Default for Timeouts {
             load: Duration::from_secs(600),
             heartbeat: Duration::from_secs(3),
             shutdown: Duration::from_secs(5),
+            kill: Duration::from_secs(30),
         }
     }
 }

@@ -99,6 +99,8 @@ impl Actor for DeviceManager {
                 let end = End { exit, last_words, progressed, bisecting };
                 state.worker_ended(&me, worker, &end).await;
             }
+            // Nothing takes its place: its stage ends.
+            DeviceMsg::WorkerUndying(worker) => drop(state.workers.remove(&worker)),
             DeviceMsg::Retire(stage) => state.retire(stage),
             DeviceMsg::Lost(why) => state.lost(&why),
             DeviceMsg::Shutdown { now } => state.shut_down(now),

@@ -91,6 +91,21 @@ impl LinkArgs {
             // A link that is gone has killed its process: its frames interest nobody.
             ProcessEvent::Frame(frame) => drop(me.cast(LinkMsg::Frame(frame))),
             ProcessEvent::Garbled(what) => drop(me.cast(LinkMsg::Garbled(what))),
+            ProcessEvent::Undying { pid, state } => {
+                let device = &context.plan.devices[device.index()].spec;
+                let pid = pid.map_or("without an id".to_owned(), |pid| pid.to_string());
+                let patience = context.options.timeouts.kill.as_secs();
+                let why = format!(
+                    "process {pid} of a worker on {device} did not end within {patience} s of SIGKILL (its state: {state}), so it hangs in the \
+                     kernel, most likely in the driver of its device; what it held is given to no other worker, because it may still write \
+                     there; reset the device (`nvidia-smi --gpu-reset`) or reboot, and run the same command again to go on"
+                );
+                tracing::error!(%worker, pid, state, "a worker outlives its SIGKILL: {why}");
+                // Without a batcher its stage is over, and nobody waits for what it held.
+                drop(batcher.cast(BatcherMsg::WorkerUndying(why)));
+                drop(manager.cast(DeviceMsg::WorkerUndying(worker)));
+                drop(me.cast(LinkMsg::Undying));
+            }
             ProcessEvent::Exited { exit, last_words } => {
                 let told = me.cast(LinkMsg::Exited { exit: exit.clone(), last_words: last_words.clone() });
                 if told.is_err() {

@@ -181,6 +181,8 @@ pub enum DeviceMsg {
         /// Bisection caused the death.
         bisecting: bool,
     },
+    /// A worker process outlives its SIGKILL: nobody will report its end, and the batcher has been told.
+    WorkerUndying(WorkerId),
     /// The device is not there any more, for this reason: nothing is started on it again.
     Lost(String),
     /// End all workers: politely, or at once.
@@ -205,6 +207,8 @@ pub enum LinkMsg {
         /// Tail of its stderr.
         last_words: String,
     },
+    /// The process outlives its SIGKILL; its stage ends, and nobody waits for it any more.
+    Undying,
     /// It was started as a spare: let it serve from now on, or as soon as it is loaded.
     Serve {
         /// Whose place it takes.
@@ -284,6 +288,8 @@ pub enum BatcherMsg {
         /// Since when the oldest batch that it holds was the next for it.
         begun: Option<Duration>,
     },
+    /// A worker process outlives its SIGKILL, as this says. It may still write to what it holds, so nobody else ever gets that.
+    WorkerUndying(String),
     /// A device is parked for this stage.
     DeviceGone {
         /// Which.

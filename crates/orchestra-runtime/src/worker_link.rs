@@ -27,7 +27,7 @@ use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg};
 use crate::stats::DeviceStats;
 use crate::trace::{Ran, WorkerStep};
 use crate::worker_deadlines::{Clocks, Phase, TICK};
-use crate::worker_process;
+use crate::worker_process::{self, Killing};
 use crate::worker_stderr::Speaker;
 
 /// See the module.
@@ -102,6 +102,12 @@ impl Actor for WorkerLink {
             LinkMsg::DeviceLost(why) => state.end_with(WorkerExit::DeviceLost(why)),
             LinkMsg::Shutdown => state.ask_to_end(&me).await,
             LinkMsg::Kill => state.end_with(WorkerExit::Clean),
+            LinkMsg::Undying => {
+                // Should it ever end, the owner of the process counts that.
+                state.leave();
+                state.stats().ending.sub(1);
+                me.stop(None);
+            }
             LinkMsg::Exited { exit, last_words } => {
                 state.gone(exit, last_words);
                 me.stop(None);
@@ -155,7 +161,7 @@ impl LinkState {
             launched.process,
             launched.reader,
             launched.stderr,
-            killed,
+            Killing { order: killed, patience: self.args.context.options.timeouts.kill },
             speaker,
             report,
         ));

@@ -94,6 +94,25 @@ async fn a_batch_is_not_given_on_before_its_worker_is_gone_however_long_a_kill_t
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_worker_that_no_kill_can_end_ends_the_run_and_nobody_gets_what_it_held() {
+    let mut stuck = Script::at_run(2, RunFault::Hang);
+    // It ends when the run is over, so that the audit finds nothing left.
+    stuck.kill_takes = secs(60);
+    stuck.ending = Ending::Never;
+    let mut stage = Stage::of(400);
+    stage.workers = 2;
+    let run = stage.run(move |l| if l.nth == 1 { stuck.clone() } else { Script::honest() }).await;
+    let why = run.account.no_device.clone().unwrap_or_default();
+    for part in ["process 1 of a worker on cuda:0", "within 30 s of SIGKILL", "its state: ", "again to go on"]
+    {
+        run.check(why.contains(part), &why);
+    }
+    let held = &run.lives[0].runs[1];
+    run.check_time(run.over - held.at, secs(40), secs(40) + ms(500), "the deadline of the batch, and 30 s");
+    run.check(run.begun(held.items[0]).count() == 1, "it may still write there");
+}
+
+#[tokio::test(start_paused = true)]
 async fn somebody_who_keeps_the_stderr_of_a_dead_worker_open_delays_its_batch_by_no_more_than_ten_seconds() {
     let mut dies = Script::at_run(2, RunFault::Die(Point::MidRun, KILLED));
     dies.stderr_stays_open = secs(55);
