@@ -13,6 +13,7 @@ pub mod ceiling;
 pub mod crew;
 pub mod device;
 pub mod device_record;
+pub mod device_share;
 pub mod failure;
 pub mod gather;
 pub mod ids;
@@ -20,6 +21,7 @@ pub mod image_spec;
 pub mod ledger;
 pub mod restart;
 pub mod session_tuning;
+pub mod survey;
 pub mod tensor;
 pub mod worker_exit;
 
