@@ -1,7 +1,7 @@
 //! GPUs as NVIDIA's management library reports them. The library is loaded at run time; without it there is an error, not
 //! a crash. It never creates a CUDA context, so looking at a GPU takes none of its memory.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
@@ -18,7 +18,7 @@ const MIG_ENABLED: u32 = 1;
 /// Reads GPUs through NVML. The library is opened on first use, and a failure to open it is tried again on the next.
 #[derive(Debug, Default)]
 pub struct NvmlProbe {
-    nvml: Mutex<Option<Nvml>>,
+    nvml: Mutex<Option<Arc<Nvml>>>,
 }
 
 impl NvmlProbe {
@@ -29,13 +29,20 @@ impl NvmlProbe {
     }
 
     fn with<T>(&self, ask: impl FnOnce(&Nvml) -> Result<T, ProbeError>) -> Result<T, ProbeError> {
+        ask(&*self.library()?)
+    }
+
+    /// The open library. Nothing is locked while it is used: a call that hangs over one GPU must not keep others from theirs.
+    fn library(&self) -> Result<Arc<Nvml>, ProbeError> {
         // A panic of another thread leaves an open or a closed library behind, both of which are usable.
         let mut nvml = self.nvml.lock().unwrap_or_else(PoisonError::into_inner);
-        let nvml = match &mut *nvml {
-            Some(nvml) => nvml,
-            closed => closed.insert(Nvml::init().map_err(|e| refused("start", e))?),
-        };
-        ask(nvml)
+        match &*nvml {
+            Some(open) => Ok(Arc::clone(open)),
+            None => {
+                let open = Arc::new(Nvml::init().map_err(|e| refused("start", e))?);
+                Ok(Arc::clone(nvml.insert(open)))
+            }
+        }
     }
 }
 
