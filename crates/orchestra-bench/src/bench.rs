@@ -143,6 +143,8 @@ impl Bench {
     pub fn prepare(plan: Plan, options: Options, tell: Tell<'_>) -> Result<Self, BenchError> {
         // As a run does: a decoder that was asked for and cannot be used is an error before anything is decoded.
         orchestra_media::jpeg_backend().map_err(|e| TrialError::from(StartRunError::from(e)))?;
+        // The parts and the runs are compared, so both have the same workers from the start.
+        let plan = plan.without_growth();
         let memory = Memory::new(&plan)?;
         let folder = scratch_folder("orchestra-bench-", options.folder.as_deref())?;
         tell(Progress::Listing);

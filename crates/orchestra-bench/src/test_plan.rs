@@ -47,11 +47,13 @@ pub fn plan(small: Small) -> Plan {
         workers: vec![WorkerPlan {
             device: DeviceId(0),
             count: small.workers,
+            growth: None,
             threads: small.threads,
             spares: 0,
             memory: None,
         }],
         layout,
+        settings: [0; 32],
     };
     let model = ModelPlan {
         name: "m".into(),

@@ -113,6 +113,8 @@ impl Tracker {
             }
             WorkerEvent::BatchDone { worker, .. } => self.done(*worker, now),
             WorkerEvent::Ended { worker, exit } => self.ended(*worker, exit, now),
+            // Its workers end, which is told of each.
+            WorkerEvent::DeviceLost { .. } => {}
         }
     }
 

@@ -7,6 +7,7 @@
 //! ```text
 //! place    held => (held by a spare | held by a new worker, after a pause | parked)
 //! worker   Serving => Leaving      recycled, once its successor is ready
+//!          Serving => Yielding     recycled where there is no memory for both: its successor is started when it is gone
 //!          Successor => Serving    it is ready
 //!          Spare => (Serving | Successor)
 //! ```
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use crate::ids::WorkerId;
 use crate::restart::{Death, Restart, RestartBudget, RestartPolicy};
+use crate::worker_exit::{Evidence, WorkerExit};
 
 /// How long all places have to be served before the first spare is started: a run that is over sooner pays nothing for spares.
 pub const SETTLING: Duration = Duration::from_millis(250);
@@ -41,6 +43,11 @@ pub enum Role {
     },
     /// Its place has another worker, or will have; its end is no loss.
     Leaving,
+    /// It still serves this place, and ends so that there is memory for its successor.
+    Yielding {
+        /// Which.
+        place: usize,
+    },
     /// It stands by.
     Spare,
 }
@@ -73,8 +80,15 @@ pub enum Order {
         /// Whether that one died; else it is being recycled.
         why: Vacancy,
     },
-    /// Give this worker no more batches, and end it when it has none.
+    /// Give this worker no more batches, and end it when it has none. Its successor is there.
     Drain(WorkerId),
+    /// The same, and its successor comes when it is gone.
+    Yield(WorkerId),
+    /// A place that was added has found no room for its worker, and is taken back; so many are left.
+    Withdrawn {
+        /// Places that are not parked or taken back.
+        left: usize,
+    },
     /// A place was given up; so many are left.
     Parked {
         /// Places that are not parked.
@@ -84,6 +98,15 @@ pub enum Order {
     SparesGivenUp,
     /// Nobody needs this spare any more.
     Dismiss(WorkerId),
+}
+
+/// In which order a worker and its successor are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handover {
+    /// The successor is loaded first: the place is never without a worker.
+    SuccessorFirst,
+    /// The old one ends first: the device has no memory for both. The place stands still for as long as a load takes.
+    OldFirst,
 }
 
 /// Why a place needs another worker.
@@ -98,6 +121,8 @@ pub enum Vacancy {
 #[derive(Debug, Clone)]
 struct Place {
     is_parked: bool,
+    /// It was added because a worker should fit, and none has been ready in it yet.
+    is_tried: bool,
     /// The last worker that died in it.
     lost: Option<WorkerId>,
 }
@@ -110,7 +135,12 @@ struct Member {
 
 impl Member {
     fn holds(&self, wanted: usize) -> bool {
-        matches!(self.role, Role::Serving { place } | Role::Successor { place, .. } if place == wanted)
+        match self.role {
+            Role::Serving { place } | Role::Successor { place, .. } | Role::Yielding { place } => {
+                place == wanted
+            }
+            Role::Leaving | Role::Spare => false,
+        }
     }
 }
 
@@ -132,6 +162,8 @@ pub struct Crew {
     /// When the next spare may be started; `None` until all places have been served for the first time.
     spare_due: Option<Duration>,
     look_at: Option<Duration>,
+    /// A successor found no memory beside the worker whose place it was to take.
+    is_tight: bool,
 }
 
 impl Crew {
@@ -139,7 +171,7 @@ impl Crew {
     #[must_use]
     pub fn new(n_places: usize, n_spares: usize, policy: RestartPolicy) -> Self {
         Self {
-            places: vec![Place { is_parked: false, lost: None }; n_places],
+            places: vec![Place { is_parked: false, is_tried: false, lost: None }; n_places],
             members: BTreeMap::new(),
             budget: RestartBudget::new(policy),
             n_spares,
@@ -148,6 +180,7 @@ impl Crew {
             lost_spares: Vec::new(),
             spare_due: None,
             look_at: None,
+            is_tight: false,
         }
     }
 
@@ -155,6 +188,15 @@ impl Crew {
     #[must_use]
     pub fn start(&self) -> Vec<Order> {
         (0..self.places.len()).filter_map(|place| self.start_place(place)).collect()
+    }
+
+    /// Adds so many places, whose workers should fit, and starts them. One whose first worker does not fit all the same is taken back.
+    #[must_use]
+    pub fn grow(&mut self, more: usize) -> Vec<Order> {
+        let before = self.places.len();
+        let place = Place { is_parked: false, is_tried: true, lost: None };
+        self.places.resize(before + more, place);
+        (before..self.places.len()).filter_map(|place| self.start_place(place)).collect()
     }
 
     /// A worker for this place, if it needs one.
@@ -177,13 +219,18 @@ impl Crew {
         self.members.values().any(|m| !m.is_ready && m.role != Role::Leaving)
     }
 
-    /// The spares that are to be started now. The caller sees to it that no other worker of the device is loading.
-    pub fn start_spares(&mut self, now: Duration) -> Vec<Order> {
+    /// The spares that are to be started now. The caller sees to it that no other worker of the device is loading. Where there is no memory
+    /// for a worker more than planned, a spare waits for those that leave.
+    pub fn start_spares(&mut self, now: Duration, handover: Handover) -> Vec<Order> {
         if self.look_at.is_some_and(|at| at <= now) {
             self.look_at = None;
         }
-        if !self.is_complete() || self.n_spares_now() >= self.n_spares {
+        if !self.is_served() || self.n_spares_now() >= self.n_spares {
             return Vec::new();
+        }
+        let has_leavers = || self.members.values().any(|m| m.role == Role::Leaving);
+        if self.is_tight(handover) && has_leavers() {
+            return Vec::new(); // The end of each is reported, and this is asked again.
         }
         let due = *self.spare_due.get_or_insert(now + SETTLING);
         if now >= due {
@@ -200,6 +247,9 @@ impl Crew {
     pub fn ready(&mut self, worker: WorkerId) -> Vec<Order> {
         let Some(member) = self.members.get_mut(&worker) else { return Vec::new() };
         member.is_ready = true;
+        if let Role::Serving { place } = member.role {
+            self.places[place].is_tried = false;
+        }
         let Role::Successor { place, of } = member.role else { return Vec::new() };
         member.role = Role::Serving { place };
         if self.members.contains_key(&of) { vec![Order::Drain(of)] } else { Vec::new() }
@@ -211,13 +261,20 @@ impl Crew {
         self.spare_budget.progressed();
     }
 
-    /// A healthy worker is to be replaced. Its successor is ready first, so that the device does not stand still.
-    pub fn recycle(&mut self, worker: WorkerId) -> Vec<Order> {
-        let Some(member) = self.members.get_mut(&worker) else { return Vec::new() };
-        let Role::Serving { place } = member.role else { return Vec::new() };
-        member.role = Role::Leaving;
+    /// A healthy worker is to be replaced. Its successor is ready first, so that the device does not stand still, if there is memory for
+    /// both.
+    pub fn recycle(&mut self, worker: WorkerId, handover: Handover) -> Vec<Order> {
+        let Some(Role::Serving { place }) = self.members.get(&worker).map(|m| m.role) else {
+            return Vec::new();
+        };
         let successor = Role::Successor { place, of: worker };
-        let Some(spare) = self.best_spare() else {
+        let spare = self.best_spare();
+        if spare.is_none() && self.is_tight(handover) {
+            self.set_role(worker, Role::Yielding { place });
+            return vec![Order::Yield(worker)];
+        }
+        self.set_role(worker, Role::Leaving);
+        let Some(spare) = spare else {
             return vec![Order::Start { role: successor, instead_of: Some(worker) }];
         };
         let promote = Order::Promote { spare, instead_of: worker, why: Vacancy::Recycling };
@@ -238,18 +295,48 @@ impl Crew {
             Role::Leaving => Vec::new(),
             Role::Spare => self.spare_lost(worker, death, now),
             Role::Successor { place, of } if self.members.contains_key(&of) => {
+                if death.exit.found_no_memory() {
+                    // It will find none at the next bound either, as long as the old one is there.
+                    self.is_tight = true;
+                    self.set_role(of, Role::Yielding { place });
+                    return vec![Order::Yield(of)];
+                }
                 // Try again at the next bound: the old one still serves.
                 self.set_role(of, Role::Serving { place });
                 Vec::new()
             }
-            Role::Serving { place } | Role::Successor { place, .. } => {
+            Role::Yielding { place } if *death.exit == WorkerExit::Clean => self.yielded(place, worker),
+            Role::Serving { place } | Role::Successor { place, .. } | Role::Yielding { place } => {
                 self.place_lost(place, worker, death, now)
             }
         }
     }
 
+    /// A worker has made room for its successor.
+    fn yielded(&mut self, place: usize, worker: WorkerId) -> Vec<Order> {
+        let Some(spare) = self.best_spare() else {
+            let role = Role::Successor { place, of: worker };
+            return vec![Order::Start { role, instead_of: Some(worker) }];
+        };
+        self.set_role(spare, Role::Serving { place });
+        vec![Order::Promote { spare, instead_of: worker, why: Vacancy::Recycling }]
+    }
+
+    /// The first worker of a place that was added has died of something that the device did to it: what is there was to be disturbed by
+    /// nothing, so it is not tried again.
+    fn is_too_much(&self, place: usize, exit: &WorkerExit) -> bool {
+        let is_ours = exit.evidence() == Evidence::Strong
+            || matches!(exit, WorkerExit::LoadFailed { .. } | WorkerExit::HandshakeTimeout);
+        let others = (0..self.places.len()).any(|p| p != place && !self.places[p].is_parked);
+        self.places[place].is_tried && others && is_ours
+    }
+
     fn place_lost(&mut self, place: usize, worker: WorkerId, death: &Death<'_>, now: Duration) -> Vec<Order> {
         self.places[place].lost = Some(worker);
+        if self.is_too_much(place, death.exit) {
+            self.places[place].is_parked = true;
+            return vec![Order::Withdrawn { left: self.n_open() }];
+        }
         match self.budget.died(death, self.stood) {
             Restart::Park => self.park(place),
             Restart::After(pause) => match self.best_spare() {
@@ -266,7 +353,7 @@ impl Crew {
 
     fn park(&mut self, place: usize) -> Vec<Order> {
         self.places[place].is_parked = true;
-        let left = self.places.iter().filter(|p| !p.is_parked).count();
+        let left = self.n_open();
         let mut orders = vec![Order::Parked { left }];
         if left == 0 {
             let spares: Vec<WorkerId> = self.spares().map(|(id, _)| id).collect();
@@ -309,8 +396,18 @@ impl Crew {
         self.spares().count()
     }
 
-    /// Every place that is not parked has its worker, and there is such a place.
-    fn is_complete(&self) -> bool {
+    /// Places that are not given up.
+    fn n_open(&self) -> usize {
+        self.places.iter().filter(|p| !p.is_parked).count()
+    }
+
+    fn is_tight(&self, handover: Handover) -> bool {
+        self.is_tight || handover == Handover::OldFirst
+    }
+
+    /// Every place that is not parked has its worker, loaded, and there is such a place.
+    #[must_use]
+    pub fn is_served(&self) -> bool {
         let is_served =
             |place: usize| self.members.values().any(|m| m.is_ready && m.role == Role::Serving { place });
         let mut open = (0..self.places.len()).filter(|p| !self.places[*p].is_parked).peekable();

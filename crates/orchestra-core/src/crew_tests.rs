@@ -1,9 +1,10 @@
 //! Properties of a crew: single decisions by name, and what must hold under any interleaving of loads, deaths and recycling.
 
+use Handover::{OldFirst, SuccessorFirst};
 use proptest::prelude::*;
 
 use super::*;
-use crate::worker_exit::WorkerExit;
+use crate::failure::ErrorClass;
 
 const NOW: Duration = Duration::from_secs(1);
 const LATER: Duration = Duration::from_secs(10);
@@ -15,12 +16,18 @@ fn died(exit: &WorkerExit, progressed: bool) -> Death<'_> {
 const KILLED: WorkerExit = WorkerExit::Signal(9);
 const CRASHED: WorkerExit = WorkerExit::Signal(11);
 
+fn no_memory() -> WorkerExit {
+    WorkerExit::LoadFailed { class: ErrorClass::Overload, why: "out of memory".into() }
+}
+
 /// Carries orders out as a device would: workers are started at once, pauses are noted.
 struct World {
     crew: Crew,
     next: u32,
     waiting: Vec<usize>,
     drained: Vec<WorkerId>,
+    yielding: Vec<WorkerId>,
+    withdrawn: usize,
     promoted: Vec<(WorkerId, WorkerId)>,
     dismissed: Vec<WorkerId>,
     left: Option<usize>,
@@ -36,6 +43,8 @@ impl World {
             next: 0,
             waiting: Vec::new(),
             drained: Vec::new(),
+            yielding: Vec::new(),
+            withdrawn: 0,
             promoted: Vec::new(),
             dismissed: Vec::new(),
             left: None,
@@ -73,6 +82,8 @@ impl World {
                 Order::LookLater(_) => {}
                 Order::Promote { spare, instead_of, .. } => self.promoted.push((spare, instead_of)),
                 Order::Drain(worker) => self.drained.push(worker),
+                Order::Yield(worker) => self.yielding.push(worker),
+                Order::Withdrawn { .. } => self.withdrawn += 1,
                 Order::Parked { left } => self.left = Some(left),
                 Order::SparesGivenUp => self.given_up = true,
                 Order::Dismiss(worker) => self.dismissed.push(worker),
@@ -82,7 +93,7 @@ impl World {
 
     fn man_spares(&mut self, now: Duration) {
         if !self.crew.is_loading() {
-            let orders = self.crew.start_spares(now);
+            let orders = self.crew.start_spares(now, SuccessorFirst);
             self.carry_out(orders);
         }
     }
@@ -104,7 +115,11 @@ impl World {
     }
 
     fn recycle(&mut self, worker: WorkerId) {
-        let orders = self.crew.recycle(worker);
+        self.replace(worker, SuccessorFirst);
+    }
+
+    fn replace(&mut self, worker: WorkerId, handover: Handover) {
+        let orders = self.crew.recycle(worker, handover);
         self.carry_out(orders);
     }
 
@@ -147,8 +162,8 @@ fn spares_wait_until_all_places_are_served_and_the_run_has_settled() {
     world.man_spares(LATER);
     assert_eq!(world.starts, 2, "a place is still loading");
     world.ready(WorkerId(1));
-    assert_eq!(world.crew.start_spares(LATER), [Order::LookLater(SETTLING)]);
-    assert_eq!(world.crew.start_spares(LATER), [], "one look is enough");
+    assert_eq!(world.crew.start_spares(LATER, SuccessorFirst), [Order::LookLater(SETTLING)]);
+    assert_eq!(world.crew.start_spares(LATER, SuccessorFirst), [], "one look is enough");
     world.man_spares(LATER + SETTLING);
     assert_eq!(world.starts, 3);
 }
@@ -190,7 +205,7 @@ fn the_pause_of_the_budget_falls_on_the_next_spare() {
     let dead = world.serving(0)[0];
     world.end(dead, &CRASHED, false, LATER);
     assert_eq!(world.waiting, [] as [usize; 0], "the place does not wait");
-    let orders = world.crew.start_spares(LATER);
+    let orders = world.crew.start_spares(LATER, SuccessorFirst);
     assert!(
         matches!(orders[..], [Order::LookLater(pause)] if pause >= Duration::from_millis(50)),
         "{orders:?}"
@@ -203,7 +218,7 @@ fn the_pause_of_the_budget_falls_on_the_next_spare() {
 fn a_spare_keeps_no_place_alive_that_is_to_be_parked() {
     let mut world = World::at_rest(2, 1);
     let spare = world.spare();
-    let exit = WorkerExit::LoadFailed { permanent: true, why: "no such device".into() };
+    let exit = WorkerExit::LoadFailed { class: ErrorClass::Permanent, why: "no such device".into() };
     let first = world.serving(0)[0];
     world.end(first, &exit, false, LATER);
     assert_eq!((world.left, world.promoted.len()), (Some(1), 0));
@@ -268,11 +283,11 @@ fn a_dead_spare_is_replaced_and_one_that_cannot_load_is_given_up_without_harm() 
     let spare = world.spare();
     world.end(spare, &KILLED, false, LATER);
     let now = LATER + Duration::from_secs(1);
-    let orders = world.crew.start_spares(now);
+    let orders = world.crew.start_spares(now, SuccessorFirst);
     assert_eq!(orders, [Order::Start { role: Role::Spare, instead_of: Some(spare) }]);
     world.carry_out(orders);
     let spare = world.spare();
-    let exit = WorkerExit::LoadFailed { permanent: true, why: "out of address space".into() };
+    let exit = WorkerExit::LoadFailed { class: ErrorClass::Permanent, why: "out of address space".into() };
     world.end(spare, &exit, false, now);
     assert!(world.given_up);
     world.man_spares(now * 10);
@@ -337,6 +352,78 @@ fn a_worker_whose_successor_dies_goes_on_and_one_that_dies_first_is_followed_by_
     assert_eq!((world.serving(0), &world.drained[..]), (vec![successor], &[][..]));
 }
 
+#[test]
+fn where_there_is_no_memory_for_both_the_old_one_ends_before_its_successor_starts() {
+    let mut world = World::new(2, 0);
+    world.all_ready();
+    let old = world.serving(1)[0];
+    world.replace(old, OldFirst);
+    assert_eq!((&world.yielding[..], world.starts), (&[old][..], 2));
+    world.replace(old, OldFirst);
+    assert_eq!(world.yielding.len(), 1, "it is asked once");
+    world.end(old, &WorkerExit::Clean, true, LATER);
+    let successor = world.in_role(|r| r == Role::Successor { place: 1, of: old });
+    assert_eq!((successor.len(), world.starts, world.waiting.len()), (1, 3, 0));
+    world.ready(successor[0]);
+    assert_eq!((world.serving(1), &world.drained[..]), (successor, &[][..]));
+    // One that dies while it makes way is a death like any other.
+    let old = world.serving(0)[0];
+    world.replace(old, OldFirst);
+    world.end(old, &CRASHED, false, LATER);
+    assert_eq!(world.waiting, [0]);
+}
+
+#[test]
+fn a_successor_without_memory_makes_the_old_one_end_first_from_then_on() {
+    let mut world = World::new(1, 0);
+    world.all_ready();
+    let old = world.serving(0)[0];
+    world.recycle(old);
+    let successor = world.in_role(|r| matches!(r, Role::Successor { .. }))[0];
+    world.end(successor, &no_memory(), false, LATER);
+    assert_eq!(world.yielding, [old]);
+    world.end(old, &WorkerExit::Clean, true, LATER);
+    world.all_ready();
+    let second = world.serving(0)[0];
+    world.recycle(second);
+    assert_eq!((&world.yielding[..], world.starts), (&[old, second][..], 3), "it is not tried again");
+    // A spare has its memory already.
+    let mut world = World::at_rest(1, 1);
+    let (spare, old) = (world.spare(), world.serving(0)[0]);
+    world.replace(old, OldFirst);
+    assert_eq!((world.promoted[0], &world.yielding[..]), ((spare, old), &[][..]));
+    assert_eq!(
+        world.crew.start_spares(LATER, OldFirst),
+        [],
+        "the next spare waits for the memory of the old one"
+    );
+    world.end(old, &WorkerExit::Clean, true, LATER);
+    assert_eq!(world.crew.start_spares(LATER, OldFirst).len(), 1);
+}
+
+#[test]
+fn a_place_that_was_added_is_taken_back_if_its_first_worker_does_not_fit_and_costs_the_others_nothing() {
+    for exit in [no_memory(), CRASHED, WorkerExit::Code(1)] {
+        let mut world = World::at_rest(1, 0);
+        let orders = world.crew.grow(2);
+        world.carry_out(orders);
+        let (fits, does_not) = (world.serving(1)[0], world.serving(2)[0]);
+        world.end(does_not, &exit, false, LATER);
+        world.ready(fits);
+        assert_eq!((world.withdrawn, world.left, world.starts), (1, None, 3));
+        assert!(world.waiting.is_empty() && world.crew.is_served());
+        assert_eq!(world.crew.budget.spent(), 0);
+        // From now on it is a place like the others.
+        world.end(fits, &no_memory(), false, LATER);
+        assert_eq!((world.withdrawn, &world.waiting[..]), (1, &[1][..]));
+    }
+    let mut world = World::at_rest(1, 0);
+    let orders = world.crew.grow(1);
+    world.carry_out(orders);
+    world.end(world.serving(1)[0], &KILLED, false, LATER);
+    assert_eq!((world.withdrawn, &world.waiting[..]), (0, &[1][..]), "somebody outside did that");
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Ready(usize),
@@ -365,7 +452,8 @@ fn how_it_died(how: u8) -> (WorkerExit, bool) {
         2 => (CRASHED, false),
         3 => (WorkerExit::Silent, true),
         4 => (WorkerExit::HandshakeTimeout, false),
-        _ => (WorkerExit::LoadFailed { permanent: how % 2 == 1, why: String::new() }, false),
+        5 => (WorkerExit::LoadFailed { class: ErrorClass::Permanent, why: String::new() }, false),
+        _ => (no_memory(), false),
     }
 }
 
@@ -392,7 +480,7 @@ proptest! {
                 },
                 Step::Recycle(n) => if let Some(w) = pick(n) {
                     recyclings += 1;
-                    world.recycle(w);
+                    world.replace(w, if n % 2 == 0 { SuccessorFirst } else { OldFirst });
                 },
                 Step::Progress => world.crew.progressed(),
                 Step::Wait(ms) => now += Duration::from_millis(ms),
@@ -404,7 +492,7 @@ proptest! {
             world.man_spares(now);
             for place in 0..places {
                 let parked = world.crew.places[place].is_parked;
-                let serving = world.serving(place).len();
+                let serving = world.in_role(|r| matches!(r, Role::Serving { place: p } | Role::Yielding { place: p } if p == place)).len();
                 let successors =
                     world.in_role(|r| matches!(r, Role::Successor { place: p, .. } if p == place)).len();
                 let waiting = world.waiting.iter().filter(|p| **p == place).count();

@@ -168,6 +168,13 @@ impl Ledger {
         }
     }
 
+    /// A worker gets nothing new, so that it can make way for its successor, which comes when it is gone. What it holds it may finish.
+    pub fn make_way(&mut self, worker: WorkerId) {
+        if let Some(w) = self.workers.get_mut(&worker) {
+            w.draining = true;
+        }
+    }
+
     /// Whether `worker` gets nothing new.
     #[must_use]
     pub fn is_draining(&self, worker: WorkerId) -> bool {

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::failure::ErrorClass;
 use crate::worker_exit::{Evidence, WorkerExit};
 
 /// Limits of one stage's workers on one device.
@@ -95,7 +96,7 @@ impl RestartBudget {
             return Restart::After(Duration::ZERO);
         }
         match death.exit {
-            WorkerExit::LoadFailed { permanent: true, .. } | WorkerExit::ProtocolMismatch(_) => {
+            WorkerExit::LoadFailed { class: ErrorClass::Permanent, .. } | WorkerExit::ProtocolMismatch(_) => {
                 return Restart::Park;
             }
             _ => {}
@@ -185,7 +186,7 @@ mod tests {
     #[test]
     fn what_cannot_be_loaded_is_not_tried_again() {
         let mut budget = RestartBudget::new(RestartPolicy::default());
-        let exit = WorkerExit::LoadFailed { permanent: true, why: "no such provider".into() };
+        let exit = WorkerExit::LoadFailed { class: ErrorClass::Permanent, why: "no such provider".into() };
         assert_eq!(budget.died(&death(&exit, false), Duration::ZERO), Restart::Park);
     }
 
@@ -201,7 +202,7 @@ mod tests {
     #[test]
     fn what_could_not_be_loaded_for_lack_of_memory_is_tried_again_a_few_times() {
         let mut budget = RestartBudget::new(RestartPolicy::default());
-        let exit = WorkerExit::LoadFailed { permanent: false, why: "out of memory".into() };
+        let exit = WorkerExit::LoadFailed { class: ErrorClass::Overload, why: "out of memory".into() };
         for _ in 0..5 {
             assert!(matches!(budget.died(&death(&exit, false), Duration::ZERO), Restart::After(_)));
         }

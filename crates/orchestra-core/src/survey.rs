@@ -181,9 +181,12 @@ impl Survey {
     pub fn moved(&mut self, stage: StageId) {
         self.fresh = None;
         self.stale = self.n_looks;
-        for entry in self.entries.iter_mut().filter(|e| e.of.stage != stage) {
-            if let Phase::Loading(m) | Phase::Loaded(m, _) = &mut entry.phase {
-                m.is_disturbed = true;
+        for entry in &mut self.entries {
+            match &mut entry.phase {
+                // The worker that is to be measured, or one that failed to become it.
+                Phase::Loading(_) if entry.of.stage == stage => {}
+                Phase::Loading(m) | Phase::Loaded(m, _) => m.is_disturbed = true,
+                _ => {}
             }
         }
     }
@@ -198,7 +201,8 @@ impl Survey {
         };
     }
 
-    /// The worker that was loaded is gone before it could be measured: the next one in its place is.
+    /// A worker of the stage is gone. If it was loaded and not measured yet, the next one in its place is. To be said before
+    /// [`Survey::moved`].
     pub fn lost(&mut self, stage: StageId) {
         let Some(entry) = self.entries.iter_mut().find(|e| e.of.stage == stage) else { return };
         if let Phase::Loaded(measuring, _) = &entry.phase {

@@ -257,16 +257,31 @@ fn a_worker_that_has_not_run_its_largest_batch_is_no_measure() {
 #[test]
 fn a_worker_that_dies_before_it_is_measured_is_followed_by_the_next_one() {
     let mut world = World::new(24, &[unknown(0, 4)]);
+    world.counts = false;
     world.look();
     world.load(0);
-    world.survey.moved(StageId(0));
     world.survey.lost(StageId(0));
+    world.survey.moved(StageId(0));
     world.workers.clear();
     world.look();
     assert!(world.measured.is_empty() && !world.survey.is_over());
     world.load(0);
     world.look();
     assert_eq!((&world.measured[..], &world.grown[..]), (&[(0, 5)][..], &[(0, 3)][..]));
+}
+
+#[test]
+fn a_successor_that_starts_before_its_worker_is_measured_is_no_part_of_what_that_takes() {
+    for counts in [true, false] {
+        let mut world = World::new(24, &[unknown(0, 4)]);
+        world.counts = counts;
+        world.look();
+        world.load(0);
+        world.survey.moved(StageId(0));
+        world.workers.push(0);
+        world.look();
+        assert_eq!((world.measured.len(), world.unmeasured.len()), if counts { (1, 0) } else { (0, 1) });
+    }
 }
 
 #[test]
@@ -337,8 +352,8 @@ impl World {
                 let last = self.workers.last().copied();
                 if let Some(stage) = loaded.map(|e| e.of.stage).filter(|stage| last == Some(stage.0)) {
                     self.workers.pop();
-                    self.survey.moved(stage);
                     self.survey.lost(stage);
+                    self.survey.moved(stage);
                 }
             }
             Event::Gone(stage) => self.survey.gone(StageId(stage)),

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::failure::ErrorClass;
+
 /// How a worker ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -30,8 +32,8 @@ pub enum WorkerExit {
     SpawnFailed(String),
     /// It reported that it cannot load the model or use the device.
     LoadFailed {
-        /// No later try on this device can succeed.
-        permanent: bool,
+        /// `Permanent`: no later try on this device can succeed. `Overload`: there was not enough memory.
+        class: ErrorClass,
         /// Why.
         why: String,
     },
@@ -51,6 +53,12 @@ pub enum Evidence {
 }
 
 impl WorkerExit {
+    /// It could not load for lack of memory.
+    #[must_use]
+    pub fn found_no_memory(&self) -> bool {
+        matches!(self, WorkerExit::LoadFailed { class: ErrorClass::Overload, .. })
+    }
+
     /// What this death says about the batch that the worker was running.
     #[must_use]
     pub fn evidence(&self) -> Evidence {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use orchestra_core::WorkerExit;
 use orchestra_core::restart::{Death, Restart, RestartBudget, RestartPolicy};
 use orchestra_core::worker_exit::Evidence;
+use orchestra_core::{ErrorClass, WorkerExit};
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
@@ -29,13 +29,13 @@ fn exits() -> impl Strategy<Value = WorkerExit> {
         Just(WorkerExit::HandshakeTimeout),
         Just(WorkerExit::Garbled("x".into())),
         Just(WorkerExit::SpawnFailed("x".into())),
-        Just(WorkerExit::LoadFailed { permanent: false, why: "x".into() }),
+        Just(WorkerExit::LoadFailed { class: ErrorClass::Overload, why: "x".into() }),
     ]
 }
 
 fn permanent() -> impl Strategy<Value = WorkerExit> {
     prop_oneof![
-        Just(WorkerExit::LoadFailed { permanent: true, why: "x".into() }),
+        Just(WorkerExit::LoadFailed { class: ErrorClass::Permanent, why: "x".into() }),
         Just(WorkerExit::ProtocolMismatch("x".into())),
     ]
 }

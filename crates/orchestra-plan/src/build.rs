@@ -177,9 +177,7 @@ impl Planner<'_> {
             }
             let memory = own
                 .iter()
-                .map(|device| {
-                    self.worker_memory(model, models[at].as_ref(), stage, wired[index].as_ref(), device)
-                })
+                .map(|device| self.worker_memory(model, models[at].as_ref(), stage, index, wired, device))
                 .collect();
             let own = own.into_iter().map(|d| place_of(&mut table, d)).collect();
             demands.push(Demand { stage: &stage.name.value, model, model_bytes, devices: own, memory });
@@ -205,7 +203,8 @@ impl Planner<'_> {
         raw: &RawModel,
         model: Option<&Model>,
         stage: &RawStage,
-        wired: Option<&Wired>,
+        index: usize,
+        wired: &[Option<Wired>],
         device: &Device,
     ) -> Option<WorkerMemory> {
         if !device.is_cuda() {
@@ -214,12 +213,11 @@ impl Planner<'_> {
         if let Some(declared) = &raw.memory {
             return Some(WorkerMemory::Declared(declared.value));
         }
-        let tuning = raw.tuning.wanted.memory_words();
         let key = MeasureKey {
-            tuning: &tuning,
             model: &model?.file.digest,
             device: &device.product,
-            max_batch: assemble::largest_on_cuda(raw, stage, wired),
+            max_batch: assemble::largest_on_cuda(raw, stage, wired[index].as_ref()),
+            settings: &assemble::settings_of(raw, index, wired)?,
         };
         self.host.measured_memory(&key).map(WorkerMemory::Measured)
     }

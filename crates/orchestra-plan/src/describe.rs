@@ -111,7 +111,7 @@ fn write_memory(out: &mut String, plan: &Plan) -> fmt::Result {
                     )?,
                     None => writeln!(
                         out,
-                        "            {stage}: {who}; what one takes is not known: declare `memory`, or let a run measure it"
+                        "            {stage}: {who}; what one takes is measured in the run, unless `memory` of the model says it"
                     )?,
                 }
                 left = left.zip(of_each).map(|(left, (_, sum))| left.saturating_sub(sum));
@@ -198,12 +198,13 @@ fn write_infer(out: &mut String, plan: &Plan, name: &str, infer: &InferPlan) -> 
     for w in &infer.workers {
         let device = &plan.devices[w.device.index()].spec.name;
         let (workers, threads) = (plural(w.count, "worker"), plural(w.threads, "thread"));
+        write!(out, "    {device}: {workers} of {threads}")?;
+        if let Some(growth) = w.growth {
+            write!(out, " at first, up to {} once it is known that they fit", growth.most)?;
+        }
         match w.spares {
-            0 => writeln!(out, "    {device}: {workers} of {threads}")?,
-            n => {
-                let spares = plural(n, "spare");
-                writeln!(out, "    {device}: {workers} of {threads}, and {spares}, loaded and idle")?;
-            }
+            0 => writeln!(out)?,
+            n => writeln!(out, ", and {}, loaded and idle", plural(n, "spare"))?,
         }
     }
     let layout = &infer.layout;

@@ -259,7 +259,7 @@ impl Host for RealHost {
     }
 
     fn measured_memory(&self, key: &MeasureKey<'_>) -> Option<u64> {
-        self.measurements.as_ref()?.look_up(key)
+        Some(self.measurements.as_ref()?.look_up(key)?.bytes)
     }
 
     fn engines(&self) -> Option<PathBuf> {

@@ -43,11 +43,11 @@ pub use host::{
 };
 pub use ladder::ladder;
 pub use machine_file::machine_from_toml;
-pub use measured::{MeasureKey, Measurements};
+pub use measured::{MeasureKey, Measured, Measurements};
 pub use onnx::read_model;
 pub use plan::{
-    BETWEEN_COMMITS, DeviceMemory, DevicePlan, InferPlan, InputFrom, Limits, LogFormat, MaxFailed, ModelPlan,
-    NodeCores, OtlpProtocol, PipelinePlan, Plan, Recycle, Scores, SinkPlan, SourcePlan, StageKind, StagePlan,
-    TelemetryPlan, WorkerMemory, WorkerPlan,
+    BETWEEN_COMMITS, DeviceMemory, DevicePlan, Growth, InferPlan, InputFrom, Limits, LogFormat, MaxFailed,
+    ModelPlan, NodeCores, OtlpProtocol, PipelinePlan, Plan, Recycle, Scores, SinkPlan, SourcePlan, StageKind,
+    StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
 };
 pub use sinks::RESERVED;

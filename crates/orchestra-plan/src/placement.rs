@@ -1,14 +1,16 @@
 //! How many workers each infer stage gets on each device, and with how many threads. Arithmetic only.
 
+use orchestra_core::device_share::{Want, behind, share_out};
+
 use crate::bytes::format_bytes;
 use crate::devices::Device;
 use crate::diagnostics::{Diagnostics, Span};
-use crate::plan::WorkerMemory;
+use crate::plan::{Growth, WorkerMemory};
 use crate::raw::RawModel;
 
 /// One-thread workers on the CPU beyond this number gain nothing but memory use.
 const MAX_DEFAULT_CPU_WORKERS: usize = 8;
-/// Workers on a GPU when the model declares its memory and asks for no number.
+/// Workers on a GPU where it is known, or found out in the run, how many fit, and no number is asked for.
 const DEFAULT_CUDA_WORKERS: usize = 4;
 
 /// An infer stage that wants workers.
@@ -37,9 +39,17 @@ impl Demand<'_> {
 pub(crate) struct Share {
     pub device: usize,
     pub count: usize,
+    pub growth: Option<Growth>,
     pub threads: usize,
     pub spares: usize,
     pub memory: Option<WorkerMemory>,
+}
+
+impl Share {
+    /// Workers that there may be in the end.
+    pub fn most(&self) -> usize {
+        self.growth.map_or(self.count, |growth| growth.most)
+    }
 }
 
 /// Places the workers of all stages: per stage its shares. Errors (memory) are reported.
@@ -67,12 +77,19 @@ pub(crate) fn place(
             let cores = (cores / n_cpus.max(1)).max(1);
             on_cpu(demands, &stages, device, cores, reasons)
         };
-        for (stage, (count, threads)) in stages.into_iter().zip(placed) {
+        for (stage, Placed { count, growth, threads }) in stages.into_iter().zip(placed) {
             let memory = demands[stage].memory_on(index).filter(|_| device.is_cuda());
-            shares[stage].push(Share { device: index, count, threads, spares: 0, memory });
+            shares[stage].push(Share { device: index, count, growth, threads, spares: 0, memory });
         }
     }
     shares
+}
+
+/// The workers of a stage on one device.
+struct Placed {
+    count: usize,
+    growth: Option<Growth>,
+    threads: usize,
 }
 
 fn on_cpu(
@@ -81,7 +98,7 @@ fn on_cpu(
     device: &Device,
     cores: usize,
     reasons: &mut Vec<String>,
-) -> Vec<(usize, usize)> {
+) -> Vec<Placed> {
     let weights: Vec<u32> = stages.iter().map(|s| demands[*s].model.priority).collect();
     let parts = divide(cores, &weights);
     stages
@@ -114,7 +131,7 @@ fn on_cpu(
                 plural(count, "worker"),
                 plural(threads, "thread")
             ));
-            (count, threads)
+            Placed { count, growth: None, threads }
         })
         .collect()
 }
@@ -150,52 +167,72 @@ impl OnCuda<'_> {
         self.device.memory.map(|(_, free)| free.saturating_sub(self.headroom))
     }
 
-    /// Where nothing is known of one model, the others must not take the room that it may need.
-    fn wanted(&self, stage: usize) -> usize {
+    /// It is not known of each model here what a worker takes, and the run can find out.
+    fn is_to_be_measured(&self) -> bool {
         let is_known = |s: &usize| self.demands[*s].memory_on(self.index).is_some();
-        if self.model(stage).workers.is_none() && !self.stages.iter().all(is_known) {
-            return 1;
+        self.device.memory.is_some() && !self.stages.iter().all(is_known)
+    }
+
+    /// Workers to start with. Where nothing is known of one model, the others must not take the room that it may need; who asks for a
+    /// number and says what one takes is given it.
+    fn wanted(&self, stage: usize) -> usize {
+        let is_known = self.demands[stage].memory_on(self.index).is_some();
+        let asked = self.model(stage).workers.as_ref().map(|asked| asked.value as usize);
+        match (asked, self.is_to_be_measured()) {
+            (_, true) if !is_known => 1,
+            (Some(asked), _) => asked,
+            (None, true) => 1,
+            (None, false) if is_known && self.device.memory.is_some() => DEFAULT_CUDA_WORKERS,
+            (None, false) => 1,
         }
-        match (&self.model(stage).workers, self.demands[stage].memory_on(self.index), self.device.memory) {
-            (Some(asked), _, _) => asked.value as usize,
-            (None, Some(_), Some(_)) => DEFAULT_CUDA_WORKERS,
-            (None, _, _) => 1,
-        }
+    }
+
+    /// What may come of `count` workers within the run.
+    fn growth(&self, stage: usize, count: usize) -> Option<Growth> {
+        let asked = self.model(stage).workers.as_ref().map(|asked| asked.value as usize);
+        let is_known = self.demands[stage].memory_on(self.index).is_some();
+        let may_grow = self.is_to_be_measured() && !(is_known && asked.is_some());
+        let most = asked.unwrap_or(DEFAULT_CUDA_WORKERS);
+        (may_grow && most > count).then_some(Growth { most, is_asked: asked.is_some() })
     }
 
     /// Workers and threads of each stage. One worker and its spares each, then the rest in turns, the stage furthest behind its priority
     /// first, as long as there is room.
-    fn place(&self, reasons: &mut Vec<String>, diags: &mut Diagnostics) -> Vec<(usize, usize)> {
-        let wanted: Vec<usize> = self.stages.iter().map(|s| self.wanted(*s)).collect();
-        let mut counts = vec![1; self.stages.len()];
+    fn place(&self, reasons: &mut Vec<String>, diags: &mut Diagnostics) -> Vec<Placed> {
         let needed = self.stages.iter().map(|s| self.least(*s)).fold(0u64, u64::saturating_add);
         let room = self.room().unwrap_or(u64::MAX);
         if needed > room {
             self.full(needed, reasons, diags);
         }
-        let mut left = room.saturating_sub(needed);
-        loop {
-            let next = (0..self.stages.len())
-                .filter(|i| counts[*i] < wanted[*i] && self.worker(self.stages[*i]) <= left)
-                .min_by_key(|i| (behind(counts[*i], self.model(self.stages[*i]).priority), *i));
-            let Some(next) = next else { break };
-            left -= self.worker(self.stages[next]);
-            counts[next] += 1;
-        }
-        for ((stage, count), wanted) in self.stages.iter().zip(&counts).zip(&wanted) {
-            let why = self.reason(*stage, *count, *wanted);
+        let want = |s: &usize| Want {
+            has: 1,
+            most: self.wanted(*s),
+            each: self.worker(*s),
+            priority: self.model(*s).priority,
+        };
+        let wants: Vec<Want> = self.stages.iter().map(want).collect();
+        let counts = share_out(room.saturating_sub(needed), &wants);
+        let place = |((&stage, count), want): ((&usize, usize), &Want)| {
+            let growth = self.growth(stage, count);
+            let why = match growth {
+                Some(growth) => Self::why_to_grow(growth),
+                None => self.reason(stage, count, want.most),
+            };
             reasons.push(format!(
                 "stage `{}` on {}: {}: {why}",
-                self.demands[*stage].stage,
+                self.demands[stage].stage,
                 self.device.name,
-                plural(*count, "worker")
+                plural(count, "worker")
             ));
-        }
-        self.stages
-            .iter()
-            .zip(counts)
-            .map(|(s, count)| (count, self.model(*s).threads.unwrap_or(1)))
-            .collect()
+            Placed { count, growth, threads: self.model(stage).threads.unwrap_or(1) }
+        };
+        self.stages.iter().zip(counts).zip(&wants).map(place).collect()
+    }
+
+    fn why_to_grow(growth: Growth) -> String {
+        let Growth { most, is_asked } = growth;
+        let which = if is_asked { "the number asked for" } else { "more gain little" };
+        format!("what one takes is measured in the run, then up to {most} as far as they fit ({which})")
     }
 
     fn reason(&self, stage: usize, count: usize, wanted: usize) -> String {
@@ -222,7 +259,7 @@ impl OnCuda<'_> {
                     memory.word()
                 )
             }
-            _ => "the default where the model declares no `memory` and no earlier run has measured it".into(),
+            _ => "the default where it is not known what one takes of the GPU".into(),
         }
     }
 
@@ -283,11 +320,6 @@ fn divide(total: usize, weights: &[u32]) -> Vec<usize> {
         }
     }
     parts
-}
-
-/// Smaller for a part that has less of what its weight gives it.
-fn behind(part: usize, weight: u32) -> u64 {
-    part as u64 * 1_000_000 / u64::from(weight.max(1))
 }
 
 pub(crate) fn plural(n: usize, what: &str) -> String {

@@ -10,6 +10,8 @@ use orchestra_core::{
 };
 use serde::Serialize;
 
+use crate::measured::MeasureKey;
+
 /// A workflow, resolved. Every id is an index into the table of its kind.
 #[derive(Debug, Clone, Serialize)]
 pub struct Plan {
@@ -59,6 +61,33 @@ impl Plan {
     #[must_use]
     pub fn needs_tensorrt(&self) -> bool {
         self.models.iter().any(|model| matches!(model.tuning.provider, Provider::TensorRt(_)))
+    }
+
+    /// This plan with as many workers from the start as there will be: what the file asks for, and nothing that would have to be measured
+    /// first.
+    #[must_use]
+    pub fn without_growth(mut self) -> Self {
+        let workers = self.stages.iter_mut().flat_map(|stage| match &mut stage.kind {
+            StageKind::Infer(infer) => infer.workers.as_mut_slice(),
+            StageKind::Image { .. } | StageKind::Classify { .. } => &mut [],
+        });
+        for worker in workers {
+            if let Some(Growth { most, is_asked: true }) = worker.growth.take() {
+                worker.count = most;
+            }
+        }
+        self
+    }
+
+    /// Under what it is kept how much one worker of the stage takes of the GPU.
+    #[must_use]
+    pub fn measure_key<'a>(&'a self, infer: &'a InferPlan, device: &'a DevicePlan) -> MeasureKey<'a> {
+        MeasureKey {
+            model: &self.models[infer.model.index()].digest,
+            device: &device.product,
+            max_batch: infer.max_batch,
+            settings: &infer.settings,
+        }
     }
 
     /// Per model input of an infer stage: what its graph has to make of the pixels that it is given, where it is given pixels.
@@ -195,6 +224,10 @@ pub struct InferPlan {
     /// Where rows lie, and how many slots there are.
     #[serde(skip)]
     pub layout: BatchLayout,
+    /// Of all that decides, beside the model, the GPU and the largest batch, what a worker takes of a GPU's memory: see
+    /// [`MeasureKey::settings`](crate::MeasureKey).
+    #[serde(skip)]
+    pub settings: [u8; 32],
 }
 
 /// One input of an infer stage.
@@ -211,14 +244,33 @@ pub struct InputFrom {
 pub struct WorkerPlan {
     /// Where.
     pub device: DeviceId,
-    /// How many processes.
+    /// How many processes the run starts with.
     pub count: usize,
+    /// How many it may become in the run, once it is known what one takes of the GPU; `None`: it stays as it is.
+    pub growth: Option<Growth>,
     /// Intra-op threads of each.
     pub threads: usize,
     /// How many more processes stand by, loaded and idle, until a worker dies.
     pub spares: usize,
     /// Device memory of each, where it is known.
     pub memory: Option<WorkerMemory>,
+}
+
+impl WorkerPlan {
+    /// How many processes there may be, those that stand by left out.
+    #[must_use]
+    pub fn most(&self) -> usize {
+        self.growth.map_or(self.count, |growth| growth.most)
+    }
+}
+
+/// How far the workers of a stage may grow within a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Growth {
+    /// No more than this, more than there are at first.
+    pub most: usize,
+    /// The file asks for that number: it is believed where nothing can be measured.
+    pub is_asked: bool,
 }
 
 /// What a worker takes of a GPU's memory, in bytes.

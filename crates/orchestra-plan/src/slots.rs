@@ -12,14 +12,16 @@ pub(crate) struct SlotDemand<'a> {
     pub inputs: &'a [TensorSpec],
     pub outputs: &'a [TensorSpec],
     pub max_batch: usize,
-    /// Workers on all devices.
+    /// Workers on all devices, at first.
     pub workers: usize,
+    /// Workers that there may be in the end.
+    pub most: usize,
 }
 
 impl SlotDemand<'_> {
     /// Two in flight per worker, two being filled.
     fn wanted(&self) -> usize {
-        (2 * self.workers + 2).max(3)
+        (2 * self.most + 2).max(3)
     }
 
     fn layout(&self, slots: usize) -> Result<BatchLayout, LayoutError> {
@@ -36,7 +38,7 @@ pub(crate) enum SlotError {
     TooLittleMemory { needed: u64 },
 }
 
-/// Lays out the slots of all stages in at most `limit` bytes: all that are wanted, or fewer, but one per worker.
+/// Lays out the slots of all stages in at most `limit` bytes: all that are wanted, or fewer, but one per worker that there is at first.
 pub(crate) fn allot(
     demands: &[SlotDemand<'_>],
     limit: Option<u64>,

@@ -7,7 +7,7 @@ mod common;
 
 use common::{DIGITS, FakeHost, digits};
 use orchestra_plan::{
-    DeviceView, MachineView, Plan, PlanOptions, WorkerMemory, WorkerPlan, describe, machine_from_toml,
+    DeviceView, Growth, MachineView, Plan, PlanOptions, WorkerMemory, WorkerPlan, describe, machine_from_toml,
 };
 
 const GIB: u64 = 1 << 30;
@@ -58,6 +58,7 @@ fn what_an_earlier_run_measured_counts_like_what_is_declared_and_less_than_it() 
     let plan = host.good(DIGITS);
     assert_eq!(counts(&plan), [3; 8]);
     assert!(workers(&plan).iter().all(|w| w.memory == Some(WorkerMemory::Measured(6 * GIB))));
+    assert!(workers(&plan).iter().all(|w| w.growth.is_none()));
     // Another batch size is another measurement, and none is none.
     assert_eq!(counts(&host.good(&model("max_batch = 64"))), [2; 8]);
     assert_eq!(counts(&host.good(&model("max_batch = 128"))), [1; 8]);
@@ -113,6 +114,81 @@ fn a_model_of_which_nothing_is_known_is_left_room() {
     assert_eq!(counts(&host.good(&(model("memory = \"5GiB\"") + unknown))), [1; 16]);
     let asked = counts(&host.good(&(model("memory = \"5GiB\"\nworkers = 3") + unknown)));
     assert_eq!((&asked[..8], &asked[8..]), (&[3; 8][..], &[1; 8][..]), "who asks is given");
+    let plan = host.good(&(model("memory = \"5GiB\"") + unknown));
+    assert!(
+        workers(&plan).iter().all(|w| w.growth == Some(Growth { most: 4, is_asked: false })),
+        "both may grow"
+    );
+}
+
+#[test]
+fn where_nothing_is_known_one_worker_is_measured_in_the_run_and_there_are_slots_for_those_that_may_follow() {
+    let host = FakeHost::with(server());
+    for (asked, most, is_asked) in [("", 4, false), ("workers = 6", 6, true)] {
+        let plan = host.good(&model(asked));
+        assert!(workers(&plan).iter().all(|w| (w.count, w.growth) == (1, Some(Growth { most, is_asked }))));
+        let slots = plan.infer_stages().next().unwrap().1.layout.slots;
+        assert_eq!(slots, 2 * 8 * most + 2);
+        let text = describe(&plan);
+        for part in [
+            &format!("cuda:0: 1 worker of 1 thread at first, up to {most} once it is known that they fit"),
+            &format!("what one takes is measured in the run, then up to {most} as far as they fit"),
+        ] {
+            assert!(text.contains(part.as_str()), "`{part}` is missing:\n{text}");
+        }
+        let fixed = plan.without_growth();
+        assert!(
+            workers(&fixed).iter().all(|w| w.count == if is_asked { most } else { 1 } && w.growth.is_none())
+        );
+    }
+    let one = host.good(&model("workers = 1"));
+    assert!(workers(&one).iter().all(|w| (w.count, w.growth) == (1, None)));
+    // With memory for few slots, as few workers may come; the first ones of all devices need theirs.
+    let tight = model("") + "[limits]\nmemory = \"1500KiB\"\n";
+    let plan = host.good(&tight);
+    let slots = plan.infer_stages().next().unwrap().1.layout.slots;
+    let most: usize = workers(&plan).iter().map(WorkerPlan::most).sum();
+    assert!((8..32).contains(&slots) && most == slots, "{most} workers, {slots} slots");
+    let offline =
+        PlanOptions { offline: true, devices: Some(vec!["cuda:0".into()]), ..PlanOptions::default() };
+    assert_eq!(workers(&host.good_with(&model("workers = 3"), &offline))[0].count, 3);
+}
+
+#[test]
+fn whatever_changes_the_memory_of_a_worker_is_part_of_what_a_measurement_is_kept_under() {
+    let host = FakeHost::with(server());
+    let key = |text: &str| {
+        let plan = host.good(text);
+        let (_, infer) = plan.infer_stages().next().unwrap();
+        let key = plan.measure_key(infer, &plan.devices[0]);
+        (*key.model, key.max_batch, *key.settings)
+    };
+    let plain = key(DIGITS);
+    for same in ["priority = 20", "threads = 3", "workers = 2", "memory = \"1GiB\""] {
+        assert_eq!(key(&model(same)), plain, "{same}");
+    }
+    let others = [
+        model("memory_limit = \"4GiB\""),
+        model("tf32 = false"),
+        model("max_batch = 8"),
+        digits(&[("color = \"gray\"", "color = \"gray\"\nnormalize = \"device\"")]),
+    ];
+    let mut keys: Vec<_> = others.iter().map(|text| key(text)).collect();
+    keys.push(plain);
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), others.len() + 1);
+    let of_size = |size: &str| {
+        let changes = [
+            ("digits.onnx", "any.onnx"),
+            ("labels = \"labels10.txt\"", ""),
+            ("\"gray\"", "\"bgr\""),
+            ("[32, 32]", size),
+        ];
+        key(&digits(&changes))
+    };
+    assert_eq!(of_size("[32, 32]"), of_size("[32,32]"));
+    assert_ne!(of_size("[32, 32]"), of_size("[64, 32]"), "an open dimension is as large as its rows");
 }
 
 #[test]
@@ -136,7 +212,7 @@ fn the_plan_shows_the_sum() {
         assert!(text.lines().any(|l| l == line), "`{line}` is missing:\n{text}");
     }
     let unknown = describe(&FakeHost::with_gpus(1).good(DIGITS));
-    assert!(unknown.contains("classify: 1 worker; what one takes is not known"), "{unknown}");
+    assert!(unknown.contains("classify: 1 worker; what one takes is measured in the run"), "{unknown}");
     assert!(!describe(&FakeHost::with_cores(4).good(DIGITS)).contains("memory of the GPUs"));
 }
 

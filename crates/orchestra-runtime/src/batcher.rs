@@ -104,6 +104,10 @@ impl Actor for Batcher {
                 state.ledger.drain_worker(worker);
                 state.end_if_drained(worker);
             }
+            BatcherMsg::MakeWay(worker) => {
+                state.ledger.make_way(worker);
+                state.end_if_drained(worker);
+            }
             BatcherMsg::WorkerLost { worker, manager, exit, last_words, progressed, begun } => {
                 let bisecting = state.worker_lost(worker, &exit, &last_words, begun);
                 let ended = DeviceMsg::WorkerEnded { worker, exit, last_words, progressed, bisecting };
@@ -328,6 +332,10 @@ impl BatcherState {
         }
         let now = self.now();
         let device = flight.as_ref().map(|f| f.assignment.device);
+        let on = device.and_then(|device| self.args.context.stats.stage(self.args.stage).on(device));
+        if let Some(on) = on.filter(|_| fault == RunFault::OutOfMemory) {
+            on.out_of_memory.add(1);
+        }
         let ceiling = self.traced_ceiling(device);
         if let Some(aftermath) = self.ledger.fault(worker, batch, fault, error.clone(), now) {
             if let Some(flight) = flight {

@@ -2,8 +2,8 @@
 //! but counters.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use orchestra_core::WorkerId;
@@ -103,6 +103,7 @@ pub struct RunContext {
     pub tracer: MaybeTracer,
     /// What devices and workers take.
     pub watch: Arc<DeviceWatch>,
+    runtime: OnceLock<String>,
     next_worker: AtomicU32,
 }
 
@@ -115,12 +116,33 @@ impl RunContext {
         let began = || RunBegan { plan: Arc::clone(&plan), run_id: run_id.clone(), zero };
         let tracer = MaybeTracer::begin(options.trace.as_ref(), began);
         let watch = Arc::new(DeviceWatch::new(&plan));
-        Self { plan, run_id, clock, stats, options, tracer, watch, next_worker: AtomicU32::new(0) }
+        Self {
+            plan,
+            run_id,
+            clock,
+            stats,
+            options,
+            tracer,
+            watch,
+            runtime: OnceLock::new(),
+            next_worker: AtomicU32::new(0),
+        }
     }
 
     /// An id that no other worker of this run has or had.
     pub fn new_worker_id(&self) -> WorkerId {
         WorkerId(self.next_worker.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A worker says which version of ONNX Runtime it has loaded: the same one as all others.
+    pub fn note_runtime(&self, version: &str) {
+        self.runtime.get_or_init(|| version.to_owned());
+    }
+
+    /// The version of ONNX Runtime; empty until a worker is loaded.
+    #[must_use]
+    pub fn runtime(&self) -> &str {
+        self.runtime.get().map_or("", String::as_str)
     }
 
     /// Tells who wants to know. Where nobody does, the event is not even made.

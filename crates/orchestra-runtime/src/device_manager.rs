@@ -1,6 +1,8 @@
 //! Device manager: owns the workers of one device, and starts, replaces and parks them as their crews decide
 //! (`orchestra_core::crew`). It never touches pixels, batches or process I/O.
 
+mod measuring;
+
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -9,14 +11,16 @@ use std::time::Duration;
 
 use orchestra_core::crew::{Crew, Order, Role, Vacancy};
 use orchestra_core::restart::Death;
+use orchestra_core::survey::{FirstWorker, Survey};
 use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 use crate::context::RunContext;
+use crate::events::WorkerEvent;
 use crate::link_start::{Duty, LinkArgs};
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, RootMsg, ServeStage};
 use crate::stats::DeviceStats;
-use crate::trace::{WorkerStep, WorkerTrace};
+use crate::trace::{DeviceStep, WorkerStep, WorkerTrace};
 use crate::worker_link::WorkerLink;
 
 /// See the module.
@@ -38,6 +42,8 @@ pub struct DeviceState {
     posts: Vec<Post>,
     workers: HashMap<WorkerId, Worker>,
     shutting_down: bool,
+    /// What is found out about the memory of its workers, where that is not known of all.
+    survey: Option<Survey>,
 }
 
 /// A stage that is served here. A stage that is built anew gets another one.
@@ -79,7 +85,8 @@ impl Actor for DeviceManager {
     ) -> Result<DeviceState, ActorProcessingErr> {
         // A manager that is gone has no workers that could be told.
         args.context.watch.when_lost(args.device, move |why| drop(me.cast(DeviceMsg::Lost(why))));
-        Ok(DeviceState { args, posts: Vec::new(), workers: HashMap::new(), shutting_down: false })
+        let survey = measuring::survey_of(&args.context, args.device);
+        Ok(DeviceState { args, posts: Vec::new(), workers: HashMap::new(), shutting_down: false, survey })
     }
 
     async fn handle(
@@ -91,8 +98,11 @@ impl Actor for DeviceManager {
         match message {
             DeviceMsg::Serve(serve) => state.serve(&me, serve).await,
             DeviceMsg::StartWorker { post, place } => state.start_place(&me, post, place).await,
-            DeviceMsg::StartSpares => {} // What follows below.
-            DeviceMsg::WorkerReady(worker) => state.worker_ready(&me, worker).await,
+            DeviceMsg::StartSpares | DeviceMsg::GoOn => {} // What follows below.
+            DeviceMsg::Looked { number, seen } => state.looked(number, seen.as_deref()),
+            DeviceMsg::WorkerReady { worker, pid, is_warm } => {
+                state.worker_ready(&me, worker, FirstWorker { pid, is_warm }).await;
+            }
             DeviceMsg::WorkerProgressed(worker) => state.worker_progressed(worker),
             DeviceMsg::RecycleWorker(worker) => state.recycle(&me, worker).await,
             DeviceMsg::WorkerEnded { worker, exit, last_words, progressed, bisecting } => {
@@ -105,6 +115,7 @@ impl Actor for DeviceManager {
             DeviceMsg::Lost(why) => state.lost(&why),
             DeviceMsg::Shutdown { now } => state.shut_down(now),
         }
+        state.go_on_with_survey(&me).await;
         state.start_spares(&me).await;
         state.end_if_empty(&me);
         Ok(())
@@ -127,6 +138,7 @@ impl Actor for DeviceManager {
             }
             _ => {}
         }
+        state.go_on_with_survey(&me).await;
         state.start_spares(&me).await;
         state.end_if_empty(&me);
         Ok(())
@@ -143,9 +155,29 @@ impl DeviceState {
             return;
         }
         let crew = Crew::new(serve.workers, serve.spares, self.args.context.options.restart);
-        let orders = crew.start();
-        self.posts.push(Post { stage: serve.stage, serve: Some(serve), crew });
-        self.carry_out(me, self.posts.len() - 1, orders).await;
+        let stage = serve.stage;
+        self.posts.push(Post { stage, serve: Some(serve), crew });
+        match &mut self.survey {
+            // It starts them when it is their turn.
+            Some(survey) => survey.served(stage),
+            None => self.begin(me, stage).await,
+        }
+    }
+
+    /// Starts the first workers of a stage, and all that were asked for where nobody measures anything.
+    async fn begin(&mut self, me: &ActorRef<DeviceMsg>, stage: StageId) {
+        let Some(post) = self.open_post(stage) else { return };
+        let orders = self.posts[post].crew.start();
+        self.carry_out(me, post, orders).await;
+        if self.survey.is_none() {
+            let more = measuring::asked_for_later(&self.args.context, self.args.device, stage);
+            self.grow(me, stage, more).await;
+        }
+    }
+
+    /// The place of a stage in the table, as long as it is served.
+    fn open_post(&self, stage: StageId) -> Option<usize> {
+        self.posts.iter().rposition(|p| p.stage == stage && p.serve.is_some())
     }
 
     async fn start_place(&mut self, me: &ActorRef<DeviceMsg>, post: usize, place: usize) {
@@ -157,12 +189,15 @@ impl DeviceState {
     async fn start_spares(&mut self, me: &ActorRef<DeviceMsg>) {
         let is_open = |p: &Post| p.serve.is_some();
         for post in 0..self.posts.len() {
-            if self.shutting_down || self.posts.iter().any(|p| is_open(p) && p.crew.is_loading()) {
+            let is_surveyed = self.survey.as_ref().is_some_and(|survey| !survey.is_over());
+            let is_loading = self.posts.iter().any(|p| is_open(p) && p.crew.is_loading());
+            if self.shutting_down || is_surveyed || is_loading {
                 return;
             }
             if is_open(&self.posts[post]) {
                 let now = self.args.context.clock.now();
-                let orders = self.posts[post].crew.start_spares(now);
+                let handover = self.handover(self.posts[post].stage);
+                let orders = self.posts[post].crew.start_spares(now, handover);
                 self.carry_out(me, post, orders).await;
             }
         }
@@ -182,10 +217,12 @@ impl DeviceState {
                 }
                 Order::LookLater(pause) => drop(me.send_after(pause, || DeviceMsg::StartSpares)),
                 Order::Promote { spare, instead_of, why } => self.promote(spare, instead_of, why),
-                Order::Drain(worker) => {
-                    if let Some(serve) = &self.posts[post].serve {
-                        drop(serve.batcher.cast(BatcherMsg::DrainWorker(worker)));
-                    }
+                Order::Drain(worker) => self.tell_batcher(post, BatcherMsg::DrainWorker(worker)),
+                Order::Yield(worker) => {
+                    tracing::info!(
+                        %worker, "there is no memory for a successor beside the worker: it ends first"
+                    );
+                    self.tell_batcher(post, BatcherMsg::MakeWay(worker));
                 }
                 Order::Dismiss(worker) => {
                     if let Some(w) = self.workers.get(&worker) {
@@ -193,8 +230,14 @@ impl DeviceState {
                     }
                 }
                 // They come of a death alone, which is logged with its reason: see `worker_ended`.
-                Order::Parked { .. } | Order::SparesGivenUp => {}
+                Order::Parked { .. } | Order::Withdrawn { .. } | Order::SparesGivenUp => {}
             }
+        }
+    }
+
+    fn tell_batcher(&self, post: usize, what: BatcherMsg) {
+        if let Some(serve) = &self.posts[post].serve {
+            drop(serve.batcher.cast(what)); // A batcher that is gone needs no workers.
         }
     }
 
@@ -209,9 +252,15 @@ impl DeviceState {
         let context = &self.args.context;
         let worker = context.new_worker_id();
         self.stats().starts.add(1);
+        let stage = serve.stage;
+        if let Some(survey) = &mut self.survey {
+            survey.moved(stage);
+        }
         let duty = match role {
             Role::Spare => Duty::StandBy,
-            Role::Serving { .. } | Role::Successor { .. } | Role::Leaving => Duty::Serve { instead_of },
+            Role::Serving { .. } | Role::Successor { .. } | Role::Leaving | Role::Yielding { .. } => {
+                Duty::Serve { instead_of }
+            }
         };
         if instead_of.is_some() && !matches!(role, Role::Successor { .. }) {
             self.stats().restarts.add(1);
@@ -277,12 +326,16 @@ impl DeviceState {
         }
     }
 
-    async fn worker_ready(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId) {
+    async fn worker_ready(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId, first: FirstWorker) {
         let Some(w) = self.workers.get_mut(&worker) else { return };
         w.ready_since = Some(self.args.context.clock.now());
         let post = w.post;
         let orders = self.posts[post].crew.ready(worker);
         self.carry_out(me, post, orders).await;
+        let Post { stage, crew, .. } = &self.posts[post];
+        if let Some(survey) = self.survey.as_mut().filter(|_| crew.is_served()) {
+            survey.loaded(*stage, first);
+        }
     }
 
     fn worker_progressed(&mut self, worker: WorkerId) {
@@ -293,7 +346,8 @@ impl DeviceState {
 
     async fn recycle(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId) {
         let Some(post) = self.workers.get(&worker).map(|w| w.post) else { return };
-        let orders = self.posts[post].crew.recycle(worker);
+        let handover = self.handover(self.posts[post].stage);
+        let orders = self.posts[post].crew.recycle(worker, handover);
         if !orders.is_empty() {
             tracing::info!(%worker, "worker is being recycled");
         }
@@ -303,6 +357,10 @@ impl DeviceState {
     async fn worker_ended(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId, end: &End) {
         let Some(gone) = self.workers.remove(&worker) else { return };
         let post = gone.post;
+        if let Some(survey) = &mut self.survey {
+            survey.lost(self.posts[post].stage);
+            survey.moved(self.posts[post].stage);
+        }
         if self.shutting_down || self.posts[post].serve.is_none() {
             return;
         }
@@ -316,11 +374,18 @@ impl DeviceState {
         for order in &orders {
             match order {
                 Order::Parked { left } => self.parked(post, *left, worker, end),
+                Order::Withdrawn { left } => self.withdrawn(post, *left, worker, end),
                 Order::SparesGivenUp => self.spares_given_up(post, worker, end),
                 _ => {}
             }
         }
         self.carry_out(me, post, orders).await;
+        // A place that is given up is none that has to be served.
+        let Post { stage, crew, serve } = &self.posts[post];
+        let is_served = serve.is_some() && crew.is_served();
+        if let Some(survey) = self.survey.as_mut().filter(|_| is_served) {
+            survey.loaded(*stage, FirstWorker { pid: None, is_warm: false });
+        }
     }
 
     /// How long a dead worker was loaded and unharmed: it may have spent one deadline on the batch that it died of.
@@ -345,6 +410,7 @@ impl DeviceState {
         if left == 0 {
             drop(serve.batcher.cast(BatcherMsg::DeviceGone { device: self.args.device, why }));
             self.posts[post].serve = None;
+            self.leave_survey(self.posts[post].stage);
         }
     }
 
@@ -368,6 +434,9 @@ impl DeviceState {
 
     /// The device is gone. Each of its workers dies of that, which gives up its place; so does each that is started from now on.
     fn lost(&self, why: &str) {
+        let device = self.args.device;
+        self.args.context.tell(|| WorkerEvent::DeviceLost { device, why: why.to_owned() });
+        self.trace_device(|| DeviceStep::Lost { why: why.to_owned() });
         for w in self.workers.values() {
             drop(w.link.cast(LinkMsg::DeviceLost(why.to_owned())));
         }
@@ -380,6 +449,7 @@ impl DeviceState {
         for post in self.posts.iter_mut().filter(|p| p.stage == stage) {
             post.serve = None;
         }
+        self.leave_survey(stage);
         self.forget_the_gone();
     }
 

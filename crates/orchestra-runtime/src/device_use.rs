@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use orchestra_core::{DeviceId, WorkerId};
+use orchestra_core::{DeviceId, StageId, WorkerId};
 use orchestra_machine::{Gpu, GpuProcess};
 
 /// A worker process at one moment.
@@ -11,6 +11,8 @@ use orchestra_machine::{Gpu, GpuProcess};
 pub struct WorkerUse {
     /// Which.
     pub worker: WorkerId,
+    /// For which stage.
+    pub stage: StageId,
     /// Where.
     pub device: DeviceId,
     /// Its process.
@@ -40,18 +42,17 @@ pub struct DeviceUse {
     pub worker_cpu_time: Option<Duration>,
     /// Most bytes of the GPU that a single worker held, at looks while none was loading.
     pub worker_gpu_memory_max: Option<u64>,
-    /// Bytes of the GPU that came to those that were taken before the first worker was there, at most; at the same looks.
-    pub memory_gained_max: Option<u64>,
 }
 
 /// The sums behind it.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     usage: DeviceUse,
-    used_at_first: Option<u64>,
     utilization: Mean,
     milliwatts: Mean,
     live: Vec<WorkerUse>,
+    /// Most bytes of the GPU that a single worker held.
+    held: BTreeMap<StageId, u64>,
     /// Of every worker that was ever seen.
     cpu_times: BTreeMap<WorkerId, Duration>,
 }
@@ -80,36 +81,39 @@ impl Tally {
         DeviceUse {
             utilization_mean: self.utilization.get(),
             power_mean_watts: self.milliwatts.get().map(|mw| mw / 1000.0),
+            worker_gpu_memory_max: self.held.values().copied().max(),
             worker_cpu_time: (!self.cpu_times.is_empty()).then(|| self.cpu_times.values().sum()),
             ..self.usage
         }
+    }
+
+    pub(crate) fn most_held(&self, stage: StageId) -> Option<u64> {
+        self.held.get(&stage).copied()
     }
 
     pub(crate) fn workers(&self) -> Vec<WorkerUse> {
         self.live.clone()
     }
 
-    /// `settled`: workers serve, and none is loading. Only then what they take is all that they need.
-    pub(crate) fn gpu(&mut self, gpu: &Gpu, settled: bool) {
-        let used = gpu.memory_used();
-        let at_first = *self.used_at_first.get_or_insert(used);
-        self.usage.memory_used_max = self.usage.memory_used_max.max(Some(used));
-        let gained = used.saturating_sub(at_first);
-        self.usage.memory_gained_max = self.usage.memory_gained_max.max(settled.then_some(gained));
+    pub(crate) fn gpu(&mut self, gpu: &Gpu) {
+        self.usage.memory_used_max = self.usage.memory_used_max.max(Some(gpu.memory_used()));
         self.usage.temperature_max_c = self.usage.temperature_max_c.max(gpu.temperature_c);
         self.utilization.add(gpu.utilization.map(|percent| f64::from(percent) / 100.0));
         self.milliwatts.add(gpu.power_mw.map(f64::from));
     }
 
-    /// The workers that live now, and all processes that the driver sees on the GPU.
+    /// The workers that live now, and all processes that the driver sees on the GPU. `settled`: workers serve, and none is loading. Only
+    /// then what they take is all that they need.
     pub(crate) fn processes(&mut self, mut workers: Vec<WorkerUse>, of_gpu: &[GpuProcess], settled: bool) {
         for worker in &mut workers {
             worker.gpu_memory = of_gpu.iter().find(|p| p.pid == worker.pid).and_then(|p| p.memory);
             self.cpu_times.insert(worker.worker, worker.cpu_time);
             let usage = &mut self.usage;
             usage.worker_memory_max = usage.worker_memory_max.max(Some(worker.resident_bytes));
-            usage.worker_gpu_memory_max =
-                usage.worker_gpu_memory_max.max(worker.gpu_memory.filter(|_| settled));
+            if let Some(bytes) = worker.gpu_memory.filter(|bytes| settled && *bytes > 0) {
+                let most = self.held.entry(worker.stage).or_default();
+                *most = bytes.max(*most);
+            }
         }
         self.live = workers;
     }
@@ -136,6 +140,7 @@ mod tests {
     fn worker(id: u32, resident_gib: u64, cpu_seconds: u64) -> WorkerUse {
         WorkerUse {
             worker: WorkerId(id),
+            stage: StageId(id as u16),
             device: DeviceId(0),
             pid: 100 + id,
             resident_bytes: resident_gib * GIB,
@@ -152,12 +157,11 @@ mod tests {
     #[test]
     fn means_are_over_the_looks_that_told_and_maxima_stay() {
         let mut tally = Tally::default();
-        tally.gpu(&gpu(1, Some(0), Some(50_000)), true);
-        tally.gpu(&gpu(7, Some(100), Some(150_000)), true);
-        tally.gpu(&gpu(9, None, None), false);
+        tally.gpu(&gpu(1, Some(0), Some(50_000)));
+        tally.gpu(&gpu(7, Some(100), Some(150_000)));
+        tally.gpu(&gpu(9, None, None));
         let usage = tally.usage();
         assert_eq!(usage.memory_used_max, Some(9 * GIB));
-        assert_eq!(usage.memory_gained_max, Some(6 * GIB));
         assert_eq!((usage.utilization_mean, usage.power_mean_watts), (Some(0.5), Some(100.0)));
         assert_eq!(usage.temperature_max_c, Some(49));
     }
@@ -173,6 +177,7 @@ mod tests {
         assert_eq!(usage.worker_cpu_time, Some(Duration::from_secs(9)));
         assert_eq!(usage.worker_memory_max, Some(3 * GIB));
         assert_eq!(usage.worker_gpu_memory_max, Some(4 * GIB));
+        assert_eq!((tally.most_held(StageId(1)), tally.most_held(StageId(2))), (Some(4 * GIB), None));
         assert_eq!(tally.workers(), [WorkerUse { gpu_memory: Some(9 * GIB), ..worker(2, 1, 4) }]);
     }
 }

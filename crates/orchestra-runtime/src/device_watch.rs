@@ -1,24 +1,27 @@
-//! What the devices of a run and its worker processes take, looked at once a second by a thread of its own, and whether a device is still
-//! there. It steers nothing: a device that is lost is told to its manager, and figures go to whoever asks. A driver that gives no answer is
+//! What the devices of a run and its worker processes take, and whether a device is still there. It starts no thread (`watcher.rs` does)
+//! and steers nothing: a device that is lost is told to its manager, and figures go to whoever asks. A driver that gives no answer is
 //! noted once and never fails a run.
+//!
+//! Each device has a lock of its own, which is never held while the driver or the kernel is asked, while somebody is told or while
+//! anything is logged. So a device whose driver hangs holds up nobody but those who want to know about it.
 
+use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, Thread};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
 use std::time::Duration;
-use std::{fmt, io};
 
-use orchestra_core::{DeviceId, DeviceKind};
+use orchestra_core::{DeviceId, DeviceKind, DeviceSpec, StageId};
 use orchestra_machine::{Gpu, GpuProbe, ProbeError, process_cpu_time, process_memory};
 use orchestra_plan::{Measurements, Plan};
 
 use crate::device_use::{DeviceUse, Tally, WorkerUse};
 use crate::live_workers::LiveWorker;
-use crate::stats::Stats;
 
 /// A driver that does not know a GPU any more has to say so this often in a row; one that calls it lost is believed at once.
 const MISSING_IN_A_ROW: u32 = 3;
+/// A look that takes longer is said to hang. The driver answers within milliseconds, on a busy machine within a second.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a run needs to know about devices beyond its plan.
 #[derive(Clone)]
@@ -50,16 +53,23 @@ impl fmt::Debug for DeviceOptions {
 }
 
 type WhenLost = Box<dyn Fn(String) + Send>;
+type WhenSeen = Box<dyn FnOnce(Option<Gpu>) + Send>;
 
 /// See the module. By device of the plan.
 #[derive(Default)]
-pub struct DeviceWatch(Mutex<Vec<Watched>>);
+pub struct DeviceWatch(Vec<Device>);
 
-#[derive(Default)]
-struct Watched {
+struct Device {
     name: String,
     /// Of a GPU.
     uuid: Option<String>,
+    /// The thread that looks at it.
+    looker: OnceLock<Thread>,
+    watched: Mutex<Watched>,
+}
+
+#[derive(Default)]
+struct Watched {
     /// The driver has known it: when the run was planned, or at a look.
     is_known: bool,
     latest: Option<Gpu>,
@@ -68,85 +78,134 @@ struct Watched {
     when_lost: Option<WhenLost>,
     missing: u32,
     has_complained: bool,
+    /// Who waits for a look that begins from now on.
+    asked: Vec<WhenSeen>,
+    /// When the look began that goes on now.
+    looks_since: Option<Duration>,
+    /// It has taken longer than [`PATIENCE`], and that was said.
+    is_silent: bool,
+}
+
+/// What is to be said and told of a look, once nothing is locked any more.
+#[derive(Default)]
+struct News {
+    complaint: Option<ProbeError>,
+    lost: Option<(String, Option<WhenLost>)>,
 }
 
 impl DeviceWatch {
     /// Nothing is known yet.
     #[must_use]
     pub fn new(plan: &Plan) -> Self {
-        let watched = plan.devices.iter().map(|device| Watched {
-            name: device.spec.name.clone(),
-            uuid: match &device.spec.kind {
-                DeviceKind::Cuda { uuid } => Some(uuid.clone()),
-                DeviceKind::Cpu => None,
-            },
-            // Also a GPU that falls off the bus before the first look is a GPU that was lost.
-            is_known: device.memory.is_some(),
-            ..Watched::default()
-        });
-        Self(Mutex::new(watched.collect()))
+        // Also a GPU that falls off the bus before the first look is a GPU that was lost.
+        let devices = plan.devices.iter().map(|device| Device::new(&device.spec, device.memory.is_some()));
+        Self(devices.collect())
     }
 
-    /// A GPU as it was at the last look.
+    /// A GPU as it was at the last look; `None` also while it gives no answer.
     #[must_use]
     pub fn latest(&self, device: DeviceId) -> Option<Gpu> {
-        self.lock().get(device.index())?.latest.clone()
+        let watched = self.get(device)?.lock();
+        watched.latest.clone().filter(|_| !watched.is_silent)
     }
 
     /// What a device and its workers took up to now.
     #[must_use]
     pub fn usage(&self, device: DeviceId) -> DeviceUse {
-        self.lock().get(device.index()).map(|w| w.tally.usage()).unwrap_or_default()
+        self.get(device).map(|d| d.lock().tally.usage()).unwrap_or_default()
+    }
+
+    /// Most bytes of the device that a single worker of the stage held, at looks while none was loading; `None` where the driver does not
+    /// count what a process holds.
+    #[must_use]
+    pub fn most_held(&self, device: DeviceId, stage: StageId) -> Option<u64> {
+        self.get(device)?.lock().tally.most_held(stage)
     }
 
     /// The worker processes as they were at the last look.
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerUse> {
-        self.lock().iter().flat_map(|w| w.tally.workers()).collect()
+        self.0.iter().flat_map(|d| d.lock().tally.workers()).collect()
     }
 
     /// Why a device is lost, if it is.
     #[must_use]
     pub fn lost(&self, device: DeviceId) -> Option<String> {
-        self.lock().get(device.index())?.lost.clone()
+        self.get(device)?.lock().lost.clone()
     }
 
     /// Calls `tell` with the reason once the device is lost; at once if it is already.
     pub fn when_lost(&self, device: DeviceId, tell: impl Fn(String) + Send + 'static) {
-        let mut devices = self.lock();
-        let Some(watched) = devices.get_mut(device.index()) else { return };
-        match &watched.lost {
-            Some(why) => tell(why.clone()),
+        let Some(device) = self.get(device) else { return };
+        let mut watched = device.lock();
+        match watched.lost.clone() {
+            Some(why) => {
+                drop(watched);
+                tell(why);
+            }
             None => watched.when_lost = Some(Box::new(tell)),
         }
     }
 
-    /// Looks at everything once. `is_settled`: workers of the device serve, and none is loading.
+    /// Has the device looked at now, and calls `tell` with what was seen: a GPU as it was after this call, or `None` if it could not be
+    /// seen. Where the driver hangs, that call may come late or never.
+    pub fn ask(&self, device: DeviceId, tell: impl FnOnce(Option<Gpu>) + Send + 'static) {
+        let Some(device) = self.get(device) else { return tell(None) };
+        device.lock().asked.push(Box::new(tell));
+        if let Some(looker) = device.looker.get() {
+            looker.unpark();
+        }
+    }
+
+    /// Looks at a device once. `is_settled`: workers of it serve, and none is loading. `now` is on the clock of the run.
     pub fn look(
         &self,
+        id: DeviceId,
         probe: Option<&dyn GpuProbe>,
         live: &[LiveWorker],
-        is_settled: impl Fn(DeviceId) -> bool,
+        is_settled: impl Fn() -> bool,
+        now: Duration,
     ) {
-        let uuids: Vec<Option<String>> = self.lock().iter().map(|w| w.uuid.clone()).collect();
-        for (i, uuid) in uuids.into_iter().enumerate() {
-            let answer = uuid.zip(probe).map(|(uuid, probe)| probe.gpu_by_uuid(&uuid));
-            let here: Vec<&LiveWorker> = live.iter().filter(|w| w.device.index() == i).collect();
-            let workers = here.iter().filter_map(|w| worker_use(w)).collect();
-            let settled = is_settled(DeviceId(i as u16));
-            // Neither the driver nor the kernel is asked while others wait for the lock.
-            if let Some(watched) = self.lock().get_mut(i) {
-                watched.take(answer, workers, settled);
+        let Some(device) = self.get(id) else { return };
+        let asked = device.begin(now);
+        let was_settled = is_settled();
+        let answer = device.uuid.as_deref().zip(probe).map(|(uuid, probe)| probe.gpu_by_uuid(uuid));
+        let workers = live.iter().filter(|w| w.device == id).filter_map(worker_use).collect();
+        let seen = answer.as_ref().and_then(|answer| answer.as_ref().ok()).cloned();
+        // What was seen belongs to workers that were loaded before, and to none that came meanwhile.
+        device.end(answer, workers, was_settled && is_settled());
+        asked.into_iter().for_each(|tell| tell(seen.clone()));
+    }
+
+    /// Says of each device, once, that a look at it does not come to an end.
+    pub fn note_silence(&self, now: Duration) {
+        for device in &self.0 {
+            let mut watched = device.lock();
+            let hangs = watched.looks_since.is_some_and(|since| now.saturating_sub(since) > PATIENCE);
+            let is_new = hangs && !std::mem::replace(&mut watched.is_silent, hangs);
+            drop(watched);
+            if is_new {
+                tracing::warn!(
+                    device = %device.name, seconds = PATIENCE.as_secs(),
+                    "the driver does not answer about the device: nothing is known of it until it does; the run goes on"
+                );
             }
+        }
+    }
+
+    /// The thread that looks at a device: it is woken when somebody asks.
+    pub(crate) fn looked_at_by(&self, device: DeviceId, looker: Thread) {
+        if let Some(device) = self.get(device) {
+            device.looker.get_or_init(|| looker);
         }
     }
 
     /// Logs what each GPU took over the run.
     pub(crate) fn log(&self) {
-        for watched in self.lock().iter().filter(|w| w.uuid.is_some()) {
-            let usage = watched.tally.usage();
+        for device in self.0.iter().filter(|d| d.uuid.is_some()) {
+            let usage = device.lock().tally.usage();
             tracing::info!(
-                device = %watched.name,
+                device = %device.name,
                 memory_used_max = usage.memory_used_max,
                 utilization_mean = usage.utilization_mean,
                 power_mean_watts = usage.power_mean_watts,
@@ -156,100 +215,114 @@ impl DeviceWatch {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Watched>> {
+    fn get(&self, device: DeviceId) -> Option<&Device> {
+        self.0.get(device.index())
+    }
+}
+
+impl Device {
+    /// `is_known`: the driver named it when the run was planned.
+    fn new(spec: &DeviceSpec, is_known: bool) -> Self {
+        let uuid = match &spec.kind {
+            DeviceKind::Cuda { uuid } => Some(uuid.clone()),
+            DeviceKind::Cpu => None,
+        };
+        let watched = Mutex::new(Watched { is_known, ..Watched::default() });
+        Self { name: spec.name.clone(), uuid, looker: OnceLock::new(), watched }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Watched> {
         // A look that panicked leaves figures behind, each of which stands for itself.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who wants to know what this look sees.
+    fn begin(&self, now: Duration) -> Vec<WhenSeen> {
+        let mut watched = self.lock();
+        watched.looks_since = Some(now);
+        std::mem::take(&mut watched.asked)
+    }
+
+    fn end(&self, answer: Option<Result<Gpu, ProbeError>>, workers: Vec<WorkerUse>, settled: bool) {
+        let mut watched = self.lock();
+        watched.looks_since = None;
+        let was_silent = std::mem::take(&mut watched.is_silent);
+        let news = watched.take(self.uuid.as_deref(), answer, workers, settled);
+        drop(watched);
+        if was_silent {
+            tracing::info!(device = %self.name, "the driver answers about the device again");
+        }
+        if let Some(error) = news.complaint {
+            tracing::warn!(device = %self.name, %error, "the device cannot be looked at; the run goes on");
+        }
+        if let Some((why, when_lost)) = news.lost {
+            tracing::error!(device = %self.name, %why, "device lost");
+            if let Some(tell) = when_lost {
+                tell(why);
+            }
+        }
     }
 }
 
 impl Watched {
-    fn take(&mut self, answer: Option<Result<Gpu, ProbeError>>, workers: Vec<WorkerUse>, settled: bool) {
+    fn take(
+        &mut self,
+        uuid: Option<&str>,
+        answer: Option<Result<Gpu, ProbeError>>,
+        workers: Vec<WorkerUse>,
+        settled: bool,
+    ) -> News {
+        let mut news = News::default();
         match answer {
             _ if self.lost.is_some() => {}
             None => {}
             Some(Ok(gpu)) => {
                 self.missing = 0;
                 self.is_known = true;
-                self.tally.gpu(&gpu, settled);
+                self.tally.gpu(&gpu);
                 self.latest = Some(gpu);
             }
-            Some(Err(error @ ProbeError::Lost(_))) => self.lose(&error),
+            Some(Err(error @ ProbeError::Lost(_))) => self.lose(&error, &mut news),
             Some(Err(error @ ProbeError::Unknown(_))) if self.is_known => {
                 self.missing += 1;
                 if self.missing >= MISSING_IN_A_ROW {
-                    let uuid = self.uuid.clone().unwrap_or_default();
-                    self.complain(&error);
-                    self.lose(&ProbeError::Lost(uuid));
+                    self.complain(error, &mut news);
+                    self.lose(&ProbeError::Lost(uuid.unwrap_or_default().to_owned()), &mut news);
                 }
             }
-            Some(Err(error)) => self.complain(&error),
+            Some(Err(error)) => self.complain(error, &mut news),
         }
         let of_gpu = self.latest.as_ref().map(|gpu| gpu.processes.as_slice()).unwrap_or_default();
         self.tally.processes(workers, of_gpu, settled);
+        news
     }
 
-    fn complain(&mut self, error: &ProbeError) {
+    fn complain(&mut self, error: ProbeError, news: &mut News) {
         if !std::mem::replace(&mut self.has_complained, true) {
-            tracing::warn!(device = %self.name, %error, "the device cannot be looked at; the run goes on");
+            news.complaint = Some(error);
         }
     }
 
-    fn lose(&mut self, error: &ProbeError) {
+    fn lose(&mut self, error: &ProbeError, news: &mut News) {
         let why = error.to_string();
-        tracing::error!(device = %self.name, %why, "device lost");
-        if let Some(tell) = self.when_lost.take() {
-            tell(why.clone());
-        }
+        news.lost = Some((why.clone(), self.when_lost.take()));
         self.lost = Some(why);
         self.latest = None;
     }
 }
 
 fn worker_use(worker: &LiveWorker) -> Option<WorkerUse> {
-    let LiveWorker { worker, device, pid } = *worker;
+    let LiveWorker { worker, stage, device, pid } = *worker;
     let memory = process_memory(pid)?;
     Some(WorkerUse {
         worker,
+        stage,
         device,
         pid,
         resident_bytes: memory.resident,
         cpu_time: process_cpu_time(pid)?,
         gpu_memory: None,
     })
-}
-
-/// The thread that looks. Dropping it ends the thread, after the look at which it is.
-pub(crate) struct Watcher {
-    stop: Arc<AtomicBool>,
-    thread: Thread,
-}
-
-impl Watcher {
-    pub(crate) fn start(
-        watch: Arc<DeviceWatch>,
-        stats: Arc<Stats>,
-        options: &DeviceOptions,
-    ) -> io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (probe, every, stopped) = (options.probe.clone(), options.look_every, Arc::clone(&stop));
-        let thread = thread::Builder::new().name("devices".into()).spawn(move || {
-            while !stopped.load(Ordering::Acquire) {
-                watch.look(probe.as_deref(), &stats.workers.all(), |device| {
-                    let device = stats.device(device);
-                    device.ready.get() > 0 && device.starting() == 0
-                });
-                thread::park_timeout(every);
-            }
-        })?;
-        Ok(Self { stop, thread: thread.thread().clone() })
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        self.thread.unpark();
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What happens to workers, told to whoever asked: the start, readiness, work and end of every worker process. Nothing is decided
+//! What happens to workers, told to whoever asked: the start, readiness, work and end of every worker process, and the loss of a device. Nothing is decided
 //! here, and nothing in a run depends on who listens.
 
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
 
-/// Something that happened to a worker. Those of one worker come in the order `Started`, `Ready`, `Serving`, `BatchDone` (any number),
+/// Something that happened to a worker, or to the device of several. Those of one worker come in the order `Started`, `Ready`, `Serving`, `BatchDone` (any number),
 /// `Ended`, from whatever point its life was cut short; only the last one always comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkerEvent {
@@ -51,6 +51,13 @@ pub enum WorkerEvent {
         worker: WorkerId,
         /// How.
         exit: WorkerExit,
+    },
+    /// A device is not there any more. Each of its workers ends, and its work goes to other devices.
+    DeviceLost {
+        /// Which.
+        device: DeviceId,
+        /// Why: what its driver said.
+        why: String,
     },
 }
 

@@ -6,6 +6,7 @@ mod audit;
 mod fake_plan;
 mod fake_process;
 mod fake_worker;
+mod gpus;
 mod log;
 mod probe;
 mod script;

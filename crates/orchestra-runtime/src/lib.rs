@@ -51,6 +51,7 @@ mod start;
 mod stats;
 mod topology;
 pub mod trace;
+mod watcher;
 mod worker_deadlines;
 mod worker_link;
 mod worker_memory;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use orchestra_core::{DeviceId, WorkerId};
+use orchestra_core::{DeviceId, StageId, WorkerId};
 
 /// See the module. Changed at the start and the end of a worker only.
 #[derive(Debug, Default)]
@@ -14,6 +14,8 @@ pub struct LiveWorkers(Mutex<BTreeMap<WorkerId, LiveWorker>>);
 pub struct LiveWorker {
     /// Which.
     pub worker: WorkerId,
+    /// For which stage.
+    pub stage: StageId,
     /// Where.
     pub device: DeviceId,
     /// Its process.
@@ -22,9 +24,9 @@ pub struct LiveWorker {
 
 impl LiveWorkers {
     /// It was started. A worker that is no process has no number and is left out.
-    pub fn started(&self, worker: WorkerId, device: DeviceId, pid: Option<u32>) {
+    pub fn started(&self, worker: WorkerId, stage: StageId, device: DeviceId, pid: Option<u32>) {
         if let Some(pid) = pid {
-            self.lock().insert(worker, LiveWorker { worker, device, pid });
+            self.lock().insert(worker, LiveWorker { worker, stage, device, pid });
         }
     }
 

@@ -12,6 +12,7 @@ use orchestra_core::ledger::Rows;
 use orchestra_core::{
     BatchId, DeviceId, ItemId, PipelineId, SinkId, SourceId, StageId, WorkerExit, WorkerId,
 };
+use orchestra_machine::Gpu;
 use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind};
 use ractor::ActorRef;
 
@@ -162,8 +163,24 @@ pub enum DeviceMsg {
     },
     /// A pause is over: start the spares that are missing.
     StartSpares,
-    /// A worker is loaded and warm.
-    WorkerReady(WorkerId),
+    /// A worker is loaded.
+    WorkerReady {
+        /// Which.
+        worker: WorkerId,
+        /// Its process, if it is one.
+        pid: Option<u32>,
+        /// It has run its largest batch to warm up.
+        is_warm: bool,
+    },
+    /// The device was looked at because this manager asked for it.
+    Looked {
+        /// Which look: see `orchestra_core::survey`.
+        number: u64,
+        /// What was seen, if anything.
+        seen: Option<Box<Gpu>>,
+    },
+    /// A look or a load has had its time: see what else can be done.
+    GoOn,
     /// A worker completed its first batch.
     WorkerProgressed(WorkerId),
     /// A worker has reached its recycling bound.
@@ -271,8 +288,10 @@ pub enum BatcherMsg {
         /// When it ran, and where its time went.
         ran: Ran,
     },
-    /// Give this worker nothing new; end it when it holds nothing.
+    /// Give this worker nothing new; end it when it holds nothing. Its successor is there.
     DrainWorker(WorkerId),
+    /// The same, and its successor comes when it is gone.
+    MakeWay(WorkerId),
     /// A worker process is gone.
     WorkerLost {
         /// Which.

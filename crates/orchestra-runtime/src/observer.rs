@@ -1,4 +1,5 @@
-//! Observer: looks at the counters a few times a second, and once at the end, and publishes what it sees. It changes nothing.
+//! Observer: looks at the counters a few times a second, and once at the end, and publishes what it sees. It changes nothing, but says
+//! which devices give no answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub struct ObserverArgs {
 
 impl ObserverArgs {
     fn look(&self) {
+        self.context.watch.note_silence(self.context.clock.now());
         self.publish.send_replace(Snapshot::take(&self.context));
     }
 }

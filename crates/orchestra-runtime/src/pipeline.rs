@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use orchestra_core::{DeviceKind, PipelineId, SourceId, StageId};
 use orchestra_journal::BitSet;
-use orchestra_plan::{InferPlan, StageKind};
+use orchestra_plan::{InferPlan, StageKind, WorkerPlan};
 use orchestra_wire::arena::Arena;
 use orchestra_wire::frames::Load;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -233,7 +233,7 @@ impl PipelineState {
             }));
         };
         let workers = match &context.plan.stages[stage.index()].kind {
-            StageKind::Infer(infer) => infer.workers.iter().map(|w| w.count).sum(),
+            StageKind::Infer(infer) => infer.workers.iter().map(WorkerPlan::most).sum(),
             StageKind::Image { .. } | StageKind::Classify { .. } => 0,
         };
         let in_use = Arc::clone(&context.stats.stage(stage).slots_in_use);
@@ -396,10 +396,11 @@ impl PipelineState {
         if std::mem::replace(&mut self.over, true) {
             return;
         }
-        for (stage, node) in &self.infers {
-            node.pool.shut(); // Wakes every thread that waits for a row.
+        self.infers.values().for_each(|node| node.pool.shut()); // Wakes every thread that waits for a row.
+        // Of those that were never built, too: others may wait for them on their device.
+        for (stage, _) in self.infer_plans() {
             for device in &self.args.devices {
-                drop(device.cast(DeviceMsg::Retire(*stage)));
+                drop(device.cast(DeviceMsg::Retire(stage)));
             }
         }
         match &end {

@@ -8,10 +8,12 @@ use orchestra_core::batching::LeaveReason;
 use orchestra_core::bottleneck::Bottleneck;
 use orchestra_journal::Counts;
 use orchestra_media::jpeg_backend;
+use orchestra_plan::StagePlan;
 use serde::Serialize;
 
 use crate::context::RunContext;
 use crate::snapshot::Snapshot;
+use crate::stats::StageStats;
 
 /// The contents of `run.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -91,8 +93,12 @@ pub struct LoaderReport {
 pub struct DeviceReport {
     /// Its name.
     pub device: String,
-    /// Workers that the plan gave it.
+    /// Workers that the plan gave it, and those that were added once it was known that they fit.
     pub workers: u64,
+    /// Of these, those that were added.
+    pub workers_added: u64,
+    /// Bytes that one worker takes of the GPU as this run has measured it, by stage.
+    pub worker_memory_measured: BTreeMap<String, u64>,
     /// Spares that the plan gave it.
     pub spares: u64,
     /// Worker processes started, spares included.
@@ -144,6 +150,8 @@ impl RunReport {
             DeviceReport {
                 device: d.name.clone(),
                 workers: d.workers,
+                workers_added: context.stats.device(id).added.get(),
+                worker_memory_measured: measured(context, id),
                 spares: d.spares,
                 starts: d.starts,
                 restarts: d.restarts,
@@ -193,6 +201,14 @@ impl RunReport {
             bottleneck: snapshot.bottleneck,
         }
     }
+}
+
+fn measured(context: &RunContext, device: DeviceId) -> BTreeMap<String, u64> {
+    let of_stage = |(plan, stats): (&StagePlan, &StageStats)| {
+        let bytes = stats.on(device)?.worker_bytes.get();
+        (bytes > 0).then(|| (plan.name.clone(), bytes))
+    };
+    context.plan.stages.iter().zip(&context.stats.stages).filter_map(of_stage).collect()
 }
 
 fn ratio(a: f64, b: f64) -> f64 {

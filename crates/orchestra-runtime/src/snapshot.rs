@@ -62,7 +62,7 @@ pub struct DeviceSnapshot {
     pub name: String,
     /// Workers that serve.
     pub ready: u64,
-    /// Workers that the plan gives it.
+    /// Workers that the plan gives it, and those that were added in the run.
     pub workers: u64,
     /// Spares that are loaded and stand by.
     pub standing_by: u64,
@@ -105,7 +105,7 @@ impl Snapshot {
             plan.devices.iter().zip(&stats.devices).enumerate().map(|(i, (plan, s))| DeviceSnapshot {
                 name: plan.spec.name.clone(),
                 ready: s.ready.get(),
-                workers: planned(i, |w| w.count),
+                workers: planned(i, |w| w.count) + s.added.get(),
                 standing_by: s.standing_by.get(),
                 spares: planned(i, |w| w.spares),
                 starts: s.starts.get(),

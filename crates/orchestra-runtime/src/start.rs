@@ -21,7 +21,6 @@ use tokio::sync::{oneshot, watch};
 
 use crate::committer::{self, Traces};
 use crate::context::{RunContext, RunOptions};
-use crate::device_watch::Watcher;
 use crate::messages::{PipelineEnd, RootMsg};
 use crate::meter::Meter;
 use crate::observer::ObserverArgs;
@@ -31,6 +30,7 @@ use crate::report::RunReport;
 use crate::root::{Ending, Orchestra, RootArgs};
 use crate::run_end::{TellTheEnd, judge};
 use crate::snapshot::Snapshot;
+use crate::watcher::Watcher;
 use crate::worker_memory;
 
 /// Why a run could not be started.
@@ -288,8 +288,7 @@ impl Prepared {
         let (root, _) = Actor::spawn(None, Orchestra, args).await?;
         let root = AbortOnDrop(root);
         let end = TellTheEnd::of(&context);
-        let (watch, stats) = (Arc::clone(&context.watch), Arc::clone(&context.stats));
-        let watcher = Watcher::start(watch, stats, &context.options.devices)?;
+        let watcher = Watcher::start(&context)?;
         Ok(RunHandle { context, root, snapshots, done, end, watcher, started_unix_ms: self.started_unix_ms })
     }
 }

@@ -108,6 +108,12 @@ pub struct StageOnDevice {
     pub run_time: Histogram,
     /// Items of the largest batch that is sent there now.
     pub ceiling: Counter,
+    /// Bytes that one worker takes of the GPU, as measured in this run; 0: it was not.
+    pub worker_bytes: Counter,
+    /// Workers that ran their largest batch when they were loaded.
+    pub warm: Counter,
+    /// How often memory ran out there: what workers take is less than they need then.
+    pub out_of_memory: Counter,
 }
 
 impl StageStats {
@@ -135,7 +141,14 @@ impl StageStats {
             let ceiling = Counter::default();
             ceiling.set(infer.max_batch as u64);
             let is_planned = infer.workers.iter().any(|w| w.device.index() == device && w.count > 0);
-            StageOnDevice { is_planned, run_time: Histogram::new(TIMES), ceiling }
+            StageOnDevice {
+                is_planned,
+                run_time: Histogram::new(TIMES),
+                ceiling,
+                worker_bytes: Counter::default(),
+                warm: Counter::default(),
+                out_of_memory: Counter::default(),
+            }
         });
         Self {
             batch_size: Some(Histogram::new(BATCH_SIZES)),
@@ -155,6 +168,8 @@ pub struct DeviceStats {
     pub standing_by: Counter,
     /// Workers that were asked to end, or are being killed, and are not gone yet.
     pub ending: Counter,
+    /// Workers that were added to those at the start, once it was known that they fit.
+    pub added: Counter,
     /// Worker processes started, spares included.
     pub starts: Counter,
     /// Dead workers that were replaced, by a start or by a spare.

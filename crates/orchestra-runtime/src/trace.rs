@@ -37,6 +37,8 @@ pub trait RunTracer: Send + Sync {
     fn items_ended(&self, items: Vec<ItemTrace>);
     /// Something happened to a worker or its place.
     fn worker(&self, step: WorkerTrace);
+    /// Something happened to a device, or was found out about it.
+    fn device(&self, step: DeviceTrace);
     /// The run is over. Records of what is still being cleared away may follow.
     fn ended(&self, end: RunEnded);
 }
@@ -246,6 +248,48 @@ pub enum WorkerStep {
     SparesGivenUp {
         /// Why.
         why: String,
+    },
+}
+
+/// Something about a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceTrace {
+    /// When.
+    pub at: Duration,
+    /// Which.
+    pub device: DeviceId,
+    /// What.
+    pub step: DeviceStep,
+}
+
+/// What happened to a device, or was found out about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceStep {
+    /// It is not there any more.
+    Lost {
+        /// Why.
+        why: String,
+    },
+    /// It is known now what one worker of a stage takes of its memory.
+    Measured {
+        /// Which stage.
+        stage: StageId,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// It will not be known in this run.
+    NotMeasured {
+        /// Which stage.
+        stage: StageId,
+        /// Why.
+        why: String,
+    },
+    /// More workers are started, because they fit.
+    WorkersAdded {
+        /// Of which stage.
+        stage: StageId,
+        /// How many.
+        more: usize,
     },
 }
 

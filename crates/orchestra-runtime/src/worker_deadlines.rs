@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use orchestra_core::WorkerExit;
+use orchestra_core::{ErrorClass, WorkerExit};
 
 use crate::context::Timeouts;
 
@@ -66,7 +66,7 @@ impl Clocks {
         match phase {
             Phase::Starting if in_phase > timeouts.handshake => Some(WorkerExit::HandshakeTimeout),
             Phase::Greeted if in_phase > timeouts.load => Some(WorkerExit::LoadFailed {
-                permanent: false,
+                class: ErrorClass::Transient,
                 why: format!("it took longer than {} s", timeouts.load.as_secs()),
             }),
             Phase::Serving if is_alive && batch_timeout.is_some_and(|t| in_batch > t) => {

@@ -142,7 +142,12 @@ impl LinkState {
             stage: self.args.serve.stage,
             pid,
         });
-        self.args.context.stats.workers.started(self.args.worker, self.args.device, pid);
+        self.args.context.stats.workers.started(
+            self.args.worker,
+            self.args.serve.stage,
+            self.args.device,
+            pid,
+        );
         self.pid = pid;
         self.args.trace_start(pid);
         let speaker = Speaker {
@@ -179,12 +184,11 @@ impl LinkState {
             FromWorker::Hello { protocol, build, visible_devices, .. } => {
                 self.hello(protocol, &build, visible_devices.as_deref(), now).await;
             }
-            FromWorker::Loaded { providers, runtime_version, load_ns, rss_bytes, .. } => {
-                self.loaded(me, &providers, &runtime_version, load_ns, rss_bytes);
+            FromWorker::Loaded { providers, runtime_version, warmed, load_ns, rss_bytes, .. } => {
+                self.loaded(me, &providers, &runtime_version, warmed, load_ns, rss_bytes);
             }
             FromWorker::LoadFailed { class, error } => {
-                let permanent = class == ErrorClass::Permanent;
-                self.end_with(WorkerExit::LoadFailed { permanent, why: error });
+                self.end_with(WorkerExit::LoadFailed { class, why: error });
             }
             FromWorker::Done { batch, dynamic, timing, rss_bytes } => {
                 let begun = self.clocks.batch;
@@ -254,6 +258,7 @@ impl LinkState {
         me: &ActorRef<LinkMsg>,
         providers: &[(String, u32)],
         version: &str,
+        warmed: usize,
         load_ns: u64,
         rss: u64,
     ) {
@@ -271,7 +276,13 @@ impl LinkState {
         let after = self.clocks.phase.saturating_sub(self.started);
         self.args.context.tell(|| WorkerEvent::Ready { worker, after });
         self.args.trace(|| WorkerStep::Loaded);
-        drop(self.args.manager.cast(DeviceMsg::WorkerReady(worker)));
+        let is_warm = self.args.serve.load.warm_up.iter().all(|rows| *rows <= warmed);
+        self.args.context.note_runtime(version);
+        let on = self.args.context.stats.stage(self.args.serve.stage).on(self.args.device);
+        if let Some(on) = on.filter(|_| is_warm) {
+            on.warm.add(1);
+        }
+        drop(self.args.manager.cast(DeviceMsg::WorkerReady { worker, pid: self.pid, is_warm }));
         match self.duty {
             Duty::StandBy => self.stats().standing_by.add(1),
             Duty::Serve { instead_of } => self.serve(me, instead_of),
@@ -473,7 +484,7 @@ impl LinkState {
         let Some(writer) = self.writer.as_mut() else { return };
         self.frame.clear();
         if let Err(error) = codec::encode(frame, &mut self.frame) {
-            self.end_with(WorkerExit::LoadFailed { permanent: true, why: error.to_string() });
+            self.end_with(WorkerExit::LoadFailed { class: ErrorClass::Permanent, why: error.to_string() });
             return;
         }
         if writer.write_all(&self.frame).await.is_err() {

@@ -1,71 +1,103 @@
-//! At the end of a run: keeps what a worker of each model took of its GPU, for the plans of later runs. Measures nothing itself.
+//! What a worker takes of its GPU, kept for the plans of later runs: at once when it was measured, and at the end of a run if it turned out
+//! to be more. Measures nothing itself. Failing to keep it is no reason for a run to fail.
 
 use orchestra_core::{DeviceId, StageId};
-use orchestra_plan::{InferPlan, MeasureKey, WorkerMemory, WorkerPlan};
+use orchestra_plan::{DevicePlan, InferPlan, Measured, Measurements, StageKind, WorkerMemory};
 
 use crate::context::RunContext;
-use crate::device_use::DeviceUse;
 
-/// Keeps what was seen, where it can be told whose it is: a device that runs one model. Failing to is no reason for a run to fail.
-pub(crate) fn keep(context: &RunContext) {
-    let Some(measurements) = &context.options.devices.measurements else { return };
-    let plan = &context.plan;
-    for (id, device) in (0..).map(DeviceId).zip(&plan.devices) {
-        let here = |(stage, infer): (StageId, &'_ InferPlan)| -> Option<(StageId, WorkerPlan)> {
-            infer.workers.iter().find(|w| w.device == id && w.count > 0).map(|w| (stage, *w))
-        };
-        let mut users = plan.infer_stages().filter_map(here);
-        let (Some((stage, worker)), None) = (users.next(), users.next()) else { continue };
-        let stats = context.stats.device(id);
-        // A worker that has done a batch was loaded and has run every rung of its ladder.
-        let Some(bytes) =
-            of_one(&context.watch.usage(id), stats.starts.get()).filter(|_| stats.batches.get() > 0)
-        else {
-            continue;
-        };
-        let Some((_, infer)) = plan.infer_stages().find(|(id, _)| *id == stage) else { continue };
-        let model = &plan.models[infer.model.index()];
-        if let Some(WorkerMemory::Declared(declared)) = worker.memory
+/// A stage on a GPU.
+struct Place<'a> {
+    context: &'a RunContext,
+    id: (DeviceId, StageId),
+    device: &'a DevicePlan,
+    infer: &'a InferPlan,
+}
+
+impl<'a> Place<'a> {
+    fn new(context: &'a RunContext, device: DeviceId, stage: StageId) -> Option<Self> {
+        let StageKind::Infer(infer) = &context.plan.stages.get(stage.index())?.kind else { return None };
+        let plan = context.plan.devices.get(device.index())?;
+        Some(Self { context, id: (device, stage), device: plan, infer })
+    }
+
+    fn measurements(&self) -> Option<&'a Measurements> {
+        self.context.options.devices.measurements.as_ref()
+    }
+
+    fn model(&self) -> &'a str {
+        &self.context.plan.models[self.infer.model.index()].name
+    }
+
+    fn warn_if_more_than_declared(&self, bytes: u64) {
+        let worker = self.infer.workers.iter().find(|w| w.device == self.id.0);
+        if let Some(WorkerMemory::Declared(declared)) = worker.and_then(|w| w.memory)
             && bytes > declared
         {
             tracing::warn!(
-                model = %model.name, device = %device.spec, declared, measured = bytes,
+                model = %self.model(), device = %self.device.spec, declared, measured = bytes,
                 "a worker took more of the GPU than the file declares as `memory`"
             );
         }
-        let tuning = model.tuning.memory_words();
-        let key = MeasureKey {
-            model: &model.digest,
-            device: &device.product,
-            max_batch: infer.max_batch,
-            tuning: &tuning,
-        };
-        match measurements.keep(&key, bytes) {
+    }
+
+    /// Keeps what one worker takes, unless as much or more is known of this version of ONNX Runtime.
+    fn keep(&self, bytes: u64) {
+        let Some(measurements) = self.measurements() else { return };
+        let key = self.context.plan.measure_key(self.infer, self.device);
+        let measured = Measured { bytes, runtime: self.context.runtime().to_owned() };
+        let known = measurements.look_up(&key);
+        if known.is_some_and(|known| known.runtime == measured.runtime && known.bytes >= bytes) {
+            return;
+        }
+        match measurements.keep(&key, &measured) {
             Ok(()) => {
-                tracing::info!(model = %model.name, device = %device.spec, bytes, "memory of a worker kept")
+                tracing::info!(model = %self.model(), device = %self.device.spec, bytes, "memory of a worker kept");
             }
             Err(error) => tracing::warn!(%error, "the memory of a worker cannot be kept for later plans"),
         }
     }
 }
 
-/// Bytes of one worker: as the driver counts them for a process, else what the GPU has lost while a single worker was on it.
-fn of_one(usage: &DeviceUse, starts: u64) -> Option<u64> {
-    usage.worker_gpu_memory_max.or(usage.memory_gained_max.filter(|_| starts == 1)).filter(|bytes| *bytes > 0)
+/// It was measured what one worker of the stage takes of the GPU.
+pub(crate) fn measured(context: &RunContext, device: DeviceId, stage: StageId, bytes: u64) {
+    let Some(place) = Place::new(context, device, stage) else { return };
+    tracing::info!(model = %place.model(), device = %place.device.spec, bytes, "memory of a worker measured");
+    if let Some(on) = context.stats.stage(stage).on(device) {
+        on.worker_bytes.set(bytes);
+    }
+    // A file of a few hundred bytes: once per stage and GPU, while nothing else of the stage runs yet.
+    place.keep(bytes);
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What was measured has let workers start that do not fit: later plans are to do without it.
+pub(crate) fn forget(context: &RunContext, device: DeviceId, stage: StageId) {
+    let Some(place) = Place::new(context, device, stage) else { return };
+    if let Some(on) = context.stats.stage(stage).on(device) {
+        on.worker_bytes.set(0);
+        on.out_of_memory.add(1);
+    }
+    let Some(measurements) = place.measurements() else { return };
+    if let Err(error) = measurements.forget(&context.plan.measure_key(place.infer, place.device)) {
+        tracing::warn!(%error, "a measurement that is wrong cannot be removed");
+    }
+}
 
-    #[test]
-    fn the_drivers_own_count_is_believed_first_and_the_loss_only_of_a_single_worker() {
-        let counted =
-            DeviceUse { worker_gpu_memory_max: Some(5), memory_gained_max: Some(9), ..DeviceUse::default() };
-        assert_eq!(of_one(&counted, 3), Some(5));
-        let lost = DeviceUse { worker_gpu_memory_max: None, ..counted };
-        assert_eq!(of_one(&lost, 1), Some(9));
-        assert_eq!(of_one(&lost, 2), None);
-        assert_eq!(of_one(&DeviceUse { memory_gained_max: Some(0), ..lost }, 1), None);
+/// At the end of a run: keeps what was seen of workers that have run their largest batch, where the driver counts what a process holds.
+/// Where memory ran out, a worker needs more than it was seen to take.
+pub(crate) fn keep(context: &RunContext) {
+    for (device, _) in (0..).map(DeviceId).zip(&context.plan.devices) {
+        for (stage, _) in context.plan.infer_stages() {
+            let (Some(place), Some(on)) =
+                (Place::new(context, device, stage), context.stats.stage(stage).on(device))
+            else {
+                continue;
+            };
+            let Some(held) = context.watch.most_held(device, stage) else { continue };
+            place.warn_if_more_than_declared(held);
+            if on.warm.get() > 0 && on.out_of_memory.get() == 0 {
+                place.keep(held.max(on.worker_bytes.get()));
+            }
+        }
     }
 }

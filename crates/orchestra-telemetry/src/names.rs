@@ -77,6 +77,10 @@ pub mod attribute {
     pub const LAST_WORDS: &str = "orchestra.worker.last_words";
     /// Places for workers that are left on the device: integer.
     pub const PLACES_LEFT: &str = "orchestra.places.left";
+    /// Bytes of a GPU that one worker takes: integer.
+    pub const WORKER_BYTES: &str = "orchestra.worker.gpu_memory";
+    /// Workers that are started beside those that are there: integer.
+    pub const WORKERS_MORE: &str = "orchestra.workers.more";
     /// Process id of a worker, or of the run: integer.
     pub const PID: &str = "process.pid";
     /// Name of the item: text.
@@ -167,6 +171,12 @@ pub mod event {
     pub const DEVICE_PARKED: &str = "device.parked";
     /// No further spare is started.
     pub const SPARES_GIVEN_UP: &str = "spares.given_up";
+    /// A GPU is not there any more.
+    pub const DEVICE_LOST: &str = "device.lost";
+    /// What one worker takes of a GPU was measured, or could not be.
+    pub const MEMORY_MEASURED: &str = "memory.measured";
+    /// More workers are started on a GPU, because they fit.
+    pub const WORKERS_ADDED: &str = "workers.added";
 }
 
 /// Fields of log lines.

@@ -9,7 +9,7 @@ use orchestra_source::ListingSpec;
 /// The plan over other lists (in the order of its sources), into a folder of its own, and whatever fails, to the end.
 #[must_use]
 pub fn plan_for(plan: &Plan, listings: &[ListingSpec], output: &Path) -> Plan {
-    let mut plan = plan.clone();
+    let mut plan = plan.clone().without_growth();
     for sink in &mut plan.sinks {
         // The planner lets no sink write elsewhere than into the output folder.
         let inside = sink.path.strip_prefix(&plan.output).unwrap_or(&sink.path).to_owned();

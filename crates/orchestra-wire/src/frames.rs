@@ -170,6 +170,8 @@ pub enum FromWorker {
         providers: Vec<(String, u32)>,
         /// ONNX Runtime's version.
         runtime_version: String,
+        /// The largest batch size of `Load::warm_up` that was run; 0 if none was.
+        warmed: usize,
         /// From the `Load` frame to this one, in nanoseconds.
         load_ns: u64,
         /// Resident memory of the worker in bytes.

@@ -50,6 +50,8 @@ pub struct Loaded {
     pub providers: Vec<(String, u32)>,
     /// The runtime's version.
     pub runtime_version: String,
+    /// The largest batch size that it was warmed up with; 0 if none ran.
+    pub warmed: usize,
 }
 
 /// Why an engine cannot serve a model.
@@ -239,13 +241,19 @@ impl<E: Engine> Server<'_, E> {
         });
         let loaded = mapped.and_then(|arena| self.engine.load(load, arena));
         match loaded {
-            Ok(Loaded { inputs, outputs, providers, runtime_version }) => {
+            Ok(Loaded { inputs, outputs, providers, runtime_version, warmed }) => {
                 self.layout = Some(load.layout.clone());
                 let (load_ns, rss_bytes) = (nanos(started.elapsed()), rss_bytes());
                 self.link.rss_bytes.store(rss_bytes, Ordering::Relaxed);
-                let frame =
-                    FromWorker::Loaded { inputs, outputs, providers, runtime_version, load_ns, rss_bytes };
-                Ok(self.link.send(&frame)?)
+                Ok(self.link.send(&FromWorker::Loaded {
+                    inputs,
+                    outputs,
+                    providers,
+                    runtime_version,
+                    warmed,
+                    load_ns,
+                    rss_bytes,
+                })?)
             }
             Err(LoadError { class, error }) => {
                 self.link.send(&FromWorker::LoadFailed { class, error })?;

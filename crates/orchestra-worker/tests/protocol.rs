@@ -64,8 +64,13 @@ fn start(load: Result<(), LoadError>) -> Parent {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let (leave, left) = channel();
     let leave = Arc::new(move |code| leave.send(code).unwrap_or(()));
-    let loaded =
-        Loaded { inputs: vec![], outputs: vec![], providers: vec![], runtime_version: "fake".to_owned() };
+    let loaded = Loaded {
+        inputs: vec![],
+        outputs: vec![],
+        providers: vec![],
+        runtime_version: "fake".to_owned(),
+        warmed: 0,
+    };
     let worker =
         std::thread::spawn(move || serve(theirs, fd, &mut Fake { load: load.map(|()| loaded) }, leave));
     Parent {

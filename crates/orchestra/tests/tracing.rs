@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 
 use common::{AS_IT_IS, ROW, Workplace, bounded, until};
 use orchestra::trace::{
-    BatchEnd, BatchNumber, BatchTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, RunTracer, Tracer, WorkerStep,
-    WorkerTrace,
+    BatchEnd, BatchNumber, BatchTrace, DeviceTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, RunTracer,
+    Tracer, WorkerStep, WorkerTrace,
 };
 use orchestra::{RunHandle, StartOptions};
 use orchestra_core::batching::LeaveReason;
@@ -55,6 +55,8 @@ impl RunTracer for Told {
     fn worker(&self, step: WorkerTrace) {
         self.workers.lock().unwrap().push(step);
     }
+
+    fn device(&self, _: DeviceTrace) {}
 
     fn ended(&self, end: RunEnded) {
         self.ends.lock().unwrap().push(end);

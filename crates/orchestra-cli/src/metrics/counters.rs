@@ -125,9 +125,9 @@ impl RunReading<'_> {
         let planned = || {
             plan.infer_stages().flat_map(|(_, infer)| &infer.workers).filter(|w| w.device.index() == index)
         };
-        let serving: usize = planned().map(|w| w.count).sum();
+        let serving = planned().map(|w| w.count as u64).sum::<u64>() + stats.added.get();
         let spares: usize = planned().map(|w| w.spares).sum();
-        self.reading.add(&names::WORKERS_PLANNED, &[device, "serving"], serving as u64);
+        self.reading.add(&names::WORKERS_PLANNED, &[device, "serving"], serving);
         self.reading.add(&names::WORKERS_PLANNED, &[device, "standing_by"], spares as u64);
         for (instrument, value) in [
             (&names::WORKER_STARTS, &stats.starts),

@@ -1,10 +1,10 @@
 //! The workers of the world: how they are started, what kills them, and who takes their place.
 
-use orchestra_core::crew::{Order, Role};
+use orchestra_core::crew::{Handover, Order, Role};
 use orchestra_core::ledger::{Rows, RunFault};
 use orchestra_core::restart::Death;
 use orchestra_core::worker_exit::Evidence;
-use orchestra_core::{WorkerExit, WorkerId};
+use orchestra_core::{ErrorClass, WorkerExit, WorkerId};
 
 use super::*;
 
@@ -50,7 +50,8 @@ impl World {
         let serving: Vec<_> = self.workers.iter().filter(|(_, w)| has_worn(w)).map(|(id, _)| *id).collect();
         if let Some(&worker) = serving.get(i % serving.len().max(1)) {
             let device = self.workers[&worker].device;
-            let orders = self.crews[device].recycle(worker);
+            let handover = [Handover::SuccessorFirst, Handover::OldFirst][i % 2];
+            let orders = self.crews[device].recycle(worker, handover);
             self.carry_out(device, orders);
         }
     }
@@ -114,6 +115,14 @@ impl World {
         self.end_if_drained(worker);
     }
 
+    pub(super) fn make_way(&mut self, worker: WorkerId) {
+        self.ledger.make_way(worker);
+        if let Some(w) = self.workers.get_mut(&worker) {
+            w.draining = true;
+        }
+        self.end_if_drained(worker);
+    }
+
     pub(super) fn end_if_drained(&mut self, worker: WorkerId) {
         if self.workers.get(&worker).is_some_and(|w| w.draining && w.holds.is_empty()) {
             assert!(self.ledger.is_draining(worker) && self.ledger.holds_nothing(worker));
@@ -131,9 +140,10 @@ impl World {
                 Order::LookLater(pause) => self.at(self.now + pause, Timer::StartSpares(device)),
                 Order::Promote { spare, .. } => self.promote(spare),
                 Order::Drain(worker) => self.drain(worker),
+                Order::Yield(worker) => self.make_way(worker),
                 Order::Dismiss(worker) => self.at(self.now + HANG_UP, Timer::Ended(worker)),
                 Order::Parked { left: 0 } => self.device_gone(device),
-                Order::Parked { .. } | Order::SparesGivenUp => {}
+                Order::Parked { .. } | Order::Withdrawn { .. } | Order::SparesGivenUp => {}
             }
         }
     }
@@ -174,7 +184,8 @@ impl World {
         let Some(w) = self.workers.get_mut(&worker) else { return };
         let device = w.device;
         if let Health::NeverLoads { permanent } = self.setup.devices[device].health {
-            return self.die(worker, &WorkerExit::LoadFailed { permanent, why: "no".into() });
+            let class = if permanent { ErrorClass::Permanent } else { ErrorClass::Overload };
+            return self.die(worker, &WorkerExit::LoadFailed { class, why: "no".into() });
         }
         let serves = w.phase == Phase::Loading { then_serve: true };
         w.phase = Phase::StandBy;
@@ -188,7 +199,7 @@ impl World {
 
     fn start_spares(&mut self, device: usize) {
         if !self.crews[device].is_loading() && !self.gone.contains(&device) {
-            let orders = self.crews[device].start_spares(self.now);
+            let orders = self.crews[device].start_spares(self.now, Handover::SuccessorFirst);
             self.carry_out(device, orders);
         }
     }

@@ -12,10 +12,12 @@ use crate::bytes::format_bytes;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fingerprint::fingerprint;
 use crate::ladder::ladder;
+use crate::measured::settings;
 use crate::near_cores::{Placed, near};
+use crate::placement::Share;
 use crate::plan::{
-    BETWEEN_COMMITS, DeviceMemory, DevicePlan, InferPlan, InputFrom, ModelPlan, NodeCores, PipelinePlan,
-    Plan, SinkPlan, SourcePlan, StageKind, StagePlan, WorkerPlan,
+    BETWEEN_COMMITS, DeviceMemory, DevicePlan, Growth, InferPlan, InputFrom, ModelPlan, NodeCores,
+    PipelinePlan, Plan, SinkPlan, SourcePlan, StageKind, StagePlan, WorkerPlan,
 };
 use crate::raw::{RawKind, RawModel, RawStage};
 use crate::slots::{SlotDemand, SlotError, allot};
@@ -131,6 +133,7 @@ impl<'a> Assembler<'a> {
                 outputs: s.outputs,
                 max_batch: s.max_batch,
                 workers: parts.shares[s.stage].iter().map(|w| w.count).sum(),
+                most: parts.shares[s.stage].iter().map(Share::most).sum(),
             })
             .collect();
         let (limit, limit_span) = self.slot_memory();
@@ -335,11 +338,14 @@ impl<'a> Assembler<'a> {
             Some(n) => vec![n],
             None => ladder(max_batch),
         };
+        let mut shares = shares.clone();
+        cut_growth(&mut shares, layout.slots);
         let workers = shares.iter().map(|s| {
             let device = DeviceId(id(&self.devices, s.device)?);
             Some(WorkerPlan {
                 device,
                 count: s.count,
+                growth: s.growth,
                 threads: s.threads,
                 spares: s.spares,
                 memory: s.memory,
@@ -357,6 +363,7 @@ impl<'a> Assembler<'a> {
             ladder,
             workers: workers.collect::<Option<_>>()?,
             layout,
+            settings: settings_of(&self.parts.workflow.models[model], stage, &self.parts.wired)?,
         })
     }
 
@@ -396,6 +403,28 @@ fn placed(parts: &Parts, device: usize) -> Placed<'_> {
     let shares = parts.shares.iter().flatten().filter(|share| share.device == device);
     let threads = shares.map(|share| share.count * share.threads).sum();
     Placed { device: &parts.devices[device], threads }
+}
+
+/// Each worker needs a slot: where memory for slots is short, fewer may come.
+fn cut_growth(shares: &mut [Share], slots: usize) {
+    while shares.iter().map(Share::most).sum::<usize>() > slots {
+        let Some(largest) = shares.iter_mut().filter(|s| s.growth.is_some()).max_by_key(|s| s.most()) else {
+            return;
+        };
+        largest.growth =
+            largest.growth.map(|g| Growth { most: g.most - 1, ..g }).filter(|g| g.most > largest.count);
+    }
+}
+
+/// Digest of what the sessions of an infer stage are opened with; `None` where that is not known.
+pub(super) fn settings_of(model: &RawModel, stage: usize, wired: &[Option<Wired>]) -> Option<[u8; 32]> {
+    let Some(Wired::Infer { inputs, tensors, .. }) = &wired[stage] else { return None };
+    let pixels = |(from, _): &(usize, usize)| match &wired[*from] {
+        Some(Wired::Image { spec, .. }) => spec.in_graph.clone(),
+        _ => None,
+    };
+    let pixels: Vec<_> = inputs.iter().map(pixels).collect();
+    Some(settings(model, tensors, &pixels))
 }
 
 /// The largest batch of a stage on a GPU, before anything else about it is known.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::gather::Report;
-use orchestra_core::{Failure, FailureKind, WorkerExit};
+use orchestra_core::{DeviceId, Failure, FailureKind, WorkerExit};
 
 use super::fake_worker::answer_to;
 use super::log::{Begun, Life};
@@ -28,6 +28,8 @@ pub struct Account {
     pub devices_ended: usize,
     /// How workers ended, without those that ended as asked.
     pub exits: Vec<WorkerExit>,
+    /// Devices that were lost.
+    pub devices_lost: Vec<DeviceId>,
     /// What must never be.
     pub problems: Vec<String>,
     /// The tickets of items that have ended, as far as they are told.
@@ -90,10 +92,10 @@ impl Account {
 
     /// Notes what happens to workers.
     pub fn worker_says(&mut self, event: &WorkerEvent) {
-        if let WorkerEvent::Ended { exit, .. } = event
-            && *exit != WorkerExit::Clean
-        {
-            self.exits.push(exit.clone());
+        match event {
+            WorkerEvent::Ended { exit, .. } if *exit != WorkerExit::Clean => self.exits.push(exit.clone()),
+            WorkerEvent::DeviceLost { device, .. } => self.devices_lost.push(*device),
+            _ => {}
         }
     }
 
@@ -148,6 +150,8 @@ pub struct Outcome {
     pub restarts: u64,
     /// Places that spares took.
     pub takeovers: u64,
+    /// Workers that were added, because they fit.
+    pub added: u64,
     /// Batches sent more than once, whole or in parts.
     pub retries: u64,
     /// What was told to whoever traces, if somebody did.

@@ -15,7 +15,8 @@ use super::stage::{Stage, check_plan};
 /// The plan of this stage.
 pub fn plan_of(stage: &Stage) -> Plan {
     let text = workflow(stage);
-    let host = FakeHost { devices: stage.devices, dynamic: stage.dynamic };
+    let memory = stage.gpus.as_ref().map_or(80 << 30, |gpus| gpus.total);
+    let host = FakeHost { devices: stage.devices, dynamic: stage.dynamic, memory };
     let (plan, diags) =
         orchestra_plan::plan(&text, Path::new("/fake/flow.toml"), &PlanOptions::default(), &host);
     let plan = plan.unwrap_or_else(|| panic!("no plan:\n{}", diags.render(RenderStyle::Plain)));
@@ -26,6 +27,18 @@ pub fn plan_of(stage: &Stage) -> Plan {
 fn workflow(stage: &Stage) -> String {
     let devices: Vec<String> = (0..stage.devices).map(|d| format!("\"cuda:{d}\"")).collect();
     let mut model = format!("workers = {}\nspare = {}\n", stage.workers, stage.spares);
+    if stage.gpus.is_none() || stage.is_declared {
+        let gib = stage.gpus.as_ref().map_or("0.001".to_owned(), |_| stage.takes.to_string());
+        writeln!(model, "memory = \"{gib}GiB\"").unwrap();
+    }
+    let mut more = String::new();
+    if stage.is_double {
+        more = format!(
+            "[models.other]\npath = \"other.onnx\"\nspare = 0\nworkers = {}\n[stages.second]\nkind = \"infer\"\nfrom = \"pixels\"\n\
+             model = \"other\"\n[sinks.more]\nkind = \"jsonl\"\nfrom = \"second\"\n",
+            stage.workers
+        );
+    }
     if let Some(batches) = stage.recycle_after {
         writeln!(model, "recycle = {{ batches = {batches} }}").unwrap();
     }
@@ -55,7 +68,7 @@ from = "read"
 batch_timeout = "{timeout}ms"
 [devices]
 use = [{devices}]
-"#,
+{more}"#,
         max = stage.max_batch,
         timeout = stage.batch_timeout.as_millis(),
         devices = devices.join(", "),
@@ -65,6 +78,8 @@ use = [{devices}]
 struct FakeHost {
     devices: usize,
     dynamic: bool,
+    /// Bytes of each device.
+    memory: u64,
 }
 
 impl Host for FakeHost {
@@ -72,7 +87,7 @@ impl Host for FakeHost {
         Err(io::ErrorKind::NotFound.into())
     }
 
-    fn model(&self, _: &Path) -> Result<ModelFile, ModelError> {
+    fn model(&self, path: &Path) -> Result<ModelFile, ModelError> {
         let tensor = |name: &str, row: Vec<Dim>| TensorSpec {
             name: name.to_owned(),
             dtype: DType::F32,
@@ -87,7 +102,8 @@ impl Host for FakeHost {
             ir_version: 10,
             opset: 20,
         };
-        Ok(ModelFile { digest: [0; 32], file_digest: [0; 32], bytes: 1000, signature })
+        let digest = [path.as_os_str().len() as u8; 32];
+        Ok(ModelFile { digest, file_digest: digest, bytes: 1000, signature })
     }
 
     fn first_item(&self, _: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
@@ -103,8 +119,8 @@ impl Host for FakeHost {
             name: format!("cuda:{n}"),
             uuid: format!("GPU-{n}"),
             model: "fake".into(),
-            total: 80 << 30,
-            free: 80 << 30,
+            total: self.memory,
+            free: self.memory,
             node: None,
         };
         let devices = (0..self.devices).map(gpu).collect();

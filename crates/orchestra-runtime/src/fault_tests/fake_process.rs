@@ -16,6 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::{Mutex, oneshot, watch};
 
 use super::fake_worker::Worker;
+use super::gpus::Gpus;
 use super::log::{Log, What};
 use super::script::{KILLED, Script, Start, ms};
 use crate::launcher::{Launched, Launcher, WorkerProcess};
@@ -40,6 +41,7 @@ pub struct Launch {
 pub struct FakeLauncher {
     script_of: Box<dyn Fn(Launch) -> Script + Send + Sync>,
     log: Log,
+    gpus: Option<Gpus>,
     /// The device of each start.
     starts: StdMutex<Vec<usize>>,
 }
@@ -47,7 +49,12 @@ pub struct FakeLauncher {
 impl FakeLauncher {
     /// Workers that live as `script_of` says.
     pub fn new(log: Log, script_of: impl Fn(Launch) -> Script + Send + Sync + 'static) -> Self {
-        Self { script_of: Box::new(script_of), log, starts: StdMutex::default() }
+        Self { script_of: Box::new(script_of), log, gpus: None, starts: StdMutex::default() }
+    }
+
+    /// Their memory is that of these GPUs.
+    pub fn on(self, gpus: Option<Gpus>) -> Self {
+        Self { gpus, ..self }
     }
 
     fn count(&self, device: &DeviceKind) -> Launch {
@@ -79,7 +86,8 @@ impl Launcher for FakeLauncher {
         let (report, gone) = watch::channel(None);
         let inbox = Inbox { stream: inbox, decoder: FrameDecoder::new() };
         let arena = arena.try_clone_to_owned()?;
-        let worker = Worker::new(launch.nth, script, log, inbox, stderr_in, arena);
+        let on = self.gpus.clone().map(|gpus| (gpus, launch.device));
+        let worker = Worker::new(launch.nth, script, log, inbox, stderr_in, arena).on(on);
         let sees = match device {
             DeviceKind::Cuda { uuid } => uuid.clone(),
             DeviceKind::Cpu => String::new(),
@@ -137,6 +145,7 @@ async fn live(
     if end.is_none() {
         worker.dies_of_a_kill().await;
     }
+    worker.gives_back();
     let exit = end.unwrap_or(KILLED);
     let Remains { nth, log, stderr, stderr_stays_open } = worker.into_remains();
     drop(voice);

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use orchestra_core::{BatchId, DType, WorkerExit};
+use orchestra_core::{BatchId, DType, ErrorClass, WorkerExit};
 use orchestra_wire::BUILD;
 use orchestra_wire::arena::{Rows, WorkerArena};
 use orchestra_wire::frames::{
@@ -14,6 +14,7 @@ use orchestra_wire::frames::{
 use tokio::io::{AsyncWriteExt, DuplexStream};
 
 use super::fake_process::{Inbox, Remains, Voice, bytes_of};
+use super::gpus::Gpus;
 use super::log::{Log, What};
 use super::script::{DEVICE_BROKEN, Ending, Later, Load, Odd, Other, Point, RunFault, Script, Start, ms};
 
@@ -37,6 +38,10 @@ pub struct Worker {
     running: Option<Run>,
     n_runs: u64,
     answered: Option<BatchId>,
+    /// Where it may take memory.
+    on: Option<(Gpus, usize)>,
+    /// It holds that memory.
+    holds: bool,
 }
 
 impl Worker {
@@ -50,7 +55,32 @@ impl Worker {
         arena: OwnedFd,
     ) -> Self {
         let (fd, arena) = (Some(arena), None);
-        Self { nth, script, log, inbox, stderr, fd, arena, running: None, n_runs: 0, answered: None }
+        Self {
+            nth,
+            script,
+            log,
+            inbox,
+            stderr,
+            fd,
+            arena,
+            running: None,
+            n_runs: 0,
+            answered: None,
+            on: None,
+            holds: false,
+        }
+    }
+
+    /// On one of these GPUs.
+    pub fn on(self, on: Option<(Gpus, usize)>) -> Self {
+        Self { on, ..self }
+    }
+
+    /// As the driver does it when a process is gone.
+    pub fn gives_back(&mut self) {
+        if let Some((gpus, device)) = self.on.as_ref().filter(|_| std::mem::take(&mut self.holds)) {
+            gpus.give_back(*device, self.nth as u32, self.script.takes);
+        }
     }
 
     /// Lives until it ends by itself.
@@ -108,7 +138,7 @@ impl Worker {
             Start::SeesEveryDevice => voice.hello_seeing(None, PROTOCOL_VERSION, BUILD).await,
             Start::Garbage => voice.say_bytes(&[0xff; 64]).await,
             Start::LoadedFirst => {
-                voice.say(&loaded(Duration::ZERO)).await;
+                voice.say(&loaded(Duration::ZERO, 0)).await;
                 return self.hang().await;
             }
         }
@@ -123,7 +153,10 @@ impl Worker {
         };
         let takes = self.script.load_takes;
         match self.script.load.clone() {
-            Load::Works => self.busy(takes).await?,
+            Load::Works => {
+                self.busy(takes).await?;
+                self.take_memory(voice).await?;
+            }
             Load::Fails(class) => {
                 self.busy(takes).await?;
                 voice.say(&FromWorker::LoadFailed { class, error: "no room for the model".to_owned() }).await;
@@ -138,9 +171,21 @@ impl Worker {
         }
         let fd = self.fd.take().expect("there is one load frame");
         self.arena = Some(WorkerArena::map(fd, load.layout).unwrap());
-        voice.say(&loaded(takes)).await;
+        let warmed = load.warm_up.iter().copied().max().unwrap_or_default();
+        voice.say(&loaded(takes, warmed)).await;
         self.log.add(self.nth, What::Loaded);
         Ok(())
+    }
+
+    async fn take_memory(&mut self, voice: &Voice) -> Doing {
+        let Some((gpus, device)) = &self.on else { return Ok(()) };
+        self.holds = gpus.take(*device, self.nth as u32, self.script.takes);
+        if self.holds {
+            return Ok(());
+        }
+        let error = "CUDA failure 2: out of memory".to_owned();
+        voice.say(&FromWorker::LoadFailed { class: ErrorClass::Overload, error }).await;
+        Err(WorkerExit::Code(1))
     }
 
     async fn work(&mut self, voice: &Voice) -> Doing<Infallible> {
@@ -375,12 +420,13 @@ impl Worker {
     }
 }
 
-fn loaded(took: Duration) -> FromWorker {
+fn loaded(took: Duration, warmed: usize) -> FromWorker {
     FromWorker::Loaded {
         inputs: Vec::new(),
         outputs: Vec::new(),
         providers: vec![("FakeExecutionProvider".to_owned(), 1)],
         runtime_version: "none".to_owned(),
+        warmed,
         load_ns: took.as_nanos() as u64,
         rss_bytes: 0,
     }

@@ -39,7 +39,7 @@ async fn recycling_never_leaves_the_device_without_a_worker_and_runs_nothing_twi
 async fn a_successor_that_cannot_load_costs_nothing_and_is_tried_again() {
     let faults = [
         Script::loading(Load::Fails(ErrorClass::Permanent)),
-        Script::loading(Load::Fails(ErrorClass::Overload)),
+        Script::loading(Load::Fails(ErrorClass::Transient)),
         Script::loading(Load::Dies(SEGFAULT)),
         Script::starting(Start::CannotBeStarted),
         Script::starting(Start::Dies(KILLED)),

@@ -44,6 +44,8 @@ pub struct Script {
     pub poison_does: RunFault,
     /// Rows that fit into its memory, from these times of the run on (the last one that has come counts).
     pub memory: Vec<(Duration, usize)>,
+    /// GiB of its GPU that it takes when it is loaded, and holds to its end. Where there are not as many, it cannot load.
+    pub takes: u64,
     /// What happens so long after it was loaded, whatever it does then.
     pub later: Option<(Duration, Later)>,
     /// How it obeys the request to end.
@@ -70,6 +72,7 @@ impl Default for Script {
             poison: BTreeSet::new(),
             poison_does: RunFault::Die(Point::MidRun, SEGFAULT),
             memory: Vec::new(),
+            takes: 0,
             later: None,
             ending: Ending::AtOnce,
             kill_takes: Duration::ZERO,
@@ -114,6 +117,11 @@ impl Script {
     /// It has memory for so many rows.
     pub fn with_memory(rows: usize) -> Self {
         Self { memory: vec![(Duration::ZERO, rows)], ..Self::default() }
+    }
+
+    /// It takes so many GiB of its GPU.
+    pub fn taking(gib: u64) -> Self {
+        Self { takes: gib, ..Self::default() }
     }
 
     /// This happens so long after it was loaded.

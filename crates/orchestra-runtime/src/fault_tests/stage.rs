@@ -4,12 +4,13 @@
 
 use std::future::pending;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{DeviceId, ItemId, SessionTuning, SourceId, StageId};
-use orchestra_plan::{InferPlan, Plan, StageKind};
+use orchestra_machine::GpuProbe;
+use orchestra_plan::{InferPlan, Measurements, Plan, StageKind, WorkerPlan};
 use orchestra_wire::arena::Arena;
 use orchestra_wire::frames::Load as LoadFrame;
 use ractor::concurrency::JoinHandle;
@@ -21,6 +22,7 @@ use super::account::{Account, Outcome};
 use super::audit;
 use super::fake_plan::plan_of;
 use super::fake_process::{FakeLauncher, Launch};
+use super::gpus::Gpus;
 use super::log::Log;
 use super::probe::{Probe, Watcher};
 use super::script::{Script, ms, secs};
@@ -67,6 +69,16 @@ pub struct Stage {
     pub restart: RestartPolicy,
     /// The run is stopped at this time.
     pub stop: Option<(Duration, Stop)>,
+    /// The GPUs that it runs on, if their memory counts.
+    pub gpus: Option<Gpus>,
+    /// GiB that each of its workers takes of one, where the file says so.
+    pub takes: u64,
+    /// The file says what a worker takes.
+    pub is_declared: bool,
+    /// There is another stage like it, on the same devices, whose workers have nothing to do.
+    pub is_double: bool,
+    /// Where measurements are kept.
+    pub measurements: Option<Measurements>,
     /// Somebody traces it.
     pub traced: bool,
     /// Beyond this time of the run, something hangs.
@@ -100,6 +112,11 @@ impl Stage {
             timeouts: Timeouts::default(),
             restart: RestartPolicy::default(),
             stop: None,
+            gpus: None,
+            takes: 0,
+            is_declared: false,
+            is_double: false,
+            measurements: None,
             traced: true,
             bound: secs(3600),
         }
@@ -144,7 +161,17 @@ struct Tree {
     batcher: JoinHandle<()>,
     devices: Vec<(ActorRef<DeviceMsg>, JoinHandle<()>)>,
     probes: Vec<(ractor::ActorCell, JoinHandle<()>)>,
+    /// The other stage, if there is one.
+    idle: Option<(StageId, Behind)>,
+    looking: Option<tokio::task::JoinHandle<()>>,
 }
+
+/// What stands behind a stage: its post-processing, its batcher and its memory.
+type Behind = (
+    (ActorRef<crate::messages::PostMsg>, JoinHandle<()>),
+    (ActorRef<BatcherMsg>, JoinHandle<()>),
+    Arc<SlotPool>,
+);
 
 /// What is left of a tree that was ended.
 pub struct Ended {
@@ -179,13 +206,17 @@ impl Tree {
         let exits = Arc::clone(&account);
         let told = stage.traced.then(Told::default);
         let options = RunOptions {
-            launcher: Arc::new(FakeLauncher::new(log, script_of)),
+            launcher: Arc::new(FakeLauncher::new(log, script_of).on(stage.gpus.clone())),
             library: PathBuf::from("libnone.so"),
             timeouts: stage.timeouts,
             restart: stage.restart,
             trace: told.clone().map(|told| Arc::new(told) as Arc<dyn Tracer>),
             events: Some(Arc::new(move |event| exits.lock().unwrap().worker_says(event))),
-            devices: DeviceOptions::default(),
+            devices: DeviceOptions {
+                probe: stage.gpus.as_ref().map(|gpus| Arc::new(gpus.probe.clone()) as Arc<dyn GpuProbe>),
+                measurements: stage.measurements.clone(),
+                ..DeviceOptions::default()
+            },
         };
         let context = Arc::new(RunContext::new(Arc::clone(&plan), "fake-run".to_owned(), options));
         let (noted, freed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -198,11 +229,19 @@ impl Tree {
             (pipeline.get_cell(), pipeline_end),
             (sink.get_cell(), sink_end),
         ];
-        let (id, infer) = plan.infer_stages().next().expect("the plan has an infer stage");
-        let (post, batcher, pool) = Self::grow_stage(&context, id, infer, &sink, &pipeline).await;
-        let devices = Self::grow_devices(&context, id, infer, &root, &batcher.0, &pool).await;
+        let devices = Self::grow_devices(&context, &root).await;
+        let mut stages = Vec::new();
+        for (id, infer) in plan.infer_stages() {
+            let stage = Self::grow_stage(&context, id, infer, &sink, &pipeline).await;
+            Self::ask_for_workers(&context, id, infer, &devices, &stage);
+            stages.push((id, stage));
+        }
+        let idle = if stages.len() > 1 { stages.pop() } else { None };
+        let (id, (post, batcher, pool)) = stages.pop().expect("the plan has an infer stage");
+        let looking = stage.gpus.clone().map(|gpus| tokio::spawn(look(Arc::downgrade(&context), gpus)));
         let feed = Feed { context: Arc::clone(&context), pool, batcher: batcher.0, freed };
-        Self { context, stage: id, account, told, noted, feed, post, batcher: batcher.1, devices, probes }
+        let batcher = batcher.1;
+        Self { context, stage: id, account, told, noted, feed, post, batcher, devices, probes, idle, looking }
     }
 
     /// As the pipeline does it.
@@ -212,11 +251,7 @@ impl Tree {
         infer: &InferPlan,
         sink: &ActorRef<SinkMsg>,
         pipeline: &ActorRef<PipelineMsg>,
-    ) -> (
-        (ActorRef<crate::messages::PostMsg>, JoinHandle<()>),
-        (ActorRef<BatcherMsg>, JoinHandle<()>),
-        Arc<SlotPool>,
-    ) {
+    ) -> Behind {
         let post_args = PostArgs {
             context: Arc::clone(context),
             stage: id,
@@ -241,7 +276,7 @@ impl Tree {
                 PoolEvent::Filled(slot) => BatcherMsg::Filled(slot),
             }));
         };
-        let workers = infer.workers.iter().map(|w| w.count).sum();
+        let workers = infer.workers.iter().map(WorkerPlan::most).sum();
         let arena = Arena::create("fake", infer.layout.clone()).unwrap();
         let in_use = Arc::clone(&context.stats.stage(id).slots_in_use);
         let pool = SlotPool::new(arena, context.clock, workers, in_use, Box::new(notify));
@@ -251,17 +286,25 @@ impl Tree {
 
     async fn grow_devices(
         context: &Arc<RunContext>,
-        id: StageId,
-        infer: &InferPlan,
         root: &ActorRef<RootMsg>,
-        batcher: &ActorRef<BatcherMsg>,
-        pool: &Arc<SlotPool>,
     ) -> Vec<(ActorRef<DeviceMsg>, JoinHandle<()>)> {
         let mut devices = Vec::new();
-        for (i, device) in context.plan.devices.iter().enumerate() {
+        for i in 0..context.plan.devices.len() {
             let args =
                 DeviceArgs { context: Arc::clone(context), device: DeviceId(i as u16), root: root.clone() };
-            let manager = Actor::spawn_linked(None, DeviceManager, args, root.get_cell()).await.unwrap();
+            devices.push(Actor::spawn_linked(None, DeviceManager, args, root.get_cell()).await.unwrap());
+        }
+        devices
+    }
+
+    fn ask_for_workers(
+        context: &RunContext,
+        id: StageId,
+        infer: &InferPlan,
+        devices: &[(ActorRef<DeviceMsg>, JoinHandle<()>)],
+        (_, (batcher, _), pool): &Behind,
+    ) {
+        for (i, (device, (manager, _))) in context.plan.devices.iter().zip(devices).enumerate() {
             let workers = infer.workers[i];
             let serve = ServeStage {
                 stage: id,
@@ -280,7 +323,7 @@ impl Tree {
                     tf32: true,
                     tuning: SessionTuning::default(),
                     custom_ops: Vec::new(),
-                    warm_up: Vec::new(),
+                    warm_up: vec![1, infer.max_batch],
                     rungs: Vec::new(),
                     layout: infer.layout.clone(),
                     pixel_inputs: vec![None],
@@ -289,10 +332,8 @@ impl Tree {
                 spares: workers.spares,
                 recycle: context.plan.models[infer.model.index()].recycle,
             };
-            manager.0.cast(DeviceMsg::Serve(Arc::new(serve))).unwrap();
-            devices.push(manager);
+            manager.cast(DeviceMsg::Serve(Arc::new(serve))).unwrap();
         }
-        devices
     }
 
     fn slots_in_use(&self) -> u64 {
@@ -328,7 +369,9 @@ impl Tree {
 
     /// As the pipeline and the root do it.
     async fn end(self, stage: &Stage) -> Ended {
-        let Self { context, account, told, noted, feed, post, batcher, devices, probes, .. } = self;
+        let Self {
+            context, account, told, noted, feed, post, batcher, devices, probes, idle, looking, ..
+        } = self;
         let Feed { pool, batcher: batcher_ref, .. } = feed;
         let now = stage.stop.is_some_and(|(_, how)| how == Stop::AtOnce);
         if now {
@@ -341,6 +384,14 @@ impl Tree {
         drop(batcher_ref);
         for actor in [batcher, post.1] {
             actor.await.unwrap();
+        }
+        if let Some((id, (post, batcher, pool))) = idle {
+            pool.shut();
+            devices.iter().for_each(|(d, _)| drop(d.cast(DeviceMsg::Retire(id))));
+            batcher.0.stop(None);
+            post.0.stop(None);
+            batcher.1.await.unwrap();
+            post.1.await.unwrap();
         }
         devices.iter().for_each(|(d, _)| drop(d.cast(DeviceMsg::Shutdown { now: false })));
         let n_devices = devices.len();
@@ -361,6 +412,10 @@ impl Tree {
             probe.stop(None);
             end.await.unwrap();
         }
+        crate::worker_memory::keep(&context);
+        if let Some(looking) = looking {
+            looking.abort();
+        }
         Ended { context, pool, account, told }
     }
 }
@@ -376,12 +431,25 @@ impl Ended {
             starts: of_devices(|d| d.starts.get()),
             restarts: of_devices(|d| d.restarts.get()),
             takeovers: of_devices(|d| d.spare_takeovers.get()),
+            added: of_devices(|d| d.added.get()),
             retries: stats.retries.get(),
             exits: std::mem::take(&mut account.exits),
             told: self.told,
             account,
             stage,
         }
+    }
+}
+
+/// Looks at all devices again and again, as the threads of a run do.
+async fn look(context: Weak<RunContext>, gpus: Gpus) {
+    while let Some(context) = context.upgrade() {
+        for device in 0..context.plan.devices.len() {
+            let probe = Some(&gpus.probe as &dyn GpuProbe);
+            context.watch.look(DeviceId(device as u16), probe, &[], || false, context.clock.now());
+        }
+        drop(context);
+        tokio::time::sleep(ms(10)).await;
     }
 }
 
@@ -419,7 +487,7 @@ async fn feed(stage: Stage, feed: Feed) {
 pub fn check_plan(plan: &Plan, stage: &Stage) {
     let (_, infer) = plan.infer_stages().next().expect("the plan has an infer stage");
     assert_eq!(plan.devices.len(), stage.devices);
-    assert!(infer.workers.iter().all(|w| (w.count, w.spares) == (stage.workers, stage.spares)));
+    assert!(infer.workers.iter().all(|w| (w.most(), w.spares) == (stage.workers, stage.spares)));
     assert_eq!((infer.max_batch, infer.wait), (stage.max_batch, ms(5)));
     assert_eq!(infer.layout.outputs[0].is_none(), stage.dynamic);
     assert_eq!(plan.limits.batch_timeout, stage.batch_timeout);

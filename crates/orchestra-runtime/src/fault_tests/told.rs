@@ -8,8 +8,8 @@ use orchestra_core::BatchId;
 
 use super::account::Outcome;
 use crate::trace::{
-    BatchEnd, BatchNumber, BatchTrace, ItemTrace, RunBegan, RunEnded, RunTracer, Then, Ticket, Tracer,
-    WorkerStep, WorkerTrace,
+    BatchEnd, BatchNumber, BatchTrace, DeviceStep, DeviceTrace, ItemTrace, RunBegan, RunEnded, RunTracer,
+    Then, Ticket, Tracer, WorkerStep, WorkerTrace,
 };
 
 /// What one run told. Its clones are the same.
@@ -21,6 +21,7 @@ struct Notes {
     numbers: AtomicU64,
     batches: Mutex<Vec<Arc<BatchTrace>>>,
     workers: Mutex<Vec<WorkerTrace>>,
+    devices: Mutex<Vec<DeviceTrace>>,
 }
 
 impl Tracer for Told {
@@ -45,6 +46,10 @@ impl RunTracer for Notes {
         self.workers.lock().unwrap().push(step);
     }
 
+    fn device(&self, step: DeviceTrace) {
+        self.devices.lock().unwrap().push(step);
+    }
+
     fn ended(&self, _: RunEnded) {}
 }
 
@@ -52,6 +57,11 @@ impl Told {
     /// The batches, in the order in which they ended.
     pub fn batches(&self) -> Vec<Arc<BatchTrace>> {
         self.0.batches.lock().unwrap().clone()
+    }
+
+    /// What was told of devices, in order.
+    pub fn devices(&self) -> Vec<DeviceStep> {
+        self.0.devices.lock().unwrap().iter().map(|told| told.step.clone()).collect()
     }
 
     /// The batch that the log calls so.

@@ -138,7 +138,7 @@ instruments! {
     SLOTS = Gauge "orchestra.slots", "{slot}", [PIPELINE, STAGE, STATE], "Batch slots, the credits of the data path";
 
     WORKERS = Gauge "orchestra.workers", "{worker}", [DEVICE, STATE], "Worker processes by what they do";
-    WORKERS_PLANNED = Gauge "orchestra.workers.planned", "{worker}", [DEVICE, STATE], "Worker processes that the plan asks for";
+    WORKERS_PLANNED = Gauge "orchestra.workers.planned", "{worker}", [DEVICE, STATE], "Worker processes that the plan asks for, and those added in the run because they fit";
     WORKER_STARTS = Counter "orchestra.worker.starts", "{worker}", [DEVICE], "Worker processes started, spares included";
     WORKER_RESTARTS = Counter "orchestra.worker.restarts", "{worker}", [DEVICE], "Dead workers that were replaced, by a start or by a spare";
     WORKER_TAKEOVERS = Counter "orchestra.worker.takeovers", "{worker}", [DEVICE], "Times that a spare took a worker's place";

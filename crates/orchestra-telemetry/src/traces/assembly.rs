@@ -8,8 +8,8 @@ use std::time::Duration;
 use opentelemetry::trace::{SpanContext, SpanId, TraceId};
 use orchestra_core::WorkerId;
 use orchestra_runtime::trace::{
-    BatchEnd, BatchTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, Steps, TraceContext, WorkerStep,
-    WorkerTrace,
+    BatchEnd, BatchTrace, DeviceTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, Steps, TraceContext,
+    WorkerStep, WorkerTrace,
 };
 
 use super::batches::Batches;
@@ -126,6 +126,11 @@ impl Assembly {
         }
         let (draw, _, run) = self.parts();
         run.worker(&draw, step);
+    }
+
+    pub(super) fn device(&mut self, step: DeviceTrace) {
+        let (draw, _, run) = self.parts();
+        run.device(&draw, step);
     }
 
     pub(super) fn ended(&mut self, end: &RunEnded) {

@@ -13,8 +13,8 @@ use opentelemetry::trace::TraceId;
 use opentelemetry::{InstrumentationScope, global};
 use orchestra_plan::Plan;
 use orchestra_runtime::trace::{
-    BatchNumber, BatchTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, RunTracer, Ticket, TraceContext, Tracer,
-    WorkerTrace,
+    BatchNumber, BatchTrace, DeviceTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, RunTracer, Ticket,
+    TraceContext, Tracer, WorkerTrace,
 };
 
 use super::assembly::{Assembly, ItemParents, batch_context};
@@ -81,6 +81,7 @@ enum Record {
     Batch(Arc<BatchTrace>),
     Items(Vec<ItemTrace>),
     Worker(Box<WorkerTrace>),
+    Device(Box<DeviceTrace>),
     Ended(Box<RunEnded>),
     Gone,
     /// Of all runs: nothing more will come.
@@ -254,6 +255,10 @@ impl RunTracer for RunRecorder {
         self.shared.put(self.run, Record::Worker(Box::new(step)));
     }
 
+    fn device(&self, step: DeviceTrace) {
+        self.shared.put(self.run, Record::Device(Box::new(step)));
+    }
+
     fn ended(&self, end: RunEnded) {
         self.shared.put(self.run, Record::Ended(Box::new(end)));
     }
@@ -271,7 +276,12 @@ impl Record {
         match self {
             Record::Batch(_) => 1,
             Record::Items(items) => items.len(),
-            Record::Began(_) | Record::Worker(_) | Record::Ended(_) | Record::Gone | Record::Close => 0,
+            Record::Began(_)
+            | Record::Worker(_)
+            | Record::Device(_)
+            | Record::Ended(_)
+            | Record::Gone
+            | Record::Close => 0,
         }
     }
 }
@@ -358,6 +368,7 @@ fn handle(runs: &mut HashMap<u64, Assembly>, run: u64, record: Record, lost: &Ar
         Record::Batch(batch) => assembly.batch(batch),
         Record::Items(items) => assembly.items(items),
         Record::Worker(step) => assembly.worker(*step),
+        Record::Device(step) => assembly.device(*step),
         Record::Ended(end) => assembly.ended(&end),
         Record::Gone => {
             if let Some(assembly) = runs.remove(&run) {

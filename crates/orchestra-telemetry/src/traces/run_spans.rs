@@ -8,7 +8,7 @@ use opentelemetry::trace::SpanContext;
 use opentelemetry::{KeyValue, Value};
 use orchestra_core::{WorkerExit, WorkerId};
 use orchestra_runtime::ExitKind;
-use orchestra_runtime::trace::{RunEnded, WorkerStep, WorkerTrace};
+use orchestra_runtime::trace::{DeviceStep, DeviceTrace, RunEnded, WorkerStep, WorkerTrace};
 
 use super::assembly::Draw;
 use super::batch_spans::number;
@@ -94,12 +94,28 @@ impl RunSpans {
         }
     }
 
+    /// Something happened to a device, or was found out about it.
+    pub(super) fn device(&mut self, draw: &Draw<'_>, step: DeviceTrace) {
+        self.last = self.last.max(step.at);
+        let stage = |id| KeyValue::new(attribute::STAGE, draw.names.stage(id).name.clone());
+        let (name, more) = match step.step {
+            DeviceStep::Lost { why } => (event::DEVICE_LOST, vec![KeyValue::new(attribute::REASON, why)]),
+            DeviceStep::Measured { stage: id, bytes } => {
+                let bytes = KeyValue::new(attribute::WORKER_BYTES, bytes as i64);
+                (event::MEMORY_MEASURED, vec![stage(id), bytes])
+            }
+            DeviceStep::NotMeasured { stage: id, why } => {
+                (event::MEMORY_MEASURED, vec![stage(id), KeyValue::new(attribute::REASON, why)])
+            }
+            DeviceStep::WorkersAdded { stage: id, more } => {
+                (event::WORKERS_ADDED, vec![stage(id), KeyValue::new(attribute::WORKERS_MORE, more as i64)])
+            }
+        };
+        let device = KeyValue::new(attribute::DEVICE, draw.names.device(step.device));
+        self.note(draw, name, step.at, std::iter::once(device).chain(more).collect());
+    }
+
     fn event(&mut self, draw: &Draw<'_>, name: &'static str, step: &WorkerTrace, more: Vec<KeyValue>) {
-        let Some(span) = &mut self.span else { return };
-        self.events += 1;
-        if self.events > MOST_EVENTS {
-            return;
-        }
         let stage = draw.names.stage(step.stage);
         let mut attributes = vec![
             KeyValue::new(attribute::WORKER, i64::from(step.worker.0)),
@@ -107,7 +123,15 @@ impl RunSpans {
             KeyValue::new(attribute::DEVICE, draw.names.device(step.device)),
         ];
         attributes.extend(more);
-        span.event(name, draw.names.wall(step.at), attributes);
+        self.note(draw, name, step.at, attributes);
+    }
+
+    fn note(&mut self, draw: &Draw<'_>, name: &'static str, at: Duration, attributes: Vec<KeyValue>) {
+        let Some(span) = &mut self.span else { return };
+        self.events += 1;
+        if self.events <= MOST_EVENTS {
+            span.event(name, draw.names.wall(at), attributes);
+        }
     }
 
     fn load(

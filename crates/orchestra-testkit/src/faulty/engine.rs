@@ -33,18 +33,20 @@ impl Engine for FaultyEngine {
             outputs: load.layout.outputs.iter().flatten().map(|r| r.tensor.clone()).collect(),
             providers: vec![("TestExecutionProvider".to_owned(), 1)],
             runtime_version: "none".to_owned(),
+            warmed: load.warm_up.iter().copied().max().unwrap_or_default(),
         };
         match self.fault {
             Fault::DieOnLoad => Death::Abort.die(),
             Fault::DieAt(death, Point::Load) => death.die(),
             Fault::DieAt(death, Point::Loaded) => {
-                let Loaded { inputs, outputs, providers, runtime_version } = loaded;
+                let Loaded { inputs, outputs, providers, runtime_version, warmed } = loaded;
                 let (load_ns, rss_bytes) = (1, 1);
                 points::write_frame(&FromWorker::Loaded {
                     inputs,
                     outputs,
                     providers,
                     runtime_version,
+                    warmed,
                     load_ns,
                     rss_bytes,
                 });

@@ -153,14 +153,10 @@ pub fn from_worker() -> impl Strategy<Value = FromWorker> {
         |(protocol, build, pid, visible_devices)| FromWorker::Hello { protocol, build, pid, visible_devices },
     );
     let providers = vec((".{0,30}", any::<u32>()), 0..3);
-    let loaded = (vec(tensor(), 0..3), vec(tensor(), 0..3), providers, ".{0,9}", any::<u64>(), any::<u64>())
-        .prop_map(|(inputs, outputs, providers, runtime_version, load_ns, rss_bytes)| FromWorker::Loaded {
-            inputs,
-            outputs,
-            providers,
-            runtime_version,
-            load_ns,
-            rss_bytes,
+    let version = (".{0,9}", any::<usize>());
+    let loaded = (vec(tensor(), 0..3), vec(tensor(), 0..3), providers, version, any::<u64>(), any::<u64>())
+        .prop_map(|(inputs, outputs, providers, (runtime_version, warmed), load_ns, rss_bytes)| {
+            FromWorker::Loaded { inputs, outputs, providers, runtime_version, warmed, load_ns, rss_bytes }
         });
     let done = (any::<u64>(), vec(dynamic(), 0..3), timing(), any::<u64>()).prop_map(
         |(batch, dynamic, timing, rss_bytes)| FromWorker::Done {

@@ -76,11 +76,12 @@ impl Engine for OnnxEngine {
         let session = session::open(&environment, load, engines.as_ref())?;
         let model = Model::check(&session, arena.layout(), &load.pixel_inputs)?;
         let providers = session::providers(&session, load)?;
-        let loaded = Loaded {
+        let mut loaded = Loaded {
             inputs: model.session_inputs.clone(),
             outputs: model.session_outputs.clone(),
             providers,
             runtime_version: library::version(&load.library),
+            warmed: 0,
         };
         let mut bound = BoundSession::new(session, &load.device, &load.tuning)
             .map_err(|e| errors::load(&e.to_string()))?;
@@ -88,7 +89,7 @@ impl Engine for OnnxEngine {
             DeviceKind::Cpu => HostSide::default(),
             DeviceKind::Cuda { .. } => HostSide::of_gpu(&arena, &model),
         };
-        warm_up(&mut bound, &model, &host.memory, &load.warm_up)?;
+        loaded.warmed = warm_up(&mut bound, &model, &host.memory, &load.warm_up)?;
         let within = |rung: &usize| (1..=model.max_rows).contains(rung);
         let mut rungs: Vec<usize> = load.rungs.iter().copied().filter(within).collect();
         rungs.sort_unstable();
@@ -197,19 +198,20 @@ fn check_digest(load: &Load) -> Result<(), LoadError> {
     )))
 }
 
-/// Runs each batch size once over zeros, in memory of its own. Returns quietly where only a larger batch does not fit: the parent finds
-/// the ceiling with real batches.
+/// Runs each batch size once over zeros, in memory of its own, and says which was the largest that ran. Where only a larger batch does
+/// not fit, that is no error: the parent finds the ceiling with real batches.
 fn warm_up(
     bound: &mut BoundSession,
     model: &Model,
     memory: &HostMemory,
     rungs: &[usize],
-) -> Result<(), LoadError> {
+) -> Result<usize, LoadError> {
     let mut sizes: Vec<usize> = match model.batch {
         Some(batch) if !rungs.is_empty() => vec![batch],
         _ => rungs.iter().copied().filter(|rows| (1..=model.max_rows).contains(rows)).collect(),
     };
     sizes.sort_unstable();
+    let mut warmed = 0;
     for (place, &rows) in sizes.iter().enumerate() {
         let zeros = PrivateRows::new(model, rows, memory).ok_or_else(|| errors::no_memory(rows));
         let ran = zeros.and_then(|zeros| {
@@ -221,7 +223,7 @@ fn warm_up(
             unsafe { bound.warm(model, &zeros.places()) }
         });
         match ran {
-            Ok(()) => {}
+            Ok(()) => warmed = rows,
             Err(RunError { kind, error }) if bound.graphs.is_some() && kind != RunErrorKind::OutOfMemory => {
                 return Err(graphs::not_recorded(rows, &error));
             }
@@ -231,10 +233,10 @@ fn warm_up(
                 eprintln!(
                     "worker: a warm-up batch of `{rows}` rows does not fit into the device's memory: {error}"
                 );
-                return Ok(());
+                return Ok(warmed);
             }
             Err(RunError { error, .. }) => return Err(errors::load(&error)),
         }
     }
-    Ok(())
+    Ok(warmed)
 }

@@ -11,7 +11,8 @@ use opentelemetry::trace::{SpanId, Status};
 use opentelemetry_sdk::trace::SpanData;
 use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, WorkerExit, WorkerId};
 use orchestra_runtime::trace::{
-    BatchEnd, BatchTrace, ItemEnd, Ran, RunErrorKind, RunTiming, Then, TraceContext, WorkerStep, WorkerTrace,
+    BatchEnd, BatchTrace, DeviceStep, DeviceTrace, ItemEnd, Ran, RunErrorKind, RunTiming, Then, TraceContext,
+    WorkerStep, WorkerTrace,
 };
 
 use self::fixture::{Made, READ, get, item, killed, links, ms, over, text};
@@ -228,6 +229,42 @@ fn the_run_says_how_it_ended_and_what_happened_to_its_workers() {
     assert_eq!(loads[0].status, Status::Unset);
     assert_eq!(text(loads[1], attribute::ERROR_TYPE), "code");
     assert_eq!(get(loads[1], attribute::PID), Some(Value::I64(4711)));
+}
+
+#[test]
+fn what_happens_to_a_device_and_is_found_out_about_it_stands_in_the_run() {
+    let mut made = Made::with(1.0);
+    let steps = [
+        DeviceStep::Measured { stage: READ, bytes: 5 << 30 },
+        DeviceStep::NotMeasured { stage: READ, why: "nobody knows".to_owned() },
+        DeviceStep::WorkersAdded { stage: READ, more: 3 },
+        DeviceStep::Lost { why: "it fell off the bus".to_owned() },
+    ];
+    for (at, step) in (1..).zip(steps) {
+        made.run.device(DeviceTrace { at: ms(at), device: DeviceId(0), step });
+    }
+    made.run.ended(&over());
+    let spans = made.all();
+    let run = spans.one(span::RUN);
+    let value = |event: &opentelemetry::trace::Event, name: &str| {
+        event.attributes.iter().find(|a| a.key.as_str() == name).map(|a| a.value.to_string())
+    };
+    let told: Vec<_> = run
+        .events
+        .iter()
+        .map(|e| {
+            let of = [attribute::WORKER_BYTES, attribute::WORKERS_MORE, attribute::REASON]
+                .map(|name| value(e, name));
+            (&*e.name, of.into_iter().flatten().collect::<Vec<_>>(), value(e, attribute::DEVICE).is_some())
+        })
+        .collect();
+    let expected = [
+        (event::MEMORY_MEASURED, "5368709120"),
+        (event::MEMORY_MEASURED, "nobody knows"),
+        (event::WORKERS_ADDED, "3"),
+        (event::DEVICE_LOST, "it fell off the bus"),
+    ];
+    assert_eq!(told, expected.map(|(name, what)| (name, vec![what.to_owned()], true)));
 }
 
 #[test]
