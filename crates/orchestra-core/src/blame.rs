@@ -6,6 +6,9 @@
 //!   may kill whatever runs there. So it is on trial until it has died twice (with the batches around it), once as the first batch of its
 //!   worker, and on two devices that have got something right, if there are so many that could judge it. Then it is accused, and runs no
 //!   more.
+//! * Where a worker runs several batches at once, its death speaks against each of them, as it would against one batch of all their rows:
+//!   they are halved, and a single item among them is suspected, but not on trial. A suspect never runs beside another batch in its
+//!   worker, so whatever is suspected is cleared or found guilty by what it does itself.
 //! * An accused item is failed as soon as something succeeds on a device where it died as a single item, or when nothing else is left
 //!   that could. Where everything dies, the device is given up before it comes to that.
 //! * One success can end the trial before that: while an item waits that has died twice (with the batches around it), and died as the
@@ -16,7 +19,8 @@
 //! * A SIGKILL or a frozen process may be anybody's doing. It only counts against an item that keeps dying of it while nothing else
 //!   runs and nothing else dies, so no storm of kills ever gets an innocent item failed.
 //!
-//! A poison item in a batch of n rows therefore costs at most log2(n) + 2 workers: log2(n) until it is alone, and two more.
+//! A poison item in a batch of n rows therefore costs at most log2(n) + 2 workers: log2(n) until it is alone, and two more. (One more for
+//! a batch of a single row that did not run alone in its worker.)
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,6 +69,8 @@ pub struct DeathOf {
     pub alone: bool,
     /// It was the first batch of its worker: what ran before cannot be to blame.
     pub first_of_worker: bool,
+    /// Its worker ran other batches at the same time: one of those may be to blame.
+    pub shared: bool,
     /// Weak deaths of the run so far that hit something else.
     pub weak_elsewhere: u64,
 }
@@ -195,7 +201,9 @@ impl Suspicion {
         if death.rows > 1 {
             return Verdict::Split;
         }
-        *self.accusers.entry(death.device).or_default() |= death.first_of_worker;
+        if !death.shared {
+            *self.accusers.entry(death.device).or_default() |= death.first_of_worker;
+        }
         Verdict::Retry
     }
 

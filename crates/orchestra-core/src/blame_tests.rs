@@ -12,6 +12,7 @@ fn strong(rows: usize) -> DeathOf {
         device: HERE,
         alone: false,
         first_of_worker: true,
+        shared: false,
         weak_elsewhere: 0,
     }
 }
@@ -188,4 +189,19 @@ fn a_death_that_proves_nothing_changes_nothing() {
     let mut s = Suspicion::default();
     assert_eq!(s.died(DeathOf { evidence: Evidence::None, ..strong(4) }), Verdict::Retry);
     assert_eq!(s, Suspicion::default());
+}
+
+#[test]
+fn a_single_item_that_died_beside_others_is_suspected_and_not_accused() {
+    let mut s = Suspicion::default();
+    let mut record = devices(1);
+    assert_eq!(s.died(DeathOf { shared: true, ..strong(1) }), Verdict::Retry);
+    record.succeeded(HERE);
+    assert!(s.is_suspect());
+    assert_eq!(s.trial(&record), Trial::None);
+    assert!(!s.is_proven_by_success_on(HERE, &record));
+    s.died(DeathOf { first_of_worker: false, ..strong(1) });
+    assert_eq!(s.trial(&record), FRESH_WORKER, "it died of itself, or of what ran before");
+    s.died(strong(1));
+    assert_eq!(s.trial(&record), Trial::Over);
 }

@@ -4,6 +4,7 @@
 //! batcher actor carries the returned effects out. Nothing here reads a clock.
 
 mod choose;
+mod worker;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -18,14 +19,15 @@ use crate::failure::FailureKind;
 use crate::ids::{BatchId, DeviceId, WorkerId};
 use crate::worker_exit::{Evidence, WorkerExit};
 
+pub use worker::READY_PER_WORKER;
+use worker::Worker;
+
 /// Times that memory may run out for a single row that runs alone before it is failed.
 const OUT_OF_MEMORY_ALONE: u32 = 6;
 /// First pause before such a row is tried again, doubled each time: whoever holds the memory may give it back.
 const OUT_OF_MEMORY_PAUSE: Duration = Duration::from_millis(250);
 /// That pause is doubled so often, and no more.
 const OUT_OF_MEMORY_DOUBLINGS: u32 = 6;
-/// Batches that a worker holds at once: one runs, one is ready, so the device never waits for a frame.
-pub const IN_FLIGHT_PER_WORKER: usize = 2;
 
 #[derive(Debug, Clone)]
 struct Batch {
@@ -42,35 +44,12 @@ struct Batch {
     sent_at: Duration,
 }
 
-#[derive(Debug)]
-struct Worker {
-    device: DeviceId,
-    /// In the order in which they were sent, which is the order in which it runs them.
-    holds: VecDeque<BatchId>,
-    draining: bool,
-    /// It is drained because its successor is there: nobody comes when it ends.
-    has_successor: bool,
-    failed_last: bool,
-    /// It reported a broken device and runs nothing more.
-    broken: bool,
-    /// Its death is to be expected: see `Lost::bisecting`.
-    bisecting: bool,
-    /// It has answered for a batch.
-    has_run: bool,
-    /// The last item on trial that it was given; it may be gone long since.
-    on_trial: Option<BatchId>,
-}
-
-impl Worker {
-    fn takes_more(&self) -> bool {
-        !self.draining && !self.broken
-    }
-}
-
 /// The ledger of one infer stage.
 #[derive(Debug)]
 pub struct Ledger {
     max_rows: usize,
+    /// Batches that a worker runs at once.
+    streams: usize,
     waiting: BatchQueue,
     /// The batch that runs while nothing else may.
     alone: Option<BatchId>,
@@ -91,11 +70,12 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty ledger for batches of up to `max_rows` rows.
+    /// An empty ledger for batches of up to `max_rows` rows, and workers that run one at a time.
     #[must_use]
     pub fn new(max_rows: usize) -> Self {
         Self {
             max_rows,
+            streams: 1,
             waiting: BatchQueue::default(),
             alone: None,
             batches: HashMap::new(),
@@ -109,6 +89,13 @@ impl Ledger {
             renewing: None,
             trial_waits_since: None,
         }
+    }
+
+    /// The same for workers that run up to `streams` batches at once, at least 1: they begin them in the order in which they were sent, and
+    /// answer in any order.
+    #[must_use]
+    pub fn with_streams(self, streams: usize) -> Self {
+        Self { streams: streams.max(1), ..self }
     }
 
     /// The stage has workers on `device`, or will have. As long as it is not given up, it may be asked about an item that died elsewhere.
@@ -142,18 +129,7 @@ impl Ledger {
     pub fn worker_ready(&mut self, worker: WorkerId, device: DeviceId) {
         self.ceilings.entry(device).or_insert_with(|| Ceiling::new(self.max_rows));
         self.record.worker_came(device);
-        let state = Worker {
-            device,
-            holds: VecDeque::new(),
-            draining: false,
-            has_successor: false,
-            failed_last: false,
-            broken: false,
-            bisecting: false,
-            has_run: false,
-            on_trial: None,
-        };
-        self.workers.insert(worker, state);
+        self.workers.insert(worker, Worker::on(device));
     }
 
     /// A worker whose successor is there gets nothing new; what it holds it may finish. Returns whether it holds nothing already.
@@ -228,11 +204,13 @@ impl Ledger {
             RunFault::Model => Some(self.split(batch)),
             RunFault::Device => {
                 let bisecting = self.is_bisecting(batch, device);
-                if let Some(w) = self.workers.get_mut(&worker) {
-                    w.broken = true;
-                    w.bisecting = bisecting;
+                let beside = self.streams - 1;
+                let w = self.workers.get_mut(&worker)?;
+                if !w.broken {
+                    self.record.died(device);
                 }
-                let died = Died { device, alone, first_of_worker, evidence: Evidence::Strong };
+                let shared = w.breaks(bisecting, beside);
+                let died = Died { device, alone, first_of_worker, shared, evidence: Evidence::Strong };
                 Some(self.judge(batch, died, FailureKind::Crash, error))
             }
             RunFault::OutOfMemory => Some(self.out_of_memory(batch, device, alone, error, now)),
@@ -247,31 +225,38 @@ impl Ledger {
         if !gone.has_successor {
             self.record.worker_went(gone.device);
         }
-        let evidence = exit.evidence();
-        let held = gone.holds.iter().copied().collect();
-        let mut holds = gone.holds;
-        let running = if gone.broken { None } else { holds.pop_front() };
-        if evidence == Evidence::Weak && running.is_none() {
-            self.weak_deaths += 1;
+        let begun: Vec<BatchId> = gone.begun(self.streams).collect();
+        let alone = self.alone.take_if(|a| begun.contains(a)).is_some();
+        let bisecting = gone.bisecting || begun.iter().any(|id| self.is_bisecting(*id, gone.device));
+        let died = Died {
+            device: gone.device,
+            alone,
+            first_of_worker: !gone.has_run,
+            shared: gone.broken || begun.len() > 1,
+            // A worker that has reported a broken device died of that, whatever ended its process.
+            evidence: if gone.broken { Evidence::Strong } else { exit.evidence() },
+        };
+        // A broken device was counted when it was reported.
+        if died.evidence == Evidence::Strong && !gone.broken && !begun.is_empty() {
+            self.record.died(gone.device);
         }
-        let mut lost = Lost { held, aftermath: Vec::new(), bisecting: gone.bisecting };
+        let words =
+            if last_words.is_empty() { String::new() } else { format!("; its last words: {last_words}") };
+        let error = format!("the worker {exit}{words}");
+        let kind = if *exit == WorkerExit::Hung { FailureKind::Timeout } else { FailureKind::Crash };
+        let mut aftermath = Vec::with_capacity(gone.holds.len());
         // Requeued last to first, so that the oldest ends up at the very front.
-        for id in holds.into_iter().rev() {
-            if let Some(b) = self.batches.get_mut(&id) {
-                b.attempts = b.attempts.saturating_sub(1); // It was sent, but not begun.
-            }
-            lost.aftermath.push(self.requeue(id));
+        for id in gone.holds.iter().rev() {
+            aftermath.push(if begun.contains(id) {
+                self.judge(*id, died, kind, error.clone())
+            } else {
+                self.take_back(*id)
+            });
         }
-        if let Some(id) = running {
-            lost.bisecting = self.is_bisecting(id, gone.device);
-            let alone = self.alone.take_if(|a| *a == id).is_some();
-            let kind = if *exit == WorkerExit::Hung { FailureKind::Timeout } else { FailureKind::Crash };
-            let words =
-                if last_words.is_empty() { String::new() } else { format!("; its last words: {last_words}") };
-            let died = Died { device: gone.device, alone, first_of_worker: !gone.has_run, evidence };
-            lost.aftermath.push(self.judge(id, died, kind, format!("the worker {exit}{words}")));
+        if exit.evidence() == Evidence::Weak && !alone {
+            self.weak_deaths += 1; // For every other batch this death happened elsewhere.
         }
-        lost
+        Lost { held: gone.holds.into(), aftermath, bisecting }
     }
 
     /// A worker that never became ready died from outside: evidence that somebody kills at random.
@@ -303,20 +288,15 @@ impl Ledger {
 
     fn judge(&mut self, id: BatchId, died: Died, kind: FailureKind, error: String) -> Aftermath {
         let Some(b) = self.batches.get_mut(&id) else { return Aftermath::Requeued(id) };
-        if died.evidence == Evidence::Strong {
-            self.record.died(died.device);
-        }
         let verdict = b.suspicion.died(DeathOf {
             rows: b.rows.count,
             evidence: died.evidence,
             device: died.device,
             alone: died.alone,
             first_of_worker: died.first_of_worker,
+            shared: died.shared,
             weak_elsewhere: self.weak_deaths,
         });
-        if died.evidence == Evidence::Weak && !died.alone {
-            self.weak_deaths += 1; // For every other batch this death happened elsewhere.
-        }
         match verdict {
             Verdict::Retry => {
                 if died.evidence == Evidence::Strong {
@@ -395,6 +375,14 @@ impl Ledger {
         Some(w.device)
     }
 
+    /// It was sent, but not begun.
+    fn take_back(&mut self, id: BatchId) -> Aftermath {
+        if let Some(b) = self.batches.get_mut(&id) {
+            b.attempts = b.attempts.saturating_sub(1);
+        }
+        self.requeue(id)
+    }
+
     fn requeue(&mut self, id: BatchId) -> Aftermath {
         let Some((id, is_suspect)) = self.renumber(id) else { return Aftermath::Requeued(id) };
         self.wait_again(id, is_suspect);
@@ -460,6 +448,8 @@ struct Died {
     device: DeviceId,
     alone: bool,
     first_of_worker: bool,
+    /// Other batches ran in it.
+    shared: bool,
     evidence: Evidence,
 }
 

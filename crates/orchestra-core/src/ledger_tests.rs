@@ -161,8 +161,10 @@ impl World {
 
 proptest! {
     #[test]
-    fn every_row_ends_exactly_once_whatever_happens(steps in proptest::collection::vec(step(), 0..200)) {
-        let mut ledger = Ledger::new(8);
+    fn every_row_ends_exactly_once_whatever_happens(
+        steps in proptest::collection::vec(step(), 0..200), streams in 1usize..=4,
+    ) {
+        let mut ledger = Ledger::new(8).with_streams(streams);
         let mut world = World::default();
         for s in steps {
             world.apply(&mut ledger, s);
@@ -205,6 +207,46 @@ fn a_worker_that_reports_a_broken_device_stains_only_the_batch_it_reported() {
     let _ = ledger.done(WorkerId(1), first.batch, T);
     let second = ledger.dispatch(T).unwrap();
     assert_eq!((second.rows, second.attempt), (b.rows, 1), "what had not begun is not an attempt");
+}
+
+#[test]
+fn a_worker_that_runs_several_batches_begins_them_in_order_and_one_more_is_ready() {
+    let mut ledger = Ledger::new(1).with_streams(2);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    (0..5).for_each(|slot| ledger.add(rows(slot, 1), LeaveReason::Full));
+    assert_eq!(ledger.idle_workers(T), 0, "more waits than it can begin");
+    let sent: Vec<_> = std::iter::from_fn(|| ledger.dispatch(T)).collect();
+    assert_eq!(sent.len(), 3);
+    assert!(ledger.done(WorkerId(0), sent[1].batch, T).is_some(), "they are done in any order");
+    let next = ledger.dispatch(T).unwrap();
+    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "");
+    assert_eq!(lost.held, [sent[0].batch, sent[2].batch, next.batch]);
+    ledger.worker_ready(WorkerId(1), DeviceId(0));
+    let again = ledger.dispatch(T).unwrap();
+    assert_eq!((again.rows, again.attempt), (next.rows, 1), "what it had not begun has no stain");
+}
+
+#[test]
+fn what_ran_when_a_device_broke_is_suspected_beside_the_batch_that_was_reported() {
+    let mut ledger = Ledger::new(1).with_streams(2);
+    ledger.worker_ready(WorkerId(0), DeviceId(0));
+    (0..3).for_each(|slot| ledger.add(rows(slot, 1), LeaveReason::Full));
+    let sent: Vec<_> = std::iter::from_fn(|| ledger.dispatch(T)).collect();
+    let _ = ledger.fault(WorkerId(0), sent[1].batch, RunFault::Device, "sick".into(), T);
+    let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Code(71), "");
+    assert_eq!(lost.held, [sent[0].batch, sent[2].batch]);
+    assert_eq!(ledger.record.deaths_in_a_row(DeviceId(0)), 1, "it is one death");
+    ledger.worker_ready(WorkerId(1), DeviceId(0));
+    let clean = ledger.dispatch(T).unwrap();
+    assert_eq!((clean.rows, clean.attempt), (sent[2].rows, 1));
+    assert_eq!(ledger.dispatch(T), None, "the suspects wait until it holds nothing");
+    assert!(ledger.done(WorkerId(1), clean.batch, T).is_some());
+    for expected in [sent[1].rows, sent[0].rows] {
+        let suspect = ledger.dispatch(T).unwrap();
+        assert_eq!((suspect.rows, suspect.attempt), (expected, 2));
+        assert_eq!(ledger.dispatch(T), None, "nothing runs beside a suspect");
+        assert!(ledger.done(WorkerId(1), suspect.batch, T).is_some());
+    }
 }
 
 #[test]

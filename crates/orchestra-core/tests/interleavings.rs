@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use proptest::test_runner::{FailurePersistence, FileFailurePersistence};
-use world::{World, ops, setups};
+use world::{Setup, World, ops, setups};
 
-/// The seeds of cases that once failed. Both properties run all of them first, whichever of the two had failed.
+/// The seeds of cases that once failed. All properties run all of them first, whichever had failed.
 const KEPT: FileFailurePersistence = FileFailurePersistence::Direct("proptest-regressions/interleavings.txt");
 
 fn config(cases: u32) -> ProptestConfig {
@@ -55,6 +55,21 @@ proptest! {
         }
         world.run_out(&choices);
         world.check_end();
+    }
+
+    #[test]
+    fn the_same_holds_where_workers_run_several_batches_at_once(
+        setup in setups(), ops in ops(), choices in proptest::collection::vec(any::<u8>(), 1..40),
+        streams in 2usize..=4, plenty in any::<bool>(),
+    ) {
+        let setup = if plenty { setup.with_plenty_of_work() } else { setup };
+        let mut world = World::new(&Setup { streams, ..setup });
+        for op in &ops {
+            world.apply(op);
+        }
+        world.run_out(&choices);
+        world.check_end();
+        prop_assert!(!plenty || world.n_open() == 0);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! * A worker that holds less is preferred, and one whose device and last batch are above suspicion. As long as another device works, one
 //!   on which something has died gets a single batch at a time until something succeeds there, and one that refuses everything rests
 //!   between tries: so a device that fails fast does not attract the work of healthy ones.
+//! * Where workers run several batches at once, a suspect gets one that holds nothing, and has it for itself until it has ended. One is
+//!   given nothing more until it holds nothing, if a suspect waits for that.
 //! * Not every worker may judge a suspect (`blame`). Where only a worker that has run nothing yet can, and none is about to come, another
 //!   one is replaced.
 //!
@@ -12,7 +14,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use super::{Batch, IN_FLIGHT_PER_WORKER, Ledger, Worker};
+use super::{Batch, Ledger, Worker};
 use crate::batch_events::Assignment;
 use crate::batching::LeaveReason;
 use crate::blame::Trial;
@@ -32,6 +34,7 @@ struct Candidate {
     device: DeviceId,
     /// What speaks against it: batches that it holds, a failure just before, a device on which something died.
     load: usize,
+    holds_nothing: bool,
     /// It has run nothing yet, and what it takes now is its first batch.
     is_fresh: bool,
 }
@@ -42,6 +45,7 @@ struct View<'a> {
     batches: &'a HashMap<BatchId, Batch>,
     workers: &'a BTreeMap<WorkerId, Worker>,
     record: &'a DeviceRecord,
+    streams: usize,
     now: Duration,
 }
 
@@ -63,7 +67,8 @@ impl Ledger {
         };
         self.cut_to(id, self.largest_for(id, c.device));
         let batch = self.batches.get_mut(&id)?;
-        let is_on_trial = batch.suspicion.trial(&self.record) != Trial::None;
+        let by_itself = batch.suspicion.trial(&self.record) != Trial::None
+            || (self.streams > 1 && batch.suspicion.is_suspect());
         let first_time = batch.sent == 0;
         if !first_time && batch.reason != LeaveReason::Split {
             batch.reason = LeaveReason::Retry;
@@ -82,8 +87,8 @@ impl Ledger {
         };
         let w = self.workers.get_mut(&c.worker)?;
         w.holds.push_back(id);
-        if is_on_trial {
-            w.on_trial = Some(id);
+        if by_itself {
+            w.by_itself = Some(id);
         }
         Some(assignment)
     }
@@ -97,22 +102,35 @@ impl Ledger {
         [self.waiting.next_due(now), trial, rested].into_iter().flatten().min()
     }
 
-    /// Workers that hold nothing and could take a batch, beyond those that the waiting batches will keep busy.
+    /// Batches that workers could begin at once, beyond those that wait.
     #[must_use]
     pub fn idle_workers(&self, now: Duration) -> usize {
         if self.alone.is_some() {
             return 0;
         }
-        let idle = self.view(now).free().filter(|(_, w)| w.holds.is_empty()).count();
+        let idle: usize =
+            self.view(now).free().map(|(_, w)| self.streams.saturating_sub(w.holds.len())).sum();
         idle.saturating_sub(self.waiting.n_fresh())
     }
 
     fn view(&self, now: Duration) -> View<'_> {
-        View { batches: &self.batches, workers: &self.workers, record: &self.record, now }
+        View {
+            batches: &self.batches,
+            workers: &self.workers,
+            record: &self.record,
+            streams: self.streams,
+            now,
+        }
     }
 
     fn pick(&mut self, now: Duration) -> Option<(Candidate, BatchId)> {
-        let view = View { batches: &self.batches, workers: &self.workers, record: &self.record, now };
+        let view = View {
+            batches: &self.batches,
+            workers: &self.workers,
+            record: &self.record,
+            streams: self.streams,
+            now,
+        };
         if self.waiting.is_empty() {
             return None;
         }
@@ -121,7 +139,8 @@ impl Ledger {
             let best = view.candidates().min_by_key(Candidate::rank)?;
             return self.waiting.pop(true, |_| true).map(|id| (best, id));
         }
-        let mut candidates: Vec<Candidate> = view.candidates().collect();
+        let kept = view.kept_for_a_suspect(self.waiting.suspects());
+        let mut candidates: Vec<Candidate> = view.candidates().filter(|c| Some(c.worker) != kept).collect();
         candidates.sort_unstable_by_key(Candidate::rank);
         for c in &candidates {
             // A worker that has run nothing yet is rare: it goes to those who wait for one.
@@ -211,17 +230,44 @@ impl Ledger {
 impl View<'_> {
     /// Workers that can take a batch.
     fn free(&self) -> impl Iterator<Item = (WorkerId, &Worker)> {
-        let is_free = |w: &Worker| w.takes_more() && w.has_room() && !self.must_wait(w);
+        let is_free = |w: &Worker| w.takes_more() && w.has_room(self.streams) && !self.must_wait(w);
         self.workers.iter().filter(move |(_, w)| is_free(w)).map(|(id, w)| (*id, w))
     }
 
     fn candidates(&self) -> impl Iterator<Item = Candidate> {
-        self.free().map(|(worker, w)| Candidate {
+        self.free().map(|(worker, w)| self.candidate(worker, w))
+    }
+
+    fn candidate(&self, worker: WorkerId, w: &Worker) -> Candidate {
+        Candidate {
             worker,
             device: w.device,
             load: w.holds.len() + usize::from(w.failed_last) + usize::from(self.record.is_in_doubt(w.device)),
+            holds_nothing: w.holds.is_empty(),
             is_fresh: w.is_fresh(),
-        })
+        }
+    }
+
+    /// The worker that gets nothing more until it holds nothing, because a suspect needs one that it has for itself: of those that may
+    /// judge it the one that holds least. On a device where something has died, fresh batches go before suspects (`batch_queue`).
+    fn kept_for_a_suspect(&self, suspects: impl Iterator<Item = BatchId>) -> Option<WorkerId> {
+        if self.streams == 1 {
+            return None;
+        }
+        for id in suspects {
+            let may_judge = |worker: WorkerId, w: &Worker| {
+                let once_empty = Candidate { holds_nothing: true, ..self.candidate(worker, w) };
+                w.takes_more()
+                    && self.record.is_sound(w.device)
+                    && !self.must_wait(w)
+                    && self.may_run(id, &once_empty)
+            };
+            let judges = self.workers.iter().filter(|(worker, w)| may_judge(**worker, w));
+            if let Some((worker, w)) = judges.min_by_key(|(worker, w)| (w.holds.len(), **worker)) {
+                return (!w.holds.is_empty()).then_some(*worker);
+            }
+        }
+        None
     }
 
     /// Its device is in doubt, and rests or tries another batch, while other devices work.
@@ -248,7 +294,8 @@ impl View<'_> {
     /// Whether this batch, of which something is known already, may be tried by this worker.
     fn may_run(&self, id: BatchId, c: &Candidate) -> bool {
         let Some(b) = self.batches.get(&id) else { return false };
-        if !b.suspicion.may_fit(c.device, self.record) {
+        let is_in_company = self.streams > 1 && !c.holds_nothing && b.suspicion.is_suspect();
+        if is_in_company || !b.suspicion.may_fit(c.device, self.record) {
             return false;
         }
         match b.suspicion.trial(self.record) {
@@ -292,17 +339,5 @@ impl Candidate {
     /// The best one has the lowest.
     fn rank(&self) -> (usize, WorkerId) {
         (self.load, self.worker)
-    }
-}
-
-impl Worker {
-    /// Behind an item on trial nothing waits, so that nothing else can be what its worker died of.
-    fn has_room(&self) -> bool {
-        self.holds.len() < IN_FLIGHT_PER_WORKER && !self.on_trial.is_some_and(|id| self.holds.contains(&id))
-    }
-
-    /// It has run nothing yet, and nothing waits there to be run.
-    fn is_fresh(&self) -> bool {
-        !self.has_run && self.holds.is_empty()
     }
 }

@@ -98,6 +98,77 @@ fn bisection_costs_log2_plus_two_workers_at_most_and_the_device_no_more_than_thr
     }
 }
 
+/// As `bisect`, with `batches` of `n` rows, and workers that run `streams` at once and answer for those that harm nobody last.
+fn bisect_beside(n: usize, poison: usize, batches: u32, streams: usize) -> (Vec<usize>, u32) {
+    let mut ledger = Ledger::new(n).with_streams(streams);
+    (0..batches).for_each(|slot| ledger.add(rows(slot, n), LeaveReason::Full));
+    let (mut failed, mut crashes, mut worker) = (Vec::new(), 0, 0);
+    while ledger.n_batches() > 0 {
+        let id = WorkerId(worker);
+        worker += 1;
+        assert!(worker < 100, "it comes to an end");
+        ledger.worker_ready(id, DeviceId(0));
+        loop {
+            let before = ledger.workers[&id].holds.len();
+            let sent: Vec<_> = std::iter::from_fn(|| ledger.dispatch(T)).collect();
+            failed.extend(std::iter::from_fn(|| ledger.next_convicted()).map(|row| row.rows));
+            if before + sent.len() == 0 {
+                break;
+            }
+            let runs: Vec<_> = ledger.workers[&id].begun(streams).collect();
+            let kills = |id: &&BatchId| {
+                let Rows { slot, first, count } = ledger.batches[id].rows;
+                slot.0 == batches / 2 && (first..first + count).contains(&poison)
+            };
+            if runs.iter().any(|id| kills(&id)) {
+                crashes += 1;
+                let _ = ledger.worker_lost(id, &WorkerExit::Signal(11), "");
+                break;
+            }
+            let _ = ledger.done(id, *runs.last().unwrap(), T);
+        }
+        if ledger.next_renewal().is_some() {
+            let _ = ledger.worker_lost(id, &WorkerExit::Clean, "");
+        }
+    }
+    assert!(failed.iter().all(|rows| rows.slot.0 == batches / 2), "{failed:?}");
+    (failed.into_iter().map(|rows| rows.first).collect(), crashes)
+}
+
+#[test]
+fn what_ran_beside_a_poison_item_is_cleared_and_costs_no_worker_more() {
+    for streams in [2, 3, 4] {
+        for n in [1usize, 2, 4, 8, 32] {
+            for poison in 0..n {
+                let (failed, crashes) = bisect_beside(n, poison, 9, streams);
+                assert_eq!(failed, [poison]);
+                let most = n.ilog2() + 2 + u32::from(n == 1);
+                assert!(crashes <= most, "{crashes} crashes of row {poison} of {n} with {streams} streams");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_suspect_is_not_kept_waiting_by_work_that_never_ends() {
+    let mut ledger = Ledger::new(1).with_streams(2);
+    (0..2).for_each(|w| ledger.worker_ready(WorkerId(w), DeviceId(0)));
+    (0..6).for_each(|slot| ledger.add(rows(slot, 1), LeaveReason::Full));
+    let mut held: VecDeque<_> = std::iter::from_fn(|| ledger.dispatch(T)).collect();
+    let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "");
+    held.retain(|a| a.worker != WorkerId(0));
+    ledger.worker_ready(WorkerId(2), DeviceId(0));
+    for slot in 6..40 {
+        ledger.add(rows(slot, 1), LeaveReason::Full);
+        while let Some(a) = ledger.dispatch(T) {
+            held.push_back(a);
+        }
+        let first = held.pop_front().expect("there is always work");
+        assert!(ledger.done(first.worker, first.batch, T).is_some());
+    }
+    assert_eq!(ledger.waiting.suspects().count(), 0, "both have had a worker for themselves");
+}
+
 #[test]
 fn each_of_several_poison_rows_in_one_batch_costs_no_more_than_if_it_were_the_only_one() {
     for n in [2usize, 4, 8, 16] {

@@ -1,7 +1,7 @@
 //! What must hold in a world at any moment, and at its end. It only looks.
 
 use orchestra_core::gather::Ending;
-use orchestra_core::ledger::{Assignment, IN_FLIGHT_PER_WORKER};
+use orchestra_core::ledger::{Assignment, READY_PER_WORKER};
 
 use super::*;
 
@@ -93,6 +93,11 @@ impl DeviceLife {
         self.refusals_in_a_row = 0;
     }
 
+    pub(super) fn died(&mut self) {
+        self.deaths_in_a_row += 1;
+        self.strong_deaths += 1;
+    }
+
     fn refused(&mut self, now: Duration) {
         self.refusals_in_a_row += 1;
         self.last_refusal = now;
@@ -114,10 +119,7 @@ impl World {
     /// A worker died of strong evidence with these rows.
     pub(super) fn killed_by(&mut self, w: &Worker, rows: Rows) {
         let is_its_fault = !self.sick.contains(&w.device) && !self.is_due_to_break_again(w);
-        let device = &mut self.devices[w.device];
-        device.deaths_in_a_row += 1;
-        device.strong_deaths += 1;
-        let is_proven = device.is_proven;
+        let is_proven = self.devices[w.device].is_proven;
         for item in self.items_of(rows) {
             let is_poison = self.setup.poison.contains_key(&item);
             let life = &mut self.lives[item as usize];
@@ -179,7 +181,12 @@ impl World {
         let w = &self.workers[&a.worker];
         assert!(w.phase == Phase::Serving && !w.draining && !w.broken, "{a:?} to {w:?}");
         assert_eq!(device_id(w.device), a.device);
-        assert!(w.holds.len() < IN_FLIGHT_PER_WORKER);
+        assert!(w.holds.len() < self.setup.streams + READY_PER_WORKER);
+        if self.setup.streams > 1 && !w.holds.is_empty() {
+            let held = w.holds.iter().map(|(_, rows)| *rows);
+            let suspect = held.chain([a.rows]).find(|rows| self.is_suspect(*rows));
+            assert_eq!(suspect, None, "a suspect has its worker for itself: {}", self.describe());
+        }
         assert!((1..=self.setup.max_rows).contains(&a.rows.count));
         assert!(a.rows.count <= self.ledger.ceiling(a.device), "no batch is larger than its device takes");
         // A device that fails fast gets one batch at a time as long as another one works.
@@ -188,6 +195,10 @@ impl World {
                 self.workers.values().filter(|o| o.device == w.device).map(|o| o.holds.len()).sum();
             assert_eq!(n, 0, "{a:?} goes to a device that is in doubt and busy");
         }
+    }
+
+    fn is_suspect(&self, rows: Rows) -> bool {
+        self.items_of(rows).into_iter().any(|item| self.lives[item as usize].is_suspect)
     }
 
     fn another_works(&self, device: usize) -> bool {
@@ -270,6 +281,8 @@ impl World {
         }
         for (item, life) in self.lives.iter().enumerate() {
             let mut bound = life.rows.next_power_of_two().ilog2() + 2;
+            // A single item that dies beside another one is only suspected.
+            bound += u32::from(self.setup.streams > 1 && life.rows == 1);
             // With three devices or more, the word of one that never got anything right is not enough.
             if self.setup.devices.len() > 2 {
                 bound += life.crashes_without_proof;

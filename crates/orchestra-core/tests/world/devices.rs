@@ -75,10 +75,15 @@ impl World {
         if w.phase != Phase::Serving && evidence == Evidence::Weak {
             self.ledger.weak_death_elsewhere();
         }
+        // The batch for which it reported a broken device is gone already.
+        let n_begun = self.setup.streams - usize::from(w.broken);
+        if evidence == Evidence::Strong && !w.broken && !w.holds.is_empty() {
+            self.devices[w.device].died();
+        }
         for (at, &(batch, rows)) in w.holds.iter().enumerate() {
             self.stale.push((worker, batch));
             self.waits_again(rows);
-            if at > 0 || w.broken {
+            if at >= n_begun {
                 continue;
             }
             match evidence {
@@ -102,6 +107,7 @@ impl World {
     /// A worker that reports a broken device is as good as dead.
     pub(super) fn died_of(&mut self, worker: WorkerId, rows: Rows) {
         let w = self.workers.remove(&worker).expect("it has just reported");
+        self.devices[w.device].died();
         self.killed_by(&w, rows);
         self.workers.insert(worker, w);
     }

@@ -101,7 +101,7 @@ pub struct World {
 
 impl World {
     pub fn new(setup: &Setup) -> Self {
-        let mut ledger = Ledger::new(setup.max_rows);
+        let mut ledger = Ledger::new(setup.max_rows).with_streams(setup.streams);
         let n = setup.devices.len();
         (0..n).for_each(|d| ledger.expect_device(device_id(d)));
         let crew = |d: &DeviceSetup| Crew::new(d.workers, d.spares, RestartPolicy::default());
@@ -176,7 +176,7 @@ impl World {
             for i in 0..=(choice % busy.len()) {
                 let worker = busy[(choice + i) % busy.len()];
                 if self.workers.contains_key(&worker) {
-                    self.step(worker, false);
+                    self.step(worker, choice % self.setup.streams);
                     self.pump();
                 }
             }
@@ -329,17 +329,18 @@ impl World {
     fn step_any(&mut self, i: usize, second: bool) {
         let busy = self.busy();
         if !busy.is_empty() {
-            self.step(busy[i % busy.len()], second);
+            let at = if second { 1 } else { i / busy.len() % self.setup.streams };
+            self.step(busy[i % busy.len()], at);
         }
     }
 
-    /// A worker comes on with the batch that it runs, or answers for the next one first.
-    fn step(&mut self, worker: WorkerId, second: bool) {
+    /// A worker comes on with one of the batches that it runs, or answers for the next one first.
+    fn step(&mut self, worker: WorkerId, at: usize) {
         let w = &self.workers[&worker];
-        let at = usize::from(second && w.holds.len() > 1);
-        let Some(&(batch, rows)) = w.holds.get(at) else { return };
+        let at = at.min(w.holds.len().saturating_sub(1));
+        let Some(&(_, rows)) = w.holds.get(at) else { return };
         let outcome = self.outcome(worker, rows);
-        if at > 0 && outcome != Outcome::Done {
+        if at >= self.setup.streams && outcome != Outcome::Done {
             return;
         }
         if let Some(w) = self.workers.get_mut(&worker) {
@@ -347,7 +348,7 @@ impl World {
         }
         match outcome {
             Outcome::Done => self.done(worker, at),
-            Outcome::Faults(fault) => self.fault(worker, batch, rows, fault),
+            Outcome::Faults(fault) => self.fault(worker, at, fault),
             Outcome::Dies(exit) => self.die(worker, &exit),
         }
     }
@@ -371,9 +372,9 @@ impl World {
         self.end_if_drained(worker);
     }
 
-    fn fault(&mut self, worker: WorkerId, batch: BatchId, rows: Rows, fault: RunFault) {
+    fn fault(&mut self, worker: WorkerId, at: usize, fault: RunFault) {
         let w = self.workers.get_mut(&worker).expect("it runs a batch");
-        w.holds.pop_front();
+        let (batch, rows) = w.holds.remove(at).expect("it holds so many");
         w.broken = fault == RunFault::Device;
         let device = w.device;
         self.stale.push((worker, batch));

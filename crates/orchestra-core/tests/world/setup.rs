@@ -56,6 +56,8 @@ pub struct Setup {
     pub devices: Vec<DeviceSetup>,
     /// Workers that may be killed from outside: fewer than it takes to fail an item.
     pub kills: u32,
+    /// Batches that a worker runs at once.
+    pub streams: usize,
 }
 
 impl Setup {
@@ -70,7 +72,7 @@ impl Setup {
 #[derive(Debug, Clone)]
 pub enum Op {
     Arrive(usize),
-    /// A worker comes on with its batch, or answers for its second one first.
+    /// A worker comes on with one of its batches, or answers for its second one first.
     Step {
         worker: usize,
         second: bool,
@@ -168,6 +170,7 @@ pub fn setups() -> impl Strategy<Value = Setup> {
             poison: poison.into_iter().map(|(at, p)| (((items - 1) as f64 * at) as u64, p)).collect(),
             devices,
             kills,
+            streams: 1,
         },
     )
 }

@@ -1,0 +1,80 @@
+//! What one worker holds, and what is known of it. It chooses nothing and judges nobody.
+
+use std::collections::VecDeque;
+
+use crate::ids::{BatchId, DeviceId};
+
+/// Batches that a worker holds beyond those that it runs, so that the device never waits for a frame.
+pub const READY_PER_WORKER: usize = 1;
+
+/// A worker that has become ready and has not ended.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub device: DeviceId,
+    /// In the order in which they were sent, which is the order in which it begins them.
+    pub holds: VecDeque<BatchId>,
+    pub draining: bool,
+    /// It is drained because its successor is there: nobody comes when it ends.
+    pub has_successor: bool,
+    pub failed_last: bool,
+    /// It reported a broken device and runs nothing more.
+    pub broken: bool,
+    /// What it was running beside the batch for which it reported that.
+    ran_beside: Vec<BatchId>,
+    /// Its death is to be expected: see `Lost::bisecting`.
+    pub bisecting: bool,
+    /// It has answered for a batch.
+    pub has_run: bool,
+    /// The last batch that it was given to have it for itself; it may be gone long since.
+    pub by_itself: Option<BatchId>,
+}
+
+impl Worker {
+    pub fn on(device: DeviceId) -> Self {
+        Self {
+            device,
+            holds: VecDeque::new(),
+            draining: false,
+            has_successor: false,
+            failed_last: false,
+            broken: false,
+            ran_beside: Vec::new(),
+            bisecting: false,
+            has_run: false,
+            by_itself: None,
+        }
+    }
+
+    pub fn takes_more(&self) -> bool {
+        !self.draining && !self.broken
+    }
+
+    /// Behind an item on trial nothing waits, and beside a suspect nothing runs, so that nothing else can be what the worker dies of.
+    pub fn has_room(&self, streams: usize) -> bool {
+        self.holds.len() < streams + READY_PER_WORKER
+            && !self.by_itself.is_some_and(|id| self.holds.contains(&id))
+    }
+
+    /// It has run nothing yet, and nothing waits there to be run.
+    pub fn is_fresh(&self) -> bool {
+        !self.has_run && self.holds.is_empty()
+    }
+
+    /// It has reported a broken device for a batch that it holds no more. Says whether it was running others, of which there are at most
+    /// so many: what one does to a device may show in another.
+    pub fn breaks(&mut self, bisecting: bool, at_most_beside: usize) -> bool {
+        let again = std::mem::replace(&mut self.broken, true);
+        if !again {
+            self.ran_beside = self.holds.iter().take(at_most_beside).copied().collect();
+        }
+        self.bisecting |= bisecting;
+        again || !self.ran_beside.is_empty()
+    }
+
+    /// What it has begun and not answered. It may be about to begin the last of these.
+    pub fn begun(&self, streams: usize) -> impl Iterator<Item = BatchId> {
+        let n = if self.broken { self.holds.len() } else { streams };
+        let has_begun = |id: &&BatchId| !self.broken || self.ran_beside.contains(id);
+        self.holds.iter().take(n).filter(has_begun).copied()
+    }
+}
