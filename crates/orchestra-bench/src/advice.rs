@@ -208,15 +208,20 @@ fn inference(e: &Evidence, plan: &Plan, cores: usize) -> Vec<Advice> {
                 let more = change(format!("models.{model}.workers"), gpu.count, gpu.count + 1, why);
                 advice.extend((gpu.count < 4).then_some(more));
             }
-            _ => advice.extend(cpu_workers(model, &on_cpu, cores)),
+            _ => advice.extend(cpu_workers(model, &on_cpu, infer.streams, cores)),
         }
     }
     advice.extend(other_devices(e, plan));
     advice
 }
 
-fn cpu_workers(model: &str, on_cpu: &[&orchestra_plan::WorkerPlan], cores: usize) -> Vec<Advice> {
-    let lanes: usize = on_cpu.iter().map(|w| w.count * w.threads).sum();
+fn cpu_workers(
+    model: &str,
+    on_cpu: &[&orchestra_plan::WorkerPlan],
+    streams: usize,
+    cores: usize,
+) -> Vec<Advice> {
+    let lanes: usize = on_cpu.iter().map(|w| w.count * (w.threads + streams - 1)).sum();
     let workers: usize = on_cpu.iter().map(|w| w.count).sum();
     let mut advice = Vec::new();
     if on_cpu.is_empty() {
@@ -227,7 +232,7 @@ fn cpu_workers(model: &str, on_cpu: &[&orchestra_plan::WorkerPlan], cores: usize
         let threads = on_cpu.iter().map(|w| w.threads).max().unwrap_or(1);
         advice.push(change(format!("models.{model}.threads"), threads, 1, why));
     } else if lanes < cores {
-        let per_device = cores.div_ceil(on_cpu.len());
+        let per_device = cores.div_ceil(on_cpu.len() * streams);
         let why = "fewer threads run the model than there are cores";
         advice.push(change(format!("models.{model}.workers"), workers, per_device, why));
     }

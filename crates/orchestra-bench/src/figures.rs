@@ -38,6 +38,8 @@ pub struct InferFigures {
     pub workers: usize,
     /// Threads of each one's session.
     pub threads: usize,
+    /// Batches that each runs at once.
+    pub streams: usize,
     /// Items of a batch.
     pub batch: usize,
     /// Batches done.
@@ -140,7 +142,13 @@ impl InferFigures {
         }
     }
 
-    /// Core seconds per item, if it runs on the cores. `lanes` are the threads of all sessions of this stage on the CPU, which shared the
+    /// Cores that all of its workers together can keep busy: a batch also runs on the thread that starts it.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.workers * (self.threads + self.streams - 1)
+    }
+
+    /// Core seconds per item, if it runs on the cores. `lanes` are those of all workers of this stage on the CPU, which shared the
     /// cores while this was measured.
     #[must_use]
     pub fn core_seconds(&self, cores: usize, lanes: usize) -> f64 {
@@ -150,9 +158,9 @@ impl InferFigures {
         if self.threads > 1 {
             return self.cpu_seconds;
         }
-        // With more one-thread workers than cores, each has only a part of a core.
+        // With more batches at once, each on one thread, than cores, each has only a part of a core.
         let part = divide(cores as f64, lanes as f64).min(1.0);
-        divide(self.workers as f64 * part, self.rate)
+        divide(self.lanes() as f64 * part, self.rate)
     }
 }
 
@@ -175,6 +183,7 @@ mod tests {
             on_cpu: true,
             workers,
             threads,
+            streams: 1,
             batch: 8,
             batches: 10,
             rate,
@@ -190,6 +199,8 @@ mod tests {
         assert_eq!(infer(2, 1, 1000.0).core_seconds(4, 2), 0.002);
         assert_eq!(infer(8, 1, 1000.0).core_seconds(4, 8), 0.004);
         assert_eq!(infer(4, 1, 1000.0).core_seconds(4, 8), 0.002, "two devices share the cores");
+        let two_at_once = InferFigures { streams: 2, ..infer(1, 1, 1000.0) };
+        assert_eq!((two_at_once.lanes(), two_at_once.core_seconds(4, 2)), (2, 0.002));
     }
 
     #[test]

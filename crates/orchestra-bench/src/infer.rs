@@ -168,6 +168,7 @@ impl InferPart<'_> {
             on_cpu: self.plan.devices[workers.device.index()].spec.kind == DeviceKind::Cpu,
             workers: workers.count,
             threads: workers.threads,
+            streams: self.infer.streams,
             batch,
             batches,
             rate: here().map(rate).sum(),
@@ -191,6 +192,7 @@ impl InferPart<'_> {
             digest: model.file_digest,
             device: device.clone(),
             threads: place.threads,
+            streams: self.infer.streams,
             memory_limit: model.memory_limit,
             tf32: model.tf32,
             tuning: model.tuning.clone(),
@@ -255,7 +257,7 @@ impl InferPart<'_> {
         n_workers: usize,
         turns: &[Turn],
     ) -> Result<Vec<Done>, Trouble> {
-        let slots = slots_of(place.number, n_workers, self.infer.layout.slots);
+        let slots = slots_of(place.number, n_workers, self.infer.layout.slots, self.infer.streams + 1);
         let mut done = Vec::with_capacity(turns.len());
         for turn in turns {
             done.push(self.loop_over(worker, &slots, turn).await?);
@@ -263,7 +265,7 @@ impl InferPart<'_> {
         Ok(done)
     }
 
-    /// Two batches in flight, over and over the slots that are this worker's, from the moment when all workers are ready.
+    /// As many batches in flight as in a run, over and over the slots that are this worker's, from the moment when all workers are ready.
     async fn loop_over(
         &self,
         worker: &mut BareWorker,
@@ -287,7 +289,9 @@ impl InferPart<'_> {
         let mut batches = 0;
         let mut times = Vec::new();
         let mut elapsed = Duration::ZERO;
-        worker.run(send(), rows).await.map_err(Trouble::Fault)?;
+        for _ in 0..self.infer.streams {
+            worker.run(send(), rows).await.map_err(Trouble::Fault)?;
+        }
         while elapsed < lasting {
             worker.run(send(), rows).await.map_err(Trouble::Fault)?;
             let taken = worker.done().await.map_err(Trouble::Fault)?;
@@ -298,7 +302,9 @@ impl InferPart<'_> {
             elapsed = started.elapsed();
         }
         let cpu = cpu(worker).saturating_sub(cpu_before);
-        worker.done().await.map_err(Trouble::Fault)?;
+        for _ in 0..self.infer.streams {
+            worker.done().await.map_err(Trouble::Fault)?;
+        }
         Ok(Done { batches, elapsed, cpu, start_cpu, first_batch: first[0], usual_batch: median(times) })
     }
 }
@@ -309,14 +315,14 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// The slots that a worker goes over: its share, or, where there are fewer slots than two for each, any two.
-fn slots_of(number: usize, n_workers: usize, n_slots: usize) -> Vec<SlotId> {
+/// The slots that a worker goes over: its share, or, where there are fewer than `least` for each, any so many.
+fn slots_of(number: usize, n_workers: usize, n_slots: usize, least: usize) -> Vec<SlotId> {
     let own: Vec<SlotId> = (number..n_slots).step_by(n_workers.max(1)).map(|s| SlotId(s as u32)).collect();
-    if own.len() >= 2 {
+    if own.len() >= least {
         return own;
     }
-    // Inputs are only read, and nobody reads what two workers then write to the same outputs.
-    [number, number + 1].map(|s| SlotId((s % n_slots.max(1)) as u32)).to_vec()
+    // Inputs are only read, and nobody reads what two batches then write to the same outputs.
+    (number..number + least).map(|s| SlotId((s % n_slots.max(1)) as u32)).collect()
 }
 
 /// Where workers that are ready wait for the others.
@@ -365,7 +371,7 @@ mod tests {
     #[test]
     fn every_worker_has_slots_and_where_there_are_enough_nobody_shares() {
         for (workers, slots) in [(1, 3), (2, 6), (3, 8), (4, 4), (2, 1)] {
-            let all: Vec<Vec<SlotId>> = (0..workers).map(|w| slots_of(w, workers, slots)).collect();
+            let all: Vec<Vec<SlotId>> = (0..workers).map(|w| slots_of(w, workers, slots, 2)).collect();
             assert!(all.iter().all(|own| own.len() >= 2 && own.iter().all(|s| s.index() < slots)));
             let different: BTreeSet<SlotId> = all.iter().flatten().copied().collect();
             if slots >= 2 * workers {

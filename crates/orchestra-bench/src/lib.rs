@@ -9,7 +9,7 @@
 //! * **decode**, per source: as many threads as there are cores read, decode and prepare the items of a sample, with the code that
 //!   loaders use, into the rows of the batch slots. No actors, no workers.
 //! * **infer**, per infer stage: the workers that the plan gives the stage, real processes over the same batch slots, with inputs that
-//!   are ready, the largest batch of the plan and two batches in flight each. No loaders, no results.
+//!   are ready, the largest batch of the plan and as many batches in flight each as in a run. No loaders, no results.
 //! * **run**: the whole thing, as `orchestra run` does it, over the same sample, into a folder of its own.
 //!
 //! # The limit

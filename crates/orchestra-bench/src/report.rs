@@ -103,6 +103,8 @@ pub struct InferPart {
     pub workers: usize,
     /// Threads of each one's session.
     pub threads: usize,
+    /// Batches that each runs at once.
+    pub streams: usize,
     /// Items of a batch.
     pub batch: usize,
     /// Of all of these workers, with inputs ready.
@@ -168,9 +170,9 @@ impl Judged<'_> {
         source_of(self.plan, stage).map_or(0.0, |source| self.sample.weight(source))
     }
 
-    /// Threads of all sessions of a stage on the CPU.
+    /// Cores that all workers of a stage on the CPU can keep busy.
     fn lanes(&self, infer: &[InferFigures], stage: StageId) -> usize {
-        infer.iter().filter(|f| f.stage == stage && f.on_cpu).map(|f| f.workers * f.threads).sum()
+        infer.iter().filter(|f| f.stage == stage && f.on_cpu).map(InferFigures::lanes).sum()
     }
 
     /// The parts of a round, in the form that the arithmetic takes.
@@ -297,6 +299,7 @@ impl Judged<'_> {
                 weight: self.weight(figures.stage),
                 workers: figures.workers,
                 threads: figures.threads,
+                streams: figures.streams,
                 batch: figures.batch,
                 items_per_second: all(&|f| f.rate),
                 items_per_second_per_core: on_cores(&|seconds| divide(1.0, seconds)),

@@ -24,7 +24,7 @@ pub struct Rung {
     pub threads: usize,
     /// Items of a batch.
     pub batch: usize,
-    /// Items per second of all of these workers, two batches on the way to each.
+    /// Items per second of all of these workers, as many batches on the way to each as in a run.
     pub items_per_second: f64,
     /// CPU time of the workers per item.
     pub cpu_seconds_per_item: f64,

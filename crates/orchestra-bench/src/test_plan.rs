@@ -52,6 +52,7 @@ pub fn plan(small: Small) -> Plan {
             spares: 0,
             memory: None,
         }],
+        streams: 1,
         layout,
         settings: [0; 32],
     };

@@ -14,6 +14,8 @@ const LEAST_GAIN: f64 = 0.01;
 const LARGEST_BATCH: u64 = 512;
 /// Most workers on a GPU that are tried.
 const MOST_GPU_WORKERS: u64 = 4;
+/// Most batches at once in one worker that are tried.
+const MOST_STREAMS: u64 = 4;
 
 /// Settings that differ from the file: key and value.
 pub type Settings = [(String, u64)];
@@ -107,6 +109,12 @@ pub(crate) fn knobs(plan: &Plan, cores: usize) -> Vec<Knob> {
             let most = if on_cpu.is_some() { cores.saturating_mul(2) } else { MOST_GPU_WORKERS };
             let key = format!("models.{model}.workers");
             knobs.push(Knob { key, now, min: 1, max: most.max(now), doubles: false });
+        }
+        let now = infer.streams as u64;
+        let most = if on_cpu.is_some() { cores.min(MOST_STREAMS) } else { MOST_STREAMS };
+        if most.max(now) > 1 {
+            let key = format!("models.{model}.streams");
+            knobs.push(Knob { key, now, min: 1, max: most.max(now), doubles: true });
         }
         if let Some(first) = on_cpu {
             let now = first.threads as u64;
@@ -290,12 +298,16 @@ mod tests {
         let expected = [
             ("stages.run.batch.max", 8, 512),
             ("models.m.workers", 2, 8),
+            ("models.m.streams", 1, 4),
             ("models.m.threads", 1, 4),
             ("limits.loaders", 4, 8),
         ];
         assert_eq!(bounds(small, 4), expected.map(|(k, now, max)| (k.to_owned(), now, max)));
         let gpu = bounds(Small { gpu: true, ..small }, 4);
         assert!(gpu.contains(&("models.m.workers".into(), 2, 4)), "{gpu:?}");
+        assert!(gpu.contains(&("models.m.streams".into(), 1, 4)), "{gpu:?}");
         assert!(!gpu.iter().any(|(k, ..)| k == "models.m.threads"), "{gpu:?}");
+        let one_core = bounds(small, 1);
+        assert!(!one_core.iter().any(|(k, ..)| k == "models.m.streams"), "{one_core:?}");
     }
 }

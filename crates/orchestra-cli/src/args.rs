@@ -201,7 +201,7 @@ pub struct BenchArgs {
     /// Only measure each model alone, with batches of 1, 2, 4 and so on up to the largest
     #[arg(long, conflicts_with_all = ["tune", "runs"])]
     pub rungs: bool,
-    /// Try other settings (loaders, batch sizes, workers, threads), and print the best as a patch for the file
+    /// Try other settings (loaders, batch sizes, workers, streams, threads), and print the best as a patch for the file
     #[arg(long)]
     pub tune: bool,
     /// Settings to try at most

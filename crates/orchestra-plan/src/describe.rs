@@ -199,6 +199,9 @@ fn write_infer(out: &mut String, plan: &Plan, name: &str, infer: &InferPlan) -> 
         let device = &plan.devices[w.device.index()].spec.name;
         let (workers, threads) = (plural(w.count, "worker"), plural(w.threads, "thread"));
         write!(out, "    {device}: {workers} of {threads}")?;
+        if infer.streams > 1 {
+            write!(out, ", with {} batches at once in each", infer.streams)?;
+        }
         if let Some(growth) = w.growth {
             write!(out, " at first, up to {} once it is known that they fit", growth.most)?;
         }

@@ -168,7 +168,10 @@ impl<'a> Builder<'a> {
             }
             StageKind::Infer(infer) => {
                 self.inputs(to, infer);
-                let details = vec![format!("model {}", self.plan.models[infer.model.index()].name)];
+                let mut details = vec![format!("model {}", self.plan.models[infer.model.index()].name)];
+                if infer.streams > 1 {
+                    details.push(format!("{} batches at once", infer.streams));
+                }
                 let devices = infer.workers.iter().map(|w| &self.plan.devices[w.device.index()]);
                 let devices = devices.map(|d| d.spec.name.clone()).collect();
                 Node { devices, ..node(NodeKind::Infer, &stage.name, details) }

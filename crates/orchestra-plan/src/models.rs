@@ -14,10 +14,12 @@ use crate::tuning;
 
 /// Most spares per stage and device: more deaths at once than that are no accident.
 const MAX_SPARES: u64 = 4;
+/// Most batches that a worker runs at once: each takes memory of its own, and a GPU is busy with fewer.
+const MAX_STREAMS: u64 = 8;
 /// Largest batch that can be asked for.
 pub(crate) const MAX_BATCH: u64 = 65_536;
 
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "path",
     "labels",
     "devices",
@@ -28,6 +30,7 @@ const KEYS: [&str; 13] = [
     "memory_limit",
     "priority",
     "threads",
+    "streams",
     "custom_ops",
     "recycle",
     "tf32",
@@ -58,6 +61,8 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
     if let (Some([]), Some(entry)) = (devices.as_deref(), f.entry("devices")) {
         f.bad("devices", entry.node.span, "names no device").help("leave the key out to use all devices");
     }
+    let streams = f.integer("streams", 1..=MAX_STREAMS);
+    let tuning = tuning::read(&mut f, streams.as_ref().is_some_and(|n| n.value > 1));
     RawModel {
         path: f.required_string("path", "name the ONNX file, relative to this file"),
         labels: f.string("labels"),
@@ -69,10 +74,11 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
         memory_limit: at_least_one(&mut f, "memory_limit"),
         priority: f.integer("priority", 1..=100).map_or(10, |n| n.value as u32),
         threads: f.integer("threads", 1..=1024).map(|n| n.value as usize),
+        streams,
         custom_ops: f.strings("custom_ops").unwrap_or_default(),
         recycle: recycle(&mut f),
         tf32: f.boolean("tf32").unwrap_or(true),
-        tuning: tuning::read(&mut f),
+        tuning,
         name,
     }
 }

@@ -107,15 +107,7 @@ fn on_cpu(
         .map(|(stage, part)| {
             let Demand { stage, model, .. } = &demands[*stage];
             let asked = model.workers.as_ref().map(|w| w.value as usize);
-            let (count, threads) = match (asked, model.threads) {
-                (Some(count), Some(threads)) => (count, threads),
-                (Some(count), None) => (count, (part / count).max(1)),
-                (None, Some(threads)) => ((part / threads).clamp(1, MAX_DEFAULT_CPU_WORKERS), threads),
-                (None, None) => {
-                    let count = part.clamp(1, MAX_DEFAULT_CPU_WORKERS);
-                    (count, (part / count).max(1))
-                }
-            };
+            let (count, threads) = workers_and_threads(part, asked, model.threads, model.streams());
             let why = match (asked, model.threads) {
                 (Some(_), Some(_)) => "workers and threads as asked".into(),
                 (Some(_), None) => format!("workers as asked, sharing {}", plural(part, "core")),
@@ -125,8 +117,12 @@ fn on_cpu(
                     plural(part, "core")
                 ),
             };
+            let at_once = match model.streams() {
+                1 => String::new(),
+                n => format!(", with {n} batches at once in each"),
+            };
             reasons.push(format!(
-                "stage `{stage}` on {}: {} of {}: {why}",
+                "stage `{stage}` on {}: {} of {}{at_once}: {why}",
                 device.name,
                 plural(count, "worker"),
                 plural(threads, "thread")
@@ -134,6 +130,25 @@ fn on_cpu(
             Placed { count, growth: None, threads }
         })
         .collect()
+}
+
+/// Shares cores among workers. A batch also runs on the thread that starts it, so each further one at once keeps one core more busy.
+fn workers_and_threads(
+    cores: usize,
+    workers: Option<usize>,
+    threads: Option<usize>,
+    streams: usize,
+) -> (usize, usize) {
+    let beside = streams - 1;
+    match (workers, threads) {
+        (Some(count), Some(threads)) => (count, threads),
+        (Some(count), None) => (count, (cores / count).saturating_sub(beside).max(1)),
+        (None, Some(threads)) => ((cores / (threads + beside)).clamp(1, MAX_DEFAULT_CPU_WORKERS), threads),
+        (None, None) => {
+            let count = (cores / streams).clamp(1, MAX_DEFAULT_CPU_WORKERS);
+            (count, (cores / count).saturating_sub(beside).max(1))
+        }
+    }
 }
 
 /// The stages that share a GPU.
@@ -330,7 +345,7 @@ pub(crate) fn plural(n: usize, what: &str) -> String {
 mod tests {
     use proptest::prelude::*;
 
-    use super::divide;
+    use super::{divide, workers_and_threads};
 
     #[test]
     fn cores_are_divided_by_weight() {
@@ -339,6 +354,19 @@ mod tests {
         assert_eq!(divide(1, &[10, 10]), [1, 1]);
         assert_eq!(divide(4, &[100, 1]), [3, 1]);
         assert_eq!(divide(4, &[]), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn each_batch_at_once_keeps_a_core_busy() {
+        let of = |cores, workers, threads, streams| workers_and_threads(cores, workers, threads, streams);
+        assert_eq!(of(8, None, None, 1), (8, 1));
+        assert_eq!(of(8, None, None, 2), (4, 1));
+        assert_eq!(of(8, None, None, 3), (2, 2));
+        assert_eq!(of(2, None, None, 8), (1, 1));
+        assert_eq!(of(8, None, Some(3), 2), (2, 3));
+        assert_eq!(of(8, Some(2), None, 2), (2, 3));
+        assert_eq!(of(8, Some(3), Some(5), 2), (3, 5), "what was asked for is believed");
+        assert_eq!(of(64, None, None, 2), (8, 7));
     }
 
     proptest! {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::ledger::READY_PER_WORKER;
 use orchestra_core::{
     DeviceId, DeviceSpec, ImageSpec, ModelId, PipelineId, PixelInput, Provider, SessionTuning, SinkId,
     SourceId, StageId, TensorSpec,
@@ -221,6 +222,8 @@ pub struct InferPlan {
     pub ladder: Vec<usize>,
     /// Who runs it.
     pub workers: Vec<WorkerPlan>,
+    /// Batches that each worker runs at once, at least 1.
+    pub streams: usize,
     /// Where rows lie, and how many slots there are.
     #[serde(skip)]
     pub layout: BatchLayout,
@@ -228,6 +231,15 @@ pub struct InferPlan {
     /// [`MeasureKey::settings`](crate::MeasureKey).
     #[serde(skip)]
     pub settings: [u8; 32],
+}
+
+impl InferPlan {
+    /// The most batches that all workers together hold, running or ready.
+    #[must_use]
+    pub fn held_by_workers(&self) -> usize {
+        let workers: usize = self.workers.iter().map(WorkerPlan::most).sum();
+        workers * (self.streams + READY_PER_WORKER)
+    }
 }
 
 /// One input of an infer stage.
@@ -248,7 +260,7 @@ pub struct WorkerPlan {
     pub count: usize,
     /// How many it may become in the run, once it is known what one takes of the GPU; `None`: it stays as it is.
     pub growth: Option<Growth>,
-    /// Intra-op threads of each.
+    /// Intra-op threads of each, shared by the batches that it runs at once.
     pub threads: usize,
     /// How many more processes stand by, loaded and idle, until a worker dies.
     pub spares: usize,

@@ -62,10 +62,18 @@ pub(crate) struct RawModel {
     pub memory_limit: Option<At<u64>>,
     pub priority: u32,
     pub threads: Option<usize>,
+    pub streams: Option<At<u64>>,
     pub custom_ops: Vec<At<String>>,
     pub recycle: Recycle,
     pub tf32: bool,
     pub tuning: RawTuning,
+}
+
+impl RawModel {
+    /// Batches that each worker runs at once.
+    pub fn streams(&self) -> usize {
+        self.streams.as_ref().map_or(1, |n| n.value as usize)
+    }
 }
 
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 use orchestra_core::TensorSpec;
 use orchestra_core::batch_layout::{BatchLayout, LayoutError};
+use orchestra_core::ledger::READY_PER_WORKER;
 
 use crate::bytes::format_bytes;
 
@@ -16,12 +17,14 @@ pub(crate) struct SlotDemand<'a> {
     pub workers: usize,
     /// Workers that there may be in the end.
     pub most: usize,
+    /// Batches that each of them runs at once.
+    pub streams: usize,
 }
 
 impl SlotDemand<'_> {
-    /// Two in flight per worker, two being filled.
+    /// What workers may hold, two being filled.
     fn wanted(&self) -> usize {
-        (2 * self.most + 2).max(3)
+        ((self.streams + READY_PER_WORKER) * self.most + 2).max(3)
     }
 
     fn layout(&self, slots: usize) -> Result<BatchLayout, LayoutError> {

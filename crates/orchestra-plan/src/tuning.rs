@@ -25,7 +25,8 @@ impl RawTuning {
     }
 }
 
-pub(crate) fn read(f: &mut Fields<'_, '_>) -> RawTuning {
+/// `has_streams`: several batches are to run at once on a session.
+pub(crate) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
     let mut raw = RawTuning::default();
     raw.wanted.shrink = f.boolean("shrink").unwrap_or(false);
     raw.wanted.cuda_graphs = gpu_switch(f, "cuda_graphs", &mut raw);
@@ -43,6 +44,14 @@ pub(crate) fn read(f: &mut Fields<'_, '_>) -> RawTuning {
     {
         f.bad("tensorrt_fp16", span, &format!("has no effect without `{TENSORRT}`"))
             .help("leave it out, or let TensorRT run the model");
+    }
+    if let (true, Some(span)) = (has_streams, raw.span_of("cuda_graphs")) {
+        f.bad(
+            "cuda_graphs",
+            span,
+            "works in memory of its own, in which one batch runs at a time, and `streams` asks for several",
+        )
+        .help("leave out one of them");
     }
     if let (true, Some(span)) = (raw.wanted.shrink, raw.span_of("cuda_graphs")) {
         f.bad("cuda_graphs", span, "keeps the memory that `shrink` gives back").help("leave out one of them");

@@ -173,6 +173,26 @@ fn workers_and_threads_can_be_asked_for() {
 }
 
 #[test]
+fn several_batches_at_once_take_their_cores_and_slots_and_are_told_of() {
+    let host = FakeHost::with_cores(8);
+    let plan = host.good_with(DIGITS, &set(&[("models.digits.streams", "2")]));
+    assert_eq!(workers(&plan, "classify"), ["cpu: 4 x 1"]);
+    let run = infer(&plan, "classify");
+    assert_eq!((run.streams, run.held_by_workers(), run.layout.slots), (2, 12, 14));
+    let text = describe(&plan);
+    assert!(text.contains("cpu: 4 workers of 1 thread, with 2 batches at once in each"), "{text}");
+    let plan = FakeHost::with_gpus(1).good_with(DIGITS, &set(&[("models.digits.streams", "8")]));
+    assert_eq!(infer(&plan, "classify").layout.slots, 11);
+    assert!(describe(&plan).contains("with 8 batches at once in each"));
+    let one = host.good_with(DIGITS, &set(&[("models.digits.streams", "1")]));
+    assert_eq!(describe(&one), describe(&host.good(DIGITS)), "one is what there is without the key");
+    for wrong in ["0", "9", "\"two\""] {
+        let errors = host.errors(DIGITS, &set(&[("models.digits.streams", wrong)]));
+        assert!(errors[0].contains("`streams`"), "{errors:?}");
+    }
+}
+
+#[test]
 fn a_model_may_have_devices_of_its_own() {
     let host = FakeHost::with_gpus(2);
     let plan = host.good(&TWO_MODELS.replace("priority = 30", "devices = [\"cuda:1\"]"));
@@ -408,6 +428,7 @@ fn the_fingerprint_covers_results_and_nothing_else() {
     for harmless in [
         ("models.digits.workers", "2"),
         ("models.digits.spare", "3"),
+        ("models.digits.streams", "2"),
         ("models.digits.priority", "99"),
         ("stages.classify.batch", "{ max = 2 }"),
         ("limits.loaders", "1"),

@@ -109,7 +109,7 @@ impl Actor for Batcher {
                 state.end_if_drained(worker);
             }
             BatcherMsg::WorkerLost { worker, manager, exit, last_words, progressed, begun } => {
-                let bisecting = state.worker_lost(worker, &exit, &last_words, begun);
+                let bisecting = state.worker_lost(worker, &exit, &last_words, &begun);
                 let ended = DeviceMsg::WorkerEnded { worker, exit, last_words, progressed, bisecting };
                 drop(manager.cast(ended)); // No manager, no restart: the run is ending.
             }
@@ -131,7 +131,7 @@ impl BatcherState {
         let policy = BatchPolicy { max_rows: infer.max_batch, wait: infer.wait, leave_when_idle: false };
         let devices: BTreeSet<DeviceId> =
             infer.workers.iter().filter(|w| w.count > 0).map(|w| w.device).collect();
-        let mut ledger = Ledger::new(infer.max_batch);
+        let mut ledger = Ledger::new(infer.max_batch).with_streams(infer.streams);
         devices.iter().for_each(|d| ledger.expect_device(*d));
         Ok(Self {
             name: stage.name.clone(),
@@ -354,7 +354,7 @@ impl BatcherState {
         worker: WorkerId,
         exit: &WorkerExit,
         last_words: &str,
-        begun: Option<Duration>,
+        begun: &[(BatchId, Duration)],
     ) -> bool {
         if self.links.remove(&worker).is_none()
             && exit.evidence() == orchestra_core::worker_exit::Evidence::Weak
@@ -372,7 +372,8 @@ impl BatcherState {
                 %exit, "batch lost its worker"
             );
             if self.flights.are_traced() {
-                let ran = Ran { begun: begun.filter(|_| lost.held.first() == Some(batch)), ..Ran::default() };
+                let begun = begun.iter().find(|(begun, _)| begun == batch).map(|(_, at)| *at);
+                let ran = Ran { begun, ..Ran::default() };
                 let (exit, last_words) = (exit.clone(), last_words.to_owned());
                 let end = BatchEnd::WorkerLost { exit, last_words, then: flights::then(aftermath) };
                 self.trace_failed(&flight, ran, end, None);

@@ -25,4 +25,5 @@ mod random;
 mod recycling;
 mod restarts;
 mod spares;
+mod streams;
 mod tracing;

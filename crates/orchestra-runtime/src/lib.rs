@@ -25,6 +25,7 @@ mod exit_kind;
 mod fault_tests;
 mod flights;
 mod histogram;
+mod in_flight;
 mod journey;
 pub mod launcher;
 mod link_start;

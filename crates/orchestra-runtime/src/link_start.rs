@@ -122,7 +122,7 @@ impl LinkArgs {
                         exit,
                         last_words,
                         progressed: true,
-                        begun: None,
+                        begun: Vec::new(),
                     };
                     drop(batcher.cast(lost));
                 }

@@ -304,8 +304,8 @@ pub enum BatcherMsg {
         last_words: String,
         /// It had completed a batch.
         progressed: bool,
-        /// Since when the oldest batch that it holds was the next for it.
-        begun: Option<Duration>,
+        /// What it has begun of what it holds, and since when each was among the next for it.
+        begun: Vec<(BatchId, Duration)>,
     },
     /// A worker process outlives its SIGKILL, as this says. It may still write to what it holds, so nobody else ever gets that.
     WorkerUndying(String),

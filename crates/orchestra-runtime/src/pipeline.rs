@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use orchestra_core::{DeviceKind, PipelineId, SourceId, StageId};
 use orchestra_journal::BitSet;
-use orchestra_plan::{InferPlan, StageKind, WorkerPlan};
+use orchestra_plan::{InferPlan, StageKind};
 use orchestra_wire::arena::Arena;
 use orchestra_wire::frames::Load;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -232,12 +232,12 @@ impl PipelineState {
                 PoolEvent::Filled(slot) => BatcherMsg::Filled(slot),
             }));
         };
-        let workers = match &context.plan.stages[stage.index()].kind {
-            StageKind::Infer(infer) => infer.workers.iter().map(WorkerPlan::most).sum(),
+        let held = match &context.plan.stages[stage.index()].kind {
+            StageKind::Infer(infer) => infer.held_by_workers(),
             StageKind::Image { .. } | StageKind::Classify { .. } => 0,
         };
         let in_use = Arc::clone(&context.stats.stage(stage).slots_in_use);
-        let pool = SlotPool::new(arena, context.clock, workers, in_use, Box::new(notify));
+        let pool = SlotPool::new(arena, context.clock, held, in_use, Box::new(notify));
         batcher.cast(BatcherMsg::Attach(Arc::clone(&pool)))?;
         let node = Behind { stage, pool, batcher };
         self.ask_for_workers(&node);
@@ -263,6 +263,7 @@ impl PipelineState {
                 digest: model.file_digest,
                 device: device.kind.clone(),
                 threads: workers.threads,
+                streams: infer.streams,
                 memory_limit: model.memory_limit,
                 tf32: model.tf32,
                 tuning: model.tuning.clone(),

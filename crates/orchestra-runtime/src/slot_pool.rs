@@ -111,7 +111,7 @@ pub struct FilledSlot {
 impl SlotPool {
     /// A pool over `arena`, all slots free. `notify` must not block.
     ///
-    /// Slots beyond the two that each of `workers` may hold are spare. Who waits for a slot is woken only when two of those are free, so
+    /// Slots beyond those that workers may hold, `held` of them, are spare. Who waits for a slot is woken only when two of those are free, so
     /// that under load a writer fills two slots for one wake-up, and one writer sleeps through as long as another keeps up.
     ///
     /// Nobody sleeps for ever: who goes to sleep has seen no slot free, so all of them come back, and at most one of those is open and
@@ -123,7 +123,7 @@ impl SlotPool {
     pub fn new(
         arena: Arena,
         clock: RunClock,
-        workers: usize,
+        held: usize,
         in_use: Arc<Counter>,
         notify: Notify,
     ) -> Arc<Self> {
@@ -145,7 +145,7 @@ impl SlotPool {
             busy: AtomicUsize::new(0),
             shut: AtomicBool::new(false),
             watched: AtomicBool::new(true),
-            wake_at: if layout.slots < 4 { 1 } else { layout.slots.saturating_sub(2 * workers).clamp(1, 2) },
+            wake_at: if layout.slots < 4 { 1 } else { layout.slots.saturating_sub(held).clamp(1, 2) },
             free: Mutex::new(free),
             changed: Condvar::new(),
             in_use,

@@ -20,7 +20,7 @@ fn pool(max_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<PoolEvent>) {
     let (sender, events) = channel();
     let notify = move |event| sender.send(event).unwrap();
     let arena = Arena::create("test", layout).unwrap();
-    (SlotPool::new(arena, RunClock::start(), 1, Arc::default(), Box::new(notify)), events)
+    (SlotPool::new(arena, RunClock::start(), 2, Arc::default(), Box::new(notify)), events)
 }
 
 fn ticket(index: u64) -> Arc<Ticket> {

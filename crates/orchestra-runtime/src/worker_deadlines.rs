@@ -29,26 +29,35 @@ pub enum Phase {
 pub struct Clocks {
     /// The beginning of its phase.
     pub phase: Duration,
-    /// The moment from which the batch that it runs counts.
-    pub batch: Duration,
     /// Its last frame.
     pub sign_of_life: Duration,
+    /// Since when we have looked without a gap: what was before does not count.
+    awake: Duration,
     last_look: Duration,
+}
+
+/// The batch that it has run for longest.
+#[derive(Debug, Clone, Copy)]
+pub struct Running {
+    /// Since when.
+    pub begun: Duration,
+    /// How long it may.
+    pub timeout: Duration,
 }
 
 impl Clocks {
     /// All from now.
     #[must_use]
     pub fn start(now: Duration) -> Self {
-        Self { phase: now, batch: now, sign_of_life: now, last_look: now }
+        Self { phase: now, sign_of_life: now, awake: now, last_look: now }
     }
 
-    /// What a worker has to be ended for, if anything. `batch_timeout` is given if it runs one.
+    /// What a worker has to be ended for, if anything. `batch` is given if it runs one.
     pub fn overdue(
         &mut self,
         phase: Phase,
         timeouts: &Timeouts,
-        batch_timeout: Option<Duration>,
+        batch: Option<Running>,
         now: Duration,
     ) -> Option<WorkerExit> {
         let gap = now.saturating_sub(std::mem::replace(&mut self.last_look, now));
@@ -58,7 +67,7 @@ impl Clocks {
             return None;
         }
         let in_phase = now.saturating_sub(self.phase);
-        let in_batch = now.saturating_sub(self.batch);
+        let is_late = |r: Running| now.saturating_sub(r.begun.max(self.awake)) > r.timeout;
         let silence = now.saturating_sub(self.sign_of_life);
         // A process that somebody froze runs out of time as well; that is not the fault of its batch, and shows after a while.
         let is_alive = silence <= TICK * 4;
@@ -69,9 +78,7 @@ impl Clocks {
                 class: ErrorClass::Transient,
                 why: format!("it took longer than {} s", timeouts.load.as_secs()),
             }),
-            Phase::Serving if is_alive && batch_timeout.is_some_and(|t| in_batch > t) => {
-                Some(WorkerExit::Hung)
-            }
+            Phase::Serving if is_alive && batch.is_some_and(is_late) => Some(WorkerExit::Hung),
             Phase::Greeted | Phase::Ready | Phase::Serving if is_silent => Some(WorkerExit::Silent),
             Phase::Ending if in_phase > timeouts.shutdown => Some(WorkerExit::Clean),
             _ => None,
@@ -83,10 +90,10 @@ impl Clocks {
 mod tests {
     use super::*;
 
-    const BATCH: Duration = Duration::from_secs(60);
+    const BATCH: Running = Running { begun: Duration::ZERO, timeout: Duration::from_secs(60) };
 
     /// What is overdue after so many looks, one per tick, without a sign of life.
-    fn after(phase: Phase, batch: Option<Duration>, looks: u32) -> Option<WorkerExit> {
+    fn after(phase: Phase, batch: Option<Running>, looks: u32) -> Option<WorkerExit> {
         let mut clocks = Clocks::start(Duration::ZERO);
         (1..=looks)
             .map(|n| clocks.overdue(phase, &Timeouts::default(), batch, TICK * n))
@@ -124,7 +131,7 @@ mod tests {
     #[test]
     fn a_frozen_worker_is_silent_and_not_hung_whatever_time_its_batch_has() {
         for seconds in [2, 3, 4] {
-            let batch = Some(Duration::from_secs(seconds));
+            let batch = Some(Running { timeout: Duration::from_secs(seconds), ..BATCH });
             let mut clocks = Clocks::start(Duration::ZERO);
             let frozen = (1..=40).find_map(|n| {
                 let at = TICK * n;
@@ -144,5 +151,17 @@ mod tests {
         let later = Duration::from_secs(3600);
         assert_eq!(clocks.overdue(Phase::Serving, &Timeouts::default(), Some(BATCH), later), None);
         assert_eq!(clocks.overdue(Phase::Serving, &Timeouts::default(), Some(BATCH), later + TICK), None);
+    }
+
+    #[test]
+    fn a_batch_counts_from_when_it_began_and_not_from_when_the_worker_did() {
+        let begun = Duration::from_secs(30);
+        let mut clocks = Clocks::start(Duration::ZERO);
+        let hung = (1..=400).find(|n| {
+            clocks.sign_of_life = TICK * *n;
+            let batch = Some(Running { begun, ..BATCH });
+            clocks.overdue(Phase::Serving, &Timeouts::default(), batch, TICK * *n) == Some(WorkerExit::Hung)
+        });
+        assert_eq!(hung.map(|n| TICK * n), Some(begun + BATCH.timeout + TICK));
     }
 }

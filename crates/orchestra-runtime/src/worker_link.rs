@@ -5,11 +5,10 @@
 //! Starting => (Greeted | gone)      the process runs; it must say hello in time
 //! Greeted  => (Ready | gone)        it loads the model; its heart must beat
 //! Ready    => (Serving | gone)      a spare stands by; any other worker passes through at once
-//! Serving  => (Ending | gone)       it runs batches, each within its deadline
+//! Serving  => (Ending | gone)       it runs batches, one or several at once, each within its deadline
 //! Ending   => gone                  it was asked to end, or is being killed
 //! ```
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -22,11 +21,12 @@ use tokio::sync::oneshot;
 
 use crate::events::WorkerEvent;
 use crate::exit_kind::ExitKind;
+use crate::in_flight::{InFlight, Sent};
 use crate::link_start::{Duty, LinkArgs};
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg};
 use crate::stats::DeviceStats;
 use crate::trace::{Ran, WorkerStep};
-use crate::worker_deadlines::{Clocks, Phase, TICK};
+use crate::worker_deadlines::{Clocks, Phase, Running, TICK};
 use crate::worker_process::{self, Killing};
 use crate::worker_stderr::Speaker;
 
@@ -42,8 +42,7 @@ pub struct LinkState {
     kill: Option<oneshot::Sender<()>>,
     /// Why we killed it; the exit status only says "SIGKILL".
     cause: Option<WorkerExit>,
-    /// Batches sent and not answered, with their rows, in the order in which the worker runs them.
-    in_flight: VecDeque<(BatchId, usize)>,
+    in_flight: InFlight,
     clocks: Clocks,
     started: Duration,
     /// Its process, if it has one.
@@ -70,12 +69,12 @@ impl Actor for WorkerLink {
         me.cast(LinkMsg::Start)?;
         Ok(LinkState {
             duty: args.duty,
+            in_flight: InFlight::new(args.serve.load.streams),
             args,
             phase: Phase::Starting,
             writer: None,
             kill: None,
             cause: None,
-            in_flight: VecDeque::new(),
             clocks: Clocks::start(now),
             started: now,
             pid: None,
@@ -191,9 +190,9 @@ impl LinkState {
                 self.end_with(WorkerExit::LoadFailed { class, why: error });
             }
             FromWorker::Done { batch, dynamic, timing, rss_bytes } => {
-                let begun = self.clocks.batch;
-                if let Some(rows) = self.answered(batch, timing, now) {
-                    let ran = Ran { begun: Some(begun), answered: Some(now), timing };
+                if let Some(Sent { rows, begun, .. }) = self.answered(batch, timing, now) {
+                    self.begins(now);
+                    let ran = Ran { begun, answered: Some(now), timing };
                     let worker = self.args.worker;
                     drop(self.args.serve.batcher.cast(BatcherMsg::Done { worker, batch, dynamic, ran }));
                     self.done_one(rss_bytes);
@@ -201,14 +200,14 @@ impl LinkState {
                 }
             }
             FromWorker::Failed { batch, kind, error, timing } => {
-                let begun = self.clocks.batch;
-                if self.answered(batch, timing, now).is_some() {
-                    let worker = self.args.worker;
-                    let ran = Ran { begun: Some(begun), answered: Some(now), timing };
-                    drop(self.args.serve.batcher.cast(BatcherMsg::Fault { worker, batch, kind, error, ran }));
+                if let Some(Sent { begun, .. }) = self.answered(batch, timing, now) {
                     if kind == RunErrorKind::Device {
                         self.expect_exit();
                     }
+                    self.begins(now);
+                    let worker = self.args.worker;
+                    let ran = Ran { begun, answered: Some(now), timing };
+                    drop(self.args.serve.batcher.cast(BatcherMsg::Fault { worker, batch, kind, error, ran }));
                 }
             }
         }
@@ -326,35 +325,41 @@ impl LinkState {
     }
 
     async fn run(&mut self, run: Run) {
-        if self.in_flight.is_empty() {
-            self.clocks.batch = self.args.context.clock.now();
-        }
-        self.in_flight.push_back((run.batch, run.rows));
+        self.in_flight.push(run.batch, run.rows);
+        self.begins(self.args.context.clock.now());
         if self.phase == Phase::Serving {
             self.send(&ToWorker::Run(run)).await;
         }
     }
 
-    /// The rows of the batch that runs, if the answer is to that one. Anything else is a worker that has lost its way.
-    fn answered(&mut self, batch: BatchId, timing: RunTiming, now: Duration) -> Option<usize> {
-        let running = self.in_flight.front().copied();
-        let Some((_, rows)) = running.filter(|(running, _)| *running == batch) else {
-            let expected = running.map_or("none".to_owned(), |(b, _)| b.to_string());
-            self.end_with(WorkerExit::Garbled(format!("an answer to {batch}, expected {expected}")));
-            return None;
+    /// A worker whose device is broken begins nothing more.
+    fn begins(&mut self, now: Duration) {
+        if !self.is_broken {
+            self.in_flight.begin(now);
+        }
+    }
+
+    /// The batch that was answered, if it is one of those that run. Anything else is a worker that has lost its way.
+    fn answered(&mut self, batch: BatchId, timing: RunTiming, now: Duration) -> Option<Sent> {
+        let answered = match self.in_flight.answered(batch) {
+            Ok(answered) => answered,
+            Err(expected) => {
+                self.end_with(WorkerExit::Garbled(format!("an answer to {batch}, expected {expected}")));
+                return None;
+            }
         };
-        self.in_flight.pop_front();
-        self.clocks.batch = now;
         self.args.context.stats.first_batch.note_first(now);
         let nanos = timing.bind_ns.saturating_add(timing.run_ns).saturating_add(timing.copy_out_ns);
-        let busy = Duration::from_nanos(nanos);
+        let took = Duration::from_nanos(nanos);
+        // A worker is busy as far as what it can run at once is.
+        let busy = took / u32::try_from(self.in_flight.streams()).unwrap_or(1);
         self.args.context.stats.device(self.args.device).busy.add_time(busy);
         let stage = self.args.context.stats.stage(self.args.serve.stage);
         stage.busy.add_time(busy);
         if let Some(on) = stage.on(self.args.device) {
-            on.run_time.add_time(busy);
+            on.run_time.add_time(took);
         }
-        Some(rows)
+        Some(answered)
     }
 
     fn done_one(&mut self, rss: u64) {
@@ -375,10 +380,11 @@ impl LinkState {
 
     fn check_deadlines(&mut self) {
         let context = &self.args.context;
-        let batch_timeout = context.plan.limits.batch_timeout;
-        let batch_timeout = Some(batch_timeout).filter(|_| !self.in_flight.is_empty());
+        // They begin in their order, so no other one has run for longer.
+        let timeout = context.plan.limits.batch_timeout;
+        let batch = self.in_flight.begun().next().map(|(_, begun)| Running { begun, timeout });
         let now = context.clock.now();
-        let overdue = self.clocks.overdue(self.phase, &context.options.timeouts, batch_timeout, now);
+        let overdue = self.clocks.overdue(self.phase, &context.options.timeouts, batch, now);
         if let Some(cause) = overdue {
             self.end_with(if self.is_broken { WorkerExit::Stuck } else { cause });
         }
@@ -463,7 +469,7 @@ impl LinkState {
             exit: exit.clone(),
             last_words: last_words.clone(),
             progressed: self.batches > 0,
-            begun: Some(self.clocks.batch).filter(|_| !self.in_flight.is_empty() && !self.is_broken),
+            begun: self.in_flight.begun().collect(),
         };
         if self.args.serve.batcher.cast(lost).is_err() {
             // The stage is gone; the manager must still learn that the process is.
@@ -478,7 +484,7 @@ impl LinkState {
         }
     }
 
-    /// Writes a frame. This cannot wait long: at most a load frame and two runs are ever unread, which is far less than
+    /// Writes a frame. This cannot wait long: at most a load frame and the few runs that it holds are ever unread, which is far less than
     /// the socket's buffer, even when the process is frozen.
     async fn send(&mut self, frame: &ToWorker) {
         let Some(writer) = self.writer.as_mut() else { return };

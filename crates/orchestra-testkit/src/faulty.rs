@@ -3,6 +3,7 @@
 //! | `ORCHESTRA_FAULT` | what it does |
 //! |---|---|
 //! | `segfault-on-batch:N`, `abort-on-batch:N`, `exit0-on-batch:N`, `hang-on-batch:N` | dies or hangs in its N-th run, from 1 |
+//! | `kill-beside:N` | its N-th run never ends, and it dies of SIGKILL in the one after: while two run, where it has two streams |
 //! | `kill-at-P`, `abort-at-P`, `exit0-at-P` | dies (SIGKILL, SIGABRT, exit code 0) at the point P of the protocol: see [`Point`] |
 //! | `oom-above:N` | reports that memory ran out for batches of more than N rows |
 //! | `oom-for:N` | reports that memory ran out in its first N runs of more than one row |
@@ -63,6 +64,8 @@ pub enum Fault {
     ExitOnBatch(u64),
     /// The N-th run never ends.
     HangOnBatch(u64),
+    /// The N-th run never ends, and SIGKILL comes in the one after.
+    KillBeside(u64),
     /// Death at a point of the protocol.
     DieAt(Death, Point),
     /// Out of memory for more rows than this.
@@ -120,6 +123,7 @@ impl Fault {
             ("abort-on-batch", Some(n)) => Fault::AbortOnBatch(n),
             ("exit0-on-batch", Some(n)) => Fault::ExitOnBatch(n),
             ("hang-on-batch", Some(n)) => Fault::HangOnBatch(n),
+            ("kill-beside", Some(n)) => Fault::KillBeside(n),
             ("oom-above", Some(n)) => Fault::OutOfMemoryAbove(n),
             ("oom-for", Some(n)) => Fault::OutOfMemoryFor(n),
             ("fail-on-batch", Some(n)) => Fault::FailOnBatch(n),

@@ -5,8 +5,8 @@
 //!   Hello            ->
 //!                    <-       Load
 //!   Loaded|LoadFailed->
-//!                    <-       Run   (at most two not yet answered)
-//!   Done|Failed      ->             (in the order of the runs)
+//!                    <-       Run   (at most one more than the worker runs at once not yet answered)
+//!   Done|Failed      ->             (in the order of the runs, where the worker runs one at a time)
 //!   Heartbeat        ->             (all the time from Hello on, from a thread of its own, also while loading or running)
 //!                    <-       end of file (the parent closed its side or is gone): the worker exits at once, also from a run
 //! ```
@@ -46,6 +46,8 @@ pub struct Load {
     pub device: DeviceKind,
     /// Intra-op threads of the session.
     pub threads: usize,
+    /// Batches that run at once on the session, at least 1. They are begun in the order of their frames.
+    pub streams: usize,
     /// Ceiling of the provider's memory arena in bytes (CUDA only).
     pub memory_limit: Option<u64>,
     /// Whether f32 products may be rounded to TF32 (CUDA only).
@@ -208,8 +210,8 @@ pub enum FromWorker {
     },
     /// The process is alive.
     Heartbeat {
-        /// The batch that runs now.
-        running: Option<BatchId>,
+        /// The batches that run now, in the order in which they were begun.
+        running: Vec<BatchId>,
         /// Resident memory of the worker in bytes.
         rss_bytes: u64,
     },

@@ -165,7 +165,7 @@ fn a_large_frame_arrives_whole_and_the_ones_behind_it_too() {
             timing: Default::default(),
             rss_bytes: 0,
         };
-        let beat = FromWorker::Heartbeat { running: None, rss_bytes: 1 };
+        let beat = FromWorker::Heartbeat { running: vec![], rss_bytes: 1 };
         let mut bytes = Vec::new();
         encode(&done, &mut bytes).unwrap();
         encode(&beat, &mut bytes).unwrap();
@@ -178,7 +178,7 @@ fn a_large_frame_arrives_whole_and_the_ones_behind_it_too() {
 
 #[test]
 fn a_reset_between_frames_means_gone_and_within_one_truncated() {
-    let beat = FromWorker::Heartbeat { running: None, rss_bytes: 1 };
+    let beat = FromWorker::Heartbeat { running: vec![], rss_bytes: 1 };
     let mut bytes = Vec::new();
     encode(&beat, &mut bytes).unwrap();
     let stream = |bytes: Vec<u8>| Pieces {
@@ -225,6 +225,7 @@ fn a_frame_that_cannot_be_encoded_leaves_no_bytes_behind() {
         digest: [0; 32],
         device: orchestra_core::DeviceKind::Cpu,
         threads: 1,
+        streams: 1,
         memory_limit: None,
         tf32: true,
         tuning: SessionTuning::default(),
@@ -251,6 +252,7 @@ fn a_frame_that_is_too_large_is_never_made() {
         digest: [0; 32],
         device: orchestra_core::DeviceKind::Cpu,
         threads: 1,
+        streams: 1,
         memory_limit: None,
         tf32: true,
         tuning: SessionTuning::default(),

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use orchestra_wire::arena::WorkerArena;
 use orchestra_wire::frames::{DynamicOutput, Load, Run, RunTiming};
-use orchestra_worker::{Engine, LoadError, Loaded, RunError};
+use orchestra_worker::{Engine, LoadError, Loaded, RunError, Stream};
 
 struct Panics;
 
@@ -15,6 +15,10 @@ impl Engine for Panics {
 
     fn run(&mut self, _: &Run, _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         Ok(vec![])
+    }
+
+    fn take_streams(&mut self) -> Vec<Box<dyn Stream>> {
+        vec![]
     }
 }
 

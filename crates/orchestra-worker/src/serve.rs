@@ -1,14 +1,15 @@
 //! The worker's side of the protocol, for any engine. It knows nothing of ONNX Runtime and never touches a tensor.
 //!
 //! Two threads: the caller's reads frames, loads and runs, one after the other, so that a frame wakes the thread that acts on it and no
-//! other; the watch sends heartbeats and ends the process when the parent hangs up, even while a session runs for seconds.
+//! other; the watch sends heartbeats and ends the process when the parent hangs up, even while a session runs for seconds. Where several
+//! batches run at once, each has a thread of its own instead (`streams`), and the caller's only reads.
 
 use std::fmt;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,17 +26,28 @@ use rustix::net::{RecvFlags, recv};
 
 use crate::process::{EXIT_DEVICE, EXIT_LOAD_FAILED, EXIT_PROTOCOL};
 use crate::rss::rss_bytes;
+use crate::streams::Streams;
 
 /// How often the worker says that it is alive.
 pub const HEARTBEAT: Duration = Duration::from_millis(250);
 
 /// What runs batches. Called from one thread, in the order of the frames.
 pub trait Engine {
-    /// Loads a model and warms it up. Called once.
+    /// Loads a model and warms it up for `load.streams` batches at once. Called once.
     fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError>;
 
     /// Runs one batch, whose rows lie within the arena. Leaves fixed-shape outputs there and returns the others. Notes in `timing` how
     /// long each phase took, also when it fails.
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError>;
+
+    /// Gives what it loaded away, as `load.streams` parts that run batches at the same time, each on a thread of its own. Called once, after
+    /// a load that asked for more than one; `run` is not called then.
+    fn take_streams(&mut self) -> Vec<Box<dyn Stream>>;
+}
+
+/// What runs one batch at a time, beside others that do the same.
+pub trait Stream: Send {
+    /// As [`Engine::run`].
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError>;
 }
 
@@ -80,21 +92,14 @@ pub type Leave = Arc<dyn Fn(i32) + Send + Sync>;
 /// Speaks the protocol on `socket` until the worker has to end, and returns the exit code. The watch calls `leave` by itself when the
 /// parent has closed its side.
 pub fn serve<E: Engine>(socket: UnixStream, arena: OwnedFd, engine: &mut E, leave: Leave) -> i32 {
-    let result = Link::start(&socket, leave)
-        .and_then(|(link, frames)| Server { link, arena: Some(arena), layout: None, engine }.serve(frames));
-    match result {
-        Ok(()) => 0,
-        Err(End::Gone) => 0,
-        Err(End::Code(code)) => code,
-        Err(End::Protocol(what)) => {
-            eprintln!("worker: protocol error: {what}");
-            EXIT_PROTOCOL
-        }
-    }
+    let result = Link::start(&socket, &leave).and_then(|(link, frames)| {
+        Server { link, leave, arena: Some(arena), layout: None, streams: None, engine }.serve(frames)
+    });
+    result.map_or_else(End::exit_code, |()| 0)
 }
 
 /// Why serving ends.
-enum End {
+pub(crate) enum End {
     /// The parent is gone.
     Gone,
     /// A frame that was sent says why.
@@ -106,6 +111,18 @@ enum End {
 impl End {
     fn protocol(what: impl fmt::Display) -> End {
         End::Protocol(what.to_string())
+    }
+
+    /// What the process exits with. Says what has no other way to be known.
+    pub(crate) fn exit_code(self) -> i32 {
+        match self {
+            End::Gone => 0,
+            End::Code(code) => code,
+            End::Protocol(what) => {
+                eprintln!("worker: protocol error: {what}");
+                EXIT_PROTOCOL
+            }
+        }
     }
 }
 
@@ -120,9 +137,10 @@ impl From<CodecError> for End {
 }
 
 /// What the threads share.
-struct Link {
+pub(crate) struct Link {
     writer: Mutex<FrameWriter<UnixStream, FromWorker>>,
-    running: Mutex<Option<BatchId>>,
+    /// In the order in which they were begun.
+    running: Mutex<Vec<BatchId>>,
     /// Measured with every heartbeat: reading `/proc` after each batch would cost more than a small batch.
     rss_bytes: AtomicU64,
 }
@@ -150,13 +168,13 @@ impl Read for Polled {
 
 impl Link {
     /// Says hello and starts the watch.
-    fn start(socket: &UnixStream, leave: Leave) -> Result<(Arc<Link>, Frames), End> {
+    fn start(socket: &UnixStream, leave: &Leave) -> Result<(Arc<Link>, Frames), End> {
         let reader = socket.try_clone().map_err(End::protocol)?;
         let writer = socket.try_clone().map_err(End::protocol)?;
         let watched = socket.try_clone().map_err(End::protocol)?;
         let link = Arc::new(Link {
             writer: Mutex::new(FrameWriter::new(writer)),
-            running: Mutex::new(None),
+            running: Mutex::new(Vec::new()),
             rss_bytes: AtomicU64::new(rss_bytes()),
         });
         link.send(&FromWorker::Hello {
@@ -165,7 +183,7 @@ impl Link {
             pid: std::process::id(),
             visible_devices: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
         })?;
-        let shared = Arc::clone(&link);
+        let (shared, leave) = (Arc::clone(&link), Arc::clone(leave));
         spawn("watch", move || shared.watch(&watched, &leave))?;
         Ok((link, FrameReader::new(Polled(reader))))
     }
@@ -175,8 +193,40 @@ impl Link {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner).write(frame)
     }
 
-    fn set_running(&self, batch: Option<BatchId>) {
-        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = batch;
+    /// Runs a batch and answers for it.
+    pub(crate) fn run_one(
+        &self,
+        run: &Run,
+        engine: impl FnOnce(&Run, &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError>,
+    ) -> Result<(), End> {
+        let batch = run.batch;
+        let mut timing = RunTiming::default();
+        self.running().push(batch);
+        let result = engine(run, &mut timing);
+        self.running().retain(|other| *other != batch);
+        let RunError { kind, error } = match result {
+            Ok(dynamic) => {
+                let rss_bytes = self.rss_bytes.load(Ordering::Relaxed);
+                match self.send(&FromWorker::Done { batch, dynamic, timing, rss_bytes }) {
+                    // Half the batch has half the outputs.
+                    Err(error @ CodecError::TooLarge { .. }) => RunError {
+                        kind: RunErrorKind::OutOfMemory,
+                        error: format!("outputs of dynamic shape do not fit into one answer: {error}"),
+                    },
+                    sent => return Ok(sent?),
+                }
+            }
+            Err(error) => error,
+        };
+        self.send(&FromWorker::Failed { batch, kind, error, timing })?;
+        match kind {
+            RunErrorKind::Device => Err(End::Code(EXIT_DEVICE)),
+            RunErrorKind::OutOfMemory | RunErrorKind::Model => Ok(()),
+        }
+    }
+
+    fn running(&self) -> MutexGuard<'_, Vec<BatchId>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The watch: beats, and ends the process when the parent has closed its side or is gone. It never reads, and frames do not wake it.
@@ -201,12 +251,12 @@ impl Link {
         self.rss_bytes.store(rss_bytes, Ordering::Relaxed);
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         // Looked at with the writer in hand: no batch is called running after its answer.
-        let running = *self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = self.running().clone();
         writer.write(&FromWorker::Heartbeat { running, rss_bytes }).is_ok()
     }
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), End> {
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), End> {
     let thread = thread::Builder::new().name(name.to_owned()).spawn(body);
     thread.map(drop).map_err(|e| End::Protocol(format!("thread `{name}` cannot be started: {e}")))
 }
@@ -214,10 +264,13 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), End> {
 /// The thread that loads and runs.
 struct Server<'e, E> {
     link: Arc<Link>,
+    leave: Leave,
     /// Until a model is loaded.
     arena: Option<OwnedFd>,
     /// What runs are checked against before the engine sees them, once a model is loaded.
     layout: Option<BatchLayout>,
+    /// Who runs batches, where several run at once.
+    streams: Option<Streams>,
     engine: &'e mut E,
 }
 
@@ -243,6 +296,10 @@ impl<E: Engine> Server<'_, E> {
         match loaded {
             Ok(Loaded { inputs, outputs, providers, runtime_version, warmed }) => {
                 self.layout = Some(load.layout.clone());
+                if load.streams > 1 {
+                    let streams = self.engine.take_streams();
+                    self.streams = Some(Streams::start(streams, &self.link, &self.leave)?);
+                }
                 let (load_ns, rss_bytes) = (nanos(started.elapsed()), rss_bytes());
                 self.link.rss_bytes.store(rss_bytes, Ordering::Relaxed);
                 Ok(self.link.send(&FromWorker::Loaded {
@@ -265,38 +322,9 @@ impl<E: Engine> Server<'_, E> {
     fn run(&mut self, run: &Run) -> Result<(), End> {
         let layout = self.layout.as_ref().ok_or_else(|| End::protocol("a `Run` frame before `Load`"))?;
         check_rows(layout, run.slot, run.first_row, run.rows).map_err(End::protocol)?;
-        self.link.set_running(Some(run.batch));
-        let mut timing = RunTiming::default();
-        let result = self.engine.run(run, &mut timing);
-        self.link.set_running(None);
-        let batch = run.batch;
-        match result {
-            Ok(dynamic) => {
-                let rss_bytes = self.link.rss_bytes.load(Ordering::Relaxed);
-                match self.link.send(&FromWorker::Done { batch, dynamic, timing, rss_bytes }) {
-                    // Half the batch has half the outputs.
-                    Err(error @ CodecError::TooLarge { .. }) => {
-                        let error = format!("outputs of dynamic shape do not fit into one answer: {error}");
-                        self.failed(batch, RunErrorKind::OutOfMemory, error, timing)
-                    }
-                    other => Ok(other?),
-                }
-            }
-            Err(RunError { kind, error }) => self.failed(batch, kind, error, timing),
-        }
-    }
-
-    fn failed(
-        &self,
-        batch: BatchId,
-        kind: RunErrorKind,
-        error: String,
-        timing: RunTiming,
-    ) -> Result<(), End> {
-        self.link.send(&FromWorker::Failed { batch, kind, error, timing })?;
-        match kind {
-            RunErrorKind::Device => Err(End::Code(EXIT_DEVICE)),
-            RunErrorKind::OutOfMemory | RunErrorKind::Model => Ok(()),
+        match &self.streams {
+            Some(streams) => streams.take(*run),
+            None => self.link.run_one(run, |run, timing| self.engine.run(run, timing)),
         }
     }
 }

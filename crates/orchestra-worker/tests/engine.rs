@@ -4,12 +4,12 @@ mod common;
 
 use std::path::Path;
 
-use common::{Setup, address_space_bytes, affine_setup, f32s, flat, run, setup_of, spec, to_f32s};
+use common::{Setup, address_space_bytes, affine_setup, f32s, flat, run, run_of, setup_of, spec, to_f32s};
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_testkit::onnx::{Attribute, ModelBuilder, data_type};
 use orchestra_testkit::{Trap, models, trap_library};
-use orchestra_wire::frames::RunErrorKind;
-use orchestra_worker::OnnxEngine;
+use orchestra_wire::frames::{RunErrorKind, RunTiming};
+use orchestra_worker::{Engine, OnnxEngine};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -197,6 +197,53 @@ fn outputs_of_dynamic_shape_change_their_size_from_run_to_run() {
         let outputs = run(&mut engine, 0, 0, rows).unwrap();
         assert_eq!(outputs[0].shape, [rows, columns]);
         assert_eq!(to_f32s(&outputs[0].data), vec![5.0; rows * columns]);
+    }
+}
+
+#[test]
+fn streams_of_one_session_run_at_the_same_time_and_mix_nothing_up() {
+    const STREAMS: u32 = 4;
+    let mut setups = [columns_setup(4, Dim::Dynamic), affine_setup(Some(6), 6), affine_setup(None, 8)];
+    for setup in &mut setups {
+        (setup.load.streams, setup.load.warm_up) = (STREAMS as usize, vec![1, 4]);
+        setup.load.rungs = vec![2, 4];
+    }
+    let [columns, fixed, open] = &setups;
+    for (setup, fixed_outputs) in [(columns, false), (fixed, true), (open, true)] {
+        let (mut engine, _) = setup.engine().unwrap();
+        let streams = engine.take_streams();
+        assert_eq!(streams.len(), STREAMS as usize);
+        let slots = setup.load.layout.slots as u32;
+        // Streams that share a slot use rows of their own.
+        let place = |n: u32| (n % slots, 2 * (n / slots) as usize);
+        for n in 0..STREAMS {
+            let (slot, first) = place(n);
+            setup.fill_input(slot, 0, first, &vec![f32s(&[n as f32 + 1.0; 3]); 2]);
+        }
+        let barrier = std::sync::Barrier::new(STREAMS as usize);
+        std::thread::scope(|scope| {
+            for (n, mut stream) in (0..STREAMS).zip(streams) {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    let (slot, first) = place(n);
+                    barrier.wait();
+                    for round in 0..200 {
+                        let rows = 1 + round % 2;
+                        let run = run_of(round as u64, slot, first, rows);
+                        let dynamic = stream.run(&run, &mut RunTiming::default()).unwrap();
+                        if !fixed_outputs {
+                            assert_eq!(dynamic[0].shape, [rows, 3]);
+                            assert_eq!(to_f32s(&dynamic[0].data), vec![n as f32 + 1.0; 3 * rows]);
+                        }
+                    }
+                });
+            }
+        });
+        for n in (0..STREAMS).filter(|_| fixed_outputs) {
+            let (slot, first) = place(n);
+            let found = to_f32s(&setup.output(slot, 0));
+            assert_eq!(found[3 * first..3 * (first + 2)], [2.0 * (n as f32 + 1.0) + 1.0; 6], "stream {n}");
+        }
     }
 }
 

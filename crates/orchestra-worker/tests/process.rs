@@ -60,7 +60,7 @@ fn heartbeats_name_the_running_batch_and_the_end_of_the_parent_ends_a_long_run()
         match worker.reader.read().unwrap() {
             Some(FromWorker::Heartbeat { running, rss_bytes }) => {
                 assert!(rss_bytes > 0);
-                beats += u32::from(running == Some(BatchId(5)));
+                beats += u32::from(running == [BatchId(5)]);
             }
             other => panic!("not a heartbeat: {other:?}"),
         }

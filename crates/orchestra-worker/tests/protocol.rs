@@ -5,8 +5,8 @@
 mod common;
 
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 
 use common::{flat, run_of};
@@ -17,35 +17,59 @@ use orchestra_wire::codec::{FrameReader, FrameWriter, MAX_FRAME};
 use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker};
 use orchestra_worker::process::{EXIT_DEVICE, EXIT_LOAD_FAILED, EXIT_PROTOCOL};
 use orchestra_worker::serve::serve;
-use orchestra_worker::{Engine, LoadError, Loaded, RunError};
+use orchestra_worker::{Engine, LoadError, Loaded, RunError, Stream};
 
 /// Does with batch `n` what its number says.
 struct Fake {
     load: Result<Loaded, LoadError>,
+    streams: usize,
 }
+
+/// As `Fake`, and batches from `MEET` on only end when as many of them run at once as there are streams.
+struct FakeStream(Arc<Barrier>);
 
 const FINE: u64 = 1;
 const MODEL: u64 = 2;
 const DEVICE: u64 = 3;
 const HUGE: u64 = 4;
+const MEET: u64 = 100;
 
 impl Engine for Fake {
-    fn load(&mut self, _: &Load, _: WorkerArena) -> Result<Loaded, LoadError> {
+    fn load(&mut self, load: &Load, _: WorkerArena) -> Result<Loaded, LoadError> {
+        self.streams = load.streams;
         self.load.clone()
     }
 
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
-        timing.run_ns = 77;
-        let fail = |kind| Err(RunError { kind, error: "as told".to_owned() });
-        match run.batch.0 {
-            MODEL => fail(RunErrorKind::Model),
-            DEVICE => fail(RunErrorKind::Device),
-            HUGE => {
-                let data = vec![0; MAX_FRAME];
-                Ok(vec![DynamicOutput { output: 0, dtype: DType::U8, shape: vec![MAX_FRAME], data }])
-            }
-            _ => Ok(vec![]),
+        as_told(run, timing)
+    }
+
+    fn take_streams(&mut self) -> Vec<Box<dyn Stream>> {
+        let barrier = Arc::new(Barrier::new(self.streams));
+        (0..self.streams).map(|_| Box::new(FakeStream(Arc::clone(&barrier))) as Box<dyn Stream>).collect()
+    }
+}
+
+impl Stream for FakeStream {
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+        if run.batch.0 >= MEET {
+            self.0.wait();
         }
+        as_told(run, timing)
+    }
+}
+
+fn as_told(run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    timing.run_ns = 77;
+    let fail = |kind| Err(RunError { kind, error: "as told".to_owned() });
+    match run.batch.0 {
+        MODEL => fail(RunErrorKind::Model),
+        DEVICE => fail(RunErrorKind::Device),
+        HUGE => {
+            let data = vec![0; MAX_FRAME];
+            Ok(vec![DynamicOutput { output: 0, dtype: DType::U8, shape: vec![MAX_FRAME], data }])
+        }
+        _ => Ok(vec![]),
     }
 }
 
@@ -71,8 +95,9 @@ fn start(load: Result<(), LoadError>) -> Parent {
         runtime_version: "fake".to_owned(),
         warmed: 0,
     };
-    let worker =
-        std::thread::spawn(move || serve(theirs, fd, &mut Fake { load: load.map(|()| loaded) }, leave));
+    let worker = std::thread::spawn(move || {
+        serve(theirs, fd, &mut Fake { load: load.map(|()| loaded), streams: 1 }, leave)
+    });
     Parent {
         reader: FrameReader::new(ours.try_clone().unwrap()),
         writer: FrameWriter::new(ours),
@@ -85,6 +110,7 @@ fn start(load: Result<(), LoadError>) -> Parent {
             digest: [0; 32],
             device: DeviceKind::Cpu,
             threads: 1,
+            streams: 1,
             memory_limit: None,
             tf32: true,
             tuning: SessionTuning::default(),
@@ -114,6 +140,11 @@ impl Parent {
         self
     }
 
+    fn with_streams(mut self, n: usize) -> Parent {
+        self.load.streams = n;
+        self
+    }
+
     fn run(&mut self, batch: u64) {
         self.writer.write(&ToWorker::Run(run_of(batch, 1, 0, 4))).unwrap();
     }
@@ -137,6 +168,57 @@ fn every_run_has_one_answer_in_the_order_of_the_runs() {
             other => panic!("no answer: {other:?}"),
         }
     }
+}
+
+#[test]
+fn as_many_batches_run_at_once_as_there_are_streams_and_each_is_answered_once() {
+    for streams in [2, 3, 8] {
+        let mut parent = start(Ok(())).with_streams(streams).loaded();
+        let all: Vec<u64> = (MEET..MEET + 4 * streams as u64).collect();
+        let (first, rest) = all.split_at(streams + 1);
+        first.iter().for_each(|batch| parent.run(*batch));
+        let mut rest = rest.iter();
+        let mut answered = Vec::new();
+        while answered.len() < all.len() {
+            // One that runs alone waits for ever, and this with it.
+            let Some(FromWorker::Done { batch, timing, .. }) = parent.next() else { panic!("no answer") };
+            assert_eq!(timing.run_ns, 77);
+            answered.push(batch.0);
+            rest.next().into_iter().for_each(|batch| parent.run(*batch));
+        }
+        answered.sort_unstable();
+        assert_eq!(answered, all);
+    }
+}
+
+#[test]
+fn heartbeats_name_all_batches_that_run() {
+    let mut parent = start(Ok(())).with_streams(3).loaded();
+    parent.run(MEET);
+    parent.run(MEET + 1);
+    loop {
+        match parent.reader.read().unwrap() {
+            Some(FromWorker::Heartbeat { running, .. }) if running.len() == 2 => {
+                break assert_eq!(running, [BatchId(MEET), BatchId(MEET + 1)]);
+            }
+            Some(FromWorker::Heartbeat { .. }) => {}
+            other => panic!("no heartbeat: {other:?}"),
+        }
+    }
+    parent.run(MEET + 2);
+    (0..3).for_each(|_| assert!(matches!(parent.next(), Some(FromWorker::Done { .. }))));
+}
+
+#[test]
+fn with_streams_a_run_that_fails_is_answered_and_a_broken_device_ends_the_worker() {
+    let mut parent = start(Ok(())).with_streams(2).loaded();
+    parent.run(MODEL);
+    assert!(matches!(parent.next(), Some(FromWorker::Failed { kind: RunErrorKind::Model, .. })));
+    parent.run(HUGE);
+    assert!(matches!(parent.next(), Some(FromWorker::Failed { kind: RunErrorKind::OutOfMemory, .. })));
+    parent.run(DEVICE);
+    assert!(matches!(parent.next(), Some(FromWorker::Failed { kind: RunErrorKind::Device, .. })));
+    assert_eq!(parent.left.recv().unwrap(), EXIT_DEVICE);
 }
 
 #[test]

@@ -65,8 +65,9 @@ fn parts(report: &Report, rows: &mut Vec<Row>) {
     for part in &report.infer {
         let workers = counted(part.workers as u64, "worker", "workers");
         let threads = counted(part.threads as u64, "thread", "threads");
+        let at_once = if part.streams > 1 { format!(", {} at once", part.streams) } else { String::new() };
         let label = format!(
-            "infer {} on {}: {workers} of {threads}, batches of {}, items/s",
+            "infer {} on {}: {workers} of {threads}{at_once}, batches of {}, items/s",
             part.stage, part.device, part.batch
         );
         rows.push(row(label, &part.items_per_second, per_second));

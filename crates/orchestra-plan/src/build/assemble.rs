@@ -46,6 +46,7 @@ struct Sized<'a> {
     tensors: &'a [TensorSpec],
     outputs: &'a [TensorSpec],
     max_batch: usize,
+    streams: usize,
 }
 
 impl<'a> Assembler<'a> {
@@ -123,7 +124,8 @@ impl<'a> Assembler<'a> {
             };
             let max_batch = self.max_batch(stage, &parts.workflow.models[*model], *fixed_batch)?;
             let outputs = &parts.models[*model].as_ref()?.file.signature.outputs;
-            sized.push(Sized { stage, tensors, outputs, max_batch });
+            let streams = parts.workflow.models[*model].streams();
+            sized.push(Sized { stage, tensors, outputs, max_batch, streams });
         }
         let demands: Vec<SlotDemand<'_>> = sized
             .iter()
@@ -134,6 +136,7 @@ impl<'a> Assembler<'a> {
                 max_batch: s.max_batch,
                 workers: parts.shares[s.stage].iter().map(|w| w.count).sum(),
                 most: parts.shares[s.stage].iter().map(Share::most).sum(),
+                streams: s.streams,
             })
             .collect();
         let (limit, limit_span) = self.slot_memory();
@@ -362,6 +365,7 @@ impl<'a> Assembler<'a> {
             wait,
             ladder,
             workers: workers.collect::<Option<_>>()?,
+            streams: self.parts.workflow.models[model].streams(),
             layout,
             settings: settings_of(&self.parts.workflow.models[model], stage, &self.parts.wired)?,
         })

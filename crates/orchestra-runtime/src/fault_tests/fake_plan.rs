@@ -26,7 +26,8 @@ pub fn plan_of(stage: &Stage) -> Plan {
 
 fn workflow(stage: &Stage) -> String {
     let devices: Vec<String> = (0..stage.devices).map(|d| format!("\"cuda:{d}\"")).collect();
-    let mut model = format!("workers = {}\nspare = {}\n", stage.workers, stage.spares);
+    let mut model =
+        format!("workers = {}\nspare = {}\nstreams = {}\n", stage.workers, stage.spares, stage.streams);
     if stage.gpus.is_none() || stage.is_declared {
         let gib = stage.gpus.as_ref().map_or("0.001".to_owned(), |_| stage.takes.to_string());
         writeln!(model, "memory = \"{gib}GiB\"").unwrap();

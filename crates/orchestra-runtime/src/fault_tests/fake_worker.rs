@@ -1,10 +1,16 @@
 //! The inside of a fake worker: it speaks the real protocol and uses the real arena, takes as long as its script says and goes wrong where
 //! its script says. It judges nothing; what it did is in the log.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::future::pending;
 use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use orchestra_core::{BatchId, DType, ErrorClass, WorkerExit};
 use orchestra_wire::BUILD;
 use orchestra_wire::arena::{Rows, WorkerArena};
@@ -12,6 +18,7 @@ use orchestra_wire::frames::{
     DynamicOutput, FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker,
 };
 use tokio::io::{AsyncWriteExt, DuplexStream};
+use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use super::fake_process::{Inbox, Remains, Voice, bytes_of};
 use super::gpus::Gpus;
@@ -28,20 +35,40 @@ type Doing<T = ()> = Result<T, WorkerExit>;
 
 /// See the module.
 pub struct Worker {
-    nth: usize,
-    script: Script,
-    log: Log,
     inbox: Inbox,
-    stderr: DuplexStream,
     fd: Option<OwnedFd>,
-    arena: Option<WorkerArena>,
-    running: Option<Run>,
-    n_runs: u64,
-    answered: Option<BatchId>,
     /// Where it may take memory.
     on: Option<(Gpus, usize)>,
     /// It holds that memory.
     holds: bool,
+    /// What its runs share, as many as there are at once.
+    core: Core,
+}
+
+struct Core {
+    nth: usize,
+    script: Script,
+    log: Log,
+    stderr: AsyncMutex<DuplexStream>,
+    /// From the load frame on, as `streams`.
+    arena: Option<WorkerArena>,
+    /// Batches that it runs at once.
+    streams: usize,
+    running: Mutex<Vec<Run>>,
+    /// Runs that it was sent and has not begun.
+    waiting: Mutex<VecDeque<Run>>,
+    /// One more waits.
+    came: Notify,
+    n_runs: AtomicU64,
+    answered: Mutex<Option<BatchId>>,
+}
+
+/// What becomes of a worker after a run.
+enum After {
+    /// It goes on.
+    Answered,
+    /// It stops as by SIGSTOP.
+    Freezes,
 }
 
 impl Worker {
@@ -54,21 +81,20 @@ impl Worker {
         stderr: DuplexStream,
         arena: OwnedFd,
     ) -> Self {
-        let (fd, arena) = (Some(arena), None);
-        Self {
+        let core = Core {
             nth,
             script,
             log,
-            inbox,
-            stderr,
-            fd,
-            arena,
-            running: None,
-            n_runs: 0,
-            answered: None,
-            on: None,
-            holds: false,
-        }
+            stderr: AsyncMutex::new(stderr),
+            arena: None,
+            streams: 1,
+            running: Mutex::default(),
+            waiting: Mutex::default(),
+            came: Notify::new(),
+            n_runs: AtomicU64::new(0),
+            answered: Mutex::default(),
+        };
+        Self { inbox, fd: Some(arena), on: None, holds: false, core }
     }
 
     /// On one of these GPUs.
@@ -79,7 +105,7 @@ impl Worker {
     /// As the driver does it when a process is gone.
     pub fn gives_back(&mut self) {
         if let Some((gpus, device)) = self.on.as_ref().filter(|_| std::mem::take(&mut self.holds)) {
-            gpus.give_back(*device, self.nth as u32, self.script.takes);
+            gpus.give_back(*device, self.core.nth as u32, self.core.script.takes);
         }
     }
 
@@ -99,14 +125,14 @@ impl Worker {
     async fn serve(&mut self, voice: &Voice) -> Doing<Infallible> {
         self.greet(voice).await?;
         self.load(voice).await?;
-        let later = self.script.later.clone();
+        let later = self.core.script.later.clone();
         let happens = async {
             match later {
                 Some((after, what)) => {
                     tokio::time::sleep(after).await;
                     what
                 }
-                None => std::future::pending().await,
+                None => pending().await,
             }
         };
         let what = tokio::select! {
@@ -125,11 +151,12 @@ impl Worker {
     }
 
     async fn greet(&mut self, voice: &Voice) -> Doing {
-        if !self.script.says.is_empty() {
-            let line = format!("{}\n", self.script.says);
-            drop(self.stderr.write_all(line.as_bytes()).await);
+        let script = &self.core.script;
+        if !script.says.is_empty() {
+            let line = format!("{}\n", script.says);
+            drop(self.core.stderr.lock().await.write_all(line.as_bytes()).await);
         }
-        match self.script.start.clone() {
+        match script.start.clone() {
             Start::Hello => voice.hello(PROTOCOL_VERSION, BUILD).await,
             Start::Dies(exit) => return Err(exit),
             Start::Silent | Start::CannotBeStarted => return self.hang().await,
@@ -149,10 +176,10 @@ impl Worker {
         let load = match self.inbox.next().await {
             Some(ToWorker::Load(load)) => load,
             Some(other) => panic!("a load frame comes first, not {other:?}"),
-            None => return Err(self.told_to_end().await),
+            None => return Err(self.core.told_to_end().await),
         };
-        let takes = self.script.load_takes;
-        match self.script.load.clone() {
+        let takes = self.core.script.load_takes;
+        match self.core.script.load.clone() {
             Load::Works => {
                 self.busy(takes).await?;
                 self.take_memory(voice).await?;
@@ -170,16 +197,17 @@ impl Worker {
             Load::Freezes => match voice.freeze().await {},
         }
         let fd = self.fd.take().expect("there is one load frame");
-        self.arena = Some(WorkerArena::map(fd, load.layout).unwrap());
+        self.core.streams = load.streams;
+        self.core.arena = Some(WorkerArena::map(fd, load.layout).unwrap());
         let warmed = load.warm_up.iter().copied().max().unwrap_or_default();
         voice.say(&loaded(takes, warmed)).await;
-        self.log.add(self.nth, What::Loaded);
+        self.core.log.add(self.core.nth, What::Loaded);
         Ok(())
     }
 
     async fn take_memory(&mut self, voice: &Voice) -> Doing {
         let Some((gpus, device)) = &self.on else { return Ok(()) };
-        self.holds = gpus.take(*device, self.nth as u32, self.script.takes);
+        self.holds = gpus.take(*device, self.core.nth as u32, self.core.script.takes);
         if self.holds {
             return Ok(());
         }
@@ -188,132 +216,33 @@ impl Worker {
         Err(WorkerExit::Code(1))
     }
 
+    /// Begins runs in their order, as many at once as it was told, unless it is told to end.
     async fn work(&mut self, voice: &Voice) -> Doing<Infallible> {
+        let Self { inbox, core, .. } = self;
+        let core = &*core;
+        let mut runs = FuturesUnordered::new();
         loop {
-            let run = match self.inbox.next().await {
-                Some(ToWorker::Run(run)) => run,
-                Some(other) => panic!("only runs come after the load frame, not {other:?}"),
-                None => return Err(self.told_to_end().await),
-            };
-            self.n_runs += 1;
-            self.running = Some(run);
-            let items = self.items(&run);
-            let fault = self.script.fault(self.n_runs, &items);
-            self.log.add(self.nth, What::Began { attempt: run.attempt, items });
-            self.make_noise().await;
-            match fault {
-                Some(fault) => self.go_wrong(voice, &run, fault).await?,
-                None if run.rows > self.script.rows_that_fit(self.log.now()) => {
-                    self.fail(voice, &run, RunErrorKind::OutOfMemory).await;
-                }
-                None => self.go_right(voice, &run, self.script.run_takes).await?,
+            while runs.len() < core.streams
+                && let Some(run) = core.next_waiting()
+            {
+                runs.push(core.run(voice, run));
             }
-            self.running = None;
-        }
-    }
-
-    async fn go_right(&mut self, voice: &Voice, run: &Run, takes: Duration) -> Doing {
-        self.busy(takes).await?;
-        self.write(run, true);
-        self.log.add(self.nth, What::Answered);
-        self.running = None;
-        voice.say(&done(run.batch, self.dynamic(run))).await;
-        self.answered = Some(run.batch);
-        Ok(())
-    }
-
-    async fn go_wrong(&mut self, voice: &Voice, run: &Run, fault: RunFault) -> Doing {
-        let takes = self.script.run_takes;
-        match fault {
-            RunFault::Die(point, exit) => {
-                self.run_up_to(point, voice, run).await?;
-                Err(exit)
-            }
-            RunFault::Hang => self.hang().await,
-            RunFault::Freeze => match voice.freeze().await {},
-            RunFault::Slow(takes) => self.go_right(voice, run, takes).await,
-            RunFault::HalfAnswerThenSilence => {
-                self.run_up_to(Point::MidAnswer, voice, run).await?;
-                match voice.freeze().await {}
-            }
-            RunFault::AnswersFor(other) => {
-                self.busy(takes).await?;
-                let batch = self.other_batch(other).await?;
-                voice.say(&done(batch, Vec::new())).await;
-                self.hang().await
-            }
-            RunFault::AnswersTwice => {
-                self.go_right(voice, run, takes).await?;
-                voice.say(&done(run.batch, Vec::new())).await;
-                self.hang().await
-            }
-            RunFault::AnswersOddly(odd) => {
-                self.busy(takes).await?;
-                self.log.add(self.nth, What::Answered);
-                self.running = None;
-                voice.say(&done(run.batch, self.odd_output(run, odd))).await;
-                Ok(())
-            }
-            RunFault::Garbage => {
-                voice.say_bytes(&[0xff; 64]).await;
-                self.hang().await
-            }
-            RunFault::SecondHello => {
-                voice.hello(PROTOCOL_VERSION, BUILD).await;
-                self.hang().await
-            }
-            RunFault::Fails(kind) => {
-                self.busy(takes).await?;
-                self.fail(voice, run, kind).await;
-                if kind == RunErrorKind::Device { Err(DEVICE_BROKEN) } else { Ok(()) }
-            }
-            RunFault::BreaksAndStays => {
-                self.fail(voice, run, RunErrorKind::Device).await;
-                self.hang().await
+            tokio::select! {
+                biased;
+                frame = inbox.next() => match frame {
+                    Some(ToWorker::Run(run)) => {
+                        core.waiting.lock().unwrap().push_back(run);
+                        core.came.notify_waiters();
+                    }
+                    Some(other) => panic!("only runs come after the load frame, not {other:?}"),
+                    None => return Err(core.told_to_end().await),
+                },
+                Some(after) = runs.next() => match after? {
+                    After::Answered => {}
+                    After::Freezes => match voice.freeze().await {},
+                },
             }
         }
-    }
-
-    async fn run_up_to(&mut self, point: Point, voice: &Voice, run: &Run) -> Doing {
-        let takes = self.script.run_takes;
-        if point == Point::BeforeReading {
-            return Ok(());
-        }
-        self.busy(takes / 2).await?;
-        self.write(run, false);
-        if point == Point::MidRun {
-            return Ok(());
-        }
-        self.busy(takes / 2).await?;
-        self.write(run, true);
-        let answer = bytes_of(&done(run.batch, self.dynamic(run)));
-        match point {
-            Point::MidAnswer => voice.say_bytes(&answer[..answer.len() / 2]).await,
-            Point::AfterAnswer => {
-                self.log.add(self.nth, What::Answered);
-                voice.say_bytes(&answer).await;
-            }
-            Point::BeforeReading | Point::MidRun | Point::AfterOutputs => {}
-        }
-        Ok(())
-    }
-
-    async fn fail(&mut self, voice: &Voice, run: &Run, kind: RunErrorKind) {
-        let error = format!("a fake {kind:?} error");
-        self.log.add(self.nth, What::Answered);
-        self.running = None;
-        voice.say(&FromWorker::Failed { batch: run.batch, kind, error, timing: RunTiming::default() }).await;
-    }
-
-    async fn other_batch(&mut self, other: Other) -> Doing<BatchId> {
-        Ok(match (other, self.answered) {
-            (Other::Earlier, Some(earlier)) => earlier,
-            (Other::Unknown | Other::Earlier, _) => BatchId(u64::MAX),
-            (Other::Next, _) => match self.inbox.next().await {
-                Some(ToWorker::Run(next)) => next.batch,
-                _ => return Err(self.told_to_end().await),
-            },
-        })
     }
 
     /// Does something for so long, unless it is told to end.
@@ -323,12 +252,155 @@ impl Worker {
             () = self.inbox.end() => true,
             () = tokio::time::sleep(takes) => false,
         };
-        if told { Err(self.told_to_end().await) } else { Ok(()) }
+        if told { Err(self.core.told_to_end().await) } else { Ok(()) }
     }
 
     async fn hang<T>(&mut self) -> Doing<T> {
         self.inbox.end().await;
-        Err(self.told_to_end().await)
+        Err(self.core.told_to_end().await)
+    }
+
+    /// Goes on writing wrong outputs for as long as it takes until the kill has its effect.
+    pub async fn dies_of_a_kill(&mut self) {
+        let Core { log, script, running, .. } = &self.core;
+        let until = log.now() + script.kill_takes;
+        while log.now() < until {
+            let running = running.lock().unwrap().clone();
+            running.iter().for_each(|run| self.core.write(run, false));
+            tokio::time::sleep(ms(5)).await;
+        }
+    }
+
+    /// Closes its control streams.
+    pub fn into_remains(self) -> Remains {
+        let Core { nth, log, stderr, script, .. } = self.core;
+        Remains { nth, log, stderr: stderr.into_inner(), stderr_stays_open: script.stderr_stays_open }
+    }
+}
+
+impl Core {
+    fn next_waiting(&self) -> Option<Run> {
+        self.waiting.lock().unwrap().pop_front()
+    }
+
+    async fn run(&self, voice: &Voice, run: Run) -> Doing<After> {
+        let nth = self.n_runs.fetch_add(1, Ordering::Relaxed) + 1;
+        self.running.lock().unwrap().push(run);
+        let items = self.items(&run);
+        let fault = self.script.fault(nth, &items);
+        self.log.add(self.nth, What::Began { batch: run.batch, attempt: run.attempt, items });
+        self.make_noise().await;
+        let after = match fault {
+            Some(fault) => self.go_wrong(voice, &run, fault).await?,
+            None if run.rows > self.script.rows_that_fit(self.log.now()) => {
+                self.fail(voice, &run, RunErrorKind::OutOfMemory).await
+            }
+            None => self.go_right(voice, &run, self.script.run_takes).await,
+        };
+        Ok(after)
+    }
+
+    async fn go_right(&self, voice: &Voice, run: &Run, takes: Duration) -> After {
+        tokio::time::sleep(takes).await;
+        self.write(run, true);
+        self.runs_no_more(run);
+        voice.say(&done(run.batch, self.dynamic(run))).await;
+        *self.answered.lock().unwrap() = Some(run.batch);
+        After::Answered
+    }
+
+    fn runs_no_more(&self, run: &Run) {
+        self.log.add(self.nth, What::Answered(run.batch));
+        self.running.lock().unwrap().retain(|other| other.batch != run.batch);
+    }
+
+    async fn go_wrong(&self, voice: &Voice, run: &Run, fault: RunFault) -> Doing<After> {
+        let takes = self.script.run_takes;
+        match fault {
+            RunFault::Die(point, exit) => {
+                self.run_up_to(point, voice, run).await;
+                return Err(exit);
+            }
+            RunFault::Hang => {}
+            RunFault::Freeze => return Ok(After::Freezes),
+            RunFault::Slow(takes) => return Ok(self.go_right(voice, run, takes).await),
+            RunFault::HalfAnswerThenSilence => {
+                self.run_up_to(Point::MidAnswer, voice, run).await;
+                return Ok(After::Freezes);
+            }
+            RunFault::AnswersFor(other) => {
+                tokio::time::sleep(takes).await;
+                let batch = self.other_batch(other).await;
+                voice.say(&done(batch, Vec::new())).await;
+            }
+            RunFault::AnswersTwice => {
+                self.go_right(voice, run, takes).await;
+                voice.say(&done(run.batch, Vec::new())).await;
+            }
+            RunFault::AnswersOddly(odd) => {
+                tokio::time::sleep(takes).await;
+                self.runs_no_more(run);
+                voice.say(&done(run.batch, self.odd_output(run, odd))).await;
+                return Ok(After::Answered);
+            }
+            RunFault::Garbage => voice.say_bytes(&[0xff; 64]).await,
+            RunFault::SecondHello => voice.hello(PROTOCOL_VERSION, BUILD).await,
+            RunFault::Fails(kind) => {
+                tokio::time::sleep(takes).await;
+                let after = self.fail(voice, run, kind).await;
+                return if kind == RunErrorKind::Device { Err(DEVICE_BROKEN) } else { Ok(after) };
+            }
+            RunFault::BreaksAndStays => {
+                self.fail(voice, run, RunErrorKind::Device).await;
+            }
+        }
+        // It hangs.
+        pending().await
+    }
+
+    async fn run_up_to(&self, point: Point, voice: &Voice, run: &Run) {
+        let takes = self.script.run_takes;
+        if point == Point::BeforeReading {
+            return;
+        }
+        tokio::time::sleep(takes / 2).await;
+        self.write(run, false);
+        if point == Point::MidRun {
+            return;
+        }
+        tokio::time::sleep(takes / 2).await;
+        self.write(run, true);
+        let answer = bytes_of(&done(run.batch, self.dynamic(run)));
+        match point {
+            Point::MidAnswer => voice.say_bytes(&answer[..answer.len() / 2]).await,
+            Point::AfterAnswer => {
+                self.log.add(self.nth, What::Answered(run.batch));
+                voice.say_bytes(&answer).await;
+            }
+            Point::BeforeReading | Point::MidRun | Point::AfterOutputs => {}
+        }
+    }
+
+    async fn fail(&self, voice: &Voice, run: &Run, kind: RunErrorKind) -> After {
+        let error = format!("a fake {kind:?} error");
+        self.runs_no_more(run);
+        voice.say(&FromWorker::Failed { batch: run.batch, kind, error, timing: RunTiming::default() }).await;
+        After::Answered
+    }
+
+    async fn other_batch(&self, other: Other) -> BatchId {
+        match (other, *self.answered.lock().unwrap()) {
+            (Other::Earlier, Some(earlier)) => return earlier,
+            (Other::Unknown | Other::Earlier, _) => return BatchId(u64::MAX),
+            (Other::Next, _) => {}
+        }
+        loop {
+            let came = self.came.notified();
+            if let Some(next) = self.waiting.lock().unwrap().front() {
+                return next.batch;
+            }
+            came.await;
+        }
     }
 
     async fn told_to_end(&self) -> WorkerExit {
@@ -336,40 +408,27 @@ impl Worker {
         match self.script.ending {
             Ending::AtOnce => {}
             Ending::After(pause) => tokio::time::sleep(pause).await,
-            Ending::Never => std::future::pending().await,
+            Ending::Never => pending().await,
         }
         WorkerExit::Code(0)
     }
 
-    async fn make_noise(&mut self) {
+    async fn make_noise(&self) {
         let line = [b'x'; 1023];
         for _ in 0..self.script.noise {
+            let mut stderr = self.stderr.lock().await;
             // A parent that reads no more is no concern of ours.
-            drop(self.stderr.write_all(&line).await);
-            drop(self.stderr.write_all(b"\n").await);
+            drop(stderr.write_all(&line).await);
+            drop(stderr.write_all(b"\n").await);
         }
     }
 
-    /// Goes on writing wrong outputs for as long as it takes until the kill has its effect.
-    pub async fn dies_of_a_kill(&mut self) {
-        let until = self.log.now() + self.script.kill_takes;
-        while self.log.now() < until {
-            if let Some(run) = self.running {
-                self.write(&run, false);
-            }
-            tokio::time::sleep(ms(5)).await;
-        }
-    }
-
-    /// Closes its control streams.
-    pub fn into_remains(self) -> Remains {
-        let stderr_stays_open = self.script.stderr_stays_open;
-        Remains { nth: self.nth, log: self.log, stderr: self.stderr, stderr_stays_open }
+    fn arena(&self) -> &WorkerArena {
+        self.arena.as_ref().expect("runs come after the load")
     }
 
     fn items(&self, run: &Run) -> Vec<u64> {
-        let arena = self.arena.as_ref().expect("runs come after the load");
-        let Rows { ptr, len } = arena.input_rows(run.slot, 0, run.first_row, run.rows).unwrap();
+        let Rows { ptr, len } = self.arena().input_rows(run.slot, 0, run.first_row, run.rows).unwrap();
         // SAFETY: the rows lie in the arena, and the parent leaves them alone until this worker has answered or is gone.
         let bytes = unsafe { std::slice::from_raw_parts(ptr, len) };
         bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]) as u64).collect()
@@ -381,8 +440,8 @@ impl Worker {
 
     /// Writes the outputs of a run, right or wrong, where they have a place in the arena.
     fn write(&self, run: &Run, right: bool) {
-        let arena = self.arena.as_ref().expect("runs come after the load");
-        let Ok(Rows { ptr, len }) = arena.output_rows(run.slot, 0, run.first_row, run.rows) else { return };
+        let rows = self.arena().output_rows(run.slot, 0, run.first_row, run.rows);
+        let Ok(Rows { ptr, len }) = rows else { return };
         // SAFETY: the rows lie in the arena, and the parent leaves them alone until this worker has answered or is gone.
         let out = unsafe { std::slice::from_raw_parts_mut(ptr, len) };
         if right { out.copy_from_slice(&self.answers(run)) } else { out.fill(0x5a) }
@@ -390,8 +449,7 @@ impl Worker {
 
     /// The output, if it has no place in the arena.
     fn dynamic(&self, run: &Run) -> Vec<DynamicOutput> {
-        let arena = self.arena.as_ref().expect("runs come after the load");
-        match arena.output_rows(run.slot, 0, run.first_row, run.rows) {
+        match self.arena().output_rows(run.slot, 0, run.first_row, run.rows) {
             Ok(_) => Vec::new(),
             Err(_) => vec![self.output(run)],
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use orchestra_core::WorkerExit;
+use orchestra_core::{BatchId, WorkerExit};
 use tokio::time::Instant;
 
 /// Something that a fake worker did.
@@ -16,13 +16,15 @@ pub enum What {
     Loaded,
     /// It began a batch.
     Began {
+        /// Which.
+        batch: BatchId,
         /// How often these rows were begun, as the parent says.
         attempt: u32,
         /// What lies in them.
         items: Vec<u64>,
     },
-    /// It answered for the batch that it ran.
-    Answered,
+    /// It answered for a batch that it ran.
+    Answered(BatchId),
     /// It was told to end.
     ToldToEnd,
     /// Its process is gone.
@@ -39,6 +41,8 @@ pub struct Log {
 /// A batch in the hands of a worker.
 #[derive(Debug, Clone)]
 pub struct Begun {
+    /// Which.
+    pub batch: BatchId,
     /// When the worker began it.
     pub at: Duration,
     /// When the worker answered, if it did.
@@ -72,7 +76,7 @@ impl fmt::Display for Life {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { nth, device, started, loaded, runs, told, ended } = self;
         write!(f, "worker {nth} on {device}: started {started:?}, loaded {loaded:?}, ")?;
-        for Begun { at, answered, attempt, items } in runs {
+        for Begun { at, answered, attempt, items, .. } in runs {
             let (first, n) = (items.first(), items.len());
             write!(f, "[{at:?}: {n} from {first:?}, attempt {attempt}, answered {answered:?}] ")?;
         }
@@ -120,10 +124,13 @@ impl Log {
             match what {
                 What::Started(_) => {}
                 What::Loaded => life.loaded = Some(at),
-                What::Began { attempt, items } => {
-                    life.runs.push(Begun { at, answered: None, attempt, items });
+                What::Began { batch, attempt, items } => {
+                    life.runs.push(Begun { batch, at, answered: None, attempt, items });
                 }
-                What::Answered => life.runs.last_mut().expect("it runs something").answered = Some(at),
+                What::Answered(batch) => {
+                    let run = life.runs.iter_mut().find(|run| run.batch == batch);
+                    run.expect("it runs that").answered = Some(at);
+                }
                 What::ToldToEnd => life.told = life.told.or(Some(at)),
                 What::Ended(exit) => life.ended = Some((at, exit)),
             }

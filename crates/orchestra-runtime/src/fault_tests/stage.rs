@@ -10,7 +10,7 @@ use std::time::Duration;
 use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{DeviceId, ItemId, SessionTuning, SourceId, StageId};
 use orchestra_machine::GpuProbe;
-use orchestra_plan::{InferPlan, Measurements, Plan, StageKind, WorkerPlan};
+use orchestra_plan::{InferPlan, Measurements, Plan, StageKind};
 use orchestra_wire::arena::Arena;
 use orchestra_wire::frames::Load as LoadFrame;
 use ractor::concurrency::JoinHandle;
@@ -53,6 +53,8 @@ pub struct Stage {
     pub workers: usize,
     /// Spare workers on each.
     pub spares: usize,
+    /// Batches that each runs at once.
+    pub streams: usize,
     /// Whether outputs travel in frames, because their shape is only known after the run.
     pub dynamic: bool,
     /// `limits.batch_timeout`.
@@ -104,6 +106,7 @@ impl Stage {
             devices: 1,
             workers: 1,
             spares: 0,
+            streams: 1,
             dynamic: false,
             batch_timeout: secs(10),
             recycle_after: None,
@@ -276,10 +279,9 @@ impl Tree {
                 PoolEvent::Filled(slot) => BatcherMsg::Filled(slot),
             }));
         };
-        let workers = infer.workers.iter().map(WorkerPlan::most).sum();
         let arena = Arena::create("fake", infer.layout.clone()).unwrap();
         let in_use = Arc::clone(&context.stats.stage(id).slots_in_use);
-        let pool = SlotPool::new(arena, context.clock, workers, in_use, Box::new(notify));
+        let pool = SlotPool::new(arena, context.clock, infer.held_by_workers(), in_use, Box::new(notify));
         batcher.0.cast(BatcherMsg::Attach(Arc::clone(&pool))).unwrap();
         (post, batcher, pool)
     }
@@ -319,6 +321,7 @@ impl Tree {
                     digest: [0; 32],
                     device: device.spec.kind.clone(),
                     threads: 1,
+                    streams: infer.streams,
                     memory_limit: None,
                     tf32: true,
                     tuning: SessionTuning::default(),

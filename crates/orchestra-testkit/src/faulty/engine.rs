@@ -2,12 +2,14 @@
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use orchestra_core::{BatchId, ErrorClass};
 use orchestra_wire::arena::{RangeError, WorkerArena};
 use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming};
-use orchestra_worker::{Engine, LoadError, Loaded, RunError};
+use orchestra_worker::{Engine, LoadError, Loaded, RunError, Stream};
 
 use super::points::{self, Death, Point};
 use super::{FAULT_LOG, Fault, Turn, flood, sleep_for_ever};
@@ -16,14 +18,29 @@ use super::{FAULT_LOG, Fault, Turn, flood, sleep_for_ever};
 const TORN: u8 = 0xee;
 
 pub(super) struct FaultyEngine {
+    shared: Arc<Shared>,
+    streams: usize,
+}
+
+/// What all streams of a worker have in common.
+struct Shared {
     fault: Fault,
     turn: Option<Turn>,
-    arena: Option<WorkerArena>,
-    /// Runs so far, this one included.
-    runs: u64,
+    arena: OnceLock<WorkerArena>,
+    /// Runs so far.
+    runs: AtomicU64,
     /// Of these, with more than one row.
-    runs_of_many: u64,
-    last: Option<BatchId>,
+    runs_of_many: AtomicU64,
+    last: Mutex<Option<BatchId>>,
+}
+
+/// A run, and its number among those of the process, from 1.
+#[derive(Clone, Copy)]
+struct Nth<'a> {
+    run: &'a Run,
+    n: u64,
+    /// Its number among those of more than one row, if it is one.
+    of_many: u64,
 }
 
 impl Engine for FaultyEngine {
@@ -35,7 +52,8 @@ impl Engine for FaultyEngine {
             runtime_version: "none".to_owned(),
             warmed: load.warm_up.iter().copied().max().unwrap_or_default(),
         };
-        match self.fault {
+        let shared = &self.shared;
+        match shared.fault {
             Fault::DieOnLoad => Death::Abort.die(),
             Fault::DieAt(death, Point::Load) => death.die(),
             Fault::DieAt(death, Point::Loaded) => {
@@ -51,7 +69,7 @@ impl Engine for FaultyEngine {
                     rss_bytes,
                 });
                 points::wait_for_unread_frame();
-                self.say_that_it_serves();
+                shared.say_that_it_serves();
                 death.die()
             }
             Fault::LoadFailed => {
@@ -61,32 +79,63 @@ impl Engine for FaultyEngine {
             Fault::Garbage => points::write_raw(&[0xff; 64]),
             _ => {}
         }
-        self.arena = Some(arena);
+        self.streams = load.streams;
+        // The protocol has one load frame.
+        drop(self.shared.arena.set(arena));
         Ok(loaded)
     }
 
     fn run(&mut self, run: &Run, _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
-        self.runs += 1;
-        if self.runs == 1 {
-            self.say_that_it_serves();
-        }
-        self.runs_of_many += u64::from(run.rows > 1);
-        let result = self.misbehave(run).and_then(|()| match &self.arena {
-            Some(arena) => copy_rows(arena, run),
-            None => Err(failure(RunErrorKind::Device, "a run came before the load")),
-        });
-        note(run.rows, &result);
-        if result.is_ok() {
-            self.misbehave_afterwards(run);
-        }
-        self.last = Some(run.batch);
-        result.map(|()| Vec::new())
+        self.shared.run(run)
+    }
+
+    fn take_streams(&mut self) -> Vec<Box<dyn Stream>> {
+        let stream = || Box::new(FaultyStream(Arc::clone(&self.shared))) as Box<dyn Stream>;
+        std::iter::repeat_with(stream).take(self.streams).collect()
+    }
+}
+
+struct FaultyStream(Arc<Shared>);
+
+impl Stream for FaultyStream {
+    fn run(&mut self, run: &Run, _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+        self.0.run(run)
     }
 }
 
 impl FaultyEngine {
     pub(super) fn new(fault: Fault, turn: Option<Turn>) -> Self {
-        Self { fault, turn, arena: None, runs: 0, runs_of_many: 0, last: None }
+        let shared = Shared {
+            fault,
+            turn,
+            arena: OnceLock::new(),
+            runs: AtomicU64::new(0),
+            runs_of_many: AtomicU64::new(0),
+            last: Mutex::new(None),
+        };
+        Self { shared: Arc::new(shared), streams: 1 }
+    }
+}
+
+impl Shared {
+    fn run(&self, run: &Run) -> Result<Vec<DynamicOutput>, RunError> {
+        let n = self.runs.fetch_add(1, Ordering::Relaxed) + 1;
+        if n == 1 {
+            self.say_that_it_serves();
+        }
+        let many = u64::from(run.rows > 1);
+        let of_many = self.runs_of_many.fetch_add(many, Ordering::Relaxed) + many;
+        let nth = Nth { run, n, of_many };
+        let result = self.misbehave(nth).and_then(|()| match self.arena.get() {
+            Some(arena) => copy_rows(arena, run),
+            None => Err(failure(RunErrorKind::Device, "a run came before the load")),
+        });
+        note(run.rows, &result);
+        if result.is_ok() {
+            self.misbehave_afterwards(nth);
+        }
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(run.batch);
+        result.map(|()| Vec::new())
     }
 
     fn say_that_it_serves(&self) {
@@ -95,40 +144,43 @@ impl FaultyEngine {
         }
     }
 
-    fn misbehave(&self, run: &Run) -> Result<(), RunError> {
+    fn misbehave(&self, Nth { run, n: nth, of_many }: Nth<'_>) -> Result<(), RunError> {
         match self.fault {
-            Fault::SegfaultOnBatch(n) if n == self.runs => {
+            Fault::SegfaultOnBatch(n) if n == nth => {
                 let nowhere = std::ptr::without_provenance_mut::<u8>(1);
                 // SAFETY: there is none; the fault is the purpose.
                 unsafe { nowhere.write_volatile(1) };
             }
-            Fault::AbortOnBatch(n) if n == self.runs => Death::Abort.die(),
-            Fault::ExitOnBatch(n) if n == self.runs => Death::Exit.die(),
-            Fault::HangOnBatch(n) if n == self.runs => sleep_for_ever(),
-            Fault::DieAt(death, Point::Run(n)) if n == self.runs => {
-                if let Some(arena) = &self.arena {
+            Fault::AbortOnBatch(n) if n == nth => Death::Abort.die(),
+            Fault::ExitOnBatch(n) if n == nth => Death::Exit.die(),
+            Fault::HangOnBatch(n) if n == nth => sleep_for_ever(),
+            Fault::KillBeside(n) if n == nth => sleep_for_ever(),
+            Fault::KillBeside(n) if n + 1 == nth => Death::Kill.die(),
+            Fault::DieAt(death, Point::Run(n)) if n == nth => {
+                if let Some(arena) = self.arena.get() {
                     tear_rows(arena, run)?;
                 }
                 death.die()
             }
-            Fault::UntilNextStarts(n) if n == self.runs => {
+            Fault::UntilNextStarts(n) if n == nth => {
                 self.turn.iter().for_each(Turn::wait_until_next_starts);
             }
-            Fault::UntilNextServes(n) if n == self.runs => {
+            Fault::UntilNextServes(n) if n == nth => {
                 self.turn.iter().for_each(Turn::wait_until_next_serves);
             }
             // The time is the fault itself; nobody waits for it here.
             Fault::Slow(ms) => std::thread::sleep(Duration::from_millis(ms)),
             Fault::OutOfMemoryAbove(rows) if run.rows as u64 > rows => return Err(out_of_memory()),
-            Fault::OutOfMemoryFor(n) if run.rows > 1 && self.runs_of_many <= n => return Err(out_of_memory()),
-            Fault::FailOnBatch(n) if n == self.runs => return Err(refused()),
+            Fault::OutOfMemoryFor(n) if run.rows > 1 && of_many <= n => return Err(out_of_memory()),
+            Fault::FailOnBatch(n) if n == nth => return Err(refused()),
             Fault::FailAlways => return Err(refused()),
-            Fault::DeviceErrorOnBatch(n) if n == self.runs => {
+            Fault::DeviceErrorOnBatch(n) if n == nth => {
                 return Err(failure(RunErrorKind::Device, "the test worker's device was asked to fail"));
             }
             Fault::WrongBatch => points::answer(BatchId(u64::MAX)),
             Fault::OldBatch => {
-                if let Some(last) = self.last {
+                let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(last) = last {
                     points::answer(last);
                 }
             }
@@ -144,13 +196,13 @@ impl FaultyEngine {
     }
 
     /// All outputs are written.
-    fn misbehave_afterwards(&self, run: &Run) {
+    fn misbehave_afterwards(&self, Nth { run, n: nth, .. }: Nth<'_>) {
         let Fault::DieAt(death, point) = self.fault else { return };
         match point {
-            Point::Outputs(n) if n == self.runs => {}
-            Point::HalfAnswer(n) if n == self.runs => points::half_answer(run.batch),
-            Point::Answered(n) if n == self.runs => points::answer(run.batch),
-            Point::Unread(n) if n == self.runs => {
+            Point::Outputs(n) if n == nth => {}
+            Point::HalfAnswer(n) if n == nth => points::half_answer(run.batch),
+            Point::Answered(n) if n == nth => points::answer(run.batch),
+            Point::Unread(n) if n == nth => {
                 points::answer(run.batch);
                 points::wait_for_unread_frame();
             }

@@ -61,13 +61,13 @@ fn load() -> impl Strategy<Value = Load> {
     let device =
         prop_oneof![Just(DeviceKind::Cpu), "GPU-[0-9a-f]{8}".prop_map(|uuid| DeviceKind::Cuda { uuid })];
     (
-        (path(), path(), any::<[u8; 32]>(), device, any::<usize>()),
+        (path(), path(), any::<[u8; 32]>(), device, any::<(usize, usize)>()),
         (option::of(any::<u64>()), vec(path(), 0..3), vec(any::<usize>(), 0..8), layout()),
         (vec(path(), 0..3), vec(option::of(pixel_input()), 0..3), any::<bool>(), vec(any::<usize>(), 0..4)),
         tuning(),
     )
         .prop_map(|(what, how, cuda, tuning)| {
-            let (library, model, digest, device, threads) = what;
+            let (library, model, digest, device, (threads, streams)) = what;
             let (memory_limit, custom_ops, warm_up, layout) = how;
             let (preload, pixel_inputs, tf32, rungs) = cuda;
             Load {
@@ -77,6 +77,7 @@ fn load() -> impl Strategy<Value = Load> {
                 digest,
                 device,
                 threads,
+                streams,
                 memory_limit,
                 tf32,
                 tuning,
@@ -174,7 +175,7 @@ pub fn from_worker() -> impl Strategy<Value = FromWorker> {
         (any::<u64>(), error_kind(), ".{0,80}", timing()).prop_map(|(batch, kind, error, timing)| {
             FromWorker::Failed { batch: BatchId(batch), kind, error, timing }
         }),
-        (option::of(any::<u64>()), any::<u64>())
-            .prop_map(|(b, rss_bytes)| FromWorker::Heartbeat { running: b.map(BatchId), rss_bytes }),
+        (vec(any::<u64>().prop_map(BatchId), 0..4), any::<u64>())
+            .prop_map(|(running, rss_bytes)| FromWorker::Heartbeat { running, rss_bytes }),
     ]
 }

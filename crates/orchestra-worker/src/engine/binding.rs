@@ -2,12 +2,13 @@
 //! dynamic shape, and knows neither arena nor slots.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::time::Instant;
 
 use orchestra_core::{DType, DeviceKind, SessionTuning};
 use orchestra_wire::frames::{DynamicOutput, RunErrorKind, RunTiming};
 use ort::memory::{Allocator, MemoryInfo};
-use ort::session::{IoBinding, Session};
+use ort::session::{IoBinding, RunOptions, Session};
 use ort::value::{DynTensor, DynTensorValueType, DynValue};
 use ort::{AsPointer, sys};
 
@@ -18,14 +19,23 @@ use super::model::{Model, Places, RowTensor, element_type};
 use super::shrink::Shrink;
 use crate::serve::{RunError, nanos};
 
-/// A session and what is bound to it. Bindings go first.
+/// A session and what is bound to it. The binding goes first.
+///
+/// Several may share a session, and run at the same time. ONNX Runtime documents `Run` as safe to be called by several threads on one
+/// session, for all providers but DirectML; each call has the state of its own run, and allocators are locked. What a binding holds is
+/// its own. On the CPU the runs share the session's threads: a run also works on the thread that calls it, so with one thread per session
+/// each run has exactly its caller's. On CUDA each run that is on its way has streams of its own, with cuBLAS and cuDNN handles of their
+/// own, which the session keeps for later runs; so the copies of one overlap what another computes.
+///
+/// ort asks for the session exclusively, because it does not trust all providers with that.
+/// So whoever wants more than one has to ask for it (`streams`), and runs go past ort's own method.
 pub struct BoundSession {
     /// Sizes that are recorded, where the model asks for it.
     pub graphs: Option<Graphs>,
     /// Outputs of dynamic shape of the last run, with their place.
     dynamic: Vec<(usize, DynTensor)>,
     binding: IoBinding,
-    session: Session,
+    session: Arc<Session>,
     cpu: MemoryInfo<'static>,
     on_device: bool,
     /// When runs give back memory.
@@ -54,10 +64,23 @@ impl BoundSession {
             graphs,
             dynamic: Vec::new(),
             binding,
-            session,
+            session: Arc::new(session),
             cpu: MemoryInfo::default(),
             on_device,
             shrink,
+        })
+    }
+
+    /// Another one over the same session, to which nothing is bound yet. It has no graphs: the planner refuses them where several run.
+    pub fn beside(&self, device: &DeviceKind, tuning: &SessionTuning) -> ort::Result<BoundSession> {
+        Ok(BoundSession {
+            graphs: None,
+            dynamic: Vec::new(),
+            binding: self.session.create_binding()?,
+            session: Arc::clone(&self.session),
+            cpu: MemoryInfo::default(),
+            on_device: self.on_device,
+            shrink: Shrink::new(&self.session, device, tuning.shrink)?,
         })
     }
 
@@ -77,7 +100,7 @@ impl BoundSession {
         self.dynamic.clear();
         if let Some(graphs) = self.graphs.as_ref().filter(|graphs| graphs.has(places.rows)) {
             // SAFETY: the caller's promises are the same.
-            let ran = unsafe { graphs.run(&mut self.session, places) };
+            let ran = unsafe { graphs.run(&self.session, places) };
             timing.run_ns = nanos(start.elapsed());
             return ran.map_err(|e| self.failed(&e));
         }
@@ -109,7 +132,7 @@ impl BoundSession {
             None => unsafe { self.run(model, places, &mut RunTiming::default()) },
             Some(graphs) => {
                 // SAFETY: as above.
-                let recorded = unsafe { graphs.record(&mut self.session, model, places) };
+                let recorded = unsafe { graphs.record(&self.session, model, places) };
                 recorded.map_err(|e| self.failed(&e))
             }
         };
@@ -168,26 +191,55 @@ impl BoundSession {
         if self.on_device {
             self.binding.synchronize_inputs()?;
         }
-        let BoundSession { graphs, dynamic, binding, session, shrink, .. } = self;
+        let BoundSession { graphs, binding, session, shrink, .. } = self;
         let usual = graphs.as_ref().map(Graphs::options_without);
-        shrink.around(|options| {
-            let mut outputs = match options.or(usual) {
-                None => session.run_binding(binding)?,
-                Some(options) => session.run_binding_with_options(binding, options)?,
-            };
-            for (at, (spec, fixed)) in model.session_outputs.iter().zip(&model.outputs).enumerate() {
-                if fixed.is_none()
-                    && let Some(value) = outputs.remove(&spec.name)
-                {
-                    dynamic.push((at, value.downcast::<DynTensorValueType>()?));
-                }
-            }
-            Ok(())
-        })?;
+        shrink.around(|options| run_binding(session, binding, options.or(usual)))?;
+        if model.outputs.iter().any(Option::is_none) {
+            self.keep_dynamic(model)?;
+        }
         if self.on_device {
             self.binding.synchronize_outputs()?;
         }
         Ok(())
+    }
+
+    /// Takes over the outputs of dynamic shape of a run. Outputs were bound in the order of the model, and are given in that order.
+    fn keep_dynamic(&mut self, model: &Model) -> ort::Result<()> {
+        for (at, (value, fixed)) in self.output_values()?.into_iter().zip(&model.outputs).enumerate() {
+            if fixed.is_none() {
+                self.dynamic.push((at, value.downcast::<DynTensorValueType>()?));
+            }
+        }
+        Ok(())
+    }
+
+    fn output_values(&self) -> ort::Result<Vec<DynValue>> {
+        let allocator = Allocator::default();
+        let (mut values, mut count) = (std::ptr::null_mut(), 0);
+        // SAFETY: binding and allocator are alive, and the out pointers are valid.
+        let status = unsafe {
+            (ort::api().GetBoundOutputValues)(
+                self.binding.ptr(),
+                allocator.ptr().cast_mut(),
+                &mut values,
+                &mut count,
+            )
+        };
+        // SAFETY: the status was just returned by the API.
+        unsafe { ort::Error::result_from_status(status) }?;
+        if values.is_null() {
+            return Ok(Vec::new());
+        }
+        // SAFETY: the array has `count` values.
+        let made =
+            unsafe { std::slice::from_raw_parts(values, count) }.iter().filter_map(|v| NonNull::new(*v));
+        // SAFETY: each of them is now ours, and the session that made them outlives them.
+        let made = made.map(|value| unsafe { DynValue::from_ptr(value, Some(&allocator)) }).collect();
+        // SAFETY: the array came from this allocator, and nothing points into it any more.
+        let status = unsafe { (ort::api().AllocatorFree)(allocator.ptr().cast_mut(), values.cast()) };
+        // SAFETY: the status was just returned by the API.
+        unsafe { ort::Error::result_from_status(status) }?;
+        Ok(made)
     }
 
     /// An owned tensor value over memory of ours. ort marks what comes from a pointer as owned, so it neither clones it when it is bound
@@ -223,6 +275,16 @@ impl BoundSession {
         // SAFETY: a valid value that nobody else owns.
         Ok(unsafe { DynValue::from_ptr(value, Some(&Allocator::default())) })
     }
+}
+
+/// Runs the session over what is bound, which nobody else uses meanwhile. See [`BoundSession`] for why this is not ort's own method.
+pub fn run_binding(session: &Session, binding: &IoBinding, options: Option<&RunOptions>) -> ort::Result<()> {
+    let options = options.map_or(std::ptr::null(), AsPointer::ptr);
+    // SAFETY: all are alive, the runtime changes nothing of the session in a run, and the binding is the caller's alone.
+    let status =
+        unsafe { (ort::api().RunWithBinding)(session.ptr().cast_mut(), options, binding.ptr().cast_mut()) };
+    // SAFETY: the status was just returned by the API.
+    unsafe { ort::Error::result_from_status(status) }
 }
 
 /// Element type, shape and bytes of a tensor in CPU memory.

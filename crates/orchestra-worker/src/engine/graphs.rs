@@ -13,6 +13,7 @@ use ort::memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, Memory
 use ort::session::{IoBinding, RunOptions, Session};
 use ort::value::DynTensor;
 
+use super::binding::run_binding;
 use super::cuda_runtime::CudaRuntime;
 use super::model::{Model, Places, RowTensor, element_type};
 use crate::serve::LoadError;
@@ -73,12 +74,7 @@ impl Graphs {
     ///
     /// # Safety
     /// As for [`Graphs::run`].
-    pub unsafe fn record(
-        &mut self,
-        session: &mut Session,
-        model: &Model,
-        places: &Places,
-    ) -> ort::Result<()> {
+    pub unsafe fn record(&mut self, session: &Session, model: &Model, places: &Places) -> ort::Result<()> {
         let graph = Graph::new(session, model, places.rows, &self.device)?;
         // The runtime runs it once as usual, for the memory that it needs, and once more to record it.
         // SAFETY: the caller's promises are the same.
@@ -91,7 +87,7 @@ impl Graphs {
     ///
     /// # Safety
     /// Nobody else uses the outputs at `places`, or writes to its inputs, until this returns.
-    pub unsafe fn run(&self, session: &mut Session, places: &Places) -> ort::Result<()> {
+    pub unsafe fn run(&self, session: &Session, places: &Places) -> ort::Result<()> {
         let graph = self.by_rows.get(&places.rows);
         let graph =
             graph.ok_or_else(|| ort::Error::new(format!("no CUDA graph for `{}` rows", places.rows)))?;
@@ -140,7 +136,7 @@ impl Graph {
 
     /// # Safety
     /// As for [`Graphs::run`], and `places` has as many rows as this.
-    unsafe fn run(&self, cuda: &CudaRuntime, session: &mut Session, places: &Places) -> ort::Result<()> {
+    unsafe fn run(&self, cuda: &CudaRuntime, session: &Session, places: &Places) -> ort::Result<()> {
         for (to, from) in self.inputs.iter().zip(&places.inputs) {
             // SAFETY: both have so many bytes, and nobody writes to either meanwhile.
             unsafe { copy(cuda, to.ptr, from.ptr, to.len.min(from.len), TO_DEVICE) }?;
@@ -148,7 +144,7 @@ impl Graph {
         // The copies have left the host's memory, but the session's stream knows nothing of them.
         // SAFETY: null names the stream that they are on.
         check(cuda, unsafe { (cuda.stream_synchronize)(std::ptr::null_mut()) })?;
-        session.run_binding_with_options(&self.binding, &self.options).map(drop)?;
+        run_binding(session, &self.binding, Some(&self.options))?;
         self.binding.synchronize_outputs()?;
         for (from, to) in self.outputs.iter().zip(&places.outputs) {
             if let Some(to) = to {
@@ -195,6 +191,8 @@ fn check(cuda: &CudaRuntime, code: c_int) -> ort::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use orchestra_core::SessionTuning;
     use orchestra_wire::frames::{Run, RunErrorKind, RunTiming};
 
@@ -209,7 +207,8 @@ mod tests {
         let mut twin = Twin::load(SessionTuning::default(), &[]);
         let serving = twin.serving();
         serving.bound.graphs = Some(Graphs::on(AllocationDevice::CPU, fake::RUNTIME).unwrap());
-        warm_up(&mut serving.bound, &serving.model, &serving.host.memory, sizes).unwrap();
+        let shared = Arc::clone(&serving.shared);
+        warm_up(&mut serving.bound, &shared.model, &serving.host.memory, sizes).unwrap();
         serving.rungs = sizes.to_vec();
         twin
     }
@@ -276,8 +275,9 @@ mod tests {
         let serving = twin.serving();
         serving.bound.graphs = Some(Graphs::on(AllocationDevice::CPU, fake::RUNTIME).unwrap());
         // As for an output of dynamic shape.
-        serving.model.outputs[0] = None;
-        let error = warm_up(&mut serving.bound, &serving.model, &serving.host.memory, &[1, 2]).unwrap_err();
+        Arc::get_mut(&mut serving.shared).unwrap().model.outputs[0] = None;
+        let shared = Arc::clone(&serving.shared);
+        let error = warm_up(&mut serving.bound, &shared.model, &serving.host.memory, &[1, 2]).unwrap_err();
         assert_eq!(error.class, orchestra_core::ErrorClass::Permanent);
         assert!(error.error.contains("output `y` has no fixed shape"), "{}", error.error);
         assert!(error.error.ends_with("leave `cuda_graphs` out of the model"), "{}", error.error);

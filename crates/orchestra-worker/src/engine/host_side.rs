@@ -1,12 +1,14 @@
 //! The host's end of a GPU's copies: slots that are page-locked, or rows between the GPU and the slots, or neither. It decides which,
 //! once, and says it; it runs nothing.
 
+use std::sync::Arc;
+
 use orchestra_wire::arena::WorkerArena;
 
 use super::cuda_runtime::CudaRuntime;
 use super::host_memory::HostMemory;
 use super::model::Model;
-use super::page_lock::PageLock;
+use super::page_lock::{PageLock, Refused};
 use super::staging::Staging;
 
 /// What copies of a session go through. The default is that of the CPU: sessions read and write the slots themselves. Drop it before the
@@ -16,8 +18,10 @@ pub struct HostSide {
     /// For parts of the slots that could not be page-locked.
     pub staging: Option<Staging>,
     /// Where rows beside the slots come from.
-    pub memory: HostMemory,
-    _page_lock: Option<PageLock>,
+    pub memory: Arc<HostMemory>,
+    /// What could not be page-locked.
+    refused: Refused,
+    _page_lock: Option<Arc<PageLock>>,
 }
 
 impl HostSide {
@@ -36,10 +40,24 @@ impl HostSide {
         side
     }
 
+    /// For another run beside those that there are: rows of its own between the GPU and the slots, and all else in common.
+    pub fn beside(&self, model: &Model) -> HostSide {
+        let staging = self.staging.as_ref().map(|_| Staging::new(model, &self.refused, &self.memory));
+        if let Some(Err(why)) = &staging {
+            eprintln!("worker: rows of one more stream are not page-locked, so copies take longer: {why}");
+        }
+        HostSide {
+            staging: staging.and_then(Result::ok),
+            memory: Arc::clone(&self.memory),
+            refused: self.refused.clone(),
+            _page_lock: self._page_lock.clone(),
+        }
+    }
+
     /// With what is not as fast as it could be, if anything.
     fn with(cuda: CudaRuntime, arena: &WorkerArena, model: &Model) -> (HostSide, Option<String>) {
         let (lock, refused) = PageLock::of(cuda, arena);
-        let memory = HostMemory::for_gpu(cuda);
+        let memory = Arc::new(HostMemory::for_gpu(cuda));
         let staging = (!refused.is_nothing()).then(|| Staging::new(model, &refused, &memory));
         let note = match &staging {
             None => None,
@@ -53,7 +71,7 @@ impl HostSide {
             )),
         };
         let staging = staging.and_then(Result::ok);
-        (HostSide { staging, memory, _page_lock: Some(lock) }, note)
+        (HostSide { staging, memory, refused, _page_lock: Some(Arc::new(lock)) }, note)
     }
 }
 
@@ -73,7 +91,7 @@ mod tests {
         let mut twin = Twin::load(SessionTuning::default(), &[]);
         fake::refuse(refused);
         let serving = twin.serving();
-        let (host, note) = HostSide::with(fake::RUNTIME, &serving.arena, &serving.model);
+        let (host, note) = HostSide::with(fake::RUNTIME, &serving.shared.arena, &serving.shared.model);
         serving.host = host;
         (twin, note)
     }
@@ -119,9 +137,10 @@ mod tests {
         // A mapping that may only be read: some drivers refuse it whatever the flags.
         let (mut twin, _) = on_a_gpu(&[]);
         let serving = twin.serving();
-        let inputs: &'static str = format!("register {} ", serving.arena.all_inputs().ptr as usize).leak();
+        let inputs: &'static str =
+            format!("register {} ", serving.shared.arena.all_inputs().ptr as usize).leak();
         fake::refuse(&[inputs]);
-        let (host, note) = HostSide::with(fake::RUNTIME, &serving.arena, &serving.model);
+        let (host, note) = HostSide::with(fake::RUNTIME, &serving.shared.arena, &serving.shared.model);
         assert!(note.unwrap().contains("(inputs: CUDA error 801, operation not supported); their rows"));
         assert_eq!(host.staging.as_ref().unwrap().bytes(), ROW * MAX_ROWS);
         serving.host = host;

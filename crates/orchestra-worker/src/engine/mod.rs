@@ -23,6 +23,8 @@ mod twin;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 use orchestra_core::{DeviceKind, ErrorClass, Provider};
@@ -30,7 +32,7 @@ use orchestra_wire::arena::WorkerArena;
 use orchestra_wire::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
 
 use crate::digest::{model_digest, short};
-use crate::serve::{Engine, LoadError, Loaded, RunError, nanos};
+use crate::serve::{Engine, LoadError, Loaded, RunError, Stream, nanos};
 use binding::BoundSession;
 use host_memory::HostMemory;
 use host_side::HostSide;
@@ -41,18 +43,24 @@ use tensorrt::Engines;
 /// One ONNX Runtime session over one arena.
 #[derive(Default)]
 pub struct OnnxEngine {
-    loaded: Option<Serving>,
+    /// As many as batches run at once; empty until a model is loaded.
+    streams: Vec<Serving>,
 }
 
-/// A model that is loaded. Fields are dropped in this order: what points into memory before the memory.
+/// What runs one batch at a time on the session. Fields are dropped in this order: what points into memory before the memory.
 struct Serving {
     bound: BoundSession,
-    model: Model,
     /// Sizes that others are padded to, ascending. A size for which memory ran out is none any more.
     rungs: Vec<usize>,
     /// Where smaller batches are padded, per size; made when it is needed.
     padding: BTreeMap<usize, PrivateRows>,
     host: HostSide,
+    shared: Arc<Shared>,
+}
+
+/// What all streams of a session have in common.
+struct Shared {
+    model: Model,
     arena: WorkerArena,
 }
 
@@ -93,35 +101,64 @@ impl Engine for OnnxEngine {
         let within = |rung: &usize| (1..=model.max_rows).contains(rung);
         let mut rungs: Vec<usize> = load.rungs.iter().copied().filter(within).collect();
         rungs.sort_unstable();
-        self.loaded = Some(Serving { bound, model, rungs, padding: BTreeMap::new(), host, arena });
+        let shared = Arc::new(Shared { model, arena });
+        let first = Serving { bound, rungs, padding: BTreeMap::new(), host, shared };
+        let beside: ort::Result<Vec<Serving>> = (1..load.streams).map(|_| first.beside(load)).collect();
+        self.streams = beside.map_err(|e| errors::load(&e.to_string()))?;
+        self.streams.insert(0, first);
+        if !warm_up_together(&mut self.streams, &load.warm_up)? {
+            loaded.warmed = 0;
+        }
         Ok(loaded)
     }
 
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
-        let Some(serving) = &mut self.loaded else {
-            return Err(RunError { kind: RunErrorKind::Model, error: "no model is loaded".to_owned() });
-        };
-        match serving.model.batch {
-            Some(batch) if batch != run.rows => serving.run_padded(run, batch, timing),
-            None => serving.run_on_a_rung(run, timing),
-            Some(_) => serving.run_in_place(run, timing),
+        match self.streams.first_mut() {
+            Some(stream) => stream.run(run, timing),
+            None => Err(RunError { kind: RunErrorKind::Model, error: "no model is loaded".to_owned() }),
+        }
+    }
+
+    fn take_streams(&mut self) -> Vec<Box<dyn Stream>> {
+        self.streams.drain(..).map(|stream| Box::new(stream) as Box<dyn Stream>).collect()
+    }
+}
+
+impl Stream for Serving {
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+        match self.shared.model.batch {
+            Some(batch) if batch != run.rows => self.run_padded(run, batch, timing),
+            None => self.run_on_a_rung(run, timing),
+            Some(_) => self.run_in_place(run, timing),
         }
     }
 }
 
 impl Serving {
+    /// Another one on the same session.
+    fn beside(&self, load: &Load) -> ort::Result<Serving> {
+        Ok(Serving {
+            bound: self.bound.beside(&load.device, &load.tuning)?,
+            rungs: self.rungs.clone(),
+            padding: BTreeMap::new(),
+            host: self.host.beside(&self.shared.model),
+            shared: Arc::clone(&self.shared),
+        })
+    }
+
     /// The session reads and writes the arena itself, or as near to it as its device can.
     fn run_in_place(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         let start = Instant::now();
-        let slots = self.model.places_in(&self.arena, run).map_err(|e| errors::model(e.to_string()))?;
+        let Shared { model, arena } = &*self.shared;
+        let slots = model.places_in(arena, run).map_err(|e| errors::model(e.to_string()))?;
         // SAFETY: the parent has leased these rows to this run, and no other run uses the rows between.
         let staged = self.host.staging.as_mut().map(|staging| unsafe { staging.copy_in(&slots) });
         let places = staged.as_ref().unwrap_or(&slots);
         timing.bind_ns = nanos(start.elapsed());
         // SAFETY: the parent has leased these rows to this run, and the arena outlives the session, as the rows between do.
-        unsafe { self.bound.run(&self.model, places, timing)? };
+        unsafe { self.bound.run(model, places, timing)? };
         let start = Instant::now();
-        let dynamic = self.bound.take_dynamic(&self.model, places.rows, run.rows)?;
+        let dynamic = self.bound.take_dynamic(model, places.rows, run.rows)?;
         if let Some(staging) = &self.host.staging {
             // SAFETY: the parent has leased these rows to this run, which is over.
             unsafe { staging.copy_out(&slots) };
@@ -158,12 +195,12 @@ impl Serving {
         timing: &mut RunTiming,
     ) -> Result<Vec<DynamicOutput>, RunError> {
         let start = Instant::now();
-        let arena_places =
-            self.model.places_in(&self.arena, run).map_err(|e| errors::model(e.to_string()))?;
+        let Shared { model, arena } = &*self.shared;
+        let arena_places = model.places_in(arena, run).map_err(|e| errors::model(e.to_string()))?;
         let padding = match self.padding.entry(batch) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(place) => {
-                let rows = PrivateRows::new(&self.model, batch, &self.host.memory);
+                let rows = PrivateRows::new(model, batch, &self.host.memory);
                 place.insert(rows.ok_or_else(|| errors::no_memory(batch))?)
             }
         };
@@ -171,10 +208,10 @@ impl Serving {
         unsafe { padding.copy_in(&arena_places) };
         let places = padding.places();
         timing.bind_ns = nanos(start.elapsed());
-        // SAFETY: the private rows belong to this engine alone and outlive the run.
-        unsafe { self.bound.run(&self.model, &places, timing)? };
+        // SAFETY: the private rows belong to this stream alone and outlive the run.
+        unsafe { self.bound.run(model, &places, timing)? };
         let start = Instant::now();
-        let dynamic = self.bound.take_dynamic(&self.model, places.rows, run.rows)?;
+        let dynamic = self.bound.take_dynamic(model, places.rows, run.rows)?;
         // SAFETY: the parent has leased these rows to this run.
         unsafe { padding.copy_out(&arena_places) };
         timing.copy_out_ns = nanos(start.elapsed());
@@ -206,23 +243,14 @@ fn warm_up(
     memory: &HostMemory,
     rungs: &[usize],
 ) -> Result<usize, LoadError> {
-    let mut sizes: Vec<usize> = match model.batch {
-        Some(batch) if !rungs.is_empty() => vec![batch],
-        _ => rungs.iter().copied().filter(|rows| (1..=model.max_rows).contains(rows)).collect(),
-    };
-    sizes.sort_unstable();
+    let sizes = sizes_to_warm(model, rungs);
     let mut warmed = 0;
     for (place, &rows) in sizes.iter().enumerate() {
-        let zeros = PrivateRows::new(model, rows, memory).ok_or_else(|| errors::no_memory(rows));
-        let ran = zeros.and_then(|zeros| {
-            if place + 1 < sizes.len() {
-                // What this size needed is of no use to the next, larger one; what the largest needs is kept.
-                bound.shrink.after_next();
-            }
-            // SAFETY: the private rows belong to this function alone and outlive the run.
-            unsafe { bound.warm(model, &zeros.places()) }
-        });
-        match ran {
+        if place + 1 < sizes.len() {
+            // What this size needed is of no use to the next, larger one; what the largest needs is kept.
+            bound.shrink.after_next();
+        }
+        match run_zeros(bound, model, memory, rows) {
             Ok(()) => warmed = rows,
             Err(RunError { kind, error }) if bound.graphs.is_some() && kind != RunErrorKind::OutOfMemory => {
                 return Err(graphs::not_recorded(rows, &error));
@@ -239,4 +267,57 @@ fn warm_up(
         }
     }
     Ok(warmed)
+}
+
+/// Runs the largest of these sizes on all streams at once: what each of them needs for itself is made now, and what they take together
+/// shows. `false`: they do not fit. As in [`warm_up`], real batches then find the ceiling.
+fn warm_up_together(streams: &mut [Serving], rungs: &[usize]) -> Result<bool, LoadError> {
+    let n = streams.len();
+    let largest = streams.first().and_then(|s| sizes_to_warm(&s.shared.model, rungs).pop());
+    let Some(rows) = largest.filter(|_| n > 1) else { return Ok(true) };
+    let ran: Vec<Result<(), RunError>> = thread::scope(|scope| {
+        let run = |stream: &mut Serving| {
+            run_zeros(&mut stream.bound, &stream.shared.model, &stream.host.memory, rows)
+        };
+        let all: Vec<_> = streams.iter_mut().map(|stream| scope.spawn(move || run(stream))).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|why| std::panic::resume_unwind(why))
+        };
+        all.into_iter().map(join).collect()
+    });
+    let mut fits = true;
+    for RunError { kind, error } in ran.into_iter().filter_map(Result::err) {
+        match kind {
+            RunErrorKind::Model => {}
+            RunErrorKind::OutOfMemory => {
+                fits = false;
+                eprintln!(
+                    "worker: `{n}` warm-up batches of `{rows}` rows at once do not fit into the device's memory: {error}"
+                );
+            }
+            RunErrorKind::Device => return Err(errors::load(&error)),
+        }
+    }
+    Ok(fits)
+}
+
+fn sizes_to_warm(model: &Model, rungs: &[usize]) -> Vec<usize> {
+    let mut sizes: Vec<usize> = match model.batch {
+        Some(batch) if !rungs.is_empty() => vec![batch],
+        _ => rungs.iter().copied().filter(|rows| (1..=model.max_rows).contains(rows)).collect(),
+    };
+    sizes.sort_unstable();
+    sizes
+}
+
+/// Runs a batch of so many zeros for the first time, in memory of its own.
+fn run_zeros(
+    bound: &mut BoundSession,
+    model: &Model,
+    memory: &HostMemory,
+    rows: usize,
+) -> Result<(), RunError> {
+    let zeros = PrivateRows::new(model, rows, memory).ok_or_else(|| errors::no_memory(rows))?;
+    // SAFETY: the private rows belong to this function alone and outlive the run.
+    unsafe { bound.warm(model, &zeros.places()) }
 }

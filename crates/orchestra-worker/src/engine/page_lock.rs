@@ -20,6 +20,8 @@ pub struct PageLock {
 
 // SAFETY: the addresses are only names of registrations, and CUDA's runtime may be called from any thread.
 unsafe impl Send for PageLock {}
+// SAFETY: a shared lock gives access to nothing.
+unsafe impl Sync for PageLock {}
 
 /// Why parts of the batch slots are not page-locked, in CUDA's words; `None`: they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

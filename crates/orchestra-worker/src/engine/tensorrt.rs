@@ -150,6 +150,7 @@ mod tests {
             digest: [0; 32],
             device: DeviceKind::Cuda { uuid: "GPU-0".into() },
             threads: 1,
+            streams: 1,
             memory_limit: Some(1 << 30),
             tf32: true,
             tuning: SessionTuning::default(),

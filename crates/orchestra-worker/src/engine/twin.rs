@@ -38,6 +38,7 @@ impl Twin {
             model,
             device: DeviceKind::Cpu,
             threads: 1,
+            streams: 1,
             memory_limit: None,
             tf32: true,
             tuning,
@@ -55,7 +56,7 @@ impl Twin {
     }
 
     pub fn serving(&mut self) -> &mut Serving {
-        self.engine.loaded.as_mut().unwrap()
+        self.engine.streams.first_mut().unwrap()
     }
 
     /// Runs `rows` rows from `first` on over new numbers, and checks that they and only they are written.

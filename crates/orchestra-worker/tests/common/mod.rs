@@ -67,6 +67,7 @@ impl Setup {
             model: path,
             device: DeviceKind::Cpu,
             threads: 1,
+            streams: 1,
             memory_limit: None,
             tf32: true,
             tuning: SessionTuning::default(),

@@ -1,0 +1,111 @@
+//! What a worker was sent and has not answered, and which of it runs. It sends nothing, and reads no clock.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use orchestra_core::BatchId;
+
+/// The batches that are with one worker, in the order in which it begins them.
+#[derive(Debug)]
+pub struct InFlight {
+    /// Batches that it runs at once.
+    streams: usize,
+    sent: VecDeque<Sent>,
+}
+
+/// A batch that is with a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    /// Which.
+    pub batch: BatchId,
+    /// Its rows.
+    pub rows: usize,
+    /// Since when it has been one of those that the worker runs; `None`: it waits there.
+    pub begun: Option<Duration>,
+}
+
+impl InFlight {
+    /// Nothing yet, with a worker that runs up to `streams` batches at once.
+    #[must_use]
+    pub fn new(streams: usize) -> Self {
+        Self { streams: streams.max(1), sent: VecDeque::new() }
+    }
+
+    /// Batches that run at once, at least 1.
+    #[must_use]
+    pub fn streams(&self) -> usize {
+        self.streams
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// One more is sent.
+    pub fn push(&mut self, batch: BatchId, rows: usize) {
+        self.sent.push_back(Sent { batch, rows, begun: None });
+    }
+
+    /// The first of those that wait count as begun, as many as run at once.
+    pub fn begin(&mut self, now: Duration) {
+        for sent in self.sent.iter_mut().take(self.streams) {
+            sent.begun.get_or_insert(now);
+        }
+    }
+
+    /// Takes out the batch that was answered, if it is one of those that run. Else it says which ones do, in words.
+    pub fn answered(&mut self, batch: BatchId) -> Result<Sent, String> {
+        let at = self.sent.iter().position(|sent| sent.batch == batch && sent.begun.is_some());
+        at.and_then(|at| self.sent.remove(at)).ok_or_else(|| {
+            let running: Vec<String> = self.begun().map(|(batch, _)| batch.to_string()).collect();
+            if running.is_empty() { "none".to_owned() } else { running.join(" or ") }
+        })
+    }
+
+    /// What runs, and since when, oldest first.
+    pub fn begun(&self) -> impl Iterator<Item = (BatchId, Duration)> {
+        self.sent.iter().filter_map(|sent| Some((sent.batch, sent.begun?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(3)];
+
+    fn of(streams: usize, batches: u64) -> InFlight {
+        let mut all = InFlight::new(streams);
+        (0..batches).for_each(|b| all.push(BatchId(b), 4));
+        all.begin(AT[0]);
+        all
+    }
+
+    fn begun(all: &InFlight) -> Vec<(u64, Duration)> {
+        all.begun().map(|(batch, at)| (batch.0, at)).collect()
+    }
+
+    #[test]
+    fn as_many_run_as_there_are_streams_and_the_next_begins_when_one_is_answered() {
+        let mut all = of(2, 3);
+        assert_eq!(begun(&all), [(0, AT[0]), (1, AT[0])]);
+        assert_eq!(all.answered(BatchId(1)).map(|sent| sent.begun), Ok(Some(AT[0])));
+        assert_eq!(begun(&all), [(0, AT[0])], "nobody has said that another one may begin");
+        all.begin(AT[1]);
+        assert_eq!(begun(&all), [(0, AT[0]), (2, AT[1])]);
+        all.begin(AT[2]);
+        assert_eq!((begun(&all), all.len()), (vec![(0, AT[0]), (2, AT[1])], 2), "what has begun has begun");
+    }
+
+    #[test]
+    fn an_answer_for_what_does_not_run_is_none() {
+        let mut all = of(2, 3);
+        assert_eq!(all.answered(BatchId(2)), Err("batch-0 or batch-1".to_owned()));
+        assert_eq!(all.answered(BatchId(9)), Err("batch-0 or batch-1".to_owned()));
+        assert_eq!(of(1, 1).answered(BatchId(9)), Err("batch-0".to_owned()));
+        assert_eq!(of(1, 0).answered(BatchId(0)), Err("none".to_owned()));
+        assert_eq!(all.len(), 3);
+    }
+}

@@ -1,0 +1,51 @@
+//! Several batches at once: a thread for each, which takes the next run that waits and answers for it. It reads no frame.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use orchestra_wire::frames::Run;
+
+use crate::serve::{End, Leave, Link, Stream, spawn};
+
+/// The threads that run batches.
+pub(crate) struct Streams {
+    /// Runs that no thread has begun. The parent sends one more than there are threads; should it send more, they stay in the socket.
+    waiting: SyncSender<Run>,
+}
+
+impl Streams {
+    /// A thread for each of these. What ends one of them ends the process, by `leave`.
+    pub(crate) fn start(
+        streams: Vec<Box<dyn Stream>>,
+        link: &Arc<Link>,
+        leave: &Leave,
+    ) -> Result<Streams, End> {
+        let (waiting, runs) = sync_channel(streams.len() + 1);
+        let runs = Arc::new(Mutex::new(runs));
+        for (number, stream) in streams.into_iter().enumerate() {
+            let (runs, link, leave) = (Arc::clone(&runs), Arc::clone(link), Arc::clone(leave));
+            spawn(&format!("run-{number}"), move || {
+                if let Err(end) = serve(stream, &runs, &link) {
+                    leave(end.exit_code());
+                }
+            })?;
+        }
+        Ok(Streams { waiting })
+    }
+
+    /// Leaves a run to the next thread that is free.
+    pub(crate) fn take(&self, run: Run) -> Result<(), End> {
+        // They only stop when the process ends.
+        self.waiting.send(run).map_err(|_| End::Gone)
+    }
+}
+
+/// Until nothing more can come.
+fn serve(mut stream: Box<dyn Stream>, runs: &Mutex<Receiver<Run>>, link: &Link) -> Result<(), End> {
+    loop {
+        // Those who wait for the lock wait for a run as well, so runs are begun in the order in which they came.
+        let next = runs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(run) = next else { return Ok(()) };
+        link.run_one(&run, |run, timing| stream.run(run, timing))?;
+    }
+}
