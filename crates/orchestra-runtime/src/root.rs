@@ -217,6 +217,7 @@ impl RootState {
             listing.to_do = listing.to_do.saturating_sub(items.len() - listing.finished.len());
             listing.finished = items;
         }
+        self.context.stats.fell_over(pipeline);
         if self.stopping {
             self.record_end(pipeline, PipelineEnd::Stopped);
             return Ok(());

@@ -135,7 +135,7 @@ impl Snapshot {
             done,
             failed,
             resumed,
-            in_flight: (stats.handed.get() + resumed).saturating_sub(done + failed),
+            in_flight: stats.in_flight(),
             stages: stages.collect(),
             restarts: devices.iter().map(|d| d.restarts).sum(),
             devices,

@@ -64,14 +64,26 @@ pub struct PipelineStats {
     pub total: Counter,
     /// Of these: what earlier starts had finished.
     pub resumed: Counter,
-    /// Items handed to loaders.
+    /// Items handed to loaders; those that a pipeline held when it fell over are handed to its successor again.
     pub handed: Counter,
+    /// Of these: what went back, since the pipeline that held them fell over.
+    pub returned: Counter,
     /// Items whose records are written.
     pub done: Counter,
     /// Items whose failure is written.
     pub failed: Counter,
     /// Bytes of the files that loaders have read.
     pub bytes_read: Counter,
+}
+
+impl PipelineStats {
+    /// Items that are neither done nor failed and were handed to loaders that live.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        // What ends is counted after what begins, so the other order could give less than none.
+        let ended = self.done.get() + self.failed.get() + self.returned.get();
+        self.handed.get().saturating_sub(ended)
+    }
 }
 
 /// Counters of one stage.
@@ -210,6 +222,8 @@ pub struct Stats {
     pub total: Counter,
     /// Items handed out in this run.
     pub handed: Counter,
+    /// Of these: what went back, since the pipeline that held them fell over.
+    pub returned: Counter,
     /// Items with records, in this run and those before it that it continues.
     pub done: Counter,
     /// Items with failures, likewise.
@@ -270,6 +284,21 @@ impl Stats {
         &self.pipelines[self.pipeline_of_source[source.index()].index()]
     }
 
+    /// Items that are neither done nor failed and were handed to loaders that live.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        let ended = self.done.get() + self.failed.get() + self.returned.get();
+        (self.handed.get() + self.resumed.get()).saturating_sub(ended)
+    }
+
+    /// A pipeline has fallen over, and all that it did is counted: what it held is handed out again.
+    pub fn fell_over(&self, pipeline: PipelineId) {
+        let of_pipeline = &self.pipelines[pipeline.index()];
+        let held = of_pipeline.in_flight();
+        of_pipeline.returned.add(held);
+        self.returned.add(held);
+    }
+
     /// Batches that left for this reason, of all stages.
     #[must_use]
     pub fn reason(&self, reason: LeaveReason) -> u64 {
@@ -303,6 +332,26 @@ mod tests {
         assert!(ExitKind::ALL.iter().all(|kind| device.exits(*kind).get() == 1));
         assert!(FailureKind::ALL.iter().all(|kind| stage.failures(*kind).get() == 1));
         assert!(LeaveReason::ALL.iter().all(|reason| stage.reason(*reason).get() == 1));
+    }
+
+    #[test]
+    fn what_a_pipeline_held_that_fell_over_is_not_in_flight_any_more() {
+        let stats = Stats { pipelines: vec![PipelineStats::default()], ..Stats::default() };
+        let pipeline = &stats.pipelines[0];
+        let add = |counter: fn(&PipelineStats) -> &Counter, of_all: &Counter, n| {
+            counter(pipeline).add(n);
+            of_all.add(n);
+        };
+        add(|p| &p.handed, &stats.handed, 10);
+        add(|p| &p.done, &stats.done, 3);
+        add(|p| &p.failed, &stats.failed, 1);
+        assert_eq!((pipeline.in_flight(), stats.in_flight()), (6, 6));
+        stats.fell_over(PipelineId(0));
+        assert_eq!((pipeline.in_flight(), stats.in_flight()), (0, 0));
+        // The six are handed out again.
+        add(|p| &p.handed, &stats.handed, 6);
+        add(|p| &p.done, &stats.done, 5);
+        assert_eq!((pipeline.in_flight(), stats.in_flight()), (1, 1));
     }
 
     #[test]

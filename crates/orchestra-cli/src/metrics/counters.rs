@@ -54,15 +54,12 @@ impl RunReading<'_> {
     fn pipeline(&mut self, index: usize) {
         let stats = &self.meter.stats().pipelines[index];
         let labels = [self.meter.plan().pipelines[index].name.as_str()];
-        // What ends is counted after what begins, so the other order could give less than none.
-        let (done, failed) = (stats.done.get(), stats.failed.get());
-        let handed = stats.handed.get();
         for (instrument, value) in [
             (&names::ITEMS, stats.total.get()),
             (&names::ITEMS_RESUMED, stats.resumed.get()),
-            (&names::ITEMS_STARTED, handed),
-            (&names::ITEMS_DONE, done),
-            (&names::ITEMS_IN_FLIGHT, handed.saturating_sub(done + failed)),
+            (&names::ITEMS_STARTED, stats.handed.get()),
+            (&names::ITEMS_DONE, stats.done.get()),
+            (&names::ITEMS_IN_FLIGHT, stats.in_flight()),
             (&names::READ_BYTES, stats.bytes_read.get()),
         ] {
             self.reading.add(instrument, &labels, value);
