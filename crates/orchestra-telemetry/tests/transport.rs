@@ -84,7 +84,8 @@ async fn what_the_collector_may_take_later_is_sent_again() {
         (Protocol::HttpProtobuf, Do::Refuse(429, "slower", Some(0))),
         (Protocol::HttpProtobuf, Do::HangUp),
         (Protocol::Grpc, Do::Refuse(14, "busy", None)),
-        (Protocol::Grpc, Do::Refuse(8, "slower", None)),
+        (Protocol::Grpc, Do::Refuse(14, "busy", Some(0))),
+        (Protocol::Grpc, Do::Refuse(8, "slower", Some(0))),
     ];
     for (protocol, once) in cases {
         let collector = collector(protocol, &[once.clone(), once]);
@@ -102,6 +103,7 @@ async fn what_the_collector_will_never_take_is_sent_once_and_told_with_its_words
         (Protocol::HttpProtobuf, Do::Refuse(400, "\n\u{b}bad \u{1} message", None), ": bad message"),
         (Protocol::Grpc, Do::Refuse(16, "no key: 100%", None), "`unauthenticated`: no key: 100%"),
         (Protocol::Grpc, Do::Refuse(12, "", None), "`unimplemented`"),
+        (Protocol::Grpc, Do::Refuse(8, "no room", None), "`resource exhausted`: no room"),
     ];
     for (protocol, answer, words) in cases {
         let collector = collector(protocol, &[answer]);

@@ -224,7 +224,7 @@ impl Client {
         if !status.is_ok() {
             return Err(SendError::Refused {
                 status: status.name().to_owned(),
-                again: status.may_be_sent_again().then_some(None),
+                again: status.again(),
                 words: words(status.message.as_bytes()),
             });
         }

@@ -37,7 +37,7 @@ pub enum Do {
     Take,
     /// Takes all spans but so many, and says why.
     Reject(i64, &'static str),
-    /// Answers with this status, of HTTP or of gRPC, these words, and asks for a pause of so many seconds (HTTP).
+    /// Answers with this status, of HTTP or of gRPC, these words, and asks for a pause of so many seconds.
     Refuse(u16, &'static str, Option<u64>),
     /// Ends the connection without an answer (HTTP).
     HangUp,
@@ -172,10 +172,25 @@ impl TraceService for GrpcService {
         match self.0.take(got) {
             Do::Take => Ok(Response::new(taken(None))),
             Do::Reject(n, words) => Ok(Response::new(taken(Some((n, words))))),
-            Do::Refuse(code, words, _) => Err(Status::new(Code::from_i32(code.into()), words)),
+            Do::Refuse(code, words, None) => Err(Status::new(Code::from_i32(code.into()), words)),
+            Do::Refuse(code, words, Some(pause)) => {
+                let details = Bytes::from(with_retry_info(code, pause));
+                Err(Status::with_details(Code::from_i32(code.into()), words, details))
+            }
             Do::HangUp | Do::Ignore => std::future::pending().await,
         }
     }
+}
+
+/// `google.rpc.Status` with a `google.rpc.RetryInfo` as its only detail.
+fn with_retry_info(code: u16, seconds: u64) -> Vec<u8> {
+    let field =
+        |number: u8, bytes: &[u8]| [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat();
+    let small = |n: u64| [1 << 3, u8::try_from(n).unwrap()];
+    assert!(code < 0x80 && seconds < 0x80);
+    let info = field(1, &small(seconds));
+    let any = [field(1, b"type.googleapis.com/google.rpc.RetryInfo"), field(2, &info)].concat();
+    [&small(code.into())[..], &field(3, &any)].concat()
 }
 
 async fn answer(
