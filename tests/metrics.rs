@@ -25,7 +25,8 @@ const OF_GPUS: [&str; 5] = [
     "orchestra.worker.gpu_memory",
 ];
 /// Metrics that are there only while traces are sent.
-const OF_TRACES: [&str; 2] = ["orchestra.spans.ended", "orchestra.spans.dropped"];
+const OF_TRACES: [&str; 3] =
+    ["orchestra.spans.ended", "orchestra.spans.dropped", "orchestra.traces.left_out"];
 
 /// A run that would take minutes, with a page of metrics.
 fn long_run(items: u64, more: &[&str]) -> (Workplace, Run, SocketAddr) {

@@ -94,13 +94,13 @@ impl Besides {
         if let Some(spans) = &self.spans {
             let spans = spans();
             reading.add(&names::SPANS_ENDED, &[], spans.ended);
-            for (reason, n) in [
-                ("unsent", spans.unsent),
-                ("rejected", spans.rejected),
-                ("overflowed", spans.overflowed),
-                ("unrecorded", spans.unrecorded),
-            ] {
+            for (reason, n) in
+                [("unsent", spans.unsent), ("rejected", spans.rejected), ("overflowed", spans.overflowed)]
+            {
                 reading.add(&names::SPANS_DROPPED, &[reason], n);
+            }
+            for (kind, n) in [("item", spans.items_left_out), ("batch", spans.batches_left_out)] {
+                reading.add(&names::TRACES_LEFT_OUT, &[kind], n);
             }
         }
         reading.add(&names::LOG_LINES_LOST, &[], self.logs.report().lines_lost);

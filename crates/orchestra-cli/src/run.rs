@@ -251,17 +251,21 @@ fn end(
 }
 
 /// What the collector did not get, and why; `None` if it got all.
-fn lost_spans(spans: &SpanReport) -> Option<String> {
-    let reasons: Vec<String> =
-        spans.losses().iter().map(|(n, reason)| format!("{} {reason}", count(*n))).collect();
-    let words = spans.words.as_ref().map(|words| format!(" ({words})")).unwrap_or_default();
-    (spans.lost() > 0).then(|| {
-        format!(
-            "warning: traces are incomplete: of {} spans {}{words}",
-            count(spans.ended),
-            reasons.join(", ")
-        )
-    })
+pub fn lost_spans(spans: &SpanReport) -> Option<String> {
+    let mut parts = Vec::new();
+    if spans.lost() > 0 {
+        let reasons: Vec<String> =
+            spans.losses().iter().map(|(n, reason)| format!("{} {reason}", count(*n))).collect();
+        let words = spans.words.as_ref().map(|words| format!(" ({words})")).unwrap_or_default();
+        parts.push(format!("of {} spans {}{words}", count(spans.ended), reasons.join(", ")));
+    }
+    let left_out = [(spans.items_left_out, "item", "items"), (spans.batches_left_out, "batch", "batches")];
+    let left_out: Vec<String> =
+        left_out.into_iter().filter(|(n, ..)| *n > 0).map(|(n, one, many)| counted(n, one, many)).collect();
+    if !left_out.is_empty() {
+        parts.push(format!("{} have no spans, since too much happened at once", left_out.join(" and ")));
+    }
+    (!parts.is_empty()).then(|| format!("warning: traces are incomplete: {}", parts.join("; ")))
 }
 
 fn run_end(outcome: &RunOutcome) -> RunEnd {

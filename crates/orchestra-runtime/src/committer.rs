@@ -7,15 +7,15 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use orchestra_core::{Failure, SourceId};
+use orchestra_core::SourceId;
 use orchestra_journal::{BitSet, Commit, CommitError, Counts, Journal};
 use ractor::{ActorId, ActorRef};
 
 use crate::context::RunClock;
-use crate::messages::{CommitCounts, SinkMsg, Ticket};
+use crate::messages::{CommitCounts, SinkMsg};
 use crate::slot_pool::FilledSlot;
 use crate::stats::Stats;
-use crate::trace::{ItemEnd, ItemTrace, MaybeTracer};
+use crate::trace::{EndedItems, MaybeTracer};
 
 /// Groups that are joined into one write when they wait already. Where there is no model, or no picture can be read, each is one item.
 const MOST_GROUPS_AT_ONCE: usize = 4096;
@@ -40,36 +40,11 @@ pub struct CommitJob {
     /// What the sink is told when it is.
     pub counts: CommitCounts,
     /// What whoever traces is told when it is.
-    pub traced: Option<Traced>,
+    pub traced: Option<Box<EndedItems>>,
     /// Dropped when it is.
     pub hold: Option<Arc<FilledSlot>>,
     /// The sink.
     pub reply_to: ActorRef<SinkMsg>,
-}
-
-/// An item; with its failure, if it failed.
-pub type TracedItem = (Arc<Ticket>, Option<Failure>);
-
-/// The items of a group, for whoever traces.
-pub struct Traced {
-    /// When they were handed over.
-    pub handed: Duration,
-    /// The items.
-    pub items: Vec<TracedItem>,
-}
-
-impl Traced {
-    fn into_records(self, ended: Duration, written: &Result<(), String>) -> impl Iterator<Item = ItemTrace> {
-        let handed = self.handed;
-        self.items.into_iter().map(move |(ticket, failure)| {
-            let end = match (written, failure) {
-                (Err(error), _) => ItemEnd::NotWritten(error.clone()),
-                (Ok(()), Some(failure)) => ItemEnd::Failed(failure),
-                (Ok(()), None) => ItemEnd::Done,
-            };
-            ItemTrace { ticket, handed, ended, end }
-        })
-    }
 }
 
 enum Job {
@@ -225,7 +200,7 @@ struct Joined {
     sink: ActorRef<SinkMsg>,
     commit: Commit,
     counts: CommitCounts,
-    traced: Vec<Traced>,
+    traced: Vec<EndedItems>,
     holds: Vec<Arc<FilledSlot>>,
 }
 
@@ -240,7 +215,7 @@ impl Joined {
         self.commit.done.extend(job.commit.done);
         self.commit.failed.extend(job.commit.failed);
         self.counts.add(&job.counts);
-        self.traced.extend(job.traced);
+        self.traced.extend(job.traced.map(|items| *items));
         self.holds.extend(job.hold);
     }
 }
@@ -261,12 +236,12 @@ fn commit(
                 sink: job.reply_to,
                 commit: job.commit,
                 counts: job.counts,
-                traced: job.traced.into_iter().collect(),
+                traced: job.traced.map(|items| *items).into_iter().collect(),
                 holds: job.hold.into_iter().collect(),
             }),
         }
     }
-    for Joined { sink, commit, counts, traced, holds } in by_sink {
+    for Joined { sink, commit, counts, mut traced, holds } in by_sink {
         let result = if refused.contains(&sink.get_id()) {
             Err("an earlier group could not be written".to_owned())
         } else {
@@ -275,13 +250,14 @@ fn commit(
         drop((commit, holds)); // Its text is gone before there is room for more.
         if let Some(tracer) = traces.tracer.get().filter(|_| !traced.is_empty()) {
             let ended = traces.clock.now();
-            tracer.items_ended(traced.into_iter().flat_map(|t| t.into_records(ended, &result)).collect());
+            traced.iter_mut().for_each(|items| items.written(ended, &result));
+            tracer.items_ended(&traced);
         }
         // A sink that is gone belongs to a pipeline that was torn down; what is committed stays committed.
         drop(match result {
             Ok(()) => {
                 count(stats, &counts);
-                sink.cast(SinkMsg::Committed(counts))
+                sink.cast(SinkMsg::Committed(counts, traced))
             }
             Err(error) => {
                 refused.insert(sink.get_id());

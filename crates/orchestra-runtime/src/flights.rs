@@ -138,7 +138,7 @@ impl Drop for Flights {
 
 /// Notes on the way of every item in these rows that it was in this batch. Before any of them can end.
 pub fn note_on_items(slot: &FilledSlot, rows: Rows, batch: &Arc<BatchTrace>) {
-    items_of(slot, rows).filter_map(|ticket| ticket.journey.as_ref()).for_each(|journey| journey.ran(batch));
+    items_of(slot, rows).for_each(|ticket| ticket.journey.ran(batch));
 }
 
 /// What followed, as it is told.

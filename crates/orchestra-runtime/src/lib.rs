@@ -19,6 +19,7 @@ mod context;
 mod device_manager;
 mod device_use;
 mod device_watch;
+mod ended;
 mod events;
 mod exit_kind;
 #[cfg(test)]

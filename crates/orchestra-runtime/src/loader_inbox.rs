@@ -195,6 +195,7 @@ mod tests {
     use orchestra_core::SourceId;
 
     use super::*;
+    use crate::journey::Journey;
 
     #[test]
     fn a_thread_that_is_stuck_is_given_up_with_its_item_and_the_rest_is_kept() {
@@ -205,7 +206,7 @@ mod tests {
                 sequence: index,
                 name: String::new(),
                 path: std::path::PathBuf::new(),
-                journey: None,
+                journey: Journey::default(),
             })
         };
         let inbox = Inbox::new(Vec::new());

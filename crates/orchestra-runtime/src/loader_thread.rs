@@ -4,7 +4,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use orchestra_core::gather::Report;
@@ -85,6 +85,7 @@ pub fn start(
             preparer: Preparer::new(),
             file: Vec::new(),
             read_at: None,
+            stepped: Duration::ZERO,
             tally: Tally::default(),
         };
         while let Some((ticket, started)) =
@@ -103,6 +104,9 @@ struct LoaderThread {
     file: Vec<u8>,
     /// When the file of the item in hand was read, if somebody traces it.
     read_at: Option<Instant>,
+    /// Likewise, when its last step ended, on the clock of the run. Steps are added up: a difference of instants costs more than what is
+    /// done with it.
+    stepped: Duration,
     /// Of the item in hand.
     tally: Tally,
 }
@@ -118,10 +122,11 @@ impl LoaderThread {
         self.tally.decoded = 1;
         self.tally.decoding = decoded_at - started;
         self.tally.loading = self.tally.decoding;
-        if let Some(journey) = &ticket.journey {
-            let at = |instant| work.context.clock.at(instant);
-            let read = self.read_at.map(at);
-            journey.loaded(Loading { began: at(started), read, decoded: at(decoded_at) });
+        if work.context.tracer.is_on() {
+            let began = work.context.clock.at(started);
+            let read = self.read_at.map(|read_at| began + (read_at - started));
+            self.stepped = began + self.tally.decoding;
+            ticket.journey.loaded(Loading { began, read, decoded: self.stepped });
         }
         let mut reports = Vec::new();
         let mut left = work.n_sinks;
@@ -148,7 +153,7 @@ impl LoaderThread {
 
     fn read_and_decode(&mut self, work: &LoaderWork, ticket: &Ticket) -> Result<(), Refusal> {
         read_file(&ticket.path, &mut self.file)?;
-        self.read_at = ticket.journey.as_ref().map(|_| Instant::now());
+        self.read_at = work.context.tracer.is_on().then(Instant::now);
         self.tally.bytes = self.file.len() as u64;
         let max_pixels = work.context.plan.limits.max_pixels;
         let specs = work.images.iter().map(|image| &image.spec);
@@ -169,9 +174,8 @@ impl LoaderThread {
         for image in work.images.iter().filter(|i| !i.sinks.is_empty()) {
             reports.extend(self.records_of(work, image, ticket)?);
             *left -= image.sinks.len();
-            let written = Instant::now();
-            self.tally.loading += written - since;
-            since = written;
+            let took = self.step(&mut since, Instant::now());
+            self.tally.loading += took;
         }
         for target in &work.infers {
             // A clock is only read where something was waited for: for small pictures that counts.
@@ -180,9 +184,8 @@ impl LoaderThread {
                 None => {
                     // `None`: the pipeline is being torn down, and the item stays unfinished for the next run.
                     let Some(lease) = target.pool.claim() else { return Ok(()) };
-                    let claimed = Instant::now();
-                    self.tally.waiting_for_row += claimed - since;
-                    since = claimed;
+                    let waited = self.step(&mut since, Instant::now());
+                    self.tally.waiting_for_row += waited;
                     lease
                 }
             };
@@ -190,17 +193,25 @@ impl LoaderThread {
                 // On an error the lease is dropped, and the row becomes a hole.
                 self.preparer.write_row(&work.images[image].spec, lease.input_mut(input)).map_err(refusal)?;
             }
-            if let Some(journey) = &ticket.journey {
-                journey.queued(target.stage, work.context.clock.now());
+            // Also what whoever traces is told, who is therefore told before the row can go on.
+            let took = self.step(&mut since, Instant::now());
+            self.tally.loading += took;
+            if work.context.tracer.is_on() {
+                ticket.journey.queued(target.stage, self.stepped);
             }
             lease.publish(Arc::clone(ticket));
             *left -= target.sinks;
-            let published = Instant::now();
-            self.tally.loading += published - since;
-            since = published;
         }
         self.tally.passed = 1;
         Ok(())
+    }
+
+    /// A step of the item in hand that began at `since` has ended. Gives how long it took.
+    fn step(&mut self, since: &mut Instant, ended: Instant) -> Duration {
+        let took = ended - *since;
+        self.stepped += took;
+        *since = ended;
+        took
     }
 
     fn records_of(

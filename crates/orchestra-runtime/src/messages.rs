@@ -16,9 +16,9 @@ use orchestra_machine::Gpu;
 use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind};
 use ractor::ActorRef;
 
-use crate::journey::{Journey, Steps};
+use crate::journey::Journey;
 use crate::slot_pool::{FilledSlot, SlotPool};
-use crate::trace::{BatchTrace, Ran};
+use crate::trace::{BatchTrace, DoneRows, EndedItems, Ran};
 
 /// An item on its way through a pipeline.
 #[derive(Debug)]
@@ -31,16 +31,8 @@ pub struct Ticket {
     pub name: String,
     /// The file.
     pub path: PathBuf,
-    /// Its way through the run, while somebody traces.
-    pub journey: Option<Box<Journey>>,
-}
-
-impl Ticket {
-    /// What the item went through so far; nothing if nobody traces.
-    #[must_use]
-    pub fn steps(&self) -> Steps {
-        self.journey.as_ref().map(|journey| journey.steps()).unwrap_or_default()
-    }
+    /// Its way through the run; empty if nobody traces.
+    pub journey: Journey,
 }
 
 /// A record, ready to be appended to its sink.
@@ -71,8 +63,8 @@ pub struct FinishedItems {
     pub done: Vec<ItemId>,
     /// A line of JSON for each, with its newline.
     pub text: Vec<u8>,
-    /// Their tickets, while somebody traces; else empty.
-    pub tickets: Vec<Arc<Ticket>>,
+    /// What whoever traces is told of them; `None` if nobody does.
+    pub traced: Option<DoneRows>,
     /// The slot that they come from, if it is not to be filled anew before they are written: so text that is made faster than it can be
     /// written does not pile up. Nothing else may be waited for before they are, or the slot would never come back.
     pub hold: Option<Arc<FilledSlot>>,
@@ -368,8 +360,8 @@ pub enum SinkMsg {
     Reports(Vec<ItemReport>),
     /// Items that are finished by this.
     Finished(FinishedItems),
-    /// A group is in the journal.
-    Committed(CommitCounts),
+    /// A group is in the journal. With what whoever traces was told of it, to be dropped.
+    Committed(CommitCounts, Vec<EndedItems>),
     /// A group could not be written.
     CommitFailed(String),
 }

@@ -21,6 +21,7 @@ use crate::messages::{
 use crate::records::{self, ClassLines, Scratch, TensorView, Tensors};
 use crate::slot_pool::SlotPool;
 use crate::topology::Topology;
+use crate::trace::DoneRows;
 
 /// See the module.
 pub struct Post;
@@ -166,12 +167,13 @@ impl Work {
         let usual_text = self.usual_text.load(Ordering::Relaxed);
         let mut lines = Lines::with_capacity(usual_text, batch.rows.count, self.only_sink.is_some());
         let mut failures = Vec::new();
+        let mut failed_rows = Vec::new();
         let mut done = 0;
         for row in batch.rows.first..batch.rows.first + batch.rows.count {
             let Some(ticket) = batch.slot.items.get(row).and_then(Option::as_ref) else { continue };
             let before = lines.mark();
-            if let (Some(trace), Some(journey)) = (&batch.trace, &ticket.journey) {
-                journey.ran(trace); // Before the item can end.
+            if let (Some(trace), None) = (&batch.trace, self.only_sink) {
+                ticket.journey.ran(trace); // Before the item can end.
             }
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 let shapes = shapes.as_ref().map_err(Clone::clone)?;
@@ -186,6 +188,10 @@ impl Work {
                 Err(_) => "internal error in post-processing; this is a bug".to_owned(),
             };
             lines.back_to(before);
+            if let (Some(trace), Some(_)) = (&batch.trace, self.only_sink) {
+                ticket.journey.ran(trace);
+                failed_rows.push(row);
+            }
             let stage = self.context.plan.stages[self.stage.index()].name.clone();
             let failure = Failure { stage, kind: FailureKind::Result, error, attempts: 1 };
             let report = Report::Failed { sinks: self.n_sinks, failure };
@@ -205,11 +211,18 @@ impl Work {
         }
         // The slot is free for the next rows before the sink looks at these; but where records are large, only when they are written.
         let hold = (lines.text.len() >= BYTES_AT_ONCE).then(|| Arc::clone(&batch.slot));
+        let rows = batch.rows.first..batch.rows.first + batch.rows.count;
+        let traced = batch.trace.as_ref().filter(|_| self.only_sink.is_some()).map(|trace| DoneRows {
+            items: Arc::clone(&batch.slot.items),
+            rows,
+            failed: failed_rows,
+            batch: Arc::clone(trace),
+        });
         drop(batch);
         if let (Some(sink), Some(first)) = (self.only_sink, lines.done.first()) {
             let source = first.source;
-            let Lines { done, text, tickets, .. } = lines;
-            let finished = FinishedItems { source, sink, done, text, tickets, hold };
+            let Lines { done, text, .. } = lines;
+            let finished = FinishedItems { source, sink, done, text, traced, hold };
             drop(self.sink.cast(SinkMsg::Finished(finished)));
         } else {
             let reports = lines.into_reports();
@@ -270,8 +283,8 @@ impl Work {
         for (input, from) in self.inputs_of(behind).enumerate() {
             lease.input_mut(input).copy_from_slice(tensors[from].data);
         }
-        if let Some(journey) = &ticket.journey {
-            journey.queued(behind.stage, self.context.clock.now());
+        if self.context.tracer.is_on() {
+            ticket.journey.queued(behind.stage, self.context.clock.now());
         }
         lease.publish(Arc::clone(ticket));
     }
@@ -350,8 +363,6 @@ struct Lines {
     records: Vec<(Arc<Ticket>, SinkId, Range<usize>)>,
     /// Instead of `records` where each item has one sink: the items, in the order of their lines.
     done: Vec<ItemId>,
-    /// The tickets of `done`, while somebody traces.
-    tickets: Vec<Arc<Ticket>>,
     one_sink: bool,
     scratch: Scratch,
 }
@@ -365,7 +376,6 @@ impl Lines {
             text,
             records: Vec::with_capacity(records),
             done: Vec::with_capacity(done),
-            tickets: Vec::new(),
             one_sink,
             scratch: Scratch::default(),
         }
@@ -385,9 +395,6 @@ impl Lines {
         write(&mut self.scratch, &mut self.text)?;
         if self.one_sink {
             self.done.push(ticket.id);
-            if ticket.journey.is_some() {
-                self.tickets.push(Arc::clone(ticket));
-            }
         } else {
             let line = start..self.text.len();
             self.records.extend(sinks.iter().map(|&sink| (Arc::clone(ticket), sink, line.clone())));
@@ -404,7 +411,6 @@ impl Lines {
         self.text.truncate(text);
         self.records.truncate(records);
         self.done.truncate(done);
-        self.tickets.truncate(done); // Those of all items, or none.
     }
 
     fn into_reports(self) -> Vec<ItemReport> {

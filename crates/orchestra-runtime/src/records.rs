@@ -307,6 +307,7 @@ mod tests {
     use orchestra_core::{ItemId, SourceId};
 
     use super::*;
+    use crate::journey::Journey;
 
     fn bytes(values: &[f32]) -> Vec<u8> {
         values.iter().flat_map(|v| v.to_ne_bytes()).collect()
@@ -318,7 +319,7 @@ mod tests {
             sequence: 0,
             name: "a \"b\"\n.png".into(),
             path: PathBuf::new(),
-            journey: None,
+            journey: Journey::default(),
         }
     }
 

@@ -3,20 +3,21 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use orchestra_core::gather::{Ending, Finished, Gather};
 use orchestra_core::{Failure, PipelineId, SinkId, SourceId, StageId};
 use orchestra_journal::{Commit, FileIndex};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use crate::committer::{CommitJob, CommitterHandle, Traced, TracedItem};
+use crate::committer::{CommitJob, CommitterHandle};
 use crate::context::RunContext;
 use crate::messages::{
     CommitCounts, FinishedItems, ItemReport, PipelineMsg, Record, RootMsg, SinkMsg, SourceMsg, Ticket,
 };
 use crate::records;
 use crate::topology::Topology;
-use crate::trace::id_in_logs;
+use crate::trace::{EndedItems, MaybeFailed, id_in_logs};
 
 /// See the module.
 pub struct Sink;
@@ -71,7 +72,10 @@ impl Actor for Sink {
             SinkMsg::Attach(source, actor) => drop(state.sources.insert(source, actor)),
             SinkMsg::Reports(reports) => state.reports(&me, reports),
             SinkMsg::Finished(items) => state.finished(&me, items),
-            SinkMsg::Committed(counts) => state.committed(&counts),
+            SinkMsg::Committed(counts, told) => {
+                state.committed(&counts);
+                drop(told); // Here, with the actors that made the tickets: memory is freed cheaply where it came from.
+            }
             SinkMsg::CommitFailed(error) => drop(state.args.parent.cast(PipelineMsg::SinkFailed(error))),
         }
         Ok(())
@@ -91,27 +95,30 @@ impl SinkState {
             return;
         }
         let (commit, counts, items) = self.group(finished);
-        let traced = self.traced(items);
+        let traced = self.traced(|handed| EndedItems::each_of(items, handed));
         self.args.committer.send(CommitJob { commit, counts, traced, hold: None, reply_to: me.clone() });
     }
 
     fn finished(&self, me: &ActorRef<SinkMsg>, items: FinishedItems) {
-        let FinishedItems { source, sink, done, text, tickets, hold } = items;
+        let FinishedItems { source, sink, done, text, traced, hold } = items;
         let n = done.len() as u64;
         let counts = CommitCounts { done: n, by_source: vec![(source, n)], ..CommitCounts::default() };
         let commit = Commit { appends: vec![(sink_file(sink), text)], done, failed: Vec::new() };
-        let traced = self.traced(tickets.into_iter().map(|ticket| (ticket, None)).collect());
+        let traced = traced.and_then(|rows| self.traced(|handed| EndedItems::rows(rows, handed)));
         self.args.committer.send(CommitJob { commit, counts, traced, hold, reply_to: me.clone() });
     }
 
-    /// What whoever traces is told of these items once they are written.
-    fn traced(&self, items: Vec<TracedItem>) -> Option<Traced> {
+    /// What whoever traces is told of these items, which are handed over now, once they are written.
+    fn traced(&self, items: impl FnOnce(Duration) -> EndedItems) -> Option<Box<EndedItems>> {
         let context = &self.args.context;
-        context.tracer.is_on().then(|| Traced { handed: context.clock.now(), items })
+        context.tracer.is_on().then(|| Box::new(items(context.clock.now())))
     }
 
     /// One commit of all these items, the bytes of each file in one piece; and, while somebody traces, the items with their failures.
-    fn group(&self, finished: Vec<Finished<Arc<Ticket>, Record>>) -> (Commit, CommitCounts, Vec<TracedItem>) {
+    fn group(
+        &self,
+        finished: Vec<Finished<Arc<Ticket>, Record>>,
+    ) -> (Commit, CommitCounts, Vec<MaybeFailed>) {
         let is_traced = self.args.context.tracer.is_on();
         let mut traced = Vec::new();
         let mut commit = Commit::default();

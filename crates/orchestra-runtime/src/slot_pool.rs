@@ -17,6 +17,7 @@ use orchestra_wire::arena::Arena;
 use crate::context::RunClock;
 use crate::messages::Ticket;
 use crate::stats::Counter;
+use crate::trace::SlotItems;
 
 /// What the pool tells its batcher.
 pub enum PoolEvent {
@@ -101,7 +102,7 @@ pub struct FilledSlot {
     /// Which.
     pub slot: SlotId,
     /// The items by row; `None` is a hole.
-    pub items: Vec<Option<Arc<Ticket>>>,
+    pub items: SlotItems,
     /// Why it was closed.
     pub reason: LeaveReason,
     /// When its first row was claimed, since the start of the run.

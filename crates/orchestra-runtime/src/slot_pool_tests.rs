@@ -8,6 +8,7 @@ use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{DType, Dim, ItemId, SourceId, TensorSpec};
 
 use super::*;
+use crate::journey::Journey;
 
 fn pool(max_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<PoolEvent>) {
     let row = |name: &str| TensorSpec {
@@ -25,7 +26,13 @@ fn pool(max_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<PoolEvent>) {
 
 fn ticket(index: u64) -> Arc<Ticket> {
     let id = ItemId { source: SourceId(0), index };
-    Arc::new(Ticket { id, sequence: index, name: index.to_string(), path: PathBuf::new(), journey: None })
+    Arc::new(Ticket {
+        id,
+        sequence: index,
+        name: index.to_string(),
+        path: PathBuf::new(),
+        journey: Journey::default(),
+    })
 }
 
 fn filled(event: PoolEvent) -> Option<FilledSlot> {

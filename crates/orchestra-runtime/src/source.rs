@@ -14,6 +14,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::committer::CommitterHandle;
 use crate::context::RunContext;
+use crate::journey::Journey;
 use crate::messages::{BatcherMsg, LoaderMsg, PipelineMsg, SourceMsg, Ticket};
 use crate::stats::Counter;
 
@@ -170,7 +171,7 @@ impl SourceState {
                     sequence: self.handed + items.len() as u64,
                     name: entry.name,
                     path: entry.path,
-                    journey: self.args.context.tracer.is_on().then(Box::default),
+                    journey: Journey::default(),
                 })),
                 Some(Err(error)) => return Err(error.to_string()),
                 None => {

@@ -13,6 +13,7 @@ use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, StageId, WorkerExi
 use orchestra_plan::Plan;
 pub use orchestra_wire::frames::{RunErrorKind, RunTiming, TraceContext};
 
+pub use crate::ended::{DoneRows, EndedItem, EndedItems, MaybeFailed, SlotItems};
 pub use crate::journey::{Journey, Loading, Steps};
 pub use crate::messages::Ticket;
 
@@ -31,10 +32,11 @@ pub trait RunTracer: Send + Sync {
     fn trace_of_failed(&self, _: &Ticket) -> Option<TraceContext> {
         None
     }
-    /// A batch that was sent has ended. Told once for each number, before any [`ItemTrace`] that holds it.
+    /// A batch that was sent has ended. Told once for each number, before any item that was in it.
     fn batch_ended(&self, batch: Arc<BatchTrace>);
-    /// These items have ended: told once for each that is in the journal, and for those that could not be written.
-    fn items_ended(&self, items: Vec<ItemTrace>);
+    /// These items have ended: told once for each that is in the journal, and for those that could not be written. Called by the thread
+    /// that writes the journal, for hundreds of items at a time: what is wanted of them is copied with [`EndedItem::trace`].
+    fn items_ended(&self, items: &[EndedItems]);
     /// Something happened to a worker or its place.
     fn worker(&self, step: WorkerTrace);
     /// Something happened to a device, or was found out about it.
@@ -171,10 +173,12 @@ pub enum Then {
 }
 
 /// An item that has ended.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ItemTrace {
-    /// The item, and its way here: [`Ticket::steps`].
+    /// The item.
     pub ticket: Arc<Ticket>,
+    /// Its way here.
+    pub steps: Steps,
     /// When it was handed to the committer.
     pub handed: Duration,
     /// When it was in the journal, or could not be written.

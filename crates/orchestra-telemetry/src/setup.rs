@@ -126,11 +126,8 @@ impl TelemetryGuard {
     #[must_use]
     pub fn span_watch(&self) -> Option<SpanWatch> {
         let sent = self.traces.as_ref()?.watch();
-        let unrecorded = self.recorder.as_ref().map(|(recorder, _)| recorder.watch());
-        Some(Arc::new(move || SpanReport {
-            unrecorded: unrecorded.as_ref().map_or(0, |unrecorded| unrecorded()),
-            ..sent()
-        }))
+        let recorder = self.recorder.as_ref().map(|(recorder, _)| recorder.watch());
+        Some(Arc::new(move || recorder.as_ref().map_or_else(&sent, |with_left_out| with_left_out(sent()))))
     }
 
     /// Who is to follow the runs, if traces are sent anywhere.
@@ -143,13 +140,19 @@ impl TelemetryGuard {
     /// what was lost. Log lines are in their files already.
     #[must_use]
     pub fn shutdown(mut self) -> TelemetryReport {
-        let unrecorded = self.finish();
-        let spans = self.traces.take().map(|traces| SpanReport { unrecorded, ..traces.shutdown() });
+        let recorder = self.recorder.as_ref().map(|(recorder, _)| recorder.watch());
+        self.finish();
+        let spans = self.traces.take().map(Traces::shutdown);
+        let spans = spans.map(|spans| {
+            recorder.map_or_else(|| spans.clone(), |with_left_out| with_left_out(spans.clone()))
+        });
         TelemetryReport { spans, logs: self.files.report() }
     }
 
-    fn finish(&mut self) -> u64 {
-        self.recorder.take().map_or(0, |(recorder, patience)| recorder.finish(patience))
+    fn finish(&mut self) {
+        if let Some((recorder, patience)) = self.recorder.take() {
+            recorder.finish(patience);
+        }
     }
 }
 

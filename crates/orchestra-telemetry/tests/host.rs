@@ -13,7 +13,7 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
 use orchestra_core::{ItemId, SourceId};
 use orchestra_runtime::Tracer as _;
-use orchestra_runtime::trace::{ItemEnd, ItemTrace, RunBegan, RunEnded, Ticket};
+use orchestra_runtime::trace::{EndedItems, Journey, RunBegan, RunEnded, Ticket};
 use orchestra_telemetry::traces::context;
 use orchestra_telemetry::{ItemSampling, Recorder};
 
@@ -30,12 +30,16 @@ impl SpanExporter for Exporter {
     }
 }
 
-fn item(index: u64) -> ItemTrace {
-    let id = ItemId { source: SourceId(0), index };
-    let (name, path) = (format!("{index}.png"), PathBuf::new());
-    let ticket = Arc::new(Ticket { id, sequence: index, name, path, journey: None });
-    let (handed, ended) = (Duration::from_millis(3), Duration::from_millis(4));
-    ItemTrace { ticket, handed, ended, end: ItemEnd::Done }
+fn items(indices: [u64; 2]) -> EndedItems {
+    let ticket = |index| {
+        let id = ItemId { source: SourceId(0), index };
+        let (name, path) = (format!("{index}.png"), PathBuf::new());
+        Arc::new(Ticket { id, sequence: index, name, path, journey: Journey::default() })
+    };
+    let tickets = indices.map(|index| (ticket(index), None)).into();
+    let mut items = EndedItems::each_of(tickets, Duration::from_millis(3));
+    items.written(Duration::from_millis(4), &Ok(()));
+    items
 }
 
 #[test]
@@ -56,7 +60,7 @@ fn spans_go_through_the_provider_of_the_host_below_its_requests() {
     let plan = fake_plan::plan();
     let run = recorder.begin(RunBegan { plan, run_id: "run-1".to_owned(), zero: SystemTime::now() });
     assert_eq!(run.number_batch().context, None, "a host chooses its ids when it makes a span");
-    run.items_ended(vec![item(0), item(1)]);
+    run.items_ended(&[items([0, 1])]);
     let (at, problems) = (Duration::from_millis(9), Vec::new());
     run.ended(RunEnded { at, total: 2, resumed: 0, done: 2, failed: 0, exit_code: Some(0), problems });
     assert_eq!(recorder.finish(Duration::from_secs(60)), 0);

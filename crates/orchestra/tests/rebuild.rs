@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use common::{AS_IT_IS, Workplace, each_shows_its_own_picture};
 use orchestra::StartOptions;
 use orchestra::trace::{
-    BatchNumber, BatchTrace, DeviceTrace, ItemTrace, RunBegan, RunEnded, RunTracer, Tracer, WorkerTrace,
+    BatchNumber, BatchTrace, DeviceTrace, EndedItems, RunBegan, RunEnded, RunTracer, Tracer, WorkerTrace,
 };
 use orchestra_testkit::audit::items;
 use orchestra_testkit::models;
@@ -65,7 +65,7 @@ impl RunTracer for Panics {
     }
 
     fn batch_ended(&self, _: Arc<BatchTrace>) {}
-    fn items_ended(&self, _: Vec<ItemTrace>) {}
+    fn items_ended(&self, _: &[EndedItems]) {}
     fn worker(&self, _: WorkerTrace) {}
     fn device(&self, _: DeviceTrace) {}
     fn ended(&self, _: RunEnded) {}

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 
 use common::{AS_IT_IS, ROW, Workplace, bounded, until};
 use orchestra::trace::{
-    BatchEnd, BatchNumber, BatchTrace, DeviceTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, RunTracer,
-    Tracer, WorkerStep, WorkerTrace,
+    BatchEnd, BatchNumber, BatchTrace, DeviceTrace, EndedItems, ItemEnd, ItemTrace, RunBegan, RunEnded,
+    RunTracer, Tracer, WorkerStep, WorkerTrace,
 };
 use orchestra::{RunHandle, StartOptions};
 use orchestra_core::batching::LeaveReason;
@@ -48,8 +48,9 @@ impl RunTracer for Told {
         self.batches.lock().unwrap().push(batch);
     }
 
-    fn items_ended(&self, items: Vec<ItemTrace>) {
-        self.items.lock().unwrap().extend(items);
+    fn items_ended(&self, items: &[EndedItems]) {
+        let mut told = self.items.lock().unwrap();
+        items.iter().for_each(|group| group.each(|item| told.push(item.trace())));
     }
 
     fn worker(&self, step: WorkerTrace) {
@@ -99,7 +100,7 @@ fn told_once(told: &Told) -> u64 {
 
 /// The steps of a done item follow each other, from the file to the journal.
 fn goes_forward(item: &ItemTrace) {
-    let steps = item.ticket.steps();
+    let steps = &item.steps;
     let loading = steps.loading.unwrap();
     let mut times = vec![loading.began, loading.read.unwrap(), loading.decoded];
     for (stage, queued) in &steps.queued {
@@ -167,7 +168,7 @@ async fn an_item_that_goes_to_several_sinks_is_told_once() {
     Workplace::must_end_with(&bounded("the run ends", run.wait()).await, 0);
     assert_eq!(told_once(&told), 60);
     for item in told.items.lock().unwrap().iter() {
-        let steps = item.ticket.steps();
+        let steps = &item.steps;
         assert_eq!((steps.queued.len(), steps.batches.len()), (2, 2), "both branches");
         assert!(steps.batches.iter().all(|b| b.ended <= item.handed && b.processed.get().is_some()));
     }

@@ -14,6 +14,7 @@ use super::stage::Stage;
 use super::told::{self, Told};
 use crate::events::WorkerEvent;
 use crate::messages::{FinishedItems, ItemReport, PipelineMsg, RootMsg, SinkMsg, Ticket};
+use crate::trace::{EndedItems, Steps};
 
 /// What the probes were told.
 #[derive(Debug, Default)]
@@ -32,8 +33,8 @@ pub struct Account {
     pub devices_lost: Vec<DeviceId>,
     /// What must never be.
     pub problems: Vec<String>,
-    /// The tickets of items that have ended, as far as they are told.
-    pub tickets: Vec<Arc<Ticket>>,
+    /// Items that have ended, with their steps, as far as they are told.
+    pub tickets: Vec<(Arc<Ticket>, Steps)>,
 }
 
 impl fmt::Display for Account {
@@ -71,11 +72,14 @@ impl Account {
     /// Notes what the sink is told.
     pub fn sink_says(&mut self, message: SinkMsg) {
         match message {
-            SinkMsg::Finished(FinishedItems { done, text, tickets, .. }) => {
-                if !tickets.is_empty() && !told::are_ids_of(&tickets, &done) {
-                    self.problems.push("other tickets than items".to_owned());
+            SinkMsg::Finished(FinishedItems { done, text, traced, .. }) => {
+                if let Some(traced) = traced {
+                    if !told::are_ids_of(&traced, &done) {
+                        self.problems.push("other tickets than items".to_owned());
+                    }
+                    let group = EndedItems::rows(traced, Duration::ZERO);
+                    group.each(|item| self.tickets.push((Arc::clone(item.ticket()), item.trace().steps)));
                 }
-                self.tickets.extend(tickets);
                 let lines = String::from_utf8(text).unwrap();
                 let n = done.len();
                 if lines.lines().count() != n {
@@ -101,7 +105,7 @@ impl Account {
 
     fn report(&mut self, ItemReport { ticket, report }: ItemReport) {
         let item = ticket.id.index;
-        self.tickets.push(Arc::clone(&ticket));
+        self.tickets.push((Arc::clone(&ticket), ticket.journey.steps()));
         match report {
             Report::Record(record) => self.done(item, &String::from_utf8_lossy(&record.line)),
             Report::Failed { failure, .. } => {

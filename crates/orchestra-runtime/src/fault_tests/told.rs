@@ -8,8 +8,8 @@ use orchestra_core::BatchId;
 
 use super::account::Outcome;
 use crate::trace::{
-    BatchEnd, BatchNumber, BatchTrace, DeviceStep, DeviceTrace, ItemTrace, RunBegan, RunEnded, RunTracer,
-    Then, Ticket, Tracer, WorkerStep, WorkerTrace,
+    BatchEnd, BatchNumber, BatchTrace, DeviceStep, DeviceTrace, DoneRows, EndedItems, RunBegan, RunEnded,
+    RunTracer, Then, Tracer, WorkerStep, WorkerTrace,
 };
 
 /// What one run told. Its clones are the same.
@@ -40,7 +40,7 @@ impl RunTracer for Notes {
     }
 
     /// A stage has a probe for a sink, and no committer.
-    fn items_ended(&self, _: Vec<ItemTrace>) {}
+    fn items_ended(&self, _: &[EndedItems]) {}
 
     fn worker(&self, step: WorkerTrace) {
         self.workers.lock().unwrap().push(step);
@@ -98,8 +98,7 @@ pub fn is_exact(outcome: &Outcome) {
 
 fn items_agree(outcome: &Outcome, batches: &[Arc<BatchTrace>]) {
     let mut in_batch: BTreeMap<u64, usize> = BTreeMap::new();
-    for ticket in &outcome.account.tickets {
-        let steps = ticket.steps();
+    for (ticket, steps) in &outcome.account.tickets {
         let ends: Vec<_> = steps.batches.iter().map(|b| &b.end).collect();
         let is_done = outcome.account.done.contains(&ticket.id.index);
         let n_done = ends.iter().filter(|e| ***e == BatchEnd::Done).count();
@@ -132,6 +131,6 @@ fn workers_agree(outcome: &Outcome, steps: &[WorkerTrace]) {
 }
 
 /// Whether these items are told of with a ticket each.
-pub fn are_ids_of(tickets: &[Arc<Ticket>], ids: &[orchestra_core::ItemId]) -> bool {
-    tickets.iter().map(|t| t.id).eq(ids.iter().copied())
+pub fn are_ids_of(rows: &DoneRows, ids: &[orchestra_core::ItemId]) -> bool {
+    rows.tickets().map(|t| t.id).eq(ids.iter().copied())
 }

@@ -161,6 +161,7 @@ instruments! {
     PROCESS_CPU = Counter "orchestra.process.cpu_time", "s", [], "CPU time of the parent process";
     SPANS_ENDED = Counter "orchestra.spans.ended", "{span}", [], "Sampled spans that ended";
     SPANS_DROPPED = Counter "orchestra.spans.dropped", "{span}", [REASON], "Spans that no collector will get";
+    TRACES_LEFT_OUT = Counter "orchestra.traces.left_out", "{trace}", [KIND], "Items and batches that got no spans, because too much happened at once";
     LOG_LINES_LOST = Counter "orchestra.log.lines_lost", "{line}", [], "Log lines that reached no file";
 }
 

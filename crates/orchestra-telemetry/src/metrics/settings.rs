@@ -120,8 +120,9 @@ impl MetricSettings {
             false => OtlpSettings::resolve(Signal::Metrics, otlp, &without_page, &mut warnings)?,
         };
         let mut variables = Variables::new(variable, &mut warnings);
+        let limit = variables.milliseconds(&["OTEL_METRIC_EXPORT_TIMEOUT".to_owned()]);
         let otlp = to.map(|to| MetricExport {
-            to,
+            to: OtlpSettings { timeout: limit.map_or(to.timeout, |limit| to.timeout.min(limit)), ..to },
             every: variables.milliseconds(&["OTEL_METRIC_EXPORT_INTERVAL".to_owned()]).unwrap_or(INTERVAL),
             resource: resource(&mut variables),
         });
@@ -196,6 +197,8 @@ mod tests {
         let wrong = resolve(None, Some("http://c:4317"), &[("OTEL_METRIC_EXPORT_INTERVAL", "soon")]);
         assert!(wrong.warnings[0].contains("`soon`"), "{wrong:?}");
         assert_eq!(wrong.settings.otlp.unwrap().every, INTERVAL);
+        let hasty = resolve(None, Some("http://c:4317"), &[("OTEL_METRIC_EXPORT_TIMEOUT", "70")]);
+        assert_eq!(hasty.settings.otlp.unwrap().to.timeout, Duration::from_millis(70));
         let none = resolve(None, Some("http://c:4317"), &[("OTEL_METRICS_EXPORTER", "none")]);
         assert!(none.settings.otlp.is_none());
         let both = resolve(None, Some("http://c:4317"), &[("OTEL_METRICS_EXPORTER", "otlp,prometheus")]);

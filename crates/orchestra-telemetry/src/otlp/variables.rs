@@ -56,6 +56,16 @@ impl<'a> Variables<'a> {
         }
     }
 
+    /// The most that there may be of something; 0 is none at all. The first of these variables that is set counts.
+    pub(crate) fn limit(&mut self, names: &[&str]) -> Option<u32> {
+        let (name, value) = names.iter().find_map(|name| self.text(name).map(|value| (*name, value)))?;
+        let limit = value.parse().ok();
+        if limit.is_none() {
+            self.warn(format!("`{name}` is `{value}`, which is no whole number from 0 on: it is ignored"));
+        }
+        limit
+    }
+
     /// `key=value,key=value`, percent-encoded. Values may be secrets, so no message shows one.
     pub(crate) fn pairs(&mut self, names: &[String]) -> Vec<(String, String)> {
         let Some((name, value)) = self.first(names) else { return Vec::new() };

@@ -1,15 +1,15 @@
 //! Makes the spans of one run out of what it told. Takes records one after the other; waits for nothing and sends nothing.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceId};
 use orchestra_core::WorkerId;
 use orchestra_runtime::trace::{
-    BatchEnd, BatchTrace, DeviceTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, Steps, TraceContext,
-    WorkerStep, WorkerTrace,
+    BatchTrace, DeviceTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, Ticket, TraceContext, WorkerStep,
+    WorkerTrace, id_in_logs,
 };
 
 use super::batches::Batches;
@@ -17,18 +17,22 @@ use super::context;
 use super::ids::{About, Seed};
 use super::item_spans;
 use super::names_of_run::RunNames;
+use super::queue::Importance;
+use super::report::LeftOut;
 use super::run_spans::{self, RunSpans, Totals};
-use super::sampling::{Ended, ItemSampling, Kept, Sampler};
+use super::sampling::{ItemSampling, Kept};
 use super::spans::{Out, Span, sampled};
 use crate::names::attribute;
 
 /// Batches in the trace of the run, six spans each: the trace stays readable, and later ones have traces of their own.
 pub(super) const BATCHES_IN_RUN: u64 = 333;
 
-/// Gives the parent of an item, by the names of its source and of itself, if whoever embeds the run has one.
+/// Gives the parent of an item, by the names of its source and of itself, if whoever embeds the run has one. It is called in a thread of
+/// the recorder: while it takes long, spans wait and may find no room, and the run goes on; if it panics, the item has no parent.
 pub type ItemParents = Arc<dyn Fn(&str, &str) -> Option<TraceContext> + Send + Sync>;
 
 /// What is the same for all spans of a run.
+#[derive(Clone, Copy)]
 pub(super) struct Draw<'a> {
     pub(super) names: &'a RunNames,
     pub(super) seed: Seed,
@@ -36,6 +40,8 @@ pub(super) struct Draw<'a> {
     pub(super) run: &'a SpanContext,
     /// Process ids of workers.
     pub(super) pids: &'a HashMap<WorkerId, u32>,
+    /// What these spans give way to.
+    importance: Importance,
     out: &'a Out,
 }
 
@@ -48,9 +54,23 @@ impl Draw<'_> {
         parent: Option<&SpanContext>,
         from: Duration,
     ) -> Span {
-        let mut span = self.out.open(name, ids, parent, self.names.wall(from));
+        let mut span = self.out.open(name, ids, parent, self.names.wall(from), self.importance);
         span.set(attribute::RUN_ID, self.names.run_id.clone());
         span
+    }
+
+    /// For spans that can be spared.
+    pub(super) fn plain(self) -> Self {
+        Self { importance: Importance::Plain, ..self }
+    }
+
+    pub(super) fn is_plain(&self) -> bool {
+        self.importance == Importance::Plain
+    }
+
+    /// For spans that somebody will look for.
+    pub(super) fn rare(self) -> Self {
+        Self { importance: Importance::Rare, ..self }
     }
 
     /// The parent of the batch with this number: the run, if it is in the run's trace.
@@ -67,12 +87,14 @@ pub(super) struct Assembly {
     context: SpanContext,
     pids: HashMap<WorkerId, u32>,
     parents: Option<ItemParents>,
-    sampler: Sampler,
+    sampling: ItemSampling,
+    /// A parent that could not be asked for was told of.
+    said: bool,
     batches: Batches,
     run: RunSpans,
     totals: Totals,
-    /// Spans that were not made, of all runs.
-    left_out: Arc<AtomicU64>,
+    /// Items without spans, of all runs.
+    left_out: Arc<LeftOut>,
 }
 
 /// The context of the batch with this number, given that of the run.
@@ -87,12 +109,13 @@ impl Assembly {
         (seed, out, sampling): (Seed, Out, ItemSampling),
         parent: Option<TraceContext>,
         parents: Option<ItemParents>,
-        left_out: Arc<AtomicU64>,
+        left_out: Arc<LeftOut>,
     ) -> Self {
         let names = RunNames::new(began);
         let pids = HashMap::new();
         let nothing = SpanContext::empty_context();
-        let draw = Draw { names: &names, seed, run: &nothing, pids: &pids, out: &out };
+        let draw =
+            Draw { names: &names, seed, run: &nothing, pids: &pids, importance: Importance::Rare, out: &out };
         let span = run_spans::open(&draw, parent.map(context::to_span).as_ref());
         let context = span.context();
         Self {
@@ -102,7 +125,8 @@ impl Assembly {
             context,
             pids,
             parents,
-            sampler: Sampler::new(sampling),
+            sampling,
+            said: false,
             batches: Batches::default(),
             run: RunSpans::new(span),
             totals: Totals::default(),
@@ -116,8 +140,11 @@ impl Assembly {
         batches.add(batch, &draw);
     }
 
-    pub(super) fn items(&mut self, items: Vec<ItemTrace>) {
-        items.iter().for_each(|item| self.item(item));
+    /// Items that may be traced, and why; and how many others of which batches have ended.
+    pub(super) fn items(&mut self, items: Vec<(ItemTrace, Option<Kept>)>, others: &[(u64, usize)]) {
+        items.iter().for_each(|(item, kept)| self.item(item, *kept));
+        let (draw, batches, _) = self.parts();
+        others.iter().for_each(|(batch, n)| batches.decided(*batch, *n, &draw));
     }
 
     pub(super) fn worker(&mut self, step: WorkerTrace) {
@@ -153,25 +180,21 @@ impl Assembly {
             seed: self.seed,
             run: &self.context,
             pids: &self.pids,
+            importance: Importance::Rare,
             out: &self.out,
         };
         (draw, &mut self.batches, &mut self.run)
     }
 
-    fn item(&mut self, item: &ItemTrace) {
-        let steps = item.ticket.steps();
-        let parent = self.parent(item);
-        let began = item_spans::began(item, &steps);
-        let ended = Ended {
-            source: item.ticket.id.source.0,
-            index: item.ticket.id.index,
-            has_failed: item.end != ItemEnd::Done,
-            was_retried: steps.batches.iter().any(|b| b.end != BatchEnd::Done),
-            took: item.ended.saturating_sub(began),
-            parent: parent.as_ref().map(SpanContext::is_sampled),
-        };
-        let kept = self.sampler.decide(&ended).filter(|kept| self.finds_room(*kept, &steps));
+    fn item(&mut self, item: &ItemTrace, kept: Option<Kept>) {
+        let steps = &item.steps;
+        let parent = self.parent(&item.ticket);
+        let kept = self.sampling.with_parent(kept, parent.as_ref().map(SpanContext::is_sampled));
+        let kept = kept.filter(|kept| self.finds_room(*kept, steps.batches.len()));
         self.totals.items_kept += u64::from(kept.is_some());
+        if let (Some(Kept::Parent), ItemEnd::Failed(failure)) = (kept, &item.end) {
+            self.name_trace_of(&item.ticket, parent.as_ref(), &failure.stage);
+        }
         let (draw, batches, _) = self.parts();
         for (at, batch) in steps.batches.iter().enumerate() {
             if let Some(before) = item_spans::previous(&steps.batches[..at], batch) {
@@ -179,27 +202,36 @@ impl Assembly {
             }
         }
         if let Some(kept) = kept {
+            let draw = if kept.is_plain() { draw.plain() } else { draw };
             let numbers = || steps.batches.iter().map(|b| b.number.number);
             let contexts: Vec<_> = numbers().map(|n| batches.context(n, &draw)).collect();
-            let context = item_spans::draw(&draw, item, &steps, (kept, parent.as_ref()), &contexts);
+            let context = item_spans::draw(&draw, item, (kept, parent.as_ref()), &contexts);
             numbers().for_each(|n| batches.link_item(n, &context, &draw));
         }
-        steps.batches.iter().for_each(|b| batches.decided(b.number.number, &draw));
+        steps.batches.iter().for_each(|b| batches.decided(b.number.number, 1, &draw));
     }
 
     /// Under load an item that is only one of many stays behind whole, rather than some spans of each.
-    fn finds_room(&mut self, kept: Kept, steps: &Steps) -> bool {
-        let spans = 4 + 4 * steps.batches.len();
-        let finds_room = kept != Kept::Ratio || self.out.has_room(spans);
-        if !finds_room {
-            self.left_out.fetch_add(spans as u64, Ordering::Relaxed);
-        }
+    fn finds_room(&mut self, kept: Kept, n_batches: usize) -> bool {
+        let finds_room = !kept.is_plain() || self.out.has_room(4 + 4 * n_batches);
+        self.left_out.add_items(u64::from(!finds_room));
         finds_room
     }
 
-    fn parent(&self, item: &ItemTrace) -> Option<SpanContext> {
+    /// The host's code: what it does wrong must not cost more than the parent of one item.
+    fn parent(&mut self, item: &Ticket) -> Option<SpanContext> {
         let parents = self.parents.as_ref()?;
-        let source = self.names.source(item.ticket.id.source);
-        parents(source.as_str(), &item.ticket.name).map(context::to_span)
+        let source = self.names.source(item.id.source);
+        let asked = catch_unwind(AssertUnwindSafe(|| parents(source.as_str(), &item.name)));
+        if asked.is_err() && !std::mem::replace(&mut self.said, true) {
+            tracing::warn!(item = %item.name, "the function that gives parents of items panicked; such items have none");
+        }
+        asked.ok().flatten().map(context::to_span)
+    }
+
+    /// The line about its failure could not: the parent is asked for later, and not in a thread of the run.
+    fn name_trace_of(&self, item: &Ticket, parent: Option<&SpanContext>, stage: &str) {
+        let trace = parent.and_then(context::of_span).map(|parent| id_in_logs(&parent));
+        tracing::info!(item = %item.name, %stage, trace_id = trace, "the failed item is in the trace of its parent");
     }
 }

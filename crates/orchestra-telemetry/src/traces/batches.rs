@@ -28,6 +28,8 @@ struct Pending {
     undecided: usize,
     /// Items of it that are traced.
     kept: u64,
+    /// Something refers to it that somebody will look for.
+    is_wanted: bool,
     /// Other attempts that it is linked with.
     related: Vec<u64>,
     /// Begun when somebody first refers to it: then it is drawn.
@@ -39,7 +41,8 @@ impl Batches {
     pub(super) fn add(&mut self, batch: Arc<BatchTrace>, draw: &Draw<'_>) {
         let number = batch.number.number;
         let undecided = batch.items;
-        let pending = Pending { batch, undecided, kept: 0, related: Vec::new(), span: None };
+        let pending =
+            Pending { batch, undecided, kept: 0, is_wanted: false, related: Vec::new(), span: None };
         if undecided == 0 {
             pending.draw(draw);
             return;
@@ -85,10 +88,10 @@ impl Batches {
         }
     }
 
-    /// It is decided about one of its items. Draws the batch if that was the last one.
-    pub(super) fn decided(&mut self, number: u64, draw: &Draw<'_>) {
+    /// It is decided about so many of its items. Draws the batch if those were the last ones.
+    pub(super) fn decided(&mut self, number: u64, items: usize, draw: &Draw<'_>) {
         let Some(p) = self.pending.get_mut(&number) else { return };
-        p.undecided -= 1;
+        p.undecided = p.undecided.saturating_sub(items);
         if p.undecided == 0
             && let Some(p) = self.pending.remove(&number)
         {
@@ -104,7 +107,16 @@ impl Batches {
 
 impl Pending {
     fn span(&mut self, draw: &Draw<'_>) -> &mut Span {
-        self.span.get_or_insert_with(|| batch_spans::open(draw, &self.batch))
+        self.is_wanted |= !draw.is_plain();
+        let draw = self.important(draw);
+        self.span.get_or_insert_with(|| batch_spans::open(&draw, &self.batch))
+    }
+
+    /// Its spans can be spared, unless they are in the trace of the run, or something went wrong.
+    fn important<'a>(&self, draw: &Draw<'a>) -> Draw<'a> {
+        let is_first = draw.run_of_batch(self.batch.number.number).is_some();
+        let is_rare = is_first || self.is_wanted || self.batch.end != BatchEnd::Done;
+        if is_rare { draw.rare() } else { draw.plain() }
     }
 
     /// Those in the trace of the run are all drawn, and those without a result; of the others, those that somebody refers to.
@@ -114,7 +126,7 @@ impl Pending {
             || draw.run_of_batch(self.batch.number.number).is_some();
         if is_drawn {
             let span = self.span.take().unwrap_or_else(|| batch_spans::open(draw, &self.batch));
-            batch_spans::draw(draw, &self.batch, span, self.kept);
+            batch_spans::draw(&self.important(draw), &self.batch, span, self.kept);
         }
     }
 }

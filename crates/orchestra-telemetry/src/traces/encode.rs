@@ -1,20 +1,28 @@
-//! From spans to the bytes of an `ExportTraceServiceRequest`, in one pass and without copies in between: at full tilt a run ends tens of
-//! thousands of spans a second, on cores that it needs itself. Sends nothing.
+//! Spans as the bytes of an `ExportTraceServiceRequest`, written as they are made and without anything in between: at full tilt a run ends
+//! hundreds of thousands of spans a second, on cores that it needs itself. Sends nothing.
 //!
 //! The numbers are the fields of `opentelemetry/proto/trace/v1/trace.proto` and `common/v1/common.proto`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use opentelemetry::trace::{Link, SpanContext, SpanId, SpanKind, Status};
-use opentelemetry::{Array, InstrumentationScope, KeyValue, Value};
+use opentelemetry::trace::SpanContext;
+use opentelemetry::{Array, KeyValue, Value};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::SpanData;
 
-/// What a span needs of a request, as a first guess.
+use super::settings::SpanLimits;
+use crate::names::SERVICE;
+
+/// What a span needs, as a first guess.
 const SPAN_BYTES: usize = 512;
+/// `SPAN_KIND_INTERNAL`: nothing here is a call over a network.
+const INTERNAL: u64 = 1;
+/// `STATUS_CODE_ERROR`.
+const ERROR: u64 = 2;
 /// Whether the parent, or the target of a link, is known to be of another process or not; and whether it is.
 const REMOTE_KNOWN: u32 = 0x100;
 const REMOTE: u32 = 0x200;
+/// `ScopeSpans.spans`.
+const SPANS: u64 = 2;
 
 /// The resource of all spans, as a message.
 #[derive(Debug, Clone)]
@@ -24,93 +32,145 @@ impl EncodedResource {
     pub(super) fn new(resource: &Resource) -> Self {
         let mut message = Message(Vec::new());
         for (key, value) in resource.iter() {
-            message.key_value(1, key.as_str(), value);
+            message.key_value(1, key.as_str(), value, None);
         }
         Self(message.0)
     }
 }
 
-/// A request with these spans.
-pub(super) fn request(spans: &[SpanData], resource: &EncodedResource) -> Vec<u8> {
-    let mut request = Message(Vec::with_capacity(spans.len() * SPAN_BYTES));
-    request.nested(1, |of_resource| {
-        of_resource.bytes(1, &resource.0);
-        for spans in spans.chunk_by(|a, b| a.instrumentation_scope == b.instrumentation_scope) {
-            of_resource.nested(2, |of_scope| {
-                of_scope.nested(1, |scope| write_scope(scope, &spans[0].instrumentation_scope));
-                for span in spans {
-                    of_scope.nested(2, |message| write_span(message, span));
-                }
-                of_scope.text(3, spans[0].instrumentation_scope.schema_url().unwrap_or_default());
-            });
-        }
-    });
+/// A request with these spans: what [`SpanBytes::append_to`] made, one after the other.
+pub(super) fn request(spans: &[u8], resource: &EncodedResource) -> Vec<u8> {
+    let mut scope = Message(Vec::with_capacity(32));
+    scope.nested(1, |scope| scope.text(1, SERVICE));
+    let scope_length = scope.0.len() + spans.len();
+    let mut head = Message(Vec::with_capacity(resource.0.len() + 64));
+    head.bytes(1, &resource.0);
+    head.length(2, scope_length);
+    head.0.extend_from_slice(&scope.0);
+    let mut request = Message(Vec::with_capacity(16 + head.0.len() + spans.len()));
+    request.length(1, head.0.len() + spans.len());
+    request.0.extend_from_slice(&head.0);
+    request.0.extend_from_slice(spans);
     request.0
 }
 
-fn write_scope(message: &mut Message, scope: &InstrumentationScope) {
-    message.text(1, scope.name());
-    message.text(2, scope.version().unwrap_or_default());
-    for attribute in scope.attributes() {
-        message.attribute(3, attribute);
+/// A span on its way to bytes: whatever is put on it is written at once. Its memory is used again for others.
+pub(super) struct SpanBytes {
+    message: Message,
+    limits: SpanLimits,
+    attributes: Counted,
+    events: Counted,
+    links: Counted,
+}
+
+/// How many of something there are.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counted {
+    kept: u32,
+    dropped: u32,
+}
+
+impl Counted {
+    /// Whether there is room for another one; counts it in any case.
+    fn add(&mut self, limit: Option<u32>) -> bool {
+        let has_room = limit.is_none_or(|limit| self.kept < limit);
+        self.kept += u32::from(has_room);
+        self.dropped += u32::from(!has_room);
+        has_room
     }
 }
 
-fn write_span(message: &mut Message, span: &SpanData) {
-    message.context(&span.span_context);
-    if span.parent_span_id != SpanId::INVALID {
-        message.bytes(4, &span.parent_span_id.to_bytes());
+impl SpanBytes {
+    pub(super) fn new(limits: SpanLimits) -> Self {
+        let none = Counted::default();
+        let message = Message(Vec::with_capacity(SPAN_BYTES));
+        Self { message, limits, attributes: none, events: none, links: none }
     }
-    message.text(5, &span.name);
-    message.number(6, kind(&span.span_kind));
-    message.fixed64(7, nanoseconds(span.start_time));
-    message.fixed64(8, nanoseconds(span.end_time));
-    for attribute in &span.attributes {
-        message.attribute(9, attribute);
+
+    /// Forgets what it was before, and begins a span.
+    pub(super) fn begin(
+        &mut self,
+        context: &SpanContext,
+        parent: Option<&SpanContext>,
+        name: &str,
+        start: SystemTime,
+    ) {
+        (self.attributes, self.events, self.links) = Default::default();
+        let message = &mut self.message;
+        message.0.clear();
+        message.context(context);
+        if let Some(parent) = parent {
+            message.bytes(4, &parent.span_id().to_bytes());
+        }
+        message.text(5, name);
+        message.number(6, INTERNAL);
+        message.fixed64(7, nanoseconds(start));
+        message.fixed32(16, flags(context, parent.is_some_and(SpanContext::is_remote)));
     }
-    message.number(10, span.dropped_attributes_count.into());
-    for event in span.events.iter() {
-        message.nested(11, |message| {
-            message.fixed64(1, nanoseconds(event.timestamp));
-            message.text(2, &event.name);
-            for attribute in &event.attributes {
-                message.attribute(3, attribute);
+
+    pub(super) fn attribute(&mut self, key: &str, value: &Value) {
+        if self.attributes.add(self.limits.attributes) {
+            self.message.key_value(9, key, value, self.limits.value_length);
+        }
+    }
+
+    pub(super) fn event(&mut self, name: &str, at: SystemTime, attributes: &[KeyValue]) {
+        if !self.events.add(self.limits.events) {
+            return;
+        }
+        let (most, length) = (self.limits.event_attributes, self.limits.value_length);
+        self.message.nested(11, |message| {
+            message.fixed64(1, nanoseconds(at));
+            message.text(2, name);
+            let kept = most.map_or(attributes.len(), |most| attributes.len().min(most as usize));
+            for attribute in &attributes[..kept] {
+                message.key_value(3, attribute.key.as_str(), &attribute.value, length);
             }
-            message.number(4, event.dropped_attributes_count.into());
+            message.number(4, (attributes.len() - kept) as u64);
         });
     }
-    message.number(12, span.events.dropped_count.into());
-    for link in span.links.iter() {
-        message.nested(13, |message| write_link(message, link));
-    }
-    message.number(14, span.links.dropped_count.into());
-    message.nested(15, |message| match &span.status {
-        Status::Unset => {}
-        Status::Ok => message.number(3, 1),
-        Status::Error { description } => {
-            message.text(2, description);
-            message.number(3, 2);
+
+    pub(super) fn link(&mut self, to: &SpanContext, attribute: &KeyValue) {
+        if !self.links.add(self.limits.links) {
+            return;
         }
-    });
-    message.fixed32(16, flags(&span.span_context, span.parent_span_is_remote));
-}
-
-fn write_link(message: &mut Message, link: &Link) {
-    message.context(&link.span_context);
-    for attribute in &link.attributes {
-        message.attribute(4, attribute);
+        let keeps_attribute = self.limits.link_attributes != Some(0);
+        let length = self.limits.value_length;
+        self.message.nested(13, |message| {
+            message.context(to);
+            if keeps_attribute {
+                message.key_value(4, attribute.key.as_str(), &attribute.value, length);
+            }
+            message.number(5, u64::from(!keeps_attribute));
+            message.fixed32(6, flags(to, to.is_remote()));
+        });
     }
-    message.number(5, link.dropped_attributes_count.into());
-    message.fixed32(6, flags(&link.span_context, link.span_context.is_remote()));
-}
 
-fn kind(kind: &SpanKind) -> u64 {
-    match kind {
-        SpanKind::Internal => 1,
-        SpanKind::Server => 2,
-        SpanKind::Client => 3,
-        SpanKind::Producer => 4,
-        SpanKind::Consumer => 5,
+    /// It ended in an error. To be said once.
+    pub(super) fn fail(&mut self, words: &str) {
+        self.message.nested(15, |status| {
+            status.text(2, words);
+            status.number(3, ERROR);
+        });
+    }
+
+    pub(super) fn end(&mut self, at: SystemTime) {
+        self.message.fixed64(8, nanoseconds(at));
+        self.message.number(10, self.attributes.dropped.into());
+        self.message.number(12, self.events.dropped.into());
+        self.message.number(14, self.links.dropped.into());
+    }
+
+    /// Appends it to spans that are sent together.
+    pub(super) fn append_to(&self, spans: &mut Vec<u8>) {
+        let mut message = Message(std::mem::take(spans));
+        message.bytes(SPANS, &self.message.0);
+        *spans = message.0;
+    }
+
+    /// Bytes that it has so far.
+    pub(super) fn len(&self) -> usize {
+        self.message.0.len()
     }
 }
 
@@ -122,6 +182,11 @@ fn flags(of: &SpanContext, remote: bool) -> u32 {
 fn nanoseconds(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The first so many characters.
+fn at_most(text: &str, characters: u32) -> &str {
+    text.char_indices().nth(characters as usize).map_or(text, |(end, _)| &text[..end])
 }
 
 /// A protobuf message in the making. Fields with a default value are left out, as in every proto3 message.
@@ -174,9 +239,14 @@ impl Message {
     }
 
     fn bytes(&mut self, field: u64, bytes: &[u8]) {
-        self.key(field, LENGTH);
-        self.varint(bytes.len() as u64);
+        self.length(field, bytes.len());
         self.0.extend_from_slice(bytes);
+    }
+
+    /// What stands before a field of so many bytes.
+    fn length(&mut self, field: u64, length: usize) {
+        self.key(field, LENGTH);
+        self.varint(length as u64);
     }
 
     /// A message inside this one. Its length is known when it is written: most need one byte for that, and the others are moved.
@@ -205,14 +275,16 @@ impl Message {
         self.text(3, &context.trace_state().header());
     }
 
-    fn attribute(&mut self, field: u64, attribute: &KeyValue) {
-        self.key_value(field, attribute.key.as_str(), &attribute.value);
-    }
-
-    fn key_value(&mut self, field: u64, key: &str, value: &Value) {
+    /// `longest` bounds the characters of a text.
+    fn key_value(&mut self, field: u64, key: &str, value: &Value, longest: Option<u32>) {
         self.nested(field, |message| {
             message.text(1, key);
-            message.nested(2, |message| message.any_value(value));
+            message.nested(2, |message| match (value, longest) {
+                (Value::String(text), Some(longest)) => {
+                    message.bytes(1, at_most(text.as_str(), longest).as_bytes());
+                }
+                _ => message.any_value(value),
+            });
         });
     }
 

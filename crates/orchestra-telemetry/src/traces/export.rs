@@ -1,5 +1,5 @@
-//! The exporter's life: a thread that sends requests of spans, and an end that waits no longer than it was told. It makes no spans and
-//! keeps none back.
+//! The exporter's life: a thread that sends requests of spans, several at once where the collector is far, and an end that waits no longer
+//! than it was told. It makes no spans and keeps none back.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -9,17 +9,19 @@ use std::time::Duration;
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::TelemetryResourceDetector;
-use opentelemetry_sdk::trace::SpanData;
 use prost::Message as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::encode::{self, EncodedResource};
-use super::queue::{Queue, SpanSink};
+use super::queue::{Queue, SpanSink, Spans};
 use super::{SpanReport, TraceSettings};
 use crate::TelemetryError;
 use crate::otlp::{Client, SendError, Signal};
 use crate::priority::step_back;
+
+/// Requests under way at once, at most: a far collector answers late, and meanwhile the next ones can go.
+const LANES: usize = 4;
 
 /// A running exporter. Dropping it is a shutdown.
 #[derive(Debug)]
@@ -37,29 +39,33 @@ pub(crate) struct Traces {
 impl Traces {
     /// Starts the thread. It connects when the first spans are due, not before.
     pub(crate) fn start(settings: &TraceSettings) -> Result<Self, TelemetryError> {
-        let client = Client::new(&settings.otlp, Signal::Traces)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(TelemetryError::Thread)?;
-        let queue = Arc::new(Queue::new(settings.queue, settings.request));
+        let queue = Arc::new(Queue::new(settings.queue, settings.request, settings.limits));
         let (stop, stopping) = watch::channel(false);
         let (give_up, given_up) = watch::channel(false);
         let (alive, done) = channel();
-        let mut exporter = Exporter {
+        let exporter = Arc::new(Exporter {
             queue: Arc::clone(&queue),
-            client,
             resource: EncodedResource::new(&resource(settings)),
             delay: settings.delay,
-            stopping,
-            given_up,
             endpoint: settings.otlp.endpoint.clone(),
+        });
+        let lane = |takes: Takes| -> Result<Lane, TelemetryError> {
+            let client = Client::new(&settings.otlp, Signal::Traces)?;
+            let (stopping, given_up) = (stopping.clone(), given_up.clone());
+            Ok(Lane { exporter: Arc::clone(&exporter), client, takes, stopping, given_up })
         };
+        let lanes: [_; LANES] =
+            [lane(Takes::All)?, lane(Takes::Full)?, lane(Takes::Full)?, lane(Takes::Full)?];
         thread::Builder::new()
             .name("orchestra-traces".to_owned())
             .spawn(move || {
                 step_back();
-                runtime.block_on(exporter.run());
+                let [a, b, c, d] = lanes.map(Lane::run);
+                runtime.block_on(async { tokio::join!(a, b, c, d) });
                 // A name that is still being looked up must not hold the end.
                 runtime.shutdown_background();
                 drop::<std::sync::mpsc::Sender<()>>(alive);
@@ -102,22 +108,37 @@ impl Drop for Traces {
     }
 }
 
-/// What the thread works with.
+/// What all that the thread does has in common.
 struct Exporter {
     queue: Arc<Queue>,
-    client: Client,
     resource: EncodedResource,
     delay: Duration,
-    stopping: watch::Receiver<bool>,
-    given_up: watch::Receiver<bool>,
     endpoint: String,
 }
 
-impl Exporter {
-    async fn run(&mut self) {
+/// Sends one request after the other, over a connection of its own, opened when it is needed.
+struct Lane {
+    exporter: Arc<Exporter>,
+    client: Client,
+    takes: Takes,
+    stopping: watch::Receiver<bool>,
+    given_up: watch::Receiver<bool>,
+}
+
+/// Which requests a lane takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    /// All of them: those that are full, those that have waited, and the last.
+    All,
+    /// Full ones only: those that wait while the others are at work.
+    Full,
+}
+
+impl Lane {
+    async fn run(mut self) {
         while let Some(spans) = self.next().await {
-            let n = spans.len() as u64;
-            let message = encode::request(&spans, &self.resource);
+            let n = spans.count as u64;
+            let message = encode::request(&spans.bytes, &self.exporter.resource);
             drop(spans);
             let answer = tokio::select! {
                 answer = self.client.send(message, &mut self.stopping) => answer,
@@ -125,37 +146,40 @@ impl Exporter {
                 _ = self.given_up.wait_for(|given_up| *given_up) => return,
             };
             let gone = answer.as_ref().is_err_and(SendError::is_silence);
-            self.note(n, answer);
+            self.exporter.note(n, answer);
             if gone && *self.stopping.borrow() {
                 // It would only be the same with the rest, at the cost of the time of whoever waits.
-                while let Some(rest) = self.queue.any() {
-                    self.queue.unsent(rest.len() as u64, None);
+                while let Some(rest) = self.exporter.queue.any() {
+                    self.exporter.queue.unsent(rest.count as u64, None);
                 }
             }
         }
     }
 
     /// The next request: a full one, or what there is once it has waited for a while. `None` at the end.
-    async fn next(&mut self) -> Option<Vec<SpanData>> {
-        let mut due = Instant::now() + self.delay;
+    async fn next(&mut self) -> Option<Spans> {
+        let (queue, delay) = (&self.exporter.queue, self.exporter.delay);
+        let mut due = Instant::now() + delay;
         loop {
-            if let Some(full) = self.queue.full() {
+            if let Some(full) = queue.full() {
                 return Some(full);
             }
             if *self.stopping.borrow() {
-                return self.queue.any();
+                return (self.takes == Takes::All).then(|| queue.any()).flatten();
             }
             tokio::select! {
-                () = self.queue.wake.notified() => {}
+                () = queue.wake.notified() => {}
                 _ = self.stopping.wait_for(|stop| *stop) => {}
-                () = tokio::time::sleep_until(due) => match self.queue.any() {
+                () = tokio::time::sleep_until(due), if self.takes == Takes::All => match queue.any() {
                     Some(some) => return Some(some),
-                    None => due = Instant::now() + self.delay,
+                    None => due = Instant::now() + delay,
                 },
             }
         }
     }
+}
 
+impl Exporter {
     /// Counts what became of a request.
     fn note(&self, spans: u64, answer: Result<bytes::Bytes, SendError>) {
         match answer {

@@ -1,10 +1,10 @@
 use std::time::{Duration, SystemTime};
 
-use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
-use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry::Value as Attribute;
+use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
-use opentelemetry_sdk::trace::{SpanEvents, SpanLinks};
 
+use super::super::queue::{Importance, Writer};
 use super::*;
 use crate::otlp::OtlpSettings;
 
@@ -20,36 +20,28 @@ fn settings(url: &str) -> TraceSettings {
     TraceSettings { patience: LONG, otlp: OtlpSettings { timeout: LONG, ..settings.otlp }, ..settings }
 }
 
-fn span(n: u64) -> SpanData {
-    let id = |n: u64| SpanId::from_bytes((n + 1).to_be_bytes());
-    SpanData {
-        span_context: SpanContext::new(
-            TraceId::from_bytes([7; 16]),
-            id(n),
-            TraceFlags::SAMPLED,
-            false,
-            TraceState::default(),
-        ),
-        parent_span_id: SpanId::INVALID,
-        parent_span_is_remote: false,
-        span_kind: SpanKind::Internal,
-        name: "batch".into(),
-        start_time: SystemTime::UNIX_EPOCH,
-        end_time: SystemTime::UNIX_EPOCH + Duration::from_millis(5),
-        attributes: vec![KeyValue::new("orchestra.batch.id", n as i64)],
-        dropped_attributes_count: 0,
-        events: SpanEvents::default(),
-        links: SpanLinks::default(),
-        status: Status::Unset,
-        instrumentation_scope: InstrumentationScope::builder("orchestra").build(),
-    }
+/// Ends a span with this attribute, which has a number.
+fn end(writer: &mut Writer, n: u64, importance: Importance, attribute: &Attribute) {
+    let id = SpanId::from_bytes((n + 1).to_be_bytes());
+    let trace = TraceId::from_bytes([7; 16]);
+    let context = SpanContext::new(trace, id, TraceFlags::SAMPLED, false, TraceState::default());
+    let mut span = writer.span();
+    span.begin(&context, None, "batch", SystemTime::UNIX_EPOCH);
+    span.attribute("orchestra.batch.id", attribute);
+    span.end(SystemTime::UNIX_EPOCH + Duration::from_millis(5));
+    writer.end(span, importance);
+}
+
+/// Ends spans with these numbers.
+fn end_all(sink: &SpanSink, spans: std::ops::Range<u64>, importance: Importance) {
+    let mut writer = sink.writer();
+    spans.for_each(|n| end(&mut writer, n, importance, &Attribute::from(n as i64)));
 }
 
 /// Starts, ends so many spans, and shuts down.
 fn run(settings: &TraceSettings, spans: u64) -> SpanReport {
     let traces = Traces::start(settings).unwrap();
-    let sink = traces.sink();
-    (0..spans).for_each(|n| sink.end(span(n)));
+    end_all(&traces.sink(), 0..spans, Importance::Plain);
     traces.shutdown()
 }
 
@@ -131,9 +123,9 @@ fn a_collector_that_refuses_one_request_gets_the_next() {
 }
 
 #[test]
-fn what_finds_the_queue_full_is_counted_and_what_waits_is_sent() {
-    // The first request is never answered, so the queue fills behind it.
-    let collector = Collector::grpc(&[Do::Ignore]);
+fn what_finds_the_queue_full_is_counted_and_gives_way_to_what_is_rare() {
+    // No request is answered, so the queue fills behind those that are in flight.
+    let collector = Collector::grpc(&vec![Do::Ignore; 10]);
     let settings = TraceSettings {
         queue: 20,
         request: 10,
@@ -142,15 +134,36 @@ fn what_finds_the_queue_full_is_counted_and_what_waits_is_sent() {
     };
     let traces = Traces::start(&settings).unwrap();
     let sink = traces.sink();
-    (0..10).for_each(|n| sink.end(span(n)));
-    // Now it is in flight.
-    while collector.got().is_empty() {
+    for n in 0..LANES as u64 {
+        end_all(&sink, n * 10..n * 10 + 10, Importance::Plain);
+        while collector.got().len() <= n as usize {
+            std::thread::yield_now();
+        }
+    }
+    let waiting = || sink.0.report();
+    end_all(&sink, 40..70, Importance::Plain);
+    assert_eq!(waiting().overflowed, 10, "there was room for twenty");
+    end_all(&sink, 70..75, Importance::Rare);
+    assert_eq!(waiting().overflowed, 20, "the oldest ten that are plain give way");
+    end_all(&sink, 75..95, Importance::Rare);
+    assert_eq!(waiting().overflowed, 40, "what is rare gives way to nothing");
+    let report = traces.shutdown();
+    assert_eq!((report.ended, report.overflowed, report.late), (95, 40, 55));
+    assert_eq!(report.lost(), 95);
+}
+
+#[test]
+fn several_requests_are_under_way_at_once() {
+    let collector = Collector::http(&[Do::Ignore, Do::Ignore]);
+    let url = format!("{}/v1/traces", collector.url());
+    let traces = Traces::start(&TraceSettings { request: 10, ..settings(&url) }).unwrap();
+    end_all(&traces.sink(), 0..40, Importance::Plain);
+    while collector.got().len() < 4 {
         std::thread::yield_now();
     }
-    (10..50).for_each(|n| sink.end(span(n)));
+    drop(collector); // Or the end would wait for the two that it never answers.
     let report = traces.shutdown();
-    assert_eq!((report.ended, report.overflowed, report.late), (50, 20, 30));
-    assert_eq!(report.lost(), 50);
+    assert_eq!((report.ended, report.delivered), (40, 20), "{report:?}");
 }
 
 #[test]
@@ -159,7 +172,7 @@ fn a_span_that_is_alone_is_sent_while_the_run_goes_on() {
     let traces =
         Traces::start(&TraceSettings { delay: Duration::from_millis(1), ..settings(&collector.url()) })
             .unwrap();
-    traces.sink().end(span(0));
+    end_all(&traces.sink(), 0..1, Importance::Plain);
     while collector.got().is_empty() {
         std::thread::yield_now();
     }
@@ -169,14 +182,13 @@ fn a_span_that_is_alone_is_sent_while_the_run_goes_on() {
 #[test]
 fn requests_are_closed_before_they_are_too_large_for_a_collector() {
     let collector = Collector::grpc(&[]);
-    let large = SpanData {
-        attributes: vec![KeyValue::new("orchestra.worker.last_words", "x".repeat(600_000))],
-        ..span(0)
-    };
+    let large = Attribute::from("x".repeat(600_000));
     let traces = Traces::start(&settings(&collector.url())).unwrap();
-    (0..10).for_each(|_| traces.sink().end(large.clone()));
+    let mut writer = traces.sink().writer();
+    (0..10).for_each(|n| end(&mut writer, n, Importance::Rare, &large));
+    drop(writer);
     assert_eq!(traces.shutdown().delivered, 10);
-    assert_eq!(collector.got().len(), 3, "of four, four and two spans");
+    assert_eq!(collector.got().len(), 4, "of three, three, three and one span");
 }
 
 #[test]
@@ -185,7 +197,7 @@ fn what_ends_after_the_end_is_counted_as_late_and_not_kept() {
     let traces = Traces::start(&settings(&format!("{}/v1/traces", collector.url()))).unwrap();
     let sink = traces.sink();
     assert_eq!(traces.shutdown(), SpanReport::default());
-    sink.end(span(0));
+    end_all(&sink, 0..1, Importance::Plain);
     assert_eq!(sink.0.close().late, 1);
 }
 

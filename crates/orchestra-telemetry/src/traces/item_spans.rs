@@ -15,24 +15,23 @@ use super::spans::Span;
 use crate::names::{attribute, span};
 
 /// When the item was first seen.
-pub(super) fn began(item: &ItemTrace, steps: &Steps) -> Duration {
-    let loading = steps.loading.map(|l| l.began);
-    let queued = steps.queued.first().map(|(_, at)| *at);
+fn began(item: &ItemTrace) -> Duration {
+    let loading = item.steps.loading.map(|l| l.began);
+    let queued = item.steps.queued.first().map(|(_, at)| *at);
     loading.or(queued).unwrap_or(item.handed)
 }
 
-/// Makes the spans of an item. `batches` are the spans of those that it was in, in the order of `steps`. Gives what others refer to it by.
+/// Makes the spans of an item. `batches` are the spans of those that it was in, in their order. Gives what others refer to it by.
 pub(super) fn draw(
     draw: &Draw<'_>,
     item: &ItemTrace,
-    steps: &Steps,
     (kept, parent): (Kept, Option<&SpanContext>),
     batches: &[Option<SpanContext>],
 ) -> SpanContext {
     let id = item.ticket.id;
     let about = About::Item(id.source.0, id.index);
     let ids = (draw.seed.trace(about), draw.seed.span(about));
-    let mut span = draw.open(span::ITEM, ids, parent, began(item, steps));
+    let mut span = draw.open(span::ITEM, ids, parent, began(item));
     span.link(draw.run.clone(), "run");
     batches.iter().flatten().for_each(|batch| span.link(batch.clone(), "batch"));
     span.set(attribute::SOURCE, draw.names.source(id.source));
@@ -42,8 +41,8 @@ pub(super) fn draw(
     span.set(attribute::ITEM_KEPT, kept.as_str());
     let context = span.context();
     let mut parts = Parts { draw, about, item: &context, n: 0 };
-    parts.loading(item, steps);
-    parts.stages(steps, batches);
+    parts.loading(item, &item.steps);
+    parts.stages(&item.steps, batches);
     parts.open(span::ITEM_WRITE, item.handed).end(draw.names.wall(item.ended));
     end(draw, item, span);
     context

@@ -76,7 +76,7 @@ pub use recorder::Recorder;
 pub use report::SpanReport;
 #[cfg(feature = "otlp")]
 pub use sampling::ItemSampling;
-pub use settings::{ConfiguredTraces, ResolvedTraces, TraceSettings};
+pub use settings::{ConfiguredTraces, ResolvedTraces, SpanLimits, TraceSettings};
 
 #[cfg(feature = "otlp")]
 pub(crate) use export::Traces;

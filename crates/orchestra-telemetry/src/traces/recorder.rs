@@ -1,36 +1,41 @@
 //! Takes down what runs tell, and makes spans of it on a thread of its own. Whoever tells is never kept: it puts a record into a
 //! queue, and where that is full the record is lost and counted.
+//!
+//! Of nearly all items nothing is wanted, so whoever tells of them decides about each right there, which takes a look at a few numbers and
+//! no copy, and only those that may be traced go to the thread.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use opentelemetry::global;
 use opentelemetry::trace::TraceId;
-use opentelemetry::{InstrumentationScope, global};
-use orchestra_plan::Plan;
 use orchestra_runtime::trace::{
-    BatchNumber, BatchTrace, DeviceTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, RunTracer, Ticket,
-    TraceContext, Tracer, WorkerTrace,
+    BatchNumber, BatchTrace, DeviceTrace, EndedItem, EndedItems, ItemTrace, RunBegan, RunEnded, RunTracer,
+    Ticket, TraceContext, Tracer, WorkerTrace,
 };
 
 use super::assembly::{Assembly, ItemParents, batch_context};
 use super::context;
 use super::ids::{About, Seed};
-use super::queue::SpanSink;
-use super::sampling::ItemSampling;
+use super::queue::{SpanSink, Writer};
+use super::report::LeftOut;
+use super::sampling::{Ended, ItemSampling, Kept, Sampler};
 use super::spans::{Out, sampled};
-use super::{TraceSettings, Traces};
+use super::{SpanReport, TraceSettings, Traces};
 use crate::TelemetryError;
 use crate::names::SERVICE;
 use crate::priority::step_back;
 
 /// Items and batches that may wait. A record of an item is its ticket, a few hundred bytes.
 const ROOM: usize = 65_536;
-/// What is left of it when so many wait is for batches, and for items that failed.
+/// What is left of it when so many wait is for batches, and for items that failed, were tried again or were slow.
 const ROOM_FOR_ITEMS: usize = ROOM - ROOM / 4;
 /// The thread looks so often,
 const EVERY: Duration = Duration::from_millis(50);
@@ -69,8 +74,8 @@ struct Shared {
     /// Items and batches that wait.
     weight: AtomicUsize,
     closed: AtomicBool,
-    /// Items and batches for which there was no room, and spans of items that were left out because the exporter was behind.
-    lost: Arc<AtomicU64>,
+    /// Items and batches for which there was no room, here or at the exporter.
+    left_out: Arc<LeftOut>,
     /// The thread.
     thread: OnceLock<Thread>,
 }
@@ -79,7 +84,7 @@ struct Shared {
 enum Record {
     Began(Box<Assemble>),
     Batch(Arc<BatchTrace>),
-    Items(Vec<ItemTrace>),
+    Items(Vec<(ItemTrace, Option<Kept>)>, Vec<(u64, usize)>),
     Worker(Box<WorkerTrace>),
     Device(Box<DeviceTrace>),
     Ended(Box<RunEnded>),
@@ -92,7 +97,6 @@ enum Record {
 struct Assemble {
     began: RunBegan,
     seed: Seed,
-    target: Target,
     sampling: ItemSampling,
     parent: Option<TraceContext>,
     parents: Option<ItemParents>,
@@ -100,7 +104,8 @@ struct Assemble {
 
 impl Recorder {
     /// Makes spans through the OpenTelemetry tracer provider that the host has set for the process, with the host's sampler, resource and
-    /// exporter. Nothing is installed.
+    /// exporter. Nothing is installed. Its thread runs like any other of the host, since it takes the same locks as they do when a span
+    /// ends.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -131,13 +136,15 @@ impl Recorder {
             records,
             weight: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
-            lost: Arc::default(),
+            left_out: Arc::default(),
             thread: OnceLock::new(),
         });
         let theirs = Arc::clone(&shared);
         let (ends, done) = channel();
         let thread = thread::Builder::new().name("orchestra-spans".into());
-        let thread = thread.spawn(move || work(&theirs, &waiting, ends)).map_err(TelemetryError::Thread)?;
+        let of_thread = target.clone();
+        let work = move || work(&of_thread, &theirs, &waiting, ends);
+        let thread = thread.spawn(work).map_err(TelemetryError::Thread)?;
         shared.thread.get_or_init(|| thread.thread().clone());
         let owner = Owner { shared, target, sampling, done: Mutex::new(done), next_run: AtomicU64::new(0) };
         Ok(Self { owner: Arc::new(owner), run_parent: None, item_parents: None })
@@ -151,7 +158,8 @@ impl Recorder {
     }
 
     /// A recorder that asks for the parent of each item, by the names of its source and of itself; for example for the request that the
-    /// item came with. It is asked when the item has ended, in the thread of the recorder; and, for the log, when it fails.
+    /// item came with. It is asked when the item has ended, in the thread of the recorder and never in one of the run: see
+    /// [`ItemParents`].
     #[must_use]
     pub fn with_item_parents(mut self, parents: ItemParents) -> Self {
         self.item_parents = Some(parents);
@@ -159,22 +167,24 @@ impl Recorder {
     }
 
     /// Makes the spans of all that was told, and ends those that are open, but waits no longer than `patience`. What is told from now on
-    /// is not taken down. Gives how much was left out because too much happened at once: items, batches and spans.
+    /// is not taken down. Gives how much was left out because too much happened at once: items and batches.
     pub fn finish(&self, patience: Duration) -> u64 {
         self.owner.shared.close();
         let done = self.owner.done.lock().unwrap_or_else(PoisonError::into_inner);
         // An answer means that it is through. Without one in time, or from a thread that is gone, what still waits is lost.
-        let left = match done.recv_timeout(patience) {
-            Ok(()) => 0,
-            Err(_) => self.owner.shared.weight.load(Ordering::Relaxed) as u64,
-        };
-        self.owner.shared.lost.load(Ordering::Relaxed) + left
+        let shared = &self.owner.shared;
+        if done.recv_timeout(patience).is_err() {
+            // Nothing is told any more, so what it may still make of this finds nobody: it is counted once.
+            shared.left_out.add_items(shared.weight.swap(0, Ordering::Relaxed) as u64);
+        }
+        let SpanReport { items_left_out, batches_left_out, .. } = shared.left_out.and(SpanReport::default());
+        items_left_out + batches_left_out
     }
 
-    /// What was left out so far, at each call.
-    pub(crate) fn watch(&self) -> impl Fn() -> u64 + Send + Sync + use<> {
-        let lost = Arc::clone(&self.owner.shared.lost);
-        move || lost.load(Ordering::Relaxed)
+    /// Adds what was left out so far to a report.
+    pub(crate) fn watch(&self) -> impl Fn(SpanReport) -> SpanReport + Send + Sync + use<> {
+        let left_out = Arc::clone(&self.owner.shared.left_out);
+        move |report| left_out.and(report)
     }
 }
 
@@ -202,12 +212,12 @@ impl Tracer for Recorder {
         };
         let run = owner.next_run.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::clone(&owner.shared);
-        let (target, sampling, parents) = (owner.target.clone(), owner.sampling, self.item_parents.clone());
-        let plan = Arc::clone(&began.plan);
-        let assemble = Assemble { began, seed, target, sampling, parent, parents };
+        let (sampling, parents) = (owner.sampling, self.item_parents.clone());
+        let assemble = Assemble { began, seed, sampling, parent, parents };
         shared.put(run, Record::Began(Box::new(assemble)));
-        let (parents, batches) = (self.item_parents.clone(), AtomicU64::new(0));
-        Arc::new(RunRecorder { run, shared, seed, trace, plan, parents, batches })
+        let has_parents = self.item_parents.is_some();
+        let (sampler, batches) = (Mutex::new(Sampler::new(sampling)), AtomicU64::new(0));
+        Arc::new(RunRecorder { run, shared, seed, trace, has_parents, sampler, batches })
     }
 }
 
@@ -218,8 +228,10 @@ struct RunRecorder {
     seed: Seed,
     /// The trace of the run; `None` if a host chooses the ids.
     trace: Option<TraceId>,
-    plan: Arc<Plan>,
-    parents: Option<ItemParents>,
+    /// Items may have parents of the host, so that nothing is known of their traces here.
+    has_parents: bool,
+    /// Never waited for: items are told of by one thread, and the recorder's does not take it.
+    sampler: Mutex<Sampler>,
     batches: AtomicU64,
 }
 
@@ -231,24 +243,36 @@ impl RunTracer for RunRecorder {
     }
 
     fn trace_of_failed(&self, item: &Ticket) -> Option<TraceContext> {
-        let source = &self.plan.sources[item.id.source.index()].name;
-        let parent = self.parents.as_ref().and_then(|parents| parents(source, &item.name));
-        match parent {
-            Some(parent) => Some(parent).filter(|p| p.flags & 1 == 1),
-            // A host chooses its ids later.
-            None => self.trace.and_then(|_| {
-                let about = About::Item(item.id.source.0, item.id.index);
-                context::of_span(&sampled(self.seed.trace(about), self.seed.span(about)))
-            }),
-        }
+        // A host chooses its ids later, and is not asked for a parent in a thread of the run.
+        self.trace.filter(|_| !self.has_parents)?;
+        let about = About::Item(item.id.source.0, item.id.index);
+        context::of_span(&sampled(self.seed.trace(about), self.seed.span(about)))
     }
 
     fn batch_ended(&self, batch: Arc<BatchTrace>) {
         self.shared.put(self.run, Record::Batch(batch));
     }
 
-    fn items_ended(&self, items: Vec<ItemTrace>) {
-        self.shared.put(self.run, Record::Items(items));
+    fn items_ended(&self, items: &[EndedItems]) {
+        let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut candidates, mut others) = (Vec::new(), Others::default());
+        let mut room = ROOM_FOR_ITEMS.saturating_sub(self.shared.weight.load(Ordering::Relaxed));
+        for group in items {
+            group.each(|item| {
+                let kept = sampler.decide(&facts(&item));
+                let is_candidate = kept.is_some() || self.has_parents;
+                let is_plain = kept.is_none_or(Kept::is_plain);
+                if is_candidate && !(is_plain && room == 0) {
+                    room -= usize::from(is_plain);
+                    candidates.push((item.trace(), kept));
+                } else {
+                    self.shared.left_out.add_items(u64::from(kept.is_some()));
+                    others.add(&item);
+                }
+            });
+        }
+        drop(sampler);
+        self.shared.put(self.run, Record::Items(candidates, others.0));
     }
 
     fn worker(&self, step: WorkerTrace) {
@@ -264,6 +288,34 @@ impl RunTracer for RunRecorder {
     }
 }
 
+/// What the decision about an item depends on.
+fn facts(item: &EndedItem<'_>) -> Ended {
+    let id = item.ticket().id;
+    Ended {
+        source: id.source.0,
+        index: id.index,
+        has_failed: item.has_failed(),
+        was_retried: item.was_retried(),
+        took: item.took(),
+    }
+}
+
+/// How many items of which batches have ended and are not traced. Few batches at a time, and mostly the same as the item before.
+#[derive(Default)]
+struct Others(Vec<(u64, usize)>);
+
+impl Others {
+    fn add(&mut self, item: &EndedItem<'_>) {
+        item.each_batch(|batch| {
+            let number = batch.number.number;
+            match self.0.iter_mut().rev().find(|(known, _)| *known == number) {
+                Some((_, n)) => *n += 1,
+                None => self.0.push((number, 1)),
+            }
+        });
+    }
+}
+
 impl Drop for RunRecorder {
     fn drop(&mut self) {
         self.shared.put(self.run, Record::Gone);
@@ -275,7 +327,7 @@ impl Record {
     fn weight(&self) -> usize {
         match self {
             Record::Batch(_) => 1,
-            Record::Items(items) => items.len(),
+            Record::Items(items, _) => items.len() + 1,
             Record::Began(_)
             | Record::Worker(_)
             | Record::Device(_)
@@ -287,29 +339,15 @@ impl Record {
 }
 
 impl Shared {
-    fn put(&self, run: u64, record: Record) {
-        match record {
-            Record::Items(mut items) if !self.has_room(items.len(), ROOM_FOR_ITEMS) => {
-                let all = items.len();
-                // Those that failed are few, and what somebody will look for.
-                items.retain(|item| item.end != ItemEnd::Done);
-                self.lost.fetch_add((all - items.len()) as u64, Ordering::Relaxed);
-                if !items.is_empty() {
-                    self.put_if_room(run, Record::Items(items));
-                }
-            }
-            record => self.put_if_room(run, record),
-        }
-    }
-
     fn has_room(&self, weight: usize, room: usize) -> bool {
         self.weight.load(Ordering::Relaxed) + weight <= room
     }
 
-    fn put_if_room(&self, run: u64, record: Record) {
+    fn put(&self, run: u64, record: Record) {
         let weight = record.weight();
-        if !self.has_room(weight, ROOM) || self.closed.load(Ordering::Relaxed) {
-            self.lost.fetch_add(weight as u64, Ordering::Relaxed);
+        // What has no weight is rare, and always taken.
+        if (weight > 0 && !self.has_room(weight, ROOM)) || self.closed.load(Ordering::Relaxed) {
+            self.leave_out(&record);
             return;
         }
         let before = self.weight.fetch_add(weight, Ordering::Relaxed);
@@ -317,6 +355,16 @@ impl Shared {
         drop(self.records.send((run, record)));
         if before < WAKE_AT && before + weight >= WAKE_AT {
             self.wake();
+        }
+    }
+
+    fn leave_out(&self, record: &Record) {
+        match record {
+            Record::Batch(_) => self.left_out.add_batches(1),
+            Record::Items(items, _) => {
+                self.left_out.add_items(items.iter().filter(|(_, kept)| kept.is_some()).count() as u64);
+            }
+            Record::Began(_) | Record::Worker(_) | Record::Ended(_) | Record::Gone | Record::Close => {}
         }
     }
 
@@ -335,38 +383,60 @@ impl Shared {
 }
 
 /// The thread.
-fn work(shared: &Shared, waiting: &Receiver<(u64, Record)>, ends: Sender<()>) {
-    step_back();
+fn work(target: &Target, shared: &Shared, waiting: &Receiver<(u64, Record)>, ends: Sender<()>) {
+    let writer = match target {
+        Target::Own(sink) => {
+            step_back();
+            Some(Rc::new(RefCell::new(sink.writer())))
+        }
+        Target::Host => None,
+    };
     let mut runs: HashMap<u64, Assembly> = HashMap::new();
     loop {
         match waiting.try_recv() {
             Ok((_, Record::Close)) | Err(TryRecvError::Disconnected) => break,
             Ok((run, record)) => {
-                shared.weight.fetch_sub(record.weight(), Ordering::Relaxed);
-                handle(&mut runs, run, record, &shared.lost);
+                let weight = record.weight();
+                handle(&mut runs, run, record, writer.as_ref(), &shared.left_out);
+                // Whoever gave up waiting has counted what was left.
+                let less = |waits: usize| Some(waits.saturating_sub(weight));
+                let _ = shared.weight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
             }
-            Err(TryRecvError::Empty) => thread::park_timeout(EVERY),
+            Err(TryRecvError::Empty) => {
+                if let Some(writer) = &writer {
+                    writer.borrow_mut().flush();
+                }
+                thread::park_timeout(EVERY);
+            }
         }
     }
     runs.into_values().for_each(Assembly::flush);
-    drop(ends);
+    drop(writer); // The last spans are with the exporter before anybody hears that it is through.
+    // An error: nobody waits any more.
+    let _ = ends.send(());
 }
 
-fn handle(runs: &mut HashMap<u64, Assembly>, run: u64, record: Record, lost: &Arc<AtomicU64>) {
+fn handle(
+    runs: &mut HashMap<u64, Assembly>,
+    run: u64,
+    record: Record,
+    writer: Option<&Rc<RefCell<Writer>>>,
+    left_out: &Arc<LeftOut>,
+) {
     if let Record::Began(assemble) = record {
-        let Assemble { began, seed, target, sampling, parent, parents } = *assemble;
-        let out = match target {
-            Target::Own(sink) => Out::Own(sink, InstrumentationScope::builder(SERVICE).build()),
-            Target::Host => Out::Host(global::tracer(SERVICE)),
+        let Assemble { began, seed, sampling, parent, parents } = *assemble;
+        let out = match writer {
+            Some(writer) => Out::Own(Rc::clone(writer)),
+            None => Out::Host(global::tracer(SERVICE)),
         };
-        runs.insert(run, Assembly::new(&began, (seed, out, sampling), parent, parents, Arc::clone(lost)));
+        runs.insert(run, Assembly::new(&began, (seed, out, sampling), parent, parents, Arc::clone(left_out)));
         return;
     }
     let Some(assembly) = runs.get_mut(&run) else { return };
     match record {
         Record::Began(_) | Record::Close => {}
         Record::Batch(batch) => assembly.batch(batch),
-        Record::Items(items) => assembly.items(items),
+        Record::Items(items, others) => assembly.items(items, &others),
         Record::Worker(step) => assembly.worker(*step),
         Record::Device(step) => assembly.device(*step),
         Record::Ended(end) => assembly.ended(&end),

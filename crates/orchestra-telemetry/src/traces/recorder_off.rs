@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use orchestra_runtime::Tracer;
 
-use super::{TraceSettings, Traces};
+use super::{SpanReport, TraceSettings, Traces};
 use crate::TelemetryError;
 
 /// There is none.
@@ -21,7 +21,7 @@ impl Recorder {
         match *self {}
     }
 
-    pub(crate) fn watch(&self) -> fn() -> u64 {
+    pub(crate) fn watch(&self) -> fn(SpanReport) -> SpanReport {
         match *self {}
     }
 

@@ -1,4 +1,7 @@
-//! What became of the spans of a run, in numbers and reasons. Counts nothing itself.
+//! What became of the spans of a run, in numbers and reasons.
+
+#[cfg(feature = "otlp")]
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What became of the spans of a run. Every span that ended is in exactly one of the other numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,17 +18,25 @@ pub struct SpanReport {
     pub overflowed: u64,
     /// Those that were still waiting when the time for the end had passed.
     pub late: u64,
-    /// Not among those that ended: what happened while nobody could take note of it, so that no span was made.
-    pub unrecorded: u64,
+    /// Items without spans because too much happened at once: not among the spans that ended.
+    pub items_left_out: u64,
+    /// Batches without spans, likewise.
+    pub batches_left_out: u64,
     /// What went wrong at last, in words.
     pub words: Option<String>,
 }
 
 impl SpanReport {
+    /// Nothing is missing.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.lost() == 0 && self.items_left_out == 0 && self.batches_left_out == 0
+    }
+
     /// Spans that no collector took, whatever the reason.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.rejected + self.unsent + self.overflowed + self.late + self.unrecorded
+        self.rejected + self.unsent + self.overflowed + self.late
     }
 
     /// The reasons for which spans were lost, each with a number above 0.
@@ -36,11 +47,35 @@ impl SpanReport {
             (self.rejected, "were rejected by the collector"),
             (self.overflowed, "found the queue full"),
             (self.late, "were still waiting when the time for the end of the run had passed"),
-            (self.unrecorded, "more were not made, since too much happened at once"),
         ]
         .into_iter()
         .filter(|(n, _)| *n > 0)
         .collect()
+    }
+}
+
+/// Counts what gets no spans.
+#[cfg(feature = "otlp")]
+#[derive(Debug, Default)]
+pub(crate) struct LeftOut {
+    items: AtomicU64,
+    batches: AtomicU64,
+}
+
+#[cfg(feature = "otlp")]
+impl LeftOut {
+    pub(crate) fn add_items(&self, n: u64) {
+        self.items.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_batches(&self, n: u64) {
+        self.batches.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// A report with these numbers besides.
+    pub(crate) fn and(&self, spans: SpanReport) -> SpanReport {
+        let (items, batches) = (self.items.load(Ordering::Relaxed), self.batches.load(Ordering::Relaxed));
+        SpanReport { items_left_out: items, batches_left_out: batches, ..spans }
     }
 }
 

@@ -53,8 +53,6 @@ pub(super) struct Ended {
     pub(super) has_failed: bool,
     pub(super) was_retried: bool,
     pub(super) took: Duration,
-    /// Whether its parent is traced, if it has one.
-    pub(super) parent: Option<bool>,
 }
 
 /// Decides about the items of one run.
@@ -74,6 +72,25 @@ const KNOWN: u64 = 256;
 /// Of so many items at most one is: where a tenth is "slow", that is how it is there.
 const ONE_SLOW_IN: u64 = 50;
 
+impl ItemSampling {
+    /// What becomes of the decision about an item that has a parent, which is traced or not.
+    pub(super) fn with_parent(&self, kept: Option<Kept>, is_traced: Option<bool>) -> Option<Kept> {
+        match is_traced.filter(|_| self.follow_parent) {
+            Some(true) => Some(Kept::Parent),
+            // Whoever asked for it does not trace it: a span of ours would hang in the air.
+            Some(false) => None,
+            None => kept,
+        }
+    }
+}
+
+impl Kept {
+    /// Others like it can stand for it.
+    pub(super) fn is_plain(self) -> bool {
+        self == Kept::Ratio
+    }
+}
+
 impl Sampler {
     pub(super) fn new(sampling: ItemSampling) -> Self {
         let below = (sampling.ratio.clamp(0.0, 1.0) * u64::MAX as f64) as u64;
@@ -83,15 +100,14 @@ impl Sampler {
     /// Why this item is traced, if it is.
     pub(super) fn decide(&mut self, item: &Ended) -> Option<Kept> {
         let is_slow = self.is_slow(item.took);
-        match item.parent.filter(|_| self.sampling.follow_parent) {
-            Some(true) => Some(Kept::Parent),
-            // Whoever asked for it does not trace it: a span of ours would hang in the air.
-            Some(false) => None,
-            None if item.has_failed => Some(Kept::Failed),
-            None if item.was_retried => Some(Kept::Retried),
-            None if self.is_in_the_share(item) => Some(Kept::Ratio),
-            None if is_slow => Some(Kept::Slow),
-            None => None,
+        if item.has_failed {
+            Some(Kept::Failed)
+        } else if item.was_retried {
+            Some(Kept::Retried)
+        } else if is_slow {
+            Some(Kept::Slow)
+        } else {
+            self.is_in_the_share(item).then_some(Kept::Ratio)
         }
     }
 
@@ -161,7 +177,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn item(index: u64) -> Ended {
-        Ended { source: 0, index, has_failed: false, was_retried: false, took: MS, parent: None }
+        Ended { source: 0, index, has_failed: false, was_retried: false, took: MS }
     }
 
     fn sampler(ratio: f64, slow: Option<Duration>) -> Sampler {
@@ -192,12 +208,12 @@ mod tests {
 
     #[test]
     fn whoever_gave_the_item_a_parent_has_decided() {
-        let mut sampler = sampler(1.0, None);
-        assert_eq!(sampler.decide(&Ended { parent: Some(true), ..item(1) }), Some(Kept::Parent));
-        let not = Ended { parent: Some(false), has_failed: true, ..item(1) };
-        assert_eq!(sampler.decide(&not), None);
-        sampler.sampling.follow_parent = false;
-        assert_eq!(sampler.decide(&not), Some(Kept::Failed));
+        let sampling = ItemSampling::default();
+        assert_eq!(sampling.with_parent(None, Some(true)), Some(Kept::Parent));
+        assert_eq!(sampling.with_parent(Some(Kept::Failed), Some(false)), None);
+        assert_eq!(sampling.with_parent(Some(Kept::Failed), None), Some(Kept::Failed));
+        let sampling = ItemSampling { follow_parent: false, ..sampling };
+        assert_eq!(sampling.with_parent(Some(Kept::Failed), Some(false)), Some(Kept::Failed));
     }
 
     #[test]

@@ -42,6 +42,26 @@ pub struct TraceSettings {
     pub delay: Duration,
     /// How long the shutdown may take.
     pub patience: Duration,
+    /// What may be on a span.
+    pub limits: SpanLimits,
+}
+
+/// What may be on a span; what is more is left out and counted in it. `None`: no limit beyond what a span of ours has at most, which are
+/// about 20 attributes, 128 events and 140 links.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SpanLimits {
+    /// Attributes of a span.
+    pub attributes: Option<u32>,
+    /// Its events.
+    pub events: Option<u32>,
+    /// Its links.
+    pub links: Option<u32>,
+    /// Attributes of each event.
+    pub event_attributes: Option<u32>,
+    /// Attributes of each link.
+    pub link_attributes: Option<u32>,
+    /// Characters of a text.
+    pub value_length: Option<u32>,
 }
 
 /// What the workflow file and the command line say of traces. Each goes before the variables.
@@ -85,12 +105,13 @@ impl TraceSettings {
             request: REQUEST,
             delay: DELAY,
             patience: PATIENCE,
+            limits: SpanLimits::default(),
         }
     }
 
     /// `configured` is what the command line or the workflow file say; for the address and what else is looked up with `variable`, see
     /// [`OtlpSettings::resolve`]. Besides: `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG`, `OTEL_SERVICE_NAME`,
-    /// `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_BSP_*`.
+    /// `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_BSP_*`, and the limits of spans.
     pub fn resolve(
         configured: ConfiguredTraces<'_>,
         variable: impl Fn(&str) -> Option<String>,
@@ -103,6 +124,7 @@ impl TraceSettings {
         let mut settings = Self::over(otlp);
         settings.read_program(&mut variables);
         settings.read_queue(&mut variables);
+        settings.limits = SpanLimits::read(&mut variables);
         let sampler = sampler(&mut variables);
         settings.items = configured.items.unwrap_or(sampler.items);
         settings.follow_parent = sampler.follow_parent;
@@ -132,6 +154,24 @@ impl TraceSettings {
         self.delay = delay.unwrap_or(DELAY);
         if let Some(limit) = variables.milliseconds(&["OTEL_BSP_EXPORT_TIMEOUT".to_owned()]) {
             self.otlp.timeout = self.otlp.timeout.min(limit);
+        }
+    }
+}
+
+impl SpanLimits {
+    fn read(variables: &mut Variables<'_>) -> Self {
+        let attributes = variables.limit(&["OTEL_ATTRIBUTE_COUNT_LIMIT"]);
+        let mut limit = |names: &[&str]| variables.limit(names);
+        Self {
+            attributes: limit(&["OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"]).or(attributes),
+            events: limit(&["OTEL_SPAN_EVENT_COUNT_LIMIT"]),
+            links: limit(&["OTEL_SPAN_LINK_COUNT_LIMIT"]),
+            event_attributes: limit(&["OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT"]).or(attributes),
+            link_attributes: limit(&["OTEL_LINK_ATTRIBUTE_COUNT_LIMIT"]).or(attributes),
+            value_length: limit(&[
+                "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+                "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+            ]),
         }
     }
 }
@@ -255,6 +295,31 @@ mod tests {
         assert_eq!(settings.resource, [("deployment.environment.name".to_owned(), "test".to_owned())]);
         assert_eq!(resolved(&[attributes, ("OTEL_SERVICE_NAME", "other")]).service_name, "other");
         assert_eq!(resolved(&[]).service_name, "orchestra");
+    }
+
+    #[test]
+    fn limits_of_spans_are_as_the_variables_ask_the_particular_before_the_general() {
+        assert_eq!(resolved(&[]).limits, SpanLimits::default());
+        let limits = resolved(&[
+            ("OTEL_ATTRIBUTE_COUNT_LIMIT", "7"),
+            ("OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT", "0"),
+            ("OTEL_SPAN_EVENT_COUNT_LIMIT", "5"),
+            ("OTEL_SPAN_LINK_COUNT_LIMIT", "4"),
+            ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "30"),
+        ])
+        .limits;
+        let expected = SpanLimits {
+            attributes: Some(7),
+            events: Some(5),
+            links: Some(4),
+            event_attributes: Some(0),
+            link_attributes: Some(7),
+            value_length: Some(30),
+        };
+        assert_eq!(limits, expected);
+        let r = resolve(TO, &[("OTEL_SPAN_LINK_COUNT_LIMIT", "-1")]);
+        assert_eq!(r.settings.unwrap().limits.links, None);
+        assert!(r.warnings[0].contains("OTEL_SPAN_LINK_COUNT_LIMIT"), "{:?}", r.warnings);
     }
 
     #[test]

@@ -1,24 +1,28 @@
 //! A run that exists in memory only, and the records that it would tell.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use opentelemetry::trace::SpanId;
-use opentelemetry::{InstrumentationScope, KeyValue, Value};
+use opentelemetry::{KeyValue, Value};
 use opentelemetry_sdk::trace::SpanData;
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::{BatchId, DeviceId, ItemId, SourceId, StageId, WorkerExit, WorkerId};
 use orchestra_runtime::trace::{
-    BatchEnd, BatchNumber, BatchTrace, ItemEnd, ItemTrace, Journey, Loading, Ran, RunBegan, RunEnded,
-    RunTiming, Then, Ticket,
+    BatchEnd, BatchNumber, BatchTrace, EndedItems, ItemEnd, ItemTrace, Journey, Loading, Ran, RunBegan,
+    RunEnded, RunTiming, Then, Ticket,
 };
 
 use super::super::assembly::{Assembly, ItemParents, batch_context};
 use super::super::ids::{About, Seed};
 use super::super::queue::{Queue, SpanSink};
-use super::super::sampling::ItemSampling;
+use super::super::sampling::{Ended, ItemSampling, Sampler};
+use super::super::settings::SpanLimits;
 use super::super::spans::Out;
+use super::decoded::spans_of;
 use super::fake_plan::plan;
 use crate::names::attribute;
 
@@ -43,6 +47,7 @@ pub fn over() -> RunEnded {
 pub struct Made {
     pub run: Assembly,
     pub seed: Seed,
+    sampler: Sampler,
     queue: Arc<Queue>,
 }
 
@@ -52,14 +57,30 @@ impl Made {
     }
 
     pub fn with_parents(ratio: f64, parents: Option<ItemParents>) -> Self {
-        let queue = Arc::new(Queue::new(100_000, 512));
+        let queue = Arc::new(Queue::new(100_000, 512, SpanLimits::default()));
         let began = began();
         let seed = Seed::new(&began.run_id, began.zero);
-        let scope = InstrumentationScope::builder("test").build();
-        let out = Out::Own(SpanSink(Arc::clone(&queue)), scope);
+        let out = Out::Own(Rc::new(RefCell::new(SpanSink(Arc::clone(&queue)).writer())));
         let sampling = ItemSampling { ratio, ..ItemSampling::default() };
         let run = Assembly::new(&began, (seed, out, sampling), None, parents, Arc::default());
-        Self { run, seed, queue }
+        Self { run, seed, sampler: Sampler::new(sampling), queue }
+    }
+
+    /// Items that have ended, decided about as a recorder does.
+    pub fn items(&mut self, items: Vec<ItemTrace>) {
+        let decide = |item: ItemTrace| {
+            let began = item.steps.loading.map_or(item.handed, |l| l.began);
+            let kept = self.sampler.decide(&Ended {
+                source: item.ticket.id.source.0,
+                index: item.ticket.id.index,
+                has_failed: item.end != ItemEnd::Done,
+                was_retried: item.steps.batches.iter().any(|b| b.end != BatchEnd::Done),
+                took: item.ended - began,
+            });
+            (item, kept)
+        };
+        let items = items.into_iter().map(decide).collect();
+        self.run.items(items, &[]);
     }
 
     /// A batch of `items` items with this number, which ran from `number` * 10 ms on.
@@ -95,7 +116,7 @@ impl Made {
         run.flush();
         let mut all = Vec::new();
         while let Some(request) = queue.any() {
-            all.extend(request);
+            all.extend(spans_of(&request.bytes));
         }
         Spans(all)
     }
@@ -108,7 +129,7 @@ pub fn killed(next: u64) -> BatchEnd {
 
 /// An item that was in these batches.
 pub fn item(index: u64, batches: &[Arc<BatchTrace>], end: ItemEnd) -> ItemTrace {
-    let journey = Box::<Journey>::default();
+    let journey = Journey::default();
     journey.loaded(Loading { began: ms(1), read: Some(ms(2)), decoded: ms(4) });
     if !batches.is_empty() {
         journey.queued(READ, ms(5));
@@ -116,14 +137,23 @@ pub fn item(index: u64, batches: &[Arc<BatchTrace>], end: ItemEnd) -> ItemTrace 
     batches.iter().for_each(|b| journey.ran(b));
     let last = batches.last().map_or(ms(5), |b| b.ended);
     let id = ItemId { source: SourceId(0), index };
-    let ticket = Ticket {
-        id,
-        sequence: index,
-        name: format!("{index}.png"),
-        path: PathBuf::new(),
-        journey: Some(journey),
+    let ticket = Ticket { id, sequence: index, name: format!("{index}.png"), path: PathBuf::new(), journey };
+    let steps = ticket.journey.steps();
+    ItemTrace { ticket: Arc::new(ticket), steps, handed: last + ms(3), ended: last + ms(4), end }
+}
+
+/// The same as a run tells them: each a group of its own.
+pub fn groups(items: Vec<ItemTrace>) -> Vec<EndedItems> {
+    let group = |item: ItemTrace| {
+        let failure = match item.end {
+            ItemEnd::Failed(failure) => Some(failure),
+            ItemEnd::Done | ItemEnd::NotWritten(_) => None,
+        };
+        let mut group = EndedItems::each_of(vec![(item.ticket, failure)], item.handed);
+        group.written(item.ended, &Ok(()));
+        group
     };
-    ItemTrace { ticket: Arc::new(ticket), handed: last + ms(3), ended: last + ms(4), end }
+    items.into_iter().map(group).collect()
 }
 
 /// Spans that have come out.

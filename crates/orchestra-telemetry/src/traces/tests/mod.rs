@@ -1,5 +1,6 @@
 //! From records to spans: the tree, the links, what is kept, the bounds, and what is closed in whose place.
 
+mod decoded;
 mod fake_plan;
 mod fixture;
 mod recording;
@@ -34,7 +35,7 @@ fn a_batch_hangs_below_the_run_and_an_item_is_a_trace_of_its_own_linked_both_way
     let mut made = Made::with(1.0);
     let batch = made.batch(0, 1, BatchEnd::Done);
     made.run.batch(Arc::clone(&batch));
-    made.run.items(vec![item(4, &[batch], ItemEnd::Done)]);
+    made.items(vec![item(4, &[batch], ItemEnd::Done)]);
     made.run.ended(&over());
     let spans = made.all();
     let (run, batch, item) = (spans.one(span::RUN), spans.one(span::BATCH), spans.one(span::ITEM));
@@ -88,7 +89,7 @@ fn a_batch_whose_worker_was_killed_is_closed_with_the_error_and_linked_with_its_
     let (lost, retry) = (made.batch(0, 1, killed(1)), made.batch(1, 1, BatchEnd::Done));
     made.run.batch(Arc::clone(&lost));
     made.run.batch(Arc::clone(&retry));
-    made.run.items(vec![item(4, &[lost, retry], ItemEnd::Done)]);
+    made.items(vec![item(4, &[lost, retry], ItemEnd::Done)]);
     let spans = made.all();
     let batches = spans.named(span::BATCH);
     let (lost, retry) = (batches[0], batches[1]);
@@ -117,9 +118,9 @@ fn of_items_that_are_not_in_the_share_only_those_that_failed_are_drawn() {
     let (good, bad) = (made.batch(later, 2, BatchEnd::Done), made.batch(later + 1, 2, BatchEnd::Done));
     for (n, batch) in [(0, &good), (2, &bad)] {
         made.run.batch(Arc::clone(batch));
-        made.run.items(vec![item(n, std::slice::from_ref(batch), ItemEnd::Done)]);
+        made.items(vec![item(n, std::slice::from_ref(batch), ItemEnd::Done)]);
     }
-    made.run.items(vec![item(1, &[good], ItemEnd::Done), item(3, &[bad], failure())]);
+    made.items(vec![item(1, &[good], ItemEnd::Done), item(3, &[bad], failure())]);
     let spans = made.all();
     let item = spans.one(span::ITEM);
     assert_eq!(text(item, attribute::ITEM), "3.png");
@@ -139,7 +140,7 @@ fn a_file_that_cannot_be_decoded_fails_where_it_was_decoded() {
         error: "no picture".to_owned(),
         attempts: 1,
     };
-    made.run.items(vec![item(0, &[], ItemEnd::Failed(failure))]);
+    made.items(vec![item(0, &[], ItemEnd::Failed(failure))]);
     let spans = made.all();
     assert_eq!(text(spans.one(span::ITEM_DECODE), attribute::ERROR_TYPE), "decode");
     assert_eq!(text(spans.one(span::ITEM_READ), attribute::ERROR_TYPE), "");
@@ -152,7 +153,7 @@ fn the_trace_of_the_run_holds_the_first_batches_and_later_ones_are_traces_of_the
     for n in 0..BATCHES_IN_RUN + 10 {
         let batch = made.batch(n, 1, BatchEnd::Done);
         made.run.batch(Arc::clone(&batch));
-        made.run.items(vec![item(n, &[batch], ItemEnd::Done)]);
+        made.items(vec![item(n, &[batch], ItemEnd::Done)]);
     }
     let spans = made.all();
     let run = spans.one(span::RUN);
@@ -169,7 +170,7 @@ fn a_batch_names_so_many_items_and_counts_all() {
     let mut made = Made::with(1.0);
     let batch = made.batch(0, 300, BatchEnd::Done);
     made.run.batch(Arc::clone(&batch));
-    made.run.items((0..300).map(|n| item(n, std::slice::from_ref(&batch), ItemEnd::Done)).collect());
+    made.items((0..300).map(|n| item(n, std::slice::from_ref(&batch), ItemEnd::Done)).collect());
     let spans = made.all();
     let batch = spans.one(span::BATCH);
     assert_eq!(links(batch, "item").len(), 128);
@@ -185,7 +186,7 @@ fn an_item_with_a_parent_is_its_child_and_follows_its_decision() {
         (source == "items" && name != "2.png").then(|| TraceContext { flags: u8::from(is_traced), ..traced })
     };
     let mut made = Made::with_parents(0.0, Some(Arc::new(parents)));
-    made.run.items((0..3).map(|n| item(n, &[], failure())).collect());
+    made.items((0..3).map(|n| item(n, &[], failure())).collect());
     let spans = made.all();
     let items = spans.named(span::ITEM);
     assert_eq!(items.len(), 2, "one is not traced by whoever asked for it");

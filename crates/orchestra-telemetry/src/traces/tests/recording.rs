@@ -4,17 +4,20 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use opentelemetry::trace::Status;
 use orchestra_runtime::trace::{BatchEnd, ItemEnd, Tracer as _};
 
-use super::fixture::{Made, began, item, over};
+use super::decoded::spans_of;
+use super::fixture::{Made, began, groups, item, over};
 use crate::names::span;
 use crate::traces::queue::{Queue, SpanSink};
+use crate::traces::settings::SpanLimits;
 use crate::traces::{ItemSampling, Recorder};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn recorder() -> (Recorder, Arc<Queue>) {
-    let queue = Arc::new(Queue::new(1_000_000, 512));
+    let queue = Arc::new(Queue::new(1_000_000, 512, SpanLimits::default()));
     let recorder = Recorder::own(SpanSink(Arc::clone(&queue)), ItemSampling::default())
         .expect("a thread can be started");
     (recorder, queue)
@@ -23,7 +26,7 @@ fn recorder() -> (Recorder, Arc<Queue>) {
 fn names(queue: &Queue) -> Vec<String> {
     let mut names = Vec::new();
     while let Some(spans) = queue.any() {
-        names.extend(spans.into_iter().map(|s| s.name.into_owned()));
+        names.extend(spans_of(&spans.bytes).into_iter().map(|s| s.name.into_owned()));
     }
     names
 }
@@ -41,7 +44,7 @@ fn what_many_threads_tell_of_many_runs_is_all_there_at_the_end() {
                     let batch = Arc::new(orchestra_runtime::trace::BatchTrace { number, ..batch });
                     run.batch_ended(Arc::clone(&batch));
                     let of_it = |index| item(index, std::slice::from_ref(&batch), ItemEnd::Done);
-                    run.items_ended(vec![of_it(2 * n), of_it(2 * n + 1)]);
+                    run.items_ended(&groups(vec![of_it(2 * n), of_it(2 * n + 1)]));
                 }
                 run.ended(over());
             });
@@ -54,16 +57,24 @@ fn what_many_threads_tell_of_many_runs_is_all_there_at_the_end() {
 }
 
 #[test]
-fn items_that_find_no_room_are_lost_and_counted_but_for_those_that_failed() {
+fn items_that_find_no_room_are_left_out_and_counted_but_for_those_that_somebody_will_look_for() {
     let (recorder, queue) = recorder();
     let run = recorder.begin(began());
-    let end = |n| if n == 7 { super::failure() } else { ItemEnd::Done };
-    run.items_ended((0..70_000).map(|n| item(n, &[], end(n))).collect());
+    let last = 69_999;
+    let end = |n| if n == last { super::failure() } else { ItemEnd::Done };
+    // More at once than there is room for, so that nobody can make room meanwhile.
+    run.items_ended(&groups((0..=last).map(|n| item(n, &[], end(n))).collect()));
     run.ended(over());
-    assert_eq!(recorder.finish(PATIENCE), 69_999);
-    let names = names(&queue);
-    assert_eq!(names.iter().filter(|n| *n == span::ITEM).count(), 1, "the one that failed");
-    assert!(names.iter().any(|n| n == span::RUN));
+    assert_eq!(recorder.finish(PATIENCE), last - 49_152, "three quarters of the room");
+    assert_eq!(
+        queue.report().ended,
+        1 + 49_153 * 4,
+        "the run, and items that were read, decoded and written"
+    );
+    // What is rare goes first: the run, and the item that failed and came last.
+    let rare = spans_of(&queue.any().unwrap().bytes);
+    assert!(rare.iter().any(|s| s.name == span::ITEM && s.status != Status::Unset));
+    assert!(rare.iter().any(|s| s.name == span::RUN));
 }
 
 #[test]
@@ -71,7 +82,7 @@ fn what_is_told_after_the_end_is_counted_and_changes_nothing() {
     let (recorder, queue) = recorder();
     let run = recorder.begin(began());
     assert_eq!(recorder.finish(PATIENCE), 0);
-    run.items_ended(vec![item(0, &[], ItemEnd::Done)]);
+    run.items_ended(&groups(vec![item(0, &[], ItemEnd::Done)]));
     drop(run);
     assert_eq!(recorder.finish(PATIENCE), 1);
     assert_eq!(names(&queue), [span::RUN], "closed, because nothing was told of its end");
@@ -83,9 +94,9 @@ fn the_log_names_the_trace_that_a_failed_item_is_found_in() {
     let run = recorder.begin(began());
     let failed = item(3, &[], super::failure());
     let named = run.trace_of_failed(&failed.ticket).unwrap();
-    run.items_ended(vec![failed]);
+    run.items_ended(&groups(vec![failed]));
     recorder.finish(PATIENCE);
-    let spans = queue.any().unwrap();
+    let spans = spans_of(&queue.any().unwrap().bytes);
     let item = spans.iter().find(|s| s.name == span::ITEM).unwrap();
     assert_eq!(item.span_context.trace_id().to_bytes(), named.trace_id);
 }
