@@ -233,6 +233,25 @@ fn a_collector_that_never_answers_costs_the_traces_and_the_end_is_bounded() {
 }
 
 #[test]
+fn the_log_names_the_trace_of_each_batch() {
+    let collector = Collector::grpc(&[]);
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 40);
+    let file = place.workflow();
+    let run = ["run", file.to_str().unwrap(), "--otlp", &collector.url(), "--log-files", "json"];
+    place.start_command_with(&run, &[("RUST_LOG", "orchestra_runtime=debug")]).wait().must_exit(0);
+    let log = std::fs::read_to_string(place.out().join("logs/scans.log")).unwrap();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let spans = collector.spans();
+    let batches: Vec<String> = spans.iter().filter(|s| s.name == "batch").map(|s| hex(&s.trace_id)).collect();
+    for said in ["batch sent", "batch done"] {
+        let traces = lines.iter().filter(|line| line["message"] == said).map(|line| &line["trace_id"]);
+        assert_eq!(traces.clone().count(), batches.len(), "{said}");
+        assert!(traces.into_iter().all(|trace| batches.iter().any(|id| trace == id)), "{said}");
+    }
+}
+
+#[test]
 fn what_a_collector_rejects_is_told_with_its_words() {
     let collector = Collector::grpc(&[Do::Reject(7, "too old"), Do::Refuse(7, "quota is used up", None)]);
     let place = Workplace::new();

@@ -19,7 +19,7 @@ use crate::messages::{
     BatcherMsg, CompletedBatch, DeviceMsg, ItemReport, LinkMsg, PipelineMsg, PostMsg, SinkMsg,
 };
 use crate::slot_pool::{FilledSlot, SlotPool};
-use crate::trace::{BatchEnd, Ran};
+use crate::trace::{BatchEnd, Ran, id_in_logs};
 
 /// See the module.
 pub struct Batcher;
@@ -260,6 +260,11 @@ impl BatcherState {
         self.count_sent(&a);
         let from = self.slots.get(&a.rows.slot).map(|s| (&*s.slot, s.filled));
         let trace = self.flights.begin(a, from);
+        tracing::debug!(
+            pipeline = %self.pipeline_name, stage = %self.name, batch = %a.batch, rows = a.rows.count,
+            reason = %a.reason, attempt = a.attempt, device = %self.device_name(a.device), worker = %a.worker,
+            trace_id = trace.as_ref().map(id_in_logs), "batch sent"
+        );
         let run = Run {
             batch: a.batch,
             attempt: a.attempt,
@@ -268,11 +273,6 @@ impl BatcherState {
             rows: a.rows.count,
             trace,
         };
-        tracing::debug!(
-            pipeline = %self.pipeline_name, stage = %self.name, batch = %a.batch, rows = a.rows.count,
-            reason = %a.reason, attempt = a.attempt, device = %self.device_name(a.device), worker = %a.worker,
-            "batch sent"
-        );
         if let Some(link) = self.links.get(&a.worker) {
             // A link that is gone has reported, or is about to report, the death of its worker: the batch comes back then.
             drop(link.cast(LinkMsg::Run(run)));
@@ -300,7 +300,7 @@ impl BatcherState {
                 pipeline = %self.pipeline_name, stage = %self.name, %batch, %worker,
                 device = %self.device_name(completed.device), bind_us = bind_ns / 1000, run_us = run_ns / 1000,
                 copy_out_us = copy_out_ns / 1000, away_us = now.saturating_sub(flight.sent).as_micros(),
-                "batch done"
+                trace_id = flight.trace_id(), "batch done"
             );
             let ceiling = ceiling.zip(self.traced_ceiling(Some(completed.device)));
             trace = self.flights.end(&flight, ran, BatchEnd::Done, ceiling);
