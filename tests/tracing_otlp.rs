@@ -252,6 +252,23 @@ fn the_log_names_the_trace_of_each_batch() {
 }
 
 #[test]
+fn signals_cut_the_last_requests_short_when_the_run_is_over() {
+    let collector = Collector::grpc(&[Do::Ignore]);
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 20);
+    let mut run = place.start(&["--otlp", &collector.url()]);
+    let stderr = run.stderr();
+    let says = |what: &str| std::fs::read_to_string(&stderr).unwrap().contains(what);
+    assert!(run.until("the run is over", || says("20 items read")));
+    run.signal(Signal::INT);
+    assert!(run.until("the first signal is noticed", || says("has one more second")));
+    run.signal(Signal::INT);
+    run.wait().must_exit(0).must_say(&["stopped before all of them were sent"]);
+    place.holds_exactly(20);
+    place.nothing_is_left();
+}
+
+#[test]
 fn what_a_collector_rejects_is_told_with_its_words() {
     let collector = Collector::grpc(&[Do::Reject(7, "too old"), Do::Refuse(7, "quota is used up", None)]);
     let place = Workplace::new();

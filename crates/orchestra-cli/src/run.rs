@@ -25,7 +25,7 @@ use crate::human::{count, counted};
 use crate::metrics;
 use crate::planning;
 use crate::progress::{Progress, ProgressMode};
-use crate::signals::{self, Continued, Signals};
+use crate::signals::{self, AfterTheRun, Continued, Signals};
 use crate::summary::{RunEnd, Summary};
 use crate::surroundings::Surroundings;
 use crate::watch::Watch;
@@ -92,11 +92,14 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
         Ok::<_, Failed>(follow(handle, signals, progress).await)
     })?;
     telemetry.terminal().restore();
+    let exports = telemetry.span_watch().is_some() || metrics.is_wanted();
+    // Without them a signal waits for the last requests, a few seconds.
+    let after = exports.then(|| AfterTheRun::caught().ok()).flatten();
     // Blocking tasks that hang (a dead network drive) must not hold the command.
     runtime.shutdown_timeout(Duration::from_secs(1));
     // The numbers of the run do not change any more: the last request goes out while the summary is printed.
     metrics.finish();
-    let code = end(&outcome, &plan, resumed_from, Output::of(args, verbosity), telemetry);
+    let code = end(&outcome, &plan, resumed_from, Output::of(args, verbosity), telemetry, after);
     metrics::end(metrics);
     code
 }
@@ -227,6 +230,7 @@ fn end(
         workflow: report.workflow.clone(),
         run_id: report.run_id.clone(),
         end: run_end(outcome),
+    after: Option<AfterTheRun>,
         read: report.items.read,
         done: report.items.done,
         failed: report.items.failed,
@@ -246,6 +250,9 @@ fn end(
     }
     if let Some(error) = report.logs.error {
         stderr::say_line(&format!("warning: the log files are incomplete: {error}"));
+    if let Some(after) = after {
+        after.cut_short(summary.exit_code(), outcome.exit_code == i32::from(ExitCode::Interrupted.number()));
+    }
     }
     Ok(summary.exit_code())
 }

@@ -1,9 +1,11 @@
 //! Signals of the process: which of them stop a run, and which are only noticed. What stopping means is the runtime's business.
 
 use std::io;
+use std::time::Duration;
 
 use orchestra::StopHandle;
 use rustix::process::Signal;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{self, SignalKind, signal};
 
 use crate::exit_code::ExitCode;
@@ -57,6 +59,54 @@ pub async fn stop(mut signals: Signals, stop: StopHandle, something_is_drawn: bo
                 }
                 std::process::exit(i32::from(ExitCode::Interrupted.number()))
             }
+        }
+    }
+}
+
+/// How long what is left of traces and metrics may take after a signal.
+const LAST_REQUESTS: Duration = Duration::from_secs(1);
+
+/// Signals that come when the run is over, and only traces and metrics are still being sent.
+pub struct AfterTheRun {
+    signals: Signals,
+    runtime: Runtime,
+}
+
+impl AfterTheRun {
+    /// From now on they are caught.
+    ///
+    /// # Errors
+    /// They cannot be caught.
+    pub fn caught() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let signals = {
+            let _inside = runtime.enter();
+            Signals::caught()?
+        };
+        Ok(Self { signals, runtime })
+    }
+
+    /// From now on the first one leaves a second to what is being sent, and the next one ends the process at once with this code. So does
+    /// the first, if it is not the first of this command.
+    pub fn cut_short(self, code: ExitCode, stopped_before: bool) {
+        let Self { mut signals, runtime } = self;
+        let thread = std::thread::Builder::new().name("signals".into());
+        let started = thread.spawn(move || {
+            runtime.block_on(async {
+                signals.next().await;
+                if !stopped_before {
+                    stderr::say_line("stopping: what is left of traces and metrics has one more second (again: stop at once)");
+                    tokio::select! {
+                        () = signals.next() => {}
+                        () = tokio::time::sleep(LAST_REQUESTS) => {}
+                    }
+                }
+                stderr::say_line("warning: traces and metrics are incomplete: the command was stopped before all of them were sent");
+                std::process::exit(i32::from(code.number()));
+            });
+        });
+        if let Err(error) = started {
+            tracing::debug!(%error, "a signal will not cut the last requests short");
         }
     }
 }
