@@ -9,7 +9,7 @@ mod common;
 mod spans;
 mod traced;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use collectors::{Collector, Do, nobody};
 use common::{Blocks, Ended, Workplace, write_pictures};
@@ -230,6 +230,23 @@ fn a_collector_that_never_answers_costs_the_traces_and_the_end_is_bounded() {
         must_be_incomplete(&ended, "were still waiting when the time for the end of the run had passed");
         place.must_hold(&items("scans", 0..IMAGES), &Default::default());
     }
+}
+
+#[test]
+fn runs_under_faults_are_traced_each_with_an_id_of_its_own() {
+    let collector = Collector::grpc(&[]);
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 40);
+    let file = place.workflow();
+    let chaos = ["chaos", file.to_str().unwrap(), "--otlp", &collector.url(), "--items", "40"];
+    place.start_command(&chaos).wait().must_exit(0);
+    let spans: Vec<Span> = collector.spans().iter().map(span).collect();
+    let ids = |name: &str| -> BTreeSet<String> {
+        let named = spans.iter().filter(|span| span.name == name);
+        named.map(|span| span.attributes["orchestra.run.id"].to_string()).collect()
+    };
+    assert!(ids("workflow.run").len() >= 2, "in peace, and under faults");
+    assert_eq!(ids("item"), ids("workflow.run"));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use orchestra_core::StageId;
 use orchestra_core::restart::RestartPolicy;
 use orchestra_plan::Plan;
-use orchestra_runtime::{DeviceOptions, ProcessLauncher, RunOptions, Snapshot, Timeouts};
+use orchestra_runtime::{DeviceOptions, ProcessLauncher, RunOptions, Snapshot, Timeouts, Tracer};
 use orchestra_source::write_listing;
 use orchestra_trial::{Cancel, Catalogue, SourceList, TrialError, plan_for, scratch_folder, source_of};
 use tempfile::TempDir;
@@ -33,7 +33,7 @@ const LOOK_LASTS: f64 = 0.4;
 const MOST_ITEMS: u64 = 10_000_000;
 
 /// What to do.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Options {
     /// Rounds, at least 1.
     pub runs: usize,
@@ -49,6 +49,8 @@ pub struct Options {
     pub library: PathBuf,
     /// Libraries that workers on GPUs load by full path, in this order, before anything else needs them.
     pub preload: Vec<PathBuf>,
+    /// Who follows the runs, those without faults included.
+    pub trace: Option<Arc<dyn Tracer>>,
     /// Who may end it.
     pub cancel: Cancel,
     /// Where runs write: a folder in it is made, and removed in the end. `None`: where temporary files go.
@@ -164,6 +166,7 @@ impl Chaos {
             return Err(self.nothing_done(&peace));
         }
         let before = Before::now(&temporary(self.folder.path()));
+        let before = if self.options.trace.is_some() { before.but_sockets() } else { before };
         tell(progress(true, 0));
         // Each round has strikes of its own.
         let seed = self.options.strikes.seed.wrapping_add(round as u64 - 1);
@@ -238,7 +241,7 @@ impl Chaos {
             library: self.options.library.clone(),
             timeouts: Timeouts::default(),
             restart: RestartPolicy::default(),
-            trace: None,
+            trace: self.options.trace.clone(),
             events: None,
             devices: DeviceOptions { preload: self.options.preload.clone(), ..DeviceOptions::default() },
         };

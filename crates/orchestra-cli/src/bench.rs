@@ -31,7 +31,8 @@ pub fn bench(
 ) -> Result<ExitCode, Failed> {
     let machine = planning::machine(&trial::workflow_args(&args.trial));
     let (talk, level) = (Talk { quiet: verbosity.quiet }, verbosity.terminal_level());
-    let setting = trial::Setting { args: &args.trial, machine: &machine, surroundings, level, talk };
+    let setting =
+        trial::Setting { args: &args.trial, machine: &machine, surroundings, level, otlp: None, talk };
     let refuse = |plan: &Plan| match plan.infer_stages().next() {
         Some(_) => Ok(()),
         None => Err(failed(BenchError::NoInferStage)),

@@ -13,7 +13,7 @@ use crate::args::{ChaosArgs, Verbosity};
 use crate::exit_code::ExitCode;
 use crate::human::count;
 use crate::planning;
-use crate::run::Talk;
+use crate::run::{Talk, lost_spans};
 use crate::surroundings::Surroundings;
 use crate::trial::{self, Told};
 use crate::{stderr, stdout};
@@ -43,7 +43,8 @@ pub fn chaos(
     let talk = Talk { quiet: verbosity.quiet };
     // Of every worker that is struck the log says that it was lost: here that is no news.
     let level = if verbosity.verbose == 0 { LevelFilter::ERROR } else { verbosity.terminal_level() };
-    let setting = trial::Setting { args: &args.trial, machine: &machine, surroundings, level, talk };
+    let otlp = args.otlp.as_deref();
+    let setting = trial::Setting { args: &args.trial, machine: &machine, surroundings, level, otlp, talk };
     let refuse = |plan: &Plan| match plan.infer_stages().next() {
         Some(_) => Ok(()),
         None => Err(failed(ChaosError::NoInferStage)),
@@ -60,12 +61,16 @@ pub fn chaos(
         launcher: ready.launcher.clone(),
         library: ready.library.clone(),
         preload: ready.preload.clone(),
+        trace: ready.telemetry.tracer(),
         cancel: ready.cancel.clone(),
         folder: args.trial.scratch.clone(),
     };
     let mut told = Told::new(talk, surroundings);
     let report = run(ready.plan.clone(), options, &mut told);
     told.end();
+    if let Some(warning) = ready.telemetry.shutdown().spans.as_ref().and_then(lost_spans) {
+        stderr::say_line(&warning);
+    }
     let report = report.map_err(failed)?;
     print(&report, args.json)?;
     if report.passed {

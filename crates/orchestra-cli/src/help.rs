@@ -98,6 +98,8 @@ Examples:
 The workflow runs over the same items twice, in peace and while its workers are killed and stopped, into folders that are
 removed afterwards. Then every record of both runs is compared with the list of items and with each other.
 The file and its output folder stay as they are. A fault that found a flaw is a bug of ours: please report it.
+With --otlp all of these runs are traced, each with an id of its own, and sockets are not among
+what is left behind; metrics are only there for `run`.
 
 Exit codes: 0 nothing was lost, doubled or left behind, and nothing differs; 2 the command line is wrong,
 65 no item is done even without faults, 69 device, runtime or model not available, 70 a flaw was found,

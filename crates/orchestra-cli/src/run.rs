@@ -125,15 +125,8 @@ fn telemetry(
     surroundings: &Surroundings,
     plan: &Plan,
 ) -> Result<(TelemetryGuard, Vec<String>), Failed> {
-    let configured = ConfiguredTraces {
-        endpoint: args.otlp.as_deref().or(plan.telemetry.otlp.as_deref()),
-        protocol: plan.telemetry.protocol.map(|p| match p {
-            OtlpProtocol::Grpc => Protocol::Grpc,
-            OtlpProtocol::HttpProtobuf => Protocol::HttpProtobuf,
-        }),
-        items: plan.telemetry.sample,
-        slow: plan.telemetry.slow,
-    };
+    let of_file = configured_traces(plan);
+    let configured = ConfiguredTraces { endpoint: args.otlp.as_deref().or(of_file.endpoint), ..of_file };
     let traces = TraceSettings::resolve(configured, |name| std::env::var(name).ok())
         .map_err(|e| Failed::new(ExitCode::BadFile, e))?;
     let logs = LogSettings {
@@ -154,6 +147,19 @@ fn telemetry(
         tracing::warn!("{warning}");
     }
     Ok((guard, traces.warnings))
+}
+
+/// What the file says of traces.
+pub fn configured_traces(plan: &Plan) -> ConfiguredTraces<'_> {
+    ConfiguredTraces {
+        endpoint: plan.telemetry.otlp.as_deref(),
+        protocol: plan.telemetry.protocol.map(|p| match p {
+            OtlpProtocol::Grpc => Protocol::Grpc,
+            OtlpProtocol::HttpProtobuf => Protocol::HttpProtobuf,
+        }),
+        items: plan.telemetry.sample,
+        slow: plan.telemetry.slow,
+    }
 }
 
 fn log_format(asked: Option<LogFormat>) -> orchestra_telemetry::LogFormat {
@@ -224,13 +230,13 @@ fn end(
     resumed_from: Option<u64>,
     output: Output,
     telemetry: TelemetryGuard,
+    after: Option<AfterTheRun>,
 ) -> Result<ExitCode, Failed> {
     let report = &outcome.report;
     let summary = Summary {
         workflow: report.workflow.clone(),
         run_id: report.run_id.clone(),
         end: run_end(outcome),
-    after: Option<AfterTheRun>,
         read: report.items.read,
         done: report.items.done,
         failed: report.items.failed,
@@ -244,15 +250,15 @@ fn end(
         resume_command: resume_command(std::env::args_os()),
     };
     print_summary(&summary, report, output)?;
+    if let Some(after) = after {
+        after.cut_short(summary.exit_code(), outcome.exit_code == i32::from(ExitCode::Interrupted.number()));
+    }
     let report = telemetry.shutdown();
     if let Some(warning) = report.spans.as_ref().and_then(lost_spans) {
         stderr::say_line(&warning);
     }
     if let Some(error) = report.logs.error {
         stderr::say_line(&format!("warning: the log files are incomplete: {error}"));
-    if let Some(after) = after {
-        after.cut_short(summary.exit_code(), outcome.exit_code == i32::from(ExitCode::Interrupted.number()));
-    }
     }
     Ok(summary.exit_code())
 }

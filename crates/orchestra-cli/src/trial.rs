@@ -5,7 +5,9 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use orchestra::{Machine, Plan, ProcessLauncher};
-use orchestra_telemetry::{LogSettings, Telemetry, TelemetryGuard};
+use orchestra_telemetry::{
+    ConfiguredTraces, LogSettings, ResolvedTraces, Telemetry, TelemetryGuard, TraceSettings,
+};
 use orchestra_trial::{Cancel, Cause};
 use tracing::level_filters::LevelFilter;
 
@@ -13,7 +15,7 @@ use crate::Failed;
 use crate::args::{TrialArgs, WorkflowArgs};
 use crate::exit_code::ExitCode;
 use crate::planning;
-use crate::run::{LibraryNotes, Talk};
+use crate::run::{LibraryNotes, Talk, configured_traces};
 use crate::signals::Signals;
 use crate::stderr;
 use crate::surroundings::Surroundings;
@@ -30,7 +32,8 @@ pub struct Ready {
     pub launcher: ProcessLauncher,
     /// Is used by the first signal.
     pub cancel: Cancel,
-    _telemetry: TelemetryGuard,
+    /// Logs, and traces if they were asked for.
+    pub telemetry: TelemetryGuard,
 }
 
 /// How to get ready.
@@ -43,6 +46,8 @@ pub struct Setting<'a> {
     pub surroundings: &'a Surroundings,
     /// What the terminal shows of the log.
     pub level: LevelFilter,
+    /// Where traces go. What the file and the environment say of that is for runs that count.
+    pub otlp: Option<&'a str>,
     /// How to say things.
     pub talk: Talk,
 }
@@ -53,7 +58,7 @@ pub fn get_ready(
     setting: &Setting<'_>,
     refuse: impl FnOnce(&Plan) -> Result<(), Failed>,
 ) -> Result<Result<Ready, ExitCode>, Failed> {
-    let Setting { args, machine, surroundings, level, talk } = setting;
+    let Setting { args, machine, surroundings, level, otlp, talk } = setting;
     let planned = planning::read(&args.file, &planning::options(&workflow_args(args)), machine)?;
     let plan = match planning::show(planned, surroundings) {
         Ok(plan) => plan,
@@ -67,9 +72,13 @@ pub fn get_ready(
         color: surroundings.color(),
         ..LogSettings::default()
     };
-    let telemetry = Telemetry::build(&logs, None)
+    let traces = otlp.map(|otlp| traces(otlp, &plan)).transpose()?.unwrap_or_default();
+    let telemetry = Telemetry::build(&logs, traces.settings.as_ref())
         .and_then(Telemetry::install)
         .map_err(|e| Failed::new(ExitCode::Usage, e))?;
+    for warning in &traces.warnings {
+        tracing::warn!("{warning}");
+    }
     let mut notes = LibraryNotes { talk: *talk, last: None };
     let library = orchestra::runtime_library(&plan, args.ort_library.clone(), args.offline, &mut notes)
         .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
@@ -77,7 +86,14 @@ pub fn get_ready(
     let cancel = Cancel::new();
     listen_for_signals(cancel.clone())?;
     let launcher = ProcessLauncher::this_executable().map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
-    Ok(Ok(Ready { plan, library, preload, launcher, cancel, _telemetry: telemetry }))
+    Ok(Ok(Ready { plan, library, preload, launcher, cancel, telemetry }))
+}
+
+/// Traces to this address, else as a run of the workflow would send them.
+fn traces(otlp: &str, plan: &Plan) -> Result<ResolvedTraces, Failed> {
+    let configured = ConfiguredTraces { endpoint: Some(otlp), ..configured_traces(plan) };
+    TraceSettings::resolve(configured, |name| std::env::var(name).ok())
+        .map_err(|e| Failed::new(ExitCode::Usage, e))
 }
 
 /// The part of it that the planner understands.
