@@ -364,7 +364,12 @@ impl Shared {
             Record::Items(items, _) => {
                 self.left_out.add_items(items.iter().filter(|(_, kept)| kept.is_some()).count() as u64);
             }
-            Record::Began(_) | Record::Worker(_) | Record::Ended(_) | Record::Gone | Record::Close => {}
+            Record::Began(_)
+            | Record::Worker(_)
+            | Record::Device(_)
+            | Record::Ended(_)
+            | Record::Gone
+            | Record::Close => {}
         }
     }
 
