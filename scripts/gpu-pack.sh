@@ -71,7 +71,7 @@ with zipfile.ZipFile(archive) as wheel:
 PYTHON
 }
 
-libraries "$wheel" "$kit/lib" 'libonnxruntime\.so\..*|libonnxruntime_providers_(cuda|shared)\.so'
+libraries "$wheel" "$kit/lib" 'libonnxruntime\.so\..*|libonnxruntime_providers_(cuda|shared|tensorrt)\.so'
 if ((with_cuda)); then
     # For which release of CUDA the provider is built, its own list of libraries tells.
     provider=$kit/lib/libonnxruntime_providers_cuda.so

@@ -255,6 +255,41 @@ def one_rate(check: Check, file: Path, model: str, batch: int, seconds: str) -> 
     check.row("rates", f"{model}, utilisation while that ran (median)", percent(sampler.median(0)))
 
 
+# ## Ways to keep a GPU busy
+
+
+def ways(check: Check) -> None:
+    """Whether each way to run a model gives the same answers, and its bare rate against that of one worker with one batch at a time."""
+    model = "mobilenet-f32"
+    top, seconds = (64, "1") if check.gpu else (4, "0.5")
+    cases = [("one worker", "workers = 1"), ("two workers", "workers = 2"), ("streams = 2", "workers = 1\nstreams = 2")]
+    if check.gpu:
+        cases += [("cuda_graphs", "workers = 1\ncuda_graphs = true"), ("tensorrt", 'workers = 1\nprovider = "tensorrt"')]
+    reference = logits(check, "ways-cpu", model, "cpu", "host")
+    bound = PARITY["f32"] * max(1.0, max(abs(v) for row in reference for v in row) / SMALL_LOGITS)
+    alone = 0.0
+    for index, (label, keys) in enumerate(cases):
+        if too_late(check, "ways", label, 60):
+            continue
+        keys += "\nspare = 0\ntf32 = false"
+        try:
+            most, relative, _ = difference(logits(check, f"ways-{index}", model, check.device, "host", keys), reference)
+        except Fault as fault:
+            # Few machines have TensorRT, and nothing else needs it.
+            without = label == "tensorrt" and "libnvinfer" in str(fault)
+            check.row("ways", f"{label}: {str(fault)[:160]}", "left out" if without else "", "-" if without else "FAIL")
+            continue
+        file = check.workflow(f"ways-rate-{index}", model, batch=top, model_keys=keys)
+        report = json.loads(check.must(["bench", str(file), "--rungs", "--offline", "--json", "--seconds", seconds], 240).stdout)
+        rate = report["rungs"][-1]["items_per_second"]
+        alone = alone or rate
+        check.figures.setdefault("ways", []).append({"way": label, "abs": most, "rel": relative, "items_per_second": rate})
+        check.row(
+            "ways", f"{model}, {label}, batches of {top}", f"{rate:.0f} items/s, {rate / alone:.2f} of one worker, abs {most:.1e}",
+            check.judge(most <= bound),
+        )
+
+
 def percent(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.0f}%"
 
@@ -340,7 +375,7 @@ def startup(check: Check) -> None:
 
 PARTS = {
     "machine": machine, "isolation": isolation, "startup": startup, "parity": parity, "memory": memory, "faults": kill_storm,
-    "oom": out_of_memory, "end_to_end": end_to_end, "rates": rates,
+    "oom": out_of_memory, "end_to_end": end_to_end, "rates": rates, "ways": ways,
 }
 
 
