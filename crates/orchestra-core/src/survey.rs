@@ -347,7 +347,7 @@ impl Survey {
             each.saturating_mul(e.of.spares as u64)
         });
         let reserved = spares.fold(self.headroom, u64::saturating_add);
-        let room = reading.map(|r| r.free.saturating_sub(reserved)).filter(|_| all_known);
+        let room = reading.map(|r| r.free.saturating_sub(reserved));
         let wants: Vec<Want> = self
             .entries
             .iter()
@@ -355,13 +355,13 @@ impl Survey {
                 has: e.of.at_first,
                 most: match (room, e.of.each) {
                     _ if !is_new(e) => 0,
-                    (Some(_), Some(_)) => e.of.most,
-                    // What somebody asked for, where it cannot be worked out.
-                    (_, None) if e.of.is_asked => e.of.most,
+                    // What somebody asked for, also where it cannot be worked out.
+                    _ if e.of.is_asked => e.of.most,
                     // Where nothing is known of one model, the others leave it what it may need.
+                    (Some(_), Some(_)) if all_known => e.of.most,
                     _ => 0,
                 },
-                each: e.of.each.unwrap_or_default(),
+                each: e.of.each.filter(|_| room.is_some()).unwrap_or_default(),
                 priority: e.of.priority,
             })
             .collect();

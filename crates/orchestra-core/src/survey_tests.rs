@@ -227,6 +227,17 @@ fn where_nothing_can_be_measured_who_asked_is_believed_and_the_rest_stay_as_they
 }
 
 #[test]
+fn who_asked_and_was_measured_is_not_held_back_by_one_that_was_not() {
+    // The second one refuses what it is warmed with, so nothing is known of it.
+    let mut world = World::new(24, &[Candidate { is_asked: true, ..unknown(0, 3) }, unknown(1, 4)]);
+    world.measure(0);
+    world.answers = false;
+    world.measure(1);
+    assert_eq!(world.measured.iter().map(|(stage, _)| *stage).collect::<Vec<_>>(), [0]);
+    assert_eq!(world.grown, [(0, 2)]);
+}
+
+#[test]
 fn a_driver_that_hangs_delays_a_start_by_seconds_only() {
     let mut world = World::new(24, &[Candidate { is_asked: true, ..unknown(0, 2) }]);
     world.now += LOOK_PATIENCE;

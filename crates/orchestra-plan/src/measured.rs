@@ -42,7 +42,8 @@ pub(crate) fn settings(model: &RawModel, inputs: &[TensorSpec], pixels: &[Option
     let rows: Vec<_> = inputs.iter().map(|input| (&input.dtype, &input.row, &input.batch)).collect();
     let limit = memory_limit.as_ref().map(|limit| limit.value);
     Sha256::digest(format!(
-        "{rows:?} {pixels:?} limit {limit:?} tf32 {tf32} {}",
+        "{rows:?} {pixels:?} limit {limit:?} tf32 {tf32} streams {} {}",
+        model.streams(),
         tuning.wanted.memory_words()
     ))
     .into()

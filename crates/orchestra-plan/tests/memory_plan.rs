@@ -170,6 +170,7 @@ fn whatever_changes_the_memory_of_a_worker_is_part_of_what_a_measurement_is_kept
     let others = [
         model("memory_limit = \"4GiB\""),
         model("tf32 = false"),
+        model("streams = 2"),
         model("max_batch = 8"),
         digits(&[("color = \"gray\"", "color = \"gray\"\nnormalize = \"device\"")]),
     ];

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
+use orchestra_core::{DeviceId, DeviceKind, StageId, WorkerExit, WorkerId};
 use ractor::ActorRef;
 
 use crate::context::RunContext;
@@ -95,10 +95,20 @@ impl LinkArgs {
                 let device = &context.plan.devices[device.index()].spec;
                 let pid = pid.map_or("without an id".to_owned(), |pid| pid.to_string());
                 let patience = context.options.timeouts.kill.as_secs();
+                let (place, remedy) = match device.kind {
+                    DeviceKind::Cuda { .. } => (
+                        "most likely in the driver of its device",
+                        "reset the device (`nvidia-smi --gpu-reset`) or reboot",
+                    ),
+                    DeviceKind::Cpu => (
+                        "most likely in a file system that does not answer",
+                        "see what it waits for, or reboot",
+                    ),
+                };
                 let why = format!(
                     "process {pid} of a worker on {device} did not end within {patience} s of SIGKILL (its state: {state}), so it hangs in the \
-                     kernel, most likely in the driver of its device; what it held is given to no other worker, because it may still write \
-                     there; reset the device (`nvidia-smi --gpu-reset`) or reboot, and run the same command again to go on"
+                     kernel, {place}; what it held is given to no other worker, because it may still write there; {remedy}, and run the same \
+                     command again to go on"
                 );
                 tracing::error!(%worker, pid, state, "a worker outlives its SIGKILL: {why}");
                 // Without a batcher its stage is over, and nobody waits for what it held.

@@ -57,6 +57,22 @@ impl<'a> Place<'a> {
             Err(error) => tracing::warn!(%error, "the memory of a worker cannot be kept for later plans"),
         }
     }
+
+    /// Later plans are to do without what is kept.
+    fn forget(&self) {
+        let Some(measurements) = self.measurements() else { return };
+        if let Err(error) = measurements.forget(&self.context.plan.measure_key(self.infer, self.device)) {
+            tracing::warn!(%error, "a measurement that is wrong cannot be removed");
+        }
+    }
+
+    /// The same, if the plan had several workers by what was measured, in this run or before it: one alone cannot have too many beside it.
+    fn forget_measured(&self) {
+        let of = self.infer.workers.iter().find(|w| w.device == self.id.0);
+        if of.is_some_and(|w| w.most() > 1 && !matches!(w.memory, Some(WorkerMemory::Declared(_)))) {
+            self.forget();
+        }
+    }
 }
 
 /// It was measured what one worker of the stage takes of the GPU.
@@ -77,10 +93,7 @@ pub(crate) fn forget(context: &RunContext, device: DeviceId, stage: StageId) {
         on.worker_bytes.set(0);
         on.out_of_memory.add(1);
     }
-    let Some(measurements) = place.measurements() else { return };
-    if let Err(error) = measurements.forget(&context.plan.measure_key(place.infer, place.device)) {
-        tracing::warn!(%error, "a measurement that is wrong cannot be removed");
-    }
+    place.forget();
 }
 
 /// At the end of a run: keeps what was seen of workers that have run their largest batch, where the driver counts what a process holds.
@@ -95,7 +108,10 @@ pub(crate) fn keep(context: &RunContext) {
             };
             let Some(held) = context.watch.most_held(device, stage) else { continue };
             place.warn_if_more_than_declared(held);
-            if on.warm.get() > 0 && on.out_of_memory.get() == 0 {
+            if on.out_of_memory.get() > 0 {
+                // What was measured has let more workers start than there was memory for.
+                place.forget_measured();
+            } else if on.warm.get() > 0 {
                 place.keep(held.max(on.worker_bytes.get()));
             }
         }

@@ -256,8 +256,11 @@ impl Link {
     }
 }
 
+/// As much as a main thread usually has: what a model needs must not depend on which thread runs it.
+pub(crate) const STACK: usize = 8 << 20;
+
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), End> {
-    let thread = thread::Builder::new().name(name.to_owned()).spawn(body);
+    let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(body);
     thread.map(drop).map_err(|e| End::Protocol(format!("thread `{name}` cannot be started: {e}")))
 }
 

@@ -135,12 +135,12 @@ impl DeviceState {
         let (context, id) = (&self.args.context, self.args.device);
         let Some(serve) = &self.posts[post].serve else { return };
         let (device, why) = (&context.plan.devices[id.index()].spec, end.in_words());
-        tracing::warn!(
-            pipeline = %serve.pipeline, stage = %serve.name, %device, left, %why,
-            "a worker more does not fit after all; the others go on"
-        );
+        let (pipeline, stage) = (&serve.pipeline, &serve.name);
         self.stats().added.sub(1);
-        if end.exit.found_no_memory() {
+        if !end.exit.found_no_memory() {
+            tracing::warn!(%pipeline, %stage, %device, left, %why, "a worker more could not be started; the others go on");
+        } else {
+            tracing::warn!(%pipeline, %stage, %device, left, %why, "a worker more does not fit after all; the others go on");
             worker_memory::forget(context, id, serve.stage);
         }
         self.trace(post, worker, || WorkerStep::PlaceParked { left, why: why.clone() });

@@ -25,7 +25,8 @@ use crate::serve::{RunError, nanos};
 /// session, for all providers but DirectML; each call has the state of its own run, and allocators are locked. What a binding holds is
 /// its own. On the CPU the runs share the session's threads: a run also works on the thread that calls it, so with one thread per session
 /// each run has exactly its caller's. On CUDA each run that is on its way has streams of its own, with cuBLAS and cuDNN handles of their
-/// own, which the session keeps for later runs; so the copies of one overlap what another computes.
+/// own, which the session keeps for later runs; so the copies of one may overlap what another computes, as
+/// far as waiting for inputs and outputs, which is for the device as a whole, lets them.
 ///
 /// ort asks for the session exclusively, because it does not trust all providers with that.
 /// So whoever wants more than one has to ask for it (`streams`), and runs go past ort's own method.
@@ -80,7 +81,7 @@ impl BoundSession {
             session: Arc::clone(&self.session),
             cpu: MemoryInfo::default(),
             on_device: self.on_device,
-            shrink: Shrink::new(&self.session, device, tuning.shrink)?,
+            shrink: self.shrink.beside(&self.session, device, tuning.shrink)?,
         })
     }
 
@@ -118,6 +119,8 @@ impl BoundSession {
         if error.kind == RunErrorKind::OutOfMemory {
             // The arena keeps what it got, in regions that suit no smaller batch. Less may come next, and need it.
             self.shrink.after_next();
+            // Copies of its inputs on the device would hold their regions until this stream runs again.
+            self.release();
         }
         error
     }

@@ -23,6 +23,7 @@ mod twin;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
@@ -32,7 +33,7 @@ use orchestra_wire::arena::WorkerArena;
 use orchestra_wire::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
 
 use crate::digest::{model_digest, short};
-use crate::serve::{Engine, LoadError, Loaded, RunError, Stream, nanos};
+use crate::serve::{Engine, LoadError, Loaded, RunError, STACK, Stream, nanos};
 use binding::BoundSession;
 use host_memory::HostMemory;
 use host_side::HostSide;
@@ -275,16 +276,19 @@ fn warm_up_together(streams: &mut [Serving], rungs: &[usize]) -> Result<bool, Lo
     let n = streams.len();
     let largest = streams.first().and_then(|s| sizes_to_warm(&s.shared.model, rungs).pop());
     let Some(rows) = largest.filter(|_| n > 1) else { return Ok(true) };
-    let ran: Vec<Result<(), RunError>> = thread::scope(|scope| {
+    let ran: io::Result<Vec<Result<(), RunError>>> = thread::scope(|scope| {
         let run = |stream: &mut Serving| {
             run_zeros(&mut stream.bound, &stream.shared.model, &stream.host.memory, rows)
         };
-        let all: Vec<_> = streams.iter_mut().map(|stream| scope.spawn(move || run(stream))).collect();
+        let start =
+            |stream| thread::Builder::new().stack_size(STACK).spawn_scoped(scope, move || run(stream));
+        let all: Vec<_> = streams.iter_mut().map(start).collect::<io::Result<_>>()?;
         let join = |thread: thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|why| std::panic::resume_unwind(why))
         };
-        all.into_iter().map(join).collect()
+        Ok(all.into_iter().map(join).collect())
     });
+    let ran = ran.map_err(|e| errors::load(&format!("a thread for a stream cannot be started: {e}")))?;
     let mut fits = true;
     for RunError { kind, error } in ran.into_iter().filter_map(Result::err) {
         match kind {

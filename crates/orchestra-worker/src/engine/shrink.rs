@@ -4,6 +4,9 @@
 //! run one after the other, each larger than the last, therefore leave it with far more than the largest of them needs, and a batch that
 //! did not fit leaves it with whatever it got before it failed: regions that were cut for that batch, and suit no smaller one.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use orchestra_core::DeviceKind;
 use ort::memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType};
 use ort::session::{RunOptions, Session};
@@ -16,7 +19,8 @@ pub struct Shrink<O = RunOptions> {
     /// `None` where it must not shrink, and once the runtime has said that there is none.
     options: Option<O>,
     after_all: bool,
-    after_next: bool,
+    /// The arena is one for all streams of a session, and so is the wish: whichever runs next carries it out.
+    after_next: Arc<AtomicBool>,
 }
 
 impl Shrink {
@@ -32,12 +36,17 @@ impl Shrink {
         };
         let mut options = RunOptions::new()?;
         options.set(OPTION, arena)?;
-        Ok(Shrink { options: Some(options), after_all, after_next: false })
+        Ok(Shrink { options: Some(options), after_all, after_next: Arc::default() })
     }
 
     /// Whatever is asked for.
     pub fn never() -> Shrink {
-        Shrink { options: None, after_all: false, after_next: false }
+        Shrink { options: None, after_all: false, after_next: Arc::default() }
+    }
+
+    /// For another stream of the same session.
+    pub fn beside(&self, session: &Session, device: &DeviceKind, after_all: bool) -> ort::Result<Shrink> {
+        Ok(Shrink { after_next: Arc::clone(&self.after_next), ..Shrink::new(session, device, after_all)? })
     }
 }
 
@@ -51,13 +60,13 @@ fn keep_batches_out_of_the_first_region(session: &Session) -> ort::Result<()> {
 impl<O> Shrink<O> {
     /// Asks for it after the next run.
     pub fn after_next(&mut self) {
-        self.after_next = true;
+        self.after_next.store(true, Ordering::Relaxed);
     }
 
     /// Runs `run` once, with the options that it needs now. Where they are refused, as where there is no arena, it runs without, and
     /// they are never tried again.
     pub fn around<T>(&mut self, mut run: impl FnMut(Option<&O>) -> ort::Result<T>) -> ort::Result<T> {
-        let wanted = std::mem::take(&mut self.after_next) || self.after_all;
+        let wanted = self.after_next.swap(false, Ordering::Relaxed) || self.after_all;
         let Some(options) = self.options.as_ref().filter(|_| wanted) else { return run(None) };
         match run(Some(options)) {
             Err(error) if is_refusal(&error.to_string()) => {
@@ -101,13 +110,22 @@ mod tests {
     }
 
     fn shrink(after_all: bool) -> Shrink<()> {
-        Shrink { options: Some(()), after_all, after_next: false }
+        Shrink { options: Some(()), after_all, after_next: Arc::default() }
     }
 
     #[test]
     fn the_arena_shrinks_after_the_run_that_was_asked_for_or_after_all() {
         assert_eq!(asked(&mut shrink(false), true), [false, true, false]);
         assert_eq!(asked(&mut shrink(true), true), [true, true, true]);
+    }
+
+    #[test]
+    fn what_one_stream_asks_for_the_next_run_of_any_carries_out() {
+        let (mut first, mut second) = (shrink(false), shrink(false));
+        second.after_next = Arc::clone(&first.after_next);
+        first.after_next();
+        let asked = |shrink: &mut Shrink<()>| shrink.around(|options| Ok(options.is_some())).unwrap();
+        assert_eq!((asked(&mut second), asked(&mut first)), (true, false));
     }
 
     #[test]
