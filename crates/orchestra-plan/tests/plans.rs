@@ -181,7 +181,8 @@ fn several_batches_at_once_take_their_cores_and_slots_and_are_told_of() {
     assert_eq!((run.streams, run.held_by_workers(), run.layout.slots), (2, 12, 14));
     let text = describe(&plan);
     assert!(text.contains("cpu: 4 workers of 1 thread, with 2 batches at once in each"), "{text}");
-    let plan = FakeHost::with_gpus(1).good_with(DIGITS, &set(&[("models.digits.streams", "8")]));
+    let asked = set(&[("models.digits.streams", "8"), ("models.digits.workers", "1")]);
+    let plan = FakeHost::with_gpus(1).good_with(DIGITS, &asked);
     assert_eq!(infer(&plan, "classify").layout.slots, 11);
     assert!(describe(&plan).contains("with 8 batches at once in each"));
     let one = host.good_with(DIGITS, &set(&[("models.digits.streams", "1")]));
