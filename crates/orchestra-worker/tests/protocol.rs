@@ -198,7 +198,9 @@ fn heartbeats_name_all_batches_that_run() {
     parent.run(MEET + 1);
     loop {
         match parent.reader.read().unwrap() {
-            Some(FromWorker::Heartbeat { running, .. }) if running.len() == 2 => {
+            Some(FromWorker::Heartbeat { mut running, .. }) if running.len() == 2 => {
+                // Each stream says for itself that it runs, the second perhaps before the first.
+                running.sort_unstable();
                 break assert_eq!(running, [BatchId(MEET), BatchId(MEET + 1)]);
             }
             Some(FromWorker::Heartbeat { .. }) => {}
