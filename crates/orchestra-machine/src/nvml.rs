@@ -73,11 +73,15 @@ impl GpuProbe for NvmlProbe {
 
     fn gpu_by_uuid(&self, uuid: &str) -> Result<Gpu, ProbeError> {
         self.with(|nvml| {
-            let device = nvml.device_by_uuid(uuid).map_err(|error| match error {
-                NvmlError::NotFound | NvmlError::InvalidArg => ProbeError::Unknown(uuid.to_owned()),
-                // `GpuLost` included: the search says so when any GPU is lost, not only this one.
-                other => refused(&format!("find `{uuid}`"), other),
-            })?;
+            let device = match nvml.device_by_uuid(uuid) {
+                Ok(device) => device,
+                Err(NvmlError::NotFound | NvmlError::InvalidArg) => {
+                    return Err(ProbeError::Unknown(uuid.to_owned()));
+                }
+                // The search says so when any GPU is lost, not only this one.
+                Err(NvmlError::GpuLost) => return find_beside_the_lost(nvml, uuid),
+                Err(other) => return Err(refused(&format!("find `{uuid}`"), other)),
+            };
             match device.mig_parent_device() {
                 Ok(parent) => instance_of(&parent, &device, parent.index().unwrap_or_default()),
                 Err(_) => describe(&device, device.index().unwrap_or_default()),
@@ -85,6 +89,28 @@ impl GpuProbe for NvmlProbe {
             .map_err(|e| of_device(uuid, e))
         })
     }
+}
+
+/// Where some GPU is lost: the one with this UUID, if it answers. If it does not, it is a lost one itself.
+fn find_beside_the_lost(nvml: &Nvml, uuid: &str) -> Result<Gpu, ProbeError> {
+    let count = nvml.device_count().map_err(|e| refused("count GPUs", e))?;
+    let mut other_error = None;
+    for index in 0..count {
+        match nvml.device_by_index(index).and_then(|device| whole_or_instances(&device, index)) {
+            Ok(gpus) => {
+                if let Some(found) = gpus.into_iter().find(|gpu| gpu.uuid == uuid) {
+                    return Ok(found);
+                }
+            }
+            Err(NvmlError::GpuLost) => {}
+            Err(error) => other_error = Some(error),
+        }
+    }
+    // A GPU that cannot be read for another reason may be this one.
+    Err(match other_error {
+        Some(error) => refused(&format!("find `{uuid}`"), error),
+        None => ProbeError::Lost(uuid.to_owned()),
+    })
 }
 
 fn all_gpus(nvml: &Nvml) -> Result<Vec<Gpu>, ProbeError> {
@@ -202,6 +228,47 @@ mod tests {
             }
         }
         assert!(probe.gpu_by_uuid("GPU-00000000-0000-0000-0000-000000000000").is_err());
+    }
+
+    /// A library of a driver for two GPUs, the second of which has fallen off the bus: then the search for any UUID fails.
+    const ONE_LOST: &str = r#"
+        #include <string.h>
+        typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory;
+        int nvmlInit_v2(void) { return 0; }
+        int nvmlShutdown(void) { return 0; }
+        int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
+        int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) { return 15; }
+        int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)1; return index == 0 ? 0 : SECOND; }
+        int nvmlDeviceGetUUID(void *device, char *text, unsigned size) { strncpy(text, "GPU-there", size); return 0; }
+        int nvmlDeviceGetName(void *device, char *text, unsigned size) { strncpy(text, "Test GPU", size); return 0; }
+        int nvmlDeviceGetMemoryInfo_v2(void *device, memory *info) { info->total = info->free = 8ull << 30; return 0; }
+    "#;
+
+    /// `second` is what the library answers to the number of the second GPU.
+    fn with_one_lost(folder: &std::path::Path, second: i32) -> NvmlProbe {
+        let (source, library) = (folder.join("nvml.c"), folder.join(format!("libnvml-{second}.so")));
+        std::fs::write(&source, ONE_LOST).unwrap();
+        let mut compiler = std::process::Command::new("cc");
+        compiler
+            .args(["-shared", "-fPIC", "-o"])
+            .arg(&library)
+            .arg(format!("-DSECOND={second}"))
+            .arg(&source);
+        assert!(compiler.status().unwrap().success());
+        let open = Nvml::builder().lib_path(library.as_os_str()).init().unwrap();
+        NvmlProbe { nvml: Mutex::new(Some(Arc::new(open))) }
+    }
+
+    #[test]
+    fn beside_a_lost_gpu_the_others_are_seen_and_it_is_told_which_one_is_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let probe = with_one_lost(folder.path(), 15);
+        assert_eq!(probe.gpu_by_uuid("GPU-there").unwrap().name, "Test GPU");
+        assert_eq!(probe.gpu_by_uuid("GPU-gone"), Err(ProbeError::Lost("GPU-gone".into())));
+        // One that cannot be read for another reason may be the one that is asked for.
+        let unclear = with_one_lost(folder.path(), 999);
+        assert_eq!(unclear.gpu_by_uuid("GPU-there").unwrap().uuid, "GPU-there");
+        assert!(matches!(unclear.gpu_by_uuid("GPU-gone"), Err(ProbeError::Driver { .. })));
     }
 
     #[test]
