@@ -3,8 +3,9 @@
 //!
 //! Each run is the real command over the images of `examples/digits`, listed many times over; its throughput is the one of its `run.json`. The
 //! collector is a thread of this program that reads requests and answers them, so it takes a part of the same cores, as a collector on
-//! the same machine does. Printed are the medians, as ratios to the run without tracing of the same round. Run with
-//! `cargo bench -p orchestra-cli --bench tracing [-- ITEMS ROUNDS]`.
+//! the same machine does. Printed are the medians, as ratios to the run without tracing of the same round, and the processor time of the
+//! run, its workers included, as such a ratio: how much longer the cores are busy with an item. Where they are the bound, that is what
+//! throughput loses, and it differs far less from round to round. Run with `cargo bench -p orchestra-cli --bench tracing [-- ITEMS ROUNDS]`.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may stop where it stands")]
 
@@ -54,21 +55,24 @@ fn main() {
         }
     }
     println!(
-        "{:<28} {:>10} {:>7} {:>16} {:>9} {:>9}",
-        "", "items/s", "ratio", "(lowest-highest)", "whole s", "MB sent"
+        "{:<28} {:>10} {:>7} {:>16} {:>9} {:>16} {:>9} {:>9}",
+        "", "items/s", "ratio", "(lowest-highest)", "CPU time", "(lowest-highest)", "whole s", "MB sent"
     );
     let without: Vec<f64> = measured[0].iter().map(|one| one.items_per_second).collect();
+    let cpu_without: Vec<f64> = measured[0].iter().map(|one| one.cpu_seconds).collect();
     for (case, of_case) in cases.iter().zip(&measured) {
         let ratios: Vec<f64> =
             of_case.iter().zip(&without).map(|(one, base)| one.items_per_second / base).collect();
-        let low = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-        let high = ratios.iter().copied().fold(0.0, f64::max);
+        let cpu: Vec<f64> =
+            of_case.iter().zip(&cpu_without).map(|(one, base)| one.cpu_seconds / base).collect();
         println!(
-            "{:<28} {:>10.0} {:>7.3} {:>16} {:>9.2} {:>9.1}",
+            "{:<28} {:>10.0} {:>7.3} {:>16} {:>9.3} {:>16} {:>9.2} {:>9.1}",
             case.name,
             median(of_case.iter().map(|one| one.items_per_second)),
-            median(ratios.into_iter()),
-            format!("({low:.3}-{high:.3})"),
+            median(ratios.iter().copied()),
+            range(&ratios),
+            median(cpu.iter().copied()),
+            range(&cpu),
             median(of_case.iter().map(|one| one.seconds)),
             median(of_case.iter().map(|one| one.sent as f64 / 1e6)),
         );
@@ -86,6 +90,8 @@ struct Case {
 
 struct Measured {
     items_per_second: f64,
+    /// Of the cores, by the command and all of its workers.
+    cpu_seconds: f64,
     /// From the start of the command to its end.
     seconds: f64,
     sent: u64,
@@ -106,14 +112,15 @@ impl Case {
         if let Some(otlp) = &self.otlp {
             command.arg("--otlp").arg(otlp);
         }
-        let start = Instant::now();
+        let (start, cpu_before) = (Instant::now(), cpu_of_children());
         let output = command.output().unwrap();
-        let seconds = start.elapsed().as_secs_f64();
+        let (seconds, cpu_seconds) = (start.elapsed().as_secs_f64(), cpu_of_children() - cpu_before);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{stderr}");
         let report: Value = serde_json::from_slice(&fs::read(out.join("run.json")).unwrap()).unwrap();
         Measured {
             items_per_second: report["items_per_second"].as_f64().unwrap(),
+            cpu_seconds,
             seconds,
             sent: 0,
             said: stderr.lines().find(|line| line.contains("traces are incomplete")).map(str::to_owned),
@@ -191,6 +198,20 @@ fn serve(mut stream: TcpStream, bytes: &AtomicU64) -> std::io::Result<()> {
             )?;
         }
     }
+}
+
+/// Seconds of the cores that children took which are over, and theirs, if these were waited for: a run waits for all of its workers.
+fn cpu_of_children() -> f64 {
+    let status = fs::read_to_string("/proc/self/stat").unwrap();
+    // Behind the name, which may hold blanks: `cutime` and `cstime` are the 16th and 17th field of all, in ticks of 10 ms.
+    let fields: Vec<&str> = status.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    [13, 14].iter().map(|at| fields[*at].parse::<f64>().unwrap()).sum::<f64>() / 100.0
+}
+
+fn range(values: &[f64]) -> String {
+    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = values.iter().copied().fold(0.0, f64::max);
+    format!("({low:.3}-{high:.3})")
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {

@@ -138,11 +138,13 @@ fn an_item_that_fails_is_traced_with_its_error_whatever_the_share() {
 #[test]
 fn a_run_that_is_interrupted_has_all_its_spans() {
     let collector = Collector::grpc(&[]);
-    let place = Workplace::with_blocks(&Blocks { steps: 100, ..Blocks::default() });
-    write_pictures(&place.images(), 4_000);
+    let place = Workplace::with_gate(4_000);
+    place.close_gate_after(100);
     let mut run = place.start(&["--otlp", &collector.url()]);
     assert!(run.until("the run is under way", || place.n_results() >= 100));
     run.signal(Signal::INT);
+    assert!(run.until_it_says("stopping: finishing what is in flight"));
+    place.open_gate();
     let ended = run.wait();
     ended.must_exit(130);
     complete(&ended);
@@ -287,12 +289,13 @@ fn signals_cut_the_last_requests_short_when_the_run_is_over() {
 
 #[test]
 fn what_a_collector_rejects_is_told_with_its_words() {
-    let collector = Collector::grpc(&[Do::Reject(7, "too old"), Do::Refuse(7, "quota is used up", None)]);
+    let collector = Collector::grpc(&[Do::Reject(1, "too old"), Do::Refuse(7, "quota is used up", None)]);
     let place = Workplace::new();
-    // Requests leave when they are full.
-    let variables = [("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1000"), ("OTEL_BSP_SCHEDULE_DELAY", "3600000")];
+    // Requests leave when they are full, and travel side by side: whichever comes second is refused.
+    let variables = [("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "900"), ("OTEL_BSP_SCHEDULE_DELAY", "3600000")];
     let ended = digits(&place, &["--otlp", &collector.url()], &variables);
-    must_be_incomplete(&ended, "1,000 could not be sent, 7 were rejected by the collector (");
+    let unsent = collector.got()[1].spans().count();
+    must_be_incomplete(&ended, &format!("{unsent} could not be sent, 1 were rejected by the collector ("));
     place.must_hold(&items("scans", 0..IMAGES), &Default::default());
 }
 

@@ -5,12 +5,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanContext, SpanId, TraceId};
-use orchestra_core::WorkerId;
+use orchestra_core::{SourceId, WorkerId};
+use orchestra_plan::Plan;
 use orchestra_runtime::trace::{
     BatchTrace, DeviceTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, Ticket, TraceContext, WorkerStep,
     WorkerTrace, id_in_logs,
 };
+use smallvec::SmallVec;
 
 use super::batches::Batches;
 use super::context;
@@ -21,7 +24,7 @@ use super::queue::Importance;
 use super::report::LeftOut;
 use super::run_spans::{self, RunSpans, Totals};
 use super::sampling::{ItemSampling, Kept};
-use super::spans::{Out, Span, sampled};
+use super::spans::{Attributes, Out, Span, sampled};
 use crate::names::attribute;
 
 /// Batches in the trace of the run, six spans each: the trace stays readable, and later ones have traces of their own.
@@ -40,9 +43,36 @@ pub(super) struct Draw<'a> {
     pub(super) run: &'a SpanContext,
     /// Process ids of workers.
     pub(super) pids: &'a HashMap<WorkerId, u32>,
+    pub(super) common: &'a Common,
     /// What these spans give way to.
     importance: Importance,
     out: &'a Out,
+}
+
+/// What is on many spans of a run.
+pub(super) struct Common {
+    /// On all of them.
+    run: Attributes,
+    /// On items, by source.
+    sources: Vec<Attributes>,
+}
+
+impl Common {
+    fn new(names: &RunNames, plan: &Plan, out: &Out) -> Self {
+        let run = out.attributes(vec![KeyValue::new(attribute::RUN_ID, names.run_id.clone())]);
+        let of_source = |source: SourceId| {
+            out.attributes(vec![
+                KeyValue::new(attribute::SOURCE, names.source(source)),
+                KeyValue::new(attribute::PIPELINE, names.pipeline_of(source)),
+            ])
+        };
+        let sources = (0..).map(SourceId).zip(&plan.sources).map(|(id, _)| of_source(id)).collect();
+        Self { run, sources }
+    }
+
+    pub(super) fn source(&self, id: SourceId) -> &Attributes {
+        &self.sources[id.index()]
+    }
 }
 
 impl Draw<'_> {
@@ -55,8 +85,13 @@ impl Draw<'_> {
         from: Duration,
     ) -> Span {
         let mut span = self.out.open(name, ids, parent, self.names.wall(from), self.importance);
-        span.set(attribute::RUN_ID, self.names.run_id.clone());
+        span.set_all(&self.common.run);
         span
+    }
+
+    /// Attributes for many spans.
+    pub(super) fn attributes(&self, all: Vec<KeyValue>) -> Attributes {
+        self.out.attributes(all)
     }
 
     /// For spans that can be spared.
@@ -86,6 +121,7 @@ pub(super) struct Assembly {
     out: Out,
     context: SpanContext,
     pids: HashMap<WorkerId, u32>,
+    common: Common,
     parents: Option<ItemParents>,
     sampling: ItemSampling,
     /// A parent that could not be asked for was told of.
@@ -113,9 +149,10 @@ impl Assembly {
     ) -> Self {
         let names = RunNames::new(began);
         let pids = HashMap::new();
+        let common = Common::new(&names, &began.plan, &out);
         let nothing = SpanContext::empty_context();
-        let draw =
-            Draw { names: &names, seed, run: &nothing, pids: &pids, importance: Importance::Rare, out: &out };
+        let (run, importance) = (&nothing, Importance::Rare);
+        let draw = Draw { names: &names, seed, run, pids: &pids, common: &common, importance, out: &out };
         let span = run_spans::open(&draw, parent.map(context::to_span).as_ref());
         let context = span.context();
         Self {
@@ -124,6 +161,7 @@ impl Assembly {
             out,
             context,
             pids,
+            common,
             parents,
             sampling,
             said: false,
@@ -180,6 +218,7 @@ impl Assembly {
             seed: self.seed,
             run: &self.context,
             pids: &self.pids,
+            common: &self.common,
             importance: Importance::Rare,
             out: &self.out,
         };
@@ -204,8 +243,8 @@ impl Assembly {
         if let Some(kept) = kept {
             let draw = if kept.is_plain() { draw.plain() } else { draw };
             let numbers = || steps.batches.iter().map(|b| b.number.number);
-            let contexts: Vec<_> = numbers().map(|n| batches.context(n, &draw)).collect();
-            let context = item_spans::draw(&draw, item, (kept, parent.as_ref()), &contexts);
+            let drawn: SmallVec<[_; 1]> = numbers().map(|n| batches.drawn(n, &draw)).collect();
+            let context = item_spans::draw(&draw, item, (kept, parent.as_ref()), &drawn);
             numbers().for_each(|n| batches.link_item(n, &context, &draw));
         }
         steps.batches.iter().for_each(|b| batches.decided(b.number.number, 1, &draw));

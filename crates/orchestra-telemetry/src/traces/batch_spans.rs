@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use opentelemetry::trace::SpanContext;
-use opentelemetry::{KeyValue, StringValue, Value};
+use opentelemetry::{KeyValue, Value};
 use orchestra_runtime::ExitKind;
 use orchestra_runtime::trace::{BatchEnd, BatchTrace, RunErrorKind, Then};
 
 use super::assembly::Draw;
 use super::ids::About;
-use super::spans::Span;
+use super::spans::{Attributes, Span};
 use crate::names::{attribute, event, span};
 
 /// A batch in words.
@@ -177,10 +177,12 @@ pub(super) fn error_of(end: &BatchEnd) -> Option<(&'static str, String)> {
 }
 
 /// The attributes by which a part of an item names its batch.
-pub(super) fn name_batch(span: &mut Span, stage: &StringValue, batch: &BatchTrace) {
-    span.set(attribute::STAGE, stage.clone());
-    span.set(attribute::BATCH_ID, number(batch.batch.0));
-    span.set(attribute::ATTEMPT, i64::from(batch.attempt));
+pub(super) fn of_parts(draw: &Draw<'_>, batch: &BatchTrace) -> Attributes {
+    draw.attributes(vec![
+        KeyValue::new(attribute::STAGE, draw.names.stage(batch.stage).name.clone()),
+        KeyValue::new(attribute::BATCH_ID, number(batch.batch.0)),
+        KeyValue::new(attribute::ATTEMPT, i64::from(batch.attempt)),
+    ])
 }
 
 /// OpenTelemetry has no unsigned numbers.

@@ -2,6 +2,7 @@
 //! it can name them. It decides about no item.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use opentelemetry::trace::SpanContext;
@@ -9,7 +10,7 @@ use orchestra_runtime::trace::{BatchEnd, BatchTrace};
 
 use super::assembly::Draw;
 use super::batch_spans;
-use super::spans::Span;
+use super::spans::{Attributes, Span};
 
 /// Items that a batch names at most.
 const MOST_LINKS: u64 = 128;
@@ -34,6 +35,16 @@ struct Pending {
     related: Vec<u64>,
     /// Begun when somebody first refers to it: then it is drawn.
     span: Option<Span>,
+    /// Made when the first of its items is traced.
+    of_parts: Option<Rc<Attributes>>,
+}
+
+/// What an item that is traced says of a batch.
+pub(super) struct Drawn {
+    /// What it refers to it by.
+    pub(super) context: SpanContext,
+    /// What is on the parts of the item that have to do with it.
+    pub(super) of_parts: Rc<Attributes>,
 }
 
 impl Batches {
@@ -41,8 +52,8 @@ impl Batches {
     pub(super) fn add(&mut self, batch: Arc<BatchTrace>, draw: &Draw<'_>) {
         let number = batch.number.number;
         let undecided = batch.items;
-        let pending =
-            Pending { batch, undecided, kept: 0, is_wanted: false, related: Vec::new(), span: None };
+        let (related, span, of_parts) = (Vec::new(), None, None);
+        let pending = Pending { batch, undecided, kept: 0, is_wanted: false, related, span, of_parts };
         if undecided == 0 {
             pending.draw(draw);
             return;
@@ -55,8 +66,12 @@ impl Batches {
         }
     }
 
-    /// What an item that is traced refers to a batch by.
-    pub(super) fn context(&mut self, number: u64, draw: &Draw<'_>) -> Option<SpanContext> {
+    /// What an item that is traced says of a batch.
+    pub(super) fn drawn(&mut self, number: u64, draw: &Draw<'_>) -> Option<Drawn> {
+        self.pending.get_mut(&number).map(|p| p.drawn(draw))
+    }
+
+    fn context(&mut self, number: u64, draw: &Draw<'_>) -> Option<SpanContext> {
         self.pending.get_mut(&number).map(|p| p.span(draw).context())
     }
 
@@ -110,6 +125,12 @@ impl Pending {
         self.is_wanted |= !draw.is_plain();
         let draw = self.important(draw);
         self.span.get_or_insert_with(|| batch_spans::open(&draw, &self.batch))
+    }
+
+    fn drawn(&mut self, draw: &Draw<'_>) -> Drawn {
+        let context = self.span(draw).context();
+        let of_parts = || Rc::new(batch_spans::of_parts(draw, &self.batch));
+        Drawn { context, of_parts: Rc::clone(self.of_parts.get_or_insert_with(of_parts)) }
     }
 
     /// Its spans can be spared, unless they are in the trace of the run, or something went wrong.

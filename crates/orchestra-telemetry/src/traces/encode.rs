@@ -21,6 +21,8 @@ const ERROR: u64 = 2;
 /// Whether the parent, or the target of a link, is known to be of another process or not; and whether it is.
 const REMOTE_KNOWN: u32 = 0x100;
 const REMOTE: u32 = 0x200;
+/// `Span.attributes`.
+const ATTRIBUTES: u64 = 9;
 /// `ScopeSpans.spans`.
 const SPANS: u64 = 2;
 
@@ -52,6 +54,23 @@ pub(super) fn request(spans: &[u8], resource: &EncodedResource) -> Vec<u8> {
     request.0.extend_from_slice(&head.0);
     request.0.extend_from_slice(spans);
     request.0
+}
+
+/// Attributes that many spans have, written once.
+#[derive(Debug, Clone, Default)]
+pub(super) struct EncodedAttributes {
+    message: Vec<u8>,
+    count: u32,
+}
+
+impl EncodedAttributes {
+    pub(super) fn new(attributes: &[KeyValue], limits: &SpanLimits) -> Self {
+        let mut message = Message(Vec::new());
+        for attribute in attributes {
+            message.key_value(ATTRIBUTES, attribute.key.as_str(), &attribute.value, limits.value_length);
+        }
+        Self { message: message.0, count: attributes.len() as u32 }
+    }
 }
 
 /// A span on its way to bytes: whatever is put on it is written at once. Its memory is used again for others.
@@ -110,8 +129,24 @@ impl SpanBytes {
 
     pub(super) fn attribute(&mut self, key: &str, value: &Value) {
         if self.attributes.add(self.limits.attributes) {
-            self.message.key_value(9, key, value, self.limits.value_length);
+            self.message.key_value(ATTRIBUTES, key, value, self.limits.value_length);
         }
+    }
+
+    pub(super) fn text(&mut self, key: &str, text: &str) {
+        if self.attributes.add(self.limits.attributes) {
+            self.message.key_text(ATTRIBUTES, key, text, self.limits.value_length);
+        }
+    }
+
+    /// Puts attributes on it that were written before; `all` are the same, for a span that may not have as many.
+    pub(super) fn attributes(&mut self, written: &EncodedAttributes, all: &[KeyValue]) {
+        let kept = self.attributes.kept + written.count;
+        if self.limits.attributes.is_some_and(|limit| kept > limit) {
+            return all.iter().for_each(|a| self.attribute(a.key.as_str(), &a.value));
+        }
+        self.attributes.kept = kept;
+        self.message.0.extend_from_slice(&written.message);
     }
 
     pub(super) fn event(&mut self, name: &str, at: SystemTime, attributes: &[KeyValue]) {
@@ -277,14 +312,20 @@ impl Message {
 
     /// `longest` bounds the characters of a text.
     fn key_value(&mut self, field: u64, key: &str, value: &Value, longest: Option<u32>) {
+        match value {
+            Value::String(text) => self.key_text(field, key, text.as_str(), longest),
+            _ => self.nested(field, |message| {
+                message.text(1, key);
+                message.nested(2, |message| message.any_value(value));
+            }),
+        }
+    }
+
+    fn key_text(&mut self, field: u64, key: &str, text: &str, longest: Option<u32>) {
+        let text = longest.map_or(text, |longest| at_most(text, longest));
         self.nested(field, |message| {
             message.text(1, key);
-            message.nested(2, |message| match (value, longest) {
-                (Value::String(text), Some(longest)) => {
-                    message.bytes(1, at_most(text.as_str(), longest).as_bytes());
-                }
-                _ => message.any_value(value),
-            });
+            message.nested(2, |message| message.bytes(1, text.as_bytes()));
         });
     }
 

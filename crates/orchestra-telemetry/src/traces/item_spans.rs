@@ -1,5 +1,6 @@
 //! An item as spans: `item`, and under it what it went through. Which items are drawn is decided elsewhere.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use orchestra_core::FailureKind;
 use orchestra_runtime::trace::{BatchTrace, ItemEnd, ItemTrace, Steps};
 
 use super::assembly::Draw;
-use super::batch_spans::{error_of, name_batch, number};
+use super::batch_spans::{self, error_of, number};
+use super::batches::Drawn;
 use super::ids::About;
 use super::sampling::Kept;
 use super::spans::Span;
@@ -21,22 +23,21 @@ fn began(item: &ItemTrace) -> Duration {
     loading.or(queued).unwrap_or(item.handed)
 }
 
-/// Makes the spans of an item. `batches` are the spans of those that it was in, in their order. Gives what others refer to it by.
+/// Makes the spans of an item. `batches` are those that it was in, in their order. Gives what others refer to it by.
 pub(super) fn draw(
     draw: &Draw<'_>,
     item: &ItemTrace,
     (kept, parent): (Kept, Option<&SpanContext>),
-    batches: &[Option<SpanContext>],
+    batches: &[Option<Drawn>],
 ) -> SpanContext {
     let id = item.ticket.id;
     let about = About::Item(id.source.0, id.index);
     let ids = (draw.seed.trace(about), draw.seed.span(about));
     let mut span = draw.open(span::ITEM, ids, parent, began(item));
     span.link(draw.run.clone(), "run");
-    batches.iter().flatten().for_each(|batch| span.link(batch.clone(), "batch"));
-    span.set(attribute::SOURCE, draw.names.source(id.source));
-    span.set(attribute::PIPELINE, draw.names.pipeline_of(id));
-    span.set(attribute::ITEM, item.ticket.name.clone());
+    batches.iter().flatten().for_each(|batch| span.link(batch.context.clone(), "batch"));
+    span.set_all(draw.common.source(id.source));
+    span.set_text(attribute::ITEM, &item.ticket.name);
     span.set(attribute::ITEM_INDEX, number(id.index));
     span.set(attribute::ITEM_KEPT, kept.as_str());
     let context = span.context();
@@ -110,28 +111,31 @@ impl Parts<'_> {
             let stage = self.draw.names.stage(*stage);
             if stage.is_fed_by_loaders {
                 let mut span = self.open(span::ITEM_ROW, since);
-                span.set(attribute::STAGE, stage.name.clone());
+                span.set_text(attribute::STAGE, stage.name.as_str());
                 span.end(self.draw.names.wall(*queued));
                 since = *queued;
             }
         }
     }
 
-    fn stages(&mut self, steps: &Steps, batches: &[Option<SpanContext>]) {
+    fn stages(&mut self, steps: &Steps, batches: &[Option<Drawn>]) {
         for (at, batch) in steps.batches.iter().enumerate() {
-            let stage = self.draw.names.stage(batch.stage).name.clone();
+            let drawn = batches.get(at).and_then(Option::as_ref);
+            // A batch that is drawn already is made out once more.
+            let of_parts = drawn.map(|d| Rc::clone(&d.of_parts));
+            let of_parts = of_parts.unwrap_or_else(|| Rc::new(batch_spans::of_parts(self.draw, batch)));
             let before = previous(&steps.batches[..at], batch);
             let row = steps.queued.iter().find(|(stage, _)| *stage == batch.stage).map(|(_, at)| *at);
             if let Some(since) = before.map(|b| b.ended).or(row) {
                 let mut span = self.open(span::ITEM_QUEUE, since);
-                name_batch(&mut span, &stage, batch);
+                span.set_all(&of_parts);
                 span.end(self.draw.names.wall(batch.sent));
             }
             let ended = self.draw.names.wall(batch.ended);
             let mut span = self.open(span::ITEM_INFER, batch.sent);
-            name_batch(&mut span, &stage, batch);
-            if let Some(Some(context)) = batches.get(at) {
-                span.link(context.clone(), "batch");
+            span.set_all(&of_parts);
+            if let Some(drawn) = drawn {
+                span.link(drawn.context.clone(), "batch");
             }
             if let Some((kind, words)) = error_of(&batch.end) {
                 span.fail(kind, &words, ended);
@@ -139,7 +143,7 @@ impl Parts<'_> {
             span.end(ended);
             if let Some((from, to)) = batch.processed.get() {
                 let mut span = self.open(span::ITEM_POST, *from);
-                name_batch(&mut span, &stage, batch);
+                span.set_all(&of_parts);
                 span.end(self.draw.names.wall(*to));
             }
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use opentelemetry::StringValue;
-use orchestra_core::{DeviceId, ItemId, SourceId, StageId};
+use orchestra_core::{DeviceId, SourceId, StageId};
 use orchestra_plan::StageKind;
 use orchestra_runtime::trace::RunBegan;
 
@@ -71,8 +71,8 @@ impl RunNames {
         self.sources[id.index()].0.clone()
     }
 
-    pub(super) fn pipeline_of(&self, item: ItemId) -> StringValue {
-        self.sources[item.source.index()].1.clone()
+    pub(super) fn pipeline_of(&self, id: SourceId) -> StringValue {
+        self.sources[id.index()].1.clone()
     }
 
     /// The time of day of a time of the run.

@@ -6,10 +6,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use opentelemetry::KeyValue;
 use tokio::sync::Notify;
 
 use super::SpanReport;
-use super::encode::SpanBytes;
+use super::encode::{EncodedAttributes, SpanBytes};
 use super::settings::SpanLimits;
 
 /// Collectors take messages of 4 MiB over gRPC; a request is closed well before that.
@@ -59,6 +60,11 @@ impl Writer {
     pub(super) fn has_room(&self, spans: usize) -> bool {
         let waiting = self.queue.waiting.load(Ordering::Relaxed) + self.plain.count + self.rare.count;
         waiting + spans <= self.queue.room / 4 * 3
+    }
+
+    /// Attributes that many of its spans will have.
+    pub(super) fn written(&self, attributes: &[KeyValue]) -> EncodedAttributes {
+        EncodedAttributes::new(attributes, &self.limits)
     }
 
     /// A span to be begun.

@@ -15,7 +15,7 @@ use opentelemetry::trace::{
 };
 use opentelemetry::{Context, KeyValue, Value};
 
-use super::encode::SpanBytes;
+use super::encode::{EncodedAttributes, SpanBytes};
 use super::queue::{Importance, Writer};
 use crate::names::{attribute, event};
 
@@ -46,7 +46,24 @@ struct Own {
     writer: Rc<RefCell<Writer>>,
 }
 
+/// Attributes that many spans have, made once.
+#[derive(Debug, Default)]
+pub(super) struct Attributes {
+    all: Vec<KeyValue>,
+    /// The same as bytes, for spans of ours.
+    written: EncodedAttributes,
+}
+
 impl Out {
+    /// Attributes for many spans.
+    pub(super) fn attributes(&self, all: Vec<KeyValue>) -> Attributes {
+        let written = match self {
+            Out::Own(writer) => writer.borrow().written(&all),
+            Out::Host(_) => EncodedAttributes::default(),
+        };
+        Attributes { all, written }
+    }
+
     /// Whether so many spans more would leave enough room for what matters more than one item of many.
     pub(super) fn has_room(&self, spans: usize) -> bool {
         match self {
@@ -102,6 +119,21 @@ impl Span {
         match &mut self.0 {
             Kind::Own(own) => own.bytes.attribute(name, &value),
             Kind::Host(span, _) => span.set_attribute(KeyValue::new(name, value)),
+        }
+    }
+
+    /// The same for a text that nobody else needs.
+    pub(super) fn set_text(&mut self, name: &'static str, text: &str) {
+        match &mut self.0 {
+            Kind::Own(own) => own.bytes.text(name, text),
+            Kind::Host(span, _) => span.set_attribute(KeyValue::new(name, text.to_owned())),
+        }
+    }
+
+    pub(super) fn set_all(&mut self, attributes: &Attributes) {
+        match &mut self.0 {
+            Kind::Own(own) => own.bytes.attributes(&attributes.written, &attributes.all),
+            Kind::Host(span, _) => attributes.all.iter().for_each(|a| span.set_attribute(a.clone())),
         }
     }
 

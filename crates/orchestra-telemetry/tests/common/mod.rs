@@ -56,6 +56,13 @@ pub struct Got {
     pub path: String,
 }
 
+impl Got {
+    /// Its spans.
+    pub fn spans(&self) -> impl Iterator<Item = &Span> {
+        self.request.resource_spans.iter().flat_map(|r| &r.scope_spans).flat_map(|scope| &scope.spans)
+    }
+}
+
 /// A collector on a port and a runtime of its own.
 pub struct Collector {
     runtime: Option<Runtime>,
@@ -128,8 +135,7 @@ impl Collector {
 
     /// All spans so far, also of requests that were refused.
     pub fn spans(&self) -> Vec<Span> {
-        let of = |got: Got| got.request.resource_spans.into_iter().flat_map(|r| r.scope_spans);
-        self.got().into_iter().flat_map(of).flat_map(|scope| scope.spans).collect()
+        self.shared.got.lock().unwrap().iter().flat_map(Got::spans).cloned().collect()
     }
 }
 
