@@ -206,13 +206,15 @@ def too_late(check: Check, part: str, what: str, needs: float) -> bool:
 
 def rates(check: Check) -> None:
     """Per rung the bare loop; for some of them the rate through orchestra, side by side with the bare loop of the same command."""
-    top, through = (128, (8, 64)) if check.gpu else (4, (4,))
+    top, through = (128, (64, 8)) if check.gpu else (4, (4,))
+    seconds = "1" if check.gpu else "0.5"
+    files = {}
     for model in MODELS:
         if too_late(check, "rates", model, 75):
             continue
         source = check.listing("small", 200_000 if check.gpu else 2_000)
         file = check.workflow(f"rates-{model}", model, source=source, batch=top)
-        seconds = "1" if check.gpu else "0.5"
+        files[model] = file
         with Sampler(check) as sampler:
             report = json.loads(check.must(["bench", str(file), "--rungs", "--offline", "--json", "--seconds", seconds], 120).stdout)
         for rung in report["rungs"]:
@@ -220,7 +222,9 @@ def rates(check: Check) -> None:
         check.figures.setdefault("rungs", {})[model] = report["rungs"]
         first_batches(check, model, report["rungs"])
         check.row("rates", f"{model}, bare loop, utilisation (median)", percent(sampler.median(0)))
-        for batch in through:
+    # What matters most comes first: there may not be time for all of it.
+    for batch in through:
+        for model, file in files.items():
             if not too_late(check, "rates", f"{model}, through orchestra, batches of {batch}", 60):
                 one_rate(check, file, model, batch, seconds)
 
@@ -232,6 +236,10 @@ def first_batches(check: Check, model: str, rungs: list[dict]) -> None:
     # Sessions on a CPU are not warmed up size by size: nothing is compiled or searched for there.
     verdict = check.judge(most <= MOST_STALL) if check.gpu else ""
     check.row("rates", f"{model}, first batch of a size against the median, at most", f"{most:.1f} times (batches of {batch})", verdict)
+    switches = [(rung["switched_batch_seconds"] / max(rung["median_batch_seconds"], 1e-9), rung["batch"]) for rung in rungs]
+    most, batch = max(switches)
+    verdict = check.judge(most <= MOST_STALL) if check.gpu else ""
+    check.row("rates", f"{model}, a batch behind one of another size against the median, at most", f"{most:.1f} times (batches of {batch})", verdict)
 
 
 def one_rate(check: Check, file: Path, model: str, batch: int, seconds: str) -> None:
@@ -318,11 +326,17 @@ def end_to_end(check: Check) -> None:
 # ## Faults
 
 
+def taken_now(check: Check) -> float | None:
+    rows = smi("memory.used", check.uuid) if check.gpu else []
+    return number(rows[0][0]) if rows else None
+
+
 def kill_storm(check: Check) -> None:
     items, every, stop = ("40000", "3s", "12s") if check.gpu else ("400", "500ms", "4s")
     source = check.listing("small", int(items))
     file = check.workflow("storm", "mobilenet-f32", source=source, batch=32 if check.gpu else 4, model_keys="workers = 2")
     arguments = ["chaos", str(file), "--offline", "--json", "--items", items, "--kill-every", every, "--stop-every", stop]
+    before = taken_now(check)
     ended = check.run(arguments, 150)
     if not ended.stdout.strip():
         raise Fault(f"exit code {ended.returncode}: {last_words(ended.stderr)}")
@@ -332,6 +346,10 @@ def kill_storm(check: Check) -> None:
     wrong = {key: report[key] for key in ("lost", "doubled", "differing", "unknown")}
     check.row("faults", "lost, doubled, differing, unknown", ", ".join(str(v) for v in wrong.values()), check.judge(not any(wrong.values())))
     check.row("faults", "processes or memory left behind", str(len(report["leaks"])), check.judge(not report["leaks"]))
+    after = taken_now(check)
+    if before is not None and after is not None:
+        # Others on the GPU may have taken or given back a little meanwhile; a worker with a model takes far more.
+        check.row("faults", "memory of the GPU taken before and after", f"{before:.0f} and {after:.0f} MiB", check.judge(after - before < 200))
     for key, what in (("load", "start of a worker, from Load to ready"), ("kill_recovery", "recovery after a kill"), ("stop_recovery", "recovery after a stop")):
         if report.get(key):
             check.row("times", f"{what}, median and largest", f"{report[key]['p50']:.2f} s, {report[key]['max']:.2f} s")
@@ -375,7 +393,7 @@ def startup(check: Check) -> None:
 
 PARTS = {
     "machine": machine, "isolation": isolation, "startup": startup, "parity": parity, "memory": memory, "faults": kill_storm,
-    "oom": out_of_memory, "end_to_end": end_to_end, "rates": rates, "ways": ways,
+    "oom": out_of_memory, "ways": ways, "end_to_end": end_to_end, "rates": rates,
 }
 
 

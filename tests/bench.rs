@@ -265,7 +265,7 @@ fn rungs_are_the_ladder_and_each_has_a_rate() {
         assert_eq!(rung["stage"], "classify");
         assert!(number(&rung["items_per_second"]) > 0.0 && number(&rung["workers"]) >= 1.0, "{rung}");
         let (first, median) = (number(&rung["first_batch_seconds"]), number(&rung["median_batch_seconds"]));
-        assert!(first > 0.0 && median > 0.0, "{rung}");
+        assert!(first > 0.0 && median > 0.0 && number(&rung["switched_batch_seconds"]) > 0.0, "{rung}");
     }
     place.nothing_is_left();
 }

@@ -55,6 +55,27 @@ fn interrupted_once(signal: Signal) {
     place.nothing_is_left();
 }
 
+#[test]
+fn one_sigterm_under_load_ends_a_run_within_the_grace_period_however_long_a_batch_takes() {
+    let place = Workplace::with_gate(ITEMS);
+    place.close_gate_after(300);
+    let mut run = place.start(&["--set", "limits.grace=500ms", "--set", "limits.batch_timeout=1h"]);
+    assert!(run.until("the run is under way", || place.n_results() >= 300), "{}", run.said());
+    // Nobody opens the gate: all workers have batches that they cannot finish, and all slots are full behind them.
+    run.signal(Signal::TERM);
+    let ended = run.wait();
+    ended
+        .must_exit(130)
+        .must_say(&["stopping: finishing what is in flight", "takes longer than `limits.grace`"]);
+    place.nothing_is_left();
+    place.open_gate();
+    let done = place.report()["items"]["done"].as_u64().unwrap();
+    assert!((300..ITEMS).contains(&done) && place.n_results() as u64 == done, "{done}");
+    place.run(&[]).must_exit(0).must_say(&["going on: "]);
+    place.holds_exactly(ITEMS);
+    place.nothing_is_left();
+}
+
 /// The picture that hangs keeps a batch in flight for ever, so that the first signal alone cannot end the run.
 fn interrupted_twice(signal: Signal) {
     let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });

@@ -210,6 +210,7 @@ impl Bench {
                 cpu_seconds_per_item: f.cpu_seconds,
                 first_batch_seconds: f.first_batch.as_secs_f64(),
                 median_batch_seconds: f.usual_batch.as_secs_f64(),
+                switched_batch_seconds: f.switched_batch.map(|taken| taken.as_secs_f64()),
             }));
         }
         Ok(RungReport { workflow: self.plan.name.clone(), rungs })

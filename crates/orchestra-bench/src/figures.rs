@@ -54,6 +54,8 @@ pub struct InferFigures {
     pub first_batch: Duration,
     /// What a batch took in a worker, as a median; of several workers the longest.
     pub usual_batch: Duration,
+    /// What a batch took right behind one of another size, where there are several.
+    pub switched_batch: Option<Duration>,
 }
 
 /// How the rate of a run was found.
@@ -138,6 +140,7 @@ impl InferFigures {
             start_cpu: (self.start_cpu + other.start_cpu) / 2,
             first_batch: self.first_batch.max(other.first_batch),
             usual_batch: self.usual_batch.max(other.usual_batch),
+            switched_batch: self.switched_batch.max(other.switched_batch),
             ..*self
         }
     }
@@ -191,6 +194,7 @@ mod tests {
             start_cpu: Duration::ZERO,
             first_batch: Duration::ZERO,
             usual_batch: Duration::ZERO,
+            switched_batch: None,
         }
     }
 

@@ -56,6 +56,8 @@ struct Place {
 /// Batches of one size.
 struct Turn {
     rows: usize,
+    /// Another size that is measured, if there is one.
+    other: Option<usize>,
     lasting: Duration,
     /// Where workers that are ready for it wait for the others.
     gate: Gate,
@@ -70,6 +72,7 @@ struct Done {
     start_cpu: Duration,
     first_batch: Duration,
     usual_batch: Duration,
+    switched_batch: Option<Duration>,
 }
 
 enum Trouble {
@@ -94,8 +97,11 @@ impl InferPart<'_> {
                 places.push(Place { device: workers.device, threads: workers.threads, number: places.len() });
             }
         }
-        let turns: Vec<Turn> =
-            sizes.iter().map(|&rows| Turn { rows, lasting, gate: Gate::new(places.len()) }).collect();
+        let turn = |(at, &rows): (usize, &usize)| {
+            let other = sizes.get(at.checked_sub(1).unwrap_or(1)).copied();
+            Turn { rows, other, lasting, gate: Gate::new(places.len()) }
+        };
+        let turns: Vec<Turn> = sizes.iter().enumerate().map(turn).collect();
         let (n_workers, turns) = (places.len(), &turns[..]);
         let done: Vec<(Place, Result<Vec<Done>, Trouble>)> = std::thread::scope(|scope| {
             let all: Vec<_> = places
@@ -176,6 +182,7 @@ impl InferPart<'_> {
             start_cpu: here().map(|d| d.start_cpu).sum(),
             first_batch: here().map(|d| d.first_batch).max().unwrap_or_default(),
             usual_batch: here().map(|d| d.usual_batch).max().unwrap_or_default(),
+            switched_batch: here().filter_map(|d| d.switched_batch).max(),
         }
     }
 
@@ -272,7 +279,7 @@ impl InferPart<'_> {
         slots: &[SlotId],
         turn: &Turn,
     ) -> Result<Done, Trouble> {
-        let Turn { rows, lasting, ref gate } = *turn;
+        let Turn { rows, other, lasting, ref gate } = *turn;
         let cpu = |worker: &BareWorker| worker.pid().and_then(of_process).unwrap_or_default();
         let start_cpu = cpu(worker);
         let mut next = slots.iter().copied().cycle();
@@ -305,9 +312,37 @@ impl InferPart<'_> {
         for _ in 0..self.infer.streams {
             worker.done().await.map_err(Trouble::Fault)?;
         }
-        Ok(Done { batches, elapsed, cpu, start_cpu, first_batch: first[0], usual_batch: median(times) })
+        let usual_batch = median(times);
+        let switched_batch = match other {
+            Some(other) => Some(self.switch(worker, (other, rows), &mut send).await?),
+            None => None,
+        };
+        Ok(Done { batches, elapsed, cpu, start_cpu, first_batch: first[0], usual_batch, switched_batch })
+    }
+
+    /// What a batch takes that comes right behind one of another size, as a median: a library that keeps the plan of one shape only makes
+    /// it anew each time.
+    async fn switch(
+        &self,
+        worker: &mut BareWorker,
+        (from, to): (usize, usize),
+        slot: &mut impl FnMut() -> SlotId,
+    ) -> Result<Duration, Trouble> {
+        let mut times = Vec::with_capacity(SWITCHES);
+        for _ in 0..SWITCHES {
+            let mut taken = Duration::ZERO;
+            for rows in [from, to] {
+                worker.run(slot(), rows).await.map_err(Trouble::Fault)?;
+                taken = worker.done().await.map_err(Trouble::Fault)?;
+            }
+            times.push(taken);
+        }
+        Ok(median(times))
     }
 }
+
+/// Times that a worker goes from another size to the one that is measured.
+const SWITCHES: usize = 9;
 
 /// The upper median, zero of nothing.
 fn median(mut times: Vec<Duration>) -> Duration {

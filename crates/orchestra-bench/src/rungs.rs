@@ -32,4 +32,7 @@ pub struct Rung {
     pub first_batch_seconds: f64,
     /// What a batch of this size took in a worker, as a median; of several workers the longest.
     pub median_batch_seconds: f64,
+    /// What a batch of this size took right behind one of another size, as a median; of several workers the longest. `None`: there is one
+    /// size.
+    pub switched_batch_seconds: Option<f64>,
 }

@@ -100,6 +100,7 @@ pub fn plan(small: Small) -> Plan {
             max_failed: None,
             item_timeout: Duration::from_secs(30),
             batch_timeout: Duration::from_secs(60),
+            grace: Duration::from_secs(25),
             max_pixels: 1 << 28,
         },
         telemetry: TelemetryPlan::default(),

@@ -16,7 +16,7 @@
 //! decided by the same [`RestartBudget`] with spares as without, so a spare never keeps a place alive that is to be parked. It only
 //! saves the load: the pause that the budget asks for falls on the next spare.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::ids::WorkerId;
@@ -59,8 +59,8 @@ pub enum Order {
     Start {
         /// Its role.
         role: Role,
-        /// The worker whose place among the serving or the spare ones it takes; `None` if there was none before.
-        instead_of: Option<WorkerId>,
+        /// The worker whose place among the serving or the spare ones it takes, and why; `None` if there was none before.
+        instead_of: Option<(WorkerId, Vacancy)>,
     },
     /// Ask [`Crew::start_place`] after this pause.
     StartLater {
@@ -77,7 +77,7 @@ pub enum Order {
         spare: WorkerId,
         /// Whose place it takes.
         instead_of: WorkerId,
-        /// Whether that one died; else it is being recycled.
+        /// Why.
         why: Vacancy,
     },
     /// Give this worker no more batches, and end it when it has none. Its successor is there.
@@ -116,6 +116,18 @@ pub enum Vacancy {
     Death,
     /// Its worker has served for long enough.
     Recycling,
+    /// Its worker ended as it was asked to, so that one which has run nothing yet judges an item.
+    Renewal,
+}
+
+impl Vacancy {
+    /// Of a place whose worker has ended like this, and was not being recycled.
+    fn after(exit: &WorkerExit) -> Self {
+        match exit {
+            WorkerExit::Clean => Vacancy::Renewal,
+            _ => Vacancy::Death,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -123,8 +135,8 @@ struct Place {
     is_parked: bool,
     /// It was added because a worker should fit, and none has been ready in it yet.
     is_tried: bool,
-    /// The last worker that died in it.
-    lost: Option<WorkerId>,
+    /// The last worker that it lost, and how.
+    lost: Option<(WorkerId, Vacancy)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -164,6 +176,8 @@ pub struct Crew {
     look_at: Option<Duration>,
     /// A successor found no memory beside the worker whose place it was to take.
     is_tight: bool,
+    /// Those that are to make way for a successor once nobody else does.
+    worn: VecDeque<WorkerId>,
 }
 
 impl Crew {
@@ -181,6 +195,7 @@ impl Crew {
             spare_due: None,
             look_at: None,
             is_tight: false,
+            worn: VecDeque::new(),
         }
     }
 
@@ -234,7 +249,8 @@ impl Crew {
         }
         let due = *self.spare_due.get_or_insert(now + SETTLING);
         if now >= due {
-            return vec![Order::Start { role: Role::Spare, instead_of: self.lost_spares.pop() }];
+            let instead_of = self.lost_spares.pop().map(|dead| (dead, Vacancy::Death));
+            return vec![Order::Start { role: Role::Spare, instead_of }];
         }
         if self.look_at.is_some_and(|at| at <= due) {
             return Vec::new(); // It was asked for before.
@@ -250,9 +266,27 @@ impl Crew {
         if let Role::Serving { place } = member.role {
             self.places[place].is_tried = false;
         }
-        let Role::Successor { place, of } = member.role else { return Vec::new() };
-        member.role = Role::Serving { place };
-        if self.members.contains_key(&of) { vec![Order::Drain(of)] } else { Vec::new() }
+        let mut orders = Vec::new();
+        if let Role::Successor { place, of } = member.role {
+            member.role = Role::Serving { place };
+            orders.extend(self.members.contains_key(&of).then_some(Order::Drain(of)));
+        }
+        orders.extend(self.next_makes_way());
+        orders
+    }
+
+    /// The next worker that is to make way, if there is one and all places are served.
+    fn next_makes_way(&mut self) -> Option<Order> {
+        if self.worn.is_empty() || !self.is_served() {
+            return None;
+        }
+        loop {
+            let worker = self.worn.pop_front()?;
+            if let Some(Role::Serving { place }) = self.members.get(&worker).map(|m| m.role) {
+                self.set_role(worker, Role::Yielding { place });
+                return Some(Order::Yield(worker));
+            }
+        }
     }
 
     /// A worker completed its first batch: the device works.
@@ -270,17 +304,28 @@ impl Crew {
         let successor = Role::Successor { place, of: worker };
         let spare = self.best_spare();
         if spare.is_none() && self.is_tight(handover) {
+            if self.is_handing_over() {
+                // Together they would leave the device without a worker.
+                self.wait_to_make_way(worker);
+                return Vec::new();
+            }
             self.set_role(worker, Role::Yielding { place });
             return vec![Order::Yield(worker)];
         }
         self.set_role(worker, Role::Leaving);
         let Some(spare) = spare else {
-            return vec![Order::Start { role: successor, instead_of: Some(worker) }];
+            return vec![Order::Start { role: successor, instead_of: Some((worker, Vacancy::Recycling)) }];
         };
         let promote = Order::Promote { spare, instead_of: worker, why: Vacancy::Recycling };
         let is_ready = self.members.get(&spare).is_some_and(|s| s.is_ready);
         self.set_role(spare, if is_ready { Role::Serving { place } } else { successor });
         if is_ready { vec![promote, Order::Drain(worker)] } else { vec![promote] }
+    }
+
+    fn wait_to_make_way(&mut self, worker: WorkerId) {
+        if !self.worn.contains(&worker) {
+            self.worn.push_back(worker);
+        }
     }
 
     /// The worker that is about to be reported as ended had stood for so long: loaded, and not running what it died of.
@@ -298,10 +343,13 @@ impl Crew {
                 if death.exit.found_no_memory() {
                     // It will find none at the next bound either, as long as the old one is there.
                     self.is_tight = true;
-                    self.set_role(of, Role::Yielding { place });
-                    return vec![Order::Yield(of)];
+                    if !self.is_handing_over() {
+                        self.set_role(of, Role::Yielding { place });
+                        return vec![Order::Yield(of)];
+                    }
+                    self.wait_to_make_way(of);
                 }
-                // Try again at the next bound: the old one still serves.
+                // If not, it tries again at its next bound: the old one still serves.
                 self.set_role(of, Role::Serving { place });
                 Vec::new()
             }
@@ -316,7 +364,7 @@ impl Crew {
     fn yielded(&mut self, place: usize, worker: WorkerId) -> Vec<Order> {
         let Some(spare) = self.best_spare() else {
             let role = Role::Successor { place, of: worker };
-            return vec![Order::Start { role, instead_of: Some(worker) }];
+            return vec![Order::Start { role, instead_of: Some((worker, Vacancy::Recycling)) }];
         };
         self.set_role(spare, Role::Serving { place });
         vec![Order::Promote { spare, instead_of: worker, why: Vacancy::Recycling }]
@@ -332,7 +380,8 @@ impl Crew {
     }
 
     fn place_lost(&mut self, place: usize, worker: WorkerId, death: &Death<'_>, now: Duration) -> Vec<Order> {
-        self.places[place].lost = Some(worker);
+        let why = Vacancy::after(death.exit);
+        self.places[place].lost = Some((worker, why));
         if self.is_too_much(place, death.exit) {
             self.places[place].is_parked = true;
             return vec![Order::Withdrawn { left: self.n_open() }];
@@ -343,7 +392,7 @@ impl Crew {
                 Some(spare) => {
                     self.no_spare_before(now + pause);
                     self.set_role(spare, Role::Serving { place });
-                    vec![Order::Promote { spare, instead_of: worker, why: Vacancy::Death }]
+                    vec![Order::Promote { spare, instead_of: worker, why }]
                 }
                 None if pause.is_zero() => self.start_place(place).into_iter().collect(),
                 None => vec![Order::StartLater { place, pause }],
@@ -403,6 +452,11 @@ impl Crew {
 
     fn is_tight(&self, handover: Handover) -> bool {
         self.is_tight || handover == Handover::OldFirst
+    }
+
+    /// Some place waits for the successor of a healthy worker.
+    fn is_handing_over(&self) -> bool {
+        self.members.values().any(|m| matches!(m.role, Role::Yielding { .. } | Role::Successor { .. }))
     }
 
     /// Every place that is not parked has its worker, loaded, and there is such a place.

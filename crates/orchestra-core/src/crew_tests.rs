@@ -1,10 +1,14 @@
-//! Properties of a crew: single decisions by name, and what must hold under any interleaving of loads, deaths and recycling.
+//! Properties of a crew: single decisions, by name.
 
-use Handover::{OldFirst, SuccessorFirst};
-use proptest::prelude::*;
+use Handover::SuccessorFirst;
 
 use super::*;
 use crate::failure::ErrorClass;
+
+#[path = "crew_tests/interleavings.rs"]
+mod interleavings;
+#[path = "crew_tests/recycling.rs"]
+mod recycling;
 
 const NOW: Duration = Duration::from_secs(1);
 const LATER: Duration = Duration::from_secs(10);
@@ -254,7 +258,14 @@ fn workers_that_end_as_asked_without_a_result_are_replaced_at_once_however_often
     let mut world = World::at_rest(1, 0);
     for n in 1..20 {
         let old = world.serving(0)[0];
-        world.end(old, &WorkerExit::Clean, false, LATER);
+        let orders = world.crew.ended(old, &died(&WorkerExit::Clean, false), LATER);
+        let renewed = Some((old, Vacancy::Renewal));
+        assert_eq!(
+            orders,
+            [Order::Start { role: Role::Serving { place: 0 }, instead_of: renewed }],
+            "it did not die"
+        );
+        world.carry_out(orders);
         assert_eq!((world.left, world.waiting.len(), world.starts), (None, 0, 1 + n));
     }
 }
@@ -284,7 +295,7 @@ fn a_dead_spare_is_replaced_and_one_that_cannot_load_is_given_up_without_harm() 
     world.end(spare, &KILLED, false, LATER);
     let now = LATER + Duration::from_secs(1);
     let orders = world.crew.start_spares(now, SuccessorFirst);
-    assert_eq!(orders, [Order::Start { role: Role::Spare, instead_of: Some(spare) }]);
+    assert_eq!(orders, [Order::Start { role: Role::Spare, instead_of: Some((spare, Vacancy::Death)) }]);
     world.carry_out(orders);
     let spare = world.spare();
     let exit = WorkerExit::LoadFailed { class: ErrorClass::Permanent, why: "out of address space".into() };
@@ -313,95 +324,6 @@ fn idle_spares_that_crash_do_not_spend_the_budget_of_the_places() {
 }
 
 #[test]
-fn a_ready_spare_is_the_successor_of_a_recycled_worker_at_once() {
-    let mut world = World::at_rest(1, 1);
-    let (spare, old) = (world.spare(), world.serving(0)[0]);
-    world.recycle(old);
-    assert_eq!((&world.drained[..], world.serving(0)), (&[old][..], vec![spare]));
-    assert_eq!(world.promoted, [(spare, old)]);
-    world.man_spares(LATER);
-    assert_eq!(world.starts, 3);
-}
-
-#[test]
-fn a_loading_spare_is_the_successor_of_a_recycled_worker_when_it_is_ready() {
-    let mut world = World::new(1, 1);
-    world.all_ready();
-    world.man_spares(NOW);
-    world.man_spares(LATER);
-    let (spare, old) = (world.spare(), world.serving(0)[0]);
-    world.recycle(old);
-    assert_eq!(world.drained, []);
-    world.ready(spare);
-    assert_eq!((&world.drained[..], world.serving(0)), (&[old][..], vec![spare]));
-}
-
-#[test]
-fn a_worker_whose_successor_dies_goes_on_and_one_that_dies_first_is_followed_by_its_successor() {
-    let mut world = World::new(1, 0);
-    world.all_ready();
-    let old = world.serving(0)[0];
-    world.recycle(old);
-    let successor = world.in_role(|r| matches!(r, Role::Successor { .. }))[0];
-    world.end(successor, &CRASHED, false, LATER);
-    assert_eq!(world.serving(0), [old]);
-    world.recycle(old);
-    let successor = world.in_role(|r| matches!(r, Role::Successor { .. }))[0];
-    world.end(old, &KILLED, true, LATER);
-    world.ready(successor);
-    assert_eq!((world.serving(0), &world.drained[..]), (vec![successor], &[][..]));
-}
-
-#[test]
-fn where_there_is_no_memory_for_both_the_old_one_ends_before_its_successor_starts() {
-    let mut world = World::new(2, 0);
-    world.all_ready();
-    let old = world.serving(1)[0];
-    world.replace(old, OldFirst);
-    assert_eq!((&world.yielding[..], world.starts), (&[old][..], 2));
-    world.replace(old, OldFirst);
-    assert_eq!(world.yielding.len(), 1, "it is asked once");
-    world.end(old, &WorkerExit::Clean, true, LATER);
-    let successor = world.in_role(|r| r == Role::Successor { place: 1, of: old });
-    assert_eq!((successor.len(), world.starts, world.waiting.len()), (1, 3, 0));
-    world.ready(successor[0]);
-    assert_eq!((world.serving(1), &world.drained[..]), (successor, &[][..]));
-    // One that dies while it makes way is a death like any other.
-    let old = world.serving(0)[0];
-    world.replace(old, OldFirst);
-    world.end(old, &CRASHED, false, LATER);
-    assert_eq!(world.waiting, [0]);
-}
-
-#[test]
-fn a_successor_without_memory_makes_the_old_one_end_first_from_then_on() {
-    let mut world = World::new(1, 0);
-    world.all_ready();
-    let old = world.serving(0)[0];
-    world.recycle(old);
-    let successor = world.in_role(|r| matches!(r, Role::Successor { .. }))[0];
-    world.end(successor, &no_memory(), false, LATER);
-    assert_eq!(world.yielding, [old]);
-    world.end(old, &WorkerExit::Clean, true, LATER);
-    world.all_ready();
-    let second = world.serving(0)[0];
-    world.recycle(second);
-    assert_eq!((&world.yielding[..], world.starts), (&[old, second][..], 3), "it is not tried again");
-    // A spare has its memory already.
-    let mut world = World::at_rest(1, 1);
-    let (spare, old) = (world.spare(), world.serving(0)[0]);
-    world.replace(old, OldFirst);
-    assert_eq!((world.promoted[0], &world.yielding[..]), ((spare, old), &[][..]));
-    assert_eq!(
-        world.crew.start_spares(LATER, OldFirst),
-        [],
-        "the next spare waits for the memory of the old one"
-    );
-    world.end(old, &WorkerExit::Clean, true, LATER);
-    assert_eq!(world.crew.start_spares(LATER, OldFirst).len(), 1);
-}
-
-#[test]
 fn a_place_that_was_added_is_taken_back_if_its_first_worker_does_not_fit_and_costs_the_others_nothing() {
     for exit in [no_memory(), CRASHED, WorkerExit::Code(1)] {
         let mut world = World::at_rest(1, 0);
@@ -422,114 +344,4 @@ fn a_place_that_was_added_is_taken_back_if_its_first_worker_does_not_fit_and_cos
     world.carry_out(orders);
     world.end(world.serving(1)[0], &KILLED, false, LATER);
     assert_eq!((world.withdrawn, &world.waiting[..]), (0, &[1][..]), "somebody outside did that");
-}
-
-#[derive(Debug, Clone)]
-enum Step {
-    Ready(usize),
-    Die(usize, u8),
-    Recycle(usize),
-    Progress,
-    Wait(u64),
-    Due,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        6 => (0usize..16).prop_map(Step::Ready),
-        5 => ((0usize..16), 0u8..7).prop_map(|(w, how)| Step::Die(w, how)),
-        2 => (0usize..16).prop_map(Step::Recycle),
-        2 => Just(Step::Progress),
-        3 => (1u64..20_000).prop_map(Step::Wait),
-        3 => Just(Step::Due),
-    ]
-}
-
-fn how_it_died(how: u8) -> (WorkerExit, bool) {
-    match how {
-        0 => (KILLED, true),
-        1 => (KILLED, false),
-        2 => (CRASHED, false),
-        3 => (WorkerExit::Silent, true),
-        4 => (WorkerExit::HandshakeTimeout, false),
-        5 => (WorkerExit::LoadFailed { class: ErrorClass::Permanent, why: String::new() }, false),
-        _ => (no_memory(), false),
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
-
-    #[test]
-    fn whatever_happens_each_place_has_one_worker_or_a_start_to_come_or_is_parked(
-        places in 1usize..4,
-        spares in 0usize..4,
-        steps in proptest::collection::vec(step(), 0..120),
-    ) {
-        let mut world = World::new(places, spares);
-        let (mut now, mut deaths, mut recyclings) = (NOW, 0, 0);
-        for step in steps {
-            let members = world.members();
-            let pick = |n: usize| members.get(n % members.len().max(1)).copied();
-            match step {
-                Step::Ready(n) => if let Some(w) = pick(n) { world.ready(w) },
-                Step::Die(n, how) => if let Some(w) = pick(n) {
-                    let (exit, progressed) = how_it_died(how);
-                    deaths += 1;
-                    world.end(w, &exit, progressed, now);
-                },
-                Step::Recycle(n) => if let Some(w) = pick(n) {
-                    recyclings += 1;
-                    world.replace(w, if n % 2 == 0 { SuccessorFirst } else { OldFirst });
-                },
-                Step::Progress => world.crew.progressed(),
-                Step::Wait(ms) => now += Duration::from_millis(ms),
-                Step::Due => for place in std::mem::take(&mut world.waiting) {
-                    let order = world.crew.start_place(place);
-                    world.carry_out(order.into_iter().collect());
-                },
-            }
-            world.man_spares(now);
-            for place in 0..places {
-                let parked = world.crew.places[place].is_parked;
-                let serving = world.in_role(|r| matches!(r, Role::Serving { place: p } | Role::Yielding { place: p } if p == place)).len();
-                let successors =
-                    world.in_role(|r| matches!(r, Role::Successor { place: p, .. } if p == place)).len();
-                let waiting = world.waiting.iter().filter(|p| **p == place).count();
-                prop_assert!(serving <= 1 && successors <= 1 && waiting <= 1);
-                prop_assert!(parked || serving + successors + waiting >= 1, "place {} is forgotten", place);
-                prop_assert!(!parked || serving + successors == 0, "a parked place is served");
-            }
-            let standing_by = world.in_role(|r| r == Role::Spare).len();
-            prop_assert!(standing_by <= spares);
-            let open = world.crew.places.iter().filter(|p| !p.is_parked).count();
-            prop_assert!(open > 0 || standing_by == 0, "spares outlive their places");
-            prop_assert!(world.starts <= places + spares + deaths + recyclings, "starts that nothing asked for");
-        }
-    }
-
-    #[test]
-    fn spares_never_change_what_is_parked(
-        deaths in proptest::collection::vec((0usize..2, 1u8..7, 0u64..4_000), 1..60),
-    ) {
-        // The same deaths of the same places, with spares and without: the same places are parked at the same time.
-        let mut worlds = [World::at_rest(2, 0), World::at_rest(2, 2)];
-        let mut now = LATER;
-        for (place, how, pause) in deaths {
-            now += Duration::from_millis(pause);
-            let (exit, progressed) = how_it_died(how);
-            for world in &mut worlds {
-                world.all_ready();
-                world.man_spares(now);
-                if let Some(worker) = world.serving(place).first().copied() {
-                    world.end(worker, &exit, progressed, now);
-                }
-                for place in std::mem::take(&mut world.waiting) {
-                    let order = world.crew.start_place(place);
-                    world.carry_out(order.into_iter().collect());
-                }
-            }
-            prop_assert_eq!(worlds[0].left, worlds[1].left);
-        }
-    }
 }

@@ -179,12 +179,21 @@ impl Survey {
 
     /// A worker of this stage was started, or is gone.
     pub fn moved(&mut self, stage: StageId) {
+        self.changed(Some(stage));
+    }
+
+    /// A worker is gone that belongs to no stage that is served: one of a stage that was built anew, as it was before.
+    pub fn left(&mut self) {
+        self.changed(None);
+    }
+
+    fn changed(&mut self, by: Option<StageId>) {
         self.fresh = None;
         self.stale = self.n_looks;
         for entry in &mut self.entries {
             match &mut entry.phase {
                 // The worker that is to be measured, or one that failed to become it.
-                Phase::Loading(_) if entry.of.stage == stage => {}
+                Phase::Loading(_) if Some(entry.of.stage) == by => {}
                 Phase::Loading(m) | Phase::Loaded(m, _) => m.is_disturbed = true,
                 _ => {}
             }

@@ -167,11 +167,12 @@ fn what_is_known_is_not_measured_and_spares_keep_their_room() {
 #[test]
 fn a_loss_is_not_believed_where_others_came_went_or_changed_and_the_drivers_own_count_is() {
     type Change = fn(&mut World);
-    let changes: [Change; 4] = [
+    let changes: [Change; 5] = [
         |w| w.others.push((7, GIB)),
         |w| w.others.clear(),
         |w| w.others[0].1 += GIB,
         |w| w.survey.moved(StageId(9)),
+        |w| w.survey.left(),
     ];
     for (n, change) in changes.into_iter().enumerate() {
         for counts in [true, false] {

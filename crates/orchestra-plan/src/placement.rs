@@ -71,14 +71,12 @@ pub(crate) fn place(
         let placed = if stages.is_empty() {
             continue;
         } else if device.is_cuda() {
-            let gpu = OnCuda { demands, stages: &stages, index, device, headroom };
-            gpu.place(reasons, diags)
+            OnCuda { demands, stages: &stages, index, device, headroom, doubts: false }.place(reasons, diags)
         } else {
             let cores = (cores / n_cpus.max(1)).max(1);
             on_cpu(demands, &stages, device, cores, reasons)
         };
-        for (stage, Placed { count, growth, threads }) in stages.into_iter().zip(placed) {
-            let memory = demands[stage].memory_on(index).filter(|_| device.is_cuda());
+        for (stage, Placed { count, growth, threads, memory }) in stages.into_iter().zip(placed) {
             shares[stage].push(Share { device: index, count, growth, threads, spares: 0, memory });
         }
     }
@@ -90,6 +88,8 @@ struct Placed {
     count: usize,
     growth: Option<Growth>,
     threads: usize,
+    /// What one takes of a GPU, where that is known and believed.
+    memory: Option<WorkerMemory>,
 }
 
 fn on_cpu(
@@ -127,7 +127,7 @@ fn on_cpu(
                 plural(count, "worker"),
                 plural(threads, "thread")
             ));
-            Placed { count, growth: None, threads }
+            Placed { count, growth: None, threads, memory: None }
         })
         .collect()
 }
@@ -159,6 +159,8 @@ struct OnCuda<'a> {
     index: usize,
     device: &'a Device,
     headroom: u64,
+    /// What earlier runs have measured is not believed.
+    doubts: bool,
 }
 
 impl OnCuda<'_> {
@@ -166,15 +168,27 @@ impl OnCuda<'_> {
         self.demands[stage].model
     }
 
+    /// What one worker of a stage takes, where that is known.
+    fn memory(&self, stage: usize) -> Option<WorkerMemory> {
+        let is_believed =
+            |memory: &WorkerMemory| !(self.doubts && matches!(memory, WorkerMemory::Measured(_)));
+        self.demands[stage].memory_on(self.index).filter(is_believed)
+    }
+
     /// Bytes of one worker of a stage; 0 where that is not known.
     fn worker(&self, stage: usize) -> u64 {
-        self.demands[stage].memory_on(self.index).map_or(0, WorkerMemory::bytes)
+        self.memory(stage).map_or(0, WorkerMemory::bytes)
     }
 
     /// Bytes of the first worker of a stage and of its spares.
     fn least(&self, stage: usize) -> u64 {
         let spares = self.model(stage).spare.as_ref().map_or(0, |n| n.value);
         self.worker(stage).saturating_mul(1 + spares)
+    }
+
+    /// Bytes of all that has to be there.
+    fn needed(&self) -> u64 {
+        self.stages.iter().map(|s| self.least(*s)).fold(0, u64::saturating_add)
     }
 
     /// What all workers together may take.
@@ -184,41 +198,44 @@ impl OnCuda<'_> {
 
     /// It is not known of each model here what a worker takes, and the run can find out.
     fn is_to_be_measured(&self) -> bool {
-        let is_known = |s: &usize| self.demands[*s].memory_on(self.index).is_some();
-        self.device.memory.is_some() && !self.stages.iter().all(is_known)
+        self.device.memory.is_some() && !self.stages.iter().all(|s| self.memory(*s).is_some())
     }
 
     /// Workers to start with. Where nothing is known of one model, the others must not take the room that it may need; who asks for a
     /// number and says what one takes is given it.
     fn wanted(&self, stage: usize) -> usize {
-        let is_known = self.demands[stage].memory_on(self.index).is_some();
+        let memory = self.memory(stage);
         let asked = self.model(stage).workers.as_ref().map(|asked| asked.value as usize);
         match (asked, self.is_to_be_measured()) {
-            (_, true) if !is_known => 1,
+            (_, true) if !Self::is_said(asked, memory) => 1,
             (Some(asked), _) => asked,
-            (None, true) => 1,
-            (None, false) if is_known && self.device.memory.is_some() => DEFAULT_CUDA_WORKERS,
-            (None, false) => 1,
+            (None, false) if memory.is_some() && self.device.memory.is_some() => DEFAULT_CUDA_WORKERS,
+            (None, _) => 1,
         }
+    }
+
+    /// The file says both how many workers there shall be and what one takes.
+    fn is_said(asked: Option<usize>, memory: Option<WorkerMemory>) -> bool {
+        asked.is_some() && matches!(memory, Some(WorkerMemory::Declared(_)))
     }
 
     /// What may come of `count` workers within the run.
     fn growth(&self, stage: usize, count: usize) -> Option<Growth> {
         let asked = self.model(stage).workers.as_ref().map(|asked| asked.value as usize);
-        let is_known = self.demands[stage].memory_on(self.index).is_some();
-        let may_grow = self.is_to_be_measured() && !(is_known && asked.is_some());
+        let memory = self.memory(stage);
+        let may_grow = self.is_to_be_measured() && !Self::is_said(asked, memory);
         let most = asked.unwrap_or(DEFAULT_CUDA_WORKERS);
         (may_grow && most > count).then_some(Growth { most, is_asked: asked.is_some() })
     }
 
     /// Workers and threads of each stage. One worker and its spares each, then the rest in turns, the stage furthest behind its priority
     /// first, as long as there is room.
-    fn place(&self, reasons: &mut Vec<String>, diags: &mut Diagnostics) -> Vec<Placed> {
-        let needed = self.stages.iter().map(|s| self.least(*s)).fold(0u64, u64::saturating_add);
+    fn place(mut self, reasons: &mut Vec<String>, diags: &mut Diagnostics) -> Vec<Placed> {
         let room = self.room().unwrap_or(u64::MAX);
-        if needed > room {
-            self.full(needed, reasons, diags);
+        if self.needed() > room {
+            self.full(reasons, diags);
         }
+        let needed = self.needed();
         let want = |s: &usize| Want {
             has: 1,
             most: self.wanted(*s),
@@ -230,7 +247,7 @@ impl OnCuda<'_> {
         let place = |((&stage, count), want): ((&usize, usize), &Want)| {
             let growth = self.growth(stage, count);
             let why = match growth {
-                Some(growth) => Self::why_to_grow(growth),
+                Some(growth) => self.why_to_grow(stage, growth),
                 None => self.reason(stage, count, want.most),
             };
             reasons.push(format!(
@@ -239,20 +256,24 @@ impl OnCuda<'_> {
                 self.device.name,
                 plural(count, "worker")
             ));
-            Placed { count, growth, threads: self.model(stage).threads.unwrap_or(1) }
+            let threads = self.model(stage).threads.unwrap_or(1);
+            Placed { count, growth, threads, memory: self.memory(stage) }
         };
         self.stages.iter().zip(counts).zip(&wants).map(place).collect()
     }
 
-    fn why_to_grow(growth: Growth) -> String {
+    fn why_to_grow(&self, stage: usize, growth: Growth) -> String {
         let Growth { most, is_asked } = growth;
         let which = if is_asked { "the number asked for" } else { "more gain little" };
-        format!("what one takes is measured in the run, then up to {most} as far as they fit ({which})")
+        let first = match self.memory(stage) {
+            Some(_) => "another model here is measured in the run first",
+            None => "what one takes is measured in the run",
+        };
+        format!("{first}, then up to {most} as far as they fit ({which})")
     }
 
     fn reason(&self, stage: usize, count: usize, wanted: usize) -> String {
-        let memory = self.demands[stage].memory_on(self.index);
-        match (memory, self.room()) {
+        match (self.memory(stage), self.room()) {
             (Some(memory), Some(room)) if count < wanted => {
                 let asked = match self.model(stage).workers {
                     Some(_) => format!(" of the {wanted} asked for"),
@@ -279,11 +300,13 @@ impl OnCuda<'_> {
     }
 
     /// What the file says is believed. What an earlier run has seen may have been somebody else's, so it is tried, and measured again.
-    fn full(&self, needed: u64, reasons: &mut Vec<String>, diags: &mut Diagnostics) {
+    fn full(&mut self, reasons: &mut Vec<String>, diags: &mut Diagnostics) {
+        let needed = self.needed();
         let is_declared = |s: &usize| self.model(*s).memory.is_some();
         if self.stages.iter().any(is_declared) {
             return self.report_full(needed, diags);
         }
+        self.doubts = true;
         let room = self.room().unwrap_or_default();
         reasons.push(format!(
             "device {}: earlier runs have measured {} for one worker per model, and {} are free beyond the headroom; one each is tried all the same",

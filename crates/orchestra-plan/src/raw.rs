@@ -238,13 +238,16 @@ fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<usize
         max_failed: None,
         item_timeout: Duration::from_secs(30),
         batch_timeout: Duration::from_secs(60),
+        // Whoever sends SIGTERM and then SIGKILL mostly leaves 30 seconds between.
+        grace: Duration::from_secs(25),
         max_pixels: MAX_PIXELS,
     };
-    let keys = ["max_failed", "item_timeout", "batch_timeout", "max_pixels", "memory", "loaders"];
+    let keys = ["max_failed", "item_timeout", "batch_timeout", "grace", "max_pixels", "memory", "loaders"];
     let Some(mut f) = fields.section("limits", &keys) else { return (limits, None, None) };
     limits.max_failed = max_failed(&mut f);
     limits.item_timeout = positive(&mut f, "item_timeout").unwrap_or(limits.item_timeout);
     limits.batch_timeout = positive(&mut f, "batch_timeout").unwrap_or(limits.batch_timeout);
+    limits.grace = f.duration("grace").unwrap_or(limits.grace);
     limits.max_pixels = f.integer("max_pixels", 1..=1 << 40).map_or(MAX_PIXELS, |n| n.value);
     let memory = f.bytes("memory");
     let loaders = f.integer("loaders", 1..=1024).map(|n| n.value as usize);

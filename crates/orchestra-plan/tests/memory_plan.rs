@@ -110,7 +110,7 @@ fn two_models_share_a_gpu_by_need_and_priority() {
 fn a_model_of_which_nothing_is_known_is_left_room() {
     let unknown = "\n[models.other]\npath = \"digits.onnx\"\n[stages.second]\nkind = \"infer\"\nfrom = \"pixels\"\n\
         model = \"other\"\n[sinks.more]\nkind = \"jsonl\"\nfrom = \"second\"\n";
-    let host = FakeHost::with(server());
+    let mut host = FakeHost::with(server());
     assert_eq!(counts(&host.good(&(model("memory = \"5GiB\"") + unknown))), [1; 16]);
     let asked = counts(&host.good(&(model("memory = \"5GiB\"\nworkers = 3") + unknown)));
     assert_eq!((&asked[..8], &asked[8..]), (&[3; 8][..], &[1; 8][..]), "who asks is given");
@@ -119,6 +119,13 @@ fn a_model_of_which_nothing_is_known_is_left_room() {
         workers(&plan).iter().all(|w| w.growth == Some(Growth { most: 4, is_asked: false })),
         "both may grow"
     );
+    // What was measured is less sure than what is declared.
+    host.measured = vec![("L4", 32, 5 * GIB)];
+    let measured = host.good(&(model("workers = 3") + &unknown.replace("[stages", "max_batch = 8\n[stages")));
+    assert_eq!(counts(&measured), [1; 16], "not before it is known what the other one takes");
+    let most = |w: &WorkerPlan| w.growth.map(|growth| growth.most);
+    assert!(workers(&measured)[..8].iter().all(|w| most(w) == Some(3)));
+    assert!(describe(&measured).contains("another model here is measured in the run first, then up to 3"));
 }
 
 #[test]
@@ -198,7 +205,15 @@ fn a_measurement_that_fits_nowhere_is_tried_again_and_not_believed_for_ever() {
     host.measured = vec![("L4", 32, 23 * GIB)];
     let plan = host.good(DIGITS);
     assert_eq!(counts(&plan), [1; 8]);
-    assert!(describe(&plan).contains("earlier runs have measured 23 GiB for one worker per model"));
+    let text = describe(&plan);
+    for part in [
+        "earlier runs have measured 23 GiB for one worker per model",
+        "what one takes is measured in the run",
+    ] {
+        assert!(text.contains(part), "`{part}` is missing:\n{text}");
+    }
+    let grows = Some(Growth { most: 4, is_asked: false });
+    assert!(workers(&plan).iter().all(|w| w.memory.is_none() && w.growth == grows));
 }
 
 #[test]

@@ -246,7 +246,7 @@ impl DeviceState {
         me: &ActorRef<DeviceMsg>,
         post: usize,
         role: Role,
-        instead_of: Option<WorkerId>,
+        instead_of: Option<(WorkerId, Vacancy)>,
     ) {
         let Some(serve) = self.posts[post].serve.clone().filter(|_| !self.shutting_down) else { return };
         let context = &self.args.context;
@@ -259,10 +259,10 @@ impl DeviceState {
         let duty = match role {
             Role::Spare => Duty::StandBy,
             Role::Serving { .. } | Role::Successor { .. } | Role::Leaving | Role::Yielding { .. } => {
-                Duty::Serve { instead_of }
+                Duty::Serve { instead_of: instead_of.map(|(worker, _)| worker) }
             }
         };
-        if instead_of.is_some() && !matches!(role, Role::Successor { .. }) {
+        if let Some((_, Vacancy::Death)) = instead_of {
             self.stats().restarts.add(1);
         }
         let owned = Arc::new(AtomicBool::new(false));
@@ -332,8 +332,8 @@ impl DeviceState {
         let post = w.post;
         let orders = self.posts[post].crew.ready(worker);
         self.carry_out(me, post, orders).await;
-        let Post { stage, crew, .. } = &self.posts[post];
-        if let Some(survey) = self.survey.as_mut().filter(|_| crew.is_served()) {
+        let Post { stage, crew, serve } = &self.posts[post];
+        if let Some(survey) = self.survey.as_mut().filter(|_| serve.is_some() && crew.is_served()) {
             survey.loaded(*stage, first);
         }
     }
@@ -357,11 +357,16 @@ impl DeviceState {
     async fn worker_ended(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId, end: &End) {
         let Some(gone) = self.workers.remove(&worker) else { return };
         let post = gone.post;
-        if let Some(survey) = &mut self.survey {
-            survey.lost(self.posts[post].stage);
-            survey.moved(self.posts[post].stage);
+        let Post { stage, serve, .. } = &self.posts[post];
+        match &mut self.survey {
+            Some(survey) if serve.is_some() => {
+                survey.lost(*stage);
+                survey.moved(*stage);
+            }
+            Some(survey) => survey.left(),
+            None => {}
         }
-        if self.shutting_down || self.posts[post].serve.is_none() {
+        if self.shutting_down || serve.is_none() {
             return;
         }
         let jitter = jitter(&self.args.context.run_id, worker);

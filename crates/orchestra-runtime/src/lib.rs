@@ -25,6 +25,7 @@ mod exit_kind;
 #[cfg(test)]
 mod fault_tests;
 mod flights;
+mod greeting;
 mod histogram;
 mod in_flight;
 mod journey;

@@ -110,6 +110,8 @@ pub enum RootMsg {
     FailureLimit,
     /// First signal: finish what is in flight.
     Interrupt,
+    /// What was in flight then has had its time.
+    GraceOver,
     /// Second signal: kill the workers, record, end.
     Abort,
     /// What is finished, so that a pipeline that fell over a bug can be built anew.

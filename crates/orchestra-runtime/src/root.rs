@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use orchestra_core::{DeviceId, PipelineId};
 use orchestra_journal::{BitSet, Counts};
-use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor::concurrency::JoinHandle;
+use ractor::{Actor, ActorProcessingErr, ActorRef, MessagingErr, SupervisionEvent};
 use tokio::sync::oneshot;
 
 use crate::committer::CommitterHandle;
@@ -67,6 +68,8 @@ pub struct RootState {
     aborted: bool,
     failure_limit: bool,
     closing: bool,
+    /// Ends when a run that was told to stop has had its time.
+    grace: Option<JoinHandle<Result<(), MessagingErr<RootMsg>>>>,
     done: Option<oneshot::Sender<Ending>>,
 }
 
@@ -103,6 +106,7 @@ impl Actor for Orchestra {
             aborted: false,
             failure_limit: false,
             closing: false,
+            grace: None,
             done: Some(args.done),
         };
         for i in 0..state.context.plan.pipelines.len() {
@@ -129,7 +133,10 @@ impl Actor for Orchestra {
             RootMsg::Interrupt => {
                 state.stopping = true;
                 state.stop_pipelines(|| PipelineMsg::Stop);
+                let grace = state.context.plan.limits.grace;
+                state.grace.get_or_insert_with(|| me.send_after(grace, || RootMsg::GraceOver));
             }
+            RootMsg::GraceOver => state.grace_over(),
             RootMsg::Abort => state.abort(),
             RootMsg::JournalClosed(result) => {
                 state.over(result);
@@ -163,6 +170,17 @@ impl RootState {
             if !self.ended.contains_key(id) {
                 drop(pipeline.cast(message()));
             }
+        }
+    }
+
+    fn grace_over(&mut self) {
+        if !self.aborted && !self.closing {
+            let seconds = self.context.plan.limits.grace.as_secs_f64();
+            tracing::warn!(
+                seconds,
+                "what is in flight takes longer than `limits.grace`: stopping now, workers are killed"
+            );
+            self.abort();
         }
     }
 
@@ -267,6 +285,9 @@ impl RootState {
 
     fn over(&mut self, journal: Result<Counts, String>) {
         let ending = Ending { pipelines: self.ended.clone(), failure_limit: self.failure_limit, journal };
+        if let Some(grace) = self.grace.take() {
+            grace.abort();
+        }
         if let Some(done) = self.done.take() {
             drop(done.send(ending)); // Nobody waits: the handle was dropped.
         }

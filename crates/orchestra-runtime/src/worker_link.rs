@@ -12,15 +12,16 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use orchestra_core::{BatchId, DeviceKind, ErrorClass, WorkerExit, WorkerId};
-use orchestra_wire::frames::{FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker};
-use orchestra_wire::{BUILD, codec};
+use orchestra_core::{BatchId, ErrorClass, WorkerExit, WorkerId};
+use orchestra_wire::codec;
+use orchestra_wire::frames::{FromWorker, Run, RunErrorKind, RunTiming, ToWorker};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 
 use crate::events::WorkerEvent;
 use crate::exit_kind::ExitKind;
+use crate::greeting;
 use crate::in_flight::{InFlight, Sent};
 use crate::link_start::{Duty, LinkArgs};
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg};
@@ -219,23 +220,7 @@ impl LinkState {
             self.end_with(WorkerExit::Garbled("a second hello".to_owned()));
             return;
         }
-        if protocol != PROTOCOL_VERSION || build != BUILD {
-            let what = format!(
-                "it is build {build} with protocol {protocol}, this is build {BUILD} with protocol {PROTOCOL_VERSION}; use the worker executable of the same build"
-            );
-            self.end_with(WorkerExit::ProtocolMismatch(what));
-            return;
-        }
-        // Without the variable it would see every GPU, and take the first.
-        if let DeviceKind::Cuda { uuid } = &self.args.serve.load.device
-            && sees != Some(uuid)
-        {
-            let has = sees.map_or("without `CUDA_VISIBLE_DEVICES`".to_owned(), |s| {
-                format!("with `CUDA_VISIBLE_DEVICES={s}`")
-            });
-            let what = format!(
-                "it was started {has}, expected `{uuid}` alone; what starts the workers must leave that variable as it is"
-            );
+        if let Some(what) = greeting::refusal(&self.args.serve.load.device, protocol, build, sees) {
             self.end_with(WorkerExit::ProtocolMismatch(what));
             return;
         }

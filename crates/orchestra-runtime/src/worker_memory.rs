@@ -1,10 +1,14 @@
 //! What a worker takes of its GPU, kept for the plans of later runs: at once when it was measured, and at the end of a run if it turned out
-//! to be more. Measures nothing itself. Failing to keep it is no reason for a run to fail.
+//! to be more, or far less. Measures nothing itself. Failing to keep it is no reason for a run to fail.
 
 use orchestra_core::{DeviceId, StageId};
-use orchestra_plan::{DevicePlan, InferPlan, Measured, Measurements, StageKind, WorkerMemory};
+use orchestra_plan::{DevicePlan, InferPlan, MeasureKey, Measured, Measurements, StageKind, WorkerMemory};
 
 use crate::context::RunContext;
+use crate::stats::StageOnDevice;
+
+/// What workers take differs by up to an eighth from run to run: no reason to write a file.
+const LITTLE_MORE: u64 = 8;
 
 /// A stage on a GPU.
 struct Place<'a> {
@@ -41,13 +45,19 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Keeps what one worker takes, unless as much or more is known of this version of ONNX Runtime.
-    fn keep(&self, bytes: u64) {
+    fn key(&self) -> MeasureKey<'a> {
+        self.context.plan.measure_key(self.infer, self.device)
+    }
+
+    /// Keeps what one worker takes. What is known of this version of ONNX Runtime stays where it is as much or a little more, and, unless
+    /// this is the `most` that it takes, also where it is much more.
+    fn keep(&self, bytes: u64, is_most: bool) {
         let Some(measurements) = self.measurements() else { return };
-        let key = self.context.plan.measure_key(self.infer, self.device);
+        let key = self.key();
         let measured = Measured { bytes, runtime: self.context.runtime().to_owned() };
-        let known = measurements.look_up(&key);
-        if known.is_some_and(|known| known.runtime == measured.runtime && known.bytes >= bytes) {
+        let known = measurements.look_up(&key).filter(|known| known.runtime == measured.runtime);
+        let most = if is_most { bytes.saturating_add(bytes / LITTLE_MORE) } else { u64::MAX };
+        if known.is_some_and(|known| (bytes..=most).contains(&known.bytes)) {
             return;
         }
         match measurements.keep(&key, &measured) {
@@ -61,7 +71,7 @@ impl<'a> Place<'a> {
     /// Later plans are to do without what is kept.
     fn forget(&self) {
         let Some(measurements) = self.measurements() else { return };
-        if let Err(error) = measurements.forget(&self.context.plan.measure_key(self.infer, self.device)) {
+        if let Err(error) = measurements.forget(&self.key()) {
             tracing::warn!(%error, "a measurement that is wrong cannot be removed");
         }
     }
@@ -83,7 +93,7 @@ pub(crate) fn measured(context: &RunContext, device: DeviceId, stage: StageId, b
         on.worker_bytes.set(bytes);
     }
     // A file of a few hundred bytes: once per stage and GPU, while nothing else of the stage runs yet.
-    place.keep(bytes);
+    place.keep(bytes, true);
 }
 
 /// What was measured has let workers start that do not fit: later plans are to do without it.
@@ -108,12 +118,27 @@ pub(crate) fn keep(context: &RunContext) {
             };
             let Some(held) = context.watch.most_held(device, stage) else { continue };
             place.warn_if_more_than_declared(held);
-            if on.out_of_memory.get() > 0 {
+            if alike(&place).any(|(_, on)| on.out_of_memory.get() > 0) {
                 // What was measured has let more workers start than there was memory for.
                 place.forget_measured();
             } else if on.warm.get() > 0 {
-                place.keep(held.max(on.worker_bytes.get()));
+                // GPUs of one kind have one measurement: that of the worker that took most.
+                let of = |(held, on): (u64, &StageOnDevice)| held.max(on.worker_bytes.get());
+                let most = alike(&place).filter(|(_, on)| on.warm.get() > 0).map(of).max().unwrap_or(held);
+                // A worker that gives memory back takes less at most looks than it once did.
+                let gives_back = context.plan.models[place.infer.model.index()].tuning.shrink;
+                place.keep(most, !gives_back || on.worker_bytes.get() > 0);
             }
         }
     }
+}
+
+/// What was seen of the stage's workers on each GPU that has the measurement of this one, with the bytes that one held at looks.
+fn alike<'a>(place: &'a Place<'_>) -> impl Iterator<Item = (u64, &'a StageOnDevice)> + 'a {
+    let (context, (_, stage)) = (place.context, place.id);
+    (0..).map(DeviceId).zip(&context.plan.devices).filter_map(move |(device, _)| {
+        let on = context.stats.stage(stage).on(device)?;
+        let is_alike = Place::new(context, device, stage)?.key() == place.key();
+        is_alike.then(|| (context.watch.most_held(device, stage).unwrap_or_default(), on))
+    })
 }

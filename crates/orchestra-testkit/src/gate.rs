@@ -34,6 +34,12 @@ impl Gate {
         Ok(())
     }
 
+    /// The rows that have come to it since it was closed; more than it lets pass, once a batch waits.
+    #[must_use]
+    pub fn n_rows(&self) -> u64 {
+        fs::metadata(self.folder.join(ROWS)).map_or(0, |rows| rows.len())
+    }
+
     /// Lets everything pass from now on, and all that wait.
     ///
     /// # Errors

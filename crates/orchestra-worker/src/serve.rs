@@ -66,6 +66,15 @@ pub struct Loaded {
     pub warmed: usize,
 }
 
+impl Loaded {
+    /// As the parent is told, with the time that it took in nanoseconds and the resident memory of the process.
+    #[must_use]
+    pub fn into_frame(self, load_ns: u64, rss_bytes: u64) -> FromWorker {
+        let Loaded { inputs, outputs, providers, runtime_version, warmed } = self;
+        FromWorker::Loaded { inputs, outputs, providers, runtime_version, warmed, load_ns, rss_bytes }
+    }
+}
+
 /// Why an engine cannot serve a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
@@ -297,7 +306,7 @@ impl<E: Engine> Server<'_, E> {
         });
         let loaded = mapped.and_then(|arena| self.engine.load(load, arena));
         match loaded {
-            Ok(Loaded { inputs, outputs, providers, runtime_version, warmed }) => {
+            Ok(loaded) => {
                 self.layout = Some(load.layout.clone());
                 if load.streams > 1 {
                     let streams = self.engine.take_streams();
@@ -305,15 +314,7 @@ impl<E: Engine> Server<'_, E> {
                 }
                 let (load_ns, rss_bytes) = (nanos(started.elapsed()), rss_bytes());
                 self.link.rss_bytes.store(rss_bytes, Ordering::Relaxed);
-                Ok(self.link.send(&FromWorker::Loaded {
-                    inputs,
-                    outputs,
-                    providers,
-                    runtime_version,
-                    warmed,
-                    load_ns,
-                    rss_bytes,
-                })?)
+                Ok(self.link.send(&loaded.into_frame(load_ns, rss_bytes))?)
             }
             Err(LoadError { class, error }) => {
                 self.link.send(&FromWorker::LoadFailed { class, error })?;

@@ -92,15 +92,34 @@ fn with_shrink_every_run_gives_back_what_it_leaves() {
     }
 }
 
-#[test]
-fn after_warm_up_a_worker_holds_what_its_largest_size_needs_and_no_more() {
+/// A model that needs a megabyte or more of its own for each of up to 96 rows.
+fn wide() -> Setup {
     let wide = vec![1.0; 1 << 18];
     let model = ModelBuilder::new("wide")
         .constant("ones", &[1, 1 << 18], &wide)
         .node("Mul", &["x", "ones"], &["wide"], &[])
         .node("Exp", &["wide"], &["exp"], &[])
         .node("ReduceMean", &["exp"], &["y"], &[("axes", Attribute::Ints(vec![1]))]);
-    let mut setup = setup_of(model, &[flat("x", DType::F32, 1)], &[flat("y", DType::F32, 1)], 96);
+    setup_of(model, &[flat("x", DType::F32, 1)], &[flat("y", DType::F32, 1)], 96)
+}
+
+#[test]
+fn with_shrink_a_worker_keeps_what_warm_up_took_until_its_first_batch() {
+    let mut setup = wide();
+    setup.load.tuning.shrink = true;
+    let without = Worker::of(&setup).holds();
+    setup.load.warm_up = vec![12, 96];
+    setup.fill_input(0, 0, 0, &[f32s(&[1.0])]);
+    let mut worker = Worker::of(&setup);
+    assert!(worker.holds() > without + 80 * MIB, "it has to be seen how much the largest size needs");
+    let answer = worker.run();
+    assert!(matches!(answer, FromWorker::Done { .. }), "{answer:?}");
+    assert!(worker.holds() < without + 32 * MIB, "{} MiB more", (worker.holds() - without) / MIB);
+}
+
+#[test]
+fn after_warm_up_a_worker_holds_what_its_largest_size_needs_and_no_more() {
+    let mut setup = wide();
     let mut warmed = |sizes: &[usize]| {
         setup.load.warm_up = sizes.to_vec();
         setup.fill_input(0, 0, 0, &[f32s(&[1.0])]);

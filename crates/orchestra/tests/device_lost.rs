@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 
-use common::{Workplace, all_copied, audited, copies, copying, hurried};
+use common::{Workplace, all_copied, audited, copies, copying, impatient};
 use orchestra::{DeviceKind, Launched, Launcher, ProcessLauncher, RunOutcome};
 use orchestra_testkit::audit::items;
 use orchestra_testkit::faulty::FAULT;
@@ -46,6 +46,30 @@ impl Launcher for InTurn {
     }
 }
 
+/// A run with these workers. The healthy one may have done all the work before the other one had begun: then nothing was seen, and it is
+/// made again.
+async fn run_until(
+    met: impl Fn(&RunOutcome) -> bool,
+    first: [&str; 2],
+    later: &str,
+) -> (Workplace, RunOutcome) {
+    for _ in 0..20 {
+        let mut place = workplace();
+        let workers = InTurn::new(&place, first, later);
+        let options = impatient(&mut place, &first.concat(), workers);
+        let outcome = place.run_with(options).await;
+        if met(&outcome) {
+            return (place, outcome);
+        }
+    }
+    panic!("in none of 20 runs with {first:?} the device broke before the other one had done everything");
+}
+
+/// Batches that were run again.
+fn retried(outcome: &RunOutcome) -> u64 {
+    outcome.report.batches_by_reason["retry"] + outcome.report.batches_by_reason["split"]
+}
+
 /// Batches done, and workers started, on the device that did less.
 fn worse(outcome: &RunOutcome) -> (u64, u64) {
     let device = outcome.report.devices.iter().min_by_key(|d| d.batches).unwrap();
@@ -56,17 +80,15 @@ fn worse(outcome: &RunOutcome) -> (u64, u64) {
 fn a_device_that_fails_every_batch_at_once_is_given_up_and_the_other_does_all_the_work() {
     audited(async {
         for fault in ["device-error-on-batch:1", "abort-on-batch:1", "exit0-on-batch:1", "half-frame"] {
-            let place = workplace();
-            let outcome = place.run_with(hurried(InTurn::new(&place, ["none", fault], fault))).await;
+            let was_replaced = |outcome: &RunOutcome| worse(outcome).1 >= 2;
+            let (place, outcome) = run_until(was_replaced, ["slow:20", fault], fault).await;
             assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
             all_copied(&place, ITEMS, fault);
             let (batches, starts) = worse(&outcome);
             assert_eq!(batches, 0, "`{fault}`: {:?}", outcome.report.devices);
             assert!(starts <= MOST_STARTS, "`{fault}`: {:?}", outcome.report.devices);
             // Each of its workers holds two batches at most: that is all it can attract.
-            let retried =
-                outcome.report.batches_by_reason["retry"] + outcome.report.batches_by_reason["split"];
-            assert!(retried <= 2 * 2 * starts, "`{fault}`: {:?}", outcome.report.batches_by_reason);
+            assert!(retried(&outcome) <= 2 * 2 * starts, "`{fault}`: {:?}", outcome.report.batches_by_reason);
         }
     });
 }
@@ -75,9 +97,8 @@ fn a_device_that_fails_every_batch_at_once_is_given_up_and_the_other_does_all_th
 fn a_device_that_refuses_everything_fails_nobody_while_the_other_works() {
     audited(async {
         for healthy in ["none", "slow:20"] {
-            let place = workplace();
-            let launcher = InTurn::new(&place, [healthy, "fail-always"], "fail-always");
-            let outcome = place.run_with(hurried(launcher)).await;
+            let refused = |outcome: &RunOutcome| retried(outcome) > 0;
+            let (place, outcome) = run_until(refused, [healthy, "fail-always"], "fail-always").await;
             assert_eq!(outcome.exit_code, 0, "`{healthy}`: {:?}", outcome.problems);
             all_copied(&place, ITEMS, healthy);
             assert_eq!(worse(&outcome).0, 0, "`{healthy}`: {:?}", outcome.report.devices);
@@ -94,13 +115,12 @@ fn a_device_that_is_lost_for_good_in_the_middle_leaves_its_work_to_the_other() {
             ("device-error-on-batch:5", "die-on-load"),
             ("hang-on-batch:5", "load-failed"),
         ] {
-            let place = workplace();
-            let outcome = place.run_with(hurried(InTurn::new(&place, ["slow:20", fault], later))).await;
+            let was_lost = |outcome: &RunOutcome| worse(outcome).0 == 4;
+            let (place, outcome) = run_until(was_lost, ["slow:20", fault], later).await;
             assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
             all_copied(&place, ITEMS, fault);
-            let (batches, starts) = worse(&outcome);
-            assert_eq!(batches, 4, "`{fault}`: {:?}", outcome.report.devices);
-            assert!(starts <= MOST_STARTS, "`{fault}`: {:?}", outcome.report.devices);
+            let (_, starts) = worse(&outcome);
+            assert!((2..=MOST_STARTS).contains(&starts), "`{fault}`: {:?}", outcome.report.devices);
         }
     });
 }
@@ -113,8 +133,7 @@ fn a_run_that_loses_all_its_devices_ends_with_69_and_their_last_words_and_the_ne
             (["kill-at-outputs:3", "hang-on-batch:5"], "load-failed"),
             (["device-error-on-batch:3", "exit0-on-batch:7"], "die-on-load"),
         ] {
-            let place = workplace();
-            let outcome = place.run_with(hurried(InTurn::new(&place, first, later))).await;
+            let (place, outcome) = run_until(|_| true, first, later).await;
             assert_eq!(outcome.exit_code, 69, "{first:?}: {:?}", outcome.problems);
             let said = outcome.problems.join("\n");
             let last_words =

@@ -38,10 +38,7 @@ fn workplace(n_gpus: usize) -> Workplace {
 fn workplace_of(items: u64, n_gpus: usize) -> Workplace {
     let mut place = copying(items, 4, 1, "workers = 1");
     let names: Vec<String> = (0..n_gpus).map(|n| format!("cuda:{n}")).collect();
-    // A batch that hangs is not given up for the time that it takes.
-    place
-        .set("use = [\"cpu\"]", &format!("use = {names:?}"))
-        .set("batch_timeout = \"1s\"", "batch_timeout = \"1h\"");
+    place.set("use = [\"cpu\"]", &format!("use = {names:?}"));
     place
 }
 

@@ -8,18 +8,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use common::{AS_IT_IS, ONE_PIXEL_PER_BLOCK, ROW, Workplace, bounded, each_shows_its_own_picture, until};
-use orchestra::{ProcessLauncher, StartError, StartOptions, StartRunError};
+use orchestra::{ProcessLauncher, RunHandle, StartError, StartOptions, StartRunError};
 use orchestra_testkit::audit::items;
 use orchestra_testkit::models;
 
 const ITEMS: u64 = 500;
+/// Results that show that a run is under way.
+const SOME: usize = 24;
 
 /// About a second of work.
 fn workplace() -> Workplace {
     let mut place = Workplace::with_pictures(ITEMS);
-    let slow = models::slow_blocks(&place.models(), [1, 32, 32], 40).unwrap();
     place
-        .model("slow", slow, "workers = 2")
+        .gated("slow", 2)
         .image("pixels", "scans", AS_IT_IS)
         .infer("read", "pixels", "slow", 4)
         .sink("all", "read", "")
@@ -28,7 +29,15 @@ fn workplace() -> Workplace {
 }
 
 async fn some_results(place: &Workplace) {
-    until("there are results", || place.n_lines("all.jsonl") > 20).await;
+    until("there are results", || place.n_lines("all.jsonl") >= SOME).await;
+}
+
+/// A run that has some results and then waits for the gate: whatever is done to it comes before its end.
+async fn under_way(place: &Workplace) -> RunHandle {
+    place.gate().close_after(SOME).unwrap();
+    let run = place.start().await;
+    some_results(place).await;
+    run
 }
 
 /// Runs to the end what earlier runs have left.
@@ -44,14 +53,13 @@ async fn completes(place: &Workplace) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_run_says_so_and_a_second_start_completes_it() {
     let place = workplace();
-    let run = place.start().await;
-    let stop = run.stop_handle();
-    some_results(&place).await;
-    stop.interrupt();
+    let run = under_way(&place).await;
+    run.stop_handle().interrupt();
+    place.gate().open().unwrap();
     let outcome = bounded("the run ends", run.wait()).await;
     Workplace::must_end_with(&outcome, 130);
     let counts = outcome.report.items;
-    assert!(counts.done > 20 && counts.done < ITEMS, "{counts:?}");
+    assert!(counts.done >= SOME as u64 && counts.done < ITEMS, "{counts:?}");
     assert_eq!(place.n_lines("all.jsonl") as u64, counts.done, "what was in flight is finished and written");
     assert_eq!(place.workers(), []);
     completes(&place).await;
@@ -60,15 +68,15 @@ async fn an_interrupted_run_says_so_and_a_second_start_completes_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_aborted_run_says_so_and_a_second_start_completes_it() {
     let place = workplace();
-    let run = place.start().await;
+    let run = under_way(&place).await;
     let stop = run.stop_handle();
-    some_results(&place).await;
     stop.abort();
     let outcome = bounded("the run ends", run.wait()).await;
     Workplace::must_end_with(&outcome, 130);
     assert_eq!(place.workers(), []);
     stop.abort();
     stop.interrupt();
+    place.gate().open().unwrap();
     completes(&place).await;
 }
 
@@ -99,18 +107,17 @@ async fn a_run_can_be_stopped_at_any_moment_of_its_start() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_whose_handle_is_dropped_is_aborted_and_can_be_resumed() {
     let place = workplace();
-    let run = place.start().await;
-    some_results(&place).await;
-    drop(run);
+    drop(under_way(&place).await);
     until("the workers are gone", || place.workers().is_empty()).await;
     until("the output folder is free", || orchestra::prepare(Arc::new(place.plan()), false).is_ok()).await;
-    assert!(place.n_lines("all.jsonl") < ITEMS as usize, "it did not simply go on to its end");
+    place.gate().open().unwrap();
     completes(&place).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_is_aborted_when_the_wait_for_it_is_given_up() {
     let place = workplace();
+    place.gate().close_after(SOME).unwrap();
     let run = place.start().await;
     let waiting = tokio::spawn(run.wait());
     some_results(&place).await;
@@ -118,6 +125,7 @@ async fn a_run_is_aborted_when_the_wait_for_it_is_given_up() {
     assert!(waiting.await.unwrap_err().is_cancelled());
     until("the workers are gone", || place.workers().is_empty()).await;
     until("the output folder is free", || orchestra::prepare(Arc::new(place.plan()), false).is_ok()).await;
+    place.gate().open().unwrap();
     completes(&place).await;
 }
 
@@ -162,25 +170,25 @@ fn a_host_that_drops_its_whole_runtime_hangs_nowhere_and_leaves_no_worker() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_runs_of_one_host_do_not_disturb_each_other() {
     let (one, two) = (workplace(), workplace());
-    let (first, second) = tokio::join!(one.start(), two.start());
-    some_results(&one).await;
+    let (first, second) = tokio::join!(under_way(&one), two.start());
     first.stop_handle().abort();
     let outcome = bounded("the second run ends", second.wait()).await;
     Workplace::must_end_with(&outcome, 0);
     Workplace::must_end_with(&bounded("the first run ends", first.wait()).await, 130);
     let records = two.records(&["all.jsonl"]);
     records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
+    one.gate().open().unwrap();
     completes(&one).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_output_folder_in_use_is_refused_by_name_and_the_run_in_it_goes_on() {
     let place = workplace();
-    let run = place.start().await;
-    some_results(&place).await;
+    let run = under_way(&place).await;
     let refused = orchestra::start(place.plan(), place.options()).await.err().unwrap();
     assert!(matches!(refused, StartError::Run(StartRunError::Folder(_))), "{refused:?}");
     assert!(refused.to_string().contains("in use"), "{refused}");
+    place.gate().open().unwrap();
     let outcome = bounded("the run ends", run.wait()).await;
     Workplace::must_end_with(&outcome, 0);
     let records = place.records(&["all.jsonl"]);

@@ -5,8 +5,8 @@
 
 mod common;
 
-use common::{Workplace, all_copied, audited, copying, hurried, restarts};
-use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
+use common::{Workplace, all_copied, audited, copying, hurried, impatient, one_replaced, restarts};
+use orchestra_testkit::faulty::FAULT;
 
 const ITEMS: u64 = 60;
 
@@ -35,13 +35,7 @@ fn workplace(workers: usize) -> Workplace {
 
 /// The only worker dies: nobody else can have done the batch that it dies of.
 async fn one_death(fault: &str) {
-    let place = workplace(1);
-    let once = place.path("once");
-    let workers = place.faulty_workers(&[(FAULT, fault), (FAULT_ONCE, once.to_str().unwrap())]);
-    let outcome = place.run_with(hurried(workers)).await;
-    assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
-    all_copied(&place, ITEMS, fault);
-    assert_eq!(restarts(&outcome), 1, "`{fault}`: {:?}", outcome.report.devices);
+    one_replaced(&mut workplace(1), ITEMS, fault).await;
 }
 
 #[test]
@@ -78,8 +72,10 @@ fn workers_that_all_die_at_their_second_batch_still_do_all_the_work() {
         for point in ["unread:2", "run:2", "outputs:2", "half-answer:2", "answered:2"] {
             for how in ["kill", "abort"] {
                 let fault = format!("{how}-at-{point}");
-                let place = workplace(2);
-                let outcome = place.run_with(hurried(place.faulty_workers(&[(FAULT, &fault)]))).await;
+                let mut place = workplace(2);
+                let workers = place.faulty_workers(&[(FAULT, &fault)]);
+                let options = impatient(&mut place, &fault, workers);
+                let outcome = place.run_with(options).await;
                 assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
                 all_copied(&place, ITEMS, &fault);
                 assert!(restarts(&outcome) >= 3, "`{fault}`: {:?}", outcome.report.devices);

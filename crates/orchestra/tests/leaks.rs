@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use common::{AS_IT_IS, Workplace, audited, bounded, until};
-use orchestra::StartOptions;
+use orchestra::{RunHandle, StartOptions};
 use orchestra_testkit::audit::items;
 use orchestra_testkit::images;
 use orchestra_testkit::models;
@@ -18,10 +18,9 @@ const ITEMS: u64 = 200;
 /// Two models in a row, and a branch.
 fn workplace() -> Workplace {
     let mut place = Workplace::with_pictures(ITEMS);
-    let blocks = models::slow_blocks(&place.models(), [1, 32, 32], 40).unwrap();
     let same = models::affine(&place.models(), &[1, 32, 32]).unwrap();
     place
-        .model("blocks", blocks, "workers = 2")
+        .gated("blocks", 2)
         .model("affine", same, "")
         .image("pixels", "scans", AS_IT_IS)
         .infer("twice", "pixels", "affine", 4)
@@ -89,15 +88,24 @@ fn a_run_that_loses_workers_leaves_nothing() {
     });
 }
 
+/// A run that has done some batches and then waits for the gate: whatever is done to it comes before its end.
+async fn under_way(place: &Workplace) -> RunHandle {
+    let gate = place.gate();
+    gate.close_after(40).unwrap();
+    let run = place.start().await;
+    until("batches are done", || gate.n_rows() > 40).await;
+    run
+}
+
 async fn is_stopped(abort: bool) {
     let place = workplace();
-    let run = place.start().await;
+    let run = under_way(&place).await;
     let stop = run.stop_handle();
-    until("there are results", || place.n_lines("read.jsonl") > 10).await;
     if abort {
         stop.abort()
     } else {
-        stop.interrupt()
+        stop.interrupt();
+        place.gate().open().unwrap();
     }
     Workplace::must_end_with(&bounded("the run ends", run.wait()).await, 130);
 }
@@ -116,9 +124,7 @@ fn a_run_that_is_aborted_leaves_nothing() {
 fn a_run_that_is_dropped_leaves_nothing() {
     audited(async {
         let place = workplace();
-        let run = place.start().await;
-        until("there are results", || place.n_lines("read.jsonl") > 10).await;
-        drop(run);
+        drop(under_way(&place).await);
         until("the output folder is free", || orchestra::prepare(Arc::new(place.plan()), false).is_ok())
             .await;
     });
@@ -141,13 +147,12 @@ fn a_run_that_is_refused_leaves_nothing() {
 fn a_run_under_way_is_seen_by_the_audit_and_one_that_is_over_is_not() {
     audited(async {
         let place = workplace();
-        let run = place.start().await;
-        let remains = run.remains();
-        until("slots are taken", || remains.slots_in_use() > 0).await;
+        let run = under_way(&place).await;
         let left = place.leaks().join("\n");
         for what in ["process ", "holders", "slots in use"] {
             assert!(left.contains(what), "{left}");
         }
+        place.gate().open().unwrap();
         Workplace::must_end_with(&bounded("the run ends", run.wait()).await, 0);
         until("nothing is left", || place.leaks().is_empty()).await;
     });

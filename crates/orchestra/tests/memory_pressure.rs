@@ -22,7 +22,9 @@ struct Seen {
 
 /// Runs `n` items on one worker with this fault; gives what the worker was asked to run, in order.
 async fn runs_of(fault: &str, n: u64) -> (RunOutcome, Vec<Seen>) {
-    let place = copying(n, BATCH, 1, "workers = 1\nspare = 0");
+    let mut place = copying(n, BATCH, 1, "workers = 1\nspare = 0");
+    // Only full batches leave, however slow the loaders are, but for the last one.
+    place.set("wait = \"5ms\"", "wait = \"1h\"");
     let log = place.path("log");
     let workers = place.faulty_workers(&[(FAULT, fault), (FAULT_LOG, log.to_str().unwrap())]);
     let outcome = place.run_with(hurried(workers)).await;

@@ -5,8 +5,9 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use common::{Workplace, all_copied, copies, copying, hurried, restarts};
+use common::{Workplace, all_copied, copies, copying, hurried, impatient, restarts};
 use orchestra::RunOutcome;
 use orchestra_testkit::audit::items;
 use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
@@ -18,8 +19,10 @@ fn workplace(items: u64, batch: usize) -> Workplace {
 
 /// Runs with workers that all have the fault. Whatever is open after it, a run with honest workers completes.
 async fn runs_with(fault: &str, n: u64, batch: usize) -> (Workplace, RunOutcome) {
-    let place = workplace(n, batch);
-    let outcome = place.run_with(hurried(place.faulty_workers(&[(FAULT, fault)]))).await;
+    let mut place = workplace(n, batch);
+    let workers = place.faulty_workers(&[(FAULT, fault)]);
+    let options = impatient(&mut place, fault, workers);
+    let outcome = place.run_with(options).await;
     let before = copies(&place);
     assert_eq!((before.done.len() + before.failed.len()) as u64, outcome.report.items.read, "`{fault}`");
     if outcome.exit_code == 69 {
@@ -54,10 +57,11 @@ async fn one_worker_that_misbehaves_once_costs_no_item() {
     let harmless =
         ["fail-on-batch:2", "oom-above:1", "slow-start:300", "slow:20", "flood-stderr", "stubborn"];
     for fault in deadly.into_iter().chain(harmless) {
-        let place = workplace(N, 4);
+        let mut place = workplace(N, 4);
         let once = place.path("once");
         let workers = place.faulty_workers(&[(FAULT, fault), (FAULT_ONCE, once.to_str().unwrap())]);
-        let outcome = place.run_with(hurried(workers)).await;
+        let options = impatient(&mut place, fault, workers);
+        let outcome = place.run_with(options).await;
         assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
         all_copied(&place, N, fault);
         assert!(once.exists(), "`{fault}`: nobody misbehaved");
@@ -208,7 +212,10 @@ async fn a_program_that_is_no_worker_ends_the_run_with_its_last_words() {
         let mut launcher = place.workers_of_ours();
         launcher.program = "/bin/sh".into();
         launcher.args = vec!["-c".into(), script.into()];
-        let outcome = place.run_with(hurried(launcher)).await;
+        // Not every script says something.
+        let mut options = hurried(launcher);
+        options.timeouts.handshake = Duration::from_secs(3);
+        let outcome = place.run_with(options).await;
         assert_eq!(outcome.exit_code, 69, "`{script}`: {:?}", outcome.problems);
         let said = outcome.problems.join("\n");
         assert!(said.contains(says), "`{script}`: {said}");

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use common::{
     AS_IT_IS, Workplace, all_copied, bounded, copying, each_shows_its_own_picture, hurried, restarts,
 };
-use orchestra::{StartOptions, Timeouts};
 use orchestra_testkit::audit::items;
 use orchestra_testkit::faulty::{FAULT, FAULT_ONCE, file_of};
 use orchestra_testkit::models;
@@ -88,13 +87,10 @@ async fn kills_in_the_middle_of_recycling_lose_nothing() {
 /// of dead workers that were replaced.
 async fn replaced_in(faults: &str) -> u64 {
     const ITEMS: u64 = 40;
-    let mut place = copying(ITEMS, 1, 1, "workers = 1\nspare = 0\nrecycle = { batches = 3 }");
-    place.set("batch_timeout = \"1s\"", "batch_timeout = \"1h\""); // A worker that waits for its successor is not slow.
+    let place = copying(ITEMS, 1, 1, "workers = 1\nspare = 0\nrecycle = { batches = 3 }");
     let once = place.path("once");
     let workers = place.faulty_workers(&[(FAULT, faults), (FAULT_ONCE, once.to_str().unwrap())]);
-    // Nobody is late on purpose here, and whoever is on a busy machine must not count as dead.
-    let options = StartOptions { timeouts: Timeouts::default(), ..hurried(workers) };
-    let outcome = place.run_with(options).await;
+    let outcome = place.run_with(hurried(workers)).await;
     assert_eq!(outcome.exit_code, 0, "`{faults}`: {:?}", outcome.problems);
     all_copied(&place, ITEMS, faults);
     let last = faults.split(',').count() - 1;

@@ -5,11 +5,8 @@
 
 mod common;
 
-use common::{
-    AS_IT_IS, Workplace, all_copied, audited, copying, each_shows_its_own_picture, hurried, restarts,
-};
+use common::{AS_IT_IS, Workplace, audited, copying, each_shows_its_own_picture, one_replaced, restarts};
 use orchestra_testkit::audit::items;
-use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
 use orchestra_testkit::images;
 use orchestra_testkit::{Trap, models, trap_library};
 
@@ -17,13 +14,8 @@ const ITEMS: u64 = 200;
 
 /// One worker that runs two batches at once, with this fault in the first process.
 async fn one_fault(fault: &str) {
-    let place = copying(ITEMS, 4, 1, "workers = 1\nspare = 0\nstreams = 2");
-    let once = place.path("once");
-    let workers = place.faulty_workers(&[(FAULT, fault), (FAULT_ONCE, once.to_str().unwrap())]);
-    let outcome = place.run_with(hurried(workers)).await;
-    assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
-    all_copied(&place, ITEMS, fault);
-    assert_eq!(restarts(&outcome), 1, "`{fault}`: {:?}", outcome.report.devices);
+    let mut place = copying(ITEMS, 4, 1, "workers = 1\nspare = 0\nstreams = 2");
+    one_replaced(&mut place, ITEMS, fault).await;
 }
 
 #[test]

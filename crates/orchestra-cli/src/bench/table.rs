@@ -35,14 +35,15 @@ pub fn table(report: &Report) -> String {
 pub fn rungs(report: &RungReport) -> String {
     let mut rows = vec![Row::new(
         report.workflow.clone(),
-        ["items/s", "time of a batch", "of the first"].map(String::from),
+        ["items/s", "time of a batch", "of the first", "behind another size"].map(String::from),
     )];
     for rung in &report.rungs {
         let workers = counted(rung.workers as u64, "worker", "workers");
         let label = format!("infer {} on {}: {workers}, batches of {}", rung.stage, rung.device, rung.batch);
         let batch_seconds = (rung.batch * rung.workers) as f64 / rung.items_per_second.max(f64::MIN_POSITIVE);
         let [usual, first] = [batch_seconds, rung.first_batch_seconds].map(short_time);
-        rows.push(Row::new(label, [per_second(rung.items_per_second), usual, first]));
+        let switched = rung.switched_batch_seconds.map(short_time).unwrap_or_default();
+        rows.push(Row::new(label, [per_second(rung.items_per_second), usual, first, switched]));
     }
     aligned(&rows)
 }

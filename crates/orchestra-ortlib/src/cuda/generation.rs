@@ -32,49 +32,58 @@ const fn wanted(name: &'static str, product: &'static str, need: Need, package: 
     Wanted { name, product, need, package }
 }
 
+/// The libraries of a release, by name and package those whose names tell it: runtime, linker, compiler, cuBLAS's two, random numbers and
+/// Fourier transforms. cuDNN has one name for all releases, and a package for each.
 // A library stands after those that it is linked against (`readelf -d` of the wheels of CUDA 13.2 and cuDNN 9.26); `libcudnn.so.9` opens its
 // parts by name while it runs, so they come before it.
-const OF_13: [Wanted; 17] = [
-    wanted("libcudart.so.13", "cudart", Need::Always, "nvidia-cuda-runtime"),
-    wanted("libnvJitLink.so.13", "nvjitlink", Need::IfThere, "nvidia-nvjitlink"),
-    wanted("libnvrtc.so.13", "nvrtc", Need::SomeModels, "nvidia-cuda-nvrtc"),
-    wanted("libcublasLt.so.13", "cublas", Need::Always, "nvidia-cublas"),
-    wanted("libcublas.so.13", "cublas", Need::Always, "nvidia-cublas"),
-    wanted("libcurand.so.10", "curand", Need::Always, "nvidia-curand"),
-    wanted("libcufft.so.12", "cufft", Need::SomeModels, "nvidia-cufft"),
-    wanted("libcudnn_graph.so.9", "cudnn", Need::SomeModels, CUDNN_13),
-    wanted("libcudnn_ops.so.9", "cudnn", Need::SomeModels, CUDNN_13),
-    wanted("libcudnn_heuristic.so.9", "cudnn", Need::SomeModels, CUDNN_13),
-    wanted("libcudnn_cnn.so.9", "cudnn", Need::SomeModels, CUDNN_13),
-    wanted("libcudnn_adv.so.9", "cudnn", Need::SomeModels, CUDNN_13),
-    wanted("libcudnn_engines_precompiled.so.9", "cudnn", Need::SomeModels, CUDNN_13),
-    wanted("libcudnn_engines_runtime_compiled.so.9", "cudnn", Need::SomeModels, CUDNN_13),
-    wanted("libcudnn_engines_tensor_ir.so.9", "cudnn", Need::IfThere, CUDNN_13),
-    wanted("libcudnn_ext.so.9", "cudnn", Need::IfThere, CUDNN_13),
-    wanted("libcudnn.so.9", "cudnn", Need::SomeModels, CUDNN_13),
-];
-const CUDNN_13: &str = "nvidia-cudnn-cu13";
+const fn libraries(of_release: [(&'static str, &'static str); 7], cudnn: &'static str) -> [Wanted; 17] {
+    let [cudart, nvjitlink, nvrtc, cublas_lt, cublas, curand, cufft] = of_release;
+    [
+        wanted(cudart.0, "cudart", Need::Always, cudart.1),
+        wanted(nvjitlink.0, "nvjitlink", Need::IfThere, nvjitlink.1),
+        wanted(nvrtc.0, "nvrtc", Need::SomeModels, nvrtc.1),
+        wanted(cublas_lt.0, "cublas", Need::Always, cublas_lt.1),
+        wanted(cublas.0, "cublas", Need::Always, cublas.1),
+        wanted(curand.0, "curand", Need::Always, curand.1),
+        wanted(cufft.0, "cufft", Need::SomeModels, cufft.1),
+        wanted("libcudnn_graph.so.9", "cudnn", Need::SomeModels, cudnn),
+        wanted("libcudnn_ops.so.9", "cudnn", Need::SomeModels, cudnn),
+        wanted("libcudnn_heuristic.so.9", "cudnn", Need::SomeModels, cudnn),
+        wanted("libcudnn_cnn.so.9", "cudnn", Need::SomeModels, cudnn),
+        wanted("libcudnn_adv.so.9", "cudnn", Need::SomeModels, cudnn),
+        wanted("libcudnn_engines_precompiled.so.9", "cudnn", Need::SomeModels, cudnn),
+        wanted("libcudnn_engines_runtime_compiled.so.9", "cudnn", Need::SomeModels, cudnn),
+        wanted("libcudnn_engines_tensor_ir.so.9", "cudnn", Need::IfThere, cudnn),
+        wanted("libcudnn_ext.so.9", "cudnn", Need::IfThere, cudnn),
+        wanted("libcudnn.so.9", "cudnn", Need::SomeModels, cudnn),
+    ]
+}
 
-const OF_12: [Wanted; 17] = [
-    wanted("libcudart.so.12", "cudart", Need::Always, "nvidia-cuda-runtime-cu12"),
-    wanted("libnvJitLink.so.12", "nvjitlink", Need::IfThere, "nvidia-nvjitlink-cu12"),
-    wanted("libnvrtc.so.12", "nvrtc", Need::SomeModels, "nvidia-cuda-nvrtc-cu12"),
-    wanted("libcublasLt.so.12", "cublas", Need::Always, "nvidia-cublas-cu12"),
-    wanted("libcublas.so.12", "cublas", Need::Always, "nvidia-cublas-cu12"),
-    wanted("libcurand.so.10", "curand", Need::Always, "nvidia-curand-cu12"),
-    wanted("libcufft.so.11", "cufft", Need::SomeModels, "nvidia-cufft-cu12"),
-    wanted("libcudnn_graph.so.9", "cudnn", Need::SomeModels, CUDNN_12),
-    wanted("libcudnn_ops.so.9", "cudnn", Need::SomeModels, CUDNN_12),
-    wanted("libcudnn_heuristic.so.9", "cudnn", Need::SomeModels, CUDNN_12),
-    wanted("libcudnn_cnn.so.9", "cudnn", Need::SomeModels, CUDNN_12),
-    wanted("libcudnn_adv.so.9", "cudnn", Need::SomeModels, CUDNN_12),
-    wanted("libcudnn_engines_precompiled.so.9", "cudnn", Need::SomeModels, CUDNN_12),
-    wanted("libcudnn_engines_runtime_compiled.so.9", "cudnn", Need::SomeModels, CUDNN_12),
-    wanted("libcudnn_engines_tensor_ir.so.9", "cudnn", Need::IfThere, CUDNN_12),
-    wanted("libcudnn_ext.so.9", "cudnn", Need::IfThere, CUDNN_12),
-    wanted("libcudnn.so.9", "cudnn", Need::SomeModels, CUDNN_12),
-];
-const CUDNN_12: &str = "nvidia-cudnn-cu12";
+static OF_13: [Wanted; 17] = libraries(
+    [
+        ("libcudart.so.13", "nvidia-cuda-runtime"),
+        ("libnvJitLink.so.13", "nvidia-nvjitlink"),
+        ("libnvrtc.so.13", "nvidia-cuda-nvrtc"),
+        ("libcublasLt.so.13", "nvidia-cublas"),
+        ("libcublas.so.13", "nvidia-cublas"),
+        ("libcurand.so.10", "nvidia-curand"),
+        ("libcufft.so.12", "nvidia-cufft"),
+    ],
+    "nvidia-cudnn-cu13",
+);
+
+static OF_12: [Wanted; 17] = libraries(
+    [
+        ("libcudart.so.12", "nvidia-cuda-runtime-cu12"),
+        ("libnvJitLink.so.12", "nvidia-nvjitlink-cu12"),
+        ("libnvrtc.so.12", "nvidia-cuda-nvrtc-cu12"),
+        ("libcublasLt.so.12", "nvidia-cublas-cu12"),
+        ("libcublas.so.12", "nvidia-cublas-cu12"),
+        ("libcurand.so.10", "nvidia-curand-cu12"),
+        ("libcufft.so.11", "nvidia-cufft-cu12"),
+    ],
+    "nvidia-cudnn-cu12",
+);
 
 impl CudaGeneration {
     /// The number of the release.

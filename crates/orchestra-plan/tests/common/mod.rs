@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    DeviceView, Diagnostics, FileKind, Host, MachineView, MeasureKey, ModelError, ModelFile, Plan,
+    DeviceView, Diagnostics, FileKind, Host, InferPlan, MachineView, MeasureKey, ModelError, ModelFile, Plan,
     PlanOptions, RenderStyle, Signature,
 };
 use orchestra_source::{ItemEntry, ListError, ListingSpec};
@@ -201,4 +201,31 @@ pub fn digits(changes: &[(&str, &str)]) -> String {
         assert!(text.contains(from), "`{from}` is not in the workflow");
         text.replacen(from, to, 1)
     })
+}
+
+/// The infer stage of this name.
+#[track_caller]
+pub fn infer<'a>(plan: &'a Plan, name: &str) -> &'a InferPlan {
+    let found = plan.infer_stages().find(|(id, _)| plan.stages[id.index()].name == name);
+    found.unwrap_or_else(|| panic!("no infer stage `{name}`")).1
+}
+
+/// Workers of a stage as `device: count x threads`.
+pub fn workers_of(plan: &Plan, stage: &str) -> Vec<String> {
+    infer(plan, stage)
+        .workers
+        .iter()
+        .map(|w| format!("{}: {} x {}", plan.devices[w.device.index()].spec.name, w.count, w.threads))
+        .collect()
+}
+
+/// With these `--set`.
+pub fn set(pairs: &[(&str, &str)]) -> PlanOptions {
+    let set = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    PlanOptions { set, ..PlanOptions::default() }
+}
+
+/// On these devices.
+pub fn on(devices: &[&str]) -> PlanOptions {
+    PlanOptions { devices: Some(devices.iter().map(|d| (*d).into()).collect()), ..PlanOptions::default() }
 }

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    DeviceView, FileKind, Host, MachineView, ModelError, ModelFile, Plan, PlanOptions, RenderStyle, Signature,
+    DeviceView, FileKind, Host, MachineView, MeasureKey, Measurements, ModelError, ModelFile, Plan,
+    PlanOptions, RenderStyle, Signature,
 };
 use orchestra_source::{ItemEntry, ListError, ListingSpec};
 
@@ -24,6 +25,8 @@ pub struct FakeHost {
     pub dynamic: bool,
     /// Bytes of each GPU.
     pub memory: u64,
+    /// What earlier runs have found out.
+    pub measurements: Option<Measurements>,
 }
 
 impl Host for FakeHost {
@@ -57,6 +60,10 @@ impl Host for FakeHost {
 
     fn file_kind(&self, _: &Path) -> FileKind {
         FileKind::Regular
+    }
+
+    fn measured_memory(&self, key: &MeasureKey<'_>) -> Option<u64> {
+        Some(self.measurements.as_ref()?.look_up(key)?.bytes)
     }
 
     fn machine(&self) -> Result<MachineView, String> {

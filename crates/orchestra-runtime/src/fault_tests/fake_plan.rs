@@ -12,7 +12,12 @@ mod fake;
 /// The plan of this stage.
 pub fn plan_of(stage: &Stage) -> Plan {
     let memory = stage.gpus.as_ref().map_or(80 << 30, |gpus| gpus.total);
-    let host = fake::FakeHost { devices: stage.devices, dynamic: stage.dynamic, memory };
+    let host = fake::FakeHost {
+        devices: stage.devices,
+        dynamic: stage.dynamic,
+        memory,
+        measurements: stage.measurements.clone(),
+    };
     let plan = fake::plan_of(&workflow(stage), &host);
     check_plan(&plan, stage);
     plan

@@ -1,6 +1,12 @@
 //! GPUs whose memory fake workers take and give back, as a driver would see them. They decide nothing.
 
-use orchestra_machine::{FakeProbe, Gpu, GpuProbe, GpuProcess};
+use std::sync::Weak;
+
+use orchestra_core::DeviceId;
+use orchestra_machine::{FakeProbe, Gpu, GpuProbe, GpuProcess, ProbeError};
+
+use super::script::ms;
+use crate::context::RunContext;
 
 const GIB: u64 = 1 << 30;
 
@@ -55,5 +61,41 @@ impl Gpus {
     /// GiB that are taken on a device.
     pub fn used(&self, device: usize) -> u64 {
         self.probe.gpu_by_uuid(&uuid(device)).unwrap().memory_used() / GIB
+    }
+}
+
+/// The same GPUs for whoever asks this machine about the processes on them: this one is the only one that is real, so it holds what the
+/// largest of the workers holds.
+struct HeldByUs<'a>(&'a FakeProbe);
+
+impl GpuProbe for HeldByUs<'_> {
+    fn gpus(&self) -> Result<Vec<Gpu>, ProbeError> {
+        let mut gpus = self.0.gpus()?;
+        for gpu in &mut gpus {
+            let most = gpu.processes.iter().filter_map(|p| p.memory).max();
+            gpu.processes = most
+                .map(|most| GpuProcess { pid: std::process::id(), memory: Some(most) })
+                .into_iter()
+                .collect();
+        }
+        Ok(gpus)
+    }
+}
+
+/// Looks at all devices again and again, as the threads of a run do.
+pub async fn look(context: Weak<RunContext>, gpus: Gpus) {
+    while let Some(context) = context.upgrade() {
+        for device in 0..context.plan.devices.len() {
+            let probe = Some(&gpus.probe as &dyn GpuProbe);
+            let id = DeviceId(device as u16);
+            context.watch.look(id, probe, &[], || false, context.clock.now());
+            let stats = context.stats.device(id);
+            let is_settled = || stats.ready.get() > 0 && stats.starting() == 0;
+            let mut live = context.stats.workers.all();
+            live.iter_mut().for_each(|worker| worker.pid = std::process::id());
+            context.watch.look(id, Some(&HeldByUs(&gpus.probe)), &live, is_settled, context.clock.now());
+        }
+        drop(context);
+        tokio::time::sleep(ms(10)).await;
     }
 }

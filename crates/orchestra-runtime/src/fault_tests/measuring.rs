@@ -65,6 +65,24 @@ async fn each_gpu_gets_one_worker_and_then_as_many_as_fit_beside_the_headroom() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_measured_too_large_is_corrected_by_the_next_run_where_the_driver_counts() {
+    for (counts, then) in [(true, 5), (false, 9)] {
+        let gpus = Gpus { counts, ..Gpus::new(2, 24) };
+        let (stage, _folder) = with_folder(stage(800, &gpus, 2, &format!("too large, counted: {counts}")));
+        for (takes, workers, left) in [(9, 2, 9), (5, 2, then), (5, 22 / then as usize, then)] {
+            // Long enough to be looked at by the clock.
+            let run =
+                stage.clone().run(move |_| Script { run_takes: ms(100), ..Script::taking(takes) }).await;
+            run.all_done();
+            for device in 0..2 {
+                run.check(run.on(device).count() == workers, &format!("{workers} workers on each device"));
+            }
+            assert_eq!(kept(&stage), Some(left), "counted: {counts}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn two_models_are_measured_one_after_the_other_and_share_a_gpu() {
     for counts in [true, false] {
         let gpus = Gpus { counts, ..Gpus::new(1, 24) };

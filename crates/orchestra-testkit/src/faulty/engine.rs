@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use orchestra_core::{BatchId, ErrorClass};
 use orchestra_wire::arena::{RangeError, WorkerArena};
-use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming};
+use orchestra_wire::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
 use orchestra_worker::{Engine, LoadError, Loaded, RunError, Stream};
 
 use super::points::{self, Death, Point};
@@ -57,17 +57,7 @@ impl Engine for FaultyEngine {
             Fault::DieOnLoad => Death::Abort.die(),
             Fault::DieAt(death, Point::Load) => death.die(),
             Fault::DieAt(death, Point::Loaded) => {
-                let Loaded { inputs, outputs, providers, runtime_version, warmed } = loaded;
-                let (load_ns, rss_bytes) = (1, 1);
-                points::write_frame(&FromWorker::Loaded {
-                    inputs,
-                    outputs,
-                    providers,
-                    runtime_version,
-                    warmed,
-                    load_ns,
-                    rss_bytes,
-                });
+                points::write_frame(&loaded.into_frame(1, 1));
                 points::wait_for_unread_frame();
                 shared.say_that_it_serves();
                 death.die()

@@ -14,7 +14,7 @@ use ort::{AsPointer, sys};
 
 use super::cuda_runtime::CudaRuntime;
 use super::errors;
-use super::graphs::Graphs;
+use super::graphs::{Graphs, NotRecorded};
 use super::model::{Model, Places, RowTensor, element_type};
 use super::shrink::Shrink;
 use crate::serve::{RunError, nanos};
@@ -59,7 +59,7 @@ impl BoundSession {
         let shrink = match graphs {
             // What a graph works in belongs to the arena, and looks unused between its runs.
             Some(_) => Shrink::never(),
-            None => Shrink::new(&session, device, tuning.shrink)?,
+            None => Shrink::new(&session, device)?,
         };
         Ok(BoundSession {
             graphs,
@@ -73,7 +73,7 @@ impl BoundSession {
     }
 
     /// Another one over the same session, to which nothing is bound yet. It has no graphs: the planner refuses them where several run.
-    pub fn beside(&self, device: &DeviceKind, tuning: &SessionTuning) -> ort::Result<BoundSession> {
+    pub fn beside(&self, device: &DeviceKind) -> ort::Result<BoundSession> {
         Ok(BoundSession {
             graphs: None,
             dynamic: Vec::new(),
@@ -81,7 +81,7 @@ impl BoundSession {
             session: Arc::clone(&self.session),
             cpu: MemoryInfo::default(),
             on_device: self.on_device,
-            shrink: self.shrink.beside(&self.session, device, tuning.shrink)?,
+            shrink: self.shrink.beside(&self.session, device)?,
         })
     }
 
@@ -135,8 +135,12 @@ impl BoundSession {
             None => unsafe { self.run(model, places, &mut RunTiming::default()) },
             Some(graphs) => {
                 // SAFETY: as above.
-                let recorded = unsafe { graphs.record(&self.session, model, places) };
-                recorded.map_err(|e| self.failed(&e))
+                match unsafe { graphs.record(&self.session, model, places) } {
+                    Ok(()) => Ok(()),
+                    Err(NotRecorded::Run(error)) => Err(self.failed(&error)),
+                    // Also where it says that memory ran out: nothing smaller can be tried in this session.
+                    Err(NotRecorded::Recording(error)) => Err(errors::model(error.to_string())),
+                }
             }
         };
         self.release();

@@ -10,6 +10,7 @@ use ort::ep;
 use ort::ep::ExecutionProviderDispatch;
 use ort::ep::cuda::{CUDA_DYLIBS, CUDNN_DYLIBS, ConvAlgorithmSearch};
 
+use super::cuda_runtime::CudaRuntime;
 use super::errors;
 use crate::serve::LoadError;
 
@@ -34,17 +35,41 @@ pub fn provider(load: &Load) -> ExecutionProviderDispatch {
     cuda.build().error_on_failure()
 }
 
+/// Has cuBLAS, cuDNN and TensorRT round no product to TF32, in this whole process: the options of the providers are not all that decides
+/// about it. Before any of these libraries is loaded.
+pub fn forbid_tf32() {
+    // SAFETY: the other threads of a worker, those of its heart and its reader, look at no variable.
+    unsafe { std::env::set_var("NVIDIA_TF32_OVERRIDE", "0") };
+}
+
+/// Whether this process has the one device that it was started for and no other, as CUDA itself counts them.
+pub fn check_alone(uuid: &str) -> Result<(), LoadError> {
+    match CudaRuntime::of_this_process() {
+        Some(cuda) => alone(&cuda, uuid),
+        // One of another name: the provider has it, and nobody else asks it anything.
+        None => Ok(()),
+    }
+}
+
+fn alone(cuda: &CudaRuntime, uuid: &str) -> Result<(), LoadError> {
+    match cuda.devices() {
+        Ok(1) => Ok(()),
+        Ok(n) => Err(LoadError {
+            class: ErrorClass::Permanent,
+            error: format!(
+                "CUDA shows {n} devices to this worker, expected `{uuid}` alone; what starts the workers must leave `CUDA_VISIBLE_DEVICES` \
+                 as it is"
+            ),
+        }),
+        Err(why) => Err(errors::load(&why)),
+    }
+}
+
 /// Why the provider did not load, and what to do.
 pub fn not_usable(error: &ort::Error) -> LoadError {
-    let text = error.to_string();
-    let class = match errors::load(&text).class {
-        ErrorClass::Overload => ErrorClass::Overload,
-        _ => ErrorClass::Permanent,
-    };
-    LoadError {
-        class,
-        error: format!("cuda cannot be used: {text}; `orchestra doctor` says what is missing"),
-    }
+    errors::provider(error, |text| {
+        format!("cuda cannot be used: {text}; `orchestra doctor` says what is missing")
+    })
 }
 
 /// Loads CUDA's and cuDNN's libraries by full path, in this order: the provider then finds them without `LD_LIBRARY_PATH`, because the
@@ -106,6 +131,7 @@ fn folders(library: &Path) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cuda_runtime::fake;
     use super::*;
 
     #[test]
@@ -116,6 +142,17 @@ mod tests {
         preload(&[nothing.to_owned()], Path::new("/nowhere/libonnxruntime.so"));
         // The C library is in every process, so that loading it again changes nothing.
         assert_eq!(keep(Path::new("libc.so.6")), Ok(()));
+    }
+
+    #[test]
+    fn a_worker_to_which_cuda_shows_another_number_of_devices_than_one_is_refused() {
+        assert_eq!(alone(&fake::RUNTIME, "GPU-1"), Ok(()));
+        fake::show(2);
+        let error = alone(&fake::RUNTIME, "GPU-1").unwrap_err();
+        assert_eq!(error.class, ErrorClass::Permanent);
+        assert!(error.error.contains("shows 2 devices") && error.error.contains("`GPU-1` alone"), "{error}");
+        fake::refuse(&["count"]);
+        assert_eq!(alone(&fake::RUNTIME, "GPU-1").unwrap_err().class, ErrorClass::Transient);
     }
 
     #[test]

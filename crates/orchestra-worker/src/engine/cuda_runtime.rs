@@ -10,6 +10,7 @@ const NAMES: [&CStr; 2] = [c"libcudart.so.13", c"libcudart.so.12"];
 /// Functions of CUDA's runtime. They have had these types in every release.
 #[derive(Clone, Copy)]
 pub struct CudaRuntime {
+    pub device_count: unsafe extern "C" fn(*mut c_int) -> c_int,
     pub register: unsafe extern "C" fn(*mut c_void, usize, c_uint) -> c_int,
     pub unregister: unsafe extern "C" fn(*mut c_void) -> c_int,
     pub host_alloc: unsafe extern "C" fn(*mut *mut c_void, usize, c_uint) -> c_int,
@@ -34,6 +35,7 @@ impl CudaRuntime {
         // SAFETY: symbols of these names have these types in every release of CUDA.
         unsafe {
             Some(Self {
+                device_count: function(library, c"cudaGetDeviceCount")?,
                 register: function(library, c"cudaHostRegister")?,
                 unregister: function(library, c"cudaHostUnregister")?,
                 host_alloc: function(library, c"cudaHostAlloc")?,
@@ -44,6 +46,17 @@ impl CudaRuntime {
                 error_text: function(library, c"cudaGetErrorString")?,
             })
         }
+    }
+
+    /// Devices that this process can use.
+    ///
+    /// # Errors
+    /// There is none, or the driver gives no answer, in CUDA's words.
+    pub fn devices(&self) -> Result<c_int, String> {
+        let mut count = 0;
+        // SAFETY: the place is valid.
+        let code = unsafe { (self.device_count)(&raw mut count) };
+        self.check(code).map(|()| count)
     }
 
     /// What `code` says, as an error that nothing else will be told of.
@@ -96,12 +109,14 @@ pub mod fake {
         static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
         static REFUSED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
         static FAILED: Cell<bool> = const { Cell::new(false) };
+        static DEVICES: Cell<c_int> = const { Cell::new(1) };
     }
 
     /// What it gives to whatever it refuses: `cudaErrorNotSupported`.
     const REFUSAL: c_int = 801;
 
     pub const RUNTIME: CudaRuntime = CudaRuntime {
+        device_count,
         register,
         unregister,
         host_alloc,
@@ -115,6 +130,11 @@ pub mod fake {
     /// Refuses from now on what starts like one of these.
     pub fn refuse(calls: &[&'static str]) {
         REFUSED.set(calls.to_vec());
+    }
+
+    /// Shows so many devices from now on.
+    pub fn show(devices: c_int) {
+        DEVICES.set(devices);
     }
 
     /// What it was told since the last time.
@@ -132,6 +152,12 @@ pub mod fake {
         CALLS.with_borrow_mut(|calls| calls.push(call));
         FAILED.set(FAILED.get() || refused);
         if refused { REFUSAL } else { SUCCESS }
+    }
+
+    unsafe extern "C" fn device_count(place: *mut c_int) -> c_int {
+        // SAFETY: the caller vouches for the place.
+        unsafe { *place = DEVICES.get() };
+        answer("count".to_owned())
     }
 
     unsafe extern "C" fn register(start: *mut c_void, bytes: usize, flags: c_uint) -> c_int {

@@ -51,13 +51,16 @@ const DEVICE: [&str; 26] = [
     "gpu is lost",
 ];
 
+/// A library of the device has nothing for this node. It speaks against the model, though it bears the library's name.
+const NOT_FOR_THIS_DEVICE: &str = "not supported by cudnn frontend";
+
 /// What an error of a run means.
 pub fn run_kind(text: &str) -> RunErrorKind {
     let text = text.to_ascii_lowercase();
     let says = |patterns: &[&str]| patterns.iter().any(|p| text.contains(p));
     if says(&OUT_OF_MEMORY) {
         RunErrorKind::OutOfMemory
-    } else if says(&DEVICE) {
+    } else if says(&DEVICE) && !text.contains(NOT_FOR_THIS_DEVICE) {
         RunErrorKind::Device
     } else {
         RunErrorKind::Model
@@ -89,6 +92,16 @@ pub fn load(text: &str) -> LoadError {
         RunErrorKind::Model => ErrorClass::Permanent,
     };
     LoadError { class, error: text.to_owned() }
+}
+
+/// A provider did not load. Where memory ran out, another time may do; whatever else it is, it stays.
+pub fn provider(error: &ort::Error, in_words: impl FnOnce(&str) -> String) -> LoadError {
+    let text = error.to_string();
+    let class = match load(&text).class {
+        ErrorClass::Overload => ErrorClass::Overload,
+        _ => ErrorClass::Permanent,
+    };
+    LoadError { class, error: in_words(&text) }
 }
 
 #[cfg(test)]
@@ -124,6 +137,10 @@ mod tests {
                 Device,
             ),
             ("CUDNN_FE failure 8: HEURISTIC_QUERY_FAILED ; GPU=0 ; hostname=h", Device),
+            (
+                "Status Message: OP not supported by CUDNN Frontend. Error: [CUDNN_FE] no valid engine configs",
+                Model,
+            ),
             ("CUDA failure 214: uncorrectable ECC error encountered ; GPU=0", Device),
             (
                 "CUDA failure 719: unspecified launch failure ; GPU=0 ; expr=cudaStreamSynchronize(stream);",

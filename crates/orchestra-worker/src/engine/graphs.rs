@@ -27,6 +27,19 @@ const TO_DEVICE: c_int = 1;
 /// `cudaMemcpyDeviceToHost`
 const TO_HOST: c_int = 2;
 
+/// Runs as usual before one is recorded: memory must not be taken while that goes on, and the arena has all that a size needs only after
+/// it has run more than once.
+const RUNS_BEFORE: usize = 2;
+
+/// Why there is no graph for a size.
+#[derive(Debug)]
+pub enum NotRecorded {
+    /// It does not run as usual either.
+    Run(ort::Error),
+    /// Recording it failed. What the session is asked to do next would end up in the broken record.
+    Recording(ort::Error),
+}
+
 /// The graphs of a session. Drop them before it.
 pub struct Graphs {
     cuda: CudaRuntime,
@@ -74,11 +87,18 @@ impl Graphs {
     ///
     /// # Safety
     /// As for [`Graphs::run`].
-    pub unsafe fn record(&mut self, session: &Session, model: &Model, places: &Places) -> ort::Result<()> {
-        let graph = Graph::new(session, model, places.rows, &self.device)?;
-        // The runtime runs it once as usual, for the memory that it needs, and once more to record it.
+    pub unsafe fn record(
+        &mut self,
+        session: &Session,
+        model: &Model,
+        places: &Places,
+    ) -> Result<(), NotRecorded> {
+        let graph = Graph::new(session, model, places.rows, &self.device).map_err(NotRecorded::Run)?;
+        for _ in 0..RUNS_BEFORE {
+            run_binding(session, &graph.binding, Some(&self.without)).map_err(NotRecorded::Run)?;
+        }
         // SAFETY: the caller's promises are the same.
-        unsafe { graph.run(&self.cuda, session, places)? };
+        unsafe { graph.run(&self.cuda, session, places).map_err(NotRecorded::Recording)? };
         self.by_rows.insert(places.rows, graph);
         Ok(())
     }
@@ -238,6 +258,19 @@ mod tests {
         fake::calls();
         twin.check(0, MAX_ROWS, 1);
         assert_eq!(fake::calls(), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn a_size_that_cannot_be_recorded_ends_the_load_whatever_it_says() {
+        let mut twin = Twin::load(SessionTuning::default(), &[]);
+        let serving = twin.serving();
+        serving.bound.graphs = Some(Graphs::on(AllocationDevice::CPU, fake::RUNTIME).unwrap());
+        // Memory that runs out while a graph is recorded, as it would without the runs before.
+        fake::refuse(&["synchronize"]);
+        let shared = Arc::clone(&serving.shared);
+        let error = warm_up(&mut serving.bound, &shared.model, &serving.host.memory, &[1, 2]).unwrap_err();
+        assert_eq!(error.class, orchestra_core::ErrorClass::Permanent);
+        assert!(error.error.contains("cannot be recorded as a CUDA graph"), "{}", error.error);
     }
 
     #[test]

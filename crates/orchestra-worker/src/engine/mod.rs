@@ -75,6 +75,9 @@ impl OnnxEngine {
 
 impl Engine for OnnxEngine {
     fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError> {
+        if matches!(load.device, DeviceKind::Cuda { .. }) && !load.tf32 {
+            cuda::forbid_tf32();
+        }
         let environment = library::environment(&load.library)?;
         check_digest(load)?;
         // Held until the model is warm: then all that there is to compile has been compiled.
@@ -83,6 +86,9 @@ impl Engine for OnnxEngine {
             _ => None,
         };
         let session = session::open(&environment, load, engines.as_ref())?;
+        if let DeviceKind::Cuda { uuid } = &load.device {
+            cuda::check_alone(uuid)?;
+        }
         let model = Model::check(&session, arena.layout(), &load.pixel_inputs)?;
         let providers = session::providers(&session, load)?;
         let mut loaded = Loaded {
@@ -109,6 +115,9 @@ impl Engine for OnnxEngine {
         self.streams.insert(0, first);
         if !warm_up_together(&mut self.streams, &load.warm_up)? {
             loaded.warmed = 0;
+        }
+        if load.tuning.shrink {
+            self.streams.iter_mut().for_each(|stream| stream.bound.shrink.after_all());
         }
         Ok(loaded)
     }
@@ -139,7 +148,7 @@ impl Serving {
     /// Another one on the same session.
     fn beside(&self, load: &Load) -> ort::Result<Serving> {
         Ok(Serving {
-            bound: self.bound.beside(&load.device, &load.tuning)?,
+            bound: self.bound.beside(&load.device)?,
             rungs: self.rungs.clone(),
             padding: BTreeMap::new(),
             host: self.host.beside(&self.shared.model),

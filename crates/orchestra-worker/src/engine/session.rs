@@ -52,6 +52,9 @@ pub fn open(environment: &Environment, load: &Load, engines: Option<&Engines>) -
         if graphs::is_refusal(&refused.error) {
             refused.error += "; without `cuda_graphs` the model runs kernel by kernel";
         }
+        if tensorrt::is_refusal_of_parts(&refused.error) {
+            refused.error += "; TensorRT takes only parts of this model, whose shapes it does not know: leave `provider = \"tensorrt\"` out";
+        }
         LoadError {
             class: refused.class,
             error: format!("onnx runtime refuses model `{}`: {}", load.model.display(), refused.error),

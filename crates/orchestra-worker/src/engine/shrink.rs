@@ -24,8 +24,8 @@ pub struct Shrink<O = RunOptions> {
 }
 
 impl Shrink {
-    /// After all runs of a session on the device, or only when it is asked for.
-    pub fn new(session: &Session, device: &DeviceKind, after_all: bool) -> ort::Result<Shrink> {
+    /// After runs of a session on the device, when it is asked for.
+    pub fn new(session: &Session, device: &DeviceKind) -> ort::Result<Shrink> {
         // A worker sees one device, whose number is 0.
         let arena = match device {
             DeviceKind::Cpu => {
@@ -36,7 +36,7 @@ impl Shrink {
         };
         let mut options = RunOptions::new()?;
         options.set(OPTION, arena)?;
-        Ok(Shrink { options: Some(options), after_all, after_next: Arc::default() })
+        Ok(Shrink { options: Some(options), after_all: false, after_next: Arc::default() })
     }
 
     /// Whatever is asked for.
@@ -45,8 +45,8 @@ impl Shrink {
     }
 
     /// For another stream of the same session.
-    pub fn beside(&self, session: &Session, device: &DeviceKind, after_all: bool) -> ort::Result<Shrink> {
-        Ok(Shrink { after_next: Arc::clone(&self.after_next), ..Shrink::new(session, device, after_all)? })
+    pub fn beside(&self, session: &Session, device: &DeviceKind) -> ort::Result<Shrink> {
+        Ok(Shrink { after_next: Arc::clone(&self.after_next), ..Shrink::new(session, device)? })
     }
 }
 
@@ -58,6 +58,11 @@ fn keep_batches_out_of_the_first_region(session: &Session) -> ort::Result<()> {
 }
 
 impl<O> Shrink<O> {
+    /// Asks for it after each run from now on. Not before the session is warm: what it holds then is what a device must have room for.
+    pub fn after_all(&mut self) {
+        self.after_all = true;
+    }
+
     /// Asks for it after the next run.
     pub fn after_next(&mut self) {
         self.after_next.store(true, Ordering::Relaxed);

@@ -9,8 +9,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use orchestra_core::TensorRt;
 use orchestra_core::batch_layout::Region;
-use orchestra_core::{ErrorClass, TensorRt};
 use orchestra_wire::frames::Load;
 use ort::ep;
 use ort::ep::ExecutionProviderDispatch;
@@ -57,8 +57,9 @@ fn lock(folder: &Path) -> io::Result<File> {
 /// What an engine depends on and TensorRT's own name for it does not tell: it leaves out the constants of a graph, such as those of the
 /// nodes in front of inputs that take pixels. The GPU and the precision it does tell.
 fn key(load: &Load) -> String {
+    let Load { pixel_inputs, layout, tf32, .. } = load;
     let about =
-        format!("{:?} {:?} {}", load.pixel_inputs, load.layout.max_rows, library::version(&load.library));
+        format!("{pixel_inputs:?} {:?} {} tf32 {tf32}", layout.max_rows, library::version(&load.library));
     let digest = Sha256::digest(about);
     digest[..8].iter().fold(String::new(), |mut text, byte| {
         // A string takes any text.
@@ -113,20 +114,20 @@ fn profile(load: &Load, batch: &dyn Fn(&Region) -> usize) -> String {
     inputs.collect::<Vec<_>>().join(",")
 }
 
+/// The provider's words for a model of which it takes parts that lie behind nodes it does not take: it is told the shapes of the model's
+/// inputs, and asks for those of the parts.
+pub fn is_refusal_of_parts(text: &str) -> bool {
+    text.contains("User needs to provide all the dynamic shape inputs")
+}
+
 /// Why the provider did not load, and what to do.
 pub fn not_usable(error: &ort::Error) -> LoadError {
-    let text = error.to_string();
-    let class = match errors::load(&text).class {
-        ErrorClass::Overload => ErrorClass::Overload,
-        _ => ErrorClass::Permanent,
-    };
-    LoadError {
-        class,
-        error: format!(
+    errors::provider(error, |text| {
+        format!(
             "tensorrt cannot be used: {text}; `orchestra doctor` says what is missing, and without `provider = \"tensorrt\"` the model \
              runs on CUDA"
-        ),
-    }
+        )
+    })
 }
 
 #[cfg(test)]
@@ -135,6 +136,13 @@ mod tests {
     use orchestra_core::{DType, DeviceKind, Dim, Layout, PixelInput, SessionTuning, TensorSpec};
 
     use super::*;
+
+    #[test]
+    fn the_providers_words_for_a_model_that_it_takes_in_parts_are_known() {
+        let words = "TensorRT EP failed to create engine: User needs to provide all the dynamic shape inputs with associated profiles \
+            if they want to explicitly set profiles through provider options.";
+        assert!(is_refusal_of_parts(words) && !is_refusal_of_parts("Protobuf parsing failed."));
+    }
 
     fn tensor(name: &str, batch: Dim, row: &[usize]) -> TensorSpec {
         let row = row.iter().map(|n| Dim::Fixed(*n)).collect();

@@ -20,11 +20,13 @@ use orchestra::{
 use orchestra_core::DType;
 use orchestra_testkit::audit::{ItemKey, Records, items};
 use orchestra_testkit::chaos::{Fault, strike};
+use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
+use orchestra_testkit::gate::Gate;
 use orchestra_testkit::images::{self, Kind, index_of_blocks};
 use orchestra_testkit::leaks::{self, Holdings};
-use orchestra_testkit::models;
 use orchestra_testkit::processes::{Process, with_variable};
 use orchestra_testkit::programs::beside_this_program;
+use orchestra_testkit::{GATE, models, trap_library};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -112,6 +114,12 @@ impl Workplace {
         self.add(&format!("[models.{name}]\npath = {path:?}\nthreads = 1\n{more}"))
     }
 
+    /// Adds a model of 32 by 32 pixels that reads the index of a picture, takes a while, and stands behind the workplace's gate.
+    pub fn gated(&mut self, name: &str, workers: usize) -> &mut Self {
+        let model = models::slow_blocks_behind_trap(&self.models(), [1, 32, 32], 40).unwrap();
+        self.model(name, model, &format!("workers = {workers}\ncustom_ops = [{:?}]", trap_library().unwrap()))
+    }
+
     /// Adds an image stage, with more keys.
     pub fn image(&mut self, name: &str, from: &str, more: &str) -> &mut Self {
         self.add(&format!("[stages.{name}]\nkind = \"image\"\nfrom = \"{from}\"\n{more}"))
@@ -158,7 +166,13 @@ impl Workplace {
     pub fn workers_of_ours(&self) -> ProcessLauncher {
         let mark = (MARK.into(), self.dir.path().into());
         let temporary = ("TMPDIR".into(), self.path("tmp").into());
-        ProcessLauncher { program: example("worker"), args: Vec::new(), env: vec![mark, temporary] }
+        let gate = (GATE.into(), self.path("gate").into());
+        ProcessLauncher { program: example("worker"), args: Vec::new(), env: vec![mark, temporary, gate] }
+    }
+
+    /// A gate that the workers come to whose model is [`Workplace::gated`]. Open until it is closed.
+    pub fn gate(&self) -> Gate {
+        Gate::in_folder(&self.path("gate"))
     }
 
     /// Starts workers that misbehave.
@@ -355,7 +369,7 @@ impl Launcher for ByStage {
 }
 
 /// `n` pictures, and a model that gives them back as they are: what workers do that copy inputs to outputs. More keys of the model may
-/// be given. Batches that take a second are too slow.
+/// be given. No batch is too slow, unless [`impatient`] says so.
 pub fn copying(n: u64, batch: usize, devices: usize, model_keys: &str) -> Workplace {
     let mut place = Workplace::with_pictures(n);
     let model = models::identity(&place.models(), DType::F32, &ROW).unwrap();
@@ -364,19 +378,40 @@ pub fn copying(n: u64, batch: usize, devices: usize, model_keys: &str) -> Workpl
         .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
         .infer("read", "pixels", "same", batch)
         .sink("all", "read", "")
-        .add("[limits]\nbatch_timeout = \"1s\"")
+        .add("[limits]\nbatch_timeout = \"1h\"")
         .devices(devices);
     place
 }
 
-/// Options with these workers, and with less patience than a real run has.
+/// Options with these workers, and with shorter pauses than a real run has. Nobody has less time than there: on a busy machine whoever is
+/// late must not count as dead.
 pub fn hurried(launcher: impl Launcher + 'static) -> StartOptions {
     let mut options = StartOptions { launcher: Some(Arc::new(launcher)), ..StartOptions::default() };
-    options.timeouts.handshake = Duration::from_secs(3);
-    options.timeouts.load = Duration::from_secs(5);
     options.timeouts.shutdown = Duration::from_secs(1);
     options.restart.first_pause = Duration::from_millis(10);
     options
+}
+
+/// The same for workers with this fault in a workplace of [`copying`]: if they hang or say nothing, nobody waits for them for long. One
+/// that waits for a frame to die at hangs where no frame follows.
+pub fn impatient(place: &mut Workplace, fault: &str, launcher: impl Launcher + 'static) -> StartOptions {
+    let mut options = hurried(launcher);
+    if ["hang-on-batch", "never-hello", "unread"].iter().any(|silent| fault.contains(silent)) {
+        place.set("batch_timeout = \"1h\"", "batch_timeout = \"1s\"");
+        options.timeouts.handshake = Duration::from_secs(3);
+    }
+    options
+}
+
+/// A run of [`copying`] in whose first process something goes wrong: one worker is replaced, and every item is done.
+pub async fn one_replaced(place: &mut Workplace, items: u64, fault: &str) {
+    let once = place.path("once");
+    let workers = place.faulty_workers(&[(FAULT, fault), (FAULT_ONCE, once.to_str().unwrap())]);
+    let options = impatient(place, fault, workers);
+    let outcome = place.run_with(options).await;
+    assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
+    all_copied(place, items, fault);
+    assert_eq!(restarts(&outcome), 1, "`{fault}`: {:?}", outcome.report.devices);
 }
 
 /// The records of the only sink of [`copying`], each of which shows its own picture.

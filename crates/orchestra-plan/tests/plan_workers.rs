@@ -1,0 +1,196 @@
+//! How the workers of right files are divided among devices, cores and memory.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+mod common;
+
+use common::{DIGITS, FakeHost, digits, infer, on, set, workers_of};
+use orchestra_core::{DeviceKind, PipelineId};
+use orchestra_plan::{PlanOptions, describe};
+
+#[test]
+fn all_gpus_are_used_and_the_ladder_is_planned() {
+    let plan = FakeHost::with_gpus(2).good(DIGITS);
+    assert_eq!(workers_of(&plan, "classify"), ["cuda:0: 1 x 1", "cuda:1: 1 x 1"]);
+    assert_eq!(infer(&plan, "classify").ladder, [1, 2, 4, 8, 16, 32]);
+    assert_eq!(plan.devices[1].spec.kind, DeviceKind::Cuda { uuid: "GPU-1111".into() });
+    let memory = plan.devices[0].memory.unwrap();
+    assert_eq!((memory.total >> 30, memory.free >> 30, memory.headroom >> 30), (80, 60, 2));
+}
+
+#[test]
+fn declared_memory_decides_how_many_workers_fit() {
+    let with = |memory: &str, more: &str| {
+        let model = format!("path = \"digits.onnx\"\nmemory = \"{memory}\"\n{more}");
+        digits(&[("path = \"digits.onnx\"", &model)])
+    };
+    let host = FakeHost::with_gpus(1);
+    assert_eq!(workers_of(&host.good(&with("20GiB", "")), "classify"), ["cuda:0: 2 x 1"]);
+    assert_eq!(workers_of(&host.good(&with("1GiB", "")), "classify"), ["cuda:0: 4 x 1"]);
+    assert_eq!(workers_of(&host.good(&with("1GiB", "workers = 6")), "classify"), ["cuda:0: 6 x 1"]);
+    assert_eq!(workers_of(&host.good(&with("20GiB", "workers = 6")), "classify"), ["cuda:0: 2 x 1"]);
+    let (plan, diags) = host.plan(&with("59GiB", ""), &PlanOptions::default());
+    assert!(plan.is_none());
+    assert_eq!(diags.cause(), Some(orchestra_plan::Cause::Unavailable));
+    let message = &diags.errors().next().unwrap().message;
+    assert_eq!(
+        message,
+        "device `cuda:0` is too full: one worker per model needs 59 GiB, and 60 GiB of 80 GiB are free, 2 GiB of them headroom"
+    );
+}
+
+const TWO_MODELS: &str = r#"
+version = 1
+[sources.a]
+kind = "images"
+paths = ["a"]
+[sources.b]
+kind = "images"
+manifest = "-"
+[models.heavy]
+path = "digits.onnx"
+priority = 30
+[models.light]
+path = "digits.onnx"
+[stages.pa]
+kind = "image"
+from = "a"
+size = [32, 32]
+color = "gray"
+[stages.pb]
+kind = "image"
+from = "b"
+size = [32, 32]
+color = "gray"
+[stages.light]
+kind = "infer"
+from = "pb"
+model = "light"
+[stages.heavy]
+kind = "infer"
+from = "pa"
+model = "heavy"
+[sinks.a]
+kind = "jsonl"
+from = "heavy"
+[sinks.b]
+kind = "jsonl"
+from = "light"
+[sinks.pixels]
+kind = "jsonl"
+from = "pb"
+ordered = true
+"#;
+
+#[test]
+fn unconnected_graphs_are_pipelines_that_share_cores_by_priority() {
+    let plan = FakeHost::with_cores(8).good(TWO_MODELS);
+    let names: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(plan.pipelines[1].sinks.len(), 2);
+    for (index, pipeline) in plan.pipelines.iter().enumerate() {
+        for stage in &pipeline.stages {
+            assert_eq!(plan.stages[stage.index()].pipeline, PipelineId(index as u16));
+        }
+    }
+    assert_eq!(workers_of(&plan, "heavy"), ["cpu: 6 x 1"]);
+    assert_eq!(workers_of(&plan, "light"), ["cpu: 2 x 1"]);
+    let one = FakeHost::with_cores(1).good(TWO_MODELS);
+    assert_eq!(workers_of(&one, "heavy"), ["cpu: 1 x 1"]);
+    assert_eq!(workers_of(&one, "light"), ["cpu: 1 x 1"]);
+}
+
+#[test]
+fn two_cpu_devices_halve_the_cores() {
+    let host = FakeHost::with_cores(4);
+    let plan = host.good_with(DIGITS, &on(&["cpu", "cpu"]));
+    assert_eq!(workers_of(&plan, "classify"), ["cpu: 2 x 1", "cpu:1: 2 x 1"]);
+    let plan = host.good(&format!("{DIGITS}\n[devices]\nuse = [\"cpu\", \"cpu\"]"));
+    assert_eq!(workers_of(&plan, "classify"), ["cpu: 2 x 1", "cpu:1: 2 x 1"]);
+}
+
+#[test]
+fn workers_and_threads_can_be_asked_for() {
+    let host = FakeHost::with_cores(32);
+    assert_eq!(workers_of(&host.good(DIGITS), "classify"), ["cpu: 8 x 4"]);
+    let ask = |pairs: &[(&str, &str)]| workers_of(&host.good_with(DIGITS, &set(pairs)), "classify");
+    assert_eq!(ask(&[("models.digits.workers", "2")]), ["cpu: 2 x 16"]);
+    assert_eq!(ask(&[("models.digits.threads", "16")]), ["cpu: 2 x 16"]);
+    assert_eq!(ask(&[("models.digits.workers", "3"), ("models.digits.threads", "1")]), ["cpu: 3 x 1"]);
+}
+
+#[test]
+fn several_batches_at_once_take_their_cores_and_slots_and_are_told_of() {
+    let host = FakeHost::with_cores(8);
+    let plan = host.good_with(DIGITS, &set(&[("models.digits.streams", "2")]));
+    assert_eq!(workers_of(&plan, "classify"), ["cpu: 4 x 1"]);
+    let run = infer(&plan, "classify");
+    assert_eq!((run.streams, run.held_by_workers(), run.layout.slots), (2, 12, 14));
+    let text = describe(&plan);
+    assert!(text.contains("cpu: 4 workers of 1 thread, with 2 batches at once in each"), "{text}");
+    let asked = set(&[("models.digits.streams", "8"), ("models.digits.workers", "1")]);
+    let plan = FakeHost::with_gpus(1).good_with(DIGITS, &asked);
+    assert_eq!(infer(&plan, "classify").layout.slots, 11);
+    assert!(describe(&plan).contains("with 8 batches at once in each"));
+    let one = host.good_with(DIGITS, &set(&[("models.digits.streams", "1")]));
+    assert_eq!(describe(&one), describe(&host.good(DIGITS)), "one is what there is without the key");
+    for wrong in ["0", "9", "\"two\""] {
+        let errors = host.errors(DIGITS, &set(&[("models.digits.streams", wrong)]));
+        assert!(errors[0].contains("`streams`"), "{errors:?}");
+    }
+}
+
+#[test]
+fn a_model_may_have_devices_of_its_own() {
+    let host = FakeHost::with_gpus(2);
+    let plan = host.good(&TWO_MODELS.replace("priority = 30", "devices = [\"cuda:1\"]"));
+    assert_eq!(workers_of(&plan, "heavy"), ["cuda:1: 1 x 1"]);
+    assert_eq!(workers_of(&plan, "light"), ["cuda:0: 1 x 1", "cuda:1: 1 x 1"]);
+    let plan = host.good(&TWO_MODELS.replace("priority = 30", "devices = [\"cpu\"]"));
+    assert_eq!(workers_of(&plan, "heavy"), ["cpu: 8 x 2"]);
+    let errors = host.errors(&TWO_MODELS.replace("priority = 30", "devices = [\"cuda:1\"]"), &on(&["cpu"]));
+    assert_eq!(errors, ["device `cuda:1` is not among the devices in use"]);
+}
+
+#[test]
+fn devices_of_the_command_line_replace_those_of_the_file() {
+    let host = FakeHost::with_gpus(2);
+    assert_eq!(workers_of(&host.good_with(DIGITS, &on(&["cuda:1"])), "classify"), ["cuda:1: 1 x 1"]);
+    assert_eq!(workers_of(&host.good_with(DIGITS, &on(&["GPU-0000"])), "classify"), ["cuda:0: 1 x 1"]);
+    assert_eq!(workers_of(&host.good_with(DIGITS, &on(&["cpu"])), "classify"), ["cpu: 8 x 2"]);
+    let (_, diags) = host.plan(DIGITS, &on(&["cuda:0", "cuda:7"]));
+    let error = diags.errors().next().unwrap();
+    assert_eq!(error.message, "device `cuda:7` is not available");
+    assert_eq!(diags.line_and_column(error.span.unwrap()), (1, 8));
+    assert_eq!(diags.to_json()["errors"][0]["in"], "--devices");
+}
+
+#[test]
+fn a_device_that_is_named_must_exist_and_the_reason_is_given() {
+    let (_, diags) = FakeHost::with_cores(2).plan(DIGITS, &on(&["cuda:0"]));
+    let error = diags.errors().next().unwrap();
+    assert_eq!(error.label, "libnvidia-ml.so was not found");
+    assert_eq!(diags.cause(), Some(orchestra_plan::Cause::Unavailable));
+}
+
+#[test]
+fn a_model_of_one_batch_size_gets_that_size() {
+    let plan = FakeHost::with_gpus(1).good(&digits(&[("digits.onnx", "four.onnx")]));
+    let run = infer(&plan, "classify");
+    assert_eq!((run.max_batch, run.fixed_batch, &run.ladder[..]), (4, Some(4), &[4][..]));
+    assert_eq!(run.layout.max_rows, 4);
+}
+
+#[test]
+fn a_bound_on_memory_takes_slots_away_but_leaves_one_per_worker() {
+    let host = FakeHost::with_cores(2);
+    let slots = |memory: &str| {
+        infer(&host.good_with(DIGITS, &set(&[("limits.memory", memory)])), "classify").layout.slots
+    };
+    let full = infer(&host.good(DIGITS), "classify").layout.clone();
+    let slot = full.input_slot_bytes + full.output_slot_bytes;
+    assert_eq!(full.slots, 6);
+    assert_eq!(slots(&(slot * 6).to_string()), 6);
+    assert_eq!(slots(&(slot * 6 - 1).to_string()), 5);
+    assert_eq!(slots(&(slot * 2).to_string()), 2);
+    assert_eq!(host.errors(DIGITS, &set(&[("limits.memory", &(slot * 2 - 1).to_string())])).len(), 1);
+}
