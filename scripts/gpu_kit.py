@@ -69,6 +69,10 @@ class Check:
         self.orchestra = self.kit / "orchestra"
         self.rows: list[dict] = []
         self.figures: dict = {}
+        # What there was no time for.
+        self.left_out: list[str] = []
+        # Rates through orchestra that could be held against the bare loop.
+        self.judged_rates = 0
         self.cores = len(os.sched_getaffinity(0))
         libraries = sorted((self.kit / "lib").glob("libonnxruntime.so.*"))
         if not self.orchestra.is_file() or not libraries:

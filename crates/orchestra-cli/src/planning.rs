@@ -53,22 +53,28 @@ pub fn read(
     options: &PlanOptions,
     machine: &Machine,
 ) -> Result<(Option<Plan>, Diagnostics), Failed> {
-    read_for(file, options, orchestra::machine_view(machine))
+    read_with(file, options, RealHost::with_machine(orchestra::machine_view(machine)))
 }
 
-/// Reads the file and plans it for a machine that need not be this one.
+/// Reads the file and plans it for a machine that is not this one.
 pub fn read_for(
     file: &Path,
     options: &PlanOptions,
     machine: MachineView,
 ) -> Result<(Option<Plan>, Diagnostics), Failed> {
+    read_with(file, options, RealHost::with_machine(machine).described())
+}
+
+fn read_with(
+    file: &Path,
+    options: &PlanOptions,
+    host: RealHost,
+) -> Result<(Option<Plan>, Diagnostics), Failed> {
     let text = read_text(file, "workflow file")?;
     let absolute = std::path::absolute(file)
         .with_context(|| format!("cannot find the workflow file `{}`", file.display()))
         .map_err(|e| Failed::new(ExitCode::BadFile, e))?;
-    let host = RealHost::with_machine(machine)
-        .with_measurements(orchestra::measurements())
-        .with_engines(orchestra::engines());
+    let host = host.with_measurements(orchestra::measurements()).with_engines(orchestra::engines());
     Ok(orchestra_plan::plan(&text, &absolute, options, &host))
 }
 

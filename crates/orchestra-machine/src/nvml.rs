@@ -79,7 +79,9 @@ impl GpuProbe for NvmlProbe {
                     return Err(ProbeError::Unknown(uuid.to_owned()));
                 }
                 // The search says so when any GPU is lost, not only this one.
-                Err(NvmlError::GpuLost) => return find_beside_the_lost(nvml, uuid),
+                Err(NvmlError::GpuLost | NvmlError::ResetRequired) => {
+                    return find_beside_the_lost(nvml, uuid);
+                }
                 Err(other) => return Err(refused(&format!("find `{uuid}`"), other)),
             };
             match device.mig_parent_device() {
@@ -102,7 +104,7 @@ fn find_beside_the_lost(nvml: &Nvml, uuid: &str) -> Result<Gpu, ProbeError> {
                     return Ok(found);
                 }
             }
-            Err(NvmlError::GpuLost) => {}
+            Err(NvmlError::GpuLost | NvmlError::ResetRequired) => {}
             Err(error) => other_error = Some(error),
         }
     }
@@ -191,7 +193,8 @@ fn process(info: ProcessInfo) -> GpuProcess {
 
 fn of_device(uuid: &str, error: NvmlError) -> ProbeError {
     match error {
-        NvmlError::GpuLost => ProbeError::Lost(uuid.to_owned()),
+        // Nothing runs there any more either until somebody resets it.
+        NvmlError::GpuLost | NvmlError::ResetRequired => ProbeError::Lost(uuid.to_owned()),
         other => refused(&format!("describe `{uuid}`"), other),
     }
 }
@@ -244,19 +247,64 @@ mod tests {
         int nvmlDeviceGetMemoryInfo_v2(void *device, memory *info) { info->total = info->free = 8ull << 30; return 0; }
     "#;
 
-    /// `second` is what the library answers to the number of the second GPU.
-    fn with_one_lost(folder: &std::path::Path, second: i32) -> NvmlProbe {
-        let (source, library) = (folder.join("nvml.c"), folder.join(format!("libnvml-{second}.so")));
-        std::fs::write(&source, ONE_LOST).unwrap();
+    /// A library of a driver for two GPUs, the second of which is cut into the first and the third of seven possible instances.
+    const ONE_CUT: &str = r#"
+        #include <string.h>
+        typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory;
+        enum { WHOLE = 1, CUT, FIRST, THIRD };
+        static const char *const uuids[] = {"", "GPU-whole", "GPU-cut", "MIG-first", "MIG-third"};
+        static long id(void *device) { return (long)device; }
+        int nvmlInit_v2(void) { return 0; }
+        int nvmlShutdown(void) { return 0; }
+        int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
+        int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
+            for (long i = WHOLE; i <= THIRD; i++) if (!strcmp(uuid, uuids[i])) { *device = (void *)i; return 0; }
+            return 6;
+        }
+        int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(long)(WHOLE + index); return 0; }
+        int nvmlDeviceGetIndex(void *device, unsigned *index) { *index = id(device) == CUT; return 0; }
+        int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *next) { *now = *next = 1; return id(device) == CUT ? 0 : 3; }
+        int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *count) { *count = 7; return 0; }
+        int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **instance) {
+            *instance = (void *)(long)(index ? THIRD : FIRST);
+            return index == 0 || index == 2 ? 0 : 6;
+        }
+        int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *device, void **parent) { *parent = (void *)CUT; return id(device) > CUT ? 0 : 2; }
+        int nvmlDeviceGetUUID(void *device, char *text, unsigned size) { strncpy(text, uuids[id(device)], size); return 0; }
+        int nvmlDeviceGetName(void *device, char *text, unsigned size) { strncpy(text, "Test GPU", size); return 0; }
+        int nvmlDeviceGetMemoryInfo_v2(void *device, memory *info) {
+            info->total = info->free = (id(device) > CUT ? 10ull : 80ull) << 30;
+            return 0;
+        }
+    "#;
+
+    fn probe_of(folder: &std::path::Path, source: &str, define: &str) -> NvmlProbe {
+        let (file, library) = (folder.join("nvml.c"), folder.join(format!("libnvml-{define}.so")));
+        std::fs::write(&file, source).unwrap();
         let mut compiler = std::process::Command::new("cc");
-        compiler
-            .args(["-shared", "-fPIC", "-o"])
-            .arg(&library)
-            .arg(format!("-DSECOND={second}"))
-            .arg(&source);
+        compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(format!("-D{define}")).arg(&file);
         assert!(compiler.status().unwrap().success());
         let open = Nvml::builder().lib_path(library.as_os_str()).init().unwrap();
         NvmlProbe { nvml: Mutex::new(Some(Arc::new(open))) }
+    }
+
+    /// `second` is what the library answers to the number of the second GPU.
+    fn with_one_lost(folder: &std::path::Path, second: i32) -> NvmlProbe {
+        probe_of(folder, ONE_LOST, &format!("SECOND={second}"))
+    }
+
+    #[test]
+    fn the_instances_of_a_gpu_that_is_cut_are_devices_of_their_own_and_it_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let probe = probe_of(folder.path(), ONE_CUT, "CUT_GPU");
+        let gpus = probe.gpus().unwrap();
+        let seen: Vec<_> =
+            gpus.iter().map(|g| (g.uuid.as_str(), g.part_of.as_deref(), g.memory_total >> 30)).collect();
+        let cut = Some("GPU-cut");
+        assert_eq!(seen, [("GPU-whole", None, 80), ("MIG-first", cut, 10), ("MIG-third", cut, 10)]);
+        let found = probe.gpu_by_uuid("MIG-third").unwrap();
+        assert_eq!((found.part_of.as_deref(), found.memory_total >> 30, found.index), (cut, 10, 1));
+        assert_eq!(probe.gpu_by_uuid("MIG-gone"), Err(ProbeError::Unknown("MIG-gone".into())));
     }
 
     #[test]
@@ -265,6 +313,9 @@ mod tests {
         let probe = with_one_lost(folder.path(), 15);
         assert_eq!(probe.gpu_by_uuid("GPU-there").unwrap().name, "Test GPU");
         assert_eq!(probe.gpu_by_uuid("GPU-gone"), Err(ProbeError::Lost("GPU-gone".into())));
+        // One that waits for a reset is of no more use.
+        let stuck = with_one_lost(folder.path(), 16);
+        assert_eq!(stuck.gpu_by_uuid("GPU-gone"), Err(ProbeError::Lost("GPU-gone".into())));
         // One that cannot be read for another reason may be the one that is asked for.
         let unclear = with_one_lost(folder.path(), 999);
         assert_eq!(unclear.gpu_by_uuid("GPU-there").unwrap().uuid, "GPU-there");

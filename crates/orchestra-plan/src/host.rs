@@ -183,19 +183,27 @@ type MachineProbe = Box<dyn Fn() -> Result<MachineView, String> + Send + Sync>;
 pub struct RealHost {
     machine: MachineProbe,
     measurements: Option<Measurements>,
+    /// Its GPUs are not here.
+    is_described: bool,
     engines: Option<PathBuf>,
 }
 
 impl RealHost {
     /// A host that asks `machine` when (and only when) the plan needs to know.
     pub fn new(machine: impl Fn() -> Result<MachineView, String> + Send + Sync + 'static) -> Self {
-        Self { machine: Box::new(machine), measurements: None, engines: None }
+        Self { machine: Box::new(machine), measurements: None, is_described: false, engines: None }
     }
 
     /// This host, with what earlier runs measured.
     #[must_use]
     pub fn with_measurements(self, measurements: Option<Measurements>) -> Self {
         Self { measurements, ..self }
+    }
+
+    /// This host, as one whose GPUs somebody has only described: what was measured on any GPU is taken where nothing was on theirs.
+    #[must_use]
+    pub fn described(self) -> Self {
+        Self { is_described: true, ..self }
     }
 
     /// This host, with a folder for compiled models, which need not exist.
@@ -259,7 +267,9 @@ impl Host for RealHost {
     }
 
     fn measured_memory(&self, key: &MeasureKey<'_>) -> Option<u64> {
-        Some(self.measurements.as_ref()?.look_up(key)?.bytes)
+        let measurements = self.measurements.as_ref()?;
+        let elsewhere = || measurements.look_up_on_any(key).filter(|_| self.is_described);
+        Some(measurements.look_up(key).or_else(elsewhere)?.bytes)
     }
 
     fn engines(&self) -> Option<PathBuf> {

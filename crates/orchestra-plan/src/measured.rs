@@ -84,6 +84,15 @@ impl Measurements {
         (record == record_of(key, &measured) && record.bytes > 0).then_some(measured)
     }
 
+    /// What is known of any kind of GPU, the most of it: for one that is not here, and that nobody has measured.
+    #[must_use]
+    pub fn look_up_on_any(&self, key: &MeasureKey<'_>) -> Option<Measured> {
+        let files = fs::read_dir(&self.folder).ok()?.flatten();
+        let records = files.filter_map(|f| serde_json::from_slice::<Record>(&fs::read(f.path()).ok()?).ok());
+        let known = records.filter_map(|record| self.look_up(&MeasureKey { device: &record.device, ..*key }));
+        known.max_by_key(|measured| measured.bytes)
+    }
+
     /// Keeps a measurement, instead of one that is there. A reader sees the old one or the new one, whole.
     ///
     /// # Errors
@@ -172,6 +181,20 @@ mod tests {
             measurements.forget(&KEY).unwrap();
             assert_eq!(measurements.look_up(&KEY), None);
         }
+    }
+
+    #[test]
+    fn of_a_gpu_that_nobody_has_measured_the_most_on_any_other_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let measurements = Measurements::new(&folder.path().join("memory"));
+        let asked = MeasureKey { device: "a GPU of 24 GB", ..KEY };
+        assert_eq!(measurements.look_up_on_any(&asked), None);
+        measurements.keep(&KEY, &gib(5)).unwrap();
+        measurements.keep(&MeasureKey { device: "NVIDIA L40", ..KEY }, &gib(6)).unwrap();
+        measurements.keep(&MeasureKey { max_batch: 64, ..KEY }, &gib(7)).unwrap();
+        measurements.keep(&MeasureKey { settings: &[2; 32], ..KEY }, &gib(8)).unwrap();
+        fs::write(measurements.folder.join("other.json"), b"{}").unwrap();
+        assert_eq!(measurements.look_up_on_any(&asked), Some(gib(6)));
     }
 
     #[test]

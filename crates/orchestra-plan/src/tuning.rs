@@ -45,6 +45,14 @@ pub(crate) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
         f.bad("tensorrt_fp16", span, &format!("has no effect without `{TENSORRT}`"))
             .help("leave it out, or let TensorRT run the model");
     }
+    if let (true, Some(span)) = (has_streams, raw.span_of(TENSORRT)) {
+        f.bad(
+            "provider",
+            span,
+            "runs one batch at a time on what it has compiled, and `streams` asks for several at once",
+        )
+        .help("ask for `workers` instead, each with its own; or leave out one of them");
+    }
     if let (true, Some(span)) = (has_streams, raw.span_of("cuda_graphs")) {
         f.bad(
             "cuda_graphs",
