@@ -1,12 +1,15 @@
-//! A disk that fills up while results are written, played by the limit on file sizes that the running process is given: the run stops
-//! with 75 and says which file, what is there is whole, and with room again the same command completes it exactly.
+//! A disk that fills up while results are written: the run stops with 75 and says which file, what is there is whole, and with room again
+//! the same command completes it exactly. It is played by the limit on file sizes that the running process is given, which puts the end
+//! at any byte, and where a process may mount one, by a small file system of its own.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;
 
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use common::{Run, Workplace};
+use common::{Run, Workplace, runs_under};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 
 const ITEMS: u64 = 3_000;
@@ -40,6 +43,64 @@ fn a_disk_that_is_full_again_and_again_costs_no_record_and_tears_none() {
         place.nothing_is_left();
     }
     assert_eq!(stopped, 5);
+    place.run(&[]).must_exit(0).must_say(&["going on: "]);
+    place.holds_exactly(ITEMS);
+    place.nothing_is_left();
+}
+
+/// A file system in memory, seen by this process and its children alone.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: &Path, size: &str) -> Self {
+        fs::create_dir(at).unwrap();
+        let disk = Self(at.to_owned());
+        disk.call("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "none"]);
+        disk
+    }
+
+    fn resize(&self, size: &str) {
+        self.call("mount", &["-o", &format!("remount,size={size}")]);
+    }
+
+    fn call(&self, program: &str, arguments: &[&str]) {
+        let ended = Command::new(program).args(arguments).arg(&self.0).output().unwrap();
+        assert!(ended.status.success(), "{program}: {}", String::from_utf8_lossy(&ended.stderr));
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // The folder could not be removed otherwise; at the end of the process it is gone anyway.
+        let _ = Command::new("umount").arg(&self.0).output();
+    }
+}
+
+#[test]
+fn a_file_system_without_room_costs_no_record_and_each_next_start_gets_further() {
+    let own_mounts = ["unshare", "--user", "--map-root-user", "--mount"];
+    let test = "a_file_system_without_room_costs_no_record_and_each_next_start_gets_further";
+    if !runs_under(&own_mounts, test) {
+        return;
+    }
+    let place = Workplace::with_gate(ITEMS);
+    place.open_gate();
+    // No room for the list of items, for the logs, for the first results, for all of them.
+    let disk = SmallDisk::mount(&place.out(), "16k");
+    let mut before = 0;
+    for size in ["16k", "48k", "128k", "256k", "320k", "384k"] {
+        disk.resize(size);
+        place.run(&[]).must_exit(75).must_say(&["No space left on device"]);
+        place.nothing_is_left();
+        if place.out().join("results.jsonl").is_file() {
+            let records = place.records();
+            let done = records.done.len();
+            assert!(records.failed.is_empty() && done as u64 >= before && (done as u64) < ITEMS, "{done}");
+            before = done as u64;
+        }
+    }
+    assert!(before > 0, "some of the sizes had room for results");
+    disk.resize("64m");
     place.run(&[]).must_exit(0).must_say(&["going on: "]);
     place.holds_exactly(ITEMS);
     place.nothing_is_left();

@@ -25,6 +25,8 @@ use tempfile::TempDir;
 pub const ORCHESTRA: &str = env!("CARGO_BIN_EXE_orchestra");
 /// Carried by every process that a workplace starts, directly or not; its value is the workplace's folder.
 const MARK: &str = "ORCHESTRA_TEST_WORKPLACE";
+/// Set in a test that [`runs_under`] another command.
+const UNDER: &str = "ORCHESTRA_TEST_UNDER";
 /// Time between two looks at a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Looks after which a condition counts as never met: minutes, far beyond what any machine needs.
@@ -133,6 +135,8 @@ path = \"results.jsonl\"
 [devices]
 use = {devices:?}
 {}
+[telemetry]
+flush_timeout = \"10m\"
 ",
             blocks.batch, blocks.more
         );
@@ -149,6 +153,11 @@ use = {devices:?}
     /// Lets `n` more items pass the trap of the model, and the rest of the batches that they lie in. While nothing runs.
     pub fn close_gate_after(&self, n: usize) {
         Gate::in_folder(&self.path("gate")).close_after(n).unwrap();
+    }
+
+    /// Rows that have come to the gate since it was closed.
+    pub fn rows_at_gate(&self) -> u64 {
+        Gate::in_folder(&self.path("gate")).n_rows()
     }
 
     /// Lets everything pass, from now on.
@@ -452,6 +461,27 @@ fn met(mut condition: impl FnMut() -> bool) -> bool {
 
 fn pause(never: &Receiver<()>) {
     assert_eq!(never.recv_timeout(LOOK_EVERY), Err(RecvTimeoutError::Timeout));
+}
+
+/// Runs this test of the same binary again as a child of `command`, which gives or takes what a process may do; `true` there, where the
+/// test goes on. Where the command is missing or refused it says that the test is skipped.
+pub fn runs_under(command: &[&str], test: &str) -> bool {
+    if std::env::var_os(UNDER).is_some() {
+        return true;
+    }
+    let (program, arguments) = command.split_first().unwrap();
+    let may = Command::new(program).args(arguments).arg("true").output();
+    if !may.is_ok_and(|ended| ended.status.success()) {
+        println!("skipped: `{}` is missing or refused here", command.join(" "));
+        return false;
+    }
+    let again = std::env::current_exe().unwrap();
+    let mut child = Command::new(program);
+    child.args(arguments).arg(again).args([test, "--exact", "--nocapture"]).env(UNDER, "1");
+    let ended = child.output().unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert!(ended.status.success() && stdout.contains("1 passed"), "{stdout}\n{stderr}");
+    false
 }
 
 /// The index that the record of an item shows.
