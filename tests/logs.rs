@@ -98,7 +98,7 @@ fn text_lines_are_the_default_and_the_file_may_ask_for_json() {
     place.run(&[]).must_exit(0);
     let text = fs::read_to_string(place.out().join("logs/scans.log")).unwrap();
     assert!(text.lines().all(|l| serde_json::from_str::<Value>(l).is_err()), "{text}");
-    place.edit("[devices]", "[telemetry]\nlog_format = \"json\"\n[devices]");
+    place.edit("[telemetry]", "[telemetry]\nlog_format = \"json\"");
     let ended = place.run(&["--fresh"]);
     ended.must_exit(0);
     assert!(ended.stderr.contains("2 done") && !ended.stderr.contains("{\""), "{}", ended.stderr);

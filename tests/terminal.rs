@@ -7,12 +7,15 @@ mod common;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use common::{Blocks, ORCHESTRA, Workplace, until, write_pictures};
+use orchestra_testkit::GATE;
 use orchestra_testkit::images::write_bad_pictures;
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -109,12 +112,16 @@ fn on_terminal(place: &Workplace, columns: u16, arguments: &[&str]) -> OnTermina
     let size = Winsize { ws_row: ROWS, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(&master, size).unwrap();
     let name = ptsname(&master, Vec::new()).unwrap();
-    let slave = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    // Not the terminal of this process, which may be the first of its session.
+    let no_tty = i32::try_from(OFlags::NOCTTY.bits()).unwrap();
+    let slave =
+        File::options().read(true).write(true).custom_flags(no_tty).open(name.to_str().unwrap()).unwrap();
     let child = Command::new(ORCHESTRA)
         .arg("run")
         .arg(place.workflow())
         .args(arguments)
         .env("TERM", "xterm-256color")
+        .env(GATE, place.path("gate"))
         .env_remove("NO_COLOR")
         .env_remove("RUST_LOG")
         .stdin(Stdio::null())
@@ -127,10 +134,13 @@ fn on_terminal(place: &Workplace, columns: u16, arguments: &[&str]) -> OnTermina
     let theirs = Arc::clone(&seen);
     let mut screen = File::from(master);
     let reader = thread::spawn(move || {
-        let mut buffer = [0; 4096];
+        let (mut buffer, mut came) = ([0; 4096], Vec::new());
         // Reading fails once the last process has closed its end.
         while let Ok(n @ 1..) = screen.read(&mut buffer) {
-            let text = String::from_utf8_lossy(&buffer[..n]);
+            came.extend_from_slice(&buffer[..n]);
+            // What comes at once may end in the middle of a character.
+            let whole = str::from_utf8(&came).map_or_else(|e| e.valid_up_to(), str::len);
+            let text = String::from_utf8(came.drain(..whole).collect()).unwrap();
             let mut seen = theirs.lock().unwrap();
             seen.0.push_str(&text);
             seen.1.take(&text);
@@ -156,15 +166,17 @@ impl OnTerminal {
 
 #[test]
 fn an_interrupted_run_leaves_its_messages_on_the_terminal_and_nothing_of_the_progress() {
-    let place = Workplace::with_blocks(&Blocks { steps: 200, ..Blocks::default() });
-    write_pictures(&place.images(), 4000);
+    let place = Workplace::with_gate(1_000);
     for columns in [40, 80, 200] {
+        place.close_gate_after(100);
         let mut run = on_terminal(&place, columns, &["--fresh"]);
         until("there is progress", || run.shows("queued") && run.shows("busy"));
         // What a terminal echoes of Ctrl-C; the signal itself would come from the terminal's own session.
         run.keyboard.write_all(b"^C").unwrap();
         until("the echo is there", || run.seen.lock().unwrap().0.contains("^C"));
         kill_process(Pid::from_child(&run.child), Signal::INT).unwrap();
+        until("the signal is noticed", || run.shows("warning: stopping"));
+        place.open_gate();
         let (code, all, left) = run.end();
         assert_eq!(code, Some(130), "{left}");
         assert!(left.contains("warning: stopping") && left.contains("blocks interrupted: "), "{left}");

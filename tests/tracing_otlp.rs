@@ -216,8 +216,9 @@ fn check_run_is_closed(trace: &Trace) {
 #[test]
 fn a_collector_that_is_down_costs_the_traces_and_nothing_else() {
     let place = Workplace::new();
-    let otlp = format!("http://{}", nobody());
-    must_be_incomplete(&digits(&place, &["--otlp", &otlp], &[]), "could not be sent (no connection");
+    let nobody = nobody();
+    let arguments = ["--otlp", &nobody.url(), "--set", "telemetry.flush_timeout=3s"];
+    must_be_incomplete(&digits(&place, &arguments, &[]), "could not be sent (no connection");
     place.must_hold(&items("scans", 0..IMAGES), &Default::default());
     place.nothing_is_left();
 }
@@ -228,7 +229,10 @@ fn a_collector_that_never_answers_costs_the_traces_and_the_end_is_bounded() {
         let place = Workplace::new();
         let protocol = if collector.is_grpc { "grpc" } else { "http/protobuf" };
         let protocol = format!("telemetry.protocol={protocol}");
-        let ended = digits(&place, &["--otlp", &collector.url(), "--set", &protocol], &[]);
+        let arguments =
+            ["--otlp", &collector.url(), "--set", &protocol, "--set", "telemetry.flush_timeout=3s"];
+        // It is the end of the run that cuts it short.
+        let ended = digits(&place, &arguments, &[("OTEL_EXPORTER_OTLP_TIMEOUT", "3600000")]);
         must_be_incomplete(&ended, "were still waiting when the time for the end of the run had passed");
         place.must_hold(&items("scans", 0..IMAGES), &Default::default());
     }

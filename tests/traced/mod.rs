@@ -13,11 +13,12 @@ pub const IMAGES: u64 = 400;
 /// Items of the run that loses a worker.
 pub const CRASH_ITEMS: u64 = 1_000;
 
-/// Starts the example with these settings and variables, to its end.
+/// Starts the example with these settings and variables, to its end, which waits for all spans on the busiest machine.
 pub fn digits(place: &Workplace, arguments: &[&str], variables: &[(&str, &str)]) -> Ended {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/workflow.toml");
     let out = place.out();
     let mut all = vec!["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+    all.extend(["--set", "telemetry.flush_timeout=10m"]);
     all.extend(arguments);
     place.start_command_with(&all, variables).wait()
 }
@@ -33,17 +34,21 @@ pub fn batches(place: &Workplace) -> u64 {
     report["devices"].as_array().unwrap().iter().map(|device| device["batches"].as_u64().unwrap()).sum()
 }
 
-/// A run that does all of its items although its only worker is killed in the middle. Loaders are far ahead of the model, so the worker holds
-/// a batch at any moment. No item is traced for the share.
+/// A run that does all of its items although its only worker is killed in the middle, while it waits at the gate with a batch. No item is
+/// traced for the share.
 pub fn crash(otlp: &str) -> Workplace {
-    let place = Workplace::with_blocks(&Blocks { steps: 200, devices: 1, ..Blocks::default() });
+    let place = Workplace::with_blocks(&Blocks { trap: true, devices: 1, ..Blocks::default() });
     place.edit("threads = 1\n", "threads = 1\nworkers = 1\nspare = 0\n");
     write_pictures(&place.images(), CRASH_ITEMS);
+    // Full batches: when the last row of the eighth has come, seven have passed, and that one waits.
+    place.edit("wait = \"5ms\"", "wait = \"1h\"");
+    place.close_gate_after(50);
     let mut run = place.start(&["--otlp", otlp, "--set", "telemetry.sample=0"]);
-    assert!(run.until("it is at work", || place.n_results() >= 50));
+    assert!(run.until("its worker waits with a batch", || place.rows_at_gate() >= 64));
     let workers = run.workers();
     assert_eq!(workers.len(), 1);
     kill_process(Pid::from_raw(i32::try_from(workers[0]).unwrap()).unwrap(), Signal::KILL).unwrap();
+    place.open_gate();
     let ended = run.wait();
     ended.must_exit(0);
     complete(&ended);

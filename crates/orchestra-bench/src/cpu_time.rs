@@ -93,10 +93,10 @@ mod tests {
     fn time_is_counted_for_those_who_live_and_never_runs_backwards() {
         let before = (used(Whose::Thread), used(Whose::Process));
         let mut x = 1u64;
-        while used(Whose::Thread) == before.0 {
+        // Both move on, each when the kernel has counted.
+        while used(Whose::Thread) <= before.0 || used(Whose::Process) <= before.1 {
             x = std::hint::black_box(x.wrapping_mul(3));
         }
-        assert!(used(Whose::Process) > before.1);
         assert!(of_process(std::process::id()).is_some());
         assert_eq!(of_process(u32::MAX), None);
         let _ = used(Whose::Children);

@@ -159,6 +159,7 @@ pub fn configured_traces(plan: &Plan) -> ConfiguredTraces<'_> {
         }),
         items: plan.telemetry.sample,
         slow: plan.telemetry.slow,
+        flush_timeout: plan.telemetry.flush_timeout,
     }
 }
 

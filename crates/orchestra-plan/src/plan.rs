@@ -427,6 +427,8 @@ pub struct TelemetryPlan {
     pub sample: Option<f64>,
     /// Items that take longer are traced whatever the share; `None`: those that take ten times as long as usual.
     pub slow: Option<Duration>,
+    /// How long the end of a run waits for spans that are not made yet, and again for those that are not sent; `None`: some seconds.
+    pub flush_timeout: Option<Duration>,
     /// Where the page of metrics is served: `HOST:PORT`, or a port of this machine alone.
     pub metrics: Option<String>,
     /// What the lines of the log files look like; `None`: text.

@@ -294,7 +294,7 @@ fn devices(fields: &mut Fields<'_, '_>) -> RawDevices {
 }
 
 fn telemetry(fields: &mut Fields<'_, '_>) -> TelemetryPlan {
-    let keys = ["otlp", "protocol", "sample", "slow", "metrics", "log_format"];
+    let keys = ["otlp", "protocol", "sample", "slow", "flush_timeout", "metrics", "log_format"];
     let Some(mut f) = fields.section("telemetry", &keys) else { return TelemetryPlan::default() };
     let otlp = f.string("otlp");
     if let Some(url) = &otlp
@@ -309,6 +309,7 @@ fn telemetry(fields: &mut Fields<'_, '_>) -> TelemetryPlan {
         protocol: f.choice("protocol", &protocols).map(|p| p.value),
         sample: sample(&mut f),
         slow: f.duration("slow"),
+        flush_timeout: f.duration("flush_timeout"),
         metrics: metrics_page(&mut f),
         log_format: f
             .choice("log_format", &[("text", LogFormat::Text), ("json", LogFormat::Json)])

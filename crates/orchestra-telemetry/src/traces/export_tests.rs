@@ -97,7 +97,8 @@ fn a_collector_that_rejects_more_than_it_got_cannot_upset_the_count() {
 #[test]
 fn a_collector_that_is_down_costs_the_spans_and_nothing_else() {
     for path in ["", "/v1/traces"] {
-        let report = run(&settings(&format!("http://{}{path}", nobody())), 100);
+        let nobody = nobody();
+        let report = run(&settings(&format!("{}{path}", nobody.url())), 100);
         assert_eq!((report.unsent, report.lost()), (100, 100));
         assert!(report.words.unwrap().contains("no connection"));
     }

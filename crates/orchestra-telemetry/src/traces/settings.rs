@@ -40,7 +40,7 @@ pub struct TraceSettings {
     pub request: usize,
     /// How long a span waits for company.
     pub delay: Duration,
-    /// How long the shutdown may take.
+    /// How long the shutdown may wait for spans that are not made yet, and again for those that are not sent.
     pub patience: Duration,
     /// What may be on a span.
     pub limits: SpanLimits,
@@ -75,6 +75,8 @@ pub struct ConfiguredTraces<'a> {
     pub items: Option<f64>,
     /// [`TraceSettings::slow`].
     pub slow: Option<Duration>,
+    /// [`TraceSettings::patience`]; `None`: 3 seconds.
+    pub flush_timeout: Option<Duration>,
 }
 
 /// What the settings come to.
@@ -129,6 +131,7 @@ impl TraceSettings {
         settings.items = configured.items.unwrap_or(sampler.items);
         settings.follow_parent = sampler.follow_parent;
         settings.slow = configured.slow;
+        settings.patience = configured.flush_timeout.unwrap_or(PATIENCE);
         if sampler.off && configured.endpoint.is_some() {
             let name = variables.text(SAMPLER).unwrap_or_default();
             variables.warn(format!("no traces are sent, because `{SAMPLER}` is `{name}`"));
@@ -223,8 +226,13 @@ fn share(variables: &mut Variables<'_>) -> f64 {
 mod tests {
     use super::*;
 
-    const TO: ConfiguredTraces<'static> =
-        ConfiguredTraces { endpoint: Some("http://c:1"), protocol: None, items: None, slow: None };
+    const TO: ConfiguredTraces<'static> = ConfiguredTraces {
+        endpoint: Some("http://c:1"),
+        protocol: None,
+        items: None,
+        slow: None,
+        flush_timeout: None,
+    };
 
     fn resolve(configured: ConfiguredTraces<'_>, variables: &[(&str, &str)]) -> ResolvedTraces {
         TraceSettings::resolve(configured, |name| {
@@ -259,9 +267,10 @@ mod tests {
 
     #[test]
     fn the_file_goes_before_the_variables() {
-        let configured = ConfiguredTraces { items: Some(0.01), slow: Some(Duration::from_secs(1)), ..TO };
+        let second = Some(Duration::from_secs(1));
+        let configured = ConfiguredTraces { items: Some(0.01), slow: second, flush_timeout: second, ..TO };
         let settings = resolve(configured, &[(SAMPLER, "traceidratio"), (SHARE, "0.5")]).settings.unwrap();
-        assert_eq!((settings.items, settings.slow), (0.01, Some(Duration::from_secs(1))));
+        assert_eq!((settings.items, settings.slow, Some(settings.patience)), (0.01, second, second));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::Read as _;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -23,7 +23,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 };
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Runtime;
 use tonic::codec::CompressionEncoding;
 use tonic::transport::Server;
@@ -152,9 +152,19 @@ fn parts(first: &[Do]) -> (Runtime, Arc<Shared>) {
     (runtime, Arc::new(Shared { first, got: Mutex::default() }))
 }
 
-/// An address of loopback where nobody listens.
-pub fn nobody() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+/// An address of loopback where nobody listens, for as long as this lives: it has the port and does not listen either.
+pub struct Nobody(TcpSocket);
+
+pub fn nobody() -> Nobody {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    Nobody(socket)
+}
+
+impl Nobody {
+    pub fn url(&self) -> String {
+        format!("http://{}", self.0.local_addr().unwrap())
+    }
 }
 
 fn taken(rejected: Option<(i64, &str)>) -> ExportTraceServiceResponse {
