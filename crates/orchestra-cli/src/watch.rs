@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use orchestra::Snapshot;
+use orchestra::{PipelineLook, PipelineSnapshot, Snapshot};
 
-use crate::progress::{DeviceView, ProgressView, StageView};
+use crate::progress::{DeviceView, PipelineView, ProgressView, StageView};
 
 /// Rates are means over this long.
 const WINDOW: Duration = Duration::from_secs(5);
@@ -62,13 +62,54 @@ fn view(then: &Snapshot, now: &Snapshot) -> ProgressView {
         eta: (per_second > 0.0).then(|| Duration::from_secs_f64(left as f64 / per_second)),
         stages: stages.collect(),
         devices: devices.collect(),
+        pipelines: now.pipelines.iter().filter(|p| !p.devices.is_empty()).map(pipeline).collect(),
         restarts: now.restarts,
+    }
+}
+
+/// What it takes of all its devices.
+fn pipeline(snapshot: &PipelineSnapshot) -> PipelineView {
+    let told = |what: fn(&PipelineLook) -> Option<f64>| {
+        let told = || snapshot.devices.iter().filter_map(what);
+        (told().count() > 0).then(|| (told().sum::<f64>(), told().count()))
+    };
+    let on_gpus: Vec<u64> = snapshot.devices.iter().filter_map(|look| look.gpu_memory).collect();
+    PipelineView {
+        name: snapshot.name.clone(),
+        utilization: told(|look| look.utilization).map(|(sum, n)| sum / n as f64),
+        gpu_memory: (!on_gpus.is_empty()).then(|| on_gpus.iter().sum()),
+        watts: told(|look| look.power_watts).map(|(sum, _)| sum),
+        cores: told(|look| look.cores).map(|(sum, _)| sum),
+        memory: snapshot.devices.iter().map(|look| look.memory).sum(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_pipeline_takes_is_the_sum_over_its_devices_and_of_utilisation_the_mean() {
+        let gpu = |utilization, watts| PipelineLook {
+            utilization: Some(utilization),
+            power_watts: Some(watts),
+            gpu_memory: Some(3),
+            memory: 5,
+            cores: Some(0.5),
+        };
+        let cpu = PipelineLook { memory: 7, cores: Some(1.5), ..PipelineLook::default() };
+        let name = "left".to_owned();
+        let devices = vec![gpu(0.2, 50.0), gpu(0.6, 70.0), cpu];
+        let view = pipeline(&PipelineSnapshot { name: name.clone(), devices });
+        let (utilization, watts) = (view.utilization.unwrap(), view.watts.unwrap());
+        assert!((utilization - 0.4).abs() < 1e-9 && (watts - 120.0).abs() < 1e-9, "{view:?}");
+        assert_eq!((view.gpu_memory, view.memory, view.cores), (Some(6), 17, Some(2.5)));
+        let view = pipeline(&PipelineSnapshot { name, devices: vec![cpu] });
+        assert_eq!(
+            (view.utilization, view.watts, view.gpu_memory, view.cores),
+            (None, None, None, Some(1.5))
+        );
+    }
 
     fn at(seconds: u64, done: u64) -> Snapshot {
         Snapshot { elapsed: Duration::from_secs(seconds), total: 1000, done, ..Snapshot::default() }

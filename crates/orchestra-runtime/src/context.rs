@@ -115,7 +115,7 @@ impl RunContext {
         let (clock, zero) = (RunClock::start(), SystemTime::now());
         let began = || RunBegan { plan: Arc::clone(&plan), run_id: run_id.clone(), zero };
         let tracer = MaybeTracer::begin(options.trace.as_ref(), began);
-        let watch = Arc::new(DeviceWatch::new(&plan));
+        let watch = Arc::new(DeviceWatch::new(&plan, Arc::clone(&stats)));
         Self {
             plan,
             run_id,

@@ -54,7 +54,7 @@ pub(crate) struct Tally {
     /// Most bytes of the GPU that a single worker held.
     held: BTreeMap<StageId, u64>,
     /// Of every worker that was ever seen.
-    cpu_times: BTreeMap<WorkerId, Duration>,
+    cpu_times: BTreeMap<WorkerId, (StageId, Duration)>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -82,7 +82,8 @@ impl Tally {
             utilization_mean: self.utilization.get(),
             power_mean_watts: self.milliwatts.get().map(|mw| mw / 1000.0),
             worker_gpu_memory_max: self.held.values().copied().max(),
-            worker_cpu_time: (!self.cpu_times.is_empty()).then(|| self.cpu_times.values().sum()),
+            worker_cpu_time: (!self.cpu_times.is_empty())
+                .then(|| self.cpu_times().map(|(_, time)| time).sum()),
             ..self.usage
         }
     }
@@ -91,8 +92,14 @@ impl Tally {
         self.held.get(&stage).copied()
     }
 
-    pub(crate) fn workers(&self) -> Vec<WorkerUse> {
-        self.live.clone()
+    /// The workers that lived at the last look.
+    pub(crate) fn workers(&self) -> &[WorkerUse] {
+        &self.live
+    }
+
+    /// What each worker up to now has spent on cores, with its stage.
+    pub(crate) fn cpu_times(&self) -> impl Iterator<Item = (StageId, Duration)> + '_ {
+        self.cpu_times.values().copied()
     }
 
     pub(crate) fn gpu(&mut self, gpu: &Gpu) {
@@ -107,7 +114,7 @@ impl Tally {
     pub(crate) fn processes(&mut self, mut workers: Vec<WorkerUse>, of_gpu: &[GpuProcess], settled: bool) {
         for worker in &mut workers {
             worker.gpu_memory = of_gpu.iter().find(|p| p.pid == worker.pid).and_then(|p| p.memory);
-            self.cpu_times.insert(worker.worker, worker.cpu_time);
+            self.cpu_times.insert(worker.worker, (worker.stage, worker.cpu_time));
             let usage = &mut self.usage;
             usage.worker_memory_max = usage.worker_memory_max.max(Some(worker.resident_bytes));
             if let Some(bytes) = worker.gpu_memory.filter(|bytes| settled && *bytes > 0) {

@@ -9,14 +9,16 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use orchestra_core::{DeviceId, DeviceKind, DeviceSpec, StageId};
+use orchestra_core::{DeviceId, DeviceKind, DeviceSpec, PipelineId, StageId};
 use orchestra_machine::{Gpu, GpuProbe, ProbeError, process_cpu_time, process_memory};
 use orchestra_plan::{Measurements, Plan};
 
 use crate::device_use::{DeviceUse, Tally, WorkerUse};
 use crate::live_workers::LiveWorker;
+use crate::pipeline_use::{Look, PipelineLook, PipelineUse, Shares, StageFacts};
+use crate::stats::{StageOnDevice, Stats};
 
 /// A driver that does not know a GPU any more has to say so this often in a row; one that calls it lost is believed at once.
 const MISSING_IN_A_ROW: u32 = 3;
@@ -55,9 +57,12 @@ impl fmt::Debug for DeviceOptions {
 type WhenLost = Box<dyn Fn(String) + Send>;
 type WhenSeen = Box<dyn FnOnce(Option<Gpu>) + Send>;
 
-/// See the module. By device of the plan.
-#[derive(Default)]
-pub struct DeviceWatch(Vec<Device>);
+/// See the module.
+pub struct DeviceWatch {
+    /// In the order of the plan.
+    devices: Vec<Device>,
+    stats: Arc<Stats>,
+}
 
 struct Device {
     name: String,
@@ -74,6 +79,7 @@ struct Watched {
     is_known: bool,
     latest: Option<Gpu>,
     tally: Tally,
+    shares: Shares,
     lost: Option<String>,
     when_lost: Option<WhenLost>,
     missing: u32,
@@ -86,6 +92,19 @@ struct Watched {
     is_silent: bool,
 }
 
+/// What a look has seen.
+struct Seen<'a> {
+    /// Of a GPU.
+    answer: Option<Result<Gpu, ProbeError>>,
+    workers: Vec<WorkerUse>,
+    /// Workers served, and none was loading.
+    settled: bool,
+    /// What the run itself knows of a stage on this device.
+    facts: &'a dyn Fn(StageId) -> StageFacts,
+    /// When the workers were looked at.
+    now: Duration,
+}
+
 /// What is to be said and told of a look, once nothing is locked any more.
 #[derive(Default)]
 struct News {
@@ -96,10 +115,17 @@ struct News {
 impl DeviceWatch {
     /// Nothing is known yet.
     #[must_use]
-    pub fn new(plan: &Plan) -> Self {
-        // Also a GPU that falls off the bus before the first look is a GPU that was lost.
-        let devices = plan.devices.iter().map(|device| Device::new(&device.spec, device.memory.is_some()));
-        Self(devices.collect())
+    pub fn new(plan: &Plan, stats: Arc<Stats>) -> Self {
+        let devices = (0..).map(DeviceId).zip(&plan.devices).map(|(id, device)| {
+            let here = |stage: StageId| stats.stage(stage).on(id).is_some_and(|on| on.is_planned);
+            let stages = plan.infer_stages().map(|(stage, _)| stage).filter(|stage| here(*stage));
+            let stages: Vec<(StageId, PipelineId)> =
+                stages.map(|stage| (stage, plan.stages[stage.index()].pipeline)).collect();
+            // Also a GPU that falls off the bus before the first look is a GPU that was lost.
+            let is_known = device.memory.is_some();
+            Device::new(&device.spec, is_known, Shares::new(id, &stages))
+        });
+        Self { devices: devices.collect(), stats }
     }
 
     /// A GPU as it was at the last look; `None` also while it gives no answer.
@@ -115,6 +141,19 @@ impl DeviceWatch {
         self.get(device).map(|d| d.lock().tally.usage()).unwrap_or_default()
     }
 
+    /// What each pipeline with workers on a device took of it up to now.
+    #[must_use]
+    pub fn pipelines(&self, device: DeviceId) -> Vec<PipelineUse> {
+        let Some(watched) = self.get(device).map(Device::lock) else { return Vec::new() };
+        let mut usages = watched.shares.usages(&watched.tally.usage());
+        if watched.is_silent {
+            for latest in usages.iter_mut().map(|usage| &mut usage.latest) {
+                *latest = PipelineLook { memory: latest.memory, ..PipelineLook::default() };
+            }
+        }
+        usages
+    }
+
     /// Most bytes of the device that a single worker of the stage held, at looks while none was loading; `None` where the driver does not
     /// count what a process holds.
     #[must_use]
@@ -125,7 +164,7 @@ impl DeviceWatch {
     /// The worker processes as they were at the last look.
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerUse> {
-        self.0.iter().flat_map(|d| d.lock().tally.workers()).collect()
+        self.devices.iter().flat_map(|d| d.lock().tally.workers().to_vec()).collect()
     }
 
     /// Why a device is lost, if it is.
@@ -167,19 +206,23 @@ impl DeviceWatch {
         now: Duration,
     ) {
         let Some(device) = self.get(id) else { return };
-        let asked = device.begin(now);
+        let (asked, began) = (device.begin(now), Instant::now());
         let was_settled = is_settled();
         let answer = device.uuid.as_deref().zip(probe).map(|(uuid, probe)| probe.gpu_by_uuid(uuid));
         let workers = live.iter().filter(|w| w.device == id).filter_map(worker_use).collect();
         let seen = answer.as_ref().and_then(|answer| answer.as_ref().ok()).cloned();
+        let facts = |stage| self.stats.stage(stage).on(id).map(StageOnDevice::facts).unwrap_or_default();
         // What was seen belongs to workers that were loaded before, and to none that came meanwhile.
-        device.end(answer, workers, was_settled && is_settled());
+        let settled = was_settled && is_settled();
+        // The driver may have taken its time.
+        let now = now + began.elapsed();
+        device.end(Seen { answer, workers, settled, facts: &facts, now });
         asked.into_iter().for_each(|tell| tell(seen.clone()));
     }
 
     /// Says of each device, once, that a look at it does not come to an end.
     pub fn note_silence(&self, now: Duration) {
-        for device in &self.0 {
+        for device in &self.devices {
             let mut watched = device.lock();
             let hangs = watched.looks_since.is_some_and(|since| now.saturating_sub(since) > PATIENCE);
             let is_new = hangs && !std::mem::replace(&mut watched.is_silent, hangs);
@@ -200,9 +243,9 @@ impl DeviceWatch {
         }
     }
 
-    /// Logs what each GPU took over the run.
-    pub(crate) fn log(&self) {
-        for device in self.0.iter().filter(|d| d.uuid.is_some()) {
+    /// Logs what each GPU, and each pipeline on each device, took over the run.
+    pub(crate) fn log(&self, plan: &Plan) {
+        for device in self.devices.iter().filter(|d| d.uuid.is_some()) {
             let usage = device.lock().tally.usage();
             tracing::info!(
                 device = %device.name,
@@ -213,21 +256,35 @@ impl DeviceWatch {
                 "what the device took"
             );
         }
+        for (id, device) in (0..).map(DeviceId).zip(&self.devices) {
+            for usage in self.pipelines(id) {
+                tracing::info!(
+                    pipeline = %plan.pipelines[usage.pipeline.index()].name,
+                    device = %device.name,
+                    utilization_mean = usage.utilization_mean,
+                    power_mean_watts = usage.power_mean_watts,
+                    gpu_memory_max = usage.gpu_memory_max,
+                    memory_max = usage.memory_max,
+                    cpu_seconds = usage.cpu_time.map(|time| time.as_secs_f64()),
+                    "what the pipeline took of the device"
+                );
+            }
+        }
     }
 
     fn get(&self, device: DeviceId) -> Option<&Device> {
-        self.0.get(device.index())
+        self.devices.get(device.index())
     }
 }
 
 impl Device {
     /// `is_known`: the driver named it when the run was planned.
-    fn new(spec: &DeviceSpec, is_known: bool) -> Self {
+    fn new(spec: &DeviceSpec, is_known: bool, shares: Shares) -> Self {
         let uuid = match &spec.kind {
             DeviceKind::Cuda { uuid } => Some(uuid.clone()),
             DeviceKind::Cpu => None,
         };
-        let watched = Mutex::new(Watched { is_known, ..Watched::default() });
+        let watched = Mutex::new(Watched { is_known, shares, ..Watched::default() });
         Self { name: spec.name.clone(), uuid, looker: OnceLock::new(), watched }
     }
 
@@ -243,11 +300,11 @@ impl Device {
         std::mem::take(&mut watched.asked)
     }
 
-    fn end(&self, answer: Option<Result<Gpu, ProbeError>>, workers: Vec<WorkerUse>, settled: bool) {
+    fn end(&self, seen: Seen<'_>) {
         let mut watched = self.lock();
         watched.looks_since = None;
         let was_silent = std::mem::take(&mut watched.is_silent);
-        let news = watched.take(self.uuid.as_deref(), answer, workers, settled);
+        let news = watched.take(self.uuid.as_deref(), seen);
         drop(watched);
         if was_silent {
             tracing::info!(device = %self.name, "the driver answers about the device again");
@@ -265,15 +322,10 @@ impl Device {
 }
 
 impl Watched {
-    fn take(
-        &mut self,
-        uuid: Option<&str>,
-        answer: Option<Result<Gpu, ProbeError>>,
-        workers: Vec<WorkerUse>,
-        settled: bool,
-    ) -> News {
+    fn take(&mut self, uuid: Option<&str>, seen: Seen<'_>) -> News {
         let mut news = News::default();
-        match answer {
+        let answers = matches!(seen.answer, Some(Ok(_)));
+        match seen.answer {
             _ if self.lost.is_some() => {}
             None => {}
             Some(Ok(gpu)) => {
@@ -293,7 +345,14 @@ impl Watched {
             Some(Err(error)) => self.complain(error, &mut news),
         }
         let of_gpu = self.latest.as_ref().map(|gpu| gpu.processes.as_slice()).unwrap_or_default();
-        self.tally.processes(workers, of_gpu, settled);
+        self.tally.processes(seen.workers, of_gpu, seen.settled);
+        self.shares.look(&Look {
+            gpu: self.latest.as_ref().filter(|_| answers),
+            workers: self.tally.workers(),
+            cpu_times: &self.tally.cpu_times().collect::<Vec<_>>(),
+            facts: seen.facts,
+            now: seen.now,
+        });
         news
     }
 

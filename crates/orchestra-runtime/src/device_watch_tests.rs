@@ -5,23 +5,33 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use orchestra_machine::FakeProbe;
 
 use super::*;
+use crate::stats::StageStats;
 
 fn gpu(n: usize) -> Gpu {
-    Gpu { uuid: format!("GPU-{n}"), memory_total: 24 << 30, memory_free: 20 << 30, ..Gpu::default() }
+    let (memory_total, memory_free) = (24 << 30, 20 << 30);
+    Gpu { uuid: format!("GPU-{n}"), memory_total, memory_free, utilization: Some(50), ..Gpu::default() }
 }
+
+/// Each device serves one pipeline.
+const ONE: [(StageId, PipelineId); 1] = [(StageId(0), PipelineId(0))];
 
 /// A CPU, then so many GPUs.
 fn watch(n_gpus: usize) -> (DeviceWatch, FakeProbe) {
     let cpu = DeviceSpec { name: "cpu".into(), kind: DeviceKind::Cpu };
     let gpus = (0..n_gpus)
         .map(|n| DeviceSpec { name: format!("cuda:{n}"), kind: DeviceKind::Cuda { uuid: gpu(n).uuid } });
-    let devices = std::iter::once(cpu).chain(gpus).map(|spec| Device::new(&spec, false)).collect();
-    (DeviceWatch(devices), FakeProbe::new((0..n_gpus).map(gpu).collect()))
+    let devices = std::iter::once(cpu)
+        .chain(gpus)
+        .map(|spec| Device::new(&spec, false, Shares::new(DeviceId(0), &ONE)))
+        .collect();
+    let mut stats = Stats::default();
+    stats.stages.push(StageStats::default());
+    (DeviceWatch { devices, stats: Arc::new(stats) }, FakeProbe::new((0..n_gpus).map(gpu).collect()))
 }
 
 /// Looks at each device once.
 fn look(watch: &DeviceWatch, probe: &dyn GpuProbe) {
-    for n in 0..watch.0.len() {
+    for n in 0..watch.devices.len() {
         watch.look(DeviceId(n as u16), Some(probe), &[], || true, Duration::ZERO);
     }
 }
@@ -56,7 +66,7 @@ fn a_gpu_that_the_driver_calls_lost_is_told_once_and_the_other_goes_on() {
     look(&watch, &probe);
     probe.set(Err(ProbeError::Lost("GPU-0".into())));
     // Only GPU 0 is asked with this answer.
-    watch.0[2].uuid = None;
+    watch.devices[2].uuid = None;
     for _ in 0..3 {
         look(&watch, &probe);
     }
@@ -97,7 +107,7 @@ fn a_driver_that_fails_loses_no_device_and_is_noted_once() {
         look(&watch, &probe);
     }
     assert_eq!(watch.lost(DeviceId(1)), None);
-    assert!(watch.0[1].lock().has_complained);
+    assert!(watch.devices[1].lock().has_complained);
     // What was never there is not lost either: then the worker says what is wrong.
     let (watch, probe) = super::tests::watch(1);
     probe.lose("GPU-0");
@@ -110,7 +120,7 @@ fn a_driver_that_fails_loses_no_device_and_is_noted_once() {
 #[test]
 fn a_gpu_that_was_planned_with_and_vanishes_before_the_first_look_is_lost() {
     let (watch, probe) = watch(1);
-    watch.0[1].lock().is_known = true;
+    watch.devices[1].lock().is_known = true;
     let heard = ear(&watch, 1);
     probe.lose("GPU-0");
     for _ in 0..MISSING_IN_A_ROW {
@@ -166,6 +176,11 @@ fn a_device_whose_driver_hangs_is_called_silent_and_blinds_nobody_to_the_others(
     let (answer, may_answer) = channel();
     let probe = Hanging { others, hangs: gpu(0).uuid, is_asked: asked, may_answer: Mutex::new(may_answer) };
     let at = |device, now| watch.look(DeviceId(device), Some(&probe), &[], || true, now);
+    let utilization = |device| watch.pipelines(DeviceId(device))[0].latest.utilization;
+    // Once it answers.
+    answer.send(()).unwrap();
+    at(1, Duration::ZERO);
+    is_asked.recv().unwrap();
     std::thread::scope(|scope| {
         let hanging = scope.spawn(|| at(1, Duration::ZERO));
         is_asked.recv().unwrap();
@@ -174,17 +189,18 @@ fn a_device_whose_driver_hangs_is_called_silent_and_blinds_nobody_to_the_others(
         at(2, Duration::ZERO);
         assert_eq!(told.try_recv(), Ok(Some(gpu(1))), "the other one is seen");
         watch.note_silence(PATIENCE);
-        assert!(!watch.0[1].lock().is_silent, "it may take its time");
+        assert!(!watch.devices[1].lock().is_silent, "it may take its time");
         watch.note_silence(PATIENCE + Duration::from_millis(1));
-        let silent: Vec<bool> = watch.0.iter().map(|d| d.lock().is_silent).collect();
+        let silent: Vec<bool> = watch.devices.iter().map(|d| d.lock().is_silent).collect();
         assert_eq!(silent, [false, true, false]);
         assert_eq!((watch.latest(DeviceId(1)), watch.lost(DeviceId(1))), (None, None));
+        assert_eq!((utilization(1), utilization(2)), (None, Some(0.5)));
         answer.send(()).unwrap();
         hanging.join().unwrap();
     });
-    assert_eq!(watch.latest(DeviceId(1)), Some(gpu(0)));
+    assert_eq!((watch.latest(DeviceId(1)), utilization(1)), (Some(gpu(0)), Some(0.5)));
     watch.note_silence(PATIENCE * 10);
-    assert!(!watch.0[1].lock().is_silent, "no look goes on");
+    assert!(!watch.devices[1].lock().is_silent, "no look goes on");
 }
 
 #[test]

@@ -71,6 +71,12 @@ impl Histogram {
         self.add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
+    /// The sum of the durations added.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        self.sum.time()
+    }
+
     /// What it holds now.
     #[must_use]
     pub fn read(&self) -> HistogramReading {

@@ -39,6 +39,7 @@ mod messages;
 mod meter;
 mod observer;
 mod pipeline;
+mod pipeline_use;
 mod post;
 mod read_file;
 mod records;
@@ -70,10 +71,13 @@ pub use histogram::HistogramReading;
 pub use launcher::{Launcher, ProcessLauncher};
 pub use live_workers::{LiveWorker, LiveWorkers};
 pub use meter::Meter;
+pub use pipeline_use::{PipelineLook, PipelineUse};
 pub use read_file::read_file;
 pub use remains::Remains;
-pub use report::{DeviceReport, ItemCounts, LoaderReport, RunReport, StageReport};
-pub use snapshot::{DeviceSnapshot, Snapshot, StageSnapshot};
+pub use report::{
+    DeviceReport, ItemCounts, LoaderReport, PipelineOnDevice, PipelineReport, RunReport, StageReport,
+};
+pub use snapshot::{DeviceSnapshot, PipelineSnapshot, Snapshot, StageSnapshot};
 pub use start::{Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare};
 pub use stats::{Counter, DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};
 pub use trace::{RunTracer, Tracer};

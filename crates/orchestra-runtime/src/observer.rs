@@ -1,5 +1,5 @@
 //! Observer: looks at the counters a few times a second, and once at the end, and publishes what it sees. It changes nothing, but says
-//! which devices give no answer.
+//! which devices give no answer, and now and then what all of them took.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,8 @@ use crate::context::RunContext;
 use crate::snapshot::Snapshot;
 
 const INTERVAL: Duration = Duration::from_millis(200);
+/// How often the log says what devices and pipelines took up to then.
+const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// See the module.
 pub struct Observer;
@@ -37,30 +39,41 @@ impl Drop for ObserverArgs {
     }
 }
 
+/// What it keeps.
+pub struct Observing {
+    args: ObserverArgs,
+    log_at: Duration,
+}
+
 /// The only message: look.
 pub struct Look;
 
 impl Actor for Observer {
     type Msg = Look;
-    type State = ObserverArgs;
+    type State = Observing;
     type Arguments = ObserverArgs;
 
     async fn pre_start(
         &self,
         me: ActorRef<Look>,
         args: ObserverArgs,
-    ) -> Result<ObserverArgs, ActorProcessingErr> {
+    ) -> Result<Observing, ActorProcessingErr> {
         me.send_interval(INTERVAL, || Look);
-        Ok(args)
+        Ok(Observing { args, log_at: LOG_EVERY })
     }
 
     async fn handle(
         &self,
         _: ActorRef<Look>,
         _: Look,
-        state: &mut ObserverArgs,
+        state: &mut Observing,
     ) -> Result<(), ActorProcessingErr> {
-        state.look();
+        state.args.look();
+        let context = &state.args.context;
+        if context.clock.now() >= state.log_at {
+            state.log_at = context.clock.now() + LOG_EVERY;
+            context.watch.log(&context.plan);
+        }
         Ok(())
     }
 }

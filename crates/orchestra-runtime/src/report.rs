@@ -40,6 +40,8 @@ pub struct RunReport {
     pub stages: BTreeMap<String, StageReport>,
     /// In the order of the plan.
     pub devices: Vec<DeviceReport>,
+    /// By name.
+    pub pipelines: BTreeMap<String, PipelineReport>,
     /// Where the time of the decoding threads went.
     pub loaders: LoaderReport,
     /// Batches by the reason for which they left.
@@ -131,6 +133,30 @@ pub struct DeviceReport {
     pub lost: Option<String>,
 }
 
+/// A pipeline in `run.json`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PipelineReport {
+    /// Those that it has workers on, in the order of the plan.
+    pub devices: Vec<PipelineOnDevice>,
+}
+
+/// What a pipeline took of a device, as far as it was seen once a second.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PipelineOnDevice {
+    /// Its name.
+    pub device: String,
+    /// Its part of the mean utilisation of the GPU, 0 to 1: the part that its sessions had of the time in which sessions ran.
+    pub utilization_mean: Option<f64>,
+    /// Its part of the mean power of the GPU in watts, likewise.
+    pub power_mean_watts: Option<f64>,
+    /// Most bytes of the GPU that its workers held together: as the driver counts, or as they were measured or declared.
+    pub gpu_memory_max: Option<u64>,
+    /// Most main memory of its workers together in bytes; batch slots count in each.
+    pub memory_max: Option<u64>,
+    /// Seconds that its workers spent on cores.
+    pub cpu_seconds: Option<f64>,
+}
+
 impl RunReport {
     /// The account of the run, from its counters and what the journal holds.
     #[must_use]
@@ -189,6 +215,7 @@ impl RunReport {
             items_per_second: ratio(now as f64, seconds),
             stages: snapshot.stages.iter().map(|s| (s.name.clone(), stage(s))).collect(),
             devices: (0..).map(DeviceId).zip(&snapshot.devices).map(device).collect(),
+            pipelines: pipelines(context),
             loaders: LoaderReport {
                 seconds_loading: snapshot.time.loading.as_secs_f64(),
                 seconds_waiting_for_row: snapshot.time.waiting_for_row.as_secs_f64(),
@@ -201,6 +228,25 @@ impl RunReport {
             bottleneck: snapshot.bottleneck,
         }
     }
+}
+
+fn pipelines(context: &RunContext) -> BTreeMap<String, PipelineReport> {
+    let plan = &context.plan;
+    let names = plan.pipelines.iter().map(|pipeline| pipeline.name.clone());
+    let mut reports: BTreeMap<String, PipelineReport> =
+        names.map(|name| (name, PipelineReport::default())).collect();
+    for usage in (0..plan.devices.len()).flat_map(|i| context.watch.pipelines(DeviceId(i as u16))) {
+        let report = reports.entry(plan.pipelines[usage.pipeline.index()].name.clone()).or_default();
+        report.devices.push(PipelineOnDevice {
+            device: plan.devices[usage.device.index()].spec.name.clone(),
+            utilization_mean: usage.utilization_mean,
+            power_mean_watts: usage.power_mean_watts,
+            gpu_memory_max: usage.gpu_memory_max,
+            memory_max: usage.memory_max,
+            cpu_seconds: usage.cpu_time.map(|time| time.as_secs_f64()),
+        });
+    }
+    reports
 }
 
 fn measured(context: &RunContext, device: DeviceId) -> BTreeMap<String, u64> {

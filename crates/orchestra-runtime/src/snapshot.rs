@@ -9,6 +9,7 @@ use orchestra_plan::WorkerPlan;
 use serde::Serialize;
 
 use crate::context::RunContext;
+use crate::pipeline_use::PipelineLook;
 
 /// A run at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -29,6 +30,8 @@ pub struct Snapshot {
     pub stages: Vec<StageSnapshot>,
     /// By device, in the order of the plan.
     pub devices: Vec<DeviceSnapshot>,
+    /// By pipeline, in the order of the plan.
+    pub pipelines: Vec<PipelineSnapshot>,
     /// Dead workers that were replaced.
     pub restarts: u64,
     /// Batches sent more than once, whole or in parts.
@@ -84,6 +87,15 @@ pub struct DeviceSnapshot {
     pub gpu: Option<Gpu>,
 }
 
+/// A pipeline at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PipelineSnapshot {
+    /// Its name.
+    pub name: String,
+    /// What it took at the last look of each device that it has workers on.
+    pub devices: Vec<PipelineLook>,
+}
+
 impl Snapshot {
     /// Looks at the counters.
     #[must_use]
@@ -117,6 +129,14 @@ impl Snapshot {
                 gpu: context.watch.latest(DeviceId(i as u16)),
             });
         let devices: Vec<DeviceSnapshot> = devices.collect();
+        let mut pipelines: Vec<PipelineSnapshot> = plan
+            .pipelines
+            .iter()
+            .map(|pipeline| PipelineSnapshot { name: pipeline.name.clone(), devices: Vec::new() })
+            .collect();
+        for usage in (0..plan.devices.len()).flat_map(|i| context.watch.pipelines(DeviceId(i as u16))) {
+            pipelines[usage.pipeline.index()].devices.push(usage.latest);
+        }
         let worker_time: Duration =
             devices.iter().map(|d| elapsed * u32::try_from(d.workers).unwrap_or(u32::MAX)).sum();
         let running: Duration = devices.iter().map(|d| d.busy).sum();
@@ -139,6 +159,7 @@ impl Snapshot {
             stages: stages.collect(),
             restarts: devices.iter().map(|d| d.restarts).sum(),
             devices,
+            pipelines,
             retries: stats.retries.get(),
             bottleneck: Bottleneck::judge(time, shared_cpu),
             time,

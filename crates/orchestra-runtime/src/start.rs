@@ -331,7 +331,7 @@ impl RunHandle {
             Err(_) => Counts { done: self.context.stats.done.get(), failed: self.context.stats.failed.get() },
         };
         drop(self.watcher);
-        self.context.watch.log();
+        self.context.watch.log(&self.context.plan);
         worker_memory::keep(&self.context);
         let (mut exit_code, mut problems) = judge(&ending, counts.failed);
         let mut report = RunReport::new(&self.context, self.started_unix_ms, counts, exit_code);

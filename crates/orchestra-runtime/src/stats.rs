@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use orchestra_core::batching::LeaveReason;
-use orchestra_core::{DeviceId, FailureKind, PipelineId, SourceId, StageId};
-use orchestra_plan::{Plan, StageKind};
+use orchestra_core::{DeviceId, DeviceKind, FailureKind, PipelineId, SourceId, StageId};
+use orchestra_plan::{Plan, StageKind, WorkerMemory};
 
 use crate::exit_kind::ExitKind;
 use crate::histogram::{BATCH_SIZES, Histogram, TIMES};
 use crate::live_workers::LiveWorkers;
+use crate::pipeline_use::StageFacts;
 
 /// A number that only its writers change and that may be read at any time.
 #[derive(Debug, Default)]
@@ -120,12 +121,22 @@ pub struct StageOnDevice {
     pub run_time: Histogram,
     /// Items of the largest batch that is sent there now.
     pub ceiling: Counter,
+    /// Bytes that one worker takes of the GPU, where the plan knows.
+    pub planned_bytes: Option<u64>,
     /// Bytes that one worker takes of the GPU, as measured in this run; 0: it was not.
     pub worker_bytes: Counter,
     /// Workers that ran their largest batch when they were loaded.
     pub warm: Counter,
     /// How often memory ran out there: what workers take is less than they need then.
     pub out_of_memory: Counter,
+}
+
+impl StageOnDevice {
+    /// What is known of it beside what a look at the device sees.
+    pub(crate) fn facts(&self) -> StageFacts {
+        let measured = Some(self.worker_bytes.get()).filter(|bytes| *bytes > 0);
+        StageFacts { ran: self.run_time.total(), worker_bytes: measured.or(self.planned_bytes) }
+    }
 }
 
 impl StageStats {
@@ -152,9 +163,12 @@ impl StageStats {
         let on = (0..plan.devices.len()).map(|device| {
             let ceiling = Counter::default();
             ceiling.set(infer.max_batch as u64);
-            let is_planned = infer.workers.iter().any(|w| w.device.index() == device && w.count > 0);
+            let planned = infer.workers.iter().find(|w| w.device.index() == device && w.count > 0);
+            let is_gpu = plan.devices[device].spec.kind != DeviceKind::Cpu;
+            let memory = planned.and_then(|workers| workers.memory).filter(|_| is_gpu);
             StageOnDevice {
-                is_planned,
+                is_planned: planned.is_some(),
+                planned_bytes: memory.map(WorkerMemory::bytes),
                 run_time: Histogram::new(TIMES),
                 ceiling,
                 worker_bytes: Counter::default(),

@@ -33,7 +33,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 pub use orchestra_core::restart::RestartPolicy;
-pub use orchestra_core::{DeviceId, DeviceKind, StageId, WorkerExit, WorkerId};
+pub use orchestra_core::{DeviceId, DeviceKind, PipelineId, StageId, WorkerExit, WorkerId};
 pub use orchestra_machine::{FakeProbe, Gpu, GpuProbe, Machine, Node, NvmlProbe, ProbeError};
 pub use orchestra_ortlib::{
     CudaLibraries, Flavor, Library, LibraryError, Origin as LibraryOrigin, Progress, Silent,
@@ -44,11 +44,12 @@ use orchestra_plan::{DeviceView, NodeView, RealHost};
 pub use orchestra_runtime::launcher::{Launched, WorkerProcess};
 pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
-    Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, EventHook, ExitKind, Found,
-    HistogramReading, ItemCounts, Launcher, LiveWorker, LiveWorkers, LoaderReport, Meter, PipelineStats,
-    Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, Snapshot,
-    StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, Stats, StopHandle, Timeouts,
-    WorkerEvent, prepare,
+    Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, EventHook, ExitKind, Found,
+    HistogramReading, ItemCounts, Launcher, LiveWorker, LiveWorkers, LoaderReport, Meter, PipelineLook,
+    PipelineOnDevice, PipelineReport, PipelineSnapshot, PipelineStats, PipelineUse, Prepared,
+    ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, Snapshot, StageOnDevice,
+    StageReport, StageSnapshot, StageStats, StartRunError, Stats, StopHandle, Timeouts, WorkerEvent,
+    WorkerUse, prepare,
 };
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};

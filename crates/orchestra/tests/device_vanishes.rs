@@ -1,6 +1,6 @@
 //! A GPU falls off the bus in the middle of a run, as its driver tells: its workers, which hang, are given up at once, its work moves, and no
-//! item is lost. And workers are kept on the cores that the plan names. There is no GPU here: a probe stands in for the driver, and workers
-//! that copy for CUDA.
+//! item is lost. Pipelines that share a GPU have it divided among them. And workers are kept on the cores that the plan names. There is no GPU
+//! here: a probe stands in for the driver, and workers that copy for CUDA.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -12,12 +12,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Workplace, all_copied, audited, copies, copying, hurried, until};
+use common::{ONE_PIXEL_PER_BLOCK, Workplace, all_copied, audited, copies, copying, hurried, until};
 use orchestra::{
-    DeviceId, DeviceKind, FakeProbe, Gpu, Launched, Launcher, Library, Machine, Plan, PlanOptions,
-    ProcessLauncher, RenderStyle, RunOptions, RunOutcome, StartOptions, WorkerEvent,
+    DeviceId, DeviceKind, FakeProbe, Gpu, Launched, Launcher, Library, Machine, PipelineOnDevice, Plan,
+    PlanOptions, ProcessLauncher, RenderStyle, RunOptions, RunOutcome, StartOptions, WorkerEvent,
 };
 use orchestra_testkit::faulty::FAULT;
+use orchestra_testkit::images::{self, Kind};
 
 const ITEMS: u64 = 200;
 
@@ -242,6 +243,32 @@ fn what_a_run_takes_can_be_seen_while_it_runs() {
         let outcome = common::bounded("the run ends", run.wait()).await;
         Workplace::must_end_with(&outcome, 69);
         assert_eq!(outcome.report.devices[0].memory_used_max, Some(23 << 30));
+    });
+}
+
+#[test]
+fn what_a_gpu_does_is_divided_among_the_pipelines_that_share_it() {
+    audited(async {
+        let mut place = workplace(1);
+        images::write_pictures(&place.path("others"), 40, Kind::Png).unwrap();
+        place
+            .source("others", "others")
+            .image("more", "others", ONE_PIXEL_PER_BLOCK)
+            .infer("read-more", "more", "same", 4)
+            .sink("more", "read-more", "");
+        let probe = FakeProbe::new(vec![Gpu { power_mw: Some(100_000), ..gpu(0) }]);
+        let workers = place.faulty_workers(&[(FAULT, "none")]);
+        let outcome = run(&place, plan(&place, &machine(1)), options(workers, &probe)).await;
+        Workplace::must_end_with(&outcome, 0);
+        all_copied(&place, ITEMS, "shared");
+        let pipelines = &outcome.report.pipelines;
+        assert_eq!(pipelines.keys().collect::<Vec<_>>(), ["others", "scans"]);
+        let all: Vec<&PipelineOnDevice> = pipelines.values().flat_map(|p| &p.devices).collect();
+        assert!(all.len() == 2 && all.iter().all(|on| on.device == "cuda:0"), "{pipelines:?}");
+        let sum = |of: fn(&PipelineOnDevice) -> Option<f64>| all.iter().copied().filter_map(of).sum::<f64>();
+        assert!((sum(|on| on.utilization_mean) - 0.5).abs() < 1e-9, "{pipelines:?}");
+        assert!((sum(|on| on.power_mean_watts) - 100.0).abs() < 1e-9, "{pipelines:?}");
+        assert!(all.iter().all(|on| on.memory_max.is_some()), "{pipelines:?}");
     });
 }
 

@@ -3,31 +3,46 @@
 
 use std::collections::BTreeSet;
 
-use orchestra::{DeviceId, Gpu, Meter, WorkerId};
+use orchestra::{DeviceId, Gpu, Meter, PipelineUse, WorkerId, WorkerUse};
 use orchestra_machine::{process_cpu_time, process_memory};
 use orchestra_telemetry::metrics::Reading;
 use orchestra_telemetry::metrics::names;
 
 /// Adds all of it.
 pub fn read(meter: &Meter, reading: &mut Reading) {
+    let plan = meter.plan();
     // The last look may be from before their end.
     let live: BTreeSet<WorkerId> = meter.stats().workers.all().iter().map(|worker| worker.worker).collect();
-    let workers = meter.devices().workers();
-    for (id, device) in (0..).map(DeviceId).zip(&meter.plan().devices) {
+    let mut workers = meter.devices().workers();
+    workers.retain(|worker| live.contains(&worker.worker));
+    for (id, device) in (0..).map(DeviceId).zip(&plan.devices) {
         let name = device.spec.name.as_str();
-        let here = || workers.iter().filter(|w| w.device == id && live.contains(&w.worker));
-        reading.add(&names::WORKER_MEMORY, &[name], here().map(|w| w.resident_bytes).sum::<u64>());
-        if here().any(|w| w.gpu_memory.is_some()) {
-            let held: u64 = here().filter_map(|w| w.gpu_memory).sum();
-            reading.add(&names::WORKER_GPU_MEMORY, &[name], held);
+        for usage in meter.devices().pipelines(id) {
+            let of_pipeline = |w: &&WorkerUse| plan.stages[w.stage.index()].pipeline == usage.pipeline;
+            let here = workers.iter().filter(|w| w.device == id).filter(of_pipeline);
+            let pipeline = plan.pipelines[usage.pipeline.index()].name.as_str();
+            add_pipeline(reading, &[pipeline, name], &usage, here.map(|w| w.resident_bytes).sum());
         }
-        let cpu_time = meter.devices().usage(id).worker_cpu_time.unwrap_or_default();
-        reading.add(&names::WORKER_CPU, &[name], cpu_time.as_secs_f64());
         if let Some(gpu) = meter.devices().latest(id) {
             add(reading, name, &gpu);
         }
     }
     own(reading);
+}
+
+/// `memory`: main memory of its workers that still live.
+fn add_pipeline(reading: &mut Reading, labels: &[&str], usage: &PipelineUse, memory: u64) {
+    reading.add(&names::WORKER_MEMORY, labels, memory);
+    reading.add(&names::WORKER_CPU, labels, usage.cpu_time.unwrap_or_default().as_secs_f64());
+    if let Some(held) = usage.latest.gpu_memory {
+        reading.add(&names::WORKER_GPU_MEMORY, labels, if memory > 0 { held } else { 0 });
+    }
+    if let Some(utilization) = usage.latest.utilization {
+        reading.add(&names::PIPELINE_UTILIZATION, labels, utilization);
+    }
+    if let Some(watts) = usage.latest.power_watts {
+        reading.add(&names::PIPELINE_POWER, labels, watts);
+    }
 }
 
 fn add(reading: &mut Reading, device: &str, gpu: &Gpu) {
@@ -57,6 +72,9 @@ fn own(reading: &mut Reading) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use orchestra::{PipelineId, PipelineLook};
     use orchestra_telemetry::metrics::Value;
 
     use super::*;
@@ -83,6 +101,54 @@ mod tests {
                 ("orchestra.device.memory", "cuda:0 free".to_owned(), Value::Number(30.0)),
                 ("orchestra.device.memory", "cuda:0 used".to_owned(), Value::Number(70.0)),
                 ("orchestra.device.power", "cuda:0".to_owned(), Value::Number(70.5)),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_pipeline_has_its_part_of_a_gpu_and_no_memory_once_its_workers_are_gone() {
+        let latest = PipelineLook {
+            utilization: Some(0.25),
+            power_watts: Some(60.0),
+            gpu_memory: Some(30),
+            memory: 9,
+            cores: None,
+        };
+        let usage = PipelineUse {
+            pipeline: PipelineId(0),
+            device: DeviceId(0),
+            latest,
+            utilization_mean: None,
+            power_mean_watts: None,
+            gpu_memory_max: None,
+            memory_max: None,
+            cpu_time: Some(Duration::from_secs(2)),
+        };
+        let read = |memory| {
+            let mut reading = Reading::new();
+            add_pipeline(&mut reading, &["left", "cuda:0"], &usage, memory);
+            let all = reading.families().flat_map(|(i, points)| points.iter().map(move |p| (i.name, p)));
+            all.map(|(name, point)| {
+                assert_eq!(point.labels, ["left", "cuda:0"]);
+                (name, point.value.clone())
+            })
+            .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            read(7),
+            [
+                ("orchestra.worker.memory", Value::Number(7.0)),
+                ("orchestra.worker.gpu_memory", Value::Number(30.0)),
+                ("orchestra.worker.cpu_time", Value::Number(2.0)),
+                ("orchestra.pipeline.utilization", Value::Number(0.25)),
+                ("orchestra.pipeline.power", Value::Number(60.0)),
+            ]
+        );
+        assert_eq!(
+            read(0)[..2],
+            [
+                ("orchestra.worker.memory", Value::Number(0.0)),
+                ("orchestra.worker.gpu_memory", Value::Number(0.0))
             ]
         );
     }

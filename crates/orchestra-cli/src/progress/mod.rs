@@ -33,6 +33,8 @@ pub struct ProgressView {
     pub stages: Vec<StageView>,
     /// Devices, in the order of the plan.
     pub devices: Vec<DeviceView>,
+    /// Pipelines, in the order of the plan.
+    pub pipelines: Vec<PipelineView>,
     /// Workers that died and were replaced.
     pub restarts: u64,
 }
@@ -63,6 +65,23 @@ pub struct DeviceView {
     pub utilization: Option<u8>,
     /// What it draws in watts, where the driver tells.
     pub watts: Option<u32>,
+}
+
+/// What a pipeline takes of all its devices.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PipelineView {
+    /// Its name.
+    pub name: String,
+    /// Its part of the utilisation of its GPUs, 0 to 1, in the mean.
+    pub utilization: Option<f64>,
+    /// Bytes of GPUs that its workers hold.
+    pub gpu_memory: Option<u64>,
+    /// Its part of what its GPUs draw, in watts.
+    pub watts: Option<f64>,
+    /// Cores that its workers keep busy.
+    pub cores: Option<f64>,
+    /// Main memory of its workers in bytes.
+    pub memory: u64,
 }
 
 /// How progress is shown.

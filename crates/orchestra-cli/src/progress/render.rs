@@ -2,16 +2,16 @@
 
 use crate::human::{clock, count, counted, gib, per_second, percent};
 
-use super::{DeviceView, ProgressView, StageView};
+use super::{DeviceView, PipelineView, ProgressView, StageView};
 
 /// A bar is not worth drawing with fewer cells, and no clearer with more.
 const BAR_CELLS: std::ops::RangeInclusive<usize> = 10..=40;
 /// Narrower terminals are treated as this wide: their lines wrap.
 const MIN_WIDTH: usize = 20;
-/// From this width on, stages and devices stand behind a heading.
+/// From this width on, stages, devices and workers stand behind a heading.
 const HEADING_FROM: usize = 60;
 const HEADING: usize = 9;
-/// Lines for the stages and for the devices, at most: a display higher than the terminal cannot be drawn in place.
+/// Lines of each section, at most: a display higher than the terminal cannot be drawn in place.
 const MAX_LINES: usize = 4;
 const GAP: &str = "  ";
 
@@ -31,6 +31,8 @@ pub fn render(view: &ProgressView, look: Look) -> Vec<String> {
     let mut lines = header(view, width);
     lines.extend(section("stages", view.stages.iter().map(stage).collect(), width));
     lines.extend(section("devices", view.devices.iter().map(device).collect(), width));
+    let seen = view.pipelines.iter().filter(|pipeline| pipeline.memory > 0);
+    lines.extend(section("workers", seen.map(pipeline).collect(), width));
     lines.into_iter().map(|line| paint(&line, look.color)).collect()
 }
 
@@ -56,7 +58,26 @@ pub fn plain_line(view: &ProgressView) -> String {
     if view.restarts > 0 {
         out.push_str(&format!(", {}", counted(view.restarts, "restart", "restarts")));
     }
+    out.push_str(&gpus(&view.devices));
     out
+}
+
+/// What all GPUs together do, where something is known of one: the mean of their utilisation, and the sum of the rest.
+fn gpus(devices: &[DeviceView]) -> String {
+    let percents: Vec<u64> = devices.iter().filter_map(|d| d.utilization).map(u64::from).collect();
+    let memory: Vec<u64> = devices.iter().filter_map(|d| d.memory).map(|(used, _)| used).collect();
+    let watts: Vec<u64> = devices.iter().filter_map(|d| d.watts).map(u64::from).collect();
+    let mut out = String::new();
+    if !percents.is_empty() {
+        out.push_str(&format!(" {}%", percents.iter().sum::<u64>() / percents.len() as u64));
+    }
+    if !memory.is_empty() {
+        out.push_str(&format!(" {} GiB", gib(memory.iter().sum())));
+    }
+    if !watts.is_empty() {
+        out.push_str(&format!(" {} W", watts.iter().sum::<u64>()));
+    }
+    if out.is_empty() { out } else { format!(", gpu{out}") }
 }
 
 /// A piece of a line that is never broken.
@@ -170,6 +191,24 @@ fn device(device: &DeviceView) -> Segment {
     Segment::new(text, if device.workers == 0 { Tone::Warning } else { Tone::Plain })
 }
 
+fn pipeline(pipeline: &PipelineView) -> Segment {
+    let mut text = pipeline.name.clone();
+    if let Some(share) = pipeline.utilization {
+        text.push_str(&format!(" gpu {}%", (share.clamp(0.0, 1.0) * 100.0).round() as u32));
+    }
+    if let Some(bytes) = pipeline.gpu_memory {
+        text.push_str(&format!(" {} GiB", gib(bytes)));
+    }
+    if let Some(watts) = pipeline.watts {
+        text.push_str(&format!(" {watts:.0} W"));
+    }
+    if let Some(cores) = pipeline.cores {
+        text.push_str(&format!(" {cores:.1} cores"));
+    }
+    text.push_str(&format!(" {} GiB RAM", gib(pipeline.memory)));
+    Segment::new(text, Tone::Plain)
+}
+
 /// Segments below one another, behind a heading where there is room for one.
 fn section(name: &str, segments: Vec<Segment>, width: usize) -> Vec<Line> {
     let indent = if width + 1 >= HEADING_FROM { HEADING } else { 0 };
@@ -258,6 +297,7 @@ mod tests {
                 device("cuda:0", 2, 0.974, Some((3_650_722_201, 85_899_345_920))),
                 device("cuda:1", 0, 0.0, None),
             ],
+            pipelines: Vec::new(),
             restarts: 1,
         }
     }
@@ -273,6 +313,33 @@ mod tests {
         view.devices[0].watts = Some(271);
         let text = render(&view, Look { width: 120, color: false }).join("\n");
         assert!(text.contains("cuda:0 2 workers 97% busy gpu 88% 3.4/80.0 GiB 271 W"), "{text}");
+    }
+
+    #[test]
+    fn the_workers_of_each_pipeline_say_what_they_take_once_that_was_seen() {
+        let left = PipelineView {
+            name: "left".into(),
+            utilization: Some(0.414),
+            gpu_memory: Some(3 << 30),
+            watts: Some(112.6),
+            cores: Some(0.94),
+            memory: 1 << 29,
+        };
+        let right = PipelineView {
+            name: "right".into(),
+            cores: Some(1.0),
+            memory: 3 << 30,
+            ..PipelineView::default()
+        };
+        let unseen = PipelineView { name: "unseen".into(), ..PipelineView::default() };
+        let at = |pipelines: &[&PipelineView]| {
+            let pipelines = pipelines.iter().copied().cloned().collect();
+            render(&ProgressView { pipelines, ..view() }, Look { width: 100, color: false }).join("\n")
+        };
+        let both = at(&[&left, &unseen, &right]);
+        let line = "\nworkers  left gpu 41% 3.0 GiB 113 W 0.9 cores 0.5 GiB RAM  right 1.0 cores 3.0 GiB RAM";
+        assert!(both.ends_with(line), "{both}");
+        assert!(!at(&[&unseen]).contains("workers  "));
     }
 
     #[test]
@@ -317,6 +384,8 @@ devices  cuda:0 2 workers 97% busy 3.4/80.0 GiB  cuda:1 0 workers 0% busy"
     fn no_line_is_wider_than_the_terminal() {
         let mut view = view();
         view.stages[0].name = "a-stage-with-a-name-that-is-longer-than-many-terminals-are-wide".into();
+        view.pipelines =
+            vec![PipelineView { name: view.stages[0].name.clone(), memory: 1, ..PipelineView::default() }; 2];
         for width in 0..200 {
             for line in render(&view, Look { width, color: false }) {
                 assert!(line.chars().count() < width.max(MIN_WIDTH + 1), "{width}: {line}");
@@ -328,9 +397,11 @@ devices  cuda:0 2 workers 97% busy 3.4/80.0 GiB  cuda:1 0 workers 0% busy"
     fn many_stages_take_few_lines() {
         let mut view = view();
         view.stages = vec![view.stages[0].clone(); 100];
+        view.pipelines =
+            vec![PipelineView { name: "left".into(), memory: 1, ..PipelineView::default() }; 100];
         for width in [40, 80, 120] {
             let lines = render(&view, Look { width, color: false });
-            assert!(lines.len() <= 3 + 2 * MAX_LINES, "{lines:?}");
+            assert!(lines.len() <= 3 + 3 * MAX_LINES, "{lines:?}");
             assert!(lines.iter().any(|l| l.contains("… and ") && l.ends_with(" more")), "{lines:?}");
         }
     }
@@ -364,8 +435,13 @@ devices  cuda:0 2 workers 97% busy 3.4/80.0 GiB  cuda:1 0 workers 0% busy"
     fn a_pipe_gets_one_plain_line() {
         assert_eq!(
             plain_line(&view()),
-            "progress: 42,317 of 100,000 items (42.3%), 1,234/s, 0:46 left, 3 failed, 1 restart"
+            "progress: 42,317 of 100,000 items (42.3%), 1,234/s, 0:46 left, 3 failed, 1 restart, gpu 3.4 GiB"
         );
+        let mut view = view();
+        for (device, watts) in view.devices.iter_mut().zip([200, 71]) {
+            (device.utilization, device.watts) = (Some(80), Some(watts));
+        }
+        assert!(plain_line(&view).ends_with(", gpu 80% 3.4 GiB 271 W"));
         assert_eq!(plain_line(&ProgressView::default()), "progress: 0 items, 0/s");
     }
 }

@@ -143,11 +143,11 @@ instruments! {
     WORKER_RESTARTS = Counter "orchestra.worker.restarts", "{worker}", [DEVICE], "Dead workers that were replaced, by a start or by a spare";
     WORKER_TAKEOVERS = Counter "orchestra.worker.takeovers", "{worker}", [DEVICE], "Times that a spare took a worker's place";
     WORKER_EXITS = Counter "orchestra.worker.exits", "{worker}", [DEVICE, EXIT], "Worker processes that are gone, by how they ended";
-    WORKER_MEMORY = Gauge "orchestra.worker.memory", "By", [DEVICE],
-        "Main memory that the workers of the device hold; batch slots count in each worker that has touched them";
-    WORKER_GPU_MEMORY = Gauge "orchestra.worker.gpu_memory", "By", [DEVICE],
-        "Memory of the GPU that the workers hold, where the driver tells: in a container it often cannot";
-    WORKER_CPU = Counter "orchestra.worker.cpu_time", "s", [DEVICE], "CPU time of the workers of the device, those that are gone included as far as it was seen";
+    WORKER_MEMORY = Gauge "orchestra.worker.memory", "By", [PIPELINE, DEVICE],
+        "Main memory that the workers of the pipeline on the device hold; batch slots count in each worker that has touched them";
+    WORKER_GPU_MEMORY = Gauge "orchestra.worker.gpu_memory", "By", [PIPELINE, DEVICE],
+        "Memory of the GPU that the workers of the pipeline hold: as the driver counts, or in a container, where it often cannot, as a worker was measured or declared to take";
+    WORKER_CPU = Counter "orchestra.worker.cpu_time", "s", [PIPELINE, DEVICE], "CPU time of the workers of the pipeline on the device, those that are gone included as far as it was seen";
 
     DEVICE_BATCHES = Counter "orchestra.device.batches", "{batch}", [DEVICE], "Batches that the device completed";
     DEVICE_ITEMS = Counter "orchestra.device.items", "{item}", [DEVICE], "Items in these batches";
@@ -156,6 +156,11 @@ instruments! {
     DEVICE_MEMORY = Gauge "orchestra.device.memory", "By", [DEVICE, STATE], "Memory of the GPU";
     DEVICE_POWER = Gauge "orchestra.device.power", "W", [DEVICE], "Power that the GPU draws";
     DEVICE_TEMPERATURE = Gauge "orchestra.device.temperature", "Cel", [DEVICE], "Temperature of the GPU's chip";
+
+    PIPELINE_UTILIZATION = Gauge "orchestra.pipeline.utilization", "1", [PIPELINE, DEVICE],
+        "The pipeline's part of the utilisation of the GPU, shared out by the time in which sessions ran";
+    PIPELINE_POWER = Gauge "orchestra.pipeline.power", "W", [PIPELINE, DEVICE],
+        "The pipeline's part of the power that the GPU draws, shared out likewise";
 
     PROCESS_MEMORY = Gauge "orchestra.process.memory", "By", [STATE], "Main memory of the parent process: all of it, and the part that is its own";
     PROCESS_CPU = Counter "orchestra.process.cpu_time", "s", [], "CPU time of the parent process";
