@@ -9,7 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Run, Workplace, runs_under};
+use common::under::runs_under;
+use common::{Run, Workplace};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 
 const ITEMS: u64 = 3_000;

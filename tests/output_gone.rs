@@ -7,7 +7,8 @@ mod common;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
-use common::{Blocks, Ended, Run, Workplace, runs_under, write_pictures};
+use common::under::runs_under;
+use common::{Blocks, Ended, Run, Workplace, write_pictures};
 use rustix::process::geteuid;
 
 const ITEMS: u64 = 2_000;

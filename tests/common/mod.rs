@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
+pub mod under;
+
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt as _;
@@ -25,8 +27,6 @@ use tempfile::TempDir;
 pub const ORCHESTRA: &str = env!("CARGO_BIN_EXE_orchestra");
 /// Carried by every process that a workplace starts, directly or not; its value is the workplace's folder.
 const MARK: &str = "ORCHESTRA_TEST_WORKPLACE";
-/// Set in a test that [`runs_under`] another command.
-const UNDER: &str = "ORCHESTRA_TEST_UNDER";
 /// Time between two looks at a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Looks after which a condition counts as never met: minutes, far beyond what any machine needs.
@@ -461,27 +461,6 @@ fn met(mut condition: impl FnMut() -> bool) -> bool {
 
 fn pause(never: &Receiver<()>) {
     assert_eq!(never.recv_timeout(LOOK_EVERY), Err(RecvTimeoutError::Timeout));
-}
-
-/// Runs this test of the same binary again as a child of `command`, which gives or takes what a process may do; `true` there, where the
-/// test goes on. Where the command is missing or refused it says that the test is skipped.
-pub fn runs_under(command: &[&str], test: &str) -> bool {
-    if std::env::var_os(UNDER).is_some() {
-        return true;
-    }
-    let (program, arguments) = command.split_first().unwrap();
-    let may = Command::new(program).args(arguments).arg("true").output();
-    if !may.is_ok_and(|ended| ended.status.success()) {
-        println!("skipped: `{}` is missing or refused here", command.join(" "));
-        return false;
-    }
-    let again = std::env::current_exe().unwrap();
-    let mut child = Command::new(program);
-    child.args(arguments).arg(again).args([test, "--exact", "--nocapture"]).env(UNDER, "1");
-    let ended = child.output().unwrap();
-    let (stdout, stderr) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
-    assert!(ended.status.success() && stdout.contains("1 passed"), "{stdout}\n{stderr}");
-    false
 }
 
 /// The index that the record of an item shows.

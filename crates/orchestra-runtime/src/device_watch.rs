@@ -141,17 +141,10 @@ impl DeviceWatch {
         self.get(device).map(|d| d.lock().tally.usage()).unwrap_or_default()
     }
 
-    /// What each pipeline with workers on a device took of it up to now.
+    /// What each pipeline took up to now of each device that it has workers on: by device, then by pipeline.
     #[must_use]
-    pub fn pipelines(&self, device: DeviceId) -> Vec<PipelineUse> {
-        let Some(watched) = self.get(device).map(Device::lock) else { return Vec::new() };
-        let mut usages = watched.shares.usages(&watched.tally.usage());
-        if watched.is_silent {
-            for latest in usages.iter_mut().map(|usage| &mut usage.latest) {
-                *latest = PipelineLook { memory: latest.memory, ..PipelineLook::default() };
-            }
-        }
-        usages
+    pub fn pipelines(&self) -> Vec<PipelineUse> {
+        self.devices.iter().flat_map(|device| device.lock().pipelines()).collect()
     }
 
     /// Most bytes of the device that a single worker of the stage held, at looks while none was loading; `None` where the driver does not
@@ -256,19 +249,17 @@ impl DeviceWatch {
                 "what the device took"
             );
         }
-        for (id, device) in (0..).map(DeviceId).zip(&self.devices) {
-            for usage in self.pipelines(id) {
-                tracing::info!(
-                    pipeline = %plan.pipelines[usage.pipeline.index()].name,
-                    device = %device.name,
-                    utilization_mean = usage.utilization_mean,
-                    power_mean_watts = usage.power_mean_watts,
-                    gpu_memory_max = usage.gpu_memory_max,
-                    memory_max = usage.memory_max,
-                    cpu_seconds = usage.cpu_time.map(|time| time.as_secs_f64()),
-                    "what the pipeline took of the device"
-                );
-            }
+        for usage in self.pipelines() {
+            tracing::info!(
+                pipeline = %plan.pipelines[usage.pipeline.index()].name,
+                device = %plan.devices[usage.device.index()].spec.name,
+                utilization_mean = usage.utilization_mean,
+                power_mean_watts = usage.power_mean_watts,
+                gpu_memory_max = usage.gpu_memory_max,
+                memory_max = usage.memory_max,
+                cpu_seconds = usage.cpu_time.map(|time| time.as_secs_f64()),
+                "what the pipeline took of the device"
+            );
         }
     }
 
@@ -322,6 +313,16 @@ impl Device {
 }
 
 impl Watched {
+    fn pipelines(&self) -> Vec<PipelineUse> {
+        let mut usages = self.shares.usages(&self.tally.usage());
+        if self.is_silent {
+            for latest in usages.iter_mut().map(|usage| &mut usage.latest) {
+                *latest = PipelineLook { memory: latest.memory, ..PipelineLook::default() };
+            }
+        }
+        usages
+    }
+
     fn take(&mut self, uuid: Option<&str>, seen: Seen<'_>) -> News {
         let mut news = News::default();
         let answers = matches!(seen.answer, Some(Ok(_)));

@@ -176,7 +176,8 @@ fn a_device_whose_driver_hangs_is_called_silent_and_blinds_nobody_to_the_others(
     let (answer, may_answer) = channel();
     let probe = Hanging { others, hangs: gpu(0).uuid, is_asked: asked, may_answer: Mutex::new(may_answer) };
     let at = |device, now| watch.look(DeviceId(device), Some(&probe), &[], || true, now);
-    let utilization = |device| watch.pipelines(DeviceId(device))[0].latest.utilization;
+    // One pipeline on each device.
+    let utilization = |device: usize| watch.pipelines()[device].latest.utilization;
     // Once it answers.
     answer.send(()).unwrap();
     at(1, Duration::ZERO);

@@ -235,7 +235,7 @@ fn pipelines(context: &RunContext) -> BTreeMap<String, PipelineReport> {
     let names = plan.pipelines.iter().map(|pipeline| pipeline.name.clone());
     let mut reports: BTreeMap<String, PipelineReport> =
         names.map(|name| (name, PipelineReport::default())).collect();
-    for usage in (0..plan.devices.len()).flat_map(|i| context.watch.pipelines(DeviceId(i as u16))) {
+    for usage in context.watch.pipelines() {
         let report = reports.entry(plan.pipelines[usage.pipeline.index()].name.clone()).or_default();
         report.devices.push(PipelineOnDevice {
             device: plan.devices[usage.device.index()].spec.name.clone(),

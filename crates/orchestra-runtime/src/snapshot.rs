@@ -134,7 +134,7 @@ impl Snapshot {
             .iter()
             .map(|pipeline| PipelineSnapshot { name: pipeline.name.clone(), devices: Vec::new() })
             .collect();
-        for usage in (0..plan.devices.len()).flat_map(|i| context.watch.pipelines(DeviceId(i as u16))) {
+        for usage in context.watch.pipelines() {
             pipelines[usage.pipeline.index()].devices.push(usage.latest);
         }
         let worker_time: Duration =

@@ -15,16 +15,16 @@ pub fn read(meter: &Meter, reading: &mut Reading) {
     let live: BTreeSet<WorkerId> = meter.stats().workers.all().iter().map(|worker| worker.worker).collect();
     let mut workers = meter.devices().workers();
     workers.retain(|worker| live.contains(&worker.worker));
+    for usage in meter.devices().pipelines() {
+        let of_pipeline = |w: &&WorkerUse| plan.stages[w.stage.index()].pipeline == usage.pipeline;
+        let here = workers.iter().filter(|w| w.device == usage.device).filter(of_pipeline);
+        let pipeline = plan.pipelines[usage.pipeline.index()].name.as_str();
+        let device = plan.devices[usage.device.index()].spec.name.as_str();
+        add_pipeline(reading, &[pipeline, device], &usage, here.map(|w| w.resident_bytes).sum());
+    }
     for (id, device) in (0..).map(DeviceId).zip(&plan.devices) {
-        let name = device.spec.name.as_str();
-        for usage in meter.devices().pipelines(id) {
-            let of_pipeline = |w: &&WorkerUse| plan.stages[w.stage.index()].pipeline == usage.pipeline;
-            let here = workers.iter().filter(|w| w.device == id).filter(of_pipeline);
-            let pipeline = plan.pipelines[usage.pipeline.index()].name.as_str();
-            add_pipeline(reading, &[pipeline, name], &usage, here.map(|w| w.resident_bytes).sum());
-        }
         if let Some(gpu) = meter.devices().latest(id) {
-            add(reading, name, &gpu);
+            add(reading, &device.spec.name, &gpu);
         }
     }
     own(reading);
