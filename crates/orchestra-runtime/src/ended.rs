@@ -5,17 +5,17 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestra_core::Failure;
+use orchestra_core::{Failure, ItemId};
 
 use crate::journey::Steps;
-use crate::messages::Ticket;
+use crate::ticket::Ticket;
 use crate::trace::{BatchTrace, ItemEnd, ItemTrace};
 
 /// The items of a slot by row, shared: the slot itself may be filled anew.
-pub type SlotItems = Arc<[Option<Arc<Ticket>>]>;
+pub type SlotItems = Arc<[Option<Ticket>]>;
 
 /// An item; with its failure, if it failed.
-pub type MaybeFailed = (Arc<Ticket>, Option<Failure>);
+pub type MaybeFailed = (Ticket, Option<Failure>);
 
 /// Items that were handed to the committer together and have ended together.
 #[derive(Debug)]
@@ -36,30 +36,73 @@ enum Items {
 /// Rows of one batch whose items are done with it.
 #[derive(Debug)]
 pub struct DoneRows {
-    /// The items of their slot.
-    pub items: SlotItems,
-    /// The rows of the batch.
-    pub rows: Range<usize>,
+    items: SlotItems,
+    rows: Range<usize>,
     /// Rows of these that failed after all, in order: they are not of the group.
-    pub failed: Vec<usize>,
+    failed: Vec<usize>,
     /// The batch, which is not noted with these items.
-    pub batch: Arc<BatchTrace>,
+    batch: Arc<BatchTrace>,
+    ids: Vec<ItemId>,
+    usual: Option<Began>,
+}
+
+/// When items of a group began that all went the usual way.
+#[derive(Debug, Clone, Copy)]
+struct Began {
+    first: Duration,
+    middle: Duration,
 }
 
 impl DoneRows {
+    /// `rows` of a batch, out of the `items` of its slot, but for those that have `failed` after all: `ids` are left. For whoever has
+    /// their tickets at hand: here it is noted what can be said of all of them, so that nobody else has to look at each.
+    #[must_use]
+    pub fn new(
+        items: SlotItems,
+        rows: Range<usize>,
+        failed: Vec<usize>,
+        ids: Vec<ItemId>,
+        batch: Arc<BatchTrace>,
+    ) -> Self {
+        let mut done = Self { items, rows, failed, batch, ids, usual: None };
+        done.usual = done.look_at_each();
+        done
+    }
+
+    fn look_at_each(&self) -> Option<Began> {
+        let (mut first, mut middle) = (None, None);
+        for (at, ticket) in self.tickets().enumerate() {
+            let began = ticket.journey().began().filter(|_| ticket.journey().is_usual())?;
+            first = Some(first.map_or(began, |first: Duration| first.min(began)));
+            if at == self.ids.len() / 2 {
+                middle = Some(began);
+            }
+        }
+        Some(Began { first: first?, middle: middle? })
+    }
+
     /// The tickets of the group.
-    pub fn tickets(&self) -> impl Iterator<Item = &Arc<Ticket>> {
+    pub fn tickets(&self) -> impl Iterator<Item = &Ticket> {
         let rows = self.items.get(self.rows.clone()).unwrap_or_default().iter();
         let is_done = |row: &usize| self.failed.is_empty() || self.failed.binary_search(row).is_err();
         self.rows.clone().zip(rows).filter(move |(row, _)| is_done(row)).filter_map(|(_, item)| item.as_ref())
     }
 }
 
+/// A group whose items all have records and were in one batch, which is told with the group, and in no other. So little is to be said of
+/// them that nearly nobody has to look at each: their tickets lie in the caches of other cores.
+#[derive(Debug, Clone, Copy)]
+pub struct UsualItems<'a> {
+    group: &'a EndedItems,
+    rows: &'a DoneRows,
+    began: Began,
+}
+
 /// One of them.
 #[derive(Debug, Clone, Copy)]
 pub struct EndedItem<'a> {
     group: &'a EndedItems,
-    ticket: &'a Arc<Ticket>,
+    ticket: &'a Ticket,
     failure: Option<&'a Failure>,
     /// The batch that is told with the group.
     batch: Option<&'a Arc<BatchTrace>>,
@@ -84,6 +127,17 @@ impl EndedItems {
         self.not_written = result.as_ref().err().cloned();
     }
 
+    /// The group, if all of it went the usual way.
+    #[must_use]
+    pub fn usual(&self) -> Option<UsualItems<'_>> {
+        match &self.items {
+            Items::Rows(rows) if self.not_written.is_none() => {
+                Some(UsualItems { group: self, rows, began: rows.usual? })
+            }
+            Items::Rows(_) | Items::Each(_) => None,
+        }
+    }
+
     /// Calls `f` for each of them.
     pub fn each<'a>(&'a self, mut f: impl FnMut(EndedItem<'a>)) {
         match &self.items {
@@ -100,17 +154,50 @@ impl EndedItems {
     }
 }
 
+impl<'a> UsualItems<'a> {
+    /// Which, in the order of their rows.
+    #[must_use]
+    pub fn ids(&self) -> &'a [ItemId] {
+        &self.rows.ids
+    }
+
+    /// The batch that all of them were in.
+    #[must_use]
+    pub fn batch(&self) -> &'a Arc<BatchTrace> {
+        &self.rows.batch
+    }
+
+    /// From the loader that took the first of them until they were in the journal: none took longer.
+    #[must_use]
+    pub fn longest(&self) -> Duration {
+        self.group.ended.saturating_sub(self.began.first)
+    }
+
+    /// The same of the one in the middle, which stands for all.
+    #[must_use]
+    pub fn typical(&self) -> Duration {
+        self.group.ended.saturating_sub(self.began.middle)
+    }
+
+    /// The item whose id is number `at` of [`Self::ids`].
+    #[must_use]
+    pub fn nth(&self, at: usize) -> Option<EndedItem<'a>> {
+        let ticket = self.rows.tickets().nth(at)?;
+        Some(EndedItem { group: self.group, ticket, failure: None, batch: Some(&self.rows.batch) })
+    }
+}
+
 impl<'a> EndedItem<'a> {
     /// The item.
     #[must_use]
-    pub fn ticket(&self) -> &'a Arc<Ticket> {
+    pub fn ticket(&self) -> &'a Ticket {
         self.ticket
     }
 
     /// From the loader that took it until it was in the journal.
     #[must_use]
     pub fn took(&self) -> Duration {
-        let began = self.ticket.journey.began().unwrap_or(self.group.handed);
+        let began = self.ticket.journey().began().unwrap_or(self.group.handed);
         self.group.ended.saturating_sub(began)
     }
 
@@ -123,12 +210,12 @@ impl<'a> EndedItem<'a> {
     /// A batch that it was in gave no result for it.
     #[must_use]
     pub fn was_retried(&self) -> bool {
-        self.ticket.journey.was_retried()
+        self.ticket.journey().was_retried()
     }
 
     /// Calls `f` for each batch that it was in, in the order in which they ended.
     pub fn each_batch(&self, mut f: impl FnMut(&Arc<BatchTrace>)) {
-        self.ticket.journey.each_batch(&mut f);
+        self.ticket.journey().each_batch(&mut f);
         self.batch.into_iter().for_each(f);
     }
 
@@ -140,10 +227,11 @@ impl<'a> EndedItem<'a> {
             (None, Some(failure)) => ItemEnd::Failed(failure.clone()),
             (None, None) => ItemEnd::Done,
         };
-        let mut steps: Steps = self.ticket.journey.steps();
+        let mut steps: Steps = self.ticket.journey().steps();
         steps.batches.extend(self.batch.map(Arc::clone));
         ItemTrace {
-            ticket: Arc::clone(self.ticket),
+            id: self.ticket.id(),
+            name: self.ticket.name().to_owned(),
             steps,
             handed: self.group.handed,
             ended: self.group.ended,

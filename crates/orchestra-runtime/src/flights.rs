@@ -11,6 +11,7 @@ use orchestra_wire::frames::TraceContext;
 
 use crate::context::{RunClock, RunContext};
 use crate::slot_pool::FilledSlot;
+use crate::ticket::Ticket;
 use crate::trace::{BatchEnd, BatchNumber, BatchTrace, MaybeTracer, Ran, Then, id_in_logs};
 
 /// See the module. What is left when it is dropped is told to have been given up.
@@ -138,7 +139,7 @@ impl Drop for Flights {
 
 /// Notes on the way of every item in these rows that it was in this batch. Before any of them can end.
 pub fn note_on_items(slot: &FilledSlot, rows: Rows, batch: &Arc<BatchTrace>) {
-    items_of(slot, rows).for_each(|ticket| ticket.journey.ran(batch));
+    items_of(slot, rows).for_each(|ticket| ticket.journey().ran(batch));
 }
 
 /// What followed, as it is told.
@@ -151,6 +152,6 @@ pub fn then(aftermath: &Aftermath) -> Then {
     }
 }
 
-fn items_of(slot: &FilledSlot, rows: Rows) -> impl Iterator<Item = &Arc<crate::messages::Ticket>> {
+fn items_of(slot: &FilledSlot, rows: Rows) -> impl Iterator<Item = &Ticket> {
     slot.items[rows.first..rows.first + rows.count].iter().flatten()
 }

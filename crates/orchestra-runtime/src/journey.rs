@@ -97,10 +97,16 @@ impl Journey {
         was_retried
     }
 
+    /// No more is noted than what happens to all items.
+    #[must_use]
+    pub fn is_usual(&self) -> bool {
+        self.more.get().is_none()
+    }
+
     /// Nothing is noted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.began().is_none() && self.more.get().is_none()
+        self.began().is_none() && self.is_usual()
     }
 
     /// The batches that are noted.

@@ -53,6 +53,7 @@ mod snapshot;
 mod source;
 mod start;
 mod stats;
+mod ticket;
 mod topology;
 pub mod trace;
 mod watcher;

@@ -10,7 +10,8 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use crate::journey::Loading;
 use crate::loader_inbox::{Abandoned, Inbox};
 use crate::loader_thread::{self, LoaderWork};
-use crate::messages::{LoaderMsg, SinkMsg, SourceMsg, Ticket};
+use crate::messages::{LoaderMsg, SinkMsg, SourceMsg};
+use crate::ticket::Ticket;
 
 const TICK: Duration = Duration::from_secs(1);
 
@@ -54,7 +55,7 @@ impl Actor for Loader {
                     if state.work.context.tracer.is_on() {
                         let clock = state.work.context.clock;
                         let (began, decoded) = (clock.at(since), clock.now());
-                        stuck.journey.loaded(Loading { began, read: None, decoded });
+                        stuck.journey().loaded(Loading { began, read: None, decoded });
                     }
                     state.fail(stuck, limit);
                 }
@@ -65,10 +66,10 @@ impl Actor for Loader {
 }
 
 impl LoaderState {
-    fn fail(&self, ticket: Arc<Ticket>, limit: Duration) {
+    fn fail(&self, ticket: Ticket, limit: Duration) {
         let error =
             format!("reading and decoding took longer than limits.item_timeout ({} s)", limit.as_secs_f64());
-        tracing::warn!(item = %ticket.name, %error, "item given up, its thread is replaced");
+        tracing::warn!(item = %ticket.name(), %error, "item given up, its thread is replaced");
         for image in &self.work.images {
             self.work.context.stats.stage(image.stage).entered.add(1);
         }

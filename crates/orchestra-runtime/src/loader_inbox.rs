@@ -2,13 +2,14 @@
 //! thread that hangs, and opens no file.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ractor::ActorRef;
 
 use crate::loader_thread::LoaderWork;
-use crate::messages::{LoaderMsg, SourceMsg, Ticket};
+use crate::messages::{LoaderMsg, SourceMsg};
+use crate::ticket::Ticket;
 
 /// More items are asked for when so few are left, or half of the last ones if that is less: enough to work on until the answer comes.
 const ASK_BELOW: usize = 32;
@@ -27,8 +28,8 @@ pub struct Inbox {
 
 #[derive(Default)]
 struct InboxState {
-    items: VecDeque<Arc<Ticket>>,
-    at: Option<(Arc<Ticket>, Instant)>,
+    items: VecDeque<Ticket>,
+    at: Option<(Ticket, Instant)>,
     asked: bool,
     /// More are asked for when so few are left.
     ask_below: usize,
@@ -41,11 +42,11 @@ struct InboxState {
 /// What is left of a thread that was given up.
 pub struct Abandoned {
     /// The item that it hangs on.
-    pub stuck: Arc<Ticket>,
+    pub stuck: Ticket,
     /// Since when.
     pub since: Instant,
     /// Items that it had not begun.
-    pub rest: Vec<Arc<Ticket>>,
+    pub rest: Vec<Ticket>,
     /// What it had done and not booked.
     pub tally: Tally,
 }
@@ -106,7 +107,7 @@ impl InboxState {
 impl Inbox {
     /// An inbox in which these items wait.
     #[must_use]
-    pub fn new(first: Vec<Arc<Ticket>>) -> Self {
+    pub fn new(first: Vec<Ticket>) -> Self {
         let state = InboxState { items: first.into(), ..InboxState::default() };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
@@ -118,7 +119,7 @@ impl Inbox {
         done: Tally,
         work: &LoaderWork,
         me: &ActorRef<LoaderMsg>,
-    ) -> Option<(Arc<Ticket>, Instant)> {
+    ) -> Option<(Ticket, Instant)> {
         let mut waited = false;
         let mut state = self.lock();
         state.tally.add(done);
@@ -139,7 +140,7 @@ impl Inbox {
                     state.book(work);
                     state.booked_at = Some(now);
                 }
-                state.at = Some((Arc::clone(&ticket), now));
+                state.at = Some((ticket.clone(), now));
                 return Some((ticket, now));
             }
             if !waited {
@@ -153,7 +154,7 @@ impl Inbox {
     }
 
     /// Adds items.
-    pub fn push(&self, items: Vec<Arc<Ticket>>) {
+    pub fn push(&self, items: Vec<Ticket>) {
         let mut state = self.lock();
         // What one thread hoards, others cannot have, and a run that is interrupted has still to do.
         state.ask_below = (items.len() / 2).min(ASK_BELOW);
@@ -180,9 +181,9 @@ impl Inbox {
         Some(Abandoned { stuck, since, rest: state.items.drain(..).collect(), tally })
     }
 
-    /// The item in hand is decoded: from now on the thread only waits for others. `false`: the thread was given up.
-    pub fn decoded(&self) -> bool {
-        self.lock().at.take().is_some()
+    /// The item in hand is decoded: from now on the thread only waits for others. `None`: the thread was given up.
+    pub fn decoded(&self) -> Option<Ticket> {
+        self.lock().at.take().map(|(ticket, _)| ticket)
     }
 
     fn lock(&self) -> MutexGuard<'_, InboxState> {
@@ -192,22 +193,17 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use orchestra_core::SourceId;
 
     use super::*;
-    use crate::journey::Journey;
 
     #[test]
     fn a_thread_that_is_stuck_is_given_up_with_its_item_and_the_rest_is_kept() {
         let ticket = |index| {
             let id = orchestra_core::ItemId { source: SourceId(0), index };
-            Arc::new(Ticket {
-                id,
-                sequence: index,
-                name: String::new(),
-                path: std::path::PathBuf::new(),
-                journey: Journey::default(),
-            })
+            Ticket::alone(id, index, "", Path::new(""))
         };
         let inbox = Inbox::new(Vec::new());
         inbox.push(vec![ticket(1), ticket(2)]);
@@ -218,8 +214,8 @@ mod tests {
         inbox.lock().tally.loaded = 7;
         let Abandoned { stuck, rest, tally, .. } = inbox.abandon_if_stuck(Duration::from_secs(30)).unwrap();
         assert_eq!(tally.loaded, 7, "what the thread had done is not lost with it");
-        assert_eq!(stuck.id.index, 0);
-        assert_eq!(rest.iter().map(|t| t.id.index).collect::<Vec<_>>(), [1, 2]);
-        assert!(!inbox.decoded(), "the thread learns that it was given up");
+        assert_eq!(stuck.id().index, 0);
+        assert_eq!(rest.iter().map(|t| t.id().index).collect::<Vec<_>>(), [1, 2]);
+        assert!(inbox.decoded().is_none(), "the thread learns that it was given up");
     }
 }

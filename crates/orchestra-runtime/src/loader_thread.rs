@@ -17,11 +17,12 @@ use crate::context::RunContext;
 use crate::journey::Loading;
 use crate::launcher::cpu_set;
 use crate::loader_inbox::{Inbox, Tally};
-use crate::messages::{ItemReport, LoaderMsg, Record, SinkMsg, SourceMsg, Ticket};
+use crate::messages::{ItemReport, LoaderMsg, Record, SinkMsg, SourceMsg};
 use crate::read_file::read_file;
 use crate::records::{self, TensorView, Tensors};
 use crate::slot_pool::SlotPool;
 use crate::stats::Counter;
+use crate::ticket::Ticket;
 
 /// What the loaders of a source do with each item.
 pub struct LoaderWork {
@@ -66,11 +67,7 @@ pub struct InferTarget {
 }
 
 /// Starts a thread that works off `first`, and then asks for more.
-pub fn start(
-    work: &Arc<LoaderWork>,
-    me: ActorRef<LoaderMsg>,
-    first: Vec<Arc<Ticket>>,
-) -> io::Result<Arc<Inbox>> {
+pub fn start(work: &Arc<LoaderWork>, me: ActorRef<LoaderMsg>, first: Vec<Ticket>) -> io::Result<Arc<Inbox>> {
     let inbox = Arc::new(Inbox::new(first));
     let (work, theirs) = (Arc::clone(work), Arc::clone(&inbox));
     let near = work.context.plan.loaders_near.as_ref().map(|near| cpu_set(&near.cores));
@@ -112,13 +109,12 @@ struct LoaderThread {
 }
 
 impl LoaderThread {
-    fn item(&mut self, work: &LoaderWork, ticket: &Arc<Ticket>, started: Instant) {
+    fn item(&mut self, work: &LoaderWork, ticket: &Ticket, started: Instant) {
         self.read_at = None;
         let decoded = self.guarded(|this| this.read_and_decode(work, ticket));
         let decoded_at = Instant::now();
-        if !self.inbox.decoded() {
-            return; // Given up meanwhile: somebody else has reported the item.
-        }
+        // Given up meanwhile: somebody else has reported the item.
+        let Some(to_publish) = self.inbox.decoded() else { return };
         self.tally.decoded = 1;
         self.tally.decoding = decoded_at - started;
         self.tally.loading = self.tally.decoding;
@@ -126,12 +122,14 @@ impl LoaderThread {
             let began = work.context.clock.at(started);
             let read = self.read_at.map(|read_at| began + (read_at - started));
             self.stepped = began + self.tally.decoding;
-            ticket.journey.loaded(Loading { began, read, decoded: self.stepped });
+            ticket.journey().loaded(Loading { began, read, decoded: self.stepped });
         }
         let mut reports = Vec::new();
         let mut left = work.n_sinks;
         let handed = match decoded {
-            Ok(()) => self.guarded(|this| this.hand_over(work, ticket, decoded_at, &mut reports, &mut left)),
+            Ok(()) => self.guarded(|this| {
+                this.hand_over(work, (ticket, to_publish), decoded_at, &mut reports, &mut left)
+            }),
             Err(failure) => Err(failure),
         };
         if let Err((kind, error)) = handed {
@@ -152,7 +150,7 @@ impl LoaderThread {
     }
 
     fn read_and_decode(&mut self, work: &LoaderWork, ticket: &Ticket) -> Result<(), Refusal> {
-        read_file(&ticket.path, &mut self.file)?;
+        read_file(ticket.path(), &mut self.file)?;
         self.read_at = work.context.tracer.is_on().then(Instant::now);
         self.tally.bytes = self.file.len() as u64;
         let max_pixels = work.context.plan.limits.max_pixels;
@@ -166,7 +164,7 @@ impl LoaderThread {
     fn hand_over(
         &mut self,
         work: &LoaderWork,
-        ticket: &Arc<Ticket>,
+        (ticket, to_publish): (&Ticket, Ticket),
         mut since: Instant,
         reports: &mut Vec<ItemReport>,
         left: &mut usize,
@@ -177,6 +175,8 @@ impl LoaderThread {
             let took = self.step(&mut since, Instant::now());
             self.tally.loading += took;
         }
+        // Tickets of a block share a count, which other cores change, too: the one that was in the inbox goes on as it is.
+        let mut to_publish = Some(to_publish);
         for target in &work.infers {
             // A clock is only read where something was waited for: for small pictures that counts.
             let mut lease = match target.pool.claim_now() {
@@ -197,9 +197,9 @@ impl LoaderThread {
             let took = self.step(&mut since, Instant::now());
             self.tally.loading += took;
             if work.context.tracer.is_on() {
-                ticket.journey.queued(target.stage, self.stepped);
+                ticket.journey().queued(target.stage, self.stepped);
             }
-            lease.publish(Arc::clone(ticket));
+            lease.publish(to_publish.take().unwrap_or_else(|| ticket.clone()));
             *left -= target.sinks;
         }
         self.tally.passed = 1;
@@ -218,7 +218,7 @@ impl LoaderThread {
         &mut self,
         work: &LoaderWork,
         image: &ImageTarget,
-        ticket: &Arc<Ticket>,
+        ticket: &Ticket,
     ) -> Result<Vec<ItemReport>, Refusal> {
         let shape = image.spec.row();
         let mut row = vec![0u8; shape.iter().product::<usize>() * image.spec.dtype.size_bytes()];
@@ -230,7 +230,7 @@ impl LoaderThread {
             .map_err(|error| (FailureKind::Result, error))?;
         let line = Bytes::from(line);
         let reports = image.sinks.iter().map(|&sink| ItemReport {
-            ticket: Arc::clone(ticket),
+            ticket: ticket.clone(),
             report: Report::Record(Record { sink, line: line.clone() }),
         });
         Ok(reports.collect())
@@ -247,18 +247,12 @@ fn refusal(error: MediaError) -> Refusal {
 impl LoaderWork {
     /// The report of an item that ends here, for `sinks` sinks.
     #[must_use]
-    pub fn failure(
-        &self,
-        ticket: &Arc<Ticket>,
-        sinks: usize,
-        kind: FailureKind,
-        error: String,
-    ) -> ItemReport {
+    pub fn failure(&self, ticket: &Ticket, sinks: usize, kind: FailureKind, error: String) -> ItemReport {
         for image in &self.images {
             self.context.stats.stage(image.stage).failed.add(1);
         }
         let failure = Failure { stage: self.first_stage_name(), kind, error, attempts: 1 };
-        ItemReport { ticket: Arc::clone(ticket), report: Report::Failed { sinks, failure } }
+        ItemReport { ticket: ticket.clone(), report: Report::Failed { sinks, failure } }
     }
 
     /// The stage that reading and decoding are booked on.

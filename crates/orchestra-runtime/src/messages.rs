@@ -1,7 +1,6 @@
 //! What the actors say to each other, all in one place. Data only.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,24 +15,9 @@ use orchestra_machine::Gpu;
 use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind};
 use ractor::ActorRef;
 
-use crate::journey::Journey;
 use crate::slot_pool::{FilledSlot, SlotPool};
+use crate::ticket::Ticket;
 use crate::trace::{BatchTrace, DoneRows, EndedItems, Ran};
-
-/// An item on its way through a pipeline.
-#[derive(Debug)]
-pub struct Ticket {
-    /// Which.
-    pub id: ItemId,
-    /// Its place in the order in which this run hands items out, per source, from 0.
-    pub sequence: u64,
-    /// Path relative to the source's root: `item` in records.
-    pub name: String,
-    /// The file.
-    pub path: PathBuf,
-    /// Its way through the run; empty if nobody traces.
-    pub journey: Journey,
-}
 
 /// A record, ready to be appended to its sink.
 #[derive(Debug, PartialEq)]
@@ -48,7 +32,7 @@ pub struct Record {
 #[derive(Debug)]
 pub struct ItemReport {
     /// The item.
-    pub ticket: Arc<Ticket>,
+    pub ticket: Ticket,
     /// What became of it there.
     pub report: Report<Record>,
 }
@@ -349,7 +333,7 @@ pub enum SourceMsg {
 /// To a loader.
 pub enum LoaderMsg {
     /// Load these.
-    Work(Vec<Arc<Ticket>>),
+    Work(Vec<Ticket>),
     /// Look whether the item in hand takes too long.
     Tick,
 }

@@ -12,14 +12,14 @@ use orchestra_core::gather::Report;
 use orchestra_core::{Dim, Failure, FailureKind, ItemId, SinkId, SourceId, StageId, TensorSpec};
 use orchestra_plan::{Plan, StageKind};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use smallvec::SmallVec;
 
 use crate::committer::BYTES_AT_ONCE;
 use crate::context::RunContext;
-use crate::messages::{
-    BatcherMsg, CompletedBatch, FinishedItems, ItemReport, PostMsg, Record, SinkMsg, Ticket,
-};
+use crate::messages::{BatcherMsg, CompletedBatch, FinishedItems, ItemReport, PostMsg, Record, SinkMsg};
 use crate::records::{self, ClassLines, Scratch, TensorView, Tensors};
 use crate::slot_pool::SlotPool;
+use crate::ticket::Ticket;
 use crate::topology::Topology;
 use crate::trace::DoneRows;
 
@@ -131,14 +131,14 @@ impl Work {
             StageKind::Infer(infer) => plan.models[infer.model.index()].outputs.clone(),
             StageKind::Image { .. } | StageKind::Classify { .. } => Vec::new(),
         };
-        let classifiers =
-            args.topology.children(args.stage).iter().filter_map(|&c| classifier(plan, &args.topology, c));
+        let children = args.topology.children(args.stage).iter();
+        let classifiers = children.filter_map(|&c| classifier(plan, &args.topology, c, &outputs)).collect();
         Self {
             stage: args.stage,
             sink: args.sink,
             outputs,
             sinks: args.topology.sinks_of(args.stage).to_vec(),
-            classifiers: classifiers.collect(),
+            classifiers,
             behind: args.behind,
             n_sinks: args.topology.n_sinks_below(args.stage),
             only_sink: only_sink(plan, &args.topology, args.stage),
@@ -173,7 +173,7 @@ impl Work {
             let Some(ticket) = batch.slot.items.get(row).and_then(Option::as_ref) else { continue };
             let before = lines.mark();
             if let (Some(trace), None) = (&batch.trace, self.only_sink) {
-                ticket.journey.ran(trace); // Before the item can end.
+                ticket.journey().ran(trace); // Before the item can end.
             }
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 let shapes = shapes.as_ref().map_err(Clone::clone)?;
@@ -189,13 +189,13 @@ impl Work {
             };
             lines.back_to(before);
             if let (Some(trace), Some(_)) = (&batch.trace, self.only_sink) {
-                ticket.journey.ran(trace);
+                ticket.journey().ran(trace);
                 failed_rows.push(row);
             }
             let stage = self.context.plan.stages[self.stage.index()].name.clone();
             let failure = Failure { stage, kind: FailureKind::Result, error, attempts: 1 };
             let report = Report::Failed { sinks: self.n_sinks, failure };
-            failures.push(ItemReport { ticket: Arc::clone(ticket), report });
+            failures.push(ItemReport { ticket: ticket.clone(), report });
         }
         let stats = self.context.stats.stage(self.stage);
         stats.left.add(done);
@@ -212,11 +212,9 @@ impl Work {
         // The slot is free for the next rows before the sink looks at these; but where records are large, only when they are written.
         let hold = (lines.text.len() >= BYTES_AT_ONCE).then(|| Arc::clone(&batch.slot));
         let rows = batch.rows.first..batch.rows.first + batch.rows.count;
-        let traced = batch.trace.as_ref().filter(|_| self.only_sink.is_some()).map(|trace| DoneRows {
-            items: Arc::clone(&batch.slot.items),
-            rows,
-            failed: failed_rows,
-            batch: Arc::clone(trace),
+        let traced = batch.trace.as_ref().filter(|_| self.only_sink.is_some()).map(|trace| {
+            let items = Arc::clone(&batch.slot.items);
+            DoneRows::new(items, rows, failed_rows, lines.done.clone(), Arc::clone(trace))
         });
         drop(batch);
         if let (Some(sink), Some(first)) = (self.only_sink, lines.done.first()) {
@@ -241,11 +239,11 @@ impl Work {
         batch: &CompletedBatch,
         row: usize,
         shapes: &[Vec<usize>],
-        ticket: &Arc<Ticket>,
+        ticket: &Ticket,
         lines: &mut Lines,
     ) -> Result<(), String> {
         let tensors = self.row_tensors(batch, row, shapes)?;
-        let source = self.source(ticket.id.source);
+        let source = self.source(ticket.id().source);
         if !self.sinks.is_empty() {
             let tensors = Tensors(&tensors);
             lines.add(ticket, &self.sinks, |_, out| records::result_line(ticket, source, &tensors, out))?;
@@ -277,16 +275,16 @@ impl Work {
     }
 
     /// Copies a row into the memory of the next stage; waits for a free slot there. That stage never waits for this one.
-    fn hand_on(&self, behind: &Behind, tensors: &[TensorView<'_>], ticket: &Arc<Ticket>) {
+    fn hand_on(&self, behind: &Behind, tensors: &[TensorView<'_>], ticket: &Ticket) {
         // `None`: the pipeline is being torn down, and the item stays unfinished for the next run.
         let Some(mut lease) = behind.pool.claim() else { return };
         for (input, from) in self.inputs_of(behind).enumerate() {
             lease.input_mut(input).copy_from_slice(tensors[from].data);
         }
         if self.context.tracer.is_on() {
-            ticket.journey.queued(behind.stage, self.context.clock.now());
+            ticket.journey().queued(behind.stage, self.context.clock.now());
         }
-        lease.publish(Arc::clone(ticket));
+        lease.publish(ticket.clone());
     }
 
     /// Which of our outputs each input of the next stage takes.
@@ -333,7 +331,7 @@ impl Work {
         batch: &'a CompletedBatch,
         row: usize,
         shapes: &'a [Vec<usize>],
-    ) -> Result<Vec<TensorView<'a>>, String> {
+    ) -> Result<RowTensors<'a>, String> {
         let in_batch = row - batch.rows.first;
         self.outputs
             .iter()
@@ -356,11 +354,14 @@ impl Work {
     }
 }
 
+/// The outputs of one row; most models have few.
+type RowTensors<'a> = SmallVec<[TensorView<'a>; 4]>;
+
 /// The records of one batch, which share one buffer.
 struct Lines {
     text: Vec<u8>,
     /// Item, sink, and where in `text` its line is.
-    records: Vec<(Arc<Ticket>, SinkId, Range<usize>)>,
+    records: Vec<(Ticket, SinkId, Range<usize>)>,
     /// Instead of `records` where each item has one sink: the items, in the order of their lines.
     done: Vec<ItemId>,
     one_sink: bool,
@@ -384,7 +385,7 @@ impl Lines {
     /// Adds one line, which goes to all `sinks`.
     fn add(
         &mut self,
-        ticket: &Arc<Ticket>,
+        ticket: &Ticket,
         sinks: &[SinkId],
         write: impl FnOnce(&mut Scratch, &mut Vec<u8>) -> Result<(), String>,
     ) -> Result<(), String> {
@@ -394,10 +395,10 @@ impl Lines {
         let start = self.text.len();
         write(&mut self.scratch, &mut self.text)?;
         if self.one_sink {
-            self.done.push(ticket.id);
+            self.done.push(ticket.id());
         } else {
             let line = start..self.text.len();
-            self.records.extend(sinks.iter().map(|&sink| (Arc::clone(ticket), sink, line.clone())));
+            self.records.extend(sinks.iter().map(|&sink| (ticket.clone(), sink, line.clone())));
         }
         Ok(())
     }
@@ -442,15 +443,21 @@ fn is_end(plan: &Plan, stage: StageId) -> bool {
     matches!(plan.stages[stage.index()].kind, StageKind::Classify { .. })
 }
 
-fn classifier(plan: &Plan, topology: &Topology, stage: StageId) -> Option<Classifier> {
+fn classifier(
+    plan: &Plan,
+    topology: &Topology,
+    stage: StageId,
+    outputs: &[TensorSpec],
+) -> Option<Classifier> {
     let StageKind::Classify { output, top_k, labels, scores, .. } = &plan.stages[stage.index()].kind else {
         return None;
     };
+    let n_classes = outputs.get(*output).and_then(TensorSpec::row_len);
     let sources: Vec<&str> = plan.sources.iter().map(|s| s.name.as_str()).collect();
     Some(Classifier {
         stage,
         output: *output,
-        lines: ClassLines::new(*scores, *top_k, labels, &sources),
+        lines: ClassLines::new(*scores, *top_k, n_classes, labels, &sources),
         sinks: topology.sinks_of(stage).to_vec(),
     })
 }

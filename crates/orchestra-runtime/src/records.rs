@@ -1,14 +1,12 @@
 //! Turns tensors into result records: nested lists, or classes with scores. Pure functions over bytes; writes no file.
 
-use std::sync::Arc;
-
 use half::f16;
 use orchestra_core::{DType, Failure};
 use orchestra_plan::Scores;
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 
-use crate::messages::Ticket;
+use crate::ticket::Ticket;
 
 /// One item's tensor.
 #[derive(Debug, Clone, Copy)]
@@ -38,11 +36,11 @@ pub fn result_line<R: Serialize>(
     result: &R,
     out: &mut Vec<u8>,
 ) -> Result<(), String> {
-    line(&Line { item: &ticket.name, index: ticket.id.index, source, result }, out)
+    line(&Line { item: ticket.name(), index: ticket.id().index, source, result }, out)
 }
 
 /// One line of `failures.jsonl`, with its newline.
-pub fn failure_line(ticket: &Arc<Ticket>, source: &str, failure: &Failure) -> Vec<u8> {
+pub fn failure_line(ticket: &Ticket, source: &str, failure: &Failure) -> Vec<u8> {
     let mut out = Vec::new();
     #[derive(Serialize)]
     struct FailureLine<'a> {
@@ -55,8 +53,8 @@ pub fn failure_line(ticket: &Arc<Ticket>, source: &str, failure: &Failure) -> Ve
         attempts: u32,
     }
     let failure = FailureLine {
-        item: &ticket.name,
-        index: ticket.id.index,
+        item: ticket.name(),
+        index: ticket.id().index,
         source,
         stage: &failure.stage,
         kind: failure.kind.as_str(),
@@ -159,6 +157,9 @@ pub struct ClassLines {
     classes: Vec<String>,
 }
 
+/// Classes without a label that are written in advance; 3 MB of text.
+const MOST_NUMBERED: usize = 65_536;
+
 /// Memory that [`ClassLines`] keeps from item to item.
 #[derive(Debug, Default)]
 pub struct Scratch {
@@ -168,11 +169,22 @@ pub struct Scratch {
 }
 
 impl ClassLines {
-    /// For the `top_k` best classes. A class without a label is called by its number, from 0.
+    /// For the `top_k` best of `n_classes` classes, if it is known how many there are. A class without a label is called by its number,
+    /// from 0.
     #[must_use]
-    pub fn new(scores: Scores, top_k: usize, labels: &[String], sources: &[&str]) -> Self {
+    pub fn new(
+        scores: Scores,
+        top_k: usize,
+        n_classes: Option<usize>,
+        labels: &[String],
+        sources: &[&str],
+    ) -> Self {
         let sources = sources.iter().map(|name| format!(r#","source":{},"result":["#, quoted(name)));
-        let classes = labels.iter().enumerate().map(|(class, label)| before_score(label, class));
+        let written = labels.len().max(n_classes.unwrap_or(0).min(MOST_NUMBERED));
+        let classes = (0..written).map(|class| match labels.get(class) {
+            Some(label) => before_score(label, class),
+            None => before_score(&class.to_string(), class),
+        });
         Self { scores, top_k, sources: sources.collect(), classes: classes.collect() }
     }
 
@@ -214,10 +226,10 @@ impl ClassLines {
         }
         best_of(values, self.top_k, best);
         out.extend_from_slice(br#"{"item":"#);
-        serde_json::to_writer(&mut *out, &ticket.name)?;
+        serde_json::to_writer(&mut *out, ticket.name())?;
         out.extend_from_slice(br#","index":"#);
-        serde_json::to_writer(&mut *out, &ticket.id.index)?;
-        let source = self.sources.get(ticket.id.source.index()).map_or(r#","result":["#, String::as_str);
+        serde_json::to_writer(&mut *out, &ticket.id().index)?;
+        let source = self.sources.get(ticket.id().source.index()).map_or(r#","result":["#, String::as_str);
         out.extend_from_slice(source.as_bytes());
         for (place, &class) in best.iter().enumerate() {
             if place > 0 {
@@ -270,6 +282,7 @@ fn best_of(values: &[f32], n: usize, best: &mut Vec<usize>) {
         for i in 0..values.len() {
             if best.len() == n {
                 match best.last() {
+                    Some(worst) if values[i] < values[*worst] => continue, // By far the most common, and the cheapest to see.
                     Some(worst) if order(&i, worst).is_lt() => drop(best.pop()),
                     _ => continue,
                 }
@@ -302,25 +315,18 @@ fn softmax(values: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::path::Path;
 
     use orchestra_core::{ItemId, SourceId};
 
     use super::*;
-    use crate::journey::Journey;
 
     fn bytes(values: &[f32]) -> Vec<u8> {
         values.iter().flat_map(|v| v.to_ne_bytes()).collect()
     }
 
     fn ticket() -> Ticket {
-        Ticket {
-            id: ItemId { source: SourceId(0), index: 17 },
-            sequence: 0,
-            name: "a \"b\"\n.png".into(),
-            path: PathBuf::new(),
-            journey: Journey::default(),
-        }
+        Ticket::alone(ItemId { source: SourceId(0), index: 17 }, 0, "a \"b\"\n.png", Path::new(""))
     }
 
     #[test]
@@ -358,8 +364,14 @@ mod tests {
         let t = TensorView { name: "y", dtype: DType::F32, shape: &[values.len()], data: &data };
         let labels: Vec<String> = labels.iter().map(|l| (*l).to_owned()).collect();
         let mut out = b"before".to_vec();
-        let lines = ClassLines::new(scores, top_k, &labels, &["sc\"ans"]);
-        lines.line(&ticket(), &t, &mut Scratch::default(), &mut out).unwrap();
+        let line = |n_classes, out: &mut Vec<u8>| {
+            let lines = ClassLines::new(scores, top_k, n_classes, &labels, &["sc\"ans"]);
+            lines.line(&ticket(), &t, &mut Scratch::default(), out).unwrap();
+        };
+        line(Some(values.len()), &mut out);
+        let mut unknown = b"before".to_vec();
+        line(None, &mut unknown);
+        assert_eq!(out, unknown, "it makes no difference whether their number is known in advance");
         let text = String::from_utf8(out).unwrap();
         serde_json::from_str(text.strip_prefix("before").unwrap().strip_suffix('\n').unwrap()).unwrap()
     }

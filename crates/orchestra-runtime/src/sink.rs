@@ -13,9 +13,10 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use crate::committer::{CommitJob, CommitterHandle};
 use crate::context::RunContext;
 use crate::messages::{
-    CommitCounts, FinishedItems, ItemReport, PipelineMsg, Record, RootMsg, SinkMsg, SourceMsg, Ticket,
+    CommitCounts, FinishedItems, ItemReport, PipelineMsg, Record, RootMsg, SinkMsg, SourceMsg,
 };
 use crate::records;
+use crate::ticket::Ticket;
 use crate::topology::Topology;
 use crate::trace::{EndedItems, MaybeFailed, id_in_logs};
 
@@ -41,7 +42,7 @@ pub struct SinkArgs {
 /// State of a sink.
 pub struct SinkState {
     args: SinkArgs,
-    gathers: HashMap<SourceId, Gather<Arc<Ticket>, Record>>,
+    gathers: HashMap<SourceId, Gather<Ticket, Record>>,
     sources: HashMap<SourceId, ActorRef<SourceMsg>>,
     limit_reported: bool,
 }
@@ -86,8 +87,8 @@ impl SinkState {
     fn reports(&mut self, me: &ActorRef<SinkMsg>, reports: Vec<ItemReport>) {
         let mut finished = Vec::with_capacity(reports.len());
         for ItemReport { ticket, report } in reports {
-            if let Some(gather) = self.gathers.get_mut(&ticket.id.source) {
-                let (id, sequence) = (ticket.id, ticket.sequence);
+            if let Some(gather) = self.gathers.get_mut(&ticket.id().source) {
+                let (id, sequence) = (ticket.id(), ticket.sequence());
                 gather.report(id, sequence, ticket, report, &mut finished);
             }
         }
@@ -115,10 +116,7 @@ impl SinkState {
     }
 
     /// One commit of all these items, the bytes of each file in one piece; and, while somebody traces, the items with their failures.
-    fn group(
-        &self,
-        finished: Vec<Finished<Arc<Ticket>, Record>>,
-    ) -> (Commit, CommitCounts, Vec<MaybeFailed>) {
+    fn group(&self, finished: Vec<Finished<Ticket, Record>>) -> (Commit, CommitCounts, Vec<MaybeFailed>) {
         let is_traced = self.args.context.tracer.is_on();
         let mut traced = Vec::new();
         let mut commit = Commit::default();
@@ -126,13 +124,13 @@ impl SinkState {
         // By file; a pipeline writes to few.
         let mut files: Vec<(FileIndex, Vec<u8>)> = Vec::new();
         for Finished { ticket, ending } in finished {
-            count(&mut counts.by_source, ticket.id.source);
+            count(&mut counts.by_source, ticket.id().source);
             match ending {
                 Ending::Done(records) => {
                     for record in records {
                         append(&mut files, sink_file(record.sink), &record.line);
                     }
-                    commit.done.push(ticket.id);
+                    commit.done.push(ticket.id());
                     counts.done += 1;
                     if is_traced {
                         traced.push((ticket, None));
@@ -140,7 +138,7 @@ impl SinkState {
                 }
                 Ending::Failed(failure) => {
                     append(&mut files, FAILURES_FILE, &self.failure_line(&ticket, &failure));
-                    commit.failed.push(ticket.id);
+                    commit.failed.push(ticket.id());
                     counts.failed += 1;
                     let stage = self.args.context.plan.stages.iter().position(|s| s.name == failure.stage);
                     counts.failures.extend(stage.map(|index| (StageId(index as u16), failure.kind)));
@@ -154,16 +152,16 @@ impl SinkState {
         (commit, counts, traced)
     }
 
-    fn failure_line(&self, ticket: &Arc<Ticket>, failure: &Failure) -> Vec<u8> {
+    fn failure_line(&self, ticket: &Ticket, failure: &Failure) -> Vec<u8> {
         let plan = &self.args.context.plan;
-        let trace = self.args.context.tracer.get().and_then(|tracer| tracer.trace_of_failed(ticket));
+        let trace = self.args.context.tracer.get().and_then(|tracer| tracer.trace_of_failed(ticket.id()));
         tracing::warn!(
-            pipeline = %plan.pipelines[self.args.pipeline.index()].name, item = %ticket.name,
+            pipeline = %plan.pipelines[self.args.pipeline.index()].name, item = %ticket.name(),
             stage = %failure.stage, kind = %failure.kind, error = %failure.error, attempts = failure.attempts,
             trace_id = trace.as_ref().map(id_in_logs),
             "item failed"
         );
-        records::failure_line(ticket, &plan.sources[ticket.id.source.index()].name, failure)
+        records::failure_line(ticket, &plan.sources[ticket.id().source.index()].name, failure)
     }
 
     fn committed(&mut self, counts: &CommitCounts) {

@@ -15,8 +15,8 @@ use orchestra_core::batching::{LeaveReason, OpenBatch};
 use orchestra_wire::arena::Arena;
 
 use crate::context::RunClock;
-use crate::messages::Ticket;
 use crate::stats::Counter;
+use crate::ticket::Ticket;
 use crate::trace::SlotItems;
 
 /// What the pool tells its batcher.
@@ -85,7 +85,7 @@ struct Filling {
     /// Set by whoever closes the slot, before the upper half of `progress` is.
     reason: Mutex<LeaveReason>,
     /// What was published, by row; `None` is a hole. Each cell is written by the one writer that holds its row.
-    items: Vec<Mutex<Option<Arc<Ticket>>>>,
+    items: Vec<Mutex<Option<Ticket>>>,
 }
 
 /// A row that one writer holds. Dropped unpublished, it becomes a hole: it travels with its batch and nobody reads it.
@@ -275,7 +275,7 @@ impl SlotPool {
         self.announce_if_filled(slot, before + closed);
     }
 
-    fn publish(self: &Arc<Self>, slot: SlotId, row: usize, item: Option<Arc<Ticket>>) {
+    fn publish(self: &Arc<Self>, slot: SlotId, row: usize, item: Option<Ticket>) {
         let filling = &self.slots[slot.index()];
         *unpoisoned(filling.items[row].lock()) = item;
         let before = filling.progress.fetch_add(1, Ordering::AcqRel);
@@ -333,7 +333,7 @@ impl RowLease {
     }
 
     /// Hands the row over as the row of `item`.
-    pub fn publish(mut self, item: Arc<Ticket>) {
+    pub fn publish(mut self, item: Ticket) {
         self.published = true;
         self.pool.publish(self.slot, self.row, Some(item));
     }

@@ -1,14 +1,13 @@
 //! Rows claimed, published and closed by many writers at once.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{DType, Dim, ItemId, SourceId, TensorSpec};
 
 use super::*;
-use crate::journey::Journey;
 
 fn pool(max_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<PoolEvent>) {
     let row = |name: &str| TensorSpec {
@@ -24,15 +23,9 @@ fn pool(max_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<PoolEvent>) {
     (SlotPool::new(arena, RunClock::start(), 2, Arc::default(), Box::new(notify)), events)
 }
 
-fn ticket(index: u64) -> Arc<Ticket> {
+fn ticket(index: u64) -> Ticket {
     let id = ItemId { source: SourceId(0), index };
-    Arc::new(Ticket {
-        id,
-        sequence: index,
-        name: index.to_string(),
-        path: PathBuf::new(),
-        journey: Journey::default(),
-    })
+    Ticket::alone(id, index, &index.to_string(), Path::new(""))
 }
 
 fn filled(event: PoolEvent) -> Option<FilledSlot> {
@@ -71,8 +64,8 @@ fn many_writers_fill_slots_without_losing_or_doubling_an_item() {
                 let Some(item) = item else { continue };
                 // SAFETY: the slot is filled and held by `slot`.
                 let bytes = unsafe { slot.pool().arena().input_rows(slot.slot, 0, row, 1) };
-                assert_eq!(bytes, item.id.index.to_ne_bytes(), "the row holds its own item");
-                assert!(seen.insert(item.id.index), "no item comes twice");
+                assert_eq!(bytes, item.id().index.to_ne_bytes(), "the row holds its own item");
+                assert!(seen.insert(item.id().index), "no item comes twice");
             }
             slot.pool().noted();
         }
@@ -80,7 +73,7 @@ fn many_writers_fill_slots_without_losing_or_doubling_an_item() {
     });
     pool.close(LeaveReason::Drain);
     let last: Vec<FilledSlot> = events.try_iter().filter_map(filled).collect();
-    let rest = last.iter().flat_map(|s| s.items.iter().flatten()).map(|t| t.id.index);
+    let rest = last.iter().flat_map(|s| s.items.iter().flatten()).map(|t| t.id().index);
     let all: BTreeSet<u64> = seen.into_iter().chain(rest).collect();
     assert_eq!(all, (0..WRITERS * EACH).filter(|i| !i.is_multiple_of(10)).collect());
 }
@@ -112,7 +105,7 @@ fn slots_that_are_closed_while_rows_are_claimed_keep_every_row() {
         while seen.len() < (WRITERS * EACH) as usize {
             let Some(slot) = events.recv().ok().and_then(filled) else { continue };
             assert!(!slot.items.is_empty() && slot.items.len() <= 5);
-            seen.extend(slot.items.iter().flatten().map(|t| t.id.index));
+            seen.extend(slot.items.iter().flatten().map(|t| t.id().index));
             slot.pool().noted();
         }
         over.store(true, Ordering::Relaxed);

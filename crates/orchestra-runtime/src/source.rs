@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestra_core::{ItemId, SourceId};
+use orchestra_core::SourceId;
 use orchestra_journal::BitSet;
 use orchestra_plan::BETWEEN_COMMITS;
 use orchestra_source::ListingReader;
@@ -14,9 +14,9 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::committer::CommitterHandle;
 use crate::context::RunContext;
-use crate::journey::Journey;
-use crate::messages::{BatcherMsg, LoaderMsg, PipelineMsg, SourceMsg, Ticket};
+use crate::messages::{BatcherMsg, LoaderMsg, PipelineMsg, SourceMsg};
 use crate::stats::Counter;
+use crate::ticket::{Ticket, Tickets};
 
 /// See the module.
 pub struct Source;
@@ -150,8 +150,8 @@ impl SourceState {
     }
 
     /// Up to `n` unfinished items. Reading on is cheap: the listing is a file in the page cache.
-    fn next_items(&mut self, n: usize) -> Result<Vec<Arc<Ticket>>, String> {
-        let mut items = Vec::with_capacity(n);
+    fn next_items(&mut self, n: usize) -> Result<Vec<Ticket>, String> {
+        let mut items = Tickets::with_capacity(self.args.source, self.handed, n);
         let reader = match &mut self.reader {
             Ok(reader) => reader,
             Err(why) => return Err(why.clone()),
@@ -165,22 +165,15 @@ impl SourceState {
             if index != reader.next_index() {
                 reader.skip_to(index).map_err(|e| e.to_string())?;
             }
-            match reader.next() {
-                Some(Ok(entry)) => items.push(Arc::new(Ticket {
-                    id: ItemId { source: self.args.source, index },
-                    sequence: self.handed + items.len() as u64,
-                    name: entry.name,
-                    path: entry.path,
-                    journey: Journey::default(),
-                })),
-                Some(Err(error)) => return Err(error.to_string()),
+            match reader.read().map_err(|e| e.to_string())? {
+                Some((name, path)) => items.add(index, name, path),
                 None => {
                     self.exhausted = true;
                     break;
                 }
             }
         }
-        Ok(items)
+        Ok(items.finish())
     }
 
     fn look_for_the_end(&mut self) {

@@ -9,13 +9,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use orchestra_core::batching::LeaveReason;
-use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, StageId, WorkerExit, WorkerId};
+use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, ItemId, StageId, WorkerExit, WorkerId};
 use orchestra_plan::Plan;
 pub use orchestra_wire::frames::{RunErrorKind, RunTiming, TraceContext};
 
-pub use crate::ended::{DoneRows, EndedItem, EndedItems, MaybeFailed, SlotItems};
+pub use crate::ended::{DoneRows, EndedItem, EndedItems, MaybeFailed, SlotItems, UsualItems};
 pub use crate::journey::{Journey, Loading, Steps};
-pub use crate::messages::Ticket;
+pub use crate::ticket::Ticket;
 
 /// Follows runs. One tracer may follow several at once.
 pub trait Tracer: Send + Sync {
@@ -29,7 +29,7 @@ pub trait RunTracer: Send + Sync {
     /// A batch is about to be sent. The numbers of the batches of a run are 0, 1, 2, ...; the context goes into the frame to the worker.
     fn number_batch(&self) -> BatchNumber;
     /// The trace that an item which has failed is found in, for the line about it in the log. `None`: it is not known, or there is none.
-    fn trace_of_failed(&self, _: &Ticket) -> Option<TraceContext> {
+    fn trace_of_failed(&self, _: ItemId) -> Option<TraceContext> {
         None
     }
     /// A batch that was sent has ended. Told once for each number, before any item that was in it.
@@ -175,8 +175,10 @@ pub enum Then {
 /// An item that has ended.
 #[derive(Debug, Clone)]
 pub struct ItemTrace {
-    /// The item.
-    pub ticket: Arc<Ticket>,
+    /// Which.
+    pub id: ItemId,
+    /// Path relative to the source's root.
+    pub name: String,
     /// Its way here.
     pub steps: Steps,
     /// When it was handed to the committer.

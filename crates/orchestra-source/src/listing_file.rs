@@ -6,9 +6,11 @@
 //! ```
 //! All numbers are little-endian. The digest is SHA-256 over the records.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -121,6 +123,14 @@ pub struct ListingReader {
     summary: ListingSummary,
     index_at: u64,
     next: u64,
+    /// The text of the record that was read last.
+    text: Vec<u8>,
+}
+
+/// Where path and name lie in the text of a record: the path from its beginning.
+struct Record {
+    path_len: usize,
+    name: Range<usize>,
 }
 
 impl ListingReader {
@@ -149,8 +159,8 @@ impl ListingReader {
         }
         let mut digest = [0; 32];
         digest.copy_from_slice(&trailer[16..48]);
-        let mut reader =
-            Self { path: path.into(), input, summary: ListingSummary { count, digest }, index_at, next: 0 };
+        let summary = ListingSummary { count, digest };
+        let mut reader = Self { path: path.into(), input, summary, index_at, next: 0, text: Vec::new() };
         reader.skip_to(0)?;
         Ok(reader)
     }
@@ -183,8 +193,28 @@ impl ListingReader {
         self.next = index / STRIDE * STRIDE;
         while self.next < index {
             self.read_record()?;
+            self.next += 1;
         }
         Ok(())
+    }
+
+    /// The next item, without memory of its own: its name, and where it lies. `None` behind the last.
+    pub fn read(&mut self) -> Result<Option<(&str, &Path)>, ListError> {
+        if self.next >= self.summary.count {
+            return Ok(None);
+        }
+        let next = std::mem::replace(&mut self.next, self.summary.count) + 1;
+        let Record { path_len, name } = self.read_record()?;
+        let (path, name) = (&self.text[..path_len], &self.text[name]);
+        // None of ours has a NUL, and where lists are joined it ends a name.
+        if path.contains(&0) || name.contains(&0) {
+            return Err(self.damaged("a path holds a NUL byte"));
+        }
+        let Ok(name) = str::from_utf8(name) else {
+            return Err(self.damaged("a name is no text"));
+        };
+        self.next = next;
+        Ok(Some((name, Path::new(OsStr::from_bytes(path)))))
     }
 
     fn seek_to_stride(&mut self, stride: u64) -> io::Result<()> {
@@ -195,7 +225,7 @@ impl ListingReader {
         Ok(())
     }
 
-    fn read_record(&mut self) -> Result<ItemEntry, ListError> {
+    fn read_record(&mut self) -> Result<Record, ListError> {
         let mut head = [0; 8];
         self.input.read_exact(&mut head).map_err(|e| self.error(e))?;
         let path_len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
@@ -204,24 +234,15 @@ impl ListingReader {
         if path_len > MAX_TEXT || name_len > MAX_TEXT {
             return Err(self.damaged("a record has an impossible length"));
         }
-        let mut path = vec![0; path_len as usize];
-        self.input.read_exact(&mut path).map_err(|e| self.error(e))?;
-        let name = if name_word & IS_SUFFIX == 0 {
-            let mut name = vec![0; name_len as usize];
-            self.input.read_exact(&mut name).map_err(|e| self.error(e))?;
-            name
-        } else if name_len <= path_len {
-            path[(path_len - name_len) as usize..].to_vec()
-        } else {
+        let is_suffix = name_word & IS_SUFFIX != 0;
+        if is_suffix && name_len > path_len {
             return Err(self.damaged("a name is longer than its path"));
-        };
-        let name = String::from_utf8(name).map_err(|_| self.damaged("a name is no text"))?;
-        if path.contains(&0) || name.contains('\0') {
-            // None of ours has that, and where lists are joined a NUL ends a name.
-            return Err(self.damaged("a path holds a NUL byte"));
         }
-        self.next += 1;
-        Ok(ItemEntry { name, path: std::ffi::OsString::from_vec(path).into() })
+        let (path_len, name_len) = (path_len as usize, name_len as usize);
+        let text_len = if is_suffix { path_len } else { path_len + name_len };
+        self.text.resize(text_len, 0);
+        self.input.read_exact(&mut self.text).map_err(|e| self.error(e))?;
+        Ok(Record { path_len, name: text_len - name_len..text_len })
     }
 
     fn error(&self, error: io::Error) -> ListError {
@@ -237,14 +258,8 @@ impl Iterator for ListingReader {
     type Item = Result<ItemEntry, ListError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.next >= self.summary.count {
-            return None;
-        }
-        let item = self.read_record();
-        if item.is_err() {
-            self.next = self.summary.count;
-        }
-        Some(item)
+        let item = self.read().transpose()?;
+        Some(item.map(|(name, path)| ItemEntry { name: name.to_owned(), path: path.to_owned() }))
     }
 }
 

@@ -13,7 +13,7 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
 use orchestra_core::{ItemId, SourceId};
 use orchestra_runtime::Tracer as _;
-use orchestra_runtime::trace::{EndedItems, Journey, RunBegan, RunEnded, Ticket};
+use orchestra_runtime::trace::{EndedItems, RunBegan, RunEnded, Ticket};
 use orchestra_telemetry::traces::context;
 use orchestra_telemetry::{ItemSampling, Recorder};
 
@@ -34,7 +34,7 @@ fn items(indices: [u64; 2]) -> EndedItems {
     let ticket = |index| {
         let id = ItemId { source: SourceId(0), index };
         let (name, path) = (format!("{index}.png"), PathBuf::new());
-        Arc::new(Ticket { id, sequence: index, name, path, journey: Journey::default() })
+        Ticket::alone(id, index, &name, &path)
     };
     let tickets = indices.map(|index| (ticket(index), None)).into();
     let mut items = EndedItems::each_of(tickets, Duration::from_millis(3));

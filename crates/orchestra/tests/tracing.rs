@@ -93,7 +93,7 @@ fn told_once(told: &Told) -> u64 {
     numbers.sort_unstable();
     assert!(numbers.into_iter().eq(0..told.numbers.load(Ordering::Relaxed)), "each batch once");
     let items = told.items.lock().unwrap();
-    let ids: BTreeSet<_> = items.iter().map(|i| i.ticket.id).collect();
+    let ids: BTreeSet<_> = items.iter().map(|i| i.id).collect();
     assert_eq!(ids.len(), items.len(), "each item once");
     items.len() as u64
 }
@@ -133,7 +133,7 @@ async fn every_item_and_batch_of_a_run_is_told_once_with_its_way_also_when_worke
     assert_eq!((done.len() as u64, failed.len()), (ITEMS, 1));
     done.into_iter().for_each(goes_forward);
     let ItemEnd::Failed(failure) = &failed[0].end else { panic!("{:?}", failed[0]) };
-    assert!(failure.kind.as_str() == "decode" && failed[0].ticket.name.contains("broken"));
+    assert!(failure.kind.as_str() == "decode" && failed[0].name.contains("broken"));
     let batches = told.batches.lock().unwrap();
     let lost = batches.iter().filter(|b| matches!(b.end, BatchEnd::WorkerLost { .. })).count();
     let died = told.workers.lock().unwrap().iter().filter(|s| is_death(s)).count();

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::gather::Report;
@@ -13,7 +12,8 @@ use super::log::{Begun, Life};
 use super::stage::Stage;
 use super::told::{self, Told};
 use crate::events::WorkerEvent;
-use crate::messages::{FinishedItems, ItemReport, PipelineMsg, RootMsg, SinkMsg, Ticket};
+use crate::messages::{FinishedItems, ItemReport, PipelineMsg, RootMsg, SinkMsg};
+use crate::ticket::Ticket;
 use crate::trace::{EndedItems, Steps};
 
 /// What the probes were told.
@@ -34,7 +34,7 @@ pub struct Account {
     /// What must never be.
     pub problems: Vec<String>,
     /// Items that have ended, with their steps, as far as they are told.
-    pub tickets: Vec<(Arc<Ticket>, Steps)>,
+    pub tickets: Vec<(Ticket, Steps)>,
 }
 
 impl fmt::Display for Account {
@@ -78,7 +78,7 @@ impl Account {
                         self.problems.push("other tickets than items".to_owned());
                     }
                     let group = EndedItems::rows(traced, Duration::ZERO);
-                    group.each(|item| self.tickets.push((Arc::clone(item.ticket()), item.trace().steps)));
+                    group.each(|item| self.tickets.push((item.ticket().clone(), item.trace().steps)));
                 }
                 let lines = String::from_utf8(text).unwrap();
                 let n = done.len();
@@ -104,8 +104,8 @@ impl Account {
     }
 
     fn report(&mut self, ItemReport { ticket, report }: ItemReport) {
-        let item = ticket.id.index;
-        self.tickets.push((Arc::clone(&ticket), ticket.journey.steps()));
+        let item = ticket.id().index;
+        self.tickets.push((ticket.clone(), ticket.journey().steps()));
         match report {
             Report::Record(record) => self.done(item, &String::from_utf8_lossy(&record.line)),
             Report::Failed { failure, .. } => {

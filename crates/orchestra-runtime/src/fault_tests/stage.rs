@@ -3,7 +3,7 @@
 //! are judged elsewhere; what every run must keep is checked by `audit`.
 
 use std::future::pending;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -31,10 +31,10 @@ use crate::batcher::{Batcher, BatcherArgs};
 use crate::context::{RunContext, RunOptions, Timeouts};
 use crate::device_manager::{DeviceArgs, DeviceManager};
 use crate::device_watch::DeviceOptions;
-use crate::journey::Journey;
-use crate::messages::{BatcherMsg, DeviceMsg, PipelineMsg, RootMsg, ServeStage, SinkMsg, Ticket};
+use crate::messages::{BatcherMsg, DeviceMsg, PipelineMsg, RootMsg, ServeStage, SinkMsg};
 use crate::post::{Post, PostArgs};
 use crate::slot_pool::{PoolEvent, SlotPool};
+use crate::ticket::Ticket;
 use crate::topology::Topology;
 use crate::trace::Tracer;
 
@@ -459,17 +459,11 @@ async fn feed(stage: Stage, feed: Feed) {
         let Some(mut lease) = feed.pool.claim() else { return };
         lease.input_mut(0).copy_from_slice(&(index as f32).to_ne_bytes());
         let id = ItemId { source: SourceId(0), index };
-        let journey = Journey::default();
+        let ticket = Ticket::alone(id, index, &index.to_string(), Path::new(""));
         if feed.context.tracer.is_on() {
-            journey.queued(StageId(1), feed.context.clock.now());
+            ticket.journey().queued(StageId(1), feed.context.clock.now());
         }
-        lease.publish(Arc::new(Ticket {
-            id,
-            sequence: index,
-            name: index.to_string(),
-            path: PathBuf::new(),
-            journey,
-        }));
+        lease.publish(ticket);
     }
     drop(feed.batcher.cast(BatcherMsg::Drained));
 }

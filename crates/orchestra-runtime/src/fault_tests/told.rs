@@ -100,7 +100,7 @@ fn items_agree(outcome: &Outcome, batches: &[Arc<BatchTrace>]) {
     let mut in_batch: BTreeMap<u64, usize> = BTreeMap::new();
     for (ticket, steps) in &outcome.account.tickets {
         let ends: Vec<_> = steps.batches.iter().map(|b| &b.end).collect();
-        let is_done = outcome.account.done.contains(&ticket.id.index);
+        let is_done = outcome.account.done.contains(&ticket.id().index);
         let n_done = ends.iter().filter(|e| ***e == BatchEnd::Done).count();
         let last_is_done = ends.last() == Some(&&BatchEnd::Done);
         outcome.check(!is_done || (n_done == 1 && last_is_done), &format!("{ends:?} of a done item"));
@@ -132,5 +132,5 @@ fn workers_agree(outcome: &Outcome, steps: &[WorkerTrace]) {
 
 /// Whether these items are told of with a ticket each.
 pub fn are_ids_of(rows: &DoneRows, ids: &[orchestra_core::ItemId]) -> bool {
-    rows.tickets().map(|t| t.id).eq(ids.iter().copied())
+    rows.tickets().map(|t| t.id()).eq(ids.iter().copied())
 }

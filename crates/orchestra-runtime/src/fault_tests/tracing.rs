@@ -20,7 +20,7 @@ fn told(run: &Outcome, what: impl Fn(&BatchTrace) -> bool) -> Vec<Arc<BatchTrace
 fn items_of(run: &Outcome, batch: &BatchTrace) -> Vec<u64> {
     let was_in = |steps: &Steps| steps.batches.iter().any(|b| b.number.number == batch.number.number);
     let of_it = run.account.tickets.iter().filter(|(_, steps)| was_in(steps));
-    let mut items: Vec<u64> = of_it.map(|(ticket, _)| ticket.id.index).collect();
+    let mut items: Vec<u64> = of_it.map(|(ticket, _)| ticket.id().index).collect();
     items.sort_unstable();
     items
 }
@@ -66,7 +66,7 @@ async fn halves_of_a_batch_that_found_no_memory_are_told_with_the_ceiling_that_s
 async fn a_failed_item_is_told_with_every_batch_that_it_was_in() {
     let run = Stage::of(16).run(|_| Script::poisoned([5], RunFault::Fails(RunErrorKind::Model))).await;
     run.all_done_but([5]);
-    let (_, steps) = run.account.tickets.iter().find(|(t, _)| t.id.index == 5).unwrap();
+    let (_, steps) = run.account.tickets.iter().find(|(t, _)| t.id().index == 5).unwrap();
     let ends: Vec<usize> = steps.batches.iter().map(|b| b.items).collect();
     run.check(ends == [4, 2, 1], &format!("halved down to the item: {ends:?}"));
 }
@@ -78,5 +78,8 @@ async fn nothing_is_noted_where_nobody_traces() {
     let run = stage.run(|_| Script::honest()).await;
     run.all_done();
     run.check(run.told.is_none(), "nobody is told");
-    run.check(run.account.tickets.iter().all(|(t, _)| t.journey.is_empty()), "and nothing is carried along");
+    run.check(
+        run.account.tickets.iter().all(|(t, _)| t.journey().is_empty()),
+        "and nothing is carried along",
+    );
 }

@@ -10,8 +10,8 @@ use opentelemetry::trace::{SpanContext, SpanId, TraceId};
 use orchestra_core::{SourceId, WorkerId};
 use orchestra_plan::Plan;
 use orchestra_runtime::trace::{
-    BatchTrace, DeviceTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, Ticket, TraceContext, WorkerStep,
-    WorkerTrace, id_in_logs,
+    BatchTrace, DeviceTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, TraceContext, WorkerStep, WorkerTrace,
+    id_in_logs,
 };
 use smallvec::SmallVec;
 
@@ -227,12 +227,12 @@ impl Assembly {
 
     fn item(&mut self, item: &ItemTrace, kept: Option<Kept>) {
         let steps = &item.steps;
-        let parent = self.parent(&item.ticket);
+        let parent = self.parent(item);
         let kept = self.sampling.with_parent(kept, parent.as_ref().map(SpanContext::is_sampled));
         let kept = kept.filter(|kept| self.finds_room(*kept, steps.batches.len()));
         self.totals.items_kept += u64::from(kept.is_some());
         if let (Some(Kept::Parent), ItemEnd::Failed(failure)) = (kept, &item.end) {
-            self.name_trace_of(&item.ticket, parent.as_ref(), &failure.stage);
+            self.name_trace_of(item, parent.as_ref(), &failure.stage);
         }
         let (draw, batches, _) = self.parts();
         for (at, batch) in steps.batches.iter().enumerate() {
@@ -258,7 +258,7 @@ impl Assembly {
     }
 
     /// The host's code: what it does wrong must not cost more than the parent of one item.
-    fn parent(&mut self, item: &Ticket) -> Option<SpanContext> {
+    fn parent(&mut self, item: &ItemTrace) -> Option<SpanContext> {
         let parents = self.parents.as_ref()?;
         let source = self.names.source(item.id.source);
         let asked = catch_unwind(AssertUnwindSafe(|| parents(source.as_str(), &item.name)));
@@ -269,7 +269,7 @@ impl Assembly {
     }
 
     /// The line about its failure could not: the parent is asked for later, and not in a thread of the run.
-    fn name_trace_of(&self, item: &Ticket, parent: Option<&SpanContext>, stage: &str) {
+    fn name_trace_of(&self, item: &ItemTrace, parent: Option<&SpanContext>, stage: &str) {
         let trace = parent.and_then(context::of_span).map(|parent| id_in_logs(&parent));
         tracing::info!(item = %item.name, %stage, trace_id = trace, "the failed item is in the trace of its parent");
     }

@@ -30,14 +30,14 @@ pub(super) fn draw(
     (kept, parent): (Kept, Option<&SpanContext>),
     batches: &[Option<Drawn>],
 ) -> SpanContext {
-    let id = item.ticket.id;
+    let id = item.id;
     let about = About::Item(id.source.0, id.index);
     let ids = (draw.seed.trace(about), draw.seed.span(about));
     let mut span = draw.open(span::ITEM, ids, parent, began(item));
     span.link(draw.run.clone(), "run");
     batches.iter().flatten().for_each(|batch| span.link(batch.context.clone(), "batch"));
     span.set_all(draw.common.source(id.source));
-    span.set_text(attribute::ITEM, &item.ticket.name);
+    span.set_text(attribute::ITEM, item.name.as_str());
     span.set(attribute::ITEM_INDEX, number(id.index));
     span.set(attribute::ITEM_KEPT, kept.as_str());
     let context = span.context();

@@ -16,9 +16,10 @@ use std::time::Duration;
 
 use opentelemetry::global;
 use opentelemetry::trace::TraceId;
+use orchestra_core::ItemId;
 use orchestra_runtime::trace::{
     BatchNumber, BatchTrace, DeviceTrace, EndedItem, EndedItems, ItemTrace, RunBegan, RunEnded, RunTracer,
-    Ticket, TraceContext, Tracer, WorkerTrace,
+    TraceContext, Tracer, UsualItems, WorkerTrace,
 };
 
 use super::assembly::{Assembly, ItemParents, batch_context};
@@ -33,7 +34,7 @@ use crate::TelemetryError;
 use crate::names::SERVICE;
 use crate::priority::step_back;
 
-/// Items and batches that may wait. A record of an item is its ticket, a few hundred bytes.
+/// Items and batches that may wait. A record of an item is a few hundred bytes.
 const ROOM: usize = 65_536;
 /// What is left of it when so many wait is for batches, and for items that failed, were tried again or were slow.
 const ROOM_FOR_ITEMS: usize = ROOM - ROOM / 4;
@@ -242,10 +243,10 @@ impl RunTracer for RunRecorder {
         BatchNumber { number, context }
     }
 
-    fn trace_of_failed(&self, item: &Ticket) -> Option<TraceContext> {
+    fn trace_of_failed(&self, item: ItemId) -> Option<TraceContext> {
         // A host chooses its ids later, and is not asked for a parent in a thread of the run.
         self.trace.filter(|_| !self.has_parents)?;
-        let about = About::Item(item.id.source.0, item.id.index);
+        let about = About::Item(item.source.0, item.index);
         context::of_span(&sampled(self.seed.trace(about), self.seed.span(about)))
     }
 
@@ -255,24 +256,28 @@ impl RunTracer for RunRecorder {
 
     fn items_ended(&self, items: &[EndedItems]) {
         let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut candidates, mut others) = (Vec::new(), Others::default());
-        let mut room = ROOM_FOR_ITEMS.saturating_sub(self.shared.weight.load(Ordering::Relaxed));
+        let room = ROOM_FOR_ITEMS.saturating_sub(self.shared.weight.load(Ordering::Relaxed));
+        let mut told = Told { candidates: Vec::new(), others: Others::default(), room, left_out: 0 };
         for group in items {
-            group.each(|item| {
-                let kept = sampler.decide(&facts(&item));
-                let is_candidate = kept.is_some() || self.has_parents;
-                let is_plain = kept.is_none_or(Kept::is_plain);
-                if is_candidate && !(is_plain && room == 0) {
-                    room -= usize::from(is_plain);
-                    candidates.push((item.trace(), kept));
-                } else {
-                    self.shared.left_out.add_items(u64::from(kept.is_some()));
-                    others.add(&item);
+            let usual = group.usual().filter(|_| !self.has_parents);
+            if let Some(usual) = usual {
+                sampler.note(usual.typical(), usual.ids().len() as u64);
+                if !sampler.may_be_slow(usual.longest()) {
+                    told.usual(&usual, &sampler);
+                    continue;
                 }
+            }
+            group.each(|item| {
+                let facts = facts(&item);
+                if usual.is_none() {
+                    sampler.note(facts.took, 1);
+                }
+                told.item(&item, sampler.decide(&facts), self.has_parents);
             });
         }
         drop(sampler);
-        self.shared.put(self.run, Record::Items(candidates, others.0));
+        self.shared.left_out.add_items(told.left_out);
+        self.shared.put(self.run, Record::Items(told.candidates, told.others.0));
     }
 
     fn worker(&self, step: WorkerTrace) {
@@ -290,7 +295,7 @@ impl RunTracer for RunRecorder {
 
 /// What the decision about an item depends on.
 fn facts(item: &EndedItem<'_>) -> Ended {
-    let id = item.ticket().id;
+    let id = item.ticket().id();
     Ended {
         source: id.source.0,
         index: id.index,
@@ -300,19 +305,59 @@ fn facts(item: &EndedItem<'_>) -> Ended {
     }
 }
 
+/// Items that have ended together, apart: those that may be traced, and the others.
+struct Told {
+    candidates: Vec<(ItemTrace, Option<Kept>)>,
+    others: Others,
+    /// For so many more candidates that others can stand for.
+    room: usize,
+    /// That found none.
+    left_out: u64,
+}
+
+impl Told {
+    /// A group of which nothing is to be said but which of them are in the share.
+    fn usual(&mut self, items: &UsualItems<'_>, sampler: &Sampler) {
+        let before = self.candidates.len();
+        for (at, id) in items.ids().iter().enumerate() {
+            if !sampler.is_in_the_share(id.source.0, id.index) {
+                continue;
+            }
+            if self.room == 0 {
+                self.left_out += 1;
+            } else if let Some(item) = items.nth(at) {
+                self.room -= 1;
+                self.candidates.push((item.trace(), Some(Kept::Ratio)));
+            }
+        }
+        let traced = self.candidates.len() - before;
+        self.others.add(items.batch().number.number, items.ids().len() - traced);
+    }
+
+    fn item(&mut self, item: &EndedItem<'_>, kept: Option<Kept>, has_parents: bool) {
+        let is_candidate = kept.is_some() || has_parents;
+        let is_plain = kept.is_none_or(Kept::is_plain);
+        if is_candidate && !(is_plain && self.room == 0) {
+            self.room -= usize::from(is_plain);
+            self.candidates.push((item.trace(), kept));
+        } else {
+            self.left_out += u64::from(kept.is_some());
+            item.each_batch(|batch| self.others.add(batch.number.number, 1));
+        }
+    }
+}
+
 /// How many items of which batches have ended and are not traced. Few batches at a time, and mostly the same as the item before.
 #[derive(Default)]
 struct Others(Vec<(u64, usize)>);
 
 impl Others {
-    fn add(&mut self, item: &EndedItem<'_>) {
-        item.each_batch(|batch| {
-            let number = batch.number.number;
-            match self.0.iter_mut().rev().find(|(known, _)| *known == number) {
-                Some((_, n)) => *n += 1,
-                None => self.0.push((number, 1)),
-            }
-        });
+    fn add(&mut self, batch: u64, items: usize) {
+        match self.0.iter_mut().rev().find(|(known, _)| *known == batch) {
+            Some((_, n)) => *n += items,
+            None if items > 0 => self.0.push((batch, items)),
+            None => {}
+        }
     }
 }
 

@@ -97,6 +97,21 @@ impl Sampler {
         Self { sampling, below, typical: Typical::default(), judged_slow: 0 }
     }
 
+    /// So many items took about so long, or half of them less and half of them more.
+    pub(super) fn note(&mut self, took: Duration, items: u64) {
+        if self.sampling.slow.is_none() {
+            self.typical.add(took, items);
+        }
+    }
+
+    /// Whether an item that took so long may be one that is slow.
+    pub(super) fn may_be_slow(&self, took: Duration) -> bool {
+        match self.sampling.slow {
+            Some(slow) => took > slow,
+            None => self.typical.middle.is_some_and(|t| took > t * SLOW),
+        }
+    }
+
     /// Why this item is traced, if it is.
     pub(super) fn decide(&mut self, item: &Ended) -> Option<Kept> {
         let is_slow = self.is_slow(item.took);
@@ -107,23 +122,23 @@ impl Sampler {
         } else if is_slow {
             Some(Kept::Slow)
         } else {
-            self.is_in_the_share(item).then_some(Kept::Ratio)
+            self.is_in_the_share(item.source, item.index).then_some(Kept::Ratio)
         }
     }
 
-    fn is_in_the_share(&self, item: &Ended) -> bool {
-        self.sampling.ratio >= 1.0 || item_hash(item.source, item.index) < self.below
+    /// Whether an item of which nothing else is to be said is traced.
+    pub(super) fn is_in_the_share(&self, source: u16, index: u64) -> bool {
+        self.sampling.ratio >= 1.0 || item_hash(source, index) < self.below
     }
 
     fn is_slow(&mut self, took: Duration) -> bool {
-        if let Some(slow) = self.sampling.slow {
-            return took > slow;
+        let is_slow = self.may_be_slow(took);
+        if self.sampling.slow.is_some() || !is_slow {
+            return is_slow;
         }
-        let typical = self.typical.add(took);
-        let is_slow = typical.is_some_and(|t| took > t * SLOW)
-            && (self.judged_slow + 1) * ONE_SLOW_IN <= self.typical.seen;
-        self.judged_slow += u64::from(is_slow);
-        is_slow
+        let is_one_of_few = (self.judged_slow + 1) * ONE_SLOW_IN <= self.typical.seen;
+        self.judged_slow += u64::from(is_one_of_few);
+        is_one_of_few
     }
 }
 
@@ -132,21 +147,24 @@ impl Sampler {
 struct Typical {
     buckets: [u64; 4 * 40],
     seen: u64,
+    /// Looked for anew when so many are known.
+    look_at: u64,
     middle: Option<Duration>,
 }
 
 impl Default for Typical {
     fn default() -> Self {
-        Self { buckets: [0; 4 * 40], seen: 0, middle: None }
+        Self { buckets: [0; 4 * 40], seen: 0, look_at: KNOWN, middle: None }
     }
 }
 
 impl Typical {
-    /// Adds one. Gives the middle, once enough are known.
-    fn add(&mut self, took: Duration) -> Option<Duration> {
-        self.buckets[bucket(took)] += 1;
-        self.seen += 1;
-        if self.seen.is_multiple_of(KNOWN) {
+    /// Adds so many.
+    fn add(&mut self, took: Duration, n: u64) {
+        self.buckets[bucket(took)] += n;
+        self.seen += n;
+        if self.seen >= self.look_at {
+            self.look_at = self.seen + KNOWN;
             let mut before = 0;
             let at_half = |n: &u64| {
                 before += *n;
@@ -154,7 +172,6 @@ impl Typical {
             };
             self.middle = self.buckets.iter().position(at_half).map(upper_bound);
         }
-        self.middle
     }
 }
 
@@ -180,6 +197,12 @@ mod tests {
         Ended { source: 0, index, has_failed: false, was_retried: false, took: MS }
     }
 
+    /// The decision about an item that comes alone.
+    fn decide(sampler: &mut Sampler, item: &Ended) -> Option<Kept> {
+        sampler.note(item.took, 1);
+        sampler.decide(item)
+    }
+
     fn sampler(ratio: f64, slow: Option<Duration>) -> Sampler {
         Sampler::new(ItemSampling { ratio, slow, follow_parent: true })
     }
@@ -189,21 +212,21 @@ mod tests {
         for ratio in [0.01, 0.3] {
             let kept = || -> Vec<u64> {
                 let mut sampler = sampler(ratio, None);
-                (0..100_000).filter(|i| sampler.decide(&item(*i)) == Some(Kept::Ratio)).collect()
+                (0..100_000).filter(|i| decide(&mut sampler, &item(*i)) == Some(Kept::Ratio)).collect()
             };
             let share = kept().len() as f64 / 100_000.0;
             assert!((share / ratio - 1.0).abs() < 0.15, "{share} of {ratio}");
             assert_eq!(kept(), kept());
         }
-        assert!((0..1_000).all(|i| sampler(1.0, None).decide(&item(i)).is_some()));
-        assert!((0..1_000).all(|i| sampler(0.0, None).decide(&item(i)).is_none()));
+        assert!((0..1_000).all(|i| decide(&mut sampler(1.0, None), &item(i)).is_some()));
+        assert!((0..1_000).all(|i| decide(&mut sampler(0.0, None), &item(i)).is_none()));
     }
 
     #[test]
     fn what_failed_or_was_tried_again_is_kept_whatever_the_share() {
         let mut sampler = sampler(0.0, None);
-        assert_eq!(sampler.decide(&Ended { has_failed: true, ..item(1) }), Some(Kept::Failed));
-        assert_eq!(sampler.decide(&Ended { was_retried: true, ..item(1) }), Some(Kept::Retried));
+        assert_eq!(decide(&mut sampler, &Ended { has_failed: true, ..item(1) }), Some(Kept::Failed));
+        assert_eq!(decide(&mut sampler, &Ended { was_retried: true, ..item(1) }), Some(Kept::Retried));
     }
 
     #[test]
@@ -219,17 +242,33 @@ mod tests {
     #[test]
     fn an_item_beyond_the_bound_that_was_set_is_kept() {
         let mut sampler = sampler(0.0, Some(5 * MS));
-        assert_eq!(sampler.decide(&Ended { took: 6 * MS, ..item(1) }), Some(Kept::Slow));
-        assert_eq!(sampler.decide(&Ended { took: 5 * MS, ..item(1) }), None);
+        assert_eq!(decide(&mut sampler, &Ended { took: 6 * MS, ..item(1) }), Some(Kept::Slow));
+        assert_eq!(decide(&mut sampler, &Ended { took: 5 * MS, ..item(1) }), None);
     }
 
     #[test]
     fn an_item_far_above_the_others_is_kept_once_these_are_known() {
         let mut sampler = sampler(0.0, None);
-        assert_eq!(sampler.decide(&Ended { took: 500 * MS, ..item(0) }), None, "nothing to compare with");
+        assert_eq!(
+            decide(&mut sampler, &Ended { took: 500 * MS, ..item(0) }),
+            None,
+            "nothing to compare with"
+        );
         for i in 0..1_000 {
-            assert_eq!(sampler.decide(&Ended { took: MS * (1 + i % 3), ..item(u64::from(i)) }), None);
+            assert_eq!(decide(&mut sampler, &Ended { took: MS * (1 + i % 3), ..item(u64::from(i)) }), None);
         }
+        assert_eq!(decide(&mut sampler, &Ended { took: 30 * MS, ..item(2) }), Some(Kept::Slow));
+    }
+
+    #[test]
+    fn items_that_are_noted_together_are_as_good_a_measure_as_each_alone() {
+        let mut sampler = sampler(0.0, None);
+        for _ in 0..20 {
+            assert!(!sampler.may_be_slow(500 * MS), "nothing to compare with");
+            sampler.note(2 * MS, 13);
+        }
+        assert!(sampler.may_be_slow(30 * MS));
+        assert!(!sampler.may_be_slow(15 * MS));
         assert_eq!(sampler.decide(&Ended { took: 30 * MS, ..item(2) }), Some(Kept::Slow));
     }
 
@@ -237,8 +276,9 @@ mod tests {
     fn where_many_items_are_far_above_the_others_few_are_kept() {
         let mut sampler = sampler(0.0, None);
         let took = |i: u64| if i.is_multiple_of(4) { MS * 100 } else { MS };
-        let kept =
-            (0..10_000).filter(|i| sampler.decide(&Ended { took: took(*i), ..item(*i) }).is_some()).count();
+        let kept = (0..10_000)
+            .filter(|i| decide(&mut sampler, &Ended { took: took(*i), ..item(*i) }).is_some())
+            .count();
         assert!((100..=200).contains(&kept), "{kept}");
     }
 

@@ -1,7 +1,7 @@
 //! A run that exists in memory only, and the records that it would tell.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -12,8 +12,8 @@ use opentelemetry_sdk::trace::SpanData;
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::{BatchId, DeviceId, ItemId, SourceId, StageId, WorkerExit, WorkerId};
 use orchestra_runtime::trace::{
-    BatchEnd, BatchNumber, BatchTrace, EndedItems, ItemEnd, ItemTrace, Journey, Loading, Ran, RunBegan,
-    RunEnded, RunTiming, Then, Ticket,
+    BatchEnd, BatchNumber, BatchTrace, DoneRows, EndedItems, ItemEnd, ItemTrace, Journey, Loading, Ran,
+    RunBegan, RunEnded, RunTiming, Steps, Then, Ticket,
 };
 
 use super::super::assembly::{Assembly, ItemParents, batch_context};
@@ -70,9 +70,10 @@ impl Made {
     pub fn items(&mut self, items: Vec<ItemTrace>) {
         let decide = |item: ItemTrace| {
             let began = item.steps.loading.map_or(item.handed, |l| l.began);
+            self.sampler.note(item.ended - began, 1);
             let kept = self.sampler.decide(&Ended {
-                source: item.ticket.id.source.0,
-                index: item.ticket.id.index,
+                source: item.id.source.0,
+                index: item.id.index,
                 has_failed: item.end != ItemEnd::Done,
                 was_retried: item.steps.batches.iter().any(|b| b.end != BatchEnd::Done),
                 took: item.ended - began,
@@ -137,9 +138,14 @@ pub fn item(index: u64, batches: &[Arc<BatchTrace>], end: ItemEnd) -> ItemTrace 
     batches.iter().for_each(|b| journey.ran(b));
     let last = batches.last().map_or(ms(5), |b| b.ended);
     let id = ItemId { source: SourceId(0), index };
-    let ticket = Ticket { id, sequence: index, name: format!("{index}.png"), path: PathBuf::new(), journey };
-    let steps = ticket.journey.steps();
-    ItemTrace { ticket: Arc::new(ticket), steps, handed: last + ms(3), ended: last + ms(4), end }
+    let (name, steps) = (format!("{index}.png"), journey.steps());
+    ItemTrace { id, name, steps, handed: last + ms(3), ended: last + ms(4), end }
+}
+
+fn note(journey: &Journey, steps: &Steps) {
+    steps.loading.into_iter().for_each(|loading| journey.loaded(loading));
+    steps.queued.iter().for_each(|(stage, at)| journey.queued(*stage, *at));
+    steps.batches.iter().for_each(|batch| journey.ran(batch));
 }
 
 /// The same as a run tells them: each a group of its own.
@@ -149,11 +155,36 @@ pub fn groups(items: Vec<ItemTrace>) -> Vec<EndedItems> {
             ItemEnd::Failed(failure) => Some(failure),
             ItemEnd::Done | ItemEnd::NotWritten(_) => None,
         };
-        let mut group = EndedItems::each_of(vec![(item.ticket, failure)], item.handed);
+        let ticket = Ticket::alone(item.id, item.id.index, &item.name, Path::new(""));
+        note(ticket.journey(), &item.steps);
+        let mut group = EndedItems::each_of(vec![(ticket, failure)], item.handed);
         group.written(item.ended, &Ok(()));
         group
     };
     items.into_iter().map(group).collect()
+}
+
+/// An item that a loader took at `at` milliseconds.
+pub fn began_at(index: u64, at: u64) -> Ticket {
+    let ticket =
+        Ticket::alone(ItemId { source: SourceId(0), index }, index, &format!("{index}.png"), Path::new(""));
+    ticket.journey().loaded(Loading { began: ms(at), read: Some(ms(at + 1)), decoded: ms(at + 2) });
+    ticket.journey().queued(READ, ms(at + 3));
+    ticket
+}
+
+/// The items of a batch as a run tells them: together.
+pub fn rows_of(items: Vec<Ticket>, batch: &Arc<BatchTrace>) -> EndedItems {
+    let ids = items.iter().map(Ticket::id).collect::<Vec<_>>();
+    let rows = 0..items.len();
+    let items = items.into_iter().map(Some).collect();
+    EndedItems::rows(DoneRows::new(items, rows, Vec::new(), ids, Arc::clone(batch)), ms(0))
+}
+
+/// The same as a run tells them where there is more to say than that: each for itself.
+pub fn each_of(items: Vec<Ticket>, batch: &Arc<BatchTrace>) -> EndedItems {
+    items.iter().for_each(|ticket| ticket.journey().ran(batch));
+    EndedItems::each_of(items.into_iter().map(|ticket| (ticket, None)).collect(), ms(0))
 }
 
 /// Spans that have come out.

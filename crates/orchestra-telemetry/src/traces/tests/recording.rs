@@ -1,15 +1,16 @@
 //! The thread that takes records down: nothing told before the end is missing, and what finds no room is counted.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use opentelemetry::trace::Status;
-use orchestra_runtime::trace::{BatchEnd, ItemEnd, Tracer as _};
+use orchestra_runtime::trace::{BatchEnd, BatchTrace, ItemEnd, Tracer as _};
 
 use super::decoded::spans_of;
-use super::fixture::{Made, began, groups, item, over};
-use crate::names::span;
+use super::fixture::{Made, began, began_at, each_of, groups, item, ms, over, rows_of};
+use crate::names::{attribute, span};
 use crate::traces::queue::{Queue, SpanSink};
 use crate::traces::settings::SpanLimits;
 use crate::traces::{ItemSampling, Recorder};
@@ -18,9 +19,13 @@ use crate::traces::{ItemSampling, Recorder};
 const PATIENCE: Duration = Duration::MAX;
 
 fn recorder() -> (Recorder, Arc<Queue>) {
+    recorder_of(1.0)
+}
+
+fn recorder_of(ratio: f64) -> (Recorder, Arc<Queue>) {
     let queue = Arc::new(Queue::new(1_000_000, 512, SpanLimits::default()));
-    let recorder = Recorder::own(SpanSink(Arc::clone(&queue)), ItemSampling::default())
-        .expect("a thread can be started");
+    let sampling = ItemSampling { ratio, ..ItemSampling::default() };
+    let recorder = Recorder::own(SpanSink(Arc::clone(&queue)), sampling).expect("a thread can be started");
     (recorder, queue)
 }
 
@@ -42,7 +47,7 @@ fn what_many_threads_tell_of_many_runs_is_all_there_at_the_end() {
                 for n in 0..100 {
                     let number = run.number_batch();
                     let batch = Arc::into_inner(Made::with(0.0).batch(n, 2, BatchEnd::Done)).unwrap();
-                    let batch = Arc::new(orchestra_runtime::trace::BatchTrace { number, ..batch });
+                    let batch = Arc::new(BatchTrace { number, ..batch });
                     run.batch_ended(Arc::clone(&batch));
                     let of_it = |index| item(index, std::slice::from_ref(&batch), ItemEnd::Done);
                     run.items_ended(&groups(vec![of_it(2 * n), of_it(2 * n + 1)]));
@@ -94,10 +99,59 @@ fn the_log_names_the_trace_that_a_failed_item_is_found_in() {
     let (recorder, queue) = recorder();
     let run = recorder.begin(began());
     let failed = item(3, &[], super::failure());
-    let named = run.trace_of_failed(&failed.ticket).unwrap();
+    let named = run.trace_of_failed(failed.id).unwrap();
     run.items_ended(&groups(vec![failed]));
     recorder.finish(PATIENCE);
     let spans = spans_of(&queue.any().unwrap().bytes);
     let item = spans.iter().find(|s| s.name == span::ITEM).unwrap();
     assert_eq!(item.span_context.trace_id().to_bytes(), named.trace_id);
+}
+
+/// What is said of 40 batches of 64 items, told as groups or each item for itself: the items that are traced and why, and the batches with
+/// how many of their items are.
+fn said_of_batches(ratio: f64, together: bool, slow: Option<u64>) -> BTreeSet<String> {
+    let (recorder, queue) = recorder_of(ratio);
+    let run = recorder.begin(began());
+    let made = Made::with(0.0);
+    for n in 0..40 {
+        let number = run.number_batch();
+        let batch = Arc::into_inner(made.batch(n, 64, BatchEnd::Done)).expect("it is the only one");
+        let batch = Arc::new(BatchTrace { number, ..batch });
+        run.batch_ended(Arc::clone(&batch));
+        let items =
+            (n * 64..(n + 1) * 64).map(|index| began_at(index, if slow == Some(index) { 0 } else { 5_000 }));
+        let mut group =
+            if together { rows_of(items.collect(), &batch) } else { each_of(items.collect(), &batch) };
+        group.written(ms(5_010 + n), &Ok(()));
+        run.items_ended(&[group]);
+    }
+    run.ended(over());
+    assert_eq!(recorder.finish(PATIENCE), 0);
+    let mut said = BTreeSet::new();
+    while let Some(request) = queue.any() {
+        for span in spans_of(&request.bytes) {
+            let of =
+                |name| span.attributes.iter().find(|a| a.key.as_str() == name).map(|a| a.value.to_string());
+            let links = span.links.iter();
+            let n_items = links.filter(|l| l.span_context.trace_id() != span.span_context.trace_id()).count();
+            said.extend(match &*span.name {
+                span::ITEM => Some(format!("{:?} {:?}", of(attribute::ITEM), of(attribute::ITEM_KEPT))),
+                span::BATCH => Some(format!("batch {:?}: {n_items}", of(attribute::BATCH_ID))),
+                _ => None,
+            });
+        }
+    }
+    said
+}
+
+#[test]
+fn items_told_as_a_group_are_traced_as_each_alone_would_be() {
+    for ratio in [0.0, 0.02, 1.0] {
+        for slow in [None, Some(39 * 64 + 7)] {
+            let said = said_of_batches(ratio, true, slow);
+            assert_eq!(said, said_of_batches(ratio, false, slow), "{ratio}, {slow:?}");
+            let kept_as_slow = said.iter().filter(|s| s.contains("slow")).count();
+            assert_eq!(kept_as_slow, slow.iter().count(), "{said:?}");
+        }
+    }
 }
