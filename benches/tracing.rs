@@ -1,11 +1,15 @@
 //! What tracing costs a run: the same run without it, with one item in a hundred traced, with all of them, and with a collector that is
-//! down, each right beside a run without.
+//! down, each side by side with a run without.
 //!
-//! Each run is the real command over the images of `examples/digits`, listed many times over; its throughput is the one of its `run.json`. The
-//! collector is a thread of this program that reads requests and answers them, so it takes a part of the same cores, as a collector on
-//! the same machine does. Printed are the medians of the ratios to the run without tracing beside it, which comes first in every second
-//! round, with the interval that holds the true median in 19 of 20 such benchmarks; and the processor time of the run, its workers
-//! included, as such a ratio: how much longer the cores are busy with an item. Where they are the bound, that is what throughput loses.
+//! Each run is the real command over the images of `examples/digits`, listed many times over. What else goes on on a machine changes its
+//! speed by more than what is measured, within seconds; so the two commands of a pair take turns of a tenth of a second, one
+//! stopped while the other has the machine, and whatever goes on meets both. The rate of each is the items by the time of its turns, from
+//! the start of the command to its end. The collector is a process that reads requests and answers them, and has the turns of
+//! the run that it serves: it takes a part of the same cores, as a collector on the same machine does.
+//!
+//! Printed are the medians of the ratios of the pairs, with the interval that holds the true median in 19 of 20 such benchmarks; and the
+//! processor time of the run, its workers included, as such a ratio. The first line is two runs without tracing: how far it is from 1
+//! is how far the others are not to be trusted.
 //! Run with `cargo bench -p orchestra-cli --bench tracing [-- ITEMS ROUNDS]`.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may stop where it stands")]
@@ -15,129 +19,204 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use orchestra_machine::processes;
+use rustix::process::{Pid, Signal, kill_process};
 
-const ITEMS: usize = 100_000;
-const ROUNDS: usize = 7;
+const ITEMS: usize = 50_000;
+const ROUNDS: usize = 20;
 const IMAGES: usize = 400;
+
+/// Long beside what it costs to stop and wake a process, short beside what else happens on a machine.
+const TURN: Duration = Duration::from_millis(100);
 
 fn main() {
     // `cargo bench` adds `--bench`.
+    if std::env::args().any(|argument| argument == "collector") {
+        return collect();
+    }
     let mut numbers = std::env::args().filter_map(|argument| argument.parse::<usize>().ok());
     let (items, rounds) = (numbers.next().unwrap_or(ITEMS), numbers.next().unwrap_or(ROUNDS));
     let place = tempfile::tempdir().unwrap();
     let workflow = write_workflow(place.path(), items);
-    let collector = Collector::start();
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let up = format!("http://{}", collector.address);
-    let nothing = Case { name: "no tracing", otlp: None, sample: "0" };
+    let nothing = Case { name: "no tracing", collector: Collector::None, sample: "0" };
     let cases = [
-        Case { name: "1 % of the items", otlp: Some(up.clone()), sample: "0.01" },
-        Case { name: "every item", otlp: Some(up), sample: "1" },
-        Case { name: "1 %, collector down", otlp: Some(format!("http://{nobody}")), sample: "0.01" },
-        Case { name: "every item, collector down", otlp: Some(format!("http://{nobody}")), sample: "1" },
+        nothing,
+        Case { name: "1 % of the items", collector: Collector::Up, sample: "0.01" },
+        Case { name: "every item", collector: Collector::Up, sample: "1" },
+        Case { name: "1 %, collector down", collector: Collector::Down, sample: "0.01" },
+        Case { name: "every item, collector down", collector: Collector::Down, sample: "1" },
     ];
     println!("{items} items, {rounds} rounds; a warm-up comes first");
-    nothing.run(&workflow, place.path());
-    let mut measured: Vec<Vec<Pair>> = cases.iter().map(|_| Vec::new()).collect();
+    let places = [place.path().join("without"), place.path().join("with")];
+    pair([nothing, nothing], &workflow, &places, false);
+    let mut measured: Vec<Vec<[Measured; 2]>> = cases.iter().map(|_| Vec::new()).collect();
     for round in 0..rounds {
-        // What the machine does beside this changes over minutes: so the two of a pair are neighbours, and take turns at being first.
         for (case, pairs) in cases.iter().zip(&mut measured) {
-            let traced = || {
-                let before = collector.bytes.load(Ordering::Relaxed);
-                let mut one = case.run(&workflow, place.path());
-                one.sent = collector.bytes.load(Ordering::Relaxed) - before;
-                one
-            };
-            let plain = || nothing.run(&workflow, place.path());
-            pairs.push(if round % 2 == 0 {
-                let without = plain();
-                Pair { without, with: traced() }
-            } else {
-                let with = traced();
-                Pair { without: plain(), with }
-            });
+            pairs.push(pair([nothing, *case], &workflow, &places, round % 2 == 1));
         }
     }
     println!(
-        "{:<28} {:>10} {:>10} {:>7} {:>16} {:>9} {:>16} {:>9} {:>9}",
-        "", "without/s", "items/s", "ratio", "(19 of 20)", "CPU time", "(19 of 20)", "whole s", "MB sent"
+        "{:<28} {:>10} {:>10} {:>7} {:>16} {:>9} {:>16} {:>9}",
+        "", "without/s", "items/s", "ratio", "(19 of 20)", "CPU time", "(19 of 20)", "MB sent"
     );
     for (case, pairs) in cases.iter().zip(&measured) {
-        let ratios = pairs.iter().map(|pair| pair.with.items_per_second / pair.without.items_per_second);
-        let cpu = pairs.iter().map(|pair| pair.with.cpu_seconds / pair.without.cpu_seconds);
+        let rate = |one: &Measured| items as f64 / one.seconds;
+        let ratios = pairs.iter().map(|[without, with]| rate(with) / rate(without));
+        let cpu = pairs.iter().map(|[without, with]| with.cpu_seconds / without.cpu_seconds);
         println!(
-            "{:<28} {:>10.0} {:>10.0} {:>7.3} {:>16} {:>9.3} {:>16} {:>9.2} {:>9.1}",
+            "{:<28} {:>10.0} {:>10.0} {:>7.3} {:>16} {:>9.3} {:>16} {:>9.1}",
             case.name,
-            median(pairs.iter().map(|pair| pair.without.items_per_second)),
-            median(pairs.iter().map(|pair| pair.with.items_per_second)),
+            median(pairs.iter().map(|[without, _]| rate(without))),
+            median(pairs.iter().map(|[_, with]| rate(with))),
             median(ratios.clone()),
             interval(ratios),
             median(cpu.clone()),
             interval(cpu),
-            median(pairs.iter().map(|pair| pair.with.seconds)),
-            median(pairs.iter().map(|pair| pair.with.sent as f64 / 1e6)),
+            median(pairs.iter().map(|[_, with]| with.sent as f64 / 1e6)),
         );
-        if let Some(said) = pairs.last().and_then(|pair| pair.with.said.as_ref()) {
+        if let Some(said) = pairs.last().and_then(|[_, with]| with.said.as_ref()) {
             println!("    last round: {said}");
         }
     }
 }
 
-/// Two runs, one right after the other.
-struct Pair {
-    without: Measured,
-    with: Measured,
-}
-
+#[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
-    otlp: Option<String>,
+    collector: Collector,
     sample: &'static str,
 }
 
+#[derive(Clone, Copy, PartialEq)]
+enum Collector {
+    None,
+    Up,
+    Down,
+}
+
 struct Measured {
-    items_per_second: f64,
+    /// The turns that it had.
+    seconds: f64,
     /// Of the cores, by the command and all of its workers.
     cpu_seconds: f64,
-    /// From the start of the command to its end.
-    seconds: f64,
+    /// Bytes that the collector was sent.
     sent: u64,
     /// What it says of spans that were lost.
     said: Option<String>,
 }
 
-impl Case {
-    fn run(&self, workflow: &Path, place: &Path) -> Measured {
-        let out = place.join("out");
+/// Runs two commands that take turns; the second begins if `swapped`.
+fn pair(cases: [Case; 2], workflow: &Path, places: &[PathBuf; 2], swapped: bool) -> [Measured; 2] {
+    let mut runs = [Run::new(cases[0], workflow, &places[0]), Run::new(cases[1], workflow, &places[1])];
+    let order = if swapped { [1, 0] } else { [0, 1] };
+    while runs.iter().any(|run| run.measured.is_none()) {
+        for at in order {
+            if runs[at].measured.is_none() {
+                runs[at].turn();
+            }
+        }
+    }
+    runs.map(|run| run.measured.unwrap())
+}
+
+/// A command that takes turns with another one.
+struct Run {
+    command: Command,
+    collector: Option<(Child, BufReader<std::process::ChildStdout>)>,
+    /// From its first turn on.
+    child: Option<Child>,
+    had: Duration,
+    /// When it is over.
+    measured: Option<Measured>,
+}
+
+impl Run {
+    fn new(case: Case, workflow: &Path, out: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_orchestra"));
-        command.arg("run").arg(workflow).arg("--fresh").arg("--output").arg(&out);
+        command.arg("run").arg(workflow).arg("--fresh").arg("--output").arg(out);
         command.args(["--set", "telemetry.protocol=http/protobuf", "--set"]);
-        command.arg(format!("telemetry.sample={}", self.sample));
+        command.arg(format!("telemetry.sample={}", case.sample));
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("OTEL_")) {
             command.env_remove(name);
         }
-        if let Some(otlp) = &self.otlp {
-            command.arg("--otlp").arg(otlp);
+        let mut collector = None;
+        let address = match case.collector {
+            Collector::None => None,
+            Collector::Up => {
+                let (child, stdout, address) = start_collector();
+                collector = Some((child, stdout));
+                Some(address)
+            }
+            // Nobody listens there any more.
+            Collector::Down => {
+                Some(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string())
+            }
+        };
+        if let Some(address) = address {
+            command.arg("--otlp").arg(format!("http://{address}"));
         }
-        let (start, cpu_before) = (Instant::now(), cpu_of_children());
-        let output = command.output().unwrap();
-        let (seconds, cpu_seconds) = (start.elapsed().as_secs_f64(), cpu_of_children() - cpu_before);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{stderr}");
-        let report: Value = serde_json::from_slice(&fs::read(out.join("run.json")).unwrap()).unwrap();
-        Measured {
-            items_per_second: report["items_per_second"].as_f64().unwrap(),
-            cpu_seconds,
-            seconds,
-            sent: 0,
-            said: stderr.lines().find(|line| line.contains("traces are incomplete")).map(str::to_owned),
+        let run = Self { command, collector, child: None, had: Duration::ZERO, measured: None };
+        run.signal(Signal::STOP);
+        run
+    }
+
+    /// Has the machine for a turn, or until it is over.
+    fn turn(&mut self) {
+        let begun = Instant::now();
+        self.signal(Signal::CONT);
+        let child = match &mut self.child {
+            Some(child) => child,
+            none => none.insert(self.command.spawn().unwrap()),
+        };
+        let mut status = None;
+        let cpu_before = cpu_of_children();
+        while status.is_none() && begun.elapsed() < TURN {
+            std::thread::sleep(Duration::from_millis(1));
+            status = child.try_wait().unwrap();
         }
+        if let Some(status) = status {
+            self.had += begun.elapsed();
+            let mut stderr = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+            assert!(status.success(), "{stderr}");
+            self.measured = Some(Measured {
+                seconds: self.had.as_secs_f64(),
+                cpu_seconds: cpu_of_children() - cpu_before,
+                sent: self.collector.take().map_or(0, end_collector),
+                said: stderr.lines().find(|line| line.contains("traces are incomplete")).map(str::to_owned),
+            });
+        } else {
+            self.signal(Signal::STOP);
+            self.had += begun.elapsed();
+        }
+    }
+
+    /// To the command, its workers and its collector. The one that starts others is stopped first.
+    fn signal(&self, signal: Signal) {
+        let command = self.child.as_ref().map(Child::id);
+        let workers = || command.into_iter().flat_map(processes::children).map(|worker| worker.pid);
+        let of_command: Vec<u32> = match signal {
+            Signal::STOP => {
+                send(command, signal);
+                workers().collect()
+            }
+            _ => workers().chain(command).collect(),
+        };
+        send(of_command, signal);
+        send(self.collector.iter().map(|(child, _)| child.id()), signal);
+    }
+}
+
+fn send(pids: impl IntoIterator<Item = u32>, signal: Signal) {
+    for pid in pids.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)) {
+        // A worker may have ended meanwhile.
+        let _ = kill_process(pid, signal);
     }
 }
 
@@ -168,27 +247,40 @@ fn write_workflow(place: &Path, items: usize) -> PathBuf {
     workflow
 }
 
-/// Reads requests of OTLP over HTTP and takes them all, unread.
-struct Collector {
-    address: std::net::SocketAddr,
-    bytes: Arc<AtomicU64>,
+/// Starts this program once more, as a collector. Gives where it says what it was sent, and its address.
+fn start_collector() -> (Child, BufReader<std::process::ChildStdout>, String) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut child = command.arg("collector").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut address = String::new();
+    stdout.read_line(&mut address).unwrap();
+    (child, stdout, address.trim().to_owned())
 }
 
-impl Collector {
-    fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let bytes = Arc::new(AtomicU64::new(0));
-        let of_thread = Arc::clone(&bytes);
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let bytes = Arc::clone(&of_thread);
-                // It ends when the run closes the connection.
-                std::thread::spawn(move || drop(serve(stream.unwrap(), &bytes)));
-            }
-        });
-        Self { address, bytes }
-    }
+/// Gives the bytes that it was sent.
+fn end_collector((mut child, mut stdout): (Child, BufReader<std::process::ChildStdout>)) -> u64 {
+    drop(child.stdin.take());
+    let mut bytes = String::new();
+    stdout.read_line(&mut bytes).unwrap();
+    child.wait().unwrap();
+    bytes.trim().parse().unwrap()
+}
+
+/// Reads requests of OTLP over HTTP and takes them all, unread, until its standard input ends.
+fn collect() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    println!("{}", listener.local_addr().unwrap());
+    let bytes = Arc::new(AtomicU64::new(0));
+    let of_thread = Arc::clone(&bytes);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let bytes = Arc::clone(&of_thread);
+            // It ends when the run closes the connection.
+            std::thread::spawn(move || drop(serve(stream.unwrap(), &bytes)));
+        }
+    });
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+    println!("{}", bytes.load(Ordering::Relaxed));
 }
 
 fn serve(mut stream: TcpStream, bytes: &AtomicU64) -> std::io::Result<()> {

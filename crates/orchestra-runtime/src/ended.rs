@@ -179,11 +179,10 @@ impl<'a> UsualItems<'a> {
         self.group.ended.saturating_sub(self.began.middle)
     }
 
-    /// The item whose id is number `at` of [`Self::ids`].
-    #[must_use]
-    pub fn nth(&self, at: usize) -> Option<EndedItem<'a>> {
-        let ticket = self.rows.tickets().nth(at)?;
-        Some(EndedItem { group: self.group, ticket, failure: None, batch: Some(&self.rows.batch) })
+    /// All of them, in the same order.
+    pub fn items(&self) -> impl Iterator<Item = EndedItem<'a>> + use<'a> {
+        let (group, batch) = (self.group, Some(&self.rows.batch));
+        self.rows.tickets().map(move |ticket| EndedItem { group, ticket, failure: None, batch })
     }
 }
 

@@ -3,13 +3,12 @@
 //!
 //! The numbers are the fields of `opentelemetry/proto/trace/v1/trace.proto` and `common/v1/common.proto`.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use opentelemetry::trace::SpanContext;
+use opentelemetry::trace::{SpanContext, TraceState};
 use opentelemetry::{Array, KeyValue, Value};
 use opentelemetry_sdk::Resource;
 
 use super::settings::SpanLimits;
+use super::wall::Wall;
 use crate::names::SERVICE;
 
 /// What a span needs, as a first guess.
@@ -112,7 +111,7 @@ impl SpanBytes {
         context: &SpanContext,
         parent: Option<&SpanContext>,
         name: &str,
-        start: SystemTime,
+        start: Wall,
     ) {
         (self.attributes, self.events, self.links) = Default::default();
         let message = &mut self.message;
@@ -123,7 +122,7 @@ impl SpanBytes {
         }
         message.text(5, name);
         message.number(6, INTERNAL);
-        message.fixed64(7, nanoseconds(start));
+        message.fixed64(7, start.nanoseconds());
         message.fixed32(16, flags(context, parent.is_some_and(SpanContext::is_remote)));
     }
 
@@ -149,13 +148,13 @@ impl SpanBytes {
         self.message.0.extend_from_slice(&written.message);
     }
 
-    pub(super) fn event(&mut self, name: &str, at: SystemTime, attributes: &[KeyValue]) {
+    pub(super) fn event(&mut self, name: &str, at: Wall, attributes: &[KeyValue]) {
         if !self.events.add(self.limits.events) {
             return;
         }
         let (most, length) = (self.limits.event_attributes, self.limits.value_length);
         self.message.nested(11, |message| {
-            message.fixed64(1, nanoseconds(at));
+            message.fixed64(1, at.nanoseconds());
             message.text(2, name);
             let kept = most.map_or(attributes.len(), |most| attributes.len().min(most as usize));
             for attribute in &attributes[..kept] {
@@ -189,8 +188,8 @@ impl SpanBytes {
         });
     }
 
-    pub(super) fn end(&mut self, at: SystemTime) {
-        self.message.fixed64(8, nanoseconds(at));
+    pub(super) fn end(&mut self, at: Wall) {
+        self.message.fixed64(8, at.nanoseconds());
         self.message.number(10, self.attributes.dropped.into());
         self.message.number(12, self.events.dropped.into());
         self.message.number(14, self.links.dropped.into());
@@ -211,12 +210,6 @@ impl SpanBytes {
 
 fn flags(of: &SpanContext, remote: bool) -> u32 {
     u32::from(of.trace_flags().to_u8()) | REMOTE_KNOWN | if remote { REMOTE } else { 0 }
-}
-
-/// Since 1970; 0 for what was before, which only a clock that is set wrong shows.
-fn nanoseconds(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The first so many characters.
@@ -305,9 +298,15 @@ impl Message {
 
     /// Fields 1 to 3 of a span, and of a link.
     fn context(&mut self, context: &SpanContext) {
-        self.bytes(1, &context.trace_id().to_bytes());
-        self.bytes(2, &context.span_id().to_bytes());
-        self.text(3, &context.trace_state().header());
+        // All at once, since there is no span without: a field with its length, twice.
+        let mut ids = [0; 2 + 16 + 2 + 8];
+        (ids[0], ids[1], ids[18], ids[19]) = (0x0a, 16, 0x12, 8);
+        ids[2..18].copy_from_slice(&context.trace_id().to_bytes());
+        ids[20..].copy_from_slice(&context.span_id().to_bytes());
+        self.0.extend_from_slice(&ids);
+        if *context.trace_state() != TraceState::NONE {
+            self.text(3, &context.trace_state().header());
+        }
     }
 
     /// `longest` bounds the characters of a text.

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use opentelemetry::InstrumentationScope;
 use opentelemetry::trace::{Event, Link, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
@@ -32,14 +32,14 @@ fn ours(spans: &[SpanData], resource: &Resource, limits: SpanLimits) -> ExportTr
             TraceState::default(),
         );
         let parent = Some(&parent).filter(|p| p.span_id() != SpanId::INVALID);
-        span.begin(&data.span_context, parent, &data.name, data.start_time);
+        span.begin(&data.span_context, parent, &data.name, data.start_time.into());
         data.attributes.iter().for_each(|a| span.attribute(a.key.as_str(), &a.value));
-        data.events.iter().for_each(|e| span.event(&e.name, e.timestamp, &e.attributes));
+        data.events.iter().for_each(|e| span.event(&e.name, e.timestamp.into(), &e.attributes));
         data.links.iter().for_each(|l| span.link(&l.span_context, &l.attributes[0]));
         if let Status::Error { description } = &data.status {
             span.fail(description);
         }
-        span.end(data.end_time);
+        span.end(data.end_time.into());
         span.append_to(&mut bytes);
     }
     ExportTraceServiceRequest::decode(&request(&bytes, &EncodedResource::new(resource))[..]).unwrap()

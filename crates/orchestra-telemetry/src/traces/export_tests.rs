@@ -26,9 +26,9 @@ fn end(writer: &mut Writer, n: u64, importance: Importance, attribute: &Attribut
     let trace = TraceId::from_bytes([7; 16]);
     let context = SpanContext::new(trace, id, TraceFlags::SAMPLED, false, TraceState::default());
     let mut span = writer.span();
-    span.begin(&context, None, "batch", SystemTime::UNIX_EPOCH);
+    span.begin(&context, None, "batch", SystemTime::UNIX_EPOCH.into());
     span.attribute("orchestra.batch.id", attribute);
-    span.end(SystemTime::UNIX_EPOCH + Duration::from_millis(5));
+    span.end((SystemTime::UNIX_EPOCH + Duration::from_millis(5)).into());
     writer.end(span, importance);
 }
 

@@ -67,6 +67,8 @@ mod settings;
 mod spans;
 #[cfg(all(test, feature = "otlp"))]
 mod tests;
+#[cfg(feature = "otlp")]
+mod wall;
 
 #[cfg(feature = "otlp")]
 pub use assembly::ItemParents;

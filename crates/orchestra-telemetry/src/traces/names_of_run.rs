@@ -1,12 +1,14 @@
 //! What spans say of a run beside numbers: its names, looked up once, and its clock. It makes no span.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use opentelemetry::StringValue;
 use orchestra_core::{DeviceId, SourceId, StageId};
 use orchestra_plan::StageKind;
 use orchestra_runtime::trace::RunBegan;
+
+use super::wall::Wall;
 
 /// See the module. Texts are shared, so that a span costs no copy of them.
 pub(super) struct RunNames {
@@ -15,7 +17,7 @@ pub(super) struct RunNames {
     stages: Vec<StageNames>,
     devices: Vec<StringValue>,
     sources: Vec<(StringValue, StringValue)>,
-    zero: SystemTime,
+    zero: Wall,
 }
 
 /// What is said of a stage.
@@ -55,7 +57,7 @@ impl RunNames {
             stages: stages.collect(),
             devices: plan.devices.iter().map(|d| shared(&d.spec.to_string())).collect(),
             sources: plan.sources.iter().map(source).collect(),
-            zero: began.zero,
+            zero: began.zero.into(),
         }
     }
 
@@ -76,8 +78,8 @@ impl RunNames {
     }
 
     /// The time of day of a time of the run.
-    pub(super) fn wall(&self, at: Duration) -> SystemTime {
-        self.zero + at
+    pub(super) fn wall(&self, at: Duration) -> Wall {
+        self.zero.after(at)
     }
 }
 

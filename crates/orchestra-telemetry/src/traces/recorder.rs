@@ -319,13 +319,15 @@ impl Told {
     /// A group of which nothing is to be said but which of them are in the share.
     fn usual(&mut self, items: &UsualItems<'_>, sampler: &Sampler) {
         let before = self.candidates.len();
+        // Walked only as far as there is something to take.
+        let (mut walk, mut walked) = (items.items(), 0);
         for (at, id) in items.ids().iter().enumerate() {
             if !sampler.is_in_the_share(id.source.0, id.index) {
                 continue;
             }
             if self.room == 0 {
                 self.left_out += 1;
-            } else if let Some(item) = items.nth(at) {
+            } else if let Some(item) = walk.nth(at - std::mem::replace(&mut walked, at + 1)) {
                 self.room -= 1;
                 self.candidates.push((item.trace(), Some(Kept::Ratio)));
             }

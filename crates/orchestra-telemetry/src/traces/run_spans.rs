@@ -14,6 +14,7 @@ use super::assembly::Draw;
 use super::batch_spans::number;
 use super::ids::About;
 use super::spans::Span;
+use super::wall::Wall;
 use crate::names::{attribute, event, span};
 
 /// Events on the span of the run.
@@ -204,7 +205,7 @@ impl RunSpans {
         }
     }
 
-    fn close(&self, mut span: Span, totals: Totals, at: std::time::SystemTime) {
+    fn close(&self, mut span: Span, totals: Totals, at: Wall) {
         span.set(attribute::BATCHES, number(totals.batches));
         span.set(attribute::ITEMS_KEPT, number(totals.items_kept));
         span.set(attribute::EVENTS_DROPPED, number(self.events.saturating_sub(MOST_EVENTS)));

@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::SystemTime;
 
 use opentelemetry::global::{BoxedSpan, BoxedTracer};
 use opentelemetry::trace::{
@@ -17,6 +16,7 @@ use opentelemetry::{Context, KeyValue, Value};
 
 use super::encode::{EncodedAttributes, SpanBytes};
 use super::queue::{Importance, Writer};
+use super::wall::Wall;
 use crate::names::{attribute, event};
 
 /// Bytes of an error's words that a span keeps: a worker may have said a lot, and each item of its batch repeats it.
@@ -35,13 +35,13 @@ pub(super) struct Span(Kind);
 
 enum Kind {
     Own(Own),
-    Host(BoxedSpan, SystemTime),
+    Host(BoxedSpan, Wall),
 }
 
 struct Own {
     bytes: SpanBytes,
     context: SpanContext,
-    start: SystemTime,
+    start: Wall,
     importance: Importance,
     writer: Rc<RefCell<Writer>>,
 }
@@ -79,7 +79,7 @@ impl Out {
         name: &'static str,
         (trace, span): (TraceId, SpanId),
         parent: Option<&SpanContext>,
-        start: SystemTime,
+        start: Wall,
         importance: Importance,
     ) -> Span {
         match self {
@@ -90,8 +90,9 @@ impl Out {
                 Span(Kind::Own(Own { bytes, context, start, importance, writer: Rc::clone(writer) }))
             }
             Out::Host(tracer) => {
-                let builder =
-                    SpanBuilder::from_name(name).with_kind(SpanKind::Internal).with_start_time(start);
+                let builder = SpanBuilder::from_name(name)
+                    .with_kind(SpanKind::Internal)
+                    .with_start_time(start.system_time());
                 let context =
                     parent.map_or_else(Context::new, |p| Context::new().with_remote_span_context(p.clone()));
                 Span(Kind::Host(tracer.build_with_context(builder, &context), start))
@@ -144,10 +145,10 @@ impl Span {
         }
     }
 
-    pub(super) fn event(&mut self, name: &'static str, at: SystemTime, attributes: Vec<KeyValue>) {
+    pub(super) fn event(&mut self, name: &'static str, at: Wall, attributes: Vec<KeyValue>) {
         match &mut self.0 {
             Kind::Own(own) => own.bytes.event(name, at, &attributes),
-            Kind::Host(span, _) => span.add_event_with_timestamp(name, at, attributes),
+            Kind::Host(span, _) => span.add_event_with_timestamp(name, at.system_time(), attributes),
         }
     }
 
@@ -161,7 +162,7 @@ impl Span {
     }
 
     /// It ended in an error, of a kind from a small set and with these words.
-    pub(super) fn fail(&mut self, kind: impl Into<Value>, words: &str, at: SystemTime) {
+    pub(super) fn fail(&mut self, kind: impl Into<Value>, words: &str, at: Wall) {
         let kind = kind.into();
         let words = &words[..words.floor_char_boundary(LONGEST_WORDS)];
         self.set(attribute::ERROR_TYPE, kind.clone());
@@ -177,13 +178,13 @@ impl Span {
     }
 
     /// It ended at this time, or when it began if that is later. Sends it off.
-    pub(super) fn end(self, at: SystemTime) {
+    pub(super) fn end(self, at: Wall) {
         match self.0 {
             Kind::Own(Own { mut bytes, start, importance, writer, .. }) => {
                 bytes.end(at.max(start));
                 writer.borrow_mut().end(bytes, importance);
             }
-            Kind::Host(mut span, start) => span.end_with_timestamp(at.max(start)),
+            Kind::Host(mut span, start) => span.end_with_timestamp(at.max(start).system_time()),
         }
     }
 }
