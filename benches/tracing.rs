@@ -4,7 +4,7 @@
 //! Each run is the real command over the images of `examples/digits`, listed many times over. What else goes on on a machine changes its
 //! speed by more than what is measured, within seconds; so the two commands of a pair take turns of a tenth of a second, one
 //! stopped while the other has the machine, and whatever goes on meets both. The rate of each is the items by the time of its turns, from
-//! the start of the command to its end. The collector is a process that reads requests and answers them, and has the turns of
+//! the start of the command to its end: starting, about 50 ms of two seconds, is in both. The collector is a process that reads requests and answers them, and has the turns of
 //! the run that it serves: it takes a part of the same cores, as a collector on the same machine does.
 //!
 //! Printed are the medians of the ratios of the pairs, with the interval that holds the true median in 19 of 20 such benchmarks; and the
@@ -121,12 +121,14 @@ fn pair(cases: [Case; 2], workflow: &Path, places: &[PathBuf; 2], swapped: bool)
             }
         }
     }
-    runs.map(|run| run.measured.unwrap())
+    runs.map(|mut run| run.measured.take().unwrap())
 }
 
 /// A command that takes turns with another one.
 struct Run {
     command: Command,
+    /// What it says: nobody reads a pipe while it is stopped.
+    stderr: PathBuf,
     collector: Option<(Child, BufReader<std::process::ChildStdout>)>,
     /// From its first turn on.
     child: Option<Child>,
@@ -141,7 +143,9 @@ impl Run {
         command.arg("run").arg(workflow).arg("--fresh").arg("--output").arg(out);
         command.args(["--set", "telemetry.protocol=http/protobuf", "--set"]);
         command.arg(format!("telemetry.sample={}", case.sample));
-        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        fs::create_dir_all(out).unwrap();
+        let stderr = out.with_extension("stderr");
+        command.stdout(Stdio::null()).stderr(fs::File::create(&stderr).unwrap());
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("OTEL_")) {
             command.env_remove(name);
         }
@@ -161,7 +165,7 @@ impl Run {
         if let Some(address) = address {
             command.arg("--otlp").arg(format!("http://{address}"));
         }
-        let run = Self { command, collector, child: None, had: Duration::ZERO, measured: None };
+        let run = Self { command, stderr, collector, child: None, had: Duration::ZERO, measured: None };
         run.signal(Signal::STOP);
         run
     }
@@ -182,8 +186,8 @@ impl Run {
         }
         if let Some(status) = status {
             self.had += begun.elapsed();
-            let mut stderr = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+            self.child = None;
+            let stderr = fs::read_to_string(&self.stderr).unwrap();
             assert!(status.success(), "{stderr}");
             self.measured = Some(Measured {
                 seconds: self.had.as_secs_f64(),
@@ -210,6 +214,17 @@ impl Run {
         };
         send(of_command, signal);
         send(self.collector.iter().map(|(child, _)| child.id()), signal);
+    }
+}
+
+/// Nothing stays stopped, or at all, when the benchmark stops where it stands.
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.signal(Signal::CONT);
+        for child in self.child.iter_mut().chain(self.collector.iter_mut().map(|(child, _)| child)) {
+            drop(child.kill());
+            drop(child.wait());
+        }
     }
 }
 

@@ -65,6 +65,7 @@ impl DoneRows {
         batch: Arc<BatchTrace>,
     ) -> Self {
         let mut done = Self { items, rows, failed, batch, ids, usual: None };
+        debug_assert_eq!(done.tickets().count(), done.ids.len(), "an id for each ticket that is left");
         done.usual = done.look_at_each();
         done
     }
@@ -89,8 +90,9 @@ impl DoneRows {
     }
 }
 
-/// A group whose items all have records and were in one batch, which is told with the group, and in no other. So little is to be said of
-/// them that nearly nobody has to look at each: their tickets lie in the caches of other cores.
+/// A group whose items all have records and were in one batch, which is told with the group, and in no other. What is to be said of all of
+/// them was noted where their records were made, so that whoever is told of them need not look at each: by then their tickets lie in the
+/// caches of other cores.
 #[derive(Debug, Clone, Copy)]
 pub struct UsualItems<'a> {
     group: &'a EndedItems,

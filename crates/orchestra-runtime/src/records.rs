@@ -157,8 +157,8 @@ pub struct ClassLines {
     classes: Vec<String>,
 }
 
-/// Classes without a label that are written in advance; 3 MB of text.
-const MOST_NUMBERED: usize = 65_536;
+/// Classes without a label that are written in advance: as many as classifiers have, and less than half a megabyte.
+const MOST_NUMBERED: usize = 4_096;
 
 /// Memory that [`ClassLines`] keeps from item to item.
 #[derive(Debug, Default)]

@@ -20,7 +20,6 @@ pub struct Ticket {
 }
 
 /// Items that are handed out together.
-#[derive(Default)]
 struct Block {
     names: String,
     paths: Vec<u8>,

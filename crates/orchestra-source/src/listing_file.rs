@@ -192,8 +192,7 @@ impl ListingReader {
         self.seek_to_stride(index / STRIDE).map_err(|e| self.error(e))?;
         self.next = index / STRIDE * STRIDE;
         while self.next < index {
-            self.read_record()?;
-            self.next += 1;
+            self.read()?;
         }
         Ok(())
     }

@@ -19,6 +19,9 @@ const REQUEST_BYTES: usize = 2 << 20;
 const SPARE_SPANS: usize = 256;
 const LARGEST_SPARE: usize = 64 << 10;
 
+/// An item that was in one batch has so many spans.
+const SPANS_OF_ITEM: usize = 8;
+
 /// What gives way to what when there is no room for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Importance {
@@ -33,6 +36,11 @@ pub(super) enum Importance {
 pub(crate) struct SpanSink(pub(super) Arc<Queue>);
 
 impl SpanSink {
+    /// Whether there is room for what is only one of many. Also asked by threads of the run: it takes no lock.
+    pub(super) fn has_room(&self) -> bool {
+        self.0.has_room(self.0.waiting.load(Ordering::Relaxed) + SPANS_OF_ITEM)
+    }
+
     /// For one thread.
     pub(super) fn writer(&self) -> Writer {
         let limits = self.0.limits;
@@ -57,9 +65,13 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Whether so many spans would leave enough room for what is rare and matters more than one item of many: a quarter of the queue.
-    pub(super) fn has_room(&self, spans: usize) -> bool {
+    pub(super) fn has_room(&mut self, spans: usize) -> bool {
         let waiting = self.queue.waiting.load(Ordering::Relaxed) + self.plain.count + self.rare.count;
-        waiting + spans <= self.queue.room / 4 * 3
+        let has_room = self.queue.has_room(waiting + spans);
+        if !has_room {
+            self.flush(); // So that those who ask the sink see it, too.
+        }
+        has_room
     }
 
     /// Attributes that many of its spans will have.
@@ -164,6 +176,11 @@ impl Queue {
             request,
             limits,
         }
+    }
+
+    /// Whether so many that wait leave enough room for what is rare.
+    fn has_room(&self, waiting: usize) -> bool {
+        waiting <= self.room / 4 * 3
     }
 
     /// Takes all of these.

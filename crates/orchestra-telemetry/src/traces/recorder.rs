@@ -218,7 +218,11 @@ impl Tracer for Recorder {
         shared.put(run, Record::Began(Box::new(assemble)));
         let has_parents = self.item_parents.is_some();
         let (sampler, batches) = (Mutex::new(Sampler::new(sampling)), AtomicU64::new(0));
-        Arc::new(RunRecorder { run, shared, seed, trace, has_parents, sampler, batches })
+        let sink = match &owner.target {
+            Target::Own(sink) => Some(sink.clone()),
+            Target::Host => None,
+        };
+        Arc::new(RunRecorder { run, shared, seed, trace, sink, has_parents, sampler, batches })
     }
 }
 
@@ -229,6 +233,8 @@ struct RunRecorder {
     seed: Seed,
     /// The trace of the run; `None` if a host chooses the ids.
     trace: Option<TraceId>,
+    /// Where the spans go, if they do not go to a host.
+    sink: Option<SpanSink>,
     /// Items may have parents of the host, so that nothing is known of their traces here.
     has_parents: bool,
     /// Never waited for: items are told of by one thread, and the recorder's does not take it.
@@ -256,7 +262,10 @@ impl RunTracer for RunRecorder {
 
     fn items_ended(&self, items: &[EndedItems]) {
         let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
+        // What the exporter would drop need not be copied for it.
+        let takes_items = self.sink.as_ref().is_none_or(SpanSink::has_room);
         let room = ROOM_FOR_ITEMS.saturating_sub(self.shared.weight.load(Ordering::Relaxed));
+        let room = if takes_items { room } else { 0 };
         let mut told = Told { candidates: Vec::new(), others: Others::default(), room, left_out: 0 };
         for group in items {
             let usual = group.usual().filter(|_| !self.has_parents);

@@ -69,6 +69,8 @@ pub(super) struct Sampler {
 const SLOW: u32 = 10;
 /// Before so many items are known, none is called slow for that.
 const KNOWN: u64 = 256;
+/// Nor before so many durations are: one may stand for all items of a batch.
+const DURATIONS: u64 = 8;
 /// Of so many items at most one is: where a tenth is "slow", that is how it is there.
 const ONE_SLOW_IN: u64 = 50;
 
@@ -147,6 +149,7 @@ impl Sampler {
 struct Typical {
     buckets: [u64; 4 * 40],
     seen: u64,
+    durations: u64,
     /// Looked for anew when so many are known.
     look_at: u64,
     middle: Option<Duration>,
@@ -154,7 +157,7 @@ struct Typical {
 
 impl Default for Typical {
     fn default() -> Self {
-        Self { buckets: [0; 4 * 40], seen: 0, look_at: KNOWN, middle: None }
+        Self { buckets: [0; 4 * 40], seen: 0, durations: 0, look_at: KNOWN, middle: None }
     }
 }
 
@@ -163,7 +166,8 @@ impl Typical {
     fn add(&mut self, took: Duration, n: u64) {
         self.buckets[bucket(took)] += n;
         self.seen += n;
-        if self.seen >= self.look_at {
+        self.durations += 1;
+        if self.seen >= self.look_at && self.durations >= DURATIONS {
             self.look_at = self.seen + KNOWN;
             let mut before = 0;
             let at_half = |n: &u64| {
@@ -270,6 +274,16 @@ mod tests {
         assert!(sampler.may_be_slow(30 * MS));
         assert!(!sampler.may_be_slow(15 * MS));
         assert_eq!(sampler.decide(&Ended { took: 30 * MS, ..item(2) }), Some(Kept::Slow));
+    }
+
+    #[test]
+    fn one_large_batch_that_was_held_up_is_not_what_is_usual() {
+        let mut sampler = sampler(0.0, None);
+        sampler.note(20_000 * MS, 512);
+        for _ in 0..9 {
+            sampler.note(MS, 512);
+        }
+        assert!(sampler.may_be_slow(30 * MS));
     }
 
     #[test]

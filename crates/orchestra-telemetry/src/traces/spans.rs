@@ -67,7 +67,7 @@ impl Out {
     /// Whether so many spans more would leave enough room for what matters more than one item of many.
     pub(super) fn has_room(&self, spans: usize) -> bool {
         match self {
-            Out::Own(writer) => writer.borrow().has_room(spans),
+            Out::Own(writer) => writer.borrow_mut().has_room(spans),
             // A host's exporter looks after itself.
             Out::Host(_) => true,
         }

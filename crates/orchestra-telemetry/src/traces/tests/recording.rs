@@ -84,6 +84,30 @@ fn items_that_find_no_room_are_left_out_and_counted_but_for_those_that_somebody_
 }
 
 #[test]
+fn while_the_exporter_is_full_plain_items_are_left_out_and_counted_and_others_are_not() {
+    let queue = Arc::new(Queue::new(1_000, 10, SpanLimits::default()));
+    let sink = SpanSink(Arc::clone(&queue));
+    let recorder = Recorder::own(sink.clone(), ItemSampling::default()).expect("a thread can be started");
+    let run = recorder.begin(began());
+    let mut told = 0;
+    // Nobody takes anything out of the queue, so at some point it is full.
+    while sink.has_room() {
+        run.items_ended(&groups((told..told + 64).map(|n| item(n, &[], ItemEnd::Done)).collect()));
+        told += 64;
+    }
+    run.items_ended(&groups(vec![item(told, &[], ItemEnd::Done), item(told + 1, &[], super::failure())]));
+    run.ended(over());
+    let left_out = recorder.finish(PATIENCE);
+    let mut items = Vec::new();
+    while let Some(spans) = queue.any() {
+        items.extend(spans_of(&spans.bytes).into_iter().filter(|s| s.name == span::ITEM));
+    }
+    assert!(items.iter().any(|s| s.status != Status::Unset), "the one that failed");
+    assert!(left_out >= 1, "the plain one after it was full");
+    assert_eq!(items.len() as u64 + left_out, told + 2, "each is there, or counted");
+}
+
+#[test]
 fn what_is_told_after_the_end_is_counted_and_changes_nothing() {
     let (recorder, queue) = recorder();
     let run = recorder.begin(began());
