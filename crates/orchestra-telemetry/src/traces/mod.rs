@@ -64,6 +64,8 @@ mod run_spans;
 mod sampling;
 mod settings;
 #[cfg(feature = "otlp")]
+mod sorted;
+#[cfg(feature = "otlp")]
 mod spans;
 #[cfg(all(test, feature = "otlp"))]
 mod tests;

@@ -18,8 +18,8 @@ use opentelemetry::global;
 use opentelemetry::trace::TraceId;
 use orchestra_core::ItemId;
 use orchestra_runtime::trace::{
-    BatchNumber, BatchTrace, DeviceTrace, EndedItem, EndedItems, ItemTrace, RunBegan, RunEnded, RunTracer,
-    TraceContext, Tracer, UsualItems, WorkerTrace,
+    BatchNumber, BatchTrace, DeviceTrace, EndedItems, ItemTrace, RunBegan, RunEnded, RunTracer, TraceContext,
+    Tracer, WorkerTrace,
 };
 
 use super::assembly::{Assembly, ItemParents, batch_context};
@@ -27,7 +27,8 @@ use super::context;
 use super::ids::{About, Seed};
 use super::queue::{SpanSink, Writer};
 use super::report::LeftOut;
-use super::sampling::{Ended, ItemSampling, Kept, Sampler};
+use super::sampling::{ItemSampling, Kept, Sampler};
+use super::sorted::Sorted;
 use super::spans::{Out, sampled};
 use super::{SpanReport, TraceSettings, Traces};
 use crate::TelemetryError;
@@ -262,31 +263,15 @@ impl RunTracer for RunRecorder {
 
     fn items_ended(&self, items: &[EndedItems]) {
         let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
-        // What the exporter would drop need not be copied for it.
-        let takes_items = self.sink.as_ref().is_none_or(SpanSink::has_room);
+        // What the exporter would drop need not be copied for it. Which items a host wants is not known here.
+        let takes_items = self.has_parents || self.sink.as_ref().is_none_or(SpanSink::has_room);
         let room = ROOM_FOR_ITEMS.saturating_sub(self.shared.weight.load(Ordering::Relaxed));
         let room = if takes_items { room } else { 0 };
-        let mut told = Told { candidates: Vec::new(), others: Others::default(), room, left_out: 0 };
-        for group in items {
-            let usual = group.usual().filter(|_| !self.has_parents);
-            if let Some(usual) = usual {
-                sampler.note(usual.typical(), usual.ids().len() as u64);
-                if !sampler.may_be_slow(usual.longest()) {
-                    told.usual(&usual, &sampler);
-                    continue;
-                }
-            }
-            group.each(|item| {
-                let facts = facts(&item);
-                if usual.is_none() {
-                    sampler.note(facts.took, 1);
-                }
-                told.item(&item, sampler.decide(&facts), self.has_parents);
-            });
-        }
+        let mut sorted = Sorted::new(room, self.has_parents);
+        items.iter().for_each(|group| sorted.group(group, &mut sampler));
         drop(sampler);
-        self.shared.left_out.add_items(told.left_out);
-        self.shared.put(self.run, Record::Items(told.candidates, told.others.0));
+        self.shared.left_out.add_items(sorted.left_out);
+        self.shared.put(self.run, Record::Items(sorted.candidates, sorted.others.0));
     }
 
     fn worker(&self, step: WorkerTrace) {
@@ -299,76 +284,6 @@ impl RunTracer for RunRecorder {
 
     fn ended(&self, end: RunEnded) {
         self.shared.put(self.run, Record::Ended(Box::new(end)));
-    }
-}
-
-/// What the decision about an item depends on.
-fn facts(item: &EndedItem<'_>) -> Ended {
-    let id = item.ticket().id();
-    Ended {
-        source: id.source.0,
-        index: id.index,
-        has_failed: item.has_failed(),
-        was_retried: item.was_retried(),
-        took: item.took(),
-    }
-}
-
-/// Items that have ended together, apart: those that may be traced, and the others.
-struct Told {
-    candidates: Vec<(ItemTrace, Option<Kept>)>,
-    others: Others,
-    /// For so many more candidates that others can stand for.
-    room: usize,
-    /// That found none.
-    left_out: u64,
-}
-
-impl Told {
-    /// A group of which nothing is to be said but which of them are in the share.
-    fn usual(&mut self, items: &UsualItems<'_>, sampler: &Sampler) {
-        let before = self.candidates.len();
-        // Walked only as far as there is something to take.
-        let (mut walk, mut walked) = (items.items(), 0);
-        for (at, id) in items.ids().iter().enumerate() {
-            if !sampler.is_in_the_share(id.source.0, id.index) {
-                continue;
-            }
-            if self.room == 0 {
-                self.left_out += 1;
-            } else if let Some(item) = walk.nth(at - std::mem::replace(&mut walked, at + 1)) {
-                self.room -= 1;
-                self.candidates.push((item.trace(), Some(Kept::Ratio)));
-            }
-        }
-        let traced = self.candidates.len() - before;
-        self.others.add(items.batch().number.number, items.ids().len() - traced);
-    }
-
-    fn item(&mut self, item: &EndedItem<'_>, kept: Option<Kept>, has_parents: bool) {
-        let is_candidate = kept.is_some() || has_parents;
-        let is_plain = kept.is_none_or(Kept::is_plain);
-        if is_candidate && !(is_plain && self.room == 0) {
-            self.room -= usize::from(is_plain);
-            self.candidates.push((item.trace(), kept));
-        } else {
-            self.left_out += u64::from(kept.is_some());
-            item.each_batch(|batch| self.others.add(batch.number.number, 1));
-        }
-    }
-}
-
-/// How many items of which batches have ended and are not traced. Few batches at a time, and mostly the same as the item before.
-#[derive(Default)]
-struct Others(Vec<(u64, usize)>);
-
-impl Others {
-    fn add(&mut self, batch: u64, items: usize) {
-        match self.0.iter_mut().rev().find(|(known, _)| *known == batch) {
-            Some((_, n)) => *n += items,
-            None if items > 0 => self.0.push((batch, items)),
-            None => {}
-        }
     }
 }
 

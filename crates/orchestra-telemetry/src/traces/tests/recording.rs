@@ -6,7 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use opentelemetry::trace::Status;
-use orchestra_runtime::trace::{BatchEnd, BatchTrace, ItemEnd, Tracer as _};
+use opentelemetry_sdk::trace::SpanData;
+use orchestra_runtime::trace::{
+    BatchEnd, BatchTrace, DoneRows, EndedItems, ItemEnd, TraceContext, Tracer as _,
+};
 
 use super::decoded::spans_of;
 use super::fixture::{Made, began, began_at, each_of, groups, item, ms, over, rows_of};
@@ -108,6 +111,29 @@ fn while_the_exporter_is_full_plain_items_are_left_out_and_counted_and_others_ar
 }
 
 #[test]
+fn what_a_host_wants_is_traced_also_while_the_exporter_is_full() {
+    let queue = Arc::new(Queue::new(1_000, 10, SpanLimits::default()));
+    let sink = SpanSink(Arc::clone(&queue));
+    let recorder = Recorder::own(sink.clone(), ItemSampling::default()).expect("a thread can be started");
+    let run = recorder.begin(began());
+    let mut told = 0;
+    while sink.has_room() {
+        run.items_ended(&groups((told..told + 64).map(|n| item(n, &[], ItemEnd::Done)).collect()));
+        told += 64;
+    }
+    let request = TraceContext { trace_id: [7; 16], span_id: [8; 8], flags: 1 };
+    let run = recorder.clone().with_item_parents(Arc::new(move |_, _| Some(request))).begin(began());
+    run.items_ended(&groups(vec![item(0, &[], ItemEnd::Done)]));
+    recorder.finish(PATIENCE);
+    let mut spans = Vec::new();
+    while let Some(request) = queue.any() {
+        spans.extend(spans_of(&request.bytes));
+    }
+    let is_wanted = |s: &&SpanData| s.name == span::ITEM && s.span_context.trace_id().to_bytes() == [7; 16];
+    assert_eq!(spans.iter().filter(is_wanted).count(), 1);
+}
+
+#[test]
 fn what_is_told_after_the_end_is_counted_and_changes_nothing() {
     let (recorder, queue) = recorder();
     let run = recorder.begin(began());
@@ -177,5 +203,46 @@ fn items_told_as_a_group_are_traced_as_each_alone_would_be() {
             let kept_as_slow = said.iter().filter(|s| s.contains("slow")).count();
             assert_eq!(kept_as_slow, slow.iter().count(), "{said:?}");
         }
+    }
+}
+
+/// The items that are traced, and why, of a group that is told to a recorder.
+fn kept_of(sampling: ItemSampling, mut group: EndedItems) -> BTreeSet<(String, String)> {
+    let queue = Arc::new(Queue::new(1_000, 512, SpanLimits::default()));
+    let recorder = Recorder::own(SpanSink(Arc::clone(&queue)), sampling).expect("a thread can be started");
+    let run = recorder.begin(began());
+    group.written(ms(5_010), &Ok(()));
+    run.items_ended(&[group]);
+    run.ended(over());
+    assert_eq!(recorder.finish(PATIENCE), 0);
+    let mut kept = BTreeSet::new();
+    while let Some(request) = queue.any() {
+        for span in spans_of(&request.bytes).iter().filter(|s| s.name == span::ITEM) {
+            let of =
+                |name| span.attributes.iter().find(|a| a.key.as_str() == name).map(|a| a.value.to_string());
+            kept.extend(of(attribute::ITEM).zip(of(attribute::ITEM_KEPT)));
+        }
+    }
+    kept
+}
+
+#[test]
+fn holes_and_rows_that_failed_are_not_of_the_group_and_a_bound_for_slow_items_holds_in_it() {
+    let batch = Made::with(0.0).batch(0, 40, BatchEnd::Done);
+    // Every third row is a hole, every fourth item failed after all, and number 25 was 30 ms on its way where the others were 10.
+    let tickets = || (0..40).map(|n| began_at(n, if n == 25 { 4_980 } else { 5_000 }));
+    let is_hole = |n: u64| n.is_multiple_of(3);
+    let is_left = |n: u64| !is_hole(n) && !n.is_multiple_of(4);
+    let slot = || tickets().map(|t| (!is_hole(t.id().index)).then_some(t)).collect();
+    let failed = || (0..40).filter(|n| !is_hole(*n) && !is_left(*n)).map(|n| n as usize).collect();
+    let left = || tickets().filter(|t| is_left(t.id().index)).collect::<Vec<_>>();
+    let ids = || left().iter().map(|t| t.id()).collect();
+    for slow in [None, Some(ms(20))] {
+        let rows = DoneRows::new(slot(), 0..40, failed(), ids(), Arc::clone(&batch));
+        let sampling = ItemSampling { ratio: 0.4, slow, ..ItemSampling::default() };
+        let kept = kept_of(sampling, EndedItems::rows(rows, ms(0)));
+        assert_eq!(kept, kept_of(sampling, each_of(left(), &batch)));
+        assert_eq!(kept.contains(&("25.png".to_owned(), "slow".to_owned())), slow.is_some(), "{kept:?}");
+        assert!(kept.iter().any(|(_, why)| why == "ratio"), "{kept:?}");
     }
 }
