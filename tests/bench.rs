@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Blocks, Ended, Workplace, write_pictures};
+use orchestra_machine::processes;
 use orchestra_testkit::{chaos, models};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const SHORT: [&str; 4] = ["--runs", "2", "--seconds", "0.05"];
@@ -221,6 +222,41 @@ fn a_measurement_that_is_interrupted_in_any_part_leaves_nothing() {
     let said = running.stderr();
     assert!(running.until("runs began", || fs::read_to_string(&said).unwrap().contains("round 2 of")));
     interrupted(running);
+}
+
+/// A benchmark whose parts take turns.
+fn parts_take_turns(place: &Workplace) -> common::Run {
+    let file = place.workflow();
+    let mut run =
+        place.start_command(&["bench", file.to_str().unwrap(), "--runs", "1000", "--seconds", "0.05"]);
+    assert!(run.until_it_says("round 2 of"));
+    run
+}
+
+#[test]
+fn nobody_stays_stopped_when_a_measurement_is_killed() {
+    let place = blocks();
+    let run = parts_take_turns(&place);
+    run.signal(Signal::KILL);
+    run.wait();
+    place.no_process_is_left();
+}
+
+#[test]
+fn a_part_that_dies_ends_the_measurement_with_its_reason() {
+    let place = blocks();
+    let mut run = parts_take_turns(&place);
+    let (pid, said) = (run.pid(), run.stderr());
+    // One that has told what it found dies unnoticed, and between two rounds there is none.
+    assert!(run.until("a part is missed", || {
+        let parts = processes::child_ids(pid).into_iter();
+        for part in parts.filter_map(|part| Pid::from_raw(part.cast_signed())).take(1) {
+            let _ = kill_process(part, Signal::KILL);
+        }
+        fs::read_to_string(&said).unwrap().contains("killed by signal 9")
+    }));
+    run.wait().must_exit(75).must_say(&["killed by signal 9"]);
+    place.nothing_is_left();
 }
 
 #[test]

@@ -1,29 +1,25 @@
-//! The order of a measurement: list, sample, then rounds of decode, infer and run, one after the other. The parts are measured
-//! elsewhere, and what the figures mean is said elsewhere.
+//! The order of a measurement: list, sample, then rounds of decode, infer and run. The parts are measured elsewhere, and what the figures
+//! mean is said elsewhere.
 
 use std::fmt;
-use std::num::NonZero;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestra_core::StageId;
-use orchestra_core::restart::RestartPolicy;
-use orchestra_plan::{InferPlan, Plan, ladder};
-use orchestra_runtime::{DeviceOptions, Launcher, RunOptions, StartRunError, Timeouts, Tracer};
-use orchestra_source::ListingSpec;
-use orchestra_trial::{Cancel, Catalogue, Sample, Spread, TrialError, plan_for, scratch_folder};
+use orchestra_plan::{Plan, ladder};
+use orchestra_trial::{Catalogue, Cause, Spread, scratch_folder};
 use tempfile::TempDir;
 
-use crate::decode::DecodePart;
 use crate::error::BenchError;
-use crate::figures::{DecodeFigures, InferFigures, RunFigures};
-use crate::infer::InferPart;
-use crate::memory::{Memory, SourceWork, source_works};
+use crate::figures::RunFigures;
+use crate::own_time::OwnTime;
+use crate::part::{Job, Part, Said};
 use crate::report::{Judged, Report, Round};
 use crate::rungs::{Rung, RungReport};
 use crate::tune::{self, Settings, Tuned};
-use crate::whole_run;
+use crate::turns::{self, Order};
+use crate::workbench::{Tools, Workbench};
 
 /// Items that are looked at to find out how many are worth measuring.
 const FIRST_LOOK: u64 = 256;
@@ -33,6 +29,11 @@ const LEAST_ITEMS: u64 = 64;
 const RUN_BY_PART: f64 = 2.0;
 /// Runs of each of two settings that are compared, at least.
 const LEAST_RUNS_COMPARED: usize = 3;
+/// What a session takes on the CPU, in sizes of the model's file: the file, what is made of it, and what a batch needs.
+const SESSION_BY_FILE: u64 = 3;
+
+/// Gives the command of a process that calls [`crate::serve`] for the same workflow, with these settings changed.
+pub type PartCommand = Arc<dyn Fn(&Settings, &Job) -> Command + Send + Sync>;
 
 /// How to measure.
 #[derive(Clone)]
@@ -43,16 +44,12 @@ pub struct Options {
     pub part: Duration,
     /// Items of the sample; `None`: as many as keep a run busy for about twice `part`.
     pub items: Option<u64>,
-    /// Starts workers.
-    pub launcher: Arc<dyn Launcher>,
-    /// ONNX Runtime's shared library.
-    pub library: PathBuf,
-    /// Libraries that workers on GPUs load by full path, in this order, before anything else needs them.
-    pub preload: Vec<PathBuf>,
-    /// Who follows the measured runs, as a run would be followed.
-    pub trace: Option<Arc<dyn Tracer>>,
-    /// Who may end it.
-    pub cancel: Cancel,
+    /// What is needed to run.
+    pub tools: Tools,
+    /// Main memory that may be taken, in bytes.
+    pub memory: u64,
+    /// Starts processes that measure parts.
+    pub command: PartCommand,
     /// Where the measured runs write: a folder in it is made, and removed in the end. `None`: where temporary files go.
     pub folder: Option<PathBuf>,
 }
@@ -71,15 +68,15 @@ pub enum Progress<'a> {
         /// All items.
         of: u64,
     },
-    /// A part of a round begins.
-    Part {
+    /// A round begins.
+    Round {
         /// From 1.
         round: usize,
         /// How many there will be.
         of: usize,
-        /// `decode`, `infer STAGE` or `run`.
-        part: &'a str,
     },
+    /// A stage is measured alone.
+    Stage(&'a str),
     /// A setting is tried.
     Trying {
         /// From 1.
@@ -100,18 +97,15 @@ impl fmt::Display for Progress<'_> {
             Progress::FirstLook => f.write_str("a first look at how long it takes"),
             Progress::Chosen { items, of } if items == of => write!(f, "measuring with all {of} items"),
             Progress::Chosen { items, of } => write!(f, "measuring with {items} of {of} items"),
-            Progress::Part { round, of, part } => write!(f, "round {round} of {of}: {part}"),
+            Progress::Round { round, of } => {
+                write!(f, "round {round} of {of}: decode, infer and run in turns")
+            }
+            Progress::Stage(name) => write!(f, "infer {name}"),
             Progress::Trying { trial, of, key, value } => {
                 write!(f, "trial {trial} of at most {of}: {key} = {value}")
             }
         }
     }
-}
-
-/// Everything but the run.
-struct Parts {
-    decode: Vec<DecodeFigures>,
-    infer: Vec<InferFigures>,
 }
 
 /// Plans the workflow with settings changed, keys with dots and their values; `None`: it cannot be planned so.
@@ -122,68 +116,43 @@ pub type Tell<'a> = &'a mut dyn FnMut(Progress<'_>);
 
 /// A workflow that is ready to be measured. Dropping it removes all of its files.
 pub struct Bench {
-    plan: Arc<Plan>,
-    run_plan: Arc<Plan>,
+    bench: Workbench,
     options: Options,
-    cores: usize,
     items_total: u64,
-    sample: Sample,
-    listings: Vec<ListingSpec>,
-    works: Vec<SourceWork>,
-    memory: Memory,
     folder: TempDir,
 }
 
 impl Bench {
     /// Lists the items, looks how fast it all is, and chooses the sample. Blocks, as all of this does; never call it within a tokio
-    /// runtime.
+    /// runtime, and keep its thread: what it starts ends with that.
     ///
     /// # Errors
     /// There is no infer stage or no item, no item can be decoded, a worker cannot load, or memory and disk do not suffice.
     pub fn prepare(plan: Plan, options: Options, tell: Tell<'_>) -> Result<Self, BenchError> {
-        // As a run does: a decoder that was asked for and cannot be used is an error before anything is decoded.
-        orchestra_media::jpeg_backend().map_err(|e| TrialError::from(StartRunError::from(e)))?;
-        // The parts and the runs are compared, so both have the same workers from the start.
-        let plan = plan.without_growth();
-        let memory = Memory::new(&plan)?;
         let folder = scratch_folder("orchestra-bench-", options.folder.as_deref())?;
         tell(Progress::Listing);
-        let catalogue = Catalogue::list(&plan, folder.path(), &options.cancel)?;
+        let catalogue = Catalogue::list(&plan, folder.path(), &options.tools.cancel)?;
         let items_total = catalogue.total();
-        let mut bench = Self {
-            sample: catalogue.sample(options.items.unwrap_or(FIRST_LOOK).min(FIRST_LOOK))?,
-            works: source_works(&plan),
-            cores: std::thread::available_parallelism().map_or(1, NonZero::get),
-            run_plan: Arc::new(plan.clone()),
-            plan: Arc::new(plan),
-            listings: Vec::new(),
-            options,
-            items_total,
-            memory,
-            folder,
-        };
+        let first = catalogue.sample(options.items.unwrap_or(FIRST_LOOK).min(FIRST_LOOK))?;
+        let bench = Workbench::new(plan, first, options.tools.clone())?;
+        let mut bench = Self { bench, options, items_total, folder };
         tell(Progress::FirstLook);
-        for work in &bench.works {
-            if let Some(part) = bench.decode_part(work) {
-                part.make_ready()?;
-            }
-        }
+        bench.bench.make_ready()?;
         let items = match bench.options.items {
             Some(items) => items,
             None => bench.enough_items()?,
         };
-        bench.sample = catalogue.sample(items.clamp(1, items_total))?;
-        bench.listings = bench.sample.manifests(bench.folder.path())?;
-        bench.run_plan = Arc::new(bench.plan_of_run(&bench.plan));
-        tell(Progress::Chosen { items: bench.sample.n_items(), of: items_total });
+        bench.bench.sample = catalogue.sample(items.clamp(1, items_total))?;
+        bench.bench.sample.manifests(bench.folder.path())?;
+        tell(Progress::Chosen { items: bench.bench.sample.n_items(), of: items_total });
         Ok(bench)
     }
 
     /// As many items as keep a run busy for a while, found by a short look at both parts.
     fn enough_items(&self) -> Result<u64, BenchError> {
-        let look = self.options.part / 4;
-        let decode = self.decode(look)?;
-        let infer = self.infer(look, &mut |_| {})?;
+        let (look, time) = (self.options.part / 4, OwnTime::undivided());
+        let decode = self.bench.decode(look, &time)?;
+        let infer = self.bench.infer(look, &time)?;
         let limit = self.judged().loads(&decode, &infer).limit().items_per_second;
         // Saturates where nothing limits it.
         Ok(((limit * self.options.part.as_secs_f64() * RUN_BY_PART) as u64).max(LEAST_ITEMS))
@@ -194,15 +163,16 @@ impl Bench {
     /// # Errors
     /// A worker fails, or it is cancelled.
     pub fn rungs(&mut self, tell: Tell<'_>) -> Result<RungReport, BenchError> {
+        let plan = &self.bench.plan;
         let mut rungs = Vec::new();
-        for (stage, infer) in self.plan.infer_stages() {
-            let name = &self.plan.stages[stage.index()].name;
-            tell(Progress::Part { round: 1, of: 1, part: &format!("infer {name}") });
+        for (stage, infer) in plan.infer_stages() {
+            let name = &plan.stages[stage.index()].name;
+            tell(Progress::Stage(name));
             let sizes = infer.fixed_batch.map_or_else(|| ladder(infer.max_batch), |only| vec![only]);
-            let figures = self.infer_part(stage, infer).measure_sizes(&sizes, self.options.part)?;
+            let figures = self.bench.sizes((stage, infer), &sizes, self.options.part)?;
             rungs.extend(figures.iter().map(|f| Rung {
                 stage: name.clone(),
-                device: self.plan.devices[f.device.index()].spec.name.clone(),
+                device: plan.devices[f.device.index()].spec.name.clone(),
                 workers: f.workers,
                 threads: f.threads,
                 batch: f.batch,
@@ -213,7 +183,7 @@ impl Bench {
                 switched_batch_seconds: f.switched_batch.map(|taken| taken.as_secs_f64()),
             }));
         }
-        Ok(RungReport { workflow: self.plan.name.clone(), rungs })
+        Ok(RungReport { workflow: plan.name.clone(), rungs })
     }
 
     /// All rounds.
@@ -222,26 +192,59 @@ impl Bench {
     /// A worker fails, the measured run does not end well, or it is cancelled.
     pub fn measure(&mut self, tell: Tell<'_>) -> Result<Report, BenchError> {
         let of = self.options.rounds.max(1);
-        let part = self.options.part;
         let mut rounds = Vec::with_capacity(of);
-        let mut before = self.parts(part, &mut |part| tell(Progress::Part { round: 1, of, part }))?;
         for round in 1..=of {
-            let mut tell = |part: &str| tell(Progress::Part { round, of, part });
-            tell("run");
-            let run = self.run(&self.run_plan)?;
-            // What comes after this run comes before the next one.
-            let after = self.parts(part, &mut tell)?;
-            let decode = before.decode.iter().zip(&after.decode).map(|(a, b)| a.and(b)).collect();
-            let infer = before.infer.iter().zip(&after.infer).map(|(a, b)| a.and(b)).collect();
-            rounds.push(Round { decode, infer, run });
-            before = after;
+            tell(Progress::Round { round, of });
+            rounds.push(self.round(round)?);
         }
         Ok(self.judged().report(&rounds))
     }
 
-    fn parts(&self, part: Duration, tell: &mut dyn FnMut(&str)) -> Result<Parts, BenchError> {
-        tell("decode");
-        Ok(Parts { decode: self.decode(part)?, infer: self.infer(part, tell)? })
+    fn round(&self, round: usize) -> Result<Round, BenchError> {
+        let mut parts = [Part::Decode, Part::Infer, Part::Run];
+        // Back and forth, so that what drifts falls on all alike.
+        if round.is_multiple_of(2) {
+            parts.reverse();
+        }
+        let unchanged: &Settings = &[];
+        let jobs: Vec<_> = parts.iter().map(|part| (unchanged, *part)).collect();
+        let (mut decode, mut infer, mut run) = (None, None, None);
+        for said in self.take(&jobs, self.order(&[&self.bench.plan]))? {
+            match said {
+                Said::Decoded(figures) => decode = Some(figures),
+                Said::Inferred(figures) => infer = Some(figures),
+                Said::Ran(figures) => run = Some(figures),
+                Said::Ready | Said::Started => {}
+            }
+        }
+        match (decode, infer, run) {
+            (Some(decode), Some(infer), Some(run)) => Ok(Round { decode, infer, run }),
+            _ => Err(BenchError::Bug("a part of a round was not measured".into())),
+        }
+    }
+
+    /// Has parts measured by processes of their own.
+    fn take(&self, parts: &[(&Settings, Part)], order: Order) -> Result<Vec<Said>, BenchError> {
+        let job = |(seat, &(_, part)): (usize, &(&Settings, Part))| Job {
+            part,
+            lasting: self.options.part,
+            folder: self.folder.path().to_owned(),
+            seat,
+        };
+        let jobs: Vec<Job> = parts.iter().enumerate().map(job).collect();
+        let command = |job: &Job| (self.options.command)(parts[job.seat].0, job);
+        turns::take(&jobs, order, self.bench.cores, &command, &self.bench.tools.cancel)
+    }
+
+    /// Parts take turns where all of them can be there at the same time: a GPU's memory is planned for one run.
+    fn order(&self, plans: &[&Plan]) -> Order {
+        let needed: u64 = plans.iter().map(|plan| memory_of(plan)).sum();
+        // The parts of a run need as much again as it does, and others live here, too.
+        if plans.iter().all(|plan| plan.is_on_cpu()) && needed <= self.options.memory / 4 {
+            Order::InTurns
+        } else {
+            Order::OneAfterAnother
+        }
     }
 
     /// Tries other settings, at most `trials` of them, each side by side with the best so far. `replan` plans the workflow with settings
@@ -250,101 +253,69 @@ impl Bench {
     /// # Errors
     /// As for [`Bench::measure`]. A setting with which a run does not start or end well is only not taken.
     pub fn tune(&mut self, trials: usize, replan: Replan<'_>, tell: Tell<'_>) -> Result<Tuned, BenchError> {
-        let knobs = tune::knobs(&self.plan, self.cores);
+        let knobs = tune::knobs(&self.bench.plan, self.bench.cores);
         let runs = self.options.rounds.max(LEAST_RUNS_COMPARED);
         let mut trial = 0;
         let mut compare = |best: &Settings, other: &Settings, (key, value): (&str, u64)| {
             trial += 1;
             tell(Progress::Trying { trial, of: trials, key, value });
-            let (Some(best), Some(other)) = (replan(best), replan(other)) else { return Ok(None) };
-            self.compare(&best, &other, runs)
+            let (Some(best_plan), Some(other_plan)) = (replan(best), replan(other)) else { return Ok(None) };
+            let order = self.order(&[&best_plan, &other_plan]);
+            self.compare(best, other, order, runs)
         };
         tune::descend(&knobs, trials, &mut compare)
     }
 
-    /// Runs of both in turns, the order changing, so that what drifts falls on both alike.
+    /// Runs of both, the order changing, so that what drifts falls on both alike.
     fn compare(
         &self,
-        best: &Plan,
-        other: &Plan,
+        best: &Settings,
+        other: &Settings,
+        order: Order,
         runs: usize,
     ) -> Result<Option<(Spread, Spread)>, BenchError> {
-        let plans = [best, other].map(|p| Arc::new(self.plan_of_run(p)));
         let mut rates = [Vec::new(), Vec::new()];
-        for turn in 0..2 * runs {
-            // 0 1, 1 0, 0 1, ...
-            let which = (turn + turn / 2) % 2;
-            match self.run(&plans[which]) {
-                Ok(figures) => rates[which].push(figures.rate),
-                Err(BenchError::Trial(TrialError::Cancelled)) => return Err(BenchError::cancelled()),
-                // The best one ran before, so this is what the setting does: too little memory, for example.
-                Err(_) if which == 1 => return Ok(None),
-                Err(error) => return Err(error),
+        for turn in 0..runs {
+            let mut pair = [(best, Part::Run), (other, Part::Run)];
+            let swapped = !turn.is_multiple_of(2);
+            if swapped {
+                pair.reverse();
             }
+            let mut ran = match self.take(&pair, order) {
+                Ok(said) => said.into_iter().filter_map(rate_of).collect::<Vec<_>>(),
+                Err(error) if matches!(error.cause(), Cause::Interrupted | Cause::Bug) => return Err(error),
+                // The best one has run before, so this is what the other setting does: too little memory, for example.
+                Err(_) => return Ok(None),
+            };
+            if swapped {
+                ran.reverse();
+            }
+            rates.iter_mut().zip(ran).for_each(|(rates, rate)| rates.push(rate));
         }
         let [best, other] = rates.map(Spread::of);
         Ok(Some((best, other)))
     }
 
-    fn plan_of_run(&self, plan: &Plan) -> Plan {
-        plan_for(plan, &self.listings, &self.folder.path().join("out"))
-    }
-
     fn judged(&self) -> Judged<'_> {
-        Judged { plan: &self.plan, sample: &self.sample, cores: self.cores, items_total: self.items_total }
+        let Workbench { plan, sample, cores, .. } = &self.bench;
+        Judged { plan, sample, cores: *cores, items_total: self.items_total }
     }
+}
 
-    fn decode_part<'a>(&'a self, work: &'a SourceWork) -> Option<DecodePart<'a>> {
-        let paths = &self.sample.sources[work.source.index()].paths;
-        (!paths.is_empty()).then_some(DecodePart {
-            work,
-            memory: &self.memory,
-            paths,
-            max_pixels: self.plan.limits.max_pixels,
-            cancel: &self.options.cancel,
-        })
+fn rate_of(said: Said) -> Option<f64> {
+    match said {
+        Said::Ran(RunFigures { rate, .. }) => Some(rate),
+        _ => None,
     }
+}
 
-    fn decode(&self, at_least: Duration) -> Result<Vec<DecodeFigures>, BenchError> {
-        let parts = self.works.iter().filter_map(|work| self.decode_part(work));
-        parts.map(|part| part.measure(self.cores, at_least)).collect()
-    }
-
-    fn infer(&self, lasting: Duration, tell: &mut dyn FnMut(&str)) -> Result<Vec<InferFigures>, BenchError> {
-        let mut all = Vec::new();
-        for (stage, infer) in self.plan.infer_stages() {
-            tell(&format!("infer {}", self.plan.stages[stage.index()].name));
-            all.extend(self.infer_part(stage, infer).measure(lasting)?);
-        }
-        Ok(all)
-    }
-
-    /// A stage with its inputs ready.
-    fn infer_part<'a>(&'a self, stage: StageId, infer: &'a InferPlan) -> InferPart<'a> {
-        // SAFETY: no worker runs now, and no decoding thread does.
-        unsafe { self.memory.feed(stage, infer) };
-        InferPart {
-            plan: &self.plan,
-            stage,
-            infer,
-            memory: &self.memory,
-            launcher: &*self.options.launcher,
-            library: &self.options.library,
-            preload: &self.options.preload,
-            cancel: &self.options.cancel,
-        }
-    }
-
-    fn run(&self, plan: &Arc<Plan>) -> Result<RunFigures, BenchError> {
-        let options = RunOptions {
-            launcher: Arc::clone(&self.options.launcher),
-            library: self.options.library.clone(),
-            timeouts: Timeouts::default(),
-            restart: RestartPolicy::default(),
-            trace: self.options.trace.clone(),
-            events: None,
-            devices: DeviceOptions { preload: self.options.preload.clone(), ..DeviceOptions::default() },
-        };
-        whole_run::measure(plan, options, self.cores, &self.options.cancel)
-    }
+/// Main memory that a run takes, in bytes, by what is known before it.
+fn memory_of(plan: &Plan) -> u64 {
+    let stage = |infer: &orchestra_plan::InferPlan| {
+        // A file that cannot be looked at is an error of the run.
+        let file = std::fs::metadata(&plan.models[infer.model.index()].path).map_or(0, |m| m.len());
+        let workers: usize = infer.workers.iter().map(|w| w.count).sum();
+        infer.layout.total_bytes() as u64 + workers as u64 * file * SESSION_BY_FILE
+    };
+    plan.infer_stages().map(|(_, infer)| stage(infer)).sum()
 }

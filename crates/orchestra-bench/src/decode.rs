@@ -3,7 +3,7 @@
 use std::panic;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use orchestra_core::StageId;
 use orchestra_media::Preparer;
@@ -13,6 +13,7 @@ use crate::cpu_time::{Whose, used};
 use crate::error::BenchError;
 use crate::figures::DecodeFigures;
 use crate::memory::{Memory, SourceWork, row_at};
+use crate::own_time::OwnTime;
 
 /// Pictures that are decoded to make a stage's inputs ready; the other rows are copies of them.
 const DIFFERENT_ROWS: usize = 64;
@@ -28,6 +29,8 @@ pub struct DecodePart<'a> {
     pub paths: &'a [PathBuf],
     /// `limits.max_pixels`
     pub max_pixels: u64,
+    /// How long it has taken.
+    pub time: &'a OwnTime,
     /// Who may end it.
     pub cancel: &'a Cancel,
 }
@@ -47,14 +50,17 @@ impl DecodePart<'_> {
     pub fn measure(&self, threads: usize, at_least: Duration) -> Result<DecodeFigures, BenchError> {
         let next = AtomicUsize::new(0);
         let end = AtomicUsize::new(usize::MAX);
-        let started = Instant::now();
+        let started = self.time.now();
         let work = |thread: usize| {
             let cpu_before = used(Whose::Thread);
             let mut hand = Hand::new(self, thread, threads);
             let mut done = Done::default();
             while !self.cancel.is_cancelled() {
                 let k = next.fetch_add(1, Ordering::Relaxed);
-                if k > 0 && k.is_multiple_of(self.paths.len()) && started.elapsed() >= at_least {
+                if k > 0
+                    && k.is_multiple_of(self.paths.len())
+                    && self.time.now().saturating_sub(started) >= at_least
+                {
                     end.fetch_min(k, Ordering::Relaxed);
                 }
                 if k >= end.load(Ordering::Relaxed) {
@@ -70,7 +76,7 @@ impl DecodePart<'_> {
             done
         };
         let done = on_threads(threads, &work);
-        let elapsed = started.elapsed();
+        let elapsed = self.time.now().saturating_sub(started);
         if self.cancel.is_cancelled() {
             return Err(BenchError::cancelled());
         }

@@ -40,6 +40,14 @@ pub enum BenchError {
         /// What the run says.
         problems: Vec<String>,
     },
+    /// A part that was measured in a process of its own gave no figures.
+    #[error("{said}")]
+    Part {
+        /// What kind of error it is.
+        cause: Cause,
+        /// What that process said last, or how it ended.
+        said: String,
+    },
     /// A bug of ours.
     #[error("internal error: {0}; please report it")]
     Bug(String),
@@ -58,6 +66,7 @@ impl BenchError {
             Self::NoInferStage => Cause::File,
             Self::NothingDecodes { .. } => Cause::Items,
             Self::Worker { .. } => Cause::Unavailable,
+            Self::Part { cause, .. } => *cause,
             Self::Bug(_) => Cause::Bug,
             Self::Run { exit_code, .. } => Cause::of_exit_code(*exit_code),
         }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use orchestra_core::bottleneck::Bottleneck;
 use orchestra_core::{DeviceId, SourceId, StageId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::limit::divide;
 
 /// Reading, decoding and preparing, on all cores.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct DecodeFigures {
     /// Whose items.
     pub source: SourceId,
@@ -26,7 +26,7 @@ pub struct DecodeFigures {
 }
 
 /// An infer stage on one device, with inputs ready.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct InferFigures {
     /// Which stage.
     pub stage: StageId,
@@ -59,7 +59,7 @@ pub struct InferFigures {
 }
 
 /// How the rate of a run was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measured {
     /// In its steady state.
@@ -69,7 +69,7 @@ pub enum Measured {
 }
 
 /// A whole run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunFigures {
     /// Items with an end.
     pub items: u64,
@@ -94,18 +94,6 @@ pub struct RunFigures {
 }
 
 impl DecodeFigures {
-    /// Two measurements of the same as one.
-    #[must_use]
-    pub fn and(&self, other: &Self) -> Self {
-        Self {
-            items: self.items + other.items,
-            failed: self.failed + other.failed,
-            elapsed: self.elapsed + other.elapsed,
-            cpu: self.cpu + other.cpu,
-            ..*self
-        }
-    }
-
     /// Items per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
@@ -126,25 +114,6 @@ impl DecodeFigures {
 }
 
 impl InferFigures {
-    /// Two measurements of the same as one.
-    #[must_use]
-    pub fn and(&self, other: &Self) -> Self {
-        let items = |f: &Self| (f.batches * f.batch as u64) as f64;
-        let seconds = divide(items(self), self.rate) + divide(items(other), other.rate);
-        let cpu = items(self) * self.cpu_seconds + items(other) * other.cpu_seconds;
-        let both = items(self) + items(other);
-        Self {
-            batches: self.batches + other.batches,
-            rate: divide(both, seconds),
-            cpu_seconds: divide(cpu, both),
-            start_cpu: (self.start_cpu + other.start_cpu) / 2,
-            first_batch: self.first_batch.max(other.first_batch),
-            usual_batch: self.usual_batch.max(other.usual_batch),
-            switched_batch: self.switched_batch.max(other.switched_batch),
-            ..*self
-        }
-    }
-
     /// Cores that all of its workers together can keep busy: a batch also runs on the thread that starts it.
     #[must_use]
     pub fn lanes(&self) -> usize {
@@ -211,17 +180,6 @@ mod tests {
     fn a_session_of_several_threads_is_charged_its_cpu_time() {
         assert_eq!(infer(1, 4, 1000.0).core_seconds(4, 4), 0.003);
         assert_eq!(InferFigures { on_cpu: false, ..infer(1, 1, 1.0) }.core_seconds(4, 0), 0.0);
-    }
-
-    #[test]
-    fn two_measurements_weigh_by_what_they_did() {
-        let (fast, slow) = (infer(2, 1, 1000.0), InferFigures { batches: 30, ..infer(2, 1, 500.0) });
-        let both = fast.and(&slow);
-        assert_eq!(both.batches, 40);
-        assert!((both.rate - 320.0 / (80.0 / 1000.0 + 240.0 / 500.0)).abs() < 1e-9, "{}", both.rate);
-        assert!((both.cpu_seconds - 0.003).abs() < 1e-12);
-        let again = fast.and(&fast);
-        assert!((again.rate - fast.rate).abs() < 1e-9);
     }
 
     #[test]

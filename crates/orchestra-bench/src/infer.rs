@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use orchestra_core::{DeviceId, DeviceKind, SlotId, StageId};
 use orchestra_plan::{InferPlan, Plan, WorkerPlan};
@@ -16,6 +16,7 @@ use crate::error::BenchError;
 use crate::figures::InferFigures;
 use crate::limit::divide;
 use crate::memory::Memory;
+use crate::own_time::OwnTime;
 
 /// Batches of which a worker notes how long they took: for a median that is plenty.
 const MOST_TIMES: usize = 1 << 14;
@@ -40,6 +41,8 @@ pub struct InferPart<'a> {
     pub library: &'a Path,
     /// What workers on GPUs load first.
     pub preload: &'a [PathBuf],
+    /// How long it has taken.
+    pub time: &'a OwnTime,
     /// Who may end it.
     pub cancel: &'a Cancel,
 }
@@ -292,7 +295,7 @@ impl InferPart<'_> {
         }
         gate.wait(self.cancel)?;
         let cpu_before = cpu(worker);
-        let started = Instant::now();
+        let started = self.time.now();
         let mut batches = 0;
         let mut times = Vec::new();
         let mut elapsed = Duration::ZERO;
@@ -306,7 +309,7 @@ impl InferPart<'_> {
                 times.push(taken);
             }
             batches += 1;
-            elapsed = started.elapsed();
+            elapsed = self.time.now().saturating_sub(started);
         }
         let cpu = cpu(worker).saturating_sub(cpu_before);
         for _ in 0..self.infer.streams {

@@ -3,8 +3,9 @@
 //! It prints nothing, edits no file of the user, and leaves nothing behind but what it returns. Nothing here is part of a run.
 //!
 //! # What is measured
-//! In turns, so that whatever else the machine does falls on all of them alike: decode, infer, run, decode, infer, run, ..., decode, infer.
-//! Each run is judged by the parts right before and right after it.
+//! Three parts, each in a process of its own. They are there at the same time and take turns of a tenth of a second, the others stopped
+//! (SIGSTOP) with all of their workers, so that whatever else the machine does falls on all of them alike; each counts the time of its
+//! own turns. Where a GPU is used or memory is short they run one after the other instead.
 //!
 //! * **decode**, per source: as many threads as there are cores read, decode and prepare the items of a sample, with the code that
 //!   loaders use, into the rows of the batch slots. No actors, no workers.
@@ -53,21 +54,28 @@ mod figures;
 mod infer;
 mod limit;
 mod memory;
+mod own_time;
+mod part;
+mod part_process;
 mod patch;
 mod report;
 mod rungs;
 #[cfg(test)]
 mod test_plan;
 mod tune;
+mod turns;
 mod whole_run;
+mod workbench;
 
 pub use advice::{Advice, Pace};
-pub use bench::{Bench, Options, Progress, Replan, Tell};
+pub use bench::{Bench, Options, PartCommand, Progress, Replan, Tell};
 pub use error::BenchError;
 pub use figures::{DecodeFigures, InferFigures, Measured, RunFigures};
 pub use limit::{Bound, DeviceLoad, Limit, Loads, StageLoad};
 pub use orchestra_trial::{Cancel, Cause, Spread};
+pub use part::{Job, Part, serve};
 pub use patch::{PatchError, edited, unified_diff};
 pub use report::{DecodePart, InferPart, Report, RoundReport, RunPart};
 pub use rungs::{Rung, RungReport};
 pub use tune::{Setting, Settings, Trial, Tuned};
+pub use workbench::Tools;

@@ -17,7 +17,7 @@ use crate::tune::Tuned;
 /// A run of this length is long.
 const LONG_SECONDS: f64 = 1.0;
 
-/// One round: a run, and the parts as measured right before and right after it.
+/// One round: a run, and the parts as measured beside it.
 #[derive(Debug, Clone)]
 pub(crate) struct Round {
     pub decode: Vec<DecodeFigures>,

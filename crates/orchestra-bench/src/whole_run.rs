@@ -1,36 +1,45 @@
 //! The run part: a whole run over the sample, exactly as `orchestra run` does it. It looks from outside, and changes nothing inside.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use orchestra_plan::Plan;
 use orchestra_runtime::{RunOptions, Snapshot};
 use orchestra_trial::{Cancel, Threads, TrialError};
 
-use crate::cpu_time::{Whose, idle, used};
+use crate::cpu_time::{Whose, used};
 use crate::error::BenchError;
 use crate::figures::{Measured, RunFigures};
 use crate::limit::divide;
+use crate::own_time::OwnTime;
 
 /// A steady state shorter than this is none.
 const LEAST_STEADY: Duration = Duration::from_millis(1000);
 
-/// Runs `plan` from start to end. What lies in its output folder is discarded first.
+/// Runs `plan` from start to end, and tells once that it has started: that its first items are finished. What lies in its output folder
+/// is discarded first.
 pub fn measure(
     plan: &Arc<Plan>,
     options: RunOptions,
-    cores: usize,
+    (cores, time): (usize, &OwnTime),
     cancel: &Cancel,
+    started: &mut dyn FnMut(),
 ) -> Result<RunFigures, BenchError> {
     let prepared = orchestra_runtime::prepare(Arc::clone(plan), true).map_err(TrialError::from)?;
     let threads = Threads::start()?;
     let (total, before) = (prepared.total, cpu_of_run());
-    let (began, idle_before) = (Instant::now(), idle(cores));
-    let mut points = Vec::new();
-    let look = &mut |now: &Snapshot| points.push(Point::of(now, cores));
+    let (began, idle_before) = (time.now(), time.idle(cores));
+    let mut points: Vec<Point> = Vec::new();
+    let look = &mut |now: &Snapshot| {
+        let point = Point::of(now, time.now().saturating_sub(began), time.idle(cores));
+        if point.finished > 0 && points.last().is_none_or(|last| last.finished == 0) {
+            started();
+        }
+        points.push(point);
+    };
     let outcome = threads.run(prepared, options, cancel, look)?.outcome;
-    let elapsed = began.elapsed();
-    let idle = idle_before.zip(idle(cores)).map(|(before, after)| after.saturating_sub(before));
+    let elapsed = time.now().saturating_sub(began);
+    let idle = idle_before.zip(time.idle(cores)).map(|(before, after)| after.saturating_sub(before));
     drop(threads);
     if !matches!(outcome.exit_code, 0 | 65) {
         return Err(BenchError::Run { exit_code: outcome.exit_code, problems: outcome.problems });
@@ -74,14 +83,14 @@ struct Point {
     at: Duration,
     finished: u64,
     handed: u64,
-    /// Of all cores, since the machine was started.
+    /// Of all cores, from an arbitrary start.
     idle: Option<Duration>,
 }
 
 impl Point {
-    fn of(snapshot: &Snapshot, cores: usize) -> Self {
+    fn of(snapshot: &Snapshot, at: Duration, idle: Option<Duration>) -> Self {
         let finished = snapshot.done + snapshot.failed;
-        Self { at: snapshot.elapsed, finished, handed: finished + snapshot.in_flight, idle: idle(cores) }
+        Self { at, finished, handed: finished + snapshot.in_flight, idle }
     }
 }
 

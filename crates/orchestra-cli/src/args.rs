@@ -50,6 +50,9 @@ pub enum Command {
     Completions(CompletionsArgs),
     /// Print the manual page, or write the pages of all commands into a folder
     Man(ManArgs),
+    /// A part of `bench` in a process of its own. Started by `bench`, never by hand.
+    #[command(hide = true)]
+    BenchPart(BenchPartArgs),
     /// The other end of a worker's socket. Started by `run`, never by hand.
     #[command(hide = true)]
     Worker,
@@ -216,6 +219,37 @@ pub struct BenchArgs {
     /// Print everything that was measured as JSON on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+/// `orchestra bench-part`
+#[derive(Debug, Args)]
+pub struct BenchPartArgs {
+    /// Which part
+    #[arg(long, value_enum)]
+    pub part: MeasuredPart,
+    /// How long
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub seconds: f64,
+    /// Where the lists of the sample lie
+    #[arg(long, value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Its number among the parts that are there at the same time
+    #[arg(long, value_name = "N")]
+    pub seat: usize,
+    /// File, devices, settings.
+    #[command(flatten)]
+    pub trial: TrialArgs,
+}
+
+/// What a process measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum MeasuredPart {
+    /// Reading, decoding and preparing
+    Decode,
+    /// The models, with inputs ready
+    Infer,
+    /// The whole
+    Run,
 }
 
 /// `orchestra chaos`

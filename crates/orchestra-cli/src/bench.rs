@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use orchestra::{Machine, Plan, PlanOptions};
-use orchestra_bench::{Bench, BenchError, Options, Progress, Report, RungReport};
+use orchestra_bench::{Bench, BenchError, Job, Options, Progress, Report, RungReport, Settings, Tools};
 
 use crate::Failed;
 use crate::args::{BenchArgs, Verbosity};
@@ -16,9 +16,12 @@ use crate::planning;
 use crate::run::Talk;
 use crate::stdout;
 use crate::surroundings::Surroundings;
-use crate::trial::{self, Told};
+use crate::trial::{self, Ready, Told};
 
+mod part;
 mod table;
+
+pub use part::part;
 
 /// Items that are decoded to have something to run, unless the command line says how many.
 const ITEMS_FOR_RUNGS: u64 = 64;
@@ -45,11 +48,12 @@ pub fn bench(
         rounds: args.runs,
         part: Duration::from_secs_f64(args.seconds),
         items: args.items,
-        launcher: Arc::new(ready.launcher.clone()),
-        library: ready.library.clone(),
-        preload: ready.preload.clone(),
-        trace: None,
-        cancel: ready.cancel.clone(),
+        tools: tools(&ready),
+        memory: machine.memory_available,
+        command: {
+            let trial = args.trial.clone();
+            Arc::new(move |settings: &Settings, job: &Job| part::command(&trial, settings, job))
+        },
         folder: args.trial.scratch.clone(),
     };
     let mut told = Told::new(talk, surroundings);
@@ -62,6 +66,15 @@ pub fn bench(
     told.end();
     let (report, patch) = measured?;
     print(args, &report, &patch)
+}
+
+fn tools(ready: &Ready) -> Tools {
+    Tools {
+        launcher: Arc::new(ready.launcher.clone()),
+        library: ready.library.clone(),
+        preload: ready.preload.clone(),
+        cancel: ready.cancel.clone(),
+    }
 }
 
 /// The report, and the patch that the tuning came to (empty without one).
@@ -157,8 +170,8 @@ fn failed(error: BenchError) -> Failed {
 /// A line for each round and trial.
 fn line_in_a_pipe(progress: Progress<'_>) -> Option<String> {
     match progress {
-        Progress::Part { round, of, part: "run" } => Some(format!("round {round} of {of}")),
-        Progress::Part { .. } => None,
+        Progress::Round { round, of } => Some(format!("round {round} of {of}")),
+        Progress::Stage(_) => None,
         progress => Some(progress.to_string()),
     }
 }

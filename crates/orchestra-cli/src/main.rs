@@ -49,6 +49,7 @@ fn main() -> ProcessExitCode {
         Command::Devices(args) => devices::devices(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Bench(args) => bench::bench(&args, cli.verbosity, &surroundings),
+        Command::BenchPart(args) => bench::part(&args, cli.verbosity, &surroundings),
         Command::Chaos(args) => chaos::chaos(&args, cli.verbosity, &surroundings),
         Command::Graph(args) => graph::graph(&args, cli.verbosity, &surroundings),
         Command::Init(args) => init::init(&args, cli.verbosity),

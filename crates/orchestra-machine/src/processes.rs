@@ -44,6 +44,21 @@ pub fn children(parent: u32) -> Vec<Process> {
     children
 }
 
+/// Ids of the children of `parent`, in no order. Quicker than [`children`] where the kernel keeps lists of them.
+#[must_use]
+pub fn child_ids(parent: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{parent}/task"));
+    let lists = threads.into_iter().flatten().flatten().map(|thread| {
+        let list = std::fs::read_to_string(thread.path().join("children")).ok()?;
+        list.split_ascii_whitespace().map(|id| id.parse().ok()).collect::<Option<Vec<u32>>>()
+    });
+    match lists.collect::<Option<Vec<_>>>() {
+        Some(lists) => lists.concat(),
+        // The kernel keeps no lists, or a thread has just ended.
+        None => children(parent).iter().map(|child| child.pid).collect(),
+    }
+}
+
 /// Live processes whose environment holds `name=value`: finds orphans, too, when the test gave each process that mark.
 #[must_use]
 pub fn with_variable(name: &str, value: &str) -> Vec<Process> {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use orchestra_core::DeviceKind;
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::ledger::READY_PER_WORKER;
 use orchestra_core::{
@@ -56,6 +57,12 @@ impl Plan {
             StageKind::Infer(infer) => Some((id, infer)),
             _ => None,
         })
+    }
+
+    /// Whether every model runs on the cores.
+    #[must_use]
+    pub fn is_on_cpu(&self) -> bool {
+        self.devices.iter().all(|device| device.spec.kind == DeviceKind::Cpu)
     }
 
     /// Whether some model is to run on TensorRT.

@@ -2,7 +2,7 @@
 //! and again. It names items and opens none.
 
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::io::{BufRead as _, BufReader, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use orchestra_core::SourceId;
@@ -182,12 +182,32 @@ impl Sample {
     /// A list cannot be written.
     pub fn manifests(&self, folder: &Path) -> Result<Vec<ListingSpec>, TrialError> {
         let write = |s: &SourceSample| {
-            let path = folder.join(format!("sample-{}.jsonl", s.source.index()));
+            let path = sample_list(folder, s.source);
             write_manifest(&path, &s.paths).map_err(TrialError::io("writing the list of the sample"))?;
             Ok(manifest(path))
         };
         self.sources.iter().map(write).collect()
     }
+
+    /// The sample whose lists [`Sample::manifests`] has written into `folder`, and per source how to list it.
+    ///
+    /// # Errors
+    /// A list cannot be read.
+    pub fn read(folder: &Path, n_sources: usize) -> Result<(Self, Vec<ListingSpec>), TrialError> {
+        let read = |source: usize| {
+            let source = SourceId(source as u16);
+            let path = sample_list(folder, source);
+            let paths = read_manifest(&path).map_err(TrialError::io("reading the list of the sample"))?;
+            Ok((SourceSample { source, paths }, manifest(path)))
+        };
+        let (sources, lists) =
+            (0..n_sources).map(read).collect::<Result<Vec<_>, TrialError>>()?.into_iter().unzip();
+        Ok((Self { sources }, lists))
+    }
+}
+
+fn sample_list(folder: &Path, source: SourceId) -> PathBuf {
+    folder.join(format!("sample-{}.jsonl", source.index()))
 }
 
 fn manifest(path: PathBuf) -> ListingSpec {
@@ -200,6 +220,11 @@ fn write_manifest(path: &Path, items: &[PathBuf]) -> std::io::Result<()> {
         put_line(&mut out, item)?;
     }
     out.flush()
+}
+
+fn read_manifest(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let lines = BufReader::new(File::open(path)?).lines();
+    lines.map(|line| Ok(serde_json::from_str(&line?)?)).collect()
 }
 
 fn put_line(out: &mut BufWriter<File>, item: &Path) -> std::io::Result<()> {
@@ -234,6 +259,8 @@ mod tests {
         let sample = Sample { sources: vec![SourceSample { source: SourceId(0), paths: odd.clone() }] };
         let spec = sample.manifests(dir.path()).unwrap().remove(0);
         assert_eq!(read(&spec, &dir.path().join("list")), odd);
+        let (again, lists) = Sample::read(dir.path(), 1).unwrap();
+        assert_eq!((&again.sources[0].paths, read(&lists[0], &dir.path().join("list"))), (&odd, odd.clone()));
         assert_eq!(sample.weight(SourceId(0)), 1.0);
     }
 
