@@ -122,12 +122,16 @@ impl OwnTime {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_passed_elsewhere_is_no_own_time() {
+    fn clock() -> (Account, OwnTime) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("account");
-        let account = Account::create(&path).unwrap();
-        let own = OwnTime::told_at(&path).unwrap();
+        // Both keep the file open.
+        (Account::create(&path).unwrap(), OwnTime::told_at(&path).unwrap())
+    }
+
+    #[test]
+    fn what_passed_elsewhere_is_no_own_time() {
+        let (account, own) = clock();
         let before = own.now();
         let began = Instant::now();
         while began.elapsed() < Duration::from_millis(20) {
@@ -142,10 +146,7 @@ mod tests {
 
     #[test]
     fn idle_time_elsewhere_is_not_its_own() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("account");
-        let account = Account::create(&path).unwrap();
-        let own = OwnTime::told_at(&path).unwrap();
+        let (account, own) = clock();
         let cores = std::thread::available_parallelism().unwrap().get();
         let Some(before) = own.idle(cores) else { return };
         account.write(Elsewhere { time: Duration::ZERO, idle: before }).unwrap();

@@ -9,9 +9,11 @@ use tracing::level_filters::LevelFilter;
 
 use crate::help;
 
+mod trial;
 mod values;
 
-use values::{Every, Setting, device, every, rounds, seconds, setting};
+pub use trial::{BenchArgs, BenchPartArgs, ChaosArgs, MeasuredPart, TrialArgs};
+use values::{Setting, device, setting};
 
 /// Runs ONNX models over images, on every GPU of this machine or on its CPU, from one workflow file.
 #[derive(Debug, Parser)]
@@ -162,130 +164,6 @@ pub struct GraphArgs {
     pub output: Option<PathBuf>,
     /// Give nodes and edges as JSON instead of a picture
     #[arg(long, conflicts_with = "format")]
-    pub json: bool,
-}
-
-/// What `bench` and `chaos` have in common.
-#[derive(Debug, Clone, Args)]
-pub struct TrialArgs {
-    /// The workflow file
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-    /// Folder in which the runs write; nothing stays there [default: where temporary files go]
-    #[arg(long, value_name = "DIR")]
-    pub scratch: Option<PathBuf>,
-    /// Devices to use instead of the file's: `auto`, `cpu`, `cuda:0`, ... (comma-separated; `cpu,cpu` is two)
-    #[arg(long, value_name = "DEVICES", value_delimiter = ',', value_parser = device)]
-    pub devices: Vec<String>,
-    /// Change one setting of the file: `--set stages.classify.batch.max=16` (repeatable; the value is TOML or plain text)
-    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
-    pub set: Vec<Setting>,
-    /// Never use the network: ONNX Runtime must be on this machine already
-    #[arg(long)]
-    pub offline: bool,
-    /// ONNX Runtime's shared library, instead of searching for it
-    #[arg(long, value_name = "PATH")]
-    pub ort_library: Option<PathBuf>,
-}
-
-/// `orchestra bench`
-#[derive(Debug, Args)]
-#[command(after_help = help::BENCH)]
-pub struct BenchArgs {
-    /// Rounds; what is reported are medians over them
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = rounds)]
-    pub runs: usize,
-    /// Items to measure with, spread over the sources [default: as many as keep a run busy for about twice --seconds]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub items: Option<u64>,
-    /// How long each part is measured in each round
-    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
-    pub seconds: f64,
-    /// Only measure each model alone, with batches of 1, 2, 4 and so on up to the largest
-    #[arg(long, conflicts_with_all = ["tune", "runs"])]
-    pub rungs: bool,
-    /// Try other settings (loaders, batch sizes, workers, streams, threads), and print the best as a patch for the file
-    #[arg(long)]
-    pub tune: bool,
-    /// Settings to try at most
-    #[arg(long, value_name = "N", default_value_t = 12, requires = "tune")]
-    pub trials: usize,
-    /// Write the patch to this file instead of standard output
-    #[arg(long, value_name = "PATCH", requires = "tune")]
-    pub patch: Option<PathBuf>,
-    /// File, devices, settings.
-    #[command(flatten)]
-    pub trial: TrialArgs,
-    /// Print everything that was measured as JSON on standard output
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `orchestra bench-part`
-#[derive(Debug, Args)]
-pub struct BenchPartArgs {
-    /// Which part
-    #[arg(long, value_enum)]
-    pub part: MeasuredPart,
-    /// How long
-    #[arg(long, value_name = "S", value_parser = seconds)]
-    pub seconds: f64,
-    /// Where the lists of the sample lie
-    #[arg(long, value_name = "DIR")]
-    pub folder: PathBuf,
-    /// Its number among the parts that are there at the same time
-    #[arg(long, value_name = "N")]
-    pub seat: usize,
-    /// File, devices, settings.
-    #[command(flatten)]
-    pub trial: TrialArgs,
-}
-
-/// What a process measures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum MeasuredPart {
-    /// Reading, decoding and preparing
-    Decode,
-    /// The models, with inputs ready
-    Infer,
-    /// The whole
-    Run,
-}
-
-/// `orchestra chaos`
-#[derive(Debug, Args)]
-#[command(after_help = help::CHAOS)]
-pub struct ChaosArgs {
-    /// Mean time between two SIGKILLs, for example `100ms`; `0` or `never`: none
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = every)]
-    pub kill_every: Every,
-    /// Mean time between two SIGSTOPs, after which a process lives and does nothing more; `0` or `never`: none
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = every)]
-    pub stop_every: Every,
-    /// Strike workers that stand by as spares, too
-    #[arg(long)]
-    pub spares: bool,
-    /// Items of each run, spread over the sources; a list that is shorter comes again and again [default: as many as keep a run busy for
-    /// --seconds]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub items: Option<u64>,
-    /// How long a run without faults shall take, where --items does not say how many
-    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
-    pub seconds: f64,
-    /// Rounds, each of a run without faults and one with them; rates are medians over them
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = rounds)]
-    pub runs: usize,
-    /// Chooses moments and victims: the same number gives the same choice
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-    /// Send traces of all runs to this OTLP collector, for example `http://localhost:4317`
-    #[arg(long, value_name = "URL")]
-    pub otlp: Option<String>,
-    /// File, devices, settings.
-    #[command(flatten)]
-    pub trial: TrialArgs,
-    /// Print the report as JSON on standard output
-    #[arg(long)]
     pub json: bool,
 }
 

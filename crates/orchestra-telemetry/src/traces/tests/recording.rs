@@ -8,7 +8,7 @@ use std::time::Duration;
 use opentelemetry::trace::Status;
 use opentelemetry_sdk::trace::SpanData;
 use orchestra_runtime::trace::{
-    BatchEnd, BatchTrace, DoneRows, EndedItems, ItemEnd, TraceContext, Tracer as _,
+    BatchEnd, BatchTrace, DoneRows, EndedItems, ItemEnd, RunTracer, TraceContext, Tracer as _,
 };
 
 use super::decoded::spans_of;
@@ -86,18 +86,23 @@ fn items_that_find_no_room_are_left_out_and_counted_but_for_those_that_somebody_
     assert!(rare.iter().any(|s| s.name == span::RUN));
 }
 
-#[test]
-fn while_the_exporter_is_full_plain_items_are_left_out_and_counted_and_others_are_not() {
+/// A recorder whose exporter is full, and the run and the number of its items that filled it: nobody takes anything out of the queue.
+fn full() -> (Recorder, Arc<Queue>, Arc<dyn RunTracer>, u64) {
     let queue = Arc::new(Queue::new(1_000, 10, SpanLimits::default()));
     let sink = SpanSink(Arc::clone(&queue));
     let recorder = Recorder::own(sink.clone(), ItemSampling::default()).expect("a thread can be started");
     let run = recorder.begin(began());
     let mut told = 0;
-    // Nobody takes anything out of the queue, so at some point it is full.
     while sink.has_room() {
         run.items_ended(&groups((told..told + 64).map(|n| item(n, &[], ItemEnd::Done)).collect()));
         told += 64;
     }
+    (recorder, queue, run, told)
+}
+
+#[test]
+fn while_the_exporter_is_full_plain_items_are_left_out_and_counted_and_others_are_not() {
+    let (recorder, queue, run, told) = full();
     run.items_ended(&groups(vec![item(told, &[], ItemEnd::Done), item(told + 1, &[], super::failure())]));
     run.ended(over());
     let left_out = recorder.finish(PATIENCE);
@@ -112,15 +117,7 @@ fn while_the_exporter_is_full_plain_items_are_left_out_and_counted_and_others_ar
 
 #[test]
 fn what_a_host_wants_is_traced_also_while_the_exporter_is_full() {
-    let queue = Arc::new(Queue::new(1_000, 10, SpanLimits::default()));
-    let sink = SpanSink(Arc::clone(&queue));
-    let recorder = Recorder::own(sink.clone(), ItemSampling::default()).expect("a thread can be started");
-    let run = recorder.begin(began());
-    let mut told = 0;
-    while sink.has_room() {
-        run.items_ended(&groups((told..told + 64).map(|n| item(n, &[], ItemEnd::Done)).collect()));
-        told += 64;
-    }
+    let (recorder, queue, _filling, _) = full();
     let request = TraceContext { trace_id: [7; 16], span_id: [8; 8], flags: 1 };
     let run = recorder.clone().with_item_parents(Arc::new(move |_, _| Some(request))).begin(began());
     run.items_ended(&groups(vec![item(0, &[], ItemEnd::Done)]));
