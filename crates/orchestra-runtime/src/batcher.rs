@@ -18,7 +18,7 @@ use crate::flights::{self, Flight, Flights};
 use crate::messages::{
     BatcherMsg, CompletedBatch, DeviceMsg, ItemReport, LinkMsg, PipelineMsg, PostMsg, SinkMsg,
 };
-use crate::slot_pool::{FilledSlot, SlotPool};
+use crate::slot_pool::{FilledSlot, SlotPool, Watch};
 use crate::trace::{BatchEnd, Ran, id_in_logs};
 
 /// See the module.
@@ -61,8 +61,6 @@ pub struct BatcherState {
 /// A filled slot, and how many of its rows have no end yet.
 struct SlotInUse {
     slot: Arc<FilledSlot>,
-    /// Since when it is filled, while somebody traces.
-    filled: Option<Duration>,
     rows_left: usize,
 }
 
@@ -87,8 +85,7 @@ impl Actor for Batcher {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             BatcherMsg::Attach(pool) => state.pool = Some(pool),
-            BatcherMsg::RowsOpened => {}
-            BatcherMsg::Filled(slot) => state.filled(slot),
+            BatcherMsg::PoolChanged => {}
             // Another look may have been asked for since, sooner or later than this one.
             BatcherMsg::Look => state.look_at = state.look_at.filter(|at| *at > state.now()),
             BatcherMsg::Drained => state.drained = true,
@@ -156,21 +153,20 @@ impl BatcherState {
     }
 
     fn filled(&mut self, slot: FilledSlot) {
-        slot.pool().noted();
         let rows = slot.items.len();
         if slot.items.iter().all(Option::is_none) {
             return; // Only holes: nothing to run, and dropping it frees the slot.
         }
         self.ledger.add(Rows { slot: slot.slot, first: 0, count: rows }, slot.reason);
-        let filled = self.flights.note_time();
-        self.slots.insert(slot.slot, SlotInUse { slot: Arc::new(slot), filled, rows_left: rows });
+        self.slots.insert(slot.slot, SlotInUse { slot: Arc::new(slot), rows_left: rows });
     }
 
     /// Sends what can be sent, closes the open batch if it is time, and says when nothing more will come.
     fn pump(&mut self, me: &ActorRef<BatcherMsg>) {
         let now = self.now();
-        while let Some(assignment) = self.ledger.dispatch(now) {
-            self.send(assignment);
+        self.take_and_send(now);
+        while self.must_look_again(now) {
+            self.take_and_send(now);
         }
         while let Some(row) = self.ledger.next_convicted() {
             self.fail_row(row);
@@ -193,6 +189,29 @@ impl BatcherState {
         }
     }
 
+    fn take_and_send(&mut self, now: Duration) {
+        while let Some(slot) = self.pool.as_ref().and_then(SlotPool::next_filled) {
+            self.filled(slot);
+        }
+        while let Some(assignment) = self.ledger.dispatch(now) {
+            self.send(assignment);
+        }
+    }
+
+    /// Says to the pool what there is a use for. If that is a filled slot, one may have been filled just before.
+    fn must_look_again(&self, now: Duration) -> bool {
+        let Some(pool) = &self.pool else { return false };
+        let watch = if self.drained || self.ledger.idle_workers(now) > 0 {
+            Watch::Openings
+        } else if self.ledger.has_room() {
+            Watch::Filled
+        } else {
+            Watch::Nothing
+        };
+        pool.watch(watch);
+        watch != Watch::Nothing && pool.has_filled()
+    }
+
     /// Every batch has its end. A slot that is still held here would never come back.
     fn must_hold_nothing(&self) {
         let (slots, sent) = (self.slots.len(), self.flights.len());
@@ -209,8 +228,6 @@ impl BatcherState {
     fn look_at_open_batch(&mut self, now: Duration) -> Option<Duration> {
         let pool = self.pool.as_ref()?;
         let idle = self.ledger.idle_workers(now);
-        // With every worker busy only a full batch leaves, and that one announces itself.
-        pool.watch(idle > 0 || self.drained);
         match self.policy.decide(pool.open_batch(), idle, self.drained, now) {
             Decision::Leave(reason) => pool.close(reason),
             Decision::Keep => {}
@@ -258,7 +275,7 @@ impl BatcherState {
 
     fn send(&mut self, a: Assignment) {
         self.count_sent(&a);
-        let from = self.slots.get(&a.rows.slot).map(|s| (&*s.slot, s.filled));
+        let from = self.slots.get(&a.rows.slot).map(|s| &*s.slot);
         let trace = self.flights.begin(a, from);
         tracing::debug!(
             pipeline = %self.pipeline_name, stage = %self.name, batch = %a.batch, rows = a.rows.count,

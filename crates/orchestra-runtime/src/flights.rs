@@ -60,23 +60,13 @@ impl Flights {
         self.tracer.is_on()
     }
 
-    /// The time at which something is noted for whoever traces.
-    #[must_use]
-    pub fn note_time(&self) -> Option<Duration> {
-        self.tracer.get().map(|_| self.clock.now())
-    }
-
-    /// A batch leaves, out of a slot that was filled at `filled`. Gives the context for its frame.
-    pub fn begin(
-        &mut self,
-        assignment: Assignment,
-        from: Option<(&FilledSlot, Option<Duration>)>,
-    ) -> Option<TraceContext> {
-        let noted = self.tracer.get().zip(from).map(|(tracer, (slot, filled))| Noted {
+    /// A batch leaves, out of this slot. Gives the context for its frame.
+    pub fn begin(&mut self, assignment: Assignment, from: Option<&FilledSlot>) -> Option<TraceContext> {
+        let noted = self.tracer.get().zip(from).map(|(tracer, slot)| Noted {
             number: tracer.number_batch(),
             items: items_of(slot, assignment.rows).count(),
             opened: slot.opened,
-            filled: filled.unwrap_or(slot.opened),
+            filled: slot.filled,
         });
         let context = noted.as_ref().and_then(|n| n.number.context);
         let flight = Flight { assignment, sent: self.clock.now(), noted };

@@ -225,10 +225,8 @@ pub enum LinkMsg {
 pub enum BatcherMsg {
     /// The memory that it works on: first message.
     Attach(Arc<SlotPool>),
-    /// The first row of a new batch was claimed.
-    RowsOpened,
-    /// A slot is filled.
-    Filled(FilledSlot),
+    /// Something has happened in the memory that the batcher watches for.
+    PoolChanged,
     /// Look at the open batch again.
     Look,
     /// No further row will come.

@@ -25,7 +25,7 @@ use crate::messages::{
 };
 use crate::post::{Behind, Post, PostArgs};
 use crate::sink::{Sink, SinkArgs};
-use crate::slot_pool::{PoolEvent, SlotPool};
+use crate::slot_pool::SlotPool;
 use crate::source::{Source, SourceArgs};
 use crate::stats::Counter;
 use crate::topology::Topology;
@@ -225,12 +225,9 @@ impl PipelineState {
         };
         let (batcher, _) = Actor::spawn_linked(None, Batcher, batcher_args, me.get_cell()).await?;
         let tell = batcher.clone();
-        let notify = move |event| {
+        let notify = move || {
             // A batcher that is gone takes the pipeline with it.
-            drop(tell.cast(match event {
-                PoolEvent::Opened => BatcherMsg::RowsOpened,
-                PoolEvent::Filled(slot) => BatcherMsg::Filled(slot),
-            }));
+            drop(tell.cast(BatcherMsg::PoolChanged));
         };
         let held = match &context.plan.stages[stage.index()].kind {
             StageKind::Infer(infer) => infer.held_by_workers(),

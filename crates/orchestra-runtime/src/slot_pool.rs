@@ -6,7 +6,8 @@
 //!
 //! Claiming and publishing a row is one atomic addition each; the lock is taken once per slot, and by those who wait for one.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,15 +20,19 @@ use crate::stats::Counter;
 use crate::ticket::Ticket;
 use crate::trace::SlotItems;
 
-/// What the pool tells its batcher.
-pub enum PoolEvent {
-    /// The first row of a new batch was claimed.
-    Opened,
-    /// A closed slot has all its rows.
-    Filled(FilledSlot),
+/// What the batcher has a use for, and is told of when it happens. Telling wakes a thread, which costs more than filling a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Watch {
+    /// Nothing: every worker has all that it may hold.
+    Nothing,
+    /// Filled slots: there is a worker to send one to.
+    Filled,
+    /// And the opening of a slot: a worker would take one that is not full.
+    Openings,
 }
 
-type Notify = Box<dyn Fn(PoolEvent) + Send + Sync>;
+type Notify = Box<dyn Fn() + Send + Sync>;
 
 /// See the module.
 pub struct SlotPool {
@@ -38,11 +43,13 @@ pub struct SlotPool {
     /// When the first row of the open slot was claimed, in nanoseconds of the run's clock.
     open_since: AtomicU64,
     slots: Vec<Filling>,
-    /// Slots that are open, being filled, or filled and not yet noted by the batcher.
+    /// Filled slots that the batcher has not taken, in the order in which they were filled.
+    filled: Mutex<VecDeque<Filled>>,
+    /// Slots that are open, being filled, or filled and not taken by the batcher.
     busy: AtomicUsize,
     shut: AtomicBool,
-    /// The batcher waits for a batch to be opened: see [`SlotPool::watch`].
-    watched: AtomicBool,
+    /// A [`Watch`].
+    watch: AtomicU8,
     /// Who waits for a slot is woken when so many are free.
     wake_at: usize,
     /// Slots that nobody uses. The lock also orders the openings of slots, and `changed` wakes those who wait for one.
@@ -80,12 +87,21 @@ struct Filling {
     /// When its first row was claimed, in nanoseconds of the run's clock. Set by whoever opens the slot, before any other row is claimed.
     opened: AtomicU64,
     /// Rows published in the lower half; in the upper half, once the slot is closed, rows claimed. Both change by addition, so exactly
-    /// one thread sees them become equal, and that one announces the slot.
+    /// one thread sees them become equal, and that one queues the slot for the batcher.
     progress: AtomicU64,
     /// Set by whoever closes the slot, before the upper half of `progress` is.
     reason: Mutex<LeaveReason>,
     /// What was published, by row; `None` is a hole. Each cell is written by the one writer that holds its row.
     items: Vec<Mutex<Option<Ticket>>>,
+}
+
+/// A filled slot that waits for the batcher. It has no reference to its pool, which holds it.
+struct Filled {
+    slot: SlotId,
+    items: SlotItems,
+    reason: LeaveReason,
+    opened: Duration,
+    at: Duration,
 }
 
 /// A row that one writer holds. Dropped unpublished, it becomes a hole: it travels with its batch and nobody reads it.
@@ -107,10 +123,13 @@ pub struct FilledSlot {
     pub reason: LeaveReason,
     /// When its first row was claimed, since the start of the run.
     pub opened: Duration,
+    /// When its last row was published.
+    pub filled: Duration,
 }
 
 impl SlotPool {
-    /// A pool over `arena`, all slots free. `notify` must not block.
+    /// A pool over `arena`, all slots free. `notify` is called when something has happened that is watched for: at first, everything. It must
+    /// not block.
     ///
     /// Slots beyond those that workers may hold, `held` of them, are spare. Who waits for a slot is woken only when two of those are free, so
     /// that under load a writer fills two slots for one wake-up, and one writer sleeps through as long as another keeps up.
@@ -143,9 +162,10 @@ impl SlotPool {
             open: AtomicU64::new(Open::NONE.0),
             open_since: AtomicU64::new(0),
             slots,
+            filled: Mutex::default(),
             busy: AtomicUsize::new(0),
             shut: AtomicBool::new(false),
-            watched: AtomicBool::new(true),
+            watch: AtomicU8::new(Watch::Openings as u8),
             wake_at: if layout.slots < 4 { 1 } else { layout.slots.saturating_sub(held).clamp(1, 2) },
             free: Mutex::new(free),
             changed: Condvar::new(),
@@ -176,8 +196,8 @@ impl SlotPool {
         let (slot, row, opened) = self.claim_or_open()?;
         let lease = self.lease(slot, row);
         // Both are in one total order with `watch` and the look at the open batch after it: one of the two sides sees the other.
-        if opened && self.watched.load(Ordering::SeqCst) {
-            (self.notify)(PoolEvent::Opened);
+        if opened {
+            self.tell(Watch::Openings);
         }
         Some(lease)
     }
@@ -219,9 +239,28 @@ impl SlotPool {
         }
     }
 
-    /// Whether openings are announced from now on. A batcher that has no use for a batch that is not full needs no message for each.
-    pub fn watch(&self, watch: bool) {
-        self.watched.store(watch, Ordering::SeqCst);
+    /// What the batcher is told of from now on. What has happened by now it has to look for itself, after this.
+    pub fn watch(&self, watch: Watch) {
+        self.watch.store(watch as u8, Ordering::SeqCst);
+    }
+
+    fn tell(&self, event: Watch) {
+        if self.watch.load(Ordering::SeqCst) >= event as u8 {
+            (self.notify)();
+        }
+    }
+
+    /// The next filled slot, for the batcher.
+    pub fn next_filled(self: &Arc<Self>) -> Option<FilledSlot> {
+        let Filled { slot, items, reason, opened, at } = unpoisoned(self.filled.lock()).pop_front()?;
+        self.busy.fetch_sub(1, Ordering::AcqRel);
+        Some(FilledSlot { pool: Arc::clone(self), slot, items, reason, opened, filled: at })
+    }
+
+    /// A filled slot waits for the batcher.
+    #[must_use]
+    pub fn has_filled(&self) -> bool {
+        !unpoisoned(self.filled.lock()).is_empty()
     }
 
     /// The batch that is being filled.
@@ -233,7 +272,7 @@ impl SlotPool {
         Some(OpenBatch { rows: open.claims(), oldest_since })
     }
 
-    /// Closes the open slot: it is announced as filled when its last claimed row is published.
+    /// Closes the open slot: it is filled when its last claimed row is published.
     pub fn close(self: &Arc<Self>, reason: LeaveReason) {
         let open = Open(self.open.swap(Open::NONE.0, Ordering::AcqRel));
         // A slot whose last row is claimed was closed by that claim.
@@ -244,12 +283,7 @@ impl SlotPool {
         }
     }
 
-    /// The batcher has taken note of a filled slot.
-    pub fn noted(&self) {
-        self.busy.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// No slot is open, none is being filled and none is on its way to the batcher.
+    /// No slot is open, none is being filled and none waits for the batcher.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.busy.load(Ordering::Acquire) == 0
@@ -272,18 +306,18 @@ impl SlotPool {
         *unpoisoned(filling.reason.lock()) = reason;
         let closed = (claimed as u64) << 32;
         let before = filling.progress.fetch_add(closed, Ordering::AcqRel);
-        self.announce_if_filled(slot, before + closed);
+        self.queue_if_filled(slot, before + closed);
     }
 
     fn publish(self: &Arc<Self>, slot: SlotId, row: usize, item: Option<Ticket>) {
         let filling = &self.slots[slot.index()];
         *unpoisoned(filling.items[row].lock()) = item;
         let before = filling.progress.fetch_add(1, Ordering::AcqRel);
-        self.announce_if_filled(slot, before + 1);
+        self.queue_if_filled(slot, before + 1);
     }
 
     /// Called with what one addition made of the slot's progress: for exactly one addition, published and claimed become equal.
-    fn announce_if_filled(self: &Arc<Self>, slot: SlotId, progress: u64) {
+    fn queue_if_filled(self: &Arc<Self>, slot: SlotId, progress: u64) {
         let (claimed, published) = (progress >> 32, progress & u64::from(u32::MAX));
         if claimed != published {
             return;
@@ -294,7 +328,10 @@ impl SlotPool {
         let reason = *unpoisoned(filling.reason.lock());
         let opened = Duration::from_nanos(filling.opened.load(Ordering::Relaxed));
         filling.progress.store(0, Ordering::Release);
-        (self.notify)(PoolEvent::Filled(FilledSlot { pool: Arc::clone(self), slot, items, reason, opened }));
+        let at = self.clock.now();
+        unpoisoned(self.filled.lock()).push_back(Filled { slot, items, reason, opened, at });
+        // Who watches from now on looks for filled slots after that, and finds this one.
+        self.tell(Watch::Filled);
     }
 
     fn release(&self, slot: SlotId) {
@@ -348,12 +385,6 @@ impl Drop for RowLease {
 }
 
 impl FilledSlot {
-    /// The pool that it belongs to.
-    #[must_use]
-    pub fn pool(&self) -> &Arc<SlotPool> {
-        &self.pool
-    }
-
     /// The bytes of `count` rows of a fixed-shape output, from row `first` on; `None` if its shape is dynamic. Only rows whose
     /// batch is done may be read: the worker is through with them.
     #[must_use]

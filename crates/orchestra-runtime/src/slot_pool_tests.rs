@@ -9,7 +9,8 @@ use orchestra_core::{DType, Dim, ItemId, SourceId, TensorSpec};
 
 use super::*;
 
-fn pool(max_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<PoolEvent>) {
+/// A pool, and what it tells of itself.
+fn pool(max_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<()>) {
     let row = |name: &str| TensorSpec {
         name: name.into(),
         dtype: DType::I64,
@@ -18,7 +19,7 @@ fn pool(max_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<PoolEvent>) {
     };
     let layout = BatchLayout::new(&[row("x")], &[row("y")], max_rows, slots).unwrap();
     let (sender, events) = channel();
-    let notify = move |event| sender.send(event).unwrap();
+    let notify = move || drop(sender.send(()));
     let arena = Arena::create("test", layout).unwrap();
     (SlotPool::new(arena, RunClock::start(), 2, Arc::default(), Box::new(notify)), events)
 }
@@ -28,11 +29,18 @@ fn ticket(index: u64) -> Ticket {
     Ticket::alone(id, index, &index.to_string(), Path::new(""))
 }
 
-fn filled(event: PoolEvent) -> Option<FilledSlot> {
-    match event {
-        PoolEvent::Filled(slot) => Some(slot),
-        PoolEvent::Opened => None,
+/// Sleeps until the pool tells of something, as often as it takes until there is a filled slot.
+fn wait_for_filled(pool: &Arc<SlotPool>, events: &Receiver<()>) -> FilledSlot {
+    loop {
+        match pool.next_filled() {
+            Some(slot) => return slot,
+            None => events.recv().unwrap(),
+        }
     }
+}
+
+fn all_filled(pool: &Arc<SlotPool>) -> Vec<FilledSlot> {
+    std::iter::from_fn(|| pool.next_filled()).collect()
 }
 
 #[test]
@@ -58,21 +66,20 @@ fn many_writers_fill_slots_without_losing_or_doubling_an_item() {
         let mut seen = BTreeSet::new();
         let mut rows = 0;
         while rows < (WRITERS * EACH / 7 * 7) as usize {
-            let Some(slot) = events.recv().ok().and_then(filled) else { continue };
+            let slot = wait_for_filled(&pool, &events);
             rows += slot.items.len();
             for (row, item) in slot.items.iter().enumerate() {
                 let Some(item) = item else { continue };
                 // SAFETY: the slot is filled and held by `slot`.
-                let bytes = unsafe { slot.pool().arena().input_rows(slot.slot, 0, row, 1) };
+                let bytes = unsafe { pool.arena().input_rows(slot.slot, 0, row, 1) };
                 assert_eq!(bytes, item.id().index.to_ne_bytes(), "the row holds its own item");
                 assert!(seen.insert(item.id().index), "no item comes twice");
             }
-            slot.pool().noted();
         }
         seen
     });
     pool.close(LeaveReason::Drain);
-    let last: Vec<FilledSlot> = events.try_iter().filter_map(filled).collect();
+    let last = all_filled(&pool);
     let rest = last.iter().flat_map(|s| s.items.iter().flatten()).map(|t| t.id().index);
     let all: BTreeSet<u64> = seen.into_iter().chain(rest).collect();
     assert_eq!(all, (0..WRITERS * EACH).filter(|i| !i.is_multiple_of(10)).collect());
@@ -103,10 +110,9 @@ fn slots_that_are_closed_while_rows_are_claimed_keep_every_row() {
         });
         let mut seen = Vec::new();
         while seen.len() < (WRITERS * EACH) as usize {
-            let Some(slot) = events.recv().ok().and_then(filled) else { continue };
+            let slot = wait_for_filled(&pool, &events);
             assert!(!slot.items.is_empty() && slot.items.len() <= 5);
             seen.extend(slot.items.iter().flatten().map(|t| t.id().index));
-            slot.pool().noted();
         }
         over.store(true, Ordering::Relaxed);
         writers.into_iter().for_each(|w| w.join().unwrap());
@@ -117,31 +123,69 @@ fn slots_that_are_closed_while_rows_are_claimed_keep_every_row() {
 }
 
 #[test]
-fn a_closed_slot_is_announced_only_when_its_last_writer_is_through() {
+fn a_closed_slot_is_filled_only_when_its_last_writer_is_through() {
     let (pool, events) = pool(4, 1);
     let (a, b) = (pool.claim().unwrap(), pool.claim().unwrap());
-    assert!(matches!(events.try_recv(), Ok(PoolEvent::Opened)));
+    assert_eq!(events.try_iter().count(), 1, "it was opened");
     a.publish(ticket(0));
     pool.close(LeaveReason::Timer);
-    assert!(events.try_recv().is_err() && !pool.is_quiet());
+    assert!(!pool.has_filled() && !pool.is_quiet());
     b.publish(ticket(1));
-    let slot = filled(events.try_recv().unwrap()).unwrap();
+    assert_eq!(events.try_iter().count(), 1, "it is filled");
+    assert!(!pool.is_quiet(), "the batcher has not taken it yet");
+    let slot = pool.next_filled().unwrap();
     assert_eq!((slot.reason, slot.items.len()), (LeaveReason::Timer, 2));
-    assert!(!pool.is_quiet(), "the batcher has not seen it yet");
-    pool.noted();
-    assert!(pool.is_quiet());
+    assert!(slot.opened <= slot.filled && pool.is_quiet());
+}
+
+#[test]
+fn only_what_is_watched_for_is_told_and_nothing_is_lost_of_the_rest() {
+    let (pool, events) = pool(1, 8);
+    let told = |watch| {
+        pool.watch(watch);
+        let mut told = Vec::new();
+        let lease = pool.claim().unwrap();
+        told.push(events.try_iter().count());
+        lease.publish(ticket(0));
+        told.push(events.try_iter().count());
+        told
+    };
+    assert_eq!(told(Watch::Openings), [1, 1]);
+    assert_eq!(told(Watch::Filled), [0, 1]);
+    assert_eq!(told(Watch::Nothing), [0, 0]);
+    assert_eq!(all_filled(&pool).len(), 3);
+}
+
+/// What the batcher does: it watches for nothing while it has no use for a slot, and sleeps only after it has said what it waits for and
+/// has looked once more.
+#[test]
+fn who_says_what_it_waits_for_and_then_looks_misses_no_slot() {
+    const ITEMS: u64 = 20_000;
+    let (pool, events) = pool(1, 3);
+    let mut seen = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..ITEMS).for_each(|i| pool.claim().unwrap().publish(ticket(i))));
+        while seen < ITEMS {
+            pool.watch(Watch::Nothing);
+            seen += all_filled(&pool).len() as u64;
+            pool.watch(Watch::Filled);
+            if !pool.has_filled() && seen < ITEMS {
+                events.recv_timeout(Duration::from_secs(60)).expect("it is told of the next slot");
+            }
+        }
+    });
 }
 
 #[test]
 fn a_writer_without_a_free_slot_waits_until_one_is_dropped_or_the_pool_is_shut() {
-    let (pool, events) = pool(1, 1);
+    let (pool, _events) = pool(1, 1);
     pool.claim().unwrap().publish(ticket(0));
-    let slot = events.iter().find_map(filled).unwrap();
+    let slot = pool.next_filled();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| pool.claim().map(|lease| lease.publish(ticket(1))));
         drop(slot);
         assert!(waiting.join().unwrap().is_some());
-        let held = events.iter().find_map(filled);
+        let held = pool.next_filled();
         let waiting = scope.spawn(|| pool.claim().is_none());
         pool.shut();
         assert!(waiting.join().unwrap());

@@ -102,6 +102,12 @@ impl Ledger {
         [self.waiting.next_due(now), trial, rested].into_iter().flatten().min()
     }
 
+    /// Whether a worker holds less than it may. Where none does, nothing that is added can be sent before one of them has answered.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.alone.is_none() && self.workers.values().any(|w| w.takes_more() && w.has_room(self.streams))
+    }
+
     /// Batches that workers could begin at once, beyond those that wait.
     #[must_use]
     pub fn idle_workers(&self, now: Duration) -> usize {

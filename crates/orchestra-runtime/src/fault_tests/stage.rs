@@ -33,7 +33,7 @@ use crate::device_manager::{DeviceArgs, DeviceManager};
 use crate::device_watch::DeviceOptions;
 use crate::messages::{BatcherMsg, DeviceMsg, PipelineMsg, RootMsg, ServeStage, SinkMsg};
 use crate::post::{Post, PostArgs};
-use crate::slot_pool::{PoolEvent, SlotPool};
+use crate::slot_pool::SlotPool;
 use crate::ticket::Ticket;
 use crate::topology::Topology;
 use crate::trace::Tracer;
@@ -273,11 +273,8 @@ impl Tree {
         };
         let batcher = Actor::spawn_linked(None, Batcher, batcher_args, pipeline.get_cell()).await.unwrap();
         let tell = batcher.0.clone();
-        let notify = move |event| {
-            drop(tell.cast(match event {
-                PoolEvent::Opened => BatcherMsg::RowsOpened,
-                PoolEvent::Filled(slot) => BatcherMsg::Filled(slot),
-            }));
+        let notify = move || {
+            drop(tell.cast(BatcherMsg::PoolChanged));
         };
         let arena = Arena::create("fake", infer.layout.clone()).unwrap();
         let in_use = Arc::clone(&context.stats.stage(id).slots_in_use);
