@@ -22,7 +22,7 @@ use crate::ticket::{Ticket, Tickets};
 pub struct Source;
 
 /// Most items in one message to a loader.
-const LARGEST_CHUNK: u64 = 128;
+const LARGEST_CHUNK: u64 = 256;
 
 /// What a source is started with.
 pub struct SourceArgs {
@@ -146,7 +146,7 @@ impl SourceState {
     fn chunk(&self) -> u64 {
         let left = self.args.to_do.saturating_sub(self.handed);
         let shared = left.min(self.args.window.saturating_sub(BETWEEN_COMMITS as u64));
-        (shared / (self.args.loaders * 4).max(1)).clamp(1, LARGEST_CHUNK)
+        (shared / (self.args.loaders * 3).max(1)).clamp(1, LARGEST_CHUNK)
     }
 
     /// Up to `n` unfinished items. Reading on is cheap: the listing is a file in the page cache.
