@@ -163,7 +163,7 @@ impl Work {
     /// losing them.
     fn process(&self, batch: CompletedBatch) {
         let began = batch.trace.as_ref().map(|_| self.context.clock.now());
-        let shapes = self.row_shapes(&batch);
+        let outputs = self.outputs_of(&batch);
         let usual_text = self.usual_text.load(Ordering::Relaxed);
         let mut lines = Lines::with_capacity(usual_text, batch.rows.count, self.only_sink.is_some());
         let mut failures = Vec::new();
@@ -176,8 +176,8 @@ impl Work {
                 ticket.journey().ran(trace); // Before the item can end.
             }
             let outcome = catch_unwind(AssertUnwindSafe(|| {
-                let shapes = shapes.as_ref().map_err(Clone::clone)?;
-                self.row(&batch, row, shapes, ticket, &mut lines)
+                let outputs = outputs.as_ref().map_err(Clone::clone)?;
+                self.row(outputs, row - batch.rows.first, ticket, &mut lines)
             }));
             let error = match outcome {
                 Ok(Ok(())) => {
@@ -233,30 +233,32 @@ impl Work {
         }
     }
 
-    /// Either adds everything about the row, or gives an error.
+    /// Either adds everything about a row of the batch, or gives an error.
     fn row(
         &self,
-        batch: &CompletedBatch,
+        outputs: &[OutputRows<'_>],
         row: usize,
-        shapes: &[Vec<usize>],
         ticket: &Ticket,
         lines: &mut Lines,
     ) -> Result<(), String> {
-        let tensors = self.row_tensors(batch, row, shapes)?;
-        let source = self.source(ticket.id().source);
         if !self.sinks.is_empty() {
+            let source = self.source(ticket.id().source);
+            let tensors: RowTensors<'_> = outputs.iter().map(|output| output.row(row)).collect();
             let tensors = Tensors(&tensors);
             lines.add(ticket, &self.sinks, |_, out| records::result_line(ticket, source, &tensors, out))?;
         }
         for c in &self.classifiers {
-            let tensor = tensors.get(c.output).ok_or("the output to classify is missing")?;
-            lines.add(ticket, &c.sinks, |scratch, out| c.lines.line(ticket, tensor, scratch, out))?;
+            let tensor = outputs.get(c.output).ok_or("the output to classify is missing")?.row(row);
+            lines.add(ticket, &c.sinks, |scratch, out| c.lines.line(ticket, &tensor, scratch, out))?;
         }
-        for behind in &self.behind {
-            self.check_fit(behind, &tensors)?;
-        }
-        for behind in &self.behind {
-            self.hand_on(behind, &tensors, ticket);
+        if !self.behind.is_empty() {
+            let tensors: RowTensors<'_> = outputs.iter().map(|output| output.row(row)).collect();
+            for behind in &self.behind {
+                self.check_fit(behind, &tensors)?;
+            }
+            for behind in &self.behind {
+                self.hand_on(behind, &tensors, ticket);
+            }
         }
         Ok(())
     }
@@ -300,13 +302,12 @@ impl Work {
         &self.context.plan.sources[source.index()].name
     }
 
-    /// Row shape of each output of this batch.
-    fn row_shapes(&self, batch: &CompletedBatch) -> Result<Vec<Vec<usize>>, String> {
+    /// What this batch has of each output.
+    fn outputs_of<'a>(&'a self, batch: &'a CompletedBatch) -> Result<Vec<OutputRows<'a>>, String> {
         let rows = batch.rows.count;
-        self.outputs
-            .iter()
-            .enumerate()
-            .map(|(i, spec)| match batch.dynamic.iter().find(|d| d.output == i) {
+        let output = |(i, spec): (usize, &'a TensorSpec)| {
+            let dynamic = batch.dynamic.iter().find(|d| d.output == i);
+            let shape = match dynamic {
                 // Nothing that is made of it may take its word for a size.
                 Some(d) if !d.is_sound() || d.dtype != spec.dtype => {
                     Err(format!("output `{}` has not the type and size that the worker says", spec.name))
@@ -318,39 +319,45 @@ impl Work {
                     "output `{}` has shape {:?} for {rows} items and cannot be split; set `batch = {{ max = 1 }}`",
                     spec.name, d.shape
                 )),
-                None => spec.row.iter().map(|d| match d {
-                    Dim::Fixed(n) => Ok(*n),
-                    Dim::Dynamic => Err(format!("output `{}` is missing", spec.name)),
-                }).collect(),
-            })
-            .collect()
-    }
-
-    fn row_tensors<'a>(
-        &'a self,
-        batch: &'a CompletedBatch,
-        row: usize,
-        shapes: &'a [Vec<usize>],
-    ) -> Result<RowTensors<'a>, String> {
-        let in_batch = row - batch.rows.first;
-        self.outputs
-            .iter()
-            .zip(shapes)
-            .enumerate()
-            .map(|(i, (spec, shape))| {
-                let bytes = shape.iter().product::<usize>() * spec.dtype.size_bytes();
-                let data = match batch.dynamic.iter().find(|d| d.output == i) {
-                    Some(d) => d.data.get(in_batch * bytes..(in_batch + 1) * bytes),
-                    None => batch.slot.output(i, row, 1),
-                };
-                match data {
-                    Some(data) if data.len() == bytes => {
-                        Ok(TensorView { name: &spec.name, dtype: spec.dtype, shape, data })
-                    }
-                    _ => Err(format!("output `{}` has not the size that its shape says", spec.name)),
+                None => spec
+                    .row
+                    .iter()
+                    .map(|d| match d {
+                        Dim::Fixed(n) => Ok(*n),
+                        Dim::Dynamic => Err(format!("output `{}` is missing", spec.name)),
+                    })
+                    .collect(),
+            }?;
+            let row_bytes = shape.iter().product::<usize>() * spec.dtype.size_bytes();
+            let data = match dynamic {
+                Some(d) => Some(d.data.as_slice()),
+                None => batch.slot.output(i, batch.rows.first, rows),
+            };
+            match data {
+                Some(data) if data.len() == rows * row_bytes => {
+                    Ok(OutputRows { spec, shape, row_bytes, data })
                 }
-            })
-            .collect()
+                _ => Err(format!("output `{}` has not the size that its shape says", spec.name)),
+            }
+        };
+        self.outputs.iter().enumerate().map(output).collect()
+    }
+}
+
+/// What a batch has of one output of the model.
+struct OutputRows<'a> {
+    spec: &'a TensorSpec,
+    /// Of one row.
+    shape: Vec<usize>,
+    row_bytes: usize,
+    /// All rows.
+    data: &'a [u8],
+}
+
+impl OutputRows<'_> {
+    fn row(&self, row: usize) -> TensorView<'_> {
+        let data = &self.data[row * self.row_bytes..(row + 1) * self.row_bytes];
+        TensorView { name: &self.spec.name, dtype: self.spec.dtype, shape: &self.shape, data }
     }
 }
 

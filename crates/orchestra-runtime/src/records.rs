@@ -157,6 +157,9 @@ pub struct ClassLines {
     classes: Vec<String>,
 }
 
+/// What few lines exceed.
+const USUAL_LINE: usize = 256;
+
 /// Classes without a label that are written in advance: as many as classifiers have, and less than half a megabyte.
 const MOST_NUMBERED: usize = 4_096;
 
@@ -165,7 +168,14 @@ const MOST_NUMBERED: usize = 4_096;
 pub struct Scratch {
     values: Vec<f32>,
     /// The best so far, best first.
-    best: Vec<usize>,
+    best: Vec<Ranked>,
+}
+
+/// A class by its score, as a number that orders scores as `f32::total_cmp` does.
+#[derive(Debug, Clone, Copy)]
+struct Ranked {
+    key: i32,
+    class: usize,
 }
 
 impl ClassLines {
@@ -225,13 +235,14 @@ impl ClassLines {
             Scores::None => {}
         }
         best_of(values, self.top_k, best);
+        out.reserve(USUAL_LINE);
         out.extend_from_slice(br#"{"item":"#);
         serde_json::to_writer(&mut *out, ticket.name())?;
         out.extend_from_slice(br#","index":"#);
         serde_json::to_writer(&mut *out, &ticket.id().index)?;
         let source = self.sources.get(ticket.id().source.index()).map_or(r#","result":["#, String::as_str);
         out.extend_from_slice(source.as_bytes());
-        for (place, &class) in best.iter().enumerate() {
+        for (place, &Ranked { class, .. }) in best.iter().enumerate() {
             if place > 0 {
                 out.push(b',');
             }
@@ -271,30 +282,34 @@ fn read_floats(tensor: &TensorView<'_>, values: &mut Vec<f32>) {
     }));
 }
 
-/// The places of the `n` largest values, largest first.
-fn best_of(values: &[f32], n: usize, best: &mut Vec<usize>) {
+/// The classes with the `n` largest values, largest first, equal ones in the order of their numbers.
+fn best_of(values: &[f32], n: usize, best: &mut Vec<Ranked>) {
     best.clear();
-    // A score that is no number ranks last.
-    let key = |i: usize| if values[i].is_nan() { f32::NEG_INFINITY } else { values[i] };
-    let order = |a: &usize, b: &usize| key(*b).total_cmp(&key(*a)).then(a.cmp(b));
-    // Few of many, the usual case: one pass, in which most values are no better than the worst of the best.
-    if n <= FEW {
-        for i in 0..values.len() {
-            if best.len() == n {
-                match best.last() {
-                    Some(worst) if values[i] < values[*worst] => continue, // By far the most common, and the cheapest to see.
-                    Some(worst) if order(&i, worst).is_lt() => drop(best.pop()),
-                    _ => continue,
-                }
-            }
-            let at = best.partition_point(|b| order(b, &i).is_lt());
-            best.insert(at, i);
-        }
+    let ranked = values.iter().enumerate().map(|(class, value)| Ranked { key: key(*value), class });
+    if n > FEW {
+        best.extend(ranked);
+        best.sort_by_key(|r| std::cmp::Reverse(r.key));
+        best.truncate(n);
         return;
     }
-    best.extend(0..values.len());
-    best.sort_unstable_by(order);
-    best.truncate(n);
+    // Few of many, the usual case: one pass, in which most values are no better than the worst of the best.
+    for new in ranked {
+        if best.len() == n {
+            match best.last() {
+                Some(worst) if worst.key < new.key => drop(best.pop()),
+                _ => continue,
+            }
+        }
+        let at = best.iter().rposition(|b| b.key >= new.key).map_or(0, |better| better + 1);
+        best.insert(at, new);
+    }
+}
+
+/// A score that is no number ranks last.
+fn key(score: f32) -> i32 {
+    let bits = if score.is_nan() { f32::NEG_INFINITY } else { score }.to_bits().cast_signed();
+    // All but the sign is turned over where it is negative: then integers compare as the floats do.
+    bits ^ ((bits >> 31).cast_unsigned() >> 1).cast_signed()
 }
 
 /// Up to so many best classes are found by insertion.
@@ -411,15 +426,20 @@ mod tests {
     #[test]
     fn a_few_best_are_the_first_of_all_sorted() {
         // Few distinct values, so that ties are common.
-        let value = |i: usize| [0.5, f32::NAN, -1.0, 7.25, 0.0, -0.0, f32::INFINITY][i * i % 7];
+        let values = [0.5, f32::NAN, -1.0, 7.25, 0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, -1e-40, -7.0];
+        let value = |i: usize| values[i * i % 11 % values.len()];
+        let rank = |v: f32| if v.is_nan() { f32::NEG_INFINITY } else { v };
+        let best = |values: &[f32], n| {
+            let mut best = Vec::new();
+            best_of(values, n, &mut best);
+            best.iter().map(|b| b.class).collect::<Vec<_>>()
+        };
         for len in 0..40 {
             let values: Vec<f32> = (0..len).map(value).collect();
-            let mut all = Vec::new();
-            best_of(&values, FEW + 100, &mut all);
-            for n in 0..=FEW {
-                let mut few = Vec::new();
-                best_of(&values, n, &mut few);
-                assert_eq!(few, all[..n.min(len)], "{n} of {len}");
+            let mut all: Vec<usize> = (0..len).collect();
+            all.sort_by(|a, b| rank(values[*b]).total_cmp(&rank(values[*a])));
+            for n in (0..=FEW).chain([FEW + 1, FEW + 100]) {
+                assert_eq!(best(&values, n), all[..n.min(len)], "{n} of {len}");
             }
         }
     }
