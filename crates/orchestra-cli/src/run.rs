@@ -171,8 +171,10 @@ fn log_format(asked: Option<LogFormat>) -> orchestra_telemetry::LogFormat {
 }
 
 fn runtime() -> Result<Runtime, Failed> {
-    let started =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(actor_threads()).enable_all().build();
+    let started = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(orchestra_runtime::actor_threads())
+        .enable_all()
+        .build();
     let runtime = started
         .context("the threads of the run cannot be started; `orchestra doctor` looks at the limits of this machine")
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
@@ -180,12 +182,6 @@ fn runtime() -> Result<Runtime, Failed> {
     signals::survive_the_limit_on_file_sizes();
     drop(inside);
     Ok(runtime)
-}
-
-/// Threads that the actors share. Decoding, models and the journal have threads of their own, and what is left is a few messages per
-/// batch: on a small machine more threads only wake each other up and take cores from the rest.
-fn actor_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get() / 8).clamp(1, 4)
 }
 
 fn not_started(error: StartRunError) -> Failed {

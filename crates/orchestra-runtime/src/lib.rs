@@ -13,6 +13,7 @@
 //! Nothing here parses a workflow file, decodes a picture or knows ONNX Runtime; nothing here prints or exits. Decisions are taken in
 //! `orchestra-core`; actors carry them out.
 
+mod actor_threads;
 mod batcher;
 mod committer;
 mod context;
@@ -63,6 +64,7 @@ mod worker_memory;
 mod worker_process;
 mod worker_stderr;
 
+pub use actor_threads::actor_threads;
 pub use context::{RunOptions, Timeouts};
 pub use device_use::{DeviceUse, WorkerUse};
 pub use device_watch::{DeviceOptions, DeviceWatch};

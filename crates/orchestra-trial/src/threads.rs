@@ -30,7 +30,10 @@ impl Threads {
     /// # Errors
     /// The system allows no more.
     pub fn start() -> Result<Self, TrialError> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        // As many as `orchestra run` has: what is measured here is to be what a user sees.
+        let threads = orchestra_runtime::actor_threads();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
         Ok(Self(Some(runtime.map_err(TrialError::io("starting the threads of a run"))?)))
     }
 
