@@ -16,8 +16,9 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use crate::context::RunContext;
 use crate::flights::{self, Flight, Flights};
 use crate::messages::{
-    BatcherMsg, CompletedBatch, DeviceMsg, ItemReport, LinkMsg, PipelineMsg, PostMsg, SinkMsg,
+    BatcherMsg, CompletedBatch, DeviceMsg, ItemReport, LinkMsg, PipelineMsg, SinkMsg,
 };
+use crate::post::PostProcessor;
 use crate::slot_pool::{FilledSlot, SlotPool, Watch};
 use crate::trace::{BatchEnd, Ran, id_in_logs};
 
@@ -33,7 +34,7 @@ pub struct BatcherArgs {
     /// Sinks downstream of it: what a failure here stands for.
     pub sinks: usize,
     /// Where completed batches go.
-    pub post: ActorRef<PostMsg>,
+    pub post: PostProcessor,
     /// Where failures go.
     pub sink: ActorRef<SinkMsg>,
     /// Who learns that no device is left.
@@ -56,6 +57,8 @@ pub struct BatcherState {
     look_at: Option<Duration>,
     drained: bool,
     told_post: bool,
+    /// To be processed once its worker has been given something else to do.
+    completed: Option<CompletedBatch>,
 }
 
 /// A filled slot, and how many of its rows have no end yet.
@@ -114,6 +117,9 @@ impl Actor for Batcher {
             BatcherMsg::DeviceGone { device, why } => state.device_gone(device, why),
         }
         state.pump(&me);
+        if let Some(batch) = state.completed.take() {
+            state.args.post.process(batch);
+        }
         Ok(())
     }
 }
@@ -144,6 +150,7 @@ impl BatcherState {
             look_at: None,
             drained: false,
             told_post: false,
+            completed: None,
             args,
         })
     }
@@ -185,7 +192,7 @@ impl BatcherState {
         if self.drained && !self.told_post && quiet && self.ledger.n_batches() == 0 {
             self.told_post = true;
             self.must_hold_nothing();
-            drop(self.args.post.cast(PostMsg::Drained));
+            self.args.post.drained();
         }
     }
 
@@ -327,8 +334,7 @@ impl BatcherState {
         stats.device(completed.device).batches.add(1);
         stats.device(completed.device).rows.add(self.n_items(completed.rows));
         if let Some(slot) = self.rows_ended(completed.rows) {
-            let done = CompletedBatch { slot, rows: completed.rows, dynamic, trace };
-            drop(self.args.post.cast(PostMsg::Batch(done)));
+            self.completed = Some(CompletedBatch { slot, rows: completed.rows, dynamic, trace });
         }
         self.end_if_drained(worker);
     }

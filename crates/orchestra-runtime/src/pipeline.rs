@@ -23,7 +23,7 @@ use crate::loader_thread::{ImageTarget, InferTarget, LoaderWork};
 use crate::messages::{
     BatcherMsg, DeviceMsg, PipelineEnd, PipelineMsg, RootMsg, ServeStage, SinkMsg, SourceMsg,
 };
-use crate::post::{Behind, Post, PostArgs};
+use crate::post::{Behind, PostArgs, PostProcessor};
 use crate::sink::{Sink, SinkArgs};
 use crate::slot_pool::SlotPool;
 use crate::source::{Source, SourceArgs};
@@ -214,7 +214,7 @@ impl PipelineState {
             sink: sink.clone(),
             behind,
         };
-        let (post, _) = Actor::spawn_linked(None, Post, post_args, me.get_cell()).await?;
+        let (post, _) = PostProcessor::start(post_args, me.get_cell()).await?;
         let batcher_args = BatcherArgs {
             context: Arc::clone(context),
             stage,

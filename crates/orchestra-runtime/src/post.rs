@@ -1,6 +1,6 @@
 //! Post-processing of an infer stage: a completed batch becomes records for the sinks, or rows of the stage behind. It decides nothing
-//! about retries. A batch that is a few microseconds of work is processed by the actor itself; everything else, and everything that may
-//! have to wait, on the blocking pool.
+//! about retries. A batch that is a few microseconds of work is processed by whoever has it, which is the batcher; everything else, and
+//! everything that may have to wait, on the blocking pool, of which an actor keeps count.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,8 @@ use bytes::Bytes;
 use orchestra_core::gather::Report;
 use orchestra_core::{Dim, Failure, FailureKind, ItemId, SinkId, SourceId, StageId, TensorSpec};
 use orchestra_plan::{Plan, StageKind};
-use ractor::{Actor, ActorProcessingErr, ActorRef};
+use ractor::concurrency::JoinHandle;
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
 use smallvec::SmallVec;
 
 use crate::committer::BYTES_AT_ONCE;
@@ -23,7 +24,15 @@ use crate::ticket::Ticket;
 use crate::topology::Topology;
 use crate::trace::DoneRows;
 
-/// See the module.
+/// The post-processing of a stage, for its batcher.
+#[derive(Clone)]
+pub struct PostProcessor {
+    work: Arc<Work>,
+    /// Who has done what takes long.
+    pub actor: ActorRef<PostMsg>,
+}
+
+/// The actor behind a [`PostProcessor`].
 pub struct Post;
 
 /// Output elements up to which a batch is quick to process: less than 100 µs of softmax and JSON.
@@ -54,6 +63,30 @@ pub struct Behind {
     pub batcher: ActorRef<BatcherMsg>,
 }
 
+impl PostProcessor {
+    /// Starts the actor, below `supervisor`.
+    pub async fn start(args: PostArgs, supervisor: ActorCell) -> Result<(Self, JoinHandle<()>), SpawnErr> {
+        let work = Arc::new(Work::new(args));
+        let (actor, end) = Actor::spawn_linked(None, Post, Arc::clone(&work), supervisor).await?;
+        Ok((Self { work, actor }, end))
+    }
+
+    /// Has a batch processed: here and now if it takes a few microseconds.
+    pub fn process(&self, batch: CompletedBatch) {
+        if self.work.is_quick(&batch) {
+            // A message, and the wait for its turn, would cost more than the work.
+            self.work.process(batch);
+        } else {
+            drop(self.actor.cast(PostMsg::Batch(batch)));
+        }
+    }
+
+    /// No further batch will come.
+    pub fn drained(&self) {
+        drop(self.actor.cast(PostMsg::Drained));
+    }
+}
+
 /// State of a post-processor.
 pub struct PostState {
     work: Arc<Work>,
@@ -64,10 +97,14 @@ pub struct PostState {
 impl Actor for Post {
     type Msg = PostMsg;
     type State = PostState;
-    type Arguments = PostArgs;
+    type Arguments = Arc<Work>;
 
-    async fn pre_start(&self, _: ActorRef<PostMsg>, args: PostArgs) -> Result<PostState, ActorProcessingErr> {
-        Ok(PostState { work: Arc::new(Work::new(args)), running: 0, drained: false })
+    async fn pre_start(
+        &self,
+        _: ActorRef<PostMsg>,
+        work: Arc<Work>,
+    ) -> Result<PostState, ActorProcessingErr> {
+        Ok(PostState { work, running: 0, drained: false })
     }
 
     async fn handle(
@@ -77,8 +114,6 @@ impl Actor for Post {
         state: &mut PostState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            // Waking another thread would cost more than the work.
-            PostMsg::Batch(batch) if state.work.is_quick(&batch) => state.work.process(batch),
             PostMsg::Batch(batch) => {
                 // Bounded by the slots: a batch holds its slot until it has been processed.
                 state.running += 1;
@@ -101,7 +136,7 @@ impl Actor for Post {
 }
 
 /// Everything that processing a batch needs, resolved once.
-struct Work {
+pub struct Work {
     context: Arc<RunContext>,
     stage: StageId,
     sink: ActorRef<SinkMsg>,

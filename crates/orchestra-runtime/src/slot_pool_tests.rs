@@ -19,7 +19,7 @@ fn pool(max_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<()>) {
     };
     let layout = BatchLayout::new(&[row("x")], &[row("y")], max_rows, slots).unwrap();
     let (sender, events) = channel();
-    let notify = move || drop(sender.send(()));
+    let notify = move || sender.send(()).unwrap();
     let arena = Arena::create("test", layout).unwrap();
     (SlotPool::new(arena, RunClock::start(), 2, Arc::default(), Box::new(notify)), events)
 }

@@ -32,7 +32,7 @@ use crate::context::{RunContext, RunOptions, Timeouts};
 use crate::device_manager::{DeviceArgs, DeviceManager};
 use crate::device_watch::DeviceOptions;
 use crate::messages::{BatcherMsg, DeviceMsg, PipelineMsg, RootMsg, ServeStage, SinkMsg};
-use crate::post::{Post, PostArgs};
+use crate::post::{PostArgs, PostProcessor};
 use crate::slot_pool::SlotPool;
 use crate::ticket::Ticket;
 use crate::topology::Topology;
@@ -160,7 +160,7 @@ struct Tree {
     /// Told whenever something was noted in the account.
     noted: Arc<Notify>,
     feed: Feed,
-    post: (ActorRef<crate::messages::PostMsg>, JoinHandle<()>),
+    post: (PostProcessor, JoinHandle<()>),
     batcher: JoinHandle<()>,
     devices: Vec<(ActorRef<DeviceMsg>, JoinHandle<()>)>,
     probes: Vec<(ractor::ActorCell, JoinHandle<()>)>,
@@ -171,7 +171,7 @@ struct Tree {
 
 /// What stands behind a stage: its post-processing, its batcher and its memory.
 type Behind = (
-    (ActorRef<crate::messages::PostMsg>, JoinHandle<()>),
+    (PostProcessor, JoinHandle<()>),
     (ActorRef<BatcherMsg>, JoinHandle<()>),
     Arc<SlotPool>,
 );
@@ -262,7 +262,7 @@ impl Tree {
             sink: sink.clone(),
             behind: Vec::new(),
         };
-        let post = Actor::spawn_linked(None, Post, post_args, pipeline.get_cell()).await.unwrap();
+        let post = PostProcessor::start(post_args, pipeline.get_cell()).await.unwrap();
         let batcher_args = BatcherArgs {
             context: Arc::clone(context),
             stage: id,
@@ -380,7 +380,7 @@ impl Tree {
         pool.shut();
         devices.iter().for_each(|(d, _)| drop(d.cast(DeviceMsg::Retire(self.stage))));
         batcher_ref.stop(None);
-        post.0.stop(None);
+        post.0.actor.stop(None);
         drop(batcher_ref);
         for actor in [batcher, post.1] {
             actor.await.unwrap();
@@ -389,7 +389,7 @@ impl Tree {
             pool.shut();
             devices.iter().for_each(|(d, _)| drop(d.cast(DeviceMsg::Retire(id))));
             batcher.0.stop(None);
-            post.0.stop(None);
+            post.0.actor.stop(None);
             batcher.1.await.unwrap();
             post.1.await.unwrap();
         }
