@@ -267,7 +267,8 @@ impl InferPart<'_> {
         n_workers: usize,
         turns: &[Turn],
     ) -> Result<Vec<Done>, Trouble> {
-        let slots = slots_of(place.number, n_workers, self.infer.layout.slots, self.infer.streams + 1);
+        let slots =
+            slots_of(place.number, n_workers, self.infer.layout.slots, self.infer.streams + self.infer.ready);
         let mut done = Vec::with_capacity(turns.len());
         for turn in turns {
             done.push(self.loop_over(worker, &slots, turn).await?);
@@ -299,7 +300,9 @@ impl InferPart<'_> {
         let mut batches = 0;
         let mut times = Vec::new();
         let mut elapsed = Duration::ZERO;
-        for _ in 0..self.infer.streams {
+        // One of those that it holds is sent in the loop.
+        let ahead = self.infer.streams + self.infer.ready - 1;
+        for _ in 0..ahead {
             worker.run(send(), rows).await.map_err(Trouble::Fault)?;
         }
         while elapsed < lasting {
@@ -312,7 +315,7 @@ impl InferPart<'_> {
             elapsed = self.time.now().saturating_sub(started);
         }
         let cpu = cpu(worker).saturating_sub(cpu_before);
-        for _ in 0..self.infer.streams {
+        for _ in 0..ahead {
             worker.done().await.map_err(Trouble::Fault)?;
         }
         let usual_batch = median(times);

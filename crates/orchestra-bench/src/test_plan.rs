@@ -53,6 +53,7 @@ pub fn plan(small: Small) -> Plan {
             memory: None,
         }],
         streams: 1,
+        ready: 1,
         layout,
         settings: [0; 32],
     };

@@ -26,7 +26,7 @@ pub fn measure(
     started: &mut dyn FnMut(),
 ) -> Result<RunFigures, BenchError> {
     let prepared = orchestra_runtime::prepare(Arc::clone(plan), true).map_err(TrialError::from)?;
-    let threads = Threads::start()?;
+    let threads = Threads::start(plan)?;
     let (total, before) = (prepared.total, cpu_of_run());
     let (began, idle_before) = (time.now(), time.idle(cores));
     let mut points: Vec<Point> = Vec::new();

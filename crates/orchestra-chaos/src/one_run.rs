@@ -49,7 +49,7 @@ pub fn run(
     look: &mut dyn FnMut(&Snapshot),
 ) -> Result<Ran, ChaosError> {
     let prepared = orchestra_runtime::prepare(Arc::clone(plan), true).map_err(TrialError::from)?;
-    let threads = Threads::start()?;
+    let threads = Threads::start(plan)?;
     let scene = Scene::new();
     let options = RunOptions { events: Some(scene.hook()), ..options };
     let striker = strikes.map(|strikes| Striker::start(Arc::clone(&scene), strikes)).transpose();

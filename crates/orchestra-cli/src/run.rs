@@ -51,7 +51,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     let (telemetry, said) = telemetry(args, verbosity, surroundings, &plan)?;
     // Before anything is discarded or begun: the address may be taken.
     let metrics = metrics::start(args, &plan, talk, &said)?;
-    let runtime = runtime()?;
+    let runtime = runtime(&plan)?;
     // What a fresh start discards must not be discarded for a run that cannot begin.
     let ahead = args.fresh.then(|| runtime_library(args, &plan, talk)).transpose()?;
     let prepared = orchestra::prepare(Arc::clone(&plan), args.fresh).map_err(not_started)?;
@@ -170,11 +170,8 @@ fn log_format(asked: Option<LogFormat>) -> orchestra_telemetry::LogFormat {
     }
 }
 
-fn runtime() -> Result<Runtime, Failed> {
-    let started = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(orchestra_runtime::actor_threads())
-        .enable_all()
-        .build();
+fn runtime(plan: &Plan) -> Result<Runtime, Failed> {
+    let started = orchestra_runtime::actor_runtime(plan);
     let runtime = started
         .context("the threads of the run cannot be started; `orchestra doctor` looks at the limits of this machine")
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;

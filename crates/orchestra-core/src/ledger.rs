@@ -19,7 +19,6 @@ use crate::failure::FailureKind;
 use crate::ids::{BatchId, DeviceId, WorkerId};
 use crate::worker_exit::{Evidence, WorkerExit};
 
-pub use worker::READY_PER_WORKER;
 use worker::Worker;
 
 /// Times that memory may run out for a single row that runs alone before it is failed.
@@ -50,6 +49,8 @@ pub struct Ledger {
     max_rows: usize,
     /// Batches that a worker runs at once.
     streams: usize,
+    /// Batches that wait at a worker beyond those.
+    ready: usize,
     waiting: BatchQueue,
     /// The batch that runs while nothing else may.
     alone: Option<BatchId>,
@@ -70,12 +71,13 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty ledger for batches of up to `max_rows` rows, and workers that run one at a time.
+    /// An empty ledger for batches of up to `max_rows` rows, and workers that run one at a time while one more waits there.
     #[must_use]
     pub fn new(max_rows: usize) -> Self {
         Self {
             max_rows,
             streams: 1,
+            ready: 1,
             waiting: BatchQueue::default(),
             alone: None,
             batches: HashMap::new(),
@@ -96,6 +98,12 @@ impl Ledger {
     #[must_use]
     pub fn with_streams(self, streams: usize) -> Self {
         Self { streams: streams.max(1), ..self }
+    }
+
+    /// The same for workers at which `ready` batches wait beyond those that they run, at least 1, so that no device waits for a frame.
+    #[must_use]
+    pub fn with_ready(self, ready: usize) -> Self {
+        Self { ready: ready.max(1), ..self }
     }
 
     /// The stage has workers on `device`, or will have. As long as it is not given up, it may be asked about an item that died elsewhere.

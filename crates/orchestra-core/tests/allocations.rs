@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use orchestra_core::batching::LeaveReason;
-use orchestra_core::ledger::{Assignment, Ledger, READY_PER_WORKER, Rows};
+use orchestra_core::ledger::{Assignment, Ledger, Rows};
 use orchestra_core::{DeviceId, SlotId, WorkerId};
 
 thread_local! {
@@ -62,15 +62,18 @@ fn send(ledger: &mut Ledger, sent: &mut [Option<Assignment>]) -> usize {
 
 #[test]
 fn batches_are_sent_and_idle_workers_counted_without_an_allocation_where_nobody_is_suspect() {
-    (1..=3).for_each(check_allocations);
+    for streams in 1..=3 {
+        check_allocations(streams, 1);
+        check_allocations(streams, 2);
+    }
 }
 
-fn check_allocations(streams: usize) {
-    let mut ledger = Ledger::new(8).with_streams(streams);
+fn check_allocations(streams: usize, ready: usize) {
+    let mut ledger = Ledger::new(8).with_streams(streams).with_ready(ready);
     for w in 0..N_WORKERS {
         ledger.worker_ready(WorkerId(w), DeviceId(u16::try_from(w % 2).unwrap()));
     }
-    let all = N_WORKERS as usize * (streams + READY_PER_WORKER);
+    let all = N_WORKERS as usize * (streams + ready);
     let mut sent = vec![None; all];
     for round in 0..3 {
         assert_eq!(counted(|| ledger.dispatch(T)), (0, None), "nothing waits");

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use orchestra_core::DeviceKind;
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::ledger::READY_PER_WORKER;
 use orchestra_core::{
     DeviceId, DeviceSpec, ImageSpec, ModelId, PipelineId, PixelInput, Provider, SessionTuning, SinkId,
     SourceId, StageId, TensorSpec,
@@ -231,6 +230,8 @@ pub struct InferPlan {
     pub workers: Vec<WorkerPlan>,
     /// Batches that each worker runs at once, at least 1.
     pub streams: usize,
+    /// Batches that wait at each worker beyond those, at least 1.
+    pub ready: usize,
     /// Where rows lie, and how many slots there are.
     #[serde(skip)]
     pub layout: BatchLayout,
@@ -245,7 +246,7 @@ impl InferPlan {
     #[must_use]
     pub fn held_by_workers(&self) -> usize {
         let workers: usize = self.workers.iter().map(WorkerPlan::most).sum();
-        workers * (self.streams + READY_PER_WORKER)
+        workers * (self.streams + self.ready)
     }
 }
 

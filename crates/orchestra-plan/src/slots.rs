@@ -2,7 +2,6 @@
 
 use orchestra_core::TensorSpec;
 use orchestra_core::batch_layout::{BatchLayout, LayoutError};
-use orchestra_core::ledger::READY_PER_WORKER;
 
 use crate::bytes::format_bytes;
 
@@ -19,12 +18,25 @@ pub(crate) struct SlotDemand<'a> {
     pub most: usize,
     /// Batches that each of them runs at once.
     pub streams: usize,
+    /// All of them run on the cores.
+    pub on_cpu: bool,
+}
+
+/// Up to so many bytes a batch is small.
+const SMALL: usize = 1 << 20;
+
+/// Batches that wait at a worker beyond those that it runs. One is enough where a batch takes longer than the way of an answer. Where
+/// models run on the cores, an answer waits for its turn there, for some milliseconds, and a small batch takes no longer than that.
+pub(crate) fn ready_batches(layout: &BatchLayout, on_cpu: bool) -> usize {
+    let is_small = layout.input_slot_bytes + layout.output_slot_bytes <= SMALL;
+    if on_cpu && is_small { 2 } else { 1 }
 }
 
 impl SlotDemand<'_> {
     /// What workers may hold, two being filled.
-    fn wanted(&self) -> usize {
-        ((self.streams + READY_PER_WORKER) * self.most + 2).max(3)
+    fn wanted(&self) -> Result<usize, LayoutError> {
+        let ready = ready_batches(&self.layout(1)?, self.on_cpu);
+        Ok(((self.streams + ready) * self.most + 2).max(3))
     }
 
     fn layout(&self, slots: usize) -> Result<BatchLayout, LayoutError> {
@@ -50,7 +62,10 @@ pub(crate) fn allot(
     let layout = |stage: usize, slots: usize| {
         demands[stage].layout(slots).map_err(|error| SlotError::Layout { stage, error })
     };
-    let mut slots: Vec<usize> = demands.iter().map(SlotDemand::wanted).collect();
+    let wanted = |(stage, demand): (usize, &SlotDemand<'_>)| {
+        demand.wanted().map_err(|error| SlotError::Layout { stage, error })
+    };
+    let mut slots = demands.iter().enumerate().map(wanted).collect::<Result<Vec<_>, _>>()?;
     let per_slot = (0..demands.len())
         .map(|s| layout(s, 1).map(|l| (l.input_slot_bytes + l.output_slot_bytes) as u64))
         .collect::<Result<Vec<_>, _>>()?;

@@ -124,7 +124,7 @@ fn several_batches_at_once_take_their_cores_and_slots_and_are_told_of() {
     let plan = host.good_with(DIGITS, &set(&[("models.digits.streams", "2")]));
     assert_eq!(workers_of(&plan, "classify"), ["cpu: 4 x 1"]);
     let run = infer(&plan, "classify");
-    assert_eq!((run.streams, run.held_by_workers(), run.layout.slots), (2, 12, 14));
+    assert_eq!((run.streams, run.held_by_workers(), run.layout.slots), (2, 16, 18));
     let text = describe(&plan);
     assert!(text.contains("cpu: 4 workers of 1 thread, with 2 batches at once in each"), "{text}");
     let asked = set(&[("models.digits.streams", "8"), ("models.digits.workers", "1")]);
@@ -181,6 +181,21 @@ fn a_model_of_one_batch_size_gets_that_size() {
 }
 
 #[test]
+fn where_small_batches_run_on_the_cores_two_wait_at_each_worker() {
+    let (cores, gpu) = (FakeHost::with_cores(2), FakeHost::with_gpus(1));
+    let ready_and_slots = |host: &FakeHost, max: &str| {
+        let plan = host.good_with(DIGITS, &set(&[("stages.classify.batch.max", max)]));
+        let run = infer(&plan, "classify");
+        let workers: usize = run.workers.iter().map(|w| w.most()).sum();
+        assert_eq!(run.held_by_workers(), workers * (1 + run.ready));
+        (run.ready, run.layout.slots - run.held_by_workers())
+    };
+    assert_eq!(ready_and_slots(&cores, "64"), (2, 2));
+    assert_eq!(ready_and_slots(&cores, "512"), (1, 2), "more than a mebibyte");
+    assert_eq!(ready_and_slots(&gpu, "64"), (1, 2));
+}
+
+#[test]
 fn a_bound_on_memory_takes_slots_away_but_leaves_one_per_worker() {
     let host = FakeHost::with_cores(2);
     let slots = |memory: &str| {
@@ -188,9 +203,9 @@ fn a_bound_on_memory_takes_slots_away_but_leaves_one_per_worker() {
     };
     let full = infer(&host.good(DIGITS), "classify").layout.clone();
     let slot = full.input_slot_bytes + full.output_slot_bytes;
-    assert_eq!(full.slots, 6);
-    assert_eq!(slots(&(slot * 6).to_string()), 6);
-    assert_eq!(slots(&(slot * 6 - 1).to_string()), 5);
+    assert_eq!(full.slots, 8);
+    assert_eq!(slots(&(slot * 8).to_string()), 8);
+    assert_eq!(slots(&(slot * 8 - 1).to_string()), 7);
     assert_eq!(slots(&(slot * 2).to_string()), 2);
     assert_eq!(host.errors(DIGITS, &set(&[("limits.memory", &(slot * 2 - 1).to_string())])).len(), 1);
 }

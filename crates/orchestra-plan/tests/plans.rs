@@ -22,10 +22,10 @@ fn a_small_workflow_gets_every_default() {
     let run = infer(&plan, "classify");
     assert_eq!((run.max_batch, run.fixed_batch, run.wait), (8, None, Duration::from_millis(5)));
     assert!(run.ladder.is_empty());
-    assert_eq!(run.layout.slots, 10);
+    assert_eq!(run.layout.slots, 14);
     assert_eq!(plan.pipelines.len(), 1);
     assert_eq!(plan.pipelines[0].name, "scans");
-    assert_eq!(plan.pipelines[0].window, 4 * 8 * 10 + 4 * 4 + BETWEEN_COMMITS);
+    assert_eq!(plan.pipelines[0].window, 3 * 8 * 14 + 4 * 4 + BETWEEN_COMMITS);
     let StageKind::Image { spec, .. } = &plan.stages[0].kind else { panic!("not an image stage") };
     assert_eq!((spec.fit, spec.dtype, spec.shorter), (Fit::Stretch, DType::F32, 32));
     assert_eq!(spec.scale, 1.0 / 255.0);
@@ -254,7 +254,7 @@ fn a_workflow_that_moved_keeps_its_fingerprint() {
 #[test]
 fn a_plan_is_described_in_words() {
     let text = describe(&FakeHost::with_gpus(1).good(DIGITS));
-    let window = 16 * 4 + 4 * 32 * 10 + BETWEEN_COMMITS;
+    let window = 16 * 4 + 3 * 32 * 10 + BETWEEN_COMMITS;
     let expected = format!(
         "\
 workflow  digits (/flows/flow.toml)

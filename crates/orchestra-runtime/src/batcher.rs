@@ -15,9 +15,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::context::RunContext;
 use crate::flights::{self, Flight, Flights};
-use crate::messages::{
-    BatcherMsg, CompletedBatch, DeviceMsg, ItemReport, LinkMsg, PipelineMsg, SinkMsg,
-};
+use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, ItemReport, LinkMsg, PipelineMsg, SinkMsg};
 use crate::post::PostProcessor;
 use crate::slot_pool::{FilledSlot, SlotPool, Watch};
 use crate::trace::{BatchEnd, Ran, id_in_logs};
@@ -134,7 +132,7 @@ impl BatcherState {
         let policy = BatchPolicy { max_rows: infer.max_batch, wait: infer.wait, leave_when_idle: false };
         let devices: BTreeSet<DeviceId> =
             infer.workers.iter().filter(|w| w.count > 0).map(|w| w.device).collect();
-        let mut ledger = Ledger::new(infer.max_batch).with_streams(infer.streams);
+        let mut ledger = Ledger::new(infer.max_batch).with_streams(infer.streams).with_ready(infer.ready);
         devices.iter().for_each(|d| ledger.expect_device(*d));
         Ok(Self {
             name: stage.name.clone(),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use orchestra_plan::Plan;
 use orchestra_runtime::{Prepared, Remains, RunHandle, RunOptions, RunOutcome, Snapshot};
 use tokio::runtime::Runtime;
 
@@ -25,15 +26,12 @@ pub struct Ended {
 pub struct Threads(Option<Runtime>);
 
 impl Threads {
-    /// Starts them.
+    /// Starts them for a run of this plan, as `orchestra run` does: what is measured is to be what a user sees.
     ///
     /// # Errors
     /// The system allows no more.
-    pub fn start() -> Result<Self, TrialError> {
-        // As many as `orchestra run` has: what is measured here is to be what a user sees.
-        let threads = orchestra_runtime::actor_threads();
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
+    pub fn start(plan: &Plan) -> Result<Self, TrialError> {
+        let runtime = orchestra_runtime::actor_runtime(plan);
         Ok(Self(Some(runtime.map_err(TrialError::io("starting the threads of a run"))?)))
     }
 

@@ -46,6 +46,7 @@ struct View<'a> {
     workers: &'a BTreeMap<WorkerId, Worker>,
     record: &'a DeviceRecord,
     streams: usize,
+    most_held: usize,
     now: Duration,
 }
 
@@ -105,7 +106,12 @@ impl Ledger {
     /// Whether a worker holds less than it may. Where none does, nothing that is added can be sent before one of them has answered.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.alone.is_none() && self.workers.values().any(|w| w.takes_more() && w.has_room(self.streams))
+        self.alone.is_none() && self.workers.values().any(|w| w.takes_more() && w.has_room(self.most_held()))
+    }
+
+    /// Batches that a worker holds at most.
+    fn most_held(&self) -> usize {
+        self.streams + self.ready
     }
 
     /// Batches that workers could begin at once, beyond those that wait.
@@ -125,6 +131,7 @@ impl Ledger {
             workers: &self.workers,
             record: &self.record,
             streams: self.streams,
+            most_held: self.most_held(),
             now,
         }
     }
@@ -135,6 +142,7 @@ impl Ledger {
             workers: &self.workers,
             record: &self.record,
             streams: self.streams,
+            most_held: self.most_held(),
             now,
         };
         if self.waiting.is_empty() {
@@ -236,7 +244,7 @@ impl Ledger {
 impl View<'_> {
     /// Workers that can take a batch.
     fn free(&self) -> impl Iterator<Item = (WorkerId, &Worker)> {
-        let is_free = |w: &Worker| w.takes_more() && w.has_room(self.streams) && !self.must_wait(w);
+        let is_free = |w: &Worker| w.takes_more() && w.has_room(self.most_held) && !self.must_wait(w);
         self.workers.iter().filter(move |(_, w)| is_free(w)).map(|(id, w)| (*id, w))
     }
 

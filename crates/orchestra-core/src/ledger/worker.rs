@@ -4,9 +4,6 @@ use std::collections::VecDeque;
 
 use crate::ids::{BatchId, DeviceId};
 
-/// Batches that a worker holds beyond those that it runs, so that the device never waits for a frame.
-pub const READY_PER_WORKER: usize = 1;
-
 /// A worker that has become ready and has not ended.
 #[derive(Debug)]
 pub(super) struct Worker {
@@ -50,9 +47,8 @@ impl Worker {
     }
 
     /// Behind an item on trial nothing waits, and beside a suspect nothing runs, so that nothing else can be what the worker dies of.
-    pub fn has_room(&self, streams: usize) -> bool {
-        self.holds.len() < streams + READY_PER_WORKER
-            && !self.by_itself.is_some_and(|id| self.holds.contains(&id))
+    pub fn has_room(&self, most_held: usize) -> bool {
+        self.holds.len() < most_held && !self.by_itself.is_some_and(|id| self.holds.contains(&id))
     }
 
     /// It has run nothing yet, and nothing waits there to be run.

@@ -1,7 +1,7 @@
 //! What must hold in a world at any moment, and at its end. It only looks.
 
 use orchestra_core::gather::Ending;
-use orchestra_core::ledger::{Assignment, READY_PER_WORKER};
+use orchestra_core::ledger::Assignment;
 
 use super::*;
 
@@ -181,7 +181,7 @@ impl World {
         let w = &self.workers[&a.worker];
         assert!(w.phase == Phase::Serving && !w.draining && !w.broken, "{a:?} to {w:?}");
         assert_eq!(device_id(w.device), a.device);
-        assert!(w.holds.len() < self.setup.streams + READY_PER_WORKER);
+        assert!(w.holds.len() < self.setup.streams + self.setup.ready);
         if self.setup.streams > 1 && !w.holds.is_empty() {
             let held = w.holds.iter().map(|(_, rows)| *rows);
             let suspect = held.chain([a.rows]).find(|rows| self.is_suspect(*rows));

@@ -101,7 +101,7 @@ pub struct World {
 
 impl World {
     pub fn new(setup: &Setup) -> Self {
-        let mut ledger = Ledger::new(setup.max_rows).with_streams(setup.streams);
+        let mut ledger = Ledger::new(setup.max_rows).with_streams(setup.streams).with_ready(setup.ready);
         let n = setup.devices.len();
         (0..n).for_each(|d| ledger.expect_device(device_id(d)));
         let crew = |d: &DeviceSetup| Crew::new(d.workers, d.spares, RestartPolicy::default());

@@ -58,6 +58,8 @@ pub struct Setup {
     pub kills: u32,
     /// Batches that a worker runs at once.
     pub streams: usize,
+    /// Batches that wait at a worker beyond those.
+    pub ready: usize,
 }
 
 impl Setup {
@@ -159,8 +161,8 @@ pub fn setups() -> impl Strategy<Value = Setup> {
     // Anywhere, next to each other, and at both ends.
     let place = prop_oneof![3 => 0.0f64..1.0, 1 => Just(0.0), 1 => Just(1.0), 1 => 0.5f64..0.52];
     let poison = proptest::collection::vec((place, poison()), 0..4);
-    (shape, poison, devices(), prop_oneof![Just(0u32), 0u32..13]).prop_map(
-        |((max_rows, wait, slots, sinks, ordered, items), poison, devices, kills)| Setup {
+    (shape, poison, devices(), prop_oneof![Just(0u32), 0u32..13], 1usize..=2).prop_map(
+        |((max_rows, wait, slots, sinks, ordered, items), poison, devices, kills, ready)| Setup {
             max_rows,
             wait: Duration::from_millis(wait),
             slots,
@@ -171,6 +173,7 @@ pub fn setups() -> impl Strategy<Value = Setup> {
             devices,
             kills,
             streams: 1,
+            ready,
         },
     )
 }

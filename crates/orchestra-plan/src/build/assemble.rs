@@ -20,7 +20,7 @@ use crate::plan::{
     PipelinePlan, Plan, SinkPlan, SourcePlan, StageKind, StagePlan, WorkerPlan,
 };
 use crate::raw::{RawKind, RawModel, RawStage};
-use crate::slots::{SlotDemand, SlotError, allot};
+use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
 use crate::types::Wired;
 
 /// Largest batch on a GPU and on the CPU, unless the file says otherwise. On the CPU larger batches gain nothing.
@@ -137,6 +137,7 @@ impl<'a> Assembler<'a> {
                 workers: parts.shares[s.stage].iter().map(|w| w.count).sum(),
                 most: parts.shares[s.stage].iter().map(Share::most).sum(),
                 streams: s.streams,
+                on_cpu: !self.is_on_cuda(s.stage),
             })
             .collect();
         let (limit, limit_span) = self.slot_memory();
@@ -152,6 +153,11 @@ impl<'a> Assembler<'a> {
             by_stage[self.stage_id(sized.stage)?.index()] = Some(layout);
         }
         Some(by_stage)
+    }
+
+    /// Some worker of the stage runs on a GPU.
+    fn is_on_cuda(&self, stage: usize) -> bool {
+        self.parts.shares[stage].iter().any(|s| self.parts.devices[s.device].is_cuda())
     }
 
     /// What all slots together may take: as the file says, else half of the memory of the machine.
@@ -206,7 +212,7 @@ impl<'a> Assembler<'a> {
             );
             return None;
         }
-        let on_cuda = self.parts.shares[stage].iter().any(|s| self.parts.devices[s.device].is_cuda());
+        let on_cuda = self.is_on_cuda(stage);
         let asked = asked.as_ref().or(model.max_batch.as_ref());
         let (max, why) = match (fixed, asked) {
             (Some(fixed), asked) => {
@@ -335,7 +341,7 @@ impl<'a> Assembler<'a> {
         let Some(RawKind::Infer { wait, .. }) = self.parts.workflow.stages[stage].kind else { return None };
         let shares = &self.parts.shares[stage];
         let max_batch = layout.max_rows;
-        let on_cuda = shares.iter().any(|s| self.parts.devices[s.device].is_cuda());
+        let on_cuda = self.is_on_cuda(stage);
         let ladder = match fixed_batch {
             _ if !on_cuda => Vec::new(),
             Some(n) => vec![n],
@@ -366,6 +372,7 @@ impl<'a> Assembler<'a> {
             ladder,
             workers: workers.collect::<Option<_>>()?,
             streams: self.parts.workflow.models[model].streams(),
+            ready: ready_batches(&layout, !on_cuda),
             layout,
             settings: settings_of(&self.parts.workflow.models[model], stage, &self.parts.wired)?,
         })
@@ -469,7 +476,7 @@ fn pipeline_plans(
     for (id, stage) in (0..).zip(stages) {
         let plan = &mut plans[stage.pipeline.index()];
         if let StageKind::Infer(infer) = &stage.kind {
-            plan.window += 4 * infer.layout.max_rows * infer.layout.slots;
+            plan.window += 3 * infer.layout.max_rows * infer.layout.slots;
         }
         plan.stages.push(StageId(id));
     }

@@ -170,11 +170,7 @@ struct Tree {
 }
 
 /// What stands behind a stage: its post-processing, its batcher and its memory.
-type Behind = (
-    (PostProcessor, JoinHandle<()>),
-    (ActorRef<BatcherMsg>, JoinHandle<()>),
-    Arc<SlotPool>,
-);
+type Behind = ((PostProcessor, JoinHandle<()>), (ActorRef<BatcherMsg>, JoinHandle<()>), Arc<SlotPool>);
 
 /// What is left of a tree that was ended.
 pub struct Ended {
