@@ -98,6 +98,10 @@ pub fn serve(
         cancel.cancel();
     });
     let time = own_time(&job.account())?;
+    if bench.plan.is_on_cpu() {
+        // All parts compete for cores as the run does, and what they start does as well.
+        orchestra_runtime::interrupt_nobody();
+    }
     let said = match job.part {
         Part::Decode => Said::Decoded(bench.decode(job.lasting, &time)?),
         Part::Infer => Said::Inferred(bench.infer(job.lasting, &time)?),

@@ -254,7 +254,7 @@ fn a_workflow_that_moved_keeps_its_fingerprint() {
 #[test]
 fn a_plan_is_described_in_words() {
     let text = describe(&FakeHost::with_gpus(1).good(DIGITS));
-    let window = 16 * 4 + 3 * 32 * 10 + BETWEEN_COMMITS;
+    let window = 16 * 4 + 2 * 32 * 10 + BETWEEN_COMMITS;
     let expected = format!(
         "\
 workflow  digits (/flows/flow.toml)

@@ -11,10 +11,8 @@ use tokio::runtime::{Builder, Runtime};
 /// Decoding, models and the journal have threads and processes of their own, and what is left is a few messages per batch: on a small
 /// machine more threads only wake each other up and take cores from the rest.
 ///
-/// Where all models run on the cores, an answer waits until a core is free instead of interrupting a decoder or a model in the middle
-/// (`SCHED_BATCH`): then one turn deals with several answers, and caches stay warm. Workers have the next batches by then. Worker
-/// processes are started from these threads and are scheduled as they are, which suits them as well. A GPU that waits would cost more
-/// than the interruption of a core, so with a GPU in the plan threads are as eager as any.
+/// Where all models run on the cores, an answer waits until a core is free instead of interrupting a decoder or a model in the middle:
+/// see [`interrupt_nobody`].
 ///
 /// # Errors
 /// The system allows no more threads.
@@ -28,13 +26,47 @@ pub fn actor_runtime(plan: &Plan) -> io::Result<Runtime> {
     builder.build()
 }
 
-/// For the calling thread, and what it starts.
-fn interrupt_nobody() {
-    let no_priority = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the pointer is good for the time of the call, and 0 is the calling thread.
-    let done = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const no_priority) };
+/// Lets the calling thread wait for its turn on a core, and whatever it starts from now on: threads of loaders, of the blocking pool, worker
+/// processes (`SCHED_BATCH`). One turn then deals with several answers, caches stay warm, and workers have the next batches by then. For plans
+/// whose models all run on the cores: a GPU that waits would cost more than the interruption of a core. Who was given a policy of its own
+/// keeps it.
+pub fn interrupt_nobody() {
+    // SAFETY: 0 is the calling thread, and the pointer is good for the time of the call.
+    let done = unsafe {
+        if libc::sched_getscheduler(0) != libc::SCHED_OTHER {
+            return;
+        }
+        let no_priority = libc::sched_param { sched_priority: 0 };
+        libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const no_priority)
+    };
     if done != 0 {
         // It costs a few percent, and nothing else.
-        tracing::debug!(error = %io::Error::last_os_error(), "the threads of the actors stay as eager as any");
+        tracing::debug!(error = %io::Error::last_os_error(), "threads stay as eager as any");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_thread_starts_interrupts_nobody_either_and_a_policy_of_its_own_is_kept() {
+        // SAFETY: it only asks, and 0 is the calling thread.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        let set = |policy| {
+            let no_priority = libc::sched_param { sched_priority: 0 };
+            // SAFETY: the pointer is good for the time of the call.
+            assert_eq!(unsafe { libc::sched_setscheduler(0, policy, &raw const no_priority) }, 0);
+        };
+        let on_a_thread_of_its_own = |asked: i32| {
+            let started = move || {
+                set(asked);
+                interrupt_nobody();
+                std::thread::spawn(policy).join().unwrap()
+            };
+            std::thread::spawn(started).join().unwrap()
+        };
+        assert_eq!(on_a_thread_of_its_own(libc::SCHED_OTHER), libc::SCHED_BATCH);
+        assert_eq!(on_a_thread_of_its_own(libc::SCHED_IDLE), libc::SCHED_IDLE);
     }
 }

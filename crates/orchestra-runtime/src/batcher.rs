@@ -118,6 +118,7 @@ impl Actor for Batcher {
         if let Some(batch) = state.completed.take() {
             state.args.post.process(batch);
         }
+        state.look_for_the_end();
         Ok(())
     }
 }
@@ -166,11 +167,11 @@ impl BatcherState {
         self.slots.insert(slot.slot, SlotInUse { slot: Arc::new(slot), rows_left: rows });
     }
 
-    /// Sends what can be sent, closes the open batch if it is time, and says when nothing more will come.
+    /// Sends what can be sent, and closes the open batch if it is time.
     fn pump(&mut self, me: &ActorRef<BatcherMsg>) {
         let now = self.now();
         self.take_and_send(now);
-        while self.must_look_again(now) {
+        while self.watch_and_look(now) {
             self.take_and_send(now);
         }
         while let Some(row) = self.ledger.next_convicted() {
@@ -186,6 +187,10 @@ impl BatcherState {
         if let Some(due) = [self.ledger.next_due(now), open_due].into_iter().flatten().min() {
             self.look_again(me, due, now);
         }
+    }
+
+    /// Says when nothing more will come: after the last batch was handed on, because stages behind hear of it.
+    fn look_for_the_end(&mut self) {
         let quiet = self.pool.as_ref().is_none_or(|p| p.is_quiet());
         if self.drained && !self.told_post && quiet && self.ledger.n_batches() == 0 {
             self.told_post = true;
@@ -203,8 +208,8 @@ impl BatcherState {
         }
     }
 
-    /// Says to the pool what there is a use for. If that is a filled slot, one may have been filled just before.
-    fn must_look_again(&self, now: Duration) -> bool {
+    /// Says to the pool what there is a use for, and whether that is a filled slot and one was filled just before.
+    fn watch_and_look(&self, now: Duration) -> bool {
         let Some(pool) = &self.pool else { return false };
         let watch = if self.drained || self.ledger.idle_workers(now) > 0 {
             Watch::Openings

@@ -64,7 +64,7 @@ mod worker_memory;
 mod worker_process;
 mod worker_stderr;
 
-pub use actor_threads::actor_runtime;
+pub use actor_threads::{actor_runtime, interrupt_nobody};
 pub use context::{RunOptions, Timeouts};
 pub use device_use::{DeviceUse, WorkerUse};
 pub use device_watch::{DeviceOptions, DeviceWatch};

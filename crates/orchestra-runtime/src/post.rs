@@ -38,6 +38,9 @@ pub struct Post;
 /// Output elements up to which a batch is quick to process: less than 100 µs of softmax and JSON.
 const QUICK_ELEMENTS: usize = 16 * 1024;
 
+/// What is said of an item where our own code fell over.
+const BUG: &str = "internal error in post-processing; this is a bug";
+
 /// What it is started with.
 pub struct PostArgs {
     /// The run.
@@ -198,7 +201,8 @@ impl Work {
     /// losing them.
     fn process(&self, batch: CompletedBatch) {
         let began = batch.trace.as_ref().map(|_| self.context.clock.now());
-        let outputs = self.outputs_of(&batch);
+        let outputs = catch_unwind(AssertUnwindSafe(|| self.outputs_of(&batch)))
+            .unwrap_or_else(|_| Err(BUG.to_owned()));
         let usual_text = self.usual_text.load(Ordering::Relaxed);
         let mut lines = Lines::with_capacity(usual_text, batch.rows.count, self.only_sink.is_some());
         let mut failures = Vec::new();
@@ -220,7 +224,7 @@ impl Work {
                     continue;
                 }
                 Ok(Err(error)) => error,
-                Err(_) => "internal error in post-processing; this is a bug".to_owned(),
+                Err(_) => BUG.to_owned(),
             };
             lines.back_to(before);
             if let (Some(trace), Some(_)) = (&batch.trace, self.only_sink) {

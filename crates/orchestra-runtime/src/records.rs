@@ -288,7 +288,7 @@ fn best_of(values: &[f32], n: usize, best: &mut Vec<Ranked>) {
     let ranked = values.iter().enumerate().map(|(class, value)| Ranked { key: key(*value), class });
     if n > FEW {
         best.extend(ranked);
-        best.sort_by_key(|r| std::cmp::Reverse(r.key));
+        best.sort_unstable_by_key(|r| (std::cmp::Reverse(r.key), r.class));
         best.truncate(n);
         return;
     }

@@ -4,7 +4,7 @@
 //! A slot goes `Free => Open (rows are claimed) => Closed (no more claims) => Filled (all claimed rows published) => Free`. Slots
 //! are the credits of the data path: who holds no row writes nothing, and a slow device slows the readers.
 //!
-//! Claiming and publishing a row is one atomic addition each; the lock is taken once per slot, and by those who wait for one.
+//! Claiming and publishing a row is one atomic addition each; locks are taken once per slot, and by those who wait for one.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};

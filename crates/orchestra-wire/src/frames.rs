@@ -5,7 +5,7 @@
 //!   Hello            ->
 //!                    <-       Load
 //!   Loaded|LoadFailed->
-//!                    <-       Run   (at most one more than the worker runs at once not yet answered)
+//!                    <-       Run   (at most two more than the worker runs at once not yet answered)
 //!   Done|Failed      ->             (in the order of the runs, where the worker runs one at a time)
 //!   Heartbeat        ->             (all the time from Hello on, from a thread of its own, also while loading or running)
 //!                    <-       end of file (the parent closed its side or is gone): the worker exits at once, also from a run

@@ -9,7 +9,7 @@ use crate::serve::{End, Leave, Link, Stream, spawn};
 
 /// The threads that run batches.
 pub(crate) struct Streams {
-    /// Runs that no thread has begun. The parent sends one more than there are threads; should it send more, they stay in the socket.
+    /// Runs that no thread has begun. The parent sends one or two more than there are threads; what finds no room stays in the socket.
     waiting: SyncSender<Run>,
 }
 

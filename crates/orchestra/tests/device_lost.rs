@@ -87,8 +87,8 @@ fn a_device_that_fails_every_batch_at_once_is_given_up_and_the_other_does_all_th
             let (batches, starts) = worse(&outcome);
             assert_eq!(batches, 0, "`{fault}`: {:?}", outcome.report.devices);
             assert!(starts <= MOST_STARTS, "`{fault}`: {:?}", outcome.report.devices);
-            // Each of its workers holds two batches at most: that is all it can attract.
-            assert!(retried(&outcome) <= 2 * 2 * starts, "`{fault}`: {:?}", outcome.report.batches_by_reason);
+            // Each of its workers holds three batches at most, which may come back in halves: that is all it can attract.
+            assert!(retried(&outcome) <= 2 * 3 * starts, "`{fault}`: {:?}", outcome.report.batches_by_reason);
         }
     });
 }

@@ -121,6 +121,30 @@ async fn a_chain_of_models_under_backpressure_gives_every_item_to_the_sinks_of_a
     assert_eq!((stage.entered, stage.out, stage.failed), (150, 150, 0));
 }
 
+/// A stage that hears too early that nothing more will come sends what it has in pieces, and may end before it has done everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_stage_is_told_to_the_one_behind_after_its_last_batch() {
+    const ROUNDS: usize = 5;
+    for _ in 0..ROUNDS {
+        let mut place = Workplace::with_pictures(256);
+        let model = models::affine(&place.models(), &[1, 64, 64]).unwrap();
+        place
+            .model("affine", model, "workers = 1\nspare = 0")
+            .image("pixels", "scans", "size = [64, 64]\ncolor = \"gray\"")
+            .infer("once", "pixels", "affine", 64)
+            .infer("twice", "once", "affine", 64)
+            .sink("twice", "twice", "")
+            .devices(1)
+            // Only full batches leave, and what is left at the end.
+            .set("wait = \"5ms\"", "wait = \"1h\"");
+        let outcome = place.run().await;
+        Workplace::must_end_with(&outcome, 0);
+        place.records(&["twice.jsonl"]).must_be(1, &items("scans", 0..256), &NONE).unwrap();
+        let reasons = &outcome.report.batches_by_reason;
+        assert_eq!((reasons["full"], reasons["drain"]), (8, 0), "{reasons:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_stage_alone_gives_records_without_any_model() {
     let mut place = Workplace::with_pictures(30);

@@ -11,7 +11,7 @@ use orchestra_testkit::chaos::{Fault, strike};
 use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
 
 const ITEMS: u64 = 60;
-/// Items of a batch. The worker that hangs holds one batch, and one more that waits behind it.
+/// Items of a batch. The worker that hangs holds one batch, and two more that wait behind it.
 const BATCH: u64 = 4;
 const KILLS: u64 = 4;
 
@@ -32,7 +32,7 @@ fn idle_workers_that_are_killed_are_replaced_and_no_batch_is_sent_again() {
             let snapshot = snapshots.borrow();
             let before = std::mem::replace(&mut held, snapshot.total - snapshot.done);
             // A batch that left because somebody was idle may be smaller than others.
-            let is_idle = (1..=2 * BATCH).contains(&held) && snapshot.devices[0].ready == 2;
+            let is_idle = (1..=3 * BATCH).contains(&held) && snapshot.devices[0].ready == 2;
             looks = if is_idle && held == before { looks + 1 } else { 0 };
             looks > 40
         })

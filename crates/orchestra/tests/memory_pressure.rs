@@ -49,12 +49,13 @@ fn seen(line: &str) -> Option<Seen> {
 #[test]
 fn after_memory_was_short_for_a_while_batches_grow_back_to_their_full_size() {
     audited(async {
-        let (outcome, seen) = runs_of("oom-for:3", 900).await;
+        let (outcome, seen) = runs_of("oom-for:4", 900).await;
         let last_refused = seen.iter().rposition(|s| !s.fits).unwrap();
-        assert_eq!(seen.iter().filter(|s| !s.fits).count(), 3, "{seen:?}");
-        // Halved twice: two batches are on their way at a time, so the first to be refused were of the same size. One more may have been
-        // on its way when the last was.
-        let lowest = last_refused + 1 + usize::from(seen[last_refused + 1].rows > BATCH / 4);
+        assert_eq!(seen.iter().filter(|s| !s.fits).count(), 4, "{seen:?}");
+        // Halved twice: three batches are on their way at a time, so the first to be refused were of the same size. Two more may have been
+        // on their way when the last was.
+        let on_their_way = seen[last_refused + 1..].iter().take(2).take_while(|s| s.rows > BATCH / 4).count();
+        let lowest = last_refused + 1 + on_their_way;
         let afterwards = &seen[lowest..];
         assert!(afterwards[0].rows <= BATCH / 4, "{seen:?}");
         let full_again = afterwards.iter().position(|s| s.rows == BATCH).expect("a full batch again");

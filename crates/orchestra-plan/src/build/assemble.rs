@@ -476,7 +476,7 @@ fn pipeline_plans(
     for (id, stage) in (0..).zip(stages) {
         let plan = &mut plans[stage.pipeline.index()];
         if let StageKind::Infer(infer) = &stage.kind {
-            plan.window += 3 * infer.layout.max_rows * infer.layout.slots;
+            plan.window += (1 + infer.ready) * infer.layout.max_rows * infer.layout.slots;
         }
         plan.stages.push(StageId(id));
     }
