@@ -233,7 +233,7 @@ impl World {
 
     fn pump(&mut self) {
         loop {
-            while let Some(assignment) = self.ledger.dispatch(self.now) {
+            while let Some(assignment) = self.dispatch() {
                 self.renew();
                 self.sent(assignment);
             }
@@ -256,6 +256,14 @@ impl World {
             }
         }
         self.check_that_nobody_waits_for_nothing();
+    }
+
+    /// The real batcher is not told of a filled slot where the ledger says that there is no room, so nothing may be sent then.
+    fn dispatch(&mut self) -> Option<Assignment> {
+        let has_room = self.ledger.has_room();
+        let assignment = self.ledger.dispatch(self.now);
+        assert!(has_room || assignment.is_none(), "no room, and yet {assignment:?} is sent");
+        assignment
     }
 
     fn renew(&mut self) {
