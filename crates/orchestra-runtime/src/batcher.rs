@@ -19,6 +19,7 @@ use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, ItemReport, LinkMsg
 use crate::post::PostProcessor;
 use crate::slot_pool::{FilledSlot, SlotPool, Watch};
 use crate::trace::{BatchEnd, Ran, id_in_logs};
+use crate::worker_port::WorkerPort;
 
 /// See the module.
 pub struct Batcher;
@@ -48,7 +49,7 @@ pub struct BatcherState {
     ledger: Ledger,
     pool: Option<Arc<SlotPool>>,
     slots: HashMap<SlotId, SlotInUse>,
-    links: HashMap<WorkerId, ActorRef<LinkMsg>>,
+    ports: HashMap<WorkerId, Arc<WorkerPort>>,
     flights: Flights,
     devices: BTreeSet<DeviceId>,
     last_reason: String,
@@ -90,8 +91,8 @@ impl Actor for Batcher {
             // Another look may have been asked for since, sooner or later than this one.
             BatcherMsg::Look => state.look_at = state.look_at.filter(|at| *at > state.now()),
             BatcherMsg::Drained => state.drained = true,
-            BatcherMsg::WorkerReady { worker, device, link } => {
-                state.links.insert(worker, link);
+            BatcherMsg::WorkerReady { worker, device, port } => {
+                state.ports.insert(worker, port);
                 state.ledger.worker_ready(worker, device);
             }
             BatcherMsg::Done { worker, batch, dynamic, ran } => state.done(worker, batch, dynamic, ran),
@@ -114,7 +115,7 @@ impl Actor for Batcher {
             BatcherMsg::WorkerUndying(why) => drop(state.args.pipeline.cast(PipelineMsg::NoDevice(why))),
             BatcherMsg::DeviceGone { device, why } => state.device_gone(device, why),
         }
-        state.pump(&me);
+        state.pump(&me).await;
         if let Some(batch) = state.completed.take() {
             state.args.post.process(batch);
         }
@@ -142,7 +143,7 @@ impl BatcherState {
             ledger,
             pool: None,
             slots: HashMap::new(),
-            links: HashMap::new(),
+            ports: HashMap::new(),
             flights: Flights::new(&args.context, args.stage),
             devices,
             last_reason: String::new(),
@@ -168,11 +169,11 @@ impl BatcherState {
     }
 
     /// Sends what can be sent, and closes the open batch if it is time.
-    fn pump(&mut self, me: &ActorRef<BatcherMsg>) {
+    async fn pump(&mut self, me: &ActorRef<BatcherMsg>) {
         let now = self.now();
-        self.take_and_send(now);
+        self.take_and_send(now).await;
         while self.watch_and_look(now) {
-            self.take_and_send(now);
+            self.take_and_send(now).await;
         }
         while let Some(row) = self.ledger.next_convicted() {
             self.fail_row(row);
@@ -199,12 +200,12 @@ impl BatcherState {
         }
     }
 
-    fn take_and_send(&mut self, now: Duration) {
+    async fn take_and_send(&mut self, now: Duration) {
         while let Some(slot) = self.pool.as_ref().and_then(SlotPool::next_filled) {
             self.filled(slot);
         }
         while let Some(assignment) = self.ledger.dispatch(now) {
-            self.send(assignment);
+            self.send(assignment).await;
         }
     }
 
@@ -283,7 +284,7 @@ impl BatcherState {
         }
     }
 
-    fn send(&mut self, a: Assignment) {
+    async fn send(&mut self, a: Assignment) {
         self.count_sent(&a);
         let from = self.slots.get(&a.rows.slot).map(|s| &*s.slot);
         let trace = self.flights.begin(a, from);
@@ -300,9 +301,8 @@ impl BatcherState {
             rows: a.rows.count,
             trace,
         };
-        if let Some(link) = self.links.get(&a.worker) {
-            // A link that is gone has reported, or is about to report, the death of its worker: the batch comes back then.
-            drop(link.cast(LinkMsg::Run(run)));
+        if let Some(port) = self.ports.get(&a.worker) {
+            port.send(run).await;
         }
     }
 
@@ -382,7 +382,7 @@ impl BatcherState {
         last_words: &str,
         begun: &[(BatchId, Duration)],
     ) -> bool {
-        if self.links.remove(&worker).is_none()
+        if self.ports.remove(&worker).is_none()
             && exit.evidence() == orchestra_core::worker_exit::Evidence::Weak
         {
             self.ledger.weak_death_elsewhere();
@@ -456,9 +456,9 @@ impl BatcherState {
     fn end_if_drained(&mut self, worker: WorkerId) {
         if self.ledger.is_draining(worker)
             && self.ledger.holds_nothing(worker)
-            && let Some(link) = self.links.get(&worker)
+            && let Some(port) = self.ports.get(&worker)
         {
-            drop(link.cast(LinkMsg::Shutdown));
+            drop(port.link().cast(LinkMsg::Shutdown));
         }
     }
 

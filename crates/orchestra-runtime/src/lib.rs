@@ -61,6 +61,7 @@ mod watcher;
 mod worker_deadlines;
 mod worker_link;
 mod worker_memory;
+mod worker_port;
 mod worker_process;
 mod worker_stderr;
 

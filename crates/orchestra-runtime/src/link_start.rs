@@ -13,6 +13,7 @@ use crate::exit_kind::ExitKind;
 use crate::launcher::Launched;
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage};
 use crate::trace::{WorkerStep, WorkerTrace};
+use crate::worker_port::WorkerPort;
 use crate::worker_process::ProcessEvent;
 
 /// What a link is started with.
@@ -81,15 +82,20 @@ impl LinkArgs {
         Ok(launched)
     }
 
-    /// Carries what happens to the process into our mailbox; should this actor be gone, the death still reaches the batcher.
-    pub fn reporter(&self, me: &ActorRef<LinkMsg>) -> impl Fn(ProcessEvent) + Send + use<> {
-        let me = me.clone();
+    /// Carries what happens to the process to the port and, past it, into our mailbox; should this actor be gone, the death still reaches
+    /// the batcher.
+    pub fn reporter(&self, port: &Arc<WorkerPort>) -> impl Fn(ProcessEvent) + Send + use<> {
+        let (me, port) = (port.link().clone(), Arc::clone(port));
         let batcher = self.serve.batcher.clone();
         let (worker, manager) = (self.worker, self.manager.clone());
         let (context, device, stage) = (Arc::clone(&self.context), self.device, self.serve.stage);
         move |event| match event {
-            // A link that is gone has killed its process: its frames interest nobody.
-            ProcessEvent::Frame(frame) => drop(me.cast(LinkMsg::Frame(frame))),
+            // A link that is gone has killed its process: what it would understand interests nobody.
+            ProcessEvent::Frame(frame) => {
+                if let Some(frame) = port.hear(frame) {
+                    drop(me.cast(LinkMsg::Frame(frame)));
+                }
+            }
             ProcessEvent::Garbled(what) => drop(me.cast(LinkMsg::Garbled(what))),
             ProcessEvent::Undying { pid, state } => {
                 let device = &context.plan.devices[device.index()].spec;
@@ -132,7 +138,7 @@ impl LinkArgs {
                         exit,
                         last_words,
                         progressed: true,
-                        begun: Vec::new(),
+                        begun: port.begun(),
                     };
                     drop(batcher.cast(lost));
                 }

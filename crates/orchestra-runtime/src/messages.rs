@@ -12,12 +12,14 @@ use orchestra_core::{
     BatchId, DeviceId, ItemId, PipelineId, SinkId, SourceId, StageId, WorkerExit, WorkerId,
 };
 use orchestra_machine::Gpu;
-use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind};
+use orchestra_wire::codec::CodecError;
+use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, RunErrorKind};
 use ractor::ActorRef;
 
 use crate::slot_pool::{FilledSlot, SlotPool};
 use crate::ticket::Ticket;
 use crate::trace::{BatchTrace, DoneRows, EndedItems, Ran};
+use crate::worker_port::WorkerPort;
 
 /// A record, ready to be appended to its sink.
 #[derive(Debug, PartialEq)]
@@ -191,10 +193,14 @@ pub enum DeviceMsg {
 pub enum LinkMsg {
     /// Start the process.
     Start,
-    /// A frame from it.
+    /// A frame from it about itself.
     Frame(FromWorker),
-    /// It sent something that is no frame.
+    /// It sent something that is no frame, or no answer to what it was sent.
     Garbled(String),
+    /// A frame for it cannot be made into bytes.
+    Unsayable(CodecError),
+    /// It has answered that its device is broken.
+    Broken,
     /// The process is gone and reaped; nothing of it can touch shared memory any more.
     Exited {
         /// Exit status as the kernel gave it.
@@ -209,8 +215,6 @@ pub enum LinkMsg {
         /// Whose place it takes.
         instead_of: WorkerId,
     },
-    /// Run this batch.
-    Run(Run),
     /// Look at the deadlines.
     Tick,
     /// Its device is lost, for this reason: kill it.
@@ -238,7 +242,7 @@ pub enum BatcherMsg {
         /// Where.
         device: DeviceId,
         /// How to reach it.
-        link: ActorRef<LinkMsg>,
+        port: Arc<WorkerPort>,
     },
     /// A batch is done.
     Done {

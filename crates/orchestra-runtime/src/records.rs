@@ -171,11 +171,26 @@ pub struct Scratch {
     best: Vec<Ranked>,
 }
 
-/// A class by its score, as a number that orders scores as `f32::total_cmp` does.
-#[derive(Debug, Clone, Copy)]
-struct Ranked {
-    key: i32,
-    class: usize,
+/// A class with its score, as one number: the better of two classes has the larger one. The score is in the upper half, in the order of
+/// `f32::total_cmp`; the class is in the lower half, turned over, so that of equal scores the one with the smaller number is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Ranked(u64);
+
+impl Ranked {
+    /// Worse than any class.
+    const NONE: Ranked = Ranked(0);
+
+    /// A score that is no number ranks with the worst. A row of so many classes that 32 bits cannot number them has 16 GiB.
+    fn new(class: usize, score: f32) -> Self {
+        let bits = if score.is_nan() { f32::NEG_INFINITY } else { score }.to_bits();
+        // Numbers below zero are turned over, all others come after them: then integers compare as the floats do.
+        let turned = (bits.cast_signed() >> 31).cast_unsigned() | 1 << 31;
+        Self(u64::from(bits ^ turned) << 32 | u64::from(!(class as u32)))
+    }
+
+    fn class(self) -> usize {
+        !(self.0 as u32) as usize
+    }
 }
 
 impl ClassLines {
@@ -242,7 +257,7 @@ impl ClassLines {
         serde_json::to_writer(&mut *out, &ticket.id().index)?;
         let source = self.sources.get(ticket.id().source.index()).map_or(r#","result":["#, String::as_str);
         out.extend_from_slice(source.as_bytes());
-        for (place, &Ranked { class, .. }) in best.iter().enumerate() {
+        for (place, class) in best.iter().map(|ranked| ranked.class()).enumerate() {
             if place > 0 {
                 out.push(b',');
             }
@@ -285,35 +300,31 @@ fn read_floats(tensor: &TensorView<'_>, values: &mut Vec<f32>) {
 /// The classes with the `n` largest values, largest first, equal ones in the order of their numbers.
 fn best_of(values: &[f32], n: usize, best: &mut Vec<Ranked>) {
     best.clear();
-    let ranked = values.iter().enumerate().map(|(class, value)| Ranked { key: key(*value), class });
+    let ranked = values.iter().enumerate().map(|(class, value)| Ranked::new(class, *value));
     if n > FEW {
         best.extend(ranked);
-        best.sort_unstable_by_key(|r| (std::cmp::Reverse(r.key), r.class));
+        best.sort_unstable_by(|a, b| b.cmp(a));
         best.truncate(n);
         return;
     }
-    // Few of many, the usual case: one pass, in which most values are no better than the worst of the best.
-    for new in ranked {
-        if best.len() == n {
-            match best.last() {
-                Some(worst) if worst.key < new.key => drop(best.pop()),
-                _ => continue,
+    // Few of many, the usual case: one pass. What is better than the worst of the best sinks to its place without a branch that depends on
+    // the values. In a long row most values are not; in a short one nobody can foretell which, and to sink in vain is quicker than to ask.
+    best.resize(n.min(values.len()), Ranked::NONE);
+    let is_short = values.len() <= SHORT;
+    for mut sinking in ranked {
+        if is_short || best.last().is_some_and(|worst| sinking > *worst) {
+            for place in best.iter_mut() {
+                (*place, sinking) = (sinking.max(*place), sinking.min(*place));
             }
         }
-        let at = best.iter().rposition(|b| b.key >= new.key).map_or(0, |better| better + 1);
-        best.insert(at, new);
     }
 }
 
-/// A score that is no number ranks last.
-fn key(score: f32) -> i32 {
-    let bits = if score.is_nan() { f32::NEG_INFINITY } else { score }.to_bits().cast_signed();
-    // All but the sign is turned over where it is negative: then integers compare as the floats do.
-    bits ^ ((bits >> 31).cast_unsigned() >> 1).cast_signed()
-}
-
-/// Up to so many best classes are found by insertion.
+/// Up to so many best classes are found without sorting all.
 const FEW: usize = 16;
+
+/// Rows of up to so many classes are short.
+const SHORT: usize = 32;
 
 /// exp(x - max) / sum, the form that cannot overflow.
 fn softmax(values: &mut [f32]) {
@@ -432,7 +443,7 @@ mod tests {
         let best = |values: &[f32], n| {
             let mut best = Vec::new();
             best_of(values, n, &mut best);
-            best.iter().map(|b| b.class).collect::<Vec<_>>()
+            best.iter().map(|b| b.class()).collect::<Vec<_>>()
         };
         for len in 0..40 {
             let values: Vec<f32> = (0..len).map(value).collect();

@@ -1,5 +1,5 @@
-//! The link to one worker process: handshake, load, runs, deadlines, end. It holds no batch (the ledger does) and starts no
-//! replacement (the device manager does).
+//! The link to one worker process: handshake, load, deadlines, end. Batches go past it (`worker_port`); it holds none (the ledger does),
+//! and starts no replacement (the device manager does).
 //!
 //! ```text
 //! Starting => (Greeted | gone)      the process runs; it must say hello in time
@@ -9,25 +9,25 @@
 //! Ending   => gone                  it was asked to end, or is being killed
 //! ```
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use orchestra_core::{BatchId, ErrorClass, WorkerExit, WorkerId};
-use orchestra_wire::codec;
-use orchestra_wire::frames::{FromWorker, Run, RunErrorKind, RunTiming, ToWorker};
+use orchestra_core::{ErrorClass, WorkerExit, WorkerId};
+use orchestra_wire::codec::CodecError;
+use orchestra_wire::frames::{FromWorker, ToWorker};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 
 use crate::events::WorkerEvent;
 use crate::exit_kind::ExitKind;
 use crate::greeting;
-use crate::in_flight::{InFlight, Sent};
 use crate::link_start::{Duty, LinkArgs};
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg};
 use crate::stats::DeviceStats;
-use crate::trace::{Ran, WorkerStep};
+use crate::trace::WorkerStep;
 use crate::worker_deadlines::{Clocks, Phase, Running, TICK};
+use crate::worker_port::WorkerPort;
 use crate::worker_process::{self, Killing};
 use crate::worker_stderr::Speaker;
 
@@ -39,21 +39,16 @@ pub struct LinkState {
     args: LinkArgs,
     phase: Phase,
     duty: Duty,
-    writer: Option<Box<dyn AsyncWrite + Send + Sync + Unpin>>,
+    port: Arc<WorkerPort>,
     kill: Option<oneshot::Sender<()>>,
     /// Why we killed it; the exit status only says "SIGKILL".
     cause: Option<WorkerExit>,
-    in_flight: InFlight,
     clocks: Clocks,
     started: Duration,
     /// Its process, if it has one.
     pid: Option<u32>,
     /// It has reported a broken device, and is about to exit.
     is_broken: bool,
-    batches: u64,
-    /// Batches and resident memory from which wear is counted.
-    fresh_at: Option<(u64, u64)>,
-    frame: Vec<u8>,
 }
 
 impl Actor for WorkerLink {
@@ -70,19 +65,15 @@ impl Actor for WorkerLink {
         me.cast(LinkMsg::Start)?;
         Ok(LinkState {
             duty: args.duty,
-            in_flight: InFlight::new(args.serve.load.streams),
+            port: WorkerPort::new(&args, me),
             args,
             phase: Phase::Starting,
-            writer: None,
             kill: None,
             cause: None,
             clocks: Clocks::start(now),
             started: now,
             pid: None,
             is_broken: false,
-            batches: 0,
-            fresh_at: None,
-            frame: Vec::new(),
         })
     }
 
@@ -93,11 +84,12 @@ impl Actor for WorkerLink {
         state: &mut LinkState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            LinkMsg::Start => state.start(&me),
-            LinkMsg::Frame(frame) => state.frame(&me, frame).await,
+            LinkMsg::Start => state.start(&me).await,
+            LinkMsg::Frame(frame) => state.frame(frame).await,
             LinkMsg::Garbled(what) => state.end_with(WorkerExit::Garbled(what)),
-            LinkMsg::Serve { instead_of } => state.called(&me, instead_of),
-            LinkMsg::Run(run) => state.run(run).await,
+            LinkMsg::Unsayable(error) => state.unsayable(&error),
+            LinkMsg::Broken => state.expect_exit(),
+            LinkMsg::Serve { instead_of } => state.called(instead_of),
             LinkMsg::Tick => state.check_deadlines(),
             LinkMsg::DeviceLost(why) => state.end_with(WorkerExit::DeviceLost(why)),
             LinkMsg::Shutdown => state.ask_to_end(&me).await,
@@ -119,7 +111,7 @@ impl Actor for WorkerLink {
 
 impl LinkState {
     /// ## Starting
-    fn start(&mut self, me: &ActorRef<LinkMsg>) {
+    async fn start(&mut self, me: &ActorRef<LinkMsg>) {
         let launched = match self.args.launch() {
             Ok(launched) => launched,
             Err(exit) => {
@@ -159,8 +151,8 @@ impl LinkState {
         };
         let (kill, killed) = oneshot::channel();
         self.kill = Some(kill);
-        self.writer = Some(launched.writer);
-        let report = self.args.reporter(me);
+        self.port.connect(launched.writer).await;
+        let report = self.args.reporter(&self.port);
         self.args.owned.store(true, Ordering::Release);
         tokio::spawn(worker_process::own(
             launched.process,
@@ -173,49 +165,24 @@ impl LinkState {
         me.send_interval(TICK, || LinkMsg::Tick);
     }
 
-    async fn frame(&mut self, me: &ActorRef<LinkMsg>, frame: FromWorker) {
-        let now = self.args.context.clock.now();
-        self.clocks.sign_of_life = now;
-        if matches!(self.cause, Some(WorkerExit::Garbled(_))) {
-            return; // It has lost its way: nothing that it says is believed any more.
-        }
+    async fn frame(&mut self, frame: FromWorker) {
         match frame {
-            FromWorker::Heartbeat { .. } => {}
             FromWorker::Hello { protocol, build, visible_devices, .. } => {
-                self.hello(protocol, &build, visible_devices.as_deref(), now).await;
+                self.hello(protocol, &build, visible_devices.as_deref()).await;
             }
             FromWorker::Loaded { providers, runtime_version, warmed, load_ns, rss_bytes, .. } => {
-                self.loaded(me, &providers, &runtime_version, warmed, load_ns, rss_bytes);
+                self.loaded(&providers, &runtime_version, warmed, load_ns, rss_bytes);
             }
             FromWorker::LoadFailed { class, error } => {
                 self.end_with(WorkerExit::LoadFailed { class, why: error });
             }
-            FromWorker::Done { batch, dynamic, timing, rss_bytes } => {
-                if let Some(Sent { rows, begun, .. }) = self.answered(batch, timing, now) {
-                    self.begins(now);
-                    let ran = Ran { begun, answered: Some(now), timing };
-                    let worker = self.args.worker;
-                    drop(self.args.serve.batcher.cast(BatcherMsg::Done { worker, batch, dynamic, ran }));
-                    self.done_one(rss_bytes);
-                    self.args.context.tell(|| WorkerEvent::BatchDone { worker, rows });
-                }
-            }
-            FromWorker::Failed { batch, kind, error, timing } => {
-                if let Some(Sent { begun, .. }) = self.answered(batch, timing, now) {
-                    if kind == RunErrorKind::Device {
-                        self.expect_exit();
-                    }
-                    self.begins(now);
-                    let worker = self.args.worker;
-                    let ran = Ran { begun, answered: Some(now), timing };
-                    drop(self.args.serve.batcher.cast(BatcherMsg::Fault { worker, batch, kind, error, ran }));
-                }
-            }
+            // The port has understood these.
+            FromWorker::Heartbeat { .. } | FromWorker::Done { .. } | FromWorker::Failed { .. } => {}
         }
     }
 
     /// ## Starting => Greeted
-    async fn hello(&mut self, protocol: u32, build: &str, sees: Option<&str>, now: Duration) {
+    async fn hello(&mut self, protocol: u32, build: &str, sees: Option<&str>) {
         if self.phase != Phase::Starting {
             self.end_with(WorkerExit::Garbled("a second hello".to_owned()));
             return;
@@ -225,27 +192,20 @@ impl LinkState {
             return;
         }
         self.phase = Phase::Greeted;
-        self.clocks.phase = now;
+        self.clocks.phase = self.args.context.clock.now();
         let mut load = self.args.serve.load.clone();
         if self.duty == Duty::StandBy && load.warm_up.is_empty() {
             // A session's first run is several times slower than its second. A spare has time for it, and whoever waits for one has none.
             load.warm_up = vec![1, load.layout.max_rows];
             load.warm_up.dedup();
         }
-        let load = ToWorker::Load(Box::new(load));
-        self.send(&load).await;
+        if let Err(error) = self.port.write(&ToWorker::Load(Box::new(load))).await {
+            self.unsayable(&error);
+        }
     }
 
     /// ## Greeted => Ready
-    fn loaded(
-        &mut self,
-        me: &ActorRef<LinkMsg>,
-        providers: &[(String, u32)],
-        version: &str,
-        warmed: usize,
-        load_ns: u64,
-        rss: u64,
-    ) {
+    fn loaded(&mut self, providers: &[(String, u32)], version: &str, warmed: usize, load_ns: u64, rss: u64) {
         if self.phase != Phase::Greeted {
             return;
         }
@@ -269,21 +229,21 @@ impl LinkState {
         drop(self.args.manager.cast(DeviceMsg::WorkerReady { worker, pid: self.pid, is_warm }));
         match self.duty {
             Duty::StandBy => self.stats().standing_by.add(1),
-            Duty::Serve { instead_of } => self.serve(me, instead_of),
+            Duty::Serve { instead_of } => self.serve(instead_of),
         }
     }
 
     /// A spare is called to serve. If it is dying, its death is on its way to the manager.
-    fn called(&mut self, me: &ActorRef<LinkMsg>, instead_of: WorkerId) {
+    fn called(&mut self, instead_of: WorkerId) {
         self.duty = Duty::Serve { instead_of: Some(instead_of) };
         if self.phase == Phase::Ready {
             self.stats().standing_by.sub(1);
-            self.serve(me, Some(instead_of));
+            self.serve(Some(instead_of));
         }
     }
 
     /// ## Ready => Serving
-    fn serve(&mut self, me: &ActorRef<LinkMsg>, instead_of: Option<WorkerId>) {
+    fn serve(&mut self, instead_of: Option<WorkerId>) {
         self.phase = Phase::Serving;
         self.clocks.phase = self.args.context.clock.now();
         let (worker, device) = (self.args.worker, self.args.device);
@@ -298,7 +258,9 @@ impl LinkState {
         self.stats().ready.add(1);
         self.args.context.tell(|| WorkerEvent::Serving { worker, replaces: instead_of, was_spare });
         self.args.trace(|| WorkerStep::Serving { instead_of, was_spare });
-        drop(self.args.serve.batcher.cast(BatcherMsg::WorkerReady { worker, device, link: me.clone() }));
+        self.port.open();
+        let port = Arc::clone(&self.port);
+        drop(self.args.serve.batcher.cast(BatcherMsg::WorkerReady { worker, device, port }));
     }
 
     fn device(&self) -> &str {
@@ -309,68 +271,14 @@ impl LinkState {
         self.args.context.stats.device(self.args.device)
     }
 
-    async fn run(&mut self, run: Run) {
-        self.in_flight.push(run.batch, run.rows);
-        self.begins(self.args.context.clock.now());
-        if self.phase == Phase::Serving {
-            self.send(&ToWorker::Run(run)).await;
-        }
-    }
-
-    /// A worker whose device is broken begins nothing more.
-    fn begins(&mut self, now: Duration) {
-        if !self.is_broken {
-            self.in_flight.begin(now);
-        }
-    }
-
-    /// The batch that was answered, if it is one of those that run. Anything else is a worker that has lost its way.
-    fn answered(&mut self, batch: BatchId, timing: RunTiming, now: Duration) -> Option<Sent> {
-        let answered = match self.in_flight.answered(batch) {
-            Ok(answered) => answered,
-            // Another stream may have begun and done it before the process had ended of its device.
-            Err(_) if self.is_broken => return None,
-            Err(expected) => {
-                self.end_with(WorkerExit::Garbled(format!("an answer to {batch}, expected {expected}")));
-                return None;
-            }
-        };
-        self.args.context.stats.first_batch.note_first(now);
-        let nanos = timing.bind_ns.saturating_add(timing.run_ns).saturating_add(timing.copy_out_ns);
-        let took = Duration::from_nanos(nanos);
-        // A worker is busy as far as what it can run at once is.
-        let busy = took / u32::try_from(self.in_flight.streams()).unwrap_or(1);
-        self.args.context.stats.device(self.args.device).busy.add_time(busy);
-        let stage = self.args.context.stats.stage(self.args.serve.stage);
-        stage.busy.add_time(busy);
-        if let Some(on) = stage.on(self.args.device) {
-            on.run_time.add_time(took);
-        }
-        Some(answered)
-    }
-
-    fn done_one(&mut self, rss: u64) {
-        self.batches += 1;
-        if self.batches == 1 {
-            drop(self.args.manager.cast(DeviceMsg::WorkerProgressed(self.args.worker)));
-        }
-        let (batches_then, rss_then) = *self.fresh_at.get_or_insert((self.batches - 1, rss));
-        let bounds = self.args.serve.recycle;
-        let worn = bounds.batches.is_some_and(|n| self.batches - batches_then >= n)
-            || bounds.growth_bytes.is_some_and(|n| rss.saturating_sub(rss_then) > n);
-        if worn {
-            // Counted from here again: should the successor fail, this one asks once more at its next bound.
-            self.fresh_at = Some((self.batches, rss));
-            drop(self.args.manager.cast(DeviceMsg::RecycleWorker(self.args.worker)));
-        }
-    }
-
     fn check_deadlines(&mut self) {
         let context = &self.args.context;
-        // They begin in their order, so no other one has run for longer.
         let timeout = context.plan.limits.batch_timeout;
-        let batch = self.in_flight.begun().next().map(|(_, begun)| Running { begun, timeout });
         let now = context.clock.now();
+        let (last_frame, oldest) = self.port.last_signs();
+        let batch = oldest.map(|begun| Running { begun, timeout });
+        // The clocks may have been set to a later time: see there.
+        self.clocks.sign_of_life = self.clocks.sign_of_life.max(last_frame);
         let overdue = self.clocks.overdue(self.phase, &context.options.timeouts, batch, now);
         if let Some(cause) = overdue {
             self.end_with(if self.is_broken { WorkerExit::Stuck } else { cause });
@@ -386,10 +294,7 @@ impl LinkState {
             Phase::Ready | Phase::Serving => {
                 self.leave();
                 self.cause = Some(WorkerExit::Clean);
-                // The end of our side tells it to exit. If that cannot be said, it is gone, or killed by the next deadline.
-                if let Some(mut writer) = self.writer.take() {
-                    drop(writer.shutdown().await);
-                }
+                self.port.hang_up().await;
             }
         }
     }
@@ -404,11 +309,19 @@ impl LinkState {
     /// ## any => Ending, by force
     fn end_with(&mut self, cause: WorkerExit) {
         self.leave();
+        if matches!(cause, WorkerExit::Garbled(_)) {
+            self.port.disbelieve();
+        }
         self.cause.get_or_insert(cause);
         self.kill = None; // The owner of the process sees it and kills.
     }
 
+    fn unsayable(&mut self, error: &CodecError) {
+        self.end_with(WorkerExit::LoadFailed { class: ErrorClass::Permanent, why: error.to_string() });
+    }
+
     fn leave(&mut self) {
+        self.port.close();
         let now = self.args.context.clock.now();
         match self.phase {
             Phase::Ready => self.stats().standing_by.sub(1),
@@ -433,6 +346,7 @@ impl LinkState {
             (None, exit) => exit,
         };
         let worker = self.args.worker;
+        let (batches, in_flight) = (self.port.batches(), self.port.n_in_flight());
         self.stats().ending.sub(1);
         self.stats().exits(ExitKind::of(&exit)).add(1);
         self.args.context.stats.workers.gone(worker);
@@ -441,13 +355,13 @@ impl LinkState {
         if exit == WorkerExit::Clean {
             tracing::info!(
                 pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, device = self.device(), worker = %worker,
-                pid = self.pid, batches = self.batches, "worker ended"
+                pid = self.pid, batches, "worker ended"
             );
         } else {
             let last_words = Some(&last_words).filter(|words| !words.is_empty());
             tracing::warn!(
                 pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, device = self.device(), worker = %worker,
-                pid = self.pid, %exit, batches = self.batches, in_flight = self.in_flight.len(), last_words, "worker lost"
+                pid = self.pid, %exit, batches, in_flight, last_words, "worker lost"
             );
         }
         let lost = BatcherMsg::WorkerLost {
@@ -455,8 +369,8 @@ impl LinkState {
             manager: self.args.manager.clone(),
             exit: exit.clone(),
             last_words: last_words.clone(),
-            progressed: self.batches > 0,
-            begun: self.in_flight.begun().collect(),
+            progressed: batches > 0,
+            begun: self.port.begun(),
         };
         if self.args.serve.batcher.cast(lost).is_err() {
             // The stage is gone; the manager must still learn that the process is.
@@ -464,25 +378,10 @@ impl LinkState {
                 worker,
                 exit,
                 last_words,
-                progressed: self.batches > 0,
+                progressed: batches > 0,
                 bisecting: false,
             };
             drop(self.args.manager.cast(ended));
-        }
-    }
-
-    /// Writes a frame. This cannot wait long: at most a load frame and the few runs that it holds are ever unread, which is far less than
-    /// the socket's buffer, even when the process is frozen.
-    async fn send(&mut self, frame: &ToWorker) {
-        let Some(writer) = self.writer.as_mut() else { return };
-        self.frame.clear();
-        if let Err(error) = codec::encode(frame, &mut self.frame) {
-            self.end_with(WorkerExit::LoadFailed { class: ErrorClass::Permanent, why: error.to_string() });
-            return;
-        }
-        if writer.write_all(&self.frame).await.is_err() {
-            // It is gone: its owner is about to report that.
-            self.writer = None;
         }
     }
 }
