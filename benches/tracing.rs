@@ -10,7 +10,7 @@
 //! Printed are the medians of the ratios of the pairs, with the interval that holds the true median in 19 of 20 such benchmarks; and the
 //! processor time of the run, its workers included, as such a ratio. The first line is two runs without tracing: how far it is from 1
 //! is how far the others are not to be trusted.
-//! Run with `cargo bench -p orchestra-cli --bench tracing [-- ITEMS ROUNDS]`.
+//! Run with `cargo bench -p orchestra-cli --bench tracing [-- ITEMS ROUNDS]`. With the tests it runs too, one round over few items.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may stop where it stands")]
 
@@ -29,18 +29,22 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const ITEMS: usize = 50_000;
 const ROUNDS: usize = 20;
+/// Items of the one round where nobody wants to know how long it takes.
+const ITEMS_OF_A_TEST: usize = 400;
 const IMAGES: usize = 400;
 
 /// Long beside what it costs to stop and wake a process, short beside what else happens on a machine.
 const TURN: Duration = Duration::from_millis(100);
 
 fn main() {
-    // `cargo bench` adds `--bench`.
     if std::env::args().any(|argument| argument == "collector") {
         return collect();
     }
     let mut numbers = std::env::args().filter_map(|argument| argument.parse::<usize>().ok());
-    let (items, rounds) = (numbers.next().unwrap_or(ITEMS), numbers.next().unwrap_or(ROUNDS));
+    // `cargo bench` adds it.
+    let is_bench = std::env::args().any(|argument| argument == "--bench");
+    let (items, rounds) = if is_bench { (ITEMS, ROUNDS) } else { (ITEMS_OF_A_TEST, 1) };
+    let (items, rounds) = (numbers.next().unwrap_or(items), numbers.next().unwrap_or(rounds));
     let place = tempfile::tempdir().unwrap();
     let workflow = write_workflow(place.path(), items);
     let nothing = Case { name: "no tracing", collector: Collector::None, sample: "0" };
