@@ -19,6 +19,11 @@ pub const NAME: &str = "CUDAExecutionProvider";
 
 /// The provider for the one device that this process sees.
 pub fn provider(load: &Load) -> ExecutionProviderDispatch {
+    // Without this a provider that does not load means a session on the CPU and nothing but a log line.
+    options(load).build().error_on_failure()
+}
+
+fn options(load: &Load) -> ep::CUDA {
     let mut cuda = ep::CUDA::default()
         .with_device_id(0)
         // EXHAUSTIVE, the default, searches up to a second for every batch size that is new.
@@ -31,8 +36,7 @@ pub fn provider(load: &Load) -> ExecutionProviderDispatch {
     if let Some(limit) = load.memory_limit {
         cuda = cuda.with_memory_limit(usize::try_from(limit).unwrap_or(usize::MAX));
     }
-    // Without this a provider that does not load means a session on the CPU and nothing but a log line.
-    cuda.build().error_on_failure()
+    cuda
 }
 
 /// Has cuBLAS, cuDNN and TensorRT round no product to TF32, in this whole process: the options of the providers are not all that decides
@@ -131,8 +135,28 @@ fn folders(library: &Path) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use orchestra_core::SessionTuning;
+
     use super::super::cuda_runtime::fake;
+    use super::super::provider_options::{load, told};
     use super::*;
+
+    #[test]
+    fn the_runtime_is_told_what_the_plan_says_and_nothing_that_takes_more_memory() {
+        let always = [
+            ("device_id", "0"),
+            ("cudnn_conv_algo_search", "HEURISTIC"),
+            ("arena_extend_strategy", "kSameAsRequested"),
+        ];
+        let plain = Load { memory_limit: None, tf32: false, ..load(&[]) };
+        let off = [("use_tf32", "false"), ("enable_cuda_graph", "false")];
+        assert!(told(&options(&plain), &[&always[..], &off].concat()));
+        let tuning = SessionTuning { cuda_graphs: true, ..SessionTuning::default() };
+        let all = Load { memory_limit: Some(5 << 30), tf32: true, tuning, ..plain };
+        let limit = (5u64 << 30).to_string();
+        let on = [("use_tf32", "true"), ("enable_cuda_graph", "true"), ("gpu_mem_limit", limit.as_str())];
+        assert!(told(&options(&all), &[&always[..], &on].concat()));
+    }
 
     #[test]
     fn a_library_that_cannot_be_loaded_is_named_with_the_loaders_reason() {

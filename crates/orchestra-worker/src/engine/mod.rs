@@ -14,6 +14,8 @@ mod model;
 mod page_lock;
 mod pixel_graph;
 mod protobuf;
+#[cfg(test)]
+mod provider_options;
 mod session;
 mod shrink;
 mod staging;

@@ -76,6 +76,11 @@ pub fn is_library(path: &Path) -> bool {
 
 /// The provider for the one device that this process sees. What it does not take is left to the provider after it.
 pub fn provider(load: &Load, wanted: &TensorRt, engines: Option<&Engines>) -> ExecutionProviderDispatch {
+    // Without this a provider that does not load means a session on CUDA alone and nothing but a log line.
+    options(load, wanted, engines).build().error_on_failure()
+}
+
+fn options(load: &Load, wanted: &TensorRt, engines: Option<&Engines>) -> ep::TensorRT {
     let shapes = |batch: &dyn Fn(&Region) -> usize| profile(load, batch);
     let largest = |region: &Region| region.tensor.batch.fixed().unwrap_or(load.layout.max_rows);
     let mut tensorrt = ep::TensorRT::default()
@@ -96,8 +101,7 @@ pub fn provider(load: &Load, wanted: &TensorRt, engines: Option<&Engines>) -> Ex
             .with_timing_cache(true)
             .with_timing_cache_path(&folder);
     }
-    // Without this a provider that does not load means a session on CUDA alone and nothing but a log line.
-    tensorrt.build().error_on_failure()
+    tensorrt
 }
 
 /// The shape of every input, as `name:1x3x224x224,other:1x8`.
@@ -132,9 +136,9 @@ pub fn not_usable(error: &ort::Error) -> LoadError {
 
 #[cfg(test)]
 mod tests {
-    use orchestra_core::batch_layout::BatchLayout;
-    use orchestra_core::{DType, DeviceKind, Dim, Layout, PixelInput, SessionTuning, TensorSpec};
+    use orchestra_core::{DType, Dim, Layout, PixelInput};
 
+    use super::super::provider_options::{load, tensor, told};
     use super::*;
 
     #[test]
@@ -142,32 +146,6 @@ mod tests {
         let words = "TensorRT EP failed to create engine: User needs to provide all the dynamic shape inputs with associated profiles \
             if they want to explicitly set profiles through provider options.";
         assert!(is_refusal_of_parts(words) && !is_refusal_of_parts("Protobuf parsing failed."));
-    }
-
-    fn tensor(name: &str, batch: Dim, row: &[usize]) -> TensorSpec {
-        let row = row.iter().map(|n| Dim::Fixed(*n)).collect();
-        TensorSpec { name: name.into(), dtype: DType::F32, row, batch }
-    }
-
-    fn load(inputs: &[TensorSpec]) -> Load {
-        let layout = BatchLayout::new(inputs, &[], 8, 1).unwrap();
-        Load {
-            library: "/nowhere/libonnxruntime.so".into(),
-            preload: vec![],
-            model: "/m.onnx".into(),
-            digest: [0; 32],
-            device: DeviceKind::Cuda { uuid: "GPU-0".into() },
-            threads: 1,
-            streams: 1,
-            memory_limit: Some(1 << 30),
-            tf32: true,
-            tuning: SessionTuning::default(),
-            custom_ops: vec![],
-            warm_up: vec![],
-            rungs: vec![],
-            pixel_inputs: inputs.iter().map(|_| None).collect(),
-            layout,
-        }
     }
 
     fn pixels(factor: f32) -> PixelInput {
@@ -180,6 +158,32 @@ mod tests {
         assert_eq!(profile(&load, &|_| 8), "image:8x3x4x5,mask:8");
         load.pixel_inputs[0] = Some(pixels(1.0));
         assert_eq!(profile(&load, &|_| 1), "orchestra.pixels.image:1x3x4x5,mask:1");
+    }
+
+    #[test]
+    fn the_runtime_is_told_one_profile_the_precision_and_where_engines_are_kept() {
+        let load = load(&[tensor("image", Dim::Dynamic, &[3, 4, 5])]);
+        let root = tempfile::tempdir().unwrap();
+        let wanted = TensorRt { fp16: true, engines: Some(root.path().to_owned()) };
+        let engines = Engines::of(&load, &wanted).unwrap();
+        let folder = engines.folder.display().to_string();
+        let workspace = (1u64 << 30).to_string();
+        let bare = [
+            ("device_id", "0"),
+            ("trt_fp16_enable", "true"),
+            ("trt_profile_min_shapes", "image:1x3x4x5"),
+            ("trt_profile_opt_shapes", "image:8x3x4x5"),
+            ("trt_profile_max_shapes", "image:8x3x4x5"),
+            ("trt_max_workspace_size", workspace.as_str()),
+        ];
+        let kept = [
+            ("trt_engine_cache_enable", "true"),
+            ("trt_engine_cache_path", folder.as_str()),
+            ("trt_timing_cache_enable", "true"),
+            ("trt_timing_cache_path", folder.as_str()),
+        ];
+        assert!(told(&options(&load, &wanted, None), &bare));
+        assert!(told(&options(&load, &wanted, Some(&engines)), &[&bare[..], &kept].concat()));
     }
 
     #[test]
