@@ -1,6 +1,7 @@
 //! What every actor of a run shares: the plan, the clock, the counters, the way to start workers. Nothing here changes during a run
 //! but counters.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -145,11 +146,20 @@ impl RunContext {
         self.runtime.get().map_or("", String::as_str)
     }
 
-    /// Tells who wants to know. Where nobody does, the event is not even made.
+    /// Tells who wants to know. Where nobody does, the event is not even made. What goes wrong in there is no matter of the run.
     #[inline]
     pub fn tell(&self, event: impl FnOnce() -> WorkerEvent) {
         if let Some(hook) = &self.options.events {
-            hook(&event());
+            let event = event();
+            if catch_unwind(AssertUnwindSafe(|| hook(&event))).is_err() {
+                tracing::error!(?event, "the program that was told of a worker panicked; the run goes on");
+            }
         }
+    }
+
+    /// Somebody wants to know.
+    #[must_use]
+    pub fn is_watched(&self) -> bool {
+        self.options.events.is_some()
     }
 }

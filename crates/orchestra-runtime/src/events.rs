@@ -61,6 +61,6 @@ pub enum WorkerEvent {
     },
 }
 
-/// Is told of every [`WorkerEvent`] of a run, right when it happens and in the thread where it happens. It must not block or take long:
-/// batches wait for it. Several threads may call it at once.
+/// Is told of every [`WorkerEvent`] of a run, right when it happens, by the actors. It must not block or take long: starts, deaths and
+/// deadlines of workers wait for it. Several threads may call it at once. Its panics are logged, and the run goes on.
 pub type EventHook = Arc<dyn Fn(&WorkerEvent) + Send + Sync>;

@@ -1,6 +1,7 @@
 //! The start of a worker's link: what it is told, how its process is started, and who hears of the process from then on. It speaks no
 //! protocol.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -91,11 +92,16 @@ impl LinkArgs {
         let (context, device, stage) = (Arc::clone(&self.context), self.device, self.serve.stage);
         move |event| match event {
             // A link that is gone has killed its process: what it would understand interests nobody.
-            ProcessEvent::Frame(frame) => {
-                if let Some(frame) = port.hear(frame) {
-                    drop(me.cast(LinkMsg::Frame(frame)));
+            ProcessEvent::Frame(frame) => match catch_unwind(AssertUnwindSafe(|| port.hear(frame))) {
+                Ok(Some(frame)) => drop(me.cast(LinkMsg::Frame(frame))),
+                Ok(None) => {}
+                Err(_) => {
+                    // It ends the worker and not us: we have its death to report.
+                    tracing::error!(%worker, "a panic over a frame of a worker, which is replaced; this is a bug");
+                    port.disbelieve();
+                    drop(me.cast(LinkMsg::Kill));
                 }
-            }
+            },
             ProcessEvent::Garbled(what) => drop(me.cast(LinkMsg::Garbled(what))),
             ProcessEvent::Undying { pid, state } => {
                 let device = &context.plan.devices[device.index()].spec;

@@ -201,6 +201,8 @@ pub enum LinkMsg {
     Unsayable(CodecError),
     /// It has answered that its device is broken.
     Broken,
+    /// It has answered with the results of so many rows, and somebody wants to know.
+    BatchDone(usize),
     /// The process is gone and reaped; nothing of it can touch shared memory any more.
     Exited {
         /// Exit status as the kernel gave it.

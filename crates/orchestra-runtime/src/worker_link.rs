@@ -27,7 +27,7 @@ use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg};
 use crate::stats::DeviceStats;
 use crate::trace::WorkerStep;
 use crate::worker_deadlines::{Clocks, Phase, Running, TICK};
-use crate::worker_port::WorkerPort;
+use crate::worker_port::{Signs, WorkerPort};
 use crate::worker_process::{self, Killing};
 use crate::worker_stderr::Speaker;
 
@@ -47,8 +47,6 @@ pub struct LinkState {
     started: Duration,
     /// Its process, if it has one.
     pid: Option<u32>,
-    /// It has reported a broken device, and is about to exit.
-    is_broken: bool,
 }
 
 impl Actor for WorkerLink {
@@ -73,7 +71,6 @@ impl Actor for WorkerLink {
             clocks: Clocks::start(now),
             started: now,
             pid: None,
-            is_broken: false,
         })
     }
 
@@ -88,7 +85,9 @@ impl Actor for WorkerLink {
             LinkMsg::Frame(frame) => state.frame(frame).await,
             LinkMsg::Garbled(what) => state.end_with(WorkerExit::Garbled(what)),
             LinkMsg::Unsayable(error) => state.unsayable(&error),
-            LinkMsg::Broken => state.expect_exit(),
+            // It exits by itself. A driver may keep it from that.
+            LinkMsg::Broken => state.leave(),
+            LinkMsg::BatchDone(rows) => state.batch_done(rows),
             LinkMsg::Serve { instead_of } => state.called(instead_of),
             LinkMsg::Tick => state.check_deadlines(),
             LinkMsg::DeviceLost(why) => state.end_with(WorkerExit::DeviceLost(why)),
@@ -184,8 +183,7 @@ impl LinkState {
     /// ## Starting => Greeted
     async fn hello(&mut self, protocol: u32, build: &str, sees: Option<&str>) {
         if self.phase != Phase::Starting {
-            self.end_with(WorkerExit::Garbled("a second hello".to_owned()));
-            return;
+            return; // It is being ended.
         }
         if let Some(what) = greeting::refusal(&self.args.serve.load.device, protocol, build, sees) {
             self.end_with(WorkerExit::ProtocolMismatch(what));
@@ -271,17 +269,22 @@ impl LinkState {
         self.args.context.stats.device(self.args.device)
     }
 
+    fn batch_done(&self, rows: usize) {
+        let worker = self.args.worker;
+        self.args.context.tell(|| WorkerEvent::BatchDone { worker, rows });
+    }
+
     fn check_deadlines(&mut self) {
         let context = &self.args.context;
         let timeout = context.plan.limits.batch_timeout;
         let now = context.clock.now();
-        let (last_frame, oldest) = self.port.last_signs();
-        let batch = oldest.map(|begun| Running { begun, timeout });
+        let Signs { last_frame, oldest_begun, is_broken } = self.port.signs();
+        let batch = oldest_begun.map(|begun| Running { begun, timeout });
         // The clocks may have been set to a later time: see there.
         self.clocks.sign_of_life = self.clocks.sign_of_life.max(last_frame);
         let overdue = self.clocks.overdue(self.phase, &context.options.timeouts, batch, now);
         if let Some(cause) = overdue {
-            self.end_with(if self.is_broken { WorkerExit::Stuck } else { cause });
+            self.end_with(if is_broken { WorkerExit::Stuck } else { cause });
         }
     }
 
@@ -297,13 +300,6 @@ impl LinkState {
                 self.port.hang_up().await;
             }
         }
-    }
-
-    /// ## Serving => Ending, by itself
-    /// It exits right after it has said that its device is broken. A driver may keep it from that.
-    fn expect_exit(&mut self) {
-        self.leave();
-        self.is_broken = true;
     }
 
     /// ## any => Ending, by force

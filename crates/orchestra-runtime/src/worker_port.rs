@@ -11,7 +11,6 @@ use ractor::ActorRef;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::context::RunContext;
-use crate::events::WorkerEvent;
 use crate::in_flight::{InFlight, Sent};
 use crate::link_start::LinkArgs;
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage};
@@ -33,6 +32,7 @@ pub struct WorkerPort {
 /// What goes over the way.
 struct Traffic {
     in_flight: InFlight,
+    has_greeted: bool,
     is_open: bool,
     is_believed: bool,
     /// It has reported a broken device, and is about to exit.
@@ -42,6 +42,17 @@ struct Traffic {
     /// Batches and resident memory from which wear is counted.
     fresh_at: Option<(u64, u64)>,
     last_frame: Duration,
+}
+
+/// What a worker has last shown of itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Signs {
+    /// When its last frame came.
+    pub last_frame: Duration,
+    /// Since when the batch runs that has run for longest.
+    pub oldest_begun: Option<Duration>,
+    /// It has reported a broken device.
+    pub is_broken: bool,
 }
 
 struct Socket {
@@ -56,6 +67,7 @@ impl WorkerPort {
     pub fn new(args: &LinkArgs, link: ActorRef<LinkMsg>) -> Arc<Self> {
         let traffic = Traffic {
             in_flight: InFlight::new(args.serve.load.streams),
+            has_greeted: false,
             is_open: false,
             is_believed: true,
             is_broken: false,
@@ -154,7 +166,10 @@ impl WorkerPort {
                 if let Some((Sent { rows, .. }, ran)) = self.answered(batch, timing, false, now) {
                     drop(batcher.cast(BatcherMsg::Done { worker, batch, dynamic, ran }));
                     self.done_one(rss_bytes);
-                    self.context.tell(|| WorkerEvent::BatchDone { worker, rows });
+                    // Not told from here: whoever takes long to hear it would keep us from hearing the worker's heart.
+                    if self.context.is_watched() {
+                        drop(self.link.cast(LinkMsg::BatchDone(rows)));
+                    }
                 }
             }
             FromWorker::Failed { batch, kind, error, timing } => {
@@ -163,7 +178,14 @@ impl WorkerPort {
                     drop(batcher.cast(BatcherMsg::Fault { worker, batch, kind, error, ran }));
                 }
             }
-            FromWorker::Hello { .. } | FromWorker::Loaded { .. } | FromWorker::LoadFailed { .. } => {
+            FromWorker::Hello { .. } => {
+                let mut traffic = self.believed(now)?;
+                if !std::mem::replace(&mut traffic.has_greeted, true) {
+                    return Some(frame);
+                }
+                self.garbled(&mut traffic, "a second hello".to_owned());
+            }
+            FromWorker::Loaded { .. } | FromWorker::LoadFailed { .. } => {
                 return self.believed(now).map(|_| frame);
             }
         }
@@ -191,9 +213,7 @@ impl WorkerPort {
             // Another stream may have begun and done it before the process had ended of its device.
             Err(_) if traffic.is_broken => return None,
             Err(expected) => {
-                traffic.is_believed = false;
-                let what = format!("an answer to {batch}, expected {expected}");
-                drop(self.link.cast(LinkMsg::Garbled(what)));
+                self.garbled(&mut traffic, format!("an answer to {batch}, expected {expected}"));
                 return None;
             }
         };
@@ -207,6 +227,12 @@ impl WorkerPort {
         drop(traffic);
         self.count(timing, streams, now);
         Some((sent, Ran { begun: sent.begun, answered: Some(now), timing }))
+    }
+
+    /// What it says makes no sense, and nothing that follows is believed, also before the link has heard of this.
+    fn garbled(&self, traffic: &mut Traffic, what: String) {
+        traffic.is_believed = false;
+        drop(self.link.cast(LinkMsg::Garbled(what)));
     }
 
     fn count(&self, timing: RunTiming, streams: usize, now: Duration) {
@@ -260,13 +286,13 @@ impl WorkerPort {
         self.traffic().in_flight.begun().collect()
     }
 
-    /// When its last frame came; and since when the batch runs that has run for longest.
+    /// What its deadlines are counted from.
     #[must_use]
-    pub fn last_signs(&self) -> (Duration, Option<Duration>) {
+    pub fn signs(&self) -> Signs {
         let traffic = self.traffic();
         // They begin in their order, so no other one has run for longer.
-        let oldest = traffic.in_flight.begun().next().map(|(_, begun)| begun);
-        (traffic.last_frame, oldest)
+        let oldest_begun = traffic.in_flight.begun().next().map(|(_, begun)| begun);
+        Signs { last_frame: traffic.last_frame, oldest_begun, is_broken: traffic.is_broken }
     }
 
     /// A poisoned lock means that a thread panicked between two statements that cannot panic: what it guards is whole.

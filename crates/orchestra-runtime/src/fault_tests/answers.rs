@@ -37,6 +37,23 @@ async fn an_answer_that_makes_no_sense_is_no_result_and_ends_its_worker() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_is_believed_that_comes_right_behind_nonsense() {
+    let run = with_fault(RunFault::SecondHelloThenRight, false).await;
+    run.all_done();
+    run.check(matches!(run.exits[..], [WorkerExit::Garbled(_)]), "it made no sense");
+    run.check(run.most_begun() == 2, "the batch that it answered is begun once more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_panics_when_it_is_told_of_workers_costs_no_item_and_no_worker() {
+    let mut stage = Stage::of(40);
+    stage.hook_panics = true;
+    let run = stage.run(|_| Script::honest()).await;
+    run.all_done();
+    run.check((run.restarts, run.retries) == (0, 0), "nobody is replaced");
+}
+
+#[tokio::test(start_paused = true)]
 async fn half_an_answer_is_no_result_when_nothing_follows() {
     let end = with_fault(RunFault::Die(Point::MidAnswer, WorkerExit::Code(1)), false).await;
     end.all_done().check(end.exits == [WorkerExit::Code(1)], "it ended by itself");

@@ -344,6 +344,14 @@ impl Core {
                 return Ok(After::Answered);
             }
             RunFault::Garbage => voice.say_bytes(&[0xff; 64]).await,
+            RunFault::SecondHelloThenRight => {
+                tokio::time::sleep(takes).await;
+                self.write(run, true);
+                let (protocol, build) = (PROTOCOL_VERSION, BUILD.to_owned());
+                let hello = FromWorker::Hello { protocol, build, pid: 1, visible_devices: None };
+                let answer = bytes_of(&done(run.batch, self.dynamic(run)));
+                voice.say_bytes(&[bytes_of(&hello), answer].concat()).await;
+            }
             RunFault::SecondHello => voice.hello(PROTOCOL_VERSION, BUILD).await,
             RunFault::Fails(kind) => {
                 tokio::time::sleep(takes).await;

@@ -53,7 +53,12 @@ impl Random {
             6 => RunFault::Slow(ms(9_000) + self.millis(2_000)),
             7 => RunFault::HalfAnswerThenSilence,
             8 => RunFault::AnswersFor(self.pick(&[Other::Unknown, Other::Earlier, Other::Next])),
-            9 => self.pick(&[RunFault::AnswersTwice, RunFault::Garbage, RunFault::SecondHello]),
+            9 => self.pick(&[
+                RunFault::AnswersTwice,
+                RunFault::Garbage,
+                RunFault::SecondHello,
+                RunFault::SecondHelloThenRight,
+            ]),
             10 => RunFault::Fails(self.pick(&[
                 RunErrorKind::Model,
                 RunErrorKind::OutOfMemory,

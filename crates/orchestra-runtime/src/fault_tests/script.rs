@@ -223,6 +223,8 @@ pub enum RunFault {
     Garbage,
     /// A second hello.
     SecondHello,
+    /// A second hello, and the right answer right behind it.
+    SecondHelloThenRight,
     /// The run fails, and the process lives on (other than with `Device`).
     Fails(RunErrorKind),
     /// It says that its device is broken, and does not exit.

@@ -83,6 +83,8 @@ pub struct Stage {
     pub measurements: Option<Measurements>,
     /// Somebody traces it.
     pub traced: bool,
+    /// Whoever is told of workers panics.
+    pub hook_panics: bool,
     /// Beyond this time of the run, something hangs.
     pub bound: Duration,
 }
@@ -121,6 +123,7 @@ impl Stage {
             is_double: false,
             measurements: None,
             traced: true,
+            hook_panics: false,
             bound: secs(3600),
         }
     }
@@ -203,6 +206,7 @@ impl Tree {
         let plan = Arc::new(plan_of(stage));
         let account = Arc::new(Mutex::new(Account::default()));
         let exits = Arc::clone(&account);
+        let hook_panics = stage.hook_panics;
         let told = stage.traced.then(Told::default);
         let options = RunOptions {
             launcher: Arc::new(FakeLauncher::new(log, script_of).on(stage.gpus.clone())),
@@ -210,7 +214,10 @@ impl Tree {
             timeouts: stage.timeouts,
             restart: stage.restart,
             trace: told.clone().map(|told| Arc::new(told) as Arc<dyn Tracer>),
-            events: Some(Arc::new(move |event| exits.lock().unwrap().worker_says(event))),
+            events: Some(Arc::new(move |event| {
+                exits.lock().unwrap().worker_says(event);
+                assert!(!hook_panics, "the program that embeds the run");
+            })),
             devices: DeviceOptions {
                 probe: stage.gpus.as_ref().map(|gpus| Arc::new(gpus.probe.clone()) as Arc<dyn GpuProbe>),
                 measurements: stage.measurements.clone(),
