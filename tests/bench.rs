@@ -5,12 +5,14 @@
 mod common;
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Blocks, Ended, Workplace, write_pictures};
 use orchestra_machine::processes;
 use orchestra_testkit::{chaos, models};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -285,6 +287,27 @@ fn the_patch_of_the_tuning_applies_and_is_a_good_file() {
         assert_ne!(fs::read_to_string(place.workflow()).unwrap(), before);
         place.start_command(&["check", place.workflow().to_str().unwrap()]).wait().must_exit(0);
     }
+    place.nothing_is_left();
+}
+
+#[test]
+fn the_workflow_file_is_read_once_for_all_parts_and_trials() {
+    let place = blocks();
+    let (pipe, rubbish) = (place.path("pipe.toml"), place.path("rubbish"));
+    fs::write(&rubbish, "this is no workflow").unwrap();
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let (text, file) = (fs::read_to_string(place.workflow()).unwrap(), pipe.clone());
+    let writing = std::thread::spawn(move || {
+        // Opened as soon as somebody reads, who sees the end of it when whatever opens the file anew reads rubbish.
+        let mut open = fs::OpenOptions::new().write(true).open(&file).unwrap();
+        open.write_all(text.as_bytes()).unwrap();
+        fs::rename(&rubbish, &file).unwrap();
+    });
+    let mut arguments = SHORT.to_vec();
+    arguments.extend(["--tune", "--trials", "1", "--json"]);
+    let report = json(&bench(&place, &pipe, &arguments));
+    assert_eq!((&report["items"], report["tune"]["trials"][0]["tried"].is_null()), (&40.into(), false));
+    writing.join().unwrap();
     place.nothing_is_left();
 }
 

@@ -67,3 +67,73 @@ fn length(job: &Job) -> Duration {
         Part::Decode | Part::Infer => TURN,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::bottleneck::Bottleneck;
+
+    use super::*;
+    use crate::figures::{Measured, RunFigures};
+
+    const PARTS: [Part; 3] = [Part::Decode, Part::Infer, Part::Run];
+
+    /// Speaks as a part does, and notes how far it is.
+    const SCRIPT: &str = r#"
+        note() { echo "$1 $SEAT" >> "$NOTES"; }
+        note ready; echo '"Ready"'
+        read -r go
+        note begun; echo '"Started"'
+        note over; echo "$FOUND"
+    "#;
+
+    fn found(part: Part) -> Said {
+        match part {
+            Part::Decode => Said::Decoded(Vec::new()),
+            Part::Infer => Said::Inferred(Vec::new()),
+            Part::Run => Said::Ran(RunFigures {
+                items: 1,
+                failed: 0,
+                rate: 2.0,
+                measured: Measured::Whole,
+                elapsed: Duration::from_secs(1),
+                starting: Duration::ZERO,
+                cpu: Duration::ZERO,
+                idle_share: None,
+                others_share: None,
+                bottleneck: Bottleneck::Unknown,
+            }),
+        }
+    }
+
+    /// What processes that measure nothing noted, line by line.
+    fn notes(order: Order) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let notes = folder.path().join("notes");
+        let job = |(seat, part)| Job { part, lasting: TURN, folder: folder.path().to_owned(), seat };
+        let jobs: Vec<Job> = PARTS.into_iter().enumerate().map(job).collect();
+        let command = |job: &Job| {
+            let mut command = Command::new("sh");
+            command.args(["-c", SCRIPT]).env("NOTES", &notes).env("SEAT", job.seat.to_string());
+            command.env("FOUND", serde_json::to_string(&found(job.part)).unwrap());
+            command
+        };
+        let said = take(&jobs, order, 1, &command, &Cancel::new()).unwrap();
+        assert_eq!(said, PARTS.map(found), "in the order of the jobs");
+        std::fs::read_to_string(&notes).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn one_after_another_nobody_is_there_before_the_one_before_is_over() {
+        let expected: Vec<String> =
+            (0..3).flat_map(|seat| ["ready", "begun", "over"].map(|what| format!("{what} {seat}"))).collect();
+        assert_eq!(notes(Order::OneAfterAnother), expected);
+    }
+
+    #[test]
+    fn in_turns_all_are_there_before_the_first_begins_and_a_run_begins_first() {
+        let notes = notes(Order::InTurns);
+        assert_eq!(notes[..3], ["ready 0", "ready 1", "ready 2"]);
+        let begun: Vec<&String> = notes.iter().filter(|note| note.starts_with("begun")).collect();
+        assert_eq!(begun, ["begun 2", "begun 0", "begun 1"]);
+    }
+}

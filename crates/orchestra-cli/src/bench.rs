@@ -12,7 +12,7 @@ use orchestra_bench::{Bench, BenchError, Job, Options, Progress, Report, RungRep
 use crate::Failed;
 use crate::args::{BenchArgs, Verbosity};
 use crate::exit_code::ExitCode;
-use crate::planning;
+use crate::planning::{self, Workflow};
 use crate::run::Talk;
 use crate::stdout;
 use crate::surroundings::Surroundings;
@@ -21,6 +21,7 @@ use crate::trial::{self, Ready, Told};
 mod part;
 mod table;
 
+use part::SharedText;
 pub use part::part;
 
 /// Items that are decoded to have something to run, unless the command line says how many.
@@ -34,8 +35,15 @@ pub fn bench(
 ) -> Result<ExitCode, Failed> {
     let machine = planning::machine(&trial::workflow_args(&args.trial));
     let (talk, level) = (Talk { quiet: verbosity.quiet }, verbosity.terminal_level());
-    let setting =
-        trial::Setting { args: &args.trial, machine: &machine, surroundings, level, otlp: None, talk };
+    let setting = trial::Setting {
+        args: &args.trial,
+        text_at: None,
+        machine: &machine,
+        surroundings,
+        level,
+        otlp: None,
+        talk,
+    };
     let refuse = |plan: &Plan| match plan.infer_stages().next() {
         Some(_) => Ok(()),
         None => Err(failed(BenchError::NoInferStage)),
@@ -44,6 +52,9 @@ pub fn bench(
         Ok(ready) => ready,
         Err(code) => return Ok(code),
     };
+    let text = SharedText::new(&ready.workflow.text)
+        .context("cannot keep the text of the workflow file for the processes that measure")
+        .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
     let options = Options {
         rounds: args.runs,
         part: Duration::from_secs_f64(args.seconds),
@@ -52,7 +63,7 @@ pub fn bench(
         memory: machine.memory_available,
         command: {
             let trial = args.trial.clone();
-            Arc::new(move |settings: &Settings, job: &Job| part::command(&trial, settings, job))
+            Arc::new(move |settings: &Settings, job: &Job| part::command(&trial, &text, settings, job))
         },
         folder: args.trial.scratch.clone(),
     };
@@ -62,7 +73,7 @@ pub fn bench(
         told.end();
         return print_rungs(args, &rungs?);
     }
-    let measured = measure(args, &machine, ready.plan.clone(), options, &mut told);
+    let measured = measure(args, &machine, &ready, options, &mut told);
     told.end();
     let (report, patch) = measured?;
     print(args, &report, &patch)
@@ -81,26 +92,24 @@ fn tools(ready: &Ready) -> Tools {
 fn measure(
     args: &BenchArgs,
     machine: &Machine,
-    plan: Plan,
+    ready: &Ready,
     options: Options,
     told: &mut Told<'_>,
 ) -> Result<(Report, String), Failed> {
     let mut tell = |progress: Progress<'_>| told.tell(&progress, line_in_a_pipe(progress));
-    let mut bench = Bench::prepare(plan, options, &mut tell).map_err(failed)?;
+    let mut bench = Bench::prepare(ready.plan.clone(), options, &mut tell).map_err(failed)?;
     let mut report = bench.measure(&mut tell).map_err(failed)?;
     if !args.tune {
         return Ok((report, String::new()));
     }
     let base = planning::options(&trial::workflow_args(&args.trial));
-    let mut replan = |settings: &[(String, u64)]| replan(&args.trial.file, &base, settings, machine);
+    let mut replan = |settings: &[(String, u64)]| replan(&ready.workflow, &base, settings, machine);
     let tuned = bench.tune(args.trials, &mut replan, &mut tell).map_err(failed)?;
     let settings: Vec<(String, u64)> = tuned.settings.iter().map(|s| (s.key.clone(), s.value)).collect();
     report.tune = Some(tuned);
-    let text = std::fs::read_to_string(&args.trial.file)
-        .with_context(|| format!("cannot read the workflow file `{}`", args.trial.file.display()))
-        .map_err(|e| Failed::new(ExitCode::BadFile, e))?;
-    let edited = orchestra_bench::edited(&text, &settings).map_err(|e| Failed::new(ExitCode::BadFile, e))?;
-    let patch = orchestra_bench::unified_diff(&name_in_patch(&args.trial.file), &text, &edited);
+    let text = &ready.workflow.text;
+    let edited = orchestra_bench::edited(text, &settings).map_err(|e| Failed::new(ExitCode::BadFile, e))?;
+    let patch = orchestra_bench::unified_diff(&name_in_patch(&args.trial.file), text, &edited);
     if let Some(path) = args.patch.as_ref().filter(|_| !patch.is_empty()) {
         std::fs::write(path, &patch)
             .with_context(|| format!("cannot write the patch to `{}`", path.display()))
@@ -127,10 +136,15 @@ fn print_rungs(args: &BenchArgs, report: &RungReport) -> Result<ExitCode, Failed
 }
 
 /// The plan with settings changed; `None` where it cannot be planned so.
-fn replan(file: &Path, base: &PlanOptions, settings: &[(String, u64)], machine: &Machine) -> Option<Plan> {
+fn replan(
+    workflow: &Workflow,
+    base: &PlanOptions,
+    settings: &[(String, u64)],
+    machine: &Machine,
+) -> Option<Plan> {
     let mut options = base.clone();
     options.set.extend(settings.iter().map(|(key, value)| (key.clone(), value.to_string())));
-    let (plan, diagnostics) = planning::read(file, &options, machine).ok()?;
+    let (plan, diagnostics) = workflow.plan(&options, machine);
     plan.filter(|_| !diagnostics.has_errors())
 }
 

@@ -44,7 +44,15 @@ pub fn chaos(
     // Of every worker that is struck the log says that it was lost: here that is no news.
     let level = if verbosity.verbose == 0 { LevelFilter::ERROR } else { verbosity.terminal_level() };
     let otlp = args.otlp.as_deref();
-    let setting = trial::Setting { args: &args.trial, machine: &machine, surroundings, level, otlp, talk };
+    let setting = trial::Setting {
+        args: &args.trial,
+        text_at: None,
+        machine: &machine,
+        surroundings,
+        level,
+        otlp,
+        talk,
+    };
     let refuse = |plan: &Plan| match plan.infer_stages().next() {
         Some(_) => Ok(()),
         None => Err(failed(ChaosError::NoInferStage)),

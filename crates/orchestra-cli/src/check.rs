@@ -8,7 +8,7 @@ use crate::Failed;
 use crate::args::CheckArgs;
 use crate::exit_code::ExitCode;
 use crate::human::counted;
-use crate::planning;
+use crate::planning::{self, Workflow};
 use crate::surroundings::Surroundings;
 use crate::{stderr, stdout};
 
@@ -16,13 +16,14 @@ use crate::{stderr, stdout};
 pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
     let options = PlanOptions { offline: args.offline, ..PlanOptions::default() };
     let machine = if args.offline { no_devices() } else { orchestra::usable_machine(None, false) };
-    let (plan, diagnostics) = match planning::read(&args.file, &options, &machine) {
+    let workflow = match Workflow::read(&args.file) {
         Err(failed) if args.json => {
             stdout::print(&format!("{}\n", unreadable(&args.file, &failed)))?;
             return Ok(failed.code);
         }
         read => read?,
     };
+    let (plan, diagnostics) = workflow.plan(&options, &machine);
     let code = planning::code(&diagnostics);
     if args.json {
         stdout::print(&format!("{}\n", diagnostics.to_json()))?;

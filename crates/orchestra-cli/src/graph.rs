@@ -9,7 +9,7 @@ use orchestra_plan::{GraphView, MachineView};
 use crate::Failed;
 use crate::args::{GraphArgs, GraphFormat, Verbosity};
 use crate::exit_code::ExitCode;
-use crate::planning;
+use crate::planning::{self, Workflow};
 use crate::surroundings::Surroundings;
 use crate::{stderr, stdout};
 
@@ -22,7 +22,7 @@ pub fn graph(
     // Before the file is read, so that a wrong command line is the first thing that is said.
     let format = format(args).map_err(|e| Failed::new(ExitCode::Usage, e))?;
     let options = PlanOptions { offline: true, ..PlanOptions::default() };
-    let planned = planning::read_for(&args.file, &options, MachineView::default())?;
+    let planned = Workflow::read(&args.file)?.plan_for(&options, MachineView::default());
     let plan = match planning::show(planned, surroundings) {
         Ok(plan) => plan,
         Err(code) => return Ok(code),

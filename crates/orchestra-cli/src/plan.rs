@@ -9,7 +9,7 @@ use crate::Failed;
 use crate::args::PlanArgs;
 use crate::exit_code::ExitCode;
 use crate::human::counted;
-use crate::planning;
+use crate::planning::{self, Workflow};
 use crate::stdout;
 use crate::surroundings::Surroundings;
 
@@ -24,7 +24,7 @@ pub fn plan(args: &PlanArgs, surroundings: &Surroundings) -> Result<ExitCode, Fa
         },
     };
     let about = args.machine.as_ref().map(|file| in_words(file, &machine));
-    let planned = planning::read_for(&args.workflow.file, &options, machine)?;
+    let planned = Workflow::read(&args.workflow.file)?.plan_for(&options, machine);
     let plan = match planning::show(planned, surroundings) {
         Ok(plan) => plan,
         Err(code) => return Ok(code),

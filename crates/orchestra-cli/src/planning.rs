@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
 use orchestra::{Cause, Diagnostics, Machine, MachineView, Plan, PlanOptions, RenderStyle};
@@ -47,35 +47,45 @@ fn why_cpu<'a>(plan: &'a Plan, machine: &Machine) -> Option<&'a str> {
     plan.reasons.iter().map(String::as_str).find(|reason| reason.contains(lacking))
 }
 
-/// Reads and plans the file.
-pub fn read(
-    file: &Path,
-    options: &PlanOptions,
-    machine: &Machine,
-) -> Result<(Option<Plan>, Diagnostics), Failed> {
-    read_with(file, options, RealHost::with_machine(orchestra::machine_view(machine)))
+/// A workflow file that was read. Whoever plans it twice plans the same text, whatever becomes of the file meanwhile; a pipe can be read
+/// only once anyway.
+#[derive(Debug, Clone)]
+pub struct Workflow {
+    /// What it says.
+    pub text: String,
+    /// Where it lies, from the root.
+    path: PathBuf,
 }
 
-/// Reads the file and plans it for a machine that is not this one.
-pub fn read_for(
-    file: &Path,
-    options: &PlanOptions,
-    machine: MachineView,
-) -> Result<(Option<Plan>, Diagnostics), Failed> {
-    read_with(file, options, RealHost::with_machine(machine).described())
-}
+impl Workflow {
+    /// Reads the file.
+    pub fn read(file: &Path) -> Result<Self, Failed> {
+        Self::from_copy(file, file)
+    }
 
-fn read_with(
-    file: &Path,
-    options: &PlanOptions,
-    host: RealHost,
-) -> Result<(Option<Plan>, Diagnostics), Failed> {
-    let text = read_text(file, "workflow file")?;
-    let absolute = std::path::absolute(file)
-        .with_context(|| format!("cannot find the workflow file `{}`", file.display()))
-        .map_err(|e| Failed::new(ExitCode::BadFile, e))?;
-    let host = host.with_measurements(orchestra::measurements()).with_engines(orchestra::engines());
-    Ok(orchestra_plan::plan(&text, &absolute, options, &host))
+    /// What `file` said when it was copied to `copy`.
+    pub fn from_copy(file: &Path, copy: &Path) -> Result<Self, Failed> {
+        let text = read_text(copy, "workflow file")?;
+        let path = std::path::absolute(file)
+            .with_context(|| format!("cannot find the workflow file `{}`", file.display()))
+            .map_err(|e| Failed::new(ExitCode::BadFile, e))?;
+        Ok(Self { text, path })
+    }
+
+    /// Plans it for this machine.
+    pub fn plan(&self, options: &PlanOptions, machine: &Machine) -> (Option<Plan>, Diagnostics) {
+        self.plan_with(options, RealHost::with_machine(orchestra::machine_view(machine)))
+    }
+
+    /// Plans it for a machine that is not this one.
+    pub fn plan_for(&self, options: &PlanOptions, machine: MachineView) -> (Option<Plan>, Diagnostics) {
+        self.plan_with(options, RealHost::with_machine(machine).described())
+    }
+
+    fn plan_with(&self, options: &PlanOptions, host: RealHost) -> (Option<Plan>, Diagnostics) {
+        let host = host.with_measurements(orchestra::measurements()).with_engines(orchestra::engines());
+        orchestra_plan::plan(&self.text, &self.path, options, &host)
+    }
 }
 
 /// Reads the description of a machine; what is wrong with it is printed, and its exit code given back.
@@ -153,7 +163,7 @@ mod tests {
     fn planned(machine: &Machine, devices: &str) -> (Option<Plan>, Diagnostics) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/workflow.toml");
         let options = PlanOptions { devices: Some(vec![devices.into()]), ..PlanOptions::default() };
-        read(&file, &options, machine).unwrap()
+        Workflow::read(&file).unwrap().plan(&options, machine)
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::args::{LogFormat, RunArgs, Verbosity, resume_command};
 use crate::exit_code::ExitCode;
 use crate::human::{count, counted};
 use crate::metrics;
-use crate::planning;
+use crate::planning::{self, Workflow};
 use crate::progress::{Progress, ProgressMode};
 use crate::signals::{self, AfterTheRun, Continued, Signals};
 use crate::summary::{RunEnd, Summary};
@@ -41,7 +41,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     }
     let options = planning::options(&args.workflow);
     let machine = planning::machine(&args.workflow);
-    let planned = planning::read(&args.workflow.file, &options, &machine)?;
+    let planned = Workflow::read(&args.workflow.file)?.plan(&options, &machine);
     let plan = match planning::show(planned, surroundings) {
         Ok(plan) => Arc::new(plan),
         Err(code) => return Ok(code),

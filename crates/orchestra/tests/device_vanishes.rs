@@ -31,6 +31,11 @@ fn gpu(n: usize) -> Gpu {
     Gpu { index: n as u32, uuid: uuid(n), memory_total, memory_free, utilization: Some(50), ..Gpu::default() }
 }
 
+/// One of the two halves into which a GPU is cut.
+fn half(n: usize) -> Gpu {
+    Gpu { uuid: format!("MIG-{n}"), part_of: Some(uuid(n / 2)), utilization: None, ..gpu(n / 2) }
+}
+
 /// So many GPUs with one worker each.
 fn workplace(n_gpus: usize) -> Workplace {
     workplace_of(ITEMS, n_gpus)
@@ -51,7 +56,11 @@ fn plan(place: &Workplace, machine: &Machine) -> Plan {
 }
 
 fn machine(n_gpus: usize) -> Machine {
-    Machine { gpus: (0..n_gpus).map(gpu).collect(), gpu_error: None, ..orchestra::machine() }
+    machine_with((0..n_gpus).map(gpu).collect())
+}
+
+fn machine_with(gpus: Vec<Gpu>) -> Machine {
+    Machine { gpus, gpu_error: None, ..orchestra::machine() }
 }
 
 /// What a run needs of ONNX Runtime when its workers need none.
@@ -79,33 +88,39 @@ async fn run(place: &Workplace, plan: Plan, options: RunOptions) -> RunOutcome {
     common::bounded("the run ends", run.wait()).await
 }
 
-/// Starts the workers of the GPUs `0..n` in one way and all others in another.
-struct FirstGpus {
-    n: usize,
+/// Starts the workers of some GPUs in one way and all others in another.
+struct SomeGpus {
+    uuids: Vec<String>,
     these: ProcessLauncher,
     others: ProcessLauncher,
 }
 
-impl Launcher for FirstGpus {
+impl Launcher for SomeGpus {
     fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched> {
-        let is_first = (0..self.n).any(|n| *device == DeviceKind::Cuda { uuid: uuid(n) });
-        if is_first { &self.these } else { &self.others }.launch(device, arena)
+        let is_one = self.uuids.iter().any(|uuid| *device == DeviceKind::Cuda { uuid: uuid.clone() });
+        if is_one { &self.these } else { &self.others }.launch(device, arena)
     }
 }
 
-/// Workers of the first `n` GPUs hang in their third batch, and these GPUs are lost once each has done one.
+/// Workers of the first `n` GPUs hang in their third batch, and each of these GPUs is lost once it has done one.
 fn losing(place: &Workplace, probe: &FakeProbe, n: usize) -> RunOptions {
-    let these = place.faulty_workers(&[(FAULT, "hang-on-batch:3")]);
-    let mut options =
-        options(FirstGpus { n, these, others: place.faulty_workers(&[(FAULT, "none")]) }, probe);
+    losing_groups(place, probe, (0..n).map(|n| vec![uuid(n)]).collect())
+}
+
+/// The same for the first GPUs of the plan, in this order; those of a group are lost together, with the first batch that one of them does.
+fn losing_groups(place: &Workplace, probe: &FakeProbe, groups: Vec<Vec<String>>) -> RunOptions {
+    let (these, others) =
+        (place.faulty_workers(&[(FAULT, "hang-on-batch:3")]), place.faulty_workers(&[(FAULT, "none")]));
+    let mut options = options(SomeGpus { uuids: groups.concat(), these, others }, probe);
+    let group_of_device: Vec<Vec<String>> =
+        groups.into_iter().flat_map(|group| vec![group.clone(); group.len()]).collect();
     let (probe, of_workers) = (probe.clone(), Mutex::new(Vec::new()));
     options.events = Some(Arc::new(move |event| match event {
         WorkerEvent::Started { worker, device, .. } => of_workers.lock().unwrap().push((*worker, *device)),
         WorkerEvent::BatchDone { worker, .. } => {
             let device = of_workers.lock().unwrap().iter().find(|(w, _)| w == worker).map(|(_, d)| d.index());
-            if let Some(device) = device.filter(|d| *d < n) {
-                probe.lose(&uuid(device));
-            }
+            let group = device.and_then(|device| group_of_device.get(device));
+            group.into_iter().flatten().for_each(|uuid| probe.lose(uuid));
         }
         _ => {}
     }));
@@ -147,6 +162,30 @@ fn only_the_first_is_lost(outcome: &RunOutcome) {
         assert_eq!(other.memory_used_max, Some(4 << 30), "{devices:?}");
         assert_eq!(other.utilization_mean, Some(0.5));
     }
+}
+
+#[test]
+fn mig_instances_that_vanish_with_their_gpu_cost_no_item() {
+    audited(async {
+        let mut was_lost = false;
+        for items in [ITEMS, 4 * ITEMS, 16 * ITEMS, 64 * ITEMS] {
+            let place = workplace_of(items, 4);
+            let halves: Vec<Gpu> = (0..4).map(half).collect();
+            let probe = FakeProbe::new(halves.clone());
+            let plan = plan(&place, &machine_with(halves.clone()));
+            let first_gpu = halves[..2].iter().map(|half| half.uuid.clone()).collect();
+            let outcome = run(&place, plan, losing_groups(&place, &probe, vec![first_gpu])).await;
+            Workplace::must_end_with(&outcome, 0);
+            all_copied(&place, items, "two halves are lost");
+            let lost: Vec<bool> = outcome.report.devices.iter().map(|device| device.lost.is_some()).collect();
+            assert_eq!((lost[2], lost[3]), (false, false), "{:?}", outcome.report.devices);
+            was_lost = lost[0] && lost[1];
+            if was_lost {
+                break;
+            }
+        }
+        assert!(was_lost, "they were not lost in time");
+    });
 }
 
 #[test]

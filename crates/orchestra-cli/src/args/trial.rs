@@ -78,6 +78,9 @@ pub struct BenchPartArgs {
     /// Its number among the parts that are there at the same time
     #[arg(long, value_name = "N")]
     pub seat: usize,
+    /// Where the text of FILE is read
+    #[arg(long, value_name = "PATH")]
+    pub text_at: PathBuf,
     /// File, devices, settings.
     #[command(flatten)]
     pub trial: TrialArgs,

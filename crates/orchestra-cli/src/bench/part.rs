@@ -1,13 +1,16 @@
 //! `orchestra bench-part`: a part of a benchmark in a process of its own, and the command line that starts it.
 
 use std::ffi::OsString;
-use std::io::{self, BufReader};
+use std::fs::File;
+use std::io::{self, BufReader, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use orchestra_bench::{Job, Part, Settings};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::{failed, tools};
 use crate::Failed;
@@ -31,8 +34,15 @@ pub fn part(
 ) -> Result<ExitCode, Failed> {
     let machine = planning::machine(&trial::workflow_args(&args.trial));
     let (talk, level) = (Talk { quiet: true }, verbosity.terminal_level());
-    let setting =
-        trial::Setting { args: &args.trial, machine: &machine, surroundings, level, otlp: None, talk };
+    let setting = trial::Setting {
+        args: &args.trial,
+        text_at: Some(&args.text_at),
+        machine: &machine,
+        surroundings,
+        level,
+        otlp: None,
+        talk,
+    };
     let mut ready = match trial::get_ready(&setting, |_| Ok(()))? {
         Ok(ready) => ready,
         Err(code) => return Ok(code),
@@ -58,8 +68,26 @@ pub fn part(
     Ok(ExitCode::Done)
 }
 
+/// The text of the workflow for all parts: a pipe can be read only once, and a file may be changed between two rounds. It lies in no folder,
+/// so that nothing is left of it however this process ends.
+pub struct SharedText(File);
+
+impl SharedText {
+    /// Keeps it as long as this is there.
+    pub fn new(text: &str) -> io::Result<Self> {
+        let mut file = File::from(memfd_create("workflow", MemfdFlags::CLOEXEC)?);
+        file.write_all(text.as_bytes())?;
+        Ok(Self(file))
+    }
+
+    /// Where others read it, each from its beginning.
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()))
+    }
+}
+
 /// Starts this program for a part of a benchmark with these arguments.
-pub fn command(trial: &TrialArgs, settings: &Settings, job: &Job) -> Command {
+pub fn command(trial: &TrialArgs, text: &SharedText, settings: &Settings, job: &Job) -> Command {
     let TrialArgs { file, scratch: _, devices, set, offline, ort_library } = trial;
     let mut command = Command::new(THIS_EXECUTABLE);
     if let Ok(path) = std::env::current_exe() {
@@ -73,6 +101,7 @@ pub fn command(trial: &TrialArgs, settings: &Settings, job: &Job) -> Command {
     command.arg("--seconds").arg(job.lasting.as_secs_f64().to_string());
     command.arg("--seat").arg(job.seat.to_string());
     command.arg(option("--folder=", &job.folder));
+    command.arg(option("--text-at=", &text.path()));
     if !devices.is_empty() {
         command.arg("--devices").arg(devices.join(","));
     }
