@@ -33,26 +33,20 @@ pub fn bench(
     verbosity: Verbosity,
     surroundings: &Surroundings,
 ) -> Result<ExitCode, Failed> {
+    let workflow = Workflow::read(&args.trial.file)?;
     let machine = planning::machine(&trial::workflow_args(&args.trial));
     let (talk, level) = (Talk { quiet: verbosity.quiet }, verbosity.terminal_level());
-    let setting = trial::Setting {
-        args: &args.trial,
-        text_at: None,
-        machine: &machine,
-        surroundings,
-        level,
-        otlp: None,
-        talk,
-    };
+    let setting =
+        trial::Setting { args: &args.trial, machine: &machine, surroundings, level, otlp: None, talk };
     let refuse = |plan: &Plan| match plan.infer_stages().next() {
         Some(_) => Ok(()),
         None => Err(failed(BenchError::NoInferStage)),
     };
-    let ready = match trial::get_ready(&setting, refuse)? {
+    let ready = match trial::get_ready(&workflow, &setting, refuse)? {
         Ok(ready) => ready,
         Err(code) => return Ok(code),
     };
-    let text = SharedText::new(&ready.workflow.text)
+    let text = SharedText::new(&workflow.text)
         .context("cannot keep the text of the workflow file for the processes that measure")
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
     let options = Options {
@@ -73,7 +67,7 @@ pub fn bench(
         told.end();
         return print_rungs(args, &rungs?);
     }
-    let measured = measure(args, &machine, &ready, options, &mut told);
+    let measured = measure(args, &workflow, &machine, ready.plan.clone(), options, &mut told);
     told.end();
     let (report, patch) = measured?;
     print(args, &report, &patch)
@@ -91,23 +85,24 @@ fn tools(ready: &Ready) -> Tools {
 /// The report, and the patch that the tuning came to (empty without one).
 fn measure(
     args: &BenchArgs,
+    workflow: &Workflow,
     machine: &Machine,
-    ready: &Ready,
+    plan: Plan,
     options: Options,
     told: &mut Told<'_>,
 ) -> Result<(Report, String), Failed> {
     let mut tell = |progress: Progress<'_>| told.tell(&progress, line_in_a_pipe(progress));
-    let mut bench = Bench::prepare(ready.plan.clone(), options, &mut tell).map_err(failed)?;
+    let mut bench = Bench::prepare(plan, options, &mut tell).map_err(failed)?;
     let mut report = bench.measure(&mut tell).map_err(failed)?;
     if !args.tune {
         return Ok((report, String::new()));
     }
     let base = planning::options(&trial::workflow_args(&args.trial));
-    let mut replan = |settings: &[(String, u64)]| replan(&ready.workflow, &base, settings, machine);
+    let mut replan = |settings: &[(String, u64)]| replan(workflow, &base, settings, machine);
     let tuned = bench.tune(args.trials, &mut replan, &mut tell).map_err(failed)?;
     let settings: Vec<(String, u64)> = tuned.settings.iter().map(|s| (s.key.clone(), s.value)).collect();
     report.tune = Some(tuned);
-    let text = &ready.workflow.text;
+    let text = &workflow.text;
     let edited = orchestra_bench::edited(text, &settings).map_err(|e| Failed::new(ExitCode::BadFile, e))?;
     let patch = orchestra_bench::unified_diff(&name_in_patch(&args.trial.file), text, &edited);
     if let Some(path) = args.patch.as_ref().filter(|_| !patch.is_empty()) {

@@ -12,7 +12,7 @@ use crate::Failed;
 use crate::args::{ChaosArgs, Verbosity};
 use crate::exit_code::ExitCode;
 use crate::human::count;
-use crate::planning;
+use crate::planning::{self, Workflow};
 use crate::run::{Talk, lost_spans};
 use crate::surroundings::Surroundings;
 use crate::trial::{self, Told};
@@ -39,25 +39,18 @@ pub fn chaos(
             anyhow!("`--kill-every` and `--stop-every` are both off: nothing would happen to any worker");
         return Err(Failed::new(ExitCode::Usage, what));
     }
+    let workflow = Workflow::read(&args.trial.file)?;
     let machine = planning::machine(&trial::workflow_args(&args.trial));
     let talk = Talk { quiet: verbosity.quiet };
     // Of every worker that is struck the log says that it was lost: here that is no news.
     let level = if verbosity.verbose == 0 { LevelFilter::ERROR } else { verbosity.terminal_level() };
     let otlp = args.otlp.as_deref();
-    let setting = trial::Setting {
-        args: &args.trial,
-        text_at: None,
-        machine: &machine,
-        surroundings,
-        level,
-        otlp,
-        talk,
-    };
+    let setting = trial::Setting { args: &args.trial, machine: &machine, surroundings, level, otlp, talk };
     let refuse = |plan: &Plan| match plan.infer_stages().next() {
         Some(_) => Ok(()),
         None => Err(failed(ChaosError::NoInferStage)),
     };
-    let ready = match trial::get_ready(&setting, refuse)? {
+    let ready = match trial::get_ready(&workflow, &setting, refuse)? {
         Ok(ready) => ready,
         Err(code) => return Ok(code),
     };

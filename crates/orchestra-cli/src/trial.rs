@@ -2,7 +2,7 @@
 //! is being done. It measures nothing and judges nothing.
 
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use orchestra::{Machine, Plan, ProcessLauncher};
 use orchestra_telemetry::{
@@ -22,8 +22,6 @@ use crate::surroundings::Surroundings;
 
 /// All that runs need, and nothing has been run.
 pub struct Ready {
-    /// The file that says it.
-    pub workflow: Workflow,
     /// The workflow.
     pub plan: Plan,
     /// ONNX Runtime's shared library.
@@ -42,8 +40,6 @@ pub struct Ready {
 pub struct Setting<'a> {
     /// What was asked for.
     pub args: &'a TrialArgs,
-    /// Where the text of the workflow file is read, if not in the file itself.
-    pub text_at: Option<&'a Path>,
     /// Where it runs.
     pub machine: &'a Machine,
     /// Who reads it.
@@ -59,11 +55,11 @@ pub struct Setting<'a> {
 /// Plans, and finds or fetches the library. `refuse` is asked first, so that nothing is fetched for nothing. `Ok(Err(..))`: what is wrong
 /// with the file has been said.
 pub fn get_ready(
+    workflow: &Workflow,
     setting: &Setting<'_>,
     refuse: impl FnOnce(&Plan) -> Result<(), Failed>,
 ) -> Result<Result<Ready, ExitCode>, Failed> {
-    let Setting { args, text_at, machine, surroundings, level, otlp, talk } = setting;
-    let workflow = Workflow::from_copy(&args.file, text_at.unwrap_or(&args.file))?;
+    let Setting { args, machine, surroundings, level, otlp, talk } = setting;
     let planned = workflow.plan(&planning::options(&workflow_args(args)), machine);
     let plan = match planning::show(planned, surroundings) {
         Ok(plan) => plan,
@@ -91,7 +87,7 @@ pub fn get_ready(
     let cancel = Cancel::new();
     listen_for_signals(cancel.clone())?;
     let launcher = ProcessLauncher::this_executable().map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
-    Ok(Ok(Ready { workflow, plan, library, preload, launcher, cancel, telemetry }))
+    Ok(Ok(Ready { plan, library, preload, launcher, cancel, telemetry }))
 }
 
 /// Traces to this address, else as a run of the workflow would send them.

@@ -16,7 +16,7 @@ use super::{failed, tools};
 use crate::Failed;
 use crate::args::{BenchPartArgs, MeasuredPart, TrialArgs, Verbosity};
 use crate::exit_code::ExitCode;
-use crate::planning;
+use crate::planning::{self, Workflow};
 use crate::run::Talk;
 use crate::surroundings::Surroundings;
 use crate::trial;
@@ -32,18 +32,12 @@ pub fn part(
     verbosity: Verbosity,
     surroundings: &Surroundings,
 ) -> Result<ExitCode, Failed> {
+    let workflow = Workflow::from_copy(&args.trial.file, &args.text_at)?;
     let machine = planning::machine(&trial::workflow_args(&args.trial));
     let (talk, level) = (Talk { quiet: true }, verbosity.terminal_level());
-    let setting = trial::Setting {
-        args: &args.trial,
-        text_at: Some(&args.text_at),
-        machine: &machine,
-        surroundings,
-        level,
-        otlp: None,
-        talk,
-    };
-    let mut ready = match trial::get_ready(&setting, |_| Ok(()))? {
+    let setting =
+        trial::Setting { args: &args.trial, machine: &machine, surroundings, level, otlp: None, talk };
+    let mut ready = match trial::get_ready(&workflow, &setting, |_| Ok(()))? {
         Ok(ready) => ready,
         Err(code) => return Ok(code),
     };
