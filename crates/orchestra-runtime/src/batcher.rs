@@ -160,12 +160,12 @@ impl BatcherState {
     }
 
     fn filled(&mut self, slot: FilledSlot) {
-        let rows = slot.items.len();
-        if slot.items.iter().all(Option::is_none) {
+        let rows = Rows { slot: slot.slot, first: 0, count: slot.items.len() };
+        if slot.n_items(rows) == 0 {
             return; // Only holes: nothing to run, and dropping it frees the slot.
         }
-        self.ledger.add(Rows { slot: slot.slot, first: 0, count: rows }, slot.reason);
-        self.slots.insert(slot.slot, SlotInUse { slot: Arc::new(slot), rows_left: rows });
+        self.ledger.add(rows, slot.reason);
+        self.slots.insert(slot.slot, SlotInUse { slot: Arc::new(slot), rows_left: rows.count });
     }
 
     /// Sends what can be sent, and closes the open batch if it is time.
@@ -256,8 +256,7 @@ impl BatcherState {
 
     /// Rows that hold an item: all but the holes.
     fn n_items(&self, rows: Rows) -> u64 {
-        let items = self.slots.get(&rows.slot).map(|s| &s.slot.items[rows.first..rows.first + rows.count]);
-        items.map_or(0, |items| items.iter().flatten().count() as u64)
+        self.slots.get(&rows.slot).map_or(0, |in_use| in_use.slot.n_items(rows) as u64)
     }
 
     fn count_sent(&self, a: &Assignment) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use orchestra_core::{Failure, ItemId};
 
-use crate::journey::Steps;
+use crate::journey::Journey;
 use crate::ticket::Ticket;
 use crate::trace::{BatchTrace, ItemEnd, ItemTrace};
 
@@ -73,7 +73,7 @@ impl DoneRows {
     fn look_at_each(&self) -> Option<Began> {
         let (mut first, mut middle) = (None, None);
         for (at, ticket) in self.tickets().enumerate() {
-            let began = ticket.journey().began().filter(|_| ticket.journey().is_usual())?;
+            let began = ticket.journey().filter(|journey| journey.is_usual())?.began()?;
             first = Some(first.map_or(began, |first: Duration| first.min(began)));
             if at == self.ids.len() / 2 {
                 middle = Some(began);
@@ -198,7 +198,7 @@ impl<'a> EndedItem<'a> {
     /// From the loader that took it until it was in the journal.
     #[must_use]
     pub fn took(&self) -> Duration {
-        let began = self.ticket.journey().began().unwrap_or(self.group.handed);
+        let began = self.ticket.journey().and_then(Journey::began).unwrap_or(self.group.handed);
         self.group.ended.saturating_sub(began)
     }
 
@@ -211,12 +211,14 @@ impl<'a> EndedItem<'a> {
     /// A batch that it was in gave no result for it.
     #[must_use]
     pub fn was_retried(&self) -> bool {
-        self.ticket.journey().was_retried()
+        self.ticket.journey().is_some_and(Journey::was_retried)
     }
 
     /// Calls `f` for each batch that it was in, in the order in which they ended.
     pub fn each_batch(&self, mut f: impl FnMut(&Arc<BatchTrace>)) {
-        self.ticket.journey().each_batch(&mut f);
+        if let Some(journey) = self.ticket.journey() {
+            journey.each_batch(&mut f);
+        }
         self.batch.into_iter().for_each(f);
     }
 
@@ -228,7 +230,7 @@ impl<'a> EndedItem<'a> {
             (None, Some(failure)) => ItemEnd::Failed(failure.clone()),
             (None, None) => ItemEnd::Done,
         };
-        let mut steps: Steps = self.ticket.journey().steps();
+        let mut steps = self.ticket.journey().map(Journey::steps).unwrap_or_default();
         steps.batches.extend(self.batch.map(Arc::clone));
         ItemTrace {
             id: self.ticket.id(),

@@ -64,7 +64,7 @@ impl Flights {
     pub fn begin(&mut self, assignment: Assignment, from: Option<&FilledSlot>) -> Option<TraceContext> {
         let noted = self.tracer.get().zip(from).map(|(tracer, slot)| Noted {
             number: tracer.number_batch(),
-            items: items_of(slot, assignment.rows).count(),
+            items: slot.n_items(assignment.rows),
             opened: slot.opened,
             filled: slot.filled,
         });
@@ -129,7 +129,7 @@ impl Drop for Flights {
 
 /// Notes on the way of every item in these rows that it was in this batch. Before any of them can end.
 pub fn note_on_items(slot: &FilledSlot, rows: Rows, batch: &Arc<BatchTrace>) {
-    items_of(slot, rows).for_each(|ticket| ticket.journey().ran(batch));
+    items_of(slot, rows).filter_map(Ticket::journey).for_each(|journey| journey.ran(batch));
 }
 
 /// What followed, as it is told.

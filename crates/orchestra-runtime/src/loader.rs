@@ -52,10 +52,10 @@ impl Actor for Loader {
                 if let Some(Abandoned { stuck, since, rest, tally }) = state.inbox.abandon_if_stuck(limit) {
                     tally.book(&state.work);
                     state.inbox = loader_thread::start(&state.work, me, rest)?;
-                    if state.work.context.tracer.is_on() {
+                    if let Some(journey) = stuck.journey() {
                         let clock = state.work.context.clock;
                         let (began, decoded) = (clock.at(since), clock.now());
-                        stuck.journey().loaded(Loading { began, read: None, decoded });
+                        journey.loaded(Loading { began, read: None, decoded });
                     }
                     state.fail(stuck, limit);
                 }

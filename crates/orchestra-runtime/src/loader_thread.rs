@@ -118,11 +118,11 @@ impl LoaderThread {
         self.tally.decoded = 1;
         self.tally.decoding = decoded_at - started;
         self.tally.loading = self.tally.decoding;
-        if work.context.tracer.is_on() {
+        if let Some(journey) = ticket.journey() {
             let began = work.context.clock.at(started);
             let read = self.read_at.map(|read_at| began + (read_at - started));
             self.stepped = began + self.tally.decoding;
-            ticket.journey().loaded(Loading { began, read, decoded: self.stepped });
+            journey.loaded(Loading { began, read, decoded: self.stepped });
         }
         let mut reports = Vec::new();
         let mut left = work.n_sinks;
@@ -151,7 +151,7 @@ impl LoaderThread {
 
     fn read_and_decode(&mut self, work: &LoaderWork, ticket: &Ticket) -> Result<(), Refusal> {
         read_file(ticket.path(), &mut self.file)?;
-        self.read_at = work.context.tracer.is_on().then(Instant::now);
+        self.read_at = ticket.journey().map(|_| Instant::now());
         self.tally.bytes = self.file.len() as u64;
         let max_pixels = work.context.plan.limits.max_pixels;
         let specs = work.images.iter().map(|image| &image.spec);
@@ -196,8 +196,8 @@ impl LoaderThread {
             // Also what whoever traces is told, who is therefore told before the row can go on.
             let took = self.step(&mut since, Instant::now());
             self.tally.loading += took;
-            if work.context.tracer.is_on() {
-                ticket.journey().queued(target.stage, self.stepped);
+            if let Some(journey) = ticket.journey() {
+                journey.queued(target.stage, self.stepped);
             }
             lease.publish(to_publish.take().unwrap_or_else(|| ticket.clone()));
             *left -= target.sinks;

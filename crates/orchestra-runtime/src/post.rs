@@ -211,8 +211,8 @@ impl Work {
         for row in batch.rows.first..batch.rows.first + batch.rows.count {
             let Some(ticket) = batch.slot.items.get(row).and_then(Option::as_ref) else { continue };
             let before = lines.mark();
-            if let (Some(trace), None) = (&batch.trace, self.only_sink) {
-                ticket.journey().ran(trace); // Before the item can end.
+            if let (Some(trace), None, Some(journey)) = (&batch.trace, self.only_sink, ticket.journey()) {
+                journey.ran(trace); // Before the item can end.
             }
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 let outputs = outputs.as_ref().map_err(Clone::clone)?;
@@ -227,8 +227,8 @@ impl Work {
                 Err(_) => BUG.to_owned(),
             };
             lines.back_to(before);
-            if let (Some(trace), Some(_)) = (&batch.trace, self.only_sink) {
-                ticket.journey().ran(trace);
+            if let (Some(trace), Some(_), Some(journey)) = (&batch.trace, self.only_sink, ticket.journey()) {
+                journey.ran(trace);
                 failed_rows.push(row);
             }
             let stage = self.context.plan.stages[self.stage.index()].name.clone();
@@ -322,8 +322,8 @@ impl Work {
         for (input, from) in self.inputs_of(behind).enumerate() {
             lease.input_mut(input).copy_from_slice(tensors[from].data);
         }
-        if self.context.tracer.is_on() {
-            ticket.journey().queued(behind.stage, self.context.clock.now());
+        if let Some(journey) = ticket.journey() {
+            journey.queued(behind.stage, self.context.clock.now());
         }
         lease.publish(ticket.clone());
     }

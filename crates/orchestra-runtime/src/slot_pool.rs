@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use orchestra_core::SlotId;
 use orchestra_core::batching::{LeaveReason, OpenBatch};
+use orchestra_core::ledger::Rows;
 use orchestra_wire::arena::Arena;
 
 use crate::context::RunClock;
@@ -99,6 +100,7 @@ struct Filling {
 struct Filled {
     slot: SlotId,
     items: SlotItems,
+    n_items: usize,
     reason: LeaveReason,
     opened: Duration,
     at: Duration,
@@ -119,6 +121,8 @@ pub struct FilledSlot {
     pub slot: SlotId,
     /// The items by row; `None` is a hole.
     pub items: SlotItems,
+    /// How many of them there are.
+    n_items: usize,
     /// Why it was closed.
     pub reason: LeaveReason,
     /// When its first row was claimed, since the start of the run.
@@ -252,9 +256,10 @@ impl SlotPool {
 
     /// The next filled slot, for the batcher.
     pub fn next_filled(self: &Arc<Self>) -> Option<FilledSlot> {
-        let Filled { slot, items, reason, opened, at } = unpoisoned(self.filled.lock()).pop_front()?;
+        let Filled { slot, items, n_items, reason, opened, at } =
+            unpoisoned(self.filled.lock()).pop_front()?;
         self.busy.fetch_sub(1, Ordering::AcqRel);
-        Some(FilledSlot { pool: Arc::clone(self), slot, items, reason, opened, filled: at })
+        Some(FilledSlot { pool: Arc::clone(self), slot, items, n_items, reason, opened, filled: at })
     }
 
     /// A filled slot waits for the batcher.
@@ -324,12 +329,13 @@ impl SlotPool {
         }
         let filling = &self.slots[slot.index()];
         let rows = filling.items.iter().take(published as usize);
-        let items = rows.map(|item| unpoisoned(item.lock()).take()).collect();
+        let items: SlotItems = rows.map(|item| unpoisoned(item.lock()).take()).collect();
+        let n_items = items.iter().flatten().count();
         let reason = *unpoisoned(filling.reason.lock());
         let opened = Duration::from_nanos(filling.opened.load(Ordering::Relaxed));
         filling.progress.store(0, Ordering::Release);
         let at = self.clock.now();
-        unpoisoned(self.filled.lock()).push_back(Filled { slot, items, reason, opened, at });
+        unpoisoned(self.filled.lock()).push_back(Filled { slot, items, n_items, reason, opened, at });
         // Who watches from now on looks for filled slots after that, and finds this one.
         self.tell(Watch::Filled);
     }
@@ -385,6 +391,16 @@ impl Drop for RowLease {
 }
 
 impl FilledSlot {
+    /// How many of these rows are no holes. All of them, the usual case, were counted by who filled the slot: the items lie in the caches of
+    /// its core.
+    #[must_use]
+    pub fn n_items(&self, rows: Rows) -> usize {
+        if rows.count == self.items.len() {
+            return self.n_items;
+        }
+        self.items[rows.first..rows.first + rows.count].iter().flatten().count()
+    }
+
     /// The bytes of `count` rows of a fixed-shape output, from row `first` on; `None` if its shape is dynamic. Only rows whose
     /// batch is done may be read: the worker is through with them.
     #[must_use]

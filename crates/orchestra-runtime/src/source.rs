@@ -151,7 +151,8 @@ impl SourceState {
 
     /// Up to `n` unfinished items. Reading on is cheap: the listing is a file in the page cache.
     fn next_items(&mut self, n: usize) -> Result<Vec<Ticket>, String> {
-        let mut items = Tickets::with_capacity(self.args.source, self.handed, n);
+        let mut items =
+            Tickets::with_capacity(self.args.source, self.handed, n, self.args.context.tracer.is_on());
         let reader = match &mut self.reader {
             Ok(reader) => reader,
             Err(why) => return Err(why.clone()),

@@ -21,25 +21,32 @@ pub struct Ticket {
 
 /// Items that are handed out together.
 struct Block {
-    names: String,
-    paths: Vec<u8>,
+    source: SourceId,
+    /// The place of the first of them among those that the run hands out.
+    first: u64,
+    /// Their paths, each with its name behind it unless the path ends with that.
+    text: Vec<u8>,
     items: Vec<Item>,
+    /// By item; none if nobody traces.
+    journeys: Vec<Journey>,
 }
 
+/// Half a cache line: whoever looks at it has last seen the memory on another core, or long ago.
 struct Item {
-    id: ItemId,
-    sequence: u64,
-    /// Where its name and its path end in those of the block. They begin where those of the item before it end.
-    name_end: usize,
+    index: u64,
+    /// Where in the text its path ends, which begins where the item before it ends.
     path_end: usize,
-    journey: Journey,
+    /// Where its name begins.
+    name_begin: usize,
+    /// Where both end.
+    end: usize,
 }
 
 impl Ticket {
-    /// An item that is handed out alone.
+    /// An item that is handed out alone, and traced.
     #[must_use]
     pub fn alone(id: ItemId, sequence: u64, name: &str, path: &Path) -> Self {
-        let mut tickets = Tickets::with_capacity(id.source, sequence, 1);
+        let mut tickets = Tickets::with_capacity(id.source, sequence, 1, true);
         tickets.add(id.index, name, path);
         Self { block: Arc::new(tickets.block), at: 0 }
     }
@@ -47,41 +54,38 @@ impl Ticket {
     /// Which.
     #[must_use]
     pub fn id(&self) -> ItemId {
-        self.item().id
+        ItemId { source: self.block.source, index: self.item().index }
     }
 
     /// Its place in the order in which this run hands items out, per source, from 0.
     #[must_use]
     pub fn sequence(&self) -> u64 {
-        self.item().sequence
+        self.block.first + self.at as u64
     }
 
     /// Path relative to the source's root: `item` in records.
     #[must_use]
     pub fn name(&self) -> &str {
-        let begin = self.before().map_or(0, |item| item.name_end);
-        &self.block.names[begin..self.item().name_end]
+        let &Item { name_begin, end, .. } = self.item();
+        // These are the bytes of a `str`; to look at so few again costs less than to keep them apart.
+        str::from_utf8(&self.block.text[name_begin..end]).unwrap_or_default()
     }
 
     /// The file.
     #[must_use]
     pub fn path(&self) -> &Path {
-        let begin = self.before().map_or(0, |item| item.path_end);
-        Path::new(OsStr::from_bytes(&self.block.paths[begin..self.item().path_end]))
+        let begin = self.at.checked_sub(1).map_or(0, |before| self.block.items[before].end);
+        Path::new(OsStr::from_bytes(&self.block.text[begin..self.item().path_end]))
     }
 
-    /// Its way through the run; empty if nobody traces.
+    /// Its way through the run; `None` if nobody traces.
     #[must_use]
-    pub fn journey(&self) -> &Journey {
-        &self.item().journey
+    pub fn journey(&self) -> Option<&Journey> {
+        self.block.journeys.get(self.at)
     }
 
     fn item(&self) -> &Item {
         &self.block.items[self.at]
-    }
-
-    fn before(&self) -> Option<&Item> {
-        self.at.checked_sub(1).map(|at| &self.block.items[at])
     }
 }
 
@@ -93,39 +97,40 @@ impl fmt::Debug for Ticket {
 
 /// Makes the tickets of items that are handed out together.
 pub struct Tickets {
-    source: SourceId,
-    first: u64,
+    is_traced: bool,
     block: Block,
 }
 
-/// What names and paths usually take.
-const USUAL_NAME: usize = 32;
+/// What a path usually takes.
 const USUAL_PATH: usize = 96;
 
 impl Tickets {
     /// None yet, and room for `n`. The first will be number `first` of those that are handed out.
     #[must_use]
-    pub fn with_capacity(source: SourceId, first: u64, n: usize) -> Self {
+    pub fn with_capacity(source: SourceId, first: u64, n: usize, is_traced: bool) -> Self {
         let block = Block {
-            names: String::with_capacity(n * USUAL_NAME),
-            paths: Vec::with_capacity(n * USUAL_PATH),
+            source,
+            first,
+            text: Vec::with_capacity(n * USUAL_PATH),
             items: Vec::with_capacity(n),
+            journeys: Vec::with_capacity(if is_traced { n } else { 0 }),
         };
-        Self { source, first, block }
+        Self { is_traced, block }
     }
 
     /// Adds item `index` of the source.
     pub fn add(&mut self, index: u64, name: &str, path: &Path) {
-        let Block { names, paths, items } = &mut self.block;
-        names.push_str(name);
-        paths.extend_from_slice(path.as_os_str().as_bytes());
-        items.push(Item {
-            id: ItemId { source: self.source, index },
-            sequence: self.first + items.len() as u64,
-            name_end: names.len(),
-            path_end: paths.len(),
-            journey: Journey::default(),
-        });
+        let Block { text, items, journeys, .. } = &mut self.block;
+        let path = path.as_os_str().as_bytes();
+        text.extend_from_slice(path);
+        let path_end = text.len();
+        if !path.ends_with(name.as_bytes()) {
+            text.extend_from_slice(name.as_bytes());
+        }
+        items.push(Item { index, path_end, name_begin: text.len() - name.len(), end: text.len() });
+        if self.is_traced {
+            journeys.push(Journey::default());
+        }
     }
 
     /// How many there are.
@@ -144,21 +149,37 @@ impl Tickets {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use orchestra_core::StageId;
+
     use super::*;
 
     #[test]
+    fn each_item_that_is_traced_has_a_journey_of_its_own() {
+        let mut tickets = Tickets::with_capacity(SourceId(0), 0, 2, true);
+        (0..2).for_each(|index| tickets.add(index, "", Path::new("")));
+        let tickets = tickets.finish();
+        let journey = |at: usize| tickets[at].journey().unwrap();
+        journey(1).queued(StageId(0), Duration::from_secs(1));
+        assert!(journey(0).is_empty() && !journey(1).is_empty());
+    }
+
+    #[test]
     fn items_that_are_handed_out_together_keep_what_is_theirs() {
-        let mut tickets = Tickets::with_capacity(SourceId(3), 40, 1);
+        let mut tickets = Tickets::with_capacity(SourceId(3), 40, 1, false);
         let no_text = OsStr::from_bytes(b"/p/\xff.png");
         tickets.add(7, r"\xFF.png", Path::new(no_text));
         tickets.add(9, "", Path::new(""));
         tickets.add(11, "ä\n.png", Path::new("/elsewhere"));
-        assert_eq!(tickets.len(), 3);
+        tickets.add(12, "b/ä.png", Path::new("/root/b/ä.png"));
+        assert_eq!(tickets.len(), 4);
         let tickets = tickets.finish();
         let of = |t: &Ticket| (t.id().index, t.sequence(), t.name().to_owned(), t.path().to_owned());
         assert_eq!(of(&tickets[0]), (7, 40, r"\xFF.png".to_owned(), no_text.into()));
         assert_eq!(of(&tickets[1]), (9, 41, String::new(), "".into()));
         assert_eq!(of(&tickets[2]), (11, 42, "ä\n.png".to_owned(), "/elsewhere".into()));
-        assert!(tickets.iter().all(|t| t.id().source == SourceId(3)));
+        assert_eq!(of(&tickets[3]), (12, 43, "b/ä.png".to_owned(), "/root/b/ä.png".into()));
+        assert!(tickets.iter().all(|t| t.id().source == SourceId(3) && t.journey().is_none()));
     }
 }

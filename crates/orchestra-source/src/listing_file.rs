@@ -204,11 +204,11 @@ impl ListingReader {
         }
         let next = std::mem::replace(&mut self.next, self.summary.count) + 1;
         let Record { path_len, name } = self.read_record()?;
-        let (path, name) = (&self.text[..path_len], &self.text[name]);
         // None of ours has a NUL, and where lists are joined it ends a name.
-        if path.contains(&0) || name.contains(&0) {
+        if self.text.contains(&0) {
             return Err(self.damaged("a path holds a NUL byte"));
         }
+        let (path, name) = (&self.text[..path_len], &self.text[name]);
         let Ok(name) = str::from_utf8(name) else {
             return Err(self.damaged("a name is no text"));
         };

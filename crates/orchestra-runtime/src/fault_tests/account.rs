@@ -105,7 +105,7 @@ impl Account {
 
     fn report(&mut self, ItemReport { ticket, report }: ItemReport) {
         let item = ticket.id().index;
-        self.tickets.push((ticket.clone(), ticket.journey().steps()));
+        self.tickets.push((ticket.clone(), ticket.journey().unwrap().steps()));
         match report {
             Report::Record(record) => self.done(item, &String::from_utf8_lossy(&record.line)),
             Report::Failed { failure, .. } => {

@@ -460,8 +460,8 @@ async fn feed(stage: Stage, feed: Feed) {
         lease.input_mut(0).copy_from_slice(&(index as f32).to_ne_bytes());
         let id = ItemId { source: SourceId(0), index };
         let ticket = Ticket::alone(id, index, &index.to_string(), Path::new(""));
-        if feed.context.tracer.is_on() {
-            ticket.journey().queued(StageId(1), feed.context.clock.now());
+        if let Some(journey) = ticket.journey().filter(|_| feed.context.tracer.is_on()) {
+            journey.queued(StageId(1), feed.context.clock.now());
         }
         lease.publish(ticket);
     }

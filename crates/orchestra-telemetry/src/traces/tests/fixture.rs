@@ -156,7 +156,7 @@ pub fn groups(items: Vec<ItemTrace>) -> Vec<EndedItems> {
             ItemEnd::Done | ItemEnd::NotWritten(_) => None,
         };
         let ticket = Ticket::alone(item.id, item.id.index, &item.name, Path::new(""));
-        note(ticket.journey(), &item.steps);
+        note(journey(&ticket), &item.steps);
         let mut group = EndedItems::each_of(vec![(ticket, failure)], item.handed);
         group.written(item.ended, &Ok(()));
         group
@@ -164,12 +164,16 @@ pub fn groups(items: Vec<ItemTrace>) -> Vec<EndedItems> {
     items.into_iter().map(group).collect()
 }
 
+fn journey(ticket: &Ticket) -> &Journey {
+    ticket.journey().expect("tickets that are handed out alone are traced")
+}
+
 /// An item that a loader took at `at` milliseconds.
 pub fn began_at(index: u64, at: u64) -> Ticket {
     let ticket =
         Ticket::alone(ItemId { source: SourceId(0), index }, index, &format!("{index}.png"), Path::new(""));
-    ticket.journey().loaded(Loading { began: ms(at), read: Some(ms(at + 1)), decoded: ms(at + 2) });
-    ticket.journey().queued(READ, ms(at + 3));
+    journey(&ticket).loaded(Loading { began: ms(at), read: Some(ms(at + 1)), decoded: ms(at + 2) });
+    journey(&ticket).queued(READ, ms(at + 3));
     ticket
 }
 
@@ -183,7 +187,7 @@ pub fn rows_of(items: Vec<Ticket>, batch: &Arc<BatchTrace>) -> EndedItems {
 
 /// The same as a run tells them where there is more to say than that: each for itself.
 pub fn each_of(items: Vec<Ticket>, batch: &Arc<BatchTrace>) -> EndedItems {
-    items.iter().for_each(|ticket| ticket.journey().ran(batch));
+    items.iter().for_each(|ticket| journey(ticket).ran(batch));
     EndedItems::each_of(items.into_iter().map(|ticket| (ticket, None)).collect(), ms(0))
 }
 
