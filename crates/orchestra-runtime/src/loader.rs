@@ -1,6 +1,7 @@
 //! Loader: keeps one decoding thread in work and watches it. Items whose file or picture hangs are failed by name and their thread is
 //! replaced. It never decodes anything itself.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ impl Actor for Loader {
         me: ActorRef<LoaderMsg>,
         work: Arc<LoaderWork>,
     ) -> Result<LoaderState, ActorProcessingErr> {
-        let inbox = loader_thread::start(&work, me.clone(), Vec::new())?;
+        let inbox = loader_thread::start(&work, me.clone(), VecDeque::new())?;
         me.send_interval(TICK, || LoaderMsg::Tick);
         Ok(LoaderState { work, inbox })
     }

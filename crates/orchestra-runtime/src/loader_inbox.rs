@@ -9,7 +9,7 @@ use ractor::ActorRef;
 
 use crate::loader_thread::LoaderWork;
 use crate::messages::{LoaderMsg, SourceMsg};
-use crate::ticket::Ticket;
+use crate::ticket::{Ticket, Tickets};
 
 /// More items are asked for when so few are left, or half of the last ones if that is less: enough to work on until the answer comes.
 const ASK_BELOW: usize = 32;
@@ -28,8 +28,10 @@ pub struct Inbox {
 
 #[derive(Default)]
 struct InboxState {
-    items: VecDeque<Ticket>,
-    at: Option<(Ticket, Instant)>,
+    /// In front the block that the thread is at, even when nothing is left of it.
+    blocks: VecDeque<Tickets>,
+    /// Since when the last item taken from that block is in hand.
+    at: Option<Instant>,
     asked: bool,
     /// More are asked for when so few are left.
     ask_below: usize,
@@ -46,7 +48,7 @@ pub struct Abandoned {
     /// Since when.
     pub since: Instant,
     /// Items that it had not begun.
-    pub rest: Vec<Ticket>,
+    pub rest: VecDeque<Tickets>,
     /// What it had done and not booked.
     pub tally: Tally,
 }
@@ -99,6 +101,17 @@ impl Tally {
 }
 
 impl InboxState {
+    fn n_waiting(&self) -> usize {
+        self.blocks.iter().map(Tickets::len).sum()
+    }
+
+    fn next(&mut self) -> Option<Ticket> {
+        while self.blocks.len() > 1 && self.blocks[0].len() == 0 {
+            self.blocks.pop_front();
+        }
+        self.blocks.front_mut()?.next()
+    }
+
     fn book(&mut self, work: &LoaderWork) {
         std::mem::take(&mut self.tally).book(work);
     }
@@ -107,8 +120,8 @@ impl InboxState {
 impl Inbox {
     /// An inbox in which these items wait.
     #[must_use]
-    pub fn new(first: Vec<Ticket>) -> Self {
-        let state = InboxState { items: first.into(), ..InboxState::default() };
+    pub fn new(first: VecDeque<Tickets>) -> Self {
+        let state = InboxState { blocks: first, ..InboxState::default() };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -128,19 +141,19 @@ impl Inbox {
                 state.book(work);
                 return None;
             }
-            if state.items.len() <= state.ask_below && !state.asked {
+            if state.n_waiting() <= state.ask_below && !state.asked {
                 state.asked = true;
                 // The source is gone only when the pipeline is: then the inbox is closed, too.
                 drop(work.from.cast(SourceMsg::Demand(me.clone())));
             }
-            if let Some(ticket) = state.items.pop_front() {
+            if let Some(ticket) = state.next() {
                 let now = Instant::now();
                 let late = state.booked_at.is_none_or(|at| now - at > BOOK_EVERY);
                 if late || state.tally.loaded >= BOOK_AT {
                     state.book(work);
                     state.booked_at = Some(now);
                 }
-                state.at = Some((ticket.clone(), now));
+                state.at = Some(now);
                 return Some((ticket, now));
             }
             if !waited {
@@ -154,11 +167,11 @@ impl Inbox {
     }
 
     /// Adds items.
-    pub fn push(&self, items: Vec<Ticket>) {
+    pub fn push(&self, items: Tickets) {
         let mut state = self.lock();
         // What one thread hoards, others cannot have, and a run that is interrupted has still to do.
         state.ask_below = (items.len() / 2).min(ASK_BELOW);
-        state.items.extend(items);
+        state.blocks.push_back(items);
         state.asked = false;
         drop(state);
         self.changed.notify_one();
@@ -174,16 +187,18 @@ impl Inbox {
     /// thread had not booked yet.
     pub fn abandon_if_stuck(&self, limit: Duration) -> Option<Abandoned> {
         let mut state = self.lock();
-        state.at.as_ref().filter(|(_, since)| since.elapsed() > limit)?;
-        let (stuck, since) = state.at.take()?;
+        let since = state.at.filter(|since| since.elapsed() > limit)?;
+        let stuck = state.blocks.front()?.last_taken()?;
+        state.at = None;
         state.closed = true;
         let tally = std::mem::take(&mut state.tally);
-        Some(Abandoned { stuck, since, rest: state.items.drain(..).collect(), tally })
+        Some(Abandoned { stuck, since, rest: std::mem::take(&mut state.blocks), tally })
     }
 
-    /// The item in hand is decoded: from now on the thread only waits for others. `None`: the thread was given up.
-    pub fn decoded(&self) -> Option<Ticket> {
-        self.lock().at.take().map(|(ticket, _)| ticket)
+    /// The item in hand is decoded: from now on the thread only waits for others. `false`: the thread was given up, and its item with it.
+    #[must_use]
+    pub fn decoded(&self) -> bool {
+        self.lock().at.take().is_some()
     }
 
     fn lock(&self) -> MutexGuard<'_, InboxState> {
@@ -198,24 +213,44 @@ mod tests {
     use orchestra_core::SourceId;
 
     use super::*;
+    use crate::ticket::TicketsBuilder;
 
     #[test]
     fn a_thread_that_is_stuck_is_given_up_with_its_item_and_the_rest_is_kept() {
-        let ticket = |index| {
-            let id = orchestra_core::ItemId { source: SourceId(0), index };
-            Ticket::alone(id, index, "", Path::new(""))
-        };
-        let inbox = Inbox::new(Vec::new());
-        inbox.push(vec![ticket(1), ticket(2)]);
+        let mut items = TicketsBuilder::with_capacity(SourceId(0), 0, 3, false);
+        (0..3).for_each(|index| items.add(index, "", Path::new("")));
+        let inbox = Inbox::new(VecDeque::new());
+        inbox.push(items.build());
         assert!(inbox.abandon_if_stuck(Duration::ZERO).is_none(), "nothing is in hand");
+        assert_eq!(inbox.lock().next().unwrap().id().index, 0);
         let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
-        inbox.lock().at = Some((ticket(0), long_ago));
+        inbox.lock().at = Some(long_ago);
         assert!(inbox.abandon_if_stuck(Duration::from_secs(90)).is_none(), "not yet");
         inbox.lock().tally.loaded = 7;
         let Abandoned { stuck, rest, tally, .. } = inbox.abandon_if_stuck(Duration::from_secs(30)).unwrap();
         assert_eq!(tally.loaded, 7, "what the thread had done is not lost with it");
         assert_eq!(stuck.id().index, 0);
-        assert_eq!(rest.iter().map(|t| t.id().index).collect::<Vec<_>>(), [1, 2]);
-        assert!(inbox.decoded().is_none(), "the thread learns that it was given up");
+        assert_eq!(rest.into_iter().flatten().map(|t| t.id().index).collect::<Vec<_>>(), [1, 2]);
+        assert!(!inbox.decoded(), "the thread learns that it was given up");
+    }
+
+    #[test]
+    fn the_item_in_hand_is_known_at_the_ends_of_blocks() {
+        let block = |first| {
+            let mut items = TicketsBuilder::with_capacity(SourceId(0), first, 2, false);
+            (first..first + 2).for_each(|index| items.add(index, "", Path::new("")));
+            items.build()
+        };
+        for n_taken in 1..=4 {
+            let inbox = Inbox::new([block(0), block(2)].into());
+            let taken: Vec<u64> =
+                (0..n_taken).filter_map(|_| Some(inbox.lock().next()?.id().index)).collect();
+            assert_eq!(taken, (0..n_taken).collect::<Vec<_>>());
+            inbox.lock().at = Some(Instant::now());
+            let Abandoned { stuck, rest, .. } = inbox.abandon_if_stuck(Duration::ZERO).unwrap();
+            assert_eq!(stuck.id().index, n_taken - 1);
+            let rest: Vec<u64> = rest.into_iter().flatten().map(|t| t.id().index).collect();
+            assert_eq!(rest, (n_taken..4).collect::<Vec<_>>());
+        }
     }
 }

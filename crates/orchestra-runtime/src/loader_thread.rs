@@ -1,6 +1,7 @@
 //! The decoding thread of a loader: reads files, decodes pictures and writes them into rows of batch slots. It talks to actors only by
 //! sending, and waits only for work and for a free row.
 
+use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,9 +21,9 @@ use crate::loader_inbox::{Inbox, Tally};
 use crate::messages::{ItemReport, LoaderMsg, Record, SinkMsg, SourceMsg};
 use crate::read_file::read_file;
 use crate::records::{self, TensorView, Tensors};
-use crate::slot_pool::SlotPool;
+use crate::slot_pool::{RowLease, SlotPool};
 use crate::stats::Counter;
-use crate::ticket::Ticket;
+use crate::ticket::{Ticket, Tickets};
 
 /// What the loaders of a source do with each item.
 pub struct LoaderWork {
@@ -67,7 +68,11 @@ pub struct InferTarget {
 }
 
 /// Starts a thread that works off `first`, and then asks for more.
-pub fn start(work: &Arc<LoaderWork>, me: ActorRef<LoaderMsg>, first: Vec<Ticket>) -> io::Result<Arc<Inbox>> {
+pub fn start(
+    work: &Arc<LoaderWork>,
+    me: ActorRef<LoaderMsg>,
+    first: VecDeque<Tickets>,
+) -> io::Result<Arc<Inbox>> {
     let inbox = Arc::new(Inbox::new(first));
     let (work, theirs) = (Arc::clone(work), Arc::clone(&inbox));
     let near = work.context.plan.loaders_near.as_ref().map(|near| cpu_set(&near.cores));
@@ -88,7 +93,7 @@ pub fn start(work: &Arc<LoaderWork>, me: ActorRef<LoaderMsg>, first: Vec<Ticket>
         while let Some((ticket, started)) =
             thread.inbox.next(std::mem::take(&mut thread.tally), &work, &thread.me)
         {
-            thread.item(&work, &ticket, started);
+            thread.item(&work, ticket, started);
         }
     })?;
     Ok(inbox)
@@ -109,12 +114,13 @@ struct LoaderThread {
 }
 
 impl LoaderThread {
-    fn item(&mut self, work: &LoaderWork, ticket: &Ticket, started: Instant) {
+    fn item(&mut self, work: &LoaderWork, ticket: Ticket, started: Instant) {
         self.read_at = None;
-        let decoded = self.guarded(|this| this.read_and_decode(work, ticket));
+        let decoded = self.guarded(|this| this.read_and_decode(work, &ticket));
         let decoded_at = Instant::now();
-        // Given up meanwhile: somebody else has reported the item.
-        let Some(to_publish) = self.inbox.decoded() else { return };
+        if !self.inbox.decoded() {
+            return; // Given up meanwhile: somebody else has reported the item.
+        }
         self.tally.decoded = 1;
         self.tally.decoding = decoded_at - started;
         self.tally.loading = self.tally.decoding;
@@ -126,14 +132,15 @@ impl LoaderThread {
         }
         let mut reports = Vec::new();
         let mut left = work.n_sinks;
-        let handed = match decoded {
-            Ok(()) => self.guarded(|this| {
-                this.hand_over(work, (ticket, to_publish), decoded_at, &mut reports, &mut left)
-            }),
+        let last_row = match decoded {
+            Ok(()) => self.guarded(|this| this.hand_over(work, &ticket, decoded_at, &mut reports, &mut left)),
             Err(failure) => Err(failure),
         };
-        if let Err((kind, error)) = handed {
-            reports.push(work.failure(ticket, left, kind, error));
+        match last_row {
+            // Here, where it need not be cloned: tickets share a count, which other cores change, too.
+            Ok(Some(row)) => row.publish(ticket),
+            Ok(None) => {}
+            Err((kind, error)) => reports.push(work.failure(&ticket, left, kind, error)),
         }
         if !reports.is_empty() {
             drop(work.sink.cast(SinkMsg::Reports(reports)));
@@ -142,7 +149,7 @@ impl LoaderThread {
     }
 
     /// A panic in here is a bug of ours; it fails the item by name instead of losing it with its thread.
-    fn guarded(&mut self, f: impl FnOnce(&mut Self) -> Result<(), Refusal>) -> Result<(), Refusal> {
+    fn guarded<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T, Refusal>) -> Result<T, Refusal> {
         catch_unwind(AssertUnwindSafe(|| f(self))).unwrap_or_else(|_| {
             self.preparer = Preparer::new();
             Err((FailureKind::Decode, "internal error while preparing the picture; this is a bug".to_owned()))
@@ -160,30 +167,33 @@ impl LoaderThread {
     }
 
     /// Writes the picture to everything that wants it. Rows are claimed one stage after the other and never held while waiting.
-    /// `left` counts the sinks that have neither a record nor a row on its way to them: what a failure stands for.
-    fn hand_over(
+    /// `left` counts the sinks that have neither a record nor a row on its way to them: what a failure stands for. Gives the last row, which
+    /// is written and has still to be published.
+    fn hand_over<'a>(
         &mut self,
-        work: &LoaderWork,
-        (ticket, to_publish): (&Ticket, Ticket),
+        work: &'a LoaderWork,
+        ticket: &Ticket,
         mut since: Instant,
         reports: &mut Vec<ItemReport>,
         left: &mut usize,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<RowLease<'a>>, Refusal> {
         for image in work.images.iter().filter(|i| !i.sinks.is_empty()) {
             reports.extend(self.records_of(work, image, ticket)?);
             *left -= image.sinks.len();
             let took = self.step(&mut since, Instant::now());
             self.tally.loading += took;
         }
-        // Tickets of a block share a count, which other cores change, too: the one that was in the inbox goes on as it is.
-        let mut to_publish = Some(to_publish);
+        let mut written: Option<RowLease<'a>> = None;
         for target in &work.infers {
+            if let Some(row) = written.take() {
+                row.publish(ticket.clone());
+            }
             // A clock is only read where something was waited for: for small pictures that counts.
             let mut lease = match target.pool.claim_now() {
                 Some(lease) => lease,
                 None => {
                     // `None`: the pipeline is being torn down, and the item stays unfinished for the next run.
-                    let Some(lease) = target.pool.claim() else { return Ok(()) };
+                    let Some(lease) = target.pool.claim() else { return Ok(None) };
                     let waited = self.step(&mut since, Instant::now());
                     self.tally.waiting_for_row += waited;
                     lease
@@ -199,11 +209,11 @@ impl LoaderThread {
             if let Some(journey) = ticket.journey() {
                 journey.queued(target.stage, self.stepped);
             }
-            lease.publish(to_publish.take().unwrap_or_else(|| ticket.clone()));
             *left -= target.sinks;
+            written = Some(lease);
         }
         self.tally.passed = 1;
-        Ok(())
+        Ok(written)
     }
 
     /// A step of the item in hand that began at `since` has ended. Gives how long it took.

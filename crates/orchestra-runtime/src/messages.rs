@@ -17,7 +17,7 @@ use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, RunErrorKind};
 use ractor::ActorRef;
 
 use crate::slot_pool::{FilledSlot, SlotPool};
-use crate::ticket::Ticket;
+use crate::ticket::{Ticket, Tickets};
 use crate::trace::{BatchTrace, DoneRows, EndedItems, Ran};
 use crate::worker_port::WorkerPort;
 
@@ -337,7 +337,7 @@ pub enum SourceMsg {
 /// To a loader.
 pub enum LoaderMsg {
     /// Load these.
-    Work(Vec<Ticket>),
+    Work(Tickets),
     /// Look whether the item in hand takes too long.
     Tick,
 }

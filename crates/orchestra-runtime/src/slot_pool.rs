@@ -107,8 +107,9 @@ struct Filled {
 }
 
 /// A row that one writer holds. Dropped unpublished, it becomes a hole: it travels with its batch and nobody reads it.
-pub struct RowLease {
-    pool: Arc<SlotPool>,
+pub struct RowLease<'a> {
+    /// Borrowed: a count of who holds it would go from core to core with each row.
+    pool: &'a SlotPool,
     slot: SlotId,
     row: usize,
     published: bool,
@@ -185,7 +186,7 @@ impl SlotPool {
     }
 
     /// Claims the next row of the open slot, if there is one.
-    pub fn claim_now(self: &Arc<Self>) -> Option<RowLease> {
+    pub fn claim_now(&self) -> Option<RowLease<'_>> {
         if self.shut.load(Ordering::Acquire) {
             return None;
         }
@@ -193,7 +194,7 @@ impl SlotPool {
     }
 
     /// Claims the next row, waiting for a free slot if need be. `None` when the pool was shut. Blocks: never call it in an actor.
-    pub fn claim(self: &Arc<Self>) -> Option<RowLease> {
+    pub fn claim(&self) -> Option<RowLease<'_>> {
         if let Some(lease) = self.claim_now() {
             return Some(lease);
         }
@@ -206,12 +207,12 @@ impl SlotPool {
         Some(lease)
     }
 
-    fn lease(self: &Arc<Self>, slot: SlotId, row: usize) -> RowLease {
+    fn lease(&self, slot: SlotId, row: usize) -> RowLease<'_> {
         if row + 1 == self.max_rows() {
             // No claim can follow, and all before were counted: the slot is closed by this one.
             self.close_slot(slot, self.max_rows(), LeaveReason::Full);
         }
-        RowLease { pool: Arc::clone(self), slot, row, published: false }
+        RowLease { pool: self, slot, row, published: false }
     }
 
     /// The next row of the open slot, if one is open and has room.
@@ -278,7 +279,7 @@ impl SlotPool {
     }
 
     /// Closes the open slot: it is filled when its last claimed row is published.
-    pub fn close(self: &Arc<Self>, reason: LeaveReason) {
+    pub fn close(&self, reason: LeaveReason) {
         let open = Open(self.open.swap(Open::NONE.0, Ordering::AcqRel));
         // A slot whose last row is claimed was closed by that claim.
         if let Some(slot) = open.slot()
@@ -306,7 +307,7 @@ impl SlotPool {
         self.arena.layout().max_rows
     }
 
-    fn close_slot(self: &Arc<Self>, slot: SlotId, claimed: usize, reason: LeaveReason) {
+    fn close_slot(&self, slot: SlotId, claimed: usize, reason: LeaveReason) {
         let filling = &self.slots[slot.index()];
         *unpoisoned(filling.reason.lock()) = reason;
         let closed = (claimed as u64) << 32;
@@ -314,7 +315,7 @@ impl SlotPool {
         self.queue_if_filled(slot, before + closed);
     }
 
-    fn publish(self: &Arc<Self>, slot: SlotId, row: usize, item: Option<Ticket>) {
+    fn publish(&self, slot: SlotId, row: usize, item: Option<Ticket>) {
         let filling = &self.slots[slot.index()];
         *unpoisoned(filling.items[row].lock()) = item;
         let before = filling.progress.fetch_add(1, Ordering::AcqRel);
@@ -322,7 +323,7 @@ impl SlotPool {
     }
 
     /// Called with what one addition made of the slot's progress: for exactly one addition, published and claimed become equal.
-    fn queue_if_filled(self: &Arc<Self>, slot: SlotId, progress: u64) {
+    fn queue_if_filled(&self, slot: SlotId, progress: u64) {
         let (claimed, published) = (progress >> 32, progress & u64::from(u32::MAX));
         if claimed != published {
             return;
@@ -368,7 +369,7 @@ fn unpoisoned<G>(lock: Result<G, PoisonError<G>>) -> G {
     lock.unwrap_or_else(PoisonError::into_inner)
 }
 
-impl RowLease {
+impl RowLease<'_> {
     /// The bytes of one model input in this row.
     pub fn input_mut(&mut self, input: usize) -> &mut [u8] {
         // SAFETY: this lease is the only holder of the row until it is published, and `&mut self` allows one borrow at a time.
@@ -382,7 +383,7 @@ impl RowLease {
     }
 }
 
-impl Drop for RowLease {
+impl Drop for RowLease<'_> {
     fn drop(&mut self) {
         if !self.published {
             self.pool.publish(self.slot, self.row, None);

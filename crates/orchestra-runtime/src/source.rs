@@ -16,7 +16,7 @@ use crate::committer::CommitterHandle;
 use crate::context::RunContext;
 use crate::messages::{BatcherMsg, LoaderMsg, PipelineMsg, SourceMsg};
 use crate::stats::Counter;
-use crate::ticket::{Ticket, Tickets};
+use crate::ticket::{Tickets, TicketsBuilder};
 
 /// See the module.
 pub struct Source;
@@ -123,7 +123,7 @@ impl SourceState {
                 self.args.context.stats.waiting_for_sinks.add_time(now.saturating_sub(since) * loaders);
             }
             match self.next_items(room.min(self.chunk()) as usize) {
-                Ok(items) if items.is_empty() => return,
+                Ok(items) if items.len() == 0 => return,
                 Ok(items) => {
                     self.handed += items.len() as u64;
                     self.args.context.stats.handed.add(items.len() as u64);
@@ -150,9 +150,9 @@ impl SourceState {
     }
 
     /// Up to `n` unfinished items. Reading on is cheap: the listing is a file in the page cache.
-    fn next_items(&mut self, n: usize) -> Result<Vec<Ticket>, String> {
+    fn next_items(&mut self, n: usize) -> Result<Tickets, String> {
         let mut items =
-            Tickets::with_capacity(self.args.source, self.handed, n, self.args.context.tracer.is_on());
+            TicketsBuilder::with_capacity(self.args.source, self.handed, n, self.args.context.tracer.is_on());
         let reader = match &mut self.reader {
             Ok(reader) => reader,
             Err(why) => return Err(why.clone()),
@@ -174,7 +174,7 @@ impl SourceState {
                 }
             }
         }
-        Ok(items.finish())
+        Ok(items.build())
     }
 
     fn look_for_the_end(&mut self) {

@@ -46,7 +46,7 @@ impl Ticket {
     /// An item that is handed out alone, and traced.
     #[must_use]
     pub fn alone(id: ItemId, sequence: u64, name: &str, path: &Path) -> Self {
-        let mut tickets = Tickets::with_capacity(id.source, sequence, 1, true);
+        let mut tickets = TicketsBuilder::with_capacity(id.source, sequence, 1, true);
         tickets.add(id.index, name, path);
         Self { block: Arc::new(tickets.block), at: 0 }
     }
@@ -95,8 +95,43 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// Makes the tickets of items that are handed out together.
+/// The tickets of items that are handed out together, one after the other. Each is made when it is taken, by the thread that works on its
+/// item: they share a count, which would go from core to core otherwise.
 pub struct Tickets {
+    block: Arc<Block>,
+    next: usize,
+}
+
+impl Tickets {
+    /// The one that was taken last.
+    #[must_use]
+    pub fn last_taken(&self) -> Option<Ticket> {
+        let at = self.next.checked_sub(1)?;
+        Some(Ticket { block: Arc::clone(&self.block), at })
+    }
+}
+
+impl Iterator for Tickets {
+    type Item = Ticket;
+
+    fn next(&mut self) -> Option<Ticket> {
+        let at = self.next;
+        (at < self.block.items.len()).then(|| {
+            self.next += 1;
+            Ticket { block: Arc::clone(&self.block), at }
+        })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let n_left = self.block.items.len() - self.next;
+        (n_left, Some(n_left))
+    }
+}
+
+impl ExactSizeIterator for Tickets {}
+
+/// Gathers items that will be handed out together.
+pub struct TicketsBuilder {
     is_traced: bool,
     block: Block,
 }
@@ -104,7 +139,7 @@ pub struct Tickets {
 /// What a path usually takes.
 const USUAL_PATH: usize = 96;
 
-impl Tickets {
+impl TicketsBuilder {
     /// None yet, and room for `n`. The first will be number `first` of those that are handed out.
     #[must_use]
     pub fn with_capacity(source: SourceId, first: u64, n: usize, is_traced: bool) -> Self {
@@ -141,14 +176,14 @@ impl Tickets {
 
     /// A ticket for each.
     #[must_use]
-    pub fn finish(self) -> Vec<Ticket> {
-        let block = Arc::new(self.block);
-        (0..block.items.len()).map(|at| Ticket { block: Arc::clone(&block), at }).collect()
+    pub fn build(self) -> Tickets {
+        Tickets { block: Arc::new(self.block), next: 0 }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
     use std::time::Duration;
 
     use orchestra_core::StageId;
@@ -157,9 +192,9 @@ mod tests {
 
     #[test]
     fn each_item_that_is_traced_has_a_journey_of_its_own() {
-        let mut tickets = Tickets::with_capacity(SourceId(0), 0, 2, true);
+        let mut tickets = TicketsBuilder::with_capacity(SourceId(0), 0, 2, true);
         (0..2).for_each(|index| tickets.add(index, "", Path::new("")));
-        let tickets = tickets.finish();
+        let tickets: Vec<Ticket> = tickets.build().collect();
         let journey = |at: usize| tickets[at].journey().unwrap();
         journey(1).queued(StageId(0), Duration::from_secs(1));
         assert!(journey(0).is_empty() && !journey(1).is_empty());
@@ -167,14 +202,18 @@ mod tests {
 
     #[test]
     fn items_that_are_handed_out_together_keep_what_is_theirs() {
-        let mut tickets = Tickets::with_capacity(SourceId(3), 40, 1, false);
+        let mut tickets = TicketsBuilder::with_capacity(SourceId(3), 40, 1, false);
         let no_text = OsStr::from_bytes(b"/p/\xff.png");
         tickets.add(7, r"\xFF.png", Path::new(no_text));
         tickets.add(9, "", Path::new(""));
         tickets.add(11, "ä\n.png", Path::new("/elsewhere"));
         tickets.add(12, "b/ä.png", Path::new("/root/b/ä.png"));
         assert_eq!(tickets.len(), 4);
-        let tickets = tickets.finish();
+        let mut tickets = tickets.build();
+        assert!(tickets.last_taken().is_none());
+        let first = tickets.next().unwrap();
+        assert_eq!((tickets.len(), tickets.last_taken().unwrap().id()), (3, first.id()));
+        let tickets: Vec<Ticket> = iter::once(first).chain(tickets).collect();
         let of = |t: &Ticket| (t.id().index, t.sequence(), t.name().to_owned(), t.path().to_owned());
         assert_eq!(of(&tickets[0]), (7, 40, r"\xFF.png".to_owned(), no_text.into()));
         assert_eq!(of(&tickets[1]), (9, 41, String::new(), "".into()));
