@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use orchestra_core::together::Together;
 use orchestra_core::{DeviceId, DeviceKind, SlotId, StageId};
 use orchestra_plan::{InferPlan, Plan, WorkerPlan};
 use orchestra_runtime::Launcher;
@@ -203,6 +204,7 @@ impl InferPart<'_> {
             device: device.clone(),
             threads: place.threads,
             streams: self.infer.streams,
+            max_batch: self.infer.max_batch,
             memory_limit: model.memory_limit,
             tf32: model.tf32,
             tuning: model.tuning.clone(),
@@ -276,6 +278,16 @@ impl InferPart<'_> {
         Ok(done)
     }
 
+    /// How many batches of so many rows go together, where one took so long: as many as in a run, unless sizes are compared.
+    fn together(&self, turn: &Turn, taken: Duration) -> usize {
+        if turn.rows < self.infer.max_batch || turn.other.is_some() {
+            return 1;
+        }
+        let mut together = Together::new(self.infer.together(), self.plan.limits.batch_timeout);
+        together.took(1, taken);
+        together.batches()
+    }
+
     /// As many batches in flight as in a run, over and over the slots that are this worker's, from the moment when all workers are ready.
     async fn loop_over(
         &self,
@@ -294,6 +306,8 @@ impl InferPart<'_> {
             worker.run(send(), rows).await.map_err(Trouble::Fault)?;
             *taken = worker.done().await.map_err(Trouble::Fault)?;
         }
+        let together = self.together(turn, first[1]);
+        let all_rows = together * rows;
         gate.wait(self.cancel)?;
         let cpu_before = cpu(worker);
         let started = self.time.now();
@@ -303,15 +317,15 @@ impl InferPart<'_> {
         // One of those that it holds is sent in the loop.
         let ahead = self.infer.streams + self.infer.ready - 1;
         for _ in 0..ahead {
-            worker.run(send(), rows).await.map_err(Trouble::Fault)?;
+            worker.run(send(), all_rows).await.map_err(Trouble::Fault)?;
         }
         while elapsed < lasting {
-            worker.run(send(), rows).await.map_err(Trouble::Fault)?;
+            worker.run(send(), all_rows).await.map_err(Trouble::Fault)?;
             let taken = worker.done().await.map_err(Trouble::Fault)?;
             if times.len() < MOST_TIMES {
-                times.push(taken);
+                times.push(taken / u32::try_from(together).unwrap_or(1));
             }
-            batches += 1;
+            batches += together as u64;
             elapsed = self.time.now().saturating_sub(started);
         }
         let cpu = cpu(worker).saturating_sub(cpu_before);

@@ -17,7 +17,16 @@ pub struct Rows {
     pub count: usize,
 }
 
-/// A batch on its way to a worker.
+impl Rows {
+    /// The same rows as batches of `most` rows, at least 1, of which the last one may have fewer.
+    pub fn pieces(self, most: usize) -> impl Iterator<Item = Rows> {
+        let end = self.first + self.count;
+        let piece = move |first: usize| Rows { first, count: most.min(end - first), ..self };
+        (self.first..end).step_by(most).map(piece)
+    }
+}
+
+/// A batch, or several that go together, on the way to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assignment {
     /// Which worker.
@@ -78,7 +87,7 @@ pub enum RunFault {
 pub enum Aftermath {
     /// It waits again, whole, under this new id.
     Requeued(BatchId),
-    /// The halves of this batch wait.
+    /// The halves of this batch wait, or, if it was several that went together, each of those.
     Split(BatchId),
     /// Its one row is failed.
     Failed(FailedRow),

@@ -91,6 +91,12 @@ impl BatchLayout {
         }
     }
 
+    /// Bytes of one slot, inputs and outputs.
+    #[must_use]
+    pub fn slot_bytes(&self) -> usize {
+        self.input_slot_bytes + self.output_slot_bytes
+    }
+
     /// Bytes of the input part of the arena, a multiple of the page size.
     #[must_use]
     pub fn inputs_bytes(&self) -> usize {

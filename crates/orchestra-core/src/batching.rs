@@ -1,7 +1,8 @@
 //! When a batch leaves. This is the one place that decides it; it never touches rows, workers or clocks.
 //!
-//! Batching is work-conserving: as long as every worker is busy the open batch grows, and when one is free the batch leaves once
-//! it is full, its oldest row has waited long enough, or no more rows will come. Times are durations since the start of the run.
+//! Batching is work-conserving: as long as every worker is busy the open batch grows, to several that go together where there is room
+//! for them, and when one is free it leaves once a batch is full, its oldest row has waited long enough, or no more rows will come.
+//! Times are durations since the start of the run.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,7 +19,7 @@ pub enum LeaveReason {
     Timer,
     /// The source has nothing more.
     Drain,
-    /// A worker had nothing to do (only where latency counts more than batch size).
+    /// A worker had nothing to do (where latency counts more than batch size), or nothing but full batches in front of it.
     Idle,
     /// Half of a batch that failed or ran out of memory.
     Split,
@@ -51,6 +52,17 @@ impl LeaveReason {
     }
 }
 
+impl LeaveReason {
+    /// Why a full batch left that went with others of which this is the reason: a batch in front of the last one was not cut short by it.
+    #[must_use]
+    pub fn of_a_full_one(self) -> Self {
+        match self {
+            LeaveReason::Timer | LeaveReason::Drain | LeaveReason::Idle => LeaveReason::Full,
+            LeaveReason::Full | LeaveReason::Split | LeaveReason::Retry => self,
+        }
+    }
+}
+
 impl fmt::Display for LeaveReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -73,6 +85,8 @@ pub struct BatchPolicy {
 pub struct OpenBatch {
     /// Rows claimed so far.
     pub rows: usize,
+    /// Rows for which there is room: those of a batch, or of as many as go to a worker together.
+    pub room: usize,
     /// When its first row was claimed.
     pub oldest_since: Duration,
 }
@@ -102,7 +116,8 @@ impl BatchPolicy {
         now: Duration,
     ) -> Decision {
         let Some(open) = open.filter(|o| o.rows > 0) else { return Decision::Keep };
-        if open.rows >= self.max_rows {
+        let is_full = open.rows.is_multiple_of(self.max_rows);
+        if open.rows >= open.room || (is_full && (drained || idle_workers > 0)) {
             return Decision::Leave(LeaveReason::Full);
         }
         if drained {
@@ -111,7 +126,8 @@ impl BatchPolicy {
         if idle_workers == 0 {
             return Decision::Keep;
         }
-        if self.leave_when_idle {
+        // Full batches in front of the last one do not wait with it.
+        if self.leave_when_idle || open.rows > self.max_rows {
             return Decision::Leave(LeaveReason::Idle);
         }
         let due = open.oldest_since.saturating_add(self.wait);
@@ -127,7 +143,11 @@ mod tests {
         BatchPolicy { max_rows: 8, wait: Duration::from_millis(5), leave_when_idle: false };
 
     fn open(rows: usize) -> Option<OpenBatch> {
-        Some(OpenBatch { rows, oldest_since: Duration::from_millis(100) })
+        Some(OpenBatch { rows, room: 8, oldest_since: Duration::from_millis(100) })
+    }
+
+    fn together(rows: usize) -> Option<OpenBatch> {
+        open(rows).map(|open| OpenBatch { room: 32, ..open })
     }
 
     #[test]
@@ -150,6 +170,22 @@ mod tests {
     #[test]
     fn what_is_left_at_the_end_leaves_at_once() {
         assert_eq!(POLICY.decide(open(3), 0, true, Duration::ZERO), Decision::Leave(LeaveReason::Drain));
+    }
+
+    #[test]
+    fn where_there_is_room_for_more_full_batches_grow_until_a_worker_is_free() {
+        let at = Duration::from_millis(100);
+        assert_eq!(POLICY.decide(together(8), 0, false, Duration::MAX), Decision::Keep);
+        assert_eq!(POLICY.decide(together(31), 0, false, Duration::MAX), Decision::Keep);
+        assert_eq!(POLICY.decide(together(32), 0, false, at), Decision::Leave(LeaveReason::Full));
+        assert_eq!(POLICY.decide(together(16), 1, false, at), Decision::Leave(LeaveReason::Full));
+        assert_eq!(POLICY.decide(together(17), 1, false, at), Decision::Leave(LeaveReason::Idle));
+        assert_eq!(
+            POLICY.decide(together(7), 1, false, at),
+            Decision::LookAgainAt(Duration::from_millis(105))
+        );
+        assert_eq!(POLICY.decide(together(16), 0, true, at), Decision::Leave(LeaveReason::Full));
+        assert_eq!(POLICY.decide(together(17), 0, true, at), Decision::Leave(LeaveReason::Drain));
     }
 
     #[test]

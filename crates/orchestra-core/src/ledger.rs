@@ -46,6 +46,7 @@ struct Batch {
 /// The ledger of one infer stage.
 #[derive(Debug)]
 pub struct Ledger {
+    /// The largest batch that a model runs.
     max_rows: usize,
     /// Batches that a worker runs at once.
     streams: usize,
@@ -71,7 +72,9 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty ledger for batches of up to `max_rows` rows, and workers that run one at a time while one more waits there.
+    /// An empty ledger for batches of up to `max_rows` rows, and workers that run one at a time while one more waits there. What has more
+    /// rows is several batches that go together, and is one for all that is said here until something happens to it: then they are set
+    /// apart.
     #[must_use]
     pub fn new(max_rows: usize) -> Self {
         Self {
@@ -328,7 +331,7 @@ impl Ledger {
     ) -> Aftermath {
         let Some(b) = self.batches.get_mut(&id) else { return Aftermath::Requeued(id) };
         if let Some(c) = self.ceilings.get_mut(&device) {
-            c.out_of_memory(b.rows.count);
+            c.out_of_memory(b.rows.count.min(self.max_rows));
         }
         if b.rows.count > 1 {
             return self.split(id);
@@ -421,17 +424,24 @@ impl Ledger {
         }
     }
 
-    /// Replaces a batch by its halves.
+    /// Sets batches apart that went together, or replaces a batch by its halves.
     fn split(&mut self, id: BatchId) -> Aftermath {
         let Some(b) = self.batches.remove(&id) else { return Aftermath::Split(id) };
         let is_suspect = b.suspicion.is_suspect();
-        let mid = b.rows.count / 2;
-        let mut halves = [b.part(0, mid), b.part(mid, b.rows.count - mid)];
+        let mut parts: Vec<Batch> = if b.rows.count > self.max_rows {
+            b.rows.pieces(self.max_rows).map(|rows| b.part(rows)).collect()
+        } else {
+            let Rows { slot, first, count } = b.rows;
+            let mid = count / 2;
+            let halves =
+                [Rows { slot, first, count: mid }, Rows { slot, first: first + mid, count: count - mid }];
+            halves.map(|rows| b.part(rows)).into()
+        };
         if !is_suspect {
-            halves.reverse(); // The first one is put in front last.
+            parts.reverse(); // The first one is put in front last.
         }
-        for half in halves {
-            let id = self.insert(half);
+        for part in parts {
+            let id = self.insert(part);
             self.wait_again(id, is_suspect);
         }
         Aftermath::Split(id)
@@ -462,9 +472,9 @@ struct Died {
 }
 
 impl Batch {
-    fn part(&self, first: usize, count: usize) -> Self {
+    fn part(&self, rows: Rows) -> Self {
         Self {
-            rows: Rows { slot: self.rows.slot, first: self.rows.first + first, count },
+            rows,
             reason: LeaveReason::Split,
             suspicion: self.suspicion.inherited(),
             accusation: None,

@@ -23,6 +23,7 @@ pub mod restart;
 pub mod session_tuning;
 pub mod survey;
 pub mod tensor;
+pub mod together;
 pub mod worker_exit;
 
 pub use device::{DeviceKind, DeviceSpec};

@@ -36,6 +36,7 @@ fn load() -> Load {
         device: DeviceKind::Cpu,
         threads: 2,
         streams: 1,
+        max_batch: 8,
         memory_limit: None,
         tf32: false,
         tuning: SessionTuning::default(),

@@ -167,7 +167,11 @@ fn write_infer(out: &mut String, plan: &Plan, name: &str, infer: &InferPlan) -> 
         None => format!("up to {}", infer.max_batch),
     };
     let wait = humantime::format_duration(infer.wait);
-    writeln!(out, "    batch: {batch}, the oldest item waits at most {wait}")?;
+    write!(out, "    batch: {batch}, the oldest item waits at most {wait}")?;
+    match infer.together() {
+        1 => writeln!(out)?,
+        n => writeln!(out, "; up to {n} quick ones go to a busy worker together")?,
+    }
     if !infer.ladder.is_empty() {
         let rungs: Vec<String> = infer.ladder.iter().map(usize::to_string).collect();
         writeln!(out, "    warmed up: {}", rungs.join(", "))?;

@@ -218,7 +218,7 @@ pub struct InferPlan {
     /// Where each model input comes from, in the order of the model's inputs. All come from image stages of one source, or all
     /// from one infer stage.
     pub inputs: Vec<InputFrom>,
-    /// Largest batch, at least 1.
+    /// Largest batch that the model runs, at least 1. Where slots have room for several, those may go to a worker together.
     pub max_batch: usize,
     /// The only batch size the model accepts, if it has one (then equal to `max_batch`): smaller batches are padded.
     pub fixed_batch: Option<usize>,
@@ -230,7 +230,7 @@ pub struct InferPlan {
     pub workers: Vec<WorkerPlan>,
     /// Batches that each worker runs at once, at least 1.
     pub streams: usize,
-    /// Batches that wait at each worker beyond those, at least 1.
+    /// Batches, or as many as go together, that wait at each worker beyond those, at least 1.
     pub ready: usize,
     /// Where rows lie, and how many slots there are.
     #[serde(skip)]
@@ -242,7 +242,13 @@ pub struct InferPlan {
 }
 
 impl InferPlan {
-    /// The most batches that all workers together hold, running or ready.
+    /// Batches that may go to a worker together, at least 1. It runs them one after the other and answers once.
+    #[must_use]
+    pub fn together(&self) -> usize {
+        self.layout.max_rows / self.max_batch
+    }
+
+    /// The most slots that all workers together hold, running or ready.
     #[must_use]
     pub fn held_by_workers(&self) -> usize {
         let workers: usize = self.workers.iter().map(WorkerPlan::most).sum();

@@ -93,6 +93,8 @@ pub(crate) enum RawKind {
         model: Option<At<String>>,
         max_batch: Option<At<u64>>,
         wait: Duration,
+        /// Batches that may go to a worker together.
+        together: Option<usize>,
     },
     Classify {
         top_k: At<u64>,

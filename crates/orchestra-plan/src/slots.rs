@@ -12,6 +12,8 @@ pub(crate) struct SlotDemand<'a> {
     pub inputs: &'a [TensorSpec],
     pub outputs: &'a [TensorSpec],
     pub max_batch: usize,
+    /// Batches that may go to a worker together, where the file says so.
+    pub together: Option<usize>,
     /// Workers on all devices, at first.
     pub workers: usize,
     /// Workers that there may be in the end.
@@ -25,22 +27,38 @@ pub(crate) struct SlotDemand<'a> {
 /// Up to so many bytes a batch is small.
 const SMALL: usize = 1 << 20;
 
+/// Up to so many rows go to a worker together: a frame of them takes long enough beside the way there and back.
+const TOGETHER_ROWS: usize = 256;
+
 /// Batches that wait at a worker beyond those that it runs. One is enough where a batch takes longer than the way of an answer. Where
 /// models run on the cores, an answer waits for its turn there, for some milliseconds, and a small batch takes no longer than that.
 pub(crate) fn ready_batches(layout: &BatchLayout, on_cpu: bool) -> usize {
-    let is_small = layout.input_slot_bytes + layout.output_slot_bytes <= SMALL;
+    let is_small = layout.slot_bytes() <= SMALL;
     if on_cpu && is_small { 2 } else { 1 }
 }
 
 impl SlotDemand<'_> {
     /// What workers may hold, two being filled.
-    fn wanted(&self) -> Result<usize, LayoutError> {
-        let ready = ready_batches(&self.layout(1)?, self.on_cpu);
+    fn wanted(&self, together: usize) -> Result<usize, LayoutError> {
+        let ready = ready_batches(&self.layout(1, together)?, self.on_cpu);
         Ok(((self.streams + ready) * self.most + 2).max(3))
     }
 
-    fn layout(&self, slots: usize) -> Result<BatchLayout, LayoutError> {
-        BatchLayout::new(self.inputs, self.outputs, self.max_batch, slots)
+    /// How many batches there is room for in a slot: small ones may go to a worker together where models run on the cores. On a GPU they
+    /// overlap anyway, and what travels in frames is no matter of slots.
+    fn together(&self) -> Result<usize, LayoutError> {
+        let one = self.layout(1, 1)?;
+        if !self.on_cpu || one.outputs.iter().any(Option::is_none) {
+            return Ok(1);
+        }
+        let by_bytes = SMALL / one.slot_bytes().max(1);
+        let by_rows = TOGETHER_ROWS / self.max_batch.max(1);
+        Ok(by_bytes.min(by_rows).min(self.together.unwrap_or(usize::MAX)).max(1))
+    }
+
+    fn layout(&self, slots: usize, together: usize) -> Result<BatchLayout, LayoutError> {
+        let rows = self.max_batch.checked_mul(together).ok_or(LayoutError::TooLarge)?;
+        BatchLayout::new(self.inputs, self.outputs, rows, slots)
     }
 }
 
@@ -53,29 +71,36 @@ pub(crate) enum SlotError {
     TooLittleMemory { needed: u64 },
 }
 
-/// Lays out the slots of all stages in at most `limit` bytes: all that are wanted, or fewer, but one per worker that there is at first.
+/// Lays out the slots of all stages in at most `limit` bytes: all that are wanted; where that is too much, those without room for batches
+/// that go together; and where that is, too, fewer of them, but one per worker that there is at first.
 pub(crate) fn allot(
     demands: &[SlotDemand<'_>],
     limit: Option<u64>,
     reasons: &mut Vec<String>,
 ) -> Result<Vec<BatchLayout>, SlotError> {
-    let layout = |stage: usize, slots: usize| {
-        demands[stage].layout(slots).map_err(|error| SlotError::Layout { stage, error })
-    };
-    let wanted = |(stage, demand): (usize, &SlotDemand<'_>)| {
-        demand.wanted().map_err(|error| SlotError::Layout { stage, error })
-    };
-    let mut slots = demands.iter().enumerate().map(wanted).collect::<Result<Vec<_>, _>>()?;
-    let per_slot = (0..demands.len())
-        .map(|s| layout(s, 1).map(|l| (l.input_slot_bytes + l.output_slot_bytes) as u64))
-        .collect::<Result<Vec<_>, _>>()?;
-    if let Some(limit) = limit {
-        let total = |slots: &[usize]| -> u64 {
-            slots
-                .iter()
-                .zip(&per_slot)
-                .fold(0, |sum, (n, bytes)| sum.saturating_add(bytes.saturating_mul(*n as u64)))
+    let each = |of: &dyn Fn(&SlotDemand<'_>, usize) -> Result<usize, LayoutError>, together: &[usize]| {
+        let of = |(stage, demand): (usize, &SlotDemand<'_>)| {
+            of(demand, together[stage]).map_err(|error| SlotError::Layout { stage, error })
         };
+        demands.iter().enumerate().map(of).collect::<Result<Vec<usize>, _>>()
+    };
+    let wanted = |together: &[usize]| each(&|demand, together| demand.wanted(together), together);
+    let bytes =
+        |together: &[usize]| each(&|demand, together| Ok(demand.layout(1, together)?.slot_bytes()), together);
+    let total = |slots: &[usize], per_slot: &[usize]| -> u64 {
+        slots
+            .iter()
+            .zip(per_slot)
+            .fold(0_u64, |sum, (n, bytes)| sum.saturating_add((*bytes as u64).saturating_mul(*n as u64)))
+    };
+    let mut together = each(&|demand, _| demand.together(), &vec![1; demands.len()])?;
+    let (mut slots, mut per_slot) = (wanted(&together)?, bytes(&together)?);
+    if limit.is_some_and(|limit| total(&slots, &per_slot) > limit) {
+        together.fill(1);
+        (slots, per_slot) = (wanted(&together)?, bytes(&together)?);
+    }
+    if let Some(limit) = limit {
+        let total = |slots: &[usize]| total(slots, &per_slot);
         let least: Vec<usize> = demands.iter().map(|d| d.workers.max(1)).collect();
         if total(&least) > limit {
             return Err(SlotError::TooLittleMemory { needed: total(&least) });
@@ -83,7 +108,7 @@ pub(crate) fn allot(
         let wanted = slots.clone();
         while total(&slots) > limit {
             // The stage that holds the most above its least gives one back.
-            let spare = |s: &usize| (slots[*s] - least[*s]) as u64 * per_slot[*s];
+            let spare = |s: &usize| (slots[*s] - least[*s]) as u64 * per_slot[*s] as u64;
             let Some(largest) = (0..slots.len()).filter(|s| slots[*s] > least[*s]).max_by_key(|s| spare(s))
             else {
                 break;
@@ -102,5 +127,9 @@ pub(crate) fn allot(
             }
         }
     }
-    slots.into_iter().enumerate().map(|(s, n)| layout(s, n)).collect()
+    let layout = |(stage, slots): (usize, usize)| {
+        let layout = demands[stage].layout(slots, together[stage]);
+        layout.map_err(|error| SlotError::Layout { stage, error })
+    };
+    slots.into_iter().enumerate().map(layout).collect()
 }

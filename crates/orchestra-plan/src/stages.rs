@@ -62,11 +62,13 @@ fn infer(mut f: Fields<'_, '_>) -> (Reads, Option<RawKind>) {
     let model = f.required_string("model", "name one of [models.*]");
     let mut max_batch = None;
     let mut wait = DEFAULT_WAIT;
-    if let Some(mut batch) = f.table("batch", &["max", "wait"]) {
+    let mut together = None;
+    if let Some(mut batch) = f.table("batch", &["max", "wait", "together"]) {
         max_batch = batch.integer("max", 1..=MAX_BATCH);
+        together = batch.integer("together", 1..=MAX_BATCH).map(|n| n.value as usize);
         wait = batch.duration("wait").unwrap_or(wait);
     }
-    (reads, Some(RawKind::Infer { model, max_batch, wait }))
+    (reads, Some(RawKind::Infer { model, max_batch, wait, together }))
 }
 
 fn inputs(f: &mut Fields<'_, '_>, entry: &Entry) -> Reads {

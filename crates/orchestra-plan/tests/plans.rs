@@ -25,7 +25,8 @@ fn a_small_workflow_gets_every_default() {
     assert_eq!(run.layout.slots, 14);
     assert_eq!(plan.pipelines.len(), 1);
     assert_eq!(plan.pipelines[0].name, "scans");
-    assert_eq!(plan.pipelines[0].window, 3 * 8 * 14 + 4 * 4 + BETWEEN_COMMITS);
+    assert_eq!((run.together(), run.layout.max_rows), (31, 248));
+    assert_eq!(plan.pipelines[0].window, 3 * 248 * 14 + 4 * 4 + BETWEEN_COMMITS);
     let StageKind::Image { spec, .. } = &plan.stages[0].kind else { panic!("not an image stage") };
     assert_eq!((spec.fit, spec.dtype, spec.shorter), (Fit::Stretch, DType::F32, 32));
     assert_eq!(spec.scale, 1.0 / 255.0);
@@ -42,7 +43,7 @@ fn a_small_workflow_gets_every_default() {
 fn set_takes_toml_and_bare_words() {
     let host = FakeHost::with_cores(2);
     let options = set(&[
-        ("stages.classify.batch", "{ max = 3, wait = \"1s\" }"),
+        ("stages.classify.batch", "{ max = 3, wait = \"1s\", together = 2 }"),
         ("stages.answer.top_k", "1"),
         ("name", "other"),
         ("limits.max_failed", "1%"),
@@ -50,7 +51,7 @@ fn set_takes_toml_and_bare_words() {
     ]);
     let plan = host.good_with(DIGITS, &options);
     let run = infer(&plan, "classify");
-    assert_eq!((run.max_batch, run.wait), (3, Duration::from_secs(1)));
+    assert_eq!((run.max_batch, run.wait, run.together()), (3, Duration::from_secs(1), 2));
     assert_eq!(plan.name, "other");
     assert_eq!(plan.limits.max_failed, Some(MaxFailed::Share(0.01)));
     assert!(plan.sinks[0].ordered);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use orchestra_core::batching::{BatchPolicy, Decision};
 use orchestra_core::gather::Report;
 use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows, RunFault};
+use orchestra_core::together::Together;
 use orchestra_core::{BatchId, DeviceId, Failure, SlotId, StageId, WorkerExit, WorkerId};
 use orchestra_wire::frames::{DynamicOutput, Run, RunErrorKind, RunTiming};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -46,6 +47,7 @@ pub struct BatcherState {
     name: String,
     pipeline_name: String,
     policy: BatchPolicy,
+    together: Together,
     ledger: Ledger,
     pool: Option<Arc<SlotPool>>,
     slots: HashMap<SlotId, SlotInUse>,
@@ -140,6 +142,7 @@ impl BatcherState {
             name: stage.name.clone(),
             pipeline_name: plan.pipelines[stage.pipeline.index()].name.clone(),
             policy,
+            together: Together::new(infer.together(), plan.limits.batch_timeout),
             ledger,
             pool: None,
             slots: HashMap::new(),
@@ -209,17 +212,18 @@ impl BatcherState {
         }
     }
 
-    /// Says to the pool what there is a use for, and whether that is a filled slot and one was filled just before.
+    /// Says to the pool what there is a use for, and whether that is a filled slot and one was filled just before. Batches only go together
+    /// where nobody waits for the first of them.
     fn watch_and_look(&self, now: Duration) -> bool {
         let Some(pool) = &self.pool else { return false };
-        let watch = if self.drained || self.ledger.idle_workers(now) > 0 {
-            Watch::Openings
+        let (watch, together) = if self.drained || self.ledger.idle_workers(now) > 0 {
+            (Watch::Openings, 1)
         } else if self.ledger.has_room() {
-            Watch::Filled
+            (Watch::Filled, self.together.batches())
         } else {
-            Watch::Nothing
+            (Watch::Nothing, self.together.batches())
         };
-        pool.watch(watch);
+        pool.watch(watch, together);
         watch != Watch::Nothing && pool.has_filled()
     }
 
@@ -259,12 +263,21 @@ impl BatcherState {
         self.slots.get(&rows.slot).map_or(0, |in_use| in_use.slot.n_items(rows) as u64)
     }
 
+    /// The batches that the model makes of these rows.
+    fn batches(&self, rows: Rows) -> impl Iterator<Item = Rows> + use<> {
+        rows.pieces(self.policy.max_rows)
+    }
+
     fn count_sent(&self, a: &Assignment) {
         let (stats, items) = (&self.args.context.stats, self.n_items(a.rows));
         let stage = stats.stage(self.args.stage);
-        stage.reason(a.reason).add(1);
-        if let Some(sizes) = &stage.batch_size {
-            sizes.add(items);
+        for batch in self.batches(a.rows) {
+            let is_full = batch.count == self.policy.max_rows;
+            let reason = if is_full { a.reason.of_a_full_one() } else { a.reason };
+            stage.reason(reason).add(1);
+            if let Some(sizes) = &stage.batch_size {
+                sizes.add(self.n_items(batch));
+            }
         }
         if !a.first_time {
             stats.retries.add(1);
@@ -332,8 +345,10 @@ impl BatcherState {
             trace = self.flights.end(&flight, ran, BatchEnd::Done, ceiling);
         }
         self.note_ceiling(completed.device);
+        let n_batches = self.batches(completed.rows).count();
+        self.together.took(n_batches, ran.timing.total());
         let stats = &self.args.context.stats;
-        stats.device(completed.device).batches.add(1);
+        stats.device(completed.device).batches.add(n_batches as u64);
         stats.device(completed.device).rows.add(self.n_items(completed.rows));
         if let Some(slot) = self.rows_ended(completed.rows) {
             self.completed = Some(CompletedBatch { slot, rows: completed.rows, dynamic, trace });

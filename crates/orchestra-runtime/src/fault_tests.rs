@@ -26,4 +26,5 @@ mod recycling;
 mod restarts;
 mod spares;
 mod streams;
+mod together;
 mod tracing;

@@ -229,12 +229,12 @@ impl PipelineState {
             // A batcher that is gone takes the pipeline with it.
             drop(tell.cast(BatcherMsg::PoolChanged));
         };
-        let held = match &context.plan.stages[stage.index()].kind {
-            StageKind::Infer(infer) => infer.held_by_workers(),
-            StageKind::Image { .. } | StageKind::Classify { .. } => 0,
+        let StageKind::Infer(infer) = &context.plan.stages[stage.index()].kind else {
+            return Err("memory was made for a stage that is no infer stage".into());
         };
+        let (max_batch, held) = (infer.max_batch, infer.held_by_workers());
         let in_use = Arc::clone(&context.stats.stage(stage).slots_in_use);
-        let pool = SlotPool::new(arena, context.clock, held, in_use, Box::new(notify));
+        let pool = SlotPool::new(arena, context.clock, max_batch, held, in_use, Box::new(notify));
         batcher.cast(BatcherMsg::Attach(Arc::clone(&pool)))?;
         let node = Behind { stage, pool, batcher };
         self.ask_for_workers(&node);
@@ -261,6 +261,7 @@ impl PipelineState {
                 device: device.kind.clone(),
                 threads: workers.threads,
                 streams: infer.streams,
+                max_batch: infer.max_batch,
                 memory_limit: model.memory_limit,
                 tf32: model.tf32,
                 tuning: model.tuning.clone(),

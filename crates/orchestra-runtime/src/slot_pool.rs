@@ -39,7 +39,11 @@ type Notify = Box<dyn Fn() + Send + Sync>;
 pub struct SlotPool {
     arena: Arena,
     clock: RunClock,
-    /// Which slot is open and how many rows of it were claimed: see [`Open`].
+    /// Rows of a batch.
+    max_batch: usize,
+    /// For how many batches a slot that is opened has room.
+    together: AtomicUsize,
+    /// Which slot is open, for how many batches, and how many rows of it were claimed: see [`Open`].
     open: AtomicU64,
     /// When the first row of the open slot was claimed, in nanoseconds of the run's clock.
     open_since: AtomicU64,
@@ -61,26 +65,47 @@ pub struct SlotPool {
     notify: Notify,
 }
 
-/// The word in `SlotPool::open`: slot number plus one in the upper half (0: none is open), claims in the lower half. Claims beyond the
-/// last row are attempts that came too late; they mean nothing.
+/// The word in `SlotPool::open`: slot number plus one (0: none is open), for how many batches there is room, and claims. So who claims a
+/// row sees in the same look whether there is one. Claims beyond the last row are attempts that came too late; they mean nothing.
 #[derive(Clone, Copy)]
 struct Open(u64);
 
 impl Open {
     const NONE: Open = Open(0);
     const ONE_CLAIM: u64 = 1;
+    /// Bits of the claims. An attempt that came too late waits for the next slot, so there are no more of these than writers.
+    const CLAIMS: u32 = 28;
+    /// Bits of the room, above them.
+    const BATCHES: u32 = 12;
+    /// Slots that have a number here: far more than memory has room for.
+    const MOST_SLOTS: usize = (1 << (u64::BITS - Self::BATCHES - Self::CLAIMS)) - 1;
+    /// The largest room.
+    const MOST_BATCHES: usize = (1 << Self::BATCHES) - 1;
 
-    fn new(slot: SlotId, claims: u32) -> Self {
-        Self((u64::from(slot.0) + 1) << 32 | u64::from(claims))
+    fn new(slot: SlotId, batches: usize, claims: usize) -> Self {
+        let slot = (u64::from(slot.0) + 1) << (Self::BATCHES + Self::CLAIMS);
+        Self(slot | (batches as u64) << Self::CLAIMS | claims as u64)
     }
 
     fn slot(self) -> Option<SlotId> {
-        u32::try_from((self.0 >> 32).checked_sub(1)?).ok().map(SlotId)
+        u32::try_from((self.0 >> (Self::BATCHES + Self::CLAIMS)).checked_sub(1)?).ok().map(SlotId)
+    }
+
+    fn batches(self) -> usize {
+        (self.0 >> Self::CLAIMS) as usize & Self::MOST_BATCHES
     }
 
     fn claims(self) -> usize {
-        (self.0 & u64::from(u32::MAX)) as usize
+        (self.0 & ((1 << Self::CLAIMS) - 1)) as usize
     }
+}
+
+/// A row that was claimed.
+struct Claimed {
+    slot: SlotId,
+    row: usize,
+    /// There is room for no other one.
+    is_last: bool,
 }
 
 /// A slot between its opening and its filling.
@@ -133,7 +158,7 @@ pub struct FilledSlot {
 }
 
 impl SlotPool {
-    /// A pool over `arena`, all slots free. `notify` is called when something has happened that is watched for: at first, everything. It must
+    /// A pool over `arena`, all slots free, with batches of up to `max_batch` rows. `notify` is called when something has happened that is watched for: at first, everything. It must
     /// not block.
     ///
     /// Slots beyond those that workers may hold, `held` of them, are spare. Who waits for a slot is woken only when two of those are free, so
@@ -148,6 +173,7 @@ impl SlotPool {
     pub fn new(
         arena: Arena,
         clock: RunClock,
+        max_batch: usize,
         held: usize,
         in_use: Arc<Counter>,
         notify: Notify,
@@ -160,10 +186,16 @@ impl SlotPool {
             items: (0..layout.max_rows).map(|_| Mutex::new(None)).collect(),
         };
         let slots: Vec<Filling> = (0..layout.slots).map(filling).collect();
-        let free = (0..layout.slots).rev().filter_map(|s| u32::try_from(s).ok()).map(SlotId).collect();
+        let free = (0..layout.slots.min(Open::MOST_SLOTS))
+            .rev()
+            .filter_map(|s| u32::try_from(s).ok())
+            .map(SlotId)
+            .collect();
         Arc::new(Self {
             arena,
             clock,
+            max_batch: max_batch.max(1),
+            together: AtomicUsize::new(1),
             open: AtomicU64::new(Open::NONE.0),
             open_since: AtomicU64::new(0),
             slots,
@@ -190,7 +222,7 @@ impl SlotPool {
         if self.shut.load(Ordering::Acquire) {
             return None;
         }
-        self.claim_open().map(|(slot, row)| self.lease(slot, row))
+        self.claim_open().map(|claimed| self.lease(claimed))
     }
 
     /// Claims the next row, waiting for a free slot if need be. `None` when the pool was shut. Blocks: never call it in an actor.
@@ -198,8 +230,8 @@ impl SlotPool {
         if let Some(lease) = self.claim_now() {
             return Some(lease);
         }
-        let (slot, row, opened) = self.claim_or_open()?;
-        let lease = self.lease(slot, row);
+        let (claimed, opened) = self.claim_or_open()?;
+        let lease = self.lease(claimed);
         // Both are in one total order with `watch` and the look at the open batch after it: one of the two sides sees the other.
         if opened {
             self.tell(Watch::Openings);
@@ -207,29 +239,34 @@ impl SlotPool {
         Some(lease)
     }
 
-    fn lease(&self, slot: SlotId, row: usize) -> RowLease<'_> {
-        if row + 1 == self.max_rows() {
+    fn lease(&self, Claimed { slot, row, is_last }: Claimed) -> RowLease<'_> {
+        if is_last {
             // No claim can follow, and all before were counted: the slot is closed by this one.
-            self.close_slot(slot, self.max_rows(), LeaveReason::Full);
+            self.close_slot(slot, row + 1, LeaveReason::Full);
         }
         RowLease { pool: self, slot, row, published: false }
     }
 
     /// The next row of the open slot, if one is open and has room.
-    fn claim_open(&self) -> Option<(SlotId, usize)> {
-        let before = Open(self.open.fetch_add(Open::ONE_CLAIM, Ordering::AcqRel));
-        before.slot().filter(|_| before.claims() < self.max_rows()).map(|slot| (slot, before.claims()))
+    fn claim_open(&self) -> Option<Claimed> {
+        self.claimed(Open(self.open.fetch_add(Open::ONE_CLAIM, Ordering::AcqRel)))
+    }
+
+    /// What one more claim is given.
+    fn claimed(&self, before: Open) -> Option<Claimed> {
+        let (slot, row, room) = (before.slot()?, before.claims(), self.room(before));
+        (row < room).then_some(Claimed { slot, row, is_last: row + 1 == room })
     }
 
     /// The same; opens a free slot if none is open or the open one is full, and waits for one. Says whether it opened one.
-    fn claim_or_open(&self) -> Option<(SlotId, usize, bool)> {
+    fn claim_or_open(&self) -> Option<(Claimed, bool)> {
         let mut free = self.lock();
         loop {
             if self.shut.load(Ordering::Acquire) {
                 return None;
             }
-            if let Some((slot, row)) = self.claim_open() {
-                return Some((slot, row, false));
+            if let Some(claimed) = self.claim_open() {
+                return Some((claimed, false));
             }
             if let Some(slot) = free.pop() {
                 self.busy.fetch_add(1, Ordering::AcqRel);
@@ -237,16 +274,43 @@ impl SlotPool {
                 let now = u64::try_from(self.clock.now().as_nanos()).unwrap_or(u64::MAX);
                 self.open_since.store(now, Ordering::Relaxed);
                 self.slots[slot.index()].opened.store(now, Ordering::Relaxed);
-                self.open.store(Open::new(slot, 1).0, Ordering::SeqCst);
-                return Some((slot, 0, true));
+                let together = self.together.load(Ordering::Relaxed);
+                let open = Open::new(slot, together, 0);
+                self.open.store(open.0 + Open::ONE_CLAIM, Ordering::SeqCst);
+                return self.claimed(open).map(|claimed| (claimed, true));
             }
             free = self.changed.wait(free).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// What the batcher is told of from now on. What has happened by now it has to look for itself, after this.
-    pub fn watch(&self, watch: Watch) {
+    ///
+    /// Slots that are opened from now on have room for `together` batches, as far as the arena has. If the open one has room for more, and
+    /// is no further than that, it gets less.
+    pub fn watch(&self, watch: Watch, together: usize) {
+        let together = together.clamp(1, self.most_together());
+        self.together.store(together, Ordering::Relaxed);
         self.watch.store(watch as u8, Ordering::SeqCst);
+        let mut open = Open(self.open.load(Ordering::SeqCst));
+        while let Some(slot) = open.slot()
+            && open.batches() > together
+            && open.claims() < together * self.max_batch
+        {
+            let less = Open::new(slot, together, open.claims());
+            match self.open.compare_exchange(open.0, less.0, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return,
+                Err(now) => open = Open(now),
+            }
+        }
+    }
+
+    /// Rows for which there is room in the open slot.
+    fn room(&self, open: Open) -> usize {
+        (open.batches() * self.max_batch).min(self.arena.layout().max_rows)
+    }
+
+    fn most_together(&self) -> usize {
+        self.arena.layout().max_rows.div_ceil(self.max_batch).clamp(1, Open::MOST_BATCHES)
     }
 
     fn tell(&self, event: Watch) {
@@ -273,9 +337,10 @@ impl SlotPool {
     #[must_use]
     pub fn open_batch(&self) -> Option<OpenBatch> {
         let open = Open(self.open.load(Ordering::SeqCst));
-        open.slot().filter(|_| open.claims() < self.max_rows())?;
+        let room = self.room(open);
+        open.slot().filter(|_| open.claims() < room)?;
         let oldest_since = Duration::from_nanos(self.open_since.load(Ordering::Relaxed));
-        Some(OpenBatch { rows: open.claims(), oldest_since })
+        Some(OpenBatch { rows: open.claims(), room, oldest_since })
     }
 
     /// Closes the open slot: it is filled when its last claimed row is published.
@@ -283,7 +348,7 @@ impl SlotPool {
         let open = Open(self.open.swap(Open::NONE.0, Ordering::AcqRel));
         // A slot whose last row is claimed was closed by that claim.
         if let Some(slot) = open.slot()
-            && open.claims() < self.max_rows()
+            && open.claims() < self.room(open)
         {
             self.close_slot(slot, open.claims(), reason);
         }
@@ -301,10 +366,6 @@ impl SlotPool {
         // Taken, so that nobody is between its look at `shut` and its wait.
         drop(self.lock());
         self.changed.notify_all();
-    }
-
-    fn max_rows(&self) -> usize {
-        self.arena.layout().max_rows
     }
 
     fn close_slot(&self, slot: SlotId, claimed: usize, reason: LeaveReason) {

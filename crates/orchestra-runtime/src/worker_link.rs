@@ -194,7 +194,7 @@ impl LinkState {
         let mut load = self.args.serve.load.clone();
         if self.duty == Duty::StandBy && load.warm_up.is_empty() {
             // A session's first run is several times slower than its second. A spare has time for it, and whoever waits for one has none.
-            load.warm_up = vec![1, load.layout.max_rows];
+            load.warm_up = vec![1, load.max_batch];
             load.warm_up.dedup();
         }
         if let Err(error) = self.port.write(&ToWorker::Load(Box::new(load))).await {

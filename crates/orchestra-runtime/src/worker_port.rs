@@ -165,7 +165,7 @@ impl WorkerPort {
             FromWorker::Done { batch, dynamic, timing, rss_bytes } => {
                 if let Some((Sent { rows, .. }, ran)) = self.answered(batch, timing, false, now) {
                     drop(batcher.cast(BatcherMsg::Done { worker, batch, dynamic, ran }));
-                    self.done_one(rss_bytes);
+                    self.done(rows.div_ceil(self.serve.load.max_batch) as u64, rss_bytes);
                     // Not told from here: whoever takes long to hear it would keep us from hearing the worker's heart.
                     if self.context.is_watched() {
                         drop(self.link.cast(LinkMsg::BatchDone(rows)));
@@ -238,8 +238,7 @@ impl WorkerPort {
     fn count(&self, timing: RunTiming, streams: usize, now: Duration) {
         let stats = &self.context.stats;
         stats.first_batch.note_first(now);
-        let nanos = timing.bind_ns.saturating_add(timing.run_ns).saturating_add(timing.copy_out_ns);
-        let took = Duration::from_nanos(nanos);
+        let took = timing.total();
         // A worker is busy as far as what it can run at once is.
         let busy = took / u32::try_from(streams).unwrap_or(1);
         stats.device(self.device).busy.add_time(busy);
@@ -250,14 +249,16 @@ impl WorkerPort {
         }
     }
 
-    fn done_one(&self, rss: u64) {
+    /// Batches were answered with results, one or as many as went together.
+    fn done(&self, n: u64, rss: u64) {
         let mut traffic = self.traffic();
-        traffic.batches += 1;
-        if traffic.batches == 1 {
+        if traffic.batches == 0 {
             drop(self.manager.cast(DeviceMsg::WorkerProgressed(self.worker)));
         }
-        let batches = traffic.batches;
-        let (batches_then, rss_then) = *traffic.fresh_at.get_or_insert((batches - 1, rss));
+        let before = traffic.batches;
+        let (batches_then, rss_then) = *traffic.fresh_at.get_or_insert((before, rss));
+        let batches = before + n;
+        traffic.batches = batches;
         let bounds = self.serve.recycle;
         let worn = bounds.batches.is_some_and(|n| batches - batches_then >= n)
             || bounds.growth_bytes.is_some_and(|n| rss.saturating_sub(rss_then) > n);

@@ -34,6 +34,7 @@ fn load(arena: &Arena) -> ToWorker {
         device: DeviceKind::Cpu,
         threads: 1,
         streams: 1,
+        max_batch: arena.layout().max_rows,
         memory_limit: None,
         tf32: true,
         tuning: SessionTuning::default(),

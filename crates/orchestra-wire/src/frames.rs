@@ -12,13 +12,14 @@
 //! ```
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bincode::{Decode, Encode};
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, PixelInput, SessionTuning, SlotId, TensorSpec};
 
 /// Raised with every change of a frame. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// A W3C trace context in 25 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
@@ -48,6 +49,8 @@ pub struct Load {
     pub threads: usize,
     /// Batches that run at once on the session, at least 1. They are begun in the order of their frames.
     pub streams: usize,
+    /// The largest batch of the model, at least 1. A run of more rows is several batches, run one after the other and answered once.
+    pub max_batch: usize,
     /// Ceiling of the provider's memory arena in bytes (CUDA only).
     pub memory_limit: Option<u64>,
     /// Whether f32 products may be rounded to TF32 (CUDA only).
@@ -67,7 +70,7 @@ pub struct Load {
     pub pixel_inputs: Vec<Option<PixelInput>>,
 }
 
-/// One batch: `rows` consecutive rows of `slot`, from `first_row` on.
+/// One batch, or several that go together: `rows` consecutive rows of `slot`, from `first_row` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub struct Run {
     /// Which batch this is.
@@ -126,7 +129,7 @@ impl DynamicOutput {
     }
 }
 
-/// Where the time of a batch went inside the worker, in nanoseconds.
+/// Where the time of a run went inside the worker, in nanoseconds, its batches added up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode)]
 pub struct RunTiming {
     /// Copies and binding before the session ran.
@@ -135,6 +138,22 @@ pub struct RunTiming {
     pub run_ns: u64,
     /// Copies after it.
     pub copy_out_ns: u64,
+}
+
+impl RunTiming {
+    /// With the time of one more batch.
+    pub fn add(&mut self, batch: RunTiming) {
+        self.bind_ns = self.bind_ns.saturating_add(batch.bind_ns);
+        self.run_ns = self.run_ns.saturating_add(batch.run_ns);
+        self.copy_out_ns = self.copy_out_ns.saturating_add(batch.copy_out_ns);
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        let Self { bind_ns, run_ns, copy_out_ns } = *self;
+        Duration::from_nanos(bind_ns.saturating_add(run_ns).saturating_add(copy_out_ns))
+    }
 }
 
 /// Why a run gave no result. The worker lives on, unless it exits by itself right after.
@@ -215,4 +234,17 @@ pub enum FromWorker {
         /// Resident memory of the worker in bytes.
         rss_bytes: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_times_of_batches_that_go_together_are_added_up_whatever_a_worker_says() {
+        let mut sum = RunTiming { bind_ns: 1, run_ns: 20, copy_out_ns: 300 };
+        sum.add(RunTiming { bind_ns: 4, run_ns: u64::MAX, copy_out_ns: 5 });
+        assert_eq!(sum, RunTiming { bind_ns: 5, run_ns: u64::MAX, copy_out_ns: 305 });
+        assert_eq!(sum.total(), Duration::from_nanos(u64::MAX));
+    }
 }

@@ -111,6 +111,7 @@ fn start(load: Result<(), LoadError>) -> Parent {
             device: DeviceKind::Cpu,
             threads: 1,
             streams: 1,
+            max_batch: 4,
             memory_limit: None,
             tf32: true,
             tuning: SessionTuning::default(),

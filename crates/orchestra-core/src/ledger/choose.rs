@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use super::{Batch, Ledger, Worker};
-use crate::batch_events::Assignment;
+use crate::batch_events::{Assignment, Rows};
 use crate::batching::LeaveReason;
 use crate::blame::Trial;
 use crate::ceiling::Ceiling;
@@ -175,13 +175,17 @@ impl Ledger {
         alone
     }
 
-    /// The most rows of this batch that `device` is to be sent.
+    /// The most rows of this batch that `device` is to be sent: all of those that go together, unless it takes less than a batch.
     fn largest_for(&self, id: BatchId, device: DeviceId) -> usize {
         let is_suspect = self.batches.get(&id).is_some_and(|b| b.suspicion.is_suspect());
         if is_suspect && self.record.deaths_in_a_row(device) >= DEATHS_BEFORE_SINGLE_ROWS {
             return 1;
         }
-        self.ceilings.get(&device).map_or(self.max_rows, Ceiling::rows)
+        self.ceilings
+            .get(&device)
+            .map(Ceiling::rows)
+            .filter(|rows| *rows < self.max_rows)
+            .unwrap_or(usize::MAX)
     }
 
     /// Cuts what exceeds `most` rows off the batch and puts it at the front of those that wait.
@@ -190,7 +194,8 @@ impl Ledger {
         if b.rows.count <= most {
             return;
         }
-        let rest = b.part(most, b.rows.count - most);
+        let Rows { slot, first, count } = b.rows;
+        let rest = b.part(Rows { slot, first: first + most, count: count - most });
         b.rows.count = most;
         b.reason = LeaveReason::Split;
         let is_suspect = rest.suspicion.is_suspect();

@@ -33,6 +33,8 @@ pub(super) struct Life {
     place: Place,
     /// Rows of the batch in which it came.
     rows: usize,
+    /// Others came together with that batch.
+    came_together: bool,
     /// Workers that it killed.
     crashes: u32,
     /// Those of them that ran it alone, on a device where nothing had ever gone well.
@@ -57,10 +59,11 @@ pub(super) struct DeviceLife {
 }
 
 impl Life {
-    pub(super) fn closed(&mut self, rows: usize, _now: Duration) {
+    pub(super) fn closed(&mut self, rows: usize, max_rows: usize) {
         assert_eq!(self.place, Place::Unread);
         self.place = Place::Waits;
-        self.rows = rows;
+        self.rows = rows.min(max_rows);
+        self.came_together = rows > max_rows;
     }
 
     pub(super) fn sent(&mut self, worker: WorkerId) {
@@ -187,8 +190,18 @@ impl World {
             let suspect = held.chain([a.rows]).find(|rows| self.is_suspect(*rows));
             assert_eq!(suspect, None, "a suspect has its worker for itself: {}", self.describe());
         }
-        assert!((1..=self.setup.max_rows).contains(&a.rows.count));
-        assert!(a.rows.count <= self.ledger.ceiling(a.device), "no batch is larger than its device takes");
+        let max_rows = self.setup.max_rows;
+        assert!((1..=max_rows * self.setup.together).contains(&a.rows.count));
+        let takes = self.ledger.ceiling(a.device);
+        assert!(
+            a.rows.count <= takes || takes == max_rows,
+            "no batch is larger than its device takes, and none goes with others where that is less than a full one"
+        );
+        assert!(
+            a.rows.count <= max_rows || !self.is_suspect(a.rows),
+            "what is suspected goes by itself: {}",
+            self.describe()
+        );
         // A device that fails fast gets one batch at a time as long as another one works.
         if self.devices[w.device].is_in_doubt() && self.another_works(w.device) {
             let n: usize =
@@ -211,11 +224,12 @@ impl World {
     }
 
     /// No batch waits while a worker has nothing to do, unless a rule says why; how long it may, is checked as time passes. The same
-    /// holds for the open batch, once its oldest row has waited for company.
+    /// holds for the open batch, once it is full or its oldest row has waited for company.
     pub(super) fn check_that_nobody_waits_for_nothing(&self) {
         let is_plain = |l: &Life| l.place == Place::Waits && !l.is_suspect && !l.may_run_alone();
         let plain = self.lives.iter().position(is_plain);
-        let is_due = |o: &&Open| self.now >= o.since + self.setup.wait;
+        let is_due =
+            |o: &&Open| self.now >= o.since + self.setup.wait || o.items.len() >= self.setup.max_rows;
         let open = self.open.as_ref().filter(is_due).map(|o| o.items[0]);
         if plain.is_none() && open.is_none() {
             return;
@@ -281,6 +295,8 @@ impl World {
         }
         for (item, life) in self.lives.iter().enumerate() {
             let mut bound = life.rows.next_power_of_two().ilog2() + 2;
+            // One sets those apart that went together.
+            bound += u32::from(life.came_together);
             // A single item that dies beside another one is only suspected.
             bound += u32::from(self.setup.streams > 1 && life.rows == 1);
             // With three devices or more, the word of one that never got anything right is not enough.

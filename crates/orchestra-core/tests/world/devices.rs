@@ -17,7 +17,8 @@ impl World {
         if self.sick.contains(&w.device) || self.is_due_to_break(w) {
             return Outcome::Dies(WorkerExit::Signal(11));
         }
-        if rows.count > self.rooms[w.device] {
+        // Batches that go together are run one after the other.
+        if rows.count.min(self.setup.max_rows) > self.rooms[w.device] {
             return Outcome::Faults(RunFault::OutOfMemory);
         }
         let poison = self.items_of(rows).into_iter().find_map(|i| self.setup.poison.get(&i));

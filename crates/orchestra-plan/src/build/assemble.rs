@@ -46,6 +46,7 @@ struct Sized<'a> {
     tensors: &'a [TensorSpec],
     outputs: &'a [TensorSpec],
     max_batch: usize,
+    together: Option<usize>,
     streams: usize,
 }
 
@@ -115,7 +116,7 @@ impl<'a> Assembler<'a> {
     }
 
     /// Batch sizes and slots of all infer stages, by stage of the plan.
-    fn layouts(&mut self) -> Option<Vec<Option<BatchLayout>>> {
+    fn layouts(&mut self) -> Option<Vec<Option<(usize, BatchLayout)>>> {
         let parts = self.parts;
         let mut sized = Vec::new();
         for &stage in &self.stages.clone() {
@@ -125,7 +126,11 @@ impl<'a> Assembler<'a> {
             let max_batch = self.max_batch(stage, &parts.workflow.models[*model], *fixed_batch)?;
             let outputs = &parts.models[*model].as_ref()?.file.signature.outputs;
             let streams = parts.workflow.models[*model].streams();
-            sized.push(Sized { stage, tensors, outputs, max_batch, streams });
+            let together = match parts.workflow.stages[stage].kind {
+                Some(RawKind::Infer { together, .. }) => together,
+                _ => None,
+            };
+            sized.push(Sized { stage, tensors, outputs, max_batch, together, streams });
         }
         let demands: Vec<SlotDemand<'_>> = sized
             .iter()
@@ -134,6 +139,7 @@ impl<'a> Assembler<'a> {
                 inputs: s.tensors,
                 outputs: s.outputs,
                 max_batch: s.max_batch,
+                together: s.together,
                 workers: parts.shares[s.stage].iter().map(|w| w.count).sum(),
                 most: parts.shares[s.stage].iter().map(Share::most).sum(),
                 streams: s.streams,
@@ -148,9 +154,9 @@ impl<'a> Assembler<'a> {
                 return None;
             }
         };
-        let mut by_stage: Vec<Option<BatchLayout>> = self.stages.iter().map(|_| None).collect();
+        let mut by_stage: Vec<Option<(usize, BatchLayout)>> = self.stages.iter().map(|_| None).collect();
         for (sized, layout) in sized.iter().zip(layouts) {
-            by_stage[self.stage_id(sized.stage)?.index()] = Some(layout);
+            by_stage[self.stage_id(sized.stage)?.index()] = Some((sized.max_batch, layout));
         }
         Some(by_stage)
     }
@@ -303,7 +309,7 @@ impl<'a> Assembler<'a> {
     fn stage_plans(
         &self,
         pipeline_of: &[Option<PipelineId>],
-        layouts: Vec<Option<BatchLayout>>,
+        layouts: Vec<Option<(usize, BatchLayout)>>,
     ) -> Option<Vec<StagePlan>> {
         self.stages
             .iter()
@@ -336,11 +342,10 @@ impl<'a> Assembler<'a> {
         model: usize,
         inputs: &[(usize, usize)],
         fixed_batch: Option<usize>,
-        layout: BatchLayout,
+        (max_batch, layout): (usize, BatchLayout),
     ) -> Option<InferPlan> {
         let Some(RawKind::Infer { wait, .. }) = self.parts.workflow.stages[stage].kind else { return None };
         let shares = &self.parts.shares[stage];
-        let max_batch = layout.max_rows;
         let on_cuda = self.is_on_cuda(stage);
         let ladder = match fixed_batch {
             _ if !on_cuda => Vec::new(),

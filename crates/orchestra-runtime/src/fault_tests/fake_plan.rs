@@ -13,7 +13,7 @@ mod fake;
 pub fn plan_of(stage: &Stage) -> Plan {
     let memory = stage.gpus.as_ref().map_or(80 << 30, |gpus| gpus.total);
     let host = fake::FakeHost {
-        devices: stage.devices,
+        devices: if stage.is_on_cpu() { 0 } else { stage.devices },
         dynamic: stage.dynamic,
         memory,
         measurements: stage.measurements.clone(),
@@ -24,10 +24,11 @@ pub fn plan_of(stage: &Stage) -> Plan {
 }
 
 fn workflow(stage: &Stage) -> String {
-    let devices: Vec<String> = (0..stage.devices).map(|d| format!("\"cuda:{d}\"")).collect();
+    let device = |d| if stage.is_on_cpu() { "\"cpu\"".to_owned() } else { format!("\"cuda:{d}\"") };
+    let devices: Vec<String> = (0..stage.devices).map(device).collect();
     let mut model =
         format!("workers = {}\nspare = {}\nstreams = {}\n", stage.workers, stage.spares, stage.streams);
-    if stage.gpus.is_none() || stage.is_declared {
+    if !stage.is_on_cpu() && (stage.gpus.is_none() || stage.is_declared) {
         let gib = stage.gpus.as_ref().map_or("0.001".to_owned(), |_| stage.takes.to_string());
         writeln!(model, "memory = \"{gib}GiB\"").unwrap();
     }
@@ -60,7 +61,7 @@ color = "gray"
 kind = "infer"
 from = "pixels"
 model = "fake"
-batch = {{ max = {max}, wait = "5ms" }}
+batch = {{ max = {max}, wait = "5ms", together = {together} }}
 [sinks.all]
 kind = "jsonl"
 from = "read"
@@ -70,6 +71,7 @@ batch_timeout = "{timeout}ms"
 use = [{devices}]
 {more}"#,
         max = stage.max_batch,
+        together = stage.together,
         timeout = stage.batch_timeout.as_millis(),
         devices = devices.join(", "),
     )

@@ -54,6 +54,8 @@ struct Core {
     arena: Option<WorkerArena>,
     /// Batches that it runs at once.
     streams: usize,
+    /// Rows of its largest batch; of more it makes several, one after the other.
+    max_batch: usize,
     running: Mutex<Vec<Run>>,
     /// Runs that it was sent and has not begun.
     waiting: Mutex<VecDeque<Run>>,
@@ -88,6 +90,7 @@ impl Worker {
             stderr: AsyncMutex::new(stderr),
             arena: None,
             streams: 1,
+            max_batch: 1,
             running: Mutex::default(),
             waiting: Mutex::default(),
             came: Notify::new(),
@@ -198,6 +201,7 @@ impl Worker {
         }
         let fd = self.fd.take().expect("there is one load frame");
         self.core.streams = load.streams;
+        self.core.max_batch = load.max_batch;
         self.core.arena = Some(WorkerArena::map(fd, load.layout).unwrap());
         let warmed = load.warm_up.iter().copied().max().unwrap_or_default();
         voice.say(&loaded(takes, warmed)).await;
@@ -292,10 +296,13 @@ impl Core {
         self.make_noise().await;
         let after = match fault {
             Some(fault) => self.go_wrong(voice, &run, fault).await?,
-            None if run.rows > self.script.rows_that_fit(self.log.now()) => {
+            None if run.rows.min(self.max_batch) > self.script.rows_that_fit(self.log.now()) => {
                 self.fail(voice, &run, RunErrorKind::OutOfMemory).await
             }
-            None => self.go_right(voice, &run, self.script.run_takes).await,
+            None => {
+                let batches = u32::try_from(run.rows.div_ceil(self.max_batch)).expect("there are few");
+                self.go_right(voice, &run, self.script.run_takes * batches).await
+            }
         };
         Ok(after)
     }
@@ -304,7 +311,9 @@ impl Core {
         tokio::time::sleep(takes).await;
         self.write(run, true);
         self.runs_no_more(run);
-        voice.say(&done(run.batch, self.dynamic(run))).await;
+        let timing = RunTiming { run_ns: takes.as_nanos() as u64, ..RunTiming::default() };
+        let (batch, dynamic) = (run.batch, self.dynamic(run));
+        voice.say(&FromWorker::Done { batch, dynamic, timing, rss_bytes: 0 }).await;
         *self.answered.lock().unwrap() = Some(run.batch);
         After::Answered
     }

@@ -228,6 +228,31 @@ async fn the_same_holds_for_workers_that_run_several_batches_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_same_holds_where_batches_go_together() {
+    for seed in seeds() {
+        let stage = || {
+            let mut stage = Random(seed).stage(format!("seed {seed}"));
+            stage.together = 2 + (seed % 7) as usize;
+            stage.streams = 1 + (seed % 2) as usize;
+            stage
+        };
+        let script = move |l: Launch, any: bool| match of_launch(seed, l) {
+            _ if l.nth > FAULTS_END_AFTER => Script::honest(),
+            mut random => {
+                if any {
+                    random.script()
+                } else {
+                    random.struck()
+                }
+            }
+        };
+        // What must hold is checked at the end of every run.
+        stage().run(move |l| script(l, true)).await;
+        stage().run(move |l| script(l, false)).await.all_done();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_run_that_is_stopped_in_the_midst_of_faults_leaves_nothing_behind() {
     for seed in seeds() {
         let mut random = Random(seed);

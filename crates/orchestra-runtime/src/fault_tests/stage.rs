@@ -47,6 +47,8 @@ pub struct Stage {
     pub items: u64,
     /// Rows of a full batch.
     pub max_batch: usize,
+    /// Batches that may go to a worker together. If that is more than one, the devices are the cores.
+    pub together: usize,
     /// How many devices.
     pub devices: usize,
     /// Workers on each.
@@ -105,6 +107,7 @@ impl Stage {
             label: String::new(),
             items,
             max_batch: 4,
+            together: 1,
             devices: 1,
             workers: 1,
             spares: 0,
@@ -126,6 +129,11 @@ impl Stage {
             hook_panics: false,
             bound: secs(3600),
         }
+    }
+
+    /// Its devices are the cores, and not GPUs.
+    pub fn is_on_cpu(&self) -> bool {
+        self.together > 1
     }
 
     /// With this heading for failed checks.
@@ -281,7 +289,14 @@ impl Tree {
         };
         let arena = Arena::create("fake", infer.layout.clone()).unwrap();
         let in_use = Arc::clone(&context.stats.stage(id).slots_in_use);
-        let pool = SlotPool::new(arena, context.clock, infer.held_by_workers(), in_use, Box::new(notify));
+        let pool = SlotPool::new(
+            arena,
+            context.clock,
+            infer.max_batch,
+            infer.held_by_workers(),
+            in_use,
+            Box::new(notify),
+        );
         batcher.0.cast(BatcherMsg::Attach(Arc::clone(&pool))).unwrap();
         (post, batcher, pool)
     }
@@ -322,6 +337,7 @@ impl Tree {
                     device: device.spec.kind.clone(),
                     threads: 1,
                     streams: infer.streams,
+                    max_batch: infer.max_batch,
                     memory_limit: None,
                     tf32: true,
                     tuning: SessionTuning::default(),
@@ -477,6 +493,7 @@ pub fn check_plan(plan: &Plan, stage: &Stage) {
     assert!(infer.workers.iter().all(|w| (fewest..=stage.workers).contains(&w.most())));
     assert!(infer.workers.iter().all(|w| w.spares == stage.spares));
     assert_eq!((infer.max_batch, infer.wait), (stage.max_batch, ms(5)));
+    assert_eq!(infer.together(), if stage.dynamic { 1 } else { stage.together });
     assert_eq!(infer.layout.outputs[0].is_none(), stage.dynamic);
     assert_eq!(plan.limits.batch_timeout, stage.batch_timeout);
     assert!(matches!(plan.stages[0].kind, StageKind::Image { .. }));

@@ -61,13 +61,13 @@ fn load() -> impl Strategy<Value = Load> {
     let device =
         prop_oneof![Just(DeviceKind::Cpu), "GPU-[0-9a-f]{8}".prop_map(|uuid| DeviceKind::Cuda { uuid })];
     (
-        (path(), path(), any::<[u8; 32]>(), device, any::<(usize, usize)>()),
+        (path(), path(), any::<[u8; 32]>(), device, any::<[usize; 3]>()),
         (option::of(any::<u64>()), vec(path(), 0..3), vec(any::<usize>(), 0..8), layout()),
         (vec(path(), 0..3), vec(option::of(pixel_input()), 0..3), any::<bool>(), vec(any::<usize>(), 0..4)),
         tuning(),
     )
         .prop_map(|(what, how, cuda, tuning)| {
-            let (library, model, digest, device, (threads, streams)) = what;
+            let (library, model, digest, device, [threads, streams, max_batch]) = what;
             let (memory_limit, custom_ops, warm_up, layout) = how;
             let (preload, pixel_inputs, tf32, rungs) = cuda;
             Load {
@@ -78,6 +78,7 @@ fn load() -> impl Strategy<Value = Load> {
                 device,
                 threads,
                 streams,
+                max_batch,
                 memory_limit,
                 tf32,
                 tuning,

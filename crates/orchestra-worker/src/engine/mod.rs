@@ -53,6 +53,8 @@ pub struct OnnxEngine {
 /// What runs one batch at a time on the session. Fields are dropped in this order: what points into memory before the memory.
 struct Serving {
     bound: BoundSession,
+    /// The largest batch.
+    max_batch: usize,
     /// Sizes that others are padded to, ascending. A size for which memory ran out is none any more.
     rungs: Vec<usize>,
     /// Where smaller batches are padded, per size; made when it is needed.
@@ -91,7 +93,7 @@ impl Engine for OnnxEngine {
         if let DeviceKind::Cuda { uuid } = &load.device {
             cuda::check_alone(uuid)?;
         }
-        let model = Model::check(&session, arena.layout(), &load.pixel_inputs)?;
+        let model = Model::check(&session, arena.layout(), load.max_batch, &load.pixel_inputs)?;
         let providers = session::providers(&session, load)?;
         let mut loaded = Loaded {
             inputs: model.session_inputs.clone(),
@@ -111,7 +113,8 @@ impl Engine for OnnxEngine {
         let mut rungs: Vec<usize> = load.rungs.iter().copied().filter(within).collect();
         rungs.sort_unstable();
         let shared = Arc::new(Shared { model, arena });
-        let first = Serving { bound, rungs, padding: BTreeMap::new(), host, shared };
+        let max_batch = load.max_batch.max(1);
+        let first = Serving { bound, max_batch, rungs, padding: BTreeMap::new(), host, shared };
         let beside: ort::Result<Vec<Serving>> = (1..load.streams).map(|_| first.beside(load)).collect();
         self.streams = beside.map_err(|e| errors::load(&e.to_string()))?;
         self.streams.insert(0, first);
@@ -138,19 +141,36 @@ impl Engine for OnnxEngine {
 
 impl Stream for Serving {
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+        if run.rows <= self.max_batch {
+            return self.run_batch(run, timing);
+        }
+        // Several batches that go together. A layout that has room for them has a place for every output.
+        for first in (0..run.rows).step_by(self.max_batch) {
+            let rows = self.max_batch.min(run.rows - first);
+            let batch = Run { first_row: run.first_row + first, rows, ..*run };
+            let mut of_batch = RunTiming::default();
+            let ran = self.run_batch(&batch, &mut of_batch);
+            timing.add(of_batch);
+            ran?;
+        }
+        Ok(Vec::new())
+    }
+}
+
+impl Serving {
+    fn run_batch(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         match self.shared.model.batch {
             Some(batch) if batch != run.rows => self.run_padded(run, batch, timing),
             None => self.run_on_a_rung(run, timing),
             Some(_) => self.run_in_place(run, timing),
         }
     }
-}
 
-impl Serving {
     /// Another one on the same session.
     fn beside(&self, load: &Load) -> ort::Result<Serving> {
         Ok(Serving {
             bound: self.bound.beside(&load.device)?,
+            max_batch: self.max_batch,
             rungs: self.rungs.clone(),
             padding: BTreeMap::new(),
             host: self.host.beside(&self.shared.model),

@@ -22,7 +22,7 @@ pub struct Model {
     pub outputs: Vec<Option<RowTensor>>,
     /// The only batch size that the model accepts, if it has one.
     pub batch: Option<usize>,
-    /// The largest batch of the layout.
+    /// The largest batch.
     pub max_rows: usize,
 }
 
@@ -50,12 +50,15 @@ pub struct Places {
 impl Model {
     /// Checks that names, element types and shapes of the session are those that the layout was made for.
     ///
-    /// An input that takes `pixels` has another name in the session.
+    /// An input that takes `pixels` has another name in the session. Batches of up to `max_batch` rows go together where the layout has room
+    /// for more.
     pub fn check(
         session: &Session,
         layout: &BatchLayout,
+        max_batch: usize,
         pixels: &[Option<PixelInput>],
     ) -> Result<Model, LoadError> {
+        together(layout, max_batch)?;
         let session_inputs = specs(session.inputs(), "input")?;
         let session_outputs = specs(session.outputs(), "output")?;
         same_count(&session_inputs, layout.inputs.len(), "inputs")?;
@@ -72,14 +75,15 @@ impl Model {
                 agree(found, &region.tensor, "output")?;
             }
         }
-        let batch = fixed_batch(&session_inputs, layout.max_rows)?;
+        let max_rows = max_batch.min(layout.max_rows);
+        let batch = fixed_batch(&session_inputs, max_rows)?;
         Ok(Model {
             inputs: layout.inputs.iter().map(row_tensor).collect(),
             outputs: layout.outputs.iter().map(|region| region.as_ref().map(row_tensor)).collect(),
             session_inputs,
             session_outputs,
             batch,
-            max_rows: layout.max_rows,
+            max_rows,
         })
     }
 
@@ -170,6 +174,18 @@ fn agree(found: &TensorSpec, planned: &TensorSpec, what: &str) -> Result<(), Loa
     Err(refused(format!(
         "{what} `{}` is {planned} in the plan, but the model has `{}` as {found}",
         planned.name, found.name
+    )))
+}
+
+/// Batches that go together are answered once, and what has no place in the slots cannot be put together again.
+fn together(layout: &BatchLayout, max_batch: usize) -> Result<(), LoadError> {
+    let is_dynamic = layout.outputs.iter().any(Option::is_none);
+    if max_batch > 0 && (layout.max_rows <= max_batch || !is_dynamic) {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "batches of `{max_batch}` cannot go together in slots of `{}` rows with outputs of dynamic shape",
+        layout.max_rows
     )))
 }
 

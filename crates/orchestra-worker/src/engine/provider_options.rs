@@ -24,6 +24,7 @@ pub fn load(inputs: &[TensorSpec]) -> Load {
         device: DeviceKind::Cuda { uuid: "GPU-0".into() },
         threads: 1,
         streams: 1,
+        max_batch: 8,
         memory_limit: Some(1 << 30),
         tf32: true,
         tuning: SessionTuning::default(),

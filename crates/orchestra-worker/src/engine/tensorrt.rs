@@ -57,9 +57,8 @@ fn lock(folder: &Path) -> io::Result<File> {
 /// What an engine depends on and TensorRT's own name for it does not tell: it leaves out the constants of a graph, such as those of the
 /// nodes in front of inputs that take pixels. The GPU and the precision it does tell.
 fn key(load: &Load) -> String {
-    let Load { pixel_inputs, layout, tf32, .. } = load;
-    let about =
-        format!("{pixel_inputs:?} {:?} {} tf32 {tf32}", layout.max_rows, library::version(&load.library));
+    let Load { pixel_inputs, max_batch, tf32, .. } = load;
+    let about = format!("{pixel_inputs:?} {:?} {} tf32 {tf32}", max_batch, library::version(&load.library));
     let digest = Sha256::digest(about);
     digest[..8].iter().fold(String::new(), |mut text, byte| {
         // A string takes any text.
@@ -82,7 +81,7 @@ pub fn provider(load: &Load, wanted: &TensorRt, engines: Option<&Engines>) -> Ex
 
 fn options(load: &Load, wanted: &TensorRt, engines: Option<&Engines>) -> ep::TensorRT {
     let shapes = |batch: &dyn Fn(&Region) -> usize| profile(load, batch);
-    let largest = |region: &Region| region.tensor.batch.fixed().unwrap_or(load.layout.max_rows);
+    let largest = |region: &Region| region.tensor.batch.fixed().unwrap_or(load.max_batch);
     let mut tensorrt = ep::TensorRT::default()
         .with_device_id(0)
         .with_fp16(wanted.fp16)

@@ -39,6 +39,7 @@ impl Twin {
             device: DeviceKind::Cpu,
             threads: 1,
             streams: 1,
+            max_batch: MAX_ROWS,
             memory_limit: None,
             tf32: true,
             tuning,

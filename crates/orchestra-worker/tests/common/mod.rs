@@ -68,6 +68,7 @@ impl Setup {
             device: DeviceKind::Cpu,
             threads: 1,
             streams: 1,
+            max_batch: max_rows,
             memory_limit: None,
             tf32: true,
             tuning: SessionTuning::default(),
