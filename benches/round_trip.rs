@@ -167,7 +167,7 @@ color = "gray"
 kind = "infer"
 from = "pixel"
 model = "identity"
-batch = {{ max = 1 }}
+batch = {{ max = 1, together = 1 }}
 [sinks.all]
 kind = "jsonl"
 from = "same"

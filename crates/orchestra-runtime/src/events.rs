@@ -37,11 +37,11 @@ pub enum WorkerEvent {
         /// It was started as a spare.
         was_spare: bool,
     },
-    /// It completed a batch.
+    /// It completed a batch, or several that went together.
     BatchDone {
         /// Which.
         worker: WorkerId,
-        /// Rows of the batch.
+        /// Rows of all of it.
         rows: usize,
     },
     /// Its process is gone and reaped; nothing of it can touch shared memory any more. Also told, alone, of a worker whose process could

@@ -110,7 +110,8 @@ fn workplace(n: u64, steps: usize, model: &str) -> Workplace {
         .image("pixels", "scans", AS_IT_IS)
         .infer("read", "pixels", "slow", 1)
         .sink("all", "read", "")
-        .devices(1);
+        .devices(1)
+        .one_by_one();
     place
 }
 

@@ -76,7 +76,8 @@ fn workplace() -> Workplace {
         .infer("first", "pixels", "affine", 4)
         .infer("second", "first", "slow", 4)
         .sink("all", "second", "")
-        .devices(1);
+        .devices(1)
+        .one_by_one();
     place
 }
 

@@ -175,17 +175,15 @@ impl Ledger {
         alone
     }
 
-    /// The most rows of this batch that `device` is to be sent: all of those that go together, unless it takes less than a batch.
+    /// The most rows of this batch that `device` is to be sent: all of those that go together, unless it takes less than a batch or is in
+    /// doubt.
     fn largest_for(&self, id: BatchId, device: DeviceId) -> usize {
         let is_suspect = self.batches.get(&id).is_some_and(|b| b.suspicion.is_suspect());
         if is_suspect && self.record.deaths_in_a_row(device) >= DEATHS_BEFORE_SINGLE_ROWS {
             return 1;
         }
-        self.ceilings
-            .get(&device)
-            .map(Ceiling::rows)
-            .filter(|rows| *rows < self.max_rows)
-            .unwrap_or(usize::MAX)
+        let ceiling = self.ceilings.get(&device).map_or(self.max_rows, Ceiling::rows);
+        if ceiling < self.max_rows || self.record.is_in_doubt(device) { ceiling } else { usize::MAX }
     }
 
     /// Cuts what exceeds `most` rows off the batch and puts it at the front of those that wait.

@@ -198,8 +198,8 @@ impl World {
             "no batch is larger than its device takes, and none goes with others where that is less than a full one"
         );
         assert!(
-            a.rows.count <= max_rows || !self.is_suspect(a.rows),
-            "what is suspected goes by itself: {}",
+            a.rows.count <= max_rows || !(self.is_suspect(a.rows) || self.devices[w.device].is_in_doubt()),
+            "what is suspected goes by itself, and so does what goes to a device that is: {}",
             self.describe()
         );
         // A device that fails fast gets one batch at a time as long as another one works.

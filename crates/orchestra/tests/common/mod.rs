@@ -137,6 +137,11 @@ impl Workplace {
         self.add(&format!("[stages.{name}]\nkind = \"infer\"\n{reads}\nmodel = \"{model}\"\n{batch}"))
     }
 
+    /// No batch goes to a worker together with others.
+    pub fn one_by_one(&mut self) -> &mut Self {
+        self.set("wait = \"5ms\" }", "wait = \"5ms\", together = 1 }")
+    }
+
     /// Adds a sink to the file `NAME.jsonl`, with more keys.
     pub fn sink(&mut self, name: &str, from: &str, more: &str) -> &mut Self {
         self.add(&format!("[sinks.{name}]\nkind = \"jsonl\"\nfrom = \"{from}\"\n{more}"))
@@ -369,7 +374,7 @@ impl Launcher for ByStage {
 }
 
 /// `n` pictures, and a model that gives them back as they are: what workers do that copy inputs to outputs. More keys of the model may
-/// be given. No batch is too slow, unless [`impatient`] says so.
+/// be given. No batch is too slow, unless [`impatient`] says so, and each goes by itself: what a fault does to a run, it means for a batch.
 pub fn copying(n: u64, batch: usize, devices: usize, model_keys: &str) -> Workplace {
     let mut place = Workplace::with_pictures(n);
     let model = models::identity(&place.models(), DType::F32, &ROW).unwrap();
@@ -380,6 +385,7 @@ pub fn copying(n: u64, batch: usize, devices: usize, model_keys: &str) -> Workpl
         .sink("all", "read", "")
         .add("[limits]\nbatch_timeout = \"1h\"")
         .devices(devices);
+    place.one_by_one();
     place
 }
 
