@@ -79,6 +79,7 @@ fn one_sigterm_under_load_ends_a_run_within_the_grace_period_however_long_a_batc
 /// The picture that hangs keeps a batch in flight for ever, so that the first signal alone cannot end the run.
 fn interrupted_twice(signal: Signal) {
     let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
+    place.one_by_one();
     let n = 500;
     write_pictures(&place.images(), n);
     write_trap_picture(&place.images(), 0, Trap::Hang).unwrap();
@@ -117,6 +118,7 @@ fn a_run_interrupted_again_and_again_comes_to_its_end() {
 fn a_third_signal_ends_the_command_at_once_and_the_run_is_completed_later() {
     for signals in [[Signal::INT, Signal::INT, Signal::INT], [Signal::TERM, Signal::INT, Signal::TERM]] {
         let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
+        place.one_by_one();
         write_pictures(&place.images(), 500);
         for index in 0..64 {
             write_trap_picture(&place.images(), index, Trap::Fork).unwrap();

@@ -161,6 +161,7 @@ fn a_run_that_is_interrupted_has_all_its_spans() {
 fn a_run_that_is_aborted_has_all_its_spans() {
     let collector = Collector::http(&[]);
     let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
+    place.one_by_one();
     write_pictures(&place.images(), 500);
     orchestra_testkit::images::write_trap_picture(&place.images(), 0, Trap::Hang).unwrap();
     let otlp = format!("{}/v1/traces", collector.url());

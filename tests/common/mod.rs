@@ -143,11 +143,16 @@ flush_timeout = \"10m\"
         fs::write(self.workflow(), text).unwrap();
     }
 
+    /// No batch goes to a worker together with others: those that do are answered together, and one that hangs would hold back others.
+    pub fn one_by_one(&self) {
+        self.edit("wait = \"5ms\" }", "wait = \"5ms\", together = 1 }");
+    }
+
     /// One with items `0..n` and a model behind a gate. Where it is closed, no run comes to its end before it is opened. Each batch goes by
-    /// itself: those that go together are answered together, and the gate would hold back what has passed it.
+    /// itself.
     pub fn with_gate(n: u64) -> Self {
         let place = Self::with_blocks(&Blocks { trap: true, ..Blocks::default() });
-        place.edit("wait = \"5ms\" }", "wait = \"5ms\", together = 1 }");
+        place.one_by_one();
         write_pictures(&place.images(), n);
         place
     }

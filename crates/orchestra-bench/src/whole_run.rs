@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestra_plan::Plan;
+use orchestra_plan::{BETWEEN_COMMITS, Plan};
 use orchestra_runtime::{RunOptions, Snapshot};
 use orchestra_trial::{Cancel, Threads, TrialError};
 
@@ -45,7 +45,8 @@ pub fn measure(
         return Err(BenchError::Run { exit_code: outcome.exit_code, problems: outcome.problems });
     }
     let report = outcome.report;
-    let backlog = plan.pipelines.iter().map(|p| p.window as u64).sum();
+    // Between a model and the disk there is nothing before the first worker is ready.
+    let backlog = plan.pipelines.iter().map(|p| p.window.saturating_sub(BETWEEN_COMMITS) as u64).sum();
     let steady = steady(&points, backlog, total);
     let cpu = cpu_of_run().saturating_sub(before);
     let all = elapsed.as_secs_f64() * cores as f64;

@@ -14,6 +14,18 @@ use crate::ticket::{Ticket, Tickets};
 /// More items are asked for when so few are left, or half of the last ones if that is less: enough to work on until the answer comes.
 const ASK_BELOW: usize = 32;
 
+/// Items that a thread asks for at first,
+const FIRST_BLOCK: u64 = 16;
+
+/// and the most.
+const LARGEST_BLOCK: u64 = 256;
+
+/// It asks for twice as many when it was through with the last ones sooner than this,
+const QUICK: Duration = Duration::from_millis(50);
+
+/// and for half as many when it took longer than this.
+const SLOW: Duration = Duration::from_millis(200);
+
 /// So many items are booked at once,
 const BOOK_AT: u64 = 32;
 
@@ -33,12 +45,40 @@ struct InboxState {
     /// Since when the last item taken from that block is in hand.
     at: Option<Instant>,
     asked: bool,
+    appetite: Appetite,
     /// More are asked for when so few are left.
     ask_below: usize,
     /// What is done and not booked: here, and not in the thread, so that it is not lost with a thread that hangs.
     tally: Tally,
     booked_at: Option<Instant>,
     closed: bool,
+}
+
+/// How many items a thread asks for. What it was given is what a run that is interrupted has still to do, whether it waits for the models or
+/// for the disk; so that is some time's work, not some number of items.
+#[derive(Debug)]
+struct Appetite {
+    items: u64,
+    /// When it asked last.
+    since: Option<Instant>,
+}
+
+impl Default for Appetite {
+    fn default() -> Self {
+        Self { items: FIRST_BLOCK, since: None }
+    }
+}
+
+impl Appetite {
+    /// How many to ask for now.
+    fn ask(&mut self, now: Instant) -> u64 {
+        match self.since.replace(now).map(|since| now.saturating_duration_since(since)) {
+            Some(took) if took < QUICK => self.items = (self.items * 2).min(LARGEST_BLOCK),
+            Some(took) if took > SLOW => self.items = (self.items / 2).max(1),
+            _ => {}
+        }
+        self.items
+    }
 }
 
 /// What is left of a thread that was given up.
@@ -143,8 +183,9 @@ impl Inbox {
             }
             if state.n_waiting() <= state.ask_below && !state.asked {
                 state.asked = true;
+                let items = state.appetite.ask(Instant::now());
                 // The source is gone only when the pipeline is: then the inbox is closed, too.
-                drop(work.from.cast(SourceMsg::Demand(me.clone())));
+                drop(work.from.cast(SourceMsg::Demand { loader: me.clone(), items }));
             }
             if let Some(ticket) = state.next() {
                 let now = Instant::now();
@@ -232,6 +273,25 @@ mod tests {
         assert_eq!(stuck.id().index, 0);
         assert_eq!(rest.into_iter().flatten().map(|t| t.id().index).collect::<Vec<_>>(), [1, 2]);
         assert!(!inbox.decoded(), "the thread learns that it was given up");
+    }
+
+    #[test]
+    fn a_thread_asks_for_as_much_as_it_is_through_with_in_a_moment() {
+        let mut now = Instant::now();
+        let mut appetite = Appetite::default();
+        assert_eq!(appetite.ask(now), FIRST_BLOCK, "nothing is known of its pace");
+        let mut asks = |per_item: Duration, times: usize| {
+            let mut items = appetite.items;
+            for _ in 0..times {
+                now += per_item * u32::try_from(items).unwrap();
+                items = appetite.ask(now);
+            }
+            items
+        };
+        assert_eq!(asks(Duration::from_micros(50), 10), LARGEST_BLOCK);
+        assert_eq!(asks(Duration::from_millis(10), 10), 16, "160 ms: neither quick nor slow");
+        assert_eq!(asks(Duration::from_secs(1), 10), 1, "and never none");
+        assert_eq!(asks(Duration::from_millis(10), 10), 8);
     }
 
     #[test]

@@ -324,8 +324,13 @@ pub enum PostMsg {
 
 /// To a source.
 pub enum SourceMsg {
-    /// A loader wants items.
-    Demand(ActorRef<LoaderMsg>),
+    /// A loader wants so many items, or fewer.
+    Demand {
+        /// Which.
+        loader: ActorRef<LoaderMsg>,
+        /// How many, at least 1.
+        items: u64,
+    },
     /// Loaders are through with some more items; the number is in the shared counter.
     LoadersProgressed,
     /// So many items of this source are committed.

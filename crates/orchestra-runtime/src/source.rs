@@ -21,9 +21,6 @@ use crate::ticket::{Tickets, TicketsBuilder};
 /// See the module.
 pub struct Source;
 
-/// Most items in one message to a loader.
-const LARGEST_CHUNK: u64 = 256;
-
 /// What a source is started with.
 pub struct SourceArgs {
     /// The run.
@@ -55,7 +52,8 @@ pub struct SourceState {
     args: SourceArgs,
     /// An error is reported when the first items are asked for.
     reader: Result<ListingReader, String>,
-    waiting: VecDeque<ActorRef<LoaderMsg>>,
+    /// Loaders that wait, each with the number of items that it asked for.
+    waiting: VecDeque<(ActorRef<LoaderMsg>, u64)>,
     /// Since when loaders wait because the window is full: what is done is not written fast enough.
     full_since: Option<Duration>,
     handed: u64,
@@ -98,7 +96,7 @@ impl Actor for Source {
         state: &mut SourceState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            SourceMsg::Demand(loader) => state.waiting.push_back(loader),
+            SourceMsg::Demand { loader, items } => state.waiting.push_back((loader, items)),
             SourceMsg::LoadersProgressed => {}
             SourceMsg::Committed(n) => state.committed += n,
             SourceMsg::Stop => state.stopped = true,
@@ -112,7 +110,10 @@ impl Actor for Source {
 impl SourceState {
     fn hand_out(&mut self) {
         let now = self.args.context.clock.now();
-        while !self.exhausted && !self.stopped && !self.waiting.is_empty() {
+        while !self.exhausted
+            && !self.stopped
+            && let Some(&(_, asked)) = self.waiting.front()
+        {
             let room = self.args.window.saturating_sub(self.handed - self.committed);
             if room == 0 {
                 self.full_since.get_or_insert(now);
@@ -122,13 +123,13 @@ impl SourceState {
                 let loaders = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
                 self.args.context.stats.waiting_for_sinks.add_time(now.saturating_sub(since) * loaders);
             }
-            match self.next_items(room.min(self.chunk()) as usize) {
+            match self.next_items(room.min(self.share()).min(asked.max(1)) as usize) {
                 Ok(items) if items.len() == 0 => return,
                 Ok(items) => {
                     self.handed += items.len() as u64;
                     self.args.context.stats.handed.add(items.len() as u64);
                     self.args.context.stats.pipeline_of(self.args.source).handed.add(items.len() as u64);
-                    if let Some(loader) = self.waiting.pop_front() {
+                    if let Some((loader, _)) = self.waiting.pop_front() {
                         // A loader that is gone takes its pipeline with it.
                         drop(loader.cast(LoaderMsg::Work(items)));
                     }
@@ -141,12 +142,12 @@ impl SourceState {
         }
     }
 
-    /// Items for one loader: many at once in the middle, few near the end, so that the loaders end together; and never so many that
-    /// what some hold leaves no room for the others, or that a run that is interrupted has long to go on.
-    fn chunk(&self) -> u64 {
+    /// Most items for one loader: fewer near the end, so that the loaders end together; and never so many that what some hold leaves no room
+    /// for the others.
+    fn share(&self) -> u64 {
         let left = self.args.to_do.saturating_sub(self.handed);
         let shared = left.min(self.args.window.saturating_sub(BETWEEN_COMMITS as u64));
-        (shared / (self.args.loaders * 3).max(1)).clamp(1, LARGEST_CHUNK)
+        (shared / (self.args.loaders * 3).max(1)).max(1)
     }
 
     /// Up to `n` unfinished items. Reading on is cheap: the listing is a file in the page cache.

@@ -58,7 +58,9 @@ async fn a_worker_whose_memory_has_not_grown_is_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kills_in_the_middle_of_recycling_lose_nothing() {
-    let place = workplace("recycle = { batches = 3 }");
+    let mut place = workplace("recycle = { batches = 3 }");
+    // So that results come a few at a time, each time for a kill.
+    place.one_by_one();
     let run = place.start().await;
     let mut kills = 0;
     let mut ended = std::pin::pin!(run.wait());
