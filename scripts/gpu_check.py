@@ -389,7 +389,7 @@ def out_of_memory(check: Check) -> None:
     done = sum(1 for _ in (out / "results.jsonl").open())
     report = json.loads((out / "run.json").read_text())
     logs = "".join(path.read_text() for path in (out / "logs").glob("*.log"))
-    halved = len(re.findall(r"batch halved", logs))
+    halved = len(re.findall(r"batch taken apart", logs))
     check.figures["out_of_memory"] = {"report": report, "halved": halved}
     check.row("faults", f"out of memory: {items} items, batches of {batch}", f"{done} done, {report['items']['failed']} failed", check.judge(done == items))
     check.row("faults", "out of memory: batches halved, restarts", f"{halved}, {sum(d['restarts'] for d in report['devices'])}", check.judge(halved > 0))

@@ -22,6 +22,9 @@ use crate::own_time::OwnTime;
 /// Batches of which a worker notes how long they took: for a median that is plenty.
 const MOST_TIMES: usize = 1 << 14;
 
+/// How many go together is learned from so many batches.
+const LEARNED_FROM: usize = 5;
+
 /// How often those who wait for the others look whether they shall still wait.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -278,13 +281,14 @@ impl InferPart<'_> {
         Ok(done)
     }
 
-    /// How many batches of so many rows go together, where one took so long: as many as in a run, unless sizes are compared.
-    fn together(&self, turn: &Turn, taken: Duration) -> usize {
+    /// How many batches of so many rows go together, where one took so long, each time: as many as in a run, unless sizes are compared.
+    fn together(&self, turn: &Turn, taken: &[Duration]) -> usize {
         if turn.rows < self.infer.max_batch || turn.other.is_some() {
             return 1;
         }
-        let mut together = Together::new(self.infer.together(), self.plan.limits.batch_timeout);
-        together.took(1, taken);
+        let mut together =
+            Together::new(self.infer.together(), self.infer.max_batch, self.plan.limits.batch_timeout);
+        taken.iter().for_each(|taken| together.took(turn.rows, *taken));
         together.batches()
     }
 
@@ -300,13 +304,13 @@ impl InferPart<'_> {
         let start_cpu = cpu(worker);
         let mut next = slots.iter().copied().cycle();
         let mut send = || next.next().unwrap_or(SlotId(0));
-        // The first batches of a session are slower: memory is taken then.
-        let mut first = [Duration::ZERO; 2];
-        for taken in &mut first {
+        // The first batch of a session is slower: memory is taken then.
+        let mut taken = Vec::new();
+        for _ in 0..if self.infer.together() > 1 { 1 + LEARNED_FROM } else { 2 } {
             worker.run(send(), rows).await.map_err(Trouble::Fault)?;
-            *taken = worker.done().await.map_err(Trouble::Fault)?;
+            taken.push(worker.done().await.map_err(Trouble::Fault)?);
         }
-        let together = self.together(turn, first[1]);
+        let together = self.together(turn, &taken[1..]);
         let all_rows = together * rows;
         gate.wait(self.cancel)?;
         let cpu_before = cpu(worker);
@@ -337,7 +341,7 @@ impl InferPart<'_> {
             Some(other) => Some(self.switch(worker, (other, rows), &mut send).await?),
             None => None,
         };
-        Ok(Done { batches, elapsed, cpu, start_cpu, first_batch: first[0], usual_batch, switched_batch })
+        Ok(Done { batches, elapsed, cpu, start_cpu, first_batch: taken[0], usual_batch, switched_batch })
     }
 
     /// What a batch takes that comes right behind one of another size, as a median: a library that keeps the plan of one shape only makes

@@ -33,7 +33,7 @@
 //!
 //! # The rate of a run
 //! Where a run is long enough, its rate is that of its steady state: from the moment when what the loaders had prepared before the first
-//! worker was ready is through, to the moment when the last item is handed out; both ends have the same fill, so nothing is counted that
+//! worker was ready is through and as much is in flight as usual, to the moment when the last item is handed out; both ends have the same fill, so nothing is counted that
 //! was done before. A run that is too short for that is judged as a whole, its start included, and says so ([`Measured`]).
 //!
 //! `ratio` is the median of the rounds' `run / limit`.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestra_plan::{BETWEEN_COMMITS, Plan};
+use orchestra_plan::{Plan, StageKind};
 use orchestra_runtime::{RunOptions, Snapshot};
 use orchestra_trial::{Cancel, Threads, TrialError};
 
@@ -45,9 +45,7 @@ pub fn measure(
         return Err(BenchError::Run { exit_code: outcome.exit_code, problems: outcome.problems });
     }
     let report = outcome.report;
-    // Between a model and the disk there is nothing before the first worker is ready.
-    let backlog = plan.pipelines.iter().map(|p| p.window.saturating_sub(BETWEEN_COMMITS) as u64).sum();
-    let steady = steady(&points, backlog, total);
+    let steady = steady(&points, prepared_before(plan), total);
     let cpu = cpu_of_run().saturating_sub(before);
     let all = elapsed.as_secs_f64() * cores as f64;
     let mut figures = RunFigures {
@@ -71,6 +69,15 @@ pub fn measure(
         None => figures.rate = figures.whole_rate(),
     }
     Ok(figures)
+}
+
+/// Items that loaders may have prepared before the first worker was ready: one batch in each slot, and what is in their hands.
+fn prepared_before(plan: &Plan) -> u64 {
+    let in_slots = plan.stages.iter().map(|stage| match &stage.kind {
+        StageKind::Infer(infer) => infer.max_batch * infer.layout.slots,
+        _ => 0,
+    });
+    (in_slots.sum::<usize>() + plan.loader_threads) as u64
 }
 
 /// Workers are waited for before a run ends, so they are among the children then.
@@ -117,11 +124,17 @@ impl Steady {
     }
 }
 
-/// The time between the first moment when `backlog` items are through (all that was prepared before the first worker was ready is
-/// among them) and the last moment when there are still items to hand out. `None` where that is too short.
-fn steady(points: &[Point], backlog: u64, total: u64) -> Option<Steady> {
-    let from = *points.iter().find(|p| p.finished >= backlog)?;
+/// The time between the first moment when `prepared` items are through (all that was done before the first worker was ready is among
+/// them) and as much is in flight as there usually is, and the last moment when there are still items to hand out. `None` where that
+/// is too short.
+fn steady(points: &[Point], prepared: u64, total: u64) -> Option<Steady> {
     let to = *points.iter().rev().find(|p| p.handed < total)?;
+    let fill = |p: &Point| p.handed - p.finished;
+    let at_work = || points.iter().filter(|p| p.finished >= prepared && p.at <= to.at);
+    let mut fills: Vec<u64> = at_work().map(fill).collect();
+    fills.sort_unstable();
+    let usual = *fills.get(fills.len() / 2)?;
+    let from = *at_work().find(|p| fill(p) >= usual - usual / 8)?;
     to.at.checked_sub(from.at).filter(|d| *d >= LEAST_STEADY)?;
     (to.finished > from.finished).then_some(Steady { from, to })
 }
@@ -147,6 +160,17 @@ mod tests {
         let steady = steady(&points(1000, 4000, 300), 300, 4000).unwrap();
         assert!((steady.rate() - 1000.0).abs() < 1e-6, "{}", steady.rate());
         assert!((steady.idle_share(2).unwrap() - 0.15).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_is_taken_into_flight_while_batches_grow_does_not_count() {
+        let mut points = points(1000, 9000, 300);
+        // For a second after its first results it takes in more than it gives out: less is in flight at first.
+        for (tenth, point) in (0_u64..).zip(&mut points[6..16]) {
+            point.finished += (10 - tenth) * 25;
+        }
+        let steady = steady(&points, 10, 9000).unwrap();
+        assert!((steady.rate() - 1000.0).abs() < 10.0, "{}", steady.rate());
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub struct Region {
 /// The layout of all slots of one stage.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct BatchLayout {
-    /// Rows of a slot: the largest batch.
+    /// Rows of a slot: those of the largest batch, or of as many as may go to a worker together.
     pub max_rows: usize,
     /// How many slots there are.
     pub slots: usize,

@@ -21,7 +21,7 @@ pub enum LeaveReason {
     Drain,
     /// A worker had nothing to do (where latency counts more than batch size), or nothing but full batches in front of it.
     Idle,
-    /// Half of a batch that failed or ran out of memory.
+    /// Part of what failed or ran out of memory: half of a batch, or one of those that had gone together.
     Split,
     /// The same batch again, after its worker died.
     Retry,
@@ -60,6 +60,15 @@ impl LeaveReason {
             LeaveReason::Timer | LeaveReason::Drain | LeaveReason::Idle => LeaveReason::Full,
             LeaveReason::Full | LeaveReason::Split | LeaveReason::Retry => self,
         }
+    }
+}
+
+impl LeaveReason {
+    /// Why what is no full batch left behind full ones of which this is the reason: a row was claimed while they were closed for a worker
+    /// that waited.
+    #[must_use]
+    pub fn of_a_rest(self) -> Self {
+        if self == LeaveReason::Full { LeaveReason::Idle } else { self }
     }
 }
 

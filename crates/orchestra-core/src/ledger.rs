@@ -330,8 +330,11 @@ impl Ledger {
         now: Duration,
     ) -> Aftermath {
         let Some(b) = self.batches.get_mut(&id) else { return Aftermath::Requeued(id) };
-        if let Some(c) = self.ceilings.get_mut(&device) {
-            c.out_of_memory(b.rows.count.min(self.max_rows));
+        // Of those that went together any may have been the one: each of them tells when it runs by itself.
+        if b.rows.count <= self.max_rows
+            && let Some(c) = self.ceilings.get_mut(&device)
+        {
+            c.out_of_memory(b.rows.count);
         }
         if b.rows.count > 1 {
             return self.split(id);

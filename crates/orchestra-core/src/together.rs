@@ -18,25 +18,41 @@ const WEIGHT: u32 = 8;
 #[derive(Debug, Clone)]
 pub struct Together {
     most: usize,
+    /// Rows of a full batch.
+    max_rows: usize,
     within: Duration,
-    /// What a batch takes, by the latest ones; `None`: none has been seen.
+    /// What a full batch takes, by the latest frames; `None`: none has been seen.
     batch: Option<Duration>,
+    /// As many as faults allow: half as many after each frame that failed as a whole, and one more after each that did not.
+    allowed: usize,
 }
 
 impl Together {
-    /// At most so many, at least 1, where one batch may take `batch_timeout`.
+    /// At most `most` batches of up to `max_rows` rows, both at least 1, where one batch may take `batch_timeout`.
     #[must_use]
-    pub fn new(most: usize, batch_timeout: Duration) -> Self {
-        Self { most: most.max(1), within: LONGEST.min(batch_timeout / PART_OF_TIMEOUT), batch: None }
+    pub fn new(most: usize, max_rows: usize, batch_timeout: Duration) -> Self {
+        let within = LONGEST.min(batch_timeout / PART_OF_TIMEOUT);
+        Self { most: most.max(1), max_rows: max_rows.max(1), within, batch: None, allowed: most.max(1) }
     }
 
-    /// So many batches that went together took so long in their worker.
-    pub fn took(&mut self, batches: usize, time: Duration) {
-        let one = time / u32::try_from(batches.max(1)).unwrap_or(u32::MAX);
+    /// So many rows that went together took so long in their worker. By their part of a full batch, which is never too little: what a
+    /// batch costs whatever its size is taken for a cost of its rows.
+    pub fn took(&mut self, rows: usize, time: Duration) {
+        let full = time.as_nanos().saturating_mul(self.max_rows as u128) / rows.max(1) as u128;
+        let full = Duration::from_nanos(u64::try_from(full).unwrap_or(u64::MAX));
         self.batch = Some(match self.batch {
-            None => one,
-            Some(known) => (known * (WEIGHT - 1) + one) / WEIGHT,
+            None => full,
+            Some(known) => (known / WEIGHT) * (WEIGHT - 1) + full / WEIGHT,
         });
+        self.allowed = (self.allowed + 1).min(self.most);
+    }
+
+    /// So many rows that went together failed together, or their worker died. Whatever had been done of them is done again, batch by batch:
+    /// where that happens often, fewer should go together.
+    pub fn failed(&mut self, rows: usize) {
+        if rows > self.max_rows {
+            self.allowed = (self.batches() / 2).max(1);
+        }
     }
 
     /// How many go together now. One, as long as none has been seen.
@@ -44,7 +60,7 @@ impl Together {
     pub fn batches(&self) -> usize {
         let Some(batch) = self.batch else { return 1 };
         let fit = self.within.as_nanos() / batch.as_nanos().max(1);
-        usize::try_from(fit).unwrap_or(usize::MAX).clamp(1, self.most)
+        usize::try_from(fit).unwrap_or(usize::MAX).clamp(1, self.allowed)
     }
 }
 
@@ -54,16 +70,18 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
     const MINUTE: Duration = Duration::from_secs(60);
+    /// Rows of a full batch.
+    const FULL: usize = 8;
 
     fn after(most: usize, timeout: Duration, batch: Duration) -> usize {
-        let mut together = Together::new(most, timeout);
-        together.took(1, batch);
+        let mut together = Together::new(most, FULL, timeout);
+        together.took(FULL, batch);
         together.batches()
     }
 
     #[test]
     fn nothing_goes_together_before_a_batch_was_seen() {
-        assert_eq!(Together::new(32, MINUTE).batches(), 1);
+        assert_eq!(Together::new(32, FULL, MINUTE).batches(), 1);
     }
 
     #[test]
@@ -73,6 +91,7 @@ mod tests {
         assert_eq!(after(32, MINUTE, 30 * MS), 1);
         assert_eq!(after(32, MINUTE, MINUTE), 1);
         assert_eq!(after(32, MINUTE, Duration::ZERO), 32);
+        assert_eq!(after(32, MINUTE, Duration::MAX), 1);
         assert_eq!(after(0, MINUTE, MS), 1);
     }
 
@@ -83,13 +102,38 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_follows_what_is_seen_and_one_slow_batch_is_no_rule() {
-        let mut together = Together::new(100, MINUTE);
-        together.took(10, 10 * MS);
-        assert_eq!(together.batches(), 50);
+    fn a_few_rows_are_not_taken_for_a_full_batch() {
+        let mut together = Together::new(100, FULL, MINUTE);
         together.took(1, 2 * MS);
+        assert_eq!(together.batches(), 3, "a full one takes up to 16 ms");
+        (0..100).for_each(|_| together.took(3 * FULL + 4, 7 * MS));
+        assert_eq!(together.batches(), 25, "three and a half in 7 ms");
+    }
+
+    #[test]
+    fn what_is_known_follows_what_is_seen_and_one_slow_batch_is_no_rule() {
+        let mut together = Together::new(100, FULL, MINUTE);
+        together.took(10 * FULL, 10 * MS);
+        assert_eq!(together.batches(), 50);
+        together.took(FULL, 2 * MS);
         assert!((40..50).contains(&together.batches()), "{together:?}");
-        (0..100).for_each(|_| together.took(1, 10 * MS));
+        (0..100).for_each(|_| together.took(FULL, 10 * MS));
         assert_eq!(together.batches(), 5);
+    }
+
+    #[test]
+    fn where_frames_fail_as_a_whole_fewer_go_together_until_they_do_no_more() {
+        let mut together = Together::new(32, FULL, MINUTE);
+        together.took(FULL, MS);
+        together.failed(FULL);
+        assert_eq!(together.batches(), 32, "a batch that fails by itself says nothing of others");
+        together.failed(32 * FULL);
+        assert_eq!(together.batches(), 16);
+        (0..10).for_each(|_| together.failed(2 * FULL));
+        assert_eq!(together.batches(), 1);
+        (0..3).for_each(|_| together.took(FULL, MS));
+        assert_eq!(together.batches(), 4);
+        (0..100).for_each(|_| together.took(FULL, MS));
+        assert_eq!(together.batches(), 32);
     }
 }

@@ -94,8 +94,26 @@ pub(crate) fn allot(
             .fold(0_u64, |sum, (n, bytes)| sum.saturating_add((*bytes as u64).saturating_mul(*n as u64)))
     };
     let mut together = each(&|demand, _| demand.together(), &vec![1; demands.len()])?;
+    for (demand, room) in demands.iter().zip(&together) {
+        if demand.together.is_some_and(|asked| asked > 1) && *room == 1 {
+            reasons.push(format!(
+                "stage `{}`: each batch by itself, whatever `batch.together` says: only small ones of outputs with a known shape go together, \
+                 on the CPU",
+                demand.stage
+            ));
+        }
+    }
     let (mut slots, mut per_slot) = (wanted(&together)?, bytes(&together)?);
     if limit.is_some_and(|limit| total(&slots, &per_slot) > limit) {
+        for (demand, together) in demands.iter().zip(&together) {
+            if *together > 1 {
+                reasons.push(format!(
+                    "stage `{}`: batches do not go together: with room for that all slots would take more than {}",
+                    demand.stage,
+                    format_bytes(limit.unwrap_or_default())
+                ));
+            }
+        }
         together.fill(1);
         (slots, per_slot) = (wanted(&together)?, bytes(&together)?);
     }

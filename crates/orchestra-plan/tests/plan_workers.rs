@@ -215,6 +215,32 @@ fn small_batches_on_the_cores_have_room_for_others_that_go_with_them() {
 }
 
 #[test]
+fn where_batches_do_not_go_together_although_they_could_the_plan_says_why() {
+    let why = |host: &FakeHost, batch: &str, memory: &str| {
+        let more = set(&[("stages.classify.batch", batch), ("limits.memory", memory)]);
+        let plan = host.good_with(DIGITS, &more);
+        assert_eq!(infer(&plan, "classify").together(), 1);
+        plan.reasons.iter().filter(|reason| reason.contains("together")).cloned().collect::<Vec<_>>()
+    };
+    let (cores, gpu) = (FakeHost::with_cores(2), FakeHost::with_gpus(1));
+    assert_eq!(
+        why(&cores, "{ max = 8 }", "\"4MiB\""),
+        [
+            "stage `classify`: batches do not go together: with room for that all slots would take more than 4 MiB"
+        ]
+    );
+    assert_eq!(
+        why(&gpu, "{ max = 8, together = 3 }", "\"1GiB\""),
+        [
+            "stage `classify`: each batch by itself, whatever `batch.together` says: only small ones of outputs with a known shape go together, \
+             on the CPU"
+        ]
+    );
+    assert!(why(&gpu, "{ max = 8, together = 1 }", "\"1GiB\"").is_empty());
+    assert!(why(&gpu, "{ max = 8 }", "\"1GiB\"").is_empty());
+}
+
+#[test]
 fn a_bound_on_memory_takes_first_the_room_for_more_batches_then_slots_but_leaves_one_per_worker() {
     let host = FakeHost::with_cores(2);
     let layout = |memory: &str| {

@@ -26,7 +26,7 @@ fn a_small_workflow_gets_every_default() {
     assert_eq!(plan.pipelines.len(), 1);
     assert_eq!(plan.pipelines[0].name, "scans");
     assert_eq!((run.together(), run.layout.max_rows), (31, 248));
-    assert_eq!(plan.pipelines[0].window, 3 * 248 * 14 + 4 * 4 + BETWEEN_COMMITS);
+    assert_eq!(plan.pipelines[0].window, (248 + 2 * 8) * 14 + 4 * 4 + BETWEEN_COMMITS);
     let StageKind::Image { spec, .. } = &plan.stages[0].kind else { panic!("not an image stage") };
     assert_eq!((spec.fit, spec.dtype, spec.shorter), (Fit::Stretch, DType::F32, 32));
     assert_eq!(spec.scale, 1.0 / 255.0);

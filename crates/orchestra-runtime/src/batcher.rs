@@ -142,7 +142,7 @@ impl BatcherState {
             name: stage.name.clone(),
             pipeline_name: plan.pipelines[stage.pipeline.index()].name.clone(),
             policy,
-            together: Together::new(infer.together(), plan.limits.batch_timeout),
+            together: Together::new(infer.together(), policy.max_rows, plan.limits.batch_timeout),
             ledger,
             pool: None,
             slots: HashMap::new(),
@@ -273,7 +273,7 @@ impl BatcherState {
         let stage = stats.stage(self.args.stage);
         for batch in self.batches(a.rows) {
             let is_full = batch.count == self.policy.max_rows;
-            let reason = if is_full { a.reason.of_a_full_one() } else { a.reason };
+            let reason = if is_full { a.reason.of_a_full_one() } else { a.reason.of_a_rest() };
             stage.reason(reason).add(1);
             if let Some(sizes) = &stage.batch_size {
                 sizes.add(self.n_items(batch));
@@ -285,7 +285,8 @@ impl BatcherState {
         }
         stage.entered.add(items);
         if let (Some(times), Some(in_use)) = (&stage.queue_time, self.slots.get(&a.rows.slot)) {
-            times.add_time(self.now().saturating_sub(in_use.slot.opened));
+            let waited = self.now().saturating_sub(in_use.slot.opened);
+            self.batches(a.rows).for_each(|_| times.add_time(waited));
         }
     }
 
@@ -346,7 +347,7 @@ impl BatcherState {
         }
         self.note_ceiling(completed.device);
         let n_batches = self.batches(completed.rows).count();
-        self.together.took(n_batches, ran.timing.total());
+        self.together.took(completed.rows.count, ran.timing.total());
         let stats = &self.args.context.stats;
         stats.device(completed.device).batches.add(n_batches as u64);
         stats.device(completed.device).rows.add(self.n_items(completed.rows));
@@ -364,6 +365,7 @@ impl BatcherState {
         };
         let flight = self.flights.take(batch);
         if let Some(flight @ Flight { assignment: a, .. }) = &flight {
+            self.together.failed(a.rows.count);
             tracing::warn!(
                 pipeline = %self.pipeline_name, stage = %self.name, %batch, rows = a.rows.count,
                 reason = %a.reason, attempt = a.attempt, device = %self.device_name(a.device), %worker,
@@ -406,6 +408,7 @@ impl BatcherState {
         for (batch, aftermath) in lost.held.iter().rev().zip(&lost.aftermath) {
             let Some(flight) = self.flights.take(*batch) else { continue };
             let a = &flight.assignment;
+            self.together.failed(a.rows.count);
             tracing::debug!(
                 pipeline = %self.pipeline_name, stage = %self.name, %batch, rows = a.rows.count,
                 attempt = a.attempt, device = %self.device_name(a.device), %worker, trace_id = flight.trace_id(),
@@ -440,7 +443,7 @@ impl BatcherState {
                 tracing::debug!(pipeline = %self.pipeline_name, stage = %self.name, %batch, "batch waits again");
             }
             Aftermath::Split(batch) => {
-                tracing::info!(pipeline = %self.pipeline_name, stage = %self.name, %batch, "batch halved");
+                tracing::info!(pipeline = %self.pipeline_name, stage = %self.name, %batch, "batch taken apart");
             }
             Aftermath::Failed(row) => self.fail_row(row),
         }

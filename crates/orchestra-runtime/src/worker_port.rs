@@ -165,7 +165,7 @@ impl WorkerPort {
             FromWorker::Done { batch, dynamic, timing, rss_bytes } => {
                 if let Some((Sent { rows, .. }, ran)) = self.answered(batch, timing, false, now) {
                     drop(batcher.cast(BatcherMsg::Done { worker, batch, dynamic, ran }));
-                    self.done(rows.div_ceil(self.serve.load.max_batch) as u64, rss_bytes);
+                    self.done(u64::from(self.batches_in(rows)), rss_bytes);
                     // Not told from here: whoever takes long to hear it would keep us from hearing the worker's heart.
                     if self.context.is_watched() {
                         drop(self.link.cast(LinkMsg::BatchDone(rows)));
@@ -225,7 +225,7 @@ impl WorkerPort {
         traffic.begin(now);
         let streams = traffic.in_flight.streams();
         drop(traffic);
-        self.count(timing, streams, now);
+        self.count(timing, streams, self.batches_in(sent.rows), now);
         Some((sent, Ran { begun: sent.begun, answered: Some(now), timing }))
     }
 
@@ -235,7 +235,12 @@ impl WorkerPort {
         drop(self.link.cast(LinkMsg::Garbled(what)));
     }
 
-    fn count(&self, timing: RunTiming, streams: usize, now: Duration) {
+    /// The batches that the model makes of so many rows.
+    fn batches_in(&self, rows: usize) -> u32 {
+        u32::try_from(rows.div_ceil(self.serve.load.max_batch.max(1))).unwrap_or(u32::MAX)
+    }
+
+    fn count(&self, timing: RunTiming, streams: usize, batches: u32, now: Duration) {
         let stats = &self.context.stats;
         stats.first_batch.note_first(now);
         let took = timing.total();
@@ -245,7 +250,7 @@ impl WorkerPort {
         let stage = stats.stage(self.serve.stage);
         stage.busy.add_time(busy);
         if let Some(on) = stage.on(self.device) {
-            on.run_time.add_time(took);
+            (0..batches).for_each(|_| on.run_time.add_time(took / batches));
         }
     }
 

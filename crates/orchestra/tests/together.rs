@@ -5,8 +5,9 @@
 
 mod common;
 
-use common::{Workplace, all_copied, audited, copying, hurried, one_replaced, restarts};
-use orchestra_testkit::faulty::{FAULT, FAULT_LOG, FAULT_ONCE};
+use common::{Workplace, all_copied, audited, copying, hurried, impatient, restarts};
+use orchestra::RunOutcome;
+use orchestra_testkit::faulty::{FAULT, FAULT_LOG, FAULT_ONCE, FAULT_PACE};
 
 const ITEMS: u64 = 600;
 const BATCH: usize = 4;
@@ -47,12 +48,36 @@ fn batches_go_together_and_the_report_counts_what_the_model_runs() {
     });
 }
 
+/// The run of the first worker that is struck. By then what goes together has grown to all that there is room for.
+const NTH: usize = 10;
+
+/// A run whose first worker has this fault in its [`NTH`] frame, which is seen to hold several batches: so did the one before it.
+async fn struck(fault: &str) -> RunOutcome {
+    let mut place = workplace();
+    let (once, log) = (place.path("once"), place.path("log"));
+    let workers = place.faulty_workers(&[
+        (FAULT, fault),
+        (FAULT_ONCE, once.to_str().unwrap()),
+        (FAULT_LOG, log.to_str().unwrap()),
+        // So slow that the loaders are always ahead of it.
+        (FAULT_PACE, "20"),
+    ]);
+    let options = impatient(&mut place, fault, workers);
+    let outcome = place.run_with(options).await;
+    assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
+    all_copied(&place, ITEMS, fault);
+    let frames = frames(&place);
+    assert!(frames[NTH - 2] > BATCH, "`{fault}`: {frames:?}");
+    outcome
+}
+
 #[test]
 fn a_worker_that_dies_at_any_point_costs_no_item_whatever_went_together() {
     audited(async {
         for how in ["kill", "abort"] {
-            for point in ["unread:3", "run:3", "outputs:3", "half-answer:3", "answered:3"] {
-                one_replaced(&mut workplace(), ITEMS, &format!("{how}-at-{point}")).await;
+            for point in ["unread", "run", "outputs", "half-answer", "answered"] {
+                let fault = format!("{how}-at-{point}:{NTH}");
+                assert_eq!(restarts(&struck(&fault).await), 1, "`{fault}`");
             }
         }
     });
@@ -61,15 +86,25 @@ fn a_worker_that_dies_at_any_point_costs_no_item_whatever_went_together() {
 #[test]
 fn faults_set_apart_what_went_together_and_fail_nobody() {
     audited(async {
-        for fault in ["oom-above:2", "fail-on-batch:4", "device-error-on-batch:4"] {
-            let place = workplace();
-            let once = place.path("once");
-            let workers = place.faulty_workers(&[(FAULT, fault), (FAULT_ONCE, once.to_str().unwrap())]);
-            let outcome = place.run_with(hurried(workers)).await;
-            assert_eq!(outcome.exit_code, 0, "`{fault}`: {:?}", outcome.problems);
-            all_copied(&place, ITEMS, fault);
+        for fault in ["fail-on-batch", "device-error-on-batch"] {
+            let outcome = struck(&format!("{fault}:{NTH}")).await;
             assert_eq!(restarts(&outcome), u64::from(fault.starts_with("device")), "`{fault}`");
-            assert!(outcome.report.batches_by_reason["split"] > 0, "`{fault}`");
+            let parts = outcome.report.batches_by_reason["split"];
+            assert!(parts > 2, "`{fault}`: {parts} are no more than the halves of a batch");
         }
+    });
+}
+
+#[test]
+fn where_a_batch_finds_no_memory_they_go_apart_and_in_halves() {
+    audited(async {
+        let place = workplace();
+        let once = place.path("once");
+        let workers = place.faulty_workers(&[(FAULT, "oom-above:2"), (FAULT_ONCE, once.to_str().unwrap())]);
+        let outcome = place.run_with(hurried(workers)).await;
+        assert_eq!(outcome.exit_code, 0, "{:?}", outcome.problems);
+        all_copied(&place, ITEMS, "oom-above:2");
+        assert_eq!(restarts(&outcome), 0);
+        assert!(outcome.report.batches_by_reason["split"] > 0);
     });
 }

@@ -66,7 +66,7 @@ impl Ledger {
                 if self.renews(now) { self.pick(now)? } else { return None }
             }
         };
-        self.cut_to(id, self.largest_for(id, c.device));
+        self.cut_to(id, self.largest_for(id, c.device, now));
         let batch = self.batches.get_mut(&id)?;
         let by_itself = batch.suspicion.trial(&self.record) != Trial::None
             || (self.streams > 1 && batch.suspicion.is_suspect());
@@ -176,14 +176,27 @@ impl Ledger {
     }
 
     /// The most rows of this batch that `device` is to be sent: all of those that go together, unless it takes less than a batch or is in
-    /// doubt.
-    fn largest_for(&self, id: BatchId, device: DeviceId) -> usize {
+    /// doubt, or another worker has nothing to do.
+    fn largest_for(&self, id: BatchId, device: DeviceId, now: Duration) -> usize {
         let is_suspect = self.batches.get(&id).is_some_and(|b| b.suspicion.is_suspect());
         if is_suspect && self.record.deaths_in_a_row(device) >= DEATHS_BEFORE_SINGLE_ROWS {
             return 1;
         }
         let ceiling = self.ceilings.get(&device).map_or(self.max_rows, Ceiling::rows);
-        if ceiling < self.max_rows || self.record.is_in_doubt(device) { ceiling } else { usize::MAX }
+        if ceiling < self.max_rows || self.record.is_in_doubt(device) {
+            return ceiling;
+        }
+        self.share(id, now)
+    }
+
+    /// Rows of a batch that was picked, or of those that go together, so that workers that could begin others at once get their part.
+    fn share(&self, id: BatchId, now: Duration) -> usize {
+        let rows = self.batches.get(&id).map_or(0, |b| b.rows.count);
+        let batches = rows.div_ceil(self.max_rows.max(1));
+        match self.idle_workers(now) {
+            idle @ 2.. if batches > 1 => batches.div_ceil(idle) * self.max_rows,
+            _ => usize::MAX,
+        }
     }
 
     /// Cuts what exceeds `most` rows off the batch and puts it at the front of those that wait.
@@ -193,9 +206,15 @@ impl Ledger {
             return;
         }
         let Rows { slot, first, count } = b.rows;
-        let rest = b.part(Rows { slot, first: first + most, count: count - most });
+        let mut rest = b.part(Rows { slot, first: first + most, count: count - most });
         b.rows.count = most;
-        b.reason = LeaveReason::Split;
+        if most.is_multiple_of(self.max_rows) {
+            // Whole batches that were to go together: none of them is smaller than it would have been.
+            rest.reason = b.reason;
+            b.reason = b.reason.of_a_full_one();
+        } else {
+            b.reason = LeaveReason::Split;
+        }
         let is_suspect = rest.suspicion.is_suspect();
         let rest = self.insert(rest);
         if is_suspect { self.waiting.push_suspect_front(rest) } else { self.waiting.push_front(rest) }

@@ -481,7 +481,8 @@ fn pipeline_plans(
     for (id, stage) in (0..).zip(stages) {
         let plan = &mut plans[stage.pipeline.index()];
         if let StageKind::Infer(infer) = &stage.kind {
-            plan.window += (1 + infer.ready) * infer.layout.max_rows * infer.layout.slots;
+            // The slots, with all that may go together, and what is being read for them.
+            plan.window += (infer.layout.max_rows + infer.ready * infer.max_batch) * infer.layout.slots;
         }
         plan.stages.push(StageId(id));
     }

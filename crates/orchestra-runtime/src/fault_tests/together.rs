@@ -116,13 +116,15 @@ async fn memory_that_holds_less_than_a_batch_is_learned_at_once_and_nothing_goes
 async fn a_worker_that_is_killed_at_any_point_costs_no_item_whatever_went_together() {
     for point in Point::ALL {
         for exit in [KILLED, SEGFAULT, WorkerExit::Code(3)] {
-            for nth in [1, 2, 5, 9] {
+            for nth in [1, 2, 12] {
                 let mut dies = Script::at_run(nth, RunFault::Die(point, exit.clone()));
                 dies.run_takes = ms(2);
-                let stage = stage(600, 4, 8).named(format!("{point:?}, {exit}, {nth}"));
+                let stage = stage(1_200, 4, 8).named(format!("{point:?}, {exit}, {nth}"));
                 let run = stage.run(move |l| if l.nth == 1 { dies.clone() } else { taking(ms(2)) }).await;
                 run.all_done();
                 run.check(run.restarts == 1 && run.most_begun() <= 2, "nothing is begun a third time");
+                let last = run.lives[0].runs.last().map_or(0, |begun| begun.items.len());
+                run.check(nth < 12 || last > 4, "late ones go together");
             }
         }
     }

@@ -26,6 +26,8 @@ pub(super) struct FaultyEngine {
 struct Shared {
     fault: Fault,
     turn: Option<Turn>,
+    /// What each run takes more.
+    pace: Duration,
     arena: OnceLock<WorkerArena>,
     /// Runs so far.
     runs: AtomicU64,
@@ -94,10 +96,11 @@ impl Stream for FaultyStream {
 }
 
 impl FaultyEngine {
-    pub(super) fn new(fault: Fault, turn: Option<Turn>) -> Self {
+    pub(super) fn new(fault: Fault, turn: Option<Turn>, pace: Duration) -> Self {
         let shared = Shared {
             fault,
             turn,
+            pace,
             arena: OnceLock::new(),
             runs: AtomicU64::new(0),
             runs_of_many: AtomicU64::new(0),
@@ -113,6 +116,8 @@ impl Shared {
         if n == 1 {
             self.say_that_it_serves();
         }
+        // How long a run takes is part of the fault; nobody waits for anything here.
+        std::thread::sleep(self.pace);
         let many = u64::from(run.rows > 1);
         let of_many = self.runs_of_many.fetch_add(many, Ordering::Relaxed) + many;
         let nth = Nth { run, n, of_many };
