@@ -203,6 +203,22 @@ async fn kills_and_stops_at_any_time_fail_no_item() {
     }
 }
 
+/// One run with any faults, and one with those that cost no item. What must hold is checked at the end of every run.
+async fn holds_with_any_faults(seed: u64, stage: impl Fn() -> Stage) {
+    let script = move |l: Launch, any: bool| match of_launch(seed, l) {
+        _ if l.nth > FAULTS_END_AFTER => Script::honest(),
+        mut random => {
+            if any {
+                random.script()
+            } else {
+                random.struck()
+            }
+        }
+    };
+    stage().run(move |l| script(l, true)).await;
+    stage().run(move |l| script(l, false)).await.all_done();
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_same_holds_for_workers_that_run_several_batches_at_once() {
     for seed in seeds() {
@@ -211,19 +227,7 @@ async fn the_same_holds_for_workers_that_run_several_batches_at_once() {
             stage.streams = 2 + (seed % 3) as usize;
             stage
         };
-        let script = move |l: Launch, any: bool| match of_launch(seed, l) {
-            _ if l.nth > FAULTS_END_AFTER => Script::honest(),
-            mut random => {
-                if any {
-                    random.script()
-                } else {
-                    random.struck()
-                }
-            }
-        };
-        // What must hold is checked at the end of every run.
-        stage().run(move |l| script(l, true)).await;
-        stage().run(move |l| script(l, false)).await.all_done();
+        holds_with_any_faults(seed, stage).await;
     }
 }
 
@@ -236,19 +240,7 @@ async fn the_same_holds_where_batches_go_together() {
             stage.streams = 1 + (seed % 2) as usize;
             stage
         };
-        let script = move |l: Launch, any: bool| match of_launch(seed, l) {
-            _ if l.nth > FAULTS_END_AFTER => Script::honest(),
-            mut random => {
-                if any {
-                    random.script()
-                } else {
-                    random.struck()
-                }
-            }
-        };
-        // What must hold is checked at the end of every run.
-        stage().run(move |l| script(l, true)).await;
-        stage().run(move |l| script(l, false)).await.all_done();
+        holds_with_any_faults(seed, stage).await;
     }
 }
 
