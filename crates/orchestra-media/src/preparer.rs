@@ -27,8 +27,8 @@ const KEEP_BYTES: usize = 128 << 20;
 pub struct Preparer {
     jpeg: JpegReader,
     png: PngReader,
-    pixels: Vec<u8>,
-    picture: Option<PictureInfo>,
+    pub(crate) pixels: Vec<u8>,
+    pub(crate) picture: Option<PictureInfo>,
     flattened: Flattened,
     resampler: Resampler,
     aligned: Aligned,

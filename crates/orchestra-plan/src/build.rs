@@ -1,20 +1,23 @@
 //! From the text of a workflow file to its plan: the order of the steps. Each step lives in its own module.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use orchestra_core::shapes::Encoder;
 use orchestra_source::ListingSpec;
 
 use crate::devices::{Device, Devices, from_option};
 use crate::diagnostics::Diagnostics;
-use crate::fields::At;
+use crate::fields::{At, Fields};
 use crate::graph::Graph;
 use crate::host::{Host, MachineView, lexical};
 use crate::measured::MeasureKey;
-use crate::models::{self, Model, read_labels};
+use crate::kind::SourceConnected;
+use crate::models::{self, Model};
 use crate::placement::{Demand, Share, place};
 use crate::plan::{Plan, WorkerMemory};
-use crate::raw::{self, RawKind, RawModel, RawStage, RawWorkflow};
-use crate::types::{Wired, Wiring};
+use crate::raw::{self, RawModel, RawSource, RawStage, RawWorkflow};
+use crate::types::{self, Wired, Wiring};
 use crate::{sinks, sources, spares, tree, tuning};
 
 mod assemble;
@@ -63,9 +66,11 @@ struct Planner<'a> {
 struct Parts {
     workflow: RawWorkflow,
     listings: Vec<Option<ListingSpec>>,
+    sources: Vec<Option<SourceConnected>>,
     models: Vec<Option<Model>>,
     graph: Graph,
     wired: Vec<Option<Wired>>,
+    encoders: Vec<Option<Arc<dyn Encoder>>>,
     sink_paths: Vec<Option<PathBuf>>,
     devices: Vec<Device>,
     /// Per stage.
@@ -80,9 +85,9 @@ impl Planner<'_> {
         for (key, value) in &self.options.set {
             tree::set(&mut tree, key, value, diags);
         }
-        let workflow = raw::read(&tree, diags);
+        let workflow = raw::read(&tree, &self.host.kinds(), diags);
         let folder = self.file.parent().unwrap_or(Path::new("/")).to_owned();
-        let listings =
+        let listings: Vec<_> =
             workflow.sources.iter().map(|s| sources::resolve_listing(s, &folder, self.host, diags)).collect();
         let models: Vec<_> =
             workflow.models.iter().map(|m| models::load(m, &folder, self.host, diags)).collect();
@@ -91,16 +96,13 @@ impl Planner<'_> {
                 tuning::check_outputs(&raw.name.value, &raw.tuning, &model.file.signature.outputs, diags);
             }
         }
-        let labels: Vec<_> = workflow
-            .stages
-            .iter()
-            .map(|s| match &s.kind {
-                Some(RawKind::Classify { labels: Some(l), .. }) => read_labels(l, &folder, self.host, diags),
-                _ => None,
-            })
-            .collect();
+        let connect = |(source, listing): (&RawSource, &Option<ListingSpec>)| {
+            sources::connect(source, listing.as_ref(), &workflow.limits, self.host, diags)
+        };
+        let sources: Vec<_> = workflow.sources.iter().zip(&listings).map(connect).collect();
         let graph = Graph::new(&workflow, diags);
-        let wired = Wiring::new(&workflow, &graph, &models, &labels, diags).check();
+        let wired = Wiring::new(&workflow, &graph, &sources, &models, (self.host, &folder), diags).check();
+        let encoders = encoders(&workflow, &graph, &sources, &models, &wired, diags);
         let sink_paths = sinks::check_paths(&workflow.sinks, diags);
         let machine = self.machine(diags);
         let (devices, shares) = self.devices(&workflow, &models, &graph, &wired, machine.as_ref(), diags);
@@ -110,7 +112,7 @@ impl Planner<'_> {
         };
         sources::check_apart(&workflow.sources, &folder, &output, self.host, diags);
         let parts =
-            Parts { workflow, listings, models, graph, wired, sink_paths, devices, shares, machine, output };
+            Parts { workflow, listings, sources, models, graph, wired, encoders, sink_paths, devices, shares, machine, output };
         if diags.has_errors() {
             return None;
         }
@@ -161,7 +163,7 @@ impl Planner<'_> {
         // Several stages may run one model.
         let mut unchecked = vec![true; workflow.models.len()];
         for (index, stage) in workflow.stages.iter().enumerate() {
-            let Some(RawKind::Infer { model: Some(model), .. }) = &stage.kind else { continue };
+            let Some(model) = stage.batch().and_then(|batch| batch.model.as_ref()) else { continue };
             let Some(at) = workflow.models.iter().position(|m| m.name.value == model.value) else { continue };
             let model = &workflow.models[at];
             // A model that could not be read was reported: there will be no plan.
@@ -221,6 +223,24 @@ impl Planner<'_> {
         };
         self.host.measured_memory(&key).map(WorkerMemory::Measured)
     }
+}
+
+/// The encoder of each sink; `None` after an error.
+fn encoders(
+    workflow: &RawWorkflow,
+    graph: &Graph,
+    sources: &[Option<SourceConnected>],
+    models: &[Option<Model>],
+    wired: &[Option<Wired>],
+    diags: &mut Diagnostics,
+) -> Vec<Option<Arc<dyn Encoder>>> {
+    let encoder = |(sink, link): (&raw::RawSink, &Option<crate::graph::Link>)| {
+        let input = types::input(workflow, sources, models, wired, link.as_ref()?)?;
+        let what = format!("sink `{}`", sink.name.value);
+        let mut fields = Fields::again(what, sink.name.span, &sink.table, diags);
+        sink.kind.as_ref()?.connect(&input, &mut fields)
+    };
+    workflow.sinks.iter().zip(&graph.sinks).map(encoder).collect()
 }
 
 fn place_of(table: &mut Vec<Device>, device: Device) -> usize {

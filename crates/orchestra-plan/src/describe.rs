@@ -6,7 +6,7 @@ use orchestra_core::{DeviceId, Provider, TensorSpec};
 
 use crate::bytes::format_bytes;
 use crate::placement::plural;
-use crate::plan::{InferPlan, Plan, StageKind};
+use crate::plan::{InferPlan, Plan, Shape, StagePlan};
 
 /// What will run where, and why, as text of several lines.
 #[must_use]
@@ -126,42 +126,45 @@ fn write_memory(out: &mut String, plan: &Plan) -> fmt::Result {
 
 fn write_stage(out: &mut String, plan: &Plan, index: usize) -> fmt::Result {
     let stage = &plan.stages[index];
-    match &stage.kind {
-        StageKind::Image { source, spec } => {
-            writeln!(
-                out,
-                "  image {} <- {}: {}",
-                stage.name,
-                plan.sources[source.index()].name,
-                spec.tensor()
-            )?;
-            if spec.in_graph.is_some() {
-                writeln!(out, "    the model's graph makes {} of them", spec.for_model().tensor())?;
+    match &stage.runs {
+        Shape::Batch(infer) => write_infer(out, plan, stage, infer),
+        Shape::Map(_) | Shape::Fold { .. } => {
+            let from = names(plan, stage);
+            for (n, line) in stage.about.lines().enumerate() {
+                match n {
+                    0 => writeln!(out, "  {} {} <- {from}: {line}", stage.kind, stage.name)?,
+                    _ => writeln!(out, "    {line}")?,
+                }
             }
             Ok(())
-        }
-        StageKind::Infer(infer) => write_infer(out, plan, &stage.name, infer),
-        StageKind::Classify { from, top_k, labels, .. } => {
-            let from = &plan.stages[from.index()].name;
-            let labels =
-                if labels.is_empty() { "class numbers".into() } else { plural(labels.len(), "label") };
-            writeln!(out, "  classify {} <- {from}: best {top_k}, {labels}", stage.name)
         }
     }
 }
 
-fn write_infer(out: &mut String, plan: &Plan, name: &str, infer: &InferPlan) -> fmt::Result {
+/// What a stage reads from.
+fn names(plan: &Plan, stage: &StagePlan) -> String {
+    stage.from.iter().map(|from| plan.name_of(*from)).collect::<Vec<_>>().join(", ")
+}
+
+fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &InferPlan) -> fmt::Result {
     let model = &plan.models[infer.model.index()];
-    let from: Vec<&str> = infer.inputs.iter().map(|i| plan.stages[i.stage.index()].name.as_str()).collect();
+    let name = &stage.name;
     let show = |t: &TensorSpec| format!("{} {t}", t.name);
     let outputs: Vec<String> = model.outputs.iter().map(show).collect();
     writeln!(
         out,
         "  infer {name} <- {}: model {}, gives {}",
-        from.join(", "),
+        names(plan, stage),
         model.name,
         outputs.join(", ")
     )?;
+    if !infer.carries.is_empty() {
+        let carried = infer.carries.iter().map(|read| {
+            let column = &plan.column(*read).name;
+            format!("`{}.{column}`", plan.name_of(read.from))
+        });
+        writeln!(out, "    carries along: {}", carried.collect::<Vec<_>>().join(", "))?;
+    }
     let batch = match infer.fixed_batch {
         Some(n) => format!("always {n} (smaller ones are padded)"),
         None => format!("up to {}", infer.max_batch),

@@ -60,12 +60,14 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    pub(crate) fn label(&mut self, label: impl Into<String>) -> &mut Self {
+    /// Adds what stands at the place itself.
+    pub fn label(&mut self, label: impl Into<String>) -> &mut Self {
         self.label = label.into();
         self
     }
 
-    pub(crate) fn help(&mut self, help: impl Into<String>) -> &mut Self {
+    /// Adds what to do.
+    pub fn help(&mut self, help: impl Into<String>) -> &mut Self {
         self.help.push(help.into());
         self
     }
@@ -95,7 +97,8 @@ impl Diagnostics {
         u16::try_from(self.texts.len() - 1).unwrap_or(u16::MAX)
     }
 
-    pub(crate) fn error(
+    /// Reports what rules out a plan.
+    pub fn error(
         &mut self,
         span: impl Into<Option<Span>>,
         message: impl Into<String>,
@@ -103,7 +106,8 @@ impl Diagnostics {
         self.add(Severity::Error, span.into(), message.into())
     }
 
-    pub(crate) fn warning(
+    /// Reports what a plan can do with.
+    pub fn warning(
         &mut self,
         span: impl Into<Option<Span>>,
         message: impl Into<String>,

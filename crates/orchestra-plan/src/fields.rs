@@ -10,24 +10,28 @@ use crate::tree::{Entry, Node, Table, Value};
 
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct At<T> {
+pub struct At<T> {
+    /// The value.
     pub value: T,
+    /// Its place in the file.
     pub span: Span,
 }
 
 impl<T> At<T> {
+    /// `value`, which stands at `span`.
     pub fn new(value: T, span: Span) -> Self {
         Self { value, span }
     }
 }
 
 /// A table that is being read.
-pub(crate) struct Fields<'a, 'd> {
+pub struct Fields<'a, 'd> {
     /// What messages call it: "stage `pixels`".
     pub what: String,
     /// Where it is named.
     pub span: Span,
     table: &'a Table,
+    /// Where errors go.
     pub diags: &'d mut Diagnostics,
 }
 
@@ -51,6 +55,27 @@ impl<'a, 'd> Fields<'a, 'd> {
         Self { what, span, table, diags }
     }
 
+    /// Reads a table whose keys were checked before.
+    pub(crate) fn again(what: String, span: Span, table: &'a Table, diags: &'d mut Diagnostics) -> Self {
+        Self { what, span, table, diags }
+    }
+
+    /// `from`: a name, or a list of names.
+    pub fn reads(&mut self) -> crate::kind::Reads {
+        if self.entry("from").is_none() {
+            self.missing("from", "name what it reads from");
+            return Vec::new();
+        }
+        match self.strings("from") {
+            Some(names) if names.is_empty() => {
+                self.bad("from", self.span, "names nothing");
+                Vec::new()
+            }
+            names => names.unwrap_or_default().into_iter().map(|name| (None, name)).collect(),
+        }
+    }
+
+    /// The entry of a key, as written.
     pub fn entry(&self, key: &str) -> Option<&'a Entry> {
         self.table.get(key)
     }
@@ -73,6 +98,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         self.diags.error(span, message)
     }
 
+    /// A text that is not empty. `None` where it is missing, or wrong and reported; so do all that follow.
     pub fn string(&mut self, key: &str) -> Option<At<String>> {
         let node = &self.entry(key)?.node;
         match &node.value {
@@ -88,6 +114,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
+    /// A text that must be there; `help` says what to write.
     pub fn required_string(&mut self, key: &str, help: &str) -> Option<At<String>> {
         if self.entry(key).is_none() {
             self.missing(key, help);
@@ -119,6 +146,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
+    /// An integer within `range`.
     pub fn integer(&mut self, key: &str, range: RangeInclusive<u64>) -> Option<At<u64>> {
         let node = &self.entry(key)?.node;
         let Value::Integer(n) = node.value else {
@@ -135,6 +163,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
+    /// `true` or `false`.
     pub fn boolean(&mut self, key: &str) -> Option<bool> {
         let node = &self.entry(key)?.node;
         match node.value {
@@ -165,6 +194,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         numbers.map(|n| At::new(n, node.span))
     }
 
+    /// A duration in quotes.
     pub fn duration(&mut self, key: &str) -> Option<Duration> {
         let node = &self.entry(key)?.node;
         let Value::String(text) = &node.value else {
@@ -181,6 +211,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
+    /// An amount of memory, in bytes.
     pub fn bytes(&mut self, key: &str) -> Option<At<u64>> {
         let node = &self.entry(key)?.node;
         let bytes = match &node.value {

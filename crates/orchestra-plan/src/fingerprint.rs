@@ -6,7 +6,7 @@ use orchestra_core::{Provider, TensorRt};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::plan::{Plan, Scores, StageKind};
+use crate::plan::{ColumnRef, Plan, Shape};
 use crate::raw::{RawListing, RawSource};
 
 /// One entry per source, model, stage and sink of `plan`, in the order of the plan. `sources` and `operators` are those of the plan, as
@@ -17,7 +17,7 @@ pub(crate) fn fingerprint(
     operators: &[Vec<[u8; 32]>],
 ) -> Vec<(String, String)> {
     let mut entries = Vec::new();
-    for source in sources {
+    for (source, planned) in sources.iter().zip(&plan.sources) {
         let listing = match &source.listing {
             Some(RawListing::Paths(patterns)) => {
                 serde_json::json!({ "paths": patterns.iter().map(|p| &p.value).collect::<Vec<_>>() })
@@ -27,7 +27,9 @@ pub(crate) fn fingerprint(
             }
             None => serde_json::Value::Null,
         };
-        entries.push((format!("source `{}`", source.name.value), digest(&listing)));
+        let settings = &planned.settings;
+        let digest = if settings.is_null() { digest(&listing) } else { digest(&(listing, settings)) };
+        entries.push((format!("source `{}`", source.name.value), digest));
     }
     for (model, operators) in plan.models.iter().zip(operators) {
         let operators: Vec<String> = operators.iter().map(|d| hex(d)).collect();
@@ -40,20 +42,21 @@ pub(crate) fn fingerprint(
         entries.push((format!("model `{}`", model.name), digest));
     }
     for stage in &plan.stages {
-        let name = |id: orchestra_core::StageId| &plan.stages[id.index()].name;
-        let text = match &stage.kind {
-            StageKind::Image { source, spec } => {
-                serde_json::json!({ "from": plan.sources[source.index()].name, "spec": spec })
-            }
-            StageKind::Infer(infer) => {
-                let inputs: Vec<_> = infer.inputs.iter().map(|i| (name(i.stage), i.output)).collect();
+        let name = |read: &ColumnRef| (plan.name_of(read.from), read.column);
+        let mut text = match &stage.runs {
+            Shape::Batch(infer) => {
+                let inputs: Vec<_> = stage.reads.iter().map(name).collect();
                 serde_json::json!({ "model": plan.models[infer.model.index()].name, "inputs": inputs })
             }
-            StageKind::Classify { from, output, top_k, labels, scores } => serde_json::json!({
-                "from": name(*from), "output": output, "top_k": top_k, "labels": labels,
-                "scores": scores_name(*scores),
-            }),
+            Shape::Map(_) | Shape::Fold { .. } => stage.settings.clone(),
         };
+        if let (serde_json::Value::Object(text), None) = (&mut text, stage.batch()) {
+            let from: Vec<&str> = stage.from.iter().map(|from| plan.name_of(*from)).collect();
+            match from[..] {
+                [one] => text.insert("from".into(), one.into()),
+                _ => text.insert("from".into(), from.into()),
+            };
+        }
         entries.push((format!("stage `{}`", stage.name), digest(&text)));
     }
     for sink in &plan.sinks {
@@ -61,17 +64,10 @@ pub(crate) fn fingerprint(
         let text = serde_json::json!({
             "from": plan.stages[sink.from.index()].name, "path": path, "ordered": sink.ordered,
         });
+        let text = if sink.kind == "jsonl" { text } else { serde_json::json!([text, sink.kind]) };
         entries.push((format!("sink `{}`", sink.name), digest(&text)));
     }
     entries
-}
-
-fn scores_name(scores: Scores) -> &'static str {
-    match scores {
-        Scores::Softmax => "softmax",
-        Scores::Sigmoid => "sigmoid",
-        Scores::None => "none",
-    }
 }
 
 fn digest(value: &impl Serialize) -> String {

@@ -3,7 +3,8 @@
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::At;
 use crate::nearest::suggestion;
-use crate::raw::{RawKind, RawStage, RawWorkflow};
+use crate::kind::Draft;
+use crate::raw::{RawStage, RawWorkflow};
 
 /// What a `from` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,51 +124,7 @@ impl Names<'_> {
     }
 
     fn stage_link(&self, stage: &RawStage, from: &At<String>, diags: &mut Diagnostics) -> Option<Link> {
-        let name = &stage.name.value;
-        let link = self.resolve(&format!("stage `{name}`"), from, diags)?;
-        let (message, help) = match (stage.kind.as_ref()?, link.target) {
-            (RawKind::Image(_), Target::Source(source)) => {
-                let source = &self.workflow.sources[source].name.value;
-                if link.tensor.is_none() {
-                    return Some(link);
-                }
-                (
-                    format!("stage `{name}` reads a tensor of source `{source}`"),
-                    format!("a source has no tensors: from = \"{source}\""),
-                )
-            }
-            (RawKind::Image(_), Target::Stage(other)) => (
-                format!("image stage `{name}` cannot read from {}", self.describe(other)),
-                "an image stage decodes files, so it reads from a source".to_owned(),
-            ),
-            (kind, Target::Source(source)) => {
-                let what = kind_name(kind);
-                let source = &self.workflow.sources[source].name.value;
-                (
-                    format!("{what} stage `{name}` cannot read from source `{source}`"),
-                    match kind {
-                        RawKind::Infer { .. } => format!(
-                            "put an image stage in between: [stages.pixels], kind = \"image\", from = \"{source}\", size = [..]"
-                        ),
-                        _ => "a classify stage reads from an infer stage".to_owned(),
-                    },
-                )
-            }
-            (kind, Target::Stage(other)) => match (kind, self.workflow.stages[other].kind.as_ref()?) {
-                (RawKind::Infer { .. }, RawKind::Classify { .. }) => (
-                    format!("infer stage `{name}` cannot read from {}", self.describe(other)),
-                    "a classify stage gives labels, not tensors; read from the infer stage before it"
-                        .to_owned(),
-                ),
-                (RawKind::Classify { .. }, RawKind::Image(_) | RawKind::Classify { .. }) => (
-                    format!("classify stage `{name}` cannot read from {}", self.describe(other)),
-                    "a classify stage reads from an infer stage".to_owned(),
-                ),
-                _ => return Some(link),
-            },
-        };
-        diags.error(from.span, message).help(help);
-        None
+        self.resolve(&format!("stage `{}`", stage.name.value), from, diags)
     }
 
     fn sink_link(&self, name: &str, from: &At<String>, diags: &mut Diagnostics) -> Option<Link> {
@@ -191,20 +148,6 @@ impl Names<'_> {
                 Some(link)
             }
         }
-    }
-
-    fn describe(&self, stage: usize) -> String {
-        let stage = &self.workflow.stages[stage];
-        let kind = stage.kind.as_ref().map_or("", kind_name);
-        format!("{kind} stage `{}`", stage.name.value)
-    }
-}
-
-fn kind_name(kind: &RawKind) -> &'static str {
-    match kind {
-        RawKind::Image(_) => "image",
-        RawKind::Infer { .. } => "infer",
-        RawKind::Classify { .. } => "classify",
     }
 }
 
@@ -278,12 +221,14 @@ fn used(reads: &[Vec<Option<Link>>], sinks: &[Option<Link>]) -> Vec<bool> {
 }
 
 fn names_its_model(workflow: &RawWorkflow, stage: &RawStage) -> bool {
-    match &stage.kind {
-        Some(RawKind::Infer { model: Some(model), .. }) => {
-            workflow.models.iter().any(|m| m.name.value == model.value)
+    match &stage.draft {
+        Some(Draft::Batch(batch)) => {
+            let model = batch.model.as_ref();
+            model.is_some_and(|model| workflow.models.iter().any(|m| m.name.value == model.value))
         }
-        Some(RawKind::Infer { model: None, .. }) | None => false,
-        Some(_) => true,
+        Some(Draft::Stage(_)) => true,
+        // A wrong setting was reported.
+        None => stage.kind.is_some(),
     }
 }
 
@@ -319,7 +264,8 @@ fn report_unused(
         }
     }
     for model in &workflow.models {
-        let names_it = |s: &RawStage| matches!(&s.kind, Some(RawKind::Infer { model: Some(m), .. }) if m.value == model.name.value);
+        let named = |s: &RawStage| s.batch().and_then(|batch| batch.model.clone());
+        let names_it = |s: &RawStage| named(s).is_some_and(|m| m.value == model.name.value);
         if !workflow.stages.iter().any(names_it) {
             warn("model", &model.name);
         }

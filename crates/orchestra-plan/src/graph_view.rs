@@ -3,11 +3,12 @@
 
 use std::path::Path;
 
-use orchestra_core::{Channels, Fit, ImageSpec, ResizeFilter, TensorSpec};
+use orchestra_core::TensorSpec;
+use orchestra_core::data::Schema;
 use orchestra_source::ListingSpec;
 use serde::Serialize;
 
-use crate::plan::{InferPlan, PipelinePlan, Plan, Scores, SinkPlan, StageKind, StagePlan};
+use crate::plan::{ColumnRef, Origin, PipelinePlan, Plan, Shape, SinkPlan, StagePlan};
 
 mod dot;
 mod layout;
@@ -41,7 +42,9 @@ pub struct PipelineView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Node {
     /// What it is.
-    pub kind: NodeKind,
+    pub shape: NodeKind,
+    /// The word for it: `kind` of a stage, `source` or `sink`.
+    pub kind: String,
     /// Table name.
     pub name: String,
     /// Its settings in a few words, one line each.
@@ -56,28 +59,14 @@ pub struct Node {
 pub enum NodeKind {
     /// `[sources.*]`
     Source,
-    /// A stage with `kind = "image"`.
-    Image,
-    /// A stage with `kind = "infer"`.
-    Infer,
-    /// A stage with `kind = "classify"`.
-    Classify,
+    /// A stage that works on rows in the thread that made them.
+    Map,
+    /// A stage that runs a model.
+    Batch,
+    /// A stage that makes one row of many.
+    Fold,
     /// `[sinks.*]`
     Sink,
-}
-
-impl NodeKind {
-    /// The word for it in workflow files.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            NodeKind::Source => "source",
-            NodeKind::Image => "image",
-            NodeKind::Infer => "infer",
-            NodeKind::Classify => "classify",
-            NodeKind::Sink => "sink",
-        }
-    }
 }
 
 /// What flows from one node to another.
@@ -135,7 +124,7 @@ impl<'a> Builder<'a> {
         let mut nodes = Vec::new();
         for id in &pipeline.sources {
             let source = &plan.sources[id.index()];
-            nodes.push(node(NodeKind::Source, &source.name, listing(&source.listing, folder)));
+            nodes.push(node(NodeKind::Source, "source", &source.name, listing(&source.listing, folder)));
         }
         for id in &pipeline.stages {
             let stage = self.stage_node(nodes.len(), &plan.stages[id.index()]);
@@ -144,8 +133,8 @@ impl<'a> Builder<'a> {
         for id in &pipeline.sinks {
             let sink = &plan.sinks[id.index()];
             let to = nodes.len();
-            nodes.push(node(NodeKind::Sink, &sink.name, file(sink, &plan.output)));
-            let outputs = self.outputs(sink.from.index());
+            nodes.push(node(NodeKind::Sink, "sink", &sink.name, file(sink, &plan.output)));
+            let outputs: Vec<&TensorSpec> = tensors(&plan.stages[sink.from.index()].gives).collect();
             let from = self.stage(sink.from.index());
             if outputs.is_empty() {
                 self.edge(from, to, None);
@@ -159,58 +148,50 @@ impl<'a> Builder<'a> {
 
     /// The node of a stage at the place `to`; adds the edges into it.
     fn stage_node(&mut self, to: usize, stage: &StagePlan) -> Node {
-        match &stage.kind {
-            StageKind::Image { source, spec } => {
-                if let Some(from) = self.pipeline.sources.iter().position(|s| s == source) {
-                    self.edge(from, to, None);
-                }
-                node(NodeKind::Image, &stage.name, image(spec))
-            }
-            StageKind::Infer(infer) => {
-                self.inputs(to, infer);
+        let (shape, details, devices) = match &stage.runs {
+            Shape::Batch(infer) => {
                 let mut details = vec![format!("model {}", self.plan.models[infer.model.index()].name)];
                 if infer.streams > 1 {
                     details.push(format!("{} batches at once", infer.streams));
                 }
                 let devices = infer.workers.iter().map(|w| &self.plan.devices[w.device.index()]);
-                let devices = devices.map(|d| d.spec.name.clone()).collect();
-                Node { devices, ..node(NodeKind::Infer, &stage.name, details) }
+                (NodeKind::Batch, details, devices.map(|d| d.spec.name.clone()).collect())
             }
-            StageKind::Classify { from, output, top_k, scores, .. } => {
-                let outputs = self.outputs(from.index());
-                let tensor = outputs.get(*output).map(|t| label(t, outputs.len() > 1));
-                self.edge(self.stage(from.index()), to, tensor);
-                let scores = match scores {
-                    Scores::Softmax => "softmax",
-                    Scores::Sigmoid => "sigmoid",
-                    Scores::None => "scores as they are",
-                };
-                node(NodeKind::Classify, &stage.name, vec![format!("best {top_k}"), scores.to_owned()])
-            }
+            Shape::Map(_) => (NodeKind::Map, stage.details.clone(), Vec::new()),
+            Shape::Fold { .. } => (NodeKind::Fold, stage.details.clone(), Vec::new()),
+        };
+        for (at, read) in stage.reads.iter().enumerate() {
+            self.input(to, stage, at, *read);
         }
+        for from in &stage.from {
+            let from = self.node_of(*from);
+            self.edge(from, to, None);
+        }
+        let kind = stage.kind.clone();
+        Node { shape, kind, name: stage.name.clone(), details, devices }
     }
 
-    /// The edges into an infer stage. A tensor carries a name where it could be mistaken for another.
-    fn inputs(&mut self, to: usize, infer: &InferPlan) {
-        let takes = &self.plan.models[infer.model.index()].inputs;
-        for (input, taken) in infer.inputs.iter().zip(takes) {
-            let gives = self.outputs(input.stage.index());
-            let Some(given) = gives.get(input.output) else { continue };
-            let tensor = if takes.len() > 1 {
-                format!("{}: {given}", taken.name)
-            } else {
-                label(given, gives.len() > 1)
-            };
-            self.edge(self.stage(input.stage.index()), to, Some(tensor));
-        }
+    /// The edge of a column into a stage. It carries a name where it could be mistaken for another.
+    fn input(&mut self, to: usize, stage: &StagePlan, at: usize, read: ColumnRef) {
+        let gives = self.plan.gives(read.from);
+        let Some(given) = gives.0[read.column].ty.stored() else { return };
+        let takes = stage.batch().map(|infer| &self.plan.models[infer.model.index()].inputs);
+        let tensor = match takes.filter(|takes| takes.len() > 1).and_then(|takes| takes.get(at)) {
+            Some(taken) => format!("{}: {given}", taken.name),
+            None => label(given, tensors(gives).count() > 1),
+        };
+        let from = self.node_of(read.from);
+        self.edge(from, to, Some(tensor));
     }
 
-    /// What a stage gives; empty for `classify`, which gives records.
-    fn outputs(&self, stage: usize) -> Vec<TensorSpec> {
-        match &self.plan.stages[stage].kind {
-            StageKind::Image { spec, .. } => vec![spec.tensor()],
-            StageKind::Infer(infer) => self.plan.models[infer.model.index()].outputs.clone(),
-            StageKind::Classify { .. } => Vec::new(),
+    /// The node of a source or a stage of this pipeline.
+    fn node_of(&self, from: Origin) -> usize {
+        match from {
+            Origin::Source(source) => {
+                let place = self.pipeline.sources.iter().position(|s| *s == source);
+                place.expect("a pipeline holds all sources that its nodes read from")
+            }
+            Origin::Stage(stage) => self.stage(stage.index()),
         }
     }
 
@@ -228,8 +209,13 @@ impl<'a> Builder<'a> {
     }
 }
 
-fn node(kind: NodeKind, name: &str, details: Vec<String>) -> Node {
-    Node { kind, name: name.to_owned(), details, devices: Vec::new() }
+fn node(shape: NodeKind, kind: &str, name: &str, details: Vec<String>) -> Node {
+    Node { shape, kind: kind.to_owned(), name: name.to_owned(), details, devices: Vec::new() }
+}
+
+/// The tensors among some columns, as they lie in a slot.
+fn tensors(schema: &Schema) -> impl Iterator<Item = &TensorSpec> {
+    schema.0.iter().filter_map(|column| column.ty.stored())
 }
 
 fn label(tensor: &TensorSpec, with_name: bool) -> String {
@@ -244,32 +230,6 @@ fn listing(listing: &ListingSpec, folder: &Path) -> Vec<String> {
         }
         ListingSpec::Manifest { path: None, .. } => vec!["list on standard input".to_owned()],
     }
-}
-
-fn image(spec: &ImageSpec) -> Vec<String> {
-    let color = match spec.color {
-        Channels::Rgb => "rgb",
-        Channels::Bgr => "bgr",
-        Channels::Gray => "gray",
-    };
-    let fit = match spec.fit {
-        Fit::Stretch => "stretch".to_owned(),
-        Fit::Cover => "cover".to_owned(),
-        Fit::Contain => "contain".to_owned(),
-        Fit::Shorter => format!("shorter side {}", spec.shorter),
-    };
-    let filter = match spec.filter {
-        ResizeFilter::Nearest => "nearest",
-        ResizeFilter::Bilinear => "bilinear",
-        ResizeFilter::Bicubic => "bicubic",
-        ResizeFilter::Lanczos3 => "lanczos3",
-    };
-    let mut details =
-        vec![format!("{} x {} {color}", spec.size[0], spec.size[1]), format!("{fit}, {filter}")];
-    if spec.in_graph.is_some() {
-        details.push("normalised in the model's graph".to_owned());
-    }
-    details
 }
 
 fn file(sink: &SinkPlan, output: &Path) -> Vec<String> {

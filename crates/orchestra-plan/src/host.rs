@@ -10,6 +10,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
+use crate::kind::Kinds;
 use crate::measured::{MeasureKey, Measurements};
 
 /// What is larger holds no labels.
@@ -17,6 +18,20 @@ const MAX_SMALL_FILE: u64 = 64 << 20;
 
 /// The world, as far as a plan depends on it.
 pub trait Host {
+    /// The kinds of sources, stages and sinks that a file may name.
+    fn kinds(&self) -> Kinds;
+
+    /// The first `n` bytes of a file, or all of it where it is shorter.
+    ///
+    /// # Errors
+    /// Whatever the file system says.
+    fn head(&self, path: &Path, n: usize) -> io::Result<Vec<u8>> {
+        self.read(path).map(|mut bytes| {
+            bytes.truncate(n);
+            bytes
+        })
+    }
+
     /// The contents of a small file (labels).
     ///
     /// # Errors
@@ -181,6 +196,7 @@ type MachineProbe = Box<dyn Fn() -> Result<MachineView, String> + Send + Sync>;
 
 /// Real files; the machine is seen through a function that the caller brings.
 pub struct RealHost {
+    kinds: Kinds,
     machine: MachineProbe,
     measurements: Option<Measurements>,
     /// Its GPUs are not here.
@@ -189,9 +205,12 @@ pub struct RealHost {
 }
 
 impl RealHost {
-    /// A host that asks `machine` when (and only when) the plan needs to know.
-    pub fn new(machine: impl Fn() -> Result<MachineView, String> + Send + Sync + 'static) -> Self {
-        Self { machine: Box::new(machine), measurements: None, is_described: false, engines: None }
+    /// A host that knows these kinds, and asks `machine` when (and only when) the plan needs to know.
+    pub fn new(
+        kinds: Kinds,
+        machine: impl Fn() -> Result<MachineView, String> + Send + Sync + 'static,
+    ) -> Self {
+        Self { kinds, machine: Box::new(machine), measurements: None, is_described: false, engines: None }
     }
 
     /// This host, with what earlier runs measured.
@@ -214,8 +233,8 @@ impl RealHost {
 
     /// A host with real files and a described machine.
     #[must_use]
-    pub fn with_machine(machine: MachineView) -> Self {
-        Self::new(move || Ok(machine.clone()))
+    pub fn with_machine(kinds: Kinds, machine: MachineView) -> Self {
+        Self::new(kinds, move || Ok(machine.clone()))
     }
 }
 
@@ -226,6 +245,16 @@ impl std::fmt::Debug for RealHost {
 }
 
 impl Host for RealHost {
+    fn kinds(&self) -> Kinds {
+        self.kinds.clone()
+    }
+
+    fn head(&self, path: &Path, n: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        open_regular(path)?.take(n as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         open_regular(path)?.take(MAX_SMALL_FILE + 1).read_to_end(&mut bytes)?;

@@ -12,7 +12,9 @@ mod fields;
 mod fingerprint;
 mod graph;
 mod graph_view;
+mod flow;
 mod host;
+mod kind;
 mod ladder;
 mod machine_file;
 mod measured;
@@ -28,8 +30,7 @@ mod sinks;
 mod slots;
 mod sources;
 mod spares;
-mod stages;
-mod tree;
+pub mod tree;
 mod tuning;
 mod types;
 
@@ -38,16 +39,22 @@ pub use bytes::{format_bytes, parse_bytes};
 pub use describe::describe;
 pub use diagnostics::{Cause, Diagnostic, Diagnostics, RenderStyle, Severity, Span};
 pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
+pub use fields::{At, Fields};
 pub use host::{
     DeviceView, FileKind, Host, MachineView, ModelError, ModelFile, NodeView, RealHost, Signature,
 };
+pub use kind::{
+    BatchDraft, Connect, Draft, Input, Key, Kinds, Reads, Runs, SinkKind, SourceConnected, SourceContext, SourceKind,
+    StageConnected, StageContext, StageKind, key,
+};
 pub use ladder::ladder;
+pub use models::{MAX_BATCH, read_labels};
+pub use nearest::list;
 pub use machine_file::machine_from_toml;
 pub use measured::{MeasureKey, Measured, Measurements};
 pub use onnx::read_model;
 pub use plan::{
-    BETWEEN_COMMITS, DeviceMemory, DevicePlan, Growth, InferPlan, InputFrom, Limits, LogFormat, MaxFailed,
-    ModelPlan, NodeCores, OtlpProtocol, PipelinePlan, Plan, Recycle, Scores, SinkPlan, SourcePlan, StageKind,
-    StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
+    BETWEEN_COMMITS, ColumnRef, DeviceMemory, DevicePlan, Growth, InferPlan, Limits, LogFormat, MaxFailed,
+    ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, Recycle, Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
 };
 pub use sinks::RESERVED;

@@ -17,7 +17,7 @@ const MAX_SPARES: u64 = 4;
 /// Most batches that a worker runs at once: each takes memory of its own, and a GPU is busy with fewer.
 const MAX_STREAMS: u64 = 8;
 /// Largest batch that can be asked for.
-pub(crate) const MAX_BATCH: u64 = 65_536;
+pub const MAX_BATCH: u64 = 65_536;
 
 const KEYS: [&str; 14] = [
     "path",
@@ -156,7 +156,7 @@ fn library(
 }
 
 /// Reads class names, one per line. Blank lines at the end do not count.
-pub(crate) fn read_labels(
+pub fn read_labels(
     written: &At<String>,
     folder: &Path,
     host: &dyn Host,

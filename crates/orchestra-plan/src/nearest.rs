@@ -26,7 +26,7 @@ pub(crate) fn suggestion<'a>(
 }
 
 /// "`a`, `b`"
-pub(crate) fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+pub fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     names.into_iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ")
 }
 

@@ -1,15 +1,21 @@
 //! The plan: what will run where, fully resolved. Made by this crate, carried out by `orchestra-runtime`; data only.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::DeviceKind;
 use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::data::{Column, ColumnType, Schema};
+use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map};
 use orchestra_core::{
-    DeviceId, DeviceSpec, ImageSpec, ModelId, PipelineId, PixelInput, Provider, SessionTuning, SinkId,
+    DeviceId, DeviceSpec, ModelId, PipelineId, PixelInput, Provider, SessionTuning, SinkId,
     SourceId, StageId, TensorSpec,
 };
+use orchestra_source::Expand;
 use serde::Serialize;
+use serde_json::Value as Json;
 
 use crate::measured::MeasureKey;
 
@@ -52,10 +58,7 @@ pub struct Plan {
 impl Plan {
     /// The infer stages, with their ids.
     pub fn infer_stages(&self) -> impl Iterator<Item = (StageId, &InferPlan)> {
-        (0..).map(StageId).zip(&self.stages).filter_map(|(id, stage)| match &stage.kind {
-            StageKind::Infer(infer) => Some((id, infer)),
-            _ => None,
-        })
+        (0..).map(StageId).zip(&self.stages).filter_map(|(id, stage)| Some((id, stage.batch()?)))
     }
 
     /// Whether every model runs on the cores.
@@ -74,9 +77,9 @@ impl Plan {
     /// first.
     #[must_use]
     pub fn without_growth(mut self) -> Self {
-        let workers = self.stages.iter_mut().flat_map(|stage| match &mut stage.kind {
-            StageKind::Infer(infer) => infer.workers.as_mut_slice(),
-            StageKind::Image { .. } | StageKind::Classify { .. } => &mut [],
+        let workers = self.stages.iter_mut().flat_map(|stage| match &mut stage.runs {
+            Shape::Batch(infer) => infer.workers.as_mut_slice(),
+            Shape::Map(_) | Shape::Fold { .. } => &mut [],
         });
         for worker in workers {
             if let Some(Growth { most, is_asked: true }) = worker.growth.take() {
@@ -97,14 +100,89 @@ impl Plan {
         }
     }
 
-    /// Per model input of an infer stage: what its graph has to make of the pixels that it is given, where it is given pixels.
+    /// Per model input of a stage: what its graph has to make of the pixels that it is given, where it is given pixels.
     #[must_use]
-    pub fn pixel_inputs(&self, infer: &InferPlan) -> Vec<Option<PixelInput>> {
-        let of = |from: &InputFrom| match &self.stages[from.stage.index()].kind {
-            StageKind::Image { spec, .. } => spec.in_graph.clone(),
-            StageKind::Infer(_) | StageKind::Classify { .. } => None,
+    pub fn pixel_inputs(&self, stage: StageId) -> Vec<Option<PixelInput>> {
+        let of = |read: &ColumnRef| match &self.column(*read).ty {
+            ColumnType::Pixels { input, .. } => Some(input.clone()),
+            _ => None,
         };
-        infer.inputs.iter().map(of).collect()
+        self.stages[stage.index()].reads.iter().map(of).collect()
+    }
+
+    /// The columns that a source or a stage gives.
+    #[must_use]
+    pub fn gives(&self, from: Origin) -> &Schema {
+        match from {
+            Origin::Source(source) => &self.sources[source.index()].gives,
+            Origin::Stage(stage) => &self.stages[stage.index()].gives,
+        }
+    }
+
+    /// A column.
+    #[must_use]
+    pub fn column(&self, read: ColumnRef) -> &Column {
+        &self.gives(read.from).0[read.column]
+    }
+
+    /// The name of a source or a stage.
+    #[must_use]
+    pub fn name_of(&self, from: Origin) -> &str {
+        match from {
+            Origin::Source(source) => &self.sources[source.index()].name,
+            Origin::Stage(stage) => &self.stages[stage.index()].name,
+        }
+    }
+
+    /// Whose rows reach what reads `from`: `from` itself, or what the map `from` is reached by.
+    #[must_use]
+    pub fn home_of(&self, from: Origin) -> Origin {
+        match from.stage().map(|stage| &self.stages[stage.index()]) {
+            Some(StagePlan { runs: Shape::Map(_), home, .. }) => *home,
+            _ => from,
+        }
+    }
+
+    /// Everything that `from` is made of, itself included.
+    #[must_use]
+    pub fn ancestors(&self, from: Origin) -> BTreeSet<Origin> {
+        let mut seen = BTreeSet::new();
+        let mut open = vec![from];
+        while let Some(next) = open.pop() {
+            if seen.insert(next)
+                && let Some(stage) = next.stage()
+            {
+                open.extend_from_slice(&self.stages[stage.index()].from);
+            }
+        }
+        seen
+    }
+
+    /// The folds that end the parts which `stage` handles: what becomes of a part that ends before them they have to know.
+    #[must_use]
+    pub fn folds_behind(&self, stage: StageId) -> BTreeSet<StageId> {
+        let mut folds = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        let mut open = vec![(stage, 0_usize)];
+        while let Some((stage, level)) = open.pop() {
+            if !seen.insert((stage, level)) {
+                continue;
+            }
+            let plan = &self.stages[stage.index()];
+            let level = match (&plan.runs, plan.fan(), level) {
+                (Shape::Fold { .. }, _, 0) => {
+                    folds.insert(stage);
+                    continue;
+                }
+                (Shape::Fold { .. }, _, level) => level - 1,
+                (_, Fan::Parts, level) => level + 1,
+                (_, Fan::One | Fan::AtMostOne, level) => level,
+            };
+            let reads = |s: &StagePlan| s.from.contains(&Origin::Stage(stage));
+            let children = (0..).map(StageId).zip(&self.stages).filter(|(_, s)| reads(s));
+            open.extend(children.map(|(child, _)| (child, level)));
+        }
+        folds
     }
 }
 
@@ -115,8 +193,20 @@ pub struct SourcePlan {
     pub name: String,
     /// The graph it belongs to.
     pub pipeline: PipelineId,
+    /// As `kind = ".."` names it.
+    pub kind: String,
     /// How to list it.
     pub listing: orchestra_source::ListingSpec,
+    /// Makes items of files, where a file is not one item.
+    #[serde(skip)]
+    pub expand: Option<Arc<dyn Expand>>,
+    /// The columns of an item.
+    pub gives: Schema,
+    /// Reads an item.
+    #[serde(skip)]
+    pub fetch: Arc<dyn Fetch>,
+    /// What decides about results beside the list.
+    pub settings: Json,
 }
 
 /// A model file and what is known of it without loading it.
@@ -166,48 +256,94 @@ pub struct StagePlan {
     pub name: String,
     /// The graph it belongs to.
     pub pipeline: PipelineId,
-    /// What it does.
-    pub kind: StageKind,
+    /// As `kind = ".."` names it.
+    pub kind: String,
+    /// What it reads from, in the order of the file, each once.
+    pub from: Vec<Origin>,
+    /// The columns that it takes, in the order in which it takes them.
+    pub reads: Vec<ColumnRef>,
+    /// The columns that it gives.
+    pub gives: Schema,
+    /// Where its rows come from: the source, or the stage that runs in workers or folds, whose rows it is reached by.
+    pub home: Origin,
+    /// What decides about its results. An object.
+    pub settings: Json,
+    /// Its settings in a few words, one line each.
+    #[serde(skip)]
+    pub details: Vec<String>,
+    /// The same in a line.
+    #[serde(skip)]
+    pub about: String,
+    /// What it runs as.
+    pub runs: Shape,
 }
 
-/// What a stage does.
+/// What a stage runs as.
 #[derive(Debug, Clone, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum StageKind {
-    /// Decodes and prepares the items of a source.
-    Image {
-        /// Whose items.
-        source: SourceId,
-        /// How.
-        spec: ImageSpec,
-    },
-    /// Runs a model.
-    Infer(InferPlan),
-    /// Softmax, top k, labels.
-    Classify {
-        /// The infer stage.
-        from: StageId,
-        /// Which of its outputs, by place.
-        output: usize,
-        /// How many classes are reported, best first.
-        top_k: usize,
-        /// Class names by class number; empty: the class number stands as the label.
-        labels: Vec<String>,
-        /// How scores come from the tensor.
-        scores: Scores,
+#[serde(tag = "shape", rename_all = "lowercase")]
+pub enum Shape {
+    /// Rows to rows, in the thread that made the row.
+    Map(#[serde(skip)] Arc<dyn Map>),
+    /// Batches of rows, in worker processes.
+    Batch(InferPlan),
+    /// The rows of all parts to one.
+    Fold {
+        /// What makes the row.
+        #[serde(skip)]
+        fold: Arc<dyn Fold>,
+        /// Columns of what comes before, which stages behind it still read.
+        carries: Vec<ColumnRef>,
     },
 }
 
-/// How a `classify` stage turns outputs into scores.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+impl StagePlan {
+    /// How many rows it makes of one.
+    #[must_use]
+    pub fn fan(&self) -> Fan {
+        match &self.runs {
+            Shape::Map(map) => map.fan(),
+            Shape::Batch(_) | Shape::Fold { .. } => Fan::One,
+        }
+    }
+
+    /// The batches, if it runs in workers.
+    #[must_use]
+    pub fn batch(&self) -> Option<&InferPlan> {
+        match &self.runs {
+            Shape::Batch(infer) => Some(infer),
+            Shape::Map(_) | Shape::Fold { .. } => None,
+        }
+    }
+}
+
+/// A source or a stage, as what gives rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Scores {
-    /// Outputs are logits.
-    Softmax,
-    /// Outputs are independent logits.
-    Sigmoid,
-    /// Outputs are scores already.
-    None,
+pub enum Origin {
+    /// A source.
+    Source(SourceId),
+    /// A stage.
+    Stage(StageId),
+}
+
+impl Origin {
+    /// The stage, if it is one.
+    #[must_use]
+    pub fn stage(self) -> Option<StageId> {
+        match self {
+            Origin::Source(_) => None,
+            Origin::Stage(stage) => Some(stage),
+        }
+    }
+}
+
+/// A column of what a source or a stage gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ColumnRef {
+    /// Who gives it.
+    pub from: Origin,
+    /// Which of its columns.
+    pub column: usize,
 }
 
 /// An infer stage.
@@ -215,9 +351,8 @@ pub enum Scores {
 pub struct InferPlan {
     /// The model.
     pub model: ModelId,
-    /// Where each model input comes from, in the order of the model's inputs. All come from image stages of one source, or all
-    /// from one infer stage.
-    pub inputs: Vec<InputFrom>,
+    /// Columns of what comes before, which stages behind it still read.
+    pub carries: Vec<ColumnRef>,
     /// Largest batch that the model runs, at least 1. Where slots have room for several, those may go to a worker together.
     pub max_batch: usize,
     /// The only batch size the model accepts, if it has one (then equal to `max_batch`): smaller batches are padded.
@@ -254,15 +389,6 @@ impl InferPlan {
         let workers: usize = self.workers.iter().map(WorkerPlan::most).sum();
         workers * (self.streams + self.ready)
     }
-}
-
-/// One input of an infer stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct InputFrom {
-    /// The stage that gives it.
-    pub stage: StageId,
-    /// Which of that stage's outputs, by place (0 for an image stage).
-    pub output: usize,
 }
 
 /// Workers of one infer stage on one device.
@@ -335,8 +461,13 @@ pub struct SinkPlan {
     pub name: String,
     /// The graph it belongs to.
     pub pipeline: PipelineId,
+    /// As `kind = ".."` names it.
+    pub kind: String,
     /// The stage whose results are written.
     pub from: StageId,
+    /// Makes the records.
+    #[serde(skip)]
+    pub encoder: Arc<dyn Encoder>,
     /// The file, absolute.
     pub path: PathBuf,
     /// Records in the order of the source.
@@ -393,6 +524,10 @@ pub struct PipelinePlan {
     pub sinks: Vec<SinkId>,
     /// Items that may be between the source and their commit at any moment.
     pub window: usize,
+    /// The one sink of all items, where each ends there with one record, in any order: nothing has to be counted then.
+    pub linear: Option<SinkId>,
+    /// Bytes that the pictures which stages carry along may take.
+    pub carried_bytes: u64,
 }
 
 /// `[limits]`

@@ -1,17 +1,17 @@
 //! The workflow file as read: every table typed, nothing resolved. Knows neither files nor devices.
 
+use std::sync::Arc;
 use std::time::Duration;
-
-use orchestra_core::ImageSpec;
 
 use crate::bytes::parse_bytes;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{At, Fields};
+use crate::kind::{BatchDraft, Draft, Kinds, Reads, SinkKind, SourceKind, StageKind};
 use crate::nearest::suggestion;
-use crate::plan::{Limits, LogFormat, MaxFailed, OtlpProtocol, Recycle, Scores, TelemetryPlan};
+use crate::plan::{Limits, LogFormat, MaxFailed, OtlpProtocol, Recycle, TelemetryPlan};
 use crate::tree::{Entry, Table, Value};
 use crate::tuning::RawTuning;
-use crate::{models, sinks, sources, stages};
+use crate::{models, sinks, sources};
 
 const TOP_LEVEL: [&str; 9] =
     ["version", "name", "sources", "models", "stages", "sinks", "devices", "limits", "telemetry"];
@@ -23,7 +23,6 @@ const MAX_PIXELS: u64 = 1 << 28;
 const MAX_TABLES: usize = 10_000;
 
 /// The file. What could not be read is absent, and reported.
-#[derive(Debug)]
 pub(crate) struct RawWorkflow {
     pub name: Option<String>,
     pub sources: Vec<RawSource>,
@@ -37,9 +36,11 @@ pub(crate) struct RawWorkflow {
     pub telemetry: TelemetryPlan,
 }
 
-#[derive(Debug)]
 pub(crate) struct RawSource {
     pub name: At<String>,
+    /// `None` when its kind is missing or unknown.
+    pub kind: Option<Arc<dyn SourceKind>>,
+    pub table: Table,
     pub listing: Option<RawListing>,
 }
 
@@ -76,36 +77,36 @@ impl RawModel {
     }
 }
 
-#[derive(Debug)]
 pub(crate) struct RawStage {
     pub name: At<String>,
     /// What it reads from, as written, in order. The first part of an entry names a model input (`inputs = { .. }`).
-    pub reads: Vec<(Option<At<String>>, At<String>)>,
+    pub reads: Reads,
     /// `None` when its kind is missing or unknown.
-    pub kind: Option<RawKind>,
+    pub kind: Option<Arc<dyn StageKind>>,
+    /// `None` when a setting is wrong, too.
+    pub draft: Option<Draft>,
 }
 
-#[derive(Debug)]
-pub(crate) enum RawKind {
-    /// `None` when a setting is wrong.
-    Image(Option<ImageSpec>),
-    Infer {
-        model: Option<At<String>>,
-        max_batch: Option<At<u64>>,
-        wait: Duration,
-        /// Batches that may go to a worker together.
-        together: Option<usize>,
-    },
-    Classify {
-        top_k: At<u64>,
-        labels: Option<At<String>>,
-        scores: Scores,
-    },
+impl RawStage {
+    /// What its model and its batches shall be, if it runs one.
+    pub fn batch(&self) -> Option<&BatchDraft> {
+        match &self.draft {
+            Some(Draft::Batch(batch)) => Some(batch),
+            Some(Draft::Stage(_)) | None => None,
+        }
+    }
+
+    /// The word for its kind; empty where that is not known.
+    pub fn kind_name(&self) -> &'static str {
+        self.kind.as_ref().map_or("", |kind| kind.name())
+    }
 }
 
-#[derive(Debug)]
 pub(crate) struct RawSink {
     pub name: At<String>,
+    /// `None` when its kind is missing or unknown.
+    pub kind: Option<Arc<dyn SinkKind>>,
+    pub table: Table,
     pub from: Option<At<String>>,
     /// Relative to the output folder.
     pub path: Option<At<String>>,
@@ -120,7 +121,7 @@ pub(crate) struct RawDevices {
 }
 
 /// Reads all tables.
-pub(crate) fn read(root: &Table, diags: &mut Diagnostics) -> RawWorkflow {
+pub(crate) fn read(root: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawWorkflow {
     // Errors about the file as a whole point at its first line.
     let top = Span::new(0, 0..0);
     let mut fields = Fields::new("the workflow file".into(), top, root, &TOP_LEVEL, diags);
@@ -129,15 +130,22 @@ pub(crate) fn read(root: &Table, diags: &mut Diagnostics) -> RawWorkflow {
     let (limits, memory, loaders) = limits(&mut fields);
     let devices = devices(&mut fields);
     let telemetry = telemetry(&mut fields);
-    let stages_limits = limits.max_pixels;
+    let stage = |name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics| {
+        read_stage(name, table, kinds, &limits, diags)
+    };
+    let stages = tables(root, "stages", "stage", diags, stage);
+    let source = |name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics| {
+        sources::read(name, table, kinds, diags)
+    };
+    let sink = |name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics| {
+        sinks::read(name, table, kinds, diags)
+    };
     RawWorkflow {
         name,
-        sources: tables(root, "sources", "source", diags, sources::read),
+        sources: tables(root, "sources", "source", diags, source),
         models: tables(root, "models", "model", diags, models::read),
-        stages: tables(root, "stages", "stage", diags, |name, entry, table, diags| {
-            stages::read(name, entry, table, stages_limits, diags)
-        }),
-        sinks: tables(root, "sinks", "sink", diags, sinks::read),
+        stages,
+        sinks: tables(root, "sinks", "sink", diags, sink),
         devices,
         limits,
         memory,
@@ -146,19 +154,41 @@ pub(crate) fn read(root: &Table, diags: &mut Diagnostics) -> RawWorkflow {
     }
 }
 
-/// The kind of a table: one of `kinds`, else reported.
-pub(crate) fn kind<'k>(
+/// `[stages.*]`: reads a table by its kind.
+fn read_stage(
+    name: At<String>,
+    table: &Table,
+    kinds: &Kinds,
+    limits: &Limits,
+    diags: &mut Diagnostics,
+) -> RawStage {
+    let what = format!("stage `{}`", name.value);
+    let Some(kind) = kind(&what, table, name.span, &kinds.stages, |k| k.name(), diags) else {
+        return RawStage { name, reads: Vec::new(), kind: None, draft: None };
+    };
+    let mut allowed = vec!["kind", "from"];
+    allowed.extend(kind.keys().iter().map(|key| key.name));
+    let mut fields = Fields::new(what, name.span, table, &allowed, diags);
+    let reads = kind.reads(&mut fields);
+    let draft = kind.read(&mut fields, limits);
+    RawStage { name, reads, kind: Some(kind), draft }
+}
+
+/// The kind that a table names: one of `kinds`, else reported.
+pub(crate) fn kind<K: ?Sized>(
     what: &str,
     table: &Table,
     span: Span,
-    kinds: &[&'k str],
+    kinds: &[Arc<K>],
+    name_of: impl Fn(&K) -> &'static str,
     diags: &mut Diagnostics,
-) -> Option<&'k str> {
+) -> Option<Arc<K>> {
+    let names: Vec<&str> = kinds.iter().map(|k| name_of(k)).collect();
     let Some(entry) = table.get("kind") else {
         diags
             .error(span, format!("{what} needs the key `kind`"))
             .label("`kind` is missing")
-            .help(suggestion("kinds", "", kinds.iter().copied()));
+            .help(suggestion("kinds", "", names.iter().copied()));
         return None;
     };
     let Value::String(text) = &entry.node.value else {
@@ -167,13 +197,12 @@ pub(crate) fn kind<'k>(
             .label(format!("found {}", entry.node.found()));
         return None;
     };
-    let found = kinds.iter().find(|k| *k == text).copied();
+    // The last of a name wins, so that a host can replace a kind.
+    let found = kinds.iter().rev().find(|k| name_of(k) == text).cloned();
     if found.is_none() {
-        diags.error(entry.node.span, format!("{what} has the unknown kind `{text}`")).help(suggestion(
-            "kinds",
-            text,
-            kinds.iter().copied(),
-        ));
+        diags
+            .error(entry.node.span, format!("{what} has the unknown kind `{text}`"))
+            .help(suggestion("kinds", text, names.iter().copied()));
     }
     found
 }

@@ -4,25 +4,28 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
+use crate::kind::Kinds;
 use crate::raw::{RawSink, kind};
-use crate::tree::{Entry, Table};
+use crate::tree::Table;
 
 /// Names in the output folder that the run itself uses; no sink may lie at or below them.
 pub const RESERVED: [&str; 4] = ["failures.jsonl", "run.json", "logs", "journal"];
 
-pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawSink {
+pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawSink {
     let what = format!("sink `{}`", name.value);
-    if kind(&what, table, name.span, &["jsonl"], diags).is_none() {
-        return RawSink { name, from: None, path: None, ordered: false };
-    }
-    let mut f = Fields::new(what, name.span, table, &["kind", "from", "path", "ordered"], diags);
+    let Some(kind) = kind(&what, table, name.span, &kinds.sinks, |k| k.name(), diags) else {
+        return RawSink { name, kind: None, table: table.clone(), from: None, path: None, ordered: false };
+    };
+    let mut allowed = vec!["kind", "from", "path", "ordered"];
+    allowed.extend(kind.keys().iter().map(|key| key.name));
+    let mut f = Fields::new(what, name.span, table, &allowed, diags);
     let from = f.required_string("from", "name the stage whose results are written");
     let path = match f.entry("path") {
         Some(_) => f.string("path"),
-        None => Some(At::new(format!("{}.jsonl", name.value), name.span)),
+        None => Some(At::new(format!("{}.{}", name.value, kind.extension()), name.span)),
     };
     let ordered = f.boolean("ordered").unwrap_or(false);
-    RawSink { name, from, path, ordered }
+    RawSink { name, kind: Some(kind), table: table.clone(), from, path, ordered }
 }
 
 /// The file of each sink relative to the output folder; `None` after an error.

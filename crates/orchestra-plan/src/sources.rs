@@ -8,15 +8,18 @@ use crate::build::resolve;
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::host::{FileKind, Host};
+use crate::kind::{Kinds, SourceConnected, SourceContext};
+use crate::plan::Limits;
 use crate::raw::{RawListing, RawSource, kind};
-use crate::tree::{Entry, Table};
+use crate::tree::Table;
 
-pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawSource {
+pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawSource {
     let what = format!("source `{}`", name.value);
-    if kind(&what, table, name.span, &["images"], diags).is_none() {
-        return RawSource { name, listing: None };
-    }
-    let allowed = ["kind", "paths", "manifest", "root"];
+    let Some(kind) = kind(&what, table, name.span, &kinds.sources, |k| k.name(), diags) else {
+        return RawSource { name, kind: None, table: table.clone(), listing: None };
+    };
+    let mut allowed = vec!["kind", "paths", "manifest", "root"];
+    allowed.extend(kind.keys().iter().map(|key| key.name));
     let mut f = Fields::new(what, name.span, table, &allowed, diags);
     let listing = match (f.entry("paths"), f.entry("manifest")) {
         (None, None) => {
@@ -43,7 +46,7 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
             f.string("manifest").map(|path| RawListing::Manifest { path, root })
         }
     };
-    RawSource { name, listing }
+    RawSource { name, kind: Some(kind), table: table.clone(), listing }
 }
 
 /// What a manifest may be.
@@ -67,6 +70,28 @@ pub(crate) fn resolve_listing(
         }
         RawListing::Manifest { path, root } => manifest(path, root.as_ref(), folder, host, diags),
     }
+}
+
+/// What the items of a source are; `None` after an error, or where its list has one.
+pub(crate) fn connect(
+    source: &RawSource,
+    listing: Option<&ListingSpec>,
+    limits: &Limits,
+    host: &dyn Host,
+    diags: &mut Diagnostics,
+) -> Option<SourceConnected> {
+    let kind = source.kind.as_ref()?;
+    let listing = listing?;
+    // Pipes are read once, by the run.
+    let is_pipe = match listing {
+        ListingSpec::Manifest { path: Some(path), .. } => host.file_kind(path) == FileKind::Other,
+        ListingSpec::Manifest { path: None, .. } => true,
+        ListingSpec::Paths { .. } => false,
+    };
+    let first = if is_pipe { None } else { host.first_item(listing).ok().flatten() };
+    let what = format!("source `{}`", source.name.value);
+    let fields = Fields::again(what, source.name.span, &source.table, diags);
+    kind.connect(&mut SourceContext { fields, first: first.as_ref(), limits, host })
 }
 
 /// A folder of pictures cannot be the output folder too: results and logs would be listed as items.

@@ -9,38 +9,55 @@ use crate::nearest::suggestion;
 
 /// A value and its place.
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
+pub struct Node {
+    /// Its place in the file.
     pub span: Span,
+    /// What it is.
     pub value: Value,
 }
 
 /// A value of TOML.
 #[derive(Debug, Clone)]
-pub(crate) enum Value {
+pub enum Value {
+    /// Text.
     String(String),
+    /// A whole number.
     Integer(i64),
+    /// Any other number.
     Float(f64),
+    /// `true` or `false`.
     Boolean(bool),
+    /// A date or a time: no key takes one.
     Datetime,
+    /// A list.
     Array(Vec<Node>),
+    /// A table.
     Table(Table),
 }
 
 /// A table: its entries in the order of the file.
 #[derive(Debug, Clone)]
-pub(crate) struct Table {
+pub struct Table {
+    /// Its place in the file.
     pub span: Span,
+    /// What it holds.
     pub entries: Vec<Entry>,
 }
 
+/// An entry of a table.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub struct Entry {
+    /// Its name.
     pub key: String,
+    /// Where the name stands.
     pub key_span: Span,
+    /// The value.
     pub node: Node,
 }
 
 impl Table {
+    /// The entry of a key.
+    #[must_use]
     pub fn get(&self, key: &str) -> Option<&Entry> {
         self.entries.iter().find(|e| e.key == key)
     }
@@ -48,6 +65,7 @@ impl Table {
 
 impl Node {
     /// What the value is, with its article, for messages.
+    #[must_use]
     pub fn found(&self) -> String {
         match &self.value {
             Value::String(s) => format!("the string \"{s}\""),

@@ -1,52 +1,63 @@
-//! Whether what a stage gives fits what the next one takes. Knows shapes and types, and neither files nor devices.
+//! Whether what a stage gives fits what the next one takes. Knows shapes and types, and neither kinds nor devices.
 
-use orchestra_core::{DType, Dim, ImageSpec, TensorSpec};
+use std::path::Path;
 
-use crate::diagnostics::{Diagnostics, Span};
+use orchestra_core::data::{Column, ColumnType, Schema};
+use orchestra_core::{Dim, PixelInput, TensorSpec};
+
+use crate::diagnostics::Diagnostics;
 use crate::fields::At;
 use crate::graph::{Graph, Link, Target};
+use crate::host::Host;
+use crate::kind::{Connect, Draft, Input, SourceConnected, StageConnected, StageContext};
 use crate::models::Model;
 use crate::nearest::{list, suggestion};
 use crate::placement::plural;
-use crate::plan::Scores;
-use crate::raw::{RawKind, RawStage, RawWorkflow};
-
-mod advice;
-
-use advice::image_settings;
+use crate::raw::{RawStage, RawWorkflow};
 
 /// A stage with all its inputs known to fit.
 #[derive(Debug)]
 pub(crate) enum Wired {
-    Image {
-        source: usize,
-        spec: ImageSpec,
-    },
-    Infer {
+    /// It runs a model.
+    Batch {
         model: usize,
-        /// Per model input: the stage, and which of its outputs.
-        inputs: Vec<(usize, usize)>,
+        /// Per model input: who gives it, and which of its columns.
+        inputs: Vec<(Target, usize)>,
         /// The model's inputs with every open dimension of the row filled in.
         tensors: Vec<TensorSpec>,
+        /// Per model input: what the graph makes of pixels.
+        pixels: Vec<Option<PixelInput>>,
         fixed_batch: Option<usize>,
+        gives: Schema,
     },
-    Classify {
-        from: usize,
-        output: usize,
-        top_k: usize,
-        labels: Vec<String>,
-        scores: Scores,
+    /// Anything else.
+    Stage {
+        /// Per column that it takes: who gives it, and which of its columns.
+        reads: Vec<(Target, usize)>,
+        connected: StageConnected,
     },
+}
+
+impl Wired {
+    /// The columns that the stage gives.
+    pub fn gives(&self) -> &Schema {
+        match self {
+            Wired::Batch { gives, .. } => gives,
+            Wired::Stage { connected, .. } => &connected.gives,
+        }
+    }
 }
 
 /// Checks edges in the order of the data.
 pub(crate) struct Wiring<'a> {
     pub workflow: &'a RawWorkflow,
     pub graph: &'a Graph,
+    /// Per source of the file; `None` was reported.
+    pub sources: &'a [Option<SourceConnected>],
     /// Per model of the file; `None` was reported, or nobody uses it.
     pub models: &'a [Option<Model>],
-    /// Per stage: the labels that it names itself; `None` was reported or there are none.
-    pub labels: &'a [Option<At<Vec<String>>>],
+    pub host: &'a dyn Host,
+    pub folder: &'a Path,
     pub diags: &'a mut Diagnostics,
     wired: Vec<Option<Wired>>,
 }
@@ -55,74 +66,96 @@ impl<'a> Wiring<'a> {
     pub fn new(
         workflow: &'a RawWorkflow,
         graph: &'a Graph,
+        sources: &'a [Option<SourceConnected>],
         models: &'a [Option<Model>],
-        labels: &'a [Option<At<Vec<String>>>],
+        (host, folder): (&'a dyn Host, &'a Path),
         diags: &'a mut Diagnostics,
     ) -> Self {
         let wired = workflow.stages.iter().map(|_| None).collect();
-        Self { workflow, graph, models, labels, diags, wired }
+        Self { workflow, graph, sources, models, host, folder, diags, wired }
     }
 
     /// Per stage what it is; `None` where it, or something before it, has an error.
     pub fn check(mut self) -> Vec<Option<Wired>> {
         for &stage in &self.graph.order {
             let raw = &self.workflow.stages[stage];
-            self.wired[stage] = match &raw.kind {
-                Some(RawKind::Image(spec)) => self.image(stage, spec.as_ref()),
-                Some(RawKind::Infer { model, .. }) => self.infer(stage, raw, model.as_ref()),
-                Some(RawKind::Classify { top_k, scores, .. }) => self.classify(stage, raw, top_k, *scores),
+            self.wired[stage] = match &raw.draft {
+                Some(Draft::Batch(batch)) => self.batch(stage, raw, batch.model.as_ref()),
+                Some(Draft::Stage(draft)) => self.stage(stage, raw, &**draft),
                 None => None,
             };
         }
         self.wired
     }
 
-    fn image(&self, stage: usize, spec: Option<&ImageSpec>) -> Option<Wired> {
-        let source = self.graph.sources(stage).next()?;
-        Some(Wired::Image { source, spec: spec?.clone() })
+    fn stage(&mut self, stage: usize, raw: &RawStage, draft: &dyn Connect) -> Option<Wired> {
+        let links: Vec<&Link> = self.graph.reads[stage].iter().map(Option::as_ref).collect::<Option<_>>()?;
+        let inputs: Vec<Input> = links.iter().map(|link| self.input(link)).collect::<Option<_>>()?;
+        let mut context = StageContext {
+            name: &raw.name.value,
+            span: raw.name.span,
+            inputs: &inputs,
+            host: self.host,
+            folder: self.folder,
+            diags: self.diags,
+        };
+        let connected = draft.connect(&mut context)?;
+        let reads = connected.reads.iter().map(|(input, column)| (links[*input].target, *column)).collect();
+        Some(Wired::Stage { reads, connected })
     }
 
-    /// What a stage gives, by place; empty for a stage that gives no tensors.
-    fn outputs(&self, stage: usize) -> Option<Vec<TensorSpec>> {
-        match self.wired[stage].as_ref()? {
-            Wired::Image { spec, .. } => Some(vec![spec.for_model().tensor()]),
-            Wired::Infer { model, .. } => Some(self.models[*model].as_ref()?.file.signature.outputs.clone()),
-            Wired::Classify { .. } => Some(Vec::new()),
-        }
+    /// What a link leads to, as kinds see it.
+    pub fn input(&self, link: &Link) -> Option<Input> {
+        input(self.workflow, self.sources, self.models, &self.wired, link)
     }
 
-    /// The output that a link means.
-    fn output(&mut self, reader: &str, link: &Link) -> Option<(usize, usize, TensorSpec)> {
-        let stage = link.stage()?;
-        let outputs = self.outputs(stage)?;
-        let name = &self.workflow.stages[stage].name.value;
-        let names = || outputs.iter().map(|o| o.name.as_str());
+    /// The tensor that a link of a stage with a model means.
+    fn output(&mut self, reader: &str, link: &Link) -> Option<(Target, usize, ColumnType)> {
+        let input = self.input(link)?;
+        let name = &input.name;
+        let tensors = || input.gives.0.iter().enumerate().filter(|(_, column)| column.ty.tensor().is_some());
+        let names = || tensors().map(|(_, column)| column.name.as_str());
         let place = match &link.tensor {
-            Some(tensor) => names().position(|n| n == tensor),
-            None if outputs.len() == 1 => Some(0),
-            None => {
-                self.diags
-                    .error(
-                        link.span,
-                        format!("{reader} must say which of the outputs of stage `{name}` it reads"),
-                    )
-                    .help(format!("write \"{name}.tensor\"; outputs: {}", list(names())));
-                return None;
-            }
+            Some(tensor) => tensors().find(|(_, column)| column.name == *tensor).map(|(place, _)| place),
+            None => match tensors().count() {
+                1 => tensors().next().map(|(place, _)| place),
+                0 => {
+                    let message = format!("infer stage {reader} cannot read from {}", input.described());
+                    let help = if input.is_source {
+                        format!(
+                            "put an image stage in between: [stages.pixels], kind = \"image\", from = \"{name}\", size = [..]"
+                        )
+                    } else {
+                        format!("it gives {}, and a model takes tensors", input.gives)
+                    };
+                    self.diags.error(link.span, message).help(help);
+                    return None;
+                }
+                _ => {
+                    self.diags
+                        .error(
+                            link.span,
+                            format!("stage {reader} must say which of the outputs of stage `{name}` it reads"),
+                        )
+                        .help(format!("write \"{name}.tensor\"; outputs: {}", list(names())));
+                    return None;
+                }
+            },
         };
         let Some(place) = place else {
             let tensor = link.tensor.as_deref().unwrap_or_default();
-            self.diags.error(link.span, format!("stage `{name}` has no output `{tensor}`")).help(suggestion(
+            let kind = if input.is_source { "source" } else { "stage" };
+            self.diags.error(link.span, format!("{kind} `{name}` has no output `{tensor}`")).help(suggestion(
                 "outputs",
                 tensor,
-                names(),
+                names().collect::<Vec<_>>(),
             ));
             return None;
         };
-        Some((stage, place, outputs[place].clone()))
+        Some((link.target, place, input.gives.0[place].ty.clone()))
     }
 
-    fn infer(&mut self, stage: usize, raw: &RawStage, model: Option<&At<String>>) -> Option<Wired> {
+    fn batch(&mut self, stage: usize, raw: &RawStage, model: Option<&At<String>>) -> Option<Wired> {
         let model = model?;
         let models = || self.workflow.models.iter().map(|m| m.name.value.as_str());
         let Some(index) = models().position(|m| m == model.value) else {
@@ -137,20 +170,31 @@ impl<'a> Wiring<'a> {
         let signature = &self.models[index].as_ref()?.file.signature;
         let fixed_batch = self.fixed_batch(model, &signature.inputs, &signature.outputs);
         let links = self.inputs(stage, raw, &model.value, &signature.inputs)?;
-        self.one_origin(raw, &links);
         let mut inputs = Vec::new();
         let mut tensors = Vec::new();
+        let mut pixels = Vec::new();
         for (want, link) in signature.inputs.iter().zip(links) {
-            if let Some(found) = self.output(&format!("stage `{}`", raw.name.value), link)
-                && let Some(tensor) = self.fits(&model.value, want, link, &found)
+            if let Some((target, place, ty)) = self.output(&format!("`{}`", raw.name.value), link)
+                && let Some(tensor) = self.fits(&model.value, want, link, target, &ty)
             {
-                inputs.push((found.0, found.1));
+                inputs.push((target, place));
                 tensors.push(tensor);
+                pixels.push(match ty {
+                    ColumnType::Pixels { input, .. } => Some(input),
+                    _ => None,
+                });
             }
         }
         let complete = inputs.len() == signature.inputs.len();
         let fixed_batch = fixed_batch?;
-        complete.then_some(Wired::Infer { model: index, inputs, tensors, fixed_batch })
+        let gives = Schema(
+            signature
+                .outputs
+                .iter()
+                .map(|o| Column { name: o.name.clone(), ty: ColumnType::Tensor(o.clone()) })
+                .collect(),
+        );
+        complete.then_some(Wired::Batch { model: index, inputs, tensors, pixels, fixed_batch, gives })
     }
 
     /// The link of each model input, in the order of the model.
@@ -203,37 +247,6 @@ impl<'a> Wiring<'a> {
         if fine { found.into_iter().collect() } else { None }
     }
 
-    /// All inputs must come from image stages of one source, or from one infer stage: only then do rows belong to one item.
-    fn one_origin(&mut self, raw: &RawStage, links: &[&Link]) {
-        #[derive(PartialEq)]
-        enum Origin {
-            Source(usize),
-            Infer(usize),
-        }
-        let origin = |link: &Link| {
-            let stage = link.stage()?;
-            match &self.workflow.stages[stage].kind {
-                Some(RawKind::Image(_)) => match self.graph.reads[stage].first()?.as_ref()?.target {
-                    Target::Source(source) => Some(Origin::Source(source)),
-                    Target::Stage(_) => None,
-                },
-                _ => Some(Origin::Infer(stage)),
-            }
-        };
-        let mut first = None;
-        for link in links {
-            let Some(found) = origin(link) else { continue };
-            if first.as_ref().is_some_and(|f| *f != found) {
-                let message = format!("the inputs of stage `{}` come from different places", raw.name.value);
-                self.diags
-                    .error(link.span, message)
-                    .help("all inputs come from image stages of one source, or all from one infer stage");
-                return;
-            }
-            first.get_or_insert(found);
-        }
-    }
-
     /// The only batch the model takes, if there is one. `None` after an error.
     fn fixed_batch(
         &mut self,
@@ -275,15 +288,17 @@ impl<'a> Wiring<'a> {
         Some(batch.fixed())
     }
 
-    /// The tensor as it will be fed, or an error.
+    /// The tensor as it lies in a slot, or an error.
     fn fits(
         &mut self,
         model: &str,
         want: &TensorSpec,
         link: &Link,
-        (stage, _, give): &(usize, usize, TensorSpec),
+        target: Target,
+        ty: &ColumnType,
     ) -> Option<TensorSpec> {
-        let giver = &self.workflow.stages[*stage].name.value;
+        let give = ty.tensor()?;
+        let giver = name_of(self.workflow, target);
         let Some(row) = give.fixed_row() else {
             self.diags
                 .error(
@@ -301,6 +316,13 @@ impl<'a> Wiring<'a> {
             && want.row.iter().zip(&row).all(|(want, give)| want.fixed().is_none_or(|n| n == *give));
         if !same_row || want.dtype != give.dtype {
             let what = if same_row { "type" } else { "shape" };
+            let advice = match target {
+                Target::Stage(stage) => match &self.workflow.stages[stage].draft {
+                    Some(Draft::Stage(draft)) => draft.advice(giver, want),
+                    _ => None,
+                },
+                Target::Source(_) => None,
+            };
             let d = self.diags.error(
                 link.span,
                 format!(
@@ -309,64 +331,53 @@ impl<'a> Wiring<'a> {
                 ),
             );
             d.label(format!("`{giver}` gives {give}, `{model}` takes {want}"));
-            if let Some(Wired::Image { spec, .. }) = &self.wired[*stage] {
-                d.help(image_settings(giver, &spec.for_model(), want));
+            if let Some(advice) = advice {
+                d.help(advice);
             }
             return None;
         }
         // What lies in a slot; pixels only become what the model takes inside of its graph.
-        let lies = match &self.wired[*stage] {
-            Some(Wired::Image { spec, .. }) => spec.tensor(),
-            _ => TensorSpec { row: row.into_iter().map(Dim::Fixed).collect(), ..give.clone() },
-        };
-        Some(TensorSpec { name: want.name.clone(), batch: want.batch, ..lies })
+        let lies = ty.stored()?;
+        Some(TensorSpec { name: want.name.clone(), batch: want.batch, ..lies.clone() })
     }
+}
 
-    fn classify(&mut self, stage: usize, raw: &RawStage, top_k: &At<u64>, scores: Scores) -> Option<Wired> {
-        let link = self.graph.reads[stage].first()?.as_ref()?;
-        let (from, output, tensor) = self.output(&format!("stage `{}`", raw.name.value), link)?;
-        let Some(Wired::Infer { model, .. }) = &self.wired[from] else { return None };
-        let model_labels = self.models[*model].as_ref().and_then(|m| m.labels.as_ref());
-        let labels = self.labels[stage].as_ref().or(model_labels);
-        let classes = self.classes(raw, link.span, &tensor)?;
-        if let (Some(classes), Some(labels)) = (classes, labels)
-            && labels.value.len() != classes
-        {
-            self.diags
-                .error(
-                    labels.span,
-                    format!(
-                        "there are {} labels for {classes} classes of output `{}`",
-                        labels.value.len(),
-                        tensor.name
-                    ),
-                )
-                .help("a labels file has one line per class, in the order of the classes");
+/// What a link leads to, as kinds see it; `None` where that has an error.
+pub(crate) fn input(
+    workflow: &RawWorkflow,
+    sources: &[Option<SourceConnected>],
+    models: &[Option<Model>],
+    wired: &[Option<Wired>],
+    link: &Link,
+) -> Option<Input> {
+    let (kind, gives, labels) = match link.target {
+        Target::Source(source) => {
+            let kind = workflow.sources[source].kind.as_ref()?.name();
+            (kind, sources[source].as_ref()?.gives.clone(), None)
         }
-        let top_k_value = top_k.value as usize;
-        if let Some(classes) = classes
-            && top_k_value > classes
-        {
-            self.diags
-                .error(top_k.span, format!("`top_k` is {top_k_value}, but there are {classes} classes"));
+        Target::Stage(stage) => {
+            let is = wired[stage].as_ref()?;
+            let labels = match is {
+                Wired::Batch { model, .. } => models[*model].as_ref()?.labels.clone(),
+                Wired::Stage { .. } => None,
+            };
+            (workflow.stages[stage].kind_name(), is.gives().clone(), labels)
         }
-        let labels = labels.map_or_else(Vec::new, |l| l.value.clone());
-        Some(Wired::Classify { from, output, top_k: top_k_value, labels, scores })
-    }
+    };
+    Some(Input {
+        name: name_of(workflow, link.target).to_owned(),
+        kind,
+        is_source: matches!(link.target, Target::Source(_)),
+        span: link.span,
+        gives,
+        column: link.tensor.clone(),
+        labels,
+    })
+}
 
-    /// How many classes the tensor scores, where that is known. `None` after an error.
-    fn classes(&mut self, raw: &RawStage, span: Span, tensor: &TensorSpec) -> Option<Option<usize>> {
-        let mut wide = tensor.row.iter().filter(|d| **d != Dim::Fixed(1));
-        // A row of ones, or of nothing, is a single score.
-        let classes = wide.next().copied().unwrap_or(Dim::Fixed(1));
-        let floats = matches!(tensor.dtype, DType::F32 | DType::F16);
-        if floats && wide.next().is_none() {
-            return Some(classes.fixed());
-        }
-        self.diags
-            .error(span, format!("stage `{}` cannot classify output `{}`", raw.name.value, tensor.name))
-            .label(format!("it is {tensor}"))
-            .help("classify takes one score per class: f32[batch, classes] or f16[batch, classes]");
-        None
+fn name_of(workflow: &RawWorkflow, target: Target) -> &str {
+    match target {
+        Target::Source(source) => &workflow.sources[source].name.value,
+        Target::Stage(stage) => &workflow.stages[stage].name.value,
     }
 }

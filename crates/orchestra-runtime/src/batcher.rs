@@ -7,17 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::batching::{BatchPolicy, Decision};
-use orchestra_core::gather::Report;
+use orchestra_core::collect::Arrival;
+use orchestra_core::lineage::{End, Share};
 use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows, RunFault};
 use orchestra_core::together::Together;
 use orchestra_core::{BatchId, DeviceId, Failure, SlotId, StageId, WorkerExit, WorkerId};
 use orchestra_wire::frames::{DynamicOutput, Run, RunErrorKind, RunTiming};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use smallvec::SmallVec;
 
 use crate::context::RunContext;
 use crate::flights::{self, Flight, Flights};
-use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, ItemReport, LinkMsg, PipelineMsg, SinkMsg};
-use crate::post::PostProcessor;
+use crate::flow::fold::{FoldMsg, FoldPart};
+use crate::flow::processor::Processor;
+use crate::flow::token::Token;
+use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, LinkMsg, PipelineMsg, SinkMsg, TokenEnd};
 use crate::slot_pool::{FilledSlot, SlotPool, Watch};
 use crate::trace::{BatchEnd, Ran, id_in_logs};
 use crate::worker_port::WorkerPort;
@@ -31,10 +35,10 @@ pub struct BatcherArgs {
     pub context: Arc<RunContext>,
     /// The stage.
     pub stage: StageId,
-    /// Sinks downstream of it: what a failure here stands for.
-    pub sinks: usize,
     /// Where completed batches go.
-    pub post: PostProcessor,
+    pub processor: Processor,
+    /// Who must hear of a part that ends here.
+    pub folds: Arc<[ActorRef<FoldMsg>]>,
     /// Where failures go.
     pub sink: ActorRef<SinkMsg>,
     /// Who learns that no device is left.
@@ -57,7 +61,7 @@ pub struct BatcherState {
     last_reason: String,
     look_at: Option<Duration>,
     drained: bool,
-    told_post: bool,
+    told_end: bool,
     /// To be processed once its worker has been given something else to do.
     completed: Option<CompletedBatch>,
 }
@@ -119,7 +123,7 @@ impl Actor for Batcher {
         }
         state.pump(&me).await;
         if let Some(batch) = state.completed.take() {
-            state.args.post.process(batch);
+            state.args.processor.process(batch);
         }
         state.look_for_the_end();
         Ok(())
@@ -130,9 +134,7 @@ impl BatcherState {
     fn new(args: BatcherArgs) -> Result<Self, ActorProcessingErr> {
         let plan = &args.context.plan;
         let stage = &plan.stages[args.stage.index()];
-        let orchestra_plan::StageKind::Infer(infer) = &stage.kind else {
-            return Err("a batcher was started for a stage that is no infer stage".into());
-        };
+        let infer = stage.batch().ok_or("a batcher was started for a stage that does not run in workers")?;
         let policy = BatchPolicy { max_rows: infer.max_batch, wait: infer.wait, leave_when_idle: false };
         let devices: BTreeSet<DeviceId> =
             infer.workers.iter().filter(|w| w.count > 0).map(|w| w.device).collect();
@@ -152,7 +154,7 @@ impl BatcherState {
             last_reason: String::new(),
             look_at: None,
             drained: false,
-            told_post: false,
+            told_end: false,
             completed: None,
             args,
         })
@@ -196,10 +198,10 @@ impl BatcherState {
     /// Says when nothing more will come: after the last batch was handed on, because stages behind hear of it.
     fn look_for_the_end(&mut self) {
         let quiet = self.pool.as_ref().is_none_or(|p| p.is_quiet());
-        if self.drained && !self.told_post && quiet && self.ledger.n_batches() == 0 {
-            self.told_post = true;
+        if self.drained && !self.told_end && quiet && self.ledger.n_batches() == 0 {
+            self.told_end = true;
             self.must_hold_nothing();
-            self.args.post.drained();
+            self.args.processor.drained();
         }
     }
 
@@ -451,12 +453,19 @@ impl BatcherState {
 
     fn fail_row(&mut self, row: FailedRow) {
         let Some(slot) = self.rows_ended(row.rows) else { return };
-        let Some(ticket) = slot.items.get(row.rows.first).cloned().flatten() else { return };
+        let Some(token) = slot.items.get(row.rows.first).cloned().flatten() else { return };
         self.args.context.stats.stage(self.args.stage).failed.add(1);
         let failure =
             Failure { stage: self.name.clone(), kind: row.kind, error: row.error, attempts: row.attempts };
-        let report = Report::Failed { sinks: self.args.sinks, failure };
-        drop(self.args.sink.cast(SinkMsg::Reports(vec![ItemReport { ticket, report }])));
+        if !token.path().is_empty() {
+            for fold in &*self.args.folds {
+                let (ticket, path) = (token.ticket.clone(), token.path().into());
+                let token = Token::new(ticket, Share::NONE, path, Vec::new());
+                drop(fold.cast(FoldMsg::Parts(vec![FoldPart { token, arrival: Arrival::Failed }])));
+            }
+        }
+        let end = End { share: token.share(), records: SmallVec::new(), failure: Some(failure) };
+        drop(self.args.sink.cast(SinkMsg::Ends(vec![TokenEnd { ticket: token.ticket, end }])));
     }
 
     /// These rows have an end. The slot is freed when the last reference to it is dropped.
@@ -484,7 +493,7 @@ impl BatcherState {
         self.ledger.device_gone(device);
         self.last_reason = why;
         // A stage that has done everything needs no device.
-        if self.devices.is_empty() && !self.told_post {
+        if self.devices.is_empty() && !self.told_end {
             let stage = &self.name;
             let why = format!("no device is left for stage `{stage}`: {}", self.last_reason);
             drop(self.args.pipeline.cast(PipelineMsg::NoDevice(why)));

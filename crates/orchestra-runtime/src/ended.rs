@@ -8,11 +8,12 @@ use std::time::Duration;
 use orchestra_core::{Failure, ItemId};
 
 use crate::journey::Journey;
+use crate::flow::token::Token;
 use crate::ticket::Ticket;
 use crate::trace::{BatchTrace, ItemEnd, ItemTrace};
 
 /// The items of a slot by row, shared: the slot itself may be filled anew.
-pub type SlotItems = Arc<[Option<Ticket>]>;
+pub type SlotItems = Arc<[Option<Token>]>;
 
 /// An item; with its failure, if it failed.
 pub type MaybeFailed = (Ticket, Option<Failure>);
@@ -86,7 +87,7 @@ impl DoneRows {
     pub fn tickets(&self) -> impl Iterator<Item = &Ticket> {
         let rows = self.items.get(self.rows.clone()).unwrap_or_default().iter();
         let is_done = |row: &usize| self.failed.is_empty() || self.failed.binary_search(row).is_err();
-        self.rows.clone().zip(rows).filter(move |(row, _)| is_done(row)).filter_map(|(_, item)| item.as_ref())
+        self.rows.clone().zip(rows).filter(move |(row, _)| is_done(row)).filter_map(|(_, item)| Some(&item.as_ref()?.ticket))
     }
 }
 

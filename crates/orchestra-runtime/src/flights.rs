@@ -143,5 +143,5 @@ pub fn then(aftermath: &Aftermath) -> Then {
 }
 
 fn items_of(slot: &FilledSlot, rows: Rows) -> impl Iterator<Item = &Ticket> {
-    slot.items[rows.first..rows.first + rows.count].iter().flatten()
+    slot.items[rows.first..rows.first + rows.count].iter().flatten().map(|token| &token.ticket)
 }

@@ -6,7 +6,7 @@
 //! ├── DeviceManager per device ── WorkerLink per live worker process
 //! └── Pipeline per graph
 //!       ├── Source ── Loader × n (each with a decoding thread)
-//!       ├── Batcher and Post per infer stage
+//!       ├── Batcher and Processor per stage that runs in workers, Fold per stage that brings parts together
 //!       └── Sink ── the committer thread, which owns the journal
 //! ```
 //!
@@ -23,9 +23,11 @@ mod device_watch;
 mod ended;
 mod events;
 mod exit_kind;
+mod failures;
 #[cfg(test)]
 mod fault_tests;
 mod flights;
+mod flow;
 mod greeting;
 mod histogram;
 mod in_flight;
@@ -41,9 +43,6 @@ mod meter;
 mod observer;
 mod pipeline;
 mod pipeline_use;
-mod post;
-mod read_file;
-mod records;
 mod remains;
 mod report;
 mod root;
@@ -55,7 +54,6 @@ mod source;
 mod start;
 mod stats;
 mod ticket;
-mod topology;
 pub mod trace;
 mod watcher;
 mod worker_deadlines;
@@ -76,7 +74,6 @@ pub use launcher::{Launcher, ProcessLauncher};
 pub use live_workers::{LiveWorker, LiveWorkers};
 pub use meter::Meter;
 pub use pipeline_use::{PipelineLook, PipelineUse};
-pub use read_file::read_file;
 pub use remains::Remains;
 pub use report::{
     DeviceReport, ItemCounts, LoaderReport, PipelineOnDevice, PipelineReport, RunReport, StageReport,

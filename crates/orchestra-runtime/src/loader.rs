@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::FailureKind;
+use orchestra_core::data::Refusal;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::journey::Loading;
 use crate::loader_inbox::{Abandoned, Inbox};
 use crate::loader_thread::{self, LoaderWork};
-use crate::messages::{LoaderMsg, SinkMsg, SourceMsg};
+use crate::flow::chain::Outcome;
+use crate::flow::token::Token;
+use crate::messages::{LoaderMsg, SourceMsg};
 use crate::ticket::Ticket;
 
 const TICK: Duration = Duration::from_secs(1);
@@ -71,11 +74,12 @@ impl LoaderState {
         let error =
             format!("reading and decoding took longer than limits.item_timeout ({} s)", limit.as_secs_f64());
         tracing::warn!(item = %ticket.name(), %error, "item given up, its thread is replaced");
-        for image in &self.work.images {
-            self.work.context.stats.stage(image.stage).entered.add(1);
-        }
-        let report = self.work.failure(&ticket, self.work.n_sinks, FailureKind::Timeout, error);
-        drop(self.work.sink.cast(SinkMsg::Reports(vec![report])));
+        let chain = &self.work.chain;
+        let stage = chain.first_stage();
+        self.work.context.stats.stage(stage).entered.add(1);
+        let mut out = Outcome::default();
+        chain.fail(&Token::whole(ticket), stage, Refusal { kind: FailureKind::Timeout, error }, &mut out);
+        chain.send(&mut out);
         self.work.loaded.add(1);
         drop(self.work.from.cast(SourceMsg::LoadersProgressed));
     }

@@ -6,7 +6,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ractor::ActorRef;
+use smallvec::SmallVec;
 
+use crate::flow::chain::MapCount;
 use crate::loader_thread::LoaderWork;
 use crate::messages::{LoaderMsg, SourceMsg};
 use crate::ticket::{Ticket, Tickets};
@@ -101,8 +103,8 @@ pub struct Tally {
     pub loaded: u64,
     /// Of these, read and decoded or refused.
     pub decoded: u64,
-    /// Of these, handed on.
-    pub passed: u64,
+    /// Rows that entered and left each map of the chain.
+    pub counts: SmallVec<[MapCount; 2]>,
     /// Bytes of the files that were read.
     pub bytes: u64,
     /// Time of reading and decoding.
@@ -117,7 +119,11 @@ impl Tally {
     fn add(&mut self, other: Tally) {
         self.loaded += other.loaded;
         self.decoded += other.decoded;
-        self.passed += other.passed;
+        self.counts.resize(self.counts.len().max(other.counts.len()), MapCount::default());
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            count.entered += more.entered;
+            count.left += more.left;
+        }
         self.bytes += other.bytes;
         self.decoding += other.decoding;
         self.loading += other.loading;
@@ -130,11 +136,10 @@ impl Tally {
         stats.loading.add_time(self.loading);
         stats.waiting_for_row.add_time(self.waiting_for_row);
         stats.pipeline_of(work.source).bytes_read.add(self.bytes);
-        for image in &work.images {
-            let stage = stats.stage(image.stage);
-            stage.entered.add(self.decoded);
-            stage.left.add(self.passed);
-            stage.busy.add_time(self.decoding / u32::try_from(work.images.len()).unwrap_or(1));
+        work.chain.book(&self.counts);
+        let maps = work.chain.maps();
+        for map in maps {
+            stats.stage(*map).busy.add_time(self.decoding / u32::try_from(maps.len()).unwrap_or(1));
         }
         work.loaded.add(self.loaded);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use orchestra_core::FailureKind;
-use orchestra_core::gather::Report;
+use orchestra_core::lineage::End;
 use orchestra_core::ledger::Rows;
 use orchestra_core::{
     BatchId, DeviceId, ItemId, PipelineId, SinkId, SourceId, StageId, WorkerExit, WorkerId,
@@ -26,20 +26,20 @@ use crate::worker_port::WorkerPort;
 pub struct Record {
     /// Where it goes.
     pub sink: SinkId,
-    /// One line of JSON, with its newline: a part of the buffer that all records of its batch lie in.
+    /// The bytes to append: a part of the buffer that all records of its batch lie in.
     pub line: Bytes,
 }
 
-/// What a branch of the graph says about an item.
+/// What became of some share of an item.
 #[derive(Debug)]
-pub struct ItemReport {
+pub struct TokenEnd {
     /// The item.
     pub ticket: Ticket,
-    /// What became of it there.
-    pub report: Report<Record>,
+    /// The end.
+    pub end: End<Record>,
 }
 
-/// The records of a batch whose items have no other sink and no order: nothing has to be gathered.
+/// The records of a batch in a linear pipeline: each item ends with its only record, and nothing has to be counted.
 pub struct FinishedItems {
     /// Where the items come from.
     pub source: SourceId,
@@ -47,7 +47,7 @@ pub struct FinishedItems {
     pub sink: SinkId,
     /// The items.
     pub done: Vec<ItemId>,
-    /// A line of JSON for each, with its newline.
+    /// Their records.
     pub text: Vec<u8>,
     /// What whoever traces is told of them; `None` if nobody does.
     pub traced: Option<DoneRows>,
@@ -312,13 +312,13 @@ pub struct CompletedBatch {
     pub trace: Option<Arc<BatchTrace>>,
 }
 
-/// To the post-processing of an infer stage.
-pub enum PostMsg {
-    /// Turn these rows into records, or into rows of the next stage.
+/// To what follows a batch stage.
+pub enum ProcessorMsg {
+    /// Take these rows through the chain behind the stage.
     Batch(CompletedBatch),
-    /// A batch is processed, and its reports are on their way.
+    /// A batch is worked on, and its ends are on their way.
     Finished,
-    /// No further batch will come: tell the stages behind.
+    /// No further batch will come: tell the stages that follow.
     Drained,
 }
 
@@ -351,8 +351,8 @@ pub enum LoaderMsg {
 pub enum SinkMsg {
     /// A source whose items end here; it hears of their commits.
     Attach(SourceId, ActorRef<SourceMsg>),
-    /// What branches say about items.
-    Reports(Vec<ItemReport>),
+    /// What became of shares of items.
+    Ends(Vec<TokenEnd>),
     /// Items that are finished by this.
     Finished(FinishedItems),
     /// A group is in the journal. With what whoever traces was told of it, to be dropped.
@@ -389,12 +389,22 @@ impl CommitCounts {
     }
 }
 
+/// The memory of a batch stage.
+pub struct StageMemory {
+    /// Which.
+    pub stage: StageId,
+    /// Its slots.
+    pub arena: orchestra_wire::arena::Arena,
+    /// The pictures that its rows carry along.
+    pub carried: Option<Arc<crate::flow::carried::CarriedArena>>,
+}
+
 /// To a pipeline.
 pub enum PipelineMsg {
     /// Build the graph and start it.
     Start,
     /// The memory of its infer stages is there.
-    Prepared(Result<Vec<(StageId, orchestra_wire::arena::Arena)>, String>),
+    Prepared(Result<Vec<StageMemory>, String>),
     /// A source has nothing in flight and hands out nothing more.
     SourceFinished {
         /// Which.

@@ -8,9 +8,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use orchestra_core::data::ColumnType;
 use orchestra_core::{DeviceKind, PipelineId, SourceId, StageId};
 use orchestra_journal::BitSet;
-use orchestra_plan::{InferPlan, StageKind};
+use orchestra_core::shapes::Fold as MakeRow;
+use orchestra_plan::{InferPlan, Origin, PipelinePlan, Plan, Shape};
 use orchestra_wire::arena::Arena;
 use orchestra_wire::frames::Load;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -19,16 +21,18 @@ use crate::batcher::{Batcher, BatcherArgs};
 use crate::committer::CommitterHandle;
 use crate::context::RunContext;
 use crate::loader::Loader;
-use crate::loader_thread::{ImageTarget, InferTarget, LoaderWork};
+use crate::flow::carried::CarriedArena;
+use crate::flow::chain::{BatchTarget, Chain, Targets};
+use crate::flow::fold::{Fold, FoldArgs, FoldMsg};
+use crate::flow::processor::Processor;
+use crate::loader_thread::LoaderWork;
 use crate::messages::{
-    BatcherMsg, DeviceMsg, PipelineEnd, PipelineMsg, RootMsg, ServeStage, SinkMsg, SourceMsg,
+    BatcherMsg, DeviceMsg, PipelineEnd, PipelineMsg, RootMsg, ServeStage, SinkMsg, SourceMsg, StageMemory,
 };
-use crate::post::{Behind, PostArgs, PostProcessor};
 use crate::sink::{Sink, SinkArgs};
 use crate::slot_pool::SlotPool;
 use crate::source::{Source, SourceArgs};
 use crate::stats::Counter;
-use crate::topology::Topology;
 
 /// See the module.
 pub struct Pipeline;
@@ -51,8 +55,6 @@ pub struct PipelineArgs {
     pub context: Arc<RunContext>,
     /// Which.
     pub pipeline: PipelineId,
-    /// The graph.
-    pub topology: Arc<Topology>,
     /// Who writes.
     pub committer: CommitterHandle,
     /// All devices of the plan.
@@ -67,7 +69,7 @@ pub struct PipelineArgs {
 pub struct PipelineState {
     args: PipelineArgs,
     name: String,
-    infers: HashMap<StageId, Behind>,
+    targets: Targets,
     sources: HashMap<SourceId, ActorRef<SourceMsg>>,
     running: BTreeSet<SourceId>,
     incomplete: bool,
@@ -89,7 +91,7 @@ impl Actor for Pipeline {
         me.cast(PipelineMsg::Start)?;
         Ok(PipelineState {
             name: plan.name.clone(),
-            infers: HashMap::new(),
+            targets: Targets::default(),
             sources: HashMap::new(),
             running: plan.sources.iter().copied().collect(),
             incomplete: false,
@@ -107,7 +109,7 @@ impl Actor for Pipeline {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             PipelineMsg::Start => state.prepare(&me),
-            PipelineMsg::Prepared(Ok(arenas)) => state.build(&me, arenas).await?,
+            PipelineMsg::Prepared(Ok(memory)) => state.build(&me, memory).await?,
             PipelineMsg::Prepared(Err(why)) => state.end(&me, PipelineEnd::NoDevice(why)).await,
             PipelineMsg::SourceFinished { source, complete } => {
                 state.source_finished(&me, source, complete).await;
@@ -141,28 +143,19 @@ impl Actor for Pipeline {
 /// However it ends, also when the host drops its whole runtime: no thread may wait for a row for ever.
 impl Drop for PipelineState {
     fn drop(&mut self) {
-        self.infers.values().for_each(|node| node.pool.shut());
+        self.shut();
     }
 }
 
 impl PipelineState {
     /// ## Preparing
-    /// Makes the memory of all infer stages, off the actor: touching every page of it takes a while.
+    /// Makes the memory of all batch stages, off the actor: touching every page of it takes a while.
     fn prepare(&self, me: &ActorRef<PipelineMsg>) {
         let plan = Arc::clone(&self.args.context.plan);
         let pipeline = self.args.pipeline;
         let me = me.clone();
         tokio::task::spawn_blocking(move || {
-            let arenas = plan.pipelines[pipeline.index()].stages.iter().filter_map(|&stage| {
-                let StageKind::Infer(infer) = &plan.stages[stage.index()].kind else { return None };
-                let name = &plan.stages[stage.index()].name;
-                let arena = Arena::create(name, infer.layout.clone()).map_err(|e| {
-                    let mib = infer.layout.total_bytes() >> 20;
-                    format!("cannot take {mib} MiB of shared memory for the batches of stage `{name}`: {e}; set `limits.memory` or a smaller `batch.max`")
-                });
-                Some(arena.map(|a| (stage, a)))
-            });
-            drop(me.cast(PipelineMsg::Prepared(arenas.collect())));
+            drop(me.cast(PipelineMsg::Prepared(memory_of(&plan, &plan.pipelines[pipeline.index()]))));
         });
     }
 
@@ -170,7 +163,7 @@ impl PipelineState {
     async fn build(
         &mut self,
         me: &ActorRef<PipelineMsg>,
-        arenas: Vec<(StageId, Arena)>,
+        memory: Vec<StageMemory>,
     ) -> Result<(), ActorProcessingErr> {
         if self.over {
             return Ok(());
@@ -178,15 +171,25 @@ impl PipelineState {
         let sink_args = SinkArgs {
             context: Arc::clone(&self.args.context),
             pipeline: self.args.pipeline,
-            topology: Arc::clone(&self.args.topology),
             committer: self.args.committer.clone(),
             parent: me.clone(),
             root: self.args.root.clone(),
         };
         let (sink, _) = Actor::spawn_linked(None, Sink, sink_args, me.get_cell()).await?;
-        // Stages stand after what they read from; built backwards, each finds those behind it.
-        for (stage, arena) in arenas.into_iter().rev() {
-            self.build_infer(me, stage, arena, &sink).await?;
+        // Stages stand after what they read from; built backwards, each finds those that follow it.
+        let mut memory = memory;
+        let plan = Arc::clone(&self.args.context.plan);
+        let pipeline = &plan.pipelines[self.args.pipeline.index()];
+        for &stage in pipeline.stages.iter().rev() {
+            match &plan.stages[stage.index()].runs {
+                Shape::Map(_) => {}
+                Shape::Batch(infer) => {
+                    let own = memory.pop().filter(|own| own.stage == stage);
+                    let own = own.ok_or("memory was made for other stages than those of the plan")?;
+                    self.build_batch(me, stage, infer, own, &sink).await?;
+                }
+                Shape::Fold { fold, .. } => self.build_fold(me, stage, fold, &sink).await?,
+            }
         }
         for source in self.running.clone() {
             self.build_source(me, source, &sink).await?;
@@ -197,29 +200,48 @@ impl PipelineState {
         Ok(())
     }
 
-    async fn build_infer(
+    async fn build_fold(
         &mut self,
         me: &ActorRef<PipelineMsg>,
         stage: StageId,
-        arena: Arena,
+        fold: &Arc<dyn MakeRow>,
         sink: &ActorRef<SinkMsg>,
     ) -> Result<(), ActorProcessingErr> {
-        let topology = &self.args.topology;
-        let behind = topology.children(stage).iter().filter_map(|c| self.infers.get(c).cloned()).collect();
         let context = &self.args.context;
-        let post_args = PostArgs {
+        let chain = Chain::new(context, sink, Origin::Stage(stage), &self.targets);
+        let readers = (0..).map(StageId).zip(&context.plan.stages);
+        let readers = readers.filter(|(_, s)| s.from.contains(&Origin::Stage(stage)));
+        let outer = readers.flat_map(|(reader, _)| self.targets.folds_behind(context, reader)).collect();
+        let args = FoldArgs {
             context: Arc::clone(context),
             stage,
-            topology: Arc::clone(topology),
+            fold: Arc::clone(fold),
+            chain,
             sink: sink.clone(),
-            behind,
+            outer,
         };
-        let (post, _) = PostProcessor::start(post_args, me.get_cell()).await?;
+        let (actor, _) = Actor::spawn_linked(None, Fold, args, me.get_cell()).await?;
+        self.targets.folds.push((stage, actor));
+        Ok(())
+    }
+
+    async fn build_batch(
+        &mut self,
+        me: &ActorRef<PipelineMsg>,
+        stage: StageId,
+        infer: &InferPlan,
+        memory: StageMemory,
+        sink: &ActorRef<SinkMsg>,
+    ) -> Result<(), ActorProcessingErr> {
+        let context = &self.args.context;
+        let chain = Chain::new(context, sink, Origin::Stage(stage), &self.targets);
+        let folds: Arc<[ActorRef<FoldMsg>]> = self.targets.folds_behind(context, stage).into();
+        let (processor, _) = Processor::start(context, stage, chain, sink.clone(), me.get_cell()).await?;
         let batcher_args = BatcherArgs {
             context: Arc::clone(context),
             stage,
-            sinks: topology.n_sinks_below(stage),
-            post,
+            processor,
+            folds: Arc::clone(&folds),
             sink: sink.clone(),
             pipeline: me.clone(),
         };
@@ -229,24 +251,21 @@ impl PipelineState {
             // A batcher that is gone takes the pipeline with it.
             drop(tell.cast(BatcherMsg::PoolChanged));
         };
-        let StageKind::Infer(infer) = &context.plan.stages[stage.index()].kind else {
-            return Err("memory was made for a stage that is no infer stage".into());
-        };
         let (max_batch, held) = (infer.max_batch, infer.held_by_workers());
         let in_use = Arc::clone(&context.stats.stage(stage).slots_in_use);
-        let pool = SlotPool::new(arena, context.clock, max_batch, held, in_use, Box::new(notify));
+        let pool = SlotPool::new(memory.arena, context.clock, max_batch, held, in_use, Box::new(notify));
         batcher.cast(BatcherMsg::Attach(Arc::clone(&pool)))?;
-        let node = Behind { stage, pool, batcher };
-        self.ask_for_workers(&node);
-        self.infers.insert(stage, node);
+        let target = BatchTarget { stage, pool, carried: memory.carried, batcher, folds };
+        self.ask_for_workers(&target);
+        self.targets.batches.push(target);
         Ok(())
     }
 
-    fn ask_for_workers(&self, node: &Behind) {
+    fn ask_for_workers(&self, node: &BatchTarget) {
         let context = &self.args.context;
         let plan = &context.plan;
         let stage = &plan.stages[node.stage.index()];
-        let StageKind::Infer(infer) = &stage.kind else { return };
+        let Some(infer) = stage.batch() else { return };
         let model = &plan.models[infer.model.index()];
         for workers in infer.workers.iter().filter(|w| w.count > 0) {
             let device = &plan.devices[workers.device.index()].spec;
@@ -272,7 +291,7 @@ impl PipelineState {
                     DeviceKind::Cuda { .. } => infer.ladder.clone(),
                 },
                 layout: infer.layout.clone(),
-                pixel_inputs: plan.pixel_inputs(infer),
+                pixel_inputs: plan.pixel_inputs(node.stage),
             };
             let serve = ServeStage {
                 stage: node.stage,
@@ -298,7 +317,7 @@ impl PipelineState {
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.args.context;
         let plan = &context.plan;
-        let (images, infers, batchers) = self.targets(source);
+        let chain = Arc::new(Chain::new(context, sink, Origin::Source(source), &self.targets));
         let listing = &self.args.listings[source.index()];
         let n_loaders = plan.loader_threads.div_ceil(plan.sources.len()).max(1);
         let window = plan.pipelines[self.args.pipeline.index()].window.max(1) as u64;
@@ -313,65 +332,18 @@ impl PipelineState {
             to_do: listing.to_do,
             loaded: Arc::clone(&loaded),
             pipeline: me.clone(),
-            batchers,
+            chain: Arc::clone(&chain),
             committer: self.args.committer.clone(),
         };
         let (from, _) = Actor::spawn_linked(None, Source, source_args, me.get_cell()).await?;
         sink.cast(SinkMsg::Attach(source, from.clone()))?;
         self.sources.insert(source, from.clone());
-        let work = Arc::new(LoaderWork {
-            context: Arc::clone(context),
-            source,
-            from,
-            sink: sink.clone(),
-            n_sinks: self.args.topology.sinks_of_source(source).len(),
-            images,
-            infers,
-            loaded,
-        });
+        let fetch = Arc::clone(&plan.sources[source.index()].fetch);
+        let work = Arc::new(LoaderWork { context: Arc::clone(context), source, from, fetch, chain, loaded });
         for _ in 0..n_loaders {
             Actor::spawn_linked(None, Loader, Arc::clone(&work), me.get_cell()).await?;
         }
         Ok(())
-    }
-
-    /// What the loaders of a source feed: its image stages, and the infer stages that read from those.
-    fn targets(&self, source: SourceId) -> (Vec<ImageTarget>, Vec<InferTarget>, Vec<ActorRef<BatcherMsg>>) {
-        let plan = &self.args.context.plan;
-        let topology = &self.args.topology;
-        let images: Vec<ImageTarget> = plan.pipelines[self.args.pipeline.index()]
-            .stages
-            .iter()
-            .filter_map(|&stage| match &plan.stages[stage.index()].kind {
-                StageKind::Image { source: s, spec } if *s == source && topology.n_sinks_below(stage) > 0 => {
-                    let sinks = topology.sinks_of(stage).to_vec();
-                    Some(ImageTarget { stage, spec: spec.clone(), sinks })
-                }
-                _ => None,
-            })
-            .collect();
-        let mut infers = Vec::new();
-        let mut batchers = Vec::new();
-        for (stage, infer) in self.infer_plans() {
-            let inputs: Option<Vec<usize>> =
-                infer.inputs.iter().map(|i| images.iter().position(|t| t.stage == i.stage)).collect();
-            if let (Some(inputs), Some(node)) = (inputs, self.infers.get(&stage)) {
-                let sinks = topology.n_sinks_below(stage);
-                infers.push(InferTarget { stage, pool: Arc::clone(&node.pool), inputs, sinks });
-                batchers.push(node.batcher.clone());
-            }
-        }
-        (images, infers, batchers)
-    }
-
-    fn infer_plans(&self) -> impl Iterator<Item = (StageId, &InferPlan)> {
-        let plan = &self.args.context.plan;
-        plan.pipelines[self.args.pipeline.index()].stages.iter().filter_map(|&stage| {
-            match &plan.stages[stage.index()].kind {
-                StageKind::Infer(infer) => Some((stage, infer)),
-                StageKind::Image { .. } | StageKind::Classify { .. } => None,
-            }
-        })
     }
 
     async fn source_finished(&mut self, me: &ActorRef<PipelineMsg>, source: SourceId, complete: bool) {
@@ -380,6 +352,14 @@ impl PipelineState {
         if self.running.is_empty() {
             let end = if self.incomplete { PipelineEnd::Stopped } else { PipelineEnd::Complete };
             self.end(me, end).await;
+        }
+    }
+
+    /// Wakes every thread that waits for a row or for room.
+    fn shut(&self) {
+        for target in &self.targets.batches {
+            target.pool.shut();
+            target.carried.iter().for_each(|arena| arena.shut());
         }
     }
 
@@ -395,11 +375,11 @@ impl PipelineState {
         if std::mem::replace(&mut self.over, true) {
             return;
         }
-        self.infers.values().for_each(|node| node.pool.shut()); // Wakes every thread that waits for a row.
+        self.shut();
         // Of those that were never built, too: others may wait for them on their device.
-        for (stage, _) in self.infer_plans() {
+        for stage in &self.args.context.plan.pipelines[self.args.pipeline.index()].stages {
             for device in &self.args.devices {
-                drop(device.cast(DeviceMsg::Retire(stage)));
+                drop(device.cast(DeviceMsg::Retire(*stage)));
             }
         }
         match &end {
@@ -415,4 +395,30 @@ impl PipelineState {
         drop(self.args.root.cast(RootMsg::PipelineEnded(self.args.pipeline, end)));
         me.stop(None);
     }
+}
+
+/// The memory of all batch stages of a pipeline, in their order.
+fn memory_of(plan: &Plan, pipeline: &PipelinePlan) -> Result<Vec<StageMemory>, String> {
+    let batches = pipeline.stages.iter().filter_map(|stage| Some((*stage, plan.stages[stage.index()].batch()?)));
+    let carries_pictures = |infer: &InferPlan| {
+        infer.carries.iter().any(|read| plan.column(*read).ty == ColumnType::Picture)
+    };
+    let carriers = batches.clone().filter(|(_, infer)| carries_pictures(infer)).count().max(1);
+    let share = usize::try_from(pipeline.carried_bytes).unwrap_or(usize::MAX) / carriers;
+    batches
+        .map(|(stage, infer)| {
+            let name = &plan.stages[stage.index()].name;
+            let refused = |what: &str, bytes: usize, error: &dyn std::fmt::Display| {
+                let mib = bytes >> 20;
+                format!("cannot take {mib} MiB of shared memory for the {what} of stage `{name}`: {error}; set `limits.memory` or a smaller `batch.max`")
+            };
+            let arena = Arena::create(name, infer.layout.clone())
+                .map_err(|error| refused("batches", infer.layout.total_bytes(), &error))?;
+            let carried = match carries_pictures(infer) {
+                true => Some(CarriedArena::new(share).map_err(|error| refused("pictures", share, &error))?),
+                false => None,
+            };
+            Ok(StageMemory { stage, arena, carried })
+        })
+        .collect()
 }

@@ -20,7 +20,6 @@ use crate::device_manager::{DeviceArgs, DeviceManager};
 use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg};
 use crate::observer::{Observer, ObserverArgs};
 use crate::pipeline::{Listing, Pipeline, PipelineArgs};
-use crate::topology::Topology;
 
 /// How often a pipeline is built anew after a bug.
 const MOST_REBUILDS: u32 = 3;
@@ -56,7 +55,6 @@ pub struct Ending {
 /// State of the root.
 pub struct RootState {
     context: Arc<RunContext>,
-    topology: Arc<Topology>,
     committer: CommitterHandle,
     listings: Vec<Listing>,
     rebuilds: BTreeMap<PipelineId, u32>,
@@ -93,7 +91,6 @@ impl Actor for Orchestra {
             devices.push(Actor::spawn_linked(None, DeviceManager, args, me.get_cell()).await?.0);
         }
         let mut state = RootState {
-            topology: Arc::new(Topology::new(&context.plan)),
             listings: args.listings,
             rebuilds: BTreeMap::new(),
             devices_left: (0..devices.len()).map(|i| DeviceId(i as u16)).collect(),
@@ -201,7 +198,6 @@ impl RootState {
         let args = PipelineArgs {
             context: Arc::clone(&self.context),
             pipeline: id,
-            topology: Arc::clone(&self.topology),
             committer: self.committer.clone(),
             devices: self.devices.clone(),
             listings: Arc::new(self.listings.clone()),

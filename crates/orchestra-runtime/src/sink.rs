@@ -1,23 +1,23 @@
-//! Sink of a pipeline: gathers what the branches say about each item, and commits finished items as a whole. It formats no result and
+//! Sink of a pipeline: knows when each item has ended, whatever became of it on its way, and commits finished items as a whole. It formats no result and
 //! writes no file itself: the committer does, and answers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestra_core::gather::{Ending, Finished, Gather};
+use orchestra_core::lineage::{Ending, Finished, Lineage};
 use orchestra_core::{Failure, PipelineId, SinkId, SourceId, StageId};
 use orchestra_journal::{Commit, FileIndex};
+use orchestra_plan::{Origin, SinkPlan};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::committer::{CommitJob, CommitterHandle};
 use crate::context::RunContext;
 use crate::messages::{
-    CommitCounts, FinishedItems, ItemReport, PipelineMsg, Record, RootMsg, SinkMsg, SourceMsg,
+    CommitCounts, FinishedItems, PipelineMsg, Record, RootMsg, SinkMsg, SourceMsg, TokenEnd,
 };
-use crate::records;
+use crate::failures::failure_line;
 use crate::ticket::Ticket;
-use crate::topology::Topology;
 use crate::trace::{EndedItems, MaybeFailed, id_in_logs};
 
 /// See the module.
@@ -29,8 +29,6 @@ pub struct SinkArgs {
     pub context: Arc<RunContext>,
     /// Whose sink.
     pub pipeline: PipelineId,
-    /// The graph.
-    pub topology: Arc<Topology>,
     /// Who writes.
     pub committer: CommitterHandle,
     /// Its pipeline.
@@ -42,7 +40,7 @@ pub struct SinkArgs {
 /// State of a sink.
 pub struct SinkState {
     args: SinkArgs,
-    gathers: HashMap<SourceId, Gather<Ticket, Record>>,
+    lineages: HashMap<SourceId, Lineage<Ticket, Record>>,
     sources: HashMap<SourceId, ActorRef<SourceMsg>>,
     limit_reported: bool,
 }
@@ -54,13 +52,14 @@ impl Actor for Sink {
 
     async fn pre_start(&self, _: ActorRef<SinkMsg>, args: SinkArgs) -> Result<SinkState, ActorProcessingErr> {
         let plan = &args.context.plan;
-        let gathers = plan.pipelines[args.pipeline.index()].sources.iter().map(|&source| {
-            let sinks = args.topology.sinks_of_source(source);
-            let ordered = sinks.iter().any(|s| plan.sinks[s.index()].ordered);
-            (source, Gather::new(sinks.len(), ordered))
+        let lineages = plan.pipelines[args.pipeline.index()].sources.iter().map(|&source| {
+            let of_source =
+                |sink: &SinkPlan| plan.ancestors(Origin::Stage(sink.from)).contains(&Origin::Source(source));
+            let ordered = plan.sinks.iter().any(|sink| sink.ordered && of_source(sink));
+            (source, Lineage::new(ordered))
         });
-        let gathers = gathers.collect();
-        Ok(SinkState { args, gathers, sources: HashMap::new(), limit_reported: false })
+        let lineages = lineages.collect();
+        Ok(SinkState { args, lineages, sources: HashMap::new(), limit_reported: false })
     }
 
     async fn handle(
@@ -71,7 +70,7 @@ impl Actor for Sink {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             SinkMsg::Attach(source, actor) => drop(state.sources.insert(source, actor)),
-            SinkMsg::Reports(reports) => state.reports(&me, reports),
+            SinkMsg::Ends(ends) => state.ends(&me, ends),
             SinkMsg::Finished(items) => state.finished(&me, items),
             SinkMsg::Committed(counts, told) => {
                 state.committed(&counts);
@@ -84,12 +83,12 @@ impl Actor for Sink {
 }
 
 impl SinkState {
-    fn reports(&mut self, me: &ActorRef<SinkMsg>, reports: Vec<ItemReport>) {
-        let mut finished = Vec::with_capacity(reports.len());
-        for ItemReport { ticket, report } in reports {
-            if let Some(gather) = self.gathers.get_mut(&ticket.id().source) {
+    fn ends(&mut self, me: &ActorRef<SinkMsg>, ends: Vec<TokenEnd>) {
+        let mut finished = Vec::with_capacity(ends.len());
+        for TokenEnd { ticket, end } in ends {
+            if let Some(lineage) = self.lineages.get_mut(&ticket.id().source) {
                 let (id, sequence) = (ticket.id(), ticket.sequence());
-                gather.report(id, sequence, ticket, report, &mut finished);
+                lineage.end(id, sequence, ticket, end, &mut finished);
             }
         }
         if finished.is_empty() {
@@ -161,7 +160,7 @@ impl SinkState {
             trace_id = trace.as_ref().map(id_in_logs),
             "item failed"
         );
-        records::failure_line(ticket, &plan.sources[ticket.id().source.index()].name, failure)
+        failure_line(ticket, &plan.sources[ticket.id().source.index()].name, failure)
     }
 
     fn committed(&mut self, counts: &CommitCounts) {

@@ -18,7 +18,7 @@ use orchestra_wire::arena::Arena;
 
 use crate::context::RunClock;
 use crate::stats::Counter;
-use crate::ticket::Ticket;
+use crate::flow::token::Token;
 use crate::trace::SlotItems;
 
 /// What the batcher has a use for, and is told of when it happens. Telling wakes a thread, which costs more than filling a row.
@@ -118,7 +118,7 @@ struct Filling {
     /// Set by whoever closes the slot, before the upper half of `progress` is.
     reason: Mutex<LeaveReason>,
     /// What was published, by row; `None` is a hole. Each cell is written by the one writer that holds its row.
-    items: Vec<Mutex<Option<Ticket>>>,
+    items: Vec<Mutex<Option<Token>>>,
 }
 
 /// A filled slot that waits for the batcher. It has no reference to its pool, which holds it.
@@ -376,7 +376,7 @@ impl SlotPool {
         self.queue_if_filled(slot, before + closed);
     }
 
-    fn publish(&self, slot: SlotId, row: usize, item: Option<Ticket>) {
+    fn publish(&self, slot: SlotId, row: usize, item: Option<Token>) {
         let filling = &self.slots[slot.index()];
         *unpoisoned(filling.items[row].lock()) = item;
         let before = filling.progress.fetch_add(1, Ordering::AcqRel);
@@ -438,7 +438,7 @@ impl RowLease<'_> {
     }
 
     /// Hands the row over as the row of `item`.
-    pub fn publish(mut self, item: Ticket) {
+    pub fn publish(mut self, item: Token) {
         self.published = true;
         self.pool.publish(self.slot, self.row, Some(item));
     }

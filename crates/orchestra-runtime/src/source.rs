@@ -14,7 +14,8 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::committer::CommitterHandle;
 use crate::context::RunContext;
-use crate::messages::{BatcherMsg, LoaderMsg, PipelineMsg, SourceMsg};
+use crate::flow::chain::Chain;
+use crate::messages::{LoaderMsg, PipelineMsg, SourceMsg};
 use crate::stats::Counter;
 use crate::ticket::{Tickets, TicketsBuilder};
 
@@ -41,8 +42,8 @@ pub struct SourceArgs {
     pub loaded: Arc<Counter>,
     /// Its pipeline.
     pub pipeline: ActorRef<PipelineMsg>,
-    /// Infer stages that its loaders feed.
-    pub batchers: Vec<ActorRef<BatcherMsg>>,
+    /// What its loaders take items through: it hears of the end.
+    pub chain: Arc<Chain>,
     /// Who writes; it learns when the last items are on their way.
     pub committer: CommitterHandle,
 }
@@ -185,9 +186,7 @@ impl SourceState {
         if !self.drained && self.args.loaded.get() >= self.handed {
             self.drained = true;
             self.args.committer.hurry();
-            for batcher in &self.args.batchers {
-                drop(batcher.cast(BatcherMsg::Drained));
-            }
+            self.args.chain.drained();
         }
         if self.committed >= self.handed && !self.reported {
             self.reported = true;

@@ -10,11 +10,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use futures::future::BoxFuture;
 use orchestra_core::{PipelineId, SourceId};
 use orchestra_journal::{
-    Change, CommitError, Counts, Journal, OpenError, OutputFolder, RunIdentity, StartError, State,
+    Change, Commit, CommitError, Counts, FileIndex, Journal, OpenError, OutputFolder, RunIdentity, StartError, State,
 };
-use orchestra_media::{JpegBackendError, jpeg_backend};
 use orchestra_plan::Plan;
-use orchestra_source::{ListError, ListingReader, extend_listing, write_listing};
+use orchestra_source::{ListError, ListingReader, extend_listing, write_items};
 use ractor::{Actor, ActorRef, SpawnErr};
 use thiserror::Error;
 use tokio::sync::{oneshot, watch};
@@ -58,9 +57,6 @@ pub enum StartRunError {
         /// Why.
         why: String,
     },
-    /// The JPEG decoder that the environment asks for cannot be used.
-    #[error(transparent)]
-    Jpeg(#[from] JpegBackendError),
     /// The items of a source cannot be listed.
     #[error("the items of source `{source_name}` cannot be listed: {error}")]
     Listing {
@@ -166,7 +162,6 @@ pub struct RunOutcome {
 
 /// Opens the output folder, lists the items and opens the journal. Blocks.
 pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> {
-    tracing::info!(decoder = %jpeg_backend()?, "JPEG decoder");
     let mut folder = OutputFolder::open(&plan.output)?;
     let mut found = Found::Fresh;
     if fresh {
@@ -211,10 +206,11 @@ pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> 
         |b| RunIdentity { run_id: b.run_id.clone(), started_unix_ms: b.started_unix_ms, ..now.clone() },
     );
     let files = result_files(&plan);
-    let journal = match before {
+    let mut journal = match before {
         Some(_) => Journal::resume(folder, &identity, &files)?,
         None => Journal::begin(folder, &identity, &files)?,
     };
+    write_headers(&plan, &mut journal)?;
     if previous_code.is_some() || journal.counts().total() > 0 {
         found = Found::Resumed { finished: journal.counts().total(), new_items };
     }
@@ -393,6 +389,19 @@ fn result_files(plan: &Plan) -> Vec<PathBuf> {
     std::iter::once(PathBuf::from("failures.jsonl")).chain(sinks).collect()
 }
 
+/// Begins result files that have something at their head and are empty.
+fn write_headers(plan: &Plan, journal: &mut Journal) -> Result<(), CommitError> {
+    for (at, sink) in plan.sinks.iter().enumerate() {
+        let header = sink.encoder.header();
+        let is_empty = || fs::metadata(&sink.path).is_ok_and(|m| m.len() == 0);
+        if !header.is_empty() && is_empty() {
+            let appends = vec![(FileIndex(1 + at), header)];
+            journal.commit(&Commit { appends, ..Commit::default() })?;
+        }
+    }
+    Ok(())
+}
+
 /// Result files of the plan that have text in them.
 fn with_text(plan: &Plan) -> Vec<PathBuf> {
     let files = result_files(plan).into_iter().map(|file| plan.output.join(file));
@@ -435,11 +444,11 @@ fn list(private: &Path, source: &orchestra_plan::SourcePlan, resumed: bool) -> R
     let target = listing_path(private, &source.name);
     let next = private.join(format!("items-{}.next", source.name));
     if !resumed || !target.exists() {
-        write_listing(&source.listing, &next)?;
+        write_items(&source.listing, source.expand.as_deref(), &next, &|| true)?;
         return Ok(Listed { next, target, new_items: 0, missing: None });
     }
     let fresh = private.join(format!("items-{}.new", source.name));
-    write_listing(&source.listing, &fresh)?;
+    write_items(&source.listing, source.expand.as_deref(), &fresh, &|| true)?;
     std::fs::copy(&target, &next).map_err(|error| ListError::ListFile {
         path: next.clone(),
         doing: "write",

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::{DeviceId, DeviceKind, FailureKind, PipelineId, SourceId, StageId};
-use orchestra_plan::{Plan, StageKind, WorkerMemory};
+use orchestra_plan::{Plan, WorkerMemory};
 
 use crate::exit_kind::ExitKind;
 use crate::histogram::{BATCH_SIZES, Histogram, TIMES};
@@ -159,7 +159,7 @@ impl StageStats {
     }
 
     fn of(plan: &Plan, stage: usize) -> Self {
-        let StageKind::Infer(infer) = &plan.stages[stage].kind else { return Self::default() };
+        let Some(infer) = plan.stages[stage].batch() else { return Self::default() };
         let on = (0..plan.devices.len()).map(|device| {
             let ceiling = Counter::default();
             ceiling.set(infer.max_batch as u64);

@@ -2,7 +2,7 @@
 //! to be more, or far less. Measures nothing itself. Failing to keep it is no reason for a run to fail.
 
 use orchestra_core::{DeviceId, StageId};
-use orchestra_plan::{DevicePlan, InferPlan, MeasureKey, Measured, Measurements, StageKind, WorkerMemory};
+use orchestra_plan::{DevicePlan, InferPlan, MeasureKey, Measured, Measurements, WorkerMemory};
 
 use crate::context::RunContext;
 use crate::stats::StageOnDevice;
@@ -20,7 +20,7 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     fn new(context: &'a RunContext, device: DeviceId, stage: StageId) -> Option<Self> {
-        let StageKind::Infer(infer) = &context.plan.stages.get(stage.index())?.kind else { return None };
+        let infer = context.plan.stages.get(stage.index())?.batch()?;
         let plan = context.plan.devices.get(device.index())?;
         Some(Self { context, id: (device, stage), device: plan, infer })
     }

@@ -16,6 +16,7 @@
 //! UTF-8 is written `\xFF`, a backslash `\\`, so that different files always have different names.
 
 mod error;
+mod expand;
 mod extend;
 mod item_name;
 mod listing_file;
@@ -29,10 +30,11 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 pub use error::ListError;
+pub use expand::{Expand, PushItem};
 pub use extend::{Extension, extend_listing};
 pub use item_name::escape;
 pub use listing_file::{ListingReader, ListingSummary};
-pub use write::{first_item, write_listing, write_listing_while};
+pub use write::{first_item, write_items, write_listing, write_listing_while};
 
 /// What a source names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -63,6 +65,6 @@ pub enum ListingSpec {
 pub struct ItemEntry {
     /// What records call it: the path relative to the root of the source, as text.
     pub name: String,
-    /// Where it lies. Absolute, raw bytes.
+    /// Where it lies: an absolute path, or what the kind of its source takes for one. Raw bytes.
     pub path: PathBuf,
 }

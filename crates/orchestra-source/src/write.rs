@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::expand::Expand;
 use crate::item_name::{escape, name_under};
 use crate::listing_file::{ListingWriter, folder_of};
 use crate::pattern::{Entry, common_root};
@@ -32,7 +33,20 @@ pub fn write_listing_while(
     out: &Path,
     go_on: &dyn Fn() -> bool,
 ) -> Result<ListingSummary, ListError> {
-    let mut writer = ListingWriter::create(out)?;
+    write_items(spec, None, out, go_on)
+}
+
+/// Like [`write_listing_while`], with the items that `expand` makes of the files.
+///
+/// # Errors
+/// As [`write_listing_while`], and those of `expand`.
+pub fn write_items(
+    spec: &ListingSpec,
+    expand: Option<&dyn Expand>,
+    out: &Path,
+    go_on: &dyn Fn() -> bool,
+) -> Result<ListingSummary, ListError> {
+    let mut writer = ItemWriter { writer: ListingWriter::create(out)?, expand };
     let mut pace = Pace { go_on, seen: 0 };
     match spec {
         ListingSpec::Paths { base, patterns } => write_paths(base, patterns, out, &mut writer, &mut pace)?,
@@ -49,7 +63,22 @@ pub fn write_listing_while(
             }
         }
     }
-    writer.finish()
+    writer.writer.finish()
+}
+
+/// Writes the items of each file.
+struct ItemWriter<'a> {
+    writer: ListingWriter,
+    expand: Option<&'a dyn Expand>,
+}
+
+impl ItemWriter<'_> {
+    fn push(&mut self, name: &str, path: &Path) -> Result<(), ListError> {
+        let Some(expand) = self.expand else { return self.writer.push(name, path) };
+        expand.expand(path, &mut |suffix, locator| {
+            self.writer.push(&format!("{name}{suffix}"), Path::new(OsStr::from_bytes(locator)))
+        })
+    }
 }
 
 /// Some item of the source, found without listing all of them; `None` where there is none. Of a manifest: its first row.
@@ -104,7 +133,7 @@ fn write_paths(
     base: &Path,
     patterns: &[String],
     out: &Path,
-    writer: &mut ListingWriter,
+    writer: &mut ItemWriter<'_>,
     pace: &mut Pace<'_>,
 ) -> Result<(), ListError> {
     let wrap = |error: io::Error| ListError::ListFile { path: out.into(), doing: "write", error };

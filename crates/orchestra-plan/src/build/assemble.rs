@@ -1,31 +1,39 @@
 //! The last step: numbers for everything that is used, batch sizes, slots, pipelines. Finds errors of size only.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{
     DeviceId, DeviceSpec, ModelId, PipelineId, Provider, SinkId, SourceId, StageId, TensorSpec,
 };
+use serde_json::Value as Json;
 
 use super::Parts;
 use crate::bytes::format_bytes;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fingerprint::fingerprint;
+use crate::flow::connect;
+use crate::graph::Target;
+use crate::kind::Runs;
 use crate::ladder::ladder;
 use crate::measured::settings;
 use crate::near_cores::{Placed, near};
 use crate::placement::Share;
 use crate::plan::{
-    BETWEEN_COMMITS, DeviceMemory, DevicePlan, Growth, InferPlan, InputFrom, ModelPlan, NodeCores,
-    PipelinePlan, Plan, SinkPlan, SourcePlan, StageKind, StagePlan, WorkerPlan,
+    BETWEEN_COMMITS, ColumnRef, DeviceMemory, DevicePlan, Growth, InferPlan, ModelPlan, NodeCores, Origin,
+    PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
 };
-use crate::raw::{RawKind, RawModel, RawStage};
+use crate::raw::{RawModel, RawStage};
 use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
 use crate::types::Wired;
 
 /// Largest batch on a GPU and on the CPU, unless the file says otherwise. On the CPU larger batches gain nothing.
 const DEFAULT_BATCH_CUDA: usize = 32;
 const DEFAULT_BATCH_CPU: usize = 8;
+
+/// The most that pictures carried along by the stages of a pipeline may take.
+const CARRIED_BYTES: u64 = 512 << 20;
 
 pub(super) struct Assembler<'a> {
     parts: &'a Parts,
@@ -59,7 +67,7 @@ impl<'a> Assembler<'a> {
             stages.iter().any(|s| parts.graph.sources(*s).any(|x| x == i))
         });
         let models = in_order(parts.workflow.models.len(), &|i| {
-            stages.iter().any(|s| matches!(parts.wired[*s], Some(Wired::Infer { model, .. }) if model == i))
+            stages.iter().any(|s| matches!(parts.wired[*s], Some(Wired::Batch { model, .. }) if model == i))
         });
         let devices = in_order(parts.devices.len(), &|i| {
             stages.iter().any(|s| parts.shares[*s].iter().any(|w| w.device == i))
@@ -97,8 +105,8 @@ impl<'a> Assembler<'a> {
             loader_threads,
             loaders_near: near.loaders,
             fingerprint: Vec::new(),
-            reasons: self.reasons,
-            file: self.file,
+            reasons: std::mem::take(&mut self.reasons),
+            file: self.file.clone(),
         };
         let raw_sources: Vec<_> = self.sources.iter().map(|s| &workflow.sources[*s]).collect();
         let operators: Vec<Vec<_>> = self
@@ -107,6 +115,10 @@ impl<'a> Assembler<'a> {
             .filter_map(|m| self.parts.models[*m].as_ref())
             .map(|m| m.custom_ops.iter().map(|o| o.digest).collect())
             .collect();
+        let spans: Vec<_> = self.stages.iter().map(|s| workflow.stages[*s].name.span).collect();
+        connect(&mut plan, &spans, self.diags)?;
+        let carried = self.slot_memory().0.map_or(CARRIED_BYTES, |limit| (limit / 4).min(CARRIED_BYTES));
+        plan.pipelines.iter_mut().for_each(|pipeline| pipeline.carried_bytes = carried);
         plan.fingerprint = fingerprint(&plan, &raw_sources, &operators);
         Some(plan)
     }
@@ -120,16 +132,13 @@ impl<'a> Assembler<'a> {
         let parts = self.parts;
         let mut sized = Vec::new();
         for &stage in &self.stages.clone() {
-            let Some(Wired::Infer { model, tensors, fixed_batch, .. }) = &parts.wired[stage] else {
+            let Some(Wired::Batch { model, tensors, fixed_batch, .. }) = &parts.wired[stage] else {
                 continue;
             };
             let max_batch = self.max_batch(stage, &parts.workflow.models[*model], *fixed_batch)?;
             let outputs = &parts.models[*model].as_ref()?.file.signature.outputs;
             let streams = parts.workflow.models[*model].streams();
-            let together = match parts.workflow.stages[stage].kind {
-                Some(RawKind::Infer { together, .. }) => together,
-                _ => None,
-            };
+            let together = parts.workflow.stages[stage].batch().and_then(|batch| batch.together);
             sized.push(Sized { stage, tensors, outputs, max_batch, together, streams });
         }
         let demands: Vec<SlotDemand<'_>> = sized
@@ -204,7 +213,7 @@ impl<'a> Assembler<'a> {
 
     fn max_batch(&mut self, stage: usize, model: &RawModel, fixed: Option<usize>) -> Option<usize> {
         let raw = &self.parts.workflow.stages[stage];
-        let Some(RawKind::Infer { max_batch: asked, .. }) = &raw.kind else { return None };
+        let asked = raw.batch()?.max_batch.as_ref();
         let name = &raw.name.value;
         if let (Some(asked), Some(limit)) = (asked, &model.max_batch)
             && asked.value > limit.value
@@ -219,7 +228,7 @@ impl<'a> Assembler<'a> {
             return None;
         }
         let on_cuda = self.is_on_cuda(stage);
-        let asked = asked.as_ref().or(model.max_batch.as_ref());
+        let asked = asked.or(model.max_batch.as_ref());
         let (max, why) = match (fixed, asked) {
             (Some(fixed), asked) => {
                 if let Some(asked) = asked.filter(|a| a.value != fixed as u64) {
@@ -268,10 +277,17 @@ impl<'a> Assembler<'a> {
             .map(|&source| {
                 let reader =
                     self.stages.iter().find(|s| self.parts.graph.sources(**s).any(|x| x == source))?;
+                let raw = &self.parts.workflow.sources[source];
+                let connected = self.parts.sources[source].as_ref()?;
                 Some(SourcePlan {
-                    name: self.parts.workflow.sources[source].name.value.clone(),
+                    name: raw.name.value.clone(),
                     pipeline: pipeline_of[*reader]?,
+                    kind: raw.kind.as_ref()?.name().to_owned(),
                     listing: self.parts.listings[source].clone()?,
+                    expand: connected.expand.clone(),
+                    gives: connected.gives.clone(),
+                    fetch: Arc::clone(&connected.fetch),
+                    settings: connected.settings.clone(),
                 })
             })
             .collect()
@@ -315,36 +331,64 @@ impl<'a> Assembler<'a> {
             .iter()
             .zip(layouts)
             .map(|(&stage, layout)| {
-                let kind = match self.parts.wired[stage].as_ref()? {
-                    Wired::Image { source, spec } => {
-                        StageKind::Image { source: SourceId(id(&self.sources, *source)?), spec: spec.clone() }
+                let raw = &self.parts.workflow.stages[stage];
+                let links = self.parts.graph.reads[stage].iter().flatten();
+                let mut from: Vec<Origin> = Vec::new();
+                for link in links {
+                    let origin = self.origin(link.target)?;
+                    if !from.contains(&origin) {
+                        from.push(origin);
                     }
-                    Wired::Infer { model, inputs, fixed_batch, .. } => {
-                        StageKind::Infer(self.infer_plan(stage, *model, inputs, *fixed_batch, layout?)?)
-                    }
-                    Wired::Classify { from, output, top_k, labels, scores } => StageKind::Classify {
-                        from: self.stage_id(*from)?,
-                        output: *output,
-                        top_k: *top_k,
-                        labels: labels.clone(),
-                        scores: *scores,
-                    },
+                }
+                let column = |(target, column): &(Target, usize)| {
+                    Some(ColumnRef { from: self.origin(*target)?, column: *column })
                 };
-                let name = self.parts.workflow.stages[stage].name.value.clone();
-                Some(StagePlan { name, pipeline: pipeline_of[stage]?, kind })
+                let columns = |reads: &[(Target, usize)]| reads.iter().map(column).collect::<Option<Vec<_>>>();
+                let (reads, gives, runs, about) = match self.parts.wired[stage].as_ref()? {
+                    Wired::Batch { model, inputs, fixed_batch, gives, .. } => {
+                        let infer = self.infer_plan(stage, *model, *fixed_batch, layout?)?;
+                        (columns(inputs)?, gives, Shape::Batch(infer), None)
+                    }
+                    Wired::Stage { reads, connected } => {
+                        let runs = match &connected.runs {
+                            Runs::Map(map) => Shape::Map(Arc::clone(map)),
+                            Runs::Fold(fold) => Shape::Fold { fold: Arc::clone(fold), carries: Vec::new() },
+                        };
+                        (columns(reads)?, &connected.gives, runs, Some(connected))
+                    }
+                };
+                Some(StagePlan {
+                    name: raw.name.value.clone(),
+                    pipeline: pipeline_of[stage]?,
+                    kind: raw.kind_name().to_owned(),
+                    home: *from.first()?,
+                    from,
+                    reads,
+                    gives: gives.clone(),
+                    settings: about.map_or(Json::Null, |c| c.settings.clone()),
+                    details: about.map_or_else(Vec::new, |c| c.details.clone()),
+                    about: about.map_or_else(String::new, |c| c.about.clone()),
+                    runs,
+                })
             })
             .collect()
+    }
+
+    fn origin(&self, target: Target) -> Option<Origin> {
+        Some(match target {
+            Target::Source(source) => Origin::Source(SourceId(id(&self.sources, source)?)),
+            Target::Stage(stage) => Origin::Stage(self.stage_id(stage)?),
+        })
     }
 
     fn infer_plan(
         &self,
         stage: usize,
         model: usize,
-        inputs: &[(usize, usize)],
         fixed_batch: Option<usize>,
         (max_batch, layout): (usize, BatchLayout),
     ) -> Option<InferPlan> {
-        let Some(RawKind::Infer { wait, .. }) = self.parts.workflow.stages[stage].kind else { return None };
+        let wait = self.parts.workflow.stages[stage].batch()?.wait;
         let shares = &self.parts.shares[stage];
         let on_cuda = self.is_on_cuda(stage);
         let ladder = match fixed_batch {
@@ -365,12 +409,9 @@ impl<'a> Assembler<'a> {
                 memory: s.memory,
             })
         });
-        let inputs = inputs
-            .iter()
-            .map(|(stage, output)| Some(InputFrom { stage: self.stage_id(*stage)?, output: *output }));
         Some(InferPlan {
             model: ModelId(id(&self.models, model)?),
-            inputs: inputs.collect::<Option<_>>()?,
+            carries: Vec::new(),
             max_batch,
             fixed_batch,
             wait,
@@ -392,7 +433,9 @@ impl<'a> Assembler<'a> {
                 Some(SinkPlan {
                     name: raw.name.value.clone(),
                     pipeline: pipeline_of[from]?,
+                    kind: raw.kind.as_ref()?.name().to_owned(),
                     from: self.stage_id(from)?,
+                    encoder: self.parts.encoders[sink].clone()?,
                     path: self.parts.output.join(self.parts.sink_paths[sink].as_ref()?),
                     ordered: raw.ordered,
                 })
@@ -434,24 +477,16 @@ fn cut_growth(shares: &mut [Share], slots: usize) {
 
 /// Digest of what the sessions of an infer stage are opened with; `None` where that is not known.
 pub(super) fn settings_of(model: &RawModel, stage: usize, wired: &[Option<Wired>]) -> Option<[u8; 32]> {
-    let Some(Wired::Infer { inputs, tensors, .. }) = &wired[stage] else { return None };
-    let pixels = |(from, _): &(usize, usize)| match &wired[*from] {
-        Some(Wired::Image { spec, .. }) => spec.in_graph.clone(),
-        _ => None,
-    };
-    let pixels: Vec<_> = inputs.iter().map(pixels).collect();
-    Some(settings(model, tensors, &pixels))
+    let Some(Wired::Batch { tensors, pixels, .. }) = &wired[stage] else { return None };
+    Some(settings(model, tensors, pixels))
 }
 
 /// The largest batch of a stage on a GPU, before anything else about it is known.
 pub(super) fn largest_on_cuda(model: &RawModel, stage: &RawStage, wired: Option<&Wired>) -> usize {
-    if let Some(Wired::Infer { fixed_batch: Some(fixed), .. }) = wired {
+    if let Some(Wired::Batch { fixed_batch: Some(fixed), .. }) = wired {
         return *fixed;
     }
-    let asked = match &stage.kind {
-        Some(RawKind::Infer { max_batch, .. }) => max_batch.as_ref(),
-        _ => None,
-    };
+    let asked = stage.batch().and_then(|batch| batch.max_batch.as_ref());
     asked.or(model.max_batch.as_ref()).map_or(DEFAULT_BATCH_CUDA, |asked| asked.value as usize)
 }
 
@@ -469,6 +504,8 @@ fn pipeline_plans(
             stages: Vec::new(),
             sinks: Vec::new(),
             window: loader_threads * 4 + BETWEEN_COMMITS,
+            linear: None,
+            carried_bytes: 0,
         })
         .collect();
     for (id, source) in (0..).zip(sources) {
@@ -480,7 +517,7 @@ fn pipeline_plans(
     }
     for (id, stage) in (0..).zip(stages) {
         let plan = &mut plans[stage.pipeline.index()];
-        if let StageKind::Infer(infer) = &stage.kind {
+        if let Some(infer) = stage.batch() {
             // The slots, with all that may go together, and what is being read for them.
             plan.window += (infer.layout.max_rows + infer.ready * infer.max_batch) * infer.layout.slots;
         }

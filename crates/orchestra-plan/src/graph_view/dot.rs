@@ -35,7 +35,7 @@ fn write(out: &mut String, view: &GraphView) -> fmt::Result {
 
 fn write_pipeline(out: &mut String, number: usize, pipeline: &PipelineView, indent: &str) -> fmt::Result {
     for (i, node) in pipeline.nodes.iter().enumerate() {
-        writeln!(out, "{indent}p{number}n{i} [label={}, shape={}];", label(node), shape(node.kind))?;
+        writeln!(out, "{indent}p{number}n{i} [label={}, shape={}];", label(node), shape(node.shape))?;
     }
     for edge in &pipeline.edges {
         write!(out, "{indent}p{number}n{} -> p{number}n{}", edge.from, edge.to)?;
@@ -49,7 +49,7 @@ fn write_pipeline(out: &mut String, number: usize, pipeline: &PipelineView, inde
 }
 
 fn label(node: &Node) -> String {
-    let mut lines = vec![format!("{} {}", node.kind.name(), text::line(&node.name))];
+    let mut lines = vec![format!("{} {}", node.kind, text::line(&node.name))];
     lines.extend(text::details(node));
     quoted(&lines)
 }
@@ -57,8 +57,8 @@ fn label(node: &Node) -> String {
 fn shape(kind: NodeKind) -> &'static str {
     match kind {
         NodeKind::Source => "folder",
-        NodeKind::Image | NodeKind::Classify => "box",
-        NodeKind::Infer => "component",
+        NodeKind::Map | NodeKind::Fold => "box",
+        NodeKind::Batch => "component",
         NodeKind::Sink => "note",
     }
 }

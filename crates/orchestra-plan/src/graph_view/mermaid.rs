@@ -26,7 +26,7 @@ fn write(out: &mut String, view: &GraphView) -> fmt::Result {
 
 fn write_pipeline(out: &mut String, number: usize, pipeline: &PipelineView, indent: &str) -> fmt::Result {
     for (i, node) in pipeline.nodes.iter().enumerate() {
-        let (open, close) = shape(node.kind);
+        let (open, close) = shape(node.shape);
         writeln!(out, "{indent}p{number}n{i}{open}\"{}\"{close}", label(node))?;
     }
     for edge in &pipeline.edges {
@@ -39,7 +39,7 @@ fn write_pipeline(out: &mut String, number: usize, pipeline: &PipelineView, inde
 }
 
 fn label(node: &Node) -> String {
-    let mut lines = vec![format!("{} <b>{}</b>", node.kind.name(), escaped(&node.name))];
+    let mut lines = vec![format!("{} <b>{}</b>", node.kind, escaped(&node.name))];
     lines.extend(text::details(node).iter().map(|d| escaped(d)));
     lines.join("<br/>")
 }
@@ -47,8 +47,8 @@ fn label(node: &Node) -> String {
 fn shape(kind: NodeKind) -> (&'static str, &'static str) {
     match kind {
         NodeKind::Source => ("([", "])"),
-        NodeKind::Image | NodeKind::Classify => ("[", "]"),
-        NodeKind::Infer => ("[[", "]]"),
+        NodeKind::Map | NodeKind::Fold => ("[", "]"),
+        NodeKind::Batch => ("[[", "]]"),
         NodeKind::Sink => ("[(", ")]"),
     }
 }

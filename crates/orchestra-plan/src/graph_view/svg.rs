@@ -105,7 +105,7 @@ fn write_run(out: &mut String, run: &Run) -> fmt::Result {
 
 fn write_box(out: &mut String, node: &Node, rect: Rect) -> fmt::Result {
     let Rect { x, y, width, height } = rect;
-    let colour = colour(node.kind);
+    let colour = colour(node.shape);
     writeln!(
         out,
         r##"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" rx="6" fill="#f6f7f9" stroke="{colour}" stroke-width="1.5"/>"##
@@ -114,7 +114,7 @@ fn write_box(out: &mut String, node: &Node, rect: Rect) -> fmt::Result {
     // A box that is taller than its text, because much leaves it, has the text in its middle.
     let text_height = NAME_BASELINE + details.len() as f64 * LINE + 12.0;
     let (left, top) = (x + INSET, y + (height - text_height) / 2.0);
-    write_text(out, left, top + KIND_BASELINE, KIND_SIZE, colour, "", node.kind.name())?;
+    write_text(out, left, top + KIND_BASELINE, KIND_SIZE, colour, "", &node.kind)?;
     let name = text::line(&node.name);
     write_text(out, left, top + NAME_BASELINE, NAME_SIZE, "#1d2127", " font-weight=\"bold\"", &name)?;
     for (i, line) in details.iter().enumerate() {
@@ -144,9 +144,9 @@ fn write_text(
 fn colour(kind: NodeKind) -> &'static str {
     match kind {
         NodeKind::Source | NodeKind::Sink => "#5c6672",
-        NodeKind::Image => "#3d6f9e",
-        NodeKind::Infer => "#8a5a2b",
-        NodeKind::Classify => "#4f7a4a",
+        NodeKind::Map => "#3d6f9e",
+        NodeKind::Batch => "#8a5a2b",
+        NodeKind::Fold => "#4f7a4a",
     }
 }
 

@@ -72,7 +72,8 @@ mod tests {
 
     fn node(details: usize, devices: usize) -> Node {
         Node {
-            kind: NodeKind::Infer,
+            shape: NodeKind::Batch,
+            kind: "infer".into(),
             name: "run".into(),
             details: (0..details).map(|i| format!("detail {i}")).collect(),
             devices: (0..devices).map(|i| format!("cuda:{i}")).collect(),

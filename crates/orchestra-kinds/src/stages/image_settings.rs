@@ -1,27 +1,59 @@
-//! Settings of an `image` stage. Touches no pixel.
+//! The settings that say how a picture becomes a tensor row. Touches no pixel.
 
 use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, PixelInput, ResizeFilter};
 
-use crate::diagnostics::Span;
-use crate::fields::{At, Fields};
-use crate::tree::{Node, Value};
+use orchestra_core::data::{Column, ColumnType, Schema};
+use orchestra_core::{Dim, TensorSpec};
+use orchestra_plan::tree::{Node, Value};
+use orchestra_plan::{At, Fields, Key, Span, key};
 
-pub(super) const KEYS: [&str; 15] = [
-    "kind",
-    "from",
-    "size",
-    "fit",
-    "shorter",
-    "filter",
-    "color",
-    "layout",
-    "dtype",
-    "scale",
-    "mean",
-    "std",
-    "pad",
-    "fast",
-    "normalize",
+/// The keys that say how a picture becomes a row: those of `image`, and of every other kind that makes rows of pictures.
+pub(super) const KEYS: [Key; 13] = [
+    key("size", "two integers", "required", "`[height, width]` of the row in pixels, each from 1 to 32768"),
+    key(
+        "fit",
+        "text",
+        "\"stretch\"",
+        "`\"stretch\"`: both sides, whatever the aspect ratio; `\"cover\"`: fill, and cut what stands over; `\"contain\"`: fit inside, and fill \
+         up with `pad`; `\"shorter\"`: shorter side to `shorter`, then cut `size` out of the centre",
+    ),
+    key("shorter", "integer", "the larger side of `size`", "only with `fit = \"shorter\"`, and not smaller than `size`"),
+    key(
+        "filter",
+        "text",
+        "\"bilinear\"",
+        "`\"nearest\"`, `\"bilinear\"`, `\"bicubic\"`, `\"lanczos3\"`; all but the first are antialiased, as in Pillow",
+    ),
+    key("color", "text", "\"rgb\"", "`\"rgb\"`, `\"bgr\"`, `\"gray\"`"),
+    key("layout", "text", "\"nchw\"", "`\"nchw\"` or `\"nhwc\"`"),
+    key(
+        "dtype",
+        "text",
+        "\"f32\"",
+        "`\"f32\"`, `\"f16\"`, or `\"u8\"`: pixels as they are, without `scale`, `mean` and `std`",
+    ),
+    key("scale", "number", "1/255", "factor on the pixel value 0 to 255"),
+    key("mean", "number or list", "0", "subtracted after `scale`, one for all or one per channel"),
+    key("std", "number or list", "1", "then divided by it, one for all or one per channel; never 0"),
+    key(
+        "pad",
+        "number or list",
+        "0",
+        "pixel value 0 to 255 around a contained picture and behind transparent pixels",
+    ),
+    key(
+        "fast",
+        "true or false",
+        "false",
+        "decode a JPEG that is much larger than `size` to a fraction of it; not with `filter = \"nearest\"`",
+    ),
+    key(
+        "normalize",
+        "text",
+        "\"host\"",
+        "`\"device\"`: the row holds pixels as bytes, a quarter of the memory and of the copies, and nodes in front of the model scale and \
+         lay them out; `dtype` and `layout` still say what the model takes",
+    ),
 ];
 
 /// Largest side of a row in pixels.
@@ -234,4 +266,100 @@ fn fast(f: &mut Fields<'_, '_>, filter: ResizeFilter) -> bool {
         );
     }
     fast
+}
+
+/// The column of such rows.
+pub(super) fn column(spec: &ImageSpec) -> Schema {
+    let stored = spec.tensor();
+    let ty = match &spec.in_graph {
+        Some(input) => {
+            ColumnType::Pixels { stored, model: spec.for_model().tensor(), input: input.clone() }
+        }
+        None => ColumnType::Tensor(stored),
+    };
+    Schema(vec![Column { name: "pixels".to_owned(), ty }])
+}
+
+/// The settings in a few words, one line each.
+pub(super) fn details(spec: &ImageSpec) -> Vec<String> {
+    let color = match spec.color {
+        Channels::Rgb => "rgb",
+        Channels::Bgr => "bgr",
+        Channels::Gray => "gray",
+    };
+    let fit = match spec.fit {
+        Fit::Stretch => "stretch".to_owned(),
+        Fit::Cover => "cover".to_owned(),
+        Fit::Contain => "contain".to_owned(),
+        Fit::Shorter => format!("shorter side {}", spec.shorter),
+    };
+    let filter = match spec.filter {
+        ResizeFilter::Nearest => "nearest",
+        ResizeFilter::Bilinear => "bilinear",
+        ResizeFilter::Bicubic => "bicubic",
+        ResizeFilter::Lanczos3 => "lanczos3",
+    };
+    let mut details =
+        vec![format!("{} x {} {color}", spec.size[0], spec.size[1]), format!("{fit}, {filter}")];
+    if spec.in_graph.is_some() {
+        details.push("normalised in the model's graph".to_owned());
+    }
+    details
+}
+
+/// What such rows are, for `plan`.
+pub(super) fn about(spec: &ImageSpec) -> String {
+    match spec.in_graph {
+        Some(_) => {
+            format!("{}\nthe model's graph makes {} of them", spec.tensor(), spec.for_model().tensor())
+        }
+        None => spec.tensor().to_string(),
+    }
+}
+
+/// The settings of `stage` that would have to change for `want`, as a sentence.
+pub(super) fn advice(stage: &str, spec: &ImageSpec, want: &TensorSpec) -> String {
+    if !matches!(want.dtype, DType::F32 | DType::F16 | DType::U8) {
+        return format!("an image stage gives f32, f16 or u8, never {}", want.dtype);
+    }
+    let other = match spec.layout {
+        Layout::Nchw => Layout::Nhwc,
+        Layout::Nhwc => Layout::Nchw,
+    };
+    let Some(mut settings) =
+        [spec.layout, other].into_iter().find_map(|layout| settings_for(spec, layout, &want.row))
+    else {
+        return "an image stage gives [channels, height, width] or [height, width, channels] with 1 or 3 channels"
+            .into();
+    };
+    if want.dtype != spec.dtype {
+        settings.push(format!("`dtype = \"{}\"`", want.dtype));
+    }
+    format!("in stage `{stage}`, {} would fit", settings.join(", "))
+}
+
+/// What would have to change to give `row` in this layout; `None` if nothing helps.
+fn settings_for(spec: &ImageSpec, layout: Layout, row: &[Dim]) -> Option<Vec<String>> {
+    let [a, b, c] = row else { return None };
+    let (channels, height, width) = match layout {
+        Layout::Nchw => (a, b, c),
+        Layout::Nhwc => (c, a, b),
+    };
+    let mut settings = Vec::new();
+    let side = |dim: &Dim, now: u32| dim.fixed().map_or(Some(now), |n| u32::try_from(n).ok());
+    let size = [side(height, spec.size[0])?, side(width, spec.size[1])?];
+    if size != spec.size {
+        settings.push(format!("`size = [{}, {}]`", size[0], size[1]));
+    }
+    match channels {
+        Dim::Fixed(1) if spec.color != Channels::Gray => settings.push("`color = \"gray\"`".into()),
+        Dim::Fixed(3) if spec.color == Channels::Gray => settings.push("`color = \"rgb\"`".into()),
+        Dim::Fixed(1 | 3) | Dim::Dynamic => {}
+        Dim::Fixed(_) => return None,
+    }
+    if layout != spec.layout {
+        let name = if layout == Layout::Nchw { "nchw" } else { "nhwc" };
+        settings.push(format!("`layout = \"{name}\"`"));
+    }
+    Some(settings)
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use orchestra_core::FailureKind;
+use orchestra_core::data::Refusal;
 
 /// No picture file is larger; it bounds what one item may take of our memory before it is decoded.
 const LARGEST_FILE_BYTES: u64 = 1 << 30;
@@ -14,8 +15,8 @@ const LARGEST_FILE_BYTES: u64 = 1 << 30;
 ///
 /// # Errors
 /// The kind of the failure that the item ends with, and why.
-pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), (FailureKind, String)> {
-    let read = |error: io::Error| (FailureKind::Read, format!("cannot read `{}`: {error}", path.display()));
+pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+    let read = |error: io::Error| Refusal { kind: FailureKind::Read, error: format!("cannot read `{}`: {error}", path.display()) };
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
@@ -31,7 +32,8 @@ pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), (FailureKind, 
         } else {
             "a device"
         };
-        return Err((FailureKind::Read, format!("`{}` is {what}, expected a picture file", path.display())));
+        let error = format!("`{}` is {what}, expected a picture file", path.display());
+        return Err(Refusal { kind: FailureKind::Read, error });
     }
     if meta.len() > LARGEST_FILE_BYTES {
         let error = format!(
@@ -39,7 +41,7 @@ pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), (FailureKind, 
             path.display(),
             meta.len()
         );
-        return Err((FailureKind::TooLarge, error));
+        return Err(Refusal { kind: FailureKind::TooLarge, error });
     }
     read_whole(&file, meta.len(), buffer).map_err(read)
 }

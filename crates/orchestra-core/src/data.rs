@@ -1,0 +1,309 @@
+//! What flows along the edges of a workflow: schemas of named, typed columns, and the values of one row. Describes and borrows data; it
+//! never allocates memory for pixels or tensors.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::failure::FailureKind;
+use crate::image_spec::{ImageSpec, PixelInput};
+use crate::tensor::{DType, Dim, TensorSpec};
+
+/// The columns that a source or a stage gives, in order. Names are unique.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Schema(pub Vec<Column>);
+
+impl Schema {
+    /// A schema of one column.
+    #[must_use]
+    pub fn of(name: &str, ty: ColumnType) -> Self {
+        Self(vec![Column { name: name.to_owned(), ty }])
+    }
+
+    /// The place of a column.
+    #[must_use]
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.0.iter().position(|column| column.name == name)
+    }
+
+    /// The names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|column| column.name.as_str())
+    }
+}
+
+impl fmt::Display for Schema {
+    /// `logits f32[batch, 10], picture`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, column) in self.0.iter().enumerate() {
+            let comma = if at > 0 { ", " } else { "" };
+            write!(f, "{comma}{} {}", column.name, column.ty)?;
+        }
+        Ok(())
+    }
+}
+
+/// A named column.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Column {
+    /// What `from = "stage.column"` and records call it.
+    pub name: String,
+    /// What its values are.
+    pub ty: ColumnType,
+}
+
+/// What the values of a column are.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ColumnType {
+    /// A tensor per row.
+    Tensor(TensorSpec),
+    /// The pixels of a tensor that the graph of the model normalises: `stored` lies in the row, `model` is what the model then sees.
+    Pixels {
+        /// What lies in a batch slot, `u8 [height, width, channels]`.
+        stored: TensorSpec,
+        /// What the model takes.
+        model: TensorSpec,
+        /// How one becomes the other.
+        input: PixelInput,
+    },
+    /// A picture of any size.
+    Picture,
+    /// Classes with their scores, best first.
+    Labels,
+    /// A list of rows.
+    List(Schema),
+}
+
+impl ColumnType {
+    /// The tensor that a model sees of it.
+    #[must_use]
+    pub fn tensor(&self) -> Option<&TensorSpec> {
+        match self {
+            ColumnType::Tensor(spec) | ColumnType::Pixels { model: spec, .. } => Some(spec),
+            ColumnType::Picture | ColumnType::Labels | ColumnType::List(_) => None,
+        }
+    }
+
+    /// The tensor that lies in a batch slot.
+    #[must_use]
+    pub fn stored(&self) -> Option<&TensorSpec> {
+        match self {
+            ColumnType::Tensor(spec) | ColumnType::Pixels { stored: spec, .. } => Some(spec),
+            ColumnType::Picture | ColumnType::Labels | ColumnType::List(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for ColumnType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ColumnType::Tensor(spec) | ColumnType::Pixels { model: spec, .. } => spec.fmt(f),
+            ColumnType::Picture => f.write_str("picture"),
+            ColumnType::Labels => f.write_str("labels"),
+            ColumnType::List(rows) => write!(f, "list of ({rows})"),
+        }
+    }
+}
+
+/// One value of a row, borrowed from where it lies.
+#[derive(Clone, Copy)]
+pub enum Value<'a> {
+    /// A tensor that lies in memory.
+    Tensor(TensorView<'a>),
+    /// A tensor that is written once its place is known: into a batch slot, or into the buffer of a sink.
+    Unwritten(&'a dyn WriteTensor),
+    /// A picture.
+    Picture(&'a dyn Picture),
+    /// Classes with their scores, best first.
+    Labels(&'a [Label<'a>]),
+    /// A list of rows.
+    List(&'a [OwnedRow]),
+}
+
+impl fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Tensor(view) => view.fmt(f),
+            Value::Unwritten(_) => f.write_str("Unwritten"),
+            Value::Picture(_) => f.write_str("Picture"),
+            Value::Labels(labels) => labels.fmt(f),
+            Value::List(rows) => rows.fmt(f),
+        }
+    }
+}
+
+/// A tensor of one item.
+#[derive(Debug, Clone, Copy)]
+pub struct TensorView<'a> {
+    /// Its name in the model.
+    pub name: &'a str,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape without the batch dimension.
+    pub shape: &'a [usize],
+    /// Elements in native byte order, row-major.
+    pub data: &'a [u8],
+}
+
+/// A class with its score.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Label<'a> {
+    /// The name of the class; its number where it has none.
+    pub label: &'a str,
+    /// Its number.
+    pub class: u32,
+    /// Its score. Not a number where the model gave none.
+    pub score: f32,
+}
+
+/// A tensor that can be written to where it shall lie.
+pub trait WriteTensor {
+    /// Name, element type and shape. All dimensions of the row are fixed.
+    fn spec(&self) -> &TensorSpec;
+    /// Writes every byte of `row`, which is `spec().row_bytes()` long and may hold anything before.
+    ///
+    /// # Errors
+    /// The value cannot be made; `row` holds nothing of use then.
+    fn write(&self, row: &mut [u8]) -> Result<(), Refusal>;
+}
+
+/// A picture, which is decoded when it is first needed.
+pub trait Picture {
+    /// Decodes it, unless it is. With `row` it may be decoded to a fraction of its size, if that setting is `fast` and the row is much
+    /// smaller; without, in full.
+    ///
+    /// # Errors
+    /// The bytes are no picture, or it is too large.
+    fn decode(&self, row: Option<&ImageSpec>) -> Result<(), Refusal>;
+    /// Writes it as one row of `spec`.
+    ///
+    /// # Errors
+    /// As `decode`.
+    fn write_row(&self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), Refusal>;
+    /// Shows its pixels, decoded in full.
+    ///
+    /// # Errors
+    /// As `decode`, and those of `show`.
+    fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal>;
+}
+
+/// The pixels of a whole picture, upright, 8 bits per channel, rows without a gap.
+#[derive(Debug, Clone, Copy)]
+pub struct Pixels<'a> {
+    /// Pixels from left to right, at least 1.
+    pub width: u32,
+    /// Pixels from top to bottom, at least 1.
+    pub height: u32,
+    /// 1 (gray) or 3 (red, green, blue).
+    pub channels: usize,
+    /// `width * height * channels` bytes.
+    pub bytes: &'a [u8],
+}
+
+/// A row that owns its values: what a fold keeps of a part until all parts are there.
+pub type OwnedRow = Vec<OwnedValue>;
+
+/// A value that owns its data. Clones share it.
+#[derive(Debug, Clone)]
+pub enum OwnedValue {
+    /// See [`Value::Tensor`].
+    Tensor {
+        /// Its name in the model.
+        name: Arc<str>,
+        /// Element type.
+        dtype: DType,
+        /// Shape without the batch dimension.
+        shape: Arc<[usize]>,
+        /// Elements in native byte order, row-major.
+        data: Arc<[u8]>,
+    },
+    /// See [`Value::Picture`].
+    Picture(Arc<dyn KeptPicture>),
+    /// See [`Value::Labels`].
+    Labels(Arc<[(Arc<str>, u32, f32)]>),
+    /// See [`Value::List`].
+    List(Arc<[OwnedRow]>),
+}
+
+/// A picture that owns its pixels.
+pub trait KeptPicture: Picture + fmt::Debug + Send + Sync {}
+
+impl OwnedValue {
+    /// Copies a value. A picture cannot be kept this way: its pixels belong into memory with a bound, which the caller has.
+    ///
+    /// # Errors
+    /// The value cannot be made, or is a picture.
+    pub fn copy_of(value: &Value<'_>) -> Result<Self, Refusal> {
+        Ok(match value {
+            Value::Tensor(view) => OwnedValue::Tensor {
+                name: view.name.into(),
+                dtype: view.dtype,
+                shape: view.shape.into(),
+                data: view.data.into(),
+            },
+            Value::Unwritten(tensor) => {
+                let spec = tensor.spec();
+                let mut data = vec![0; spec.row_bytes().unwrap_or(0)];
+                tensor.write(&mut data)?;
+                let shape = spec.row.iter().map(|dim| dim.fixed().unwrap_or(0)).collect();
+                OwnedValue::Tensor { name: spec.name.as_str().into(), dtype: spec.dtype, shape, data: data.into() }
+            }
+            Value::Picture(_) => return Err(Refusal::result("a picture cannot be kept here")),
+            Value::Labels(labels) => {
+                OwnedValue::Labels(labels.iter().map(|l| (l.label.into(), l.class, l.score)).collect())
+            }
+            Value::List(rows) => OwnedValue::List((*rows).into()),
+        })
+    }
+
+    /// The labels, if it holds some: what [`OwnedValue::borrowed`] shows them from.
+    #[must_use]
+    pub fn labels(&self) -> Vec<Label<'_>> {
+        let OwnedValue::Labels(labels) = self else { return Vec::new() };
+        labels.iter().map(|(label, class, score)| Label { label, class: *class, score: *score }).collect()
+    }
+
+    /// The value, borrowed; `labels` are those of [`OwnedValue::labels`].
+    #[must_use]
+    pub fn borrowed<'a>(&'a self, labels: &'a [Label<'a>]) -> Value<'a> {
+        match self {
+            OwnedValue::Tensor { name, dtype, shape, data } => {
+                Value::Tensor(TensorView { name, dtype: *dtype, shape, data })
+            }
+            OwnedValue::Picture(picture) => Value::Picture(&**picture),
+            OwnedValue::Labels(_) => Value::Labels(labels),
+            OwnedValue::List(rows) => Value::List(rows),
+        }
+    }
+
+    /// Shows it as a borrowed value.
+    pub fn with<R>(&self, show: impl FnOnce(Value<'_>) -> R) -> R {
+        show(self.borrowed(&self.labels()))
+    }
+}
+
+/// Why a value cannot be made of an item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The class of the failure.
+    pub kind: FailureKind,
+    /// What exactly, as a lowercase fragment.
+    pub error: String,
+}
+
+impl Refusal {
+    /// A refusal of kind [`FailureKind::Result`].
+    #[must_use]
+    pub fn result(error: impl Into<String>) -> Self {
+        Self { kind: FailureKind::Result, error: error.into() }
+    }
+}
+
+/// The tensor `name` of a shape that is known in full.
+#[must_use]
+pub fn fixed_tensor(name: &str, dtype: DType, row: &[usize]) -> TensorSpec {
+    let row = row.iter().copied().map(Dim::Fixed).collect();
+    TensorSpec { name: name.to_owned(), dtype, row, batch: Dim::Dynamic }
+}

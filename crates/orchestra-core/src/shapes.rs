@@ -1,0 +1,111 @@
+//! The shapes that kinds of stages, sources and sinks have at run time. The runtime knows these traits and no kind.
+//!
+//! A stage is a [`Map`] (rows to rows, in the thread that made the row), a batch (rows of slots to a worker process, which the plan
+//! describes), or a [`Fold`] (the rows of all parts to one row).
+
+use std::fmt;
+
+use crate::data::{OwnedRow, Refusal, Value};
+use crate::ids::ItemId;
+
+/// How many rows a map makes of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fan {
+    /// One.
+    One,
+    /// One or none: a row that is dropped ends there.
+    AtMostOne,
+    /// Any number, which it says before the first: each is a part of its own from there on.
+    Parts,
+}
+
+/// Pure code on rows. One object serves all threads; each thread has a [`MapRun`] of its own.
+pub trait Map: fmt::Debug + Send + Sync {
+    /// How many rows it makes of one.
+    fn fan(&self) -> Fan {
+        Fan::One
+    }
+
+    /// What one thread needs for it: its buffers.
+    fn start(&self) -> Box<dyn MapRun>;
+
+    /// A bound on what one row costs, in elements that are read or numbers that are printed: cheap rows are worked on by the thread that
+    /// received the batch.
+    fn cost(&self) -> usize;
+}
+
+/// A map in one thread.
+pub trait MapRun: Send {
+    /// Makes rows of one. `inputs` are the columns that the stage said it reads, in that order. An error of `emit` is passed on as it is.
+    ///
+    /// # Errors
+    /// Why the item fails.
+    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal>;
+}
+
+/// Takes the rows that a map makes.
+pub trait Emit {
+    /// So many rows follow. For maps with [`Fan::Parts`], before the first row.
+    ///
+    /// # Errors
+    /// More parts than can be counted.
+    fn parts(&mut self, n: usize) -> Result<(), Refusal>;
+
+    /// The next row, in the order of the columns that the stage gives.
+    ///
+    /// # Errors
+    /// What reads the row has failed the item: stop, and pass this on.
+    fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal>;
+}
+
+/// Makes one row of the rows of all parts of a token.
+pub trait Fold: fmt::Debug + Send + Sync {
+    /// `parts` are in the order in which they were made. Parts that were dropped on the way are absent.
+    ///
+    /// # Errors
+    /// Why the item fails.
+    fn merge(&self, parts: Vec<OwnedRow>) -> Result<OwnedRow, Refusal>;
+}
+
+/// Reads the items of a source. One object serves all threads; each thread has a [`FetchRun`] of its own.
+pub trait Fetch: fmt::Debug + Send + Sync {
+    /// What one thread needs for it.
+    fn start(&self) -> Box<dyn FetchRun>;
+}
+
+/// A fetch in one thread.
+pub trait FetchRun: Send {
+    /// Reads the item that `locator` names. Gives the bytes read.
+    ///
+    /// # Errors
+    /// Why the item fails.
+    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal>;
+
+    /// Shows the row of the item that was read last, in the order of the columns that the source gives.
+    fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>]));
+}
+
+/// What a record says of its item.
+#[derive(Debug, Clone, Copy)]
+pub struct ItemInfo<'a> {
+    /// Its name: a path relative to the root of its source.
+    pub name: &'a str,
+    /// Its number.
+    pub id: ItemId,
+    /// The name of its source.
+    pub source: &'a str,
+}
+
+/// Makes records of rows.
+pub trait Encoder: fmt::Debug + Send + Sync {
+    /// What stands once at the head of a file, before the first record.
+    fn header(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Appends the record of one row. On an error `out` may hold a part of it, which the caller cuts off.
+    ///
+    /// # Errors
+    /// Why the item fails.
+    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal>;
+}

@@ -1,0 +1,29 @@
+//! The kinds of sources, stages and sinks that a workflow file may name. A kind is one file: its keys, what it gives for what it reads, and
+//! what it does to a row. Nothing here knows actors, workers or the journal.
+
+mod record;
+mod sinks;
+mod sources;
+mod stages;
+mod tensor;
+
+use std::sync::Arc;
+
+use orchestra_plan::Kinds;
+
+/// All kinds that orchestra brings along. A program that embeds it adds its own with [`Kinds::with_stage`] and the like.
+#[must_use]
+pub fn builtin() -> Kinds {
+    Kinds {
+        sources: vec![Arc::new(sources::images::Images), Arc::new(sources::tensors::Tensors)],
+        stages: vec![
+            Arc::new(stages::image::Image),
+            Arc::new(stages::infer::Infer),
+            Arc::new(stages::classify::Classify),
+            Arc::new(stages::crop::Crop),
+            Arc::new(stages::filter::Filter),
+            Arc::new(stages::gather::Gather),
+        ],
+        sinks: vec![Arc::new(sinks::jsonl::JsonLines), Arc::new(sinks::csv::Csv)],
+    }
+}

@@ -1,0 +1,136 @@
+//! `kind = "csv"`: one line of comma-separated values per record, under a line of names.
+
+use std::sync::Arc;
+
+use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
+use orchestra_core::shapes::{Encoder, ItemInfo};
+use orchestra_plan::{Fields, Input, SinkKind};
+
+use crate::tensor::{element, with_tensor};
+
+/// See the module.
+pub struct Csv;
+
+impl SinkKind for Csv {
+    fn name(&self) -> &'static str {
+        "csv"
+    }
+
+    fn about(&self) -> &'static str {
+        "Comma-separated values (RFC 4180), a line per record: `item`, `index`, `source`, then for classes `label`, `class` and `score` of the \
+         best, and a column for each number of a tensor. Names stand in the first line."
+    }
+
+    fn extension(&self) -> &'static str {
+        "csv"
+    }
+
+    fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
+        for column in &input.gives.0 {
+            let is_fixed = |spec: &orchestra_core::TensorSpec| spec.row_len().is_some();
+            let fits = match &column.ty {
+                ColumnType::Tensor(spec) | ColumnType::Pixels { stored: spec, .. } => is_fixed(spec),
+                ColumnType::Labels => true,
+                ColumnType::Picture | ColumnType::List(_) => false,
+            };
+            if !fits {
+                let what = &fields.what;
+                let message = format!("{what} cannot write `{}` of stage `{}`", column.name, input.name);
+                fields
+                    .diags
+                    .error(input.span, message)
+                    .label(format!("it is {}", column.ty))
+                    .help("a line holds classes and tensors of a fixed shape; kind = \"jsonl\" takes lists as well");
+                return None;
+            }
+        }
+        Some(Arc::new(Rows { schema: input.gives.clone() }))
+    }
+}
+
+#[derive(Debug)]
+struct Rows {
+    schema: Schema,
+}
+
+impl Encoder for Rows {
+    fn header(&self) -> Vec<u8> {
+        let mut names: Vec<String> = ["item", "index", "source"].map(str::to_owned).into();
+        let several = self.schema.0.len() > 1;
+        for column in &self.schema.0 {
+            match &column.ty {
+                ColumnType::Labels => names.extend(["label", "class", "score"].map(|name| match several {
+                    true => format!("{}.{name}", column.name),
+                    false => name.to_owned(),
+                })),
+                ty => match ty.stored().and_then(|spec| spec.row_len()) {
+                    Some(1) => names.push(column.name.clone()),
+                    n => names.extend((0..n.unwrap_or(0)).map(|n| format!("{}.{n}", column.name))),
+                },
+            }
+        }
+        let mut out = Vec::new();
+        line(&names, &mut out).expect("memory takes any text");
+        out
+    }
+
+    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        let mut cells = vec![item.name.to_owned(), item.id.index.to_string(), item.source.to_owned()];
+        for value in row {
+            match value {
+                Value::Labels(labels) => match labels.first() {
+                    Some(best) => {
+                        cells.extend([best.label.to_owned(), best.class.to_string(), best.score.to_string()]);
+                    }
+                    None => cells.extend([String::new(), String::new(), String::new()]),
+                },
+                value => with_tensor(value, |view| {
+                    let elements = view.data.chunks_exact(view.dtype.size_bytes());
+                    cells.extend(elements.map(|bytes| match element(view.dtype, bytes) {
+                        crate::tensor::Element::Float(v) => v.to_string(),
+                        crate::tensor::Element::Int(v) => v.to_string(),
+                        crate::tensor::Element::Bool(v) => v.to_string(),
+                    }));
+                    Ok(())
+                })?,
+            }
+        }
+        line(&cells, out).map_err(|error| Refusal::result(error.to_string()))
+    }
+}
+
+fn line(cells: &[String], out: &mut Vec<u8>) -> csv::Result<()> {
+    csv::WriterBuilder::new().from_writer(out).write_record(cells)
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::data::{Column, Label, TensorView, fixed_tensor};
+    use orchestra_core::{DType, ItemId, SourceId};
+
+    use super::*;
+
+    #[test]
+    fn a_reader_of_csv_gets_back_what_was_written() {
+        let tensor = ColumnType::Tensor(fixed_tensor("y", DType::F32, &[2]));
+        let schema = Schema(vec![
+            Column { name: "classes".into(), ty: ColumnType::Labels },
+            Column { name: "y".into(), ty: tensor },
+        ]);
+        let rows = Rows { schema };
+        let mut out = rows.header();
+        let data: Vec<u8> = [1.5f32, -2.0].iter().flat_map(|v| v.to_ne_bytes()).collect();
+        let view = TensorView { name: "y", dtype: DType::F32, shape: &[2], data: &data };
+        let labels = [Label { label: "a, \"b\"\nc", class: 3, score: 0.25 }];
+        let item = ItemInfo { name: "x,y.png", id: ItemId { source: SourceId(0), index: 7 }, source: "s" };
+        rows.encode(&item, &[Value::Labels(&labels), Value::Tensor(view)], &mut out).unwrap();
+        rows.encode(&item, &[Value::Labels(&[]), Value::Tensor(view)], &mut out).unwrap();
+        let mut reader = csv::Reader::from_reader(&out[..]);
+        let names = ["item", "index", "source", "classes.label", "classes.class", "classes.score", "y.0", "y.1"];
+        assert_eq!(reader.headers().unwrap().iter().collect::<Vec<_>>(), names);
+        let records: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
+        let expected = ["x,y.png", "7", "s", "a, \"b\"\nc", "3", "0.25", "1.5", "-2"];
+        assert_eq!(records[0].iter().collect::<Vec<_>>(), expected);
+        assert_eq!(records[1].iter().collect::<Vec<_>>(), ["x,y.png", "7", "s", "", "", "", "1.5", "-2"]);
+    }
+}

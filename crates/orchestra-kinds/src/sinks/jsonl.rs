@@ -1,0 +1,131 @@
+//! `kind = "jsonl"`: one line of JSON per record, `{"item", "index", "source", "result"}`.
+
+use std::sync::Arc;
+
+use orchestra_core::data::{ColumnType, Label, Refusal, Schema, Value};
+use orchestra_core::shapes::{Encoder, ItemInfo};
+use orchestra_plan::{Fields, Input, SinkKind};
+use serde::Serialize;
+
+use crate::record::RowJson;
+
+/// See the module.
+pub struct JsonLines;
+
+impl SinkKind for JsonLines {
+    fn name(&self) -> &'static str {
+        "jsonl"
+    }
+
+    fn about(&self) -> &'static str {
+        "A line of JSON per record: `{\"item\", \"index\", \"source\", \"result\"}`."
+    }
+
+    fn extension(&self) -> &'static str {
+        "jsonl"
+    }
+
+    fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
+        if let Some(column) = input.gives.0.iter().find(|c| !can_be_written(&c.ty)) {
+            let what = &fields.what;
+            let message = format!("{what} cannot write `{}` of stage `{}`", column.name, input.name);
+            fields
+                .diags
+                .error(input.span, message)
+                .label(format!("it is {}", column.ty))
+                .help("it writes tensors, classes, and lists of those");
+            return None;
+        }
+        Some(Arc::new(Lines { schema: input.gives.clone() }))
+    }
+}
+
+fn can_be_written(ty: &ColumnType) -> bool {
+    match ty {
+        ColumnType::Tensor(_) | ColumnType::Pixels { .. } | ColumnType::Labels => true,
+        ColumnType::Picture => false,
+        ColumnType::List(schema) => schema.0.iter().all(|c| can_be_written(&c.ty)),
+    }
+}
+
+#[derive(Debug)]
+struct Lines {
+    schema: Schema,
+}
+
+impl Encoder for Lines {
+    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        write(&mut *out, br#"{"item":"#, item.name)?;
+        write(&mut *out, br#","index":"#, &item.id.index)?;
+        write(&mut *out, br#","source":"#, item.source)?;
+        match row {
+            [Value::Labels(labels)] => {
+                out.extend_from_slice(br#","result":["#);
+                classes(labels, out)?;
+                out.push(b']');
+            }
+            _ => write(&mut *out, br#","result":"#, &RowJson { schema: &self.schema, row })?,
+        }
+        out.extend_from_slice(b"}\n");
+        Ok(())
+    }
+}
+
+/// By far the most common result, without the indirections of a general one.
+fn classes(labels: &[Label<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    for (place, label) in labels.iter().enumerate() {
+        let before: &[u8] = if place > 0 { br#",{"label":"# } else { br#"{"label":"# };
+        write(&mut *out, before, label.label)?;
+        write(&mut *out, br#","class":"#, &label.class)?;
+        // A score that is no number becomes `null`.
+        write(&mut *out, br#","score":"#, &label.score)?;
+        out.push(b'}');
+    }
+    Ok(())
+}
+
+fn write<T: Serialize + ?Sized>(out: &mut Vec<u8>, before: &[u8], value: &T) -> Result<(), Refusal> {
+    out.extend_from_slice(before);
+    serde_json::to_writer(out, value).map_err(|error| Refusal::result(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::data::OwnedValue;
+    use orchestra_core::{ItemId, SourceId};
+
+    use super::*;
+
+    fn line(schema: Schema, row: &[Value<'_>]) -> serde_json::Value {
+        let id = ItemId { source: SourceId(0), index: 17 };
+        let item = ItemInfo { name: "a \"b\"\n.png", id, source: "sc\"ans" };
+        let mut out = Vec::new();
+        Lines { schema }.encode(&item, row, &mut out).unwrap();
+        assert_eq!(out.iter().filter(|byte| **byte == b'\n').count(), 1, "one line");
+        serde_json::from_slice(&out).unwrap()
+    }
+
+    #[test]
+    fn a_line_says_item_index_source_and_classes_and_escapes_what_must_be() {
+        let labels = [
+            Label { label: "c\"d", class: 1, score: 0.5 },
+            Label { label: "a\nb", class: 0, score: f32::NAN },
+        ];
+        let expected = serde_json::json!({
+            "item": "a \"b\"\n.png", "index": 17, "source": "sc\"ans", "result": [
+                { "label": "c\"d", "class": 1, "score": 0.5 }, { "label": "a\nb", "class": 0, "score": null },
+            ]
+        });
+        assert_eq!(line(Schema::of("classes", ColumnType::Labels), &[Value::Labels(&labels)]), expected);
+    }
+
+    #[test]
+    fn parts_are_a_list_in_their_order_and_none_is_an_empty_one() {
+        let part = |label: &str| vec![OwnedValue::Labels([(label.into(), 0, 0.5)].into())];
+        let schema = Schema::of("parts", ColumnType::List(Schema::of("classes", ColumnType::Labels)));
+        let result = line(schema.clone(), &[Value::List(&[part("a"), part("b")])])["result"].clone();
+        let class = |label: &str| serde_json::json!([{ "label": label, "class": 0, "score": 0.5 }]);
+        assert_eq!(result, serde_json::json!([class("a"), class("b")]));
+        assert_eq!(line(schema, &[Value::List(&[])])["result"], serde_json::json!([]));
+    }
+}

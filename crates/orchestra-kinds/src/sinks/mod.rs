@@ -1,0 +1,4 @@
+//! `[sinks.*]`: one file per kind.
+
+pub mod csv;
+pub mod jsonl;

@@ -1,0 +1,5 @@
+//! `[sources.*]`: one file per kind.
+
+pub mod images;
+mod read_file;
+pub mod tensors;

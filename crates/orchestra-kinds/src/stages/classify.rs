@@ -1,0 +1,361 @@
+//! `kind = "classify"`: the best classes of a tensor of scores, with their labels.
+
+use std::sync::Arc;
+
+use orchestra_core::data::{ColumnType, Label, Refusal, Schema, Value};
+use orchestra_core::shapes::{Emit, Map, MapRun};
+use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_plan::{
+    At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key, read_labels,
+};
+
+use crate::tensor::{read_floats, with_tensor};
+
+/// See the module.
+pub struct Classify;
+
+/// How outputs of the model become scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scores {
+    /// Outputs are logits.
+    Softmax,
+    /// Outputs are independent logits.
+    Sigmoid,
+    /// Outputs are scores already.
+    None,
+}
+
+const KEYS: [Key; 3] = [
+    key("top_k", "integer", "1", "how many classes are given, best first"),
+    key("labels", "text", "those of the model", "class names: a text file with one per line, in the order of the classes"),
+    key("scores", "text", "\"softmax\"", "`\"softmax\"`, `\"sigmoid\"`, or `\"none\"`: the tensor holds scores already"),
+];
+
+impl StageKind for Classify {
+    fn name(&self) -> &'static str {
+        "classify"
+    }
+
+    fn about(&self) -> &'static str {
+        "Gives the best classes of a tensor with one score per class: label, number and score of each, best first."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+        let top_k = f.integer("top_k", 1..=1_000_000).unwrap_or(At::new(1, f.span));
+        let labels = f.string("labels");
+        let choices = [("softmax", Scores::Softmax), ("sigmoid", Scores::Sigmoid), ("none", Scores::None)];
+        let scores = f.choice("scores", &choices).map_or(Scores::Softmax, |s| s.value);
+        Some(Draft::Stage(Box::new(ClassifyDraft { top_k, labels, scores })))
+    }
+}
+
+#[derive(Debug)]
+struct ClassifyDraft {
+    top_k: At<u64>,
+    labels: Option<At<String>>,
+    scores: Scores,
+}
+
+impl Connect for ClassifyDraft {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+        let what = "one score per class, which an infer stage gives";
+        let output = stage.column(0, what, |c| c.ty.tensor().is_some())?;
+        let input = &stage.inputs[0];
+        let tensor = input.gives.0[output].ty.tensor()?.clone();
+        let own = match &self.labels {
+            Some(written) => Some(read_labels(written, stage.folder, stage.host, stage.diags)?),
+            None => None,
+        };
+        let labels = own.or_else(|| input.labels.clone());
+        let classes = classes(stage, input.span, &tensor)?;
+        if let (Some(classes), Some(labels)) = (classes, &labels)
+            && labels.value.len() != classes
+        {
+            let n = labels.value.len();
+            stage
+                .diags
+                .error(labels.span, format!("there are {n} labels for {classes} classes of output `{}`", tensor.name))
+                .help("a labels file has one line per class, in the order of the classes");
+        }
+        let top_k = self.top_k.value as usize;
+        if let Some(classes) = classes
+            && top_k > classes
+        {
+            stage.diags.error(self.top_k.span, format!("`top_k` is {top_k}, but there are {classes} classes"));
+        }
+        let labels = labels.map_or_else(Vec::new, |l| l.value);
+        let (scores, said) = match self.scores {
+            Scores::Softmax => ("softmax", "softmax"),
+            Scores::Sigmoid => ("sigmoid", "sigmoid"),
+            Scores::None => ("none", "scores as they are"),
+        };
+        let named = match labels.len() {
+            0 => "class numbers".to_owned(),
+            1 => "1 label".to_owned(),
+            n => format!("{n} labels"),
+        };
+        Some(StageConnected {
+            gives: Schema::of("classes", ColumnType::Labels),
+            reads: vec![(0, output)],
+            settings: serde_json::json!({ "output": output, "top_k": top_k, "labels": labels, "scores": scores }),
+            details: vec![format!("best {top_k}"), said.to_owned()],
+            about: format!("best {top_k}, {named}"),
+            runs: Runs::Map(Arc::new(ClassifyMap::new(self.scores, top_k, classes, labels))),
+        })
+    }
+}
+
+/// How many classes the tensor scores, where that is known. `None` after an error.
+fn classes(
+    stage: &mut StageContext<'_>,
+    span: orchestra_plan::Span,
+    tensor: &TensorSpec,
+) -> Option<Option<usize>> {
+    let mut wide = tensor.row.iter().filter(|d| **d != Dim::Fixed(1));
+    // A row of ones, or of nothing, is a single score.
+    let classes = wide.next().copied().unwrap_or(Dim::Fixed(1));
+    let floats = matches!(tensor.dtype, DType::F32 | DType::F16);
+    if floats && wide.next().is_none() {
+        return Some(classes.fixed());
+    }
+    let name = stage.name;
+    stage
+        .diags
+        .error(span, format!("stage `{name}` cannot classify output `{}`", tensor.name))
+        .label(format!("it is {tensor}"))
+        .help("classify takes one score per class: f32[batch, classes] or f16[batch, classes]");
+    None
+}
+
+/// Classes without a label whose number is kept as text: as many as classifiers have.
+const MOST_NUMBERED: usize = 4_096;
+
+#[derive(Debug)]
+struct ClassifyMap {
+    scores: Scores,
+    top_k: usize,
+    n_classes: Option<usize>,
+    labels: Arc<[String]>,
+}
+
+impl ClassifyMap {
+    /// A class without a label is called by its number, from 0.
+    fn new(scores: Scores, top_k: usize, n_classes: Option<usize>, mut labels: Vec<String>) -> Self {
+        let named = labels.len().max(n_classes.unwrap_or(0).min(MOST_NUMBERED));
+        labels.extend((labels.len()..named).map(|class| class.to_string()));
+        Self { scores, top_k, n_classes, labels: labels.into() }
+    }
+}
+
+impl Map for ClassifyMap {
+    fn start(&self) -> Box<dyn MapRun> {
+        Box::new(ClassifyRun {
+            scores: self.scores,
+            top_k: self.top_k,
+            labels: Arc::clone(&self.labels),
+            values: Vec::new(),
+            best: Vec::new(),
+        })
+    }
+
+    fn cost(&self) -> usize {
+        // Each best class prints a number and a name.
+        self.n_classes.map_or(usize::MAX, |n| n.saturating_add(self.top_k.min(n).saturating_mul(16)))
+    }
+}
+
+struct ClassifyRun {
+    scores: Scores,
+    top_k: usize,
+    labels: Arc<[String]>,
+    values: Vec<f32>,
+    /// The best so far, best first.
+    best: Vec<Ranked>,
+}
+
+impl MapRun for ClassifyRun {
+    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        let values = &mut self.values;
+        let [scores] = inputs else { return Err(Refusal::result("the output to classify is missing")) };
+        with_tensor(scores, |tensor| {
+            read_floats(tensor, values);
+            Ok(())
+        })?;
+        match self.scores {
+            Scores::Softmax => softmax(values),
+            Scores::Sigmoid => values.iter_mut().for_each(|v| *v = 1.0 / (1.0 + (-*v).exp())),
+            Scores::None => {}
+        }
+        best_of(values, self.top_k, &mut self.best);
+        let best = self.best.iter().map(|ranked| ranked.class());
+        // Few classes, the usual case, need no memory.
+        let mut few = [Label { label: "", class: 0, score: 0.0 }; FEW];
+        if self.best.len() <= FEW && best.clone().all(|class| class < self.labels.len()) {
+            for (place, class) in few.iter_mut().zip(best) {
+                *place = Label { label: &self.labels[class], class: class as u32, score: values[class] };
+            }
+            return emit.row(&[Value::Labels(&few[..self.best.len()])]);
+        }
+        let numbers: Vec<String> = best.clone().map(|class| class.to_string()).collect();
+        let labels: Vec<Label<'_>> = best
+            .zip(&numbers)
+            .map(|(class, number)| Label {
+                label: self.labels.get(class).unwrap_or(number),
+                class: class as u32,
+                score: values[class],
+            })
+            .collect();
+        emit.row(&[Value::Labels(&labels)])
+    }
+}
+
+/// A class with its score, as one number: the better of two classes has the larger one. The score is in the upper half, in the order of
+/// `f32::total_cmp`; the class is in the lower half, turned over, so that of equal scores the one with the smaller number is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Ranked(u64);
+
+impl Ranked {
+    /// Worse than any class.
+    const NONE: Ranked = Ranked(0);
+
+    /// A score that is no number ranks with the worst. A row of so many classes that 32 bits cannot number them has 16 GiB.
+    fn new(class: usize, score: f32) -> Self {
+        let bits = if score.is_nan() { f32::NEG_INFINITY } else { score }.to_bits();
+        // Numbers below zero are turned over, all others come after them: then integers compare as the floats do.
+        let turned = (bits.cast_signed() >> 31).cast_unsigned() | 1 << 31;
+        Self(u64::from(bits ^ turned) << 32 | u64::from(!(class as u32)))
+    }
+
+    fn class(self) -> usize {
+        !(self.0 as u32) as usize
+    }
+}
+
+/// The classes with the `n` largest values, largest first, equal ones in the order of their numbers.
+fn best_of(values: &[f32], n: usize, best: &mut Vec<Ranked>) {
+    best.clear();
+    let ranked = values.iter().enumerate().map(|(class, value)| Ranked::new(class, *value));
+    if n > FEW {
+        best.extend(ranked);
+        best.sort_unstable_by(|a, b| b.cmp(a));
+        best.truncate(n);
+        return;
+    }
+    // Few of many, the usual case: one pass. What is better than the worst of the best sinks to its place without a branch that depends on
+    // the values. In a long row most values are not; in a short one nobody can foretell which, and to sink in vain is quicker than to ask.
+    best.resize(n.min(values.len()), Ranked::NONE);
+    let is_short = values.len() <= SHORT;
+    for mut sinking in ranked {
+        if is_short || best.last().is_some_and(|worst| sinking > *worst) {
+            for place in best.iter_mut() {
+                (*place, sinking) = (sinking.max(*place), sinking.min(*place));
+            }
+        }
+    }
+}
+
+/// Up to so many best classes are found without sorting all.
+const FEW: usize = 16;
+
+/// Rows of up to so many classes are short.
+const SHORT: usize = 32;
+
+/// exp(x - max) / sum, the form that cannot overflow.
+fn softmax(values: &mut [f32]) {
+    let max = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0;
+    for v in values.iter_mut() {
+        *v = (*v - max).exp();
+        sum += *v;
+    }
+    for v in values.iter_mut() {
+        *v /= sum;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::data::TensorView;
+
+    use super::*;
+
+    struct Kept(Vec<(String, u32, f32)>);
+
+    impl Emit for Kept {
+        fn parts(&mut self, _: usize) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
+            let [Value::Labels(labels)] = row else { panic!("not labels: {row:?}") };
+            self.0.extend(labels.iter().map(|l| (l.label.to_owned(), l.class, l.score)));
+            Ok(())
+        }
+    }
+
+    fn classes(values: &[f32], scores: Scores, labels: &[&str], top_k: usize) -> Vec<(String, u32, f32)> {
+        let data: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+        let tensor = TensorView { name: "y", dtype: DType::F32, shape: &[values.len()], data: &data };
+        let run = |n_classes| {
+            let labels = labels.iter().map(|l| (*l).to_owned()).collect();
+            let mut kept = Kept(Vec::new());
+            let mut run = ClassifyMap::new(scores, top_k, n_classes, labels).start();
+            run.apply(&[Value::Tensor(tensor)], &mut kept).unwrap();
+            kept.0
+        };
+        let known = run(Some(values.len()));
+        let bits = |all: &[(String, u32, f32)]| {
+            all.iter().map(|(l, c, s)| (l.clone(), *c, s.to_bits())).collect::<Vec<_>>()
+        };
+        assert_eq!(bits(&known), bits(&run(None)), "it makes no difference whether their number is known in advance");
+        known
+    }
+
+    #[test]
+    fn classes_come_best_first_and_are_called_by_number_without_a_label() {
+        let best = classes(&[0.25, 0.5, f32::NAN], Scores::None, &["a", "c"], 9);
+        let names: Vec<_> = best.iter().map(|(label, class, _)| (label.as_str(), *class)).collect();
+        assert_eq!(names, [("c", 1), ("a", 0), ("2", 2)]);
+        assert!(best[2].2.is_nan());
+        assert!(classes(&[0.25], Scores::None, &[], 0).is_empty());
+    }
+
+    #[test]
+    fn softmax_scores_add_up_and_survive_large_logits() {
+        let best = classes(&[1000.0, 1001.0, -1000.0], Scores::Softmax, &["a", "b"], 3);
+        assert_eq!(best.iter().map(|c| c.0.as_str()).collect::<Vec<_>>(), ["b", "a", "2"]);
+        assert!((best.iter().map(|c| f64::from(c.2)).sum::<f64>() - 1.0).abs() < 1e-6);
+        assert!((best[0].2 - 0.731_058_6).abs() < 1e-6);
+    }
+
+    #[test]
+    fn ties_are_broken_by_class_number_and_no_number_comes_last() {
+        let best = classes(&[f32::NAN, 0.5, 0.5], Scores::None, &[], 9);
+        assert_eq!(best.iter().map(|c| c.1).collect::<Vec<_>>(), [1, 2, 0]);
+    }
+
+    #[test]
+    fn a_few_best_are_the_first_of_all_sorted() {
+        // Few distinct values, so that ties are common.
+        let values = [0.5, f32::NAN, -1.0, 7.25, 0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, -1e-40, -7.0];
+        let value = |i: usize| values[i * i % 11 % values.len()];
+        let rank = |v: f32| if v.is_nan() { f32::NEG_INFINITY } else { v };
+        let best = |values: &[f32], n| {
+            let mut best = Vec::new();
+            best_of(values, n, &mut best);
+            best.iter().map(|b| b.class()).collect::<Vec<_>>()
+        };
+        for len in 0..40 {
+            let values: Vec<f32> = (0..len).map(value).collect();
+            let mut all: Vec<usize> = (0..len).collect();
+            all.sort_by(|a, b| rank(values[*b]).total_cmp(&rank(values[*a])));
+            for n in (0..=FEW).chain([FEW + 1, FEW + 100]) {
+                assert_eq!(best(&values, n), all[..n.min(len)], "{n} of {len}");
+            }
+        }
+    }
+}

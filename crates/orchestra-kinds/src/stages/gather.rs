@@ -1,0 +1,69 @@
+//! `kind = "gather"`: brings the parts of an item back together, in their order, as one list.
+
+use std::sync::Arc;
+
+use orchestra_core::data::{Column, ColumnType, OwnedRow, OwnedValue, Refusal, Schema};
+use orchestra_core::shapes::Fold;
+use orchestra_plan::{Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind};
+
+/// See the module.
+pub struct Gather;
+
+impl StageKind for Gather {
+    fn name(&self) -> &'static str {
+        "gather"
+    }
+
+    fn about(&self) -> &'static str {
+        "Brings the parts of an item back together, in the order in which they were made: `parts`, a list with the columns of what it reads. Parts \
+         that were filtered out are absent; an item without parts gives an empty list."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &[]
+    }
+
+    fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+        Some(Draft::Stage(Box::new(GatherDraft)))
+    }
+}
+
+#[derive(Debug)]
+struct GatherDraft;
+
+impl Connect for GatherDraft {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+        let input = stage.inputs.first()?;
+        let columns: Vec<usize> = match &input.column {
+            Some(_) => vec![stage.column(0, "parts", |_| true)?],
+            None => (0..input.gives.0.len()).collect(),
+        };
+        let gives: Vec<Column> = columns.iter().map(|at| input.gives.0[*at].clone()).collect();
+        if let Some(column) = gives.iter().find(|c| c.ty == ColumnType::Picture) {
+            let name = stage.name;
+            let message = format!("stage `{name}` cannot keep `{}` of `{}`", column.name, input.name);
+            stage
+                .diags
+                .error(input.span, message)
+                .help("pictures of all parts would not fit into memory; gather what is made of them");
+            return None;
+        }
+        Some(StageConnected {
+            reads: columns.into_iter().map(|column| (0, column)).collect(),
+            gives: Schema::of("parts", ColumnType::List(Schema(gives))),
+            runs: Runs::Fold(Arc::new(GatherFold)),
+            settings: serde_json::json!({}),
+            details: vec!["parts, in order".to_owned()],
+            about: "the parts of an item, in order".to_owned(),
+        })
+    }
+}
+
+#[derive(Debug)]
+struct GatherFold;
+
+impl Fold for GatherFold {
+    fn merge(&self, parts: Vec<OwnedRow>) -> Result<OwnedRow, Refusal> {
+        Ok(vec![OwnedValue::List(parts.into())])
+    }
+}

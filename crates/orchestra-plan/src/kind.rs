@@ -1,0 +1,333 @@
+//! What a kind of source, stage or sink is to the planner: its keys, declared once, and what follows from them and from what it reads. The
+//! planner knows these traits and no kind; hosts hand their kinds in through a [`Kinds`].
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use orchestra_core::data::{Column, Schema};
+use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map};
+use orchestra_source::{Expand, ItemEntry};
+use serde_json::Value as Json;
+
+use crate::diagnostics::{Diagnostics, Span};
+use crate::fields::{At, Fields};
+use crate::host::Host;
+use crate::plan::Limits;
+
+/// A key of a table: parsing, `check` and the reference pages come from this declaration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    /// As written.
+    pub name: &'static str,
+    /// What its value is, in a word or two.
+    pub ty: &'static str,
+    /// What it is where it is left out: a value, `required`, or a phrase.
+    pub default: &'static str,
+    /// What it does.
+    pub help: &'static str,
+}
+
+/// A declaration of a key.
+#[must_use]
+pub const fn key(name: &'static str, ty: &'static str, default: &'static str, help: &'static str) -> Key {
+    Key { name, ty, default, help }
+}
+
+/// The kinds that a workflow file may name.
+#[derive(Clone, Default)]
+pub struct Kinds {
+    /// `[sources.*]`
+    pub sources: Vec<Arc<dyn SourceKind>>,
+    /// `[stages.*]`
+    pub stages: Vec<Arc<dyn StageKind>>,
+    /// `[sinks.*]`
+    pub sinks: Vec<Arc<dyn SinkKind>>,
+}
+
+impl fmt::Debug for Kinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kinds")
+            .field("sources", &self.sources.iter().map(|k| k.name()).collect::<Vec<_>>())
+            .field("stages", &self.stages.iter().map(|k| k.name()).collect::<Vec<_>>())
+            .field("sinks", &self.sinks.iter().map(|k| k.name()).collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+impl Kinds {
+    /// These, and one more kind of source.
+    #[must_use]
+    pub fn with_source(mut self, kind: impl SourceKind + 'static) -> Self {
+        self.sources.push(Arc::new(kind));
+        self
+    }
+
+    /// These, and one more kind of stage.
+    #[must_use]
+    pub fn with_stage(mut self, kind: impl StageKind + 'static) -> Self {
+        self.stages.push(Arc::new(kind));
+        self
+    }
+
+    /// These, and one more kind of sink.
+    #[must_use]
+    pub fn with_sink(mut self, kind: impl SinkKind + 'static) -> Self {
+        self.sinks.push(Arc::new(kind));
+        self
+    }
+}
+
+/// A kind of source.
+pub trait SourceKind: Send + Sync {
+    /// As `kind = ".."` names it.
+    fn name(&self) -> &'static str;
+    /// What it gives, in a sentence.
+    fn about(&self) -> &'static str;
+    /// Its keys beside `kind`, `paths`, `manifest` and `root`, which the planner reads.
+    fn keys(&self) -> &'static [Key] {
+        &[]
+    }
+    /// What its items are, known from the first of the files that it names. `None` after an error, which is in `source.diags`.
+    fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected>;
+}
+
+/// What a kind of source may ask while it is planned.
+pub struct SourceContext<'a, 'd> {
+    /// The keys of its table.
+    pub fields: Fields<'a, 'd>,
+    /// The first file that it names; `None` where that is known only in the run.
+    pub first: Option<&'a ItemEntry>,
+    /// The limits of the file.
+    pub limits: &'a Limits,
+    /// Files.
+    pub host: &'a dyn Host,
+}
+
+/// A source that is planned.
+#[derive(Debug, Clone)]
+pub struct SourceConnected {
+    /// The columns of an item.
+    pub gives: Schema,
+    /// Reads an item.
+    pub fetch: Arc<dyn Fetch>,
+    /// Makes items of files, where a file is not one item.
+    pub expand: Option<Arc<dyn Expand>>,
+    /// What decides about results, for the fingerprint; `Null` where that is the list of files alone.
+    pub settings: Json,
+}
+
+/// A kind of stage.
+pub trait StageKind: Send + Sync {
+    /// As `kind = ".."` names it.
+    fn name(&self) -> &'static str;
+    /// What it does, in a sentence.
+    fn about(&self) -> &'static str;
+    /// Its keys beside `kind` and `from`.
+    fn keys(&self) -> &'static [Key];
+    /// Where its upstream is named otherwise than by `from` alone: an entry for each table, with the name of the input.
+    fn reads(&self, fields: &mut Fields<'_, '_>) -> Reads {
+        fields.reads()
+    }
+    /// Reads its settings; `None` after an error.
+    fn read(&self, fields: &mut Fields<'_, '_>, limits: &Limits) -> Option<Draft>;
+}
+
+/// What a stage reads from, as written, in order; the first part names the input that is fed, where the file says it.
+pub type Reads = Vec<(Option<At<String>>, At<String>)>;
+
+/// A stage whose settings are read.
+#[derive(Debug)]
+pub enum Draft {
+    /// It runs a model in worker processes.
+    Batch(BatchDraft),
+    /// Anything else.
+    Stage(Box<dyn Connect>),
+}
+
+/// The settings of a stage that runs a model.
+#[derive(Debug, Clone)]
+pub struct BatchDraft {
+    /// The name of the model; `None` was reported.
+    pub model: Option<At<String>>,
+    /// `batch.max`
+    pub max_batch: Option<At<u64>>,
+    /// `batch.wait`
+    pub wait: std::time::Duration,
+    /// `batch.together`
+    pub together: Option<usize>,
+}
+
+/// The settings of a stage, waiting for what the stage reads.
+pub trait Connect: fmt::Debug {
+    /// What the stage gives and runs as. `None` after an error, which is in `stage.diags`.
+    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected>;
+    /// Settings of this stage that would make what it gives fit `want`, as a sentence; for the message that it does not.
+    fn advice(&self, name: &str, want: &orchestra_core::TensorSpec) -> Option<String> {
+        let _ = (name, want);
+        None
+    }
+}
+
+/// What a kind of stage may ask while it is planned.
+pub struct StageContext<'a> {
+    /// The name of its table.
+    pub name: &'a str,
+    /// Where that stands.
+    pub span: Span,
+    /// What it reads, in the order of `from`.
+    pub inputs: &'a [Input],
+    /// Files.
+    pub host: &'a dyn Host,
+    /// The folder of the workflow file.
+    pub folder: &'a Path,
+    /// Where errors go.
+    pub diags: &'a mut Diagnostics,
+}
+
+/// A source or stage that is read.
+#[derive(Debug, Clone)]
+pub struct Input {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: &'static str,
+    /// It is a source.
+    pub is_source: bool,
+    /// Where it is named.
+    pub span: Span,
+    /// All columns that it gives.
+    pub gives: Schema,
+    /// The one column that is meant, where the file says so (`from = "stage.column"`).
+    pub column: Option<String>,
+    /// The labels of its model, if it runs one that has some.
+    pub labels: Option<At<Vec<String>>>,
+}
+
+impl Input {
+    /// "infer stage `boxes`"
+    #[must_use]
+    pub fn described(&self) -> String {
+        let what = if self.is_source { "source" } else { "stage" };
+        match self.is_source {
+            true => format!("{what} `{}`", self.name),
+            false => format!("{} {what} `{}`", self.kind, self.name),
+        }
+    }
+}
+
+/// A stage that is planned.
+#[derive(Debug, Clone)]
+pub struct StageConnected {
+    /// The columns of a row.
+    pub gives: Schema,
+    /// The columns that it reads: which input, and which column of that.
+    pub reads: Vec<(usize, usize)>,
+    /// What runs.
+    pub runs: Runs,
+    /// What decides about results, for the fingerprint and for `plan --json`. An object.
+    pub settings: Json,
+    /// Its settings in a few words, one line each, for `graph`.
+    pub details: Vec<String>,
+    /// The same in a line, for `plan`.
+    pub about: String,
+}
+
+/// What a stage without a model runs as.
+#[derive(Debug, Clone)]
+pub enum Runs {
+    /// In the thread that made the row.
+    Map(Arc<dyn Map>),
+    /// Once all parts of a token are there.
+    Fold(Arc<dyn Fold>),
+}
+
+impl Runs {
+    /// Whether each row becomes several.
+    #[must_use]
+    pub fn fan(&self) -> Fan {
+        match self {
+            Runs::Map(map) => map.fan(),
+            Runs::Fold(_) => Fan::One,
+        }
+    }
+}
+
+impl StageContext<'_> {
+    /// The column that input `at` means: the one that is named, or the only one that `fits`. `what` completes "takes ..", for the message
+    /// that there is none.
+    pub fn column(&mut self, at: usize, what: &str, fits: impl Fn(&Column) -> bool) -> Option<usize> {
+        let Some(input) = self.inputs.get(at) else {
+            let name = self.name;
+            self.diags
+                .error(self.span, format!("stage `{name}` reads from too few: it takes {what}, too"))
+                .help("name all of them: from = [\"..\", \"..\"]");
+            return None;
+        };
+        let columns = &input.gives.0;
+        match &input.column {
+            Some(name) => match input.gives.position(name) {
+                Some(place) if fits(&columns[place]) => Some(place),
+                Some(place) => {
+                    let found = &columns[place];
+                    self.diags
+                        .error(input.span, format!("stage `{}` cannot take `{}.{name}`", self.name, input.name))
+                        .label(format!("it is {}", found.ty))
+                        .help(format!("it takes {what}"));
+                    None
+                }
+                None => {
+                    let kind = if input.is_source { "source" } else { "stage" };
+                    let help = crate::nearest::suggestion("outputs", name, input.gives.names().collect::<Vec<_>>());
+                    self.diags
+                        .error(input.span, format!("{kind} `{}` has no output `{name}`", input.name))
+                        .help(help);
+                    None
+                }
+            },
+            None => {
+                let mut places = (0..columns.len()).filter(|place| fits(&columns[*place]));
+                let first = places.next();
+                if let (Some(_), Some(_)) = (first, places.next()) {
+                    let names = crate::nearest::list(input.gives.names());
+                    self.diags
+                        .error(
+                            input.span,
+                            format!(
+                                "stage `{}` must say which of the outputs of stage `{}` it reads",
+                                self.name, input.name
+                            ),
+                        )
+                        .help(format!("write \"{}.tensor\"; outputs: {names}", input.name));
+                    return None;
+                }
+                if first.is_none() {
+                    self.diags
+                        .error(
+                            input.span,
+                            format!("stage `{}` cannot read from {}", self.name, input.described()),
+                        )
+                        .label(format!("it gives {}", input.gives))
+                        .help(format!("it takes {what}"));
+                }
+                first
+            }
+        }
+    }
+}
+
+/// A kind of sink.
+pub trait SinkKind: Send + Sync {
+    /// As `kind = ".."` names it.
+    fn name(&self) -> &'static str;
+    /// What it writes, in a sentence.
+    fn about(&self) -> &'static str;
+    /// What the names of its files end with, without the dot.
+    fn extension(&self) -> &'static str;
+    /// Its keys beside `kind`, `from`, `path` and `ordered`, which the planner reads.
+    fn keys(&self) -> &'static [Key] {
+        &[]
+    }
+    /// Makes its encoder for rows of `input`; `None` after an error, which is in `fields.diags`.
+    fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>>;
+}

@@ -1,0 +1,217 @@
+//! Memory for pictures that stages carry along: one region of fixed size per stage, handed out in blocks. Who finds no room waits, so that
+//! the number of pictures in flight is bounded by bytes and not by luck.
+//!
+//! The region is a sealed memory file, as the slots of batches are, so that other processes can be given it.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use memmap2::{MmapOptions, MmapRaw};
+use orchestra_core::data::{KeptPicture, Picture, Pixels, Refusal};
+use orchestra_core::{FailureKind, ImageSpec};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+/// Blocks begin at multiples of this, so that no two of them share a cache line.
+const ALIGN: usize = 64;
+
+/// See the module.
+pub struct CarriedArena {
+    map: MmapRaw,
+    len: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Free blocks, `(start, len)`, by their place; no two of them touch.
+    free: Vec<(usize, usize)>,
+    is_shut: bool,
+}
+
+/// A block of the region. It comes back when it is dropped.
+struct Block {
+    arena: Arc<CarriedArena>,
+    start: usize,
+    len: usize,
+}
+
+impl CarriedArena {
+    /// A region of `len` bytes. Memory is taken when it is first written to.
+    ///
+    /// # Errors
+    /// The kernel gives no such memory.
+    pub fn new(len: usize) -> io::Result<Arc<Self>> {
+        let len = len.max(ALIGN) / ALIGN * ALIGN;
+        let file = memfd_create("orchestra-carried", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, len as u64)?;
+        // Nobody may cut it short under a process that has it mapped.
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let map = MmapOptions::new().len(len).map_raw(&file)?;
+        let state = State { free: vec![(0, len)], is_shut: false };
+        Ok(Arc::new(Self { map, len, state: Mutex::new(state), changed: Condvar::new() }))
+    }
+
+    /// Keeps pixels. Waits until there is room; `None` when the region was shut. Blocks: never call it in an actor.
+    ///
+    /// # Errors
+    /// The pixels do not fit even when nothing else is there.
+    pub fn keep(self: &Arc<Self>, pixels: &Pixels<'_>) -> Result<Option<Arc<dyn KeptPicture>>, Refusal> {
+        let len = pixels.bytes.len().next_multiple_of(ALIGN);
+        if len > self.len {
+            let error = format!(
+                "the picture takes {} MiB ({} x {} pixels), and pictures that stages carry along may take {} MiB together; raise `limits.memory`",
+                pixels.bytes.len().div_ceil(1 << 20),
+                pixels.width,
+                pixels.height,
+                self.len >> 20
+            );
+            return Err(Refusal { kind: FailureKind::TooLarge, error });
+        }
+        let Some(block) = self.take(len) else { return Ok(None) };
+        // SAFETY: the block lies within the map, and nobody else reads or writes it before it is shared below.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(self.map.as_mut_ptr().add(block.start), pixels.bytes.len())
+        };
+        bytes.copy_from_slice(pixels.bytes);
+        let (width, height, channels) = (pixels.width, pixels.height, pixels.channels);
+        Ok(Some(Arc::new(CarriedPicture { block, bytes: pixels.bytes.len(), width, height, channels })))
+    }
+
+    /// Nobody waits any more, and nothing is kept any more.
+    pub fn shut(&self) {
+        self.lock().is_shut = true;
+        self.changed.notify_all();
+    }
+
+    /// First fit.
+    fn take(self: &Arc<Self>, len: usize) -> Option<Block> {
+        let mut state = self.lock();
+        loop {
+            if state.is_shut {
+                return None;
+            }
+            if let Some(at) = state.free.iter().position(|(_, free)| *free >= len) {
+                let (start, free) = state.free[at];
+                if free == len {
+                    state.free.remove(at);
+                } else {
+                    state.free[at] = (start + len, free - len);
+                }
+                return Some(Block { arena: Arc::clone(self), start, len });
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn give_back(&self, start: usize, len: usize) {
+        let mut state = self.lock();
+        let at = state.free.partition_point(|(other, _)| *other < start);
+        state.free.insert(at, (start, len));
+        for left in [at, at.wrapping_sub(1)] {
+            if let (Some(&(a, a_len)), Some(&(b, b_len))) =
+                (state.free.get(left), state.free.get(left.wrapping_add(1)))
+                && a + a_len == b
+            {
+                state.free[left] = (a, a_len + b_len);
+                state.free.remove(left + 1);
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.arena.give_back(self.start, self.len);
+    }
+}
+
+/// A picture in the region.
+struct CarriedPicture {
+    block: Block,
+    bytes: usize,
+    width: u32,
+    height: u32,
+    channels: usize,
+}
+
+impl fmt::Debug for CarriedPicture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CarriedPicture").field("width", &self.width).field("height", &self.height).finish()
+    }
+}
+
+impl KeptPicture for CarriedPicture {}
+
+impl Picture for CarriedPicture {
+    fn decode(&self, _: Option<&ImageSpec>) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn write_row(&self, _: &ImageSpec, _: &mut [u8]) -> Result<(), Refusal> {
+        Err(Refusal::result("a picture that was carried along is read as pixels; this is a bug"))
+    }
+
+    fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        // SAFETY: the block lies within the map, was written before it was shared, and is only read from then on.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(self.block.arena.map.as_ptr().add(self.block.start), self.bytes)
+        };
+        show(Pixels { width: self.width, height: self.height, channels: self.channels, bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keep(arena: &Arc<CarriedArena>, side: u32, value: u8) -> Option<Arc<dyn KeptPicture>> {
+        let bytes = vec![value; (side * side) as usize];
+        arena.keep(&Pixels { width: side, height: side, channels: 1, bytes: &bytes }).unwrap()
+    }
+
+    #[test]
+    fn blocks_do_not_overlap_and_room_comes_back_in_one_piece() {
+        let arena = CarriedArena::new(1024).unwrap();
+        let kept: Vec<_> = (0..4_u8).map(|n| keep(&arena, 16, n).unwrap()).collect();
+        for (n, picture) in (0_u8..).zip(&kept) {
+            picture
+                .with_pixels(&mut |pixels| {
+                    assert!(pixels.bytes.len() == 256 && pixels.bytes.iter().all(|b| *b == n));
+                    Ok(())
+                })
+                .unwrap();
+        }
+        let mut kept = kept;
+        kept.swap_remove(1);
+        kept.swap_remove(0);
+        drop(kept);
+        assert_eq!(arena.lock().free, [(0, 1024)], "neighbours are joined");
+        drop(keep(&arena, 32, 9).unwrap());
+        let bytes = vec![0; 33 * 33];
+        let too_large = arena.keep(&Pixels { width: 33, height: 33, channels: 1, bytes: &bytes }).unwrap_err();
+        assert_eq!(too_large.kind, FailureKind::TooLarge);
+    }
+
+    #[test]
+    fn who_finds_no_room_waits_until_there_is_some_or_all_is_over() {
+        let arena = CarriedArena::new(256).unwrap();
+        let first = keep(&arena, 16, 1).unwrap();
+        let theirs = Arc::clone(&arena);
+        let waiting = std::thread::spawn(move || keep(&theirs, 16, 2));
+        drop(first);
+        let second = waiting.join().unwrap().expect("it gets the room that has come back");
+        let theirs = Arc::clone(&arena);
+        let waiting = std::thread::spawn(move || keep(&theirs, 16, 3).is_none());
+        arena.shut();
+        assert!(waiting.join().unwrap());
+        drop(second);
+    }
+}

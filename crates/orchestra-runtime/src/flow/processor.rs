@@ -1,0 +1,276 @@
+//! What follows a batch stage: the rows of a completed batch go through the chain behind the stage. A batch that takes a few microseconds is
+//! worked on by whoever has it, which is the batcher; everything else, and everything that may have to wait, on the blocking pool, of which an
+//! actor keeps count. It decides nothing about retries.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use orchestra_core::data::{Label, Refusal, TensorView, Value};
+use orchestra_core::{Dim, StageId, TensorSpec};
+use orchestra_plan::{ColumnRef, Origin};
+use ractor::concurrency::JoinHandle;
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
+use smallvec::SmallVec;
+
+use super::chain::{Chain, ChainRun, Env, NoHooks, Outcome};
+use super::token::Token;
+use crate::committer::BYTES_AT_ONCE;
+use crate::context::RunContext;
+use crate::messages::{CompletedBatch, FinishedItems, ProcessorMsg, SinkMsg};
+use crate::trace::DoneRows;
+
+/// What follows a batch stage, for its batcher.
+#[derive(Clone)]
+pub struct Processor {
+    work: Arc<Work>,
+    actor: ActorRef<ProcessorMsg>,
+}
+
+/// Output elements up to which a batch is quick: less than 100 µs of softmax and JSON.
+const QUICK_ELEMENTS: usize = 16 * 1024;
+
+impl Processor {
+    /// Starts the actor, below `supervisor`.
+    pub async fn start(
+        context: &Arc<RunContext>,
+        stage: StageId,
+        chain: Chain,
+        sink: ActorRef<SinkMsg>,
+        supervisor: ActorCell,
+    ) -> Result<(Self, JoinHandle<()>), SpawnErr> {
+        let work = Arc::new(Work::new(Arc::clone(context), stage, chain, sink));
+        let (actor, end) = Actor::spawn_linked(None, Counting, Arc::clone(&work), supervisor).await?;
+        Ok((Self { work, actor }, end))
+    }
+
+    /// Has a batch worked on: here and now if it takes a few microseconds.
+    pub fn process(&self, batch: CompletedBatch) {
+        if self.work.is_quick(&batch) {
+            // A message, and the wait for its turn, would cost more than the work.
+            self.work.process(batch);
+        } else {
+            drop(self.actor.cast(ProcessorMsg::Batch(batch)));
+        }
+    }
+
+    /// No further batch will come.
+    pub fn drained(&self) {
+        drop(self.actor.cast(ProcessorMsg::Drained));
+    }
+}
+
+/// Counts the batches that are being worked on, and passes the end on after the last.
+struct Counting;
+
+struct CountingState {
+    work: Arc<Work>,
+    running: usize,
+    drained: bool,
+}
+
+impl Actor for Counting {
+    type Msg = ProcessorMsg;
+    type State = CountingState;
+    type Arguments = Arc<Work>;
+
+    async fn pre_start(
+        &self,
+        _: ActorRef<ProcessorMsg>,
+        work: Arc<Work>,
+    ) -> Result<CountingState, ActorProcessingErr> {
+        Ok(CountingState { work, running: 0, drained: false })
+    }
+
+    async fn handle(
+        &self,
+        me: ActorRef<ProcessorMsg>,
+        message: ProcessorMsg,
+        state: &mut CountingState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            ProcessorMsg::Batch(batch) => {
+                // Bounded by the slots: a batch holds its slot until it has been worked on.
+                state.running += 1;
+                let work = Arc::clone(&state.work);
+                tokio::task::spawn_blocking(move || {
+                    work.process(batch);
+                    drop(me.cast(ProcessorMsg::Finished));
+                });
+            }
+            ProcessorMsg::Finished => state.running -= 1,
+            ProcessorMsg::Drained => state.drained = true,
+        }
+        if state.drained && state.running == 0 {
+            state.work.chain.drained();
+        }
+        Ok(())
+    }
+}
+
+/// Everything that work on a batch needs, resolved once.
+struct Work {
+    context: Arc<RunContext>,
+    stage: StageId,
+    sink: ActorRef<SinkMsg>,
+    chain: Chain,
+    outputs: Vec<TensorSpec>,
+    carries: Vec<ColumnRef>,
+    /// What threads that have done a batch keep for the next one.
+    runs: Mutex<Vec<(ChainRun, Outcome)>>,
+    /// Bytes of the records of the last batch.
+    usual_text: AtomicUsize,
+}
+
+impl Work {
+    fn new(context: Arc<RunContext>, stage: StageId, chain: Chain, sink: ActorRef<SinkMsg>) -> Self {
+        let plan = &context.plan.stages[stage.index()];
+        let outputs = plan.gives.0.iter().filter_map(|column| column.ty.stored().cloned()).collect();
+        let carries = plan.batch().map_or_else(Vec::new, |infer| infer.carries.clone());
+        let (runs, usual_text) = (Mutex::default(), AtomicUsize::new(0));
+        Self { stage, sink, chain, outputs, carries, runs, usual_text, context }
+    }
+
+    /// Whether the batch takes a few microseconds and cannot wait for anything.
+    fn is_quick(&self, batch: &CompletedBatch) -> bool {
+        self.chain.cost().saturating_mul(batch.rows.count) <= QUICK_ELEMENTS
+    }
+
+    /// Takes every row of the batch through the chain.
+    fn process(&self, batch: CompletedBatch) {
+        let began = batch.trace.as_ref().map(|_| self.context.clock.now());
+        let lock = || self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = lock().pop();
+        let (mut run, mut out) = kept.unwrap_or_else(|| (self.chain.start(), Outcome::default()));
+        let outputs = self.outputs_of(&batch);
+        let linear = self.chain.linear();
+        let usual_text = self.usual_text.load(Ordering::Relaxed);
+        // A little more than last time, so that most batches fit.
+        out.text.reserve(usual_text + usual_text / 16);
+        let mut failed_rows = Vec::new();
+        let (mut n_rows, mut n_failed) = (0, 0);
+        let rows = batch.rows.first..batch.rows.first + batch.rows.count;
+        for row in rows.clone() {
+            let Some(token) = batch.slot.items.get(row).and_then(Option::as_ref) else { continue };
+            n_rows += 1;
+            if let (Some(trace), None, Some(item)) = (&batch.trace, linear, token.ticket.journey()) {
+                item.ran(trace); // Before the item can end.
+            }
+            let before = (out.done.len(), out.n_failed());
+            match &outputs {
+                Ok(outputs) => self.row(outputs, row - batch.rows.first, token, &mut run, &mut out),
+                Err(error) => self.chain.fail(token, self.stage, Refusal::result(error.clone()), &mut out),
+            }
+            n_failed += out.n_failed() - before.1;
+            if linear.is_some() && out.done.len() == before.0 {
+                if let (Some(trace), Some(item)) = (&batch.trace, token.ticket.journey()) {
+                    item.ran(trace);
+                }
+                failed_rows.push(row);
+            }
+        }
+        drop(outputs);
+        self.context.stats.stage(self.stage).left.add(n_rows - n_failed as u64);
+        self.chain.book(&out.counts);
+        out.counts.clear();
+        self.usual_text.store(out.text.len(), Ordering::Relaxed);
+        if let (Some(trace), Some(began)) = (&batch.trace, began) {
+            trace.processed.get_or_init(|| (began, self.context.clock.now()));
+        }
+        // The slot is free for the next rows before the sink looks at these; but where records are large, only when they are written.
+        let hold = (out.text.len() >= BYTES_AT_ONCE).then(|| Arc::clone(&batch.slot));
+        if let (Some(sink), Some(first)) = (linear, out.done.first()) {
+            let traced = batch.trace.as_ref().map(|trace| {
+                let items = Arc::clone(&batch.slot.items);
+                DoneRows::new(items, rows, failed_rows, out.done.clone(), Arc::clone(trace))
+            });
+            drop(batch);
+            let (source, done, text) =
+                (first.source, std::mem::take(&mut out.done), std::mem::take(&mut out.text));
+            let finished = FinishedItems { source, sink, done, text, traced, hold };
+            drop(self.sink.cast(SinkMsg::Finished(finished)));
+        } else {
+            drop(batch);
+        }
+        self.chain.send(&mut out);
+        out.text.clear();
+        lock().push((run, out));
+    }
+
+    fn row(
+        &self,
+        outputs: &[OutputRows<'_>],
+        row: usize,
+        token: &Token,
+        run: &mut ChainRun,
+        out: &mut Outcome,
+    ) {
+        let values: SmallVec<[Value<'_>; 4]> = outputs.iter().map(|o| Value::Tensor(o.row(row))).collect();
+        let labels: Vec<Vec<Label<'_>>> = token.carried().iter().map(|value| value.labels()).collect();
+        let carried: Vec<(ColumnRef, Value<'_>)> = self
+            .carries
+            .iter()
+            .zip(token.carried().iter().zip(&labels))
+            .map(|(read, (value, labels))| (*read, value.borrowed(labels)))
+            .collect();
+        let env = Env { from: Origin::Stage(self.stage), row: &values, carried: &carried, up: None };
+        self.chain.row(run, token, &env, out, &mut NoHooks);
+    }
+
+    /// What this batch has of each output.
+    fn outputs_of<'a>(&'a self, batch: &'a CompletedBatch) -> Result<Vec<OutputRows<'a>>, String> {
+        let rows = batch.rows.count;
+        let output = |(i, spec): (usize, &'a TensorSpec)| {
+            let dynamic = batch.dynamic.iter().find(|d| d.output == i);
+            let shape = match dynamic {
+                // Nothing that is made of it may take its word for a size.
+                Some(d) if !d.is_sound() || d.dtype != spec.dtype => {
+                    Err(format!("output `{}` has not the type and size that the worker says", spec.name))
+                }
+                Some(d) if d.shape.first() == Some(&rows) => Ok(d.shape[1..].to_vec()),
+                // The whole tensor belongs to the only item.
+                Some(d) if rows == 1 => Ok(d.shape.clone()),
+                Some(d) => Err(format!(
+                    "output `{}` has shape {:?} for {rows} items and cannot be split; set `batch = {{ max = 1 }}`",
+                    spec.name, d.shape
+                )),
+                None => spec
+                    .row
+                    .iter()
+                    .map(|d| match d {
+                        Dim::Fixed(n) => Ok(*n),
+                        Dim::Dynamic => Err(format!("output `{}` is missing", spec.name)),
+                    })
+                    .collect(),
+            }?;
+            let row_bytes = shape.iter().product::<usize>() * spec.dtype.size_bytes();
+            let data = match dynamic {
+                Some(d) => Some(d.data.as_slice()),
+                None => batch.slot.output(i, batch.rows.first, rows),
+            };
+            match data {
+                Some(data) if data.len() == rows * row_bytes => {
+                    Ok(OutputRows { spec, shape, row_bytes, data })
+                }
+                _ => Err(format!("output `{}` has not the size that its shape says", spec.name)),
+            }
+        };
+        self.outputs.iter().enumerate().map(output).collect()
+    }
+}
+
+/// What a batch has of one output of the model.
+struct OutputRows<'a> {
+    spec: &'a TensorSpec,
+    /// Of one row.
+    shape: Vec<usize>,
+    row_bytes: usize,
+    /// All rows.
+    data: &'a [u8],
+}
+
+impl OutputRows<'_> {
+    fn row(&self, row: usize) -> TensorView<'_> {
+        let data = &self.data[row * self.row_bytes..(row + 1) * self.row_bytes];
+        TensorView { name: &self.spec.name, dtype: self.spec.dtype, shape: &self.shape, data }
+    }
+}

@@ -1,0 +1,62 @@
+//! A token: an item, or a part of one, on its way through a pipeline.
+
+use std::sync::Arc;
+
+use orchestra_core::collect::Part;
+use orchestra_core::data::OwnedValue;
+use orchestra_core::lineage::Share;
+use smallvec::SmallVec;
+
+use crate::ticket::Ticket;
+
+/// Where a part stands in its item: a place for each split that it went through, the outermost first.
+pub type PartPath = SmallVec<[Part; 1]>;
+
+/// See the module. A whole item, of which nothing is carried along, is its ticket alone.
+#[derive(Debug, Clone)]
+pub struct Token {
+    /// The item.
+    pub ticket: Ticket,
+    more: Option<Box<More>>,
+}
+
+#[derive(Debug, Clone)]
+struct More {
+    share: Share,
+    path: PartPath,
+    carried: Arc<[OwnedValue]>,
+}
+
+impl Token {
+    /// All of an item.
+    #[must_use]
+    pub fn whole(ticket: Ticket) -> Self {
+        Self { ticket, more: None }
+    }
+
+    /// A share of an item.
+    #[must_use]
+    pub fn new(ticket: Ticket, share: Share, path: PartPath, carried: Vec<OwnedValue>) -> Self {
+        let is_whole = share == Share::WHOLE && path.is_empty() && carried.is_empty();
+        let more = || Box::new(More { share, path, carried: carried.into() });
+        Self { ticket, more: (!is_whole).then(more) }
+    }
+
+    /// How much of the item it stands for.
+    #[must_use]
+    pub fn share(&self) -> Share {
+        self.more.as_ref().map_or(Share::WHOLE, |more| more.share)
+    }
+
+    /// Which part it is.
+    #[must_use]
+    pub fn path(&self) -> &[Part] {
+        self.more.as_ref().map_or(&[], |more| &more.path)
+    }
+
+    /// The columns that it carries, in the order of the stage that it is on its way to.
+    #[must_use]
+    pub fn carried(&self) -> &[OwnedValue] {
+        self.more.as_ref().map_or(&[], |more| &more.carried)
+    }
+}
