@@ -264,9 +264,8 @@ def one_rate(check: Check, file: Path, model: str, batch: int, seconds: str) -> 
     figures = {"model": model, "batch": batch, "bare": bare, "run": run, "limit": limit, "ratio": run / bare if bare else 0, "pace": report["bottleneck"]}
     check.figures.setdefault("through", []).append({**figures, "utilisation": sampler.median(0), "power": sampler.median(2)})
     # On a CPU decoding shares the cores, so the bare loop is no limit there; the limit is.
-    ratio = figures["ratio"] if check.gpu else report["ratio"]
     fair = check.gpu and limit < 0.99 * bare
-    verdict = "-" if fair else check.judge(ratio >= LEAST_RATIO) if check.gpu else ""
+    verdict = "-" if fair else check.judge(not report["too_short"] and figures["ratio"] >= LEAST_RATIO) if check.gpu else ""
     check.judged_rates += verdict not in ("-", "")
     against = "limit" if not check.gpu or fair else "bare"
     check.row(
@@ -329,10 +328,11 @@ def end_to_end(check: Check) -> None:
         report = json.loads(check.must(arguments, 150).stdout)
         check.figures.setdefault("end_to_end", []).append({"what": label, "report": report})
         ratio = report["ratio"]
+        shown = "too short for a ratio" if ratio is None else f"{ratio:.2f}"
         check.row(
             "end to end", f"{label}: by {report['bottleneck']}, limited by {report['limited_by']}",
-            f"{report['run_items_per_second']:.0f} of {report['limit_items_per_second']:.0f} = {ratio:.2f}",
-            check.judge(ratio >= LEAST_RATIO) if check.gpu else "",
+            f"{report['run_items_per_second']:.0f} of {report['limit_items_per_second']:.0f} = {shown}",
+            check.judge(ratio is not None and ratio >= LEAST_RATIO) if check.gpu else "",
         )
 
 

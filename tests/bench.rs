@@ -7,13 +7,12 @@ mod common;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use common::{Blocks, Ended, Workplace, write_pictures};
-use orchestra_machine::processes;
-use orchestra_testkit::{chaos, models};
+use orchestra_lab::striker::{Fault, strike, workers_of};
+use orchestra_testkit::models;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 
 const SHORT: [&str; 4] = ["--runs", "2", "--seconds", "0.05"];
@@ -50,26 +49,41 @@ fn blocks() -> Workplace {
 #[test]
 fn the_figures_of_the_example_agree_with_each_other() {
     let place = Workplace::new();
-    let mut arguments = SHORT.to_vec();
-    arguments.extend(["--items", "100", "--json"]);
+    // Long enough for a steady state, except on a machine that does 40,000 items within a second.
+    let arguments = ["--runs", "2", "--seconds", "0.05", "--items", "40000", "--repeat", "100", "--json"];
     let report = json(&bench(&place, &example(), &arguments));
     assert_eq!(
         (&report["workflow"], &report["items"], &report["items_total"]),
-        (&"digits".into(), &100.into(), &400.into())
+        (&"digits".into(), &40_000.into(), &400.into())
     );
     let rounds = report["rounds"].as_array().unwrap();
     assert_eq!(rounds.len(), 2);
-    let mut of_rounds = [0.0; 3];
+    let too_short = report["too_short"].as_bool().unwrap();
+    let mut of_rounds = [0.0; 2];
+    let mut ratios = 0.0;
     for round in rounds {
-        let names = ["limit_items_per_second", "run_items_per_second", "ratio"];
-        let [limit, run, ratio] = names.map(|k| number(&round[k]));
-        assert!(limit > 0.0 && run > 0.0 && (ratio - run / limit).abs() < 1e-9, "{round}");
+        let [limit, run] = ["limit_items_per_second", "run_items_per_second"].map(|k| number(&round[k]));
+        assert!(limit > 0.0 && run > 0.0, "{round}");
         // The median of two is their mean.
-        of_rounds = [of_rounds[0] + limit / 2.0, of_rounds[1] + run / 2.0, of_rounds[2] + ratio / 2.0];
+        of_rounds = [of_rounds[0] + limit / 2.0, of_rounds[1] + run / 2.0];
+        match too_short {
+            true => assert!(round["ratio"].is_null(), "{round}"),
+            false => {
+                assert!((number(&round["ratio"]) - run / limit).abs() < 1e-9, "{round}");
+                ratios += number(&round["ratio"]) / 2.0;
+            }
+        }
     }
-    for (name, mean) in ["limit_items_per_second", "run_items_per_second", "ratio"].iter().zip(of_rounds) {
+    for (name, mean) in ["limit_items_per_second", "run_items_per_second"].iter().zip(of_rounds) {
         let found = number(&report[name]);
         assert!((found - mean).abs() <= 1e-9 * mean, "{name}: {found}, not {mean}");
+    }
+    match too_short {
+        true => assert!(report["ratio"].is_null() && report["ratio_spread"].is_null(), "{report}"),
+        false => {
+            assert!((number(&report["ratio"]) - ratios).abs() < 1e-9, "{report}");
+            spread_is_in_order(&report["ratio_spread"]);
+        }
     }
     let bottleneck = report["bottleneck"].as_str().unwrap();
     assert!(["loading", "inference", "cpu", "sinks", "overhead"].contains(&bottleneck), "{bottleneck}");
@@ -79,14 +93,33 @@ fn the_figures_of_the_example_agree_with_each_other() {
         (&"classify".into(), &64.into())
     );
     for part in [&report["decode"][0], &report["infer"][0]] {
-        ["items_per_second", "items_per_second_per_core", "core_seconds_per_item", "cpu_seconds_per_item"]
-            .iter()
-            .for_each(|k| spread_is_in_order(&part[k]));
+        ["items_per_second", "core_seconds_per_item"].iter().for_each(|k| spread_is_in_order(&part[k]));
     }
-    ["items_per_second", "seconds_starting", "useful_cpu_share"]
+    ["items_per_second", "seconds", "seconds_starting"]
         .iter()
         .for_each(|k| spread_is_in_order(&report["run"][k]));
-    assert_eq!((&report["tune"], &report["patch"]), (&Value::Null, &Value::Null));
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_run_without_a_steady_state_has_no_ratio_but_a_way_to_have_one() {
+    let place = Workplace::new();
+    let repeat = |ended: &Ended| -> u64 {
+        let said = ended.must_exit(0).stdout.split("`--repeat ").nth(1).unwrap_or_default();
+        said.split('`').next().unwrap().parse().unwrap_or_else(|_| panic!("{}", ended.stdout))
+    };
+    let short = bench(&place, &example(), &SHORT);
+    assert!(repeat(&short) > 1 && !short.stdout.contains("run / limit"), "{}", short.stdout);
+    assert!(short.stdout.contains("too short "), "{}", short.stdout);
+    let arguments = [&SHORT[..], &["--items", "20"]].concat();
+    let few = bench(&place, &example(), &arguments);
+    assert!(repeat(&few) > 1 && few.stdout.contains("without `--items`"), "{}", few.stdout);
+    let arguments = [&SHORT[..], &["--items", "20", "--repeat", "1000000000"]].concat();
+    let few = bench(&place, &example(), &arguments);
+    assert!(few.stdout.contains("take `--items "), "{}", few.stdout);
+    let report = json(&bench(&place, &example(), &[&SHORT[..], &["--items", "20", "--json"]].concat()));
+    assert_eq!((&report["too_short"], &report["ratio"]), (&true.into(), &Value::Null));
+    assert!(number(&report["items_needed"]) > 20.0, "{report}");
     place.nothing_is_left();
 }
 
@@ -95,10 +128,14 @@ fn the_table_says_what_was_measured_and_what_cannot_be_read() {
     let place = blocks();
     fs::write(place.images().join("broken.png"), "no picture").unwrap();
     let ended = bench(&place, &place.workflow(), &SHORT);
-    ended.must_exit(0).must_say(&["measuring with all 41 items", "round 2 of 2"]);
-    for part in
-        ["blocks: 41 of 41 items", "decode scans", "infer read on cpu", "limit, set by cores", "run / limit"]
-    {
+    ended.must_exit(0).must_say(&["running with all 41 items", "round 2 of 2: run"]);
+    for part in [
+        "blocks: 41 of 41 items",
+        "decode scans",
+        "infer read on cpu",
+        "limit, set by cores",
+        "run, from start",
+    ] {
         assert!(ended.stdout.contains(part), "`{part}` is missing:\n{}", ended.stdout);
     }
     assert!(ended.stdout.contains("1 item of 41 cannot be read or decoded"), "{}", ended.stdout);
@@ -217,81 +254,44 @@ fn a_measurement_that_is_interrupted_in_any_part_leaves_nothing() {
     assert!(decoding.until("there is a folder", || fs::read_dir(&folder).unwrap().next().is_some()));
     interrupted(decoding);
     let mut inferring = bench("4");
-    let pid = inferring.pid();
-    assert!(inferring.until("a worker lives", || !chaos::workers_of(pid).is_empty()));
+    assert!(inferring.until_it_says("round 1 of 1000: infer"));
     interrupted(inferring);
     let mut running = bench("0.05");
-    let said = running.stderr();
-    assert!(running.until("runs began", || fs::read_to_string(&said).unwrap().contains("round 2 of")));
+    assert!(running.until_it_says("round 2 of 1000: run"));
     interrupted(running);
 }
 
-/// A benchmark whose parts take turns.
-fn parts_take_turns(place: &Workplace) -> common::Run {
+#[test]
+fn no_process_outlives_a_measurement_that_is_killed() {
+    let place = blocks();
     let file = place.workflow();
-    let mut run =
-        place.start_command(&["bench", file.to_str().unwrap(), "--runs", "1000", "--seconds", "0.05"]);
-    assert!(run.until_it_says("round 2 of"));
-    run
-}
-
-#[test]
-fn nobody_stays_stopped_when_a_measurement_is_killed() {
-    let place = blocks();
-    let run = parts_take_turns(&place);
-    run.signal(Signal::KILL);
-    run.wait();
-    place.no_process_is_left();
-}
-
-#[test]
-fn a_part_that_dies_ends_the_measurement_with_its_reason() {
-    let place = blocks();
-    let mut run = parts_take_turns(&place);
-    let (pid, said) = (run.pid(), run.stderr());
-    // One that has told what it found dies unnoticed, and between two rounds there is none.
-    assert!(run.until("a part is missed", || {
-        let parts = processes::child_ids(pid).into_iter();
-        for part in parts.filter_map(|part| Pid::from_raw(part.cast_signed())).take(1) {
-            let _ = kill_process(part, Signal::KILL);
-        }
-        fs::read_to_string(&said).unwrap().contains("killed by signal 9")
-    }));
-    run.wait().must_exit(75).must_say(&["killed by signal 9"]);
-    place.nothing_is_left();
-}
-
-#[test]
-fn the_patch_of_the_tuning_applies_and_is_a_good_file() {
-    let place = blocks();
-    let before = fs::read_to_string(place.workflow()).unwrap();
-    let mut arguments = SHORT.to_vec();
-    arguments.extend(["--tune", "--trials", "2", "--json"]);
-    let report = json(&bench(&place, &place.workflow(), &arguments));
-    assert_eq!(fs::read_to_string(place.workflow()).unwrap(), before, "the file itself is never edited");
-    let trials = report["tune"]["trials"].as_array().unwrap();
-    assert!(!trials.is_empty() && trials.len() <= 2, "{report}");
-    let settings = report["tune"]["settings"].as_array().unwrap();
-    let patch = report["patch"].as_str().unwrap();
-    assert_eq!(settings.is_empty(), patch.is_empty(), "{report}");
-    // What is better here is for this machine to say; the patch of a change that is sure is looked at all the same.
-    let sure = orchestra_bench::edited(&before, &[("stages.read.batch.max".to_owned(), 4)]).unwrap();
-    let sure = orchestra_bench::unified_diff("workflow.toml", &before, &sure);
-    for patch in [patch, &sure].into_iter().filter(|p| !p.is_empty()) {
-        fs::write(place.workflow(), &before).unwrap();
-        fs::write(place.path("tuned.patch"), patch).unwrap();
-        let folder = place.path("");
-        let applied = Command::new("git").args(["apply", "-p0", "tuned.patch"]).current_dir(&folder).output();
-        let applied = applied.unwrap();
-        assert!(applied.status.success(), "{patch}\n{}", String::from_utf8_lossy(&applied.stderr));
-        assert_ne!(fs::read_to_string(place.workflow()).unwrap(), before);
-        place.start_command(&["check", place.workflow().to_str().unwrap()]).wait().must_exit(0);
+    for part in ["infer", "run"] {
+        let mut run =
+            place.start_command(&["bench", file.to_str().unwrap(), "--runs", "1000", "--seconds", "0.05"]);
+        assert!(run.until_it_says(&format!("round 2 of 1000: {part}")));
+        run.signal(Signal::KILL);
+        run.wait();
+        place.no_process_is_left();
     }
+}
+
+#[test]
+fn a_worker_that_dies_ends_the_measurement_with_its_reason() {
+    let place = blocks();
+    let file = place.workflow();
+    let mut run = place.start_command(&["bench", file.to_str().unwrap(), "--rungs", "--seconds", "3600"]);
+    let pid = run.pid();
+    // A worker that has just been started may not be struck yet, so that a second look may be needed.
+    assert!(run.until("a worker is struck", || {
+        let workers = workers_of(pid);
+        workers.first().is_some_and(|worker| strike(pid, worker.pid, Fault::Kill))
+    }));
+    run.wait().must_exit(69).must_say(&["a worker of stage `read` on cpu ended unasked"]);
     place.nothing_is_left();
 }
 
 #[test]
-fn the_workflow_file_is_read_once_for_all_parts_and_trials() {
+fn the_workflow_file_is_read_once() {
     let place = blocks();
     let (pipe, rubbish) = (place.path("pipe.toml"), place.path("rubbish"));
     fs::write(&rubbish, "this is no workflow").unwrap();
@@ -303,10 +303,8 @@ fn the_workflow_file_is_read_once_for_all_parts_and_trials() {
         open.write_all(text.as_bytes()).unwrap();
         fs::rename(&rubbish, &file).unwrap();
     });
-    let mut arguments = SHORT.to_vec();
-    arguments.extend(["--tune", "--trials", "1", "--json"]);
-    let report = json(&bench(&place, &pipe, &arguments));
-    assert_eq!((&report["items"], report["tune"]["trials"][0]["tried"].is_null()), (&40.into(), false));
+    let report = json(&bench(&place, &pipe, &[&SHORT[..], &["--json"]].concat()));
+    assert_eq!((&report["items"], report["rounds"].as_array().unwrap().len()), (&40.into(), 2));
     writing.join().unwrap();
     place.nothing_is_left();
 }

@@ -8,8 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Blocks, Ended, Workplace, write_pictures};
+use orchestra_lab::striker::workers_of;
+use orchestra_testkit::Trap;
 use orchestra_testkit::images::write_trap_picture;
-use orchestra_testkit::{Trap, chaos as strikes};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -204,7 +205,7 @@ fn a_model_that_always_crashes_is_no_flaw_of_the_faults() {
 }
 
 #[test]
-fn a_trial_that_is_interrupted_in_either_run_leaves_nothing() {
+fn an_experiment_that_is_interrupted_in_either_run_leaves_nothing() {
     let place = blocks();
     let file = place.workflow();
     for (during, items) in [("without faults", "100000"), ("with faults", "3000")] {
@@ -215,7 +216,7 @@ fn a_trial_that_is_interrupted_in_either_run_leaves_nothing() {
         let said = run.stderr();
         assert!(run.until(during, || fs::read_to_string(&said).unwrap().contains(during)));
         let pid = run.pid();
-        assert!(run.until("a worker lives", || !strikes::workers_of(pid).is_empty()));
+        assert!(run.until("a worker lives", || !workers_of(pid).is_empty()));
         run.signal(Signal::INT);
         run.wait().must_exit(130).must_say(&["interrupted"]);
         place.nothing_is_left();

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Workplace, until};
-use orchestra_testkit::chaos::{Fault, strike};
+use orchestra_lab::striker::{Fault, strike};
 
 const ITEMS: u64 = 1_000;
 
@@ -25,7 +25,7 @@ fn goes_on_when_one_is_frozen(devices: &str) {
     let run = place.start_until(100);
     let workers = run.workers();
     let frozen = *workers.first().expect("a run under way has workers");
-    assert!(strike(run.pid(), frozen, Fault::Freeze));
+    assert!(strike(run.pid(), frozen, Fault::Stop));
     until("the frozen worker is given up", || place.workers_lost() == 1);
     place.open_gate();
     let ended = run.wait();

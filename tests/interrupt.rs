@@ -7,9 +7,9 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::{Blocks, Workplace, write_pictures};
+use orchestra_lab::audit::items;
+use orchestra_lab::striker::workers_of;
 use orchestra_testkit::Trap;
-use orchestra_testkit::audit::items;
-use orchestra_testkit::chaos::workers_of;
 use orchestra_testkit::images::write_trap_picture;
 use rustix::process::Signal;
 

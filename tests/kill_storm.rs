@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Blocks, Workplace, write_pictures};
-use orchestra_testkit::chaos::{Chaos, Fault};
+use orchestra_lab::striker::{Fault, Striker};
 use orchestra_testkit::leaks::Holdings;
 
 const ITEMS: u64 = 20_000;
@@ -22,7 +22,7 @@ fn twenty_thousand_items_survive_a_storm_of_kills_exactly() {
     let pid = run.pid();
     assert!(run.until("all workers are at work", || place.n_results() >= 200));
     let at_first = Holdings::of(pid).open_files();
-    let storm = Chaos::start(pid, Duration::from_millis(200), Fault::Kill);
+    let storm = Striker::of_process(pid, Duration::from_millis(200), Fault::Kill);
     let mut open_files = Vec::new();
     run.until("it ends", || {
         open_files.push(Holdings::of(pid).open_files());

@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::{Blocks, Workplace, write_pictures};
-use orchestra_testkit::audit::Records;
+use orchestra_lab::audit::Records;
 use rustix::process::Signal;
 
 const ITEMS: u64 = 3_000;

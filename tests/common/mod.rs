@@ -14,11 +14,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use orchestra_testkit::audit::{ItemKey, Records, items};
+use orchestra_lab::audit::{ItemKey, Records, items};
+use orchestra_lab::striker::workers_of;
 use orchestra_testkit::gate::Gate;
 use orchestra_testkit::images::index_of_blocks;
 use orchestra_testkit::processes::with_variable;
-use orchestra_testkit::{GATE, chaos, leaks, models};
+use orchestra_testkit::{GATE, leaks, models};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -395,7 +396,7 @@ impl Run {
 
     /// Live workers now.
     pub fn workers(&self) -> Vec<u32> {
-        chaos::workers_of(self.pid()).iter().map(|w| w.pid).collect()
+        workers_of(self.pid()).iter().map(|w| w.pid).collect()
     }
 
     /// Waits for its end.

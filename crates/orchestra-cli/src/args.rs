@@ -9,10 +9,10 @@ use tracing::level_filters::LevelFilter;
 
 use crate::help;
 
-mod trial;
+mod lab;
 mod values;
 
-pub use trial::{BenchArgs, BenchPartArgs, ChaosArgs, MeasuredPart, TrialArgs};
+pub use lab::{BenchArgs, ChaosArgs, LabArgs};
 use values::{Setting, device, setting};
 
 /// Runs ONNX models over images, on every GPU of this machine or on its CPU, from one workflow file.
@@ -52,9 +52,6 @@ pub enum Command {
     Completions(CompletionsArgs),
     /// Print the manual page, or write the pages of all commands into a folder
     Man(ManArgs),
-    /// A part of `bench` in a process of its own. Started by `bench`, never by hand.
-    #[command(hide = true)]
-    BenchPart(BenchPartArgs),
     /// The other end of a worker's socket. Started by `run`, never by hand.
     #[command(hide = true)]
     Worker,

@@ -1,21 +1,21 @@
-//! `orchestra chaos`: run a workflow while its workers are killed and stopped, and audit what came out. It passes on what
-//! `orchestra-chaos` says, and judges nothing.
+//! `orchestra chaos`: run a workflow while its workers are killed and stopped, and audit what came out. It passes on what `orchestra-lab`
+//! says, and judges nothing.
 
 use std::time::Duration;
 
 use anyhow::anyhow;
-use orchestra::Plan;
-use orchestra_chaos::{Chaos, ChaosError, Options, Progress, Report, Strikes};
+use orchestra_lab::chaos::{Chaos, Options};
+use orchestra_lab::chaos_report::Report;
+use orchestra_lab::striker::Strikes;
 use tracing::level_filters::LevelFilter;
 
 use crate::Failed;
 use crate::args::{ChaosArgs, Verbosity};
 use crate::exit_code::ExitCode;
 use crate::human::count;
-use crate::planning::{self, Workflow};
+use crate::lab::{self, Told, failed};
 use crate::run::{Talk, lost_spans};
 use crate::surroundings::Surroundings;
-use crate::trial::{self, Told};
 use crate::{stderr, stdout};
 
 mod table;
@@ -39,18 +39,11 @@ pub fn chaos(
             anyhow!("`--kill-every` and `--stop-every` are both off: nothing would happen to any worker");
         return Err(Failed::new(ExitCode::Usage, what));
     }
-    let workflow = Workflow::read(&args.trial.file)?;
-    let machine = planning::machine(&trial::workflow_args(&args.trial));
     let talk = Talk { quiet: verbosity.quiet };
     // Of every worker that is struck the log says that it was lost: here that is no news.
     let level = if verbosity.verbose == 0 { LevelFilter::ERROR } else { verbosity.terminal_level() };
-    let otlp = args.otlp.as_deref();
-    let setting = trial::Setting { args: &args.trial, machine: &machine, surroundings, level, otlp, talk };
-    let refuse = |plan: &Plan| match plan.infer_stages().next() {
-        Some(_) => Ok(()),
-        None => Err(failed(ChaosError::NoInferStage)),
-    };
-    let ready = match trial::get_ready(&workflow, &setting, refuse)? {
+    let setting = lab::Setting { args: &args.lab, surroundings, level, otlp: args.otlp.as_deref(), talk };
+    let ready = match lab::get_ready(&setting)? {
         Ok(ready) => ready,
         Err(code) => return Ok(code),
     };
@@ -59,21 +52,22 @@ pub fn chaos(
         items: args.items,
         lasting: Duration::from_secs_f64(args.seconds),
         strikes,
-        launcher: ready.launcher.clone(),
-        library: ready.library.clone(),
-        preload: ready.preload.clone(),
         trace: ready.telemetry.tracer(),
-        cancel: ready.cancel.clone(),
-        folder: args.trial.scratch.clone(),
+        tools: ready.tools,
     };
     let mut told = Told::new(talk, surroundings);
-    let report = run(ready.plan.clone(), options, &mut told);
+    let mut tell = |progress| told.tell(progress);
+    let report = Chaos::prepare(ready.plan, options, &mut tell).and_then(|chaos| chaos.run(&mut tell));
     told.end();
     if let Some(warning) = ready.telemetry.shutdown().spans.as_ref().and_then(lost_spans) {
         stderr::say_line(&warning);
     }
     let report = report.map_err(failed)?;
-    print(&report, args.json)?;
+    if args.json {
+        lab::print_json(&report)?
+    } else {
+        stdout::print(&table::table(&report))?
+    };
     if report.passed {
         return Ok(ExitCode::Done);
     }
@@ -81,28 +75,10 @@ pub fn chaos(
     Ok(ExitCode::Bug)
 }
 
-fn run(plan: Plan, options: Options, told: &mut Told<'_>) -> Result<Report, ChaosError> {
-    let mut tell = |progress: Progress| told.tell(&progress, line_in_a_pipe(progress));
-    Chaos::prepare(plan, options, &mut tell)?.run(&mut tell)
-}
-
-fn print(report: &Report, json: bool) -> Result<ExitCode, Failed> {
-    if !json {
-        return stdout::print(&table::table(report));
-    }
-    let text = serde_json::to_string_pretty(report).map_err(|e| Failed::new(ExitCode::Bug, e))?;
-    stdout::print(&format!("{text}\n"))
-}
-
 fn flaws(report: &Report) -> Vec<(u64, &'static str)> {
-    let counts = [
-        (report.lost, "lost"),
-        (report.doubled, "doubled"),
-        (report.differing, DIFFERING),
-        (report.unknown, "unknown"),
-        (report.leaks.len() as u64, "leaked"),
-    ];
-    counts.into_iter().filter(|(n, _)| *n > 0).collect()
+    let flaws = ["lost", "doubled", DIFFERING, "unknown"].map(|what| (report.count(what), what));
+    let leaked = (report.leaks.len() as u64, "leaked");
+    flaws.into_iter().chain([leaked]).filter(|(n, _)| *n > 0).collect()
 }
 
 /// What is wrong, and whose fault it is. Only where results differ may that be the model's.
@@ -115,16 +91,6 @@ fn complaint(flaws: &[(u64, &str)]) -> String {
         ),
         _ => format!("error: {found}; this is a bug of ours, please report it"),
     }
-}
-
-fn failed(error: ChaosError) -> Failed {
-    Failed::new(trial::code_of(error.cause()), error)
-}
-
-/// A line for each run.
-fn line_in_a_pipe(progress: Progress) -> Option<String> {
-    let is_news = !matches!(progress, Progress::Run { finished: 1.., .. } | Progress::Audit { .. });
-    is_news.then(|| progress.to_string())
 }
 
 #[cfg(test)]

@@ -81,10 +81,11 @@ pub const BENCH: &str = "\
 Examples:
   orchestra bench workflow.toml
   orchestra bench workflow.toml --runs 9 --json
-  orchestra bench workflow.toml --tune --patch best.patch && patch -p0 < best.patch
+  orchestra bench workflow.toml --repeat 100
 
-Reading and decoding, each model, and whole runs are measured in turns. The limit is what the first two allow
-together; the ratio says how close a run comes to it. The file and its output folder stay as they are.
+Reading and decoding, each model, and a whole run are measured one after the other, in each round. The limit is what
+the first two allow together; the ratio says how close a run comes to it. A run without a steady state of a second has
+no ratio: --repeat makes it longer. The file and its output folder stay as they are.
 
 Exit codes: 0 measured, 65 no item can be decoded, 69 device, runtime or model not available,
 75 stopped, try again elsewhere, 78 the file is wrong, 130 interrupted";

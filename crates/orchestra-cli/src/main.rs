@@ -14,6 +14,7 @@ mod graph;
 mod help;
 mod human;
 mod init;
+mod lab;
 mod metrics;
 mod plan;
 mod planning;
@@ -24,7 +25,6 @@ mod stderr;
 mod stdout;
 mod summary;
 mod surroundings;
-mod trial;
 mod watch;
 
 use std::process::ExitCode as ProcessExitCode;
@@ -49,7 +49,6 @@ fn main() -> ProcessExitCode {
         Command::Devices(args) => devices::devices(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Bench(args) => bench::bench(&args, cli.verbosity, &surroundings),
-        Command::BenchPart(args) => bench::part(&args, cli.verbosity, &surroundings),
         Command::Chaos(args) => chaos::chaos(&args, cli.verbosity, &surroundings),
         Command::Graph(args) => graph::graph(&args, cli.verbosity, &surroundings),
         Command::Init(args) => init::init(&args, cli.verbosity),

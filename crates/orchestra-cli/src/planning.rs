@@ -60,12 +60,7 @@ pub struct Workflow {
 impl Workflow {
     /// Reads the file.
     pub fn read(file: &Path) -> Result<Self, Failed> {
-        Self::from_copy(file, file)
-    }
-
-    /// What `file` said when it was copied to `copy`.
-    pub fn from_copy(file: &Path, copy: &Path) -> Result<Self, Failed> {
-        let text = read_text(copy, "workflow file")?;
+        let text = read_text(file, "workflow file")?;
         let path = std::path::absolute(file)
             .with_context(|| format!("cannot find the workflow file `{}`", file.display()))
             .map_err(|e| Failed::new(ExitCode::BadFile, e))?;

@@ -2,14 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, SessionTuning, SlotId};
+use orchestra_core::{BatchId, DType, DeviceKind, SessionTuning, SlotId, WorkerExit};
+use orchestra_lab::worker_client::WorkerClient;
+use orchestra_runtime::ProcessLauncher;
 use orchestra_testkit::faulty::{FAULT, FAULT_LOG, FAULT_ONCE, file_of};
 use orchestra_testkit::models::spec;
-use orchestra_testkit::worker_process::WorkerProcess;
 use orchestra_wire::arena::Arena;
 use orchestra_wire::codec::CodecError;
 use orchestra_wire::frames::{FromWorker, Load, Run, RunErrorKind, ToWorker};
@@ -21,8 +21,24 @@ fn arena() -> Arena {
     Arena::create("faulty", BatchLayout::new(&[x], &[y], 4, 2).unwrap()).unwrap()
 }
 
-fn start(fault: &str, arena: &Arena) -> WorkerProcess {
-    WorkerProcess::start(PROGRAM.as_ref(), &["worker"], &[(FAULT, fault)], arena).unwrap()
+fn start_with(variables: &[(&str, &str)], arena: &Arena) -> WorkerClient {
+    let env = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let launcher = ProcessLauncher { program: PROGRAM.into(), args: vec!["worker".into()], env };
+    WorkerClient::start(&launcher, &DeviceKind::Cpu, arena.fd()).unwrap()
+}
+
+fn start(fault: &str, arena: &Arena) -> WorkerClient {
+    start_with(&[(FAULT, fault)], arena)
+}
+
+/// The next heartbeat, or `None` at the end.
+fn heartbeat(worker: &mut WorkerClient) -> Option<FromWorker> {
+    loop {
+        match worker.frame().unwrap() {
+            frame @ (Some(FromWorker::Heartbeat { .. }) | None) => return frame,
+            Some(_) => {}
+        }
+    }
 }
 
 fn load(arena: &Arena) -> ToWorker {
@@ -52,9 +68,11 @@ fn run(batch: u64, rows: usize) -> ToWorker {
 }
 
 /// A worker that said hello and has loaded.
-fn loaded(fault: &str, arena: &Arena) -> WorkerProcess {
+fn loaded(fault: &str, arena: &Arena) -> WorkerClient {
     let mut worker = start(fault, arena);
-    assert!(matches!(worker.answer().unwrap(), Some(FromWorker::Hello { pid, .. }) if pid == worker.pid()));
+    assert!(
+        matches!(worker.answer().unwrap(), Some(FromWorker::Hello { pid, .. }) if Some(pid) == worker.pid())
+    );
     worker.send(&load(arena)).unwrap();
     assert!(matches!(worker.answer().unwrap(), Some(FromWorker::Loaded { .. })));
     worker
@@ -75,26 +93,25 @@ fn without_a_fault_it_copies_rows_and_ends_when_asked() {
     assert!(is_done(worker.answer(), 5));
     // SAFETY: as above.
     assert_eq!(unsafe { arena.output_rows(SlotId(1), 0, 2, 1) }, Some(&[7u8; 8][..]));
-    assert!(worker.heartbeat().unwrap().is_some());
+    assert!(heartbeat(&mut worker).is_some());
     worker.hang_up().unwrap();
-    assert_eq!(worker.wait().unwrap().code(), Some(0));
+    assert_eq!(worker.wait(), WorkerExit::Code(0));
 }
 
 #[test]
 fn deadly_faults_strike_in_the_chosen_run() {
     let arena = arena();
-    for (fault, signal, code) in [
-        ("segfault-on-batch:2", Some(11), None),
-        ("abort-on-batch:2", Some(6), None),
-        ("exit0-on-batch:2", None, Some(0)),
+    for (fault, exit) in [
+        ("segfault-on-batch:2", WorkerExit::Signal(11)),
+        ("abort-on-batch:2", WorkerExit::Signal(6)),
+        ("exit0-on-batch:2", WorkerExit::Code(0)),
     ] {
         let mut worker = loaded(fault, &arena);
         worker.send(&run(1, 1)).unwrap();
         assert!(is_done(worker.answer(), 1), "{fault}");
         worker.send(&run(2, 1)).unwrap();
         assert!(worker.answer().unwrap().is_none(), "{fault}");
-        let status = worker.wait().unwrap();
-        assert_eq!((status.signal(), status.code()), (signal, code), "{fault}");
+        assert_eq!(worker.wait(), exit, "{fault}");
     }
 }
 
@@ -104,7 +121,7 @@ fn a_hanging_run_still_sends_heartbeats() {
     let mut worker = loaded("hang-on-batch:1", &arena);
     worker.send(&run(9, 1)).unwrap();
     loop {
-        match worker.heartbeat().unwrap() {
+        match heartbeat(&mut worker) {
             Some(FromWorker::Heartbeat { running, .. }) if !running.is_empty() => {
                 break assert_eq!(running, [BatchId(9)]);
             }
@@ -112,13 +129,13 @@ fn a_hanging_run_still_sends_heartbeats() {
             None => panic!("it ended"),
         }
     }
-    assert_eq!(worker.kill().unwrap().signal(), Some(9));
+    assert_eq!(worker.kill(), WorkerExit::Signal(9));
 }
 
 #[test]
 fn errors_are_reported_for_the_chosen_runs() {
     let arena = arena();
-    let kind_of = |worker: &mut WorkerProcess| match worker.answer().unwrap() {
+    let kind_of = |worker: &mut WorkerClient| match worker.answer().unwrap() {
         Some(FromWorker::Failed { kind, .. }) => Some(kind),
         _ => None,
     };
@@ -133,7 +150,7 @@ fn errors_are_reported_for_the_chosen_runs() {
     let mut worker = loaded("device-error-on-batch:1", &arena);
     worker.send(&run(1, 2)).unwrap();
     assert_eq!(kind_of(&mut worker), Some(RunErrorKind::Device));
-    assert!(!worker.wait().unwrap().success());
+    assert_ne!(worker.wait(), WorkerExit::Code(0));
 }
 
 #[test]
@@ -159,7 +176,7 @@ fn faults_of_the_start_show_before_the_first_run() {
     assert!(matches!(worker.answer().unwrap(), Some(FromWorker::Hello { .. })));
     worker.send(&load(&arena)).unwrap();
     assert!(worker.answer().unwrap().is_none());
-    assert_eq!(worker.wait().unwrap().signal(), Some(6));
+    assert_eq!(worker.wait(), WorkerExit::Signal(6));
     let mut worker = start("load-failed", &arena);
     assert!(matches!(worker.answer().unwrap(), Some(FromWorker::Hello { .. })));
     worker.send(&load(&arena)).unwrap();
@@ -168,7 +185,7 @@ fn faults_of_the_start_show_before_the_first_run() {
     assert!(matches!(worker.answer().unwrap(), Some(FromWorker::Hello { .. })));
     let mut worker = start("nonsense", &arena);
     assert!(worker.answer().unwrap().is_none());
-    assert_eq!(worker.wait().unwrap().code(), Some(2));
+    assert_eq!(worker.wait(), WorkerExit::Code(2));
 }
 
 /// Whether the bytes of the first output row of slot 1 are those of the input row, are nonsense, or were not touched.
@@ -184,7 +201,7 @@ fn output(arena: &Arena) -> &'static str {
 
 /// It says nothing more. A worker that dies with an unread frame in its socket resets the connection, which is an error here.
 #[track_caller]
-fn must_be_gone(worker: &mut WorkerProcess, what: &str) {
+fn must_be_gone(worker: &mut WorkerClient, what: &str) {
     let answer = worker.answer();
     assert!(matches!(answer, Ok(None) | Err(CodecError::Gone | CodecError::Io(_))), "{what}: {answer:?}");
 }
@@ -200,7 +217,9 @@ fn a_worker_dies_exactly_where_it_is_told_to() {
         ("unread:1", "done", "copied"),
         ("loaded", "nothing", "untouched"),
     ];
-    for (how, signal, code) in [("kill", Some(9), None), ("abort", Some(6), None), ("exit0", None, Some(0))] {
+    let exits =
+        [("kill", WorkerExit::Signal(9)), ("abort", WorkerExit::Signal(6)), ("exit0", WorkerExit::Code(0))];
+    for (how, exit) in exits {
         for (point, hears, leaves) in points {
             let arena = arena();
             let fault = format!("{how}-at-{point}");
@@ -222,8 +241,7 @@ fn a_worker_dies_exactly_where_it_is_told_to() {
                     must_be_gone(&mut worker, &fault);
                 }
             }
-            let status = worker.wait().unwrap();
-            assert_eq!((status.signal(), status.code()), (signal, code), "{fault}");
+            assert_eq!(worker.wait(), exit, "{fault}");
             assert_eq!(output(&arena), leaves, "{fault}");
         }
     }
@@ -234,13 +252,13 @@ fn a_worker_dies_before_it_serves_where_it_is_told_to() {
     let arena = arena();
     let mut worker = start("kill-at-start", &arena);
     assert!(worker.answer().unwrap().is_none());
-    assert_eq!(worker.wait().unwrap().signal(), Some(9));
+    assert_eq!(worker.wait(), WorkerExit::Signal(9));
     for point in ["hello", "load"] {
         let mut worker = start(&format!("abort-at-{point}"), &arena);
         assert!(matches!(worker.answer().unwrap(), Some(FromWorker::Hello { .. })), "{point}");
         worker.send(&load(&arena)).unwrap();
         must_be_gone(&mut worker, point);
-        assert_eq!(worker.wait().unwrap().signal(), Some(6), "{point}");
+        assert_eq!(worker.wait(), WorkerExit::Signal(6), "{point}");
     }
 }
 
@@ -251,11 +269,11 @@ fn a_worker_that_is_asked_to_end_dies_as_told_or_not_at_all() {
     worker.send(&run(1, 1)).unwrap();
     assert!(is_done(worker.answer(), 1));
     worker.hang_up().unwrap();
-    assert_eq!(worker.wait().unwrap().signal(), Some(9));
+    assert_eq!(worker.wait(), WorkerExit::Signal(9));
     let mut worker = loaded("stubborn", &arena);
     worker.send(&run(1, 1)).unwrap();
     assert!(is_done(worker.answer(), 1));
-    let pid = rustix::process::Pid::from_raw(i32::try_from(worker.pid()).unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(i32::try_from(worker.pid().unwrap()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     worker.send(&run(2, 1)).unwrap();
     assert!(is_done(worker.answer(), 2), "it serves on after SIGTERM");
@@ -263,8 +281,8 @@ fn a_worker_that_is_asked_to_end_dies_as_told_or_not_at_all() {
     // Another worker that is asked later has ended: this one has had its time.
     let mut other = loaded("none", &arena);
     other.hang_up().unwrap();
-    assert_eq!(other.wait().unwrap().code(), Some(0));
-    assert_eq!(worker.kill().unwrap().signal(), Some(9), "it was still there");
+    assert_eq!(other.wait(), WorkerExit::Code(0));
+    assert_eq!(worker.kill(), WorkerExit::Signal(9), "it was still there");
 }
 
 #[test]
@@ -279,7 +297,7 @@ fn old_answers_and_short_memory_are_as_told_and_noted_in_the_log() {
     assert!(is_done(worker.answer(), 2));
     let log = dir.path().join("log");
     let variables = [(FAULT, "oom-for:2"), (FAULT_LOG, log.to_str().unwrap())];
-    let mut worker = WorkerProcess::start(PROGRAM.as_ref(), &[], &variables, &arena).unwrap();
+    let mut worker = start_with(&variables, &arena);
     worker.answer().unwrap();
     worker.send(&load(&arena)).unwrap();
     worker.answer().unwrap();
@@ -287,7 +305,7 @@ fn old_answers_and_short_memory_are_as_told_and_noted_in_the_log() {
         worker.send(&run(batch, rows)).unwrap();
         worker.answer().unwrap();
     }
-    let pid = worker.pid();
+    let pid = worker.pid().unwrap();
     let noted = std::fs::read_to_string(log).unwrap();
     assert_eq!(noted, format!("{pid} 2 OutOfMemory\n{pid} 1 ok\n{pid} 3 OutOfMemory\n{pid} 3 ok\n"));
 }
@@ -298,14 +316,15 @@ fn each_process_has_a_fault_of_its_own_and_leaves_its_id() {
     let dir = tempfile::tempdir().unwrap();
     let mark = dir.path().join("mark");
     let variables = [(FAULT, "none,exit0-at-start,kill-at-start"), (FAULT_ONCE, mark.to_str().unwrap())];
-    for (number, expected) in [None, Some(Some(0)), Some(None), None].into_iter().enumerate() {
-        let mut worker = WorkerProcess::start(PROGRAM.as_ref(), &[], &variables, &arena).unwrap();
+    let exits = [None, Some(WorkerExit::Code(0)), Some(WorkerExit::Signal(9)), None];
+    for (number, expected) in exits.into_iter().enumerate() {
+        let mut worker = start_with(&variables, &arena);
         match expected {
             None => assert!(worker.answer().unwrap().is_some(), "{number} serves"),
-            Some(code) => assert_eq!(worker.wait().unwrap().code(), code, "{number}"),
+            Some(exit) => assert_eq!(worker.wait(), exit, "{number}"),
         }
         let left = std::fs::read_to_string(file_of(&mark, number)).unwrap();
-        assert_eq!(left, worker.pid().to_string());
+        assert_eq!(left, worker.pid().unwrap().to_string());
     }
 }
 
@@ -315,10 +334,10 @@ fn with_a_mark_only_the_first_process_misbehaves() {
     let dir = tempfile::tempdir().unwrap();
     let mark = dir.path().join("mark");
     let variables = [(FAULT, "nonsense"), (FAULT_ONCE, mark.to_str().unwrap())];
-    let mut unknown = WorkerProcess::start(PROGRAM.as_ref(), &[], &variables, &arena).unwrap();
-    assert_eq!(unknown.wait().unwrap().code(), Some(2));
+    let mut unknown = start_with(&variables, &arena);
+    assert_eq!(unknown.wait(), WorkerExit::Code(2));
     let variables = [(FAULT, "exit0-on-batch:1"), (FAULT_ONCE, mark.to_str().unwrap())];
-    let survives = |worker: &mut WorkerProcess| {
+    let survives = |worker: &mut WorkerClient| {
         worker.answer().unwrap();
         worker.send(&load(&arena)).unwrap();
         worker.answer().unwrap();
@@ -326,7 +345,7 @@ fn with_a_mark_only_the_first_process_misbehaves() {
         worker.answer().unwrap().is_some()
     };
     for expected in [false, true, true] {
-        let mut worker = WorkerProcess::start(PROGRAM.as_ref(), &[], &variables, &arena).unwrap();
+        let mut worker = start_with(&variables, &arena);
         assert_eq!(survives(&mut worker), expected);
     }
 }

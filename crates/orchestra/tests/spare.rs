@@ -17,9 +17,9 @@ use orchestra::{
     DeviceKind, Launched, Launcher, ProcessLauncher, RunHandle, RunOutcome, StartOptions, WorkerEvent,
     WorkerExit, WorkerId,
 };
+use orchestra_lab::audit::items;
+use orchestra_lab::striker::{Fault, strike};
 use orchestra_testkit::Trap;
-use orchestra_testkit::audit::items;
-use orchestra_testkit::chaos::{Fault, strike};
 use orchestra_testkit::faulty::FAULT;
 use orchestra_testkit::{images, models, trap_library};
 
@@ -281,7 +281,7 @@ async fn a_frozen_spare_is_ended_and_replaced() {
     let place = workplace(ITEMS, SLOW, "workers = 1\nspare = 1");
     let (run, log) = start(&place).await;
     let spare = log.until_one_stands_by().await;
-    log.strike(spare, Fault::Freeze);
+    log.strike(spare, Fault::Stop);
     until("it is given up", || log.exit(spare).is_some()).await;
     assert_eq!(log.exit(spare), Some(WorkerExit::Silent));
     log.until_one_stands_by().await;
@@ -294,7 +294,7 @@ async fn the_place_of_a_frozen_worker_is_taken_by_the_spare() {
     let (run, log) = start(&place).await;
     let spare = log.until_one_stands_by().await;
     let frozen = log.serving().unwrap();
-    log.strike(frozen, Fault::Freeze);
+    log.strike(frozen, Fault::Stop);
     until("its place is taken", || log.successor(frozen).is_some()).await;
     assert_eq!(log.successor(frozen), Some((spare, true)));
     assert_eq!(log.exit(frozen), Some(WorkerExit::Silent));

@@ -1,0 +1,198 @@
+//! Whether a workflow loses anything when its workers die: lists, chooses how many items, then rounds of a run in peace, a run under faults
+//! and the audit of both.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestra_core::StageId;
+use orchestra_plan::Plan;
+use orchestra_runtime::{RunOptions, Snapshot, Tracer};
+use orchestra_source::write_listing;
+use tempfile::TempDir;
+
+use crate::audit::{Account, Audit, Items};
+use crate::catalogue::{Catalogue, Lists};
+use crate::chaos_report::{Report, Round, Struck};
+use crate::error::LabError;
+use crate::leaks::{Before, extra_files};
+use crate::run::{Progress, Tell, Tools, plan_for, run, source_of};
+use crate::stats::divide;
+use crate::striker::{Striker, Strikes, Workers};
+
+/// Items of the first look at how fast it is,
+const FIRST_LOOK: u64 = 64;
+/// so many times more in each further look,
+const MORE: u64 = 8;
+/// until the workers have been at work for so long.
+const LOOK_LASTS: f64 = 0.4;
+/// More items than this are not chosen unasked.
+const MOST_ITEMS: u64 = 10_000_000;
+
+const PEACE: &str = "without faults";
+const FAULTS: &str = "with faults";
+
+#[derive(Clone)]
+pub struct Options {
+    pub runs: usize,
+    /// Items of each run; `None`: as many as keep a run without faults busy for `lasting`.
+    pub items: Option<u64>,
+    pub lasting: Duration,
+    pub strikes: Strikes,
+    /// Traces the runs, those without faults included.
+    pub trace: Option<Arc<dyn Tracer>>,
+    pub tools: Tools,
+}
+
+/// A workflow that is ready to be tried. Dropping it removes all of its files.
+pub struct Chaos {
+    plan: Plan,
+    options: Options,
+    items_listed: u64,
+    /// What every run goes over, and the same for the audit.
+    lists: Lists,
+    items: Items,
+    folder: TempDir,
+}
+
+impl Chaos {
+    /// Lists the items and chooses how many of them. Blocks, as all of this does; must not be called within a tokio runtime.
+    pub fn prepare(plan: Plan, options: Options, tell: Tell<'_>) -> Result<Self, LabError> {
+        if plan.infer_stages().next().is_none() {
+            return Err(LabError::NoInferStage);
+        }
+        let folder = options.tools.scratch_folder("orchestra-chaos-")?;
+        tell(Progress::Listing);
+        let catalogue = Catalogue::list(&plan, folder.path(), &options.tools.cancel)?;
+        let (lists, items) = (Lists::default(), Items::default());
+        let mut chaos = Self { plan, options, items_listed: catalogue.total(), lists, items, folder };
+        std::fs::create_dir(chaos.temporary())
+            .map_err(LabError::io("making a folder for temporary files"))?;
+        let items = match chaos.options.items {
+            Some(items) => items,
+            None => chaos.look(&catalogue, tell)?,
+        };
+        chaos.choose(&catalogue, items)?;
+        tell(Progress::Chosen { items: chaos.items.total(), of: chaos.items_listed });
+        Ok(chaos)
+    }
+
+    /// All rounds.
+    pub fn run(&self, tell: Tell<'_>) -> Result<Report, LabError> {
+        let of = self.options.runs.max(1);
+        let mut rounds = Vec::with_capacity(of);
+        for round in 1..=of {
+            rounds.push(self.round(round, &mut |part, finished| {
+                tell(Progress::Round { round, of, part, finished });
+            })?);
+        }
+        Ok(Report::new(&self.plan, self.items_listed, self.options.strikes, rounds))
+    }
+
+    fn round(&self, round: usize, tell: &mut dyn FnMut(&'static str, u64)) -> Result<Round, LabError> {
+        tell(PEACE, 0);
+        let peace = self.one(PEACE, None, &mut |s| tell(PEACE, s.done + s.failed))?;
+        if peace.ran.report.items.done == 0 {
+            return Err(self.nothing_done(&peace));
+        }
+        // A tracer opens sockets of its own, when it likes.
+        let before = Before::now(&self.temporary(), self.options.trace.is_none());
+        tell(FAULTS, 0);
+        // Each round has strikes of its own.
+        let seed = self.options.strikes.seed.wrapping_add(round as u64 - 1);
+        let strikes = Strikes { seed, ..self.options.strikes };
+        let faults = self.one(FAULTS, Some(strikes), &mut |s| tell(FAULTS, s.done + s.failed))?;
+        let mut leaks = before.leaked_since(&faults.ran.remains);
+        leaks.extend(extra_files(&self.output(PEACE), &self.output(FAULTS)));
+        tell("audit", 0);
+        let (audit_of_peace, audit) = self.audit().map_err(LabError::io("reading the results"))?;
+        Ok(Round { peace, faults, audit_of_peace, audit, leaks })
+    }
+
+    fn audit(&self) -> io::Result<(Audit, Audit)> {
+        let peace = self.account(PEACE)?;
+        let of_peace = Audit::of(&self.items, &peace, None)?;
+        Ok((of_peace, Audit::of(&self.items, &self.account(FAULTS)?, Some(&peace))?))
+    }
+
+    fn account(&self, which: &str) -> io::Result<Account> {
+        let plan = self.plan_of_run(which);
+        let sinks: Vec<PathBuf> = plan.sinks.iter().map(|s| s.path.clone()).collect();
+        Account::read(&self.items, &plan.output.join("failures.jsonl"), &sinks)
+    }
+
+    /// How many items keep the workflow busy for as long as it shall be.
+    fn look(&mut self, catalogue: &Catalogue, tell: Tell<'_>) -> Result<u64, LabError> {
+        tell(Progress::FirstLook);
+        let mut n = FIRST_LOOK;
+        loop {
+            self.choose(catalogue, n)?;
+            let struck = self.one(PEACE, None, &mut |_| {})?;
+            if struck.ran.report.items.done == 0 {
+                return Err(self.nothing_done(&struck));
+            }
+            let seconds = struck.seconds_at_work();
+            if seconds >= LOOK_LASTS || n >= MOST_ITEMS {
+                let enough = divide(n as f64, seconds) * self.options.lasting.as_secs_f64();
+                return Ok((enough as u64).clamp(FIRST_LOOK, MOST_ITEMS)); // saturates
+            }
+            n *= MORE;
+        }
+    }
+
+    fn choose(&mut self, catalogue: &Catalogue, n: u64) -> Result<(), LabError> {
+        let folder = self.folder.path();
+        self.lists = catalogue.write_lists(n, folder)?;
+        self.items = Items::default();
+        for (place, (source, list)) in self.plan.sources.iter().zip(&self.lists.0).enumerate() {
+            let failed = |error| LabError::Listing { source_name: source.name.clone(), error };
+            let path = folder.join(format!("chosen-{place}"));
+            write_listing(&list.listing, &path).map_err(failed)?;
+            let reads = |stage: StageId| source_of(&self.plan, stage).is_some_and(|s| s.index() == place);
+            let sinks = self.plan.sinks.iter().enumerate().filter(|(_, sink)| reads(sink.from));
+            self.items.add(&source.name, &path, sinks.map(|(i, _)| i).collect()).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn one(
+        &self,
+        which: &'static str,
+        strikes: Option<Strikes>,
+        look: &mut dyn FnMut(&Snapshot),
+    ) -> Result<Struck, LabError> {
+        let mut tools = self.options.tools.clone();
+        // What workers leave there shows, and goes with the rest.
+        tools.launcher.env.push(("TMPDIR".into(), self.temporary().into()));
+        let workers = Workers::new();
+        let (trace, events) = (self.options.trace.clone(), Some(workers.hook()));
+        let options = RunOptions { trace, events, ..tools.run_options() };
+        let striker = strikes.map(|strikes| Striker::of_run(Arc::clone(&workers), strikes)).transpose();
+        let striker = striker.map_err(LabError::io("starting the thread that strikes"))?;
+        let name = if strikes.is_some() { "run with faults" } else { "run without faults" };
+        let ran = run(self.plan_of_run(which), options, &tools.cancel, name, look);
+        let missed = striker.map_or(0, Striker::stop);
+        Ok(Struck { ran: ran?, tracker: workers.end(), missed })
+    }
+
+    fn plan_of_run(&self, which: &str) -> Plan {
+        plan_for(&self.plan, &self.lists, &self.output(which))
+    }
+
+    fn output(&self, which: &str) -> PathBuf {
+        self.folder.path().join(which)
+    }
+
+    fn temporary(&self) -> PathBuf {
+        self.folder.path().join("tmp")
+    }
+
+    fn nothing_done(&self, struck: &Struck) -> LabError {
+        let text = std::fs::read_to_string(self.output(PEACE).join("failures.jsonl")).unwrap_or_default();
+        let first = text.lines().next().and_then(|l| serde_json::from_str::<serde_json::Value>(l).ok());
+        let said = |key: &str| Some(first.as_ref()?.get(key)?.as_str()?.to_owned());
+        let first = said("item").zip(said("error")).map(|(item, error)| format!("`{item}`: {error}"));
+        LabError::NothingDone { items: struck.ran.report.items.failed, first: first.unwrap_or_default() }
+    }
+}

@@ -1,0 +1,96 @@
+//! Every way in which an experiment ends without a report. Which exit code that means, the command decides by [`Cause`].
+
+use std::io;
+
+use orchestra_runtime::StartRunError;
+use orchestra_source::ListError;
+use thiserror::Error;
+
+#[derive(Debug, Error)]
+pub enum LabError {
+    #[error(
+        "the workflow has no stage of kind `infer`, so it has no model and no workers; `orchestra run` runs it all the same"
+    )]
+    NoInferStage,
+    #[error("the sources name no items: there is nothing to run")]
+    NoItems,
+    #[error("the items of source `{source_name}` cannot be listed: {error}")]
+    Listing { source_name: String, error: ListError },
+    #[error("none of the {tried} items that were tried can be read and decoded; the first: {first}")]
+    NothingDecodes { tried: usize, first: String },
+    /// No item gets through, so none could be lost.
+    #[error("none of the {items} items is done even without faults; the first: {first}")]
+    NothingDone { items: u64, first: String },
+    /// A worker that was measured alone failed.
+    #[error("a worker of stage `{stage}` on {device} {what}")]
+    Worker {
+        stage: String,
+        device: String,
+        /// What happened, as the rest of the sentence.
+        what: String,
+    },
+    /// Memory, threads or files of the experiment.
+    #[error("{doing} failed: {error}")]
+    Io {
+        /// What was tried, as a noun phrase.
+        doing: String,
+        error: io::Error,
+    },
+    #[error(transparent)]
+    NotStarted(#[from] StartRunError),
+    /// A run ended in another way than with all items done or failed.
+    #[error("the {run} ended with exit code {exit_code}: {}", problems.join("; "))]
+    Run {
+        run: &'static str,
+        /// As of `orchestra run`.
+        exit_code: i32,
+        problems: Vec<String>,
+    },
+    /// [`Cancel`](crate::Cancel) was called.
+    #[error("interrupted: nothing is left behind, and nothing was brought to its end")]
+    Cancelled,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The workflow file, or what it names.
+    File,
+    Items,
+    /// A device, the runtime library or a model is not available.
+    Unavailable,
+    /// The system: it may work later, or elsewhere.
+    Surroundings,
+    /// A signal.
+    Interrupted,
+    Bug,
+}
+
+impl LabError {
+    /// Says what was tried, as a noun phrase.
+    pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let doing = doing.into();
+        move |error| Self::Io { doing, error }
+    }
+
+    #[must_use]
+    pub fn cause(&self) -> Cause {
+        match self {
+            Self::NoInferStage | Self::NoItems | Self::Listing { .. } => Cause::File,
+            Self::NothingDecodes { .. } | Self::NothingDone { .. } => Cause::Items,
+            Self::Worker { .. } => Cause::Unavailable,
+            Self::NotStarted(StartRunError::Listing { .. } | StartRunError::Changed { .. }) => Cause::File,
+            Self::NotStarted(StartRunError::Jpeg(_)) => Cause::Unavailable,
+            Self::NotStarted(StartRunError::Actors(_)) => Cause::Bug,
+            Self::Io { .. } | Self::NotStarted(_) => Cause::Surroundings,
+            Self::Cancelled => Cause::Interrupted,
+            Self::Run { exit_code, .. } => match exit_code {
+                65 => Cause::Items,
+                69 => Cause::Unavailable,
+                70 => Cause::Bug,
+                78 => Cause::File,
+                130 => Cause::Interrupted,
+                _ => Cause::Surroundings,
+            },
+        }
+    }
+}

@@ -1,0 +1,527 @@
+//! The infer part: the workers of one stage run batches whose inputs are ready. No loaders, no batcher, no results.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use orchestra_core::together::Together;
+use orchestra_core::{BatchId, DeviceId, DeviceKind, SlotId, StageId};
+use orchestra_machine::process_cpu_time;
+use orchestra_plan::{InferPlan, Plan, WorkerPlan};
+use orchestra_wire::frames::{FromWorker, Load, Run, ToWorker};
+
+use crate::error::LabError;
+use crate::memory::Memory;
+use crate::run::{Cancel, Tools};
+use crate::stats::divide;
+use crate::worker_client::WorkerClient;
+
+/// How long a worker may take to load, as in a run.
+const LOAD_WITHIN: Duration = Duration::from_secs(600);
+/// How long it may take to end when asked; then it is killed.
+const END_WITHIN: Duration = Duration::from_secs(5);
+/// Batch times that a worker keeps for its median.
+const MOST_TIMES: usize = 1 << 14;
+/// How many batches go together is learned from so many.
+const LEARNED_FROM: usize = 5;
+/// Times that a worker goes from another batch size to the one that is measured.
+const SWITCHES: usize = 9;
+
+/// A stage with its inputs ready.
+#[derive(Clone, Copy)]
+pub struct InferPart<'a> {
+    pub plan: &'a Plan,
+    pub stage: StageId,
+    pub infer: &'a InferPlan,
+    /// Its rows, filled.
+    pub memory: &'a Memory,
+    pub tools: &'a Tools,
+}
+
+/// A stage on one device, with batches of one size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct InferFigures {
+    pub stage: StageId,
+    pub device: DeviceId,
+    pub on_cpu: bool,
+    pub workers: usize,
+    /// Threads of each one's session.
+    pub threads: usize,
+    /// Batches that each runs at once.
+    pub streams: usize,
+    pub batch: usize,
+    /// Items per second of all of these workers.
+    pub rate: f64,
+    /// CPU time of the workers per item, in seconds.
+    pub cpu_seconds: f64,
+    /// The first batch of this size after the warm-up, in the worker where it took longest.
+    pub first_batch: Duration,
+    /// Median time of a batch in a worker; of several workers the longest.
+    pub usual_batch: Duration,
+    /// The same right after a batch of another size, where several are measured.
+    pub switched_batch: Option<Duration>,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    device: DeviceId,
+    threads: usize,
+    /// Its number among all workers of the stage.
+    number: usize,
+}
+
+/// What one worker did with batches of one size.
+struct Done {
+    batches: u64,
+    elapsed: Duration,
+    cpu: Duration,
+    first_batch: Duration,
+    usual_batch: Duration,
+    switched_batch: Option<Duration>,
+}
+
+enum Trouble {
+    Cancelled,
+    /// Another worker has failed.
+    Stopped,
+    /// The rest of the sentence "a worker ...".
+    Fault(String),
+}
+
+impl InferFigures {
+    /// Cores that all of its workers together can keep busy: a batch also runs on the thread that starts it.
+    pub fn lanes(&self) -> usize {
+        self.workers * (self.threads + self.streams - 1)
+    }
+
+    /// Core seconds per item, if it runs on the cores. `lanes` are those of all workers of this stage on the CPU, which shared the
+    /// cores while this was measured.
+    pub fn core_seconds(&self, cores: usize, lanes: usize) -> f64 {
+        if !self.on_cpu {
+            return 0.0;
+        }
+        if self.threads > 1 {
+            return self.cpu_seconds;
+        }
+        // With more batches at once, each on one thread, than cores, each has only a part of a core.
+        let part = divide(cores as f64, lanes as f64).min(1.0);
+        divide(self.lanes() as f64 * part, self.rate)
+    }
+}
+
+impl InferPart<'_> {
+    /// Runs all workers of the stage, on all of its devices, with batches of each of these sizes, one after another. One result per size
+    /// and device.
+    pub fn measure(&self, sizes: &[usize], lasting: Duration) -> Result<Vec<InferFigures>, LabError> {
+        let mut places = Vec::new();
+        for workers in &self.infer.workers {
+            for _ in 0..workers.count {
+                places.push(Place { device: workers.device, threads: workers.threads, number: places.len() });
+            }
+        }
+        let gate = Gate { n: places.len(), arrived: AtomicUsize::new(0), has_failed: AtomicBool::new(false) };
+        let gate = &gate;
+        let outcomes: Vec<Result<Vec<Done>, Trouble>> = std::thread::scope(|scope| {
+            let start = |&place: &Place| scope.spawn(move || self.worker(place, gate, sizes, lasting));
+            let threads: Vec<_> = places.iter().map(start).collect();
+            let join = |t: std::thread::ScopedJoinHandle<'_, _>| {
+                t.join().unwrap_or_else(|why| std::panic::resume_unwind(why))
+            };
+            threads.into_iter().map(join).collect()
+        });
+        self.tools.cancel.check()?;
+        let mut done = Vec::new();
+        for (place, outcome) in places.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(of_sizes) => done.push((place, of_sizes)),
+                Err(Trouble::Fault(what)) => {
+                    return Err(LabError::Worker {
+                        stage: self.plan.stages[self.stage.index()].name.clone(),
+                        device: self.plan.devices[place.device.index()].spec.name.clone(),
+                        what,
+                    });
+                }
+                // The one that has failed follows.
+                Err(Trouble::Stopped | Trouble::Cancelled) => {}
+            }
+        }
+        let workers = || self.infer.workers.iter().filter(|w| w.count > 0);
+        let of_size = |(at, size): (usize, &usize)| {
+            workers().map(|w| self.figures(w, *size, at, &done)).collect::<Vec<_>>()
+        };
+        Ok(sizes.iter().enumerate().flat_map(of_size).collect())
+    }
+
+    fn figures(&self, w: &WorkerPlan, batch: usize, at: usize, done: &[(Place, Vec<Done>)]) -> InferFigures {
+        let here = || done.iter().filter(|(p, _)| p.device == w.device).filter_map(|(_, d)| d.get(at));
+        let items = |d: &Done| (d.batches * batch as u64) as f64;
+        let cpu: Duration = here().map(|d| d.cpu).sum();
+        InferFigures {
+            stage: self.stage,
+            device: w.device,
+            on_cpu: *self.kind(w.device) == DeviceKind::Cpu,
+            workers: w.count,
+            threads: w.threads,
+            streams: self.infer.streams,
+            batch,
+            rate: here().map(|d| divide(items(d), d.elapsed.as_secs_f64())).sum(),
+            cpu_seconds: divide(cpu.as_secs_f64(), here().map(items).sum()),
+            first_batch: here().map(|d| d.first_batch).max().unwrap_or_default(),
+            usual_batch: here().map(|d| d.usual_batch).max().unwrap_or_default(),
+            switched_batch: here().filter_map(|d| d.switched_batch).max(),
+        }
+    }
+
+    fn kind(&self, device: DeviceId) -> &DeviceKind {
+        &self.plan.devices[device.index()].spec.kind
+    }
+
+    fn load(&self, place: Place) -> Load {
+        let model = &self.plan.models[self.infer.model.index()];
+        let device = self.kind(place.device);
+        let on_gpu = *device != DeviceKind::Cpu;
+        Load {
+            library: self.tools.library.clone(),
+            preload: if on_gpu { self.tools.preload.clone() } else { Vec::new() },
+            model: model.path.clone(),
+            digest: model.file_digest,
+            device: device.clone(),
+            threads: place.threads,
+            streams: self.infer.streams,
+            max_batch: self.infer.max_batch,
+            memory_limit: model.memory_limit,
+            tf32: model.tf32,
+            tuning: model.tuning.clone(),
+            custom_ops: model.custom_ops.clone(),
+            warm_up: self.infer.ladder.clone(),
+            rungs: if on_gpu { self.infer.ladder.clone() } else { Vec::new() },
+            layout: self.infer.layout.clone(),
+            pixel_inputs: self.plan.pixel_inputs(self.infer),
+        }
+    }
+
+    /// The life of one worker.
+    fn worker(
+        &self,
+        place: Place,
+        gate: &Gate,
+        sizes: &[usize],
+        time: Duration,
+    ) -> Result<Vec<Done>, Trouble> {
+        let arena = self.memory.arena(self.stage).fd();
+        let client = WorkerClient::start(&self.tools.launcher, self.kind(place.device), arena);
+        let done = client
+            .map_err(|error| Trouble::Fault(format!("could not be started: {error}")))
+            .and_then(|mut client| self.serve(&mut client, place, gate, sizes, time));
+        if done.is_err() {
+            gate.has_failed.store(true, Ordering::Release);
+        }
+        done
+    }
+
+    fn serve(
+        &self,
+        client: &mut WorkerClient,
+        place: Place,
+        gate: &Gate,
+        sizes: &[usize],
+        lasting: Duration,
+    ) -> Result<Vec<Done>, Trouble> {
+        let held = self.infer.streams + self.infer.ready;
+        let slots = slots_of(place.number, gate.n, self.infer.layout.slots, held);
+        let mut worker = Bare { client, cancel: &self.tools.cancel, slots, n_sent: 0, within: LOAD_WITHIN };
+        let measured = worker.load(self.load(place)).and_then(|()| {
+            worker.within = self.plan.limits.batch_timeout;
+            let one_size = |at: usize| {
+                let other = sizes.get(at.checked_sub(1).unwrap_or(1)).copied();
+                self.one_size(&mut worker, (at, sizes[at]), other, gate, lasting)
+            };
+            (0..sizes.len()).map(one_size).collect()
+        });
+        match measured {
+            Ok(done) => {
+                // The end of our side tells it. A worker that does not end is killed when the client is dropped.
+                if client.hang_up().is_ok() {
+                    client.wait_for(END_WITHIN);
+                }
+                Ok(done)
+            }
+            Err(Trouble::Fault(fault)) => {
+                client.kill();
+                let said = client.last_words().trim().replace('\n', " | ");
+                Err(Trouble::Fault(if said.is_empty() { fault } else { format!("{fault}; it said: {said}") }))
+            }
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    /// As many batches in flight as in a run, over and over the slots of this worker, from the moment when all workers are ready.
+    fn one_size(
+        &self,
+        worker: &mut Bare<'_>,
+        (at, rows): (usize, usize),
+        other: Option<usize>,
+        gate: &Gate,
+        lasting: Duration,
+    ) -> Result<Done, Trouble> {
+        // The first batch of a session is slower: memory is taken then.
+        let mut taken = Vec::new();
+        for _ in 0..if self.infer.together() > 1 { 1 + LEARNED_FROM } else { 2 } {
+            worker.run(rows)?;
+            taken.push(worker.done()?);
+        }
+        let first_batch = taken[0];
+        let together = self.together(rows, other, &taken[1..]);
+        gate.wait(at, &self.tools.cancel)?;
+        let (cpu_before, started) = (worker.cpu(), Instant::now());
+        let (mut batches, mut times, mut elapsed) = (0, Vec::new(), Duration::ZERO);
+        // One of those that it holds is sent in the loop.
+        let ahead = self.infer.streams + self.infer.ready - 1;
+        for _ in 0..ahead {
+            worker.run(together * rows)?;
+        }
+        while elapsed < lasting {
+            worker.run(together * rows)?;
+            let taken = worker.done()?;
+            if times.len() < MOST_TIMES {
+                times.push(taken / u32::try_from(together).unwrap_or(1));
+            }
+            batches += together as u64;
+            elapsed = started.elapsed();
+        }
+        let cpu = worker.cpu().saturating_sub(cpu_before);
+        for _ in 0..ahead {
+            worker.done()?;
+        }
+        let switched_batch = match other {
+            Some(other) => Some(worker.switch(other, rows)?),
+            None => None,
+        };
+        let usual_batch = median(times);
+        Ok(Done { batches, elapsed, cpu, first_batch, usual_batch, switched_batch })
+    }
+
+    /// How many batches go together where one took so long: as many as in a run, unless sizes are compared.
+    fn together(&self, rows: usize, other: Option<usize>, taken: &[Duration]) -> usize {
+        if rows < self.infer.max_batch || other.is_some() {
+            return 1;
+        }
+        let (most, timeout) = (self.infer.together(), self.plan.limits.batch_timeout);
+        let mut together = Together::new(most, self.infer.max_batch, timeout);
+        taken.iter().for_each(|taken| together.took(rows, *taken));
+        together.batches()
+    }
+}
+
+/// A worker of this part, and what it is sent.
+struct Bare<'a> {
+    client: &'a mut WorkerClient,
+    cancel: &'a Cancel,
+    /// Slots that it goes over.
+    slots: Vec<SlotId>,
+    n_sent: usize,
+    /// How long it may take to answer.
+    within: Duration,
+}
+
+impl Bare<'_> {
+    fn load(&mut self, load: Load) -> Result<(), Trouble> {
+        // What this build starts is this build, or a worker that refuses the load frame.
+        match self.answer()? {
+            FromWorker::Hello { .. } => {}
+            other => return Err(unexpected("began with", &other)),
+        }
+        self.send(&ToWorker::Load(Box::new(load)))?;
+        match self.answer()? {
+            FromWorker::Loaded { .. } => Ok(()),
+            FromWorker::LoadFailed { error, .. } => Err(Trouble::Fault(format!("could not load: {error}"))),
+            other => Err(unexpected("answered a load with", &other)),
+        }
+    }
+
+    /// Sends a batch: the first rows of the next slot.
+    fn run(&mut self, rows: usize) -> Result<(), Trouble> {
+        let slot = self.slots[self.n_sent % self.slots.len()];
+        let batch = BatchId(self.n_sent as u64);
+        self.n_sent += 1;
+        self.send(&ToWorker::Run(Run { batch, attempt: 1, slot, first_row: 0, rows, trace: None }))
+    }
+
+    /// Waits for the end of a batch, and tells what it took in the worker.
+    fn done(&mut self) -> Result<Duration, Trouble> {
+        match self.answer()? {
+            FromWorker::Done { timing, .. } => {
+                let parts = [timing.bind_ns, timing.run_ns, timing.copy_out_ns];
+                Ok(Duration::from_nanos(parts.into_iter().fold(0, u64::saturating_add)))
+            }
+            FromWorker::Failed { error, .. } => {
+                Err(Trouble::Fault(format!("could not run a batch: {error}")))
+            }
+            other => Err(unexpected("answered a batch with", &other)),
+        }
+    }
+
+    /// Median time of a batch of `to` rows right after one of `from`: a library that keeps the plan of one shape only makes it anew.
+    fn switch(&mut self, from: usize, to: usize) -> Result<Duration, Trouble> {
+        let mut times = Vec::with_capacity(SWITCHES);
+        for _ in 0..SWITCHES {
+            self.run(from)?;
+            self.done()?;
+            self.run(to)?;
+            times.push(self.done()?);
+        }
+        Ok(median(times))
+    }
+
+    fn cpu(&self) -> Duration {
+        self.client.pid().and_then(process_cpu_time).unwrap_or_default()
+    }
+
+    fn send(&mut self, frame: &ToWorker) -> Result<(), Trouble> {
+        self.client
+            .send(frame)
+            .map_err(|error| Trouble::Fault(format!("could not be told what to do: {error}")))
+    }
+
+    fn answer(&mut self) -> Result<FromWorker, Trouble> {
+        let (within, cancel) = (self.within, self.cancel);
+        let give_up = async {
+            tokio::select! {
+                () = cancel.cancelled() => Trouble::Cancelled,
+                () = tokio::time::sleep(within) => {
+                    Trouble::Fault(format!("gave no answer within {} s", within.as_secs()))
+                }
+            }
+        };
+        match self.client.answer_or(give_up)? {
+            Ok(Some(frame)) => Ok(frame),
+            Ok(None) => Err(Trouble::Fault("ended unasked".to_owned())),
+            Err(error) => Err(Trouble::Fault(format!("sent something unreadable: {error}"))),
+        }
+    }
+}
+
+fn unexpected(what: &str, frame: &FromWorker) -> Trouble {
+    let name = match frame {
+        FromWorker::Hello { .. } => "a greeting",
+        FromWorker::Loaded { .. } => "the end of a load",
+        FromWorker::LoadFailed { .. } => "a failed load",
+        FromWorker::Done { .. } => "the end of a batch",
+        FromWorker::Failed { .. } => "a failed batch",
+        FromWorker::Heartbeat { .. } => "a heartbeat",
+    };
+    Trouble::Fault(format!("{what} {name}"))
+}
+
+/// The upper median, zero of nothing.
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+/// The slots that a worker goes over: its share, or, where there are fewer than `least` for each, any so many.
+fn slots_of(number: usize, n_workers: usize, n_slots: usize, least: usize) -> Vec<SlotId> {
+    let own: Vec<SlotId> = (number..n_slots).step_by(n_workers.max(1)).map(|s| SlotId(s as u32)).collect();
+    if own.len() >= least {
+        return own;
+    }
+    // Inputs are only read, and nobody reads what two batches then write to the same outputs.
+    (number..number + least).map(|s| SlotId((s % n_slots.max(1)) as u32)).collect()
+}
+
+/// Where workers that are ready for a size wait for the others.
+struct Gate {
+    n: usize,
+    arrived: AtomicUsize,
+    has_failed: AtomicBool,
+}
+
+impl Gate {
+    fn wait(&self, at: usize, cancel: &Cancel) -> Result<(), Trouble> {
+        self.arrived.fetch_add(1, Ordering::AcqRel);
+        while self.arrived.load(Ordering::Acquire) < self.n * (at + 1) {
+            if cancel.is_cancelled() {
+                return Err(Trouble::Cancelled);
+            }
+            if self.has_failed.load(Ordering::Acquire) {
+                return Err(Trouble::Stopped);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn infer(workers: usize, threads: usize, rate: f64) -> InferFigures {
+        InferFigures {
+            stage: StageId(0),
+            device: DeviceId(0),
+            on_cpu: true,
+            workers,
+            threads,
+            streams: 1,
+            batch: 8,
+            rate,
+            cpu_seconds: 0.003,
+            first_batch: Duration::ZERO,
+            usual_batch: Duration::ZERO,
+            switched_batch: None,
+        }
+    }
+
+    #[test]
+    fn a_busy_thread_is_a_core_but_never_more_than_there_are() {
+        assert_eq!(infer(2, 1, 1000.0).core_seconds(4, 2), 0.002);
+        assert_eq!(infer(8, 1, 1000.0).core_seconds(4, 8), 0.004);
+        assert_eq!(infer(4, 1, 1000.0).core_seconds(4, 8), 0.002, "two devices share the cores");
+        let two_at_once = InferFigures { streams: 2, ..infer(1, 1, 1000.0) };
+        assert_eq!((two_at_once.lanes(), two_at_once.core_seconds(4, 2)), (2, 0.002));
+    }
+
+    #[test]
+    fn a_session_of_several_threads_is_charged_its_cpu_time() {
+        assert_eq!(infer(1, 4, 1000.0).core_seconds(4, 4), 0.003);
+        assert_eq!(InferFigures { on_cpu: false, ..infer(1, 1, 1.0) }.core_seconds(4, 0), 0.0);
+    }
+
+    #[test]
+    fn every_worker_has_slots_and_where_there_are_enough_nobody_shares() {
+        for (workers, slots) in [(1, 3), (2, 6), (3, 8), (4, 4), (2, 1)] {
+            let all: Vec<Vec<SlotId>> = (0..workers).map(|w| slots_of(w, workers, slots, 2)).collect();
+            assert!(all.iter().all(|own| own.len() >= 2 && own.iter().all(|s| s.index() < slots)));
+            let different: BTreeSet<SlotId> = all.iter().flatten().copied().collect();
+            if slots >= 2 * workers {
+                assert_eq!(different.len(), all.iter().map(Vec::len).sum::<usize>());
+                assert_eq!(different.len(), slots);
+            }
+        }
+    }
+
+    #[test]
+    fn the_median_is_that_of_the_middle() {
+        let of = |times: &[u64]| median(times.iter().copied().map(Duration::from_millis).collect());
+        assert_eq!(of(&[9, 1, 5]), Duration::from_millis(5));
+        assert_eq!(of(&[]), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_gate_opens_for_all_or_says_why_not() {
+        let gate = || Gate { n: 2, arrived: AtomicUsize::new(0), has_failed: AtomicBool::new(false) };
+        let (both, cancel) = (gate(), Cancel::default());
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| both.wait(0, &cancel).is_ok());
+            assert!(both.wait(0, &cancel).is_ok());
+            assert!(other.join().unwrap());
+        });
+        let failed = gate();
+        failed.has_failed.store(true, Ordering::Release);
+        assert!(matches!(failed.wait(0, &cancel), Err(Trouble::Stopped)));
+        cancel.cancel();
+        assert!(matches!(gate().wait(0, &cancel), Err(Trouble::Cancelled)));
+    }
+}

@@ -1,0 +1,293 @@
+//! The only place that sends signals to workers. A process is held by a descriptor: an id could by now be that of another process.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use orchestra_core::WorkerId;
+use orchestra_machine::processes::{Process, children};
+use orchestra_runtime::{EventHook, WorkerEvent};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::tracker::Tracker;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    Kill,
+    /// SIGSTOP: it lives, and does nothing more.
+    Stop,
+    /// SIGSEGV from outside.
+    Segfault,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Strikes {
+    /// Mean time between two SIGKILLs; `None`: never.
+    pub kill_every: Option<Duration>,
+    /// Mean time between two SIGSTOPs; `None`: never.
+    pub stop_every: Option<Duration>,
+    pub spares: bool,
+    /// The same seed chooses the same moments, and the same workers among the same ones.
+    pub seed: u64,
+}
+
+/// The thread that strikes. Dropping it ends it, which takes no longer than a strike.
+#[derive(Debug)]
+pub struct Striker<T> {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<T>>,
+}
+
+/// Workers of a run as its events tell of them.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    began: Instant,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    tracker: Tracker,
+    live: HashMap<WorkerId, OwnedFd>,
+}
+
+/// Live worker processes of `parent`: children one of whose arguments is, or ends with, `worker`.
+#[must_use]
+pub fn workers_of(parent: u32) -> Vec<Process> {
+    let is_worker = |p: &Process| p.state != 'Z' && p.arguments.iter().any(|a| a.ends_with("worker"));
+    children(parent).into_iter().filter(is_worker).collect()
+}
+
+/// Does `fault` to the process `pid` if it is a child of `parent`; whether it was.
+#[must_use]
+pub fn strike(parent: u32, pid: u32, fault: Fault) -> bool {
+    // Opened first: what is a child after that is the process of the descriptor.
+    let process = descriptor(pid);
+    let is_child = children(parent).iter().any(|c| c.pid == pid && c.state != 'Z');
+    is_child && process.is_some_and(|process| hit(&process, fault))
+}
+
+fn descriptor(pid: u32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()
+}
+
+/// `false`: it has just died by itself.
+fn hit(process: &OwnedFd, fault: Fault) -> bool {
+    let signal = match fault {
+        Fault::Kill => Signal::KILL,
+        Fault::Stop => Signal::STOP,
+        Fault::Segfault => Signal::SEGV,
+    };
+    pidfd_send_signal(process, signal).is_ok()
+}
+
+impl Striker<Vec<u32>> {
+    /// Strikes a worker of the process `parent` each time that about `every` has passed, the oldest and the youngest in turn, each once.
+    /// [`Striker::stop`] gives their ids, in order.
+    #[must_use]
+    pub fn of_process(parent: u32, every: Duration, fault: Fault) -> Self {
+        let mut struck = Vec::new();
+        Self::start(&[(fault, every)], Random(1), move |fault, _| {
+            if let Some(fault) = fault {
+                let mut targets = workers_of(parent);
+                // A stopped one stays a child, and a killed one takes a moment to die.
+                targets.retain(|w| !struck.contains(&w.pid));
+                let target = if struck.len() % 2 == 0 { targets.first() } else { targets.last() };
+                struck.extend(target.map(|w| w.pid).filter(|pid| strike(parent, *pid, fault)));
+            }
+            struck.clone()
+        })
+        .expect("a test may start a thread")
+    }
+}
+
+impl Striker<u64> {
+    /// Strikes workers of a run. [`Striker::stop`] gives how many strikes found none.
+    pub(crate) fn of_run(workers: Arc<Workers>, strikes: Strikes) -> std::io::Result<Self> {
+        let kinds = [(Fault::Kill, strikes.kill_every), (Fault::Stop, strikes.stop_every)];
+        let kinds: Vec<_> = kinds.into_iter().filter_map(|(fault, every)| Some((fault, every?))).collect();
+        let mut missed = 0;
+        Self::start(&kinds, Random(strikes.seed), move |fault, random| {
+            if let Some(fault) = fault {
+                missed += u64::from(!workers.strike(fault, strikes.spares, random));
+            }
+            missed
+        })
+    }
+}
+
+impl<T: Default + Send + 'static> Striker<T> {
+    /// Calls `strike` for each kind at uneven intervals, and once with `None` at the end, which gives the result.
+    fn start(
+        kinds: &[(Fault, Duration)],
+        mut random: Random,
+        mut strike: impl FnMut(Option<Fault>, &mut Random) -> T + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (stop, stopped) = channel::<()>();
+        let now = Instant::now();
+        let mut clocks: Vec<(Instant, Fault, Duration)> =
+            kinds.iter().map(|&(fault, every)| (now + uneven(every, &mut random), fault, every)).collect();
+        let work = move || {
+            while let Some((due, fault, every)) = clocks.iter_mut().min_by_key(|(due, ..)| *due) {
+                let wait = due.saturating_duration_since(Instant::now());
+                if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+                strike(Some(*fault), &mut random);
+                // What was missed is not made up for: after a pause of this machine there is one strike, not many.
+                *due = (*due).max(Instant::now()) + uneven(*every, &mut random);
+            }
+            strike(None, &mut random)
+        };
+        let thread = std::thread::Builder::new().name("striker".into()).spawn(work)?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+
+    #[must_use]
+    pub fn stop(mut self) -> T {
+        self.end()
+    }
+}
+
+impl<T: Default> Striker<T> {
+    fn end(&mut self) -> T {
+        drop(self.stop.take());
+        // The thread does not panic; if it did, there would be nothing to tell.
+        self.thread.take().and_then(|t| t.join().ok()).unwrap_or_default()
+    }
+}
+
+impl<T> Drop for Striker<T> {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+impl Workers {
+    /// None are there yet. Times count from now.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { began: Instant::now(), seen: Mutex::default() })
+    }
+
+    /// What the run has to tell.
+    pub fn hook(self: &Arc<Self>) -> EventHook {
+        let workers = Arc::clone(self);
+        Arc::new(move |event| workers.saw(event))
+    }
+
+    /// All that was seen. To be called when the run is over.
+    pub fn end(&self) -> Tracker {
+        std::mem::take(&mut *self.seen()).tracker
+    }
+
+    /// Does `fault` to one of those that may be struck; whether there was one.
+    fn strike(&self, fault: Fault, spares: bool, random: &mut Random) -> bool {
+        let mut seen = self.seen();
+        let mut targets = seen.tracker.targets(spares);
+        targets.retain(|worker| seen.live.contains_key(worker));
+        let Some(victim) = random.pick(&targets) else { return false };
+        let at = self.began.elapsed();
+        let was_hit = hit(&seen.live[&victim], fault);
+        if was_hit {
+            seen.tracker.struck(victim, fault, at);
+        }
+        was_hit
+    }
+
+    fn saw(&self, event: &WorkerEvent) {
+        let now = self.began.elapsed();
+        let mut seen = self.seen();
+        match event {
+            WorkerEvent::Started { worker, pid: Some(pid), .. } => {
+                // The event comes before the process can be waited for, so the id still is its own. Without a descriptor it is no target.
+                seen.live.extend(descriptor(*pid).map(|process| (*worker, process)));
+            }
+            WorkerEvent::Ended { worker, .. } => drop(seen.live.remove(worker)),
+            _ => {}
+        }
+        seen.tracker.saw(event, now);
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Half to one and a half times as long, so that strikes keep step with nothing.
+fn uneven(every: Duration, random: &mut Random) -> Duration {
+    every.mul_f64(0.5 + random.unit())
+}
+
+/// Numbers that look random and are the same for the same seed (splitmix64). Not for secrets.
+#[derive(Debug, Clone)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform from 0 to below 1.
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// One of these, each with the same chance; `None` of none.
+    fn pick<T: Copy>(&mut self, of: &[T]) -> Option<T> {
+        let n = of.len() as u64;
+        of.get(self.next().checked_rem(n)? as usize).copied() // below `n`, which is a `usize`
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_differ_and_keep_their_mean() {
+        let mut random = Random(3);
+        let all: Vec<Duration> = (0..4_000).map(|_| uneven(Duration::from_secs(1), &mut random)).collect();
+        let (least, most) = (all.iter().min().unwrap(), all.iter().max().unwrap());
+        assert!(*least >= Duration::from_millis(500) && *most <= Duration::from_millis(1_500));
+        let mean = all.iter().sum::<Duration>().as_secs_f64() / all.len() as f64;
+        assert!((mean - 1.0).abs() < 0.02, "{mean}");
+    }
+
+    #[test]
+    fn a_striker_without_anything_to_do_ends_by_itself() {
+        let nothing = Strikes { kill_every: None, stop_every: None, spares: false, seed: 0 };
+        assert_eq!(Striker::of_run(Workers::new(), nothing).unwrap().stop(), 0);
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_numbers_again_and_another_seed_gives_others() {
+        let first = |seed| {
+            let mut random = Random(seed);
+            [random.next(), random.next(), random.next()]
+        };
+        assert_eq!(first(7), first(7));
+        assert_ne!(first(7), first(8));
+    }
+
+    #[test]
+    fn everyone_is_picked_about_as_often() {
+        let mut random = Random(1);
+        let mut times = [0u32; 5];
+        for _ in 0..5_000 {
+            times[random.pick(&[0, 1, 2, 3, 4]).unwrap()] += 1;
+        }
+        assert!(times.iter().all(|n| (800..1_200).contains(n)), "{times:?}");
+        assert_eq!(random.pick::<u8>(&[]), None);
+        assert!((0..1_000).map(|_| random.unit()).all(|u| (0.0..1.0).contains(&u)));
+    }
+}

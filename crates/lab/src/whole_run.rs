@@ -1,0 +1,132 @@
+//! The run part: a whole run over the sample, exactly as `orchestra run` does it. It looks from outside, and changes nothing inside.
+
+use std::time::{Duration, Instant};
+
+use orchestra_core::bottleneck::Bottleneck;
+use orchestra_plan::Plan;
+use orchestra_runtime::Snapshot;
+
+use crate::error::LabError;
+use crate::run::{Ran, Tools, run};
+use crate::stats::divide;
+
+/// A steady state shorter than this is none.
+const LEAST_STEADY: Duration = Duration::from_millis(1000);
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunFigures {
+    /// Items with an end.
+    pub items: u64,
+    /// Of these, items that failed.
+    pub failed: u64,
+    /// Items per second in its steady state; `None`: the run was too short to have one.
+    pub steady_rate: Option<f64>,
+    pub elapsed: Duration,
+    /// From the start to the first batch that a worker finished.
+    pub starting: Duration,
+    /// The run's own word for it.
+    pub bottleneck: Bottleneck,
+}
+
+impl RunFigures {
+    pub fn whole_rate(&self) -> f64 {
+        divide(self.items as f64, self.elapsed.as_secs_f64())
+    }
+}
+
+/// Runs `plan` from start to end.
+pub fn measure(plan: Plan, tools: &Tools, look: &mut dyn FnMut(&Snapshot)) -> Result<RunFigures, LabError> {
+    let prepared = prepared_before(&plan);
+    let began = Instant::now();
+    let mut points: Vec<Point> = Vec::new();
+    let look = &mut |now: &Snapshot| {
+        points.push(Point::of(now, began.elapsed()));
+        look(now);
+    };
+    let Ran { report, .. } = run(plan, tools.run_options(), &tools.cancel, "measured run", look)?;
+    Ok(RunFigures {
+        items: report.items.read,
+        failed: report.items.failed,
+        steady_rate: steady_rate(&points, prepared, report.items.total),
+        elapsed: Duration::try_from_secs_f64(report.seconds).unwrap_or_default(),
+        starting: Duration::try_from_secs_f64(report.seconds_starting).unwrap_or_default(),
+        bottleneck: report.bottleneck,
+    })
+}
+
+/// Items that loaders may have prepared before the first worker was ready: one batch in each slot, and what is in their hands.
+fn prepared_before(plan: &Plan) -> u64 {
+    let in_slots: usize = plan.infer_stages().map(|(_, infer)| infer.max_batch * infer.layout.slots).sum();
+    (in_slots + plan.loader_threads) as u64
+}
+
+/// How far the run was at some moment.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Point {
+    at: Duration,
+    finished: u64,
+    handed: u64,
+}
+
+impl Point {
+    fn of(snapshot: &Snapshot, at: Duration) -> Self {
+        let finished = snapshot.done + snapshot.failed;
+        Self { at, finished, handed: finished + snapshot.in_flight }
+    }
+}
+
+/// The rate between the first moment when `prepared` items are through (all that was done before the first worker was ready is among
+/// them) and as much is in flight as there usually is, and the last moment when there are still items to hand out: both ends have the same
+/// fill. `None` where that is too short.
+fn steady_rate(points: &[Point], prepared: u64, total: u64) -> Option<f64> {
+    let to = *points.iter().rev().find(|p| p.handed < total)?;
+    let fill = |p: &Point| p.handed - p.finished;
+    let at_work = || points.iter().filter(|p| p.finished >= prepared && p.at <= to.at);
+    let mut fills: Vec<u64> = at_work().map(fill).collect();
+    fills.sort_unstable();
+    let usual = *fills.get(fills.len() / 2)?;
+    let from = *at_work().find(|p| fill(p) >= usual - usual / 8)?;
+    let time = to.at.checked_sub(from.at).filter(|time| *time >= LEAST_STEADY)?;
+    let finished = to.finished.checked_sub(from.finished).filter(|n| *n > 0)?;
+    Some(finished as f64 / time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(rate: u64, total: u64, window: u64) -> Vec<Point> {
+        let at = |tenths: u64| {
+            // Half a second without anything, then `window` items at once, then an even rate.
+            let finished =
+                (tenths.saturating_sub(5) * rate / 10 + if tenths > 5 { window } else { 0 }).min(total);
+            let handed = (finished + window).min(total);
+            Point { at: Duration::from_millis(tenths * 100), finished, handed }
+        };
+        (0..60).map(at).collect()
+    }
+
+    #[test]
+    fn neither_the_start_nor_the_drain_counts_in_a_steady_state() {
+        let rate = steady_rate(&points(1000, 4000, 300), 300, 4000).unwrap();
+        assert!((rate - 1000.0).abs() < 1e-6, "{rate}");
+    }
+
+    #[test]
+    fn what_is_taken_into_flight_while_batches_grow_does_not_count() {
+        let mut points = points(1000, 9000, 300);
+        // For a second after its first results it takes in more than it gives out: less is in flight at first.
+        for (tenth, point) in (0_u64..).zip(&mut points[6..16]) {
+            point.finished += (10 - tenth) * 25;
+        }
+        let rate = steady_rate(&points, 10, 9000).unwrap();
+        assert!((rate - 1000.0).abs() < 10.0, "{rate}");
+    }
+
+    #[test]
+    fn a_run_that_is_too_short_has_no_steady_state() {
+        assert_eq!(steady_rate(&points(1000, 900, 300), 300, 900), None);
+        assert_eq!(steady_rate(&points(1000, 4000, 5000), 5000, 4000), None);
+        assert_eq!(steady_rate(&[], 1, 1), None);
+    }
+}

@@ -1,0 +1,166 @@
+//! The parent's end of the worker protocol, one frame at a time: a worker process without actors, ledger or restarts. Blocks.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use orchestra_core::{DeviceKind, WorkerExit};
+use orchestra_runtime::Launcher;
+use orchestra_runtime::launcher::Launched;
+use orchestra_wire::codec::{self, CodecError, FrameDecoder};
+use orchestra_wire::frames::{FromWorker, ToWorker};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+
+/// Bytes of a worker's stderr that are kept: the last ones.
+const LAST_WORDS: usize = 4 << 10;
+
+/// A worker process. Dropping it kills it and waits for its end.
+pub struct WorkerClient {
+    /// Its own, so that no worker waits for the frames of another one.
+    runtime: Runtime,
+    launched: Launched,
+    pid: Option<u32>,
+    decoder: FrameDecoder<FromWorker>,
+    buffer: Vec<u8>,
+    frame: Vec<u8>,
+    last_words: Arc<Mutex<Vec<u8>>>,
+    listener: JoinHandle<()>,
+}
+
+impl WorkerClient {
+    /// Starts a worker that shares `arena`.
+    pub fn start(launcher: &dyn Launcher, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let inside = runtime.enter();
+        let mut launched = launcher.launch(device, arena)?;
+        let last_words = Arc::new(Mutex::new(Vec::new()));
+        let stderr = std::mem::replace(&mut launched.stderr, Box::new(tokio::io::empty()));
+        let listener = runtime.spawn(keep_last_words(stderr, Arc::clone(&last_words)));
+        drop(inside);
+        let pid = launched.process.pid();
+        let (decoder, buffer) = (FrameDecoder::new(), vec![0; 64 << 10]);
+        Ok(Self { runtime, launched, pid, decoder, buffer, frame: Vec::new(), last_words, listener })
+    }
+
+    /// Its process id; `None` if it is no process of its own.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.pid
+    }
+
+    /// Sends a frame.
+    pub fn send(&mut self, frame: &ToWorker) -> Result<(), CodecError> {
+        let mut bytes = std::mem::take(&mut self.frame);
+        bytes.clear();
+        let sent = codec::encode(frame, &mut bytes).and_then(|()| self.send_bytes(&bytes));
+        self.frame = bytes;
+        sent
+    }
+
+    /// Sends bytes that may be no frame.
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), CodecError> {
+        self.runtime.block_on(self.launched.writer.write_all(bytes)).map_err(|_| CodecError::Gone)
+    }
+
+    /// Waits for the next frame; `None` when the worker is gone.
+    pub fn frame(&mut self) -> Result<Option<FromWorker>, CodecError> {
+        self.runtime.block_on(next_frame(&mut self.launched, &mut self.decoder, &mut self.buffer))
+    }
+
+    /// As [`WorkerClient::frame`], without heartbeats.
+    pub fn answer(&mut self) -> Result<Option<FromWorker>, CodecError> {
+        self.answer_or(std::future::pending::<std::convert::Infallible>())
+            .unwrap_or_else(|never| match never {})
+    }
+
+    /// As [`WorkerClient::answer`], until `give_up` ends.
+    pub fn answer_or<E>(
+        &mut self,
+        give_up: impl Future<Output = E>,
+    ) -> Result<Result<Option<FromWorker>, CodecError>, E> {
+        let Self { runtime, launched, decoder, buffer, .. } = self;
+        let answer = async {
+            loop {
+                match next_frame(launched, decoder, buffer).await {
+                    Ok(Some(FromWorker::Heartbeat { .. })) => {}
+                    other => return other,
+                }
+            }
+        };
+        runtime.block_on(async {
+            tokio::select! {
+                answer = answer => Ok(answer),
+                why = give_up => Err(why),
+            }
+        })
+    }
+
+    /// Asks it to end: closes this side of the socket for writing.
+    pub fn hang_up(&mut self) -> io::Result<()> {
+        self.runtime.block_on(self.launched.writer.shutdown())
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> WorkerExit {
+        self.runtime.block_on(self.launched.process.wait())
+    }
+
+    /// Waits for its end for no longer than this; whether it came.
+    pub fn wait_for(&mut self, time: Duration) -> bool {
+        let Self { runtime, launched, .. } = self;
+        runtime.block_on(async { tokio::time::timeout(time, launched.process.wait()).await.is_ok() })
+    }
+
+    /// Kills it and waits for its end.
+    pub fn kill(&mut self) -> WorkerExit {
+        self.launched.process.kill();
+        self.wait()
+    }
+
+    /// Waits for the end of its stderr, and gives the last of it. To be called after its end.
+    pub fn last_words(&mut self) -> String {
+        let Self { runtime, listener, .. } = self;
+        if !listener.is_finished() {
+            // A process that the worker has started may hold its stderr open.
+            drop(runtime.block_on(async { tokio::time::timeout(Duration::from_secs(1), listener).await }));
+        }
+        let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&words).into_owned()
+    }
+}
+
+impl Drop for WorkerClient {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+async fn next_frame(
+    launched: &mut Launched,
+    decoder: &mut FrameDecoder<FromWorker>,
+    buffer: &mut [u8],
+) -> Result<Option<FromWorker>, CodecError> {
+    loop {
+        if let Some(frame) = decoder.next()? {
+            return Ok(Some(frame));
+        }
+        match launched.reader.read(buffer).await.map_err(CodecError::Io)? {
+            0 => return decoder.finish().map(|()| None),
+            n => decoder.push(&buffer[..n]),
+        }
+    }
+}
+
+/// Reads all that it says, so that its pipe never fills up.
+async fn keep_last_words(mut stderr: Box<dyn AsyncRead + Send + Unpin>, kept: Arc<Mutex<Vec<u8>>>) {
+    let mut chunk = [0; 1024];
+    while let Ok(n @ 1..) = stderr.read(&mut chunk).await {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend_from_slice(&chunk[..n]);
+        let excess = kept.len().saturating_sub(LAST_WORDS);
+        kept.drain(..excess);
+    }
+}

@@ -1,0 +1,95 @@
+//! The command lines of `bench` and `chaos`, which make runs of their own to learn something from them.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::values::{Every, Setting, device, every, rounds, seconds, setting};
+use crate::help;
+
+/// What `bench` and `chaos` have in common.
+#[derive(Debug, Clone, Args)]
+pub struct LabArgs {
+    /// The workflow file
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Folder in which the runs write; nothing stays there [default: where temporary files go]
+    #[arg(long, value_name = "DIR")]
+    pub scratch: Option<PathBuf>,
+    /// Devices to use instead of the file's: `auto`, `cpu`, `cuda:0`, ... (comma-separated; `cpu,cpu` is two)
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',', value_parser = device)]
+    pub devices: Vec<String>,
+    /// Change one setting of the file: `--set stages.classify.batch.max=16` (repeatable; the value is TOML or plain text)
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    pub set: Vec<Setting>,
+    /// Never use the network: ONNX Runtime must be on this machine already
+    #[arg(long)]
+    pub offline: bool,
+    /// ONNX Runtime's shared library, instead of searching for it
+    #[arg(long, value_name = "PATH")]
+    pub ort_library: Option<PathBuf>,
+}
+
+/// `orchestra bench`
+#[derive(Debug, Args)]
+#[command(after_help = help::BENCH)]
+pub struct BenchArgs {
+    /// Rounds; what is reported are medians over them
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = rounds)]
+    pub runs: usize,
+    /// Items of each run, spread over the sources [default: as many as keep a run busy for about twice --seconds]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub items: Option<u64>,
+    /// How many times a run may go over the items: with few of them it is too short to be compared with the limit
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub repeat: u64,
+    /// How long each part is measured in each round
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
+    pub seconds: f64,
+    /// Only measure each model alone, with batches of 1, 2, 4 and so on up to the largest
+    #[arg(long, conflicts_with_all = ["runs", "items", "repeat"])]
+    pub rungs: bool,
+    /// File, devices, settings.
+    #[command(flatten)]
+    pub lab: LabArgs,
+    /// Print everything that was measured as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `orchestra chaos`
+#[derive(Debug, Args)]
+#[command(after_help = help::CHAOS)]
+pub struct ChaosArgs {
+    /// Mean time between two SIGKILLs, for example `100ms`; `0` or `never`: none
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = every)]
+    pub kill_every: Every,
+    /// Mean time between two SIGSTOPs, after which a process lives and does nothing more; `0` or `never`: none
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = every)]
+    pub stop_every: Every,
+    /// Strike workers that stand by as spares, too
+    #[arg(long)]
+    pub spares: bool,
+    /// Items of each run, spread over the sources; a list that is shorter comes again and again [default: as many as keep a run busy for
+    /// --seconds]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub items: Option<u64>,
+    /// How long a run without faults shall take, where --items does not say how many
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
+    pub seconds: f64,
+    /// Rounds, each of a run without faults and one with them; rates are medians over them
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = rounds)]
+    pub runs: usize,
+    /// Chooses moments and victims: the same number gives the same choice
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Send traces of all runs to this OTLP collector, for example `http://localhost:4317`
+    #[arg(long, value_name = "URL")]
+    pub otlp: Option<String>,
+    /// File, devices, settings.
+    #[command(flatten)]
+    pub lab: LabArgs,
+    /// Print the report as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+}

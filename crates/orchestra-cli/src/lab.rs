@@ -1,0 +1,174 @@
+//! What `bench` and `chaos` have in common: from the command line to a plan and tools, signals, and a line that says what is being done.
+
+use orchestra::{Plan, ProcessLauncher};
+use orchestra_lab::{Cancel, Cause, LabError, Progress, Tools};
+use orchestra_telemetry::{
+    ConfiguredTraces, LogSettings, ResolvedTraces, Telemetry, TelemetryGuard, TraceSettings,
+};
+use tracing::level_filters::LevelFilter;
+
+use crate::Failed;
+use crate::args::{LabArgs, WorkflowArgs};
+use crate::exit_code::ExitCode;
+use crate::planning::{self, Workflow};
+use crate::run::{LibraryNotes, Talk, configured_traces};
+use crate::signals::Signals;
+use crate::surroundings::Surroundings;
+use crate::{stderr, stdout};
+
+/// All that runs need, and nothing has been run.
+pub struct Ready {
+    /// The workflow.
+    pub plan: Plan,
+    /// Its `cancel` is called by the first signal.
+    pub tools: Tools,
+    /// Logs, and traces if they were asked for.
+    pub telemetry: TelemetryGuard,
+}
+
+/// How to get ready.
+pub struct Setting<'a> {
+    /// What was asked for.
+    pub args: &'a LabArgs,
+    /// Who reads it.
+    pub surroundings: &'a Surroundings,
+    /// What the terminal shows of the log.
+    pub level: LevelFilter,
+    /// Where traces go. What the file and the environment say of that is for runs that count.
+    pub otlp: Option<&'a str>,
+    /// How to say things.
+    pub talk: Talk,
+}
+
+/// Plans, and finds or fetches the library. `Ok(Err(..))`: what is wrong with the file has been said.
+pub fn get_ready(setting: &Setting<'_>) -> Result<Result<Ready, ExitCode>, Failed> {
+    let Setting { args, surroundings, level, otlp, talk } = setting;
+    let workflow = Workflow::read(&args.file)?;
+    let workflow_args = workflow_args(args);
+    let machine = &planning::machine(&workflow_args);
+    let planned = workflow.plan(&planning::options(&workflow_args), machine);
+    let plan = match planning::show(planned, surroundings) {
+        Ok(plan) => plan,
+        Err(code) => return Ok(Err(code)),
+    };
+    planning::say_why_cpu(&plan, machine, *talk);
+    if plan.infer_stages().next().is_none() {
+        return Err(failed(LabError::NoInferStage));
+    }
+    let logs = LogSettings {
+        terminal: *level,
+        filter: std::env::var("RUST_LOG").ok(),
+        color: surroundings.color(),
+        ..LogSettings::default()
+    };
+    let traces = otlp.map(|otlp| traces(otlp, &plan)).transpose()?.unwrap_or_default();
+    let telemetry = Telemetry::build(&logs, traces.settings.as_ref())
+        .and_then(Telemetry::install)
+        .map_err(|e| Failed::new(ExitCode::Usage, e))?;
+    for warning in &traces.warnings {
+        tracing::warn!("{warning}");
+    }
+    let mut notes = LibraryNotes { talk: *talk, last: None };
+    let library = orchestra::runtime_library(&plan, args.ort_library.clone(), args.offline, &mut notes)
+        .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
+    let launcher = ProcessLauncher::this_executable().map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
+    let (preload, scratch) = (library.cuda.preload(), args.scratch.clone());
+    let tools = Tools { launcher, library: library.path, preload, cancel: Cancel::default(), scratch };
+    listen_for_signals(tools.cancel.clone())?;
+    Ok(Ok(Ready { plan, tools, telemetry }))
+}
+
+/// Traces to this address, else as a run of the workflow would send them.
+fn traces(otlp: &str, plan: &Plan) -> Result<ResolvedTraces, Failed> {
+    let configured = ConfiguredTraces { endpoint: Some(otlp), ..configured_traces(plan) };
+    TraceSettings::resolve(configured, |name| std::env::var(name).ok())
+        .map_err(|e| Failed::new(ExitCode::Usage, e))
+}
+
+/// The part of it that the planner understands.
+fn workflow_args(args: &LabArgs) -> WorkflowArgs {
+    WorkflowArgs {
+        file: args.file.clone(),
+        devices: args.devices.clone(),
+        set: args.set.clone(),
+        output: None,
+        offline: args.offline,
+        ort_library: args.ort_library.clone(),
+    }
+}
+
+/// An error with the code that a script is told.
+pub fn failed(error: LabError) -> Failed {
+    let code = match error.cause() {
+        Cause::File => ExitCode::BadFile,
+        Cause::Items => ExitCode::ItemsFailed,
+        Cause::Unavailable => ExitCode::Unavailable,
+        Cause::Surroundings => ExitCode::TryAgain,
+        Cause::Interrupted => ExitCode::Interrupted,
+        Cause::Bug => ExitCode::Bug,
+    };
+    Failed::new(code, error)
+}
+
+/// A report as JSON on standard output.
+pub fn print_json(report: &impl serde::Serialize) -> Result<ExitCode, Failed> {
+    let text = serde_json::to_string_pretty(report).map_err(|e| Failed::new(ExitCode::Bug, e))?;
+    stdout::print(&format!("{text}\n"))
+}
+
+/// The first signal ends what is being done, which then cleans up; the second ends the process, should something hang. They are caught
+/// from the return on.
+fn listen_for_signals(cancel: Cancel) -> Result<(), Failed> {
+    let failed = |e| Failed::new(ExitCode::TryAgain, e);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let mut signals = {
+        let _inside = runtime.enter();
+        Signals::caught().map_err(failed)?
+    };
+    let started = std::thread::Builder::new().name("signals".into()).spawn(move || {
+        runtime.block_on(async {
+            for exit_now in [false, true] {
+                signals.next().await;
+                cancel.cancel();
+                if exit_now {
+                    std::process::exit(i32::from(ExitCode::Interrupted.number()));
+                }
+            }
+        });
+    });
+    started.map(drop).map_err(failed)
+}
+
+/// Says what is being done: on a terminal in one line that changes, in a pipe in a line for each part that begins.
+pub struct Told<'a> {
+    talk: Talk,
+    surroundings: &'a Surroundings,
+    is_open: bool,
+}
+
+impl<'a> Told<'a> {
+    /// Nothing has been said.
+    pub fn new(talk: Talk, surroundings: &'a Surroundings) -> Self {
+        Self { talk, surroundings, is_open: false }
+    }
+
+    /// Says it.
+    pub fn tell(&mut self, what: Progress) {
+        if self.talk.quiet {
+            return;
+        }
+        if self.surroundings.interactive() {
+            self.is_open = true;
+            stderr::say(&format!("\r\x1b[K{what}"));
+        } else if !matches!(what, Progress::Round { finished: 1.., .. }) {
+            stderr::say_line(&what.to_string());
+        }
+    }
+
+    /// The line goes away.
+    pub fn end(&mut self) {
+        if std::mem::take(&mut self.is_open) {
+            stderr::say("\r\x1b[K");
+        }
+    }
+}
