@@ -5,7 +5,8 @@
     python models/train_page_digits.py --check     # test the model that is there on held-out pages; writes nothing
 
 It learns from pages that examples/pages/make_pages.py makes of the digits that models/train_digits.py trains on. In a test the boxes
-are those of `page-finder.onnx`, so models/train_finder.py comes first.
+are those of `page-finder.onnx`, so models/train_finder.py comes first. `--validate` takes them from that file as well, though it has
+learned from all training digits.
 """
 
 from __future__ import annotations
