@@ -82,7 +82,7 @@ fn what_an_earlier_run_measured_on_another_gpu_is_planned_with_for_one_that_is_d
     assert_eq!(workers(), [1; 8], "nothing is known");
     let gpus = fs::read_to_string(&machine).unwrap();
     let (described, _) = machine_from_toml(&gpus, "8x24gb.toml");
-    let host = RealHost::with_machine(described.unwrap());
+    let host = RealHost::with_machine(orchestra_kinds::builtin(), described.unwrap());
     let (planned, _) = orchestra_plan::plan(&text, &file, &PlanOptions::default(), &host);
     let planned = planned.unwrap();
     let (_, infer) = planned.infer_stages().next().unwrap();

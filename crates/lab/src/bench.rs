@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use orchestra_core::StageId;
 use orchestra_plan::{InferPlan, Plan, ladder};
-use orchestra_runtime::StartRunError;
 use tempfile::TempDir;
 
 use crate::bench_report::{Judge, Report, Round, Rung, RungReport};
@@ -57,8 +56,6 @@ pub struct Bench {
 impl Bench {
     /// Lists the items, takes the memory of the batches and fills it. Blocks, as all of this does; must not be called within a tokio runtime.
     pub fn prepare(plan: Plan, options: Options, tell: Tell<'_>) -> Result<Self, LabError> {
-        // As a run does: a decoder that was asked for and cannot be used is an error before anything is decoded.
-        orchestra_media::jpeg_backend().map_err(StartRunError::from)?;
         // The parts and the runs are compared, so both have the same workers from the start.
         let plan = plan.without_growth();
         let memory = Memory::new(&plan)?;
@@ -164,14 +161,13 @@ impl Bench {
             work,
             memory: &self.memory,
             paths,
-            max_pixels: self.plan.limits.max_pixels,
             cancel: &self.options.tools.cancel,
         })
     }
 
     fn infer_part<'a>(&'a self, stage: StageId, infer: &'a InferPlan) -> InferPart<'a> {
         // SAFETY: no worker runs now, and no decoding thread does.
-        unsafe { self.memory.feed(stage, infer) };
+        unsafe { self.memory.feed(&self.plan, stage) };
         InferPart { plan: &self.plan, stage, infer, memory: &self.memory, tools: &self.options.tools }
     }
 }

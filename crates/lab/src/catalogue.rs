@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::SourceId;
 use orchestra_plan::Plan;
-use orchestra_source::{ListError, ListingReader, ListingSpec, write_listing_while};
+use orchestra_source::{ListError, ListingReader, ListingSpec, write_items};
 
 use crate::error::LabError;
 use crate::run::Cancel;
@@ -40,7 +40,7 @@ impl Catalogue {
     pub fn list(plan: &Plan, folder: &Path, cancel: &Cancel) -> Result<Self, LabError> {
         let list = |(i, source): (usize, &orchestra_plan::SourcePlan)| {
             let path = folder.join(format!("items-{i}"));
-            match write_listing_while(&source.listing, &path, &|| !cancel.is_cancelled()) {
+            match write_items(&source.listing, source.expand.as_deref(), &path, &|| !cancel.is_cancelled()) {
                 Ok(summary) => Ok(Listed { name: source.name.clone(), path, items: summary.count }),
                 Err(_) if cancel.is_cancelled() => Err(LabError::Cancelled),
                 Err(error) => Err(LabError::Listing { source_name: source.name.clone(), error }),

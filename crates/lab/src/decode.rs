@@ -1,15 +1,19 @@
 //! The decode part: threads that do to each item what a loader does, and nothing else. No actors, no workers, no results.
 
+use std::os::unix::ffi::OsStrExt;
 use std::panic;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use orchestra_core::data::{Refusal, Value};
+use orchestra_core::shapes::{Emit, FetchRun, MapRun};
 use orchestra_core::{SourceId, StageId};
-use orchestra_media::Preparer;
+use orchestra_plan::{ColumnRef, Origin};
+use orchestra_runtime::Env;
 
 use crate::error::LabError;
-use crate::memory::{Memory, SourceWork, row_at};
+use crate::memory::{Leaf, Memory, SourceWork, row_at};
 use crate::run::Cancel;
 use crate::stats::divide;
 
@@ -21,7 +25,6 @@ pub struct DecodePart<'a> {
     pub work: &'a SourceWork,
     pub memory: &'a Memory,
     pub paths: &'a [PathBuf],
-    pub max_pixels: u64,
     pub cancel: &'a Cancel,
 }
 
@@ -94,7 +97,7 @@ impl DecodePart<'_> {
     /// Fills every row of the stages that this source feeds with prepared pictures.
     pub fn make_ready(&self) -> Result<(), LabError> {
         let mut hand = Hand::new(self, 0, 1);
-        let most = self.work.targets.iter().map(|(stage, _)| self.memory.n_rows(*stage)).max().unwrap_or(0);
+        let most = self.work.stages().map(|stage| self.memory.n_rows(stage)).max().unwrap_or(0);
         let mut filled = 0;
         let mut first_error = None;
         for path in self.paths {
@@ -111,9 +114,9 @@ impl DecodePart<'_> {
             let first = first_error.unwrap_or_default();
             return Err(LabError::NothingDecodes { tried: self.paths.len(), first });
         }
-        for (stage, _) in &self.work.targets {
+        for stage in self.work.stages() {
             // SAFETY: `hand` borrows no row between items, and no worker runs during this part.
-            unsafe { self.memory.repeat_rows(*stage, filled.min(self.memory.n_rows(*stage))) };
+            unsafe { self.memory.repeat_rows(stage, filled.min(self.memory.n_rows(stage))) };
         }
         Ok(())
     }
@@ -130,11 +133,23 @@ fn on_threads<T: Send>(threads: usize, work: &(impl Fn(usize) -> T + Sync)) -> V
 /// One thread's buffers, and the rows that are its own.
 struct Hand<'a> {
     part: DecodePart<'a>,
-    preparer: Preparer,
-    file: Vec<u8>,
+    fetch: Box<dyn FetchRun>,
+    leaves: Vec<LeafRun<'a>>,
     /// For rows that go to sinks, and for threads that have no row of their own.
     heap: Vec<u8>,
-    cursors: Vec<Cursor>,
+}
+
+struct LeafRun<'a> {
+    reads: &'a [ColumnRef],
+    maps: Vec<MapAt<'a>>,
+    /// Of a batch stage.
+    cursor: Option<Cursor>,
+}
+
+struct MapAt<'a> {
+    stage: StageId,
+    run: Box<dyn MapRun>,
+    reads: &'a [ColumnRef],
 }
 
 /// Rows `first`, `first + step`, ... of a stage, over and over.
@@ -159,50 +174,104 @@ impl Cursor {
 
 impl<'a> Hand<'a> {
     fn new(part: &DecodePart<'a>, thread: usize, threads: usize) -> Self {
-        let cursor =
-            |&(stage, _): &(StageId, Vec<usize>)| Cursor { stage, first: thread, step: threads, at: thread };
+        let leaf = |leaf: &'a Leaf| LeafRun {
+            reads: &leaf.reads,
+            maps: leaf
+                .maps
+                .iter()
+                .map(|(stage, map, reads)| MapAt { stage: *stage, run: map.start(), reads })
+                .collect(),
+            cursor: leaf.stage.map(|stage| Cursor { stage, first: thread, step: threads, at: thread }),
+        };
         Self {
             part: *part,
-            preparer: Preparer::new(),
-            file: Vec::new(),
+            fetch: part.work.fetch.start(),
+            leaves: part.work.leaves.iter().map(leaf).collect(),
             heap: Vec::new(),
-            cursors: part.work.targets.iter().map(cursor).collect(),
         }
     }
 
-    /// As `LoaderThread::item`: read, decode, and one row for everybody who wants one.
+    /// As a loader does: reads the item, and makes one row for everything that takes one.
     fn item(&mut self, path: &Path) -> Result<(), String> {
-        let DecodePart { work, memory, max_pixels, .. } = self.part;
-        orchestra_runtime::read_file(path, &mut self.file).map_err(|(_, error)| error)?;
-        let named = |error: orchestra_media::MediaError| format!("`{}`: {error}", path.display());
-        self.preparer.decode_for(&self.file, max_pixels, &work.images).map_err(named)?;
-        for &image in &work.for_sinks {
-            self.aside(image).map_err(named)?;
-        }
-        for (target, (_, inputs)) in work.targets.iter().enumerate() {
-            let cursor = &mut self.cursors[target];
-            let arena = memory.arena(cursor.stage);
-            let row = cursor.next(memory.n_rows(cursor.stage));
-            for (input, &image) in inputs.iter().enumerate() {
-                match row {
-                    Some(row) => {
-                        let (slot, row) = row_at(arena.layout(), row);
-                        // SAFETY: this row is only this thread's, and no worker runs during this part.
-                        let row = unsafe { arena.input_row_mut(slot, input, row) };
-                        self.preparer.write_row(&work.images[image], row).map_err(named)?;
-                    }
-                    None => self.aside(image).map_err(named)?,
-                }
-            }
-        }
+        let DecodePart { work, memory, .. } = self.part;
+        let named = |refusal: Refusal| format!("`{}`: {}", path.display(), refusal.error);
+        self.fetch.fetch(path.as_os_str().as_bytes()).map_err(named)?;
+        let (leaves, heap) = (&mut self.leaves, &mut self.heap);
+        let mut ended = Ok(());
+        self.fetch.with_row(&mut |row| {
+            let env = Env { from: Origin::Source(work.source), row, carried: &[], up: None };
+            ended = leaves.iter_mut().try_for_each(|LeafRun { reads, maps, cursor }| {
+                walk(maps, &env, &mut |env| write(reads, env, memory, cursor.as_mut(), heap))
+            });
+        });
+        ended.map_err(named)
+    }
+}
+
+/// Takes a row through some maps, one inside of the other.
+fn walk(
+    maps: &mut [MapAt<'_>],
+    env: &Env<'_>,
+    leaf: &mut dyn FnMut(&Env<'_>) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let Some((map, rest)) = maps.split_first_mut() else { return leaf(env) };
+    let inputs: Option<Vec<Value<'_>>> = map.reads.iter().map(|read| env.get(*read)).collect();
+    let inputs = inputs.ok_or_else(|| Refusal::result("a column is missing; this is a bug"))?;
+    map.run.apply(&inputs, &mut Inner { stage: map.stage, rest, env, leaf })
+}
+
+struct Inner<'a, 'm, 'e> {
+    stage: StageId,
+    rest: &'a mut [MapAt<'m>],
+    env: &'a Env<'e>,
+    leaf: &'a mut dyn FnMut(&Env<'_>) -> Result<(), Refusal>,
+}
+
+impl Emit for Inner<'_, '_, '_> {
+    fn parts(&mut self, _: usize) -> Result<(), Refusal> {
         Ok(())
     }
 
-    fn aside(&mut self, image: usize) -> Result<(), orchestra_media::MediaError> {
-        let spec = &self.part.work.images[image];
-        self.heap.resize(spec.row().iter().product::<usize>() * spec.dtype.size_bytes(), 0);
-        self.preparer.write_row(spec, &mut self.heap)
+    fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
+        let env = Env { from: Origin::Stage(self.stage), row, carried: &[], up: Some(self.env) };
+        walk(self.rest, &env, self.leaf)
     }
+}
+
+/// Writes the tensors among some columns: into the next row of a batch stage, or aside.
+fn write(
+    reads: &[ColumnRef],
+    env: &Env<'_>,
+    memory: &Memory,
+    cursor: Option<&mut Cursor>,
+    heap: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    let row = cursor.and_then(|cursor| Some((cursor.stage, cursor.next(memory.n_rows(cursor.stage))?)));
+    for (input, read) in reads.iter().enumerate() {
+        let given = env.get(*read);
+        let row = match row {
+            Some((stage, row)) => {
+                let arena = memory.arena(stage);
+                let (slot, row) = row_at(arena.layout(), row);
+                // SAFETY: this row is only this thread's, and no worker runs during this part.
+                unsafe { arena.input_row_mut(slot, input, row) }
+            }
+            None => {
+                let bytes = match given {
+                    Some(Value::Unwritten(tensor)) => tensor.spec().row_bytes().unwrap_or(0),
+                    _ => continue,
+                };
+                heap.resize(bytes, 0);
+                &mut *heap
+            }
+        };
+        match given {
+            Some(Value::Unwritten(tensor)) => tensor.write(row)?,
+            Some(Value::Tensor(view)) if view.data.len() == row.len() => row.copy_from_slice(view.data),
+            _ => return Err(Refusal::result("a column is missing; this is a bug")),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -79,7 +79,6 @@ impl LabError {
             Self::NothingDecodes { .. } | Self::NothingDone { .. } => Cause::Items,
             Self::Worker { .. } => Cause::Unavailable,
             Self::NotStarted(StartRunError::Listing { .. } | StartRunError::Changed { .. }) => Cause::File,
-            Self::NotStarted(StartRunError::Jpeg(_)) => Cause::Unavailable,
             Self::NotStarted(StartRunError::Actors(_)) => Cause::Bug,
             Self::Io { .. } | Self::NotStarted(_) => Cause::Surroundings,
             Self::Cancelled => Cause::Interrupted,

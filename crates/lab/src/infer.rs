@@ -195,7 +195,7 @@ impl InferPart<'_> {
             warm_up: self.infer.ladder.clone(),
             rungs: if on_gpu { self.infer.ladder.clone() } else { Vec::new() },
             layout: self.infer.layout.clone(),
-            pixel_inputs: self.plan.pixel_inputs(self.infer),
+            pixel_inputs: self.plan.pixel_inputs(self.stage),
         }
     }
 

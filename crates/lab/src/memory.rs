@@ -1,10 +1,12 @@
 //! The batch slots of the measured stages, and who writes which rows of them. It decodes nothing and starts no worker.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{ImageSpec, SlotId, SourceId, StageId};
-use orchestra_plan::{InferPlan, Plan, StageKind};
+use orchestra_core::shapes::{Fetch, Map};
+use orchestra_core::{SlotId, SourceId, StageId};
+use orchestra_plan::{ColumnRef, Origin, Plan, Shape};
 use orchestra_wire::arena::Arena;
 
 use crate::error::LabError;
@@ -19,11 +21,27 @@ pub struct Memory {
 #[derive(Debug)]
 pub struct SourceWork {
     pub source: SourceId,
-    pub images: Vec<ImageSpec>,
-    /// Of these, stages whose rows no model reads but a sink writes.
-    pub for_sinks: Vec<usize>,
-    /// Infer stages that its images feed, with the image stage of each model input.
-    pub targets: Vec<(StageId, Vec<usize>)>,
+    pub fetch: Arc<dyn Fetch>,
+    /// Batch stages and sinks that are fed without a batch in between.
+    pub leaves: Vec<Leaf>,
+}
+
+/// What the rows of a source end in.
+#[derive(Debug)]
+pub struct Leaf {
+    /// The batch stage; `None` for a sink.
+    pub stage: Option<StageId>,
+    /// The columns that it takes.
+    pub reads: Vec<ColumnRef>,
+    /// The maps on the way, in order.
+    pub maps: Vec<(StageId, Arc<dyn Map>, Vec<ColumnRef>)>,
+}
+
+impl SourceWork {
+    /// The batch stages.
+    pub fn stages(&self) -> impl Iterator<Item = StageId> {
+        self.leaves.iter().filter_map(|leaf| leaf.stage)
+    }
 }
 
 impl Memory {
@@ -63,16 +81,16 @@ impl Memory {
     ///
     /// # Safety
     /// Nobody else uses the two arenas meanwhile.
-    pub unsafe fn feed(&self, stage: StageId, infer: &InferPlan) {
+    pub unsafe fn feed(&self, plan: &Plan, stage: StageId) {
         let target = self.arena(stage);
-        for (input, from) in infer.inputs.iter().enumerate() {
-            let Some(source) = self.arenas.get(&from.stage) else { return };
+        for (input, from) in plan.stages[stage.index()].reads.iter().enumerate() {
+            let Some(source) = from.from.stage().and_then(|stage| self.arenas.get(&stage)) else { return };
             for row in 0..self.n_rows(stage) {
                 let (slot, at) = row_at(source.layout(), row % n_rows(source.layout()).max(1));
                 let (to_slot, to) = row_at(target.layout(), row);
                 // SAFETY: the caller is the only one who uses the two arenas, and they do not overlap.
                 let (given, taken) = unsafe {
-                    (source.output_rows(slot, from.output, at, 1), target.input_row_mut(to_slot, input, to))
+                    (source.output_rows(slot, from.column, at, 1), target.input_row_mut(to_slot, input, to))
                 };
                 // The plan lets a stage read only what has a fixed shape, and shapes that fit.
                 if let Some(given) = given.filter(|g| g.len() == taken.len()) {
@@ -97,22 +115,29 @@ pub fn source_works(plan: &Plan) -> Vec<SourceWork> {
 }
 
 fn source_work(plan: &Plan, source: SourceId) -> SourceWork {
-    let stages = (0..).map(StageId).zip(&plan.stages);
-    let images: Vec<(StageId, &ImageSpec)> = stages
-        .filter_map(|(id, stage)| match &stage.kind {
-            StageKind::Image { source: s, spec } if *s == source => Some((id, spec)),
-            _ => None,
-        })
-        .collect();
-    let place = |stage: StageId| images.iter().position(|(id, _)| *id == stage);
-    let target = |(id, infer): (StageId, &InferPlan)| {
-        let inputs: Option<Vec<usize>> = infer.inputs.iter().map(|i| place(i.stage)).collect();
-        Some((id, inputs?))
+    let home = Origin::Source(source);
+    let maps = |of: Origin| {
+        let stages = plan.ancestors(of).into_iter().filter_map(Origin::stage);
+        let map = |id: StageId| {
+            let stage = &plan.stages[id.index()];
+            match &stage.runs {
+                Shape::Map(map) if stage.home == home => Some((id, Arc::clone(map), stage.reads.clone())),
+                _ => None,
+            }
+        };
+        stages.filter_map(map).collect()
     };
-    SourceWork {
-        source,
-        for_sinks: plan.sinks.iter().filter_map(|s| place(s.from)).collect(),
-        targets: plan.infer_stages().filter_map(target).collect(),
-        images: images.into_iter().map(|(_, spec)| spec.clone()).collect(),
-    }
+    let batches = plan.infer_stages().filter(|(id, _)| plan.stages[id.index()].home == home);
+    let batches = batches.map(|(id, _)| Leaf {
+        stage: Some(id),
+        reads: plan.stages[id.index()].reads.clone(),
+        maps: maps(Origin::Stage(id)),
+    });
+    let sinks = plan.sinks.iter().map(|sink| Origin::Stage(sink.from));
+    let sinks = sinks.filter(|from| plan.home_of(*from) == home).map(|from| {
+        let reads = (0..plan.gives(from).0.len()).map(|column| ColumnRef { from, column }).collect();
+        Leaf { stage: None, reads, maps: maps(from) }
+    });
+    let fetch = Arc::clone(&plan.sources[source.index()].fetch);
+    SourceWork { source, fetch, leaves: batches.chain(sinks).collect() }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{SourceId, StageId};
-use orchestra_plan::{Plan, StageKind};
+use orchestra_plan::{Origin, Plan};
 use orchestra_runtime::{
     DeviceOptions, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, Snapshot, Timeouts,
 };
@@ -120,6 +120,8 @@ pub(crate) fn plan_for(plan: &Plan, lists: &Lists, output: &Path) -> Plan {
     }
     for (source, list) in plan.sources.iter_mut().zip(&lists.0) {
         source.listing = list.listing.clone();
+        // The list names items, and no files any more.
+        source.expand = None;
     }
     plan.output = output.to_owned();
     plan.limits.max_failed = None;
@@ -128,11 +130,10 @@ pub(crate) fn plan_for(plan: &Plan, lists: &Lists, output: &Path) -> Plan {
 
 /// The source whose items reach a stage.
 pub(crate) fn source_of(plan: &Plan, stage: StageId) -> Option<SourceId> {
-    match &plan.stages[stage.index()].kind {
-        StageKind::Image { source, .. } => Some(*source),
-        StageKind::Infer(infer) => source_of(plan, infer.inputs.first()?.stage),
-        StageKind::Classify { from, .. } => source_of(plan, *from),
-    }
+    plan.ancestors(Origin::Stage(stage)).into_iter().find_map(|origin| match origin {
+        Origin::Source(source) => Some(source),
+        Origin::Stage(_) => None,
+    })
 }
 
 /// Runs `plan` from the start, and discards first what lies in its output folder. `look` sees a snapshot a few times a second. `name` is

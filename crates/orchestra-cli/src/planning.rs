@@ -69,12 +69,12 @@ impl Workflow {
 
     /// Plans it for this machine.
     pub fn plan(&self, options: &PlanOptions, machine: &Machine) -> (Option<Plan>, Diagnostics) {
-        self.plan_with(options, RealHost::with_machine(orchestra::machine_view(machine)))
+        self.plan_with(options, RealHost::with_machine(orchestra::kinds(), orchestra::machine_view(machine)))
     }
 
     /// Plans it for a machine that is not this one.
     pub fn plan_for(&self, options: &PlanOptions, machine: MachineView) -> (Option<Plan>, Diagnostics) {
-        self.plan_with(options, RealHost::with_machine(machine).described())
+        self.plan_with(options, RealHost::with_machine(orchestra::kinds(), machine).described())
     }
 
     fn plan_with(&self, options: &PlanOptions, host: RealHost) -> (Option<Plan>, Diagnostics) {

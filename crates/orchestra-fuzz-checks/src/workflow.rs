@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::ImageSpec;
 use orchestra_media::Preparer;
-use orchestra_plan::{GraphView, Plan, PlanOptions, StageKind, describe, plan};
+use orchestra_plan::{GraphView, Origin, Plan, PlanOptions, Shape, describe, plan};
 
 use crate::diagnostics;
 use crate::world::{FOLDER, World};
@@ -71,22 +71,26 @@ fn check_plan(plan: &Plan, options: &PlanOptions) {
     for (at, stage) in plan.stages.iter().enumerate() {
         let pipeline = &plan.pipelines[stage.pipeline.index()];
         assert!(pipeline.stages.iter().any(|s| s.index() == at) && pipeline.window > 0);
-        match &stage.kind {
-            StageKind::Image { source, spec } => {
-                assert!(source.index() < plan.sources.len());
-                check_spec(spec);
+        let comes_before = |from: &Origin| match from {
+            Origin::Source(source) => source.index() < plan.sources.len(),
+            Origin::Stage(stage) => stage.index() < at,
+        };
+        assert!(!stage.from.is_empty() && stage.from.iter().all(comes_before), "a stage comes after what it reads");
+        assert!(comes_before(&stage.home));
+        assert!(stage.reads.iter().all(|read| read.column < plan.gives(read.from).0.len()));
+        match &stage.runs {
+            Shape::Map(_) => {
+                if let Some(spec) = stage.settings.get("spec") {
+                    check_spec(&serde_json::from_value(spec.clone()).expect("a spec reads what it writes"));
+                }
             }
-            StageKind::Infer(infer) => {
-                assert_eq!(infer.inputs.len(), plan.models[infer.model.index()].inputs.len());
-                assert!(
-                    infer.inputs.iter().all(|i| i.stage.index() < at),
-                    "a stage comes after what it reads"
-                );
+            Shape::Batch(infer) => {
+                assert_eq!(stage.reads.len(), plan.models[infer.model.index()].inputs.len());
                 assert!(infer.layout.total_bytes() > 0 && infer.max_batch > 0);
                 assert!(!infer.workers.is_empty() || options.offline);
                 assert!(infer.workers.iter().all(|w| w.count > 0 && w.device.index() < plan.devices.len()));
             }
-            StageKind::Classify { from, top_k, .. } => assert!(from.index() < at && *top_k > 0),
+            Shape::Fold { .. } => assert!(stage.from.len() == 1),
         }
     }
 }

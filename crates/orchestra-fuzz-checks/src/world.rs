@@ -51,6 +51,10 @@ impl World {
 }
 
 impl Host for World {
+    fn kinds(&self) -> orchestra_plan::Kinds {
+        orchestra_kinds::builtin()
+    }
+
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         match name {

@@ -52,22 +52,22 @@ fn the_view_says_what_flows_and_where_it_runs() {
     let view = view(&cases()[0]);
     let [branches] = &view.pipelines[..] else { panic!("{view:?}") };
     let place =
-        |name: &str, kind| branches.nodes.iter().position(|n| n.name == name && n.kind == kind).unwrap();
+        |name: &str, kind| branches.nodes.iter().position(|n| n.name == name && n.shape == kind).unwrap();
     let flows = |from: usize, to: usize| {
         &branches.edges.iter().find(|e| (e.from, e.to) == (from, to)).unwrap().tensors[..]
     };
-    let find = place("find", NodeKind::Infer);
-    assert_eq!(flows(place("mask", NodeKind::Image), find), ["mask: u8[batch, 8, 8, 1]"]);
+    let find = place("find", NodeKind::Batch);
+    assert_eq!(flows(place("mask", NodeKind::Map), find), ["mask: u8[batch, 8, 8, 1]"]);
     assert_eq!(
         flows(find, place("found", NodeKind::Sink)),
         ["scores: f32[batch, 3]", "boxes: f32[batch, ?, 4]"]
     );
-    assert_eq!(flows(find, place("what", NodeKind::Classify)), ["scores: f32[batch, 3]"]);
-    let best = place("best", NodeKind::Classify);
-    assert_eq!(flows(place("judge", NodeKind::Infer), best), ["f32[batch, 3]"]);
+    assert_eq!(flows(find, place("what", NodeKind::Map)), ["scores: f32[batch, 3]"]);
+    let best = place("best", NodeKind::Map);
+    assert_eq!(flows(place("judge", NodeKind::Batch), best), ["f32[batch, 3]"]);
     assert!(flows(best, place("best", NodeKind::Sink)).is_empty());
     assert_eq!(branches.nodes[find].devices, ["auto"]);
-    assert_eq!(branches.nodes[place("judge", NodeKind::Infer)].devices, ["cuda:0", "cpu"]);
+    assert_eq!(branches.nodes[place("judge", NodeKind::Batch)].devices, ["cuda:0", "cpu"]);
     assert!(branches.edges.iter().all(|e| e.from < e.to));
 }
 

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{DIGITS, FakeHost, digits, infer, on, set, workers_of};
-use orchestra_core::{DType, Fit, StageId};
-use orchestra_plan::{BETWEEN_COMMITS, MaxFailed, PlanOptions, Scores, StageKind, describe};
+use orchestra_core::{DType, Fit, ImageSpec, StageId};
+use orchestra_plan::{BETWEEN_COMMITS, MaxFailed, Origin, PlanOptions, describe};
 
 #[test]
 fn a_small_workflow_gets_every_default() {
@@ -27,14 +27,14 @@ fn a_small_workflow_gets_every_default() {
     assert_eq!(plan.pipelines[0].name, "scans");
     assert_eq!((run.together(), run.layout.max_rows), (31, 248));
     assert_eq!(plan.pipelines[0].window, (248 + 2 * 8) * 14 + 4 * 4 + BETWEEN_COMMITS);
-    let StageKind::Image { spec, .. } = &plan.stages[0].kind else { panic!("not an image stage") };
+    let spec: ImageSpec = serde_json::from_value(plan.stages[0].settings["spec"].clone()).unwrap();
     assert_eq!((spec.fit, spec.dtype, spec.shorter), (Fit::Stretch, DType::F32, 32));
     assert_eq!(spec.scale, 1.0 / 255.0);
     assert_eq!((&spec.mean[..], &spec.std[..], &spec.pad[..]), (&[0.0][..], &[1.0][..], &[0][..]));
-    let StageKind::Classify { from, top_k, labels, scores, .. } = &plan.stages[2].kind else {
-        panic!("not a classify stage")
-    };
-    assert_eq!((*from, *top_k, labels.len(), *scores), (StageId(1), 3, 10, Scores::Softmax));
+    let answer = &plan.stages[2];
+    assert_eq!(answer.from, [Origin::Stage(StageId(1))]);
+    assert_eq!((&answer.settings["top_k"], &answer.settings["scores"]), (&3.into(), &"softmax".into()));
+    assert_eq!(answer.settings["labels"].as_array().unwrap().len(), 10);
     assert_eq!(plan.limits.max_failed, None);
     assert_eq!(plan.limits.item_timeout, Duration::from_secs(30));
 }

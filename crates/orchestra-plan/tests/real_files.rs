@@ -49,7 +49,7 @@ from = \"run\"
 }
 
 fn host() -> RealHost {
-    RealHost::with_machine(MachineView { cores: 2, ..MachineView::default() })
+    RealHost::with_machine(orchestra_kinds::builtin(), MachineView { cores: 2, ..MachineView::default() })
 }
 
 #[test]

@@ -69,6 +69,7 @@ pub use device_use::{DeviceUse, WorkerUse};
 pub use device_watch::{DeviceOptions, DeviceWatch};
 pub use events::{EventHook, WorkerEvent};
 pub use exit_kind::ExitKind;
+pub use flow::chain::Env;
 pub use histogram::HistogramReading;
 pub use launcher::{Launcher, ProcessLauncher};
 pub use live_workers::{LiveWorker, LiveWorkers};

@@ -8,6 +8,7 @@ use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{DType, Dim, ItemId, SourceId, TensorSpec};
 
 use super::*;
+use crate::ticket::Ticket;
 
 /// A pool, and what it tells of itself.
 fn pool(max_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<()>) {
@@ -30,9 +31,9 @@ fn pool_of_batches(max_batch: usize, together: usize, slots: usize) -> (Arc<Slot
     (SlotPool::new(arena, RunClock::start(), max_batch, 2, Arc::default(), Box::new(notify)), events)
 }
 
-fn ticket(index: u64) -> Ticket {
+fn ticket(index: u64) -> Token {
     let id = ItemId { source: SourceId(0), index };
-    Ticket::alone(id, index, &index.to_string(), Path::new(""))
+    Token::whole(Ticket::alone(id, index, &index.to_string(), Path::new("")))
 }
 
 /// Sleeps until the pool tells of something, as often as it takes until there is a filled slot.
@@ -78,15 +79,15 @@ fn many_writers_fill_slots_without_losing_or_doubling_an_item() {
                 let Some(item) = item else { continue };
                 // SAFETY: the slot is filled and held by `slot`.
                 let bytes = unsafe { pool.arena().input_rows(slot.slot, 0, row, 1) };
-                assert_eq!(bytes, item.id().index.to_ne_bytes(), "the row holds its own item");
-                assert!(seen.insert(item.id().index), "no item comes twice");
+                assert_eq!(bytes, item.ticket.id().index.to_ne_bytes(), "the row holds its own item");
+                assert!(seen.insert(item.ticket.id().index), "no item comes twice");
             }
         }
         seen
     });
     pool.close(LeaveReason::Drain);
     let last = all_filled(&pool);
-    let rest = last.iter().flat_map(|s| s.items.iter().flatten()).map(|t| t.id().index);
+    let rest = last.iter().flat_map(|s| s.items.iter().flatten()).map(|t| t.ticket.id().index);
     let all: BTreeSet<u64> = seen.into_iter().chain(rest).collect();
     assert_eq!(all, (0..WRITERS * EACH).filter(|i| !i.is_multiple_of(10)).collect());
 }
@@ -124,7 +125,7 @@ fn slots_that_are_closed_or_made_smaller_while_rows_are_claimed_keep_every_row()
         while seen.len() < (WRITERS * EACH) as usize {
             let slot = wait_for_filled(&pool, &events);
             assert!(!slot.items.is_empty() && slot.items.len() <= 20);
-            seen.extend(slot.items.iter().flatten().map(|t| t.id().index));
+            seen.extend(slot.items.iter().flatten().map(|t| t.ticket.id().index));
         }
         over.store(true, Ordering::Relaxed);
         writers.into_iter().for_each(|w| w.join().unwrap());

@@ -13,6 +13,7 @@ use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, ItemId, StageId, W
 use orchestra_plan::Plan;
 pub use orchestra_wire::frames::{RunErrorKind, RunTiming, TraceContext};
 
+pub use crate::flow::token::Token;
 pub use crate::ended::{DoneRows, EndedItem, EndedItems, MaybeFailed, SlotItems, UsualItems};
 pub use crate::journey::{Journey, Loading, Steps};
 pub use crate::ticket::Ticket;

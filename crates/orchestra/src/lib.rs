@@ -40,7 +40,7 @@ pub use orchestra_ortlib::{
 };
 use orchestra_ortlib::{Env, Request};
 pub use orchestra_plan::{Cause, Diagnostics, MachineView, Measurements, Plan, PlanOptions, RenderStyle};
-use orchestra_plan::{DeviceView, NodeView, RealHost};
+use orchestra_plan::{DeviceView, Kinds, NodeView, RealHost};
 pub use orchestra_runtime::launcher::{Launched, WorkerProcess};
 pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
@@ -53,6 +53,21 @@ pub use orchestra_runtime::{
 };
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};
+
+/// What a kind of source, stage or sink of your own is made of. A kind is an object that reads its keys and says what it gives for what it
+/// reads; what it does to a row is a `Map`, a `Fold`, a `Fetch` or an `Encoder`.
+pub mod kind {
+    pub use orchestra_core::data::{
+        Column, ColumnType, Label, OwnedRow, OwnedValue, Picture, Pixels, Refusal, Schema, TensorView, Value,
+        WriteTensor, fixed_tensor,
+    };
+    pub use orchestra_core::shapes::{Emit, Encoder, Fan, Fetch, FetchRun, Fold, ItemInfo, Map, MapRun};
+    pub use orchestra_core::{DType, Dim, FailureKind, TensorSpec};
+    pub use orchestra_plan::{
+        At, Connect, Draft, Fields, Input, Key, Kinds, Reads, Runs, SinkKind, SourceConnected, SourceContext,
+        SourceKind, StageConnected, StageContext, StageKind, key,
+    };
+}
 
 /// Why a run did not start.
 #[derive(Debug, Error)]
@@ -126,6 +141,12 @@ pub fn machine_view(machine: &Machine) -> MachineView {
     }
 }
 
+/// The kinds of sources, stages and sinks that orchestra brings along.
+#[must_use]
+pub fn kinds() -> Kinds {
+    orchestra_kinds::builtin()
+}
+
 /// Where runs of this user keep what they find out about the memory of workers, for later plans; `None` if no variable names a folder.
 #[must_use]
 pub fn measurements() -> Option<Measurements> {
@@ -147,9 +168,22 @@ pub fn plan_file(
     options: &PlanOptions,
     machine: &Machine,
 ) -> io::Result<(Option<Plan>, Diagnostics)> {
+    plan_file_with(file, options, machine, kinds())
+}
+
+/// Like [`plan_file`], for a file that may name these kinds of sources, stages and sinks: those of [`kinds`], and some of your own.
+///
+/// # Errors
+/// The file itself cannot be read.
+pub fn plan_file_with(
+    file: &Path,
+    options: &PlanOptions,
+    machine: &Machine,
+    kinds: Kinds,
+) -> io::Result<(Option<Plan>, Diagnostics)> {
     let text = std::fs::read_to_string(file)?;
     let file = std::path::absolute(file)?;
-    let host = RealHost::with_machine(machine_view(machine))
+    let host = RealHost::with_machine(kinds, machine_view(machine))
         .with_measurements(measurements())
         .with_engines(engines());
     Ok(orchestra_plan::plan(&text, &file, options, &host))

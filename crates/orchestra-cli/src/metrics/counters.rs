@@ -5,7 +5,7 @@ use std::time::Duration;
 use orchestra::{ExitKind, HistogramReading, Meter, StageId};
 use orchestra_core::FailureKind;
 use orchestra_core::batching::LeaveReason;
-use orchestra_plan::{InferPlan, StageKind};
+use orchestra_plan::InferPlan;
 use orchestra_telemetry::metrics::names;
 use orchestra_telemetry::metrics::{Buckets, Reading};
 
@@ -31,7 +31,7 @@ impl RunReading<'_> {
         }
         for (id, stage) in (0..).map(StageId).zip(&plan.stages) {
             self.stage(id);
-            if let StageKind::Infer(infer) = &stage.kind {
+            if let Some(infer) = stage.batch() {
                 self.batches(id, infer);
             }
         }

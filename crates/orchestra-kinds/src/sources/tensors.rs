@@ -112,10 +112,10 @@ impl Rows {
     }
 }
 
-/// A locator: the path, a zero byte, which no path has, and the number of the row.
+/// A locator: the path, `#`, and the number of the row.
 fn locator(path: &Path, row: usize) -> Vec<u8> {
     let mut locator = path.as_os_str().as_bytes().to_vec();
-    locator.push(0);
+    locator.push(b'#');
     locator.extend_from_slice(row.to_string().as_bytes());
     locator
 }
@@ -153,7 +153,7 @@ struct RowReader {
 
 impl FetchRun for RowReader {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
-        let mut parts = locator.rsplitn(2, |byte| *byte == 0);
+        let mut parts = locator.rsplitn(2, |byte| *byte == b'#');
         let row = parts.next().and_then(|row| std::str::from_utf8(row).ok()).and_then(|row| row.parse().ok());
         let (Some(row), Some(path)) = (row, parts.next()) else {
             return Err(read_refusal("the list of items does not say which row it is; this is a bug".into()));

@@ -83,6 +83,10 @@ impl FakeHost {
 }
 
 impl Host for FakeHost {
+    fn kinds(&self) -> orchestra_plan::Kinds {
+        orchestra_kinds::builtin()
+    }
+
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.files.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }

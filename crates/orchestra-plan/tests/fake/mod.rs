@@ -30,6 +30,10 @@ pub struct FakeHost {
 }
 
 impl Host for FakeHost {
+    fn kinds(&self) -> orchestra_plan::Kinds {
+        orchestra_kinds::builtin()
+    }
+
     fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
         Err(io::ErrorKind::NotFound.into())
     }

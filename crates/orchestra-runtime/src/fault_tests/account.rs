@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use orchestra_core::gather::Report;
+use orchestra_core::lineage::Share;
 use orchestra_core::{DeviceId, Failure, FailureKind, WorkerExit};
 
 use super::fake_worker::answer_to;
@@ -12,7 +12,7 @@ use super::log::{Begun, Life};
 use super::stage::Stage;
 use super::told::{self, Told};
 use crate::events::WorkerEvent;
-use crate::messages::{FinishedItems, ItemReport, PipelineMsg, RootMsg, SinkMsg};
+use crate::messages::{FinishedItems, PipelineMsg, RootMsg, SinkMsg, TokenEnd};
 use crate::ticket::Ticket;
 use crate::trace::{EndedItems, Steps};
 
@@ -89,7 +89,7 @@ impl Account {
                     self.done(id.index, line);
                 }
             }
-            SinkMsg::Reports(reports) => reports.into_iter().for_each(|r| self.report(r)),
+            SinkMsg::Ends(ends) => ends.into_iter().for_each(|end| self.end(end)),
             _ => self.problems.push("the sink was told something that is not about items".to_owned()),
         }
     }
@@ -103,15 +103,19 @@ impl Account {
         }
     }
 
-    fn report(&mut self, ItemReport { ticket, report }: ItemReport) {
+    fn end(&mut self, TokenEnd { ticket, end }: TokenEnd) {
         let item = ticket.id().index;
         self.tickets.push((ticket.clone(), ticket.journey().unwrap().steps()));
-        match report {
-            Report::Record(record) => self.done(item, &String::from_utf8_lossy(&record.line)),
-            Report::Failed { failure, .. } => {
+        if end.share != Share::WHOLE {
+            self.problems.push(format!("item {item} ended in part"));
+        }
+        match (end.failure, &end.records[..]) {
+            (Some(failure), []) => {
                 self.ends_once(item);
                 self.failed.insert(item, failure);
             }
+            (None, [record]) => self.done(item, &String::from_utf8_lossy(&record.line)),
+            _ => self.problems.push(format!("item {item} ended with too much or too little")),
         }
     }
 

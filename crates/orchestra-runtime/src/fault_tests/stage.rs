@@ -10,7 +10,7 @@ use std::time::Duration;
 use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{DeviceId, ItemId, SessionTuning, SourceId, StageId};
 use orchestra_machine::GpuProbe;
-use orchestra_plan::{InferPlan, Measurements, Plan, StageKind};
+use orchestra_plan::{InferPlan, Measurements, Origin, Plan, Shape};
 use orchestra_wire::arena::Arena;
 use orchestra_wire::frames::Load as LoadFrame;
 use ractor::concurrency::JoinHandle;
@@ -32,10 +32,11 @@ use crate::context::{RunContext, RunOptions, Timeouts};
 use crate::device_manager::{DeviceArgs, DeviceManager};
 use crate::device_watch::DeviceOptions;
 use crate::messages::{BatcherMsg, DeviceMsg, PipelineMsg, RootMsg, ServeStage, SinkMsg};
-use crate::post::{PostArgs, PostProcessor};
+use crate::flow::chain::{Chain, Targets};
+use crate::flow::processor::Processor;
+use crate::flow::token::Token;
 use crate::slot_pool::SlotPool;
 use crate::ticket::Ticket;
-use crate::topology::Topology;
 use crate::trace::Tracer;
 
 /// A stage to be run, and what is asked of it.
@@ -171,7 +172,7 @@ struct Tree {
     /// Told whenever something was noted in the account.
     noted: Arc<Notify>,
     feed: Feed,
-    post: (PostProcessor, JoinHandle<()>),
+    post: (Processor, JoinHandle<()>),
     batcher: JoinHandle<()>,
     devices: Vec<(ActorRef<DeviceMsg>, JoinHandle<()>)>,
     probes: Vec<(ractor::ActorCell, JoinHandle<()>)>,
@@ -181,7 +182,7 @@ struct Tree {
 }
 
 /// What stands behind a stage: its post-processing, its batcher and its memory.
-type Behind = ((PostProcessor, JoinHandle<()>), (ActorRef<BatcherMsg>, JoinHandle<()>), Arc<SlotPool>);
+type Behind = ((Processor, JoinHandle<()>), (ActorRef<BatcherMsg>, JoinHandle<()>), Arc<SlotPool>);
 
 /// What is left of a tree that was ended.
 pub struct Ended {
@@ -266,19 +267,13 @@ impl Tree {
         sink: &ActorRef<SinkMsg>,
         pipeline: &ActorRef<PipelineMsg>,
     ) -> Behind {
-        let post_args = PostArgs {
-            context: Arc::clone(context),
-            stage: id,
-            topology: Arc::new(Topology::new(&context.plan)),
-            sink: sink.clone(),
-            behind: Vec::new(),
-        };
-        let post = PostProcessor::start(post_args, pipeline.get_cell()).await.unwrap();
+        let chain = Chain::new(context, sink, Origin::Stage(id), &Targets::default());
+        let post = Processor::start(context, id, chain, sink.clone(), pipeline.get_cell()).await.unwrap();
         let batcher_args = BatcherArgs {
             context: Arc::clone(context),
             stage: id,
-            sinks: 1,
-            post: post.0.clone(),
+            processor: post.0.clone(),
+            folds: Arc::new([]),
             sink: sink.clone(),
             pipeline: pipeline.clone(),
         };
@@ -399,7 +394,7 @@ impl Tree {
         pool.shut();
         devices.iter().for_each(|(d, _)| drop(d.cast(DeviceMsg::Retire(self.stage))));
         batcher_ref.stop(None);
-        post.0.actor.stop(None);
+        post.0.stop();
         drop(batcher_ref);
         for actor in [batcher, post.1] {
             actor.await.unwrap();
@@ -408,7 +403,7 @@ impl Tree {
             pool.shut();
             devices.iter().for_each(|(d, _)| drop(d.cast(DeviceMsg::Retire(id))));
             batcher.0.stop(None);
-            post.0.actor.stop(None);
+            post.0.stop();
             batcher.1.await.unwrap();
             post.1.await.unwrap();
         }
@@ -479,7 +474,7 @@ async fn feed(stage: Stage, feed: Feed) {
         if let Some(journey) = ticket.journey().filter(|_| feed.context.tracer.is_on()) {
             journey.queued(StageId(1), feed.context.clock.now());
         }
-        lease.publish(ticket);
+        lease.publish(Token::whole(ticket));
     }
     drop(feed.batcher.cast(BatcherMsg::Drained));
 }
@@ -496,5 +491,5 @@ pub fn check_plan(plan: &Plan, stage: &Stage) {
     assert_eq!(infer.together(), if stage.dynamic { 1 } else { stage.together });
     assert_eq!(infer.layout.outputs[0].is_none(), stage.dynamic);
     assert_eq!(plan.limits.batch_timeout, stage.batch_timeout);
-    assert!(matches!(plan.stages[0].kind, StageKind::Image { .. }));
+    assert!(matches!(plan.stages[0].runs, Shape::Map(_)));
 }

@@ -119,7 +119,9 @@ pub struct Env<'a> {
 }
 
 impl<'a> Env<'a> {
-    fn get(&self, read: ColumnRef) -> Option<Value<'a>> {
+    /// A column of any of these rows.
+    #[must_use]
+    pub fn get(&self, read: ColumnRef) -> Option<Value<'a>> {
         let mut at = Some(self);
         while let Some(env) = at {
             if env.from == read.from {

@@ -53,6 +53,12 @@ impl Processor {
         }
     }
 
+    /// Ends the actor, as its supervisor does.
+    #[cfg(test)]
+    pub fn stop(&self) {
+        self.actor.stop(None);
+    }
+
     /// No further batch will come.
     pub fn drained(&self) {
         drop(self.actor.cast(ProcessorMsg::Drained));

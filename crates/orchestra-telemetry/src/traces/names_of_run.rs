@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use opentelemetry::StringValue;
 use orchestra_core::{DeviceId, SourceId, StageId};
-use orchestra_plan::StageKind;
 use orchestra_runtime::trace::RunBegan;
 
 use super::wall::Wall;
@@ -36,16 +35,12 @@ impl RunNames {
         let plan = &began.plan;
         let pipelines: Vec<StringValue> = plan.pipelines.iter().map(|p| shared(&p.name)).collect();
         let stages = plan.stages.iter().map(|stage| {
-            let infer = match &stage.kind {
-                StageKind::Infer(infer) => Some(infer),
-                StageKind::Image { .. } | StageKind::Classify { .. } => None,
-            };
-            let is_image = |id: StageId| matches!(plan.stages[id.index()].kind, StageKind::Image { .. });
+            let infer = stage.batch();
             StageNames {
                 name: shared(&stage.name),
                 pipeline: pipelines[stage.pipeline.index()].clone(),
                 model: infer.map(|i| shared(&plan.models[i.model.index()].name)),
-                is_fed_by_loaders: infer.is_some_and(|i| i.inputs.iter().all(|from| is_image(from.stage))),
+                is_fed_by_loaders: infer.is_some() && stage.home.stage().is_none(),
                 ladder: infer.map(|i| i.ladder.clone()).unwrap_or_default(),
             }
         });

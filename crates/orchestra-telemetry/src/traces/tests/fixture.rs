@@ -12,6 +12,7 @@ use opentelemetry_sdk::trace::SpanData;
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::{BatchId, DeviceId, ItemId, SourceId, StageId, WorkerExit, WorkerId};
 use orchestra_runtime::trace::{
+    Token,
     BatchEnd, BatchNumber, BatchTrace, DoneRows, EndedItems, ItemEnd, ItemTrace, Journey, Loading, Ran,
     RunBegan, RunEnded, RunTiming, Steps, Then, Ticket,
 };
@@ -181,7 +182,7 @@ pub fn began_at(index: u64, at: u64) -> Ticket {
 pub fn rows_of(items: Vec<Ticket>, batch: &Arc<BatchTrace>) -> EndedItems {
     let ids = items.iter().map(Ticket::id).collect::<Vec<_>>();
     let rows = 0..items.len();
-    let items = items.into_iter().map(Some).collect();
+    let items = items.into_iter().map(|ticket| Some(Token::whole(ticket))).collect();
     EndedItems::rows(DoneRows::new(items, rows, Vec::new(), ids, Arc::clone(batch)), ms(0))
 }
 

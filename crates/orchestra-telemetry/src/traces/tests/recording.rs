@@ -8,6 +8,7 @@ use std::time::Duration;
 use opentelemetry::trace::Status;
 use opentelemetry_sdk::trace::SpanData;
 use orchestra_runtime::trace::{
+    Token,
     BatchEnd, BatchTrace, DoneRows, EndedItems, ItemEnd, RunTracer, TraceContext, Tracer as _,
 };
 
@@ -230,7 +231,7 @@ fn holes_and_rows_that_failed_are_not_of_the_group_and_a_bound_for_slow_items_ho
     let tickets = || (0..40).map(|n| began_at(n, if n == 25 { 4_980 } else { 5_000 }));
     let is_hole = |n: u64| n.is_multiple_of(3);
     let is_left = |n: u64| !is_hole(n) && !n.is_multiple_of(4);
-    let slot = || tickets().map(|t| (!is_hole(t.id().index)).then_some(t)).collect();
+    let slot = || tickets().map(|t| (!is_hole(t.id().index)).then(|| Token::whole(t))).collect();
     let failed = || (0..40).filter(|n| !is_hole(*n) && !is_left(*n)).map(|n| n as usize).collect();
     let left = || tickets().filter(|t| is_left(t.id().index)).collect::<Vec<_>>();
     let ids = || left().iter().map(|t| t.id()).collect();
