@@ -144,12 +144,14 @@ pub struct Told<'a> {
     talk: Talk,
     surroundings: &'a Surroundings,
     is_open: bool,
+    /// In a pipe, what was said last: the first look at a part says the same as its beginning.
+    last: Option<Progress>,
 }
 
 impl<'a> Told<'a> {
     /// Nothing has been said.
     pub fn new(talk: Talk, surroundings: &'a Surroundings) -> Self {
-        Self { talk, surroundings, is_open: false }
+        Self { talk, surroundings, is_open: false, last: None }
     }
 
     /// Says it.
@@ -160,7 +162,9 @@ impl<'a> Told<'a> {
         if self.surroundings.interactive() {
             self.is_open = true;
             stderr::say(&format!("\r\x1b[K{what}"));
-        } else if !matches!(what, Progress::Round { finished: 1.., .. }) {
+        } else if !matches!(what, Progress::Round { finished: 1.., .. })
+            && self.last.replace(what) != Some(what)
+        {
             stderr::say_line(&what.to_string());
         }
     }
