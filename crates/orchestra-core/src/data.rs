@@ -134,6 +134,28 @@ impl fmt::Debug for Value<'_> {
     }
 }
 
+impl Value<'_> {
+    /// Calls `f` with the tensor, which is written first where it lies nowhere yet.
+    ///
+    /// # Errors
+    /// The value is no tensor, or cannot be made; and those of `f`.
+    pub fn with_tensor<R>(&self, f: impl FnOnce(&TensorView<'_>) -> Result<R, Refusal>) -> Result<R, Refusal> {
+        match self {
+            Value::Tensor(view) => f(view),
+            Value::Unwritten(tensor) => {
+                let spec = tensor.spec();
+                let shape: Vec<usize> = spec.row.iter().map(|dim| dim.fixed().unwrap_or(0)).collect();
+                let mut data = vec![0; spec.row_bytes().unwrap_or(0)];
+                tensor.write(&mut data)?;
+                f(&TensorView { name: &spec.name, dtype: spec.dtype, shape: &shape, data: &data })
+            }
+            Value::Picture(_) | Value::Labels(_) | Value::List(_) => {
+                Err(Refusal::result("internal error: expected a tensor; this is a bug"))
+            }
+        }
+    }
+}
+
 /// A tensor of one item.
 #[derive(Debug, Clone, Copy)]
 pub struct TensorView<'a> {
