@@ -9,9 +9,9 @@ use std::time::Duration;
 use orchestra_core::StageId;
 use orchestra_core::restart::RestartPolicy;
 use orchestra_plan::{InferPlan, Plan};
-use orchestra_runtime::{DeviceOptions, Launcher, RunOptions, StartRunError, Timeouts};
+use orchestra_runtime::{DeviceOptions, Launcher, RunOptions, Timeouts};
 use orchestra_source::ListingSpec;
-use orchestra_trial::{Cancel, Sample, TrialError, plan_for};
+use orchestra_trial::{Cancel, Sample, plan_for};
 
 use crate::decode::DecodePart;
 use crate::error::BenchError;
@@ -47,8 +47,6 @@ pub struct Workbench {
 impl Workbench {
     /// Takes the memory of the batches; its rows are not ready yet.
     pub fn new(plan: Plan, sample: Sample, tools: Tools) -> Result<Self, BenchError> {
-        // As a run does: a decoder that was asked for and cannot be used is an error before anything is decoded.
-        orchestra_media::jpeg_backend().map_err(|e| TrialError::from(StartRunError::from(e)))?;
         // The parts and the runs are compared, so both have the same workers from the start.
         let plan = plan.without_growth();
         Ok(Self {

@@ -63,7 +63,6 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failed> {
             ),
         ),
         open_files(),
-        jpeg(),
         runtime_library(Flavor::Cpu, args),
     ];
     findings.extend(of_gpus(&machine, args));
@@ -100,21 +99,6 @@ fn of_gpus(machine: &Machine, args: &DoctorArgs) -> Vec<Finding> {
         findings.push(auto(orchestra::why_no_cuda(args.ort_library.clone(), false), machine.gpus.len()));
     }
     findings
-}
-
-/// Which decoder JPEG files go through. The Rust one is good enough to be no finding against the machine.
-fn jpeg() -> Finding {
-    let subject = "jpeg decoder";
-    match orchestra_media::jpeg_backend() {
-        Ok(backend) => {
-            let mut finding = Finding::good(subject, backend.to_string());
-            finding.help = backend.missing.as_ref().map(|why| {
-                format!("libjpeg-turbo would be faster (Debian and Ubuntu: `apt install libturbojpeg0`), but: {why}")
-            });
-            finding
-        }
-        Err(error) => Finding::bad(subject, error.to_string(), "a run would refuse to start"),
-    }
 }
 
 fn runtime_library(flavor: Flavor, args: &DoctorArgs) -> Finding {

@@ -185,7 +185,6 @@ fn not_started(error: StartRunError) -> Failed {
     let code = match &error {
         StartRunError::Listing { error: ListError::ListFile { .. }, .. } => ExitCode::TryAgain,
         StartRunError::Changed { .. } | StartRunError::Listing { .. } => ExitCode::BadFile,
-        StartRunError::Jpeg(_) => ExitCode::Unavailable,
         StartRunError::Actors(_) => ExitCode::Bug,
         _ => ExitCode::TryAgain,
     };

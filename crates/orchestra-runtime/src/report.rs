@@ -7,7 +7,6 @@ use orchestra_core::DeviceId;
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::bottleneck::Bottleneck;
 use orchestra_journal::Counts;
-use orchestra_media::jpeg_backend;
 use orchestra_plan::StagePlan;
 use serde::Serialize;
 
@@ -30,8 +29,6 @@ pub struct RunReport {
     pub seconds_starting: f64,
     /// Exit code.
     pub exit_code: i32,
-    /// What decoded JPEG files in this part of the run, with its version; `null` if none could be used.
-    pub jpeg_decoder: Option<String>,
     /// Over the whole run, resumptions included.
     pub items: ItemCounts,
     /// Items finished per second in this part of the run.
@@ -202,9 +199,6 @@ impl RunReport {
             seconds,
             seconds_starting: context.stats.first_batch.time().as_secs_f64(),
             exit_code,
-            jpeg_decoder: jpeg_backend()
-                .ok()
-                .map(|backend| format!("{} {}", backend.decoder.name(), backend.version)),
             items: ItemCounts {
                 read,
                 done: counts.done,

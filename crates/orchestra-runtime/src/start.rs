@@ -12,7 +12,6 @@ use orchestra_core::{PipelineId, SourceId};
 use orchestra_journal::{
     Change, CommitError, Counts, Journal, OpenError, OutputFolder, RunIdentity, StartError, State,
 };
-use orchestra_media::{JpegBackendError, jpeg_backend};
 use orchestra_plan::Plan;
 use orchestra_source::{ListError, ListingReader, extend_listing, write_listing};
 use ractor::{Actor, ActorRef, SpawnErr};
@@ -58,9 +57,6 @@ pub enum StartRunError {
         /// Why.
         why: String,
     },
-    /// The JPEG decoder that the environment asks for cannot be used.
-    #[error(transparent)]
-    Jpeg(#[from] JpegBackendError),
     /// The items of a source cannot be listed.
     #[error("the items of source `{source_name}` cannot be listed: {error}")]
     Listing {
@@ -166,7 +162,6 @@ pub struct RunOutcome {
 
 /// Opens the output folder, lists the items and opens the journal. Blocks.
 pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> {
-    tracing::info!(decoder = %jpeg_backend()?, "JPEG decoder");
     let mut folder = OutputFolder::open(&plan.output)?;
     let mut found = Found::Fresh;
     if fresh {
