@@ -50,7 +50,11 @@ pub(crate) fn decode(
     decoder.set_scale(ScalingFactor::try_new(1, info.reduction.factor()).map_err(sorted)?);
     // Not cleared: a picture that is not written to its end is an error.
     pixels.resize(info.width as usize * info.height as usize * kind.channels(), 0);
-    decoder.decode_image_into(pixels).map_err(sorted)?;
+    let written = decoder.decode_image_into(pixels).map_err(sorted)?.bytes_written;
+    if written != pixels.len() {
+        let reason = format!("{written} of its {} bytes were decoded", pixels.len());
+        return Err(MediaError::Broken { format: FORMAT, reason });
+    }
     Ok(info)
 }
 

@@ -67,7 +67,6 @@ impl TrialError {
         match self {
             Self::NoItems | Self::Listing { .. } => Cause::File,
             Self::NotStarted(StartRunError::Listing { .. } | StartRunError::Changed { .. }) => Cause::File,
-            Self::NotStarted(StartRunError::Jpeg(_)) => Cause::Unavailable,
             Self::NotStarted(StartRunError::Actors(_)) => Cause::Bug,
             Self::Io { .. } | Self::NotStarted(_) => Cause::Surroundings,
             Self::Cancelled => Cause::Interrupted,
