@@ -38,7 +38,10 @@ impl fmt::Display for Schema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, column) in self.0.iter().enumerate() {
             let comma = if at > 0 { ", " } else { "" };
-            write!(f, "{comma}{} {}", column.name, column.ty)?;
+            match column.ty {
+                ColumnType::Picture => write!(f, "{comma}{}", column.name)?,
+                _ => write!(f, "{comma}{} {}", column.name, column.ty)?,
+            }
         }
         Ok(())
     }

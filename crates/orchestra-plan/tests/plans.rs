@@ -299,7 +299,7 @@ why
 #[test]
 fn a_plan_is_json() {
     let json = serde_json::to_value(FakeHost::with_gpus(1).good(DIGITS)).unwrap();
-    assert_eq!(json["stages"][1]["kind"]["kind"], "infer");
+    assert_eq!(json["stages"][1]["kind"], "infer");
     assert_eq!(json["devices"][0]["spec"]["name"], "cuda:0");
 }
 
