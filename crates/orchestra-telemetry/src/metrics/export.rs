@@ -160,7 +160,7 @@ fn takes_no_metrics(outcome: &Outcome) -> bool {
 /// How requests are sent.
 enum Transport {
     /// With a request without its body.
-    Http(Client, Request<()>),
+    Http(Box<Client>, Request<()>),
     #[cfg(feature = "grpc")]
     Grpc(super::grpc::Client),
 }
@@ -168,7 +168,7 @@ enum Transport {
 impl Transport {
     fn new(to: &OtlpSettings) -> Result<Self, TelemetryError> {
         match to.protocol {
-            Protocol::HttpProtobuf => Ok(Self::Http(Client::new(to.timeout), post(to)?)),
+            Protocol::HttpProtobuf => Ok(Self::Http(Box::new(Client::new(to.timeout)), post(to)?)),
             #[cfg(feature = "grpc")]
             Protocol::Grpc => super::grpc::Client::new(to).map(Self::Grpc),
             #[cfg(not(feature = "grpc"))]
