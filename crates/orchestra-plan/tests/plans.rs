@@ -228,7 +228,7 @@ fn the_fingerprint_covers_results_and_nothing_else() {
         ("stages.classify.batch", "{ max = 2 }"),
         ("limits.loaders", "1"),
         ("devices.use", "[\"cpu\", \"cpu\"]"),
-        ("telemetry.otlp", "http://localhost:4317"),
+        ("telemetry.otlp", "http://localhost:4318"),
         ("telemetry.sample", "0.01"),
     ] {
         assert_eq!(of(&[harmless]), before, "{harmless:?}");
