@@ -43,7 +43,8 @@ fn eight_gpus() -> MachineView {
 /// What is wrong with a workflow file on a machine; empty if it can be planned.
 fn problems(text: &str, file: &Path, machine: MachineView, output: &Path) -> String {
     let options = PlanOptions { output: Some(output.to_owned()), ..PlanOptions::default() };
-    let (plan, diagnostics) = plan(text, file, &options, &RealHost::with_machine(orchestra_kinds::builtin(), machine));
+    let (plan, diagnostics) =
+        plan(text, file, &options, &RealHost::with_machine(orchestra_kinds::builtin(), machine));
     let text = diagnostics.render(RenderStyle::Plain);
     assert!(plan.is_some() || !text.is_empty(), "no plan, and nobody says why");
     text

@@ -45,7 +45,8 @@ fn the_example_reads_the_numbers_of_its_pages() {
     start(&place, &[]).wait().must_exit(0).must_say(&["pages finished: 300 items read, 300 done, 0 failed"]);
     let records = place.must_hold(&items("pages", 0..PAGES), &BTreeSet::new());
     let table = fs::read_to_string(example().join("labels.csv")).unwrap();
-    let numbers: HashMap<&str, &str> = table.lines().skip(1).map(|row| row.split_once(',').unwrap()).collect();
+    let numbers: HashMap<&str, &str> =
+        table.lines().skip(1).map(|row| row.split_once(',').unwrap()).collect();
     let is_right = |record: &Value| number(record) == numbers[record["item"].as_str().unwrap()];
     let right = records.done.values().filter(|of_item| is_right(&of_item["results.jsonl"])).count();
     println!("{right} of {PAGES} pages are right");
@@ -84,7 +85,8 @@ fn the_same_is_read_while_workers_are_killed_and_the_run_itself_five_times() {
     let text = fs::read_to_string(example().join("workflow.toml")).unwrap();
     let source = format!("manifest = {:?}\nroot = {:?}", list, example().join("pages"));
     let text = text.replace("paths = [\"pages/*.png\"]", &source);
-    let text = text.replace("../../models", example().join("../../models").canonicalize().unwrap().to_str().unwrap());
+    let text = text
+        .replace("../../models", example().join("../../models").canonicalize().unwrap().to_str().unwrap());
     let file = place.path("pages.toml");
     fs::write(&file, text).unwrap();
     let out = place.out();

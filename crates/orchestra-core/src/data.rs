@@ -142,7 +142,10 @@ impl Value<'_> {
     ///
     /// # Errors
     /// The value is no tensor, or cannot be made; and those of `f`.
-    pub fn with_tensor<R>(&self, f: impl FnOnce(&TensorView<'_>) -> Result<R, Refusal>) -> Result<R, Refusal> {
+    pub fn with_tensor<R>(
+        &self,
+        f: impl FnOnce(&TensorView<'_>) -> Result<R, Refusal>,
+    ) -> Result<R, Refusal> {
         match self {
             Value::Tensor(view) => f(view),
             Value::Unwritten(tensor) => {
@@ -273,7 +276,12 @@ impl OwnedValue {
                 let mut data = vec![0; spec.row_bytes().unwrap_or(0)];
                 tensor.write(&mut data)?;
                 let shape = spec.row.iter().map(|dim| dim.fixed().unwrap_or(0)).collect();
-                OwnedValue::Tensor { name: spec.name.as_str().into(), dtype: spec.dtype, shape, data: data.into() }
+                OwnedValue::Tensor {
+                    name: spec.name.as_str().into(),
+                    dtype: spec.dtype,
+                    shape,
+                    data: data.into(),
+                }
             }
             Value::Picture(_) => return Err(Refusal::result("a picture cannot be kept here")),
             Value::Labels(labels) => {

@@ -75,7 +75,10 @@ fn check_plan(plan: &Plan, options: &PlanOptions) {
             Origin::Source(source) => source.index() < plan.sources.len(),
             Origin::Stage(stage) => stage.index() < at,
         };
-        assert!(!stage.from.is_empty() && stage.from.iter().all(comes_before), "a stage comes after what it reads");
+        assert!(
+            !stage.from.is_empty() && stage.from.iter().all(comes_before),
+            "a stage comes after what it reads"
+        );
         assert!(comes_before(&stage.home));
         assert!(stage.reads.iter().all(|read| read.column < plan.gives(read.from).0.len()));
         match &stage.runs {

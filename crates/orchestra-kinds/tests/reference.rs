@@ -15,7 +15,12 @@ const SOURCE_KEYS: [Key; 3] = [
         "none",
         "instead of `paths`: a list of files: `.csv`, `.tsv`, `.jsonl`, `.ndjson`, or one path per line; `\"-\"` is standard input",
     ),
-    key("root", "text", "the manifest's folder", "only with `manifest`: what relative paths in it are relative to"),
+    key(
+        "root",
+        "text",
+        "the manifest's folder",
+        "only with `manifest`: what relative paths in it are relative to",
+    ),
 ];
 
 /// Those of every stage.
@@ -29,7 +34,12 @@ const STAGE_KEYS: [Key; 1] = [key(
 /// Those of every sink.
 const SINK_KEYS: [Key; 3] = [
     key("from", "text", "required", "the stage whose results are written"),
-    key("path", "text", "the name of the table, with the ending of the kind", "the file, in the output folder"),
+    key(
+        "path",
+        "text",
+        "the name of the table, with the ending of the kind",
+        "the file, in the output folder",
+    ),
     key("ordered", "true or false", "false", "records in the order of the source"),
 ];
 
@@ -97,7 +107,11 @@ fn every_key_is_declared_once_and_explained() {
         assert!(about.ends_with('.'), "{kind}");
         for (at, key) in keys.iter().enumerate() {
             assert!(keys[..at].iter().all(|other| other.name != key.name), "{kind}: {}", key.name);
-            assert!(!key.help.is_empty() && !key.ty.is_empty() && !key.default.is_empty(), "{kind}: {}", key.name);
+            assert!(
+                !key.help.is_empty() && !key.ty.is_empty() && !key.default.is_empty(),
+                "{kind}: {}",
+                key.name
+            );
         }
     }
 }

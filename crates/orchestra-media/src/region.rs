@@ -28,7 +28,8 @@ impl Preparer {
     pub fn load(&mut self, pixels: &Pixels<'_>, region: Region) -> Result<(), MediaError> {
         self.picture = None;
         let Region { left, top, width, height } = region;
-        let fits = |at: u32, len: u32, side: u32| len > 0 && at.checked_add(len).is_some_and(|end| end <= side);
+        let fits =
+            |at: u32, len: u32, side: u32| len > 0 && at.checked_add(len).is_some_and(|end| end <= side);
         let kind = match pixels.channels {
             1 => PixelKind::Gray,
             _ => PixelKind::Rgb,

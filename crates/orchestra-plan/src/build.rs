@@ -11,8 +11,8 @@ use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::graph::Graph;
 use crate::host::{Host, MachineView, lexical};
-use crate::measured::MeasureKey;
 use crate::kind::SourceConnected;
+use crate::measured::MeasureKey;
 use crate::models::{self, Model};
 use crate::placement::{Demand, Share, place};
 use crate::plan::{Plan, WorkerMemory};
@@ -111,8 +111,20 @@ impl Planner<'_> {
             None => folder.join("out"),
         };
         sources::check_apart(&workflow.sources, &folder, &output, self.host, diags);
-        let parts =
-            Parts { workflow, listings, sources, models, graph, wired, encoders, sink_paths, devices, shares, machine, output };
+        let parts = Parts {
+            workflow,
+            listings,
+            sources,
+            models,
+            graph,
+            wired,
+            encoders,
+            sink_paths,
+            devices,
+            shares,
+            machine,
+            output,
+        };
         if diags.has_errors() {
             return None;
         }

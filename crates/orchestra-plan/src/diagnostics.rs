@@ -98,20 +98,12 @@ impl Diagnostics {
     }
 
     /// Reports what rules out a plan.
-    pub fn error(
-        &mut self,
-        span: impl Into<Option<Span>>,
-        message: impl Into<String>,
-    ) -> &mut Diagnostic {
+    pub fn error(&mut self, span: impl Into<Option<Span>>, message: impl Into<String>) -> &mut Diagnostic {
         self.add(Severity::Error, span.into(), message.into())
     }
 
     /// Reports what a plan can do with.
-    pub fn warning(
-        &mut self,
-        span: impl Into<Option<Span>>,
-        message: impl Into<String>,
-    ) -> &mut Diagnostic {
+    pub fn warning(&mut self, span: impl Into<Option<Span>>, message: impl Into<String>) -> &mut Diagnostic {
         self.add(Severity::Warning, span.into(), message.into())
     }
 

@@ -51,9 +51,9 @@ fn home(plan: &Plan, stage: StageId, span: Span, diags: &mut Diagnostics) -> Opt
     });
     if last.is_none() {
         let name = &plan.stages[stage.index()].name;
-        diags
-            .error(span, format!("the inputs of stage `{name}` come from different places"))
-            .help("all inputs are made on one way from a source: of one row, or of what that row was made of");
+        diags.error(span, format!("the inputs of stage `{name}` come from different places")).help(
+            "all inputs are made on one way from a source: of one row, or of what that row was made of",
+        );
     }
     last
 }
@@ -98,7 +98,10 @@ fn carry(
             Some((id, carrier)) => (id, carrier.name.clone(), matches!(carrier.runs, Shape::Fold { .. })),
             None => {
                 let (reader, giver) = (&plan.stages[stage.index()].name, plan.name_of(read.from));
-                diags.error(span, format!("stage `{reader}` cannot read from `{giver}`: no row of it leads here"));
+                diags.error(
+                    span,
+                    format!("stage `{reader}` cannot read from `{giver}`: no row of it leads here"),
+                );
                 return None;
             }
         };
@@ -106,7 +109,9 @@ fn carry(
             let (reader, giver) = (&plan.stages[stage.index()].name, plan.name_of(read.from));
             diags
                 .error(span, format!("stage `{reader}` cannot read from `{giver}` behind stage `{name}`"))
-                .help(format!("`{name}` makes one row of many, which has the columns that it gives and no others"));
+                .help(format!(
+                    "`{name}` makes one row of many, which has the columns that it gives and no others"
+                ));
             return None;
         }
         at = plan.stages[carrier.index()].home;
@@ -151,17 +156,14 @@ fn linear(plan: &Plan, pipeline: usize) -> Option<SinkId> {
     let mut at = Origin::Source(SourceId(source.0));
     let mut left = pipeline.stages.len();
     loop {
-        let readers: Vec<StageId> = pipeline
-            .stages
-            .iter()
-            .copied()
-            .filter(|s| plan.stages[s.index()].from.contains(&at))
-            .collect();
+        let readers: Vec<StageId> =
+            pipeline.stages.iter().copied().filter(|s| plan.stages[s.index()].from.contains(&at)).collect();
         match readers[..] {
             [reader] => {
                 let stage = &plan.stages[reader.index()];
                 let carries = stage.batch().is_some_and(|infer| !infer.carries.is_empty());
-                if stage.fan() != Fan::One || matches!(stage.runs, Shape::Fold { .. }) || carries || left == 0 {
+                if stage.fan() != Fan::One || matches!(stage.runs, Shape::Fold { .. }) || carries || left == 0
+                {
                     return None;
                 }
                 left -= 1;

@@ -2,8 +2,8 @@
 
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::At;
-use crate::nearest::suggestion;
 use crate::kind::Draft;
+use crate::nearest::suggestion;
 use crate::raw::{RawStage, RawWorkflow};
 
 /// What a `from` names.

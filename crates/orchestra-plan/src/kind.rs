@@ -274,14 +274,18 @@ impl StageContext<'_> {
                 Some(place) => {
                     let found = &columns[place];
                     self.diags
-                        .error(input.span, format!("stage `{}` cannot take `{}.{name}`", self.name, input.name))
+                        .error(
+                            input.span,
+                            format!("stage `{}` cannot take `{}.{name}`", self.name, input.name),
+                        )
                         .label(format!("it is {}", found.ty))
                         .help(format!("it takes {what}"));
                     None
                 }
                 None => {
                     let kind = if input.is_source { "source" } else { "stage" };
-                    let help = crate::nearest::suggestion("outputs", name, input.gives.names().collect::<Vec<_>>());
+                    let help =
+                        crate::nearest::suggestion("outputs", name, input.gives.names().collect::<Vec<_>>());
                     self.diags
                         .error(input.span, format!("{kind} `{}` has no output `{name}`", input.name))
                         .help(help);

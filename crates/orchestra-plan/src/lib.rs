@@ -10,9 +10,9 @@ mod devices;
 mod diagnostics;
 mod fields;
 mod fingerprint;
+mod flow;
 mod graph;
 mod graph_view;
-mod flow;
 mod host;
 mod kind;
 mod ladder;
@@ -38,23 +38,24 @@ pub use build::{PlanOptions, plan};
 pub use bytes::{format_bytes, parse_bytes};
 pub use describe::describe;
 pub use diagnostics::{Cause, Diagnostic, Diagnostics, RenderStyle, Severity, Span};
-pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
 pub use fields::{At, Fields};
+pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
 pub use host::{
     DeviceView, FileKind, Host, MachineView, ModelError, ModelFile, NodeView, RealHost, Signature,
 };
 pub use kind::{
-    BatchDraft, Connect, Draft, Input, Key, Kinds, Reads, Runs, SinkKind, SourceConnected, SourceContext, SourceKind,
-    StageConnected, StageContext, StageKind, key,
+    BatchDraft, Connect, Draft, Input, Key, Kinds, Reads, Runs, SinkKind, SourceConnected, SourceContext,
+    SourceKind, StageConnected, StageContext, StageKind, key,
 };
 pub use ladder::ladder;
-pub use models::{MAX_BATCH, read_labels};
-pub use nearest::list;
 pub use machine_file::machine_from_toml;
 pub use measured::{MeasureKey, Measured, Measurements};
+pub use models::{MAX_BATCH, read_labels};
+pub use nearest::list;
 pub use onnx::read_model;
 pub use plan::{
     BETWEEN_COMMITS, ColumnRef, DeviceMemory, DevicePlan, Growth, InferPlan, Limits, LogFormat, MaxFailed,
-    ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, Recycle, Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
+    ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, Recycle, Shape, SinkPlan, SourcePlan,
+    StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
 };
 pub use sinks::RESERVED;

@@ -10,8 +10,8 @@ use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map};
 use orchestra_core::{
-    DeviceId, DeviceSpec, ModelId, PipelineId, PixelInput, Provider, SessionTuning, SinkId,
-    SourceId, StageId, TensorSpec,
+    DeviceId, DeviceSpec, ModelId, PipelineId, PixelInput, Provider, SessionTuning, SinkId, SourceId,
+    StageId, TensorSpec,
 };
 use orchestra_source::Expand;
 use serde::Serialize;

@@ -200,9 +200,11 @@ pub(crate) fn kind<K: ?Sized>(
     // The last of a name wins, so that a host can replace a kind.
     let found = kinds.iter().rev().find(|k| name_of(k) == text).cloned();
     if found.is_none() {
-        diags
-            .error(entry.node.span, format!("{what} has the unknown kind `{text}`"))
-            .help(suggestion("kinds", text, names.iter().copied()));
+        diags.error(entry.node.span, format!("{what} has the unknown kind `{text}`")).help(suggestion(
+            "kinds",
+            text,
+            names.iter().copied(),
+        ));
     }
     found
 }

@@ -135,7 +135,9 @@ impl<'a> Wiring<'a> {
                     self.diags
                         .error(
                             link.span,
-                            format!("stage {reader} must say which of the outputs of stage `{name}` it reads"),
+                            format!(
+                                "stage {reader} must say which of the outputs of stage `{name}` it reads"
+                            ),
                         )
                         .help(format!("write \"{name}.tensor\"; outputs: {}", list(names())));
                     return None;
@@ -145,11 +147,9 @@ impl<'a> Wiring<'a> {
         let Some(place) = place else {
             let tensor = link.tensor.as_deref().unwrap_or_default();
             let kind = if input.is_source { "source" } else { "stage" };
-            self.diags.error(link.span, format!("{kind} `{name}` has no output `{tensor}`")).help(suggestion(
-                "outputs",
-                tensor,
-                names().collect::<Vec<_>>(),
-            ));
+            self.diags
+                .error(link.span, format!("{kind} `{name}` has no output `{tensor}`"))
+                .help(suggestion("outputs", tensor, names().collect::<Vec<_>>()));
             return None;
         };
         Some((link.target, place, input.gives.0[place].ty.clone()))

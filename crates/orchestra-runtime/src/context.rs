@@ -12,10 +12,10 @@ use orchestra_core::restart::RestartPolicy;
 use orchestra_plan::Plan;
 use tokio::time::Instant;
 
-use crate::device_watch::{DeviceOptions, DeviceWatch};
+use crate::account::stats::Stats;
 use crate::events::{EventHook, WorkerEvent};
-use crate::launcher::Launcher;
-use crate::stats::Stats;
+use crate::fleet::device_watch::{DeviceOptions, DeviceWatch};
+use crate::fleet::launcher::Launcher;
 use crate::trace::{MaybeTracer, RunBegan, Tracer};
 
 /// Durations that bound what a worker may take. The defaults suit real machines; tests shorten them.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use orchestra_core::FailureKind;
-use orchestra_core::lineage::End;
 use orchestra_core::ledger::Rows;
+use orchestra_core::lineage::End;
 use orchestra_core::{
     BatchId, DeviceId, ItemId, PipelineId, SinkId, SourceId, StageId, WorkerExit, WorkerId,
 };
@@ -16,10 +16,10 @@ use orchestra_wire::codec::CodecError;
 use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, RunErrorKind};
 use ractor::ActorRef;
 
-use crate::slot_pool::{FilledSlot, SlotPool};
-use crate::ticket::{Ticket, Tickets};
+use crate::batch::slot_pool::{FilledSlot, SlotPool};
+use crate::fleet::worker_port::WorkerPort;
+use crate::flow::ticket::{Ticket, Tickets};
 use crate::trace::{BatchTrace, DoneRows, EndedItems, Ran};
-use crate::worker_port::WorkerPort;
 
 /// A record, ready to be appended to its sink.
 #[derive(Debug, PartialEq)]

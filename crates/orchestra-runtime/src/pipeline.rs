@@ -9,30 +9,30 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use orchestra_core::data::ColumnType;
+use orchestra_core::shapes::Fold as MakeRow;
 use orchestra_core::{DeviceKind, PipelineId, SourceId, StageId};
 use orchestra_journal::BitSet;
-use orchestra_core::shapes::Fold as MakeRow;
 use orchestra_plan::{InferPlan, Origin, PipelinePlan, Plan, Shape};
 use orchestra_wire::arena::Arena;
 use orchestra_wire::frames::Load;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
-use crate::batcher::{Batcher, BatcherArgs};
-use crate::committer::CommitterHandle;
+use crate::account::stats::Counter;
+use crate::batch::batcher::{Batcher, BatcherArgs};
+use crate::batch::slot_pool::SlotPool;
 use crate::context::RunContext;
-use crate::loader::Loader;
 use crate::flow::carried::CarriedArena;
 use crate::flow::chain::{BatchTarget, Chain, Targets};
+use crate::flow::committer::CommitterHandle;
 use crate::flow::fold::{Fold, FoldArgs, FoldMsg};
+use crate::flow::loader::Loader;
+use crate::flow::loader_thread::LoaderWork;
 use crate::flow::processor::Processor;
-use crate::loader_thread::LoaderWork;
+use crate::flow::sink::{Sink, SinkArgs};
+use crate::flow::source::{Source, SourceArgs};
 use crate::messages::{
     BatcherMsg, DeviceMsg, PipelineEnd, PipelineMsg, RootMsg, ServeStage, SinkMsg, SourceMsg, StageMemory,
 };
-use crate::sink::{Sink, SinkArgs};
-use crate::slot_pool::SlotPool;
-use crate::source::{Source, SourceArgs};
-use crate::stats::Counter;
 
 /// See the module.
 pub struct Pipeline;
@@ -399,10 +399,10 @@ impl PipelineState {
 
 /// The memory of all batch stages of a pipeline, in their order.
 fn memory_of(plan: &Plan, pipeline: &PipelinePlan) -> Result<Vec<StageMemory>, String> {
-    let batches = pipeline.stages.iter().filter_map(|stage| Some((*stage, plan.stages[stage.index()].batch()?)));
-    let carries_pictures = |infer: &InferPlan| {
-        infer.carries.iter().any(|read| plan.column(*read).ty == ColumnType::Picture)
-    };
+    let batches =
+        pipeline.stages.iter().filter_map(|stage| Some((*stage, plan.stages[stage.index()].batch()?)));
+    let carries_pictures =
+        |infer: &InferPlan| infer.carries.iter().any(|read| plan.column(*read).ty == ColumnType::Picture);
     let carriers = batches.clone().filter(|(_, infer)| carries_pictures(infer)).count().max(1);
     let share = usize::try_from(pipeline.carried_bytes).unwrap_or(usize::MAX) / carriers;
     batches

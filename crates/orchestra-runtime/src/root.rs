@@ -14,11 +14,11 @@ use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorProcessingErr, ActorRef, MessagingErr, SupervisionEvent};
 use tokio::sync::oneshot;
 
-use crate::committer::CommitterHandle;
+use crate::account::observer::{Observer, ObserverArgs};
 use crate::context::RunContext;
-use crate::device_manager::{DeviceArgs, DeviceManager};
+use crate::fleet::device_manager::{DeviceArgs, DeviceManager};
+use crate::flow::committer::CommitterHandle;
 use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg};
-use crate::observer::{Observer, ObserverArgs};
 use crate::pipeline::{Listing, Pipeline, PipelineArgs};
 
 /// How often a pipeline is built anew after a bug.

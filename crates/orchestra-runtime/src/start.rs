@@ -10,7 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use futures::future::BoxFuture;
 use orchestra_core::{PipelineId, SourceId};
 use orchestra_journal::{
-    Change, Commit, CommitError, Counts, FileIndex, Journal, OpenError, OutputFolder, RunIdentity, StartError, State,
+    Change, Commit, CommitError, Counts, FileIndex, Journal, OpenError, OutputFolder, RunIdentity,
+    StartError, State,
 };
 use orchestra_plan::Plan;
 use orchestra_source::{ListError, ListingReader, extend_listing, write_items};
@@ -18,19 +19,19 @@ use ractor::{Actor, ActorRef, SpawnErr};
 use thiserror::Error;
 use tokio::sync::{oneshot, watch};
 
-use crate::committer::{self, Traces};
+use crate::account::meter::Meter;
+use crate::account::observer::ObserverArgs;
+use crate::account::remains::Remains;
+use crate::account::report::RunReport;
+use crate::account::snapshot::Snapshot;
 use crate::context::{RunContext, RunOptions};
+use crate::fleet::watcher::Watcher;
+use crate::fleet::worker_memory;
+use crate::flow::committer::{self, Traces};
 use crate::messages::{PipelineEnd, RootMsg};
-use crate::meter::Meter;
-use crate::observer::ObserverArgs;
 use crate::pipeline::Listing;
-use crate::remains::Remains;
-use crate::report::RunReport;
 use crate::root::{Ending, Orchestra, RootArgs};
 use crate::run_end::{TellTheEnd, judge};
-use crate::snapshot::Snapshot;
-use crate::watcher::Watcher;
-use crate::worker_memory;
 
 /// Why a run could not be started.
 #[derive(Debug, Error)]

@@ -91,7 +91,8 @@ struct InvertRun {
 impl MapRun for InvertRun {
     fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
         inputs[0].with_tensor(|tensor| {
-            let numbers = tensor.data.as_chunks().0.iter().map(|bytes| self.below - f32::from_ne_bytes(*bytes));
+            let numbers =
+                tensor.data.as_chunks().0.iter().map(|bytes| self.below - f32::from_ne_bytes(*bytes));
             self.inverted.clear();
             self.inverted.extend(numbers.flat_map(f32::to_ne_bytes));
             emit.row(&[Value::Tensor(TensorView { data: &self.inverted, ..*tensor })])
@@ -146,6 +147,7 @@ async fn a_workflow_without_a_model_needs_no_onnx_runtime() {
     let mut place = Workplace::with_pictures(5);
     workflow(&mut place, "");
     let plan = place.plan_with(orchestra::kinds().with_stage(Invert));
-    let library = orchestra::runtime_library(&plan, Some("/no/such/library.so".into()), true, &mut orchestra::Silent);
+    let library =
+        orchestra::runtime_library(&plan, Some("/no/such/library.so".into()), true, &mut orchestra::Silent);
     assert!(library.unwrap().is_none(), "nothing is looked for");
 }

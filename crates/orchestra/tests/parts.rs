@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, scan};
 use orchestra::kind::{
-    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Key, Kinds, Limits, Map, MapRun, Refusal, Runs, Schema,
-    StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
+    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Key, Kinds, Limits, Map, MapRun, Refusal, Runs,
+    Schema, StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
 };
 use orchestra_lab::audit::items;
 use orchestra_testkit::images::index_of_blocks;
@@ -87,7 +87,12 @@ impl MapRun for Stage {
             }
             (self.work)(&numbers, &mut |row| {
                 let data: Vec<u8> = row.iter().flat_map(|n| n.to_ne_bytes()).collect();
-                emit.row(&[Value::Tensor(TensorView { name: "x", dtype: DType::F32, shape: &[2], data: &data })])
+                emit.row(&[Value::Tensor(TensorView {
+                    name: "x",
+                    dtype: DType::F32,
+                    shape: &[2],
+                    data: &data,
+                })])
             })
         })
     }
@@ -153,7 +158,8 @@ fn scattered(items: u64) -> Workplace {
 /// The parts in a gathered record, each as `2 x + 1` of index and place.
 fn parts_of(record: &Json) -> Vec<Vec<f64>> {
     let parts = record["result"].as_array().unwrap();
-    let data = |part: &Json| part["y"]["data"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect();
+    let data =
+        |part: &Json| part["y"]["data"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect();
     parts.iter().map(data).collect()
 }
 

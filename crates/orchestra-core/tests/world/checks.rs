@@ -1,7 +1,7 @@
 //! What must hold in a world at any moment, and at its end. It only looks.
 
-use orchestra_core::lineage::Ending;
 use orchestra_core::ledger::Assignment;
+use orchestra_core::lineage::Ending;
 
 use super::*;
 

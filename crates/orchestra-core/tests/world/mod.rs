@@ -19,8 +19,8 @@ use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{BatchId, DeviceId, Failure, ItemId, SlotId, SourceId, WorkerExit, WorkerId};
 
 use checks::Life;
-use smallvec::SmallVec;
 pub use setup::{DeviceSetup, Health, Op, Poison, Setup, ops, setups};
+use smallvec::SmallVec;
 
 /// Rounds within which everything that was begun ends.
 const ROUNDS: usize = 200_000;

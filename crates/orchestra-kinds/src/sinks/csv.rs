@@ -36,11 +36,9 @@ impl SinkKind for Csv {
             if !fits {
                 let what = &fields.what;
                 let message = format!("{what} cannot write `{}` of stage `{}`", column.name, input.name);
-                fields
-                    .diags
-                    .error(input.span, message)
-                    .label(format!("it is {}", column.ty))
-                    .help("a line holds classes and tensors of a fixed shape; kind = \"jsonl\" takes lists as well");
+                fields.diags.error(input.span, message).label(format!("it is {}", column.ty)).help(
+                    "a line holds classes and tensors of a fixed shape; kind = \"jsonl\" takes lists as well",
+                );
                 return None;
             }
         }
@@ -126,7 +124,8 @@ mod tests {
         rows.encode(&item, &[Value::Labels(&labels), Value::Tensor(view)], &mut out).unwrap();
         rows.encode(&item, &[Value::Labels(&[]), Value::Tensor(view)], &mut out).unwrap();
         let mut reader = csv::Reader::from_reader(&out[..]);
-        let names = ["item", "index", "source", "classes.label", "classes.class", "classes.score", "y.0", "y.1"];
+        let names =
+            ["item", "index", "source", "classes.label", "classes.class", "classes.score", "y.0", "y.1"];
         assert_eq!(reader.headers().unwrap().iter().collect::<Vec<_>>(), names);
         let records: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
         let expected = ["x,y.png", "7", "s", "a, \"b\"\nc", "3", "0.25", "1.5", "-2"];

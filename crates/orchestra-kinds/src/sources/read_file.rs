@@ -16,7 +16,10 @@ const LARGEST_FILE_BYTES: u64 = 1 << 30;
 /// # Errors
 /// The kind of the failure that the item ends with, and why.
 pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
-    let read = |error: io::Error| Refusal { kind: FailureKind::Read, error: format!("cannot read `{}`: {error}", path.display()) };
+    let read = |error: io::Error| Refusal {
+        kind: FailureKind::Read,
+        error: format!("cannot read `{}`: {error}", path.display()),
+    };
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)

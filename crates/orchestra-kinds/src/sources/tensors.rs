@@ -224,10 +224,12 @@ impl Header {
         let text = head.get(start..data).ok_or("its header is longer than 64 KiB, or it is cut short")?;
         let text = std::str::from_utf8(text).map_err(|_| "its header is no text")?;
         let value = |key: &str| {
-            let (_, after) = text.split_once(&format!("'{key}':")).or(text.split_once(&format!("\"{key}\":")))?;
+            let (_, after) =
+                text.split_once(&format!("'{key}':")).or(text.split_once(&format!("\"{key}\":")))?;
             Some(after.trim_start())
         };
-        let descr = value("descr").and_then(|v| v.split(['\'', '"']).nth(1)).ok_or("its element type is missing")?;
+        let descr =
+            value("descr").and_then(|v| v.split(['\'', '"']).nth(1)).ok_or("its element type is missing")?;
         let (order, name) = descr.split_at_checked(1).ok_or("its element type is missing")?;
         let dtype = match name {
             "f4" => DType::F32,
@@ -245,10 +247,13 @@ impl Header {
         if value("fortran_order").is_some_and(|v| v.starts_with("True")) {
             return Err("it is in Fortran order; write it with numpy.ascontiguousarray".into());
         }
-        let shape = value("shape").and_then(|v| v.strip_prefix('(')?.split_once(')')).ok_or("its shape is missing")?;
+        let shape = value("shape")
+            .and_then(|v| v.strip_prefix('(')?.split_once(')'))
+            .ok_or("its shape is missing")?;
         let dims = shape.0.split(',').map(str::trim).filter(|dim| !dim.is_empty());
-        let shape: Vec<usize> =
-            dims.map(|dim| dim.parse().map_err(|_| format!("its shape has the side `{dim}`"))).collect::<Result<_, _>>()?;
+        let shape: Vec<usize> = dims
+            .map(|dim| dim.parse().map_err(|_| format!("its shape has the side `{dim}`")))
+            .collect::<Result<_, _>>()?;
         let bytes = shape.iter().try_fold(dtype.size_bytes(), |n, dim| n.checked_mul(*dim));
         if shape.is_empty() || bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
             return Err(format!("its shape is {shape:?}, and items lie along the first dimension"));
@@ -317,7 +322,9 @@ mod tests {
         for len in 0..whole.len() - 24 {
             assert!(Header::parse(&whole[..len]).is_err(), "{len} bytes");
         }
-        for (descr, shape) in [("<f8", "(3, 2)"), ("<f4", "()"), ("<f4", "(9999999999, 9999999999)"), ("<f4", "(-1,)")] {
+        for (descr, shape) in
+            [("<f8", "(3, 2)"), ("<f4", "()"), ("<f4", "(9999999999, 9999999999)"), ("<f4", "(-1,)")]
+        {
             assert!(Header::parse(&npy(descr, shape, &[])).is_err(), "{descr} {shape}");
         }
         let folder = tempfile::tempdir().unwrap();

@@ -27,8 +27,18 @@ enum Scores {
 
 const KEYS: [Key; 3] = [
     key("top_k", "integer", "1", "how many classes are given, best first"),
-    key("labels", "text", "those of the model", "class names: a text file with one per line, in the order of the classes"),
-    key("scores", "text", "\"softmax\"", "`\"softmax\"`, `\"sigmoid\"`, or `\"none\"`: the tensor holds scores already"),
+    key(
+        "labels",
+        "text",
+        "those of the model",
+        "class names: a text file with one per line, in the order of the classes",
+    ),
+    key(
+        "scores",
+        "text",
+        "\"softmax\"",
+        "`\"softmax\"`, `\"sigmoid\"`, or `\"none\"`: the tensor holds scores already",
+    ),
 ];
 
 impl StageKind for Classify {
@@ -78,14 +88,19 @@ impl Connect for ClassifyDraft {
             let n = labels.value.len();
             stage
                 .diags
-                .error(labels.span, format!("there are {n} labels for {classes} classes of output `{}`", tensor.name))
+                .error(
+                    labels.span,
+                    format!("there are {n} labels for {classes} classes of output `{}`", tensor.name),
+                )
                 .help("a labels file has one line per class, in the order of the classes");
         }
         let top_k = self.top_k.value as usize;
         if let Some(classes) = classes
             && top_k > classes
         {
-            stage.diags.error(self.top_k.span, format!("`top_k` is {top_k}, but there are {classes} classes"));
+            stage
+                .diags
+                .error(self.top_k.span, format!("`top_k` is {top_k}, but there are {classes} classes"));
         }
         let labels = labels.map_or_else(Vec::new, |l| l.value);
         let (scores, said) = match self.scores {
@@ -311,7 +326,11 @@ mod tests {
         let bits = |all: &[(String, u32, f32)]| {
             all.iter().map(|(l, c, s)| (l.clone(), *c, s.to_bits())).collect::<Vec<_>>()
         };
-        assert_eq!(bits(&known), bits(&run(None)), "it makes no difference whether their number is known in advance");
+        assert_eq!(
+            bits(&known),
+            bits(&run(None)),
+            "it makes no difference whether their number is known in advance"
+        );
         known
     }
 

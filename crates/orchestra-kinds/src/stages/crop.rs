@@ -51,28 +51,37 @@ const OWN_KEYS: [Key; 5] = [
         "\"relative\"",
         "`\"relative\"`: from 0 to 1 of the sides of the picture; `\"pixels\"`: of the picture as it was decoded, upright",
     ),
-    key(
-        "threshold",
-        "number",
-        "none",
-        "boxes with a lower score, the fifth number of a box, are left out",
-    ),
+    key("threshold", "number", "none", "boxes with a lower score, the fifth number of a box, are left out"),
     key(
         "order",
         "text",
         "\"given\"",
         "the order of the parts: `\"given\"`, `\"score\"` (best first), `\"left-to-right\"` or `\"top-to-bottom\"` by the middle of the box",
     ),
-    key("margin", "number", "0", "how much larger the cut is on each side, as a share of the side of the box"),
+    key(
+        "margin",
+        "number",
+        "0",
+        "how much larger the cut is on each side, as a share of the side of the box",
+    ),
 ];
 
-/// Those of rows of pictures, and our own.
-const KEYS: [Key; 18] = {
-    let mut keys = [OWN_KEYS[0]; 18];
+/// Those of rows of pictures but `fast`, which would have no effect on a picture that is decoded in full; and our own.
+const KEYS: [Key; 17] = {
+    let mut keys = [OWN_KEYS[0]; 17];
     let mut at = 0;
-    while at < 18 {
-        keys[at] = if at < 13 { settings::KEYS[at] } else { OWN_KEYS[at - 13] };
-        at += 1;
+    let mut from = 0;
+    while from < settings::KEYS.len() {
+        if from != settings::FAST {
+            keys[at] = settings::KEYS[from];
+            at += 1;
+        }
+        from += 1;
+    }
+    let mut own = 0;
+    while own < OWN_KEYS.len() {
+        keys[at + own] = OWN_KEYS[own];
+        own += 1;
     }
     keys
 };
@@ -112,10 +121,6 @@ impl StageKind for Crop {
         {
             f.bad("margin", entry.node.span, "must not be below 0");
         }
-        if let (Some(entry), true) = (f.entry("fast"), spec.as_ref().is_some_and(|spec| spec.fast)) {
-            f.bad("fast", entry.key_span, "has no effect").help("boxes are cut out of the picture in full");
-            return None;
-        }
         Some(Draft::Stage(Box::new(CropDraft { spec: spec?, boxes })))
     }
 }
@@ -148,7 +153,8 @@ struct Boxes {
 
 impl Connect for CropDraft {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
-        let picture = stage.column(0, "pictures first, which a source gives", |c| c.ty == ColumnType::Picture)?;
+        let picture =
+            stage.column(0, "pictures first, which a source gives", |c| c.ty == ColumnType::Picture)?;
         let boxes =
             stage.column(1, "boxes second, which an infer stage gives", |c| c.ty.tensor().is_some())?;
         let input = &stage.inputs[1];
@@ -158,7 +164,8 @@ impl Connect for CropDraft {
         let needed = if self.boxes.threshold.is_some() || self.boxes.order == Order::Score { 5 } else { 4 };
         if !floats || tensor.row.len() > 2 || numbers.is_none_or(|n| n < needed) {
             let name = stage.name;
-            let message = format!("stage `{name}` cannot cut out `{}` of stage `{}`", tensor.name, input.name);
+            let message =
+                format!("stage `{name}` cannot cut out `{}` of stage `{}`", tensor.name, input.name);
             let score = if needed == 5 { ", the fifth being the score" } else { "" };
             stage
                 .diags
@@ -284,7 +291,13 @@ impl WriteTensor for Cut<'_> {
 impl Boxes {
     /// The rectangles to cut, in order. Every box is rounded to whole pixels, at least one, and cut at the edges of the picture; one that lies
     /// outside is left out.
-    fn regions(&self, values: &[f32], numbers: usize, width: u32, height: u32) -> Result<Vec<Region>, Refusal> {
+    fn regions(
+        &self,
+        values: &[f32],
+        numbers: usize,
+        width: u32,
+        height: u32,
+    ) -> Result<Vec<Region>, Refusal> {
         let scale = |side: u32| if self.is_relative { f64::from(side) } else { 1.0 };
         let (wide, high) = (scale(width), scale(height));
         let mut found: Vec<(f64, Region)> = Vec::new();
@@ -296,7 +309,9 @@ impl Boxes {
             }
             let [a, b, c, d] = [0, 1, 2, 3].map(|at| f64::from(numbers[at]));
             if ![a, b, c, d].iter().all(|v| v.is_finite()) {
-                return Err(Refusal::result(format!("box {n} is ({a}, {b}, {c}, {d}), which is no place in a picture")));
+                return Err(Refusal::result(format!(
+                    "box {n} is ({a}, {b}, {c}, {d}), which is no place in a picture"
+                )));
             }
             let (left, top, right, bottom) = match self.corners {
                 Corners::Xyxy => (a, b, c, d),
@@ -340,7 +355,13 @@ mod tests {
     use super::*;
 
     fn boxes() -> Boxes {
-        Boxes { corners: Corners::Xyxy, is_relative: false, threshold: None, order: Order::Given, margin: 0.0 }
+        Boxes {
+            corners: Corners::Xyxy,
+            is_relative: false,
+            threshold: None,
+            order: Order::Given,
+            margin: 0.0,
+        }
     }
 
     fn region(left: u32, top: u32, width: u32, height: u32) -> Region {
@@ -351,7 +372,8 @@ mod tests {
     fn boxes_are_whole_pixels_within_the_picture_whatever_the_numbers_mean() {
         let xyxy = boxes().regions(&[1.2, 2.0, 3.0, 4.5], 4, 10, 8).unwrap();
         assert_eq!(xyxy, [region(1, 2, 2, 3)]);
-        let xywh = Boxes { corners: Corners::Xywh, ..boxes() }.regions(&[1.0, 2.0, 2.0, 3.0], 4, 10, 8).unwrap();
+        let xywh =
+            Boxes { corners: Corners::Xywh, ..boxes() }.regions(&[1.0, 2.0, 2.0, 3.0], 4, 10, 8).unwrap();
         assert_eq!(xywh, xyxy);
         let centre = Boxes { corners: Corners::Cxcywh, ..boxes() };
         assert_eq!(centre.regions(&[2.0, 3.5, 2.0, 3.0], 4, 10, 8).unwrap(), xyxy);
@@ -367,7 +389,28 @@ mod tests {
     #[test]
     fn low_scores_are_left_out_and_what_is_no_number_fails_by_its_number() {
         let boxes = Boxes { threshold: Some(0.5), order: Order::Score, ..boxes() };
-        let values = [0.0, 0.0, 1.0, 1.0, 0.6, 0.0, 0.0, 2.0, 2.0, 0.4, 0.0, 0.0, 3.0, 3.0, 0.9, f32::NAN, 0.0, 1.0, 1.0, 0.1];
+        let values = [
+            0.0,
+            0.0,
+            1.0,
+            1.0,
+            0.6,
+            0.0,
+            0.0,
+            2.0,
+            2.0,
+            0.4,
+            0.0,
+            0.0,
+            3.0,
+            3.0,
+            0.9,
+            f32::NAN,
+            0.0,
+            1.0,
+            1.0,
+            0.1,
+        ];
         let found = boxes.regions(&values, 5, 10, 8).unwrap();
         assert_eq!(found, [region(0, 0, 3, 3), region(0, 0, 1, 1)]);
         let error = boxes.regions(&[f32::NAN, 0.0, 1.0, 1.0, 0.9], 5, 10, 8).unwrap_err();

@@ -104,9 +104,9 @@ fn parse(text: &str) -> Result<Vec<Test>, String> {
             Literal::Text(text.to_owned())
         } else {
             let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
-            let number = rest[..end].parse().map_err(|_| {
-                format!("`{}` is no number; a text stands in single quotes", &rest[..end])
-            })?;
+            let number = rest[..end]
+                .parse()
+                .map_err(|_| format!("`{}` is no number; a text stands in single quotes", &rest[..end]))?;
             rest = &rest[end..];
             Literal::Number(number)
         };
@@ -189,8 +189,10 @@ impl Connect for FilterDraft {
                 return None;
             };
             if matches!(field, Field::Label(_)) != matches!(test.value, Literal::Text(_)) {
-                let expected = if matches!(field, Field::Label(_)) { "a text in single quotes" } else { "a number" };
-                let message = format!("stage `{}` compares `{}`, which takes {expected}", stage.name, test.field);
+                let expected =
+                    if matches!(field, Field::Label(_)) { "a text in single quotes" } else { "a number" };
+                let message =
+                    format!("stage `{}` compares `{}`, which takes {expected}", stage.name, test.field);
                 stage.diags.error(self.keep.span, message);
                 return None;
             }
@@ -266,7 +268,9 @@ fn holds(field: Field, operator: Operator, value: &Literal, row: &[Value<'_>]) -
             None => None,
         },
     };
-    let (Some(found), Literal::Number(number)) = (found, value) else { return Ok(operator == Operator::Unequal) };
+    let (Some(found), Literal::Number(number)) = (found, value) else {
+        return Ok(operator == Operator::Unequal);
+    };
     Ok(match operator {
         Operator::Equal => found == *number,
         Operator::Unequal => found != *number,

@@ -17,7 +17,12 @@ pub(super) const KEYS: [Key; 13] = [
         "`\"stretch\"`: both sides, whatever the aspect ratio; `\"cover\"`: fill, and cut what stands over; `\"contain\"`: fit inside, and fill \
          up with `pad`; `\"shorter\"`: shorter side to `shorter`, then cut `size` out of the centre",
     ),
-    key("shorter", "integer", "the larger side of `size`", "only with `fit = \"shorter\"`, and not smaller than `size`"),
+    key(
+        "shorter",
+        "integer",
+        "the larger side of `size`",
+        "only with `fit = \"shorter\"`, and not smaller than `size`",
+    ),
     key(
         "filter",
         "text",
@@ -55,6 +60,9 @@ pub(super) const KEYS: [Key; 13] = [
          lay them out; `dtype` and `layout` still say what the model takes",
     ),
 ];
+
+/// The place of `fast` among them.
+pub(super) const FAST: usize = 11;
 
 /// Largest side of a row in pixels.
 const MAX_SIDE: u32 = 32_768;
@@ -272,9 +280,7 @@ fn fast(f: &mut Fields<'_, '_>, filter: ResizeFilter) -> bool {
 pub(super) fn column(spec: &ImageSpec) -> Schema {
     let stored = spec.tensor();
     let ty = match &spec.in_graph {
-        Some(input) => {
-            ColumnType::Pixels { stored, model: spec.for_model().tensor(), input: input.clone() }
-        }
+        Some(input) => ColumnType::Pixels { stored, model: spec.for_model().tensor(), input: input.clone() },
         None => ColumnType::Tensor(stored),
     };
     Schema(vec![Column { name: "pixels".to_owned(), ty }])

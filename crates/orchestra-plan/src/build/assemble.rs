@@ -343,7 +343,8 @@ impl<'a> Assembler<'a> {
                 let column = |(target, column): &(Target, usize)| {
                     Some(ColumnRef { from: self.origin(*target)?, column: *column })
                 };
-                let columns = |reads: &[(Target, usize)]| reads.iter().map(column).collect::<Option<Vec<_>>>();
+                let columns =
+                    |reads: &[(Target, usize)]| reads.iter().map(column).collect::<Option<Vec<_>>>();
                 let (reads, gives, runs, about) = match self.parts.wired[stage].as_ref()? {
                     Wired::Batch { model, inputs, fixed_batch, gives, .. } => {
                         let infer = self.infer_plan(stage, *model, *fixed_batch, layout?)?;

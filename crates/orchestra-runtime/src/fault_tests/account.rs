@@ -12,8 +12,8 @@ use super::log::{Begun, Life};
 use super::stage::Stage;
 use super::told::{self, Told};
 use crate::events::WorkerEvent;
+use crate::flow::ticket::Ticket;
 use crate::messages::{FinishedItems, PipelineMsg, RootMsg, SinkMsg, TokenEnd};
-use crate::ticket::Ticket;
 use crate::trace::{EndedItems, Steps};
 
 /// What the probes were told.
@@ -105,7 +105,7 @@ impl Account {
 
     fn end(&mut self, TokenEnd { ticket, end }: TokenEnd) {
         let item = ticket.id().index;
-        self.tickets.push((ticket.clone(), ticket.journey().unwrap().steps()));
+        self.tickets.push((ticket.clone(), ticket.timeline().unwrap().steps()));
         if end.share != Share::WHOLE {
             self.problems.push(format!("item {item} ended in part"));
         }

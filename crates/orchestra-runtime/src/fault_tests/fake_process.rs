@@ -19,7 +19,7 @@ use super::fake_worker::Worker;
 use super::gpus::Gpus;
 use super::log::{Log, What};
 use super::script::{KILLED, Script, Start, ms};
-use crate::launcher::{Launched, Launcher, WorkerProcess};
+use crate::fleet::launcher::{Launched, Launcher, WorkerProcess};
 
 /// Room of each in-memory stream in bytes: as much as a socket has, so that nobody waits for the other side to read.
 const STREAM: usize = 256 << 10;

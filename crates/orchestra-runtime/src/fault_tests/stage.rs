@@ -27,16 +27,16 @@ use super::log::Log;
 use super::probe::{Probe, Watcher};
 use super::script::{Script, ms, secs};
 use super::told::{self, Told};
-use crate::batcher::{Batcher, BatcherArgs};
+use crate::batch::batcher::{Batcher, BatcherArgs};
+use crate::batch::slot_pool::SlotPool;
 use crate::context::{RunContext, RunOptions, Timeouts};
-use crate::device_manager::{DeviceArgs, DeviceManager};
-use crate::device_watch::DeviceOptions;
-use crate::messages::{BatcherMsg, DeviceMsg, PipelineMsg, RootMsg, ServeStage, SinkMsg};
+use crate::fleet::device_manager::{DeviceArgs, DeviceManager};
+use crate::fleet::device_watch::DeviceOptions;
 use crate::flow::chain::{Chain, Targets};
 use crate::flow::processor::Processor;
+use crate::flow::ticket::Ticket;
 use crate::flow::token::Token;
-use crate::slot_pool::SlotPool;
-use crate::ticket::Ticket;
+use crate::messages::{BatcherMsg, DeviceMsg, PipelineMsg, RootMsg, ServeStage, SinkMsg};
 use crate::trace::Tracer;
 
 /// A stage to be run, and what is asked of it.
@@ -426,7 +426,7 @@ impl Tree {
             probe.stop(None);
             end.await.unwrap();
         }
-        crate::worker_memory::keep(&context);
+        crate::fleet::worker_memory::keep(&context);
         if let Some(looking) = looking {
             looking.abort();
         }
@@ -438,7 +438,8 @@ impl Ended {
     fn into_outcome(self, stage: Stage, log: Log, over: Duration) -> Outcome {
         let stats = &self.context.stats;
         let mut account = std::mem::take(&mut *self.account.lock().unwrap());
-        let of_devices = |what: fn(&crate::stats::DeviceStats) -> u64| stats.devices.iter().map(what).sum();
+        let of_devices =
+            |what: fn(&crate::account::stats::DeviceStats) -> u64| stats.devices.iter().map(what).sum();
         Outcome {
             over,
             lives: log.lives(),
@@ -471,8 +472,8 @@ async fn feed(stage: Stage, feed: Feed) {
         lease.input_mut(0).copy_from_slice(&(index as f32).to_ne_bytes());
         let id = ItemId { source: SourceId(0), index };
         let ticket = Ticket::alone(id, index, &index.to_string(), Path::new(""));
-        if let Some(journey) = ticket.journey().filter(|_| feed.context.tracer.is_on()) {
-            journey.queued(StageId(1), feed.context.clock.now());
+        if let Some(timeline) = ticket.timeline().filter(|_| feed.context.tracer.is_on()) {
+            timeline.queued(StageId(1), feed.context.clock.now());
         }
         lease.publish(Token::whole(ticket));
     }

@@ -79,7 +79,7 @@ async fn nothing_is_noted_where_nobody_traces() {
     run.all_done();
     run.check(run.told.is_none(), "nobody is told");
     run.check(
-        run.account.tickets.iter().all(|(t, _)| t.journey().unwrap().is_empty()),
+        run.account.tickets.iter().all(|(t, _)| t.timeline().unwrap().is_empty()),
         "and nothing is carried along",
     );
 }

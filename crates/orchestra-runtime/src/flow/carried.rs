@@ -196,7 +196,8 @@ mod tests {
         assert_eq!(arena.lock().free, [(0, 1024)], "neighbours are joined");
         drop(keep(&arena, 32, 9).unwrap());
         let bytes = vec![0; 33 * 33];
-        let too_large = arena.keep(&Pixels { width: 33, height: 33, channels: 1, bytes: &bytes }).unwrap_err();
+        let too_large =
+            arena.keep(&Pixels { width: 33, height: 33, channels: 1, bytes: &bytes }).unwrap_err();
         assert_eq!(too_large.kind, FailureKind::TooLarge);
     }
 

@@ -22,9 +22,9 @@ use smallvec::SmallVec;
 use super::carried::CarriedArena;
 use super::fold::{FoldMsg, FoldPart};
 use super::token::{PartPath, Token};
+use crate::batch::slot_pool::SlotPool;
 use crate::context::RunContext;
 use crate::messages::{BatcherMsg, Record, SinkMsg, TokenEnd};
-use crate::slot_pool::SlotPool;
 
 /// A batch stage, for what feeds it.
 #[derive(Clone)]
@@ -234,14 +234,7 @@ impl Chain {
         let linear = plan.pipelines[pipeline.index()].linear.filter(ends_here);
         let Builder { maps, steps, .. } = builder;
         let cost = cost(&steps, context);
-        Self {
-            context: Arc::clone(context),
-            sink: sink.clone(),
-            steps,
-            maps,
-            linear,
-            cost,
-        }
+        Self { context: Arc::clone(context), sink: sink.clone(), steps, maps, linear, cost }
     }
 
     /// Runs it in one more thread.
@@ -635,8 +628,7 @@ impl Walk<'_, '_> {
                 match row {
                     Ok(row) => {
                         self.hand(share);
-                        let token =
-                            Token::new(token.ticket.clone(), share, token.path().into(), Vec::new());
+                        let token = Token::new(token.ticket.clone(), share, token.path().into(), Vec::new());
                         self.out.part(fold, FoldPart { token, arrival: Arrival::Row(row) });
                         Ok(())
                     }
@@ -729,7 +721,8 @@ impl Walk<'_, '_> {
             }
             (Fan::Parts, Some(parts), n) if parts as usize == n => Ok(()),
             _ => {
-                let refusal = Refusal::result("a stage gave another number of rows than it may; this is a bug");
+                let refusal =
+                    Refusal::result("a stage gave another number of rows than it may; this is a bug");
                 let over = self.fail(&[], token, step.stage, refusal);
                 self.end_parts(step, token, parts, n_rows);
                 Err(over)
@@ -797,7 +790,7 @@ impl Walk<'_, '_> {
                 return Err(self.fail_at(*read, target, token, refusal));
             }
         }
-        if let Some(trace) = token.ticket.journey() {
+        if let Some(trace) = token.ticket.timeline() {
             trace.queued(target.stage, chain.context.clock.now());
         }
         self.hand(share);
@@ -918,7 +911,9 @@ impl Emit for Rows<'_, '_, '_, '_> {
 fn copy(view: &TensorView<'_>, row: &mut [u8]) -> Result<(), Refusal> {
     if view.data.len() != row.len() {
         let (name, given, expected) = (view.name, view.data.len(), row.len());
-        return Err(Refusal::result(format!("`{name}` has {given} bytes, and the next stage takes {expected}")));
+        return Err(Refusal::result(format!(
+            "`{name}` has {given} bytes, and the next stage takes {expected}"
+        )));
     }
     row.copy_from_slice(view.data);
     Ok(())

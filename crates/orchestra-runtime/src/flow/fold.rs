@@ -198,4 +198,3 @@ impl Work {
         self.args.chain.row(run, token, &env, out, &mut NoHooks);
     }
 }
-

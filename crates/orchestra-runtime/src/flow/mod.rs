@@ -1,8 +1,16 @@
-//! The way of a row through a pipeline: tokens, the chains of maps that work on rows, what is carried along, and folds. It knows the three
-//! shapes of stages and no kind.
+//! The way of an item through a pipeline: source, loaders, the chains of maps that work on rows, what is carried along, folds, sink and
+//! committer. It knows the three shapes of stages and no kind.
 
 pub mod carried;
 pub mod chain;
+pub mod committer;
+pub mod failures;
 pub mod fold;
+pub mod loader;
+pub mod loader_inbox;
+pub mod loader_thread;
 pub mod processor;
+pub mod sink;
+pub mod source;
+pub mod ticket;
 pub mod token;

@@ -14,8 +14,8 @@ use smallvec::SmallVec;
 
 use super::chain::{Chain, ChainRun, Env, NoHooks, Outcome};
 use super::token::Token;
-use crate::committer::BYTES_AT_ONCE;
 use crate::context::RunContext;
+use crate::flow::committer::BYTES_AT_ONCE;
 use crate::messages::{CompletedBatch, FinishedItems, ProcessorMsg, SinkMsg};
 use crate::trace::DoneRows;
 
@@ -158,7 +158,7 @@ impl Work {
         for row in rows.clone() {
             let Some(token) = batch.slot.items.get(row).and_then(Option::as_ref) else { continue };
             n_rows += 1;
-            if let (Some(trace), None, Some(item)) = (&batch.trace, linear, token.ticket.journey()) {
+            if let (Some(trace), None, Some(item)) = (&batch.trace, linear, token.ticket.timeline()) {
                 item.ran(trace); // Before the item can end.
             }
             let before = (out.done.len(), out.n_failed());
@@ -168,7 +168,7 @@ impl Work {
             }
             n_failed += out.n_failed() - before.1;
             if linear.is_some() && out.done.len() == before.0 {
-                if let (Some(trace), Some(item)) = (&batch.trace, token.ticket.journey()) {
+                if let (Some(trace), Some(item)) = (&batch.trace, token.ticket.timeline()) {
                     item.ran(trace);
                 }
                 failed_rows.push(row);

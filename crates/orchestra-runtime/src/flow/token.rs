@@ -7,7 +7,7 @@ use orchestra_core::data::OwnedValue;
 use orchestra_core::lineage::Share;
 use smallvec::SmallVec;
 
-use crate::ticket::Ticket;
+use crate::flow::ticket::Ticket;
 
 /// Where a part stands in its item: a place for each split that it went through, the outermost first.
 pub type PartPath = SmallVec<[Part; 1]>;

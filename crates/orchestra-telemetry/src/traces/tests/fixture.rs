@@ -10,9 +10,8 @@ use opentelemetry_sdk::trace::SpanData;
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::{BatchId, DeviceId, ItemId, SourceId, StageId, WorkerExit, WorkerId};
 use orchestra_runtime::trace::{
-    Token,
-    BatchEnd, BatchNumber, BatchTrace, DoneRows, EndedItems, ItemEnd, ItemTrace, Journey, Loading, Ran,
-    RunBegan, RunEnded, RunTiming, Steps, Then, Ticket,
+    BatchEnd, BatchNumber, BatchTrace, DoneRows, EndedItems, ItemEnd, ItemTrace, Loading, Ran, RunBegan,
+    RunEnded, RunTiming, Steps, Then, Ticket, Timeline, Token,
 };
 
 use super::super::assembly::{Assembly, ItemParents, batch_context};
@@ -127,22 +126,22 @@ pub fn killed(next: u64) -> BatchEnd {
 
 /// An item that was in these batches.
 pub fn item(index: u64, batches: &[Arc<BatchTrace>], end: ItemEnd) -> ItemTrace {
-    let journey = Journey::default();
-    journey.loaded(Loading { began: ms(1), read: Some(ms(2)), decoded: ms(4) });
+    let timeline = Timeline::default();
+    timeline.loaded(Loading { began: ms(1), read: Some(ms(2)), decoded: ms(4) });
     if !batches.is_empty() {
-        journey.queued(READ, ms(5));
+        timeline.queued(READ, ms(5));
     }
-    batches.iter().for_each(|b| journey.ran(b));
+    batches.iter().for_each(|b| timeline.ran(b));
     let last = batches.last().map_or(ms(5), |b| b.ended);
     let id = ItemId { source: SourceId(0), index };
-    let (name, steps) = (format!("{index}.png"), journey.steps());
+    let (name, steps) = (format!("{index}.png"), timeline.steps());
     ItemTrace { id, name, steps, handed: last + ms(3), ended: last + ms(4), end }
 }
 
-fn note(journey: &Journey, steps: &Steps) {
-    steps.loading.into_iter().for_each(|loading| journey.loaded(loading));
-    steps.queued.iter().for_each(|(stage, at)| journey.queued(*stage, *at));
-    steps.batches.iter().for_each(|batch| journey.ran(batch));
+fn note(timeline: &Timeline, steps: &Steps) {
+    steps.loading.into_iter().for_each(|loading| timeline.loaded(loading));
+    steps.queued.iter().for_each(|(stage, at)| timeline.queued(*stage, *at));
+    steps.batches.iter().for_each(|batch| timeline.ran(batch));
 }
 
 /// The same as a run tells them: each a group of its own.
@@ -153,7 +152,7 @@ pub fn groups(items: Vec<ItemTrace>) -> Vec<EndedItems> {
             ItemEnd::Done | ItemEnd::NotWritten(_) => None,
         };
         let ticket = Ticket::alone(item.id, item.id.index, &item.name, Path::new(""));
-        note(journey(&ticket), &item.steps);
+        note(timeline(&ticket), &item.steps);
         let mut group = EndedItems::each_of(vec![(ticket, failure)], item.handed);
         group.written(item.ended, &Ok(()));
         group
@@ -161,16 +160,16 @@ pub fn groups(items: Vec<ItemTrace>) -> Vec<EndedItems> {
     items.into_iter().map(group).collect()
 }
 
-fn journey(ticket: &Ticket) -> &Journey {
-    ticket.journey().expect("tickets that are handed out alone are traced")
+fn timeline(ticket: &Ticket) -> &Timeline {
+    ticket.timeline().expect("tickets that are handed out alone are traced")
 }
 
 /// An item that a loader took at `at` milliseconds.
 pub fn began_at(index: u64, at: u64) -> Ticket {
     let ticket =
         Ticket::alone(ItemId { source: SourceId(0), index }, index, &format!("{index}.png"), Path::new(""));
-    journey(&ticket).loaded(Loading { began: ms(at), read: Some(ms(at + 1)), decoded: ms(at + 2) });
-    journey(&ticket).queued(READ, ms(at + 3));
+    timeline(&ticket).loaded(Loading { began: ms(at), read: Some(ms(at + 1)), decoded: ms(at + 2) });
+    timeline(&ticket).queued(READ, ms(at + 3));
     ticket
 }
 
@@ -184,7 +183,7 @@ pub fn rows_of(items: Vec<Ticket>, batch: &Arc<BatchTrace>) -> EndedItems {
 
 /// The same as a run tells them where there is more to say than that: each for itself.
 pub fn each_of(items: Vec<Ticket>, batch: &Arc<BatchTrace>) -> EndedItems {
-    items.iter().for_each(|ticket| journey(ticket).ran(batch));
+    items.iter().for_each(|ticket| timeline(ticket).ran(batch));
     EndedItems::each_of(items.into_iter().map(|ticket| (ticket, None)).collect(), ms(0))
 }
 

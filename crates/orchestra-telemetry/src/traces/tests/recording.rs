@@ -8,8 +8,7 @@ use std::time::Duration;
 use opentelemetry::trace::Status;
 use opentelemetry_sdk::trace::SpanData;
 use orchestra_runtime::trace::{
-    Token,
-    BatchEnd, BatchTrace, DoneRows, EndedItems, ItemEnd, RunTracer, TraceContext, Tracer as _,
+    BatchEnd, BatchTrace, DoneRows, EndedItems, ItemEnd, RunTracer, Token, TraceContext, Tracer as _,
 };
 
 use super::fixture::{Made, began, began_at, each_of, groups, item, ms, over, rows_of};

@@ -1,0 +1,261 @@
+//! `run.json`: the account of a run, written once at its end. Field names are part of the contract with users.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use orchestra_core::DeviceId;
+use orchestra_core::batching::LeaveReason;
+use orchestra_core::bottleneck::Bottleneck;
+use orchestra_journal::Counts;
+use orchestra_plan::StagePlan;
+use serde::Serialize;
+
+use crate::account::snapshot::Snapshot;
+use crate::account::stats::StageStats;
+use crate::context::RunContext;
+
+/// The contents of `run.json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunReport {
+    /// Name of the workflow.
+    pub workflow: String,
+    /// Id of the run, kept over all its resumptions.
+    pub run_id: String,
+    /// When it was first started: RFC 3339, UTC.
+    pub started: String,
+    /// Seconds that this part of the run took.
+    pub seconds: f64,
+    /// Of these, seconds until a worker had finished the first batch.
+    pub seconds_starting: f64,
+    /// Exit code.
+    pub exit_code: i32,
+    /// Over the whole run, resumptions included.
+    pub items: ItemCounts,
+    /// Items finished per second in this part of the run.
+    pub items_per_second: f64,
+    /// By stage name.
+    pub stages: BTreeMap<String, StageReport>,
+    /// In the order of the plan.
+    pub devices: Vec<DeviceReport>,
+    /// By name.
+    pub pipelines: BTreeMap<String, PipelineReport>,
+    /// Where the time of the decoding threads went.
+    pub loaders: LoaderReport,
+    /// Batches by the reason for which they left.
+    pub batches_by_reason: BTreeMap<&'static str, u64>,
+    /// The part that set the pace: `loading`, `inference`, `cpu`, `handover`, `sinks` or `unknown`.
+    pub bottleneck: Bottleneck,
+}
+
+/// Items of a run: `read = done + failed` when it is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ItemCounts {
+    /// Items with an end.
+    pub read: u64,
+    /// With records.
+    pub done: u64,
+    /// With a failure.
+    pub failed: u64,
+    /// Items that the sources name.
+    pub total: u64,
+    /// Of `read`: finished by earlier parts of the run.
+    pub resumed: u64,
+}
+
+/// A stage in `run.json`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct StageReport {
+    /// Items that reached it.
+    #[serde(rename = "in")]
+    pub entered: u64,
+    /// Items that left it with a result.
+    pub out: u64,
+    /// Items that ended here.
+    pub failed: u64,
+    /// Seconds that threads or workers spent on it.
+    pub seconds_busy: f64,
+}
+
+/// The decoding threads in `run.json`. Seconds are summed over them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct LoaderReport {
+    /// Reading, decoding, resizing.
+    pub seconds_loading: f64,
+    /// Waiting for a free row, because the models were behind.
+    pub seconds_waiting_for_row: f64,
+    /// Waiting for items, because too much was in flight: results were not written fast enough.
+    pub seconds_waiting_for_sinks: f64,
+}
+
+/// A device in `run.json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeviceReport {
+    /// Its name.
+    pub device: String,
+    /// Workers that the plan gave it, and those that were added once it was known that they fit.
+    pub workers: u64,
+    /// Of these, those that were added.
+    pub workers_added: u64,
+    /// Bytes that one worker takes of the GPU as this run has measured it, by stage.
+    pub worker_memory_measured: BTreeMap<String, u64>,
+    /// Spares that the plan gave it.
+    pub spares: u64,
+    /// Worker processes started, spares included.
+    pub starts: u64,
+    /// Dead workers that were replaced, by a start or by a spare.
+    pub restarts: u64,
+    /// Times that a spare took a worker's place.
+    pub spare_takeovers: u64,
+    /// Batches done.
+    pub batches: u64,
+    /// Items per batch.
+    pub mean_batch: f64,
+    /// Share of the time in which its sessions ran, 0 to 1.
+    pub busy: f64,
+    /// Most bytes of the GPU that were taken, those of others included; like all that follows, as far as it was seen once a second.
+    pub memory_used_max: Option<u64>,
+    /// Mean utilisation of the GPU, 0 to 1.
+    pub utilization_mean: Option<f64>,
+    /// Mean power of the GPU in watts.
+    pub power_mean_watts: Option<f64>,
+    /// Highest temperature of the GPU in degrees Celsius.
+    pub temperature_max_c: Option<u32>,
+    /// Most bytes of the GPU that a single worker held, where the driver tells.
+    pub worker_gpu_memory_max: Option<u64>,
+    /// Most main memory of a single worker in bytes, batch slots included.
+    pub worker_memory_max: Option<u64>,
+    /// Seconds that all of its workers together spent on cores.
+    pub worker_cpu_seconds: Option<f64>,
+    /// Why the device was lost, if it was.
+    pub lost: Option<String>,
+}
+
+/// A pipeline in `run.json`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PipelineReport {
+    /// Those that it has workers on, in the order of the plan.
+    pub devices: Vec<PipelineOnDevice>,
+}
+
+/// What a pipeline took of a device, as far as it was seen once a second.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PipelineOnDevice {
+    /// Its name.
+    pub device: String,
+    /// Its part of the mean utilisation of the GPU, 0 to 1: the part that its sessions had of the time in which sessions ran.
+    pub utilization_mean: Option<f64>,
+    /// Its part of the mean power of the GPU in watts, likewise.
+    pub power_mean_watts: Option<f64>,
+    /// Most bytes of the GPU that its workers held together: as the driver counts, or as they were measured or declared.
+    pub gpu_memory_max: Option<u64>,
+    /// Most main memory of its workers together in bytes; batch slots count in each.
+    pub memory_max: Option<u64>,
+    /// Seconds that its workers spent on cores.
+    pub cpu_seconds: Option<f64>,
+}
+
+impl RunReport {
+    /// The account of the run, from its counters and what the journal holds.
+    #[must_use]
+    pub fn new(context: &RunContext, started_unix_ms: u64, counts: Counts, exit_code: i32) -> Self {
+        let snapshot = Snapshot::take(context);
+        let seconds = snapshot.elapsed.as_secs_f64();
+        let read = counts.total();
+        let now = read.saturating_sub(snapshot.resumed);
+        let stage = |s: &crate::account::snapshot::StageSnapshot| StageReport {
+            entered: s.entered,
+            out: s.left,
+            failed: s.failed,
+            seconds_busy: s.busy.as_secs_f64(),
+        };
+        let device = |(id, d): (DeviceId, &crate::account::snapshot::DeviceSnapshot)| {
+            let usage = context.watch.usage(id);
+            DeviceReport {
+                device: d.name.clone(),
+                workers: d.workers,
+                workers_added: context.stats.device(id).added.get(),
+                worker_memory_measured: measured(context, id),
+                spares: d.spares,
+                starts: d.starts,
+                restarts: d.restarts,
+                spare_takeovers: d.spare_takeovers,
+                batches: d.batches,
+                mean_batch: ratio(d.rows as f64, d.batches as f64),
+                busy: ratio(d.busy.as_secs_f64(), seconds * d.workers as f64).min(1.0),
+                memory_used_max: usage.memory_used_max,
+                utilization_mean: usage.utilization_mean,
+                power_mean_watts: usage.power_mean_watts,
+                temperature_max_c: usage.temperature_max_c,
+                worker_gpu_memory_max: usage.worker_gpu_memory_max,
+                worker_memory_max: usage.worker_memory_max,
+                worker_cpu_seconds: usage.worker_cpu_time.map(|time| time.as_secs_f64()),
+                lost: context.watch.lost(id),
+            }
+        };
+        Self {
+            workflow: context.plan.name.clone(),
+            run_id: context.run_id.clone(),
+            started: rfc3339(started_unix_ms),
+            seconds,
+            seconds_starting: context.stats.first_batch.time().as_secs_f64(),
+            exit_code,
+            items: ItemCounts {
+                read,
+                done: counts.done,
+                failed: counts.failed,
+                total: snapshot.total,
+                resumed: snapshot.resumed,
+            },
+            items_per_second: ratio(now as f64, seconds),
+            stages: snapshot.stages.iter().map(|s| (s.name.clone(), stage(s))).collect(),
+            devices: (0..).map(DeviceId).zip(&snapshot.devices).map(device).collect(),
+            pipelines: pipelines(context),
+            loaders: LoaderReport {
+                seconds_loading: snapshot.time.loading.as_secs_f64(),
+                seconds_waiting_for_row: snapshot.time.waiting_for_row.as_secs_f64(),
+                seconds_waiting_for_sinks: snapshot.time.waiting_for_sinks.as_secs_f64(),
+            },
+            batches_by_reason: LeaveReason::ALL
+                .iter()
+                .map(|r| (r.as_str(), context.stats.reason(*r)))
+                .collect(),
+            bottleneck: snapshot.bottleneck,
+        }
+    }
+}
+
+fn pipelines(context: &RunContext) -> BTreeMap<String, PipelineReport> {
+    let plan = &context.plan;
+    let names = plan.pipelines.iter().map(|pipeline| pipeline.name.clone());
+    let mut reports: BTreeMap<String, PipelineReport> =
+        names.map(|name| (name, PipelineReport::default())).collect();
+    for usage in context.watch.pipelines() {
+        let report = reports.entry(plan.pipelines[usage.pipeline.index()].name.clone()).or_default();
+        report.devices.push(PipelineOnDevice {
+            device: plan.devices[usage.device.index()].spec.name.clone(),
+            utilization_mean: usage.utilization_mean,
+            power_mean_watts: usage.power_mean_watts,
+            gpu_memory_max: usage.gpu_memory_max,
+            memory_max: usage.memory_max,
+            cpu_seconds: usage.cpu_time.map(|time| time.as_secs_f64()),
+        });
+    }
+    reports
+}
+
+fn measured(context: &RunContext, device: DeviceId) -> BTreeMap<String, u64> {
+    let of_stage = |(plan, stats): (&StagePlan, &StageStats)| {
+        let bytes = stats.on(device)?.worker_bytes.get();
+        (bytes > 0).then(|| (plan.name.clone(), bytes))
+    };
+    context.plan.stages.iter().zip(&context.stats.stages).filter_map(of_stage).collect()
+}
+
+fn ratio(a: f64, b: f64) -> f64 {
+    if b > 0.0 { a / b } else { 0.0 }
+}
+
+fn rfc3339(unix_ms: u64) -> String {
+    let time: SystemTime = UNIX_EPOCH + Duration::from_millis(unix_ms);
+    humantime::format_rfc3339_millis(time).to_string()
+}

@@ -1,0 +1,168 @@
+//! How far a run is, as data: what the progress bar, the summary and tests look at.
+
+use std::time::Duration;
+
+use orchestra_core::bottleneck::{Bottleneck, TimeSpent};
+use orchestra_core::{DeviceId, DeviceKind};
+use orchestra_machine::Gpu;
+use orchestra_plan::WorkerPlan;
+use serde::Serialize;
+
+use crate::account::pipeline_use::PipelineLook;
+use crate::context::RunContext;
+
+/// A run at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Snapshot {
+    /// Since the start of this run (not of those that it continues).
+    pub elapsed: Duration,
+    /// Items that the sources name.
+    pub total: u64,
+    /// Items with records.
+    pub done: u64,
+    /// Items with failures.
+    pub failed: u64,
+    /// Of both: what earlier runs had finished.
+    pub resumed: u64,
+    /// Items handed out and not finished yet.
+    pub in_flight: u64,
+    /// By stage, in the order of the plan.
+    pub stages: Vec<StageSnapshot>,
+    /// By device, in the order of the plan.
+    pub devices: Vec<DeviceSnapshot>,
+    /// By pipeline, in the order of the plan.
+    pub pipelines: Vec<PipelineSnapshot>,
+    /// Dead workers that were replaced.
+    pub restarts: u64,
+    /// Batches sent more than once, whole or in parts.
+    pub retries: u64,
+    /// Where the time went.
+    #[serde(skip)]
+    pub time: TimeSpent,
+    /// The part that sets the pace.
+    pub bottleneck: Bottleneck,
+}
+
+/// A stage at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct StageSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Items that reached it.
+    pub entered: u64,
+    /// Items that left it with a result.
+    pub left: u64,
+    /// Items that ended here.
+    pub failed: u64,
+    /// Time that threads or workers spent on it.
+    pub busy: Duration,
+}
+
+/// A device at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct DeviceSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Workers that serve.
+    pub ready: u64,
+    /// Workers that the plan gives it, and those that were added in the run.
+    pub workers: u64,
+    /// Spares that are loaded and stand by.
+    pub standing_by: u64,
+    /// Spares that the plan gives it.
+    pub spares: u64,
+    /// Worker processes started, spares included.
+    pub starts: u64,
+    /// Dead workers that were replaced, by a start or by a spare.
+    pub restarts: u64,
+    /// Times that a spare took a worker's place.
+    pub spare_takeovers: u64,
+    /// Batches done.
+    pub batches: u64,
+    /// Items in them.
+    pub rows: u64,
+    /// Time in which sessions ran, summed over workers.
+    pub busy: Duration,
+    /// The GPU as it was seen last; `None` for a CPU, and where nothing is known.
+    pub gpu: Option<Gpu>,
+}
+
+/// A pipeline at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PipelineSnapshot {
+    /// Its name.
+    pub name: String,
+    /// What it took at the last look of each device that it has workers on.
+    pub devices: Vec<PipelineLook>,
+}
+
+impl Snapshot {
+    /// Looks at the counters.
+    #[must_use]
+    pub fn take(context: &RunContext) -> Self {
+        let (plan, stats) = (&context.plan, &context.stats);
+        let elapsed = context.clock.now();
+        let stages = plan.stages.iter().zip(&stats.stages).map(|(plan, s)| StageSnapshot {
+            name: plan.name.clone(),
+            entered: s.entered.get(),
+            left: s.left.get(),
+            failed: s.failed.get(),
+            busy: s.busy.time(),
+        });
+        let planned = |device: usize, what: fn(&WorkerPlan) -> usize| -> u64 {
+            let all = plan.infer_stages().flat_map(|(_, infer)| &infer.workers);
+            all.filter(|w| w.device.index() == device).map(|w| what(w) as u64).sum()
+        };
+        let devices =
+            plan.devices.iter().zip(&stats.devices).enumerate().map(|(i, (plan, s))| DeviceSnapshot {
+                name: plan.spec.name.clone(),
+                ready: s.ready.get(),
+                workers: planned(i, |w| w.count) + s.added.get(),
+                standing_by: s.standing_by.get(),
+                spares: planned(i, |w| w.spares),
+                starts: s.starts.get(),
+                restarts: s.restarts.get(),
+                spare_takeovers: s.spare_takeovers.get(),
+                batches: s.batches.get(),
+                rows: s.rows.get(),
+                busy: s.busy.time(),
+                gpu: context.watch.latest(DeviceId(i as u16)),
+            });
+        let devices: Vec<DeviceSnapshot> = devices.collect();
+        let mut pipelines: Vec<PipelineSnapshot> = plan
+            .pipelines
+            .iter()
+            .map(|pipeline| PipelineSnapshot { name: pipeline.name.clone(), devices: Vec::new() })
+            .collect();
+        for usage in context.watch.pipelines() {
+            pipelines[usage.pipeline.index()].devices.push(usage.latest);
+        }
+        let worker_time: Duration =
+            devices.iter().map(|d| elapsed * u32::try_from(d.workers).unwrap_or(u32::MAX)).sum();
+        let running: Duration = devices.iter().map(|d| d.busy).sum();
+        let time = TimeSpent {
+            loading: stats.loading.time(),
+            waiting_for_row: stats.waiting_for_row.time(),
+            waiting_for_sinks: stats.waiting_for_sinks.time(),
+            running,
+            idle: worker_time.saturating_sub(running),
+        };
+        let shared_cpu = plan.devices.iter().all(|d| d.spec.kind == DeviceKind::Cpu);
+        let (done, failed, resumed) = (stats.done.get(), stats.failed.get(), stats.resumed.get());
+        Self {
+            elapsed,
+            total: stats.total.get(),
+            done,
+            failed,
+            resumed,
+            in_flight: stats.in_flight(),
+            stages: stages.collect(),
+            restarts: devices.iter().map(|d| d.restarts).sum(),
+            devices,
+            pipelines,
+            retries: stats.retries.get(),
+            bottleneck: Bottleneck::judge(time, shared_cpu),
+            time,
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Counters of a run, written by whoever does the work and read by the observer. Counts only: nobody decides by them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use orchestra_core::batching::LeaveReason;
+use orchestra_core::{DeviceId, DeviceKind, FailureKind, PipelineId, SourceId, StageId};
+use orchestra_plan::{Plan, WorkerMemory};
+
+use crate::account::histogram::{BATCH_SIZES, Histogram, TIMES};
+use crate::account::pipeline_use::StageFacts;
+use crate::fleet::exit_kind::ExitKind;
+use crate::fleet::live_workers::LiveWorkers;
+
+/// A number that only its writers change and that may be read at any time.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Adds a duration, in nanoseconds.
+    pub fn add_time(&self, d: Duration) {
+        self.add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Takes `n` away.
+    pub fn sub(&self, n: u64) {
+        self.0.fetch_sub(n, Ordering::Relaxed);
+    }
+
+    /// Makes it `n`: for what is measured and not counted.
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    /// Notes a duration, in nanoseconds, unless one was noted before.
+    pub fn note_first(&self, d: Duration) {
+        let nanos = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX).max(1);
+        // An error means that another one was first.
+        let _ = self.0.compare_exchange(0, nanos, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// The number now.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The sum of the durations added.
+    #[must_use]
+    pub fn time(&self) -> Duration {
+        Duration::from_nanos(self.get())
+    }
+}
+
+/// Counters of one pipeline, of this start of the run alone.
+#[derive(Debug, Default)]
+pub struct PipelineStats {
+    /// Items that its sources name.
+    pub total: Counter,
+    /// Of these: what earlier starts had finished.
+    pub resumed: Counter,
+    /// Items handed to loaders; those that a pipeline held when it fell over are handed to its successor again.
+    pub handed: Counter,
+    /// Of these: what went back, since the pipeline that held them fell over.
+    pub returned: Counter,
+    /// Items whose records are written.
+    pub done: Counter,
+    /// Items whose failure is written.
+    pub failed: Counter,
+    /// Bytes of the files that loaders have read.
+    pub bytes_read: Counter,
+}
+
+impl PipelineStats {
+    /// Items that are neither done nor failed and were handed to loaders that live.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        // What ends is counted after what begins, so the other order could give less than none.
+        let ended = self.done.get() + self.failed.get() + self.returned.get();
+        self.handed.get().saturating_sub(ended)
+    }
+}
+
+/// Counters of one stage.
+#[derive(Debug, Default)]
+pub struct StageStats {
+    /// Items that reached it.
+    pub entered: Counter,
+    /// Items that left it with a result.
+    pub left: Counter,
+    /// Items that ended here.
+    pub failed: Counter,
+    /// Time that threads or workers spent on it.
+    pub busy: Counter,
+    /// Batch slots of it that are taken now. Its pool changes it.
+    pub slots_in_use: Arc<Counter>,
+    /// Items in each batch that was sent, halves and repeats included; of infer stages.
+    pub batch_size: Option<Histogram>,
+    /// From the moment the first row of a batch was claimed until it was first sent: how long its oldest item waited; of infer stages.
+    pub queue_time: Option<Histogram>,
+    /// What it does on each device, by device; empty for a stage that runs on none.
+    pub on: Vec<StageOnDevice>,
+    /// Items whose failure names this stage and is written, by kind.
+    failures: [Counter; FailureKind::ALL.len()],
+    /// Batches sent, by reason.
+    reasons: [Counter; LeaveReason::ALL.len()],
+}
+
+/// An infer stage on one device.
+#[derive(Debug)]
+pub struct StageOnDevice {
+    /// The plan gives it workers there.
+    pub is_planned: bool,
+    /// Time that a worker spent on one batch: binding, the session's run, copying out.
+    pub run_time: Histogram,
+    /// Items of the largest batch that is sent there now.
+    pub ceiling: Counter,
+    /// Bytes that one worker takes of the GPU, where the plan knows.
+    pub planned_bytes: Option<u64>,
+    /// Bytes that one worker takes of the GPU, as measured in this run; 0: it was not.
+    pub worker_bytes: Counter,
+    /// Workers that ran their largest batch when they were loaded.
+    pub warm: Counter,
+    /// How often memory ran out there: what workers take is less than they need then.
+    pub out_of_memory: Counter,
+}
+
+impl StageOnDevice {
+    /// What is known of it beside what a look at the device sees.
+    pub(crate) fn facts(&self) -> StageFacts {
+        let measured = Some(self.worker_bytes.get()).filter(|bytes| *bytes > 0);
+        StageFacts { ran: self.run_time.total(), worker_bytes: measured.or(self.planned_bytes) }
+    }
+}
+
+impl StageStats {
+    /// Items whose failure names this stage.
+    #[must_use]
+    pub fn failures(&self, kind: FailureKind) -> &Counter {
+        &self.failures[kind as usize]
+    }
+
+    /// Batches sent for this reason.
+    #[must_use]
+    pub fn reason(&self, reason: LeaveReason) -> &Counter {
+        &self.reasons[reason as usize]
+    }
+
+    /// What it does on a device, if it may run there.
+    #[must_use]
+    pub fn on(&self, device: DeviceId) -> Option<&StageOnDevice> {
+        self.on.get(device.index())
+    }
+
+    fn of(plan: &Plan, stage: usize) -> Self {
+        let Some(infer) = plan.stages[stage].batch() else { return Self::default() };
+        let on = (0..plan.devices.len()).map(|device| {
+            let ceiling = Counter::default();
+            ceiling.set(infer.max_batch as u64);
+            let planned = infer.workers.iter().find(|w| w.device.index() == device && w.count > 0);
+            let is_gpu = plan.devices[device].spec.kind != DeviceKind::Cpu;
+            let memory = planned.and_then(|workers| workers.memory).filter(|_| is_gpu);
+            StageOnDevice {
+                is_planned: planned.is_some(),
+                planned_bytes: memory.map(WorkerMemory::bytes),
+                run_time: Histogram::new(TIMES),
+                ceiling,
+                worker_bytes: Counter::default(),
+                warm: Counter::default(),
+                out_of_memory: Counter::default(),
+            }
+        });
+        Self {
+            batch_size: Some(Histogram::new(BATCH_SIZES)),
+            queue_time: Some(Histogram::new(TIMES)),
+            on: on.collect(),
+            ..Self::default()
+        }
+    }
+}
+
+/// Counters of one device.
+#[derive(Debug, Default)]
+pub struct DeviceStats {
+    /// Workers that serve now.
+    pub ready: Counter,
+    /// Spares that are ready now.
+    pub standing_by: Counter,
+    /// Workers that were asked to end, or are being killed, and are not gone yet.
+    pub ending: Counter,
+    /// Workers that were added to those at the start, once it was known that they fit.
+    pub added: Counter,
+    /// Worker processes started, spares included.
+    pub starts: Counter,
+    /// Dead workers that were replaced, by a start or by a spare.
+    pub restarts: Counter,
+    /// Times that a spare took a worker's place.
+    pub spare_takeovers: Counter,
+    /// Batches done.
+    pub batches: Counter,
+    /// Rows of these.
+    pub rows: Counter,
+    /// Time in which a session ran.
+    pub busy: Counter,
+    /// Time that workers served, summed over workers that are gone.
+    pub ready_time: Counter,
+    exits: [Counter; ExitKind::ALL.len()],
+}
+
+impl DeviceStats {
+    /// Workers that are gone, by how they ended.
+    #[must_use]
+    pub fn exits(&self, kind: ExitKind) -> &Counter {
+        &self.exits[kind as usize]
+    }
+
+    /// Workers that were started and do not serve or stand by yet. A look between two counters may be off by one.
+    #[must_use]
+    pub fn starting(&self) -> u64 {
+        let gone: u64 = self.exits.iter().map(Counter::get).sum();
+        let others = gone + self.ready.get() + self.standing_by.get() + self.ending.get();
+        self.starts.get().saturating_sub(others)
+    }
+}
+
+/// Counters of the whole run.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Items that the sources name.
+    pub total: Counter,
+    /// Items handed out in this run.
+    pub handed: Counter,
+    /// Of these: what went back, since the pipeline that held them fell over.
+    pub returned: Counter,
+    /// Items with records, in this run and those before it that it continues.
+    pub done: Counter,
+    /// Items with failures, likewise.
+    pub failed: Counter,
+    /// Of `done + failed`: what earlier runs had finished.
+    pub resumed: Counter,
+    /// When a worker finished the first batch, since the start; 0: none yet.
+    pub first_batch: Counter,
+    /// Time that loaders read and decoded.
+    pub loading: Counter,
+    /// Time that loaders waited for a free row.
+    pub waiting_for_row: Counter,
+    /// Time that loaders waited for items because the window of items in flight was full.
+    pub waiting_for_sinks: Counter,
+    /// Batches of fewer rows that follow from a failure, and whole ones sent again.
+    pub retries: Counter,
+    /// Batch slots that were still taken when every batch of their stage had its end.
+    pub slots_lost: Counter,
+    /// By pipeline.
+    pub pipelines: Vec<PipelineStats>,
+    /// By stage.
+    pub stages: Vec<StageStats>,
+    /// By device.
+    pub devices: Vec<DeviceStats>,
+    /// Worker processes that live.
+    pub workers: LiveWorkers,
+    pipeline_of_source: Vec<PipelineId>,
+}
+
+impl Stats {
+    /// Zeros for this plan.
+    #[must_use]
+    pub fn new(plan: &Plan) -> Self {
+        Self {
+            pipelines: plan.pipelines.iter().map(|_| PipelineStats::default()).collect(),
+            stages: (0..plan.stages.len()).map(|stage| StageStats::of(plan, stage)).collect(),
+            devices: plan.devices.iter().map(|_| DeviceStats::default()).collect(),
+            pipeline_of_source: plan.sources.iter().map(|source| source.pipeline).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Counters of a stage.
+    #[must_use]
+    pub fn stage(&self, id: StageId) -> &StageStats {
+        &self.stages[id.index()]
+    }
+
+    /// Counters of a device.
+    #[must_use]
+    pub fn device(&self, id: DeviceId) -> &DeviceStats {
+        &self.devices[id.index()]
+    }
+
+    /// Counters of the pipeline that reads a source.
+    #[must_use]
+    pub fn pipeline_of(&self, source: SourceId) -> &PipelineStats {
+        &self.pipelines[self.pipeline_of_source[source.index()].index()]
+    }
+
+    /// Items that are neither done nor failed and were handed to loaders that live.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        let ended = self.done.get() + self.failed.get() + self.returned.get();
+        (self.handed.get() + self.resumed.get()).saturating_sub(ended)
+    }
+
+    /// A pipeline has fallen over, and all that it did is counted: what it held is handed out again.
+    pub fn fell_over(&self, pipeline: PipelineId) {
+        let of_pipeline = &self.pipelines[pipeline.index()];
+        let held = of_pipeline.in_flight();
+        of_pipeline.returned.add(held);
+        self.returned.add(held);
+    }
+
+    /// Batches that left for this reason, of all stages.
+    #[must_use]
+    pub fn reason(&self, reason: LeaveReason) -> u64 {
+        self.stages.iter().map(|stage| stage.reason(reason).get()).sum()
+    }
+
+    /// Batch slots that are taken now, of all stages.
+    #[must_use]
+    pub fn slots_in_use(&self) -> u64 {
+        self.stages.iter().map(|stage| stage.slots_in_use.get()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_exit_and_failure_has_a_counter_of_its_own() {
+        let device = DeviceStats::default();
+        let stage = StageStats::default();
+        for kind in ExitKind::ALL {
+            device.exits(kind).add(1);
+        }
+        for kind in FailureKind::ALL {
+            stage.failures(kind).add(1);
+        }
+        for reason in LeaveReason::ALL {
+            stage.reason(reason).add(1);
+        }
+        assert!(ExitKind::ALL.iter().all(|kind| device.exits(*kind).get() == 1));
+        assert!(FailureKind::ALL.iter().all(|kind| stage.failures(*kind).get() == 1));
+        assert!(LeaveReason::ALL.iter().all(|reason| stage.reason(*reason).get() == 1));
+    }
+
+    #[test]
+    fn what_a_pipeline_held_that_fell_over_is_not_in_flight_any_more() {
+        let stats = Stats { pipelines: vec![PipelineStats::default()], ..Stats::default() };
+        let pipeline = &stats.pipelines[0];
+        let add = |counter: fn(&PipelineStats) -> &Counter, of_all: &Counter, n| {
+            counter(pipeline).add(n);
+            of_all.add(n);
+        };
+        add(|p| &p.handed, &stats.handed, 10);
+        add(|p| &p.done, &stats.done, 3);
+        add(|p| &p.failed, &stats.failed, 1);
+        assert_eq!((pipeline.in_flight(), stats.in_flight()), (6, 6));
+        stats.fell_over(PipelineId(0));
+        assert_eq!((pipeline.in_flight(), stats.in_flight()), (0, 0));
+        // The six are handed out again.
+        add(|p| &p.handed, &stats.handed, 6);
+        add(|p| &p.done, &stats.done, 5);
+        assert_eq!((pipeline.in_flight(), stats.in_flight()), (1, 1));
+    }
+
+    #[test]
+    fn workers_that_are_neither_ready_nor_gone_are_starting() {
+        let device = DeviceStats::default();
+        device.starts.add(5);
+        device.ready.add(2);
+        device.standing_by.add(1);
+        device.exits(ExitKind::Killed).add(1);
+        assert_eq!(device.starting(), 1);
+        device.ready.add(7);
+        assert_eq!(device.starting(), 0, "never less than none");
+    }
+}

@@ -1,0 +1,502 @@
+//! Batcher of an infer stage: gives batches to workers and owns every one of them until it is done or failed. When the open batch
+//! leaves is decided in `orchestra_core::batching`; what follows from faults and deaths, in `orchestra_core::ledger`. This actor
+//! carries the decisions out; it never touches pixels, and waits for nothing but a frame's way into the buffer of a socket.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestra_core::batching::{BatchPolicy, Decision};
+use orchestra_core::collect::Arrival;
+use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows, RunFault};
+use orchestra_core::lineage::{End, Share};
+use orchestra_core::together::Together;
+use orchestra_core::{BatchId, DeviceId, Failure, SlotId, StageId, WorkerExit, WorkerId};
+use orchestra_wire::frames::{DynamicOutput, Run, RunErrorKind, RunTiming};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use smallvec::SmallVec;
+
+use crate::batch::flights::{self, Flight, Flights};
+use crate::batch::slot_pool::{FilledSlot, SlotPool, Watch};
+use crate::context::RunContext;
+use crate::fleet::worker_port::WorkerPort;
+use crate::flow::fold::{FoldMsg, FoldPart};
+use crate::flow::processor::Processor;
+use crate::flow::token::Token;
+use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, LinkMsg, PipelineMsg, SinkMsg, TokenEnd};
+use crate::trace::{BatchEnd, Ran, id_in_logs};
+
+/// See the module.
+pub struct Batcher;
+
+/// What a batcher is started with.
+pub struct BatcherArgs {
+    /// The run.
+    pub context: Arc<RunContext>,
+    /// The stage.
+    pub stage: StageId,
+    /// Where completed batches go.
+    pub processor: Processor,
+    /// Who must hear of a part that ends here.
+    pub folds: Arc<[ActorRef<FoldMsg>]>,
+    /// Where failures go.
+    pub sink: ActorRef<SinkMsg>,
+    /// Who learns that no device is left.
+    pub pipeline: ActorRef<PipelineMsg>,
+}
+
+/// State of a batcher.
+pub struct BatcherState {
+    args: BatcherArgs,
+    name: String,
+    pipeline_name: String,
+    policy: BatchPolicy,
+    together: Together,
+    ledger: Ledger,
+    pool: Option<Arc<SlotPool>>,
+    slots: HashMap<SlotId, SlotInUse>,
+    ports: HashMap<WorkerId, Arc<WorkerPort>>,
+    flights: Flights,
+    devices: BTreeSet<DeviceId>,
+    last_reason: String,
+    look_at: Option<Duration>,
+    drained: bool,
+    told_end: bool,
+    /// To be processed once its worker has been given something else to do.
+    completed: Option<CompletedBatch>,
+}
+
+/// A filled slot, and how many of its rows have no end yet.
+struct SlotInUse {
+    slot: Arc<FilledSlot>,
+    rows_left: usize,
+}
+
+impl Actor for Batcher {
+    type Msg = BatcherMsg;
+    type State = BatcherState;
+    type Arguments = BatcherArgs;
+
+    async fn pre_start(
+        &self,
+        _: ActorRef<BatcherMsg>,
+        args: BatcherArgs,
+    ) -> Result<BatcherState, ActorProcessingErr> {
+        BatcherState::new(args)
+    }
+
+    async fn handle(
+        &self,
+        me: ActorRef<BatcherMsg>,
+        message: BatcherMsg,
+        state: &mut BatcherState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            BatcherMsg::Attach(pool) => state.pool = Some(pool),
+            BatcherMsg::PoolChanged => {}
+            // Another look may have been asked for since, sooner or later than this one.
+            BatcherMsg::Look => state.look_at = state.look_at.filter(|at| *at > state.now()),
+            BatcherMsg::Drained => state.drained = true,
+            BatcherMsg::WorkerReady { worker, device, port } => {
+                state.ports.insert(worker, port);
+                state.ledger.worker_ready(worker, device);
+            }
+            BatcherMsg::Done { worker, batch, dynamic, ran } => state.done(worker, batch, dynamic, ran),
+            BatcherMsg::Fault { worker, batch, kind, error, ran } => {
+                state.fault(worker, batch, kind, error, ran);
+            }
+            BatcherMsg::DrainWorker(worker) => {
+                state.ledger.drain_worker(worker);
+                state.end_if_drained(worker);
+            }
+            BatcherMsg::MakeWay(worker) => {
+                state.ledger.make_way(worker);
+                state.end_if_drained(worker);
+            }
+            BatcherMsg::WorkerLost { worker, manager, exit, last_words, progressed, begun } => {
+                let bisecting = state.worker_lost(worker, &exit, &last_words, &begun);
+                let ended = DeviceMsg::WorkerEnded { worker, exit, last_words, progressed, bisecting };
+                drop(manager.cast(ended)); // No manager, no restart: the run is ending.
+            }
+            BatcherMsg::WorkerUndying(why) => drop(state.args.pipeline.cast(PipelineMsg::NoDevice(why))),
+            BatcherMsg::DeviceGone { device, why } => state.device_gone(device, why),
+        }
+        state.pump(&me).await;
+        if let Some(batch) = state.completed.take() {
+            state.args.processor.process(batch);
+        }
+        state.look_for_the_end();
+        Ok(())
+    }
+}
+
+impl BatcherState {
+    fn new(args: BatcherArgs) -> Result<Self, ActorProcessingErr> {
+        let plan = &args.context.plan;
+        let stage = &plan.stages[args.stage.index()];
+        let infer = stage.batch().ok_or("a batcher was started for a stage that does not run in workers")?;
+        let policy = BatchPolicy { max_rows: infer.max_batch, wait: infer.wait, leave_when_idle: false };
+        let devices: BTreeSet<DeviceId> =
+            infer.workers.iter().filter(|w| w.count > 0).map(|w| w.device).collect();
+        let mut ledger = Ledger::new(infer.max_batch).with_streams(infer.streams).with_ready(infer.ready);
+        devices.iter().for_each(|d| ledger.expect_device(*d));
+        Ok(Self {
+            name: stage.name.clone(),
+            pipeline_name: plan.pipelines[stage.pipeline.index()].name.clone(),
+            policy,
+            together: Together::new(infer.together(), policy.max_rows, plan.limits.batch_timeout),
+            ledger,
+            pool: None,
+            slots: HashMap::new(),
+            ports: HashMap::new(),
+            flights: Flights::new(&args.context, args.stage),
+            devices,
+            last_reason: String::new(),
+            look_at: None,
+            drained: false,
+            told_end: false,
+            completed: None,
+            args,
+        })
+    }
+
+    fn now(&self) -> Duration {
+        self.args.context.clock.now()
+    }
+
+    fn filled(&mut self, slot: FilledSlot) {
+        let rows = Rows { slot: slot.slot, first: 0, count: slot.items.len() };
+        if slot.n_items(rows) == 0 {
+            return; // Only holes: nothing to run, and dropping it frees the slot.
+        }
+        self.ledger.add(rows, slot.reason);
+        self.slots.insert(slot.slot, SlotInUse { slot: Arc::new(slot), rows_left: rows.count });
+    }
+
+    /// Sends what can be sent, and closes the open batch if it is time.
+    async fn pump(&mut self, me: &ActorRef<BatcherMsg>) {
+        let now = self.now();
+        self.take_and_send(now).await;
+        while self.watch_and_look(now) {
+            self.take_and_send(now).await;
+        }
+        while let Some(row) = self.ledger.next_convicted() {
+            self.fail_row(row);
+        }
+        while let Some(worker) = self.ledger.next_renewal() {
+            let (pipeline, stage) = (&self.pipeline_name, &self.name);
+            tracing::info!(%pipeline, %stage, %worker, "a suspect needs a worker that has run nothing: one is replaced");
+            self.end_if_drained(worker);
+        }
+        let open_due = self.look_at_open_batch(now);
+        // Only the first of the two is asked for: it leads back here.
+        if let Some(due) = [self.ledger.next_due(now), open_due].into_iter().flatten().min() {
+            self.look_again(me, due, now);
+        }
+    }
+
+    /// Says when nothing more will come: after the last batch was handed on, because stages behind hear of it.
+    fn look_for_the_end(&mut self) {
+        let quiet = self.pool.as_ref().is_none_or(|p| p.is_quiet());
+        if self.drained && !self.told_end && quiet && self.ledger.n_batches() == 0 {
+            self.told_end = true;
+            self.must_hold_nothing();
+            self.args.processor.drained();
+        }
+    }
+
+    async fn take_and_send(&mut self, now: Duration) {
+        while let Some(slot) = self.pool.as_ref().and_then(SlotPool::next_filled) {
+            self.filled(slot);
+        }
+        while let Some(assignment) = self.ledger.dispatch(now) {
+            self.send(assignment).await;
+        }
+    }
+
+    /// Says to the pool what there is a use for, and whether that is a filled slot and one was filled just before. Batches only go together
+    /// where nobody waits for the first of them.
+    fn watch_and_look(&self, now: Duration) -> bool {
+        let Some(pool) = &self.pool else { return false };
+        let (watch, together) = if self.drained || self.ledger.idle_workers(now) > 0 {
+            (Watch::Openings, 1)
+        } else if self.ledger.has_room() {
+            (Watch::Filled, self.together.batches())
+        } else {
+            (Watch::Nothing, self.together.batches())
+        };
+        pool.watch(watch, together);
+        watch != Watch::Nothing && pool.has_filled()
+    }
+
+    /// Every batch has its end. A slot that is still held here would never come back.
+    fn must_hold_nothing(&self) {
+        let (slots, sent) = (self.slots.len(), self.flights.len());
+        if slots > 0 || sent > 0 {
+            self.args.context.stats.slots_lost.add(slots.max(sent) as u64);
+            tracing::error!(
+                pipeline = %self.pipeline_name, stage = %self.name, slots, sent,
+                "every batch has its end, but slots are held; this is a bug"
+            );
+        }
+    }
+
+    /// Closes the open batch if it is time, or says when to look again.
+    fn look_at_open_batch(&mut self, now: Duration) -> Option<Duration> {
+        let pool = self.pool.as_ref()?;
+        let idle = self.ledger.idle_workers(now);
+        match self.policy.decide(pool.open_batch(), idle, self.drained, now) {
+            Decision::Leave(reason) => pool.close(reason),
+            Decision::Keep => {}
+            Decision::LookAgainAt(at) => return Some(at),
+        }
+        None
+    }
+
+    fn look_again(&mut self, me: &ActorRef<BatcherMsg>, at: Duration, now: Duration) {
+        if self.look_at.is_none_or(|l| at < l) {
+            self.look_at = Some(at);
+            me.send_after(at.saturating_sub(now), || BatcherMsg::Look);
+        }
+    }
+
+    /// Rows that hold an item: all but the holes.
+    fn n_items(&self, rows: Rows) -> u64 {
+        self.slots.get(&rows.slot).map_or(0, |in_use| in_use.slot.n_items(rows) as u64)
+    }
+
+    /// The batches that the model makes of these rows.
+    fn batches(&self, rows: Rows) -> impl Iterator<Item = Rows> + use<> {
+        rows.pieces(self.policy.max_rows)
+    }
+
+    fn count_sent(&self, a: &Assignment) {
+        let (stats, items) = (&self.args.context.stats, self.n_items(a.rows));
+        let stage = stats.stage(self.args.stage);
+        for batch in self.batches(a.rows) {
+            let is_full = batch.count == self.policy.max_rows;
+            let reason = if is_full { a.reason.of_a_full_one() } else { a.reason.of_a_rest() };
+            stage.reason(reason).add(1);
+            if let Some(sizes) = &stage.batch_size {
+                sizes.add(self.n_items(batch));
+            }
+        }
+        if !a.first_time {
+            stats.retries.add(1);
+            return;
+        }
+        stage.entered.add(items);
+        if let (Some(times), Some(in_use)) = (&stage.queue_time, self.slots.get(&a.rows.slot)) {
+            let waited = self.now().saturating_sub(in_use.slot.opened);
+            self.batches(a.rows).for_each(|_| times.add_time(waited));
+        }
+    }
+
+    /// Publishes how large a batch of this stage a device takes now.
+    fn note_ceiling(&self, device: DeviceId) {
+        if let Some(on) = self.args.context.stats.stage(self.args.stage).on(device) {
+            on.ceiling.set(self.ledger.ceiling(device) as u64);
+        }
+    }
+
+    async fn send(&mut self, a: Assignment) {
+        self.count_sent(&a);
+        let from = self.slots.get(&a.rows.slot).map(|s| &*s.slot);
+        let trace = self.flights.begin(a, from);
+        tracing::debug!(
+            pipeline = %self.pipeline_name, stage = %self.name, batch = %a.batch, rows = a.rows.count,
+            reason = %a.reason, attempt = a.attempt, device = %self.device_name(a.device), worker = %a.worker,
+            trace_id = trace.as_ref().map(id_in_logs), "batch sent"
+        );
+        let run = Run {
+            batch: a.batch,
+            attempt: a.attempt,
+            slot: a.rows.slot,
+            first_row: a.rows.first,
+            rows: a.rows.count,
+            trace,
+        };
+        if let Some(port) = self.ports.get(&a.worker) {
+            port.send(run).await;
+        }
+    }
+
+    fn device_name(&self, device: DeviceId) -> &orchestra_core::DeviceSpec {
+        &self.args.context.plan.devices[device.index()].spec
+    }
+
+    /// The most rows that a device takes, as long as somebody wants to know how that changes.
+    fn traced_ceiling(&self, device: Option<DeviceId>) -> Option<usize> {
+        device.filter(|_| self.flights.are_traced()).map(|device| self.ledger.ceiling(device))
+    }
+
+    fn done(&mut self, worker: WorkerId, batch: BatchId, dynamic: Vec<DynamicOutput>, ran: Ran) {
+        let flight = self.flights.take(batch);
+        let now = self.now();
+        let ceiling = self.traced_ceiling(flight.as_ref().map(|f| f.assignment.device));
+        let Some(completed) = self.ledger.done(worker, batch, now) else { return };
+        let mut trace = None;
+        if let Some(flight) = flight {
+            let RunTiming { bind_ns, run_ns, copy_out_ns } = ran.timing;
+            tracing::debug!(
+                pipeline = %self.pipeline_name, stage = %self.name, %batch, %worker,
+                device = %self.device_name(completed.device), bind_us = bind_ns / 1000, run_us = run_ns / 1000,
+                copy_out_us = copy_out_ns / 1000, away_us = now.saturating_sub(flight.sent).as_micros(),
+                trace_id = flight.trace_id(), "batch done"
+            );
+            let ceiling = ceiling.zip(self.traced_ceiling(Some(completed.device)));
+            trace = self.flights.end(&flight, ran, BatchEnd::Done, ceiling);
+        }
+        self.note_ceiling(completed.device);
+        let n_batches = self.batches(completed.rows).count();
+        self.together.took(completed.rows.count, ran.timing.total());
+        let stats = &self.args.context.stats;
+        stats.device(completed.device).batches.add(n_batches as u64);
+        stats.device(completed.device).rows.add(self.n_items(completed.rows));
+        if let Some(slot) = self.rows_ended(completed.rows) {
+            self.completed = Some(CompletedBatch { slot, rows: completed.rows, dynamic, trace });
+        }
+        self.end_if_drained(worker);
+    }
+
+    fn fault(&mut self, worker: WorkerId, batch: BatchId, kind: RunErrorKind, error: String, ran: Ran) {
+        let fault = match kind {
+            RunErrorKind::OutOfMemory => RunFault::OutOfMemory,
+            RunErrorKind::Model => RunFault::Model,
+            RunErrorKind::Device => RunFault::Device,
+        };
+        let flight = self.flights.take(batch);
+        if let Some(flight @ Flight { assignment: a, .. }) = &flight {
+            self.together.failed(a.rows.count);
+            tracing::warn!(
+                pipeline = %self.pipeline_name, stage = %self.name, %batch, rows = a.rows.count,
+                reason = %a.reason, attempt = a.attempt, device = %self.device_name(a.device), %worker,
+                trace_id = flight.trace_id(), ?kind, %error, "batch failed in its worker"
+            );
+        }
+        let now = self.now();
+        let device = flight.as_ref().map(|f| f.assignment.device);
+        let on = device.and_then(|device| self.args.context.stats.stage(self.args.stage).on(device));
+        if let Some(on) = on.filter(|_| fault == RunFault::OutOfMemory) {
+            on.out_of_memory.add(1);
+        }
+        let ceiling = self.traced_ceiling(device);
+        if let Some(aftermath) = self.ledger.fault(worker, batch, fault, error.clone(), now) {
+            if let Some(flight) = flight {
+                let end = BatchEnd::Fault { kind, error, then: flights::then(&aftermath) };
+                self.trace_failed(&flight, ran, end, ceiling.zip(self.traced_ceiling(device)));
+            }
+            self.after(aftermath);
+        }
+        self.devices.iter().for_each(|device| self.note_ceiling(*device));
+        self.end_if_drained(worker);
+    }
+
+    /// Says whether the death was to be expected, because a batch is being halved.
+    fn worker_lost(
+        &mut self,
+        worker: WorkerId,
+        exit: &WorkerExit,
+        last_words: &str,
+        begun: &[(BatchId, Duration)],
+    ) -> bool {
+        if self.ports.remove(&worker).is_none()
+            && exit.evidence() == orchestra_core::worker_exit::Evidence::Weak
+        {
+            self.ledger.weak_death_elsewhere();
+        }
+        let lost = self.ledger.worker_lost(worker, exit, last_words);
+        // What follows is told for the youngest first.
+        for (batch, aftermath) in lost.held.iter().rev().zip(&lost.aftermath) {
+            let Some(flight) = self.flights.take(*batch) else { continue };
+            let a = &flight.assignment;
+            self.together.failed(a.rows.count);
+            tracing::debug!(
+                pipeline = %self.pipeline_name, stage = %self.name, %batch, rows = a.rows.count,
+                attempt = a.attempt, device = %self.device_name(a.device), %worker, trace_id = flight.trace_id(),
+                %exit, "batch lost its worker"
+            );
+            if self.flights.are_traced() {
+                let begun = begun.iter().find(|(begun, _)| begun == batch).map(|(_, at)| *at);
+                let ran = Ran { begun, ..Ran::default() };
+                let (exit, last_words) = (exit.clone(), last_words.to_owned());
+                let end = BatchEnd::WorkerLost { exit, last_words, then: flights::then(aftermath) };
+                self.trace_failed(&flight, ran, end, None);
+            }
+        }
+        for aftermath in lost.aftermath {
+            self.after(aftermath);
+        }
+        lost.bisecting
+    }
+
+    /// Tells whoever traces of a batch without a result. Its rows still lie in their slot.
+    fn trace_failed(&self, flight: &Flight, ran: Ran, end: BatchEnd, ceiling: Option<(usize, usize)>) {
+        let trace = self.flights.end(flight, ran, end, ceiling);
+        let rows = flight.assignment.rows;
+        if let (Some(trace), Some(in_use)) = (trace, self.slots.get(&rows.slot)) {
+            flights::note_on_items(&in_use.slot, rows, &trace);
+        }
+    }
+
+    fn after(&mut self, aftermath: Aftermath) {
+        match aftermath {
+            Aftermath::Requeued(batch) => {
+                tracing::debug!(pipeline = %self.pipeline_name, stage = %self.name, %batch, "batch waits again");
+            }
+            Aftermath::Split(batch) => {
+                tracing::info!(pipeline = %self.pipeline_name, stage = %self.name, %batch, "batch taken apart");
+            }
+            Aftermath::Failed(row) => self.fail_row(row),
+        }
+    }
+
+    fn fail_row(&mut self, row: FailedRow) {
+        let Some(slot) = self.rows_ended(row.rows) else { return };
+        let Some(token) = slot.items.get(row.rows.first).cloned().flatten() else { return };
+        self.args.context.stats.stage(self.args.stage).failed.add(1);
+        let failure =
+            Failure { stage: self.name.clone(), kind: row.kind, error: row.error, attempts: row.attempts };
+        if !token.path().is_empty() {
+            for fold in &*self.args.folds {
+                let (ticket, path) = (token.ticket.clone(), token.path().into());
+                let token = Token::new(ticket, Share::NONE, path, Vec::new());
+                drop(fold.cast(FoldMsg::Parts(vec![FoldPart { token, arrival: Arrival::Failed }])));
+            }
+        }
+        let end = End { share: token.share(), records: SmallVec::new(), failure: Some(failure) };
+        drop(self.args.sink.cast(SinkMsg::Ends(vec![TokenEnd { ticket: token.ticket, end }])));
+    }
+
+    /// These rows have an end. The slot is freed when the last reference to it is dropped.
+    fn rows_ended(&mut self, rows: Rows) -> Option<Arc<FilledSlot>> {
+        let in_use = self.slots.get_mut(&rows.slot)?;
+        in_use.rows_left = in_use.rows_left.saturating_sub(rows.count);
+        let slot = Arc::clone(&in_use.slot);
+        if in_use.rows_left == 0 {
+            self.slots.remove(&rows.slot);
+        }
+        Some(slot)
+    }
+
+    fn end_if_drained(&mut self, worker: WorkerId) {
+        if self.ledger.is_draining(worker)
+            && self.ledger.holds_nothing(worker)
+            && let Some(port) = self.ports.get(&worker)
+        {
+            drop(port.link().cast(LinkMsg::Shutdown));
+        }
+    }
+
+    fn device_gone(&mut self, device: DeviceId, why: String) {
+        self.devices.remove(&device);
+        self.ledger.device_gone(device);
+        self.last_reason = why;
+        // A stage that has done everything needs no device.
+        if self.devices.is_empty() && !self.told_end {
+            let stage = &self.name;
+            let why = format!("no device is left for stage `{stage}`: {}", self.last_reason);
+            drop(self.args.pipeline.cast(PipelineMsg::NoDevice(why)));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The batches that are with workers, and what is told of each to whoever traces when it ends. It decides nothing and holds no row: the
+//! ledger does.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestra_core::ledger::{Aftermath, Assignment, Rows};
+use orchestra_core::{BatchId, StageId};
+use orchestra_wire::frames::TraceContext;
+
+use crate::batch::slot_pool::FilledSlot;
+use crate::context::{RunClock, RunContext};
+use crate::flow::ticket::Ticket;
+use crate::trace::{BatchEnd, BatchNumber, BatchTrace, MaybeTracer, Ran, Then, id_in_logs};
+
+/// See the module. What is left when it is dropped is told to have been given up.
+pub struct Flights {
+    stage: StageId,
+    tracer: MaybeTracer,
+    clock: RunClock,
+    by_batch: HashMap<BatchId, Flight>,
+}
+
+/// A batch that is with a worker.
+pub struct Flight {
+    /// What was sent to whom.
+    pub assignment: Assignment,
+    /// When.
+    pub sent: Duration,
+    /// What is noted for whoever traces.
+    noted: Option<Noted>,
+}
+
+struct Noted {
+    number: BatchNumber,
+    items: usize,
+    opened: Duration,
+    filled: Duration,
+}
+
+impl Flight {
+    /// The id of its trace, for the log.
+    #[must_use]
+    pub fn trace_id(&self) -> Option<String> {
+        self.noted.as_ref().and_then(|n| n.number.context.as_ref()).map(id_in_logs)
+    }
+}
+
+impl Flights {
+    /// None yet.
+    #[must_use]
+    pub fn new(context: &RunContext, stage: StageId) -> Self {
+        Self { stage, tracer: context.tracer.clone(), clock: context.clock, by_batch: HashMap::new() }
+    }
+
+    /// Somebody traces.
+    #[must_use]
+    pub fn are_traced(&self) -> bool {
+        self.tracer.is_on()
+    }
+
+    /// A batch leaves, out of this slot. Gives the context for its frame.
+    pub fn begin(&mut self, assignment: Assignment, from: Option<&FilledSlot>) -> Option<TraceContext> {
+        let noted = self.tracer.get().zip(from).map(|(tracer, slot)| Noted {
+            number: tracer.number_batch(),
+            items: slot.n_items(assignment.rows),
+            opened: slot.opened,
+            filled: slot.filled,
+        });
+        let context = noted.as_ref().and_then(|n| n.number.context);
+        let flight = Flight { assignment, sent: self.clock.now(), noted };
+        self.by_batch.insert(assignment.batch, flight);
+        context
+    }
+
+    /// A batch has ended.
+    pub fn take(&mut self, batch: BatchId) -> Option<Flight> {
+        self.by_batch.remove(&batch)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_batch.len()
+    }
+
+    /// Tells whoever traces how a batch ended.
+    pub fn end(
+        &self,
+        flight: &Flight,
+        ran: Ran,
+        end: BatchEnd,
+        ceiling: Option<(usize, usize)>,
+    ) -> Option<Arc<BatchTrace>> {
+        let (tracer, noted) = self.tracer.get().zip(flight.noted.as_ref())?;
+        let a = &flight.assignment;
+        let trace = Arc::new(BatchTrace {
+            number: noted.number,
+            batch: a.batch,
+            stage: self.stage,
+            device: a.device,
+            worker: a.worker,
+            attempt: a.attempt,
+            reason: a.reason,
+            rows: a.rows.count,
+            items: noted.items,
+            opened: noted.opened,
+            filled: noted.filled,
+            sent: flight.sent,
+            ran,
+            ended: self.clock.now(),
+            end,
+            ceiling: ceiling.filter(|(before, after)| before != after),
+            processed: std::sync::OnceLock::new(),
+        });
+        tracer.batch_ended(Arc::clone(&trace));
+        Some(trace)
+    }
+}
+
+impl Drop for Flights {
+    fn drop(&mut self) {
+        for flight in std::mem::take(&mut self.by_batch).into_values() {
+            self.end(&flight, Ran::default(), BatchEnd::GivenUp, None);
+        }
+    }
+}
+
+/// Notes on the way of every item in these rows that it was in this batch. Before any of them can end.
+pub fn note_on_items(slot: &FilledSlot, rows: Rows, batch: &Arc<BatchTrace>) {
+    items_of(slot, rows).filter_map(Ticket::timeline).for_each(|timeline| timeline.ran(batch));
+}
+
+/// What followed, as it is told.
+#[must_use]
+pub fn then(aftermath: &Aftermath) -> Then {
+    match aftermath {
+        Aftermath::Requeued(batch) => Then::Requeued(*batch),
+        Aftermath::Split(_) => Then::Split,
+        Aftermath::Failed(row) => Then::Failed(row.kind),
+    }
+}
+
+fn items_of(slot: &FilledSlot, rows: Rows) -> impl Iterator<Item = &Ticket> {
+    slot.items[rows.first..rows.first + rows.count].iter().flatten().map(|token| &token.ticket)
+}

@@ -1,0 +1,483 @@
+//! The filling side of a stage's arena: loaders claim rows, write them and publish them. It decides nothing about when a batch
+//! leaves (the batcher does) and never looks at what the rows hold.
+//!
+//! A slot goes `Free => Open (rows are claimed) => Closed (no more claims) => Filled (all claimed rows published) => Free`. Slots
+//! are the credits of the data path: who holds no row writes nothing, and a slow device slows the readers.
+//!
+//! Claiming and publishing a row is one atomic addition each; locks are taken once per slot, and by those who wait for one.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use orchestra_core::SlotId;
+use orchestra_core::batching::{LeaveReason, OpenBatch};
+use orchestra_core::ledger::Rows;
+use orchestra_wire::arena::Arena;
+
+use crate::account::stats::Counter;
+use crate::context::RunClock;
+use crate::flow::token::Token;
+use crate::trace::SlotItems;
+
+/// What the batcher has a use for, and is told of when it happens. Telling wakes a thread, which costs more than filling a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Watch {
+    /// Nothing: every worker has all that it may hold.
+    Nothing,
+    /// Filled slots: there is a worker to send one to.
+    Filled,
+    /// And the opening of a slot: a worker would take one that is not full.
+    Openings,
+}
+
+type Notify = Box<dyn Fn() + Send + Sync>;
+
+/// See the module.
+pub struct SlotPool {
+    arena: Arena,
+    clock: RunClock,
+    /// Rows of a batch.
+    max_batch: usize,
+    /// For how many batches a slot that is opened has room.
+    together: AtomicUsize,
+    /// Which slot is open, for how many batches, and how many rows of it were claimed: see [`Open`].
+    open: AtomicU64,
+    /// When the first row of the open slot was claimed, in nanoseconds of the run's clock.
+    open_since: AtomicU64,
+    slots: Vec<Filling>,
+    /// Filled slots that the batcher has not taken, in the order in which they were filled.
+    filled: Mutex<VecDeque<Filled>>,
+    /// Slots that are open, being filled, or filled and not taken by the batcher.
+    busy: AtomicUsize,
+    shut: AtomicBool,
+    /// A [`Watch`].
+    watch: AtomicU8,
+    /// Who waits for a slot is woken when so many are free.
+    wake_at: usize,
+    /// Slots that nobody uses. The lock also orders the openings of slots, and `changed` wakes those who wait for one.
+    free: Mutex<Vec<SlotId>>,
+    changed: Condvar,
+    /// Slots of all pools of the run that are not free.
+    in_use: Arc<Counter>,
+    notify: Notify,
+}
+
+/// The word in `SlotPool::open`: slot number plus one (0: none is open), for how many batches there is room, and claims. So who claims a
+/// row sees in the same look whether there is one. Claims beyond the last row are attempts that came too late; they mean nothing.
+#[derive(Clone, Copy)]
+struct Open(u64);
+
+impl Open {
+    const NONE: Open = Open(0);
+    const ONE_CLAIM: u64 = 1;
+    /// Bits of the claims. An attempt that came too late waits for the next slot, so there are no more of these than writers.
+    const CLAIMS: u32 = 28;
+    /// Bits of the room, above them.
+    const BATCHES: u32 = 12;
+    /// Slots that have a number here: far more than memory has room for.
+    const MOST_SLOTS: usize = (1 << (u64::BITS - Self::BATCHES - Self::CLAIMS)) - 1;
+    /// The largest room.
+    const MOST_BATCHES: usize = (1 << Self::BATCHES) - 1;
+
+    fn new(slot: SlotId, batches: usize, claims: usize) -> Self {
+        let slot = (u64::from(slot.0) + 1) << (Self::BATCHES + Self::CLAIMS);
+        Self(slot | (batches as u64) << Self::CLAIMS | claims as u64)
+    }
+
+    fn slot(self) -> Option<SlotId> {
+        u32::try_from((self.0 >> (Self::BATCHES + Self::CLAIMS)).checked_sub(1)?).ok().map(SlotId)
+    }
+
+    fn batches(self) -> usize {
+        (self.0 >> Self::CLAIMS) as usize & Self::MOST_BATCHES
+    }
+
+    fn claims(self) -> usize {
+        (self.0 & ((1 << Self::CLAIMS) - 1)) as usize
+    }
+}
+
+/// A row that was claimed.
+struct Claimed {
+    slot: SlotId,
+    row: usize,
+    /// There is room for no other one.
+    is_last: bool,
+}
+
+/// A slot between its opening and its filling.
+struct Filling {
+    /// When its first row was claimed, in nanoseconds of the run's clock. Set by whoever opens the slot, before any other row is claimed.
+    opened: AtomicU64,
+    /// Rows published in the lower half; in the upper half, once the slot is closed, rows claimed. Both change by addition, so exactly
+    /// one thread sees them become equal, and that one queues the slot for the batcher.
+    progress: AtomicU64,
+    /// Set by whoever closes the slot, before the upper half of `progress` is.
+    reason: Mutex<LeaveReason>,
+    /// What was published, by row; `None` is a hole. Each cell is written by the one writer that holds its row.
+    items: Vec<Mutex<Option<Token>>>,
+}
+
+/// A filled slot that waits for the batcher. It has no reference to its pool, which holds it.
+struct Filled {
+    slot: SlotId,
+    items: SlotItems,
+    n_items: usize,
+    reason: LeaveReason,
+    opened: Duration,
+    at: Duration,
+}
+
+/// A row that one writer holds. Dropped unpublished, it becomes a hole: it travels with its batch and nobody reads it.
+pub struct RowLease<'a> {
+    /// Borrowed: a count of who holds it would go from core to core with each row.
+    pool: &'a SlotPool,
+    slot: SlotId,
+    row: usize,
+    published: bool,
+}
+
+/// A slot whose rows are all there. Dropping it frees the slot.
+pub struct FilledSlot {
+    pool: Arc<SlotPool>,
+    /// Which.
+    pub slot: SlotId,
+    /// The items by row; `None` is a hole.
+    pub items: SlotItems,
+    /// How many of them there are.
+    n_items: usize,
+    /// Why it was closed.
+    pub reason: LeaveReason,
+    /// When its first row was claimed, since the start of the run.
+    pub opened: Duration,
+    /// When its last row was published.
+    pub filled: Duration,
+}
+
+impl SlotPool {
+    /// A pool over `arena`, all slots free, with batches of up to `max_batch` rows. `notify` is called when something has happened that is watched for: at first, everything. It must
+    /// not block.
+    ///
+    /// Slots beyond those that workers may hold, `held` of them, are spare. Who waits for a slot is woken only when two of those are free, so
+    /// that under load a writer fills two slots for one wake-up, and one writer sleeps through as long as another keeps up.
+    ///
+    /// Nobody sleeps for ever: who goes to sleep has seen no slot free, so all of them come back, and at most one of those is open and
+    /// waits for writers; with two spare slots there are four or more, so at some release two are free. This needs that no writer holds
+    /// a row of this pool while it waits for another one.
+    ///
+    /// `in_use` is raised by one for each slot that is taken, and lowered when it comes back.
+    #[must_use]
+    pub fn new(
+        arena: Arena,
+        clock: RunClock,
+        max_batch: usize,
+        held: usize,
+        in_use: Arc<Counter>,
+        notify: Notify,
+    ) -> Arc<Self> {
+        let layout = arena.layout().clone();
+        let filling = |_| Filling {
+            opened: AtomicU64::new(0),
+            progress: AtomicU64::new(0),
+            reason: Mutex::new(LeaveReason::Full),
+            items: (0..layout.max_rows).map(|_| Mutex::new(None)).collect(),
+        };
+        let slots: Vec<Filling> = (0..layout.slots).map(filling).collect();
+        let free = (0..layout.slots.min(Open::MOST_SLOTS))
+            .rev()
+            .filter_map(|s| u32::try_from(s).ok())
+            .map(SlotId)
+            .collect();
+        Arc::new(Self {
+            arena,
+            clock,
+            max_batch: max_batch.max(1),
+            together: AtomicUsize::new(1),
+            open: AtomicU64::new(Open::NONE.0),
+            open_since: AtomicU64::new(0),
+            slots,
+            filled: Mutex::default(),
+            busy: AtomicUsize::new(0),
+            shut: AtomicBool::new(false),
+            watch: AtomicU8::new(Watch::Openings as u8),
+            wake_at: if layout.slots < 4 { 1 } else { layout.slots.saturating_sub(held).clamp(1, 2) },
+            free: Mutex::new(free),
+            changed: Condvar::new(),
+            in_use,
+            notify,
+        })
+    }
+
+    /// The memory.
+    #[must_use]
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Claims the next row of the open slot, if there is one.
+    pub fn claim_now(&self) -> Option<RowLease<'_>> {
+        if self.shut.load(Ordering::Acquire) {
+            return None;
+        }
+        self.claim_open().map(|claimed| self.lease(claimed))
+    }
+
+    /// Claims the next row, waiting for a free slot if need be. `None` when the pool was shut. Blocks: never call it in an actor.
+    pub fn claim(&self) -> Option<RowLease<'_>> {
+        if let Some(lease) = self.claim_now() {
+            return Some(lease);
+        }
+        let (claimed, opened) = self.claim_or_open()?;
+        let lease = self.lease(claimed);
+        // Both are in one total order with `watch` and the look at the open batch after it: one of the two sides sees the other.
+        if opened {
+            self.tell(Watch::Openings);
+        }
+        Some(lease)
+    }
+
+    fn lease(&self, Claimed { slot, row, is_last }: Claimed) -> RowLease<'_> {
+        if is_last {
+            // No claim can follow, and all before were counted: the slot is closed by this one.
+            self.close_slot(slot, row + 1, LeaveReason::Full);
+        }
+        RowLease { pool: self, slot, row, published: false }
+    }
+
+    /// The next row of the open slot, if one is open and has room.
+    fn claim_open(&self) -> Option<Claimed> {
+        self.claimed(Open(self.open.fetch_add(Open::ONE_CLAIM, Ordering::AcqRel)))
+    }
+
+    /// What one more claim is given.
+    fn claimed(&self, before: Open) -> Option<Claimed> {
+        let (slot, row, room) = (before.slot()?, before.claims(), self.room(before));
+        (row < room).then_some(Claimed { slot, row, is_last: row + 1 == room })
+    }
+
+    /// The same; opens a free slot if none is open or the open one is full, and waits for one. Says whether it opened one.
+    fn claim_or_open(&self) -> Option<(Claimed, bool)> {
+        let mut free = self.lock();
+        loop {
+            if self.shut.load(Ordering::Acquire) {
+                return None;
+            }
+            if let Some(claimed) = self.claim_open() {
+                return Some((claimed, false));
+            }
+            if let Some(slot) = free.pop() {
+                self.busy.fetch_add(1, Ordering::AcqRel);
+                self.in_use.add(1);
+                let now = u64::try_from(self.clock.now().as_nanos()).unwrap_or(u64::MAX);
+                self.open_since.store(now, Ordering::Relaxed);
+                self.slots[slot.index()].opened.store(now, Ordering::Relaxed);
+                let together = self.together.load(Ordering::Relaxed);
+                let open = Open::new(slot, together, 0);
+                self.open.store(open.0 + Open::ONE_CLAIM, Ordering::SeqCst);
+                return self.claimed(open).map(|claimed| (claimed, true));
+            }
+            free = self.changed.wait(free).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// What the batcher is told of from now on. What has happened by now it has to look for itself, after this.
+    ///
+    /// Slots that are opened from now on have room for `together` batches, as far as the arena has. If the open one has room for more, and
+    /// is no further than that, it gets less.
+    pub fn watch(&self, watch: Watch, together: usize) {
+        let together = together.clamp(1, self.most_together());
+        self.together.store(together, Ordering::Relaxed);
+        self.watch.store(watch as u8, Ordering::SeqCst);
+        let mut open = Open(self.open.load(Ordering::SeqCst));
+        while let Some(slot) = open.slot()
+            && open.batches() > together
+            && open.claims() < together * self.max_batch
+        {
+            let less = Open::new(slot, together, open.claims());
+            match self.open.compare_exchange(open.0, less.0, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return,
+                Err(now) => open = Open(now),
+            }
+        }
+    }
+
+    /// Rows for which there is room in the open slot.
+    fn room(&self, open: Open) -> usize {
+        (open.batches() * self.max_batch).min(self.arena.layout().max_rows)
+    }
+
+    fn most_together(&self) -> usize {
+        self.arena.layout().max_rows.div_ceil(self.max_batch).clamp(1, Open::MOST_BATCHES)
+    }
+
+    fn tell(&self, event: Watch) {
+        if self.watch.load(Ordering::SeqCst) >= event as u8 {
+            (self.notify)();
+        }
+    }
+
+    /// The next filled slot, for the batcher.
+    pub fn next_filled(self: &Arc<Self>) -> Option<FilledSlot> {
+        let Filled { slot, items, n_items, reason, opened, at } =
+            unpoisoned(self.filled.lock()).pop_front()?;
+        self.busy.fetch_sub(1, Ordering::AcqRel);
+        Some(FilledSlot { pool: Arc::clone(self), slot, items, n_items, reason, opened, filled: at })
+    }
+
+    /// A filled slot waits for the batcher.
+    #[must_use]
+    pub fn has_filled(&self) -> bool {
+        !unpoisoned(self.filled.lock()).is_empty()
+    }
+
+    /// The batch that is being filled.
+    #[must_use]
+    pub fn open_batch(&self) -> Option<OpenBatch> {
+        let open = Open(self.open.load(Ordering::SeqCst));
+        let room = self.room(open);
+        open.slot().filter(|_| open.claims() < room)?;
+        let oldest_since = Duration::from_nanos(self.open_since.load(Ordering::Relaxed));
+        Some(OpenBatch { rows: open.claims(), room, oldest_since })
+    }
+
+    /// Closes the open slot: it is filled when its last claimed row is published.
+    pub fn close(&self, reason: LeaveReason) {
+        let open = Open(self.open.swap(Open::NONE.0, Ordering::AcqRel));
+        // A slot whose last row is claimed was closed by that claim.
+        if let Some(slot) = open.slot()
+            && open.claims() < self.room(open)
+        {
+            self.close_slot(slot, open.claims(), reason);
+        }
+    }
+
+    /// No slot is open, none is being filled and none waits for the batcher.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.busy.load(Ordering::Acquire) == 0
+    }
+
+    /// Makes every present and future `claim` give `None`.
+    pub fn shut(&self) {
+        self.shut.store(true, Ordering::Release);
+        // Taken, so that nobody is between its look at `shut` and its wait.
+        drop(self.lock());
+        self.changed.notify_all();
+    }
+
+    fn close_slot(&self, slot: SlotId, claimed: usize, reason: LeaveReason) {
+        let filling = &self.slots[slot.index()];
+        *unpoisoned(filling.reason.lock()) = reason;
+        let closed = (claimed as u64) << 32;
+        let before = filling.progress.fetch_add(closed, Ordering::AcqRel);
+        self.queue_if_filled(slot, before + closed);
+    }
+
+    fn publish(&self, slot: SlotId, row: usize, item: Option<Token>) {
+        let filling = &self.slots[slot.index()];
+        *unpoisoned(filling.items[row].lock()) = item;
+        let before = filling.progress.fetch_add(1, Ordering::AcqRel);
+        self.queue_if_filled(slot, before + 1);
+    }
+
+    /// Called with what one addition made of the slot's progress: for exactly one addition, published and claimed become equal.
+    fn queue_if_filled(&self, slot: SlotId, progress: u64) {
+        let (claimed, published) = (progress >> 32, progress & u64::from(u32::MAX));
+        if claimed != published {
+            return;
+        }
+        let filling = &self.slots[slot.index()];
+        let rows = filling.items.iter().take(published as usize);
+        let items: SlotItems = rows.map(|item| unpoisoned(item.lock()).take()).collect();
+        let n_items = items.iter().flatten().count();
+        let reason = *unpoisoned(filling.reason.lock());
+        let opened = Duration::from_nanos(filling.opened.load(Ordering::Relaxed));
+        filling.progress.store(0, Ordering::Release);
+        let at = self.clock.now();
+        unpoisoned(self.filled.lock()).push_back(Filled { slot, items, n_items, reason, opened, at });
+        // Who watches from now on looks for filled slots after that, and finds this one.
+        self.tell(Watch::Filled);
+    }
+
+    fn release(&self, slot: SlotId) {
+        let mut free = self.lock();
+        free.push(slot);
+        let wake = free.len() >= self.wake_at;
+        drop(free);
+        self.in_use.sub(1);
+        if wake {
+            self.changed.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<SlotId>> {
+        unpoisoned(self.free.lock())
+    }
+}
+
+/// A run that is aborted leaves slots open that are never filled: they go with the memory itself.
+impl Drop for SlotPool {
+    fn drop(&mut self) {
+        self.in_use.sub((self.slots.len() - unpoisoned(self.free.get_mut()).len()) as u64);
+    }
+}
+
+/// A poisoned lock means that a thread panicked between two statements that cannot panic: what it guards is whole.
+fn unpoisoned<G>(lock: Result<G, PoisonError<G>>) -> G {
+    lock.unwrap_or_else(PoisonError::into_inner)
+}
+
+impl RowLease<'_> {
+    /// The bytes of one model input in this row.
+    pub fn input_mut(&mut self, input: usize) -> &mut [u8] {
+        // SAFETY: this lease is the only holder of the row until it is published, and `&mut self` allows one borrow at a time.
+        unsafe { self.pool.arena.input_row_mut(self.slot, input, self.row) }
+    }
+
+    /// Hands the row over as the row of `item`.
+    pub fn publish(mut self, item: Token) {
+        self.published = true;
+        self.pool.publish(self.slot, self.row, Some(item));
+    }
+}
+
+impl Drop for RowLease<'_> {
+    fn drop(&mut self) {
+        if !self.published {
+            self.pool.publish(self.slot, self.row, None);
+        }
+    }
+}
+
+impl FilledSlot {
+    /// How many of these rows are no holes. All of them, the usual case, were counted by who filled the slot: the items lie in the caches of
+    /// its core.
+    #[must_use]
+    pub fn n_items(&self, rows: Rows) -> usize {
+        if rows.count == self.items.len() {
+            return self.n_items;
+        }
+        self.items[rows.first..rows.first + rows.count].iter().flatten().count()
+    }
+
+    /// The bytes of `count` rows of a fixed-shape output, from row `first` on; `None` if its shape is dynamic. Only rows whose
+    /// batch is done may be read: the worker is through with them.
+    #[must_use]
+    pub fn output(&self, output: usize, first: usize, count: usize) -> Option<&[u8]> {
+        // SAFETY: the ledger says that no worker holds these rows any more, and slots are only reused once `self` is dropped.
+        unsafe { self.pool.arena.output_rows(self.slot, output, first, count) }
+    }
+}
+
+impl Drop for FilledSlot {
+    fn drop(&mut self) {
+        self.pool.release(self.slot);
+    }
+}
+
+#[cfg(test)]
+#[path = "slot_pool_tests.rs"]
+mod tests;

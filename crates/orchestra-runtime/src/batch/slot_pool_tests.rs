@@ -1,0 +1,244 @@
+//! Rows claimed, published and closed by many writers at once.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+
+use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::{DType, Dim, ItemId, SourceId, TensorSpec};
+
+use super::*;
+use crate::flow::ticket::Ticket;
+
+/// A pool, and what it tells of itself.
+fn pool(max_rows: usize, slots: usize) -> (Arc<SlotPool>, Receiver<()>) {
+    pool_of_batches(max_rows, 1, slots)
+}
+
+/// The same with room for several batches in each slot.
+fn pool_of_batches(max_batch: usize, together: usize, slots: usize) -> (Arc<SlotPool>, Receiver<()>) {
+    let max_rows = max_batch * together;
+    let row = |name: &str| TensorSpec {
+        name: name.into(),
+        dtype: DType::I64,
+        row: vec![Dim::Fixed(1)],
+        batch: Dim::Dynamic,
+    };
+    let layout = BatchLayout::new(&[row("x")], &[row("y")], max_rows, slots).unwrap();
+    let (sender, events) = channel();
+    let notify = move || sender.send(()).unwrap();
+    let arena = Arena::create("test", layout).unwrap();
+    (SlotPool::new(arena, RunClock::start(), max_batch, 2, Arc::default(), Box::new(notify)), events)
+}
+
+fn ticket(index: u64) -> Token {
+    let id = ItemId { source: SourceId(0), index };
+    Token::whole(Ticket::alone(id, index, &index.to_string(), Path::new("")))
+}
+
+/// Sleeps until the pool tells of something, as often as it takes until there is a filled slot.
+fn wait_for_filled(pool: &Arc<SlotPool>, events: &Receiver<()>) -> FilledSlot {
+    loop {
+        match pool.next_filled() {
+            Some(slot) => return slot,
+            None => events.recv().unwrap(),
+        }
+    }
+}
+
+fn all_filled(pool: &Arc<SlotPool>) -> Vec<FilledSlot> {
+    std::iter::from_fn(|| pool.next_filled()).collect()
+}
+
+#[test]
+fn many_writers_fill_slots_without_losing_or_doubling_an_item() {
+    const WRITERS: u64 = 4;
+    const EACH: u64 = 500;
+    let (pool, events) = pool(7, 3);
+    let seen = std::thread::scope(|scope| {
+        for w in 0..WRITERS {
+            let pool = Arc::clone(&pool);
+            scope.spawn(move || {
+                for i in 0..EACH {
+                    let index = w * EACH + i;
+                    let mut lease = pool.claim().unwrap();
+                    lease.input_mut(0).copy_from_slice(&index.to_ne_bytes());
+                    // Every tenth writer gives up: a hole.
+                    if !index.is_multiple_of(10) {
+                        lease.publish(ticket(index));
+                    }
+                }
+            });
+        }
+        let mut seen = BTreeSet::new();
+        let mut rows = 0;
+        while rows < (WRITERS * EACH / 7 * 7) as usize {
+            let slot = wait_for_filled(&pool, &events);
+            rows += slot.items.len();
+            for (row, item) in slot.items.iter().enumerate() {
+                let Some(item) = item else { continue };
+                // SAFETY: the slot is filled and held by `slot`.
+                let bytes = unsafe { pool.arena().input_rows(slot.slot, 0, row, 1) };
+                assert_eq!(bytes, item.ticket.id().index.to_ne_bytes(), "the row holds its own item");
+                assert!(seen.insert(item.ticket.id().index), "no item comes twice");
+            }
+        }
+        seen
+    });
+    pool.close(LeaveReason::Drain);
+    let last = all_filled(&pool);
+    let rest = last.iter().flat_map(|s| s.items.iter().flatten()).map(|t| t.ticket.id().index);
+    let all: BTreeSet<u64> = seen.into_iter().chain(rest).collect();
+    assert_eq!(all, (0..WRITERS * EACH).filter(|i| !i.is_multiple_of(10)).collect());
+}
+
+#[test]
+fn slots_that_are_closed_or_made_smaller_while_rows_are_claimed_keep_every_row() {
+    const WRITERS: u64 = 3;
+    const EACH: u64 = 2000;
+    let (pool, events) = pool_of_batches(5, 4, 4);
+    let over = AtomicBool::new(false);
+    let seen = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|w| {
+                let pool = Arc::clone(&pool);
+                scope.spawn(move || {
+                    for index in w * EACH..(w + 1) * EACH {
+                        pool.claim().unwrap().publish(ticket(index));
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            for together in (1..=4).cycle() {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                pool.watch(Watch::Openings, together);
+                if together % 2 == 0 {
+                    pool.close(LeaveReason::Timer);
+                }
+                std::thread::yield_now();
+            }
+        });
+        let mut seen = Vec::new();
+        while seen.len() < (WRITERS * EACH) as usize {
+            let slot = wait_for_filled(&pool, &events);
+            assert!(!slot.items.is_empty() && slot.items.len() <= 20);
+            seen.extend(slot.items.iter().flatten().map(|t| t.ticket.id().index));
+        }
+        over.store(true, Ordering::Relaxed);
+        writers.into_iter().for_each(|w| w.join().unwrap());
+        seen
+    });
+    assert_eq!(seen.iter().copied().collect::<BTreeSet<_>>(), (0..WRITERS * EACH).collect());
+    assert!(pool.is_quiet());
+}
+
+/// Writes so many rows, and says how many there are in each slot that is filled by now.
+fn write(pool: &Arc<SlotPool>, rows: u64) -> Vec<usize> {
+    (0..rows).for_each(|i| pool.claim().unwrap().publish(ticket(i)));
+    all_filled(pool).iter().map(|slot| slot.items.len()).collect()
+}
+
+#[test]
+fn slots_are_full_with_as_many_batches_as_go_together_when_they_are_opened() {
+    let (pool, _events) = pool_of_batches(2, 4, 3);
+    assert_eq!(write(&pool, 4), [2, 2], "one at first");
+    pool.watch(Watch::Nothing, 3);
+    assert_eq!(write(&pool, 6), [6]);
+    pool.watch(Watch::Nothing, 99);
+    assert_eq!(write(&pool, 8), [8], "as many as there is room for");
+    assert_eq!(write(&pool, 1), [] as [usize; 0]);
+    assert_eq!(pool.open_batch().map(|open| (open.rows, open.room)), Some((1, 8)));
+    pool.watch(Watch::Nothing, 2);
+    assert_eq!(pool.open_batch().map(|open| (open.rows, open.room)), Some((1, 4)));
+    assert_eq!(write(&pool, 3), [4], "less, once somebody waits for it");
+}
+
+#[test]
+fn a_slot_that_is_further_than_it_should_be_keeps_its_room_until_it_is_closed() {
+    let (pool, _events) = pool_of_batches(2, 4, 3);
+    pool.watch(Watch::Nothing, 4);
+    assert_eq!(write(&pool, 2), [] as [usize; 0]);
+    pool.watch(Watch::Openings, 1);
+    assert_eq!(pool.open_batch().map(|open| (open.rows, open.room)), Some((2, 8)));
+    pool.close(LeaveReason::Full);
+    assert_eq!(all_filled(&pool).iter().map(|slot| slot.items.len()).collect::<Vec<_>>(), [2]);
+    assert_eq!(write(&pool, 2), [2], "the next one is as it should be");
+    pool.watch(Watch::Nothing, 4);
+    assert_eq!(write(&pool, 1), [] as [usize; 0]);
+    assert_eq!(pool.open_batch().map(|open| open.room), Some(8));
+}
+
+#[test]
+fn a_closed_slot_is_filled_only_when_its_last_writer_is_through() {
+    let (pool, events) = pool(4, 1);
+    let (a, b) = (pool.claim().unwrap(), pool.claim().unwrap());
+    assert_eq!(events.try_iter().count(), 1, "it was opened");
+    a.publish(ticket(0));
+    pool.close(LeaveReason::Timer);
+    assert!(!pool.has_filled() && !pool.is_quiet());
+    b.publish(ticket(1));
+    assert_eq!(events.try_iter().count(), 1, "it is filled");
+    assert!(!pool.is_quiet(), "the batcher has not taken it yet");
+    let slot = pool.next_filled().unwrap();
+    assert_eq!((slot.reason, slot.items.len()), (LeaveReason::Timer, 2));
+    assert!(slot.opened <= slot.filled && pool.is_quiet());
+}
+
+#[test]
+fn only_what_is_watched_for_is_told_and_nothing_is_lost_of_the_rest() {
+    let (pool, events) = pool(1, 8);
+    let told = |watch| {
+        pool.watch(watch, 1);
+        let mut told = Vec::new();
+        let lease = pool.claim().unwrap();
+        told.push(events.try_iter().count());
+        lease.publish(ticket(0));
+        told.push(events.try_iter().count());
+        told
+    };
+    assert_eq!(told(Watch::Openings), [1, 1]);
+    assert_eq!(told(Watch::Filled), [0, 1]);
+    assert_eq!(told(Watch::Nothing), [0, 0]);
+    assert_eq!(all_filled(&pool).len(), 3);
+}
+
+/// What the batcher does: it watches for nothing while it has no use for a slot, and sleeps only after it has said what it waits for and
+/// has looked once more.
+#[test]
+fn who_says_what_it_waits_for_and_then_looks_misses_no_slot() {
+    const ITEMS: u64 = 20_000;
+    let (pool, events) = pool(1, 3);
+    let mut seen = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..ITEMS).for_each(|i| pool.claim().unwrap().publish(ticket(i))));
+        while seen < ITEMS {
+            pool.watch(Watch::Nothing, 1);
+            seen += all_filled(&pool).len() as u64;
+            pool.watch(Watch::Filled, 1);
+            if !pool.has_filled() && seen < ITEMS {
+                events.recv_timeout(Duration::from_secs(60)).expect("it is told of the next slot");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_writer_without_a_free_slot_waits_until_one_is_dropped_or_the_pool_is_shut() {
+    let (pool, _events) = pool(1, 1);
+    pool.claim().unwrap().publish(ticket(0));
+    let slot = pool.next_filled();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| pool.claim().map(|lease| lease.publish(ticket(1))));
+        drop(slot);
+        assert!(waiting.join().unwrap().is_some());
+        let held = pool.next_filled();
+        let waiting = scope.spawn(|| pool.claim().is_none());
+        pool.shut();
+        assert!(waiting.join().unwrap());
+        drop(held);
+    });
+    assert!(pool.claim().is_none(), "a pool that is shut stays shut");
+}

@@ -1,0 +1,484 @@
+//! Device manager: owns the workers of one device, and starts, replaces and parks them as their crews decide
+//! (`orchestra_core::crew`). It never touches pixels, batches or process I/O.
+
+mod measuring;
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use orchestra_core::crew::{Crew, Order, Role, Vacancy};
+use orchestra_core::restart::Death;
+use orchestra_core::survey::{FirstWorker, Survey};
+use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
+use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+
+use crate::account::stats::DeviceStats;
+use crate::context::RunContext;
+use crate::events::WorkerEvent;
+use crate::fleet::link_start::{Duty, LinkArgs};
+use crate::fleet::worker_link::WorkerLink;
+use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, RootMsg, ServeStage};
+use crate::trace::{DeviceStep, WorkerStep, WorkerTrace};
+
+/// See the module.
+pub struct DeviceManager;
+
+/// What a manager is started with.
+pub struct DeviceArgs {
+    /// The run.
+    pub context: Arc<RunContext>,
+    /// Which device.
+    pub device: DeviceId,
+    /// Who started it.
+    pub root: ActorRef<RootMsg>,
+}
+
+/// State of a manager.
+pub struct DeviceState {
+    args: DeviceArgs,
+    posts: Vec<Post>,
+    workers: HashMap<WorkerId, Worker>,
+    shutting_down: bool,
+    /// What is found out about the memory of its workers, where that is not known of all.
+    survey: Option<Survey>,
+}
+
+/// A stage that is served here. A stage that is built anew gets another one.
+struct Post {
+    stage: StageId,
+    /// What its workers need; `None` once the stage is over or all of its places are given up, so that its memory can go.
+    serve: Option<Arc<ServeStage>>,
+    crew: Crew,
+}
+
+struct Worker {
+    /// By its place in the table.
+    post: usize,
+    link: ActorRef<LinkMsg>,
+    /// Somebody owns the process and will report its death.
+    owned: Arc<AtomicBool>,
+    /// Its link has ended, and its process with it; the batcher still has to say what that means.
+    gone: bool,
+    ready_since: Option<Duration>,
+}
+
+/// How a worker ended, as its batcher judges it.
+struct End {
+    exit: WorkerExit,
+    last_words: String,
+    progressed: bool,
+    bisecting: bool,
+}
+
+impl Actor for DeviceManager {
+    type Msg = DeviceMsg;
+    type State = DeviceState;
+    type Arguments = DeviceArgs;
+
+    async fn pre_start(
+        &self,
+        me: ActorRef<DeviceMsg>,
+        args: DeviceArgs,
+    ) -> Result<DeviceState, ActorProcessingErr> {
+        // A manager that is gone has no workers that could be told.
+        args.context.watch.when_lost(args.device, move |why| drop(me.cast(DeviceMsg::Lost(why))));
+        let survey = measuring::survey_of(&args.context, args.device);
+        Ok(DeviceState { args, posts: Vec::new(), workers: HashMap::new(), shutting_down: false, survey })
+    }
+
+    async fn handle(
+        &self,
+        me: ActorRef<DeviceMsg>,
+        message: DeviceMsg,
+        state: &mut DeviceState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            DeviceMsg::Serve(serve) => state.serve(&me, serve).await,
+            DeviceMsg::StartWorker { post, place } => state.start_place(&me, post, place).await,
+            DeviceMsg::StartSpares | DeviceMsg::GoOn => {} // What follows below.
+            DeviceMsg::Looked { number, seen } => state.looked(number, seen.as_deref()),
+            DeviceMsg::WorkerReady { worker, pid, is_warm } => {
+                state.worker_ready(&me, worker, FirstWorker { pid, is_warm }).await;
+            }
+            DeviceMsg::WorkerProgressed(worker) => state.worker_progressed(worker),
+            DeviceMsg::RecycleWorker(worker) => state.recycle(&me, worker).await,
+            DeviceMsg::WorkerEnded { worker, exit, last_words, progressed, bisecting } => {
+                let end = End { exit, last_words, progressed, bisecting };
+                state.worker_ended(&me, worker, &end).await;
+            }
+            // Nothing takes its place: its stage ends.
+            DeviceMsg::WorkerUndying(worker) => drop(state.workers.remove(&worker)),
+            DeviceMsg::Retire(stage) => state.retire(stage),
+            DeviceMsg::Lost(why) => state.lost(&why),
+            DeviceMsg::Shutdown { now } => state.shut_down(now),
+        }
+        state.go_on_with_survey(&me).await;
+        state.start_spares(&me).await;
+        state.end_if_empty(&me);
+        Ok(())
+    }
+
+    /// A link that ends has told the batcher, which tells us; but a batcher that was stopped just then drops what it is told. A link
+    /// that fails is a bug of ours. The owner of its process kills the process and tells the batcher, which tells us; where there is no
+    /// process yet, there is nobody else to tell.
+    async fn handle_supervisor_evt(
+        &self,
+        me: ActorRef<DeviceMsg>,
+        event: SupervisionEvent,
+        state: &mut DeviceState,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorTerminated(who, ..) => state.link_ended(who.get_id()),
+            SupervisionEvent::ActorFailed(who, error) => {
+                tracing::error!(%error, "the link of a worker failed; this is a bug");
+                state.link_failed(&me, who.get_id(), error.to_string()).await;
+            }
+            _ => {}
+        }
+        state.go_on_with_survey(&me).await;
+        state.start_spares(&me).await;
+        state.end_if_empty(&me);
+        Ok(())
+    }
+}
+
+impl DeviceState {
+    fn stats(&self) -> &DeviceStats {
+        self.args.context.stats.device(self.args.device)
+    }
+
+    async fn serve(&mut self, me: &ActorRef<DeviceMsg>, serve: Arc<ServeStage>) {
+        if self.shutting_down {
+            return;
+        }
+        let crew = Crew::new(serve.workers, serve.spares, self.args.context.options.restart);
+        let stage = serve.stage;
+        self.posts.push(Post { stage, serve: Some(serve), crew });
+        match &mut self.survey {
+            // It starts them when it is their turn.
+            Some(survey) => survey.served(stage),
+            None => self.begin(me, stage).await,
+        }
+    }
+
+    /// Starts the first workers of a stage, and all that were asked for where nobody measures anything.
+    async fn begin(&mut self, me: &ActorRef<DeviceMsg>, stage: StageId) {
+        let Some(post) = self.open_post(stage) else { return };
+        let orders = self.posts[post].crew.start();
+        self.carry_out(me, post, orders).await;
+        if self.survey.is_none() {
+            let more = measuring::asked_for_later(&self.args.context, self.args.device, stage);
+            self.grow(me, stage, more).await;
+        }
+    }
+
+    /// The place of a stage in the table, as long as it is served.
+    fn open_post(&self, stage: StageId) -> Option<usize> {
+        self.posts.iter().rposition(|p| p.stage == stage && p.serve.is_some())
+    }
+
+    async fn start_place(&mut self, me: &ActorRef<DeviceMsg>, post: usize, place: usize) {
+        let order = self.posts[post].crew.start_place(place);
+        self.carry_out(me, post, order).await;
+    }
+
+    /// Spares are started one at a time, and never while a worker that is waited for loads: on a CPU, loading takes cores away from it.
+    async fn start_spares(&mut self, me: &ActorRef<DeviceMsg>) {
+        let is_open = |p: &Post| p.serve.is_some();
+        for post in 0..self.posts.len() {
+            let is_surveyed = self.survey.as_ref().is_some_and(|survey| !survey.is_over());
+            let is_loading = self.posts.iter().any(|p| is_open(p) && p.crew.is_loading());
+            if self.shutting_down || is_surveyed || is_loading {
+                return;
+            }
+            if is_open(&self.posts[post]) {
+                let now = self.args.context.clock.now();
+                let handover = self.handover(self.posts[post].stage);
+                let orders = self.posts[post].crew.start_spares(now, handover);
+                self.carry_out(me, post, orders).await;
+            }
+        }
+    }
+
+    async fn carry_out(
+        &mut self,
+        me: &ActorRef<DeviceMsg>,
+        post: usize,
+        orders: impl IntoIterator<Item = Order>,
+    ) {
+        for order in orders {
+            match order {
+                Order::Start { role, instead_of } => self.start_worker(me, post, role, instead_of).await,
+                Order::StartLater { place, pause } => {
+                    drop(me.send_after(pause, move || DeviceMsg::StartWorker { post, place }));
+                }
+                Order::LookLater(pause) => drop(me.send_after(pause, || DeviceMsg::StartSpares)),
+                Order::Promote { spare, instead_of, why } => self.promote(spare, instead_of, why),
+                Order::Drain(worker) => self.tell_batcher(post, BatcherMsg::DrainWorker(worker)),
+                Order::Yield(worker) => {
+                    tracing::info!(
+                        %worker, "there is no memory for a successor beside the worker: it ends first"
+                    );
+                    self.tell_batcher(post, BatcherMsg::MakeWay(worker));
+                }
+                Order::Dismiss(worker) => {
+                    if let Some(w) = self.workers.get(&worker) {
+                        drop(w.link.cast(LinkMsg::Shutdown));
+                    }
+                }
+                // They come of a death alone, which is logged with its reason: see `worker_ended`.
+                Order::Parked { .. } | Order::Withdrawn { .. } | Order::SparesGivenUp => {}
+            }
+        }
+    }
+
+    fn tell_batcher(&self, post: usize, what: BatcherMsg) {
+        if let Some(serve) = &self.posts[post].serve {
+            drop(serve.batcher.cast(what)); // A batcher that is gone needs no workers.
+        }
+    }
+
+    async fn start_worker(
+        &mut self,
+        me: &ActorRef<DeviceMsg>,
+        post: usize,
+        role: Role,
+        instead_of: Option<(WorkerId, Vacancy)>,
+    ) {
+        let Some(serve) = self.posts[post].serve.clone().filter(|_| !self.shutting_down) else { return };
+        let context = &self.args.context;
+        let worker = context.new_worker_id();
+        self.stats().starts.add(1);
+        let stage = serve.stage;
+        if let Some(survey) = &mut self.survey {
+            survey.moved(stage);
+        }
+        let duty = match role {
+            Role::Spare => Duty::StandBy,
+            Role::Serving { .. } | Role::Successor { .. } | Role::Leaving | Role::Yielding { .. } => {
+                Duty::Serve { instead_of: instead_of.map(|(worker, _)| worker) }
+            }
+        };
+        if let Some((_, Vacancy::Death)) = instead_of {
+            self.stats().restarts.add(1);
+        }
+        let owned = Arc::new(AtomicBool::new(false));
+        let args = LinkArgs {
+            owned: Arc::clone(&owned),
+            context: Arc::clone(context),
+            worker,
+            device: self.args.device,
+            duty,
+            serve,
+            manager: me.clone(),
+        };
+        match Actor::spawn_linked(None, WorkerLink, args, me.get_cell()).await {
+            Ok((link, _)) => {
+                self.workers.insert(worker, Worker { post, link, owned, gone: false, ready_since: None });
+                self.posts[post].crew.joined(worker, role);
+            }
+            Err(error) => tracing::error!(%error, "a worker link could not be spawned; this is a bug"),
+        }
+    }
+
+    fn promote(&self, spare: WorkerId, instead_of: WorkerId, why: Vacancy) {
+        let Some(w) = self.workers.get(&spare) else { return };
+        self.stats().spare_takeovers.add(1);
+        if why == Vacancy::Death {
+            self.stats().restarts.add(1);
+        }
+        // A link that is gone has reported, or is about to report, the death of its worker: the place is vacant again then.
+        drop(w.link.cast(LinkMsg::Serve { instead_of }));
+    }
+
+    fn link_ended(&mut self, link: ractor::ActorId) {
+        if let Some(w) = self.workers.values_mut().find(|w| w.link.get_id() == link) {
+            w.gone = true;
+        }
+        self.forget_the_gone();
+    }
+
+    /// Workers that are gone, and that nobody will be told about: nothing depends any more on how they ended.
+    fn forget_the_gone(&mut self) {
+        let (posts, shutting_down) = (&self.posts, self.shutting_down);
+        self.workers.retain(|_, w| !(w.gone && (shutting_down || posts[w.post].serve.is_none())));
+    }
+
+    fn end_if_empty(&self, me: &ActorRef<DeviceMsg>) {
+        if self.shutting_down && self.workers.is_empty() {
+            drop(self.args.root.cast(RootMsg::DeviceEnded(self.args.device)));
+            me.stop(None);
+        }
+    }
+
+    async fn link_failed(&mut self, me: &ActorRef<DeviceMsg>, link: ractor::ActorId, error: String) {
+        let orphan =
+            self.workers.iter().find(|(_, w)| w.link.get_id() == link && !w.owned.load(Ordering::Acquire));
+        if let Some((&worker, _)) = orphan {
+            let exit = WorkerExit::SpawnFailed(error);
+            let end = End { exit, last_words: String::new(), progressed: false, bisecting: false };
+            self.worker_ended(me, worker, &end).await;
+        } else {
+            self.link_ended(link);
+        }
+    }
+
+    async fn worker_ready(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId, first: FirstWorker) {
+        let Some(w) = self.workers.get_mut(&worker) else { return };
+        w.ready_since = Some(self.args.context.clock.now());
+        let post = w.post;
+        let orders = self.posts[post].crew.ready(worker);
+        self.carry_out(me, post, orders).await;
+        let Post { stage, crew, serve } = &self.posts[post];
+        if let Some(survey) = self.survey.as_mut().filter(|_| serve.is_some() && crew.is_served()) {
+            survey.loaded(*stage, first);
+        }
+    }
+
+    fn worker_progressed(&mut self, worker: WorkerId) {
+        if let Some(w) = self.workers.get(&worker) {
+            self.posts[w.post].crew.progressed();
+        }
+    }
+
+    async fn recycle(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId) {
+        let Some(post) = self.workers.get(&worker).map(|w| w.post) else { return };
+        let handover = self.handover(self.posts[post].stage);
+        let orders = self.posts[post].crew.recycle(worker, handover);
+        if !orders.is_empty() {
+            tracing::info!(%worker, "worker is being recycled");
+        }
+        self.carry_out(me, post, orders).await;
+    }
+
+    async fn worker_ended(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId, end: &End) {
+        let Some(gone) = self.workers.remove(&worker) else { return };
+        let post = gone.post;
+        let Post { stage, serve, .. } = &self.posts[post];
+        match &mut self.survey {
+            Some(survey) if serve.is_some() => {
+                survey.lost(*stage);
+                survey.moved(*stage);
+            }
+            Some(survey) => survey.left(),
+            None => {}
+        }
+        if self.shutting_down || serve.is_none() {
+            return;
+        }
+        let jitter = jitter(&self.args.context.run_id, worker);
+        let death = Death { exit: &end.exit, progressed: end.progressed, bisecting: end.bisecting, jitter };
+        let now = self.args.context.clock.now();
+        let stood = self.stood(&gone, &end.exit, now);
+        let crew = &mut self.posts[post].crew;
+        crew.had_stood(stood);
+        let orders = crew.ended(worker, &death, now);
+        for order in &orders {
+            match order {
+                Order::Parked { left } => self.parked(post, *left, worker, end),
+                Order::Withdrawn { left } => self.withdrawn(post, *left, worker, end),
+                Order::SparesGivenUp => self.spares_given_up(post, worker, end),
+                _ => {}
+            }
+        }
+        self.carry_out(me, post, orders).await;
+        // A place that is given up is none that has to be served.
+        let Post { stage, crew, serve } = &self.posts[post];
+        let is_served = serve.is_some() && crew.is_served();
+        if let Some(survey) = self.survey.as_mut().filter(|_| is_served) {
+            survey.loaded(*stage, FirstWorker { pid: None, is_warm: false });
+        }
+    }
+
+    /// How long a dead worker was loaded and unharmed: it may have spent one deadline on the batch that it died of.
+    fn stood(&self, gone: &Worker, exit: &WorkerExit, now: Duration) -> Duration {
+        match gone.ready_since {
+            Some(since) if *exit != WorkerExit::Hung => {
+                now.saturating_sub(since + self.args.context.plan.limits.batch_timeout)
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// A place is given up; with the last one, the device is for this stage.
+    fn parked(&mut self, post: usize, left: usize, worker: WorkerId, end: &End) {
+        let device = &self.args.context.plan.devices[self.args.device.index()].spec;
+        let Some(serve) = &self.posts[post].serve else { return };
+        let why = end.in_words();
+        tracing::warn!(
+            pipeline = %serve.pipeline, stage = %serve.name, %device, left, why = %why, "worker place parked"
+        );
+        self.trace(post, worker, || WorkerStep::PlaceParked { left, why: why.clone() });
+        if left == 0 {
+            drop(serve.batcher.cast(BatcherMsg::DeviceGone { device: self.args.device, why }));
+            self.posts[post].serve = None;
+            self.leave_survey(self.posts[post].stage);
+        }
+    }
+
+    fn spares_given_up(&self, post: usize, worker: WorkerId, end: &End) {
+        let device = &self.args.context.plan.devices[self.args.device.index()].spec;
+        let Some(serve) = &self.posts[post].serve else { return };
+        tracing::warn!(
+            pipeline = %serve.pipeline, stage = %serve.name, %device, why = %end.in_words(),
+            "no further spare is started"
+        );
+        self.trace(post, worker, || WorkerStep::SparesGivenUp { why: end.in_words() });
+    }
+
+    /// Tells whoever traces what followed from the death of `worker`.
+    fn trace(&self, post: usize, worker: WorkerId, step: impl FnOnce() -> WorkerStep) {
+        let (context, device, stage) = (&self.args.context, self.args.device, self.posts[post].stage);
+        if let Some(tracer) = context.tracer.get() {
+            tracer.worker(WorkerTrace { at: context.clock.now(), worker, stage, device, step: step() });
+        }
+    }
+
+    /// The device is gone. Each of its workers dies of that, which gives up its place; so does each that is started from now on.
+    fn lost(&self, why: &str) {
+        let device = self.args.device;
+        self.args.context.tell(|| WorkerEvent::DeviceLost { device, why: why.to_owned() });
+        self.trace_device(|| DeviceStep::Lost { why: why.to_owned() });
+        for w in self.workers.values() {
+            drop(w.link.cast(LinkMsg::DeviceLost(why.to_owned())));
+        }
+    }
+
+    fn retire(&mut self, stage: StageId) {
+        for w in self.workers.values().filter(|w| self.posts[w.post].stage == stage) {
+            drop(w.link.cast(LinkMsg::Shutdown));
+        }
+        for post in self.posts.iter_mut().filter(|p| p.stage == stage) {
+            post.serve = None;
+        }
+        self.leave_survey(stage);
+        self.forget_the_gone();
+    }
+
+    fn shut_down(&mut self, now: bool) {
+        self.shutting_down = true;
+        for w in self.workers.values() {
+            drop(w.link.cast(if now { LinkMsg::Kill } else { LinkMsg::Shutdown }));
+        }
+        self.forget_the_gone();
+    }
+}
+
+impl End {
+    fn in_words(&self) -> String {
+        match &self.last_words[..] {
+            "" => format!("the worker {}", self.exit),
+            words => format!("the worker {}; its last words: {words}", self.exit),
+        }
+    }
+}
+
+/// Uniform in 0.0..1.0. Other runs on the same machine have other ids; a run that is repeated in a test has the same.
+fn jitter(run_id: &str, worker: WorkerId) -> f64 {
+    let mut hasher = DefaultHasher::new();
+    (run_id, worker.0).hash(&mut hasher);
+    hasher.finish() as f64 / u64::MAX as f64
+}

@@ -1,0 +1,390 @@
+//! What the devices of a run and its worker processes take, and whether a device is still there. It starts no thread (`watcher.rs` does)
+//! and steers nothing: a device that is lost is told to its manager, and figures go to whoever asks. A driver that gives no answer is
+//! noted once and never fails a run.
+//!
+//! Each device has a lock of its own, which is never held while the driver or the kernel is asked, while somebody is told or while
+//! anything is logged. So a device whose driver hangs holds up nobody but those who want to know about it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use orchestra_core::{DeviceId, DeviceKind, DeviceSpec, PipelineId, StageId};
+use orchestra_machine::{Gpu, GpuProbe, ProbeError, process_cpu_time, process_memory};
+use orchestra_plan::{Measurements, Plan};
+
+use crate::account::pipeline_use::{Look, PipelineLook, PipelineUse, Shares, StageFacts};
+use crate::account::stats::{StageOnDevice, Stats};
+use crate::fleet::device_use::{DeviceUse, Tally, WorkerUse};
+use crate::fleet::live_workers::LiveWorker;
+
+/// A driver that does not know a GPU any more has to say so this often in a row; one that calls it lost is believed at once.
+const MISSING_IN_A_ROW: u32 = 3;
+/// A look that takes longer is said to hang. The driver answers within milliseconds, on a busy machine within a second.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a run needs to know about devices beyond its plan.
+#[derive(Clone)]
+pub struct DeviceOptions {
+    /// Who is asked about GPUs; `None`: nobody, and then nothing is known of them but what workers say.
+    pub probe: Option<Arc<dyn GpuProbe>>,
+    /// How often.
+    pub look_every: Duration,
+    /// Libraries that workers on GPUs load by full path, in this order, before anything else needs them.
+    pub preload: Vec<PathBuf>,
+    /// Where the memory that workers took is kept for later plans.
+    pub measurements: Option<Measurements>,
+}
+
+impl Default for DeviceOptions {
+    fn default() -> Self {
+        Self { probe: None, look_every: Duration::from_secs(1), preload: Vec::new(), measurements: None }
+    }
+}
+
+impl fmt::Debug for DeviceOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceOptions")
+            .field("look_every", &self.look_every)
+            .field("preload", &self.preload)
+            .field("measurements", &self.measurements)
+            .finish_non_exhaustive()
+    }
+}
+
+type WhenLost = Box<dyn Fn(String) + Send>;
+type WhenSeen = Box<dyn FnOnce(Option<Gpu>) + Send>;
+
+/// See the module.
+pub struct DeviceWatch {
+    /// In the order of the plan.
+    devices: Vec<Device>,
+    stats: Arc<Stats>,
+}
+
+struct Device {
+    name: String,
+    /// Of a GPU.
+    uuid: Option<String>,
+    /// The thread that looks at it.
+    looker: OnceLock<Thread>,
+    watched: Mutex<Watched>,
+}
+
+#[derive(Default)]
+struct Watched {
+    /// The driver has known it: when the run was planned, or at a look.
+    is_known: bool,
+    latest: Option<Gpu>,
+    tally: Tally,
+    shares: Shares,
+    lost: Option<String>,
+    when_lost: Option<WhenLost>,
+    missing: u32,
+    has_complained: bool,
+    /// Who waits for a look that begins from now on.
+    asked: Vec<WhenSeen>,
+    /// When the look began that goes on now.
+    looks_since: Option<Duration>,
+    /// It has taken longer than [`PATIENCE`], and that was said.
+    is_silent: bool,
+}
+
+/// What a look has seen.
+struct Seen<'a> {
+    /// Of a GPU.
+    answer: Option<Result<Gpu, ProbeError>>,
+    workers: Vec<WorkerUse>,
+    /// Workers served, and none was loading.
+    settled: bool,
+    /// What the run itself knows of a stage on this device.
+    facts: &'a dyn Fn(StageId) -> StageFacts,
+    /// When the workers were looked at.
+    now: Duration,
+}
+
+/// What is to be said and told of a look, once nothing is locked any more.
+#[derive(Default)]
+struct News {
+    complaint: Option<ProbeError>,
+    lost: Option<(String, Option<WhenLost>)>,
+}
+
+impl DeviceWatch {
+    /// Nothing is known yet.
+    #[must_use]
+    pub fn new(plan: &Plan, stats: Arc<Stats>) -> Self {
+        let devices = (0..).map(DeviceId).zip(&plan.devices).map(|(id, device)| {
+            let here = |stage: StageId| stats.stage(stage).on(id).is_some_and(|on| on.is_planned);
+            let stages = plan.infer_stages().map(|(stage, _)| stage).filter(|stage| here(*stage));
+            let stages: Vec<(StageId, PipelineId)> =
+                stages.map(|stage| (stage, plan.stages[stage.index()].pipeline)).collect();
+            // Also a GPU that falls off the bus before the first look is a GPU that was lost.
+            let is_known = device.memory.is_some();
+            Device::new(&device.spec, is_known, Shares::new(id, &stages))
+        });
+        Self { devices: devices.collect(), stats }
+    }
+
+    /// A GPU as it was at the last look; `None` also while it gives no answer.
+    #[must_use]
+    pub fn latest(&self, device: DeviceId) -> Option<Gpu> {
+        let watched = self.get(device)?.lock();
+        watched.latest.clone().filter(|_| !watched.is_silent)
+    }
+
+    /// What a device and its workers took up to now.
+    #[must_use]
+    pub fn usage(&self, device: DeviceId) -> DeviceUse {
+        self.get(device).map(|d| d.lock().tally.usage()).unwrap_or_default()
+    }
+
+    /// What each pipeline took up to now of each device that it has workers on: by device, then by pipeline.
+    #[must_use]
+    pub fn pipelines(&self) -> Vec<PipelineUse> {
+        self.devices.iter().flat_map(|device| device.lock().pipelines()).collect()
+    }
+
+    /// Most bytes of the device that a single worker of the stage held, at looks while none was loading; `None` where the driver does not
+    /// count what a process holds.
+    #[must_use]
+    pub fn most_held(&self, device: DeviceId, stage: StageId) -> Option<u64> {
+        self.get(device)?.lock().tally.most_held(stage)
+    }
+
+    /// The worker processes as they were at the last look.
+    #[must_use]
+    pub fn workers(&self) -> Vec<WorkerUse> {
+        self.devices.iter().flat_map(|d| d.lock().tally.workers().to_vec()).collect()
+    }
+
+    /// Why a device is lost, if it is.
+    #[must_use]
+    pub fn lost(&self, device: DeviceId) -> Option<String> {
+        self.get(device)?.lock().lost.clone()
+    }
+
+    /// Calls `tell` with the reason once the device is lost; at once if it is already.
+    pub fn when_lost(&self, device: DeviceId, tell: impl Fn(String) + Send + 'static) {
+        let Some(device) = self.get(device) else { return };
+        let mut watched = device.lock();
+        match watched.lost.clone() {
+            Some(why) => {
+                drop(watched);
+                tell(why);
+            }
+            None => watched.when_lost = Some(Box::new(tell)),
+        }
+    }
+
+    /// Has the device looked at now, and calls `tell` with what was seen: a GPU as it was after this call, or `None` if it could not be
+    /// seen. Where the driver hangs, that call may come late or never.
+    pub fn ask(&self, device: DeviceId, tell: impl FnOnce(Option<Gpu>) + Send + 'static) {
+        let Some(device) = self.get(device) else { return tell(None) };
+        device.lock().asked.push(Box::new(tell));
+        if let Some(looker) = device.looker.get() {
+            looker.unpark();
+        }
+    }
+
+    /// Looks at a device once. `is_settled`: workers of it serve, and none is loading. `now` is on the clock of the run.
+    pub fn look(
+        &self,
+        id: DeviceId,
+        probe: Option<&dyn GpuProbe>,
+        live: &[LiveWorker],
+        is_settled: impl Fn() -> bool,
+        now: Duration,
+    ) {
+        let Some(device) = self.get(id) else { return };
+        let (asked, began) = (device.begin(now), Instant::now());
+        let was_settled = is_settled();
+        let answer = device.uuid.as_deref().zip(probe).map(|(uuid, probe)| probe.gpu_by_uuid(uuid));
+        let workers = live.iter().filter(|w| w.device == id).filter_map(worker_use).collect();
+        let seen = answer.as_ref().and_then(|answer| answer.as_ref().ok()).cloned();
+        let facts = |stage| self.stats.stage(stage).on(id).map(StageOnDevice::facts).unwrap_or_default();
+        // What was seen belongs to workers that were loaded before, and to none that came meanwhile.
+        let settled = was_settled && is_settled();
+        // The driver may have taken its time.
+        let now = now + began.elapsed();
+        device.end(Seen { answer, workers, settled, facts: &facts, now });
+        asked.into_iter().for_each(|tell| tell(seen.clone()));
+    }
+
+    /// Says of each device, once, that a look at it does not come to an end.
+    pub fn note_silence(&self, now: Duration) {
+        for device in &self.devices {
+            let mut watched = device.lock();
+            let hangs = watched.looks_since.is_some_and(|since| now.saturating_sub(since) > PATIENCE);
+            let is_new = hangs && !std::mem::replace(&mut watched.is_silent, hangs);
+            drop(watched);
+            if is_new {
+                tracing::warn!(
+                    device = %device.name, seconds = PATIENCE.as_secs(),
+                    "the driver does not answer about the device: nothing is known of it until it does; the run goes on"
+                );
+            }
+        }
+    }
+
+    /// The thread that looks at a device: it is woken when somebody asks.
+    pub(crate) fn looked_at_by(&self, device: DeviceId, looker: Thread) {
+        if let Some(device) = self.get(device) {
+            device.looker.get_or_init(|| looker);
+        }
+    }
+
+    /// Logs what each GPU, and each pipeline on each device, took over the run.
+    pub(crate) fn log(&self, plan: &Plan) {
+        for device in self.devices.iter().filter(|d| d.uuid.is_some()) {
+            let usage = device.lock().tally.usage();
+            tracing::info!(
+                device = %device.name,
+                memory_used_max = usage.memory_used_max,
+                utilization_mean = usage.utilization_mean,
+                power_mean_watts = usage.power_mean_watts,
+                temperature_max_c = usage.temperature_max_c,
+                "what the device took"
+            );
+        }
+        for usage in self.pipelines() {
+            tracing::info!(
+                pipeline = %plan.pipelines[usage.pipeline.index()].name,
+                device = %plan.devices[usage.device.index()].spec.name,
+                utilization_mean = usage.utilization_mean,
+                power_mean_watts = usage.power_mean_watts,
+                gpu_memory_max = usage.gpu_memory_max,
+                memory_max = usage.memory_max,
+                cpu_seconds = usage.cpu_time.map(|time| time.as_secs_f64()),
+                "what the pipeline took of the device"
+            );
+        }
+    }
+
+    fn get(&self, device: DeviceId) -> Option<&Device> {
+        self.devices.get(device.index())
+    }
+}
+
+impl Device {
+    /// `is_known`: the driver named it when the run was planned.
+    fn new(spec: &DeviceSpec, is_known: bool, shares: Shares) -> Self {
+        let uuid = match &spec.kind {
+            DeviceKind::Cuda { uuid } => Some(uuid.clone()),
+            DeviceKind::Cpu => None,
+        };
+        let watched = Mutex::new(Watched { is_known, shares, ..Watched::default() });
+        Self { name: spec.name.clone(), uuid, looker: OnceLock::new(), watched }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Watched> {
+        // A look that panicked leaves figures behind, each of which stands for itself.
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who wants to know what this look sees.
+    fn begin(&self, now: Duration) -> Vec<WhenSeen> {
+        let mut watched = self.lock();
+        watched.looks_since = Some(now);
+        std::mem::take(&mut watched.asked)
+    }
+
+    fn end(&self, seen: Seen<'_>) {
+        let mut watched = self.lock();
+        watched.looks_since = None;
+        let was_silent = std::mem::take(&mut watched.is_silent);
+        let news = watched.take(self.uuid.as_deref(), seen);
+        drop(watched);
+        if was_silent {
+            tracing::info!(device = %self.name, "the driver answers about the device again");
+        }
+        if let Some(error) = news.complaint {
+            tracing::warn!(device = %self.name, %error, "the device cannot be looked at; the run goes on");
+        }
+        if let Some((why, when_lost)) = news.lost {
+            tracing::error!(device = %self.name, %why, "device lost");
+            if let Some(tell) = when_lost {
+                tell(why);
+            }
+        }
+    }
+}
+
+impl Watched {
+    fn pipelines(&self) -> Vec<PipelineUse> {
+        let mut usages = self.shares.usages(&self.tally.usage());
+        if self.is_silent {
+            for latest in usages.iter_mut().map(|usage| &mut usage.latest) {
+                *latest = PipelineLook { memory: latest.memory, ..PipelineLook::default() };
+            }
+        }
+        usages
+    }
+
+    fn take(&mut self, uuid: Option<&str>, seen: Seen<'_>) -> News {
+        let mut news = News::default();
+        let answers = matches!(seen.answer, Some(Ok(_)));
+        match seen.answer {
+            _ if self.lost.is_some() => {}
+            None => {}
+            Some(Ok(gpu)) => {
+                self.missing = 0;
+                self.is_known = true;
+                self.tally.gpu(&gpu);
+                self.latest = Some(gpu);
+            }
+            Some(Err(error @ ProbeError::Lost(_))) => self.lose(&error, &mut news),
+            Some(Err(error @ ProbeError::Unknown(_))) if self.is_known => {
+                self.missing += 1;
+                if self.missing >= MISSING_IN_A_ROW {
+                    self.complain(error, &mut news);
+                    self.lose(&ProbeError::Lost(uuid.unwrap_or_default().to_owned()), &mut news);
+                }
+            }
+            Some(Err(error)) => self.complain(error, &mut news),
+        }
+        let of_gpu = self.latest.as_ref().map(|gpu| gpu.processes.as_slice()).unwrap_or_default();
+        self.tally.processes(seen.workers, of_gpu, seen.settled);
+        self.shares.look(&Look {
+            gpu: self.latest.as_ref().filter(|_| answers),
+            workers: self.tally.workers(),
+            cpu_times: &self.tally.cpu_times().collect::<Vec<_>>(),
+            facts: seen.facts,
+            now: seen.now,
+        });
+        news
+    }
+
+    fn complain(&mut self, error: ProbeError, news: &mut News) {
+        if !std::mem::replace(&mut self.has_complained, true) {
+            news.complaint = Some(error);
+        }
+    }
+
+    fn lose(&mut self, error: &ProbeError, news: &mut News) {
+        let why = error.to_string();
+        news.lost = Some((why.clone(), self.when_lost.take()));
+        self.lost = Some(why);
+        self.latest = None;
+    }
+}
+
+fn worker_use(worker: &LiveWorker) -> Option<WorkerUse> {
+    let LiveWorker { worker, stage, device, pid } = *worker;
+    let memory = process_memory(pid)?;
+    Some(WorkerUse {
+        worker,
+        stage,
+        device,
+        pid,
+        resident_bytes: memory.resident,
+        cpu_time: process_cpu_time(pid)?,
+        gpu_memory: None,
+    })
+}
+
+#[cfg(test)]
+#[path = "device_watch_tests.rs"]
+mod tests;

@@ -1,0 +1,166 @@
+//! The start of a worker's link: what it is told, how its process is started, and who hears of the process from then on. It speaks no
+//! protocol.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use orchestra_core::{DeviceId, DeviceKind, StageId, WorkerExit, WorkerId};
+use ractor::ActorRef;
+
+use crate::context::RunContext;
+use crate::events::WorkerEvent;
+use crate::fleet::exit_kind::ExitKind;
+use crate::fleet::launcher::Launched;
+use crate::fleet::worker_port::WorkerPort;
+use crate::fleet::worker_process::ProcessEvent;
+use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage};
+use crate::trace::{WorkerStep, WorkerTrace};
+
+/// What a link is started with.
+pub struct LinkArgs {
+    /// The run.
+    pub context: Arc<RunContext>,
+    /// Who it is.
+    pub worker: WorkerId,
+    /// Where it runs.
+    pub device: DeviceId,
+    /// What it is for.
+    pub duty: Duty,
+    /// What it serves.
+    pub serve: Arc<ServeStage>,
+    /// Who started it.
+    pub manager: ActorRef<DeviceMsg>,
+    /// Set once somebody owns the process and will report its death, whatever becomes of this actor.
+    pub owned: Arc<AtomicBool>,
+}
+
+/// What a worker is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Duty {
+    /// A spare: it stands by until it is told to serve.
+    StandBy,
+    /// It takes batches as soon as it is loaded.
+    Serve {
+        /// Whose place it takes.
+        instead_of: Option<WorkerId>,
+    },
+}
+
+impl LinkArgs {
+    /// Tells whoever traces what happened.
+    pub fn trace(&self, step: impl FnOnce() -> WorkerStep) {
+        trace(&self.context, self.worker, self.serve.stage, self.device, step);
+    }
+
+    /// Tells whoever traces that the process was started, or could not be.
+    pub fn trace_start(&self, pid: Option<u32>) {
+        self.trace(|| {
+            let (is_spare, instead_of) = match self.duty {
+                Duty::StandBy => (true, None),
+                Duty::Serve { instead_of } => (false, instead_of),
+            };
+            WorkerStep::Started { pid, is_spare, instead_of }
+        });
+    }
+
+    /// Starts the process, on the cores that are near to its device.
+    pub fn launch(&self) -> Result<Launched, WorkerExit> {
+        let context = &self.context;
+        if let Some(why) = context.watch.lost(self.device) {
+            return Err(WorkerExit::DeviceLost(why));
+        }
+        let device = &context.plan.devices[self.device.index()];
+        let arena = self.serve.pool.arena().fd();
+        let launched = context.options.launcher.launch(&device.spec.kind, arena);
+        let mut launched = launched.map_err(|error| WorkerExit::SpawnFailed(error.to_string()))?;
+        // It has not been told to load anything yet: the threads that matter will be where it is.
+        if let Some(near) = &device.near
+            && let Err(error) = launched.process.keep_on(&near.cores)
+        {
+            tracing::warn!(device = %device.spec, node = near.node, %error, "a worker cannot be kept near its device");
+        }
+        Ok(launched)
+    }
+
+    /// Carries what happens to the process to the port and, past it, into our mailbox; should this actor be gone, the death still reaches
+    /// the batcher.
+    pub fn reporter(&self, port: &Arc<WorkerPort>) -> impl Fn(ProcessEvent) + Send + use<> {
+        let (me, port) = (port.link().clone(), Arc::clone(port));
+        let batcher = self.serve.batcher.clone();
+        let (worker, manager) = (self.worker, self.manager.clone());
+        let (context, device, stage) = (Arc::clone(&self.context), self.device, self.serve.stage);
+        move |event| match event {
+            // A link that is gone has killed its process: what it would understand interests nobody.
+            ProcessEvent::Frame(frame) => match catch_unwind(AssertUnwindSafe(|| port.hear(frame))) {
+                Ok(Some(frame)) => drop(me.cast(LinkMsg::Frame(frame))),
+                Ok(None) => {}
+                Err(_) => {
+                    // It ends the worker and not us: we have its death to report.
+                    tracing::error!(%worker, "a panic over a frame of a worker, which is replaced; this is a bug");
+                    port.disbelieve();
+                    drop(me.cast(LinkMsg::Kill));
+                }
+            },
+            ProcessEvent::Garbled(what) => drop(me.cast(LinkMsg::Garbled(what))),
+            ProcessEvent::Undying { pid, state } => {
+                let device = &context.plan.devices[device.index()].spec;
+                let pid = pid.map_or("without an id".to_owned(), |pid| pid.to_string());
+                let patience = context.options.timeouts.kill.as_secs();
+                let (place, remedy) = match device.kind {
+                    DeviceKind::Cuda { .. } => (
+                        "most likely in the driver of its device",
+                        "reset the device (`nvidia-smi --gpu-reset`) or reboot",
+                    ),
+                    DeviceKind::Cpu => (
+                        "most likely in a file system that does not answer",
+                        "see what it waits for, or reboot",
+                    ),
+                };
+                let why = format!(
+                    "process {pid} of a worker on {device} did not end within {patience} s of SIGKILL (its state: {state}), so it hangs in the \
+                     kernel, {place}; what it held is given to no other worker, because it may still write there; {remedy}, and run the same \
+                     command again to go on"
+                );
+                tracing::error!(%worker, pid, state, "a worker outlives its SIGKILL: {why}");
+                // Without a batcher its stage is over, and nobody waits for what it held.
+                drop(batcher.cast(BatcherMsg::WorkerUndying(why)));
+                drop(manager.cast(DeviceMsg::WorkerUndying(worker)));
+                drop(me.cast(LinkMsg::Undying));
+            }
+            ProcessEvent::Exited { exit, last_words } => {
+                let told = me.cast(LinkMsg::Exited { exit: exit.clone(), last_words: last_words.clone() });
+                if told.is_err() {
+                    trace(&context, worker, stage, device, || WorkerStep::Ended {
+                        exit: exit.clone(),
+                        last_words: last_words.clone(),
+                    });
+                    context.stats.device(device).exits(ExitKind::of(&exit)).add(1);
+                    context.stats.workers.gone(worker);
+                    context.tell(|| WorkerEvent::Ended { worker, exit: exit.clone() });
+                    let lost = BatcherMsg::WorkerLost {
+                        worker,
+                        manager: manager.clone(),
+                        exit,
+                        last_words,
+                        progressed: true,
+                        begun: port.begun(),
+                    };
+                    drop(batcher.cast(lost));
+                }
+            }
+        }
+    }
+}
+
+fn trace(
+    context: &RunContext,
+    worker: WorkerId,
+    stage: StageId,
+    device: DeviceId,
+    step: impl FnOnce() -> WorkerStep,
+) {
+    if let Some(tracer) = context.tracer.get() {
+        tracer.worker(WorkerTrace { at: context.clock.now(), worker, stage, device, step: step() });
+    }
+}

@@ -1,0 +1,18 @@
+//! Devices and worker processes: who is started where, who has died, what each takes. It knows batches by their numbers only.
+
+pub mod device_manager;
+pub mod device_use;
+pub mod device_watch;
+pub mod exit_kind;
+pub mod handshake;
+pub mod in_flight;
+pub mod launcher;
+pub mod link_start;
+pub mod live_workers;
+pub mod watcher;
+pub mod worker_deadlines;
+pub mod worker_link;
+pub mod worker_memory;
+pub mod worker_port;
+pub mod worker_process;
+pub mod worker_stderr;

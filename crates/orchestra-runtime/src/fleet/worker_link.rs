@@ -1,0 +1,383 @@
+//! The link to one worker process: handshake, load, deadlines, end. Batches go past it (`worker_port`); it holds none (the ledger does),
+//! and starts no replacement (the device manager does).
+//!
+//! ```text
+//! Starting => (Greeted | gone)      the process runs; it must say hello in time
+//! Greeted  => (Ready | gone)        it loads the model; its heart must beat
+//! Ready    => (Serving | gone)      a spare stands by; any other worker passes through at once
+//! Serving  => (Ending | gone)       it runs batches, one or several at once, each within its deadline
+//! Ending   => gone                  it was asked to end, or is being killed
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use orchestra_core::{ErrorClass, WorkerExit, WorkerId};
+use orchestra_wire::codec::CodecError;
+use orchestra_wire::frames::{FromWorker, ToWorker};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::sync::oneshot;
+
+use crate::account::stats::DeviceStats;
+use crate::events::WorkerEvent;
+use crate::fleet::exit_kind::ExitKind;
+use crate::fleet::handshake;
+use crate::fleet::link_start::{Duty, LinkArgs};
+use crate::fleet::worker_deadlines::{Clocks, Phase, Running, TICK};
+use crate::fleet::worker_port::{Signs, WorkerPort};
+use crate::fleet::worker_process::{self, Killing};
+use crate::fleet::worker_stderr::Speaker;
+use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg};
+use crate::trace::WorkerStep;
+
+/// See the module.
+pub struct WorkerLink;
+
+/// State of a link.
+pub struct LinkState {
+    args: LinkArgs,
+    phase: Phase,
+    duty: Duty,
+    port: Arc<WorkerPort>,
+    kill: Option<oneshot::Sender<()>>,
+    /// Why we killed it; the exit status only says "SIGKILL".
+    cause: Option<WorkerExit>,
+    clocks: Clocks,
+    started: Duration,
+    /// Its process, if it has one.
+    pid: Option<u32>,
+}
+
+impl Actor for WorkerLink {
+    type Msg = LinkMsg;
+    type State = LinkState;
+    type Arguments = LinkArgs;
+
+    async fn pre_start(
+        &self,
+        me: ActorRef<LinkMsg>,
+        args: LinkArgs,
+    ) -> Result<LinkState, ActorProcessingErr> {
+        let now = args.context.clock.now();
+        me.cast(LinkMsg::Start)?;
+        Ok(LinkState {
+            duty: args.duty,
+            port: WorkerPort::new(&args, me),
+            args,
+            phase: Phase::Starting,
+            kill: None,
+            cause: None,
+            clocks: Clocks::start(now),
+            started: now,
+            pid: None,
+        })
+    }
+
+    async fn handle(
+        &self,
+        me: ActorRef<LinkMsg>,
+        message: LinkMsg,
+        state: &mut LinkState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            LinkMsg::Start => state.start(&me).await,
+            LinkMsg::Frame(frame) => state.frame(frame).await,
+            LinkMsg::Garbled(what) => state.end_with(WorkerExit::Garbled(what)),
+            LinkMsg::Unsayable(error) => state.unsayable(&error),
+            // It exits by itself. A driver may keep it from that.
+            LinkMsg::Broken => state.leave(),
+            LinkMsg::BatchDone(rows) => state.batch_done(rows),
+            LinkMsg::Serve { instead_of } => state.called(instead_of),
+            LinkMsg::Tick => state.check_deadlines(),
+            LinkMsg::DeviceLost(why) => state.end_with(WorkerExit::DeviceLost(why)),
+            LinkMsg::Shutdown => state.ask_to_end(&me).await,
+            LinkMsg::Kill => state.end_with(WorkerExit::Clean),
+            LinkMsg::Undying => {
+                // Should it ever end, the owner of the process counts that.
+                state.leave();
+                state.stats().ending.sub(1);
+                me.stop(None);
+            }
+            LinkMsg::Exited { exit, last_words } => {
+                state.gone(exit, last_words);
+                me.stop(None);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LinkState {
+    /// ## Starting
+    async fn start(&mut self, me: &ActorRef<LinkMsg>) {
+        let launched = match self.args.launch() {
+            Ok(launched) => launched,
+            Err(exit) => {
+                self.args.trace_start(None);
+                // Nobody else will report it: there is no process.
+                self.gone(exit, String::new());
+                me.stop(None);
+                return;
+            }
+        };
+        let device = &self.args.context.plan.devices[self.args.device.index()].spec;
+        let (name, pid) = (self.args.worker.to_string(), launched.process.pid());
+        tracing::info!(
+            pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, device = %device, worker = %name,
+            pid, "worker started"
+        );
+        self.args.context.tell(|| WorkerEvent::Started {
+            worker: self.args.worker,
+            device: self.args.device,
+            stage: self.args.serve.stage,
+            pid,
+        });
+        self.args.context.stats.workers.started(
+            self.args.worker,
+            self.args.serve.stage,
+            self.args.device,
+            pid,
+        );
+        self.pid = pid;
+        self.args.trace_start(pid);
+        let speaker = Speaker {
+            pipeline: self.args.serve.pipeline.clone(),
+            stage: self.args.serve.name.clone(),
+            device: device.name.clone(),
+            worker: name,
+            pid,
+        };
+        let (kill, killed) = oneshot::channel();
+        self.kill = Some(kill);
+        self.port.connect(launched.writer).await;
+        let report = self.args.reporter(&self.port);
+        self.args.owned.store(true, Ordering::Release);
+        tokio::spawn(worker_process::own(
+            launched.process,
+            launched.reader,
+            launched.stderr,
+            Killing { order: killed, patience: self.args.context.options.timeouts.kill },
+            speaker,
+            report,
+        ));
+        me.send_interval(TICK, || LinkMsg::Tick);
+    }
+
+    async fn frame(&mut self, frame: FromWorker) {
+        match frame {
+            FromWorker::Hello { protocol, build, visible_devices, .. } => {
+                self.hello(protocol, &build, visible_devices.as_deref()).await;
+            }
+            FromWorker::Loaded { providers, runtime_version, warmed, load_ns, rss_bytes, .. } => {
+                self.loaded(&providers, &runtime_version, warmed, load_ns, rss_bytes);
+            }
+            FromWorker::LoadFailed { class, error } => {
+                self.end_with(WorkerExit::LoadFailed { class, why: error });
+            }
+            // The port has understood these.
+            FromWorker::Heartbeat { .. } | FromWorker::Done { .. } | FromWorker::Failed { .. } => {}
+        }
+    }
+
+    /// ## Starting => Greeted
+    async fn hello(&mut self, protocol: u32, build: &str, sees: Option<&str>) {
+        if self.phase != Phase::Starting {
+            return; // It is being ended.
+        }
+        if let Some(what) = handshake::refusal(&self.args.serve.load.device, protocol, build, sees) {
+            self.end_with(WorkerExit::ProtocolMismatch(what));
+            return;
+        }
+        self.phase = Phase::Greeted;
+        self.clocks.phase = self.args.context.clock.now();
+        let mut load = self.args.serve.load.clone();
+        if self.duty == Duty::StandBy && load.warm_up.is_empty() {
+            // A session's first run is several times slower than its second. A spare has time for it, and whoever waits for one has none.
+            load.warm_up = vec![1, load.max_batch];
+            load.warm_up.dedup();
+        }
+        if let Err(error) = self.port.write(&ToWorker::Load(Box::new(load))).await {
+            self.unsayable(&error);
+        }
+    }
+
+    /// ## Greeted => Ready
+    fn loaded(&mut self, providers: &[(String, u32)], version: &str, warmed: usize, load_ns: u64, rss: u64) {
+        if self.phase != Phase::Greeted {
+            return;
+        }
+        self.phase = Phase::Ready;
+        self.clocks.phase = self.args.context.clock.now();
+        let worker = self.args.worker;
+        let load_ms = Duration::from_nanos(load_ns).as_millis() as u64;
+        tracing::info!(
+            pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, device = self.device(), worker = %worker,
+            pid = self.pid, ?providers, onnxruntime = version, load_ms, rss_mib = rss >> 20, spare = self.duty == Duty::StandBy, "worker ready"
+        );
+        let after = self.clocks.phase.saturating_sub(self.started);
+        self.args.context.tell(|| WorkerEvent::Ready { worker, after });
+        self.args.trace(|| WorkerStep::Loaded);
+        let is_warm = self.args.serve.load.warm_up.iter().all(|rows| *rows <= warmed);
+        self.args.context.note_runtime(version);
+        let on = self.args.context.stats.stage(self.args.serve.stage).on(self.args.device);
+        if let Some(on) = on.filter(|_| is_warm) {
+            on.warm.add(1);
+        }
+        drop(self.args.manager.cast(DeviceMsg::WorkerReady { worker, pid: self.pid, is_warm }));
+        match self.duty {
+            Duty::StandBy => self.stats().standing_by.add(1),
+            Duty::Serve { instead_of } => self.serve(instead_of),
+        }
+    }
+
+    /// A spare is called to serve. If it is dying, its death is on its way to the manager.
+    fn called(&mut self, instead_of: WorkerId) {
+        self.duty = Duty::Serve { instead_of: Some(instead_of) };
+        if self.phase == Phase::Ready {
+            self.stats().standing_by.sub(1);
+            self.serve(Some(instead_of));
+        }
+    }
+
+    /// ## Ready => Serving
+    fn serve(&mut self, instead_of: Option<WorkerId>) {
+        self.phase = Phase::Serving;
+        self.clocks.phase = self.args.context.clock.now();
+        let (worker, device) = (self.args.worker, self.args.device);
+        let was_spare = self.args.duty == Duty::StandBy;
+        if was_spare {
+            let name = &self.args.serve.name;
+            tracing::info!(
+                pipeline = %self.args.serve.pipeline, stage = %name, device = self.device(), %worker, pid = self.pid,
+                ?instead_of, "a spare worker serves"
+            );
+        }
+        self.stats().ready.add(1);
+        self.args.context.tell(|| WorkerEvent::Serving { worker, replaces: instead_of, was_spare });
+        self.args.trace(|| WorkerStep::Serving { instead_of, was_spare });
+        self.port.open();
+        let port = Arc::clone(&self.port);
+        drop(self.args.serve.batcher.cast(BatcherMsg::WorkerReady { worker, device, port }));
+    }
+
+    fn device(&self) -> &str {
+        &self.args.context.plan.devices[self.args.device.index()].spec.name
+    }
+
+    fn stats(&self) -> &DeviceStats {
+        self.args.context.stats.device(self.args.device)
+    }
+
+    fn batch_done(&self, rows: usize) {
+        let worker = self.args.worker;
+        self.args.context.tell(|| WorkerEvent::BatchDone { worker, rows });
+    }
+
+    fn check_deadlines(&mut self) {
+        let context = &self.args.context;
+        let timeout = context.plan.limits.batch_timeout;
+        let now = context.clock.now();
+        let Signs { last_frame, oldest_begun, is_broken } = self.port.signs();
+        let batch = oldest_begun.map(|begun| Running { begun, timeout });
+        // The clocks may have been set to a later time: see there.
+        self.clocks.sign_of_life = self.clocks.sign_of_life.max(last_frame);
+        let overdue = self.clocks.overdue(self.phase, &context.options.timeouts, batch, now);
+        if let Some(cause) = overdue {
+            self.end_with(if is_broken { WorkerExit::Stuck } else { cause });
+        }
+    }
+
+    /// ## (Ready | Serving) => Ending, politely
+    async fn ask_to_end(&mut self, me: &ActorRef<LinkMsg>) {
+        match self.phase {
+            Phase::Ending => {}
+            // It may not have a socket yet, or be deep in a load: nothing is lost by a kill.
+            Phase::Starting | Phase::Greeted => drop(me.cast(LinkMsg::Kill)),
+            Phase::Ready | Phase::Serving => {
+                self.leave();
+                self.cause = Some(WorkerExit::Clean);
+                self.port.hang_up().await;
+            }
+        }
+    }
+
+    /// ## any => Ending, by force
+    fn end_with(&mut self, cause: WorkerExit) {
+        self.leave();
+        if matches!(cause, WorkerExit::Garbled(_)) {
+            self.port.disbelieve();
+        }
+        self.cause.get_or_insert(cause);
+        self.kill = None; // The owner of the process sees it and kills.
+    }
+
+    fn unsayable(&mut self, error: &CodecError) {
+        self.end_with(WorkerExit::LoadFailed { class: ErrorClass::Permanent, why: error.to_string() });
+    }
+
+    fn leave(&mut self) {
+        self.port.close();
+        let now = self.args.context.clock.now();
+        match self.phase {
+            Phase::Ready => self.stats().standing_by.sub(1),
+            Phase::Serving => {
+                self.stats().ready.sub(1);
+                self.stats().ready_time.add_time(now.saturating_sub(self.clocks.phase));
+            }
+            Phase::Starting | Phase::Greeted | Phase::Ending => {}
+        }
+        if self.phase != Phase::Ending {
+            self.stats().ending.add(1);
+        }
+        self.phase = Phase::Ending;
+        self.clocks.phase = now;
+    }
+
+    /// ## gone
+    fn gone(&mut self, exit: WorkerExit, last_words: String) {
+        self.leave();
+        let exit = match (self.cause.take(), exit) {
+            (Some(cause), _) => cause,
+            (None, exit) => exit,
+        };
+        let worker = self.args.worker;
+        let (batches, in_flight) = (self.port.batches(), self.port.n_in_flight());
+        self.stats().ending.sub(1);
+        self.stats().exits(ExitKind::of(&exit)).add(1);
+        self.args.context.stats.workers.gone(worker);
+        self.args.context.tell(|| WorkerEvent::Ended { worker, exit: exit.clone() });
+        self.args.trace(|| WorkerStep::Ended { exit: exit.clone(), last_words: last_words.clone() });
+        if exit == WorkerExit::Clean {
+            tracing::info!(
+                pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, device = self.device(), worker = %worker,
+                pid = self.pid, batches, "worker ended"
+            );
+        } else {
+            let last_words = Some(&last_words).filter(|words| !words.is_empty());
+            tracing::warn!(
+                pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, device = self.device(), worker = %worker,
+                pid = self.pid, %exit, batches, in_flight, last_words, "worker lost"
+            );
+        }
+        let lost = BatcherMsg::WorkerLost {
+            worker,
+            manager: self.args.manager.clone(),
+            exit: exit.clone(),
+            last_words: last_words.clone(),
+            progressed: batches > 0,
+            begun: self.port.begun(),
+        };
+        if self.args.serve.batcher.cast(lost).is_err() {
+            // The stage is gone; the manager must still learn that the process is.
+            let ended = DeviceMsg::WorkerEnded {
+                worker,
+                exit,
+                last_words,
+                progressed: batches > 0,
+                bisecting: false,
+            };
+            drop(self.args.manager.cast(ended));
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! The way of batches to one worker process and of its answers back: straight from the batcher to the socket, and from whoever reads the
+//! socket to the batcher. The link, an actor, looks after the life of the process beside that way; it opens the way and closes it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use orchestra_core::{BatchId, DeviceId, WorkerId};
+use orchestra_wire::codec::{self, CodecError};
+use orchestra_wire::frames::{FromWorker, Run, RunErrorKind, RunTiming, ToWorker};
+use ractor::ActorRef;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+use crate::context::RunContext;
+use crate::fleet::in_flight::{InFlight, Sent};
+use crate::fleet::link_start::LinkArgs;
+use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage};
+use crate::trace::Ran;
+
+/// See the module.
+pub struct WorkerPort {
+    context: Arc<RunContext>,
+    worker: WorkerId,
+    device: DeviceId,
+    serve: Arc<ServeStage>,
+    manager: ActorRef<DeviceMsg>,
+    link: ActorRef<LinkMsg>,
+    traffic: Mutex<Traffic>,
+    /// Held for one frame.
+    socket: tokio::sync::Mutex<Socket>,
+}
+
+/// What goes over the way.
+struct Traffic {
+    in_flight: InFlight,
+    has_greeted: bool,
+    is_open: bool,
+    is_believed: bool,
+    /// It has reported a broken device, and is about to exit.
+    is_broken: bool,
+    /// Answered with results.
+    batches: u64,
+    /// Batches and resident memory from which wear is counted.
+    fresh_at: Option<(u64, u64)>,
+    last_frame: Duration,
+}
+
+/// What a worker has last shown of itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Signs {
+    /// When its last frame came.
+    pub last_frame: Duration,
+    /// Since when the batch runs that has run for longest.
+    pub oldest_begun: Option<Duration>,
+    /// It has reported a broken device.
+    pub is_broken: bool,
+}
+
+struct Socket {
+    /// `None`: not there yet, or our side is closed.
+    writer: Option<Box<dyn AsyncWrite + Send + Sync + Unpin>>,
+    frame: Vec<u8>,
+}
+
+impl WorkerPort {
+    /// The way to a worker that has no process yet.
+    #[must_use]
+    pub fn new(args: &LinkArgs, link: ActorRef<LinkMsg>) -> Arc<Self> {
+        let traffic = Traffic {
+            in_flight: InFlight::new(args.serve.load.streams),
+            has_greeted: false,
+            is_open: false,
+            is_believed: true,
+            is_broken: false,
+            batches: 0,
+            fresh_at: None,
+            last_frame: args.context.clock.now(),
+        };
+        Arc::new(Self {
+            context: Arc::clone(&args.context),
+            worker: args.worker,
+            device: args.device,
+            serve: Arc::clone(&args.serve),
+            manager: args.manager.clone(),
+            link,
+            traffic: Mutex::new(traffic),
+            socket: tokio::sync::Mutex::new(Socket { writer: None, frame: Vec::new() }),
+        })
+    }
+
+    /// Who looks after the process.
+    #[must_use]
+    pub fn link(&self) -> &ActorRef<LinkMsg> {
+        &self.link
+    }
+
+    /// The process has a socket.
+    pub async fn connect(&self, writer: Box<dyn AsyncWrite + Send + Sync + Unpin>) {
+        self.socket.lock().await.writer = Some(writer);
+    }
+
+    /// It takes batches from now on.
+    pub fn open(&self) {
+        self.traffic().is_open = true;
+    }
+
+    /// It takes none any more. What it holds may still be answered.
+    pub fn close(&self) {
+        self.traffic().is_open = false;
+    }
+
+    /// It has lost its way: nothing that it says is believed any more.
+    pub fn disbelieve(&self) {
+        self.traffic().is_believed = false;
+    }
+
+    /// Sends a batch. Where the way is closed it counts as sent all the same: the death of its worker is on its way to the batcher, and
+    /// brings it back.
+    pub async fn send(&self, run: Run) {
+        if self.note_sent(&run)
+            && let Err(error) = self.write(&ToWorker::Run(run)).await
+        {
+            drop(self.link.cast(LinkMsg::Unsayable(error)));
+        }
+    }
+
+    /// Says whether the way is open.
+    fn note_sent(&self, run: &Run) -> bool {
+        let mut traffic = self.traffic();
+        traffic.in_flight.push(run.batch, run.rows);
+        traffic.begin(self.context.clock.now());
+        traffic.is_open
+    }
+
+    /// Writes a frame. This cannot wait long: at most a load frame and the few runs that it holds are ever unread, which is far less than
+    /// the socket's buffer, even when the process is frozen.
+    ///
+    /// # Errors
+    /// It cannot be made into bytes. That the process is gone is no error: its owner is about to report that.
+    pub async fn write(&self, frame: &ToWorker) -> Result<(), CodecError> {
+        let mut socket = self.socket.lock().await;
+        let Socket { writer, frame: bytes } = &mut *socket;
+        let Some(open) = writer.as_mut() else { return Ok(()) };
+        bytes.clear();
+        codec::encode(frame, bytes)?;
+        if open.write_all(bytes).await.is_err() {
+            *writer = None;
+        }
+        Ok(())
+    }
+
+    /// Closes our side, which tells the worker to exit. If that cannot be said, it is gone, or killed by the next deadline.
+    pub async fn hang_up(&self) {
+        if let Some(mut writer) = self.socket.lock().await.writer.take() {
+            drop(writer.shutdown().await);
+        }
+    }
+
+    /// A frame came. What is no sign of life and no answer to a batch is given back: the link understands it.
+    #[must_use]
+    pub fn hear(&self, frame: FromWorker) -> Option<FromWorker> {
+        let now = self.context.clock.now();
+        let (worker, batcher) = (self.worker, &self.serve.batcher);
+        match frame {
+            FromWorker::Heartbeat { .. } => drop(self.believed(now)),
+            FromWorker::Done { batch, dynamic, timing, rss_bytes } => {
+                if let Some((Sent { rows, .. }, ran)) = self.answered(batch, timing, false, now) {
+                    drop(batcher.cast(BatcherMsg::Done { worker, batch, dynamic, ran }));
+                    self.done(u64::from(self.batches_in(rows)), rss_bytes);
+                    // Not told from here: whoever takes long to hear it would keep us from hearing the worker's heart.
+                    if self.context.is_watched() {
+                        drop(self.link.cast(LinkMsg::BatchDone(rows)));
+                    }
+                }
+            }
+            FromWorker::Failed { batch, kind, error, timing } => {
+                let breaks = kind == RunErrorKind::Device;
+                if let Some((_, ran)) = self.answered(batch, timing, breaks, now) {
+                    drop(batcher.cast(BatcherMsg::Fault { worker, batch, kind, error, ran }));
+                }
+            }
+            FromWorker::Hello { .. } => {
+                let mut traffic = self.believed(now)?;
+                if !std::mem::replace(&mut traffic.has_greeted, true) {
+                    return Some(frame);
+                }
+                self.garbled(&mut traffic, "a second hello".to_owned());
+            }
+            FromWorker::Loaded { .. } | FromWorker::LoadFailed { .. } => {
+                return self.believed(now).map(|_| frame);
+            }
+        }
+        None
+    }
+
+    /// The traffic, if what the worker says is believed.
+    fn believed(&self, now: Duration) -> Option<MutexGuard<'_, Traffic>> {
+        let mut traffic = self.traffic();
+        traffic.last_frame = now;
+        Some(traffic).filter(|traffic| traffic.is_believed)
+    }
+
+    /// The batch that was answered, if it is one of those that run. Anything else is a worker that has lost its way.
+    fn answered(
+        &self,
+        batch: BatchId,
+        timing: RunTiming,
+        breaks: bool,
+        now: Duration,
+    ) -> Option<(Sent, Ran)> {
+        let mut traffic = self.believed(now)?;
+        let sent = match traffic.in_flight.answered(batch) {
+            Ok(sent) => sent,
+            // Another stream may have begun and done it before the process had ended of its device.
+            Err(_) if traffic.is_broken => return None,
+            Err(expected) => {
+                self.garbled(&mut traffic, format!("an answer to {batch}, expected {expected}"));
+                return None;
+            }
+        };
+        if breaks {
+            traffic.is_open = false;
+            traffic.is_broken = true;
+            drop(self.link.cast(LinkMsg::Broken));
+        }
+        traffic.begin(now);
+        let streams = traffic.in_flight.streams();
+        drop(traffic);
+        self.count(timing, streams, self.batches_in(sent.rows), now);
+        Some((sent, Ran { begun: sent.begun, answered: Some(now), timing }))
+    }
+
+    /// What it says makes no sense, and nothing that follows is believed, also before the link has heard of this.
+    fn garbled(&self, traffic: &mut Traffic, what: String) {
+        traffic.is_believed = false;
+        drop(self.link.cast(LinkMsg::Garbled(what)));
+    }
+
+    /// The batches that the model makes of so many rows.
+    fn batches_in(&self, rows: usize) -> u32 {
+        u32::try_from(rows.div_ceil(self.serve.load.max_batch.max(1))).unwrap_or(u32::MAX)
+    }
+
+    fn count(&self, timing: RunTiming, streams: usize, batches: u32, now: Duration) {
+        let stats = &self.context.stats;
+        stats.first_batch.note_first(now);
+        let took = timing.total();
+        // A worker is busy as far as what it can run at once is.
+        let busy = took / u32::try_from(streams).unwrap_or(1);
+        stats.device(self.device).busy.add_time(busy);
+        let stage = stats.stage(self.serve.stage);
+        stage.busy.add_time(busy);
+        if let Some(on) = stage.on(self.device) {
+            (0..batches).for_each(|_| on.run_time.add_time(took / batches));
+        }
+    }
+
+    /// Batches were answered with results, one or as many as went together.
+    fn done(&self, n: u64, rss: u64) {
+        let mut traffic = self.traffic();
+        if traffic.batches == 0 {
+            drop(self.manager.cast(DeviceMsg::WorkerProgressed(self.worker)));
+        }
+        let before = traffic.batches;
+        let (batches_then, rss_then) = *traffic.fresh_at.get_or_insert((before, rss));
+        let batches = before + n;
+        traffic.batches = batches;
+        let bounds = self.serve.recycle;
+        let worn = bounds.batches.is_some_and(|n| batches - batches_then >= n)
+            || bounds.growth_bytes.is_some_and(|n| rss.saturating_sub(rss_then) > n);
+        if worn {
+            // Counted from here again: should the successor fail, this one asks once more at its next bound.
+            traffic.fresh_at = Some((batches, rss));
+            drop(self.manager.cast(DeviceMsg::RecycleWorker(self.worker)));
+        }
+    }
+
+    /// Batches answered with results.
+    #[must_use]
+    pub fn batches(&self) -> u64 {
+        self.traffic().batches
+    }
+
+    /// Batches that it was sent and has not answered.
+    #[must_use]
+    pub fn n_in_flight(&self) -> usize {
+        self.traffic().in_flight.len()
+    }
+
+    /// What runs, and since when, oldest first.
+    #[must_use]
+    pub fn begun(&self) -> Vec<(BatchId, Duration)> {
+        self.traffic().in_flight.begun().collect()
+    }
+
+    /// What its deadlines are counted from.
+    #[must_use]
+    pub fn signs(&self) -> Signs {
+        let traffic = self.traffic();
+        // They begin in their order, so no other one has run for longer.
+        let oldest_begun = traffic.in_flight.begun().next().map(|(_, begun)| begun);
+        Signs { last_frame: traffic.last_frame, oldest_begun, is_broken: traffic.is_broken }
+    }
+
+    /// A poisoned lock means that a thread panicked between two statements that cannot panic: what it guards is whole.
+    fn traffic(&self) -> MutexGuard<'_, Traffic> {
+        self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Traffic {
+    /// A worker whose device is broken begins nothing more.
+    fn begin(&mut self, now: Duration) {
+        if !self.is_broken {
+            self.in_flight.begin(now);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Owns one worker process from its start to its end: reads its frames and its stderr, kills it when told, and reports its death.
+//! It understands no frame and decides nothing.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use orchestra_core::WorkerExit;
+use orchestra_wire::codec::FrameDecoder;
+use orchestra_wire::frames::FromWorker;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::fleet::launcher::WorkerProcess;
+use crate::fleet::worker_stderr::{self, Speaker};
+
+/// How long a process may take to exit after it closed its socket, and stderr to end after the process.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// What the owner of a process reports, in this order: frames, at most one `Garbled`, at most one `Undying`, one `Exited`.
+pub enum ProcessEvent {
+    /// A frame.
+    Frame(FromWorker),
+    /// Bytes that are no frame; the process is being killed.
+    Garbled(String),
+    /// It was killed long ago and is still there. Should it ever end, `Exited` follows.
+    Undying {
+        /// Its id.
+        pid: Option<u32>,
+        /// What it does, in the kernel's words.
+        state: String,
+    },
+    /// It is gone and reaped.
+    Exited {
+        /// How.
+        exit: WorkerExit,
+        /// The tail of its stderr.
+        last_words: String,
+    },
+}
+
+/// How a process is killed.
+pub struct Killing {
+    /// Dropping its sender kills the process.
+    pub order: oneshot::Receiver<()>,
+    /// How long it may then take to end.
+    pub patience: Duration,
+}
+
+/// Runs until the process is gone.
+pub async fn own(
+    mut process: Box<dyn WorkerProcess>,
+    mut frames: Box<dyn AsyncRead + Send + Unpin>,
+    stderr: Box<dyn AsyncRead + Send + Unpin>,
+    mut killing: Killing,
+    speaker: Speaker,
+    report: impl Fn(ProcessEvent) + Send,
+) {
+    let words = tokio::spawn(worker_stderr::last_words(stderr, speaker));
+    let mut decoder = FrameDecoder::new();
+    let mut buffer = vec![0u8; 64 * 1024];
+    let mut linger: Option<Pin<Box<tokio::time::Sleep>>> = None;
+    let mut killed_at = None;
+    loop {
+        tokio::select! {
+            biased;
+            _ = &mut killing.order, if linger.is_none() => {
+                // What it still says is read to its end, unless a grandchild keeps the socket open.
+                process.kill();
+                killed_at = Some(Instant::now());
+                linger = Some(Box::pin(tokio::time::sleep(LINGER)));
+            }
+            () = async { if let Some(l) = linger.as_mut() { l.await } }, if linger.is_some() => break,
+            read = frames.read(&mut buffer) => {
+                // End of file and a reset connection mean the same: it is gone, or about to be.
+                let Ok(n @ 1..) = read else { break };
+                if let Err(what) = forward(&mut decoder, &buffer[..n], &report) {
+                    report(ProcessEvent::Garbled(what));
+                    process.kill();
+                    killed_at = Some(Instant::now());
+                    break;
+                }
+            }
+        }
+    }
+    let exit = match end_in_time(process.as_mut(), killed_at, killing.patience).await {
+        Some(exit) => exit,
+        None => {
+            let pid = process.pid();
+            let state =
+                pid.and_then(orchestra_machine::process_state).unwrap_or_else(|| "unknown".to_owned());
+            report(ProcessEvent::Undying { pid, state });
+            process.wait().await
+        }
+    };
+    let last_words = match tokio::time::timeout(LINGER, words).await {
+        Ok(Ok(words)) => words,
+        _ => String::new(), // A grandchild holds the pipe open: the death itself matters more.
+    };
+    report(ProcessEvent::Exited { exit, last_words });
+}
+
+/// The end of a process whose socket is closed: one that was not killed has a while to exit by itself, and one that was killed to die of it.
+/// `None`: it did not.
+async fn end_in_time(
+    process: &mut dyn WorkerProcess,
+    killed_at: Option<Instant>,
+    patience: Duration,
+) -> Option<WorkerExit> {
+    let killed_at = match killed_at {
+        Some(at) => at,
+        None => match tokio::time::timeout(LINGER, process.wait()).await {
+            Ok(exit) => return Some(exit),
+            Err(_) => {
+                process.kill();
+                Instant::now()
+            }
+        },
+    };
+    tokio::time::timeout_at(killed_at + patience, process.wait()).await.ok()
+}
+
+fn forward(
+    decoder: &mut FrameDecoder<FromWorker>,
+    bytes: &[u8],
+    report: &impl Fn(ProcessEvent),
+) -> Result<(), String> {
+    decoder.push(bytes);
+    while let Some(frame) = decoder.next().map_err(|e| e.to_string())? {
+        report(ProcessEvent::Frame(frame));
+    }
+    Ok(())
+}

@@ -1,0 +1,299 @@
+//! Committer: the one thread that owns the journal and the result files of a run. It knows groups of bytes and ids, no stages.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use orchestra_core::SourceId;
+use orchestra_journal::{BitSet, Commit, CommitError, Counts, Journal};
+use ractor::{ActorId, ActorRef};
+
+use crate::account::stats::Stats;
+use crate::batch::slot_pool::FilledSlot;
+use crate::context::RunClock;
+use crate::messages::{CommitCounts, SinkMsg};
+use crate::trace::{EndedItems, MaybeTracer};
+
+/// Groups that are joined into one write when they wait already. Where there is no model, or no picture can be read, each is one item.
+const MOST_GROUPS_AT_ONCE: usize = 4096;
+
+/// Under load, so many items come together before the next commit, because a write costs the same for one item as for many. Far below
+/// what the window of items in flight covers, so nobody waits for it.
+const ITEMS_AT_ONCE: u64 = 512;
+
+/// And so many bytes are worth a write of their own, however few items they are. A batch with so much text keeps its slot until then.
+pub const BYTES_AT_ONCE: usize = 512 << 10;
+
+/// Nothing waits longer for others to come.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// How often what is written is also forced to the disk, so that a power cut costs little work.
+const SYNC_EVERY: Duration = Duration::from_secs(5);
+
+/// A group of finished items.
+pub struct CommitJob {
+    /// What is written.
+    pub commit: Commit,
+    /// What the sink is told when it is.
+    pub counts: CommitCounts,
+    /// What whoever traces is told when it is.
+    pub traced: Option<Box<EndedItems>>,
+    /// Dropped when it is.
+    pub hold: Option<Arc<FilledSlot>>,
+    /// The sink.
+    pub reply_to: ActorRef<SinkMsg>,
+}
+
+enum Job {
+    Commit(CommitJob),
+    Look(Box<dyn FnOnce(Vec<Arc<BitSet>>) + Send>),
+    Close(Option<i32>, Box<dyn FnOnce(Result<Counts, String>) + Send>),
+}
+
+/// Sends groups to the committer. The queue is bounded by the sources' windows of items in flight.
+#[derive(Clone)]
+pub struct CommitterHandle {
+    jobs: Sender<Job>,
+    thread: Thread,
+    hurry: Arc<AtomicBool>,
+}
+
+impl CommitterHandle {
+    /// Hands a group over. The sink hears of it, whatever becomes of it.
+    pub fn send(&self, job: CommitJob) {
+        if let Err(gone) = self.jobs.send(Job::Commit(job))
+            && let Job::Commit(job) = gone.0
+        {
+            drop(job.reply_to.cast(SinkMsg::CommitFailed("the journal is closed".into())));
+        }
+    }
+
+    /// Gives the finished items by source, in the order of the plan, once everything sent before is written.
+    pub fn look(&self, then: impl FnOnce(Vec<Arc<BitSet>>) + Send + 'static) {
+        // A committer that is gone has closed the journal: the run is over, and nobody needs the answer.
+        drop(self.jobs.send(Job::Look(Box::new(then))));
+        self.thread.unpark();
+    }
+
+    /// The last items of a pipeline are on their way: from now on nothing waits for more to come.
+    pub fn hurry(&self) {
+        self.hurry.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+
+    /// Makes everything durable; with a code, also records the end of the run. Then the thread ends.
+    pub fn close(&self, code: Option<i32>, then: impl FnOnce(Result<Counts, String>) + Send + 'static) {
+        if let Err(gone) = self.jobs.send(Job::Close(code, Box::new(then)))
+            && let Job::Close(_, then) = gone.0
+        {
+            then(Err("the journal is closed already".into()));
+        }
+        self.thread.unpark();
+    }
+}
+
+/// Starts the thread.
+pub fn start(
+    journal: Journal,
+    stats: Arc<Stats>,
+    n_sources: usize,
+    traces: Traces,
+) -> std::io::Result<(CommitterHandle, JoinHandle<()>)> {
+    let (jobs, receiver) = channel();
+    let hurry = Arc::new(AtomicBool::new(false));
+    let theirs = Arc::clone(&hurry);
+    let thread = std::thread::Builder::new()
+        .name("committer".into())
+        .spawn(move || run(journal, stats, n_sources, &traces, &receiver, &theirs))?;
+    Ok((CommitterHandle { jobs, thread: thread.thread().clone(), hurry }, thread))
+}
+
+/// Who follows the run, and its clock.
+pub struct Traces {
+    /// Who.
+    pub tracer: MaybeTracer,
+    /// The clock.
+    pub clock: RunClock,
+}
+
+fn run(
+    mut journal: Journal,
+    stats: Arc<Stats>,
+    n_sources: usize,
+    traces: &Traces,
+    jobs: &Receiver<Job>,
+    hurry: &AtomicBool,
+) {
+    let mut synced = Instant::now();
+    let mut committed_at = Instant::now();
+    // Pipelines whose records could not be written: a later group of theirs would come out of order.
+    let mut refused = HashSet::new();
+    while let Ok(job) = jobs.recv() {
+        let mut group = Vec::new();
+        let mut looks = Vec::new();
+        let mut close = None;
+        let mut more_wait = false;
+        let mut next = Some(job);
+        while let Some(job) = next.take() {
+            match job {
+                Job::Commit(job) => group.push(job),
+                Job::Look(then) => looks.push(then),
+                Job::Close(code, then) => close = Some((code, then)),
+            }
+            more_wait = close.is_some() || !looks.is_empty() || group.len() >= MOST_GROUPS_AT_ONCE;
+            if !more_wait {
+                next = jobs.try_recv().ok();
+            }
+        }
+        let items = group.iter().map(|job| job.counts.done + job.counts.failed).sum();
+        let bytes: usize = group.iter().flat_map(|job| &job.commit.appends).map(|(_, text)| text.len()).sum();
+        let now = Instant::now();
+        let pause = pause(items, bytes, now - std::mem::replace(&mut committed_at, now));
+        commit(&mut journal, &stats, traces, group, &mut refused);
+        if synced.elapsed() >= SYNC_EVERY {
+            // A disk that fails here fails the next commit or the close, too, and is reported then.
+            if let Err(error) = journal.sync() {
+                tracing::warn!(%error, "results could not be forced to the disk");
+            }
+            synced = Instant::now();
+        }
+        for then in looks {
+            let sources = (0..n_sources).filter_map(|s| u16::try_from(s).ok());
+            then(sources.map(|s| journal.finished(SourceId(s))).collect());
+        }
+        if let Some((code, then)) = close {
+            let closed = match code {
+                Some(code) => journal.finish(code),
+                None => journal.sync(),
+            };
+            let counts = journal.counts();
+            drop(journal); // The output folder is free before anybody hears that the run is over.
+            then(closed.map(|()| counts).map_err(|e| e.to_string()));
+            return;
+        }
+        if !more_wait && !hurry.load(Ordering::Acquire) {
+            // Ended early by whoever cannot wait.
+            std::thread::park_timeout(pause);
+        }
+    }
+}
+
+/// How long to wait after a commit of so many items and bytes, which came within `span`: until about [`ITEMS_AT_ONCE`] more have come, and
+/// not at all where records are large, so that they do not pile up in memory.
+fn pause(items: u64, bytes: usize, span: Duration) -> Duration {
+    if bytes >= BYTES_AT_ONCE {
+        return Duration::ZERO;
+    }
+    let seconds = span.as_secs_f64() * ITEMS_AT_ONCE as f64 / items.max(1) as f64;
+    if items == 0 {
+        Duration::ZERO
+    } else {
+        Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE)
+    }
+}
+
+/// What one pipeline commits at once, and who hears of it.
+struct Joined {
+    sink: ActorRef<SinkMsg>,
+    commit: Commit,
+    counts: CommitCounts,
+    traced: Vec<EndedItems>,
+    holds: Vec<Arc<FilledSlot>>,
+}
+
+impl Joined {
+    fn add(&mut self, job: CommitJob) {
+        for (file, bytes) in job.commit.appends {
+            match self.commit.appends.iter_mut().find(|(f, _)| *f == file) {
+                Some((_, all)) => all.extend_from_slice(&bytes),
+                None => self.commit.appends.push((file, bytes)),
+            }
+        }
+        self.commit.done.extend(job.commit.done);
+        self.commit.failed.extend(job.commit.failed);
+        self.counts.add(&job.counts);
+        self.traced.extend(job.traced.map(|items| *items));
+        self.holds.extend(job.hold);
+    }
+}
+
+/// Commits the groups, those of one pipeline together: what goes wrong with one pipeline's files is not the others' business.
+fn commit(
+    journal: &mut Journal,
+    stats: &Stats,
+    traces: &Traces,
+    group: Vec<CommitJob>,
+    refused: &mut HashSet<ActorId>,
+) {
+    let mut by_sink: Vec<Joined> = Vec::new();
+    for job in group {
+        match by_sink.iter_mut().find(|j| j.sink.get_id() == job.reply_to.get_id()) {
+            Some(joined) => joined.add(job),
+            None => by_sink.push(Joined {
+                sink: job.reply_to,
+                commit: job.commit,
+                counts: job.counts,
+                traced: job.traced.map(|items| *items).into_iter().collect(),
+                holds: job.hold.into_iter().collect(),
+            }),
+        }
+    }
+    for Joined { sink, commit, counts, mut traced, holds } in by_sink {
+        let result = if refused.contains(&sink.get_id()) {
+            Err("an earlier group could not be written".to_owned())
+        } else {
+            journal.commit(&commit).map_err(|e: CommitError| e.to_string())
+        };
+        drop((commit, holds)); // Its text is gone before there is room for more.
+        if let Some(tracer) = traces.tracer.get().filter(|_| !traced.is_empty()) {
+            let ended = traces.clock.now();
+            traced.iter_mut().for_each(|items| items.written(ended, &result));
+            tracer.items_ended(&traced);
+        }
+        // A sink that is gone belongs to a pipeline that was torn down; what is committed stays committed.
+        drop(match result {
+            Ok(()) => {
+                count(stats, &counts);
+                sink.cast(SinkMsg::Committed(counts, traced))
+            }
+            Err(error) => {
+                refused.insert(sink.get_id());
+                sink.cast(SinkMsg::CommitFailed(error))
+            }
+        });
+    }
+}
+
+/// Adds what is written to the counters of the run.
+fn count(stats: &Stats, counts: &CommitCounts) {
+    stats.done.add(counts.done);
+    stats.failed.add(counts.failed);
+    // All sources of one commit are of one pipeline.
+    if let Some((source, _)) = counts.by_source.first() {
+        let pipeline = stats.pipeline_of(*source);
+        pipeline.done.add(counts.done);
+        pipeline.failed.add(counts.failed);
+    }
+    for (stage, kind) in &counts.failures {
+        stats.stage(*stage).failures(*kind).add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_gathers_about_as_many_items_at_any_rate_and_is_bounded() {
+        let ms = Duration::from_millis;
+        assert_eq!(pause(128, 100, ms(4)), ms(16));
+        assert_eq!(pause(128, BYTES_AT_ONCE, ms(4)), Duration::ZERO, "large records do not pile up");
+        assert_eq!(pause(5_120, 100, ms(10)), ms(1), "a fast machine is not held up");
+        assert_eq!(pause(1, 100, ms(1)), LONGEST_PAUSE);
+        assert_eq!(pause(1, 100, Duration::MAX), LONGEST_PAUSE);
+        assert_eq!(pause(0, 0, ms(1000)), Duration::ZERO, "nothing was committed, so nothing came");
+    }
+}

@@ -1,0 +1,321 @@
+//! What lies between a loader and its thread: the items that wait, the item in hand, and what was done and not booked yet. It outlives a
+//! thread that hangs, and opens no file.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ractor::ActorRef;
+use smallvec::SmallVec;
+
+use crate::flow::chain::MapCount;
+use crate::flow::loader_thread::LoaderWork;
+use crate::flow::ticket::{Ticket, Tickets};
+use crate::messages::{LoaderMsg, SourceMsg};
+
+/// More items are asked for when so few are left, or half of the last ones if that is less: enough to work on until the answer comes.
+const ASK_BELOW: usize = 32;
+
+/// Items that a thread asks for at first,
+const FIRST_BLOCK: u64 = 16;
+
+/// and the most.
+const LARGEST_BLOCK: u64 = 256;
+
+/// It asks for twice as many when it was through with the last ones sooner than this,
+const QUICK: Duration = Duration::from_millis(50);
+
+/// and for half as many when it took longer than this.
+const SLOW: Duration = Duration::from_millis(200);
+
+/// So many items are booked at once,
+const BOOK_AT: u64 = 32;
+
+/// and what there is, at least so often: the progress is drawn from it.
+const BOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// The items that wait for one thread, and what it is at.
+pub struct Inbox {
+    state: Mutex<InboxState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct InboxState {
+    /// In front the block that the thread is at, even when nothing is left of it.
+    blocks: VecDeque<Tickets>,
+    /// Since when the last item taken from that block is in hand.
+    at: Option<Instant>,
+    asked: bool,
+    appetite: Appetite,
+    /// More are asked for when so few are left.
+    ask_below: usize,
+    /// What is done and not booked: here, and not in the thread, so that it is not lost with a thread that hangs.
+    tally: Tally,
+    booked_at: Option<Instant>,
+    closed: bool,
+}
+
+/// How many items a thread asks for. What it was given is what a run that is interrupted has still to do, whether it waits for the models or
+/// for the disk; so that is some time's work, not some number of items.
+#[derive(Debug)]
+struct Appetite {
+    items: u64,
+    /// When it asked last.
+    since: Option<Instant>,
+}
+
+impl Default for Appetite {
+    fn default() -> Self {
+        Self { items: FIRST_BLOCK, since: None }
+    }
+}
+
+impl Appetite {
+    /// How many to ask for now.
+    fn ask(&mut self, now: Instant) -> u64 {
+        match self.since.replace(now).map(|since| now.saturating_duration_since(since)) {
+            Some(took) if took < QUICK => self.items = (self.items * 2).min(LARGEST_BLOCK),
+            Some(took) if took > SLOW => self.items = (self.items / 2).max(1),
+            _ => {}
+        }
+        self.items
+    }
+}
+
+/// What is left of a thread that was given up.
+pub struct Abandoned {
+    /// The item that it hangs on.
+    pub stuck: Ticket,
+    /// Since when.
+    pub since: Instant,
+    /// Items that it had not begun.
+    pub rest: VecDeque<Tickets>,
+    /// What it had done and not booked.
+    pub tally: Tally,
+}
+
+/// What a thread has done since it was last booked. Counters that all threads share cost each of them a trip to another core, so they
+/// are changed once for many small items.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Items that the thread is through with.
+    pub loaded: u64,
+    /// Of these, read and decoded or refused.
+    pub decoded: u64,
+    /// Rows that entered and left each map of the chain.
+    pub counts: SmallVec<[MapCount; 2]>,
+    /// Bytes of the files that were read.
+    pub bytes: u64,
+    /// Time of reading and decoding.
+    pub decoding: Duration,
+    /// The same, with writing rows and records.
+    pub loading: Duration,
+    /// Time of waiting for a free row.
+    pub waiting_for_row: Duration,
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        self.loaded += other.loaded;
+        self.decoded += other.decoded;
+        self.counts.resize(self.counts.len().max(other.counts.len()), MapCount::default());
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            count.entered += more.entered;
+            count.left += more.left;
+        }
+        self.bytes += other.bytes;
+        self.decoding += other.decoding;
+        self.loading += other.loading;
+        self.waiting_for_row += other.waiting_for_row;
+    }
+
+    /// Adds it to the counters of the run.
+    pub fn book(self, work: &LoaderWork) {
+        let stats = &work.context.stats;
+        stats.loading.add_time(self.loading);
+        stats.waiting_for_row.add_time(self.waiting_for_row);
+        stats.pipeline_of(work.source).bytes_read.add(self.bytes);
+        work.chain.book(&self.counts);
+        let maps = work.chain.maps();
+        for map in maps {
+            stats.stage(*map).busy.add_time(self.decoding / u32::try_from(maps.len()).unwrap_or(1));
+        }
+        work.loaded.add(self.loaded);
+    }
+}
+
+impl InboxState {
+    fn n_waiting(&self) -> usize {
+        self.blocks.iter().map(Tickets::len).sum()
+    }
+
+    fn next(&mut self) -> Option<Ticket> {
+        while self.blocks.len() > 1 && self.blocks[0].len() == 0 {
+            self.blocks.pop_front();
+        }
+        self.blocks.front_mut()?.next()
+    }
+
+    fn book(&mut self, work: &LoaderWork) {
+        std::mem::take(&mut self.tally).book(work);
+    }
+}
+
+impl Inbox {
+    /// An inbox in which these items wait.
+    #[must_use]
+    pub fn new(first: VecDeque<Tickets>) -> Self {
+        let state = InboxState { blocks: first, ..InboxState::default() };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Waits for the next item, and says when it was there; `None`: the thread shall end. `done` is what the thread did since the last
+    /// call. `me` asks for more before the last item is taken, so that the thread does not wait for the answer. For the thread only.
+    pub fn next(
+        &self,
+        done: Tally,
+        work: &LoaderWork,
+        me: &ActorRef<LoaderMsg>,
+    ) -> Option<(Ticket, Instant)> {
+        let mut waited = false;
+        let mut state = self.lock();
+        state.tally.add(done);
+        loop {
+            if state.closed {
+                state.book(work);
+                return None;
+            }
+            if state.n_waiting() <= state.ask_below && !state.asked {
+                state.asked = true;
+                let items = state.appetite.ask(Instant::now());
+                // The source is gone only when the pipeline is: then the inbox is closed, too.
+                drop(work.from.cast(SourceMsg::Demand { loader: me.clone(), items }));
+            }
+            if let Some(ticket) = state.next() {
+                let now = Instant::now();
+                let late = state.booked_at.is_none_or(|at| now - at > BOOK_EVERY);
+                if late || state.tally.loaded >= BOOK_AT {
+                    state.book(work);
+                    state.booked_at = Some(now);
+                }
+                state.at = Some(now);
+                return Some((ticket, now));
+            }
+            if !waited {
+                waited = true;
+                // Everything handed to this thread is loaded: at the end of the listing the source waits for this.
+                state.book(work);
+                drop(work.from.cast(SourceMsg::LoadersProgressed));
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Adds items.
+    pub fn push(&self, items: Tickets) {
+        let mut state = self.lock();
+        // What one thread hoards, others cannot have, and a run that is interrupted has still to do.
+        state.ask_below = (items.len() / 2).min(ASK_BELOW);
+        state.blocks.push_back(items);
+        state.asked = false;
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// The thread shall end after the item in hand.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_one();
+    }
+
+    /// If the item in hand has taken longer than `limit`: gives the thread up, and returns that item, all that wait, and what the
+    /// thread had not booked yet.
+    pub fn abandon_if_stuck(&self, limit: Duration) -> Option<Abandoned> {
+        let mut state = self.lock();
+        let since = state.at.filter(|since| since.elapsed() > limit)?;
+        let stuck = state.blocks.front()?.last_taken()?;
+        state.at = None;
+        state.closed = true;
+        let tally = std::mem::take(&mut state.tally);
+        Some(Abandoned { stuck, since, rest: std::mem::take(&mut state.blocks), tally })
+    }
+
+    /// The item in hand is decoded: from now on the thread only waits for others. `false`: the thread was given up, and its item with it.
+    #[must_use]
+    pub fn decoded(&self) -> bool {
+        self.lock().at.take().is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use orchestra_core::SourceId;
+
+    use super::*;
+    use crate::flow::ticket::TicketsBuilder;
+
+    #[test]
+    fn a_thread_that_is_stuck_is_given_up_with_its_item_and_the_rest_is_kept() {
+        let mut items = TicketsBuilder::with_capacity(SourceId(0), 0, 3, false);
+        (0..3).for_each(|index| items.add(index, "", Path::new("")));
+        let inbox = Inbox::new(VecDeque::new());
+        inbox.push(items.build());
+        assert!(inbox.abandon_if_stuck(Duration::ZERO).is_none(), "nothing is in hand");
+        assert_eq!(inbox.lock().next().unwrap().id().index, 0);
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        inbox.lock().at = Some(long_ago);
+        assert!(inbox.abandon_if_stuck(Duration::from_secs(90)).is_none(), "not yet");
+        inbox.lock().tally.loaded = 7;
+        let Abandoned { stuck, rest, tally, .. } = inbox.abandon_if_stuck(Duration::from_secs(30)).unwrap();
+        assert_eq!(tally.loaded, 7, "what the thread had done is not lost with it");
+        assert_eq!(stuck.id().index, 0);
+        assert_eq!(rest.into_iter().flatten().map(|t| t.id().index).collect::<Vec<_>>(), [1, 2]);
+        assert!(!inbox.decoded(), "the thread learns that it was given up");
+    }
+
+    #[test]
+    fn a_thread_asks_for_as_much_as_it_is_through_with_in_a_moment() {
+        let mut now = Instant::now();
+        let mut appetite = Appetite::default();
+        assert_eq!(appetite.ask(now), FIRST_BLOCK, "nothing is known of its pace");
+        let mut asks = |per_item: Duration, times: usize| {
+            let mut items = appetite.items;
+            for _ in 0..times {
+                now += per_item * u32::try_from(items).unwrap();
+                items = appetite.ask(now);
+            }
+            items
+        };
+        assert_eq!(asks(Duration::from_micros(50), 10), LARGEST_BLOCK);
+        assert_eq!(asks(Duration::from_millis(10), 10), 16, "160 ms: neither quick nor slow");
+        assert_eq!(asks(Duration::from_secs(1), 10), 1, "and never none");
+        assert_eq!(asks(Duration::from_millis(10), 10), 8);
+    }
+
+    #[test]
+    fn the_item_in_hand_is_known_at_the_ends_of_blocks() {
+        let block = |first| {
+            let mut items = TicketsBuilder::with_capacity(SourceId(0), first, 2, false);
+            (first..first + 2).for_each(|index| items.add(index, "", Path::new("")));
+            items.build()
+        };
+        for n_taken in 1..=4 {
+            let inbox = Inbox::new([block(0), block(2)].into());
+            let taken: Vec<u64> =
+                (0..n_taken).filter_map(|_| Some(inbox.lock().next()?.id().index)).collect();
+            assert_eq!(taken, (0..n_taken).collect::<Vec<_>>());
+            inbox.lock().at = Some(Instant::now());
+            let Abandoned { stuck, rest, .. } = inbox.abandon_if_stuck(Duration::ZERO).unwrap();
+            assert_eq!(stuck.id().index, n_taken - 1);
+            let rest: Vec<u64> = rest.into_iter().flatten().map(|t| t.id().index).collect();
+            assert_eq!(rest, (n_taken..4).collect::<Vec<_>>());
+        }
+    }
+}

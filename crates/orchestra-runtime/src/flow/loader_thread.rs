@@ -1,0 +1,158 @@
+//! The thread of a loader: reads items and takes them through the chain behind their source, up to the first batch. It talks to actors only by
+//! sending, and waits only for work and for a free row.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use orchestra_core::data::Refusal;
+use orchestra_core::shapes::{Fetch, FetchRun};
+use orchestra_core::{FailureKind, SourceId};
+use orchestra_plan::Origin;
+use ractor::ActorRef;
+use rustix::thread::sched_setaffinity;
+
+use crate::account::stats::Counter;
+use crate::context::RunContext;
+use crate::fleet::launcher::cpu_set;
+use crate::flow::chain::{Chain, ChainRun, Env, Hooks, Outcome};
+use crate::flow::loader_inbox::{Inbox, Tally};
+use crate::flow::ticket::{Ticket, Tickets};
+use crate::flow::token::Token;
+use crate::messages::{LoaderMsg, SourceMsg};
+use crate::trace::timeline::Loading;
+
+/// What the loaders of a source do with each item.
+pub struct LoaderWork {
+    /// The run.
+    pub context: Arc<RunContext>,
+    /// The source.
+    pub source: SourceId,
+    /// Who hands out items.
+    pub from: ActorRef<SourceMsg>,
+    /// Reads an item.
+    pub fetch: Arc<dyn Fetch>,
+    /// What follows.
+    pub chain: Arc<Chain>,
+    /// Items that loaders are through with.
+    pub loaded: Arc<Counter>,
+}
+
+/// Starts a thread that works off `first`, and then asks for more.
+pub fn start(
+    work: &Arc<LoaderWork>,
+    me: ActorRef<LoaderMsg>,
+    first: VecDeque<Tickets>,
+) -> io::Result<Arc<Inbox>> {
+    let inbox = Arc::new(Inbox::new(first));
+    let (work, theirs) = (Arc::clone(work), Arc::clone(&inbox));
+    let near = work.context.plan.loaders_near.as_ref().map(|near| cpu_set(&near.cores));
+    std::thread::Builder::new().name("loader".into()).spawn(move || {
+        // Where the kernel refuses, it runs anywhere, which costs a little speed.
+        if let Some(Err(error)) = near.map(|cores| sched_setaffinity(None, &cores)) {
+            tracing::warn!(%error, "a loader cannot be kept near the devices");
+        }
+        let mut thread = LoaderThread {
+            inbox: theirs,
+            fetch: work.fetch.start(),
+            run: work.chain.start(),
+            out: Outcome::default(),
+            tally: Tally::default(),
+        };
+        while let Some((ticket, started)) = thread.inbox.next(std::mem::take(&mut thread.tally), &work, &me) {
+            thread.item(&work, ticket, started);
+        }
+    })?;
+    Ok(inbox)
+}
+
+struct LoaderThread {
+    inbox: Arc<Inbox>,
+    fetch: Box<dyn FetchRun>,
+    run: ChainRun,
+    out: Outcome,
+    /// Of the item in hand.
+    tally: Tally,
+}
+
+impl LoaderThread {
+    fn item(&mut self, work: &LoaderWork, ticket: Ticket, started: Instant) {
+        let token = Token::whole(ticket);
+        let is_traced = token.ticket.timeline().is_some();
+        let locator = token.ticket.path().as_os_str().as_bytes();
+        // A panic in here is a bug of ours; it fails the item by name instead of losing it with its thread.
+        let fetched = catch_unwind(AssertUnwindSafe(|| self.fetch.fetch(locator)));
+        let fetched = fetched.unwrap_or_else(|_| {
+            self.fetch = work.fetch.start();
+            let error = "internal error while the item was read; this is a bug".to_owned();
+            Err(Refusal { kind: FailureKind::Read, error })
+        });
+        let read = fetched.is_ok().then(|| is_traced.then(Instant::now)).flatten();
+        let mut watch = Watch { inbox: &self.inbox, decoded: None, given_up: false, waited: Duration::ZERO };
+        match fetched {
+            Ok(bytes) => {
+                self.tally.bytes = bytes;
+                let from = Origin::Source(work.source);
+                let (run, out) = (&mut self.run, &mut self.out);
+                self.fetch.with_row(&mut |row| {
+                    let env = Env { from, row, carried: &[], up: None };
+                    work.chain.row(run, &token, &env, out, &mut watch);
+                });
+            }
+            Err(refusal) => {
+                if watch.arrived() {
+                    let stage = work.chain.first_stage();
+                    work.context.stats.stage(stage).entered.add(1);
+                    work.chain.fail(&token, stage, refusal, &mut self.out);
+                }
+            }
+        }
+        // What failed before it was handed on has not arrived.
+        if watch.decoded.is_none() {
+            watch.arrived();
+        }
+        let Watch { decoded, given_up, waited, .. } = watch;
+        if given_up {
+            // The item was given up meanwhile, and reported.
+            self.out = Outcome::default();
+            return;
+        }
+        let decoded = decoded.unwrap_or(started);
+        if let Some(item) = token.ticket.timeline() {
+            let began = work.context.clock.at(started);
+            let read = read.map(|read| began + (read - started));
+            item.loaded(Loading { began, read, decoded: began + (decoded - started) });
+        }
+        self.tally.decoded = 1;
+        self.tally.decoding = decoded - started;
+        self.tally.waiting_for_row = waited;
+        self.tally.loading = started.elapsed().saturating_sub(waited);
+        self.tally.counts = std::mem::take(&mut self.out.counts);
+        self.tally.loaded = 1;
+        work.chain.send(&mut self.out);
+        self.out.text.clear();
+    }
+}
+
+/// Follows the item in hand: until its first row is handed on, it may be given up.
+struct Watch<'a> {
+    inbox: &'a Inbox,
+    decoded: Option<Instant>,
+    given_up: bool,
+    waited: Duration,
+}
+
+impl Hooks for Watch<'_> {
+    fn arrived(&mut self) -> bool {
+        self.decoded = Some(Instant::now());
+        self.given_up = !self.inbox.decoded();
+        !self.given_up
+    }
+
+    fn waited(&mut self, time: Duration) {
+        self.waited += time;
+    }
+}

@@ -1,0 +1,201 @@
+//! Sink of a pipeline: knows when each item has ended, whatever became of it on its way, and commits finished items as a whole. It formats no result and
+//! writes no file itself: the committer does, and answers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestra_core::lineage::{Ending, Finished, Lineage};
+use orchestra_core::{Failure, PipelineId, SinkId, SourceId, StageId};
+use orchestra_journal::{Commit, FileIndex};
+use orchestra_plan::{Origin, SinkPlan};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+
+use crate::context::RunContext;
+use crate::flow::committer::{CommitJob, CommitterHandle};
+use crate::flow::failures::failure_line;
+use crate::flow::ticket::Ticket;
+use crate::messages::{
+    CommitCounts, FinishedItems, PipelineMsg, Record, RootMsg, SinkMsg, SourceMsg, TokenEnd,
+};
+use crate::trace::{EndedItems, MaybeFailed, id_in_logs};
+
+/// See the module.
+pub struct Sink;
+
+/// What a sink is started with.
+pub struct SinkArgs {
+    /// The run.
+    pub context: Arc<RunContext>,
+    /// Whose sink.
+    pub pipeline: PipelineId,
+    /// Who writes.
+    pub committer: CommitterHandle,
+    /// Its pipeline.
+    pub parent: ActorRef<PipelineMsg>,
+    /// The root, for the failure limit.
+    pub root: ActorRef<RootMsg>,
+}
+
+/// State of a sink.
+pub struct SinkState {
+    args: SinkArgs,
+    lineages: HashMap<SourceId, Lineage<Ticket, Record>>,
+    sources: HashMap<SourceId, ActorRef<SourceMsg>>,
+    limit_reported: bool,
+}
+
+impl Actor for Sink {
+    type Msg = SinkMsg;
+    type State = SinkState;
+    type Arguments = SinkArgs;
+
+    async fn pre_start(&self, _: ActorRef<SinkMsg>, args: SinkArgs) -> Result<SinkState, ActorProcessingErr> {
+        let plan = &args.context.plan;
+        let lineages = plan.pipelines[args.pipeline.index()].sources.iter().map(|&source| {
+            let of_source =
+                |sink: &SinkPlan| plan.ancestors(Origin::Stage(sink.from)).contains(&Origin::Source(source));
+            let ordered = plan.sinks.iter().any(|sink| sink.ordered && of_source(sink));
+            (source, Lineage::new(ordered))
+        });
+        let lineages = lineages.collect();
+        Ok(SinkState { args, lineages, sources: HashMap::new(), limit_reported: false })
+    }
+
+    async fn handle(
+        &self,
+        me: ActorRef<SinkMsg>,
+        message: SinkMsg,
+        state: &mut SinkState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            SinkMsg::Attach(source, actor) => drop(state.sources.insert(source, actor)),
+            SinkMsg::Ends(ends) => state.ends(&me, ends),
+            SinkMsg::Finished(items) => state.finished(&me, items),
+            SinkMsg::Committed(counts, told) => {
+                state.committed(&counts);
+                drop(told); // Here, with the actors that made the tickets: memory is freed cheaply where it came from.
+            }
+            SinkMsg::CommitFailed(error) => drop(state.args.parent.cast(PipelineMsg::SinkFailed(error))),
+        }
+        Ok(())
+    }
+}
+
+impl SinkState {
+    fn ends(&mut self, me: &ActorRef<SinkMsg>, ends: Vec<TokenEnd>) {
+        let mut finished = Vec::with_capacity(ends.len());
+        for TokenEnd { ticket, end } in ends {
+            if let Some(lineage) = self.lineages.get_mut(&ticket.id().source) {
+                let (id, sequence) = (ticket.id(), ticket.sequence());
+                lineage.end(id, sequence, ticket, end, &mut finished);
+            }
+        }
+        if finished.is_empty() {
+            return;
+        }
+        let (commit, counts, items) = self.group(finished);
+        let traced = self.traced(|handed| EndedItems::each_of(items, handed));
+        self.args.committer.send(CommitJob { commit, counts, traced, hold: None, reply_to: me.clone() });
+    }
+
+    fn finished(&self, me: &ActorRef<SinkMsg>, items: FinishedItems) {
+        let FinishedItems { source, sink, done, text, traced, hold } = items;
+        let n = done.len() as u64;
+        let counts = CommitCounts { done: n, by_source: vec![(source, n)], ..CommitCounts::default() };
+        let commit = Commit { appends: vec![(sink_file(sink), text)], done, failed: Vec::new() };
+        let traced = traced.and_then(|rows| self.traced(|handed| EndedItems::rows(rows, handed)));
+        self.args.committer.send(CommitJob { commit, counts, traced, hold, reply_to: me.clone() });
+    }
+
+    /// What whoever traces is told of these items, which are handed over now, once they are written.
+    fn traced(&self, items: impl FnOnce(Duration) -> EndedItems) -> Option<Box<EndedItems>> {
+        let context = &self.args.context;
+        context.tracer.is_on().then(|| Box::new(items(context.clock.now())))
+    }
+
+    /// One commit of all these items, the bytes of each file in one piece; and, while somebody traces, the items with their failures.
+    fn group(&self, finished: Vec<Finished<Ticket, Record>>) -> (Commit, CommitCounts, Vec<MaybeFailed>) {
+        let is_traced = self.args.context.tracer.is_on();
+        let mut traced = Vec::new();
+        let mut commit = Commit::default();
+        let mut counts = CommitCounts::default();
+        // By file; a pipeline writes to few.
+        let mut files: Vec<(FileIndex, Vec<u8>)> = Vec::new();
+        for Finished { ticket, ending } in finished {
+            count(&mut counts.by_source, ticket.id().source);
+            match ending {
+                Ending::Done(records) => {
+                    for record in records {
+                        append(&mut files, sink_file(record.sink), &record.line);
+                    }
+                    commit.done.push(ticket.id());
+                    counts.done += 1;
+                    if is_traced {
+                        traced.push((ticket, None));
+                    }
+                }
+                Ending::Failed(failure) => {
+                    append(&mut files, FAILURES_FILE, &self.failure_line(&ticket, &failure));
+                    commit.failed.push(ticket.id());
+                    counts.failed += 1;
+                    let stage = self.args.context.plan.stages.iter().position(|s| s.name == failure.stage);
+                    counts.failures.extend(stage.map(|index| (StageId(index as u16), failure.kind)));
+                    if is_traced {
+                        traced.push((ticket, Some(failure)));
+                    }
+                }
+            }
+        }
+        commit.appends = files;
+        (commit, counts, traced)
+    }
+
+    fn failure_line(&self, ticket: &Ticket, failure: &Failure) -> Vec<u8> {
+        let plan = &self.args.context.plan;
+        let trace = self.args.context.tracer.get().and_then(|tracer| tracer.trace_of_failed(ticket.id()));
+        tracing::warn!(
+            pipeline = %plan.pipelines[self.args.pipeline.index()].name, item = %ticket.name(),
+            stage = %failure.stage, kind = %failure.kind, error = %failure.error, attempts = failure.attempts,
+            trace_id = trace.as_ref().map(id_in_logs),
+            "item failed"
+        );
+        failure_line(ticket, &plan.sources[ticket.id().source.index()].name, failure)
+    }
+
+    fn committed(&mut self, counts: &CommitCounts) {
+        let stats = &self.args.context.stats;
+        for (source, n) in &counts.by_source {
+            if let Some(actor) = self.sources.get(source) {
+                drop(actor.cast(SourceMsg::Committed(*n)));
+            }
+        }
+        let limit = self.args.context.plan.limits.max_failed;
+        if !self.limit_reported && limit.is_some_and(|l| l.is_exceeded(stats.failed.get(), stats.total.get()))
+        {
+            self.limit_reported = true;
+            drop(self.args.root.cast(RootMsg::FailureLimit));
+        }
+    }
+}
+
+/// `failures.jsonl` is the journal's first file; the sinks follow in the order of the plan.
+pub const FAILURES_FILE: FileIndex = FileIndex(0);
+
+fn sink_file(sink: SinkId) -> FileIndex {
+    FileIndex(1 + sink.index())
+}
+
+fn append(files: &mut Vec<(FileIndex, Vec<u8>)>, file: FileIndex, line: &[u8]) {
+    match files.iter_mut().find(|(f, _)| *f == file) {
+        Some((_, bytes)) => bytes.extend_from_slice(line),
+        None => files.push((file, line.to_vec())),
+    }
+}
+
+fn count(by_source: &mut Vec<(SourceId, u64)>, source: SourceId) {
+    match by_source.iter_mut().find(|(s, _)| *s == source) {
+        Some((_, n)) => *n += 1,
+        None => by_source.push((source, 1)),
+    }
+}

@@ -1,0 +1,224 @@
+//! Items on their way through a run. They are handed out many at a time, and what all of those need lies in a few pieces of memory instead
+//! of a few for each: where pictures are small, memory for tickets is a good part of what a run costs beside decoding and models.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use orchestra_core::{ItemId, SourceId};
+
+use crate::trace::timeline::Timeline;
+
+/// An item on its way through a pipeline. Clones are the same item.
+#[derive(Clone)]
+pub struct Ticket {
+    /// Where it lies, with the others that were handed out with it: all of them are kept as long as one of them is.
+    block: Arc<Block>,
+    at: usize,
+}
+
+/// Items that are handed out together.
+struct Block {
+    source: SourceId,
+    /// The place of the first of them among those that the run hands out.
+    first: u64,
+    /// Their paths, each with its name behind it unless the path ends with that.
+    text: Vec<u8>,
+    items: Vec<Item>,
+    /// By item; none if nobody traces.
+    timelines: Vec<Timeline>,
+}
+
+/// Half a cache line: whoever looks at it has last seen the memory on another core, or long ago.
+struct Item {
+    index: u64,
+    /// Where in the text its path ends, which begins where the item before it ends.
+    path_end: usize,
+    /// Where its name begins.
+    name_begin: usize,
+    /// Where both end.
+    end: usize,
+}
+
+impl Ticket {
+    /// An item that is handed out alone, and traced.
+    #[must_use]
+    pub fn alone(id: ItemId, sequence: u64, name: &str, path: &Path) -> Self {
+        let mut tickets = TicketsBuilder::with_capacity(id.source, sequence, 1, true);
+        tickets.add(id.index, name, path);
+        Self { block: Arc::new(tickets.block), at: 0 }
+    }
+
+    /// Which.
+    #[must_use]
+    pub fn id(&self) -> ItemId {
+        ItemId { source: self.block.source, index: self.item().index }
+    }
+
+    /// Its place in the order in which this run hands items out, per source, from 0.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.block.first + self.at as u64
+    }
+
+    /// Path relative to the source's root: `item` in records.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        let &Item { name_begin, end, .. } = self.item();
+        // These are the bytes of a `str`; to look at so few again costs less than to keep them apart.
+        str::from_utf8(&self.block.text[name_begin..end]).unwrap_or_default()
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        let begin = self.at.checked_sub(1).map_or(0, |before| self.block.items[before].end);
+        Path::new(OsStr::from_bytes(&self.block.text[begin..self.item().path_end]))
+    }
+
+    /// Its way through the run; `None` if nobody traces.
+    #[must_use]
+    pub fn timeline(&self) -> Option<&Timeline> {
+        self.block.timelines.get(self.at)
+    }
+
+    fn item(&self) -> &Item {
+        &self.block.items[self.at]
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket").field("id", &self.id()).field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+/// The tickets of items that are handed out together, one after the other. Each is made when it is taken, by the thread that works on its
+/// item: they share a count, which would go from core to core otherwise.
+pub struct Tickets {
+    block: Arc<Block>,
+    next: usize,
+}
+
+impl Tickets {
+    /// The one that was taken last.
+    #[must_use]
+    pub fn last_taken(&self) -> Option<Ticket> {
+        let at = self.next.checked_sub(1)?;
+        Some(Ticket { block: Arc::clone(&self.block), at })
+    }
+}
+
+impl Iterator for Tickets {
+    type Item = Ticket;
+
+    fn next(&mut self) -> Option<Ticket> {
+        let at = self.next;
+        (at < self.block.items.len()).then(|| {
+            self.next += 1;
+            Ticket { block: Arc::clone(&self.block), at }
+        })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let n_left = self.block.items.len() - self.next;
+        (n_left, Some(n_left))
+    }
+}
+
+impl ExactSizeIterator for Tickets {}
+
+/// Gathers items that will be handed out together.
+pub struct TicketsBuilder {
+    is_traced: bool,
+    block: Block,
+}
+
+/// What a path usually takes.
+const USUAL_PATH: usize = 96;
+
+impl TicketsBuilder {
+    /// None yet, and room for `n`. The first will be number `first` of those that are handed out.
+    #[must_use]
+    pub fn with_capacity(source: SourceId, first: u64, n: usize, is_traced: bool) -> Self {
+        let block = Block {
+            source,
+            first,
+            text: Vec::with_capacity(n * USUAL_PATH),
+            items: Vec::with_capacity(n),
+            timelines: Vec::with_capacity(if is_traced { n } else { 0 }),
+        };
+        Self { is_traced, block }
+    }
+
+    /// Adds item `index` of the source.
+    pub fn add(&mut self, index: u64, name: &str, path: &Path) {
+        let Block { text, items, timelines, .. } = &mut self.block;
+        let path = path.as_os_str().as_bytes();
+        text.extend_from_slice(path);
+        let path_end = text.len();
+        if !path.ends_with(name.as_bytes()) {
+            text.extend_from_slice(name.as_bytes());
+        }
+        items.push(Item { index, path_end, name_begin: text.len() - name.len(), end: text.len() });
+        if self.is_traced {
+            timelines.push(Timeline::default());
+        }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.block.items.len()
+    }
+
+    /// A ticket for each.
+    #[must_use]
+    pub fn build(self) -> Tickets {
+        Tickets { block: Arc::new(self.block), next: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+    use std::time::Duration;
+
+    use orchestra_core::StageId;
+
+    use super::*;
+
+    #[test]
+    fn each_item_that_is_traced_has_a_journey_of_its_own() {
+        let mut tickets = TicketsBuilder::with_capacity(SourceId(0), 0, 2, true);
+        (0..2).for_each(|index| tickets.add(index, "", Path::new("")));
+        let tickets: Vec<Ticket> = tickets.build().collect();
+        let timeline = |at: usize| tickets[at].timeline().unwrap();
+        timeline(1).queued(StageId(0), Duration::from_secs(1));
+        assert!(timeline(0).is_empty() && !timeline(1).is_empty());
+    }
+
+    #[test]
+    fn items_that_are_handed_out_together_keep_what_is_theirs() {
+        let mut tickets = TicketsBuilder::with_capacity(SourceId(3), 40, 1, false);
+        let no_text = OsStr::from_bytes(b"/p/\xff.png");
+        tickets.add(7, r"\xFF.png", Path::new(no_text));
+        tickets.add(9, "", Path::new(""));
+        tickets.add(11, "ä\n.png", Path::new("/elsewhere"));
+        tickets.add(12, "b/ä.png", Path::new("/root/b/ä.png"));
+        assert_eq!(tickets.len(), 4);
+        let mut tickets = tickets.build();
+        assert!(tickets.last_taken().is_none());
+        let first = tickets.next().unwrap();
+        assert_eq!((tickets.len(), tickets.last_taken().unwrap().id()), (3, first.id()));
+        let tickets: Vec<Ticket> = iter::once(first).chain(tickets).collect();
+        let of = |t: &Ticket| (t.id().index, t.sequence(), t.name().to_owned(), t.path().to_owned());
+        assert_eq!(of(&tickets[0]), (7, 40, r"\xFF.png".to_owned(), no_text.into()));
+        assert_eq!(of(&tickets[1]), (9, 41, String::new(), "".into()));
+        assert_eq!(of(&tickets[2]), (11, 42, "ä\n.png".to_owned(), "/elsewhere".into()));
+        assert_eq!(of(&tickets[3]), (12, 43, "b/ä.png".to_owned(), "/root/b/ä.png".into()));
+        assert!(tickets.iter().all(|t| t.id().source == SourceId(3) && t.timeline().is_none()));
+    }
+}

@@ -1,0 +1,249 @@
+//! Items that have ended together, as whoever traces is told of them: a group for each batch, so that what most of them have in common is
+//! told once, and what nobody asks for is not copied. It decides nothing about what is kept.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestra_core::{Failure, ItemId};
+
+use crate::flow::ticket::Ticket;
+use crate::flow::token::Token;
+use crate::trace::timeline::Timeline;
+use crate::trace::{BatchTrace, ItemEnd, ItemTrace};
+
+/// The items of a slot by row, shared: the slot itself may be filled anew.
+pub type SlotItems = Arc<[Option<Token>]>;
+
+/// An item; with its failure, if it failed.
+pub type MaybeFailed = (Ticket, Option<Failure>);
+
+/// Items that were handed to the committer together and have ended together.
+#[derive(Debug)]
+pub struct EndedItems {
+    items: Items,
+    handed: Duration,
+    ended: Duration,
+    /// Why they could not be written.
+    not_written: Option<String>,
+}
+
+#[derive(Debug)]
+enum Items {
+    Rows(DoneRows),
+    Each(Vec<MaybeFailed>),
+}
+
+/// Rows of one batch whose items are done with it.
+#[derive(Debug)]
+pub struct DoneRows {
+    items: SlotItems,
+    rows: Range<usize>,
+    /// Rows of these that failed after all, in order: they are not of the group.
+    failed: Vec<usize>,
+    /// The batch, which is not noted with these items.
+    batch: Arc<BatchTrace>,
+    ids: Vec<ItemId>,
+    usual: Option<Began>,
+}
+
+/// When items of a group began that all went the usual way.
+#[derive(Debug, Clone, Copy)]
+struct Began {
+    first: Duration,
+    middle: Duration,
+}
+
+impl DoneRows {
+    /// `rows` of a batch, out of the `items` of its slot, but for those that have `failed` after all: `ids` are left. For whoever has
+    /// their tickets at hand: here it is noted what can be said of all of them, so that nobody else has to look at each.
+    #[must_use]
+    pub fn new(
+        items: SlotItems,
+        rows: Range<usize>,
+        failed: Vec<usize>,
+        ids: Vec<ItemId>,
+        batch: Arc<BatchTrace>,
+    ) -> Self {
+        let mut done = Self { items, rows, failed, batch, ids, usual: None };
+        debug_assert_eq!(done.tickets().count(), done.ids.len(), "an id for each ticket that is left");
+        done.usual = done.look_at_each();
+        done
+    }
+
+    fn look_at_each(&self) -> Option<Began> {
+        let (mut first, mut middle) = (None, None);
+        for (at, ticket) in self.tickets().enumerate() {
+            let began = ticket.timeline().filter(|timeline| timeline.is_usual())?.began()?;
+            first = Some(first.map_or(began, |first: Duration| first.min(began)));
+            if at == self.ids.len() / 2 {
+                middle = Some(began);
+            }
+        }
+        Some(Began { first: first?, middle: middle? })
+    }
+
+    /// The tickets of the group.
+    pub fn tickets(&self) -> impl Iterator<Item = &Ticket> {
+        let rows = self.items.get(self.rows.clone()).unwrap_or_default().iter();
+        let is_done = |row: &usize| self.failed.is_empty() || self.failed.binary_search(row).is_err();
+        self.rows
+            .clone()
+            .zip(rows)
+            .filter(move |(row, _)| is_done(row))
+            .filter_map(|(_, item)| Some(&item.as_ref()?.ticket))
+    }
+}
+
+/// A group whose items all have records and were in one batch, which is told with the group, and in no other. What is to be said of all of
+/// them was noted where their records were made, so that whoever is told of them need not look at each: by then their tickets lie in the
+/// caches of other cores.
+#[derive(Debug, Clone, Copy)]
+pub struct UsualItems<'a> {
+    group: &'a EndedItems,
+    rows: &'a DoneRows,
+    began: Began,
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy)]
+pub struct EndedItem<'a> {
+    group: &'a EndedItems,
+    ticket: &'a Ticket,
+    failure: Option<&'a Failure>,
+    /// The batch that is told with the group.
+    batch: Option<&'a Arc<BatchTrace>>,
+}
+
+impl EndedItems {
+    /// Rows of a batch that were handed over at `handed`.
+    #[must_use]
+    pub fn rows(rows: DoneRows, handed: Duration) -> Self {
+        Self { items: Items::Rows(rows), handed, ended: handed, not_written: None }
+    }
+
+    /// Items whose batches are noted with them; each with its failure, if it failed.
+    #[must_use]
+    pub fn each_of(items: Vec<MaybeFailed>, handed: Duration) -> Self {
+        Self { items: Items::Each(items), handed, ended: handed, not_written: None }
+    }
+
+    /// They are in the journal, or could not be written, from `ended` on.
+    pub fn written(&mut self, ended: Duration, result: &Result<(), String>) {
+        self.ended = ended;
+        self.not_written = result.as_ref().err().cloned();
+    }
+
+    /// The group, if all of it went the usual way.
+    #[must_use]
+    pub fn usual(&self) -> Option<UsualItems<'_>> {
+        match &self.items {
+            Items::Rows(rows) if self.not_written.is_none() => {
+                Some(UsualItems { group: self, rows, began: rows.usual? })
+            }
+            Items::Rows(_) | Items::Each(_) => None,
+        }
+    }
+
+    /// Calls `f` for each of them.
+    pub fn each<'a>(&'a self, mut f: impl FnMut(EndedItem<'a>)) {
+        match &self.items {
+            Items::Rows(rows) => {
+                let batch = Some(&rows.batch);
+                rows.tickets().for_each(|ticket| f(EndedItem { group: self, ticket, failure: None, batch }));
+            }
+            Items::Each(items) => {
+                let items = items.iter().map(|(ticket, failure)| (ticket, failure.as_ref()));
+                items
+                    .for_each(|(ticket, failure)| f(EndedItem { group: self, ticket, failure, batch: None }));
+            }
+        }
+    }
+}
+
+impl<'a> UsualItems<'a> {
+    /// Which, in the order of their rows.
+    #[must_use]
+    pub fn ids(&self) -> &'a [ItemId] {
+        &self.rows.ids
+    }
+
+    /// The batch that all of them were in.
+    #[must_use]
+    pub fn batch(&self) -> &'a Arc<BatchTrace> {
+        &self.rows.batch
+    }
+
+    /// From the loader that took the first of them until they were in the journal: none took longer.
+    #[must_use]
+    pub fn longest(&self) -> Duration {
+        self.group.ended.saturating_sub(self.began.first)
+    }
+
+    /// The same of the one in the middle, which stands for all.
+    #[must_use]
+    pub fn typical(&self) -> Duration {
+        self.group.ended.saturating_sub(self.began.middle)
+    }
+
+    /// All of them, in the same order.
+    pub fn items(&self) -> impl Iterator<Item = EndedItem<'a>> + use<'a> {
+        let (group, batch) = (self.group, Some(&self.rows.batch));
+        self.rows.tickets().map(move |ticket| EndedItem { group, ticket, failure: None, batch })
+    }
+}
+
+impl<'a> EndedItem<'a> {
+    /// The item.
+    #[must_use]
+    pub fn ticket(&self) -> &'a Ticket {
+        self.ticket
+    }
+
+    /// From the loader that took it until it was in the journal.
+    #[must_use]
+    pub fn took(&self) -> Duration {
+        let began = self.ticket.timeline().and_then(Timeline::began).unwrap_or(self.group.handed);
+        self.group.ended.saturating_sub(began)
+    }
+
+    /// It has no record.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.failure.is_some() || self.group.not_written.is_some()
+    }
+
+    /// A batch that it was in gave no result for it.
+    #[must_use]
+    pub fn was_retried(&self) -> bool {
+        self.ticket.timeline().is_some_and(Timeline::was_retried)
+    }
+
+    /// Calls `f` for each batch that it was in, in the order in which they ended.
+    pub fn each_batch(&self, mut f: impl FnMut(&Arc<BatchTrace>)) {
+        if let Some(timeline) = self.ticket.timeline() {
+            timeline.each_batch(&mut f);
+        }
+        self.batch.into_iter().for_each(f);
+    }
+
+    /// Everything that is known of it.
+    #[must_use]
+    pub fn trace(&self) -> ItemTrace {
+        let end = match (&self.group.not_written, self.failure) {
+            (Some(error), _) => ItemEnd::NotWritten(error.clone()),
+            (None, Some(failure)) => ItemEnd::Failed(failure.clone()),
+            (None, None) => ItemEnd::Done,
+        };
+        let mut steps = self.ticket.timeline().map(Timeline::steps).unwrap_or_default();
+        steps.batches.extend(self.batch.map(Arc::clone));
+        ItemTrace {
+            id: self.ticket.id(),
+            name: self.ticket.name().to_owned(),
+            steps,
+            handed: self.group.handed,
+            ended: self.group.ended,
+            end,
+        }
+    }
+}

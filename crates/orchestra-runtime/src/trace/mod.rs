@@ -1,0 +1,339 @@
+//! What a run tells whoever traces it, as plain data and after the fact: a record per batch, per commit, per step of a worker's life. It
+//! knows no tracing backend, makes no span and decides nothing about what is kept.
+//!
+//! All times are durations on the clock of the run; [`RunBegan::zero`] says when that was. Without a tracer none of this exists, and no
+//! clock is read for it.
+
+pub(crate) mod ended;
+pub(crate) mod timeline;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use orchestra_core::batching::LeaveReason;
+use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, ItemId, StageId, WorkerExit, WorkerId};
+use orchestra_plan::Plan;
+pub use orchestra_wire::frames::{RunErrorKind, RunTiming, TraceContext};
+
+pub use crate::flow::ticket::Ticket;
+pub use crate::flow::token::Token;
+pub use ended::{DoneRows, EndedItem, EndedItems, MaybeFailed, SlotItems, UsualItems};
+pub use timeline::{Loading, Steps, Timeline};
+
+/// Follows runs. One tracer may follow several at once.
+pub trait Tracer: Send + Sync {
+    /// A run begins. What is returned is told everything about it, and is dropped when nothing of the run is left.
+    fn begin(&self, run: RunBegan) -> Arc<dyn RunTracer>;
+}
+
+/// Follows one run. Called right when things happen, by the threads that did them, so it must not block or take long: it is there to put
+/// the record somewhere. Several threads may call it at once.
+pub trait RunTracer: Send + Sync {
+    /// A batch is about to be sent. The numbers of the batches of a run are 0, 1, 2, ...; the context goes into the frame to the worker.
+    fn number_batch(&self) -> BatchNumber;
+    /// The trace that an item which has failed is found in, for the line about it in the log. `None`: it is not known, or there is none.
+    fn trace_of_failed(&self, _: ItemId) -> Option<TraceContext> {
+        None
+    }
+    /// A batch that was sent has ended. Told once for each number, before any item that was in it.
+    fn batch_ended(&self, batch: Arc<BatchTrace>);
+    /// These items have ended: told once for each that is in the journal, and for those that could not be written. Called by the thread
+    /// that writes the journal, for hundreds of items at a time: what is wanted of them is copied with [`EndedItem::trace`].
+    fn items_ended(&self, items: &[EndedItems]);
+    /// Something happened to a worker or its place.
+    fn worker(&self, step: WorkerTrace);
+    /// Something happened to a device, or was found out about it.
+    fn device(&self, step: DeviceTrace);
+    /// The run is over. Records of what is still being cleared away may follow.
+    fn ended(&self, end: RunEnded);
+}
+
+/// The beginning of a run.
+#[derive(Debug, Clone)]
+pub struct RunBegan {
+    /// What runs: names of stages, devices, models, pipelines and sources.
+    pub plan: Arc<Plan>,
+    /// Id of the run, the same each time that it is continued.
+    pub run_id: String,
+    /// The start of the run's clock.
+    pub zero: SystemTime,
+}
+
+/// The end of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunEnded {
+    /// When.
+    pub at: Duration,
+    /// Items that the sources name.
+    pub total: u64,
+    /// Of these, finished by the runs that it continues.
+    pub resumed: u64,
+    /// Items with records, in this run and those that it continues.
+    pub done: u64,
+    /// Items that failed, likewise.
+    pub failed: u64,
+    /// Exit code of the command; `None` if the run was given up by whoever held it.
+    pub exit_code: Option<i32>,
+    /// What stopped it, in words, where it is not complete.
+    pub problems: Vec<String>,
+}
+
+/// What a batch is called in traces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchNumber {
+    /// Its place in the order in which batches were sent. Unlike a [`BatchId`] it is never used twice in a run.
+    pub number: u64,
+    /// The span that the worker's part belongs to.
+    pub context: Option<TraceContext>,
+}
+
+/// A batch that was sent to a worker, from its first row to its end. Each attempt at the same rows is a batch of its own.
+#[derive(Debug)]
+pub struct BatchTrace {
+    /// Its number.
+    pub number: BatchNumber,
+    /// What the log calls it.
+    pub batch: BatchId,
+    /// Which stage ran it.
+    pub stage: StageId,
+    /// Where.
+    pub device: DeviceId,
+    /// Who.
+    pub worker: WorkerId,
+    /// How often a worker has begun these rows, this time included; from 1.
+    pub attempt: u32,
+    /// Why it left.
+    pub reason: LeaveReason,
+    /// Rows of the batch, holes included.
+    pub rows: usize,
+    /// Items in it.
+    pub items: usize,
+    /// When the first row of its slot was claimed.
+    pub opened: Duration,
+    /// When its slot was full or closed, and all rows were there.
+    pub filled: Duration,
+    /// When it was sent.
+    pub sent: Duration,
+    /// What is known of it from its worker.
+    pub ran: Ran,
+    /// When its end was noted.
+    pub ended: Duration,
+    /// How it ended.
+    pub end: BatchEnd,
+    /// The most rows that the device takes of this stage, before and after, where this batch changed it.
+    pub ceiling: Option<(usize, usize)>,
+    /// Post-processing of its rows, once that is over: from, to.
+    pub processed: OnceLock<(Duration, Duration)>,
+}
+
+/// What is known of a batch from its worker.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// When it was the next for the worker: it was there, and the one before it was answered. `None`: it was not reached.
+    pub begun: Option<Duration>,
+    /// When the answer came, if one came.
+    pub answered: Option<Duration>,
+    /// Where its time went inside the worker.
+    pub timing: RunTiming,
+}
+
+/// How a batch ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BatchEnd {
+    /// With results.
+    Done,
+    /// The worker had no result for it.
+    Fault {
+        /// Why.
+        kind: RunErrorKind,
+        /// The runtime's words.
+        error: String,
+        /// What followed.
+        then: Then,
+    },
+    /// Its worker died.
+    WorkerLost {
+        /// How.
+        exit: WorkerExit,
+        /// What it said last on stderr.
+        last_words: String,
+        /// What followed.
+        then: Then,
+    },
+    /// The run ended, or its pipeline fell over, before it was answered.
+    GivenUp,
+}
+
+/// What followed for the rows of a batch without a result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Then {
+    /// They wait again, as this batch.
+    Requeued(BatchId),
+    /// They wait again, in halves.
+    Split,
+    /// The one item failed.
+    Failed(FailureKind),
+}
+
+/// An item that has ended.
+#[derive(Debug, Clone)]
+pub struct ItemTrace {
+    /// Which.
+    pub id: ItemId,
+    /// Path relative to the source's root.
+    pub name: String,
+    /// Its way here.
+    pub steps: Steps,
+    /// When it was handed to the committer.
+    pub handed: Duration,
+    /// When it was in the journal, or could not be written.
+    pub ended: Duration,
+    /// How it ended.
+    pub end: ItemEnd,
+}
+
+/// How an item ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ItemEnd {
+    /// Its records are written.
+    Done,
+    /// Its failure is written.
+    Failed(Failure),
+    /// It could not be written, and is to be done again by another run.
+    NotWritten(String),
+}
+
+/// A step in the life of a worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerTrace {
+    /// When.
+    pub at: Duration,
+    /// Who.
+    pub worker: WorkerId,
+    /// For which stage.
+    pub stage: StageId,
+    /// Where.
+    pub device: DeviceId,
+    /// What.
+    pub step: WorkerStep,
+}
+
+/// What happened to a worker or to its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WorkerStep {
+    /// Its process was started.
+    Started {
+        /// Its process id, if it is a process.
+        pid: Option<u32>,
+        /// It is to stand by.
+        is_spare: bool,
+        /// The worker whose place it takes when it is loaded.
+        instead_of: Option<WorkerId>,
+    },
+    /// It is loaded and warm.
+    Loaded,
+    /// It takes batches from now on.
+    Serving {
+        /// The worker whose place it took.
+        instead_of: Option<WorkerId>,
+        /// It stood by until now.
+        was_spare: bool,
+    },
+    /// It is gone, or could not be started.
+    Ended {
+        /// How.
+        exit: WorkerExit,
+        /// What it said last on stderr.
+        last_words: String,
+    },
+    /// After its death its place is given up.
+    PlaceParked {
+        /// Places that are left on the device. With none, the device is parked for the stage.
+        left: usize,
+        /// Why.
+        why: String,
+    },
+    /// After its death no further spare is started.
+    SparesGivenUp {
+        /// Why.
+        why: String,
+    },
+}
+
+/// Something about a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceTrace {
+    /// When.
+    pub at: Duration,
+    /// Which.
+    pub device: DeviceId,
+    /// What.
+    pub step: DeviceStep,
+}
+
+/// What happened to a device, or was found out about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceStep {
+    /// It is not there any more.
+    Lost {
+        /// Why.
+        why: String,
+    },
+    /// It is known now what one worker of a stage takes of its memory.
+    Measured {
+        /// Which stage.
+        stage: StageId,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// It will not be known in this run.
+    NotMeasured {
+        /// Which stage.
+        stage: StageId,
+        /// Why.
+        why: String,
+    },
+    /// More workers are started, because they fit.
+    WorkersAdded {
+        /// Of which stage.
+        stage: StageId,
+        /// How many.
+        more: usize,
+    },
+}
+
+/// The id of a trace, as it stands in logs and in the address of its page.
+#[must_use]
+pub fn id_in_logs(trace: &TraceContext) -> String {
+    trace.trace_id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The tracer of a run that may have none.
+#[derive(Clone, Default)]
+pub struct MaybeTracer(Option<Arc<dyn RunTracer>>);
+
+impl MaybeTracer {
+    /// Has `tracer` follow the run, if there is one.
+    pub(crate) fn begin(tracer: Option<&Arc<dyn Tracer>>, run: impl FnOnce() -> RunBegan) -> Self {
+        Self(tracer.map(|t| t.begin(run())))
+    }
+
+    /// The tracer, if there is one.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&Arc<dyn RunTracer>> {
+        self.0.as_ref()
+    }
+
+    /// Whether anybody follows the run.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl fmt::Debug for MaybeTracer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_on() { "traced" } else { "not traced" })
+    }
+}
