@@ -2,25 +2,21 @@
 //!
 //! It first prints ratios that are measured in turns, so that a machine that is busy or throttled changes both sides alike, and then lets
 //! Criterion measure each part. `photo.jpg` is a part of NASA's portrait of Eileen Collins (public domain), 500 by 375 pixels, 4:2:0; the
-//! picture of 1920 by 1080 pixels is a mosaic of it. Run with `cargo bench -p orchestra-media --bench prepare`.
+//! picture of 2000 by 1500 pixels is a mosaic of it. Run with `cargo bench -p orchestra-media --bench prepare`.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may stop where it stands")]
 
-use std::ffi::{c_int, c_ulong, c_void};
 use std::hint::black_box;
-use std::io::Cursor;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
+use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 use image::{ImageFormat, RgbImage};
-use libloading::Library;
+use libjpeg_turbo_rs::{Decoder, PixelFormat, ScalingFactor, Subsampling};
 use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, ResizeFilter};
-use orchestra_media::{JpegDecoder, Preparer};
-use zune_core::bytestream::ZCursor;
-use zune_core::colorspace::ColorSpace;
-use zune_core::options::DecoderOptions;
+use orchestra_media::Preparer;
 
 const PHOTO: &[u8] = include_bytes!("photo.jpg");
 const DIGIT: &[u8] = include_bytes!("../examples/digits/images/digit-0001.png");
@@ -32,26 +28,20 @@ const MAX_PIXELS: u64 = 1 << 28;
 const TURNS: usize = 60;
 
 fn main() {
-    let turbo = Turbo::load();
-    if turbo.is_none() {
-        println!(
-            "no libturbojpeg on this machine: only the Rust decoder is measured, and the large picture is 4:4:4"
-        );
-    }
-    let large = large_photo(turbo.as_ref());
+    let large = large_photo();
     println!("photo {} bytes, large photo {} bytes, digit {} bytes", PHOTO.len(), large.len(), DIGIT.len());
     let cases = [
         Case { name: "500x375", file: PHOTO, reduce: 1, fast: false },
-        Case { name: "1920x1080", file: &large, reduce: 1, fast: false },
-        Case { name: "1920x1080 fast", file: &large, reduce: 4, fast: true },
+        Case { name: "2000x1500", file: &large, reduce: 1, fast: false },
+        Case { name: "2000x1500 fast", file: &large, reduce: 4, fast: true },
     ];
     for case in &cases {
-        case.print_ratios(turbo.as_ref());
+        case.print_ratio();
     }
     print_digit(DIGIT);
     let mut criterion = Criterion::default().configure_from_args();
     for case in &cases {
-        case.measure(&mut criterion, turbo.as_ref());
+        case.measure(&mut criterion);
     }
     let mut group = criterion.benchmark_group("32x32 gray PNG");
     let spec = digit_spec();
@@ -67,7 +57,7 @@ struct Case<'a> {
     name: &'static str,
     file: &'a [u8],
     /// By how much the bare decoder divides the sides.
-    reduce: usize,
+    reduce: u32,
     fast: bool,
 }
 
@@ -76,54 +66,37 @@ impl Case<'_> {
         ImageSpec { fast: self.fast, ..spec([SIDE as u32; 2], Channels::Rgb) }
     }
 
-    /// Row against the bare parts of the same decoder, in turns.
-    fn print_ratios(&self, turbo: Option<&Turbo>) {
+    /// Row against the bare parts, in turns.
+    fn print_ratio(&self) {
         let spec = self.spec();
-        for decoder in [JpegDecoder::LibjpegTurbo, JpegDecoder::Rust] {
-            let (Some(mut preparer), true) =
-                (Preparer::with_jpeg_decoder(decoder), decoder == JpegDecoder::Rust || turbo.is_some())
-            else {
-                continue;
-            };
-            let bare_turbo = if decoder == JpegDecoder::LibjpegTurbo { turbo } else { None };
-            let mut row = vec![0; 3 * SIDE * SIDE * 4];
-            let mut bare = Bare::default();
-            let mut times: [Vec<Duration>; 5] = Default::default();
-            for _ in 0..TURNS {
-                times[0].push(timed(|| prepare(&mut preparer, self.file, &spec, &mut row)));
-                times[1].push(timed(|| bare.whole(self.file, bare_turbo, self.reduce)));
-                times[2].push(timed(|| bare.decode(self.file, bare_turbo, self.reduce)));
-                times[3].push(timed(|| bare.resize()));
-                times[4].push(timed(|| bare.normalise()));
-            }
-            let [row, whole, decode, resize, normalise] = times.map(quartile);
-            println!(
-                "{:<15} {:<14} row {row:>8.1} us = {:.3} x bare path {whole:>8.1} us (decode {decode:.1}, resize {resize:.1}, normalise {normalise:.1})",
-                self.name,
-                decoder.name(),
-                row / whole,
-            );
+        let mut preparer = Preparer::new();
+        let mut row = vec![0; 3 * SIDE * SIDE * 4];
+        let mut bare = Bare::default();
+        let mut times: [Vec<Duration>; 5] = Default::default();
+        for _ in 0..TURNS {
+            times[0].push(timed(|| prepare(&mut preparer, self.file, &spec, &mut row)));
+            times[1].push(timed(|| bare.whole(self.file, self.reduce)));
+            times[2].push(timed(|| bare.decode(self.file, self.reduce)));
+            times[3].push(timed(|| bare.resize()));
+            times[4].push(timed(|| bare.normalise()));
         }
+        let [row, whole, decode, resize, normalise] = times.map(quartile);
+        println!(
+            "{:<15} row {row:>8.1} us = {:.3} x bare path {whole:>8.1} us (decode {decode:.1}, resize {resize:.1}, normalise {normalise:.1})",
+            self.name,
+            row / whole,
+        );
     }
 
-    fn measure(&self, criterion: &mut Criterion, turbo: Option<&Turbo>) {
+    fn measure(&self, criterion: &mut Criterion) {
         let spec = self.spec();
         let mut row = vec![0; 3 * SIDE * SIDE * 4];
         let mut group = criterion.benchmark_group(self.name);
-        for decoder in [JpegDecoder::LibjpegTurbo, JpegDecoder::Rust] {
-            if let Some(mut preparer) = Preparer::with_jpeg_decoder(decoder) {
-                let name = format!("row, {}", decoder.name());
-                group.bench_function(name, |b| b.iter(|| prepare(&mut preparer, self.file, &spec, &mut row)));
-            }
-        }
+        let mut preparer = Preparer::new();
+        group.bench_function("row", |b| b.iter(|| prepare(&mut preparer, self.file, &spec, &mut row)));
         let mut bare = Bare::default();
-        group.bench_function("bare zune-jpeg", |b| b.iter(|| bare.decode(self.file, None, 1)));
-        if turbo.is_some() {
-            group.bench_function("bare libjpeg-turbo", |b| {
-                b.iter(|| bare.decode(self.file, turbo, self.reduce));
-            });
-        }
-        group.bench_function("bare fast_image_resize", |b| b.iter(|| bare.resize()));
+        group.bench_function("bare decoder", |b| b.iter(|| bare.decode(self.file, self.reduce)));
+        group.bench_function("bare resize", |b| b.iter(|| bare.resize()));
         group.bench_function("bare normalise", |b| b.iter(|| bare.normalise()));
         group.finish();
     }
@@ -197,38 +170,29 @@ struct Bare {
 }
 
 impl Bare {
-    fn whole(&mut self, file: &[u8], turbo: Option<&Turbo>, reduce: usize) {
-        self.decode(file, turbo, reduce);
+    fn whole(&mut self, file: &[u8], reduce: u32) {
+        self.decode(file, reduce);
         self.resize();
         self.normalise();
     }
 
-    fn decode(&mut self, file: &[u8], turbo: Option<&Turbo>, reduce: usize) {
-        let file = black_box(file);
-        match turbo {
-            Some(turbo) => (self.width, self.height) = turbo.decode(file, reduce, &mut self.pixels),
-            None => {
-                let options = DecoderOptions::new_fast().jpeg_set_out_colorspace(ColorSpace::RGB);
-                let mut decoder = zune_jpeg::JpegDecoder::new_with_options(ZCursor::new(file), options);
-                decoder.decode_headers().unwrap();
-                let info = decoder.info().unwrap();
-                self.pixels.resize(decoder.output_buffer_size().unwrap(), 0);
-                decoder.decode_into(&mut self.pixels).unwrap();
-                (self.width, self.height) = (info.width.into(), info.height.into());
-            }
-        }
+    fn decode(&mut self, file: &[u8], reduce: u32) {
+        let mut decoder = Decoder::new(black_box(file)).unwrap();
+        decoder.set_output_format(PixelFormat::Rgb);
+        decoder.set_scale(ScalingFactor::try_new(1, reduce).unwrap());
+        self.pixels.resize(decoder.output_buffer_size().unwrap(), 0);
+        let info = decoder.decode_image_into(&mut self.pixels).unwrap();
+        (self.width, self.height) = (info.width, info.height);
     }
 
     fn resize(&mut self) {
         self.small.resize(SIDE * SIDE * 3, 0);
-        let from =
-            ImageRef::new(self.width as u32, self.height as u32, &self.pixels, PixelType::U8x3).unwrap();
-        let mut to =
-            Image::from_slice_u8(SIDE as u32, SIDE as u32, &mut self.small, PixelType::U8x3).unwrap();
+        let from = TypedImageRef::<U8x3>::from_buffer(self.width as u32, self.height as u32, &self.pixels);
+        let mut to = TypedImage::<U8x3>::from_buffer(SIDE as u32, SIDE as u32, &mut self.small).unwrap();
         let options = ResizeOptions::new()
             .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
             .fit_into_destination(Some((0.5, 0.5)));
-        self.resizer.resize(&from, &mut to, &options).unwrap();
+        self.resizer.resize_typed(&from.unwrap(), &mut to, &options).unwrap();
     }
 
     fn normalise(&mut self) {
@@ -259,104 +223,12 @@ fn normalise(from: &[u8], to: &mut [f32]) {
     }
 }
 
-type Decompress = unsafe extern "C" fn(
-    *mut c_void,
-    *const u8,
-    c_ulong,
-    *mut u8,
-    c_int,
-    c_int,
-    c_int,
-    c_int,
-    c_int,
-) -> c_int;
-type Header = unsafe extern "C" fn(
-    *mut c_void,
-    *const u8,
-    c_ulong,
-    *mut c_int,
-    *mut c_int,
-    *mut c_int,
-    *mut c_int,
-) -> c_int;
-type Compress = unsafe extern "C" fn(
-    *mut c_void,
-    *const u8,
-    c_int,
-    c_int,
-    c_int,
-    c_int,
-    *mut *mut u8,
-    *mut c_ulong,
-    c_int,
-    c_int,
-    c_int,
-) -> c_int;
-
-/// libjpeg-turbo without anything around it.
-struct Turbo {
-    library: Library,
-    decoder: *mut c_void,
-}
-
-impl Turbo {
-    fn load() -> Option<Turbo> {
-        // SAFETY: the types are those of `turbojpeg.h`.
-        unsafe {
-            let library = Library::new("libturbojpeg.so.0").ok()?;
-            let decoder = library.get::<unsafe extern "C" fn() -> *mut c_void>(b"tjInitDecompress").ok()?();
-            Some(Turbo { library, decoder })
-        }
-    }
-
-    fn decode(&self, file: &[u8], reduce: usize, pixels: &mut Vec<u8>) -> (usize, usize) {
-        let (mut w, mut h, mut sampling, mut space) = (0, 0, 0, 0);
-        // SAFETY: the buffer has room for the picture whose size the library told.
-        unsafe {
-            let header = self.library.get::<Header>(b"tjDecompressHeader3").unwrap();
-            let length = file.len() as c_ulong;
-            assert_eq!(
-                header(self.decoder, file.as_ptr(), length, &mut w, &mut h, &mut sampling, &mut space),
-                0
-            );
-            let (w, h) = ((w as usize).div_ceil(reduce), (h as usize).div_ceil(reduce));
-            pixels.resize(w * h * 3, 0);
-            let decompress = self.library.get::<Decompress>(b"tjDecompress2").unwrap();
-            let (file, out) = (file.as_ptr(), pixels.as_mut_ptr());
-            let code = decompress(self.decoder, file, length, out, w as c_int, 0, h as c_int, 0, 0);
-            assert_eq!(code, 0);
-            (w, h)
-        }
-    }
-
-    /// Quality 84, 4:2:0.
-    fn encode(&self, picture: &RgbImage) -> Vec<u8> {
-        let (mut out, mut length) = (std::ptr::null_mut(), 0);
-        let (w, h) = (picture.width() as c_int, picture.height() as c_int);
-        // SAFETY: the library takes the memory for its result, which is copied and left to the end of the process.
-        unsafe {
-            let init = self.library.get::<unsafe extern "C" fn() -> *mut c_void>(b"tjInitCompress").unwrap();
-            let compress = self.library.get::<Compress>(b"tjCompress2").unwrap();
-            let code = compress(init(), picture.as_ptr(), w, 0, h, 0, &mut out, &mut length, 2, 84, 0);
-            assert_eq!(code, 0);
-            std::slice::from_raw_parts(out, length as usize).to_vec()
-        }
-    }
-}
-
 /// The photo beside and below itself, mirrored each time so that no edges come up.
-fn large_photo(turbo: Option<&Turbo>) -> Vec<u8> {
+fn large_photo() -> Vec<u8> {
     let small = image::load_from_memory(PHOTO).unwrap().to_rgb8();
     let (w, h) = small.dimensions();
     let fold =
         |at: u32, side: u32| if (at / side).is_multiple_of(2) { at % side } else { side - 1 - at % side };
-    let large = RgbImage::from_fn(1920, 1080, |x, y| *small.get_pixel(fold(x, w), fold(y, h)));
-    match turbo {
-        Some(turbo) => turbo.encode(&large),
-        None => {
-            let mut file = Cursor::new(Vec::new());
-            large.write_to(&mut file, ImageFormat::Jpeg).unwrap();
-            file.into_inner()
-        }
-    }
+    let large = RgbImage::from_fn(2000, 1500, |x, y| *small.get_pixel(fold(x, w), fold(y, h)));
+    libjpeg_turbo_rs::compress(&large, 2000, 1500, PixelFormat::Rgb, 87, Subsampling::S420).unwrap()
 }

@@ -190,7 +190,7 @@ def memory(check: Check) -> None:
     check.row("memory", "a second worker takes, against the first", f"{second:.0f} against {taken[1]:.0f} MiB")
     file = check.workflow("memory-plan", "resnet50-f32", batch=batch)
     planned = json.loads(check.must(["plan", str(file), "--offline", "--json"], 120).stdout)
-    known = next((stage["kind"]["workers"][0]["memory"] for stage in planned["stages"] if "workers" in stage["kind"]), None)
+    known = next((stage["runs"]["workers"][0]["memory"] for stage in planned["stages"] if "workers" in stage["runs"]), None)
     if check.gpu:
         bytes_of_one = (known or {}).get("bytes", 0)
         good = abs(bytes_of_one / 2**20 - second) <= MEMORY_SLACK * second + 64

@@ -19,7 +19,7 @@ fail() { printf 'jaeger: %s\n' "$*" >&2; exit 1; }
 
 build() {
     if [[ -x $program ]]; then return; fi
-    command -v go >/dev/null || fail "Go is missing (apt-get install golang-go, or https://go.dev/dl); any other Jaeger on port 4317 does as well"
+    command -v go >/dev/null || fail "Go is missing (apt-get install golang-go, or https://go.dev/dl); any other Jaeger on port 4318 does as well"
     mkdir -p "$(dirname "$program")"
     echo "jaeger: building it, which takes some minutes the first time" >&2
     # Two builds at once must not write one file.

@@ -46,7 +46,7 @@ fn a_model_of_five_gigabytes_gets_four_workers_on_each_of_eight_gpus_of_24() {
     let json = plan(&place, "eight-gpus-memory.toml", &machine, &["--json"]).stdout;
     let json: Value = serde_json::from_str(&json).unwrap();
     let stages = json["stages"].as_array().unwrap();
-    let workers = stages.iter().find_map(|s| s["kind"]["workers"].as_array()).unwrap();
+    let workers = stages.iter().find_map(|s| s["runs"]["workers"].as_array()).unwrap();
     let counts: Vec<_> = workers.iter().map(|w| w["count"].as_u64().unwrap()).collect();
     assert_eq!(counts, [4; 8], "{json}");
     // A worker that does not fit once is an error before anything runs, with the sum.
@@ -76,7 +76,7 @@ fn what_an_earlier_run_measured_on_another_gpu_is_planned_with_for_one_that_is_d
             place.start_command_with(&arguments, &[("ORCHESTRA_CACHE", cache.to_str().unwrap())]).wait();
         let json: Value = serde_json::from_str(&ended.must_exit(0).stdout).unwrap();
         let stages = json["stages"].as_array().unwrap();
-        let workers = stages.iter().find_map(|s| s["kind"]["workers"].as_array()).unwrap();
+        let workers = stages.iter().find_map(|s| s["runs"]["workers"].as_array()).unwrap();
         workers.iter().map(|w| w["count"].as_u64().unwrap()).collect::<Vec<_>>()
     };
     assert_eq!(workers(), [1; 8], "nothing is known");

@@ -28,7 +28,7 @@ fn run_trace(jaeger: &Jaeger, service: &str, run: &str) -> Trace {
 fn a_run_is_one_trace_and_its_items_are_linked_with_its_batches() {
     let Some(jaeger) = Jaeger::start() else { return };
     let place = Workplace::new();
-    let ended = digits(&place, &["--otlp", &jaeger.grpc()], &[]);
+    let ended = digits(&place, &["--otlp", &jaeger.http(), "--set", "telemetry.sample=1"], &[]);
     ended.must_exit(0);
     complete(&ended);
     let run = run_id(&place);
@@ -43,7 +43,7 @@ fn a_run_is_one_trace_and_its_items_are_linked_with_its_batches() {
 }
 
 #[test]
-fn over_http_a_share_of_the_items_is_traced_under_the_name_that_the_variables_give() {
+fn a_share_of_the_items_is_traced_under_the_name_that_the_variables_give() {
     let Some(jaeger) = Jaeger::start() else { return };
     let place = Workplace::new();
     let variables = [
@@ -72,7 +72,7 @@ fn over_http_a_share_of_the_items_is_traced_under_the_name_that_the_variables_gi
 #[test]
 fn a_worker_that_is_killed_shows_as_a_failed_attempt_and_its_retry() {
     let Some(jaeger) = Jaeger::start() else { return };
-    let place = crash(&jaeger.grpc());
+    let place = crash(&jaeger.http());
     let id = run_id(&place);
     let trace = run_trace(&jaeger, "orchestra", &id);
 

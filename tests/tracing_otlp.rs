@@ -86,12 +86,12 @@ fn must_be_incomplete(ended: &Ended, why: &str) {
 }
 
 #[test]
-fn over_both_protocols_a_run_is_one_trace_and_its_items_are_linked_with_its_batches() {
-    for collector in [Collector::grpc(&[]), Collector::http(&[])] {
+fn over_each_protocol_a_run_is_one_trace_and_its_items_are_linked_with_its_batches() {
+    for collector in Collector::all(&[]) {
         let place = Workplace::new();
-        let protocol = if collector.is_grpc { "grpc" } else { "http/protobuf" };
-        let protocol = format!("telemetry.protocol={protocol}");
-        let ended = digits(&place, &["--otlp", &collector.url(), "--set", &protocol], &[]);
+        let protocol = format!("telemetry.protocol={}", collector.protocol);
+        let arguments = ["--otlp", &collector.url(), "--set", &protocol, "--set", "telemetry.sample=1"];
+        let ended = digits(&place, &arguments, &[]);
         ended.must_exit(0);
         complete(&ended);
         let traces = Traces::of(&collector);
@@ -104,7 +104,7 @@ fn over_both_protocols_a_run_is_one_trace_and_its_items_are_linked_with_its_batc
 
 #[test]
 fn a_worker_that_is_killed_shows_as_a_failed_attempt_and_its_retry() {
-    let collector = Collector::grpc(&[]);
+    let collector = Collector::http(&[]);
     let place = crash(&collector.url());
     let traces = Traces::of(&collector);
     check_crash(&traces.run);
@@ -117,7 +117,7 @@ fn a_worker_that_is_killed_shows_as_a_failed_attempt_and_its_retry() {
 
 #[test]
 fn an_item_that_fails_is_traced_with_its_error_whatever_the_share() {
-    let collector = Collector::grpc(&[]);
+    let collector = Collector::http(&[]);
     let place = Workplace::with_blocks(&Blocks::default());
     write_pictures(&place.images(), 100);
     std::fs::write(place.images().join("broken.png"), b"no picture").unwrap();
@@ -137,10 +137,10 @@ fn an_item_that_fails_is_traced_with_its_error_whatever_the_share() {
 
 #[test]
 fn a_run_that_is_interrupted_has_all_its_spans() {
-    let collector = Collector::grpc(&[]);
+    let collector = Collector::http(&[]);
     let place = Workplace::with_gate(4_000);
     place.close_gate_after(100);
-    let mut run = place.start(&["--otlp", &collector.url()]);
+    let mut run = place.start(&["--otlp", &collector.url(), "--set", "telemetry.sample=1"]);
     assert!(run.until("the run is under way", || place.n_results() >= 100));
     run.signal(Signal::INT);
     assert!(run.until_it_says("stopping: finishing what is in flight"));
@@ -184,7 +184,7 @@ fn a_run_that_is_aborted_has_all_its_spans() {
 
 #[test]
 fn a_run_whose_model_kills_its_workers_has_their_last_words() {
-    let collector = Collector::grpc(&[]);
+    let collector = Collector::http(&[]);
     let place = Workplace::with_blocks(&Blocks { trap: true, devices: 1, ..Blocks::default() });
     place.edit("threads = 1\n", "threads = 1\nworkers = 1\nspare = 0\n");
     write_pictures(&place.images(), 20);
@@ -226,10 +226,9 @@ fn a_collector_that_is_down_costs_the_traces_and_nothing_else() {
 
 #[test]
 fn a_collector_that_never_answers_costs_the_traces_and_the_end_is_bounded() {
-    for collector in [Collector::grpc(&[Do::Ignore]), Collector::http(&[Do::Ignore])] {
+    for collector in Collector::all(&[Do::Ignore]) {
         let place = Workplace::new();
-        let protocol = if collector.is_grpc { "grpc" } else { "http/protobuf" };
-        let protocol = format!("telemetry.protocol={protocol}");
+        let protocol = format!("telemetry.protocol={}", collector.protocol);
         let arguments =
             ["--otlp", &collector.url(), "--set", &protocol, "--set", "telemetry.flush_timeout=3s"];
         // It is the end of the run that cuts it short.
@@ -241,11 +240,13 @@ fn a_collector_that_never_answers_costs_the_traces_and_the_end_is_bounded() {
 
 #[test]
 fn runs_under_faults_are_traced_each_with_an_id_of_its_own() {
-    let collector = Collector::grpc(&[]);
+    let collector = Collector::http(&[]);
     let place = Workplace::with_blocks(&Blocks::default());
     write_pictures(&place.images(), 40);
     let file = place.workflow();
+    let sample = ["--set", "telemetry.sample=1"];
     let chaos = ["chaos", file.to_str().unwrap(), "--otlp", &collector.url(), "--items", "40"];
+    let chaos = [&chaos[..], &sample].concat();
     place.start_command(&chaos).wait().must_exit(0);
     let spans: Vec<Span> = collector.spans().iter().map(span).collect();
     let ids = |name: &str| -> BTreeSet<String> {
@@ -258,7 +259,7 @@ fn runs_under_faults_are_traced_each_with_an_id_of_its_own() {
 
 #[test]
 fn the_log_names_the_trace_of_each_batch() {
-    let collector = Collector::grpc(&[]);
+    let collector = Collector::http(&[]);
     let place = Workplace::with_blocks(&Blocks::default());
     write_pictures(&place.images(), 40);
     let file = place.workflow();
@@ -277,7 +278,7 @@ fn the_log_names_the_trace_of_each_batch() {
 
 #[test]
 fn signals_cut_the_last_requests_short_when_the_run_is_over() {
-    let collector = Collector::grpc(&[Do::Ignore]);
+    let collector = Collector::http(&[Do::Ignore]);
     let place = Workplace::with_blocks(&Blocks::default());
     write_pictures(&place.images(), 20);
     let mut run = place.start(&["--otlp", &collector.url()]);
@@ -294,11 +295,11 @@ fn signals_cut_the_last_requests_short_when_the_run_is_over() {
 
 #[test]
 fn what_a_collector_rejects_is_told_with_its_words() {
-    let collector = Collector::grpc(&[Do::Reject(1, "too old"), Do::Refuse(7, "quota is used up", None)]);
+    let collector = Collector::http(&[Do::Reject(1, "too old"), Do::Refuse(403, "quota is used up", None)]);
     let place = Workplace::new();
     // Requests leave when they are full, and travel side by side: whichever comes second is refused.
     let variables = [("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "900"), ("OTEL_BSP_SCHEDULE_DELAY", "3600000")];
-    let ended = digits(&place, &["--otlp", &collector.url()], &variables);
+    let ended = digits(&place, &["--otlp", &collector.url(), "--set", "telemetry.sample=1"], &variables);
     let unsent = collector.got()[1].spans().count();
     must_be_incomplete(&ended, &format!("{unsent} could not be sent, 1 were rejected by the collector ("));
     place.must_hold(&items("scans", 0..IMAGES), &Default::default());
@@ -331,4 +332,18 @@ fn addresses_and_protocols_that_cannot_be_used_are_errors_before_anything_runs()
         digits(&place, &[], &variables).must_exit(code).must_say(&[words]);
         assert!(!place.out().exists());
     }
+}
+
+/// Where the build has no gRPC, its port is recognised: an error if a person gave it, and a warning if it is in the environment, which is
+/// shared with other programs.
+#[cfg(not(feature = "grpc"))]
+#[test]
+fn the_port_of_grpc_is_told_with_what_to_write_instead() {
+    let instead = "port 4317 is for gRPC; write `http://localhost:4318`";
+    let place = Workplace::new();
+    digits(&place, &["--otlp", "http://localhost:4317"], &[]).must_exit(78).must_say(&[instead]);
+    assert!(!place.out().exists());
+    let ended = digits(&place, &[], &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4317")]);
+    ended.must_exit(0).must_say(&["warning: nothing is sent", instead]);
+    place.must_hold(&items("scans", 0..IMAGES), &Default::default());
 }

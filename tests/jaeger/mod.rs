@@ -75,11 +75,6 @@ impl Jaeger {
         (!ended).then_some(jaeger)
     }
 
-    /// Where it takes OTLP over gRPC.
-    pub fn grpc(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ports.grpc)
-    }
-
     /// Where it takes OTLP over HTTP.
     pub fn http(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.http)

@@ -93,7 +93,7 @@ pub struct RunArgs {
     /// Print the closing summary as JSON on standard output
     #[arg(long)]
     pub json: bool,
-    /// Send traces to this OTLP collector, for example `http://localhost:4317` [default: the file, then OTEL_EXPORTER_OTLP_*]
+    /// Send traces to this OTLP collector, for example `http://localhost:4318` [default: the file, then OTEL_EXPORTER_OTLP_*]
     #[arg(long, value_name = "URL")]
     pub otlp: Option<String>,
     /// Serve metrics for Prometheus at this address, for example `127.0.0.1:9464` [default: the file, then OTEL_METRICS_EXPORTER]
@@ -295,7 +295,7 @@ mod tests {
     fn a_run_with_every_option_is_understood() {
         let (args, verbosity) = run(
             "orchestra run w.toml --fresh --devices cuda:0,cuda:1 --set a.b=1 --set c=d=e --output o --offline \
-             --ort-library l.so --json --otlp http://c:4317 --metrics 127.0.0.1:9464 --log-format json --log-files text -vv",
+             --ort-library l.so --json --otlp http://c:4318 --metrics 127.0.0.1:9464 --log-format json --log-files text -vv",
         );
         assert_eq!(args.workflow.file, PathBuf::from("w.toml"));
         assert_eq!(args.workflow.devices, ["cuda:0", "cuda:1"]);
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(set, [("a.b", "1"), ("c", "d=e")]);
         assert_eq!(args.workflow.output, Some(PathBuf::from("o")));
         assert_eq!(args.workflow.ort_library, Some(PathBuf::from("l.so")));
-        assert_eq!(args.otlp.as_deref(), Some("http://c:4317"));
+        assert_eq!(args.otlp.as_deref(), Some("http://c:4318"));
         assert_eq!(args.metrics.as_deref(), Some("127.0.0.1:9464"));
         assert_eq!((args.log_format, args.log_files), (Some(LogFormat::Json), Some(LogFormat::Text)));
         assert!(args.fresh && args.workflow.offline && args.json);

@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use orchestra_lab::LabError;
 use orchestra_lab::bench::{Bench, Options};
-use orchestra_lab::bench_report::{Report, RungReport};
 
 use crate::Failed;
 use crate::args::{BenchArgs, Verbosity};
@@ -16,11 +14,6 @@ use crate::stdout;
 use crate::surroundings::Surroundings;
 
 mod table;
-
-enum Measured {
-    Rungs(RungReport),
-    Runs(Report),
-}
 
 /// Measures, and prints a table or one JSON object.
 pub fn bench(
@@ -43,19 +36,15 @@ pub fn bench(
     };
     let mut told = Told::new(talk, surroundings);
     let mut tell = |progress| told.tell(progress);
-    let measure = || -> Result<Measured, LabError> {
-        let mut bench = Bench::prepare(ready.plan, options, &mut tell)?;
-        Ok(match args.rungs {
-            true => Measured::Rungs(bench.rungs()?),
-            false => Measured::Runs(bench.measure(&mut tell)?),
+    let text = Bench::prepare(ready.plan, options, &mut tell).and_then(|mut bench| {
+        Ok(if args.rungs {
+            let report = bench.rungs()?;
+            if args.json { lab::json(&report) } else { Ok(table::rungs(&report)) }
+        } else {
+            let report = bench.measure(&mut tell)?;
+            if args.json { lab::json(&report) } else { Ok(table::table(&report, args)) }
         })
-    };
-    let measured = measure();
+    });
     told.end();
-    match measured.map_err(failed)? {
-        Measured::Rungs(report) if args.json => lab::print_json(&report),
-        Measured::Runs(report) if args.json => lab::print_json(&report),
-        Measured::Rungs(report) => stdout::print(&table::rungs(&report)),
-        Measured::Runs(report) => stdout::print(&table::table(&report, args)),
-    }
+    stdout::print(&text.map_err(failed)??)
 }

@@ -63,11 +63,7 @@ pub fn chaos(
         stderr::say_line(&warning);
     }
     let report = report.map_err(failed)?;
-    if args.json {
-        lab::print_json(&report)?
-    } else {
-        stdout::print(&table::table(&report))?
-    };
+    stdout::print(&if args.json { lab::json(&report)? } else { table::table(&report) })?;
     if report.passed {
         return Ok(ExitCode::Done);
     }

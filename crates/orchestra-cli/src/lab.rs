@@ -13,8 +13,8 @@ use crate::exit_code::ExitCode;
 use crate::planning::{self, Workflow};
 use crate::run::{LibraryNotes, Talk, configured_traces};
 use crate::signals::Signals;
+use crate::stderr;
 use crate::surroundings::Surroundings;
-use crate::{stderr, stdout};
 
 /// All that runs need, and nothing has been run.
 pub struct Ready {
@@ -110,10 +110,10 @@ pub fn failed(error: LabError) -> Failed {
     Failed::new(code, error)
 }
 
-/// A report as JSON on standard output.
-pub fn print_json(report: &impl serde::Serialize) -> Result<ExitCode, Failed> {
+/// A report as JSON.
+pub fn json(report: &impl serde::Serialize) -> Result<String, Failed> {
     let text = serde_json::to_string_pretty(report).map_err(|e| Failed::new(ExitCode::Bug, e))?;
-    stdout::print(&format!("{text}\n"))
+    Ok(text + "\n")
 }
 
 /// The first signal ends what is being done, which then cleans up; the second ends the process, should something hang. They are caught
@@ -144,12 +144,14 @@ pub struct Told<'a> {
     talk: Talk,
     surroundings: &'a Surroundings,
     is_open: bool,
+    /// In a pipe, what was said last: the first look at a part says the same as its beginning.
+    last: Option<Progress>,
 }
 
 impl<'a> Told<'a> {
     /// Nothing has been said.
     pub fn new(talk: Talk, surroundings: &'a Surroundings) -> Self {
-        Self { talk, surroundings, is_open: false }
+        Self { talk, surroundings, is_open: false, last: None }
     }
 
     /// Says it.
@@ -160,7 +162,9 @@ impl<'a> Told<'a> {
         if self.surroundings.interactive() {
             self.is_open = true;
             stderr::say(&format!("\r\x1b[K{what}"));
-        } else if !matches!(what, Progress::Round { finished: 1.., .. }) {
+        } else if !matches!(what, Progress::Round { finished: 1.., .. })
+            && self.last.replace(what) != Some(what)
+        {
             stderr::say_line(&what.to_string());
         }
     }

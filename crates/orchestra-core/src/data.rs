@@ -38,7 +38,10 @@ impl fmt::Display for Schema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, column) in self.0.iter().enumerate() {
             let comma = if at > 0 { ", " } else { "" };
-            write!(f, "{comma}{} {}", column.name, column.ty)?;
+            match column.ty {
+                ColumnType::Picture => write!(f, "{comma}{}", column.name)?,
+                _ => write!(f, "{comma}{} {}", column.name, column.ty)?,
+            }
         }
         Ok(())
     }
@@ -130,6 +133,28 @@ impl fmt::Debug for Value<'_> {
             Value::Picture(_) => f.write_str("Picture"),
             Value::Labels(labels) => labels.fmt(f),
             Value::List(rows) => rows.fmt(f),
+        }
+    }
+}
+
+impl Value<'_> {
+    /// Calls `f` with the tensor, which is written first where it lies nowhere yet.
+    ///
+    /// # Errors
+    /// The value is no tensor, or cannot be made; and those of `f`.
+    pub fn with_tensor<R>(&self, f: impl FnOnce(&TensorView<'_>) -> Result<R, Refusal>) -> Result<R, Refusal> {
+        match self {
+            Value::Tensor(view) => f(view),
+            Value::Unwritten(tensor) => {
+                let spec = tensor.spec();
+                let shape: Vec<usize> = spec.row.iter().map(|dim| dim.fixed().unwrap_or(0)).collect();
+                let mut data = vec![0; spec.row_bytes().unwrap_or(0)];
+                tensor.write(&mut data)?;
+                f(&TensorView { name: &spec.name, dtype: spec.dtype, shape: &shape, data: &data })
+            }
+            Value::Picture(_) | Value::Labels(_) | Value::List(_) => {
+                Err(Refusal::result("internal error: expected a tensor; this is a bug"))
+            }
         }
     }
 }

@@ -135,6 +135,12 @@ impl<T, R> Lineage<T, R> {
         self.finish(sequence, Finished { ticket, ending }, finished);
     }
 
+    /// Whether no item has ended in part, or waits for an earlier one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty() && self.early.is_empty()
+    }
+
     fn finish(&mut self, sequence: u64, done: Finished<T, R>, finished: &mut Vec<Finished<T, R>>) {
         match &mut self.next {
             None => finished.push(done),

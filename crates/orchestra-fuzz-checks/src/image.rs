@@ -1,10 +1,10 @@
-//! Pictures: bytes of any format to rows of batches, with every decoder that is here. It compares no pixels with how they should look.
+//! Pictures: bytes of any format to rows of batches. It compares no pixels with how they should look.
 
 use std::cell::RefCell;
 use std::sync::LazyLock;
 
 use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, ResizeFilter};
-use orchestra_media::{Format, JpegDecoder, MediaError, PictureSize, Preparer};
+use orchestra_media::{Format, MediaError, PictureSize, Preparer};
 
 use crate::memory::measured;
 use crate::png::with_right_checksums;
@@ -48,13 +48,12 @@ static SPECS: LazyLock<[ImageSpec; 5]> = LazyLock::new(|| {
 });
 
 thread_local! {
-    /// As a loader has them: what earlier pictures left in their memory must not show. `None`: libjpeg-turbo is not here.
-    static USED: RefCell<[Option<Preparer>; 2]> =
-        RefCell::new([JpegDecoder::Rust, JpegDecoder::LibjpegTurbo].map(Preparer::with_jpeg_decoder));
+    /// As a loader has it: what earlier pictures left in its memory must not show.
+    static USED: RefCell<Preparer> = RefCell::default();
 }
 
-/// A file of any bytes is a picture or an error, in bounded memory; each row is written to its last byte and depends on the file alone;
-/// and with libjpeg-turbo no file fails that the Rust decoder reads.
+/// A file of any bytes is a picture or an error, in bounded memory, and the same reduced; each row is written to its last byte and depends on the
+/// file alone.
 pub fn image(bytes: &[u8]) {
     for_both(bytes, check);
 }
@@ -80,48 +79,26 @@ fn for_both(bytes: &[u8], check: impl Fn(&[u8])) {
 }
 
 fn check(bytes: &[u8]) {
-    let is_jpeg = Format::of(bytes) == Ok(Format::Jpeg);
-    USED.with_borrow_mut(|[rust, turbo]| {
-        let rust = rust.as_mut().expect("the Rust decoder is always there");
-        let (exact, reduced) = SPECS.split_at(4);
-        let outcome = decode(rust, Preparer::with_jpeg_decoder(JpegDecoder::Rust), bytes, exact);
-        // Of all other formats there is one decoder, which never reduces.
-        if !is_jpeg {
-            return;
-        }
-        assert_eq!(decode(rust, None, bytes, reduced), outcome);
-        if let Some(turbo) = turbo {
-            let fresh = Preparer::with_jpeg_decoder(JpegDecoder::LibjpegTurbo);
-            let with_turbo = decode(turbo, fresh, bytes, exact);
-            if let Ok(size) = outcome {
-                assert_eq!(with_turbo, Ok(size), "a file that the Rust decoder reads");
-            }
-            assert_eq!(decode(turbo, None, bytes, reduced), with_turbo);
+    let (exact, reduced) = SPECS.split_at(4);
+    USED.with_borrow_mut(|used| {
+        let outcome = decode(used, bytes, exact);
+        if Format::of(bytes) == Ok(Format::Jpeg) {
+            assert_eq!(decode(used, bytes, reduced), outcome);
         }
     });
 }
 
-/// Decodes the file with a preparer that was used before, and with a fresh one where there is one to compare with.
-fn decode(
-    used: &mut Preparer,
-    fresh: Option<Preparer>,
-    bytes: &[u8],
-    specs: &[ImageSpec],
-) -> Result<PictureSize, MediaError> {
+/// Decodes the file with a preparer that was used before, and with a fresh one to compare with.
+fn decode(used: &mut Preparer, bytes: &[u8], specs: &[ImageSpec]) -> Result<PictureSize, MediaError> {
     let (outcome, taken) = measured(|| used.decode_for(bytes, MAX_PIXELS, specs));
     assert!(taken.peak <= SLACK + PER_BYTE * bytes.len(), "{taken:?} for {} bytes", bytes.len());
-    let mut other = match fresh {
-        Some(mut fresh) => {
-            assert_eq!(fresh.decode_for(bytes, MAX_PIXELS, specs), outcome);
-            Some(fresh)
-        }
-        None => None,
-    };
+    let mut fresh = Preparer::new();
+    assert_eq!(fresh.decode_for(bytes, MAX_PIXELS, specs), outcome);
     match &outcome {
         Ok(size) => {
             assert!(size.width > 0 && size.height > 0);
             assert!(u64::from(size.width) * u64::from(size.height) <= MAX_PIXELS);
-            specs.iter().for_each(|spec| write(used, other.as_mut(), spec));
+            specs.iter().for_each(|spec| write(used, &mut fresh, spec));
         }
         Err(error) => {
             assert!(!error.to_string().is_empty());
@@ -132,11 +109,11 @@ fn decode(
 }
 
 /// Writes a row over different old contents; nothing of them may show.
-fn write(used: &mut Preparer, other: Option<&mut Preparer>, spec: &ImageSpec) {
+fn write(used: &mut Preparer, fresh: &mut Preparer, spec: &ImageSpec) {
     let bytes = spec.tensor().row_bytes().expect("the sizes of these specs are small");
     let mut row = vec![0x00; bytes];
     used.write_row(spec, &mut row).expect("a decoded picture gives a row");
     let mut again = vec![0xff; bytes];
-    other.unwrap_or(used).write_row(spec, &mut again).expect("a decoded picture gives a row");
+    fresh.write_row(spec, &mut again).expect("a decoded picture gives a row");
     assert_eq!(row, again, "a row depends on the file alone");
 }

@@ -5,7 +5,7 @@ use orchestra_core::data::{Column, ColumnType, Label, OwnedRow, Schema, TensorVi
 use serde::ser::{Error, SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 
-use crate::tensor::{element, with_tensor};
+use crate::tensor::element;
 
 /// A row as a result: the value itself where it is the only one and no tensor, else an object by column.
 pub struct RowJson<'a> {
@@ -45,7 +45,7 @@ impl Serialize for ValueJson<'_> {
             (value @ Value::Unwritten(_), _) => {
                 let mut serializer = Some(serializer);
                 let mut done = None;
-                let written = with_tensor(value, |view| {
+                let written = value.with_tensor(|view| {
                     done = serializer.take().map(|serializer| tensor_json(view, serializer));
                     Ok(())
                 });

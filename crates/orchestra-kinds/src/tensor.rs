@@ -2,7 +2,7 @@
 
 use half::f16;
 use orchestra_core::DType;
-use orchestra_core::data::{Refusal, TensorView, Value};
+use orchestra_core::data::TensorView;
 use serde::{Serialize, Serializer};
 
 /// An element of a tensor.
@@ -59,25 +59,4 @@ pub fn read_floats(tensor: &TensorView<'_>, values: &mut Vec<f32>) {
     }
     let elements = tensor.data.chunks_exact(tensor.dtype.size_bytes());
     values.extend(elements.map(|bytes| element(tensor.dtype, bytes).to_f32()));
-}
-
-/// Calls `f` with a tensor, which is written first where it lies nowhere yet.
-///
-/// # Errors
-/// The value is no tensor, or cannot be made; and those of `f`.
-pub fn with_tensor<R>(
-    value: &Value<'_>,
-    f: impl FnOnce(&TensorView<'_>) -> Result<R, Refusal>,
-) -> Result<R, Refusal> {
-    match value {
-        Value::Tensor(view) => f(view),
-        Value::Unwritten(tensor) => {
-            let spec = tensor.spec();
-            let shape: Vec<usize> = spec.row.iter().map(|dim| dim.fixed().unwrap_or(0)).collect();
-            let mut data = vec![0; spec.row_bytes().unwrap_or(0)];
-            tensor.write(&mut data)?;
-            f(&TensorView { name: &spec.name, dtype: spec.dtype, shape: &shape, data: &data })
-        }
-        _ => Err(Refusal::result("internal error: expected a tensor; this is a bug")),
-    }
 }

@@ -6,12 +6,11 @@
 use std::error::Error;
 
 use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, ResizeFilter};
-use orchestra_media::{Preparer, jpeg_backend};
+use orchestra_media::Preparer;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let side: u32 = arguments.next().ok_or("usage: fast_difference SIDE FILE.jpg ...")?.parse()?;
-    println!("{}", jpeg_backend()?);
     let exact = ImageSpec {
         size: [side, side],
         fit: Fit::Cover,

@@ -1,129 +1,122 @@
-//! Decodes JPEG into a reused buffer: libjpeg-turbo first where it is there, and zune-jpeg for what that is not content with.
-//! It accepts no damaged file: what is missing is never filled with gray.
-//!
-//! Whatever libjpeg-turbo warns of goes to the pure Rust decoder, which has the last word and chooses the words: a file that it decodes never
-//! fails for having libjpeg-turbo on the machine. The other way round, damage that libjpeg-turbo does not notice may pass there alone.
+//! Decodes JPEG with libjpeg-turbo-rs, whose pixels are those of libjpeg-turbo, into a reused buffer. It accepts no damaged file: what is missing is
+//! never filled with gray.
 
-use zune_core::colorspace::ColorSpace;
+use libjpeg_turbo_rs::{DecodeLimits, Decoder, JpegError, PixelFormat, ScalingFactor};
 
 use crate::error::MediaError;
 use crate::format::Format;
-use crate::jpeg_backend::JpegDecoder;
-use crate::jpeg_header::{Ink, JpegHeader, prepare, tidy};
-use crate::jpeg_zune;
-use crate::kernels::blend;
-use crate::picture::{PictureInfo, PictureSize, PixelKind, check_size};
+use crate::orientation::Orientation;
+use crate::picture::{PictureInfo, PictureSize, PixelKind, check_size, most_memory};
 use crate::reduction::Reduction;
-use crate::turbojpeg::{TurboDecoder, TurboPixel};
 
-/// Decoder and its reused memory.
-#[derive(Debug, Default)]
-pub(crate) struct JpegReader {
-    /// None: pure Rust.
-    turbo: Option<TurboDecoder>,
-    /// A file as zune-jpeg should see it.
-    file: Vec<u8>,
-}
+const FORMAT: Format = Format::Jpeg;
 
-impl JpegReader {
-    /// None where libjpeg-turbo is asked for and cannot be loaded.
-    pub(crate) fn new(decoder: JpegDecoder) -> Option<JpegReader> {
-        let turbo = match decoder {
-            JpegDecoder::LibjpegTurbo => Some(TurboDecoder::new()?),
-            JpegDecoder::Rust => None,
-        };
-        Some(JpegReader { turbo, file: Vec::new() })
-    }
+/// Most scans of a picture. A progressive one has about ten; each costs a walk over all of the picture, however few bytes it has, so that a
+/// small file of very many would keep a processor busy for hours.
+const MOST_SCANS: usize = 500;
 
-    /// Decodes `bytes` into `pixels`: one byte per pixel for a gray file, else three. `reduce` is asked for the reduction once the size as
-    /// shown is known; the pure Rust decoder has none and decodes in full.
-    pub(crate) fn decode(
-        &mut self,
-        bytes: &[u8],
-        max_pixels: u64,
-        reduce: impl FnOnce(PictureSize) -> Reduction,
-        pixels: &mut Vec<u8>,
-    ) -> Result<PictureInfo, MediaError> {
-        let header = JpegHeader::read(bytes)?;
-        let (width, height) = (header.width, header.height);
-        check_size(Format::Jpeg, width, height, max_pixels)?;
-        let kind = if header.ink == Ink::Gray { PixelKind::Gray } else { PixelKind::Rgb };
-        let info = PictureInfo::full(width, height, kind, header.orientation);
-        if let Some(turbo) = &mut self.turbo {
-            let info = info.reduced(reduce(info.shown_size()));
-            let file = if header.has_stray_bytes() {
-                tidy(bytes, &header, &mut self.file);
-                &self.file
-            } else {
-                header.picture(bytes)
-            };
-            if decode_turbo(turbo, file, &header, &info, pixels).is_ok() {
-                return Ok(info);
-            }
-        }
-        prepare(bytes, &header, &mut self.file);
-        decode_zune(&self.file, &header, pixels)?;
-        Ok(info)
-    }
-
-    /// Gives memory beyond `keep_bytes` back.
-    pub(crate) fn shrink(&mut self, keep_bytes: usize) {
-        if self.file.capacity() > keep_bytes {
-            self.file = Vec::new();
-        }
-    }
-}
-
-fn decode_turbo(
-    turbo: &mut TurboDecoder,
-    file: &[u8],
-    header: &JpegHeader,
-    info: &PictureInfo,
+/// Decodes `bytes` into `pixels`: one byte per pixel for a gray file, else three. `reduce` is asked for the reduction once the size as shown is
+/// known.
+pub(crate) fn decode(
+    bytes: &[u8],
+    max_pixels: u64,
+    reduce: impl FnOnce(PictureSize) -> Reduction,
     pixels: &mut Vec<u8>,
-) -> Result<(), crate::turbojpeg::NotFlawless> {
-    let pixel = match header.ink {
-        Ink::Gray => TurboPixel::Gray,
-        Ink::Rgb | Ink::Ycc => TurboPixel::Rgb,
-        Ink::Cmyk | Ink::Ycck => TurboPixel::Cmyk,
-    };
-    let (width, height) = (info.width as usize, info.height as usize);
-    // Not cleared: a picture that is not written to its end is an error.
-    pixels.resize(width * height * pixel.channels(), 0);
-    turbo.decode(file, (width, height), pixel, pixels)?;
-    if pixel == TurboPixel::Cmyk {
-        remove_black(pixels);
+) -> Result<PictureInfo, MediaError> {
+    if !has_end_marker(bytes) {
+        return Err(MediaError::Truncated { format: FORMAT, what: "its end marker is missing" });
     }
-    Ok(())
+    let limits = DecodeLimits {
+        max_width: usize::from(u16::MAX),
+        max_height: usize::from(u16::MAX),
+        max_pixels,
+        max_scans: MOST_SCANS,
+        max_memory: Some(most_memory(max_pixels)),
+    };
+    let sorted = |error| sort(error, max_pixels);
+    let mut decoder = Decoder::new_with_limits(bytes, limits).map_err(sorted)?;
+    let frame = decoder.header();
+    check_size(FORMAT, frame.width.into(), frame.height.into(), max_pixels)?;
+    check_coding(&decoder)?;
+    let (kind, format) = match frame.components.len() {
+        1 => (PixelKind::Gray, PixelFormat::Grayscale),
+        _ => (PixelKind::Rgb, PixelFormat::Rgb),
+    };
+    // A picture is not lost for its metadata.
+    let orientation = decoder.exif_orientation().and_then(Orientation::from_exif).unwrap_or_default();
+    let info = PictureInfo::full(frame.width.into(), frame.height.into(), kind, orientation);
+    let info = info.reduced(reduce(info.shown_size()));
+    decoder.set_output_format(format);
+    decoder.set_scale(ScalingFactor::try_new(1, info.reduction.factor()).map_err(sorted)?);
+    // Not cleared: a picture that is not written to its end is an error.
+    pixels.resize(info.width as usize * info.height as usize * kind.channels(), 0);
+    let written = decoder.decode_image_into(pixels).map_err(sorted)?.bytes_written;
+    if written != pixels.len() {
+        let reason = format!("{written} of its {} bytes were decoded", pixels.len());
+        return Err(MediaError::Broken { format: FORMAT, reason });
+    }
+    Ok(info)
 }
 
-fn decode_zune(file: &[u8], header: &JpegHeader, pixels: &mut Vec<u8>) -> Result<(), MediaError> {
-    let (space, channels) =
-        if header.ink == Ink::Gray { (ColorSpace::Luma, 1) } else { (ColorSpace::RGB, 3) };
-    let row = header.width as usize * channels;
-    pixels.resize(row * header.height as usize, 0);
-    jpeg_zune::decode(file, space, row, pixels)
+/// Refuses by name what hardly any program writes and few read: less code is open to files that were made to break it.
+fn check_coding(decoder: &Decoder<'_>) -> Result<(), MediaError> {
+    let frame = decoder.header();
+    let what = match (decoder.is_arithmetic(), frame.is_lossless, frame.precision, frame.components.len()) {
+        (true, ..) => "its coding is arithmetic, expected Huffman codes".to_owned(),
+        (_, true, ..) => "its coding is lossless, expected baseline or progressive".to_owned(),
+        (.., 8, 1 | 3 | 4) => return Ok(()),
+        (.., 8, count) => format!("it has {count} components, expected 1, 3 or 4"),
+        (.., bits, _) => format!("it has {bits} bits per component, expected 8"),
+    };
+    Err(MediaError::Broken { format: FORMAT, reason: format!("{what}; convert it first") })
 }
 
-/// Inverted cyan, magenta, yellow and black to red, green and blue, in place: each colour is dimmed by the black, as Pillow and zune-jpeg do.
-fn remove_black(pixels: &mut Vec<u8>) {
-    let count = pixels.len() / 4;
-    for at in 0..count {
-        let black = pixels[at * 4 + 3];
-        for c in 0..3 {
-            pixels[at * 3 + c] = blend(pixels[at * 4 + c], 0, black);
+/// Whether the marker is there that closes the picture. The decoder can do without it once it has all pixels, but a file that lacks it was cut.
+/// Cameras write more pictures or padding behind it.
+fn has_end_marker(bytes: &[u8]) -> bool {
+    let mut at = 2;
+    while let Some(&marker) = next_ff(bytes, &mut at).and_then(|ff| bytes.get(ff + 1)) {
+        match marker {
+            0xd9 => return true,
+            0xff => at += 1,
+            // A stuffed byte, or a marker without a payload.
+            0x00 | 0x01 | 0xd0..=0xd8 => at += 2,
+            // The payload of a segment may hold anything.
+            _ => match bytes.get(at + 2..at + 4) {
+                Some(length) => at += 2 + usize::from(u16::from_be_bytes([length[0], length[1]])),
+                None => return false,
+            },
         }
     }
-    pixels.truncate(count * 3);
+    false
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Moves `at` to the next `0xff`, and returns it. Looks at whole blocks first: most of a file is read here once more.
+fn next_ff(bytes: &[u8], at: &mut usize) -> Option<usize> {
+    let (blocks, _) = bytes.get(*at..)?.as_chunks::<32>();
+    let clear =
+        blocks.iter().take_while(|block| !block.iter().fold(false, |any, b| any | (*b == 0xff))).count();
+    *at += clear * 32;
+    *at += bytes[*at..].iter().position(|b| *b == 0xff)?;
+    Some(*at)
+}
 
-    #[test]
-    fn full_black_is_black_and_no_ink_is_white() {
-        let mut inverted = vec![255, 255, 255, 255, 200, 100, 50, 0, 255, 0, 255, 128];
-        remove_black(&mut inverted);
-        assert_eq!(inverted, [255, 255, 255, 0, 0, 0, 128, 0, 128]);
+/// The decoder's error as one of ours.
+fn sort(error: JpegError, max_pixels: u64) -> MediaError {
+    match error {
+        JpegError::UnexpectedEof => {
+            MediaError::Truncated { format: FORMAT, what: "it ends before its picture does" }
+        }
+        JpegError::LimitExceeded { what, limit, .. } if what.starts_with("scan count") => {
+            let reason = format!("it has very many scans, expected at most {limit}");
+            MediaError::Broken { format: FORMAT, reason }
+        }
+        JpegError::LimitExceeded { .. } | JpegError::AllocationFailed { .. } => {
+            MediaError::TooMuchMemory { format: FORMAT, max_pixels, reason: error.to_string() }
+        }
+        JpegError::Unsupported(what) => {
+            MediaError::Broken { format: FORMAT, reason: format!("{what}; convert it first") }
+        }
+        other => MediaError::Broken { format: FORMAT, reason: other.to_string() },
     }
 }

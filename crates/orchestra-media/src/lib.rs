@@ -39,19 +39,14 @@
 //! ```
 
 mod containers;
-mod convolve;
 mod error;
 mod flatten;
 mod format;
 mod geometry;
 mod jpeg;
-mod jpeg_backend;
-mod jpeg_header;
-mod jpeg_zune;
 mod kernels;
 mod orientation;
 mod picture;
-mod png;
 mod preparer;
 mod raster;
 mod reduction;
@@ -59,12 +54,9 @@ mod region;
 mod resample;
 mod row_spec;
 mod row_writer;
-mod taps;
-mod turbojpeg;
 
 pub use error::MediaError;
 pub use format::Format;
-pub use jpeg_backend::{JPEG_VARIABLE, JpegBackend, JpegBackendError, JpegDecoder, jpeg_backend};
 pub use picture::PictureSize;
 pub use preparer::Preparer;
 pub use region::Region;

@@ -9,6 +9,9 @@ use crate::reduction::Reduction;
 /// would pass any pixel limit and still ask for gigabytes of filter weights.
 pub(crate) const MAX_SIDE: u32 = 1 << 20;
 
+/// What a decoder may take beside 16 bytes for each allowed pixel: tables, profiles, one strip.
+const SPARE_BYTES: u64 = 64 << 20;
+
 /// Width and height of a picture, as a viewer shows it: orientation applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PictureSize {
@@ -98,6 +101,11 @@ impl<'a> View<'a> {
     pub(crate) fn run(&self) -> Option<&'a [u8]> {
         (self.stride == self.width * self.channels).then(|| &self.bytes[..self.stride * self.height])
     }
+}
+
+/// Bytes that a decoder may take for a picture of at most `max_pixels` pixels.
+pub(crate) fn most_memory(max_pixels: u64) -> u64 {
+    max_pixels.saturating_mul(16).saturating_add(SPARE_BYTES)
 }
 
 /// Refuses a header that claims more than the limits, before memory is taken for it.

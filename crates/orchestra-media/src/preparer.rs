@@ -8,10 +8,7 @@ use crate::error::MediaError;
 use crate::flatten::Flattened;
 use crate::format::Format;
 use crate::geometry::place;
-use crate::jpeg::JpegReader;
-use crate::jpeg_backend::{JpegDecoder, jpeg_backend};
 use crate::picture::{PictureInfo, PictureSize};
-use crate::png::PngReader;
 use crate::raster;
 use crate::reduction::Reduction;
 use crate::resample::Resampler;
@@ -22,11 +19,9 @@ use crate::row_writer::{self, Aligned};
 /// a run over a million items may not grow by its largest picture times its threads for good.
 const KEEP_BYTES: usize = 128 << 20;
 
-/// Turns files into rows. One per thread: its buffers are reused, so that in the long run nothing is allocated for pixels.
-#[derive(Debug)]
+/// Turns files into rows. One per thread: its buffers are reused. What a decoder needs inside, such as the planes of a JPEG, it takes for each file.
+#[derive(Debug, Default)]
 pub struct Preparer {
-    jpeg: JpegReader,
-    png: PngReader,
     pub(crate) pixels: Vec<u8>,
     pub(crate) picture: Option<PictureInfo>,
     flattened: Flattened,
@@ -34,36 +29,11 @@ pub struct Preparer {
     aligned: Aligned,
 }
 
-impl Default for Preparer {
-    fn default() -> Preparer {
-        Preparer::new()
-    }
-}
-
 impl Preparer {
-    /// With the JPEG decoder of this process, see [`jpeg_backend`](crate::jpeg_backend). Takes no memory for pixels yet.
+    /// Takes no memory for pixels yet.
     #[must_use]
     pub fn new() -> Preparer {
-        let decoder = jpeg_backend().map_or(JpegDecoder::Rust, |backend| backend.decoder);
-        Preparer::with_reader(JpegReader::new(decoder).unwrap_or_default())
-    }
-
-    /// With a JPEG decoder of the caller's choice; `None` where that is libjpeg-turbo and it cannot be loaded.
-    #[must_use]
-    pub fn with_jpeg_decoder(decoder: JpegDecoder) -> Option<Preparer> {
-        JpegReader::new(decoder).map(Preparer::with_reader)
-    }
-
-    fn with_reader(jpeg: JpegReader) -> Preparer {
-        Preparer {
-            jpeg,
-            png: PngReader::default(),
-            pixels: Vec::new(),
-            picture: None,
-            flattened: Flattened::default(),
-            resampler: Resampler::default(),
-            aligned: Aligned::default(),
-        }
+        Preparer::default()
     }
 
     /// Decodes the file `bytes`, whose format is told by its content, and keeps the picture for `write_row`. Returns its
@@ -77,7 +47,7 @@ impl Preparer {
     }
 
     /// As `decode`, for rows of `specs` and no others: if all of them say `fast`, a JPEG that is much larger than they are is decoded to a
-    /// half, a quarter or an eighth of its sides, if the decoder can. The size returned is that of the file nevertheless.
+    /// half, a quarter or an eighth of its sides. The size returned is that of the file nevertheless.
     ///
     /// # Errors
     /// As `decode`.
@@ -90,17 +60,11 @@ impl Preparer {
         self.picture = None;
         self.release_excess();
         let format = Format::of(bytes)?;
-        let (jpeg, png, pixels) = (&mut self.jpeg, &mut self.png, &mut self.pixels);
+        let pixels = &mut self.pixels;
         let reduce = |shown| Reduction::for_rows(specs, shown);
         // Decoders are other people's code and files may be made to break them. Their panic is the end of this item only.
-        let outcome = catch_unwind(AssertUnwindSafe(|| match format {
-            Format::Jpeg => jpeg.decode(bytes, max_pixels, reduce, pixels),
-            Format::Png => match png.decode(bytes, max_pixels, pixels) {
-                Some(info) => Ok(info),
-                None => raster::decode(format, bytes, max_pixels, pixels),
-            },
-            other => raster::decode(other, bytes, max_pixels, pixels),
-        }));
+        let outcome =
+            catch_unwind(AssertUnwindSafe(|| raster::decode(format, bytes, max_pixels, reduce, pixels)));
         match outcome {
             Ok(decoded) => {
                 let info = decoded?;
@@ -137,7 +101,6 @@ impl Preparer {
         if self.pixels.capacity() > KEEP_BYTES {
             self.pixels = Vec::new();
         }
-        self.jpeg.shrink(KEEP_BYTES);
         self.flattened.forget(KEEP_BYTES);
         self.resampler.shrink(KEEP_BYTES);
     }

@@ -1,4 +1,4 @@
-//! Decodes PNG, WebP, BMP, TIFF and GIF with the `image` crate, down to 8 bits per channel. JPEG has its own module.
+//! Decodes PNG, WebP, BMP, TIFF and GIF with the `image` crate, down to 8 bits per channel. JPEG has its own module, which it calls.
 
 use std::io::Cursor;
 
@@ -12,13 +12,10 @@ use image::{ColorType, ImageDecoder, Limits};
 use crate::containers::{check_bmp, check_tiff, walk_png, walk_webp};
 use crate::error::MediaError;
 use crate::format::Format;
-use crate::jpeg::JpegReader;
+use crate::jpeg;
 use crate::orientation::Orientation;
-use crate::picture::{PictureInfo, PixelKind, check_size};
+use crate::picture::{PictureInfo, PictureSize, PixelKind, check_size, most_memory};
 use crate::reduction::Reduction;
-
-/// What a decoder may take beside 16 bytes for each allowed pixel: tables, profiles, one strip.
-const SPARE_BYTES: u64 = 64 << 20;
 
 /// One decoding of one file, and the limits that it keeps.
 struct Job<'a> {
@@ -27,11 +24,12 @@ struct Job<'a> {
     pixels: &'a mut Vec<u8>,
 }
 
-/// Decodes `bytes`, which are of `format` (anything but JPEG), into `pixels`.
+/// Decodes `bytes`, which are of `format`, into `pixels`. Only JPEG can be decoded to what `reduce` answers; all others are decoded in full.
 pub(crate) fn decode(
     format: Format,
     bytes: &[u8],
     max_pixels: u64,
+    reduce: impl FnOnce(PictureSize) -> Reduction,
     pixels: &mut Vec<u8>,
 ) -> Result<PictureInfo, MediaError> {
     let reader = Cursor::new(bytes);
@@ -60,14 +58,14 @@ pub(crate) fn decode(
             let orientation = Orientation::from_exif(turn.to_exif()).unwrap_or_default();
             job.run(decoder, orientation)
         }
-        Format::Jpeg => JpegReader::default().decode(bytes, max_pixels, |_| Reduction::NONE, job.pixels),
+        Format::Jpeg => jpeg::decode(bytes, max_pixels, reduce, job.pixels),
     }
 }
 
 impl Job<'_> {
     fn limits(&self) -> Limits {
         let mut limits = Limits::no_limits();
-        limits.max_alloc = Some(self.max_pixels.saturating_mul(16).saturating_add(SPARE_BYTES));
+        limits.max_alloc = Some(most_memory(self.max_pixels));
         limits
     }
 

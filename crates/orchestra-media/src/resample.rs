@@ -3,25 +3,24 @@
 //! Resampling runs on the stored picture, and only the small result is turned: that is the same picture, since filters are
 //! symmetric, and costs a fraction.
 
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::{U8, U8x3};
+use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 use orchestra_core::ResizeFilter;
 
-use crate::convolve::{self, Columns, Rows, SLACK};
 use crate::geometry::{Placement, Span};
 use crate::orientation::Orientation;
 use crate::picture::{PictureInfo, View};
-use crate::taps::Taps;
+
+/// Rows beyond the wanted part that a filter reaches where it enlarges: Lanczos has 3 lobes.
+const REACH: usize = 3;
 
 /// Resampler and its reused memory.
 #[derive(Debug, Default)]
 pub(crate) struct Resampler {
-    across: Taps,
-    down: Taps,
-    /// Two rows that have their height already, but not their width.
+    resizer: Resizer,
+    /// What has its width already, but not its height.
     between: Vec<u8>,
-    /// Where the rows begin that become one.
-    firsts: Vec<usize>,
-    /// A row that is made and not needed.
-    last: Vec<u8>,
     /// The resized part, as stored.
     resized: Vec<u8>,
     /// The turned part.
@@ -91,8 +90,8 @@ impl Resampler {
 
     /// Antialiased convolution of the part `x`, `y` of `source` into the packed rows `target`, `width` by `height`.
     ///
-    /// Two rows are made at a time, first of their height and then of their width: what lies between stays in the processor's cache, and an
-    /// extreme picture needs no more memory than two of its rows.
+    /// `Resizer` makes rows of their height before it makes their width. Where rows are added, their width comes first: it is less work, and a
+    /// picture that is low and very wide needs no more memory than the larger of source and target.
     fn convolve(
         &mut self,
         source: View<'_>,
@@ -101,50 +100,70 @@ impl Resampler {
         filter: ResizeFilter,
         target: &mut [u8],
     ) {
-        let channels = source.channels;
-        let (across, down) = (&mut self.across, &mut self.down);
-        across.prepare(source.width, x, width, filter);
-        down.prepare(source.height, y, height, filter);
-        let (left, right) = across.range();
-        let seen = (right.min(source.width) - left) * channels;
-        // What lies behind the picture has no weight.
-        let length = (right - left) * channels + SLACK;
-        self.between.clear();
-        self.between.resize(length * 2, 0);
-        let (upper, lower) = self.between.split_at_mut(length);
-        let columns = Columns::new(across, left, channels);
-        let firsts = &mut self.firsts;
-        let mut shrink = |row: usize, out: &mut [u8]| {
-            let start = down.starts[row] as usize;
-            firsts.clear();
-            firsts.extend(
-                (start..start + down.count)
-                    .map(|y| y.min(source.height - 1) * source.stride + left * channels),
-            );
-            let weights = &down.weights[row * down.count..][..down.count];
-            let rows = Rows { bytes: source.bytes, firsts, weights, precision: down.precision };
-            convolve::down(rows, &mut out[..seen]);
-        };
-        let packed = width * channels;
-        for (pair, out) in target.chunks_mut(packed * 2).enumerate() {
-            shrink(pair * 2, upper);
-            let (first, second) = out.split_at_mut(packed);
-            if second.is_empty() {
-                // The last row of an odd number, alone: it is made twice.
-                self.last.resize(packed, 0);
-                convolve::across(columns, [upper, upper], [first, &mut self.last]);
-            } else {
-                shrink(pair * 2 + 1, lower);
-                convolve::across(columns, [upper, lower], [first, second]);
-            }
+        if height as f64 <= y.length {
+            return resize(&mut self.resizer, source, (x, y), (width, height), filter, target);
         }
+        let top = (y.start as usize).saturating_sub(REACH);
+        let bottom = ((y.start + y.length).ceil() as usize + REACH).min(source.height);
+        let rows = Span { start: top as f64, length: (bottom - top) as f64 };
+        self.between.resize(width * (bottom - top) * source.channels, 0);
+        resize(&mut self.resizer, source, (x, rows), (width, bottom - top), filter, &mut self.between);
+        let between = View::packed(&self.between, width, bottom - top, source.channels);
+        let whole = Span { start: 0.0, length: width as f64 };
+        let y = Span { start: y.start - top as f64, length: y.length };
+        resize(&mut self.resizer, between, (whole, y), (width, height), filter, target);
     }
 
     /// Gives memory beyond `keep_bytes` back.
     pub(crate) fn shrink(&mut self, keep_bytes: usize) {
-        self.across.shrink(keep_bytes);
-        self.down.shrink(keep_bytes);
+        if self.resizer.size_of_internal_buffers() > keep_bytes {
+            self.resizer.reset_internal_buffers();
+        }
+        if self.between.capacity() > keep_bytes {
+            self.between = Vec::new();
+        }
     }
+}
+
+/// The part `x`, `y` of `source`, whose rows follow each other without a gap, as `width` by `height` pixels.
+fn resize(
+    resizer: &mut Resizer,
+    source: View<'_>,
+    spans: (Span, Span),
+    size: (usize, usize),
+    filter: ResizeFilter,
+    target: &mut [u8],
+) {
+    // `Resizer::resize` takes any pixel, and compiles the code of all 13 kinds here: two minutes.
+    if source.channels == 1 {
+        resize_typed::<U8>(resizer, source, spans, size, filter, target);
+    } else {
+        resize_typed::<U8x3>(resizer, source, spans, size, filter, target);
+    }
+}
+
+fn resize_typed<P: PixelTrait>(
+    resizer: &mut Resizer,
+    source: View<'_>,
+    (x, y): (Span, Span),
+    (width, height): (usize, usize),
+    filter: ResizeFilter,
+    target: &mut [u8],
+) {
+    let filter = match filter {
+        ResizeFilter::Nearest => FilterType::Box,
+        ResizeFilter::Bilinear => FilterType::Bilinear,
+        ResizeFilter::Bicubic => FilterType::CatmullRom,
+        ResizeFilter::Lanczos3 => FilterType::Lanczos3,
+    };
+    let options = ResizeOptions::new()
+        .resize_alg(ResizeAlg::Convolution(filter))
+        .crop(x.start, y.start, x.length, y.length);
+    let from = TypedImageRef::<P>::from_buffer(source.width as u32, source.height as u32, source.bytes);
+    let from = from.expect("a source has all its pixels");
+    let to = TypedImage::<P>::from_buffer(width as u32, height as u32, target);
+    let mut to = to.expect("a target has room for all its pixels");
+    resizer.resize_typed(&from, &mut to, &options).expect("spans lie inside the picture");
 }
 
 /// Rescales offsets that count rows of `packed` bytes to rows of `stride` bytes.

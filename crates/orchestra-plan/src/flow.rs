@@ -11,19 +11,34 @@ use crate::plan::{ColumnRef, Origin, Plan, Shape};
 /// an error.
 pub(crate) fn connect(plan: &mut Plan, spans: &[Span], diags: &mut Diagnostics) -> Option<()> {
     let mut levels = vec![0_usize; plan.stages.len()];
+    let mut is_fine = true;
     for at in 0..plan.stages.len() {
         let stage = StageId(u16::try_from(at).ok()?);
-        plan.stages[at].home = home(plan, stage, spans[at], diags)?;
-        levels[at] = level(plan, stage, &levels, spans[at], diags)?;
-        for read in plan.stages[at].reads.clone() {
-            carry(plan, stage, read, spans[at], diags)?;
-        }
-        one_fan_at_a_time(plan, stage, spans[at], diags)?;
+        is_fine &= connect_one(plan, stage, &mut levels, spans[at], diags).is_some();
+    }
+    if !is_fine {
+        return None;
     }
     for at in 0..plan.pipelines.len() {
         plan.pipelines[at].linear = linear(plan, at);
     }
     Some(())
+}
+
+fn connect_one(
+    plan: &mut Plan,
+    stage: StageId,
+    levels: &mut [usize],
+    span: Span,
+    diags: &mut Diagnostics,
+) -> Option<()> {
+    let at = stage.index();
+    plan.stages[at].home = home(plan, stage, span, diags)?;
+    levels[at] = level(plan, stage, levels, span, diags)?;
+    for read in plan.stages[at].reads.clone() {
+        carry(plan, stage, read, span, diags)?;
+    }
+    one_fan_at_a_time(plan, stage, span, diags)
 }
 
 /// The source, batch stage or fold whose rows reach the stage: that of its inputs which all others are made for.
@@ -106,10 +121,7 @@ fn carry(
 /// Stages that run one inside of the other cannot both split a row, unless one reads what the other gives.
 fn one_fan_at_a_time(plan: &Plan, stage: StageId, span: Span, diags: &mut Diagnostics) -> Option<()> {
     let before = plan.ancestors(Origin::Stage(stage));
-    let home = match plan.stages[stage.index()].runs {
-        Shape::Map(_) => plan.stages[stage.index()].home,
-        Shape::Batch(_) | Shape::Fold { .. } => plan.stages[stage.index()].home,
-    };
+    let home = plan.stages[stage.index()].home;
     let fans: Vec<Origin> = before
         .iter()
         .copied()

@@ -259,9 +259,12 @@ impl StageContext<'_> {
     pub fn column(&mut self, at: usize, what: &str, fits: impl Fn(&Column) -> bool) -> Option<usize> {
         let Some(input) = self.inputs.get(at) else {
             let name = self.name;
-            self.diags
-                .error(self.span, format!("stage `{name}` reads from too few: it takes {what}, too"))
-                .help("name all of them: from = [\"..\", \"..\"]");
+            // Where nothing is named at all, that was reported.
+            if at > 0 && !self.inputs.is_empty() {
+                self.diags
+                    .error(self.span, format!("stage `{name}` reads from too few: it takes {what}, too"))
+                    .help("name all of them: from = [\"..\", \"..\"]");
+            }
             return None;
         };
         let columns = &input.gives.0;

@@ -568,11 +568,11 @@ impl MaxFailed {
 /// `[telemetry]`
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct TelemetryPlan {
-    /// Address of a collector that takes OTLP, for example `http://localhost:4317`.
+    /// Address of a collector that takes OTLP, for example `http://localhost:4318`.
     pub otlp: Option<String>,
     /// How to send to it; `None`: as the address or the environment suggest.
     pub protocol: Option<OtlpProtocol>,
-    /// The share of the items that get a trace of their own, 0.0 to 1.0; `None`: as the environment says, else all.
+    /// The share of the items that get a trace of their own, 0.0 to 1.0; `None`: as the environment says, else one in a hundred.
     pub sample: Option<f64>,
     /// Items that take longer are traced whatever the share; `None`: those that take ten times as long as usual.
     pub slow: Option<Duration>,

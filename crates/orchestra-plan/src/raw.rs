@@ -332,7 +332,7 @@ fn telemetry(fields: &mut Fields<'_, '_>) -> TelemetryPlan {
         && !url.value.starts_with("http://")
     {
         f.bad("otlp", url.span, "is no address of a collector")
-            .help("for example otlp = \"http://localhost:4317\"; traces are sent without encryption, so `https://` cannot be used");
+            .help("for example otlp = \"http://localhost:4318\"; traces are sent without encryption, so `https://` cannot be used");
     }
     let protocols = [("grpc", OtlpProtocol::Grpc), ("http/protobuf", OtlpProtocol::HttpProtobuf)];
     TelemetryPlan {

@@ -81,7 +81,13 @@ pub(crate) fn connect(
     diags: &mut Diagnostics,
 ) -> Option<SourceConnected> {
     let kind = source.kind.as_ref()?;
-    let listing = listing?;
+    let what = format!("source `{}`", source.name.value);
+    let Some(listing) = listing else {
+        // Its list has an error, which is reported; what its items are may be known all the same.
+        let mut unseen = Diagnostics::new("", "");
+        let fields = Fields::again(what, source.name.span, &source.table, &mut unseen);
+        return kind.connect(&mut SourceContext { fields, first: None, limits, host });
+    };
     // Pipes are read once, by the run.
     let is_pipe = match listing {
         ListingSpec::Manifest { path: Some(path), .. } => host.file_kind(path) == FileKind::Other,
@@ -89,7 +95,6 @@ pub(crate) fn connect(
         ListingSpec::Paths { .. } => false,
     };
     let first = if is_pipe { None } else { host.first_item(listing).ok().flatten() };
-    let what = format!("source `{}`", source.name.value);
     let fields = Fields::again(what, source.name.span, &source.table, diags);
     kind.connect(&mut SourceContext { fields, first: first.as_ref(), limits, host })
 }

@@ -34,7 +34,7 @@ fn a_small_model_on_the_cpu_gets_a_spare_and_the_plan_says_so() {
     let text = describe(&plan);
     assert!(text.contains("    cpu: 4 workers of 1 thread, and 1 spare, loaded and idle\n"), "{text}");
     let json = serde_json::to_value(&plan).unwrap();
-    assert_eq!(json["stages"][1]["kind"]["workers"][0]["spares"], 1);
+    assert_eq!(json["stages"][1]["runs"]["workers"][0]["spares"], 1);
 }
 
 #[test]

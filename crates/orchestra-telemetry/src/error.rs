@@ -30,24 +30,26 @@ pub enum TelemetryError {
         /// What is wrong and what to write instead.
         reason: String,
     },
+    /// The address is for gRPC, and this build has none.
+    #[error(
+        "the collector `{endpoint}`, from {origin}, cannot be used: this build sends over HTTP, and {instead}; or build orchestra with \
+         `--features grpc`"
+    )]
+    NoGrpc {
+        /// The address as given.
+        endpoint: String,
+        /// Where it was given.
+        origin: &'static str,
+        /// What in it asks for gRPC, and what to write instead.
+        instead: String,
+    },
     /// A variable names a way of sending that is not known.
-    #[error("`{variable}` is `{value}`, which this build cannot send: expected `grpc` or `http/protobuf`")]
+    #[error("`{variable}` is `{value}`, which cannot be sent: expected `grpc` or `http/protobuf`")]
     Protocol {
         /// Name of the variable.
         variable: String,
         /// Its value.
         value: String,
-    },
-    /// The binary was built without the feature that sends traces.
-    #[error(
-        "the collector `{endpoint}`, from {origin}, cannot be used: this build has no `otlp` feature; build with it, or \
-         leave the address out"
-    )]
-    NotBuilt {
-        /// The address as given.
-        endpoint: String,
-        /// Where it was given.
-        origin: &'static str,
     },
     /// The address of the metrics page cannot be read.
     #[error("the metrics page cannot be served at `{address}`, from {origin}: {reason}")]

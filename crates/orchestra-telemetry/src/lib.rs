@@ -8,7 +8,6 @@ pub mod logs;
 pub mod metrics;
 pub mod names;
 pub mod otlp;
-#[cfg(feature = "otlp")]
 mod priority;
 mod setup;
 pub mod traces;
@@ -16,6 +15,7 @@ pub mod traces;
 pub use error::TelemetryError;
 pub use logs::{Format as LogFormat, LogFiles, LogReport, Terminal};
 pub use setup::{LogSettings, SpanWatch, Telemetry, TelemetryGuard, TelemetryReport};
-pub use traces::{ConfiguredTraces, ResolvedTraces, SpanReport, TraceContext, TraceSettings};
-#[cfg(feature = "otlp")]
-pub use traces::{ItemParents, ItemSampling, Recorder};
+pub use traces::{
+    ConfiguredTraces, ItemParents, ItemSampling, Recorder, ResolvedTraces, SpanReport, TraceContext,
+    TraceSettings,
+};

@@ -55,7 +55,9 @@ fn spans_go_through_the_provider_of_the_host_below_its_requests() {
         context::current().unwrap()
     };
     let parents = move |_: &str, item: &str| (item == "1.png").then_some(incoming);
-    let recorder = Recorder::for_host(ItemSampling::default()).unwrap().with_item_parents(Arc::new(parents));
+    let recorder = Recorder::for_host(ItemSampling { ratio: 1.0, ..ItemSampling::default() })
+        .unwrap()
+        .with_item_parents(Arc::new(parents));
 
     let plan = fake_plan::plan();
     let run = recorder.begin(RunBegan { plan, run_id: "run-1".to_owned(), zero: SystemTime::now() });

@@ -1,75 +1,74 @@
-//! Metrics reach a collector of another make over gRPC, and one that hangs, is down or knows no metrics delays no end.
+//! Metrics reach a collector, and one that hangs, is down or knows no metrics delays no end.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
-    MetricsService, MetricsServiceServer,
-};
 use opentelemetry_proto::tonic::collector::metrics::v1::{
     ExportMetricsPartialSuccess, ExportMetricsServiceRequest, ExportMetricsServiceResponse,
 };
 use orchestra_telemetry::metrics::{MetricExport, MetricReport, MetricSettings, Metrics, Reading, names};
-use orchestra_telemetry::otlp::{OtlpSettings, Signal};
+use orchestra_telemetry::otlp::{OtlpSettings, Protocol, Signal};
+use prost::Message as _;
 use tokio::net::TcpSocket;
-use tokio::runtime::Runtime;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
-use tonic::{Request, Response, Status};
 
-/// Unbounded: a test sends a handful of requests.
-struct Receiver {
-    requests: UnboundedSender<ExportMetricsServiceRequest>,
-    answer: Result<Option<ExportMetricsPartialSuccess>, Status>,
-}
-
-#[tonic::async_trait]
-impl MetricsService for Receiver {
-    async fn export(
-        &self,
-        request: Request<ExportMetricsServiceRequest>,
-    ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
-        // A test that is over listens no more.
-        let _ = self.requests.send(request.into_inner());
-        let partial_success = self.answer.clone()?;
-        Ok(Response::new(ExportMetricsServiceResponse { partial_success }))
-    }
-}
-
-/// A collector on a port and a runtime of its own.
+/// A collector that answers all requests with this status and message, and keeps them.
 struct Collector {
-    runtime: Option<Runtime>,
     address: SocketAddr,
-    requests: UnboundedReceiver<ExportMetricsServiceRequest>,
+    requests: Receiver<ExportMetricsServiceRequest>,
 }
 
 impl Collector {
-    fn start(answer: Result<Option<ExportMetricsPartialSuccess>, Status>) -> Self {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (sender, requests) = unbounded_channel();
-        let entered = runtime.enter();
-        let incoming = TcpIncoming::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-        let address = incoming.local_addr().unwrap();
-        let service = MetricsServiceServer::new(Receiver { requests: sender, answer });
-        runtime.spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
-        drop(entered);
-        Self { runtime: Some(runtime), address, requests }
+    fn start(status: &'static str, partial_success: Option<ExportMetricsPartialSuccess>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let answer = ExportMetricsServiceResponse { partial_success }.encode_to_vec();
+        // Unbounded: a test sends a handful of requests.
+        let (sender, requests) = channel();
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                serve(client, status, &answer, &sender);
+            }
+        });
+        Self { address, requests }
     }
 }
 
-impl Drop for Collector {
-    fn drop(&mut self) {
-        self.runtime.take().unwrap().shutdown_background();
+/// Until the client has hung up, or the test is over.
+fn serve(mut client: TcpStream, status: &str, answer: &[u8], sender: &Sender<ExportMetricsServiceRequest>) {
+    loop {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            if client.read_exact(&mut byte).is_err() {
+                return;
+            }
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).unwrap().to_lowercase();
+        assert!(head.starts_with("post /v1/metrics ") && head.contains("application/x-protobuf"), "{head}");
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+        let mut body = vec![0; length.parse().unwrap()];
+        client.read_exact(&mut body).unwrap();
+        let told = sender.send(ExportMetricsServiceRequest::decode(&body[..]).unwrap());
+        let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", answer.len());
+        let answered = client.write_all(&[head.as_bytes(), answer].concat());
+        if told.is_err() || answered.is_err() {
+            return;
+        }
     }
 }
 
 fn metrics(to: SocketAddr, every: Duration) -> Metrics {
-    let to = OtlpSettings::new(Signal::Metrics, &format!("http://{to}"), "a test", None).unwrap();
+    over(Protocol::HttpProtobuf, to, every)
+}
+
+fn over(protocol: Protocol, to: SocketAddr, every: Duration) -> Metrics {
+    let to = OtlpSettings::new(Signal::Metrics, &format!("http://{to}"), "a test", Some(protocol)).unwrap();
     let otlp = Some(MetricExport { to, every, resource: Vec::new() });
     let metrics = Metrics::start(&MetricSettings { page: None, otlp }).unwrap();
     metrics.observe(Arc::new(|| {
@@ -84,7 +83,7 @@ const NEVER: Duration = Duration::from_secs(3600);
 
 #[test]
 fn the_last_request_is_sent_at_the_end_and_names_what_it_is_of() {
-    let mut collector = Collector::start(Ok(None));
+    let collector = Collector::start("200 OK", None);
     let report = metrics(collector.address, NEVER).shutdown().unwrap();
     assert_eq!(report, MetricReport { delivered: 1, ..MetricReport::default() });
     let request = collector.requests.try_recv().unwrap();
@@ -97,10 +96,10 @@ fn the_last_request_is_sent_at_the_end_and_names_what_it_is_of() {
 
 #[test]
 fn requests_are_sent_at_every_interval() {
-    let mut collector = Collector::start(Ok(None));
+    let collector = Collector::start("200 OK", None);
     let metrics = metrics(collector.address, Duration::from_millis(5));
     for _ in 0..3 {
-        collector.requests.blocking_recv().unwrap();
+        collector.requests.recv().unwrap();
     }
     assert!(metrics.shutdown().unwrap().delivered >= 4);
 }
@@ -109,7 +108,7 @@ fn requests_are_sent_at_every_interval() {
 fn what_the_collector_rejects_is_counted_with_its_words() {
     let partial =
         ExportMetricsPartialSuccess { rejected_data_points: 2, error_message: "too many".to_owned() };
-    let collector = Collector::start(Ok(Some(partial)));
+    let collector = Collector::start("200 OK", Some(partial));
     let report = metrics(collector.address, NEVER).shutdown().unwrap();
     assert_eq!((report.delivered, report.lost), (0, 1));
     assert!(report.words.unwrap().contains("too many"));
@@ -117,9 +116,9 @@ fn what_the_collector_rejects_is_counted_with_its_words() {
 
 #[test]
 fn a_collector_without_metrics_is_asked_once() {
-    let mut collector = Collector::start(Err(Status::unimplemented("traces only")));
+    let collector = Collector::start("404 Not Found", None);
     let metrics = metrics(collector.address, Duration::from_millis(5));
-    collector.requests.blocking_recv().unwrap();
+    collector.requests.recv().unwrap();
     let report = metrics.shutdown().unwrap();
     assert_eq!((report.lost, report.unsupported), (0, true));
     assert!(collector.requests.try_recv().is_err());
@@ -141,4 +140,72 @@ fn a_collector_that_never_answers_does_not_keep_the_run_from_ending() {
     let report = metrics(deaf.local_addr().unwrap(), NEVER).shutdown().unwrap();
     assert_eq!((report.delivered, report.lost), (0, 1));
     assert!(report.words.unwrap().contains("no answer"));
+}
+
+#[cfg(feature = "grpc")]
+mod grpc {
+    use hyper::server::conn::http2;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use hyper_util::service::TowerToHyperService;
+    use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
+        MetricsService, MetricsServiceServer,
+    };
+    use tonic::{Request, Response, Status};
+
+    use super::*;
+
+    /// Answers its first request with the first of these, and all others with the last.
+    #[derive(Clone)]
+    struct Answers(Arc<[Result<i64, Status>]>, Arc<std::sync::atomic::AtomicUsize>);
+
+    #[tonic::async_trait]
+    impl MetricsService for Answers {
+        async fn export(
+            &self,
+            request: Request<ExportMetricsServiceRequest>,
+        ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
+            assert_eq!(request.get_ref().resource_metrics.len(), 1);
+            let at = self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed).min(self.0.len() - 1);
+            let rejected_data_points = self.0[at].clone()?;
+            let partial = ExportMetricsPartialSuccess { rejected_data_points, ..Default::default() };
+            Ok(Response::new(ExportMetricsServiceResponse { partial_success: Some(partial) }))
+        }
+    }
+
+    /// What is reported of two requests, of which the second is the last.
+    fn report(answers: &[Result<i64, Status>]) -> MetricReport {
+        let answers = Answers(answers.into(), Arc::default());
+        let (listener, asked) = (TcpListener::bind("127.0.0.1:0").unwrap(), Arc::clone(&answers.1));
+        let address = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            while let Ok((client, _)) = listener.accept().await {
+                let service = TowerToHyperService::new(MetricsServiceServer::new(answers.clone()));
+                let server = http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(server.serve_connection(TokioIo::new(client), service));
+            }
+        });
+        let metrics = over(Protocol::Grpc, address, Duration::from_millis(5));
+        while asked.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        let report = metrics.shutdown().unwrap();
+        runtime.shutdown_background();
+        report
+    }
+
+    #[test]
+    fn what_comes_of_requests_over_grpc_is_told_as_over_http() {
+        assert!(report(&[Ok(0)]).delivered >= 2);
+        let rejected = report(&[Ok(2), Ok(0)]);
+        assert_eq!(rejected.lost, 1);
+        assert!(rejected.words.unwrap().contains("2 values were rejected"));
+        let refused = report(&[Err(Status::permission_denied("no key")), Ok(0)]);
+        assert!(refused.lost == 1 && refused.words.unwrap().contains("no key"));
+        let traces_only = report(&[Err(Status::unimplemented("traces only"))]);
+        assert_eq!((traces_only.lost, traces_only.unsupported), (0, true));
+    }
 }

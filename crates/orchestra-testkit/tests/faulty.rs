@@ -34,9 +34,9 @@ fn start(fault: &str, arena: &Arena) -> WorkerClient {
 /// The next heartbeat, or `None` at the end.
 fn heartbeat(worker: &mut WorkerClient) -> Option<FromWorker> {
     loop {
-        match worker.frame().unwrap() {
-            frame @ (Some(FromWorker::Heartbeat { .. }) | None) => return frame,
-            Some(_) => {}
+        let frame = worker.frame().unwrap();
+        if matches!(frame, Some(FromWorker::Heartbeat { .. }) | None) {
+            return frame;
         }
     }
 }

@@ -41,7 +41,7 @@ impl<'a> Worker<'a> {
 
     /// Memory of the process but for the arena that it shares with us, in bytes.
     fn holds(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.child.id())).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap();
         let bytes = |key: &str| -> u64 {
             let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
             line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
@@ -50,7 +50,7 @@ impl<'a> Worker<'a> {
     }
 
     fn run(&mut self) -> FromWorker {
-        self.process.writer.write(&ToWorker::Run(run_of(1, 0, 0, 1))).unwrap();
+        self.process.send(ToWorker::Run(run_of(1, 0, 0, 1)));
         self.process.next().unwrap()
     }
 

@@ -2,13 +2,11 @@
 
 mod common;
 
-use std::net::Shutdown;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{Setup, affine_setup, f32s, flat, run_of, setup_of, to_f32s};
-use orchestra_core::{BatchId, DType, ErrorClass};
+use orchestra_core::{BatchId, DType, ErrorClass, WorkerExit};
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use orchestra_testkit::programs::beside_this_program;
 use orchestra_testkit::{Trap, models, trap_library};
@@ -20,13 +18,13 @@ fn a_worker_says_hello_loads_runs_in_order_and_ends_when_asked() {
     let setup = affine_setup(None, 4);
     let mut worker = setup.spawn();
     let Some(FromWorker::Hello { protocol, build, pid, .. }) = worker.next() else { panic!("no hello") };
-    assert_eq!((protocol, build.as_str(), pid), (PROTOCOL_VERSION, orchestra_wire::BUILD, worker.child.id()));
-    worker.writer.write(&ToWorker::Load(Box::new(setup.load.clone()))).unwrap();
+    assert_eq!((protocol, build.as_str(), pid), (PROTOCOL_VERSION, orchestra_wire::BUILD, worker.pid()));
+    worker.send(ToWorker::Load(Box::new(setup.load.clone())));
     let Some(FromWorker::Loaded { load_ns, rss_bytes, .. }) = worker.next() else { panic!("not loaded") };
     assert!(load_ns > 0 && rss_bytes > 0);
     setup.fill_input(2, 0, 0, &[f32s(&[1.0; 3]), f32s(&[2.0; 3]), f32s(&[3.0; 3])]);
-    worker.writer.write(&ToWorker::Run(run_of(7, 2, 1, 2))).unwrap();
-    worker.writer.write(&ToWorker::Run(run_of(8, 2, 0, 1))).unwrap();
+    worker.send(ToWorker::Run(run_of(7, 2, 1, 2)));
+    worker.send(ToWorker::Run(run_of(8, 2, 0, 1)));
     for batch in [7, 8] {
         let Some(FromWorker::Done { batch: done, dynamic, timing, .. }) = worker.next() else {
             panic!("not done")
@@ -35,9 +33,9 @@ fn a_worker_says_hello_loads_runs_in_order_and_ends_when_asked() {
         assert!(timing.run_ns > 0 && timing.bind_ns > 0);
     }
     assert_eq!(to_f32s(&setup.output(2, 0))[..9], [3.0, 3.0, 3.0, 5.0, 5.0, 5.0, 7.0, 7.0, 7.0]);
-    worker.socket.shutdown(Shutdown::Write).unwrap();
+    worker.0.hang_up().unwrap();
     assert_eq!(worker.next(), None);
-    assert_eq!(worker.exit_code(), (Some(0), String::new()));
+    assert_eq!(worker.end(), (WorkerExit::Code(0), String::new()));
 }
 
 /// Rows of the batch of [`endless`].
@@ -54,10 +52,10 @@ fn heartbeats_name_the_running_batch_and_the_end_of_the_parent_ends_a_long_run()
     let setup = endless();
     let mut worker = setup.spawn();
     assert!(matches!(worker.load(&setup.load), FromWorker::Loaded { .. }));
-    worker.writer.write(&ToWorker::Run(run_of(5, 0, 0, MANY))).unwrap();
+    worker.send(ToWorker::Run(run_of(5, 0, 0, MANY)));
     let mut beats = 0;
     while beats < 3 {
-        match worker.reader.read().unwrap() {
+        match worker.0.frame().unwrap() {
             Some(FromWorker::Heartbeat { running, rss_bytes }) => {
                 assert!(rss_bytes > 0);
                 beats += u32::from(running == [BatchId(5)]);
@@ -66,9 +64,9 @@ fn heartbeats_name_the_running_batch_and_the_end_of_the_parent_ends_a_long_run()
         }
     }
     // What a killed parent looks like; the other direction stays open, so that a finished run would show.
-    worker.socket.shutdown(Shutdown::Write).unwrap();
+    worker.0.hang_up().unwrap();
     assert_eq!(worker.next(), None, "the run did not end, the process did");
-    assert_eq!(worker.exit_code().0, Some(0));
+    assert_eq!(worker.end().0, WorkerExit::Code(0));
 }
 
 #[test]
@@ -83,10 +81,10 @@ fn runs_outside_of_the_arena_are_a_protocol_error() {
     ] {
         let mut worker = setup.spawn();
         assert!(matches!(worker.load(&setup.load), FromWorker::Loaded { .. }));
-        worker.writer.write(&ToWorker::Run(run)).unwrap();
+        worker.send(ToWorker::Run(run));
         assert_eq!(worker.next(), None);
-        let (code, stderr) = worker.exit_code();
-        assert_eq!(code, Some(EXIT_PROTOCOL));
+        let (exit, stderr) = worker.end();
+        assert_eq!(exit, WorkerExit::Code(EXIT_PROTOCOL));
         assert!(stderr.contains("outside of the arena, which has `3` slots of `4` rows"), "{stderr}");
     }
 }
@@ -95,16 +93,16 @@ fn runs_outside_of_the_arena_are_a_protocol_error() {
 fn frames_out_of_order_and_garbage_are_protocol_errors() {
     let setup = affine_setup(None, 4);
     let mut worker = setup.spawn();
-    worker.writer.write(&ToWorker::Run(run_of(1, 0, 0, 1))).unwrap();
+    worker.send(ToWorker::Run(run_of(1, 0, 0, 1)));
     while worker.next().is_some() {}
-    let (code, stderr) = worker.exit_code();
-    assert_eq!(code, Some(EXIT_PROTOCOL));
+    let (exit, stderr) = worker.end();
+    assert_eq!(exit, WorkerExit::Code(EXIT_PROTOCOL));
     assert!(stderr.contains("a `Run` frame before `Load`"), "{stderr}");
 
     let mut worker = setup.spawn();
-    std::io::Write::write_all(&mut worker.socket, &[5, 0, 0, 0, 9, 9, 9, 9, 9]).unwrap();
+    worker.0.send_bytes(&[5, 0, 0, 0, 9, 9, 9, 9, 9]).unwrap();
     while worker.next().is_some() {}
-    assert_eq!(worker.exit_code().0, Some(EXIT_PROTOCOL));
+    assert_eq!(worker.end().0, WorkerExit::Code(EXIT_PROTOCOL));
 }
 
 #[test]
@@ -116,7 +114,7 @@ fn a_model_that_cannot_be_loaded_is_reported_and_ends_the_process() {
     assert_eq!(class, ErrorClass::Permanent);
     assert!(error.contains("onnx runtime cannot be loaded from `/nowhere/libonnxruntime.so`"), "{error}");
     assert_eq!(worker.next(), None);
-    assert_eq!(worker.exit_code().0, Some(EXIT_LOAD_FAILED));
+    assert_eq!(worker.end().0, WorkerExit::Code(EXIT_LOAD_FAILED));
 }
 
 #[test]
@@ -142,10 +140,10 @@ fn a_failed_run_leaves_the_worker_serving() {
     setup.fill_input(0, 0, 0, &[0i64.to_ne_bytes().to_vec(), 7i64.to_ne_bytes().to_vec()]);
     let mut worker = setup.spawn();
     assert!(matches!(worker.load(&setup.load), FromWorker::Loaded { .. }));
-    worker.writer.write(&ToWorker::Run(run_of(1, 0, 0, 2))).unwrap();
+    worker.send(ToWorker::Run(run_of(1, 0, 0, 2)));
     let Some(FromWorker::Failed { batch, kind, error, .. }) = worker.next() else { panic!("not failed") };
     assert_eq!((batch, kind), (BatchId(1), RunErrorKind::Model), "{error}");
-    worker.writer.write(&ToWorker::Run(run_of(2, 0, 0, 1))).unwrap();
+    worker.send(ToWorker::Run(run_of(2, 0, 0, 1)));
     assert!(matches!(worker.next(), Some(FromWorker::Done { batch: BatchId(2), .. })));
 }
 
@@ -164,8 +162,8 @@ fn the_terminal_s_interrupt_does_not_end_a_worker() {
     let mut worker = setup.spawn();
     assert!(matches!(worker.load(&setup.load), FromWorker::Loaded { .. }));
     // SAFETY: a signal to a child that has not been waited for.
-    assert_eq!(unsafe { libc::kill(worker.child.id() as i32, libc::SIGINT) }, 0);
-    worker.writer.write(&ToWorker::Run(run_of(1, 0, 0, 1))).unwrap();
+    assert_eq!(unsafe { libc::kill(worker.pid() as i32, libc::SIGINT) }, 0);
+    worker.send(ToWorker::Run(run_of(1, 0, 0, 1)));
     assert!(matches!(worker.next(), Some(FromWorker::Done { .. })));
 }
 
@@ -179,13 +177,13 @@ fn a_crash_leaves_the_inputs_and_the_batch_runs_elsewhere() {
     setup.fill_input(0, 0, 0, &[f32s(&[1.0, 2.0, 3.0]), f32s(&[fatal; 3])]);
     let mut worker = setup.spawn();
     assert!(matches!(worker.load(&setup.load), FromWorker::Loaded { .. }));
-    worker.writer.write(&ToWorker::Run(run_of(1, 0, 0, 2))).unwrap();
+    worker.send(ToWorker::Run(run_of(1, 0, 0, 2)));
     assert_eq!(worker.next(), None);
-    assert_eq!(worker.end().0.signal(), Some(libc::SIGSEGV));
+    assert_eq!(worker.end().0, WorkerExit::Signal(libc::SIGSEGV));
 
     let mut successor = setup.spawn();
     assert!(matches!(successor.load(&setup.load), FromWorker::Loaded { .. }));
-    successor.writer.write(&ToWorker::Run(run_of(1, 0, 0, 1))).unwrap();
+    successor.send(ToWorker::Run(run_of(1, 0, 0, 1)));
     assert!(matches!(successor.next(), Some(FromWorker::Done { .. })));
     assert_eq!(to_f32s(&setup.output(0, 0))[..3], [1.0, 2.0, 3.0]);
 }
@@ -194,9 +192,9 @@ fn a_crash_leaves_the_inputs_and_the_batch_runs_elsewhere() {
 fn a_panic_ends_the_process_with_its_words() {
     let setup = affine_setup(None, 4);
     let mut worker = setup.spawn_program(&beside_this_program("panicking-worker").unwrap());
-    worker.writer.write(&ToWorker::Load(Box::new(setup.load.clone()))).unwrap();
+    worker.send(ToWorker::Load(Box::new(setup.load.clone())));
     while worker.next().is_some() {}
-    let (status, stderr) = worker.end();
-    assert_eq!(status.signal(), Some(libc::SIGABRT));
+    let (exit, stderr) = worker.end();
+    assert_eq!(exit, WorkerExit::Signal(libc::SIGABRT));
     assert!(stderr.contains("an engine that panics, as asked"), "{stderr}");
 }

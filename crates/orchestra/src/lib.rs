@@ -64,7 +64,7 @@ pub mod kind {
     pub use orchestra_core::shapes::{Emit, Encoder, Fan, Fetch, FetchRun, Fold, ItemInfo, Map, MapRun};
     pub use orchestra_core::{DType, Dim, FailureKind, TensorSpec};
     pub use orchestra_plan::{
-        At, Connect, Draft, Fields, Input, Key, Kinds, Reads, Runs, SinkKind, SourceConnected, SourceContext,
+        At, Connect, Draft, Fields, Input, Key, Kinds, Limits, Reads, Runs, SinkKind, SourceConnected, SourceContext,
         SourceKind, StageConnected, StageContext, StageKind, key,
     };
 }

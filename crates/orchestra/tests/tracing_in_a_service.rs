@@ -91,7 +91,7 @@ async fn a_service_sees_a_run_in_its_own_traces_and_logs_below_its_requests() {
     };
     let start = provider.tracer("service").start("start a run");
     let start = Context::new().with_span(start);
-    let recorder = Recorder::for_host(ItemSampling::default())
+    let recorder = Recorder::for_host(ItemSampling { ratio: 1.0, ..ItemSampling::default() })
         .unwrap()
         .with_run_parent(context::of_span(start.span().span_context()).unwrap())
         .with_item_parents(Arc::new(parents));

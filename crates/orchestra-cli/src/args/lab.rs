@@ -83,7 +83,7 @@ pub struct ChaosArgs {
     /// Chooses moments and victims: the same number gives the same choice
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Send traces of all runs to this OTLP collector, for example `http://localhost:4317`
+    /// Send traces of all runs to this OTLP collector, for example `http://localhost:4318`
     #[arg(long, value_name = "URL")]
     pub otlp: Option<String>,
     /// File, devices, settings.

@@ -1,5 +1,5 @@
 //! A run without processes: items fill slots, batches close, a ledger gives them to workers that die in every way, crews replace the
-//! workers, and a gather joins what comes out. Time is a number. What must always hold is asserted while it runs (`checks.rs`).
+//! workers, and a lineage joins what comes out. Time is a number. What must always hold is asserted while it runs (`checks.rs`).
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -7,17 +7,19 @@ mod checks;
 mod devices;
 mod setup;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use orchestra_core::batching::{BatchPolicy, Decision, LeaveReason, OpenBatch};
 use orchestra_core::crew::Crew;
-use orchestra_core::gather::{Finished, Gather, Report};
+
 use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows, RunFault};
+use orchestra_core::lineage::{End, Finished, Lineage, Share};
 use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{BatchId, DeviceId, Failure, ItemId, SlotId, SourceId, WorkerExit, WorkerId};
 
 use checks::Life;
+use smallvec::SmallVec;
 pub use setup::{DeviceSetup, Health, Op, Poison, Setup, ops, setups};
 
 /// Rounds within which everything that was begun ends.
@@ -76,7 +78,9 @@ pub struct World {
     now: Duration,
     ledger: Ledger,
     policy: BatchPolicy,
-    gather: Gather<u64, u64>,
+    lineage: Lineage<u64, u64>,
+    /// What the open branches of an item still stand for.
+    shares: HashMap<u64, Share>,
     crews: Vec<Crew>,
     gone: BTreeSet<usize>,
     sick: BTreeSet<usize>,
@@ -110,7 +114,8 @@ impl World {
             now: Duration::ZERO,
             ledger,
             policy: BatchPolicy { max_rows: setup.max_rows, wait: setup.wait, leave_when_idle: false },
-            gather: Gather::new(setup.sinks, setup.ordered),
+            lineage: Lineage::new(setup.ordered),
+            shares: HashMap::new(),
             crews: setup.devices.iter().map(crew).collect(),
             gone: BTreeSet::new(),
             sick: (0..n).filter(|d| setup.devices[*d].health == Health::Kills).collect(),
@@ -312,8 +317,7 @@ impl World {
         let item = self.items_of(row.rows)[0];
         self.lives[item as usize].ends(false);
         let failure = Failure { stage: "s".into(), kind: row.kind, error: row.error, attempts: row.attempts };
-        let report = Report::Failed { sinks: self.setup.sinks, failure };
-        self.report(item, report);
+        self.report(item, Err(failure));
         self.records_came(row.rows.slot, self.setup.sinks);
     }
 
@@ -331,15 +335,25 @@ impl World {
         }
         let rows = self.unreported.swap_remove(i % self.unreported.len());
         for item in self.items_of(rows) {
-            self.report(item, Report::Record(item));
+            self.report(item, Ok(item));
         }
         self.records_came(rows.slot, rows.count);
     }
 
-    fn report(&mut self, item: u64, report: Report<u64>) {
+    fn report(&mut self, item: u64, report: Result<u64, Failure>) {
         let mut finished = Vec::new();
         let id = ItemId { source: SourceId(0), index: item };
-        self.gather.report(id, item, item, report, &mut finished);
+        // Each sink stands for as much; the last one for what the division leaves, too.
+        let left = self.shares.entry(item).or_insert(Share::WHOLE);
+        let mut whole = Share::WHOLE;
+        let each = whole.cut(self.setup.sinks).expect("a whole can be cut in so few");
+        let share = if report.is_err() || left.minus(each) < each { *left } else { each };
+        *left = left.minus(share);
+        let (records, failure) = match report {
+            Ok(record) => (SmallVec::from_iter([record]), None),
+            Err(failure) => (SmallVec::new(), Some(failure)),
+        };
+        self.lineage.end(id, item, item, End { share, records, failure }, &mut finished);
         for Finished { ticket, ending } in finished {
             self.check_ending(ticket, &ending);
             self.ended.push(ticket);

@@ -6,7 +6,7 @@ use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, SinkKind};
 
-use crate::tensor::{element, with_tensor};
+use crate::tensor::element;
 
 /// See the module.
 pub struct Csv;
@@ -84,7 +84,7 @@ impl Encoder for Rows {
                     }
                     None => cells.extend([String::new(), String::new(), String::new()]),
                 },
-                value => with_tensor(value, |view| {
+                value => value.with_tensor(|view| {
                     let elements = view.data.chunks_exact(view.dtype.size_bytes());
                     cells.extend(elements.map(|bytes| match element(view.dtype, bytes) {
                         crate::tensor::Element::Float(v) => v.to_string(),

@@ -85,11 +85,11 @@ mod tests {
             (Path::new("/dev/null"), "is a device"),
         ];
         for (path, what) in cases {
-            let (kind, error) = read_file(path, &mut buffer).unwrap_err();
+            let Refusal { kind, error } = read_file(path, &mut buffer).unwrap_err();
             assert_eq!(kind, FailureKind::Read);
             assert!(error.contains(what), "{error}");
         }
-        let (_, error) = read_file(&dir.path().join("gone"), &mut buffer).unwrap_err();
+        let Refusal { error, .. } = read_file(&dir.path().join("gone"), &mut buffer).unwrap_err();
         assert!(error.contains("gone") && error.contains("No such file"), "{error}");
         let file = dir.path().join("a");
         std::fs::write(&file, b"abc").unwrap();

@@ -9,7 +9,7 @@ use orchestra_plan::{
     At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key, read_labels,
 };
 
-use crate::tensor::{read_floats, with_tensor};
+use crate::tensor::read_floats;
 
 /// See the module.
 pub struct Classify;
@@ -181,7 +181,7 @@ impl MapRun for ClassifyRun {
     fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
         let values = &mut self.values;
         let [scores] = inputs else { return Err(Refusal::result("the output to classify is missing")) };
-        with_tensor(scores, |tensor| {
+        scores.with_tensor(|tensor| {
             read_floats(tensor, values);
             Ok(())
         })?;

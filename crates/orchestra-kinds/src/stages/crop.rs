@@ -12,7 +12,7 @@ use orchestra_plan::{
 };
 
 use super::image_settings as settings;
-use crate::tensor::{read_floats, with_tensor};
+use crate::tensor::read_floats;
 
 /// See the module.
 pub struct Crop;
@@ -245,7 +245,7 @@ impl MapRun for CropRun {
             return Err(Refusal::result("internal error: a crop stage was given no picture; this is a bug"));
         };
         let mut numbers = 0;
-        with_tensor(boxes, |view: &TensorView<'_>| {
+        boxes.with_tensor(|view: &TensorView<'_>| {
             numbers = view.shape.last().copied().unwrap_or(0);
             read_floats(view, &mut self.values);
             Ok(())
@@ -282,8 +282,8 @@ impl WriteTensor for Cut<'_> {
 }
 
 impl Boxes {
-    /// The rectangles to cut, in order. Every box is widened to whole pixels and cut at the edges of the picture; one that lies outside is
-    /// left out.
+    /// The rectangles to cut, in order. Every box is rounded to whole pixels, at least one, and cut at the edges of the picture; one that lies
+    /// outside is left out.
     fn regions(&self, values: &[f32], numbers: usize, width: u32, height: u32) -> Result<Vec<Region>, Refusal> {
         let scale = |side: u32| if self.is_relative { f64::from(side) } else { 1.0 };
         let (wide, high) = (scale(width), scale(height));
@@ -325,9 +325,14 @@ impl Boxes {
 
 /// The whole pixels that a span covers, within a side: where they begin, and how many. `None` where there are none.
 fn span(from: f64, to: f64, side: u32) -> Option<(u32, u32)> {
-    let from = from.floor().clamp(0.0, f64::from(side)) as u32;
-    let to = to.ceil().clamp(0.0, f64::from(side)) as u32;
-    (to > from).then(|| (from, to - from))
+    let side = f64::from(side);
+    if to <= from || to <= 0.0 || from >= side {
+        return None;
+    }
+    // A box that is narrower than a pixel is one pixel wide.
+    let first = from.clamp(0.0, side - 1.0).round().min(side - 1.0);
+    let end = to.clamp(0.0, side).round().max(first + 1.0);
+    Some((first as u32, (end - first) as u32))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use orchestra_plan::{
     At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key, list,
 };
 
-use crate::tensor::{element, with_tensor};
+use crate::tensor::element;
 
 /// See the module.
 pub struct Filter;
@@ -254,7 +254,7 @@ fn holds(field: Field, operator: Operator, value: &Literal, row: &[Value<'_>]) -
             _ => None,
         },
         Field::Number(at, n) => match row.get(at) {
-            Some(value) => with_tensor(value, |view| {
+            Some(value) => value.with_tensor(|view| {
                 let size = view.dtype.size_bytes();
                 let bytes = view.data.get(n * size..(n + 1) * size);
                 Ok(bytes.map(|bytes| match element(view.dtype, bytes) {

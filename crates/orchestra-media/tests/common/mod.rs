@@ -6,7 +6,7 @@ use std::io::Cursor;
 
 use image::{DynamicImage, GrayImage, ImageFormat, Rgb, RgbImage};
 use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, ResizeFilter};
-use orchestra_media::{JpegDecoder, Preparer};
+use orchestra_media::Preparer;
 
 pub const MAX_PIXELS: u64 = 1_000_000;
 pub const FILTERS: [ResizeFilter; 4] =
@@ -56,14 +56,6 @@ pub fn encoded(picture: &DynamicImage, format: ImageFormat) -> Vec<u8> {
     let mut file = Cursor::new(Vec::new());
     picture.write_to(&mut file, format).unwrap();
     file.into_inner()
-}
-
-/// The preparers to be had here: of each JPEG decoder one. libjpeg-turbo is not on every machine.
-pub fn preparers() -> Vec<Preparer> {
-    [JpegDecoder::Rust, JpegDecoder::LibjpegTurbo]
-        .into_iter()
-        .filter_map(Preparer::with_jpeg_decoder)
-        .collect()
 }
 
 /// A row of a file, decoded and written with a new preparer.

@@ -1,7 +1,6 @@
 //! Which events and spans are seen. Text in, filters out; reads no environment.
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
 
 use crate::TelemetryError;
 
@@ -18,7 +17,7 @@ pub(crate) const NOISE: [(&str, LevelFilter); 7] = [
 ];
 
 /// A filter of `level` for our own targets, overridden by `user` (the text of `RUST_LOG`), which may also open the noise again.
-pub(crate) fn log_filter(level: LevelFilter, user: Option<&str>) -> Result<EnvFilter, TelemetryError> {
+pub(crate) fn log_filter(level: LevelFilter, user: Option<&str>) -> Result<Targets, TelemetryError> {
     let mut text = level.to_string();
     for (target, level) in NOISE {
         text.push_str(&format!(",{target}={level}"));
@@ -28,7 +27,7 @@ pub(crate) fn log_filter(level: LevelFilter, user: Option<&str>) -> Result<EnvFi
         text.push(',');
         text.push_str(user);
     }
-    EnvFilter::builder().parse(&text).map_err(|error| TelemetryError::Filter {
+    text.parse().map_err(|error: ParseError| TelemetryError::Filter {
         value: user.unwrap_or_default().to_owned(),
         reason: error.to_string(),
     })

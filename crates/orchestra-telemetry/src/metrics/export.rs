@@ -6,13 +6,19 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use opentelemetry_http::{HttpClient as _, Request};
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use prost::Message as _;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{MetricExport, MetricReport, Source, wire};
 use crate::TelemetryError;
-use crate::otlp::{Client, SendError, Signal};
+use crate::otlp::client::{Client, Outcome};
+use crate::otlp::{OtlpSettings, Protocol};
 
 /// How long the end may take, from [`Export::finish`] on.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -31,20 +37,22 @@ pub(super) struct Export {
 impl Export {
     /// Starts the thread. It connects when the first request is due, not before.
     pub(super) fn start(settings: &MetricExport, source: Source) -> Result<Self, TelemetryError> {
-        let client = Client::new(&settings.to, Signal::Metrics)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(TelemetryError::Thread)?;
+        let inside = runtime.enter();
+        let transport = Transport::new(&settings.to)?;
+        drop(inside);
         let (finish, finishing) = watch::channel(false);
         let (alive, done) = channel();
         let report = Arc::new(Mutex::new(MetricReport::default()));
         let exporter = Exporter {
-            client,
+            transport,
+            endpoint: settings.to.endpoint.clone(),
             source,
             finishing,
             every: settings.every,
-            endpoint: settings.to.endpoint.clone(),
             header: wire::Header::new(&settings.resource, SystemTime::now()),
             report: Arc::clone(&report),
         };
@@ -90,11 +98,11 @@ fn work(runtime: &Runtime, exporter: Exporter, _alive: &Sender<()>) {
 }
 
 struct Exporter {
-    client: Client,
+    transport: Transport,
+    endpoint: String,
     source: Source,
     finishing: watch::Receiver<bool>,
     every: Duration,
-    endpoint: String,
     header: wire::Header,
     report: Arc<Mutex<MetricReport>>,
 }
@@ -108,9 +116,9 @@ impl Exporter {
                 () = tokio::time::sleep_until(due) => false,
             };
             let message = self.header.request(&(self.source)(), SystemTime::now());
-            let answer = self.client.send(message, &mut self.finishing).await;
-            let has_a_chance = self.note(answer.map(|answer| wire::rejection(&answer)));
-            if last || !has_a_chance {
+            // It is not sent again: the next one has all numbers, too.
+            let outcome = self.transport.send(message).await;
+            if !self.note(&outcome) || last {
                 return;
             }
             // What took longer than the interval is not made up for.
@@ -119,31 +127,73 @@ impl Exporter {
     }
 
     /// Counts what became of a request. `false`: no further one has a chance.
-    fn note(&self, answer: Result<Option<String>, SendError>) -> bool {
+    fn note(&self, outcome: &Outcome) -> bool {
+        let endpoint = &self.endpoint;
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
-        let problem = match answer {
-            Ok(None) => {
-                report.delivered += 1;
-                return true;
-            }
-            Ok(Some(words)) => words,
-            Err(error) if takes_no_metrics(&error) => {
-                tracing::info!(endpoint = %self.endpoint, %error, "the collector takes no metrics, none are sent to it");
-                report.unsupported = true;
-                return false;
-            }
-            Err(error) => error.to_string(),
+        let rejection = match outcome {
+            Outcome::Answered(status, body) if status.is_success() => wire::rejection(body),
+            _ => None,
         };
+        let Some(error) = outcome.problem().or(rejection) else {
+            report.delivered += 1;
+            return true;
+        };
+        if takes_no_metrics(outcome) {
+            tracing::info!(%endpoint, %error, "the collector takes no metrics, none are sent to it");
+            report.unsupported = true;
+            return false;
+        }
         report.lost += 1;
-        if report.words.replace(problem.clone()).is_none() {
-            tracing::warn!(endpoint = %self.endpoint, error = %problem, "metrics cannot be delivered, the run goes on without them");
+        if report.words.replace(error.clone()).is_none() {
+            tracing::warn!(%endpoint, %error, "metrics cannot be delivered, the run goes on without them");
         }
         true
     }
 }
 
-/// A collector for traces alone, such as Jaeger, does not know the method or the path.
-fn takes_no_metrics(error: &SendError) -> bool {
-    let SendError::Refused { status, again: None, .. } = error else { return false };
-    ["unimplemented", "404", "405", "501"].iter().any(|known| status.starts_with(known))
+/// A collector for traces alone, such as Jaeger, does not know the path.
+fn takes_no_metrics(outcome: &Outcome) -> bool {
+    let unknown = [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED];
+    matches!(outcome, Outcome::Answered(status, _) if unknown.contains(status))
+}
+
+/// How requests are sent.
+enum Transport {
+    /// With a request without its body.
+    Http(Box<Client>, Request<()>),
+    #[cfg(feature = "grpc")]
+    Grpc(super::grpc::Client),
+}
+
+impl Transport {
+    fn new(to: &OtlpSettings) -> Result<Self, TelemetryError> {
+        match to.protocol {
+            Protocol::HttpProtobuf => Ok(Self::Http(Box::new(Client::new(to.timeout)), post(to)?)),
+            #[cfg(feature = "grpc")]
+            Protocol::Grpc => super::grpc::Client::new(to).map(Self::Grpc),
+            #[cfg(not(feature = "grpc"))]
+            Protocol::Grpc => Err(to.refused("this build has no gRPC")),
+        }
+    }
+
+    async fn send(&mut self, message: ExportMetricsServiceRequest) -> Outcome {
+        match self {
+            Self::Http(client, post) => {
+                let request = post.clone().map(|()| message.encode_to_vec().into());
+                // The client notes what comes of it.
+                let _ = client.send_bytes(request).await;
+                client.outcome()
+            }
+            #[cfg(feature = "grpc")]
+            Self::Grpc(client) => client.send(message).await,
+        }
+    }
+}
+
+/// What all requests over HTTP have in common.
+fn post(to: &OtlpSettings) -> Result<Request<()>, TelemetryError> {
+    let mut post = Request::post(&to.endpoint).body(()).map_err(|error| to.refused(&error.to_string()))?;
+    *post.headers_mut() = to.header_map()?;
+    post.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
+    Ok(post)
 }

@@ -15,16 +15,14 @@
 //! # Ok::<_, orchestra_telemetry::TelemetryError>(())
 //! ```
 
-#[cfg(feature = "otlp")]
 mod export;
+#[cfg(feature = "grpc")]
+mod grpc;
 pub mod names;
-#[cfg(not(feature = "otlp"))]
-mod off;
 mod page;
 mod reading;
 mod server;
 mod settings;
-#[cfg(feature = "otlp")]
 mod wire;
 
 use std::net::{SocketAddr, TcpListener};
@@ -35,10 +33,7 @@ pub use reading::{Buckets, Point, Reading, Value};
 pub use settings::{MetricExport, MetricSettings, PageAddress, ResolvedMetrics};
 
 use crate::TelemetryError;
-#[cfg(feature = "otlp")]
 use export::Export;
-#[cfg(not(feature = "otlp"))]
-use off::Export;
 use server::Server;
 
 /// Reads all numbers at one moment. Called whenever the page is asked for or a request is due, by threads of this module; it should take

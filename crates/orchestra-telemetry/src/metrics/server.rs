@@ -1,14 +1,19 @@
 //! Serves the page to whoever asks, one request per connection. It never waits for a client longer than a few seconds and holds few of
 //! them at a time; nothing else in the process waits for it. It measures nothing itself.
-//!
-//! Three kinds of request and one header are understood, so this is written here: a server library would be most of what it compiles.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
@@ -21,7 +26,7 @@ use super::page::{self, CONTENT_TYPE};
 const MOST_CLIENTS: usize = 32;
 /// How long one client may take, from the connection to the last byte of the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest request that is read, in bytes.
+/// Longest head of a request that is read, in bytes: the least that hyper allows.
 const LONGEST_REQUEST: usize = 8 << 10;
 /// Pause after a connection could not be accepted: usually, all file descriptors are taken.
 const BREATH: Duration = Duration::from_millis(100);
@@ -87,79 +92,32 @@ async fn serve(listener: TcpListener, source: Source) {
     }
 }
 
-async fn answer(mut client: TcpStream, source: &Source) -> io::Result<()> {
-    let mut request = Vec::with_capacity(1 << 10);
-    let complete = loop {
-        if request.windows(4).any(|end| end == b"\r\n\r\n") {
-            break true;
-        }
-        if request.len() >= LONGEST_REQUEST || client.read_buf(&mut request).await? == 0 {
-            break false;
-        }
-    };
+async fn answer(client: TcpStream, source: &Source) -> hyper::Result<()> {
     let answer =
-        if complete { Answer::to(&request, source) } else { Answer::text(400, "a request was expected\n") };
-    client.write_all(&answer.bytes()).await?;
-    client.shutdown().await?;
-    // A socket that is closed with unread bytes in it resets the connection, and the client may lose the answer.
-    while client.read(&mut [0; 1 << 10]).await? > 0 {}
-    Ok(())
+        |request: Request<Incoming>| async move { Ok::<_, Infallible>(page_or_hint(&request, source)) };
+    let mut connection = http1::Builder::new();
+    connection.keep_alive(false).max_buf_size(LONGEST_REQUEST);
+    connection.serve_connection(TokioIo::new(client), service_fn(answer)).await
 }
 
-struct Answer {
-    status: u16,
-    content_type: &'static str,
-    body: String,
-    with_body: bool,
-}
-
-impl Answer {
-    fn to(request: &[u8], source: &Source) -> Self {
-        let line = request.split(|b| *b == b'\r').next().unwrap_or_default();
-        let line = String::from_utf8_lossy(line);
-        let mut words = line.split(' ');
-        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        if !words.next().is_some_and(|version| version.starts_with("HTTP/1.")) {
-            return Self::text(400, "a request over HTTP/1.1 was expected\n");
+/// For HEAD, hyper leaves out the body and keeps its length.
+fn page_or_hint(request: &Request<Incoming>, source: &Source) -> Response<Full<Bytes>> {
+    let text = "text/plain; charset=utf-8";
+    let (status, kind, body) = match request.uri().path() {
+        _ if ![Method::GET, Method::HEAD].contains(request.method()) => {
+            (StatusCode::METHOD_NOT_ALLOWED, text, "only GET and HEAD are answered\n".into())
         }
-        let mut answer = match target.split(['?', '#']).next().unwrap_or_default() {
-            _ if !["GET", "HEAD"].contains(&method) => Self::text(405, "only GET and HEAD are answered\n"),
-            "/metrics" => Self {
-                status: 200,
-                content_type: CONTENT_TYPE,
-                body: page::render(&source()),
-                with_body: true,
-            },
-            "/" => Self::text(200, "the metrics of a run of orchestra: /metrics\n"),
-            _ => Self::text(404, "there is nothing here; the metrics are at /metrics\n"),
-        };
-        answer.with_body = method != "HEAD";
-        answer
+        "/metrics" => (StatusCode::OK, CONTENT_TYPE, page::render(&source())),
+        "/" => (StatusCode::OK, text, "the metrics of a run of orchestra: /metrics\n".into()),
+        _ => (StatusCode::NOT_FOUND, text, "there is nothing here; the metrics are at /metrics\n".into()),
+    };
+    let mut answer = Response::new(Full::from(body));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
-
-    fn text(status: u16, body: &str) -> Self {
-        Self { status, content_type: "text/plain; charset=utf-8", body: body.to_owned(), with_body: true }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let reason = match self.status {
-            200 => "OK",
-            404 => "Not Found",
-            405 => "Method Not Allowed\r\nAllow: GET, HEAD",
-            _ => "Bad Request",
-        };
-        let mut bytes = format!(
-            "HTTP/1.1 {} {reason}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-            self.status,
-            self.content_type,
-            self.body.len()
-        )
-        .into_bytes();
-        if self.with_body {
-            bytes.extend_from_slice(self.body.as_bytes());
-        }
-        bytes
-    }
+    answer
 }
 
 #[cfg(test)]
@@ -196,8 +154,9 @@ mod tests {
         let page = ask(&server, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
         let (head, body) = page.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains("Content-Type: text/plain; version=0.0.4"), "{head}");
-        assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
+        let head = head.to_lowercase();
+        assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
         assert!(body.ends_with("orchestra_process_cpu_time_seconds_total 2\n"), "{body}");
         for (request, status) in [
             ("GET /metrics?x=1 HTTP/1.1\r\n\r\n", "200"),
@@ -208,20 +167,20 @@ mod tests {
             ("GET /metrics HTTP/2\r\n\r\n", "400"),
         ] {
             let answer = ask(&server, request);
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request:?}: {answer}");
+            assert_eq!(answer.split(' ').nth(1), Some(status), "{request:?}: {answer}");
         }
     }
 
     #[test]
     fn a_head_request_gets_the_length_and_no_page() {
         let answer = ask(&server(), "HEAD /metrics HTTP/1.1\r\n\r\n");
-        assert!(answer.ends_with("\r\n\r\n") && !answer.contains("Content-Length: 0"), "{answer}");
+        assert!(answer.ends_with("\r\n\r\n") && !answer.contains("content-length: 0"), "{answer}");
     }
 
     #[test]
     fn a_request_without_an_end_is_refused() {
         let answer = ask(&server(), &"x".repeat(LONGEST_REQUEST));
-        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+        assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
     }
 
     #[test]

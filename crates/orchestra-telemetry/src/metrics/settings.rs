@@ -178,7 +178,7 @@ mod tests {
         let resolved = resolve(None, None, &asked);
         assert_eq!(resolved.settings.page.unwrap().address.to_string(), "127.0.0.1:9999");
         assert!(resolved.settings.otlp.is_none() && resolved.warnings.is_empty(), "{resolved:?}");
-        let alone = resolve(None, Some("http://c:4317"), &asked);
+        let alone = resolve(None, Some("http://c:4318"), &asked);
         assert!(
             alone.settings.otlp.is_none() && alone.warnings.is_empty(),
             "a page alone is asked for: {alone:?}"
@@ -191,17 +191,20 @@ mod tests {
 
     #[test]
     fn metrics_go_to_the_collector_of_the_traces_at_the_interval_of_the_variables() {
-        let resolved = resolve(None, Some("http://c:4317"), &[("OTEL_METRIC_EXPORT_INTERVAL", "250")]);
+        let resolved = resolve(None, Some("http://c:4318"), &[("OTEL_METRIC_EXPORT_INTERVAL", "250")]);
         let otlp = resolved.settings.otlp.unwrap();
-        assert_eq!((otlp.to.endpoint.as_str(), otlp.every), ("http://c:4317", Duration::from_millis(250)));
-        let wrong = resolve(None, Some("http://c:4317"), &[("OTEL_METRIC_EXPORT_INTERVAL", "soon")]);
+        assert_eq!(
+            (otlp.to.endpoint.as_str(), otlp.every),
+            ("http://c:4318/v1/metrics", Duration::from_millis(250))
+        );
+        let wrong = resolve(None, Some("http://c:4318"), &[("OTEL_METRIC_EXPORT_INTERVAL", "soon")]);
         assert!(wrong.warnings[0].contains("`soon`"), "{wrong:?}");
         assert_eq!(wrong.settings.otlp.unwrap().every, INTERVAL);
-        let hasty = resolve(None, Some("http://c:4317"), &[("OTEL_METRIC_EXPORT_TIMEOUT", "70")]);
+        let hasty = resolve(None, Some("http://c:4318"), &[("OTEL_METRIC_EXPORT_TIMEOUT", "70")]);
         assert_eq!(hasty.settings.otlp.unwrap().to.timeout, Duration::from_millis(70));
-        let none = resolve(None, Some("http://c:4317"), &[("OTEL_METRICS_EXPORTER", "none")]);
+        let none = resolve(None, Some("http://c:4318"), &[("OTEL_METRICS_EXPORTER", "none")]);
         assert!(none.settings.otlp.is_none());
-        let both = resolve(None, Some("http://c:4317"), &[("OTEL_METRICS_EXPORTER", "otlp,prometheus")]);
+        let both = resolve(None, Some("http://c:4318"), &[("OTEL_METRICS_EXPORTER", "otlp,prometheus")]);
         assert!(both.settings.otlp.is_some() && both.settings.page.is_some());
     }
 
@@ -209,7 +212,7 @@ mod tests {
     fn the_usual_variables_say_what_the_numbers_are_of() {
         let variables =
             [("OTEL_RESOURCE_ATTRIBUTES", "team=vision,service.name=a"), ("OTEL_SERVICE_NAME", "b")];
-        let resource = resolve(None, Some("http://c:4317"), &variables).settings.otlp.unwrap().resource;
+        let resource = resolve(None, Some("http://c:4318"), &variables).settings.otlp.unwrap().resource;
         let pairs: Vec<_> = resource.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         assert_eq!(pairs, [("team", "vision"), ("service.name", "b")]);
     }

@@ -1,19 +1,9 @@
-//! Everything that is sent to a collector: where to, and how. Best effort by contract; it never decides what is sent, and encodes nothing.
-//!
-//! OTLP is one request and one answer, `POST` over HTTP/1.1, or gRPC, which is a `POST` over HTTP/2 with five more bytes and two more
-//! headers. Both are written here over `hyper`; a gRPC library and the layers that it brings would double what a first build compiles for it.
+//! Where collectors are, and how they are spoken to. It never decides what is sent, and encodes nothing.
 
-#[cfg(feature = "otlp")]
-mod client;
-#[cfg(feature = "otlp")]
-mod connection;
-#[cfg(feature = "otlp")]
-mod grpc;
+pub(crate) mod client;
 mod settings;
 pub(crate) mod variables;
 
-#[cfg(feature = "otlp")]
-pub use client::{Client, SendError};
 pub use settings::{Configured, OtlpSettings};
 
 /// What is sent. Each has variables, a path and a service of its own.
@@ -44,15 +34,6 @@ impl Signal {
         }
     }
 
-    /// The method of the collector's gRPC service.
-    #[must_use]
-    pub const fn grpc_path(self) -> &'static str {
-        match self {
-            Self::Traces => "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
-            Self::Metrics => "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
-        }
-    }
-
     /// For messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -66,7 +47,7 @@ impl Signal {
 /// How requests are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// gRPC; collectors listen on port 4317.
+    /// gRPC; collectors listen on port 4317. Only with the feature `grpc`.
     Grpc,
     /// Protobuf messages over HTTP/1.1; collectors listen on port 4318.
     HttpProtobuf,

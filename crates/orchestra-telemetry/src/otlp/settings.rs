@@ -2,14 +2,19 @@
 
 use std::time::Duration;
 
+use http::{HeaderMap, HeaderName, HeaderValue};
+
 use super::variables::Variables;
 use super::{Protocol, Signal};
 use crate::TelemetryError;
 
 /// How long one request may take with its retries, as the specification has it.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The port on which collectors take OTLP over HTTP.
+/// The ports on which collectors take OTLP over HTTP and over gRPC.
 const HTTP_PORT: u16 = 4318;
+const GRPC_PORT: u16 = 4317;
+/// Whether this build can send over gRPC.
+const HAS_GRPC: bool = cfg!(feature = "grpc");
 /// Where an address comes from that a person gave.
 const CONFIGURED: &str = "`telemetry.otlp` or `--otlp`";
 
@@ -24,10 +29,8 @@ pub struct OtlpSettings {
     pub protocol: Protocol,
     /// Headers of each request, for example a key.
     pub headers: Vec<(String, String)>,
-    /// How long one request may take, its retries included.
+    /// How long one request may take. A failed one is sent again only within this time.
     pub timeout: Duration,
-    /// Requests are compressed.
-    pub gzip: bool,
 }
 
 /// What the workflow file and the command line say. Each goes before the variables.
@@ -40,7 +43,7 @@ pub struct Configured<'a> {
 }
 
 impl OtlpSettings {
-    /// For an address that somebody gave. Without a `protocol`, port 4318 and paths such as `/v1/traces` mean HTTP, all else gRPC.
+    /// For an address that somebody gave. Without a `protocol`, port 4317 means gRPC, all else HTTP.
     pub fn new(
         signal: Signal,
         endpoint: &str,
@@ -49,17 +52,21 @@ impl OtlpSettings {
     ) -> Result<Self, TelemetryError> {
         let address = Address::read(endpoint, origin)?;
         let protocol = protocol.unwrap_or_else(|| address.usual_protocol());
+        if protocol == Protocol::Grpc && !HAS_GRPC {
+            return Err(address.without_grpc());
+        }
         let endpoint = match protocol {
             Protocol::Grpc => address.for_grpc()?,
             Protocol::HttpProtobuf => address.for_http(signal),
         };
-        Ok(Self { endpoint, origin, protocol, headers: Vec::new(), timeout: TIMEOUT, gzip: false })
+        Ok(Self { endpoint, origin, protocol, headers: Vec::new(), timeout: TIMEOUT })
     }
 
     /// `configured` goes before the variables of the signal (`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`), and they before the general ones
     /// (`OTEL_EXPORTER_OTLP_ENDPOINT`). `None`: nobody asks for this signal, or `OTEL_SDK_DISABLED` or its exporter variable switches it
     /// off; where it was asked for in the file or the command, a warning says so. What is wrong in a variable is ignored with a warning,
-    /// but for the address and the protocol: there is no good guess for those.
+    /// but for the address and the protocol: there is no good guess for those. Variables that ask for gRPC, where this build has none, are
+    /// no mistake: a warning says what to write instead, and nothing is sent.
     pub fn resolve(
         signal: Signal,
         configured: Configured<'_>,
@@ -81,26 +88,35 @@ impl OtlpSettings {
             }
             return Ok(None);
         }
-        let mut settings = Self::new(signal, &given.endpoint, given.origin, protocol)?;
+        let mut settings = match Self::new(signal, &given.endpoint, given.origin, protocol) {
+            Err(error @ TelemetryError::NoGrpc { .. }) if configured.endpoint.is_none() => {
+                variables.warn(format!("nothing is sent: {error}"));
+                return Ok(None);
+            }
+            settings => settings?,
+        };
         if given.verbatim && settings.protocol == Protocol::HttpProtobuf {
             settings.endpoint = given.endpoint;
         }
-        settings.read_requests(signal, &mut variables);
+        settings.headers = headers(signal, &mut variables);
+        settings.timeout = variables.milliseconds(&names(signal, "TIMEOUT")).unwrap_or(TIMEOUT);
         Ok(Some(settings))
     }
 
-    fn read_requests(&mut self, signal: Signal, variables: &mut Variables<'_>) {
-        self.headers = headers(signal, variables);
-        self.timeout = variables.milliseconds(&names(signal, "TIMEOUT")).unwrap_or(TIMEOUT);
-        let names = names(signal, "COMPRESSION");
-        let Some((name, value)) = variables.first(&names) else { return };
-        match value.as_str() {
-            "gzip" => self.gzip = true,
-            "none" => {}
-            _ => variables.warn(format!(
-                "`{name}` is `{value}`, which this build does not know: expected `gzip` or `none`; nothing is compressed"
-            )),
+    /// The headers as requests have them.
+    pub(crate) fn header_map(&self) -> Result<HeaderMap, TelemetryError> {
+        let mut map = HeaderMap::new();
+        for (name, value) in &self.headers {
+            let pair = HeaderName::try_from(name).ok().zip(HeaderValue::try_from(value).ok());
+            let (key, value) = pair.ok_or_else(|| self.refused(&format!("`{name}` cannot be a header")))?;
+            map.append(key, value);
         }
+        Ok(map)
+    }
+
+    /// The address cannot be used, for this reason.
+    pub(crate) fn refused(&self, reason: &str) -> TelemetryError {
+        refused(&self.endpoint, self.origin, reason)
     }
 }
 
@@ -114,7 +130,6 @@ impl std::fmt::Debug for OtlpSettings {
             .field("protocol", &self.protocol)
             .field("headers", &headers)
             .field("timeout", &self.timeout)
-            .field("gzip", &self.gzip)
             .finish()
     }
 }
@@ -174,7 +189,7 @@ fn endpoint(
         }
     }
     let asked = exporter == Exporter::Otlp;
-    let endpoint = protocol.unwrap_or(Protocol::Grpc).usual_endpoint().to_owned();
+    let endpoint = protocol.unwrap_or(Protocol::HttpProtobuf).usual_endpoint().to_owned();
     let origin = match signal {
         Signal::Traces => "`OTEL_TRACES_EXPORTER`",
         Signal::Metrics => "`OTEL_METRICS_EXPORTER`",
@@ -236,12 +251,11 @@ impl<'a> Address<'a> {
         let refused = |reason: &str| refused(endpoint, origin, reason);
         if endpoint.starts_with("https://") {
             return Err(refused(
-                "this build sends without encryption only; run a collector on this machine, write `http://localhost:4317`, \
+                "this build sends without encryption only; run a collector on this machine, write `http://localhost:4318`, \
                  and let it forward them",
             ));
         }
-        let wrong = "expected `http://HOST:PORT` of a collector, for example `http://localhost:4317` for gRPC or \
-                     `http://localhost:4318` for HTTP";
+        let wrong = "expected `http://HOST:PORT` of a collector, for example `http://localhost:4318`";
         let rest = endpoint.strip_prefix("http://").ok_or_else(|| refused(wrong))?;
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let printable = endpoint.bytes().all(|b| b.is_ascii_graphic());
@@ -258,12 +272,19 @@ impl<'a> Address<'a> {
     }
 
     fn usual_protocol(&self) -> Protocol {
-        let signal = [Signal::Traces, Signal::Metrics].iter().any(|s| self.path.ends_with(s.http_path()));
-        if signal || port(self.authority) == Ok(Some(HTTP_PORT)) {
-            Protocol::HttpProtobuf
-        } else {
-            Protocol::Grpc
-        }
+        let is_grpc = port(self.authority) == Ok(Some(GRPC_PORT)) && self.path.is_empty();
+        if is_grpc { Protocol::Grpc } else { Protocol::HttpProtobuf }
+    }
+
+    fn without_grpc(&self) -> TelemetryError {
+        let (host, port) = (host(self.authority), port(self.authority));
+        let instead = match port {
+            Ok(Some(GRPC_PORT)) => format!("port {GRPC_PORT} is for gRPC; write `http://{host}:{HTTP_PORT}`"),
+            _ => format!(
+                "the protocol `grpc` is asked for; leave it out, and write the address for HTTP, usually `http://{host}:{HTTP_PORT}`"
+            ),
+        };
+        TelemetryError::NoGrpc { endpoint: self.whole.to_owned(), origin: self.origin, instead }
     }
 
     fn for_grpc(&self) -> Result<String, TelemetryError> {
@@ -290,6 +311,14 @@ impl<'a> Address<'a> {
 
 fn refused(endpoint: &str, origin: &'static str, reason: &str) -> TelemetryError {
     TelemetryError::Endpoint { endpoint: endpoint.to_owned(), origin, reason: reason.to_owned() }
+}
+
+/// The authority without its port.
+fn host(authority: &str) -> &str {
+    match port(authority) {
+        Ok(Some(_)) => authority.rsplit_once(':').map_or(authority, |(host, _)| host),
+        _ => authority,
+    }
 }
 
 /// The port, if the authority has one; an error if it is none.

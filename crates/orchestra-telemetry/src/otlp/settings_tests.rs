@@ -24,7 +24,7 @@ fn resolved(configured: Option<&str>, variables: &[(&str, &str)]) -> OtlpSetting
 #[test]
 fn the_file_goes_before_the_signal_variable_and_that_before_the_general_one() {
     let all = [GENERAL, TRACES];
-    assert_eq!(resolved(Some("http://file:4317"), &all).endpoint, "http://file:4317");
+    assert_eq!(resolved(Some("http://file:4318"), &all).endpoint, "http://file:4318/v1/traces");
     assert_eq!(resolved(None, &all).endpoint, "http://traces:4318/own", "verbatim");
     assert_eq!(resolved(None, &all[..1]).endpoint, "http://general:4318/base/v1/traces");
     for nothing in [&[][..], &[("OTEL_EXPORTER_OTLP_ENDPOINT", " ")][..]] {
@@ -33,22 +33,38 @@ fn the_file_goes_before_the_signal_variable_and_that_before_the_general_one() {
 }
 
 #[test]
-fn the_protocol_follows_the_port_and_the_path_unless_a_variable_names_it() {
+fn the_protocol_is_http_unless_a_variable_names_another_one_or_the_port_is_that_of_grpc() {
     let protocol = |endpoint, variables: &[_]| {
         let settings = resolved(Some(endpoint), variables);
         (settings.protocol, settings.endpoint)
     };
-    let grpc = |endpoint: &str| (Protocol::Grpc, endpoint.to_owned());
     let http = |endpoint: &str| (Protocol::HttpProtobuf, endpoint.to_owned());
-    assert_eq!(protocol("http://c:4317/", &[]), grpc("http://c:4317"));
-    assert_eq!(protocol("http://c", &[]), grpc("http://c"));
+    assert_eq!(protocol("http://c", &[]), http("http://c/v1/traces"));
     assert_eq!(protocol("http://[::1]:4318", &[]), http("http://[::1]:4318/v1/traces"));
     assert_eq!(protocol("http://c:1/v1/traces", &[]), http("http://c:1/v1/traces"));
     assert_eq!(protocol("http://c:1/v1/metrics", &[]), http("http://c:1/v1/traces"));
     let named = [("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")];
     assert_eq!(protocol("http://c:4317", &named), http("http://c:4317/v1/traces"));
-    let own = [named[0], ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc")];
-    assert_eq!(protocol("http://c:4318", &own), grpc("http://c:4318"));
+    let by_grpc = [named[0], ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc")];
+    for (endpoint, variables) in [("http://c:4317/", &[][..]), ("http://c:4318", &by_grpc)] {
+        let (settings, _) = resolve(Some(endpoint), variables);
+        if HAS_GRPC {
+            let settings = settings.unwrap().unwrap();
+            assert_eq!(settings.protocol, Protocol::Grpc);
+            assert_eq!(settings.endpoint, endpoint.trim_end_matches('/'));
+        } else {
+            let error = settings.unwrap_err().to_string();
+            assert!(error.contains("write") && error.contains("`http://c:4318`"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn variables_that_ask_for_grpc_where_there_is_none_stop_no_run() {
+    let (settings, warnings) = resolve(None, &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[::1]:4317")]);
+    assert_eq!(settings.unwrap().is_some(), HAS_GRPC);
+    let told = |warning: &String| warning.contains("port 4317 is for gRPC; write `http://[::1]:4318`");
+    assert_eq!(warnings.iter().filter(|w| told(w)).count(), usize::from(!HAS_GRPC), "{warnings:?}");
 }
 
 #[test]
@@ -65,7 +81,6 @@ fn an_address_that_cannot_work_is_refused_with_its_origin() {
         "ftp://x",
         "http://me:secret@c:4317",
         "http://c:4318/v1/traces?key=1",
-        "http://c:4317/grpc/has/none",
     ];
     for bad in bad {
         let error = resolve(Some(bad), &[]).0.unwrap_err().to_string();
@@ -85,23 +100,20 @@ fn a_protocol_that_is_not_known_is_an_error_that_names_the_choices() {
 }
 
 #[test]
-fn headers_timeout_and_compression_are_the_signals_own_or_the_general_ones() {
+fn headers_and_timeout_are_the_signals_own_or_the_general_ones() {
     let settings = resolved(
-        Some("http://c:4317"),
+        Some("http://c:4318"),
         &[
             ("OTEL_EXPORTER_OTLP_HEADERS", "general=1"),
             ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "api-key=a%20b,x-team=vision"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "1500"),
-            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
         ],
     );
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     assert_eq!(settings.headers, [pair("api-key", "a b"), pair("x-team", "vision")]);
     assert_eq!(settings.timeout, Duration::from_millis(1500));
-    assert!(settings.gzip);
     assert!(!format!("{settings:?}").contains("a b"), "a key is a secret");
-    let plain = resolved(Some("http://c:4317"), &[("OTEL_EXPORTER_OTLP_COMPRESSION", "none")]);
-    assert!(!plain.gzip && plain.timeout == TIMEOUT);
+    assert_eq!(resolved(Some("http://c:4318"), &[]).timeout, TIMEOUT);
 }
 
 #[test]
@@ -110,11 +122,10 @@ fn values_that_cannot_be_read_are_ignored_with_a_warning() {
         ("OTEL_EXPORTER_OTLP_HEADERS", "no pair"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "0"),
-        ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "zstd"),
         ("OTEL_TRACES_EXPORTER", "zipkin"),
     ] {
-        let (settings, warnings) = resolve(Some("http://c:4317"), &[(name, value)]);
-        assert_eq!(settings.unwrap(), Some(resolved(Some("http://c:4317"), &[])), "{name}");
+        let (settings, warnings) = resolve(Some("http://c:4318"), &[(name, value)]);
+        assert_eq!(settings.unwrap(), Some(resolved(Some("http://c:4318"), &[])), "{name}");
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].contains(&format!("`{name}`")), "{warnings:?}");
     }
@@ -135,8 +146,7 @@ fn the_switches_turn_a_signal_off_and_say_so_when_it_was_asked_for() {
 #[test]
 fn asking_for_otlp_without_an_address_means_the_collector_of_this_machine() {
     let asked = ("OTEL_TRACES_EXPORTER", "otlp");
-    assert_eq!(resolved(None, &[asked]).endpoint, "http://localhost:4317");
+    assert_eq!(resolved(None, &[asked]).endpoint, "http://localhost:4318/v1/traces");
     let http = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
-    assert_eq!(resolved(None, &[asked, http]).endpoint, "http://localhost:4318/v1/traces");
     assert_eq!(resolve(None, &[http]).0.unwrap(), None);
 }

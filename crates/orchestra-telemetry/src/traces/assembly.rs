@@ -24,7 +24,7 @@ use super::queue::Importance;
 use super::report::LeftOut;
 use super::run_spans::{self, RunSpans, Totals};
 use super::sampling::{ItemSampling, Kept};
-use super::spans::{Attributes, Out, Span, sampled};
+use super::spans::{Out, Span, sampled};
 use crate::names::attribute;
 
 /// Batches in the trace of the run, six spans each: the trace stays readable, and later ones have traces of their own.
@@ -52,25 +52,25 @@ pub(super) struct Draw<'a> {
 /// What is on many spans of a run.
 pub(super) struct Common {
     /// On all of them.
-    run: Attributes,
+    run: Vec<KeyValue>,
     /// On items, by source.
-    sources: Vec<Attributes>,
+    sources: Vec<Vec<KeyValue>>,
 }
 
 impl Common {
-    fn new(names: &RunNames, plan: &Plan, out: &Out) -> Self {
-        let run = out.attributes(vec![KeyValue::new(attribute::RUN_ID, names.run_id.clone())]);
+    fn new(names: &RunNames, plan: &Plan) -> Self {
+        let run = vec![KeyValue::new(attribute::RUN_ID, names.run_id.clone())];
         let of_source = |source: SourceId| {
-            out.attributes(vec![
+            vec![
                 KeyValue::new(attribute::SOURCE, names.source(source)),
                 KeyValue::new(attribute::PIPELINE, names.pipeline_of(source)),
-            ])
+            ]
         };
         let sources = (0..).map(SourceId).zip(&plan.sources).map(|(id, _)| of_source(id)).collect();
         Self { run, sources }
     }
 
-    pub(super) fn source(&self, id: SourceId) -> &Attributes {
+    pub(super) fn source(&self, id: SourceId) -> &[KeyValue] {
         &self.sources[id.index()]
     }
 }
@@ -87,11 +87,6 @@ impl Draw<'_> {
         let mut span = self.out.open(name, ids, parent, self.names.wall(from), self.importance);
         span.set_all(&self.common.run);
         span
-    }
-
-    /// Attributes for many spans.
-    pub(super) fn attributes(&self, all: Vec<KeyValue>) -> Attributes {
-        self.out.attributes(all)
     }
 
     /// For spans that can be spared.
@@ -149,7 +144,7 @@ impl Assembly {
     ) -> Self {
         let names = RunNames::new(began);
         let pids = HashMap::new();
-        let common = Common::new(&names, &began.plan, &out);
+        let common = Common::new(&names, &began.plan);
         let nothing = SpanContext::empty_context();
         let (run, importance) = (&nothing, Importance::Rare);
         let draw = Draw { names: &names, seed, run, pids: &pids, common: &common, importance, out: &out };

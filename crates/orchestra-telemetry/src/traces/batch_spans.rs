@@ -1,6 +1,7 @@
 //! A batch as spans: `batch`, under it `worker.run`, and under that the phases that the worker reported. Which batches are drawn is
 //! decided elsewhere.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use opentelemetry::trace::SpanContext;
@@ -10,7 +11,7 @@ use orchestra_runtime::trace::{BatchEnd, BatchTrace, RunErrorKind, Then};
 
 use super::assembly::Draw;
 use super::ids::About;
-use super::spans::{Attributes, Span};
+use super::spans::Span;
 use crate::names::{attribute, event, span};
 
 /// A batch in words.
@@ -177,8 +178,8 @@ pub(super) fn error_of(end: &BatchEnd) -> Option<(&'static str, String)> {
 }
 
 /// The attributes by which a part of an item names its batch.
-pub(super) fn of_parts(draw: &Draw<'_>, batch: &BatchTrace) -> Attributes {
-    draw.attributes(vec![
+pub(super) fn of_parts(draw: &Draw<'_>, batch: &BatchTrace) -> Rc<[KeyValue]> {
+    Rc::from([
         KeyValue::new(attribute::STAGE, draw.names.stage(batch.stage).name.clone()),
         KeyValue::new(attribute::BATCH_ID, number(batch.batch.0)),
         KeyValue::new(attribute::ATTEMPT, i64::from(batch.attempt)),

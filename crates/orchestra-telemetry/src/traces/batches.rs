@@ -5,15 +5,17 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use opentelemetry::KeyValue;
 use opentelemetry::trace::SpanContext;
 use orchestra_runtime::trace::{BatchEnd, BatchTrace};
 
 use super::assembly::Draw;
 use super::batch_spans;
-use super::spans::{Attributes, Span};
+use super::spans::Span;
 
-/// Items that a batch names at most.
-const MOST_LINKS: u64 = 128;
+/// Items that a batch names at most. The SDK keeps 128 links of a span unless a variable says otherwise, and those to the run and to
+/// other attempts are among them.
+const MOST_LINKS: u64 = 120;
 /// Batches that are held at most. Far above what a run has in flight: only records that were lost bring it here.
 const MOST_PENDING: usize = 8192;
 
@@ -36,7 +38,7 @@ struct Pending {
     /// Begun when somebody first refers to it: then it is drawn.
     span: Option<Span>,
     /// Made when the first of its items is traced.
-    of_parts: Option<Rc<Attributes>>,
+    of_parts: Option<Rc<[KeyValue]>>,
 }
 
 /// What an item that is traced says of a batch.
@@ -44,7 +46,7 @@ pub(super) struct Drawn {
     /// What it refers to it by.
     pub(super) context: SpanContext,
     /// What is on the parts of the item that have to do with it.
-    pub(super) of_parts: Rc<Attributes>,
+    pub(super) of_parts: Rc<[KeyValue]>,
 }
 
 impl Batches {
@@ -129,7 +131,7 @@ impl Pending {
 
     fn drawn(&mut self, draw: &Draw<'_>) -> Drawn {
         let context = self.span(draw).context();
-        let of_parts = || Rc::new(batch_spans::of_parts(draw, &self.batch));
+        let of_parts = || batch_spans::of_parts(draw, &self.batch);
         Drawn { context, of_parts: Rc::clone(self.of_parts.get_or_insert_with(of_parts)) }
     }
 

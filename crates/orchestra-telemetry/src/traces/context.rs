@@ -50,7 +50,6 @@ fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
 }
 
 /// The context of the OpenTelemetry span that is active in this thread, as a host's own instrumentation set it; `None` if there is none.
-#[cfg(feature = "otlp")]
 #[must_use]
 pub fn current() -> Option<TraceContext> {
     use opentelemetry::trace::TraceContextExt as _;
@@ -58,7 +57,6 @@ pub fn current() -> Option<TraceContext> {
 }
 
 /// The context of an OpenTelemetry span; `None` if it is not valid.
-#[cfg(feature = "otlp")]
 #[must_use]
 pub fn of_span(span: &opentelemetry::trace::SpanContext) -> Option<TraceContext> {
     span.is_valid().then(|| TraceContext {
@@ -69,7 +67,6 @@ pub fn of_span(span: &opentelemetry::trace::SpanContext) -> Option<TraceContext>
 }
 
 /// The same as OpenTelemetry has it, of a span elsewhere.
-#[cfg(feature = "otlp")]
 pub(super) fn to_span(context: TraceContext) -> opentelemetry::trace::SpanContext {
     use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
     SpanContext::new(

@@ -1,5 +1,5 @@
-//! The exporter's life: a thread that sends requests of spans, several at once where the collector is far, and an end that waits no longer
-//! than it was told. It makes no spans and keeps none back.
+//! The exporter's life: a thread that hands requests of spans to OpenTelemetry's exporter, several at once where the collector is far, and
+//! an end that waits no longer than it was told. It makes no spans and keeps none back.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -7,21 +7,28 @@ use std::thread;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
+#[cfg(feature = "grpc")]
+use opentelemetry_otlp::WithTonicConfig as _;
+use opentelemetry_otlp::{RetryPolicy, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::TelemetryResourceDetector;
+use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
 use prost::Message as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::encode::{self, EncodedResource};
-use super::queue::{Queue, SpanSink, Spans};
+use super::queue::{Queue, SpanSink};
 use super::{SpanReport, TraceSettings};
 use crate::TelemetryError;
-use crate::otlp::{Client, SendError, Signal};
+use crate::otlp::client::{Client, Outcome};
+use crate::otlp::{OtlpSettings, Protocol};
 use crate::priority::step_back;
 
 /// Requests under way at once, at most: a far collector answers late, and meanwhile the next ones can go.
 const LANES: usize = 4;
+/// The longest pause before a request is sent again, unless the collector asks for another.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
 /// A running exporter. Dropping it is a shutdown.
 #[derive(Debug)]
@@ -43,29 +50,27 @@ impl Traces {
             .enable_all()
             .build()
             .map_err(TelemetryError::Thread)?;
-        let queue = Arc::new(Queue::new(settings.queue, settings.request, settings.limits));
+        let queue = Arc::new(Queue::new(settings.queue, settings.request));
         let (stop, stopping) = watch::channel(false);
-        let (give_up, given_up) = watch::channel(false);
+        let (give_up, mut given_up) = watch::channel(false);
         let (alive, done) = channel();
-        let exporter = Arc::new(Exporter {
-            queue: Arc::clone(&queue),
-            resource: EncodedResource::new(&resource(settings)),
-            delay: settings.delay,
-            endpoint: settings.otlp.endpoint.clone(),
-        });
-        let lane = |takes: Takes| -> Result<Lane, TelemetryError> {
-            let client = Client::new(&settings.otlp, Signal::Traces)?;
-            let (stopping, given_up) = (stopping.clone(), given_up.clone());
-            Ok(Lane { exporter: Arc::clone(&exporter), client, takes, stopping, given_up })
-        };
+        let inside = runtime.enter();
+        let lane = |takes| Lane::new(settings, &queue, takes, stopping.clone());
         let lanes: [_; LANES] =
             [lane(Takes::All)?, lane(Takes::Full)?, lane(Takes::Full)?, lane(Takes::Full)?];
+        drop(inside);
         thread::Builder::new()
             .name("orchestra-traces".to_owned())
             .spawn(move || {
                 step_back();
-                let [a, b, c, d] = lanes.map(Lane::run);
-                runtime.block_on(async { tokio::join!(a, b, c, d) });
+                runtime.block_on(async {
+                    let [a, b, c, d] = lanes.map(Lane::run);
+                    tokio::select! {
+                        _ = async { tokio::join!(a, b, c, d) } => {}
+                        // An error means that the other end is gone, and with it whoever waits.
+                        _ = given_up.wait_for(|given_up| *given_up) => {}
+                    }
+                });
                 // A name that is still being looked up must not hold the end.
                 runtime.shutdown_background();
                 drop::<std::sync::mpsc::Sender<()>>(alive);
@@ -108,21 +113,15 @@ impl Drop for Traces {
     }
 }
 
-/// What all that the thread does has in common.
-struct Exporter {
+/// Sends one request after the other. Each lane has an exporter and a client of its own, so that the outcome of its last request is known.
+struct Lane {
     queue: Arc<Queue>,
-    resource: EncodedResource,
+    exporter: SpanExporter,
+    client: Arc<Client>,
+    takes: Takes,
     delay: Duration,
     endpoint: String,
-}
-
-/// Sends one request after the other, over a connection of its own, opened when it is needed.
-struct Lane {
-    exporter: Arc<Exporter>,
-    client: Client,
-    takes: Takes,
     stopping: watch::Receiver<bool>,
-    given_up: watch::Receiver<bool>,
 }
 
 /// Which requests a lane takes.
@@ -135,89 +134,122 @@ enum Takes {
 }
 
 impl Lane {
+    fn new(
+        settings: &TraceSettings,
+        queue: &Arc<Queue>,
+        takes: Takes,
+        stopping: watch::Receiver<bool>,
+    ) -> Result<Self, TelemetryError> {
+        let client = Arc::new(Client::new(settings.otlp.timeout));
+        let mut exporter = exporter(&settings.otlp, &client)?;
+        exporter.set_resource(&resource(settings));
+        let (queue, endpoint) = (Arc::clone(queue), settings.otlp.endpoint.clone());
+        Ok(Self { queue, exporter, client, takes, delay: settings.delay, endpoint, stopping })
+    }
+
     async fn run(mut self) {
         while let Some(spans) = self.next().await {
-            let n = spans.count as u64;
-            let message = encode::request(&spans.bytes, &self.exporter.resource);
-            drop(spans);
-            let answer = tokio::select! {
-                answer = self.client.send(message, &mut self.stopping) => answer,
-                // An error means that the other end is gone, and with it whoever waits.
-                _ = self.given_up.wait_for(|given_up| *given_up) => return,
+            let n = spans.len() as u64;
+            self.client.begin();
+            let sent = tokio::select! {
+                sent = self.exporter.export(spans) => sent.map_err(|error| error.to_string()),
+                () = hopeless(&mut self.stopping, &self.client) => Err(String::new()),
             };
-            let gone = answer.as_ref().is_err_and(SendError::is_silence);
-            self.exporter.note(n, answer);
-            if gone && *self.stopping.borrow() {
+            let outcome = self.client.outcome();
+            let is_silent = sent.as_ref().is_err_and(|error| match outcome {
+                Outcome::Answered(..) => false,
+                // Over gRPC only the exporter's words tell.
+                Outcome::Open => error.is_empty() || error.contains("Unavailable"),
+                Outcome::Unreachable(_) | Outcome::Lost(_) | Outcome::TimedOut(_) => true,
+            });
+            self.note(n, sent, &outcome);
+            if is_silent && *self.stopping.borrow() {
                 // It would only be the same with the rest, at the cost of the time of whoever waits.
-                while let Some(rest) = self.exporter.queue.any() {
-                    self.exporter.queue.unsent(rest.count as u64, None);
+                while let Some(rest) = self.queue.any() {
+                    self.queue.unsent(rest.len() as u64, None);
                 }
             }
         }
     }
 
     /// The next request: a full one, or what there is once it has waited for a while. `None` at the end.
-    async fn next(&mut self) -> Option<Spans> {
-        let (queue, delay) = (&self.exporter.queue, self.exporter.delay);
-        let mut due = Instant::now() + delay;
+    async fn next(&mut self) -> Option<Vec<SpanData>> {
+        let mut due = Instant::now() + self.delay;
         loop {
-            if let Some(full) = queue.full() {
+            if let Some(full) = self.queue.full() {
                 return Some(full);
             }
             if *self.stopping.borrow() {
-                return (self.takes == Takes::All).then(|| queue.any()).flatten();
+                return (self.takes == Takes::All).then(|| self.queue.any()).flatten();
             }
             tokio::select! {
-                () = queue.wake.notified() => {}
+                () = self.queue.wake.notified() => {}
                 _ = self.stopping.wait_for(|stop| *stop) => {}
-                () = tokio::time::sleep_until(due), if self.takes == Takes::All => match queue.any() {
+                () = tokio::time::sleep_until(due), if self.takes == Takes::All => match self.queue.any() {
                     Some(some) => return Some(some),
-                    None => due = Instant::now() + delay,
+                    None => due = Instant::now() + self.delay,
                 },
             }
         }
     }
-}
 
-impl Exporter {
     /// Counts what became of a request.
-    fn note(&self, spans: u64, answer: Result<bytes::Bytes, SendError>) {
-        match answer {
-            Ok(answer) => {
-                let (rejected, words) = rejected(&answer);
-                if self.queue.taken(spans, rejected, words.clone()) {
-                    let words = words.unwrap_or_default();
-                    tracing::warn!(endpoint = %self.endpoint, rejected, %words, "the trace collector rejects spans");
-                }
+    fn note(&self, spans: u64, sent: Result<(), String>, outcome: &Outcome) {
+        let endpoint = &self.endpoint;
+        if let Err(error) = sent {
+            let error = outcome.problem().unwrap_or(error);
+            if self.queue.unsent(spans, Some(error.clone())) {
+                tracing::warn!(%endpoint, %error, "traces cannot be delivered, the run goes on without them");
             }
-            Err(error) => {
-                if self.queue.unsent(spans, Some(error.to_string())) {
-                    tracing::warn!(endpoint = %self.endpoint, %error, "traces cannot be delivered, the run goes on without them");
-                }
-            }
+            return;
+        }
+        let (rejected, words) = rejected(outcome);
+        if self.queue.taken(spans, rejected, words.clone()) {
+            let words = words.unwrap_or_default();
+            tracing::warn!(%endpoint, rejected, %words, "the trace collector rejects spans");
         }
     }
 }
 
-/// The answer of a collector: `ExportTraceServiceResponse`.
-#[derive(Clone, PartialEq, prost::Message)]
-struct Answer {
-    #[prost(message, optional, tag = "1")]
-    partial_success: Option<PartialSuccess>,
+/// Ends when nothing more will come and the collector cannot be reached: to try again would only keep those who wait.
+async fn hopeless(stopping: &mut watch::Receiver<bool>, client: &Client) {
+    // An error: whoever could stop it is gone, and nothing more will come.
+    let _ = stopping.wait_for(|stop| *stop).await;
+    client.unreachable().await;
 }
 
-#[derive(Clone, PartialEq, prost::Message)]
-struct PartialSuccess {
-    #[prost(int64, tag = "1")]
-    rejected_spans: i64,
-    #[prost(string, tag = "2")]
-    error_message: String,
+/// OpenTelemetry's exporter. It sends a request again for as long as its time allows where the specification says so.
+fn exporter(otlp: &OtlpSettings, client: &Arc<Client>) -> Result<SpanExporter, TelemetryError> {
+    let retries = RetryPolicy::recommended().with_max_retries(usize::MAX).with_max_delay(LONGEST_PAUSE);
+    let built = match otlp.protocol {
+        Protocol::HttpProtobuf => SpanExporter::builder()
+            .with_http()
+            .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
+            .with_endpoint(&otlp.endpoint)
+            .with_timeout(otlp.timeout)
+            .with_headers(otlp.headers.iter().cloned().collect())
+            .with_retry_policy(retries)
+            .with_shared_http_client(Arc::clone(client) as Arc<_>)
+            .build(),
+        #[cfg(feature = "grpc")]
+        Protocol::Grpc => SpanExporter::builder()
+            .with_tonic()
+            .with_endpoint(&otlp.endpoint)
+            .with_timeout(otlp.timeout)
+            .with_retry_policy(retries)
+            .build(),
+        #[cfg(not(feature = "grpc"))]
+        Protocol::Grpc => return Err(otlp.refused("this build has no gRPC")),
+    };
+    built.map_err(|error| otlp.refused(&error.to_string()))
 }
 
 /// How many spans of a request the collector did not take, and what it says.
-fn rejected(answer: &[u8]) -> (u64, Option<String>) {
+fn rejected(outcome: &Outcome) -> (u64, Option<String>) {
+    let Outcome::Answered(_, body) = outcome else { return (0, None) };
     // What cannot be read is not a rejection: the status of the answer said that it was taken.
-    let partial = Answer::decode(answer).ok().and_then(|answer| answer.partial_success);
+    let partial =
+        ExportTraceServiceResponse::decode(&body[..]).ok().and_then(|answer| answer.partial_success);
     partial.map_or((0, None), |partial| {
         let words = Some(partial.error_message).filter(|words| !words.is_empty());
         (u64::try_from(partial.rejected_spans).unwrap_or(0), words)

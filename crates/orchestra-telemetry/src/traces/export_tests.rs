@@ -1,12 +1,16 @@
 use std::time::{Duration, SystemTime};
 
-use opentelemetry::Value as Attribute;
-use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
+use opentelemetry_sdk::trace::{SpanEvents, SpanLinks};
 
-use super::super::queue::{Importance, Writer};
+use super::super::queue::Importance;
 use super::*;
-use crate::otlp::OtlpSettings;
+use crate::names::attribute;
+use crate::otlp::Signal;
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -20,22 +24,30 @@ fn settings(url: &str) -> TraceSettings {
     TraceSettings { patience: LONG, otlp: OtlpSettings { timeout: LONG, ..settings.otlp }, ..settings }
 }
 
-/// Ends a span with this attribute, which has a number.
-fn end(writer: &mut Writer, n: u64, importance: Importance, attribute: &Attribute) {
+/// A span with this number.
+fn span(n: u64) -> SpanData {
     let id = SpanId::from_bytes((n + 1).to_be_bytes());
     let trace = TraceId::from_bytes([7; 16]);
-    let context = SpanContext::new(trace, id, TraceFlags::SAMPLED, false, TraceState::default());
-    let mut span = writer.span();
-    span.begin(&context, None, "batch", SystemTime::UNIX_EPOCH.into());
-    span.attribute("orchestra.batch.id", attribute);
-    span.end((SystemTime::UNIX_EPOCH + Duration::from_millis(5)).into());
-    writer.end(span, importance);
+    SpanData {
+        span_context: SpanContext::new(trace, id, TraceFlags::SAMPLED, false, TraceState::default()),
+        parent_span_id: SpanId::INVALID,
+        parent_span_is_remote: false,
+        span_kind: SpanKind::Internal,
+        name: "batch".into(),
+        start_time: SystemTime::UNIX_EPOCH,
+        end_time: SystemTime::UNIX_EPOCH + Duration::from_millis(5),
+        attributes: vec![KeyValue::new(attribute::BATCH_ID, n as i64)],
+        dropped_attributes_count: 0,
+        events: SpanEvents::default(),
+        links: SpanLinks::default(),
+        status: Status::Unset,
+        instrumentation_scope: InstrumentationScope::builder("orchestra").build(),
+    }
 }
 
 /// Ends spans with these numbers.
 fn end_all(sink: &SpanSink, spans: std::ops::Range<u64>, importance: Importance) {
-    let mut writer = sink.writer();
-    spans.for_each(|n| end(&mut writer, n, importance, &Attribute::from(n as i64)));
+    spans.for_each(|n| sink.0.push(span(n), importance));
 }
 
 /// Starts, ends so many spans, and shuts down.
@@ -45,20 +57,30 @@ fn run(settings: &TraceSettings, spans: u64) -> SpanReport {
     traces.shutdown()
 }
 
-fn collectors(first: &[Do]) -> [(Collector, String); 2] {
-    let (grpc, http) = (Collector::grpc(first), Collector::http(first));
-    let urls = [grpc.url(), format!("{}/v1/traces", http.url())];
-    let [of_grpc, of_http] = urls;
-    [(grpc, of_grpc), (http, of_http)]
+/// One collector for each protocol that this build speaks.
+fn collectors(first: &[Do]) -> Vec<(Collector, TraceSettings)> {
+    let of = |collector: Collector| {
+        let to = OtlpSettings::new(
+            Signal::Traces,
+            &collector.url(),
+            "a test",
+            Protocol::from_name(collector.protocol),
+        )
+        .unwrap();
+        let settings = settings(&collector.url());
+        (collector, TraceSettings { otlp: OtlpSettings { timeout: LONG, ..to }, ..settings })
+    };
+    Collector::all(first).into_iter().map(of).collect()
 }
 
 #[test]
-fn all_spans_arrive_over_both_protocols_with_the_resource_of_this_program() {
-    for (collector, url) in collectors(&[]) {
+fn all_spans_arrive_over_each_protocol_with_the_resource_of_this_program() {
+    for (collector, settings) in collectors(&[]) {
         let resource = vec![("site".to_owned(), "berlin".to_owned())];
-        let report = run(&TraceSettings { request: 10, resource, ..settings(&url) }, 95);
+        let report = run(&TraceSettings { request: 10, resource, ..settings }, 95);
         assert_eq!(report, SpanReport { ended: 95, delivered: 95, ..SpanReport::default() });
         let mut ids: Vec<Vec<u8>> = collector.spans().into_iter().map(|span| span.span_id).collect();
+        ids.sort();
         ids.dedup();
         assert_eq!(ids.len(), 95);
         assert_eq!(collector.got().len(), 10, "nine full requests and the rest");
@@ -77,56 +99,167 @@ fn all_spans_arrive_over_both_protocols_with_the_resource_of_this_program() {
 }
 
 #[test]
+fn requests_go_to_the_path_of_traces_with_the_headers_that_were_asked_for() {
+    let collector = Collector::http(&[]);
+    let settings = settings(&format!("{}/base", collector.url()));
+    let headers = vec![("api-key".to_owned(), "a b".to_owned())];
+    assert_eq!(
+        run(&TraceSettings { otlp: OtlpSettings { headers, ..settings.otlp }, ..settings }, 1).delivered,
+        1
+    );
+    let got = &collector.got()[0];
+    assert_eq!(got.path, "/base/v1/traces");
+    assert_eq!(got.headers["api-key"], "a b");
+    assert_eq!(got.headers["content-type"], "application/x-protobuf");
+}
+
+#[test]
 fn spans_that_the_collector_rejects_are_counted_with_its_words() {
-    for (_collector, url) in collectors(&[Do::Reject(3, "too old")]) {
-        let report = run(&settings(&url), 10);
-        assert_eq!((report.ended, report.delivered, report.rejected), (10, 7, 3));
-        assert_eq!(report.words.as_deref(), Some("too old"));
-        assert_eq!(report.losses(), [(3, "were rejected by the collector")]);
-    }
+    let collector = Collector::http(&[Do::Reject(3, "too old")]);
+    let report = run(&settings(&collector.url()), 10);
+    assert_eq!((report.ended, report.delivered, report.rejected), (10, 7, 3));
+    assert_eq!(report.words.as_deref(), Some("too old"));
+    assert_eq!(report.losses(), [(3, "were rejected by the collector")]);
 }
 
 #[test]
 fn a_collector_that_rejects_more_than_it_got_cannot_upset_the_count() {
-    for (_collector, url) in collectors(&[Do::Reject(i64::MAX, ""), Do::Reject(-5, "")]) {
-        let report = run(&TraceSettings { request: 5, ..settings(&url) }, 10);
-        assert_eq!((report.rejected, report.delivered, report.lost()), (5, 5, 5));
+    let collector = Collector::http(&[Do::Reject(i64::MAX, ""), Do::Reject(-5, "")]);
+    let report = run(&TraceSettings { request: 5, ..settings(&collector.url()) }, 10);
+    assert_eq!((report.rejected, report.delivered, report.lost()), (5, 5, 5));
+}
+
+#[test]
+fn a_collector_that_is_busy_or_hangs_up_gets_the_request_again() {
+    let busy = [
+        Do::Refuse(429, "slower", Some(0)),
+        Do::Refuse(502, "", None),
+        Do::Refuse(503, "", None),
+        Do::Refuse(504, "", None),
+        Do::HangUp,
+    ];
+    let collector = Collector::http(&busy);
+    assert_eq!(run(&settings(&collector.url()), 1).delivered, 1);
+    assert_eq!(collector.got().len(), busy.len() + 1);
+}
+
+#[test]
+fn what_the_collector_will_never_take_is_sent_once_and_told_with_its_words() {
+    for (status, said, words) in [
+        (401, "no key", "`401 Unauthorized`: no key"),
+        (404, "", "`404 Not Found`"),
+        (400, "\n\u{b}bad \u{1} message", ": bad message"),
+    ] {
+        let collector = Collector::http(&[Do::Refuse(status, said, None)]);
+        let report = run(&settings(&collector.url()), 3);
+        assert_eq!((report.unsent, report.lost()), (3, 3));
+        assert!(report.words.as_ref().unwrap().contains(words), "{report:?}");
+        assert_eq!(collector.got().len(), 1);
     }
 }
 
 #[test]
 fn a_collector_that_is_down_costs_the_spans_and_nothing_else() {
-    for path in ["", "/v1/traces"] {
-        let nobody = nobody();
-        let report = run(&settings(&format!("{}{path}", nobody.url())), 100);
-        assert_eq!((report.unsent, report.lost()), (100, 100));
-        assert!(report.words.unwrap().contains("no connection"));
+    let nobody = nobody();
+    let report = run(&settings(&nobody.url()), 100);
+    assert_eq!((report.unsent, report.lost()), (100, 100));
+    assert!(report.words.unwrap().contains("no connection: Connection refused"));
+}
+
+#[test]
+fn while_the_run_goes_on_a_collector_that_is_down_is_tried_until_the_time_is_over() {
+    let nobody = nobody();
+    let settings = settings(&nobody.url());
+    let otlp = OtlpSettings { timeout: Duration::from_millis(300), ..settings.otlp };
+    let traces = Traces::start(&TraceSettings { request: 1, otlp, ..settings }).unwrap();
+    let sink = traces.sink();
+    end_all(&sink, 0..1, Importance::Plain);
+    while sink.0.report().unsent == 0 {
+        std::thread::yield_now();
     }
+    assert!(traces.shutdown().words.unwrap().contains("no connection"));
+}
+
+#[test]
+fn the_end_cuts_the_pauses_between_tries_short() {
+    let nobody = nobody();
+    // Without that it would be tried for ever.
+    let traces = Traces::start(&TraceSettings { request: 1, ..settings(&nobody.url()) }).unwrap();
+    end_all(&traces.sink(), 0..1, Importance::Plain);
+    assert_eq!(traces.shutdown().unsent, 1);
+}
+
+#[test]
+fn a_name_that_is_not_known_costs_the_spans() {
+    let report = run(&settings("http://no-such-host.invalid:4318"), 3);
+    assert_eq!(report.lost(), 3);
 }
 
 #[test]
 fn a_collector_that_never_answers_keeps_no_run_from_ending() {
-    for (_collector, url) in collectors(&[Do::Ignore]) {
-        let report = run(&TraceSettings { patience: Duration::from_millis(200), ..settings(&url) }, 10);
+    for (_collector, settings) in collectors(&[Do::Ignore]) {
+        let report = run(&TraceSettings { patience: Duration::from_millis(200), ..settings }, 10);
         assert_eq!((report.late, report.lost()), (10, 10));
     }
 }
 
 #[test]
-fn a_collector_that_refuses_one_request_gets_the_next() {
-    let grpc = Collector::grpc(&[Do::Refuse(3, "not this one", None)]);
-    let http = Collector::http(&[Do::Refuse(400, "not this one", None)]);
-    for url in [grpc.url(), format!("{}/v1/traces", http.url())] {
-        let report = run(&TraceSettings { request: 5, ..settings(&url) }, 10);
-        assert_eq!((report.unsent, report.delivered), (5, 5));
-        assert!(report.words.unwrap().contains("not this one"));
+fn a_collector_that_never_answers_costs_the_timeout_and_gets_the_next_request() {
+    let collector = Collector::http(&[Do::Ignore]);
+    let settings = settings(&collector.url());
+    let otlp = OtlpSettings { timeout: Duration::from_millis(300), ..settings.otlp };
+    let traces = Traces::start(&TraceSettings { request: 1, otlp, ..settings }).unwrap();
+    let sink = traces.sink();
+    end_all(&sink, 0..1, Importance::Plain);
+    while sink.0.report().unsent == 0 {
+        std::thread::yield_now();
     }
+    assert!(sink.0.report().words.unwrap().contains("no answer within 300ms"));
+    end_all(&sink, 1..2, Importance::Plain);
+    while sink.0.report().delivered == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(traces.shutdown().lost(), 1);
+}
+
+#[test]
+fn a_collector_that_refuses_one_request_gets_the_next() {
+    let collector = Collector::http(&[Do::Refuse(400, "not this one", None)]);
+    let report = run(&TraceSettings { request: 5, ..settings(&collector.url()) }, 10);
+    assert_eq!((report.unsent, report.delivered), (5, 5));
+    assert!(report.words.unwrap().contains("not this one"));
+}
+
+#[cfg(feature = "grpc")]
+#[test]
+fn over_grpc_too_a_collector_that_refuses_one_request_gets_the_next() {
+    let collector = Collector::grpc(&[Do::Refuse(7, "quota is used up", None)]);
+    let otlp = OtlpSettings::new(Signal::Traces, &collector.url(), "a test", Some(Protocol::Grpc)).unwrap();
+    let report = run(&TraceSettings { request: 5, otlp, ..settings(&collector.url()) }, 10);
+    assert_eq!((report.unsent, report.delivered), (5, 5));
+    assert!(report.words.unwrap().contains("PermissionDenied"));
+}
+
+#[test]
+fn what_speaks_another_protocol_is_told_of_with_the_usual_ports() {
+    let other = common::Garbler::start(b"\0\0\x12\x04\0\0\0\0\0");
+    let settings = settings(&other.url());
+    let otlp = OtlpSettings { timeout: Duration::from_secs(2), ..settings.otlp };
+    let words = run(&TraceSettings { otlp, ..settings }, 1).words.unwrap();
+    assert!(words.contains("HTTP is usually on port 4318"), "{words}");
+}
+
+#[test]
+fn an_answer_without_end_is_cut_off() {
+    let endless = common::Garbler::start(b"HTTP/1.1 200 OK\r\n\r\n");
+    let report = run(&settings(&endless.url()), 1);
+    assert_eq!(report.unsent, 1, "{report:?}");
 }
 
 #[test]
 fn what_finds_the_queue_full_is_counted_and_gives_way_to_what_is_rare() {
     // No request is answered, so the queue fills behind those that are in flight.
-    let collector = Collector::grpc(&vec![Do::Ignore; 10]);
+    let collector = Collector::http(&vec![Do::Ignore; 10]);
     let settings = TraceSettings {
         queue: 20,
         request: 10,
@@ -145,19 +278,18 @@ fn what_finds_the_queue_full_is_counted_and_gives_way_to_what_is_rare() {
     end_all(&sink, 40..70, Importance::Plain);
     assert_eq!(waiting().overflowed, 10, "there was room for twenty");
     end_all(&sink, 70..75, Importance::Rare);
-    assert_eq!(waiting().overflowed, 20, "the oldest ten that are plain give way");
+    assert_eq!(waiting().overflowed, 15, "the oldest five that are plain give way");
     end_all(&sink, 75..95, Importance::Rare);
-    assert_eq!(waiting().overflowed, 40, "what is rare gives way to nothing");
+    assert_eq!(waiting().overflowed, 35, "fifteen more, and what is rare gives way to nothing");
     let report = traces.shutdown();
-    assert_eq!((report.ended, report.overflowed, report.late), (95, 40, 55));
+    assert_eq!((report.ended, report.overflowed, report.late), (95, 35, 60));
     assert_eq!(report.lost(), 95);
 }
 
 #[test]
 fn several_requests_are_under_way_at_once() {
     let collector = Collector::http(&[Do::Ignore, Do::Ignore]);
-    let url = format!("{}/v1/traces", collector.url());
-    let traces = Traces::start(&TraceSettings { request: 10, ..settings(&url) }).unwrap();
+    let traces = Traces::start(&TraceSettings { request: 10, ..settings(&collector.url()) }).unwrap();
     end_all(&traces.sink(), 0..40, Importance::Plain);
     while collector.got().len() < 4 {
         std::thread::yield_now();
@@ -169,10 +301,9 @@ fn several_requests_are_under_way_at_once() {
 
 #[test]
 fn a_span_that_is_alone_is_sent_while_the_run_goes_on() {
-    let collector = Collector::grpc(&[]);
-    let traces =
-        Traces::start(&TraceSettings { delay: Duration::from_millis(1), ..settings(&collector.url()) })
-            .unwrap();
+    let collector = Collector::http(&[]);
+    let delay = Duration::from_millis(1);
+    let traces = Traces::start(&TraceSettings { delay, ..settings(&collector.url()) }).unwrap();
     end_all(&traces.sink(), 0..1, Importance::Plain);
     while collector.got().is_empty() {
         std::thread::yield_now();
@@ -181,21 +312,23 @@ fn a_span_that_is_alone_is_sent_while_the_run_goes_on() {
 }
 
 #[test]
-fn requests_are_closed_before_they_are_too_large_for_a_collector() {
-    let collector = Collector::grpc(&[]);
-    let large = Attribute::from("x".repeat(600_000));
-    let traces = Traces::start(&settings(&collector.url())).unwrap();
-    let mut writer = traces.sink().writer();
-    (0..10).for_each(|n| end(&mut writer, n, Importance::Rare, &large));
-    drop(writer);
-    assert_eq!(traces.shutdown().delivered, 10);
-    assert_eq!(collector.got().len(), 4, "of three, three, three and one span");
+fn the_largest_request_of_the_largest_spans_is_taken_by_a_collector() {
+    let name = "x".repeat(4096); // The longest path that Linux has.
+    let words = "x".repeat(1024); // The most of an error that a span keeps, once as its status and once as an event.
+    let largest = |n| {
+        let attributes =
+            vec![KeyValue::new(attribute::ITEM, name.clone()), KeyValue::new("words", words.clone())];
+        SpanData { attributes, status: Status::error(words.clone()), ..span(n) }
+    };
+    let resource_spans =
+        group_spans_by_resource_and_scope((0..512).map(largest).collect(), &Default::default());
+    assert!(ExportTraceServiceRequest { resource_spans }.encoded_len() < 4 << 20);
 }
 
 #[test]
 fn what_ends_after_the_end_is_counted_as_late_and_not_kept() {
     let collector = Collector::http(&[]);
-    let traces = Traces::start(&settings(&format!("{}/v1/traces", collector.url()))).unwrap();
+    let traces = Traces::start(&settings(&collector.url())).unwrap();
     let sink = traces.sink();
     assert_eq!(traces.shutdown(), SpanReport::default());
     end_all(&sink, 0..1, Importance::Plain);
@@ -204,7 +337,7 @@ fn what_ends_after_the_end_is_counted_as_late_and_not_kept() {
 
 #[tokio::test]
 async fn the_end_may_be_awaited_inside_a_runtime_of_one_thread() {
-    let collector = Collector::grpc(&[]);
+    let collector = Collector::http(&[]);
     assert_eq!(run(&settings(&collector.url()), 1).delivered, 1);
     assert_eq!(collector.spans().len(), 1);
 }

@@ -37,7 +37,7 @@ pub(super) fn draw(
     span.link(draw.run.clone(), "run");
     batches.iter().flatten().for_each(|batch| span.link(batch.context.clone(), "batch"));
     span.set_all(draw.common.source(id.source));
-    span.set_text(attribute::ITEM, item.name.as_str());
+    span.set(attribute::ITEM, item.name.clone());
     span.set(attribute::ITEM_INDEX, number(id.index));
     span.set(attribute::ITEM_KEPT, kept.as_str());
     let context = span.context();
@@ -111,7 +111,7 @@ impl Parts<'_> {
             let stage = self.draw.names.stage(*stage);
             if stage.is_fed_by_loaders {
                 let mut span = self.open(span::ITEM_ROW, since);
-                span.set_text(attribute::STAGE, stage.name.as_str());
+                span.set(attribute::STAGE, stage.name.clone());
                 span.end(self.draw.names.wall(*queued));
                 since = *queued;
             }
@@ -123,7 +123,7 @@ impl Parts<'_> {
             let drawn = batches.get(at).and_then(Option::as_ref);
             // A batch that is drawn already is made out once more.
             let of_parts = drawn.map(|d| Rc::clone(&d.of_parts));
-            let of_parts = of_parts.unwrap_or_else(|| Rc::new(batch_spans::of_parts(self.draw, batch)));
+            let of_parts = of_parts.unwrap_or_else(|| batch_spans::of_parts(self.draw, batch));
             let before = previous(&steps.batches[..at], batch);
             let row = steps.queued.iter().find(|(stage, _)| *stage == batch.stage).map(|(_, at)| *at);
             if let Some(since) = before.map(|b| b.ended).or(row) {

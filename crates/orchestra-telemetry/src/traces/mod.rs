@@ -32,59 +32,31 @@
 //! - Items and batches are linked with each other, attempts at the same rows with the ones before and after, and all of them with the run.
 //! - Every span has the attribute `orchestra.run.id`. All names are in [`crate::names`].
 
-#[cfg(feature = "otlp")]
 mod assembly;
-#[cfg(feature = "otlp")]
 mod batch_spans;
-#[cfg(feature = "otlp")]
 mod batches;
 pub mod context;
-#[cfg(feature = "otlp")]
-mod encode;
-#[cfg(feature = "otlp")]
 mod export;
-#[cfg(feature = "otlp")]
 mod ids;
-#[cfg(feature = "otlp")]
 mod item_spans;
-#[cfg(feature = "otlp")]
 mod names_of_run;
-#[cfg(not(feature = "otlp"))]
-mod off;
-#[cfg(feature = "otlp")]
 mod queue;
-#[cfg(feature = "otlp")]
 mod recorder;
-#[cfg(not(feature = "otlp"))]
-mod recorder_off;
 mod report;
-#[cfg(feature = "otlp")]
 mod run_spans;
-#[cfg(feature = "otlp")]
 mod sampling;
 mod settings;
-#[cfg(feature = "otlp")]
 mod sorted;
-#[cfg(feature = "otlp")]
 mod spans;
-#[cfg(all(test, feature = "otlp"))]
+#[cfg(test)]
 mod tests;
-#[cfg(feature = "otlp")]
 mod wall;
 
-#[cfg(feature = "otlp")]
 pub use assembly::ItemParents;
 pub use context::TraceContext;
-#[cfg(feature = "otlp")]
 pub use recorder::Recorder;
 pub use report::SpanReport;
-#[cfg(feature = "otlp")]
 pub use sampling::ItemSampling;
-pub use settings::{ConfiguredTraces, ResolvedTraces, SpanLimits, TraceSettings};
+pub use settings::{ConfiguredTraces, ResolvedTraces, TraceSettings};
 
-#[cfg(feature = "otlp")]
 pub(crate) use export::Traces;
-#[cfg(not(feature = "otlp"))]
-pub(crate) use off::Traces;
-#[cfg(not(feature = "otlp"))]
-pub(crate) use recorder_off::Recorder;

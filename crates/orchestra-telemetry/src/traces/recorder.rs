@@ -4,17 +4,14 @@
 //! Of nearly all items nothing is wanted, so whoever tells of them decides about each right there, which takes a look at a few numbers and
 //! no copy, and only those that may be traced go to the thread.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use opentelemetry::global;
 use opentelemetry::trace::TraceId;
 use orchestra_core::ItemId;
 use orchestra_runtime::trace::{
@@ -25,20 +22,21 @@ use orchestra_runtime::trace::{
 use super::assembly::{Assembly, ItemParents, batch_context};
 use super::context;
 use super::ids::{About, Seed};
-use super::queue::{SpanSink, Writer};
+use super::queue::SpanSink;
 use super::report::LeftOut;
 use super::sampling::{ItemSampling, Kept, Sampler};
 use super::sorted::Sorted;
 use super::spans::{Out, sampled};
 use super::{SpanReport, TraceSettings, Traces};
 use crate::TelemetryError;
-use crate::names::SERVICE;
 use crate::priority::step_back;
 
 /// Items and batches that may wait. A record of an item is a few hundred bytes.
 const ROOM: usize = 65_536;
 /// What is left of it when so many wait is for batches, and for items that failed, were tried again or were slow.
 const ROOM_FOR_ITEMS: usize = ROOM - ROOM / 4;
+/// An item that was in one batch has so many spans.
+const SPANS_OF_ITEM: usize = 8;
 /// The thread looks so often,
 const EVERY: Duration = Duration::from_millis(50);
 /// or when so much waits: waking it costs those who tell more than all the rest.
@@ -264,7 +262,8 @@ impl RunTracer for RunRecorder {
     fn items_ended(&self, items: &[EndedItems]) {
         let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
         // What the exporter would drop need not be copied for it. Which items a host wants is not known here.
-        let takes_items = self.has_parents || self.sink.as_ref().is_none_or(SpanSink::has_room);
+        let takes_items =
+            self.has_parents || self.sink.as_ref().is_none_or(|sink| sink.has_room(SPANS_OF_ITEM));
         let room = ROOM_FOR_ITEMS.saturating_sub(self.shared.weight.load(Ordering::Relaxed));
         let room = if takes_items { room } else { 0 };
         let mut sorted = Sorted::new(room, self.has_parents);
@@ -360,34 +359,24 @@ impl Shared {
 
 /// The thread.
 fn work(target: &Target, shared: &Shared, waiting: &Receiver<(u64, Record)>, ends: Sender<()>) {
-    let writer = match target {
-        Target::Own(sink) => {
-            step_back();
-            Some(Rc::new(RefCell::new(sink.writer())))
-        }
-        Target::Host => None,
-    };
+    if let Target::Own(_) = target {
+        step_back();
+    }
     let mut runs: HashMap<u64, Assembly> = HashMap::new();
     loop {
         match waiting.try_recv() {
             Ok((_, Record::Close)) | Err(TryRecvError::Disconnected) => break,
             Ok((run, record)) => {
                 let weight = record.weight();
-                handle(&mut runs, run, record, writer.as_ref(), &shared.left_out);
+                handle(&mut runs, run, record, target, &shared.left_out);
                 // Whoever gave up waiting has counted what was left.
                 let less = |waits: usize| Some(waits.saturating_sub(weight));
                 let _ = shared.weight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
             }
-            Err(TryRecvError::Empty) => {
-                if let Some(writer) = &writer {
-                    writer.borrow_mut().flush();
-                }
-                thread::park_timeout(EVERY);
-            }
+            Err(TryRecvError::Empty) => thread::park_timeout(EVERY),
         }
     }
     runs.into_values().for_each(Assembly::flush);
-    drop(writer); // The last spans are with the exporter before anybody hears that it is through.
     // An error: nobody waits any more.
     let _ = ends.send(());
 }
@@ -396,14 +385,14 @@ fn handle(
     runs: &mut HashMap<u64, Assembly>,
     run: u64,
     record: Record,
-    writer: Option<&Rc<RefCell<Writer>>>,
+    target: &Target,
     left_out: &Arc<LeftOut>,
 ) {
     if let Record::Began(assemble) = record {
         let Assemble { began, seed, sampling, parent, parents } = *assemble;
-        let out = match writer {
-            Some(writer) => Out::Own(Rc::clone(writer)),
-            None => Out::Host(global::tracer(SERVICE)),
+        let out = match target {
+            Target::Own(sink) => Out::own(sink),
+            Target::Host => Out::host(),
         };
         runs.insert(run, Assembly::new(&began, (seed, out, sampling), parent, parents, Arc::clone(left_out)));
         return;

@@ -1,6 +1,5 @@
 //! What became of the spans of a run, in numbers and reasons.
 
-#[cfg(feature = "otlp")]
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What became of the spans of a run. Every span that ended is in exactly one of the other numbers.
@@ -55,14 +54,12 @@ impl SpanReport {
 }
 
 /// Counts what gets no spans.
-#[cfg(feature = "otlp")]
 #[derive(Debug, Default)]
 pub(crate) struct LeftOut {
     items: AtomicU64,
     batches: AtomicU64,
 }
 
-#[cfg(feature = "otlp")]
 impl LeftOut {
     pub(crate) fn add_items(&self, n: u64) {
         self.items.fetch_add(n, Ordering::Relaxed);

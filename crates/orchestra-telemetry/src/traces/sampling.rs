@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use super::ids::item_hash;
 
+/// The share of the items that is traced unless somebody asks for another.
+pub(super) const USUAL_SHARE: f64 = 0.01;
+
 /// Which items are traced.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ItemSampling {
@@ -17,9 +20,9 @@ pub struct ItemSampling {
 }
 
 impl Default for ItemSampling {
-    /// All items.
+    /// One item in a hundred, and all that failed, were tried again or were slow.
     fn default() -> Self {
-        Self { ratio: 1.0, follow_parent: true, slow: None }
+        Self { ratio: USUAL_SHARE, follow_parent: true, slow: None }
     }
 }
 

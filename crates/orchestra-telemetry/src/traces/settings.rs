@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::sampling::USUAL_SHARE;
 use crate::TelemetryError;
 use crate::names::SERVICE;
 use crate::otlp::variables::Variables;
@@ -9,12 +10,13 @@ use crate::otlp::{Configured, OtlpSettings, Protocol, Signal};
 
 /// How long the end of a run waits for spans that are still to be sent.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Spans that may wait. The 2,048 of the specification overflow in bursts; a span is about half a KiB.
+/// Spans that may wait. The 2,048 of the specification overflow in bursts; a span is about a KiB.
 const QUEUE: usize = 65_536;
 /// The most that a variable may ask for: some gigabytes.
 const LARGEST_QUEUE: usize = 1 << 22;
-/// Spans of a request.
-const REQUEST: usize = 2_048;
+/// Spans of a request. A span is 6 KiB at most, nearly all of it the words of an error and the name of a file, and collectors take
+/// 4 MiB over gRPC.
+const REQUEST: usize = 512;
 /// How long a span waits for company, unless a request is full.
 const DELAY: Duration = Duration::from_millis(500);
 
@@ -42,26 +44,6 @@ pub struct TraceSettings {
     pub delay: Duration,
     /// How long the shutdown may wait for spans that are not made yet, and again for those that are not sent.
     pub patience: Duration,
-    /// What may be on a span.
-    pub limits: SpanLimits,
-}
-
-/// What may be on a span; what is more is left out and counted in it. `None`: no limit beyond what a span of ours has at most, which are
-/// about 20 attributes, 128 events and 140 links.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SpanLimits {
-    /// Attributes of a span.
-    pub attributes: Option<u32>,
-    /// Its events.
-    pub events: Option<u32>,
-    /// Its links.
-    pub links: Option<u32>,
-    /// Attributes of each event.
-    pub event_attributes: Option<u32>,
-    /// Attributes of each link.
-    pub link_attributes: Option<u32>,
-    /// Characters of a text.
-    pub value_length: Option<u32>,
 }
 
 /// What the workflow file and the command line say of traces. Each goes before the variables.
@@ -90,7 +72,7 @@ pub struct ResolvedTraces {
 }
 
 impl TraceSettings {
-    /// Traces of all items to `endpoint`. `origin` says where the address was given.
+    /// Traces of the usual share of the items to `endpoint`. `origin` says where the address was given.
     pub fn new(endpoint: &str, origin: &'static str) -> Result<Self, TelemetryError> {
         OtlpSettings::new(Signal::Traces, endpoint, origin, None).map(Self::over)
     }
@@ -98,7 +80,7 @@ impl TraceSettings {
     fn over(otlp: OtlpSettings) -> Self {
         Self {
             otlp,
-            items: 1.0,
+            items: USUAL_SHARE,
             follow_parent: true,
             slow: None,
             service_name: SERVICE.to_owned(),
@@ -107,13 +89,13 @@ impl TraceSettings {
             request: REQUEST,
             delay: DELAY,
             patience: PATIENCE,
-            limits: SpanLimits::default(),
         }
     }
 
     /// `configured` is what the command line or the workflow file say; for the address and what else is looked up with `variable`, see
     /// [`OtlpSettings::resolve`]. Besides: `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG`, `OTEL_SERVICE_NAME`,
-    /// `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_BSP_*`, and the limits of spans.
+    /// `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_BSP_*`. What the SDK and its exporter look up themselves (limits of spans, compression) is not
+    /// among the settings.
     pub fn resolve(
         configured: ConfiguredTraces<'_>,
         variable: impl Fn(&str) -> Option<String>,
@@ -126,7 +108,6 @@ impl TraceSettings {
         let mut settings = Self::over(otlp);
         settings.read_program(&mut variables);
         settings.read_queue(&mut variables);
-        settings.limits = SpanLimits::read(&mut variables);
         let sampler = sampler(&mut variables);
         settings.items = configured.items.unwrap_or(sampler.items);
         settings.follow_parent = sampler.follow_parent;
@@ -161,24 +142,6 @@ impl TraceSettings {
     }
 }
 
-impl SpanLimits {
-    fn read(variables: &mut Variables<'_>) -> Self {
-        let attributes = variables.limit(&["OTEL_ATTRIBUTE_COUNT_LIMIT"]);
-        let mut limit = |names: &[&str]| variables.limit(names);
-        Self {
-            attributes: limit(&["OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"]).or(attributes),
-            events: limit(&["OTEL_SPAN_EVENT_COUNT_LIMIT"]),
-            links: limit(&["OTEL_SPAN_LINK_COUNT_LIMIT"]),
-            event_attributes: limit(&["OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT"]).or(attributes),
-            link_attributes: limit(&["OTEL_LINK_ATTRIBUTE_COUNT_LIMIT"]).or(attributes),
-            value_length: limit(&[
-                "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT",
-                "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
-            ]),
-        }
-    }
-}
-
 const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
 const SHARE: &str = "OTEL_TRACES_SAMPLER_ARG";
 
@@ -192,7 +155,7 @@ struct ItemSampler {
 fn sampler(variables: &mut Variables<'_>) -> ItemSampler {
     let on = |items, follow_parent| ItemSampler { items, follow_parent, off: false };
     let off = ItemSampler { items: 0.0, follow_parent: true, off: true };
-    let Some(name) = variables.text(SAMPLER) else { return on(1.0, true) };
+    let Some(name) = variables.text(SAMPLER) else { return on(USUAL_SHARE, true) };
     match name.as_str() {
         "always_on" => on(1.0, false),
         "parentbased_always_on" => on(1.0, true),
@@ -202,9 +165,9 @@ fn sampler(variables: &mut Variables<'_>) -> ItemSampler {
         _ => {
             variables.warn(format!(
                 "`{SAMPLER}` is `{name}`, which is none of `always_on`, `always_off`, `traceidratio`, `parentbased_always_on`, \
-                 `parentbased_always_off` and `parentbased_traceidratio`: every item is traced"
+                 `parentbased_always_off` and `parentbased_traceidratio`: it is ignored"
             ));
-            on(1.0, true)
+            on(USUAL_SHARE, true)
         }
     }
 }
@@ -253,7 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn the_sampler_variables_decide_on_items() {
+    fn one_item_in_a_hundred_is_traced_unless_the_sampler_variables_say_otherwise() {
+        assert_eq!((resolved(&[]).items, resolved(&[]).follow_parent), (0.01, true));
         let sampling = |name, arg| {
             let settings = resolved(&[(SAMPLER, name), (SHARE, arg)]);
             (settings.items, settings.follow_parent)
@@ -276,7 +240,7 @@ mod tests {
     #[test]
     fn a_wrong_sampler_or_share_is_ignored_with_a_warning() {
         let r = resolve(TO, &[(SAMPLER, "xray")]);
-        assert_eq!(r.settings.unwrap().items, 1.0);
+        assert_eq!(r.settings.unwrap().items, USUAL_SHARE);
         assert!(r.warnings[0].contains("`xray`"));
         for bad in ["2", "-0.1", "NaN", "half"] {
             let r = resolve(TO, &[(SAMPLER, "traceidratio"), (SHARE, bad)]);
@@ -304,31 +268,6 @@ mod tests {
         assert_eq!(settings.resource, [("deployment.environment.name".to_owned(), "test".to_owned())]);
         assert_eq!(resolved(&[attributes, ("OTEL_SERVICE_NAME", "other")]).service_name, "other");
         assert_eq!(resolved(&[]).service_name, "orchestra");
-    }
-
-    #[test]
-    fn limits_of_spans_are_as_the_variables_ask_the_particular_before_the_general() {
-        assert_eq!(resolved(&[]).limits, SpanLimits::default());
-        let limits = resolved(&[
-            ("OTEL_ATTRIBUTE_COUNT_LIMIT", "7"),
-            ("OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT", "0"),
-            ("OTEL_SPAN_EVENT_COUNT_LIMIT", "5"),
-            ("OTEL_SPAN_LINK_COUNT_LIMIT", "4"),
-            ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "30"),
-        ])
-        .limits;
-        let expected = SpanLimits {
-            attributes: Some(7),
-            events: Some(5),
-            links: Some(4),
-            event_attributes: Some(0),
-            link_attributes: Some(7),
-            value_length: Some(30),
-        };
-        assert_eq!(limits, expected);
-        let r = resolve(TO, &[("OTEL_SPAN_LINK_COUNT_LIMIT", "-1")]);
-        assert_eq!(r.settings.unwrap().limits.links, None);
-        assert!(r.warnings[0].contains("OTEL_SPAN_LINK_COUNT_LIMIT"), "{:?}", r.warnings);
     }
 
     #[test]

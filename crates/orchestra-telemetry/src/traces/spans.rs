@@ -1,103 +1,129 @@
 //! A span in the making, for our own exporter or for that of a host. What is put on it is decided elsewhere.
 //!
-//! Our own spans have the ids that `ids` works out, and become bytes as they are made: nothing is measured or sampled here, because all
-//! of it has happened and been decided already, and nothing is built that would only be taken apart again. A host's spans are made by its
-//! tracer, with ids of its own.
+//! Both are made by a tracer of OpenTelemetry: a host's, or one of the SDK whose spans get the ids that `ids` works out and end in our
+//! queue. Nothing is measured or sampled here, because all of it has happened and been decided already.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::cell::Cell;
+use std::time::Duration;
 
-use opentelemetry::global::{BoxedSpan, BoxedTracer};
+use opentelemetry::global::{self, BoxedSpan, BoxedTracer};
 use opentelemetry::trace::{
     Span as _, SpanBuilder, SpanContext, SpanId, SpanKind, Status, TraceContextExt as _, TraceFlags, TraceId,
-    TraceState, Tracer as _,
+    TraceState, Tracer as _, TracerProvider as _,
 };
 use opentelemetry::{Context, KeyValue, Value};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{IdGenerator, Sampler, SdkTracerProvider, SpanData, SpanProcessor};
 
-use super::encode::{EncodedAttributes, SpanBytes};
-use super::queue::{Importance, Writer};
+use super::queue::{Importance, SpanSink};
 use super::wall::Wall;
-use crate::names::{attribute, event};
+use crate::names::{SERVICE, attribute, event};
 
 /// Bytes of an error's words that a span keeps: a worker may have said a lot, and each item of its batch repeats it.
 const LONGEST_WORDS: usize = 1024;
 
 /// Where spans go.
-pub(super) enum Out {
-    /// To our exporter.
-    Own(Rc<RefCell<Writer>>),
-    /// Through the tracer of the host.
-    Host(BoxedTracer),
+pub(super) struct Out {
+    plain: BoxedTracer,
+    rare: BoxedTracer,
+    /// Our queue, unless they go to a host.
+    sink: Option<SpanSink>,
 }
 
-/// A span that has not ended. Dropped before that, it was never there (a host's span then ends at that moment).
-pub(super) struct Span(Kind);
-
-enum Kind {
-    Own(Own),
-    Host(BoxedSpan, Wall),
-}
-
-struct Own {
-    bytes: SpanBytes,
-    context: SpanContext,
+/// A span that has not ended.
+pub(super) struct Span {
+    span: BoxedSpan,
     start: Wall,
-    importance: Importance,
-    writer: Rc<RefCell<Writer>>,
-}
-
-/// Attributes that many spans have, made once.
-#[derive(Debug, Default)]
-pub(super) struct Attributes {
-    all: Vec<KeyValue>,
-    /// The same as bytes, for spans of ours.
-    written: EncodedAttributes,
 }
 
 impl Out {
-    /// Attributes for many spans.
-    pub(super) fn attributes(&self, all: Vec<KeyValue>) -> Attributes {
-        let written = match self {
-            Out::Own(writer) => writer.borrow().written(&all),
-            Out::Host(_) => EncodedAttributes::default(),
+    /// To our exporter.
+    pub(super) fn own(sink: &SpanSink) -> Self {
+        let tracer = |importance| {
+            let provider = SdkTracerProvider::builder()
+                .with_sampler(Sampler::AlwaysOn)
+                .with_id_generator(GivenIds)
+                // The exporter sets the resource, for all spans of a request at once.
+                .with_resource(Resource::builder_empty().build())
+                .with_span_processor(IntoQueue { sink: sink.clone(), importance })
+                .build();
+            BoxedTracer::new(Box::new(provider.tracer(SERVICE)))
         };
-        Attributes { all, written }
+        Self { plain: tracer(Importance::Plain), rare: tracer(Importance::Rare), sink: Some(sink.clone()) }
     }
 
-    /// Whether so many spans more would leave enough room for what matters more than one item of many.
+    /// Through the tracer provider that the host has set.
+    pub(super) fn host() -> Self {
+        Self { plain: global::tracer(SERVICE), rare: global::tracer(SERVICE), sink: None }
+    }
+
+    /// Whether so many spans more would leave enough room for what matters more than one item of many. A host's exporter looks after
+    /// itself.
     pub(super) fn has_room(&self, spans: usize) -> bool {
-        match self {
-            Out::Own(writer) => writer.borrow_mut().has_room(spans),
-            // A host's exporter looks after itself.
-            Out::Host(_) => true,
-        }
+        self.sink.as_ref().is_none_or(|sink| sink.has_room(spans))
     }
 
     /// A span that began at `start`. Without a parent it begins the trace `trace`. A host knows neither id, nor what is important.
     pub(super) fn open(
         &self,
         name: &'static str,
-        (trace, span): (TraceId, SpanId),
+        ids: (TraceId, SpanId),
         parent: Option<&SpanContext>,
         start: Wall,
         importance: Importance,
     ) -> Span {
-        match self {
-            Out::Own(writer) => {
-                let context = sampled(parent.map_or(trace, SpanContext::trace_id), span);
-                let mut bytes = writer.borrow_mut().span();
-                bytes.begin(&context, parent, name, start);
-                Span(Kind::Own(Own { bytes, context, start, importance, writer: Rc::clone(writer) }))
-            }
-            Out::Host(tracer) => {
-                let builder = SpanBuilder::from_name(name)
-                    .with_kind(SpanKind::Internal)
-                    .with_start_time(start.system_time());
-                let context =
-                    parent.map_or_else(Context::new, |p| Context::new().with_remote_span_context(p.clone()));
-                Span(Kind::Host(tracer.build_with_context(builder, &context), start))
-            }
-        }
+        let builder =
+            SpanBuilder::from_name(name).with_kind(SpanKind::Internal).with_start_time(start.system_time());
+        let parent = parent.map_or_else(Context::new, |p| Context::new().with_remote_span_context(p.clone()));
+        let tracer = match importance {
+            Importance::Plain => &self.plain,
+            Importance::Rare => &self.rare,
+        };
+        NEXT_IDS.set(ids);
+        Span { span: tracer.build_with_context(builder, &parent), start }
+    }
+}
+
+thread_local! {
+    /// Ids of the span that this thread builds next.
+    static NEXT_IDS: Cell<(TraceId, SpanId)> = const { Cell::new((TraceId::INVALID, SpanId::INVALID)) };
+}
+
+/// Gives the span that is being built in this thread the ids that [`Out::open`] was told.
+#[derive(Debug)]
+struct GivenIds;
+
+impl IdGenerator for GivenIds {
+    fn new_trace_id(&self) -> TraceId {
+        NEXT_IDS.get().0
+    }
+
+    fn new_span_id(&self) -> SpanId {
+        NEXT_IDS.get().1
+    }
+}
+
+/// Puts spans that have ended into the queue.
+#[derive(Debug)]
+struct IntoQueue {
+    sink: SpanSink,
+    importance: Importance,
+}
+
+impl SpanProcessor for IntoQueue {
+    fn on_start(&self, _: &mut opentelemetry_sdk::trace::Span, _: &Context) {}
+
+    fn on_end(&self, span: SpanData) {
+        self.sink.0.push(span, self.importance);
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        Ok(())
+    }
+
+    fn shutdown_with_timeout(&self, _: Duration) -> OTelSdkResult {
+        Ok(())
     }
 }
 
@@ -109,56 +135,28 @@ pub(super) fn sampled(trace: TraceId, span: SpanId) -> SpanContext {
 impl Span {
     /// What others refer to it by.
     pub(super) fn context(&self) -> SpanContext {
-        match &self.0 {
-            Kind::Own(own) => own.context.clone(),
-            Kind::Host(span, _) => span.span_context().clone(),
-        }
+        self.span.span_context().clone()
     }
 
     pub(super) fn set(&mut self, name: &'static str, value: impl Into<Value>) {
-        let value = value.into();
-        match &mut self.0 {
-            Kind::Own(own) => own.bytes.attribute(name, &value),
-            Kind::Host(span, _) => span.set_attribute(KeyValue::new(name, value)),
-        }
+        self.set_attribute(KeyValue::new(name, value));
     }
 
-    /// The same for a text that nobody else needs.
-    pub(super) fn set_text(&mut self, name: &'static str, text: &str) {
-        match &mut self.0 {
-            Kind::Own(own) => own.bytes.text(name, text),
-            Kind::Host(span, _) => span.set_attribute(KeyValue::new(name, text.to_owned())),
-        }
-    }
-
-    pub(super) fn set_all(&mut self, attributes: &Attributes) {
-        match &mut self.0 {
-            Kind::Own(own) => own.bytes.attributes(&attributes.written, &attributes.all),
-            Kind::Host(span, _) => attributes.all.iter().for_each(|a| span.set_attribute(a.clone())),
-        }
+    pub(super) fn set_all(&mut self, attributes: &[KeyValue]) {
+        attributes.iter().for_each(|a| self.set_attribute(a.clone()));
     }
 
     pub(super) fn set_attribute(&mut self, attribute: KeyValue) {
-        match &mut self.0 {
-            Kind::Own(own) => own.bytes.attribute(attribute.key.as_str(), &attribute.value),
-            Kind::Host(span, _) => span.set_attribute(attribute),
-        }
+        self.span.set_attribute(attribute);
     }
 
     pub(super) fn event(&mut self, name: &'static str, at: Wall, attributes: Vec<KeyValue>) {
-        match &mut self.0 {
-            Kind::Own(own) => own.bytes.event(name, at, &attributes),
-            Kind::Host(span, _) => span.add_event_with_timestamp(name, at.system_time(), attributes),
-        }
+        self.span.add_event_with_timestamp(name, at.system_time(), attributes);
     }
 
     /// Says that it has to do with another span, and how.
     pub(super) fn link(&mut self, to: SpanContext, how: &'static str) {
-        let attribute = KeyValue::new(attribute::LINK, how);
-        match &mut self.0 {
-            Kind::Own(own) => own.bytes.link(&to, &attribute),
-            Kind::Host(span, _) => span.add_link(to, vec![attribute]),
-        }
+        self.span.add_link(to, vec![KeyValue::new(attribute::LINK, how)]);
     }
 
     /// It ended in an error, of a kind from a small set and with these words.
@@ -171,20 +169,11 @@ impl Span {
             KeyValue::new(attribute::EXCEPTION_MESSAGE, words.to_owned()),
         ];
         self.event(event::EXCEPTION, at, exception);
-        match &mut self.0 {
-            Kind::Own(own) => own.bytes.fail(words),
-            Kind::Host(span, _) => span.set_status(Status::error(words.to_owned())),
-        }
+        self.span.set_status(Status::error(words.to_owned()));
     }
 
     /// It ended at this time, or when it began if that is later. Sends it off.
-    pub(super) fn end(self, at: Wall) {
-        match self.0 {
-            Kind::Own(Own { mut bytes, start, importance, writer, .. }) => {
-                bytes.end(at.max(start));
-                writer.borrow_mut().end(bytes, importance);
-            }
-            Kind::Host(mut span, start) => span.end_with_timestamp(at.max(start).system_time()),
-        }
+    pub(super) fn end(mut self, at: Wall) {
+        self.span.end_with_timestamp(at.max(self.start).system_time());
     }
 }

@@ -2,20 +2,15 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Nanoseconds since 1970: what spans hold, so that nothing is converted for each of them.
+/// Nanoseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Wall(u64);
 
 impl Wall {
-    pub(super) fn nanoseconds(self) -> u64 {
-        self.0
-    }
-
     pub(super) fn after(self, time: Duration) -> Self {
         Self(self.0.saturating_add(nanoseconds(time)))
     }
 
-    /// For the tracer of a host.
     pub(super) fn system_time(self) -> SystemTime {
         UNIX_EPOCH + Duration::from_nanos(self.0)
     }

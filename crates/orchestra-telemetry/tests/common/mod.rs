@@ -1,11 +1,11 @@
-//! Collectors for tests: real servers on a port of loopback, of another make than the client. gRPC is tonic's, HTTP is hyper's; each does
-//! with a request what it was told to, and keeps what it got. They judge nothing.
+//! Collectors for tests: real servers on a port of loopback. Each does with a request what it was told to, and keeps what it got. They
+//! judge nothing.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
@@ -15,20 +15,13 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
-    TraceService, TraceServiceServer,
-};
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
-use tonic::codec::CompressionEncoding;
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
-use tonic::{Code, Request, Response, Status};
 
 /// What a collector does with a request.
 #[derive(Debug, Clone)]
@@ -68,8 +61,8 @@ pub struct Collector {
     runtime: Option<Runtime>,
     /// Where it listens.
     pub address: SocketAddr,
-    /// What it speaks: gRPC, or HTTP.
-    pub is_grpc: bool,
+    /// What it speaks: `http/protobuf` or `grpc`.
+    pub protocol: &'static str,
     shared: Arc<Shared>,
 }
 
@@ -87,21 +80,40 @@ impl Shared {
 }
 
 impl Collector {
+    /// One for each protocol that this build speaks.
+    pub fn all(first: &[Do]) -> Vec<Self> {
+        #[cfg(feature = "grpc")]
+        let all = vec![Self::http(first), Self::grpc(first)];
+        #[cfg(not(feature = "grpc"))]
+        let all = vec![Self::http(first)];
+        all
+    }
+
     /// One that speaks gRPC.
+    #[cfg(feature = "grpc")]
     pub fn grpc(first: &[Do]) -> Self {
-        let (runtime, shared) = parts(first);
-        let entered = runtime.enter();
-        let incoming = TcpIncoming::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-        let address = incoming.local_addr().unwrap();
-        let service = TraceServiceServer::new(GrpcService(Arc::clone(&shared)))
-            .accept_compressed(CompressionEncoding::Gzip);
-        runtime.spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
-        drop(entered);
-        Self { runtime: Some(runtime), address, is_grpc: true, shared }
+        Self::start("grpc", first, |shared, stream| async move {
+            let service = hyper_util::service::TowerToHyperService::new(grpc::service(shared));
+            let server = hyper::server::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new());
+            drop(server.serve_connection(stream, service).await);
+        })
     }
 
     /// One that speaks HTTP/1.1.
     pub fn http(first: &[Do]) -> Self {
+        Self::start("http/protobuf", first, |shared, stream| async move {
+            let service = service_fn(move |request| answer(Arc::clone(&shared), request));
+            let server = hyper::server::conn::http1::Builder::new();
+            // It ends with an error when it hangs up on purpose.
+            drop(server.serve_connection(stream, service).await);
+        })
+    }
+
+    fn start<F: Future<Output = ()> + Send + 'static>(
+        protocol: &'static str,
+        first: &[Do],
+        serve: impl Fn(Arc<Shared>, TokioIo<TcpStream>) -> F + Send + 'static,
+    ) -> Self {
         let (runtime, shared) = parts(first);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -112,15 +124,10 @@ impl Collector {
         let of_server = Arc::clone(&shared);
         runtime.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let shared = Arc::clone(&of_server);
-                let service = service_fn(move |request| answer(Arc::clone(&shared), request));
-                let connection = hyper::server::conn::http1::Builder::new()
-                    .serve_connection(TokioIo::new(stream), service);
-                // It ends with an error when it hangs up on purpose.
-                tokio::spawn(async move { drop(connection.await) });
+                tokio::spawn(serve(Arc::clone(&of_server), TokioIo::new(stream)));
             }
         });
-        Self { runtime: Some(runtime), address, is_grpc: false, shared }
+        Self { runtime: Some(runtime), address, protocol, shared }
     }
 
     /// `http://HOST:PORT`.
@@ -175,38 +182,62 @@ fn taken(rejected: Option<(i64, &str)>) -> ExportTraceServiceResponse {
     ExportTraceServiceResponse { partial_success }
 }
 
-struct GrpcService(Arc<Shared>);
+/// Answers every connection with these bytes, and then with zeros for as long as somebody reads.
+pub struct Garbler(SocketAddr);
 
-#[tonic::async_trait]
-impl TraceService for GrpcService {
-    async fn export(
-        &self,
-        request: Request<ExportTraceServiceRequest>,
-    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        let (metadata, _, request) = request.into_parts();
-        let got = Got { request, headers: metadata.into_headers(), path: String::new() };
-        match self.0.take(got) {
-            Do::Take => Ok(Response::new(taken(None))),
-            Do::Reject(n, words) => Ok(Response::new(taken(Some((n, words))))),
-            Do::Refuse(code, words, None) => Err(Status::new(Code::from_i32(code.into()), words)),
-            Do::Refuse(code, words, Some(pause)) => {
-                let details = Bytes::from(with_retry_info(code, pause));
-                Err(Status::with_details(Code::from_i32(code.into()), words, details))
+impl Garbler {
+    pub fn start(answer: &'static [u8]) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for mut client in listener.incoming().flatten() {
+                std::thread::spawn(move || {
+                    // An answer before the request would be none.
+                    drop(client.read(&mut [0; 4_096]));
+                    drop(client.write_all(answer));
+                    while client.write_all(&[0; 65_536]).is_ok() {}
+                });
             }
-            Do::HangUp | Do::Ignore => std::future::pending().await,
-        }
+        });
+        Self(address)
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.0)
     }
 }
 
-/// `google.rpc.Status` with a `google.rpc.RetryInfo` as its only detail.
-fn with_retry_info(code: u16, seconds: u64) -> Vec<u8> {
-    let field =
-        |number: u8, bytes: &[u8]| [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat();
-    let small = |n: u64| [1 << 3, u8::try_from(n).unwrap()];
-    assert!(code < 0x80 && seconds < 0x80);
-    let info = field(1, &small(seconds));
-    let any = [field(1, b"type.googleapis.com/google.rpc.RetryInfo"), field(2, &info)].concat();
-    [&small(code.into())[..], &field(3, &any)].concat()
+#[cfg(feature = "grpc")]
+mod grpc {
+    use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+        TraceService, TraceServiceServer,
+    };
+    use tonic::{Code, Request, Response, Status};
+
+    use super::*;
+
+    pub fn service(shared: Arc<Shared>) -> TraceServiceServer<GrpcService> {
+        TraceServiceServer::new(GrpcService(shared))
+    }
+
+    pub struct GrpcService(Arc<Shared>);
+
+    #[tonic::async_trait]
+    impl TraceService for GrpcService {
+        async fn export(
+            &self,
+            request: Request<ExportTraceServiceRequest>,
+        ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+            let (metadata, _, request) = request.into_parts();
+            let got = Got { request, headers: metadata.into_headers(), path: String::new() };
+            match self.0.take(got) {
+                Do::Take => Ok(Response::new(taken(None))),
+                Do::Reject(n, words) => Ok(Response::new(taken(Some((n, words))))),
+                Do::Refuse(code, words, _) => Err(Status::new(Code::from_i32(code.into()), words)),
+                Do::HangUp | Do::Ignore => std::future::pending().await,
+            }
+        }
+    }
 }
 
 async fn answer(

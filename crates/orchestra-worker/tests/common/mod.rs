@@ -3,20 +3,17 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, Dim, SessionTuning, SlotId, TensorSpec};
+use orchestra_core::{BatchId, DType, DeviceKind, Dim, SessionTuning, SlotId, TensorSpec, WorkerExit};
+use orchestra_lab::worker_client::WorkerClient;
 use orchestra_ortlib::{Env, Flavor, Request, Silent, find_or_fetch};
+use orchestra_runtime::ProcessLauncher;
 use orchestra_testkit::models;
 use orchestra_testkit::onnx::ModelBuilder;
 use orchestra_wire::arena::{Arena, WorkerArena};
-use orchestra_wire::codec::{FrameReader, FrameWriter};
 use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunTiming, ToWorker};
 use orchestra_worker::digest::model_digest;
 use orchestra_worker::{Engine, LoadError, Loaded, OnnxEngine, RunError};
@@ -119,78 +116,38 @@ impl Setup {
 
     /// Starts another worker program on the arena.
     pub fn spawn_program(&self, program: &Path) -> Process {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let (socket, memory) = (theirs.as_raw_fd(), self.arena.fd().as_raw_fd());
-        let mut command = Command::new(program);
-        command.stdin(Stdio::null()).stderr(Stdio::piped());
-        // SAFETY: only calls that are allowed between fork and exec; dup2 clears the flag that would close the copies.
-        unsafe {
-            command.pre_exec(move || {
-                let socket = libc::fcntl(socket, libc::F_DUPFD, 10);
-                let memory = libc::fcntl(memory, libc::F_DUPFD, 10);
-                if socket < 0 || memory < 0 || libc::dup2(socket, 3) < 0 || libc::dup2(memory, 4) < 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-                libc::close(socket);
-                libc::close(memory);
-                Ok(())
-            })
-        };
-        let child = command.spawn().unwrap();
-        Process {
-            child,
-            reader: FrameReader::new(ours.try_clone().unwrap()),
-            writer: FrameWriter::new(ours.try_clone().unwrap()),
-            socket: ours,
-        }
+        let launcher = ProcessLauncher { program: program.to_owned(), args: Vec::new(), env: Vec::new() };
+        Process(WorkerClient::start(&launcher, &DeviceKind::Cpu, self.arena.fd()).unwrap())
     }
 }
 
-/// A worker process and both directions of its socket.
-pub struct Process {
-    pub child: Child,
-    pub reader: FrameReader<UnixStream, FromWorker>,
-    pub writer: FrameWriter<UnixStream, ToWorker>,
-    pub socket: UnixStream,
-}
+/// A worker process.
+pub struct Process(pub WorkerClient);
 
 impl Process {
+    pub fn pid(&self) -> u32 {
+        self.0.pid().unwrap()
+    }
+
+    pub fn send(&mut self, frame: ToWorker) {
+        self.0.send(&frame).unwrap();
+    }
+
     /// The next frame that is no heartbeat, or `None` at the end.
     pub fn next(&mut self) -> Option<FromWorker> {
-        loop {
-            match self.reader.read().unwrap() {
-                Some(FromWorker::Heartbeat { .. }) => {}
-                other => return other,
-            }
-        }
+        self.0.answer().unwrap()
     }
 
     /// Hello, load, loaded.
     pub fn load(&mut self, load: &Load) -> FromWorker {
         assert!(matches!(self.next(), Some(FromWorker::Hello { .. })));
-        self.writer.write(&ToWorker::Load(Box::new(load.clone()))).unwrap();
+        self.send(ToWorker::Load(Box::new(load.clone())));
         self.next().unwrap()
     }
 
-    /// Its exit code, and what it wrote to stderr. Waits for the end.
-    pub fn exit_code(self) -> (Option<i32>, String) {
-        let (status, stderr) = self.end();
-        (status.code(), stderr)
-    }
-
     /// How it ended, and what it wrote to stderr. Waits for the end.
-    pub fn end(mut self) -> (ExitStatus, String) {
-        let mut stderr = String::new();
-        std::io::Read::read_to_string(self.child.stderr.as_mut().unwrap(), &mut stderr).unwrap();
-        (self.child.wait().unwrap(), stderr)
-    }
-}
-
-impl Drop for Process {
-    /// No test leaves a worker behind: the end of the socket ends it.
-    fn drop(&mut self) {
-        self.socket.shutdown(std::net::Shutdown::Both).unwrap_or(());
-        self.child.wait().map(drop).unwrap_or(());
+    pub fn end(mut self) -> (WorkerExit, String) {
+        (self.0.wait(), self.0.last_words())
     }
 }
 

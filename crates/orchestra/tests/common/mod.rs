@@ -167,6 +167,28 @@ impl Workplace {
         plan.unwrap_or_else(|| panic!("{}\n{}", diagnostics.render(RenderStyle::Plain), self.workflow))
     }
 
+    /// Plans the workflow, which may name these kinds.
+    #[track_caller]
+    pub fn plan_with(&self, kinds: orchestra::kind::Kinds) -> Plan {
+        let file = self.path("workflow.toml");
+        self.write_workflow();
+        let (plan, diagnostics) =
+            orchestra::plan_file_with(&file, &PlanOptions::default(), &orchestra::machine(), kinds).unwrap();
+        plan.unwrap_or_else(|| panic!("{}\n{}", diagnostics.render(RenderStyle::Plain), self.workflow))
+    }
+
+    /// Starts a run of a plan.
+    pub async fn start_plan(&self, plan: Plan) -> RunHandle {
+        let run = bounded("the run starts", orchestra::start(plan, self.options())).await.unwrap();
+        self.watch(&run);
+        run
+    }
+
+    /// Runs a plan from start to end.
+    pub async fn run_plan(&self, plan: Plan) -> RunOutcome {
+        bounded("the run ends", self.start_plan(plan).await.wait()).await
+    }
+
     /// Starts honest workers.
     pub fn workers_of_ours(&self) -> ProcessLauncher {
         let mark = (MARK.into(), self.dir.path().into());

@@ -1,8 +1,6 @@
 //! A run that exists in memory only, and the records that it would tell.
 
-use std::cell::RefCell;
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -21,9 +19,7 @@ use super::super::assembly::{Assembly, ItemParents, batch_context};
 use super::super::ids::{About, Seed};
 use super::super::queue::{Queue, SpanSink};
 use super::super::sampling::{Ended, ItemSampling, Sampler};
-use super::super::settings::SpanLimits;
 use super::super::spans::Out;
-use super::decoded::spans_of;
 use super::fake_plan::plan;
 use crate::names::attribute;
 
@@ -58,10 +54,10 @@ impl Made {
     }
 
     pub fn with_parents(ratio: f64, parents: Option<ItemParents>) -> Self {
-        let queue = Arc::new(Queue::new(100_000, 512, SpanLimits::default()));
+        let queue = Arc::new(Queue::new(100_000, 512));
         let began = began();
         let seed = Seed::new(&began.run_id, began.zero);
-        let out = Out::Own(Rc::new(RefCell::new(SpanSink(Arc::clone(&queue)).writer())));
+        let out = Out::own(&SpanSink(Arc::clone(&queue)));
         let sampling = ItemSampling { ratio, ..ItemSampling::default() };
         let run = Assembly::new(&began, (seed, out, sampling), None, parents, Arc::default());
         Self { run, seed, sampler: Sampler::new(sampling), queue }
@@ -118,7 +114,7 @@ impl Made {
         run.flush();
         let mut all = Vec::new();
         while let Some(request) = queue.any() {
-            all.extend(spans_of(&request.bytes));
+            all.extend(request);
         }
         Spans(all)
     }

@@ -1,6 +1,5 @@
 //! From records to spans: the tree, the links, what is kept, the bounds, and what is closed in whose place.
 
-mod decoded;
 mod fake_plan;
 mod fixture;
 mod recording;
@@ -173,7 +172,7 @@ fn a_batch_names_so_many_items_and_counts_all() {
     made.items((0..300).map(|n| item(n, std::slice::from_ref(&batch), ItemEnd::Done)).collect());
     let spans = made.all();
     let batch = spans.one(span::BATCH);
-    assert_eq!(links(batch, "item").len(), 128);
+    assert_eq!(links(batch, "item").len(), 120);
     assert_eq!(get(batch, attribute::BATCH_KEPT), Some(Value::I64(300)));
     assert_eq!(spans.named(span::ITEM).len(), 300);
 }

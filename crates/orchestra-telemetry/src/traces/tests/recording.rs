@@ -12,11 +12,9 @@ use orchestra_runtime::trace::{
     BatchEnd, BatchTrace, DoneRows, EndedItems, ItemEnd, RunTracer, TraceContext, Tracer as _,
 };
 
-use super::decoded::spans_of;
 use super::fixture::{Made, began, began_at, each_of, groups, item, ms, over, rows_of};
 use crate::names::{attribute, span};
 use crate::traces::queue::{Queue, SpanSink};
-use crate::traces::settings::SpanLimits;
 use crate::traces::{ItemSampling, Recorder};
 
 /// The thread gives way to everything else on this machine.
@@ -27,7 +25,7 @@ fn recorder() -> (Recorder, Arc<Queue>) {
 }
 
 fn recorder_of(ratio: f64) -> (Recorder, Arc<Queue>) {
-    let queue = Arc::new(Queue::new(1_000_000, 512, SpanLimits::default()));
+    let queue = Arc::new(Queue::new(1_000_000, 512));
     let sampling = ItemSampling { ratio, ..ItemSampling::default() };
     let recorder = Recorder::own(SpanSink(Arc::clone(&queue)), sampling).expect("a thread can be started");
     (recorder, queue)
@@ -36,7 +34,7 @@ fn recorder_of(ratio: f64) -> (Recorder, Arc<Queue>) {
 fn names(queue: &Queue) -> Vec<String> {
     let mut names = Vec::new();
     while let Some(spans) = queue.any() {
-        names.extend(spans_of(&spans.bytes).into_iter().map(|s| s.name.into_owned()));
+        names.extend(spans.into_iter().map(|s| s.name.into_owned()));
     }
     names
 }
@@ -82,19 +80,20 @@ fn items_that_find_no_room_are_left_out_and_counted_but_for_those_that_somebody_
         "the run, and items that were read, decoded and written"
     );
     // What is rare goes first: the run, and the item that failed and came last.
-    let rare = spans_of(&queue.any().unwrap().bytes);
+    let rare = queue.any().unwrap();
     assert!(rare.iter().any(|s| s.name == span::ITEM && s.status != Status::Unset));
     assert!(rare.iter().any(|s| s.name == span::RUN));
 }
 
 /// A recorder whose exporter is full, and the run and the number of its items that filled it: nobody takes anything out of the queue.
 fn full() -> (Recorder, Arc<Queue>, Arc<dyn RunTracer>, u64) {
-    let queue = Arc::new(Queue::new(1_000, 10, SpanLimits::default()));
+    let queue = Arc::new(Queue::new(1_000, 10));
     let sink = SpanSink(Arc::clone(&queue));
-    let recorder = Recorder::own(sink.clone(), ItemSampling::default()).expect("a thread can be started");
+    let recorder = Recorder::own(sink.clone(), ItemSampling { ratio: 1.0, ..ItemSampling::default() })
+        .expect("a thread can be started");
     let run = recorder.begin(began());
     let mut told = 0;
-    while sink.has_room() {
+    while sink.has_room(8) {
         run.items_ended(&groups((told..told + 64).map(|n| item(n, &[], ItemEnd::Done)).collect()));
         told += 64;
     }
@@ -109,7 +108,7 @@ fn while_the_exporter_is_full_plain_items_are_left_out_and_counted_and_others_ar
     let left_out = recorder.finish(PATIENCE);
     let mut items = Vec::new();
     while let Some(spans) = queue.any() {
-        items.extend(spans_of(&spans.bytes).into_iter().filter(|s| s.name == span::ITEM));
+        items.extend(spans.into_iter().filter(|s| s.name == span::ITEM));
     }
     assert!(items.iter().any(|s| s.status != Status::Unset), "the one that failed");
     assert!(left_out >= 1, "the plain one after it was full");
@@ -125,7 +124,7 @@ fn what_a_host_wants_is_traced_also_while_the_exporter_is_full() {
     recorder.finish(PATIENCE);
     let mut spans = Vec::new();
     while let Some(request) = queue.any() {
-        spans.extend(spans_of(&request.bytes));
+        spans.extend(request);
     }
     let is_wanted = |s: &&SpanData| s.name == span::ITEM && s.span_context.trace_id().to_bytes() == [7; 16];
     assert_eq!(spans.iter().filter(is_wanted).count(), 1);
@@ -150,7 +149,7 @@ fn the_log_names_the_trace_that_a_failed_item_is_found_in() {
     let named = run.trace_of_failed(failed.id).unwrap();
     run.items_ended(&groups(vec![failed]));
     recorder.finish(PATIENCE);
-    let spans = spans_of(&queue.any().unwrap().bytes);
+    let spans = queue.any().unwrap();
     let item = spans.iter().find(|s| s.name == span::ITEM).unwrap();
     assert_eq!(item.span_context.trace_id().to_bytes(), named.trace_id);
 }
@@ -177,7 +176,7 @@ fn said_of_batches(ratio: f64, together: bool, slow: Option<u64>) -> BTreeSet<St
     assert_eq!(recorder.finish(PATIENCE), 0);
     let mut said = BTreeSet::new();
     while let Some(request) = queue.any() {
-        for span in spans_of(&request.bytes) {
+        for span in request {
             let of =
                 |name| span.attributes.iter().find(|a| a.key.as_str() == name).map(|a| a.value.to_string());
             let links = span.links.iter();
@@ -206,7 +205,7 @@ fn items_told_as_a_group_are_traced_as_each_alone_would_be() {
 
 /// The items that are traced, and why, of a group that is told to a recorder.
 fn kept_of(sampling: ItemSampling, mut group: EndedItems) -> BTreeSet<(String, String)> {
-    let queue = Arc::new(Queue::new(1_000, 512, SpanLimits::default()));
+    let queue = Arc::new(Queue::new(1_000, 512));
     let recorder = Recorder::own(SpanSink(Arc::clone(&queue)), sampling).expect("a thread can be started");
     let run = recorder.begin(began());
     group.written(ms(5_010), &Ok(()));
@@ -215,7 +214,7 @@ fn kept_of(sampling: ItemSampling, mut group: EndedItems) -> BTreeSet<(String, S
     assert_eq!(recorder.finish(PATIENCE), 0);
     let mut kept = BTreeSet::new();
     while let Some(request) = queue.any() {
-        for span in spans_of(&request.bytes).iter().filter(|s| s.name == span::ITEM) {
+        for span in request.iter().filter(|s| s.name == span::ITEM) {
             let of =
                 |name| span.attributes.iter().find(|a| a.key.as_str() == name).map(|a| a.value.to_string());
             kept.extend(of(attribute::ITEM).zip(of(attribute::ITEM_KEPT)));

@@ -1,0 +1,277 @@
+//! Items that become many parts: every part of every item is in the records, in its order, whatever is dropped, fails or dies on the way,
+//! and the item ends once.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, scan};
+use orchestra::kind::{
+    ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Key, Kinds, Limits, Map, MapRun, Refusal, Runs, Schema,
+    StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
+};
+use orchestra_lab::audit::items;
+use orchestra_testkit::images::index_of_blocks;
+use orchestra_testkit::models;
+use serde_json::Value as Json;
+
+/// What a test stage does with a row of numbers.
+type Work = fn(&[f32], &mut dyn FnMut(&[f32]) -> Result<(), Refusal>) -> Result<(), Refusal>;
+
+/// A kind of stage from f32 tensors to f32 tensors `x` of row shape `[2]`.
+#[derive(Debug, Clone, Copy)]
+struct Stage {
+    name: &'static str,
+    fan: Fan,
+    /// How many rows it makes of one, where these are parts.
+    parts: fn(&[f32]) -> usize,
+    work: Work,
+}
+
+impl StageKind for Stage {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about(&self) -> &'static str {
+        "A stage of a test."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &[]
+    }
+
+    fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+        Some(Draft::Stage(Box::new(*self)))
+    }
+}
+
+impl Connect for Stage {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+        let column = stage.column(0, "a tensor", |column| column.ty.tensor().is_some())?;
+        Some(StageConnected {
+            gives: Schema::of("x", ColumnType::Tensor(fixed_tensor("x", DType::F32, &[2]))),
+            reads: vec![(0, column)],
+            runs: Runs::Map(Arc::new(*self)),
+            settings: serde_json::json!({}),
+            details: Vec::new(),
+            about: self.name.to_owned(),
+        })
+    }
+}
+
+impl Map for Stage {
+    fn fan(&self) -> Fan {
+        self.fan
+    }
+
+    fn start(&self) -> Box<dyn MapRun> {
+        Box::new(*self)
+    }
+
+    fn cost(&self) -> usize {
+        8
+    }
+}
+
+impl MapRun for Stage {
+    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        inputs[0].with_tensor(|tensor| {
+            let numbers: Vec<f32> =
+                tensor.data.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect();
+            if self.fan == Fan::Parts {
+                emit.parts((self.parts)(&numbers))?;
+            }
+            (self.work)(&numbers, &mut |row| {
+                let data: Vec<u8> = row.iter().flat_map(|n| n.to_ne_bytes()).collect();
+                emit.row(&[Value::Tensor(TensorView { name: "x", dtype: DType::F32, shape: &[2], data: &data })])
+            })
+        })
+    }
+}
+
+/// How many parts an item becomes: none, for every seventh.
+fn n_parts(index: u64) -> u64 {
+    index % 7
+}
+
+fn index_of(pixels: &[f32]) -> u64 {
+    let blocks: Vec<f32> = pixels.iter().map(|pixel| pixel / 255.0).collect();
+    index_of_blocks(&blocks).expect("the picture shows its index")
+}
+
+/// Each picture becomes `n_parts` rows: its index, and the place of the part.
+const SCATTER: Stage = Stage {
+    name: "scatter",
+    fan: Fan::Parts,
+    parts: |pixels| n_parts(index_of(pixels)) as usize,
+    work: |pixels, emit| {
+        let index = index_of(pixels);
+        (0..n_parts(index)).try_for_each(|part| emit(&[index as f32, part as f32]))
+    },
+};
+
+/// Each row becomes two parts.
+const TWICE: Stage = Stage {
+    name: "twice",
+    fan: Fan::Parts,
+    parts: |_| 2,
+    work: |row, emit| (0..2).try_for_each(|half| emit(&[row[0], 10.0 * row[1] + half as f32])),
+};
+
+/// Refuses part 3 of item 13 and panics over part 1 of item 23.
+const PICKY: Stage = Stage {
+    name: "picky",
+    fan: Fan::One,
+    parts: |_| 1,
+    work: |row, emit| match (row[0] as u64, row[1] as u64) {
+        (27, 7) => Err(Refusal::result("part 3 of item 13 is not wanted")),
+        (47, 3) => panic!("part 1 of item 23"),
+        _ => emit(row),
+    },
+};
+
+fn kinds() -> Kinds {
+    orchestra::kinds().with_stage(SCATTER).with_stage(TWICE).with_stage(PICKY)
+}
+
+/// Pictures to parts to a model of small batches, so that parts of many items share them.
+fn scattered(items: u64) -> Workplace {
+    let mut place = Workplace::with_pictures(items);
+    let model = models::affine(&place.models(), &[2]).unwrap();
+    place
+        .model("affine", model, "workers = 2")
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .add("[stages.parts]\nkind = \"scatter\"\nfrom = \"pixels\"")
+        .infer("read", "parts", "affine", 4);
+    place
+}
+
+/// The parts in a gathered record, each as `2 x + 1` of index and place.
+fn parts_of(record: &Json) -> Vec<Vec<f64>> {
+    let parts = record["result"].as_array().unwrap();
+    let data = |part: &Json| part["y"]["data"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect();
+    parts.iter().map(data).collect()
+}
+
+fn expected(index: u64, keep: impl Fn(u64) -> bool) -> Vec<Vec<f64>> {
+    let of = |part: u64| vec![2.0 * index as f64 + 1.0, 2.0 * part as f64 + 1.0];
+    (0..n_parts(index)).filter(|part| keep(*part)).map(of).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_come_back_in_order_without_those_that_were_dropped_while_workers_are_killed() {
+    const ITEMS: u64 = 2_000;
+    let mut place = scattered(ITEMS);
+    place
+        .add("[stages.kept]\nkind = \"filter\"\nfrom = \"read\"\nkeep = \"y[1] != 5\"")
+        .add("[stages.all]\nkind = \"gather\"\nfrom = \"kept\"")
+        .sink("each", "read", "")
+        .sink("gathered", "all", "")
+        .devices(1);
+    let plan = place.plan_with(kinds());
+    let run = place.start_plan(plan).await;
+    // One is killed whenever some more items have ended.
+    let mut snapshots = run.snapshots();
+    let mut kills = 0;
+    while snapshots.wait_for(|snapshot| snapshot.done >= 100 * (kills + 1)).await.is_ok() && kills < 15 {
+        kills += u64::from(place.kill_a_worker(kills % 2 == 0));
+    }
+    let outcome = run.wait().await;
+    Workplace::must_end_with(&outcome, 0);
+    assert!(kills > 0, "no worker was killed");
+    let gathered = place.lines("gathered.jsonl");
+    assert_eq!(gathered.len() as u64, ITEMS, "one record per item, also where it has no parts");
+    let mut seen = BTreeSet::new();
+    for record in &gathered {
+        let index = record["index"].as_u64().unwrap();
+        assert!(seen.insert(index), "item {index} comes twice");
+        assert_eq!(parts_of(record), expected(index, |part| part != 2), "item {index}");
+    }
+    // The other branch has a record for each part, those that were dropped here included.
+    let mut each: Vec<(u64, String)> = place
+        .lines("each.jsonl")
+        .iter()
+        .map(|record| (record["index"].as_u64().unwrap(), format!("{:?}", numbers(record, "y"))))
+        .collect();
+    each.sort();
+    let n = each.len();
+    each.dedup();
+    assert_eq!(n, each.len(), "no part comes twice");
+    assert_eq!(n as u64, (0..ITEMS).map(n_parts).sum::<u64>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_of_which_a_part_fails_has_one_failure_and_no_record() {
+    const ITEMS: u64 = 60;
+    let mut place = scattered(ITEMS);
+    place
+        .add("[stages.picky]\nkind = \"picky\"\nfrom = \"read\"")
+        .add("[stages.all]\nkind = \"gather\"\nfrom = \"picky\"")
+        .sink("gathered", "all", "")
+        .sink("each", "read", "")
+        .devices(1);
+    let outcome = place.run_plan(place.plan_with(kinds())).await;
+    Workplace::must_end_with(&outcome, 65);
+    let failures = place.lines("failures.jsonl");
+    let of = |index: u64| failures.iter().find(|f| f["index"] == index).unwrap();
+    assert_eq!(failures.len(), 2, "{failures:?}");
+    assert!(of(13)["error"].as_str().unwrap().contains("not wanted"), "{failures:?}");
+    assert!(of(23)["error"].as_str().unwrap().contains("this is a bug"), "{failures:?}");
+    assert!(failures.iter().all(|failure| failure["stage"] == "picky"));
+    let done: BTreeSet<u64> =
+        place.lines("gathered.jsonl").iter().map(|record| record["index"].as_u64().unwrap()).collect();
+    assert_eq!(done, (0..ITEMS).filter(|index| ![13, 23].contains(index)).collect());
+    let partial = place.lines("each.jsonl");
+    assert!(partial.iter().all(|record| record["index"] != 13 && record["index"] != 23));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_of_parts_come_back_one_level_after_the_other() {
+    const ITEMS: u64 = 100;
+    let mut place = scattered(ITEMS);
+    place
+        .add("[stages.halves]\nkind = \"twice\"\nfrom = \"read\"")
+        .infer("again", "halves", "affine", 4)
+        .add("[stages.inner]\nkind = \"gather\"\nfrom = \"again\"")
+        .add("[stages.outer]\nkind = \"gather\"\nfrom = \"inner\"")
+        .sink("gathered", "outer", "ordered = true")
+        .devices(1);
+    let outcome = place.run_plan(place.plan_with(kinds())).await;
+    Workplace::must_end_with(&outcome, 0);
+    let records = place.lines("gathered.jsonl");
+    let indices: Vec<u64> = records.iter().map(|record| record["index"].as_u64().unwrap()).collect();
+    assert_eq!(indices, (0..ITEMS).collect::<Vec<_>>(), "in the order of the source");
+    for (index, record) in (0..).zip(&records) {
+        let outer = record["result"].as_array().unwrap();
+        assert_eq!(outer.len() as u64, n_parts(index));
+        for (part, inner) in (0_u64..).zip(outer) {
+            let second = |half: u64| 2.0 * (10.0 * (2.0 * part as f64 + 1.0) + half as f64) + 1.0;
+            let found = parts_of(&serde_json::json!({ "result": inner }));
+            assert_eq!(found.iter().map(|row| row[1]).collect::<Vec<_>>(), [second(0), second(1)]);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_was_interrupted_between_parts_goes_on_and_ends_each_item_once() {
+    const ITEMS: u64 = 3_000;
+    let mut place = scattered(ITEMS);
+    place.add("[stages.all]\nkind = \"gather\"\nfrom = \"read\"").sink("gathered", "all", "").devices(1);
+    let run = place.start_plan(place.plan_with(kinds())).await;
+    let mut snapshots = run.snapshots();
+    snapshots.wait_for(|snapshot| snapshot.done > 50).await.unwrap();
+    run.stop_handle().abort();
+    let outcome = run.wait().await;
+    assert_eq!(outcome.exit_code, 130, "{:?}", outcome.problems);
+    assert!((place.n_lines("gathered.jsonl") as u64) < ITEMS, "nothing was left to interrupt");
+    let outcome = place.run_plan(place.plan_with(kinds())).await;
+    Workplace::must_end_with(&outcome, 0);
+    let records = place.records(&["gathered.jsonl"]);
+    records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
+    let record = &records.done[&scan(13)]["gathered.jsonl"];
+    assert_eq!(parts_of(record), expected(13, |_| true));
+}
