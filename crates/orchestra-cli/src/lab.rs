@@ -72,8 +72,12 @@ pub fn get_ready(setting: &Setting<'_>) -> Result<Result<Ready, ExitCode>, Faile
     let library = orchestra::runtime_library(&plan, args.ort_library.clone(), args.offline, &mut notes)
         .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
     let launcher = ProcessLauncher::this_executable().map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
-    let (preload, scratch) = (library.cuda.preload(), args.scratch.clone());
-    let tools = Tools { launcher, library: library.path, preload, cancel: Cancel::default(), scratch };
+    let scratch = args.scratch.clone();
+    let (library, preload) = match library {
+        Some(library) => (library.path.clone(), library.cuda.preload()),
+        None => Default::default(),
+    };
+    let tools = Tools { launcher, library, preload, cancel: Cancel::default(), scratch };
     listen_for_signals(tools.cancel.clone())?;
     Ok(Ok(Ready { plan, tools, telemetry }))
 }

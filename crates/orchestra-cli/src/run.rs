@@ -73,15 +73,17 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
         Some(library) => library,
         None => runtime_library(args, &plan, talk)?,
     };
-    let version = library.version.as_deref().unwrap_or("unknown");
-    tracing::info!(path = %library.path.display(), version, origin = %library.origin, "onnxruntime found");
+    if let Some(library) = &library {
+        let version = library.version.as_deref().unwrap_or("unknown");
+        tracing::info!(path = %library.path.display(), version, origin = %library.origin, "onnxruntime found");
+    }
 
     let resumed_from = Some(prepared.counts().total()).filter(|n| *n > 0);
     let mode = progress_mode(args, verbosity, surroundings);
     let outcome = runtime.block_on(async {
         let options = StartOptions { trace: telemetry.tracer(), ..StartOptions::default() };
         let options =
-            orchestra::run_options(options, &library).map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
+            orchestra::run_options(options, library.as_ref()).map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
         // From here on there is something to stop.
         let signals = Signals::caught().context("signals cannot be caught, so the run could not be stopped");
         let signals = signals.map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
@@ -113,7 +115,7 @@ fn progress_mode(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundin
     }
 }
 
-fn runtime_library(args: &RunArgs, plan: &Plan, talk: Talk) -> Result<Library, Failed> {
+fn runtime_library(args: &RunArgs, plan: &Plan, talk: Talk) -> Result<Option<Library>, Failed> {
     let (named, offline) = (args.workflow.ort_library.clone(), args.workflow.offline);
     orchestra::runtime_library(plan, named, offline, &mut LibraryNotes { talk, last: None })
         .map_err(|e| Failed::new(ExitCode::Unavailable, e))

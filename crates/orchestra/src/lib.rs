@@ -189,7 +189,8 @@ pub fn plan_file_with(
     Ok(orchestra_plan::plan(&text, &file, options, &host))
 }
 
-/// Finds ONNX Runtime for a plan, or fetches it once: the GPU build, and the libraries of CUDA and TensorRT, if the plan needs them. Blocks.
+/// Finds ONNX Runtime for a plan, or fetches it once: the GPU build, and the libraries of CUDA and TensorRT, if the plan needs them. `None` for a
+/// plan that runs no model: nothing is looked for then. Blocks.
 ///
 /// # Errors
 /// It is not there and may not or cannot be fetched.
@@ -198,20 +199,24 @@ pub fn runtime_library(
     explicit: Option<PathBuf>,
     offline: bool,
     progress: &mut dyn Progress,
-) -> Result<Library, LibraryError> {
+) -> Result<Option<Library>, LibraryError> {
+    if plan.models.is_empty() {
+        return Ok(None);
+    }
     let env = Env::from_process();
-    match plan.devices.iter().any(|d| d.spec.kind != DeviceKind::Cpu) {
+    let library = match plan.devices.iter().any(|d| d.spec.kind != DeviceKind::Cpu) {
         true => {
             let request = Request { flavor: Flavor::Gpu, explicit, offline };
             let library = orchestra_ortlib::find_or_fetch_with_cuda(&request, &env, progress)?;
-            if plan.needs_tensorrt() { orchestra_ortlib::add_tensorrt(library, &env) } else { Ok(library) }
+            if plan.needs_tensorrt() { orchestra_ortlib::add_tensorrt(library, &env)? } else { library }
         }
         false => orchestra_ortlib::find_or_fetch(
             &Request { flavor: Flavor::Cpu, explicit, offline },
             &env,
             progress,
-        ),
-    }
+        )?,
+    };
+    Ok(Some(library))
 }
 
 /// Starts a plan: opens its output folder, lists its items, goes on where an earlier run stopped.
@@ -229,27 +234,27 @@ pub async fn start(plan: Plan, options: StartOptions) -> Result<RunHandle, Start
         });
         blocking.await.map_err(|e| StartRunError::Io(io::Error::other(e)))??
     };
-    Ok(prepared.start(run_options(options, &library)?).await?)
+    Ok(prepared.start(run_options(options, library.as_ref())?).await?)
 }
 
-/// What `Prepared::start` needs.
+/// What `Prepared::start` needs; `library` is that of [`runtime_library`].
 ///
 /// # Errors
 /// The running executable cannot be found.
-pub fn run_options(options: StartOptions, library: &Library) -> Result<RunOptions, StartError> {
+pub fn run_options(options: StartOptions, library: Option<&Library>) -> Result<RunOptions, StartError> {
     let launcher = match options.launcher {
         Some(launcher) => launcher,
         None => Arc::new(ProcessLauncher::this_executable().map_err(StartError::Executable)?),
     };
     let devices = DeviceOptions {
         probe: Some(options.probe.unwrap_or_else(|| Arc::new(NvmlProbe::new()))),
-        preload: library.cuda.preload(),
+        preload: library.map(|library| library.cuda.preload()).unwrap_or_default(),
         measurements: measurements(),
         ..DeviceOptions::default()
     };
     Ok(RunOptions {
         launcher,
-        library: library.path.clone(),
+        library: library.map(|library| library.path.clone()).unwrap_or_default(),
         devices,
         timeouts: options.timeouts,
         restart: options.restart,

@@ -76,7 +76,7 @@ fn no_library() -> Library {
 
 fn options(launcher: impl Launcher + 'static, probe: &FakeProbe) -> RunOptions {
     let options = StartOptions { probe: Some(Arc::new(probe.clone())), ..hurried(launcher) };
-    let mut options = orchestra::run_options(options, &no_library()).unwrap();
+    let mut options = orchestra::run_options(options, Some(&no_library())).unwrap();
     options.devices.look_every = Duration::from_millis(5);
     options.devices.measurements = None;
     options

@@ -140,3 +140,12 @@ fn keys_of_a_kind_of_the_host_program_are_checked_like_any_others() {
     let text = plan(orchestra::kinds());
     assert!(text.contains("unknown kind `invert`") && text.contains("`classify`"), "{text}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workflow_without_a_model_needs_no_onnx_runtime() {
+    let mut place = Workplace::with_pictures(5);
+    workflow(&mut place, "");
+    let plan = place.plan_with(orchestra::kinds().with_stage(Invert));
+    let library = orchestra::runtime_library(&plan, Some("/no/such/library.so".into()), true, &mut orchestra::Silent);
+    assert!(library.unwrap().is_none(), "nothing is looked for");
+}

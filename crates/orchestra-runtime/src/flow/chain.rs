@@ -69,7 +69,7 @@ pub struct Chain {
     steps: Vec<Step>,
     /// Maps, in the order of their `at`.
     maps: Vec<StageId>,
-    /// The one sink of all items, if nothing has to be counted.
+    /// The one sink that all items end in, here, if nothing has to be counted.
     linear: Option<SinkId>,
     cost: usize,
 }
@@ -226,7 +226,12 @@ impl Chain {
             Origin::Source(source) => plan.sources[source.index()].pipeline,
             Origin::Stage(stage) => plan.stages[stage.index()].pipeline,
         };
-        let linear = plan.pipelines[pipeline.index()].linear.filter(|_| origin.stage().is_some());
+        // Only where the chain leads to the sink, and in the groups of a batch: what a loader has done is one item.
+        let ends_here = |sink: &SinkId| {
+            let from = Origin::Stage(plan.sinks[sink.index()].from);
+            origin.stage().is_some() && plan.home_of(from) == origin
+        };
+        let linear = plan.pipelines[pipeline.index()].linear.filter(ends_here);
         let Builder { maps, steps, .. } = builder;
         let cost = cost(&steps, context);
         Self {
@@ -810,13 +815,14 @@ impl Walk<'_, '_> {
         let value = env.get(read).ok_or_else(missing)?;
         let Value::Picture(picture) = value else { return OwnedValue::copy_of(&value).map(Some) };
         let arena = target.carried.as_ref().ok_or_else(missing)?;
-        let mut kept = None;
-        let since = Instant::now();
+        let (mut kept, mut waited) = (None, Duration::ZERO);
         picture.with_pixels(&mut |pixels| {
+            let since = Instant::now();
             kept = arena.keep(&pixels)?;
+            waited = since.elapsed();
             Ok(())
         })?;
-        self.hooks.waited(since.elapsed());
+        self.hooks.waited(waited);
         Ok(kept.map(OwnedValue::Picture))
     }
 
