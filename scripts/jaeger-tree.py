@@ -138,7 +138,7 @@ def main():
         tags = {RUN_ID: options.run} if options.run else {}
         runs = find(base, 1, "workflow.run", **tags)
         if not runs:
-            sys.exit("jaeger-tree: Jaeger knows no such run: start one with `--otlp http://localhost:4317`")
+            sys.exit("jaeger-tree: Jaeger knows no such run: start one with `--otlp http://localhost:4318`")
         spans = read(base, runs[0])
         root = next(s for s in spans.values() if s["name"] == "workflow.run")
         run = attributes(root)[RUN_ID]

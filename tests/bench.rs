@@ -146,8 +146,9 @@ fn the_table_says_what_was_measured_and_what_cannot_be_read() {
 #[test]
 fn the_models_of_several_branches_are_measured_each() {
     let place = Workplace::new();
-    let readme = fs::read_to_string(example().parent().unwrap().join("../../README.md")).unwrap();
-    let text = readme.split("```toml\n").find(|b| b.contains("name = \"two-models\"")).unwrap();
+    let guide = example().parent().unwrap().join("../../docs/guide/workflow-file.md");
+    let guide = fs::read_to_string(guide).unwrap();
+    let text = guide.split("```toml\n").find(|b| b.contains("name = \"two-models\"")).unwrap();
     let top = example().parent().unwrap().join("../..").canonicalize().unwrap();
     let text = text.split("```").next().unwrap();
     let text = text.replace("\"models/", &format!("\"{}/models/", top.display()));

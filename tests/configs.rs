@@ -96,17 +96,21 @@ fn every_file_that_fits_this_machine_runs_to_its_end() {
     assert!(ran.len() >= 5, "{ran:?}");
 }
 
-/// The blocks of TOML in the README that are whole workflow files, written as if they lay beside it.
-fn blocks_of_readme() -> Vec<String> {
-    let text = fs::read_to_string(root().join("README.md")).unwrap();
-    let blocks = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let blocks: Vec<_> = blocks.filter(|b| b.contains("version = 1")).map(str::to_owned).collect();
-    assert!(!blocks.is_empty(), "the README shows no workflow file");
-    blocks
+/// The blocks of TOML in the README and in the guide that are whole workflow files, written as if they lay beside the README.
+fn blocks_of_documents() -> Vec<String> {
+    let mut all = Vec::new();
+    for document in ["README.md", "docs/guide/workflow-file.md"] {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        let blocks = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let blocks: Vec<_> = blocks.filter(|b| b.contains("version = 1")).map(str::to_owned).collect();
+        assert!(!blocks.is_empty(), "{document} shows no workflow file");
+        all.extend(blocks);
+    }
+    all
 }
 
 #[test]
-fn every_workflow_in_the_readme_is_planned_and_runs() {
+fn every_workflow_in_the_documents_is_planned_and_runs() {
     let place = Workplace::new();
     // A folder that looks like the top of the repository, so that nothing is written there.
     let twin = place.path("twin");
@@ -115,20 +119,20 @@ fn every_workflow_in_the_readme_is_planned_and_runs() {
         let entry = entry.unwrap();
         std::os::unix::fs::symlink(entry.path(), twin.join(entry.file_name())).unwrap();
     }
-    for (i, text) in blocks_of_readme().into_iter().enumerate() {
-        let file = twin.join(format!("readme-{i}.toml"));
+    for (i, text) in blocks_of_documents().into_iter().enumerate() {
+        let file = twin.join(format!("document-{i}.toml"));
         fs::write(&file, &text).unwrap();
         assert_eq!(
             problems(&text, &file, eight_gpus(), &place.out()),
             "",
-            "block {i} of the README:\n{text}"
+            "block {i} of the documents:\n{text}"
         );
         place.start_command(&["check", "--offline", file.to_str().unwrap()]).wait().must_exit(0);
         if !problems(&text, &file, this_machine(), &place.out()).is_empty() {
             assert!(text.contains("cuda:"), "block {i} needs no GPU, but does not fit this machine");
             continue;
         }
-        let out = place.path(&format!("out-of-readme-{i}"));
+        let out = place.path(&format!("out-of-document-{i}"));
         let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
         place.start_command(&arguments).wait().must_exit(0);
         place.nothing_is_left();

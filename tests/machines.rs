@@ -105,10 +105,10 @@ fn every_machine_file_can_plan_a_workflow_that_takes_what_is_there() {
 }
 
 #[test]
-fn the_machine_of_the_readme_can_be_planned_for() {
+fn the_machine_of_the_guide_can_be_planned_for() {
     let place = Workplace::new();
-    let readme = fs::read_to_string(configs().join("../README.md")).unwrap();
-    let blocks = readme.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let guide = fs::read_to_string(configs().join("../docs/guide/running.md")).unwrap();
+    let blocks = guide.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
     let machines: Vec<&str> = blocks.filter(|b| b.contains("[[devices]]")).collect();
     assert_eq!(machines.len(), 1, "{machines:?}");
     let machine = place.path("machine.toml");

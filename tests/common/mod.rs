@@ -255,7 +255,7 @@ flush_timeout = \"10m\"
     }
 
     /// The audit at the end of a run: waits until no process that was started here lives; then nothing lies in the folder for temporary
-    /// files, the output folder holds only what the README names, and no log speaks of a bug.
+    /// files, the output folder holds only what docs/guide/running.md names, and no log speaks of a bug.
     #[track_caller]
     pub fn nothing_is_left(&self) {
         self.no_process_is_left();

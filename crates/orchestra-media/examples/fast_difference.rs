@@ -1,7 +1,7 @@
 //! How much `fast = true` changes the pixels of photographs: `cargo run --release --example fast_difference -- SIDE FILE.jpg ...`.
 //!
 //! For each file it prints the mean and the largest difference of a square row of `SIDE` pixels to the same row of the full decode, in levels
-//! of 255, with bilinear resizing. The README's numbers come from here.
+//! of 255, with bilinear resizing. The numbers of docs/guide/workflow-file.md come from here.
 
 use std::error::Error;
 

@@ -35,7 +35,7 @@ pub fn temporary_files(folder: &Path) -> Vec<String> {
     names_in(folder).into_iter().map(|name| format!("temporary file `{name}`")).collect()
 }
 
-/// What lies in an output folder and should not: files other than `results` (of the sinks) and those that the README names, and lines of
+/// What lies in an output folder and should not: files other than `results` (of the sinks) and those that docs/guide/running.md names, and lines of
 /// the logs that speak of a bug.
 #[must_use]
 pub fn output_folder(out: &Path, results: &[&str]) -> Vec<String> {

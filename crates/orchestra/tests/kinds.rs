@@ -53,7 +53,7 @@ struct InvertDraft {
 
 impl Connect for InvertDraft {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
-        let is_f32 = |ty: &ColumnType| ty.tensor().is_some_and(|tensor| tensor.dtype == DType::F32);
+        let is_f32 = |ty: &ColumnType| matches!(ty, ColumnType::Tensor(tensor) if tensor.dtype == DType::F32);
         let column = stage.column(0, "a tensor of f32", |column| is_f32(&column.ty))?;
         let tensor = stage.inputs[0].gives.0[column].ty.tensor()?.clone();
         Some(StageConnected {
