@@ -183,8 +183,10 @@ async fn parts_come_back_in_order_without_those_that_were_dropped_while_workers_
     // One is killed whenever some more items have ended.
     let mut snapshots = run.snapshots();
     let mut kills = 0;
-    while snapshots.wait_for(|snapshot| snapshot.done >= 100 * (kills + 1)).await.is_ok() && kills < 15 {
-        kills += u64::from(place.kill_a_worker(kills % 2 == 0));
+    for round in 1..=15 {
+        if snapshots.wait_for(|snapshot| snapshot.done >= 100 * round).await.is_ok() {
+            kills += u64::from(place.kill_a_worker(round % 2 == 0));
+        }
     }
     let outcome = run.wait().await;
     Workplace::must_end_with(&outcome, 0);
