@@ -12,9 +12,8 @@ use crate::plan::{ColumnRef, Origin, Plan, Shape};
 pub(crate) fn connect(plan: &mut Plan, spans: &[Span], diags: &mut Diagnostics) -> Option<()> {
     let mut levels = vec![0_usize; plan.stages.len()];
     let mut is_fine = true;
-    for at in 0..plan.stages.len() {
-        let stage = StageId(u16::try_from(at).ok()?);
-        is_fine &= connect_one(plan, stage, &mut levels, spans[at], diags).is_some();
+    for (stage, span) in (0..).map(StageId).zip(spans) {
+        is_fine &= connect_one(plan, stage, &mut levels, *span, diags).is_some();
     }
     if !is_fine {
         return None;

@@ -285,7 +285,7 @@ pub enum Shape {
     /// Rows to rows, in the thread that made the row.
     Map(#[serde(skip)] Arc<dyn Map>),
     /// Batches of rows, in worker processes.
-    Batch(InferPlan),
+    Batch(Box<InferPlan>),
     /// The rows of all parts to one.
     Fold {
         /// What makes the row.

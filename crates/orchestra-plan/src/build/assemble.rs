@@ -348,7 +348,7 @@ impl<'a> Assembler<'a> {
                 let (reads, gives, runs, about) = match self.parts.wired[stage].as_ref()? {
                     Wired::Batch { model, inputs, fixed_batch, gives, .. } => {
                         let infer = self.infer_plan(stage, *model, *fixed_batch, layout?)?;
-                        (columns(inputs)?, gives, Shape::Batch(infer), None)
+                        (columns(inputs)?, gives, Shape::Batch(Box::new(infer)), None)
                     }
                     Wired::Stage { reads, connected } => {
                         let runs = match &connected.runs {
