@@ -320,7 +320,6 @@ mod tests {
             ("orchestra run", "FILE"),
             ("orchestra bench w --runs 0", "from 1 to 1000"),
             ("orchestra bench w --seconds nan", "from 0.05 to 3600"),
-            ("orchestra bench w --patch p", "--tune"),
             ("orchestra chaos w --kill-every 5", "or `never`"),
             ("orchestra chaos w --stop-every 1us", "from 1ms to 1h"),
             ("orchestra chaos w --items 0", "1.."),
