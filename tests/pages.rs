@@ -20,7 +20,7 @@ const PAGES: u64 = 300;
 /// Share of the pages that must be read without an error.
 const LEAST_RIGHT: f64 = 0.95;
 /// How often each page is listed where a run must last long enough to be struck.
-const TIMES: u64 = 6;
+const TIMES: u64 = 20;
 
 fn example() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/pages").canonicalize().unwrap()
@@ -109,7 +109,7 @@ fn the_same_is_read_while_workers_are_killed_and_the_run_itself_five_times() {
     struck += storm.stop().len();
     ended.must_exit(0);
     println!("{struck} workers were killed");
-    assert!(struck > 0, "no worker was killed");
+    assert!(struck >= 5, "only {struck} workers were killed");
     assert_eq!(by_page(&place, total), expected);
     place.nothing_is_left();
 }
