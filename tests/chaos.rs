@@ -222,3 +222,31 @@ fn an_experiment_that_is_interrupted_in_either_run_leaves_nothing() {
         place.nothing_is_left();
     }
 }
+
+#[test]
+fn a_workflow_whose_items_have_another_number_of_records_is_refused_and_records_of_any_kind_are_compared() {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), 200);
+    place.edit("kind = \"jsonl\"", "kind = \"csv\"");
+    let file = place.workflow();
+    let arguments = ["chaos", file.to_str().unwrap(), "--items", "200", "--kill-every", "200ms"];
+    let ended = place.start_command(&arguments).wait();
+    assert!(ended.must_exit(0).stdout.contains("every item has one end"), "{}", ended.stdout);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let sink = text.split("[sinks.").nth(1).unwrap();
+    let from = sink
+        .lines()
+        .find_map(|line| line.strip_prefix("from = \""))
+        .unwrap()
+        .trim_end_matches('"')
+        .to_owned();
+    place.edit(&format!("from = \"{from}\"\n"), "from = \"kept\"\n");
+    let kept =
+        format!("[stages.kept]\nkind = \"filter\"\nfrom = \"{from}\"\nkeep = \"blocks[0] > 0\"\n[sinks.");
+    place.edit("[sinks.", &kept);
+    place
+        .start_command(&arguments)
+        .wait()
+        .must_exit(78)
+        .must_say(&["stage `kept` makes none or several rows of one"]);
+}

@@ -12,6 +12,12 @@ pub enum LabError {
         "the workflow has no stage of kind `infer`, so it has no model and no workers; `orchestra run` runs it all the same"
     )]
     NoInferStage,
+    /// The audit counts one record of each item in each sink.
+    #[error(
+        "an item has not exactly one record in sink `{sink}`: stage `{stage}` makes none or several rows of one; chaos can audit a workflow \
+         whose items have one record in each sink, for example with a `gather` stage behind `{stage}`"
+    )]
+    NotOneRecord { sink: String, stage: String },
     #[error("the sources name no items: there is nothing to run")]
     NoItems,
     #[error("the items of source `{source_name}` cannot be listed: {error}")]
@@ -75,7 +81,9 @@ impl LabError {
     #[must_use]
     pub fn cause(&self) -> Cause {
         match self {
-            Self::NoInferStage | Self::NoItems | Self::Listing { .. } => Cause::File,
+            Self::NoInferStage | Self::NotOneRecord { .. } | Self::NoItems | Self::Listing { .. } => {
+                Cause::File
+            }
             Self::NothingDecodes { .. } | Self::NothingDone { .. } => Cause::Items,
             Self::Worker { .. } => Cause::Unavailable,
             Self::NotStarted(StartRunError::Listing { .. } | StartRunError::Changed { .. }) => Cause::File,
