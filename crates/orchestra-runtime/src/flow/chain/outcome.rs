@@ -1,0 +1,90 @@
+//! What became of some rows, until it is sent to the sink and to folds.
+
+use std::ops::Range;
+
+use orchestra_core::collect::{Arrival, Part};
+use orchestra_core::data::OwnedRow;
+use orchestra_core::lineage::Share;
+use orchestra_core::{Failure, ItemId, SinkId, StageId};
+use ractor::ActorRef;
+use smallvec::SmallVec;
+
+use super::{FoldMsg, FoldPart, Token};
+
+/// What became of some rows, until it is sent.
+#[derive(Default)]
+pub struct Outcome {
+    /// Items that have ended in the only sink, in the order of their records.
+    pub done: Vec<ItemId>,
+    /// All records.
+    pub text: Vec<u8>,
+    pub(super) ends: Vec<RowEnd>,
+    pub(super) n_failed: usize,
+    pub(super) parts: Vec<(ActorRef<FoldMsg>, Vec<FoldPart>)>,
+    /// Rows that entered and left each map of the chain.
+    pub counts: SmallVec<[MapCount; 2]>,
+    pub(super) row: RowState,
+}
+
+/// How many rows a map has taken and given.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MapCount {
+    /// Taken.
+    pub entered: u64,
+    /// Given.
+    pub left: u64,
+}
+
+pub(super) struct RowEnd {
+    pub token: Token,
+    pub share: Share,
+    pub records: SmallVec<[(SinkId, Range<usize>); 1]>,
+    pub failure: Option<Failure>,
+}
+
+/// Of the row in hand.
+#[derive(Default)]
+pub(super) struct RowState {
+    /// The share of it that was handed on to batches and folds.
+    pub handed: Option<Share>,
+    pub records: SmallVec<[(SinkId, Range<usize>); 1]>,
+    pub failure: Option<Failure>,
+    pub failed_at: Option<StageId>,
+    pub has_arrived: bool,
+    /// The pipeline is being torn down, or the item was given up: nothing is said of it.
+    pub is_void: bool,
+}
+
+/// Tells folds what became of a part; the first of them gets its share.
+pub(super) fn tell(
+    folds: &[ActorRef<FoldMsg>],
+    token: &Token,
+    path: &[Part],
+    arrival: Arrival<OwnedRow>,
+    mut share: Share,
+    out: &mut Outcome,
+) {
+    if path.is_empty() {
+        return;
+    }
+    for fold in folds {
+        let token = Token::new(token.ticket.clone(), share, path.into(), Vec::new());
+        share = Share::NONE;
+        out.part(fold, FoldPart { token, arrival: arrival.clone() });
+    }
+}
+
+impl Outcome {
+    pub(super) fn part(&mut self, fold: &ActorRef<FoldMsg>, part: FoldPart) {
+        match self.parts.iter_mut().find(|(to, _)| to.get_id() == fold.get_id()) {
+            Some((_, parts)) => parts.push(part),
+            None => self.parts.push((fold.clone(), vec![part])),
+        }
+    }
+
+    /// Rows that have failed since the last `send`.
+    #[must_use]
+    pub fn n_failed(&self) -> usize {
+        self.n_failed
+    }
+}

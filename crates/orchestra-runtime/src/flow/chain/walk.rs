@@ -1,0 +1,410 @@
+//! A row on its way through a chain. Whatever ends a row notes why in `Outcome::row`, and tells the folds that wait for a part of it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use orchestra_core::collect::{Arrival, Part};
+use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, TensorView, Value};
+use orchestra_core::lineage::Share;
+use orchestra_core::shapes::{Emit, Encoder, Fan, ItemInfo};
+use orchestra_core::{FailureKind, StageId};
+use orchestra_plan::{ColumnRef, Origin};
+use ractor::ActorRef;
+use smallvec::SmallVec;
+
+use super::outcome::{Outcome, tell};
+use super::{BatchTarget, Chain, Env, FoldMsg, FoldPart, Hooks, MapStep, PartPath, Step, StepRun, Token};
+
+/// What is said of an item where our own code fell over.
+const BUG: &str = "internal error while the item was worked on; this is a bug";
+
+/// A row on its way through a chain.
+pub(super) struct Walk<'a, 'o> {
+    pub chain: &'a Chain,
+    /// What came in: whose item it is.
+    pub token: &'a Token,
+    pub out: &'o mut Outcome,
+    pub hooks: &'o mut dyn Hooks,
+}
+
+/// The row is over; why is noted in `Outcome::row`.
+#[derive(Debug)]
+pub(super) struct Over;
+
+impl From<Over> for Refusal {
+    /// For maps to pass on.
+    fn from(_: Over) -> Refusal {
+        Refusal::result("")
+    }
+}
+
+impl Walk<'_, '_> {
+    /// Takes a row to all that read it.
+    pub fn steps(
+        &mut self,
+        steps: &[Step],
+        runs: &mut [StepRun],
+        token: &Token,
+        share: Share,
+        env: &Env<'_>,
+    ) -> Result<(), Over> {
+        let mut left = share;
+        for (n, (step, run)) in steps.iter().zip(runs).enumerate() {
+            let branches = steps.len() - n;
+            let mine = if branches == 1 {
+                left
+            } else {
+                // Cut as if all of the branches that are left got as much; the last one takes what remains.
+                let mut rest = left;
+                let Some(mine) = rest.cut(branches) else {
+                    return Err(self.fail_steps(&steps[n..], token, self.chain.first_stage(), too_many()));
+                };
+                left = left.minus(mine);
+                mine
+            };
+            if let Err(over) = self.step(step, run, token, mine, env) {
+                for step in &steps[n + 1..] {
+                    tell(step.folds(), self.token, token.path(), Arrival::Failed, Share::NONE, self.out);
+                }
+                return Err(over);
+            }
+        }
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        step: &Step,
+        run: &mut StepRun,
+        token: &Token,
+        share: Share,
+        env: &Env<'_>,
+    ) -> Result<(), Over> {
+        if let Step::Map(map) = step {
+            return self.map(map, run, token, share, env);
+        }
+        let leaf = catch_unwind(AssertUnwindSafe(|| self.leaf(step, token, share, env)));
+        leaf.unwrap_or_else(|_| {
+            let stage = self.chain.first_stage();
+            Err(self.fail(step.folds(), token, stage, bug()))
+        })
+    }
+
+    fn leaf(&mut self, step: &Step, token: &Token, share: Share, env: &Env<'_>) -> Result<(), Over> {
+        match step {
+            Step::Map(_) => Ok(()),
+            Step::Batch { target, reads, carries } => {
+                self.arrive()?;
+                self.batch(target, reads, carries, token, share, env)
+            }
+            Step::Fold { stage, fold, reads } => {
+                self.arrive()?;
+                let row: Result<OwnedRow, Refusal> = reads
+                    .iter()
+                    .map(|read| OwnedValue::copy_of(&env.get(*read).ok_or_else(missing)?))
+                    .collect();
+                match row {
+                    Ok(row) => {
+                        self.hand(share);
+                        let token = Token::new(token.ticket.clone(), share, token.path().into(), Vec::new());
+                        self.out.part(fold, FoldPart { token, arrival: Arrival::Row(row) });
+                        Ok(())
+                    }
+                    Err(refusal) => Err(self.fail(std::slice::from_ref(fold), token, *stage, refusal)),
+                }
+            }
+            Step::Sink { sink, from, columns, encoder } => {
+                self.arrive()?;
+                let begin = self.out.text.len();
+                let encoded = self.record(*from, *columns, &**encoder, token, env);
+                match encoded {
+                    Ok(()) => {
+                        self.out.row.records.push((*sink, begin..self.out.text.len()));
+                        Ok(())
+                    }
+                    Err(refusal) => Err(self.fail(&[], token, *from, refusal)),
+                }
+            }
+        }
+    }
+
+    fn record(
+        &mut self,
+        from: StageId,
+        columns: usize,
+        encoder: &dyn Encoder,
+        token: &Token,
+        env: &Env<'_>,
+    ) -> Result<(), Refusal> {
+        let from = Origin::Stage(from);
+        let row: SmallVec<[Value<'_>; 4]> = (0..columns)
+            .map(|column| env.get(ColumnRef { from, column }).ok_or_else(missing))
+            .collect::<Result<_, _>>()?;
+        let id = token.ticket.id();
+        let source = &self.chain.context.plan.sources[id.source.index()].name;
+        let item = ItemInfo { name: token.ticket.name(), id, source };
+        encoder.encode(&item, &row, &mut self.out.text)
+    }
+
+    fn map(
+        &mut self,
+        step: &MapStep,
+        run: &mut StepRun,
+        token: &Token,
+        share: Share,
+        env: &Env<'_>,
+    ) -> Result<(), Over> {
+        self.out.counts[step.at].entered += 1;
+        let mut inputs: SmallVec<[Value<'_>; 4]> = SmallVec::new();
+        for read in &step.reads {
+            match env.get(*read) {
+                Some(value) => inputs.push(value),
+                None => return Err(self.fail(&step.folds, token, step.stage, missing())),
+            }
+        }
+        let StepRun { map: Some(map), next } = run else {
+            return Err(self.fail(&step.folds, token, step.stage, missing()));
+        };
+        let fan = step.map.fan();
+        let mut rows =
+            Rows { walk: self, step, next, token, env, fan, share, each: share, parts: None, n_rows: 0 };
+        // A panic in a map is a bug of ours; it fails the item by name instead of losing it.
+        let applied = catch_unwind(AssertUnwindSafe(|| map.apply(&inputs, &mut rows)));
+        let Rows { parts, n_rows, .. } = rows;
+        let applied = applied.unwrap_or_else(|_| {
+            *map = step.map.start(); // What it kept is in no known state.
+            Err(bug())
+        });
+        if self.out.row.failure.is_some() || self.out.row.is_void {
+            // What reads the rows has ended it.
+            self.end_parts(step, token, parts, n_rows);
+            return Err(Over);
+        }
+        if let Err(refusal) = applied {
+            let over = self.fail(if parts.is_some() { &[] } else { &step.folds }, token, step.stage, refusal);
+            self.end_parts(step, token, parts, n_rows);
+            return Err(over);
+        }
+        match (fan, parts, n_rows) {
+            (Fan::One, None, 1) | (Fan::AtMostOne, None, 1) => Ok(()),
+            (Fan::AtMostOne, None, 0) => {
+                self.give(&step.folds, token, token.path().into(), share);
+                Ok(())
+            }
+            (Fan::Parts, Some(0), 0) => {
+                let mut path: PartPath = token.path().into();
+                path.push(Part { index: 0, of: 0 });
+                self.give(&step.inner_folds, token, path, share);
+                Ok(())
+            }
+            (Fan::Parts, Some(parts), n) if parts as usize == n => Ok(()),
+            _ => {
+                let refusal =
+                    Refusal::result("a stage gave another number of rows than it may; this is a bug");
+                let over = self.fail(&[], token, step.stage, refusal);
+                self.end_parts(step, token, parts, n_rows);
+                Err(over)
+            }
+        }
+    }
+
+    /// A part has ended here, well: it is dropped, or it is none.
+    fn give(&mut self, folds: &[ActorRef<FoldMsg>], token: &Token, path: PartPath, share: Share) {
+        if !folds.is_empty() && !path.is_empty() {
+            self.hand(share);
+            tell(folds, token, &path, Arrival::Dropped, share, self.out);
+        }
+    }
+
+    /// Tells folds that parts which were announced will not come.
+    fn end_parts(&mut self, step: &MapStep, token: &Token, parts: Option<u32>, n_rows: usize) {
+        let Some(of) = parts else { return };
+        // The part in hand when it failed has been told of where it failed.
+        for index in u32::try_from(n_rows).unwrap_or(u32::MAX)..of {
+            let mut path: PartPath = token.path().into();
+            path.push(Part { index, of });
+            tell(&step.inner_folds, token, &path, Arrival::Failed, Share::NONE, self.out);
+        }
+    }
+
+    fn batch(
+        &mut self,
+        target: &BatchTarget,
+        reads: &[ColumnRef],
+        carries: &[ColumnRef],
+        token: &Token,
+        share: Share,
+        env: &Env<'_>,
+    ) -> Result<(), Over> {
+        let chain = self.chain;
+        // Before the row: nobody holds one while waiting for anything else.
+        let mut carried = Vec::with_capacity(carries.len());
+        for read in carries {
+            match self.carry(target, *read, env) {
+                Ok(Some(value)) => carried.push(value),
+                Ok(None) => return Err(self.void()),
+                Err(refusal) => return Err(self.fail_at(*read, target, token, refusal)),
+            }
+        }
+        let lease = match target.pool.claim_now() {
+            Some(lease) => Some(lease),
+            None => {
+                let since = Instant::now();
+                let lease = target.pool.claim();
+                self.hooks.waited(since.elapsed());
+                lease
+            }
+        };
+        // None: the pipeline is being torn down, and the item stays unfinished for the next run.
+        let Some(mut lease) = lease else { return Err(self.void()) };
+        for (input, read) in reads.iter().enumerate() {
+            let written = match env.get(*read) {
+                Some(Value::Tensor(view)) => copy(&view, lease.input_mut(input)),
+                Some(Value::Unwritten(tensor)) => tensor.write(lease.input_mut(input)),
+                _ => Err(missing()),
+            };
+            if let Err(refusal) = written {
+                drop(lease); // It becomes a hole.
+                return Err(self.fail_at(*read, target, token, refusal));
+            }
+        }
+        if let Some(trace) = token.ticket.timeline() {
+            trace.queued(target.stage, chain.context.clock.now());
+        }
+        self.hand(share);
+        lease.publish(Token::new(token.ticket.clone(), share, token.path().into(), carried));
+        Ok(())
+    }
+
+    /// Keeps a column for the stages behind a batch. `None`: the pipeline is being torn down.
+    fn carry(
+        &mut self,
+        target: &BatchTarget,
+        read: ColumnRef,
+        env: &Env<'_>,
+    ) -> Result<Option<OwnedValue>, Refusal> {
+        let value = env.get(read).ok_or_else(missing)?;
+        let Value::Picture(picture) = value else { return OwnedValue::copy_of(&value).map(Some) };
+        let arena = target.carried.as_ref().ok_or_else(missing)?;
+        let (mut kept, mut waited) = (None, Duration::ZERO);
+        picture.with_pixels(&mut |pixels| {
+            let since = Instant::now();
+            kept = arena.keep(&pixels)?;
+            waited = since.elapsed();
+            Ok(())
+        })?;
+        self.hooks.waited(waited);
+        Ok(kept.map(OwnedValue::Picture))
+    }
+
+    fn arrive(&mut self) -> Result<(), Over> {
+        if self.out.row.has_arrived {
+            return Ok(());
+        }
+        self.out.row.has_arrived = true;
+        if self.hooks.arrived() { Ok(()) } else { Err(self.void()) }
+    }
+
+    fn hand(&mut self, share: Share) {
+        let handed = self.out.row.handed.unwrap_or(Share::NONE);
+        self.out.row.handed = Some(handed.plus(share));
+    }
+
+    fn void(&mut self) -> Over {
+        self.out.row.is_void = true;
+        Over
+    }
+
+    /// Fails the row at a stage; `folds` must hear of the part that ends with it.
+    fn fail(&mut self, folds: &[ActorRef<FoldMsg>], token: &Token, stage: StageId, refusal: Refusal) -> Over {
+        let failure = self.chain.failure(stage, refusal.kind, refusal.error);
+        self.out.row.failed_at.get_or_insert(stage);
+        self.out.row.failure.get_or_insert(failure);
+        tell(folds, token, token.path(), Arrival::Failed, Share::NONE, self.out);
+        Over
+    }
+
+    /// A column could not be made: the stage that gives it is to blame, or else the one that reads it.
+    fn fail_at(&mut self, read: ColumnRef, reader: &BatchTarget, token: &Token, refusal: Refusal) -> Over {
+        let stage = read.from.stage().unwrap_or(reader.stage);
+        self.fail(&reader.folds, token, stage, refusal)
+    }
+
+    fn fail_steps(&mut self, steps: &[Step], token: &Token, stage: StageId, refusal: Refusal) -> Over {
+        for step in steps {
+            tell(step.folds(), token, token.path(), Arrival::Failed, Share::NONE, self.out);
+        }
+        self.fail(&[], token, stage, refusal)
+    }
+}
+
+/// The rows that a map makes.
+struct Rows<'w, 'a, 'o, 'e> {
+    walk: &'w mut Walk<'a, 'o>,
+    step: &'w MapStep,
+    next: &'w mut [StepRun],
+    token: &'w Token,
+    env: &'w Env<'e>,
+    fan: Fan,
+    /// What the row stands for.
+    share: Share,
+    /// What each of the rows that are made of it stands for.
+    each: Share,
+    parts: Option<u32>,
+    n_rows: usize,
+}
+
+impl Emit for Rows<'_, '_, '_, '_> {
+    fn parts(&mut self, n: usize) -> Result<(), Refusal> {
+        let of = u32::try_from(n).map_err(|_| too_many())?;
+        if n > 0 {
+            self.each = self.share.cut(n).ok_or_else(too_many)?;
+        }
+        self.parts = Some(of);
+        Ok(())
+    }
+
+    fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
+        let index = self.n_rows;
+        self.n_rows += 1;
+        self.walk.out.counts[self.step.at].left += 1;
+        let env = Env { from: Origin::Stage(self.step.stage), row, carried: &[], up: Some(self.env) };
+        let (steps, next) = (&self.step.next, &mut *self.next);
+        match (self.fan, self.parts) {
+            (Fan::Parts, Some(of)) if index < of as usize => {
+                let mut path: PartPath = self.token.path().into();
+                path.push(Part { index: index as u32, of });
+                let part = Token::new(self.token.ticket.clone(), self.each, path, Vec::new());
+                Ok(self.walk.steps(steps, next, &part, self.each, &env)?)
+            }
+            (Fan::One | Fan::AtMostOne, None) if index == 0 => {
+                Ok(self.walk.steps(steps, next, self.token, self.share, &env)?)
+            }
+            _ => Err(Refusal::result("a stage gave another number of rows than it may; this is a bug")),
+        }
+    }
+}
+
+/// The plan matched the shapes; this guards the copy.
+fn copy(view: &TensorView<'_>, row: &mut [u8]) -> Result<(), Refusal> {
+    if view.data.len() != row.len() {
+        let (name, given, expected) = (view.name, view.data.len(), row.len());
+        return Err(Refusal::result(format!(
+            "`{name}` has {given} bytes, and the next stage takes {expected}"
+        )));
+    }
+    row.copy_from_slice(view.data);
+    Ok(())
+}
+
+fn bug() -> Refusal {
+    Refusal { kind: FailureKind::Result, error: BUG.to_owned() }
+}
+
+fn missing() -> Refusal {
+    Refusal::result("internal error: a column that a stage reads is missing; this is a bug")
+}
+
+fn too_many() -> Refusal {
+    Refusal::result("the item became more parts than can be counted")
+}
