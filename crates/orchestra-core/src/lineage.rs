@@ -112,6 +112,9 @@ impl<T, R> Lineage<T, R> {
         finished: &mut Vec<Finished<T, R>>,
     ) {
         let End { share, records, failure } = end;
+        if share.is_none() && records.is_empty() && failure.is_none() {
+            return; // It says nothing, and the item may have ended.
+        }
         if share == Share::WHOLE {
             // The first report is the last: nothing has to be remembered.
             let ending = failure.map_or(Ending::Done(records), Ending::Failed);

@@ -100,6 +100,13 @@ impl<'a> Wiring<'a> {
             diags: self.diags,
         };
         let connected = draft.connect(&mut context)?;
+        for (at, input) in inputs.iter().enumerate() {
+            if connected.reads.iter().all(|(read, _)| *read != at) {
+                let message = format!("stage `{}` takes nothing of {}", raw.name.value, input.described());
+                self.diags.error(input.span, message).help("leave it out of `from`");
+                return None;
+            }
+        }
         let reads = connected.reads.iter().map(|(input, column)| (links[*input].target, *column)).collect();
         Some(Wired::Stage { reads, connected })
     }

@@ -112,6 +112,15 @@ impl Rows {
     }
 }
 
+/// Opens a regular file: a pipe would hang, a device would never end.
+fn open_file(path: &Path) -> Result<File, String> {
+    let kind = std::fs::metadata(path).map_err(|error| error.to_string())?;
+    if !kind.is_file() {
+        return Err("it is no regular file".to_owned());
+    }
+    File::open(path).map_err(|error| error.to_string())
+}
+
 /// A locator: the path, `#`, and the number of the row.
 fn locator(path: &Path, row: usize) -> Vec<u8> {
     let mut locator = path.as_os_str().as_bytes().to_vec();
@@ -128,7 +137,7 @@ impl Expand for Rows {
             path: path.into(),
             error: std::io::Error::other(why),
         };
-        let mut file = File::open(path).map_err(|error| unreadable(error.to_string()))?;
+        let mut file = open_file(path).map_err(&unreadable)?;
         let header = self.header(&mut file).map_err(unreadable)?;
         (0..header.rows()).try_for_each(|row| push(&format!("[{row}]"), &locator(path, row)))
     }
@@ -165,7 +174,7 @@ impl FetchRun for RowReader {
             Some(open) if open.0 == path => open,
             open => {
                 *open = None;
-                let mut file = File::open(path).map_err(|error| failed(error.to_string()))?;
+                let mut file = open_file(path).map_err(failed)?;
                 let header = self.rows.header(&mut file).map_err(failed)?;
                 open.insert((path.to_owned(), file, header))
             }

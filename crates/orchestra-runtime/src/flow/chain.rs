@@ -283,6 +283,11 @@ impl Chain {
                 let token = token.clone();
                 out.ends.push(RowEnd { token, share, records: row.records, failure: None });
             }
+            (Some(failure), _) if share.is_none() => {
+                // All of it was handed on before: what becomes of that decides about the item.
+                let (stage, error) = (failure.stage, failure.error);
+                tracing::error!(%stage, %error, "a stage failed behind its last row, which cannot be taken back; this is a bug");
+            }
             (failure @ Some(_), _) => {
                 out.text.truncate(before);
                 out.n_failed += 1;

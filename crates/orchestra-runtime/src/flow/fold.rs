@@ -21,6 +21,9 @@ use crate::messages::{SinkMsg, TokenEnd};
 /// See the module.
 pub struct Fold;
 
+/// Threads that take rows through the chain of one fold.
+const MOST_RUNNING: usize = 2;
+
 /// To a fold.
 pub enum FoldMsg {
     /// Parts have come to their ends.
@@ -60,6 +63,8 @@ pub struct FoldState {
     work: Arc<Work>,
     /// By item and the path of the token that the parts are of. Bounded by the items in flight.
     collector: Collector<(ItemId, PartPath), Token, OwnedRow>,
+    /// Tokens all of whose parts are there. Bounded by the items in flight.
+    complete: Vec<(Token, Vec<OwnedRow>)>,
     running: usize,
     drained: bool,
 }
@@ -76,7 +81,13 @@ impl Actor for Fold {
 
     async fn pre_start(&self, _: ActorRef<FoldMsg>, args: FoldArgs) -> Result<FoldState, ActorProcessingErr> {
         let work = Arc::new(Work { args, runs: Mutex::default() });
-        Ok(FoldState { work, collector: Collector::default(), running: 0, drained: false })
+        Ok(FoldState {
+            work,
+            collector: Collector::default(),
+            complete: Vec::new(),
+            running: 0,
+            drained: false,
+        })
     }
 
     async fn handle(
@@ -86,10 +97,11 @@ impl Actor for Fold {
         state: &mut FoldState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            FoldMsg::Parts(parts) => state.parts(&me, parts),
+            FoldMsg::Parts(parts) => state.parts(parts),
             FoldMsg::Finished => state.running -= 1,
             FoldMsg::Drained => state.drained = true,
         }
+        state.go_on(&me);
         if state.drained && state.running == 0 && state.collector.is_empty() {
             state.work.args.chain.drained();
         }
@@ -98,8 +110,7 @@ impl Actor for Fold {
 }
 
 impl FoldState {
-    fn parts(&mut self, me: &ActorRef<FoldMsg>, parts: Vec<FoldPart>) {
-        let mut complete = Vec::new();
+    fn parts(&mut self, parts: Vec<FoldPart>) {
         let mut lost = Vec::new();
         let stats = self.work.args.context.stats.stage(self.work.args.stage);
         for FoldPart { token, arrival } in parts {
@@ -119,16 +130,21 @@ impl FoldState {
             path.pop();
             let token = Token::new(token.ticket.clone(), share, path, Vec::new());
             match parts {
-                Some(parts) => complete.push((token, parts)),
+                Some(parts) => self.complete.push((token, parts)),
                 None => lost.push(token),
             }
         }
         self.work.lost(lost);
-        if complete.is_empty() {
+    }
+
+    /// Takes what is complete through the chain. What follows may have to wait for a free row, which an actor must not; and only few threads
+    /// wait, because others of the same pool free the rows.
+    fn go_on(&mut self, me: &ActorRef<FoldMsg>) {
+        if self.complete.is_empty() || self.running >= MOST_RUNNING {
             return;
         }
+        let complete = std::mem::take(&mut self.complete);
         let (work, me) = (Arc::clone(&self.work), me.clone());
-        // Bounded by the items in flight. What follows may have to wait for a free row, which an actor must not.
         self.running += 1;
         tokio::task::spawn_blocking(move || {
             work.process(complete);
