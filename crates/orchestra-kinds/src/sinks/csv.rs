@@ -8,7 +8,7 @@ use orchestra_plan::{Fields, Input, SinkKind};
 
 use crate::tensor::element;
 
-/// See the module.
+/// The kind `csv`.
 pub struct Csv;
 
 impl SinkKind for Csv {

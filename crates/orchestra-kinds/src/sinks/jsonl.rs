@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::record::RowJson;
 
-/// See the module.
+/// The kind `jsonl`.
 pub struct JsonLines;
 
 impl SinkKind for JsonLines {

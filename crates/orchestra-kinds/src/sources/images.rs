@@ -14,7 +14,7 @@ use orchestra_plan::{SourceConnected, SourceContext, SourceKind};
 
 use super::read_file::read_file;
 
-/// See the module.
+/// The kind `images`.
 pub struct Images;
 
 impl SourceKind for Images {

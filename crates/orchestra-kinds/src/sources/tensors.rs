@@ -14,7 +14,7 @@ use orchestra_core::{DType, FailureKind};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_source::{Expand, ListError, PushItem};
 
-/// See the module.
+/// The kind `tensors`.
 pub struct Tensors;
 
 /// Bytes at the beginning of a file that hold its header, in all files that NumPy writes.

@@ -11,7 +11,7 @@ use orchestra_plan::{
 
 use crate::tensor::read_floats;
 
-/// See the module.
+/// The kind `classify`.
 pub struct Classify;
 
 /// How outputs of the model become scores.

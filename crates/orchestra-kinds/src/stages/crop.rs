@@ -14,7 +14,7 @@ use orchestra_plan::{
 use super::image_settings as settings;
 use crate::tensor::read_floats;
 
-/// See the module.
+/// The kind `crop`.
 pub struct Crop;
 
 /// The corners that the numbers of a box mean.

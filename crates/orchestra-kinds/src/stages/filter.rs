@@ -10,7 +10,7 @@ use orchestra_plan::{
 
 use crate::tensor::element;
 
-/// See the module.
+/// The kind `filter`.
 pub struct Filter;
 
 const KEYS: [Key; 1] = [key(

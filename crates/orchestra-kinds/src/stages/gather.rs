@@ -6,7 +6,7 @@ use orchestra_core::data::{Column, ColumnType, OwnedRow, OwnedValue, Refusal, Sc
 use orchestra_core::shapes::Fold;
 use orchestra_plan::{Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind};
 
-/// See the module.
+/// The kind `gather`.
 pub struct Gather;
 
 impl StageKind for Gather {

@@ -7,7 +7,7 @@ use orchestra_plan::{Connect, Draft, Fields, Key, Limits, Runs, StageConnected, 
 
 use super::image_settings as settings;
 
-/// See the module.
+/// The kind `image`.
 pub struct Image;
 
 impl StageKind for Image {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use orchestra_plan::tree::{Entry, Value};
 use orchestra_plan::{At, BatchDraft, Draft, Fields, Key, Limits, MAX_BATCH, Reads, StageKind, key};
 
-/// See the module.
+/// The kind `infer`.
 pub struct Infer;
 
 /// How long the oldest item of a batch waits for company, unless the file says otherwise.

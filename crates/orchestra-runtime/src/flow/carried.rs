@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 /// Blocks begin at multiples of this, so that no two of them share a cache line.
 const ALIGN: usize = 64;
 
-/// See the module.
+/// A region of shared memory for pictures.
 pub struct CarriedArena {
     map: MmapRaw,
     len: usize,

@@ -70,7 +70,7 @@ impl Targets {
     }
 }
 
-/// See the module.
+/// What follows a source, a batch stage or a fold.
 pub struct Chain {
     context: Arc<RunContext>,
     sink: ActorRef<SinkMsg>,

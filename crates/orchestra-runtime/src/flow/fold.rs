@@ -18,7 +18,7 @@ use super::token::{PartPath, Token};
 use crate::context::RunContext;
 use crate::messages::{SinkMsg, TokenEnd};
 
-/// See the module.
+/// The actor of a stage that folds.
 pub struct Fold;
 
 /// Threads that take rows through the chain of one fold.

@@ -12,7 +12,7 @@ use crate::flow::ticket::Ticket;
 /// Where a part stands in its item: a place for each split that it went through, the outermost first.
 pub type PartPath = SmallVec<[Part; 1]>;
 
-/// See the module. A whole item, of which nothing is carried along, is its ticket alone.
+/// An item, or a part of one. A whole item, of which nothing is carried along, is its ticket alone.
 #[derive(Debug, Clone)]
 pub struct Token {
     /// The item.
