@@ -1,6 +1,6 @@
 //! Brings the parts of a token back together, in order. It holds rows as opaque values and runs nothing.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
 use crate::lineage::Share;
@@ -40,6 +40,8 @@ pub struct Collected<T, V> {
 struct Open<T, V> {
     ticket: T,
     missing: u32,
+    /// The parts that have come.
+    seen: HashSet<u32>,
     share: Share,
     has_failed: bool,
     rows: Vec<(u32, V)>,
@@ -58,7 +60,8 @@ impl<K: Eq + Hash, T, V> Default for Collector<K, T, V> {
 }
 
 impl<K: Eq + Hash, T, V> Collector<K, T, V> {
-    /// A part of the token `key` has come to its end. Each part comes once, with the share that it stands for.
+    /// A part of the token `key` has come to its end, with the share that it stands for. A part that comes again adds its share, and counts as
+    /// failed if it has failed since, but takes no other part's place.
     pub fn arrive(
         &mut self,
         key: K,
@@ -75,6 +78,7 @@ impl<K: Eq + Hash, T, V> Collector<K, T, V> {
             std::collections::hash_map::Entry::Vacant(entry) => entry.insert_entry(Open {
                 ticket,
                 missing: part.of,
+                seen: HashSet::new(),
                 share: Share::NONE,
                 has_failed: false,
                 rows: Vec::new(),
@@ -82,11 +86,14 @@ impl<K: Eq + Hash, T, V> Collector<K, T, V> {
         };
         let open = entry.get_mut();
         open.share = open.share.plus(share);
-        open.missing = open.missing.saturating_sub(1);
+        let is_new = open.seen.insert(part.index);
         match arrival {
-            Arrival::Row(row) => open.rows.push((part.index, row)),
-            Arrival::Dropped => {}
+            Arrival::Row(row) if is_new => open.rows.push((part.index, row)),
+            Arrival::Row(_) | Arrival::Dropped => {}
             Arrival::Failed => open.has_failed = true,
+        }
+        if is_new {
+            open.missing = open.missing.saturating_sub(1);
         }
         if open.missing > 0 {
             return None;
@@ -116,6 +123,19 @@ mod tests {
         let none = Part { index: 0, of: 0 };
         let all = collector.arrive(0, (), none, Share::WHOLE, Arrival::Dropped).unwrap();
         assert_eq!(all, Collected { ticket: (), share: Share::WHOLE, parts: Some(Vec::new()) });
+        assert!(collector.is_empty());
+    }
+
+    #[test]
+    fn a_part_that_comes_twice_takes_no_other_parts_place() {
+        let mut collector = Collector::default();
+        let mut whole = Share::WHOLE;
+        let each = whole.cut(2).unwrap();
+        let part = |index| Part { index, of: 2 };
+        assert!(collector.arrive(0, (), part(0), each, Arrival::Row("a")).is_none());
+        assert!(collector.arrive(0, (), part(0), Share::NONE, Arrival::Dropped).is_none());
+        let all = collector.arrive(0, (), part(1), each, Arrival::Row("b")).unwrap();
+        assert_eq!(all, Collected { ticket: (), share: Share::WHOLE, parts: Some(vec!["a", "b"]) });
         assert!(collector.is_empty());
     }
 

@@ -264,7 +264,8 @@ impl Header {
             .map(|dim| dim.parse().map_err(|_| format!("its shape has the side `{dim}`")))
             .collect::<Result<_, _>>()?;
         let bytes = shape.iter().try_fold(dtype.size_bytes(), |n, dim| n.checked_mul(*dim));
-        if shape.is_empty() || bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+        let is_empty_row = shape.iter().skip(1).any(|dim| *dim == 0);
+        if shape.is_empty() || is_empty_row || bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
             return Err(format!("its shape is {shape:?}, and items lie along the first dimension"));
         }
         let is_swapped = order == if cfg!(target_endian = "little") { ">" } else { "<" };
@@ -331,9 +332,13 @@ mod tests {
         for len in 0..whole.len() - 24 {
             assert!(Header::parse(&whole[..len]).is_err(), "{len} bytes");
         }
-        for (descr, shape) in
-            [("<f8", "(3, 2)"), ("<f4", "()"), ("<f4", "(9999999999, 9999999999)"), ("<f4", "(-1,)")]
-        {
+        for (descr, shape) in [
+            ("<f8", "(3, 2)"),
+            ("<f4", "()"),
+            ("<f4", "(9999999999, 9999999999)"),
+            ("<f4", "(-1,)"),
+            ("<f4", "(99, 0)"),
+        ] {
             assert!(Header::parse(&npy(descr, shape, &[])).is_err(), "{descr} {shape}");
         }
         let folder = tempfile::tempdir().unwrap();

@@ -104,9 +104,9 @@ fn parse(text: &str) -> Result<Vec<Test>, String> {
             Literal::Text(text.to_owned())
         } else {
             let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
-            let number = rest[..end]
-                .parse()
-                .map_err(|_| format!("`{}` is no number; a text stands in single quotes", &rest[..end]))?;
+            let number: Option<f64> = rest[..end].parse().ok().filter(|number: &f64| number.is_finite());
+            let number = number
+                .ok_or_else(|| format!("`{}` is no number; a text stands in single quotes", &rest[..end]))?;
             rest = &rest[end..];
             Literal::Number(number)
         };
@@ -319,6 +319,7 @@ mod tests {
         for (keep, why) in [
             ("score", "compares nothing"),
             ("score >= high", "`high` is no number"),
+            ("score >= nan", "`nan` is no number"),
             (">= 3", "is no name of a field"),
             ("label > 'a'", "not >"),
             ("label == 'a", "no closing quote"),

@@ -49,10 +49,10 @@ impl Connect for GatherDraft {
             return None;
         }
         Some(StageConnected {
+            settings: serde_json::json!({ "columns": columns }),
             reads: columns.into_iter().map(|column| (0, column)).collect(),
             gives: Schema::of("parts", ColumnType::List(Schema(gives))),
             runs: Runs::Fold(Arc::new(GatherFold)),
-            settings: serde_json::json!({}),
             details: vec!["parts, in order".to_owned()],
             about: "the parts of an item, in order".to_owned(),
         })

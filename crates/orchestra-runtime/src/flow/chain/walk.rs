@@ -181,7 +181,7 @@ impl Walk<'_, '_> {
             return Err(Over);
         }
         if let Err(refusal) = applied {
-            let over = self.fail(if parts.is_some() { &[] } else { &step.folds }, token, step.stage, refusal);
+            let over = self.fail(untold(step, parts, n_rows), token, step.stage, refusal);
             self.end_parts(step, token, parts, n_rows);
             return Err(over);
         }
@@ -201,7 +201,7 @@ impl Walk<'_, '_> {
             _ => {
                 let refusal =
                     Refusal::result("a stage gave another number of rows than it may; this is a bug");
-                let over = self.fail(&[], token, step.stage, refusal);
+                let over = self.fail(untold(step, parts, n_rows), token, step.stage, refusal);
                 self.end_parts(step, token, parts, n_rows);
                 Err(over)
             }
@@ -336,6 +336,11 @@ impl Walk<'_, '_> {
         }
         self.fail(&[], token, stage, refusal)
     }
+}
+
+/// Who has not heard of the row that a map was given: nobody has, unless it has become rows or parts.
+fn untold(step: &MapStep, parts: Option<u32>, n_rows: usize) -> &[ActorRef<FoldMsg>] {
+    if parts.is_none() && n_rows == 0 { &step.folds } else { &[] }
 }
 
 /// The rows that a map makes.
