@@ -1,4 +1,4 @@
-//! A stage that runs in workers: its slots, its batches and who runs which.
+//! A stage that runs in workers: its slots, its batches and the workers that hold them.
 
 pub mod batcher;
 pub mod flights;

@@ -1,4 +1,4 @@
-//! Devices and worker processes: who is started where, who has died, what each takes. It knows batches by their numbers only.
+//! Devices and worker processes: starts, deadlines, exits, restarts and what each process takes. It knows batches by their numbers only.
 
 pub mod device_manager;
 pub mod device_use;

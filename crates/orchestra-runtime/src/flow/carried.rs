@@ -1,5 +1,5 @@
-//! Memory for pictures that stages carry along: one region of fixed size per stage, handed out in blocks. Who finds no room waits, so that
-//! the number of pictures in flight is bounded by bytes and not by luck.
+//! Memory for pictures that stages carry along: one region of fixed size per stage, handed out in blocks. A thread that finds no room waits, so
+//! the pictures in flight are bounded by bytes.
 //!
 //! The region is a sealed memory file, as the slots of batches are, so that other processes can be given it.
 
@@ -46,7 +46,7 @@ impl CarriedArena {
         let len = len.max(ALIGN) / ALIGN * ALIGN;
         let file = memfd_create("orchestra-carried", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, len as u64)?;
-        // Nobody may cut it short under a process that has it mapped.
+        // Sealed: a process that cuts the file short would kill those that have it mapped (SIGBUS).
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let map = MmapOptions::new().len(len).map_raw(&file)?;
         let state = State { free: vec![(0, len)], is_shut: false };
@@ -70,7 +70,7 @@ impl CarriedArena {
             return Err(Refusal { kind: FailureKind::TooLarge, error });
         }
         let Some(block) = self.take(len) else { return Ok(None) };
-        // SAFETY: the block lies within the map, and nobody else reads or writes it before it is shared below.
+        // SAFETY: the block lies within the map, and no other thread has it before it is shared below.
         let bytes = unsafe {
             std::slice::from_raw_parts_mut(self.map.as_mut_ptr().add(block.start), pixels.bytes.len())
         };
@@ -79,7 +79,7 @@ impl CarriedArena {
         Ok(Some(Arc::new(CarriedPicture { block, bytes: pixels.bytes.len(), width, height, channels })))
     }
 
-    /// Nobody waits any more, and nothing is kept any more.
+    /// Wakes all threads that wait in `keep`, which gives `None` from now on.
     pub fn shut(&self) {
         self.lock().is_shut = true;
         self.changed.notify_all();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_room_waits_until_there_is_some_or_all_is_over() {
+    fn a_thread_without_room_waits_until_there_is_some_or_the_region_is_shut() {
         let arena = CarriedArena::new(256).unwrap();
         let first = keep(&arena, 16, 1).unwrap();
         let theirs = Arc::clone(&arena);

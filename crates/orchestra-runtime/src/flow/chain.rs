@@ -37,7 +37,7 @@ use crate::messages::{BatcherMsg, Record, SinkMsg, TokenEnd};
 /// A batch stage, for what feeds it.
 #[derive(Clone)]
 pub struct BatchTarget {
-    /// Which.
+    /// The stage.
     pub stage: StageId,
     /// Its slots.
     pub pool: Arc<SlotPool>,

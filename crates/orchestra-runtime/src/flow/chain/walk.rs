@@ -237,7 +237,7 @@ impl Walk<'_, '_> {
         env: &Env<'_>,
     ) -> Result<(), Over> {
         let chain = self.chain;
-        // Before the row: nobody holds one while waiting for anything else.
+        // Before `claim`: a thread that waits for room must hold no row, or the two waits could lock each other.
         let mut carried = Vec::with_capacity(carries.len());
         for read in carries {
             match self.carry(target, *read, env) {
@@ -338,7 +338,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Who has not heard of the row that a map was given: nobody has, unless it has become rows or parts.
+/// The folds that still count the input row of a map as missing: all of them, until the map has emitted a row or announced parts.
 fn untold(step: &MapStep, parts: Option<u32>, n_rows: usize) -> &[ActorRef<FoldMsg>] {
     if parts.is_none() && n_rows == 0 { &step.folds } else { &[] }
 }
