@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestra_core::StageId;
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Encoder, Fan, ItemInfo};
-use orchestra_plan::{Plan, Shape};
+use orchestra_core::{SourceId, StageId};
+use orchestra_plan::{Origin, Plan};
 use orchestra_runtime::{RunOptions, Snapshot, Tracer};
 use orchestra_source::write_listing;
 use tempfile::TempDir;
@@ -19,7 +19,7 @@ use crate::catalogue::{Catalogue, Lists};
 use crate::chaos_report::{Report, Round, Struck};
 use crate::error::LabError;
 use crate::leaks::{Before, extra_files};
-use crate::run::{Progress, Tell, Tools, plan_for, run, source_of};
+use crate::run::{Progress, Tell, Tools, plan_for, run};
 use crate::stats::divide;
 use crate::striker::{Striker, Strikes, Workers};
 
@@ -152,8 +152,9 @@ impl Chaos {
             let failed = |error| LabError::Listing { source_name: source.name.clone(), error };
             let path = folder.join(format!("chosen-{place}"));
             write_listing(&list.listing, &path).map_err(failed)?;
-            let reads = |stage: StageId| source_of(&self.plan, stage).is_some_and(|s| s.index() == place);
-            let sinks = self.plan.sinks.iter().enumerate().filter(|(_, sink)| reads(sink.from));
+            let this = Origin::Source(SourceId(u16::try_from(place).unwrap_or(u16::MAX)));
+            let reads = |from: &Origin| self.plan.ancestors(*from).contains(&this);
+            let sinks = self.plan.sinks.iter().enumerate().filter(|(_, sink)| sink.from.iter().any(reads));
             self.items.add(&source.name, &path, sinks.map(|(i, _)| i).collect()).map_err(failed)?;
         }
         Ok(())
@@ -206,27 +207,20 @@ impl Chaos {
         LabError::NothingDone { items: struck.ran.report.items.failed, first: first.unwrap_or_default() }
     }
 }
-/// Whether each item has one record in each sink: no row of it is dropped, and parts come back together.
+/// Whether each item has one record in each sink: no whole item is dropped on the way, and parts come back together.
 fn one_record_per_item(plan: &Plan) -> Result<(), LabError> {
     for sink in &plan.sinks {
-        let mut at = Some(sink.from);
-        let mut folds = 0_usize;
-        while let Some(stage) = at.map(|stage| &plan.stages[stage.index()]) {
-            match (&stage.runs, stage.fan()) {
-                (Shape::Fold { .. }, _) => folds += 1,
-                (_, Fan::Parts) if folds > 0 => folds -= 1,
-                // A part that is dropped leaves its item with the record of the others.
-                (_, Fan::AtMostOne) if folds > 0 => {}
-                (_, Fan::Parts | Fan::AtMostOne) => {
-                    return Err(LabError::NotOneRecord {
-                        sink: sink.name.clone(),
-                        stage: stage.name.clone(),
-                    });
-                }
-                (_, Fan::One) => {}
-            }
-            // The row that a stage works on is that of the last of its inputs.
-            at = stage.from.iter().filter_map(|from| from.stage()).max();
+        let before = sink.from.iter().flat_map(|from| plan.ancestors(*from));
+        // A part that is dropped leaves its item with the record of the others.
+        let drops = |stage: &StageId| {
+            let stage = &plan.stages[stage.index()];
+            stage.fan() == Fan::AtMostOne && stage.within.is_empty()
+        };
+        let splits = sink.from.iter().filter_map(|from| plan.stages[from.stage()?.index()].within.last());
+        let culprit = before.filter_map(Origin::stage).find(drops).or_else(|| splits.copied().next());
+        if let Some(stage) = culprit {
+            let stage = plan.stages[stage.index()].name.clone();
+            return Err(LabError::NotOneRecord { sink: sink.name.clone(), stage });
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! The batch slots of the measured stages, and who writes which rows of them. It decodes nothing and starts no worker.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use orchestra_core::batch_layout::BatchLayout;
@@ -116,8 +116,9 @@ pub fn source_works(plan: &Plan) -> Vec<SourceWork> {
 
 fn source_work(plan: &Plan, source: SourceId) -> SourceWork {
     let home = Origin::Source(source);
-    let maps = |of: Origin| {
-        let stages = plan.ancestors(of).into_iter().filter_map(Origin::stage);
+    let maps = |from: &[Origin]| {
+        let before: BTreeSet<Origin> = from.iter().flat_map(|from| plan.ancestors(*from)).collect();
+        let stages = before.into_iter().filter_map(Origin::stage);
         let map = |id: StageId| {
             let stage = &plan.stages[id.index()];
             match &stage.runs {
@@ -131,13 +132,10 @@ fn source_work(plan: &Plan, source: SourceId) -> SourceWork {
     let batches = batches.map(|(id, _)| Leaf {
         stage: Some(id),
         reads: plan.stages[id.index()].reads.clone(),
-        maps: maps(Origin::Stage(id)),
+        maps: maps(&plan.stages[id.index()].from),
     });
-    let sinks = plan.sinks.iter().map(|sink| Origin::Stage(sink.from));
-    let sinks = sinks.filter(|from| plan.home_of(*from) == home).map(|from| {
-        let reads = (0..plan.gives(from).0.len()).map(|column| ColumnRef { from, column }).collect();
-        Leaf { stage: None, reads, maps: maps(from) }
-    });
+    let sinks = plan.sinks.iter().filter(|sink| sink.home == home);
+    let sinks = sinks.map(|sink| Leaf { stage: None, reads: sink.reads.clone(), maps: maps(&sink.from) });
     let fetch = Arc::clone(&plan.sources[source.index()].fetch);
     SourceWork { source, fetch, leaves: batches.chain(sinks).collect() }
 }

@@ -71,7 +71,8 @@ impl<K: Eq + Hash, T, V> Collector<K, T, V> {
         arrival: Arrival<V>,
     ) -> Option<Collected<T, V>> {
         if part.of == 0 {
-            return Some(Collected { ticket, share, parts: Some(Vec::new()) });
+            let parts = (!matches!(arrival, Arrival::Failed)).then(Vec::new);
+            return Some(Collected { ticket, share, parts });
         }
         let mut entry = match self.open.entry(key) {
             std::collections::hash_map::Entry::Occupied(entry) => entry,

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use orchestra_core::ImageSpec;
+use orchestra_core::{ImageSpec, StageId};
 use orchestra_media::Preparer;
-use orchestra_plan::{GraphView, Origin, Plan, PlanOptions, Shape, describe, plan};
+use orchestra_plan::{ColumnRef, FoldPlan, GraphView, Origin, Plan, PlanOptions, Shape, describe, plan};
 
 use crate::diagnostics;
 use crate::world::{FOLDER, World};
@@ -66,7 +66,9 @@ fn check_plan(plan: &Plan, options: &PlanOptions) {
     assert!(!plan.pipelines.is_empty() && !plan.sinks.is_empty() && !plan.sources.is_empty());
     for sink in &plan.sinks {
         assert!(sink.path.starts_with(&plan.output) && sink.path != plan.output, "{}", sink.path.display());
-        assert!(sink.from.index() < plan.stages.len() && sink.pipeline.index() < plan.pipelines.len());
+        assert!(sink.pipeline.index() < plan.pipelines.len() && !sink.from.is_empty());
+        let exists = |read: &ColumnRef| read.column < plan.gives(read.from).0.len();
+        assert!(!sink.reads.is_empty() && sink.reads.iter().all(exists));
     }
     for (at, stage) in plan.stages.iter().enumerate() {
         let pipeline = &plan.pipelines[stage.pipeline.index()];
@@ -79,7 +81,9 @@ fn check_plan(plan: &Plan, options: &PlanOptions) {
             !stage.from.is_empty() && stage.from.iter().all(comes_before),
             "a stage comes after what it reads"
         );
-        assert!(comes_before(&stage.home));
+        // A join is added behind the stages of the file.
+        let is_join = |home: StageId| plan.stages[home.index()].is_join();
+        assert!(comes_before(&stage.home) || stage.home.stage().is_some_and(is_join));
         assert!(stage.reads.iter().all(|read| read.column < plan.gives(read.from).0.len()));
         match &stage.runs {
             Shape::Map(_) => {
@@ -93,7 +97,10 @@ fn check_plan(plan: &Plan, options: &PlanOptions) {
                 assert!(!infer.workers.is_empty() || options.offline);
                 assert!(infer.workers.iter().all(|w| w.count > 0 && w.device.index() < plan.devices.len()));
             }
-            Shape::Fold { .. } => assert!(stage.from.len() == 1),
+            Shape::Fold(FoldPlan::Parts(_)) => {}
+            Shape::Fold(FoldPlan::Inputs { inputs }) => {
+                assert!(inputs.len() > 1 && inputs.iter().all(|input| comes_before(&input.home)));
+            }
         }
     }
 }

@@ -9,9 +9,9 @@ use orchestra_source::ListingSpec;
 use crate::devices::{Device, Devices, from_option};
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
-use crate::graph::Graph;
+use crate::graph::{Graph, Link, Target};
 use crate::host::{Host, MachineView, lexical};
-use crate::kind::SourceConnected;
+use crate::kind::{Input, SourceConnected, whole_row};
 use crate::measured::MeasureKey;
 use crate::models::{self, Model};
 use crate::placement::{Demand, Share, place};
@@ -70,7 +70,7 @@ struct Parts {
     models: Vec<Option<Model>>,
     graph: Graph,
     wired: Vec<Option<Wired>>,
-    encoders: Vec<Option<Arc<dyn Encoder>>>,
+    records: Vec<Option<RecordConnected>>,
     sink_paths: Vec<Option<PathBuf>>,
     devices: Vec<Device>,
     /// Per stage.
@@ -102,7 +102,7 @@ impl Planner<'_> {
         let sources: Vec<_> = workflow.sources.iter().zip(&listings).map(connect).collect();
         let graph = Graph::new(&workflow, diags);
         let wired = Wiring::new(&workflow, &graph, &sources, &models, (self.host, &folder), diags).check();
-        let encoders = encoders(&workflow, &graph, &sources, &models, &wired, diags);
+        let records = records(&workflow, &graph, &sources, &models, &wired, diags);
         let sink_paths = sinks::check_paths(&workflow.sinks, diags);
         let machine = self.machine(diags);
         let (devices, shares) = self.devices(&workflow, &models, &graph, &wired, machine.as_ref(), diags);
@@ -118,7 +118,7 @@ impl Planner<'_> {
             models,
             graph,
             wired,
-            encoders,
+            records,
             sink_paths,
             devices,
             shares,
@@ -237,22 +237,34 @@ impl Planner<'_> {
     }
 }
 
-/// The encoder of each sink; `None` after an error.
-fn encoders(
+/// What a sink writes.
+struct RecordConnected {
+    /// Per column: who gives it, and which of its columns.
+    reads: Vec<(Target, usize)>,
+    encoder: Arc<dyn Encoder>,
+}
+
+/// What each sink writes; `None` after an error.
+fn records(
     workflow: &RawWorkflow,
     graph: &Graph,
     sources: &[Option<SourceConnected>],
     models: &[Option<Model>],
     wired: &[Option<Wired>],
     diags: &mut Diagnostics,
-) -> Vec<Option<Arc<dyn Encoder>>> {
-    let encoder = |(sink, link): (&raw::RawSink, &Option<crate::graph::Link>)| {
-        let input = types::input(workflow, sources, models, wired, link.as_ref()?)?;
+) -> Vec<Option<RecordConnected>> {
+    let record = |(sink, links): (&raw::RawSink, &Vec<Option<Link>>)| {
+        let links: Vec<&Link> = links.iter().map(Option::as_ref).collect::<Option<_>>()?;
+        let input = |link: &&Link| types::input(workflow, sources, models, wired, link);
+        let inputs: Vec<Input> = links.iter().map(input).collect::<Option<_>>()?;
         let what = format!("sink `{}`", sink.name.value);
+        let (input, reads) = whole_row(&what, &inputs, diags)?;
         let mut fields = Fields::again(what, sink.name.span, &sink.table, diags);
-        sink.kind.as_ref()?.connect(&input, &mut fields)
+        let encoder = sink.kind.as_ref()?.connect(&input, &mut fields)?;
+        let reads = reads.into_iter().map(|(input, column)| (links[input].target, column)).collect();
+        Some(RecordConnected { reads, encoder })
     };
-    workflow.sinks.iter().zip(&graph.sinks).map(encoder).collect()
+    workflow.sinks.iter().zip(&graph.sinks).map(record).collect()
 }
 
 fn place_of(table: &mut Vec<Device>, device: Device) -> usize {

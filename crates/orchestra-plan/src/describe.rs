@@ -6,7 +6,7 @@ use orchestra_core::{DeviceId, Provider, TensorSpec};
 
 use crate::bytes::format_bytes;
 use crate::placement::plural;
-use crate::plan::{InferPlan, Plan, Shape, StagePlan};
+use crate::plan::{InferPlan, Origin, Plan, Shape, StagePlan};
 
 /// What will run where, and why, as text of several lines.
 #[must_use]
@@ -62,7 +62,7 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
         for id in &pipeline.sinks {
             let sink = &plan.sinks[id.index()];
             let order = if sink.ordered { ", in the order of the source" } else { "" };
-            let from = &plan.stages[sink.from.index()].name;
+            let from = names(plan, &sink.from);
             writeln!(out, "  sink {} <- {from}: {}{order}", sink.name, sink.path.display())?;
         }
     }
@@ -128,8 +128,8 @@ fn write_stage(out: &mut String, plan: &Plan, index: usize) -> fmt::Result {
     let stage = &plan.stages[index];
     match &stage.runs {
         Shape::Batch(infer) => write_infer(out, plan, stage, infer),
-        Shape::Map(_) | Shape::Fold { .. } => {
-            let from = names(plan, stage);
+        Shape::Map(_) | Shape::Fold(_) => {
+            let from = names(plan, &stage.from);
             for (n, line) in stage.about.lines().enumerate() {
                 match n {
                     0 => writeln!(out, "  {} {} <- {from}: {line}", stage.kind, stage.name)?,
@@ -141,9 +141,9 @@ fn write_stage(out: &mut String, plan: &Plan, index: usize) -> fmt::Result {
     }
 }
 
-/// What a stage reads from.
-fn names(plan: &Plan, stage: &StagePlan) -> String {
-    stage.from.iter().map(|from| plan.name_of(*from)).collect::<Vec<_>>().join(", ")
+/// What a stage or a sink reads from.
+fn names(plan: &Plan, from: &[Origin]) -> String {
+    from.iter().map(|from| plan.name_of(*from)).collect::<Vec<_>>().join(", ")
 }
 
 fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &InferPlan) -> fmt::Result {
@@ -154,7 +154,7 @@ fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &InferPl
     writeln!(
         out,
         "  infer {name} <- {}: model {}, gives {}",
-        names(plan, stage),
+        names(plan, &stage.from),
         model.name,
         outputs.join(", ")
     )?;

@@ -62,16 +62,22 @@ impl<'a, 'd> Fields<'a, 'd> {
 
     /// `from`: a name, or a list of names.
     pub fn reads(&mut self) -> crate::kind::Reads {
-        if self.entry("from").is_none() {
-            self.missing("from", "name what it reads from");
+        self.names("from", "name what it reads from").into_iter().map(|name| (None, name)).collect()
+    }
+
+    /// A name, or a list of names, that must be there; `help` says what to write. Empty after an error.
+    pub fn names(&mut self, key: &str, help: &str) -> Vec<At<String>> {
+        let Some(entry) = self.entry(key) else {
+            self.missing(key, help);
             return Vec::new();
-        }
-        match self.strings("from") {
-            Some(names) if names.is_empty() => {
-                self.bad("from", self.span, "names nothing");
+        };
+        match &entry.node.value {
+            Value::Array(items) if items.is_empty() => {
+                self.bad(key, self.span, "names nothing");
                 Vec::new()
             }
-            names => names.unwrap_or_default().into_iter().map(|name| (None, name)).collect(),
+            Value::String(_) => self.string(key).into_iter().collect(),
+            _ => self.strings(key).unwrap_or_default(),
         }
     }
 

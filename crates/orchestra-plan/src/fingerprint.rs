@@ -6,7 +6,7 @@ use orchestra_core::{Provider, TensorRt};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::plan::{ColumnRef, Plan, Shape};
+use crate::plan::{ColumnRef, Origin, Plan, Shape};
 use crate::raw::{RawListing, RawSource};
 
 /// One entry per source, model, stage and sink of `plan`, in the order of the plan. `sources` and `operators` are those of the plan, as
@@ -41,14 +41,15 @@ pub(crate) fn fingerprint(
         };
         entries.push((format!("model `{}`", model.name), digest));
     }
-    for stage in &plan.stages {
+    // Joins follow from what the others read.
+    for stage in plan.stages.iter().filter(|stage| !stage.is_join()) {
         let name = |read: &ColumnRef| (plan.name_of(read.from), read.column);
         let mut text = match &stage.runs {
             Shape::Batch(infer) => {
                 let inputs: Vec<_> = stage.reads.iter().map(name).collect();
                 serde_json::json!({ "model": plan.models[infer.model.index()].name, "inputs": inputs })
             }
-            Shape::Map(_) | Shape::Fold { .. } => stage.settings.clone(),
+            Shape::Map(_) | Shape::Fold(_) => stage.settings.clone(),
         };
         if let (serde_json::Value::Object(text), None) = (&mut text, stage.batch()) {
             let from: Vec<&str> = stage.from.iter().map(|from| plan.name_of(*from)).collect();
@@ -56,14 +57,28 @@ pub(crate) fn fingerprint(
                 [one] => text.insert("from".into(), one.into()),
                 _ => text.insert("from".into(), from.into()),
             };
+            // Which columns: where the names of the stages alone do not say it.
+            if stage.from.iter().any(|from| plan.gives(*from).0.len() > 1) {
+                let reads: Vec<_> = stage.reads.iter().map(name).collect();
+                text.insert("reads".into(), serde_json::json!(reads));
+            }
         }
         entries.push((format!("stage `{}`", stage.name), digest(&text)));
     }
     for sink in &plan.sinks {
         let path = sink.path.strip_prefix(&plan.output).unwrap_or(&sink.path);
-        let text = serde_json::json!({
-            "from": plan.stages[sink.from.index()].name, "path": path, "ordered": sink.ordered,
-        });
+        let columns = |from: &Origin| -> Vec<usize> {
+            sink.reads.iter().filter(|read| read.from == *from).map(|read| read.column).collect()
+        };
+        let from = match &sink.from[..] {
+            // All columns of one stage.
+            [one] if columns(one).len() == plan.gives(*one).0.len() => plan.name_of(*one).into(),
+            from => {
+                let named = |from: &Origin| serde_json::json!([plan.name_of(*from), columns(from)]);
+                serde_json::Value::Array(from.iter().map(named).collect())
+            }
+        };
+        let text = serde_json::json!({ "from": from, "path": path, "ordered": sink.ordered });
         let text = if sink.kind == "jsonl" { text } else { serde_json::json!([text, sink.kind]) };
         entries.push((format!("sink `{}`", sink.name), digest(&text)));
     }

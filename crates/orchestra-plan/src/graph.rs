@@ -36,8 +36,8 @@ impl Link {
 pub(crate) struct Graph {
     /// Per stage, per entry of its `reads`; `None` was reported.
     pub reads: Vec<Vec<Option<Link>>>,
-    /// Per sink; `None` was reported.
-    pub sinks: Vec<Option<Link>>,
+    /// Per sink, per entry of its `from`; `None` was reported.
+    pub sinks: Vec<Vec<Option<Link>>>,
     /// Stages, each after what it reads from. Those on a cycle are absent.
     pub order: Vec<usize>,
     /// Stages from which some sink is reached.
@@ -54,10 +54,10 @@ impl Graph {
             .iter()
             .map(|stage| stage.reads.iter().map(|(_, from)| names.stage_link(stage, from, diags)).collect())
             .collect();
-        let sinks: Vec<Option<Link>> = workflow
+        let sinks: Vec<Vec<Option<Link>>> = workflow
             .sinks
             .iter()
-            .map(|sink| names.sink_link(&sink.name.value, sink.from.as_ref()?, diags))
+            .map(|sink| sink.from.iter().map(|from| names.sink_link(&sink.name.value, from, diags)).collect())
             .collect();
         let order = order(workflow, &reads, diags);
         let used = used(&reads, &sinks);
@@ -137,16 +137,7 @@ impl Names<'_> {
                     .help("a sink writes the results of a stage");
                 None
             }
-            Target::Stage(_) => {
-                if let Some(tensor) = &link.tensor {
-                    let stage = from.value.split('.').next().unwrap_or_default();
-                    diags
-                        .error(from.span, format!("sink `{name}` cannot take the tensor `{tensor}` alone"))
-                        .help(format!("a sink writes all results of a stage: from = \"{stage}\""));
-                    return None;
-                }
-                Some(link)
-            }
+            Target::Stage(_) => Some(link),
         }
     }
 }
@@ -209,9 +200,9 @@ fn report_cycle(workflow: &RawWorkflow, cycle: &[usize], span: Span, diags: &mut
         .help("data flows one way: every stage must lead back to a source");
 }
 
-fn used(reads: &[Vec<Option<Link>>], sinks: &[Option<Link>]) -> Vec<bool> {
+fn used(reads: &[Vec<Option<Link>>], sinks: &[Vec<Option<Link>>]) -> Vec<bool> {
     let mut used = vec![false; reads.len()];
-    let mut open: Vec<usize> = sinks.iter().flatten().filter_map(Link::stage).collect();
+    let mut open: Vec<usize> = sinks.iter().flatten().flatten().filter_map(Link::stage).collect();
     while let Some(stage) = open.pop() {
         if !std::mem::replace(&mut used[stage], true) {
             open.extend(reads[stage].iter().flatten().filter_map(Link::stage));
@@ -236,7 +227,7 @@ fn names_its_model(workflow: &RawWorkflow, stage: &RawStage) -> bool {
 fn report_unused(
     workflow: &RawWorkflow,
     reads: &[Vec<Option<Link>>],
-    sinks: &[Option<Link>],
+    sinks: &[Vec<Option<Link>>],
     diags: &mut Diagnostics,
 ) {
     if workflow.sinks.is_empty() {
@@ -246,13 +237,13 @@ fn report_unused(
         return;
     }
     // A name that leads nowhere probably meant one of those that nobody names.
-    let all_lead_somewhere = reads.iter().flatten().chain(sinks).all(Option::is_some)
+    let all_lead_somewhere = reads.iter().chain(sinks).flatten().all(Option::is_some)
         && workflow.stages.iter().all(|s| !s.reads.is_empty() && names_its_model(workflow, s))
-        && workflow.sinks.iter().all(|s| s.from.is_some());
+        && workflow.sinks.iter().all(|s| !s.from.is_empty());
     if !all_lead_somewhere {
         return;
     }
-    let read = |target: Target| reads.iter().flatten().chain(sinks).flatten().any(|l| l.target == target);
+    let read = |target: Target| reads.iter().chain(sinks).flatten().flatten().any(|l| l.target == target);
     let mut warn = |what: &str, name: &At<String>| {
         diags
             .warning(name.span, format!("nothing uses {what} `{}`", name.value))

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use orchestra_core::TensorSpec;
 use orchestra_core::data::Schema;
+use orchestra_core::{StageId, TensorSpec};
 use orchestra_source::ListingSpec;
 use serde::Serialize;
 
@@ -110,12 +110,16 @@ impl GraphView {
 struct Builder<'a> {
     plan: &'a Plan,
     pipeline: &'a PipelinePlan,
+    /// The stages of the file: edges lead past the joins.
+    stages: Vec<StageId>,
     edges: Vec<Edge>,
 }
 
 impl<'a> Builder<'a> {
     fn new(plan: &'a Plan, pipeline: &'a PipelinePlan) -> Self {
-        Self { plan, pipeline, edges: Vec::new() }
+        let of_file = |stage: &StageId| !plan.stages[stage.index()].is_join();
+        let stages = pipeline.stages.iter().copied().filter(of_file).collect();
+        Self { plan, pipeline, stages, edges: Vec::new() }
     }
 
     fn build(mut self) -> PipelineView {
@@ -126,7 +130,7 @@ impl<'a> Builder<'a> {
             let source = &plan.sources[id.index()];
             nodes.push(node(NodeKind::Source, "source", &source.name, listing(&source.listing, folder)));
         }
-        for id in &pipeline.stages {
+        for id in self.stages.clone() {
             let stage = self.stage_node(nodes.len(), &plan.stages[id.index()]);
             nodes.push(stage);
         }
@@ -134,13 +138,16 @@ impl<'a> Builder<'a> {
             let sink = &plan.sinks[id.index()];
             let to = nodes.len();
             nodes.push(node(NodeKind::Sink, "sink", &sink.name, file(sink, &plan.output)));
-            let outputs: Vec<&TensorSpec> = tensors(&plan.stages[sink.from.index()].gives).collect();
-            let from = self.stage(sink.from.index());
-            if outputs.is_empty() {
-                self.edge(from, to, None);
+            for read in &sink.reads {
+                let gives = plan.gives(read.from);
+                if let Some(tensor) = gives.0[read.column].ty.stored() {
+                    let from = self.node_of(read.from);
+                    self.edge(from, to, Some(label(tensor, tensors(gives).count() > 1)));
+                }
             }
-            for tensor in &outputs {
-                self.edge(from, to, Some(label(tensor, outputs.len() > 1)));
+            for from in &sink.from {
+                let from = self.node_of(*from);
+                self.edge(from, to, None);
             }
         }
         PipelineView { name: pipeline.name.clone(), nodes, edges: self.edges }
@@ -158,7 +165,7 @@ impl<'a> Builder<'a> {
                 (NodeKind::Batch, details, devices.map(|d| d.spec.name.clone()).collect())
             }
             Shape::Map(_) => (NodeKind::Map, stage.details.clone(), Vec::new()),
-            Shape::Fold { .. } => (NodeKind::Fold, stage.details.clone(), Vec::new()),
+            Shape::Fold(_) => (NodeKind::Fold, stage.details.clone(), Vec::new()),
         };
         for (at, read) in stage.reads.iter().enumerate() {
             self.input(to, stage, at, *read);
@@ -197,7 +204,7 @@ impl<'a> Builder<'a> {
 
     /// The node of a stage of this pipeline.
     fn stage(&self, stage: usize) -> usize {
-        let place = self.pipeline.stages.iter().position(|s| s.index() == stage);
+        let place = self.stages.iter().position(|s| s.index() == stage);
         self.pipeline.sources.len() + place.expect("a pipeline holds all stages that its nodes read from")
     }
 

@@ -216,13 +216,64 @@ impl Input {
     }
 }
 
+/// Columns of inputs: which input, and which of its columns.
+pub type InputColumns = Vec<(usize, usize)>;
+
+/// What is read of all inputs, as one row. A single input gives its columns as they are named there; of several, a column is called as the
+/// `from` that names it, or `stage`, or `stage.column` where the stage gives several. `None` after an error; `reader` is "stage `x`".
+pub(crate) fn whole_row(
+    reader: &str,
+    inputs: &[Input],
+    diags: &mut Diagnostics,
+) -> Option<(Input, InputColumns)> {
+    let (first, several) = (inputs.first()?, inputs.len() > 1);
+    let mut columns: Vec<Column> = Vec::new();
+    let mut reads = Vec::new();
+    for (at, input) in inputs.iter().enumerate() {
+        let all = &input.gives.0;
+        let named = match &input.column {
+            Some(name) => {
+                let Some(place) = input.gives.position(name) else {
+                    let help =
+                        crate::nearest::suggestion("outputs", name, input.gives.names().collect::<Vec<_>>());
+                    let kind = if input.is_source { "source" } else { "stage" };
+                    diags
+                        .error(input.span, format!("{kind} `{}` has no output `{name}`", input.name))
+                        .help(help);
+                    return None;
+                };
+                place..place + 1
+            }
+            None => 0..all.len(),
+        };
+        let dotted = input.column.is_some() || all.len() > 1;
+        for place in named {
+            let name = match (several, dotted) {
+                (false, _) => all[place].name.clone(),
+                (true, false) => input.name.clone(),
+                (true, true) => format!("{}.{}", input.name, all[place].name),
+            };
+            if columns.iter().any(|column| column.name == name) {
+                diags.error(input.span, format!("{reader} reads `{name}` twice")).help("name it once");
+                return None;
+            }
+            columns.push(Column { name, ty: all[place].ty.clone() });
+            reads.push((at, place));
+        }
+    }
+    let name = inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>().join("`, `");
+    let labels = first.labels.clone().filter(|_| !several);
+    let whole = Input { name, gives: Schema(columns), column: None, labels, ..first.clone() };
+    Some((whole, reads))
+}
+
 /// A stage that is planned.
 #[derive(Debug, Clone)]
 pub struct StageConnected {
     /// The columns of a row.
     pub gives: Schema,
-    /// The columns that it reads: which input, and which column of that.
-    pub reads: Vec<(usize, usize)>,
+    /// The columns that it reads.
+    pub reads: InputColumns,
     /// What runs.
     pub runs: Runs,
     /// What decides about results, for the fingerprint and for `plan --json`. An object.
@@ -254,6 +305,11 @@ impl Runs {
 }
 
 impl StageContext<'_> {
+    /// All that the stage reads, as one row: a single input's columns as they are, those of several under the names of their stages.
+    pub fn whole_row(&mut self) -> Option<(Input, InputColumns)> {
+        whole_row(&format!("stage `{}`", self.name), self.inputs, self.diags)
+    }
+
     /// The column that input `at` means: the one that is named, or the only one that `fits`. `what` completes "takes ..", for the message
     /// that there is none.
     pub fn column(&mut self, at: usize, what: &str, fits: impl Fn(&Column) -> bool) -> Option<usize> {

@@ -44,8 +44,8 @@ pub use host::{
     DeviceView, FileKind, Host, MachineView, ModelError, ModelFile, NodeView, RealHost, Signature,
 };
 pub use kind::{
-    BatchDraft, Connect, Draft, Input, Key, Kinds, Reads, Runs, SinkKind, SourceConnected, SourceContext,
-    SourceKind, StageConnected, StageContext, StageKind, key,
+    BatchDraft, Connect, Draft, Input, InputColumns, Key, Kinds, Reads, Runs, SinkKind, SourceConnected,
+    SourceContext, SourceKind, StageConnected, StageContext, StageKind, key,
 };
 pub use ladder::ladder;
 pub use machine_file::machine_from_toml;
@@ -54,8 +54,8 @@ pub use models::{MAX_BATCH, read_labels};
 pub use nearest::list;
 pub use onnx::read_model;
 pub use plan::{
-    BETWEEN_COMMITS, ColumnRef, DeviceMemory, DevicePlan, Growth, InferPlan, Limits, LogFormat, MaxFailed,
-    ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, Recycle, Shape, SinkPlan, SourcePlan,
-    StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
+    BETWEEN_COMMITS, ColumnRef, DeviceMemory, DevicePlan, FoldPlan, Growth, InferPlan, JoinInput, Limits,
+    LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, Recycle, Shape,
+    SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
 };
 pub use sinks::RESERVED;

@@ -79,7 +79,7 @@ impl Plan {
     pub fn without_growth(mut self) -> Self {
         let workers = self.stages.iter_mut().flat_map(|stage| match &mut stage.runs {
             Shape::Batch(infer) => infer.workers.as_mut_slice(),
-            Shape::Map(_) | Shape::Fold { .. } => &mut [],
+            Shape::Map(_) | Shape::Fold(_) => &mut [],
         });
         for worker in workers {
             if let Some(Growth { most, is_asked: true }) = worker.growth.take() {
@@ -156,33 +156,6 @@ impl Plan {
             }
         }
         seen
-    }
-
-    /// The folds that end the parts which `stage` handles: what becomes of a part that ends before them they have to know.
-    #[must_use]
-    pub fn folds_behind(&self, stage: StageId) -> BTreeSet<StageId> {
-        let mut folds = BTreeSet::new();
-        let mut seen = BTreeSet::new();
-        let mut open = vec![(stage, 0_usize)];
-        while let Some((stage, level)) = open.pop() {
-            if !seen.insert((stage, level)) {
-                continue;
-            }
-            let plan = &self.stages[stage.index()];
-            let level = match (&plan.runs, plan.fan(), level) {
-                (Shape::Fold { .. }, _, 0) => {
-                    folds.insert(stage);
-                    continue;
-                }
-                (Shape::Fold { .. }, _, level) => level - 1,
-                (_, Fan::Parts, level) => level + 1,
-                (_, Fan::One | Fan::AtMostOne, level) => level,
-            };
-            let reads = |s: &StagePlan| s.from.contains(&Origin::Stage(stage));
-            let children = (0..).map(StageId).zip(&self.stages).filter(|(_, s)| reads(s));
-            open.extend(children.map(|(child, _)| (child, level)));
-        }
-        folds
     }
 }
 
@@ -266,6 +239,9 @@ pub struct StagePlan {
     pub gives: Schema,
     /// Where its rows come from: the source, or the stage that runs in workers or folds, whose rows it is reached by.
     pub home: Origin,
+    /// The stages whose parts its rows are, outermost first.
+    #[serde(skip)]
+    pub within: Vec<StageId>,
     /// What decides about its results. An object.
     pub settings: Json,
     /// Its settings in a few words, one line each.
@@ -286,23 +262,47 @@ pub enum Shape {
     Map(#[serde(skip)] Arc<dyn Map>),
     /// Batches of rows, in worker processes.
     Batch(Box<InferPlan>),
-    /// The rows of all parts to one.
-    Fold {
-        /// What makes the row.
-        #[serde(skip)]
-        fold: Arc<dyn Fold>,
-        /// Columns of what comes before, which stages behind it still read.
-        carries: Vec<ColumnRef>,
+    /// Several rows of one token to one row.
+    Fold(FoldPlan),
+}
+
+/// What a fold brings together.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "of", rename_all = "lowercase")]
+pub enum FoldPlan {
+    /// The parts of a token, to a row of the kind.
+    Parts(#[serde(skip)] Arc<dyn Fold>),
+    /// The rows of a token that come by several ways. It gives no columns of its own; it carries those that are read behind it.
+    Inputs {
+        /// The ways, at least two.
+        inputs: Vec<JoinInput>,
     },
 }
 
+/// A way by which rows reach a join.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct JoinInput {
+    /// Whose rows.
+    pub home: Origin,
+    /// The stages of that way which are read: the home, or maps that its rows go through.
+    pub from: Vec<Origin>,
+    /// The columns that stages behind the join read of it.
+    pub reads: Vec<ColumnRef>,
+}
+
 impl StagePlan {
+    /// Whether the planner added it, to bring rows together that a stage or sink reads.
+    #[must_use]
+    pub fn is_join(&self) -> bool {
+        matches!(self.runs, Shape::Fold(FoldPlan::Inputs { .. }))
+    }
+
     /// How many rows it makes of one.
     #[must_use]
     pub fn fan(&self) -> Fan {
         match &self.runs {
             Shape::Map(map) => map.fan(),
-            Shape::Batch(_) | Shape::Fold { .. } => Fan::One,
+            Shape::Batch(_) | Shape::Fold(_) => Fan::One,
         }
     }
 
@@ -311,7 +311,7 @@ impl StagePlan {
     pub fn batch(&self) -> Option<&InferPlan> {
         match &self.runs {
             Shape::Batch(infer) => Some(infer),
-            Shape::Map(_) | Shape::Fold { .. } => None,
+            Shape::Map(_) | Shape::Fold(_) => None,
         }
     }
 }
@@ -463,8 +463,12 @@ pub struct SinkPlan {
     pub pipeline: PipelineId,
     /// As `kind = ".."` names it.
     pub kind: String,
-    /// The stage whose results are written.
-    pub from: StageId,
+    /// The stages whose results are written.
+    pub from: Vec<Origin>,
+    /// The columns of a record, in order.
+    pub reads: Vec<ColumnRef>,
+    /// Whose rows reach it, as [`StagePlan::home`].
+    pub home: Origin,
     /// Makes the records.
     #[serde(skip)]
     pub encoder: Arc<dyn Encoder>,

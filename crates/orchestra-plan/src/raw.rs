@@ -107,7 +107,8 @@ pub(crate) struct RawSink {
     /// `None` when its kind is missing or unknown.
     pub kind: Option<Arc<dyn SinkKind>>,
     pub table: Table,
-    pub from: Option<At<String>>,
+    /// What it reads from, as written; empty after an error.
+    pub from: Vec<At<String>>,
     /// Relative to the output folder.
     pub path: Option<At<String>>,
     pub ordered: bool,

@@ -14,12 +14,19 @@ pub const RESERVED: [&str; 4] = ["failures.jsonl", "run.json", "logs", "journal"
 pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawSink {
     let what = format!("sink `{}`", name.value);
     let Some(kind) = kind(&what, table, name.span, &kinds.sinks, |k| k.name(), diags) else {
-        return RawSink { name, kind: None, table: table.clone(), from: None, path: None, ordered: false };
+        return RawSink {
+            name,
+            kind: None,
+            table: table.clone(),
+            from: Vec::new(),
+            path: None,
+            ordered: false,
+        };
     };
     let mut allowed = vec!["kind", "from", "path", "ordered"];
     allowed.extend(kind.keys().iter().map(|key| key.name));
     let mut f = Fields::new(what, name.span, table, &allowed, diags);
-    let from = f.required_string("from", "name the stage whose results are written");
+    let from = f.names("from", "name the stage whose results are written");
     let path = match f.entry("path") {
         Some(_) => f.string("path"),
         None => Some(At::new(format!("{}.{}", name.value, kind.extension()), name.span)),

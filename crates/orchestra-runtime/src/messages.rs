@@ -389,12 +389,12 @@ impl CommitCounts {
     }
 }
 
-/// The memory of a batch stage.
+/// The memory of a stage.
 pub struct StageMemory {
     /// Which.
     pub stage: StageId,
-    /// Its slots.
-    pub arena: orchestra_wire::arena::Arena,
+    /// The slots of a batch stage.
+    pub arena: Option<orchestra_wire::arena::Arena>,
     /// The pictures that its rows carry along.
     pub carried: Option<Arc<crate::flow::carried::CarriedArena>>,
 }
@@ -403,7 +403,7 @@ pub struct StageMemory {
 pub enum PipelineMsg {
     /// Build the graph and start it.
     Start,
-    /// The memory of its infer stages is there.
+    /// The memory of its stages is there.
     Prepared(Result<Vec<StageMemory>, String>),
     /// A source has nothing in flight and hands out nothing more.
     SourceFinished {

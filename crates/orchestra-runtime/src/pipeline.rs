@@ -9,10 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use orchestra_core::data::ColumnType;
-use orchestra_core::shapes::Fold as MakeRow;
 use orchestra_core::{DeviceKind, PipelineId, SourceId, StageId};
 use orchestra_journal::BitSet;
-use orchestra_plan::{InferPlan, Origin, PipelinePlan, Plan, Shape};
+use orchestra_plan::{ColumnRef, FoldPlan, InferPlan, Origin, PipelinePlan, Plan, Shape};
 use orchestra_wire::arena::Arena;
 use orchestra_wire::frames::Load;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -24,7 +23,7 @@ use crate::context::RunContext;
 use crate::flow::carried::CarriedArena;
 use crate::flow::chain::{BatchTarget, Chain, Targets};
 use crate::flow::committer::CommitterHandle;
-use crate::flow::fold::{Fold, FoldArgs, FoldMsg};
+use crate::flow::fold::{Fold, FoldArgs, FoldTarget};
 use crate::flow::loader::Loader;
 use crate::flow::loader_thread::LoaderWork;
 use crate::flow::processor::Processor;
@@ -184,11 +183,14 @@ impl PipelineState {
             match &plan.stages[stage.index()].runs {
                 Shape::Map(_) => {}
                 Shape::Batch(infer) => {
-                    let own = memory.pop().filter(|own| own.stage == stage);
+                    let own = memory.pop_if(|own| own.stage == stage);
                     let own = own.ok_or("memory was made for other stages than those of the plan")?;
                     self.build_batch(me, stage, infer, own, &sink).await?;
                 }
-                Shape::Fold { fold, .. } => self.build_fold(me, stage, fold, &sink).await?,
+                Shape::Fold(fold) => {
+                    let carried = memory.pop_if(|own| own.stage == stage).and_then(|own| own.carried);
+                    self.build_fold(me, stage, fold, carried, &sink).await?;
+                }
             }
         }
         for source in self.running.clone() {
@@ -204,24 +206,16 @@ impl PipelineState {
         &mut self,
         me: &ActorRef<PipelineMsg>,
         stage: StageId,
-        fold: &Arc<dyn MakeRow>,
+        fold: &FoldPlan,
+        carried: Option<Arc<CarriedArena>>,
         sink: &ActorRef<SinkMsg>,
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.args.context;
         let chain = Chain::new(context, sink, Origin::Stage(stage), &self.targets);
-        let readers = (0..).map(StageId).zip(&context.plan.stages);
-        let readers = readers.filter(|(_, s)| s.from.contains(&Origin::Stage(stage)));
-        let outer = readers.flat_map(|(reader, _)| self.targets.folds_behind(context, reader)).collect();
-        let args = FoldArgs {
-            context: Arc::clone(context),
-            stage,
-            fold: Arc::clone(fold),
-            chain,
-            sink: sink.clone(),
-            outer,
-        };
+        let behind = Arc::clone(chain.folds());
+        let args = FoldArgs { context: Arc::clone(context), stage, plan: fold.clone(), chain };
         let (actor, _) = Actor::spawn_linked(None, Fold, args, me.get_cell()).await?;
-        self.targets.folds.push((stage, actor));
+        self.targets.folds.push(FoldTarget { stage, actor, way: None, carried, behind });
         Ok(())
     }
 
@@ -235,7 +229,7 @@ impl PipelineState {
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.args.context;
         let chain = Chain::new(context, sink, Origin::Stage(stage), &self.targets);
-        let folds: Arc<[ActorRef<FoldMsg>]> = self.targets.folds_behind(context, stage).into();
+        let folds = Arc::clone(chain.folds());
         let (processor, _) = Processor::start(context, stage, chain, sink.clone(), me.get_cell()).await?;
         let batcher_args = BatcherArgs {
             context: Arc::clone(context),
@@ -253,7 +247,8 @@ impl PipelineState {
         };
         let (max_batch, held) = (infer.max_batch, infer.held_by_workers());
         let in_use = Arc::clone(&context.stats.stage(stage).slots_in_use);
-        let pool = SlotPool::new(memory.arena, context.clock, max_batch, held, in_use, Box::new(notify));
+        let arena = memory.arena.ok_or("a batch stage has no memory")?;
+        let pool = SlotPool::new(arena, context.clock, max_batch, held, in_use, Box::new(notify));
         batcher.cast(BatcherMsg::Attach(Arc::clone(&pool)))?;
         let target = BatchTarget { stage, pool, carried: memory.carried, batcher, folds };
         self.ask_for_workers(&target);
@@ -357,10 +352,10 @@ impl PipelineState {
 
     /// Wakes every thread that waits for a row or for room.
     fn shut(&self) {
-        for target in &self.targets.batches {
-            target.pool.shut();
-            target.carried.iter().for_each(|arena| arena.shut());
-        }
+        self.targets.batches.iter().for_each(|target| target.pool.shut());
+        let carried = self.targets.batches.iter().map(|target| &target.carried);
+        let carried = carried.chain(self.targets.folds.iter().map(|target| &target.carried));
+        carried.flatten().for_each(|arena| arena.shut());
     }
 
     fn stop(&mut self) {
@@ -397,28 +392,35 @@ impl PipelineState {
     }
 }
 
-/// The memory of all batch stages of a pipeline, in their order.
+/// The memory of all stages of a pipeline that need some, in their order.
 fn memory_of(plan: &Plan, pipeline: &PipelinePlan) -> Result<Vec<StageMemory>, String> {
-    let batches =
-        pipeline.stages.iter().filter_map(|stage| Some((*stage, plan.stages[stage.index()].batch()?)));
-    let carries_pictures =
-        |infer: &InferPlan| infer.carries.iter().any(|read| plan.column(*read).ty == ColumnType::Picture);
-    let carriers = batches.clone().filter(|(_, infer)| carries_pictures(infer)).count().max(1);
-    let share = usize::try_from(pipeline.carried_bytes).unwrap_or(usize::MAX) / carriers;
-    batches
-        .map(|(stage, infer)| {
-            let name = &plan.stages[stage.index()].name;
-            let refused = |what: &str, bytes: usize, error: &dyn std::fmt::Display| {
-                let mib = bytes >> 20;
-                format!("cannot take {mib} MiB of shared memory for the {what} of stage `{name}`: {error}; set `limits.memory` or a smaller `batch.max`")
-            };
-            let arena = Arena::create(name, infer.layout.clone())
-                .map_err(|error| refused("batches", infer.layout.total_bytes(), &error))?;
-            let carried = match carries_pictures(infer) {
-                true => Some(CarriedArena::new(share).map_err(|error| refused("pictures", share, &error))?),
-                false => None,
-            };
-            Ok(StageMemory { stage, arena, carried })
-        })
-        .collect()
+    let picture = |read: &ColumnRef| plan.column(*read).ty == ColumnType::Picture;
+    let keeps_pictures = |stage: &StageId| match &plan.stages[stage.index()].runs {
+        Shape::Batch(infer) => infer.carries.iter().any(picture),
+        Shape::Fold(FoldPlan::Inputs { inputs }) => inputs.iter().flat_map(|input| &input.reads).any(picture),
+        Shape::Fold(FoldPlan::Parts(_)) | Shape::Map(_) => false,
+    };
+    let keepers = pipeline.stages.iter().filter(|stage| keeps_pictures(stage)).count().max(1);
+    let share = usize::try_from(pipeline.carried_bytes).unwrap_or(usize::MAX) / keepers;
+    let mut memory = Vec::new();
+    for &stage in &pipeline.stages {
+        let plan = &plan.stages[stage.index()];
+        let refused = |what: &str, bytes: usize, error: &dyn std::fmt::Display| {
+            let (mib, name) = (bytes >> 20, &plan.name);
+            format!(
+                "cannot take {mib} MiB of shared memory for the {what} of stage `{name}`: {error}; set `limits.memory` or a smaller `batch.max`"
+            )
+        };
+        let slots = |infer: &InferPlan| {
+            Arena::create(&plan.name, infer.layout.clone())
+                .map_err(|error| refused("batches", infer.layout.total_bytes(), &error))
+        };
+        let pictures = || CarriedArena::new(share).map_err(|error| refused("pictures", share, &error));
+        let arena = plan.batch().map(slots).transpose()?;
+        let carried = keeps_pictures(&stage).then(pictures).transpose()?;
+        if arena.is_some() || carried.is_some() {
+            memory.push(StageMemory { stage, arena, carried });
+        }
+    }
+    Ok(memory)
 }

@@ -19,7 +19,7 @@ const KEYS: [Key; 1] = [key(
     "required",
     "what a row must be to go on: comparisons joined by `and`, each of a field, one of `==`, `!=`, `<`, `<=`, `>`, `>=`, and a number or a text in \
      single quotes. Fields: `label`, `class` and `score` of the best class, `count` of a list, the name of a tensor of one number, or `name[3]` for \
-     one number of a tensor",
+     one number of a tensor; where several stages are read, `stage.score` and so on",
 )];
 
 impl StageKind for Filter {
@@ -135,10 +135,43 @@ enum Field {
     Number(usize, usize),
 }
 
+/// Every field that can be compared, but for the single numbers of a tensor.
+fn fields(schema: &Schema) -> Vec<String> {
+    let n_labels = schema.0.iter().filter(|c| c.ty == ColumnType::Labels).count();
+    let n_lists = schema.0.iter().filter(|c| matches!(c.ty, ColumnType::List(_))).count();
+    let named = |column: &str, n: usize, what: &str| match n {
+        1 => what.to_owned(),
+        _ => format!("{column}.{what}"),
+    };
+    let mut fields = Vec::new();
+    for column in &schema.0 {
+        match &column.ty {
+            ColumnType::Labels => {
+                fields.extend(["label", "class", "score"].map(|what| named(&column.name, n_labels, what)));
+            }
+            ColumnType::List(_) => fields.push(named(&column.name, n_lists, "count")),
+            ColumnType::Picture => {}
+            ty => match ty.stored().and_then(|spec| spec.row_len()) {
+                Some(1) => fields.push(column.name.clone()),
+                Some(n) if n > 1 => fields.push(format!("{}[0]", column.name)),
+                _ => {}
+            },
+        }
+    }
+    fields
+}
+
 fn field(schema: &Schema, name: &str) -> Option<Field> {
-    let of = |fits: &dyn Fn(&ColumnType) -> bool| schema.0.iter().position(|c| fits(&c.ty));
+    let (column, what) = name.rsplit_once('.').map_or((None, name), |(column, what)| (Some(column), what));
+    // A name alone is enough where it can mean one column only.
+    let of = |fits: &dyn Fn(&ColumnType) -> bool| {
+        let is_meant = |name: &str| column.is_none_or(|column| column == name);
+        let mut found =
+            (0..schema.0.len()).filter(|at| fits(&schema.0[*at].ty) && is_meant(&schema.0[*at].name));
+        found.next().filter(|_| found.next().is_none())
+    };
     let labels = || of(&|ty| *ty == ColumnType::Labels);
-    match name {
+    match what {
         "label" => labels().map(Field::Label),
         "class" => labels().map(Field::Class),
         "score" => labels().map(Field::Score),
@@ -168,24 +201,20 @@ struct FilterDraft {
 
 impl Connect for FilterDraft {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
-        let input = stage.inputs.first()?;
+        let (input, reads) = stage.whole_row()?;
         let mut tests = Vec::new();
         for test in &self.tests {
             let Some(field) = field(&input.gives, &test.field) else {
                 let message = format!("stage `{}` has no field `{}` to compare", stage.name, test.field);
-                let mut fields: Vec<&str> = Vec::new();
-                for column in &input.gives.0 {
-                    match &column.ty {
-                        ColumnType::Labels => fields.extend(["label", "class", "score"]),
-                        ColumnType::List(_) => fields.push("count"),
-                        _ => fields.push(&column.name),
-                    }
-                }
+                let all = fields(&input.gives);
                 stage
                     .diags
                     .error(self.keep.span, message)
                     .label(format!("stage `{}` gives {}", input.name, input.gives))
-                    .help(format!("fields: {}; `name[3]` is one number of a tensor", list(fields)));
+                    .help(format!(
+                        "fields: {}; `name[3]` is one number of a tensor",
+                        list(all.iter().map(String::as_str))
+                    ));
                 return None;
             };
             if matches!(field, Field::Label(_)) != matches!(test.value, Literal::Text(_)) {
@@ -199,8 +228,8 @@ impl Connect for FilterDraft {
             tests.push((field, test.operator, test.value.clone()));
         }
         Some(StageConnected {
-            gives: input.gives.clone(),
-            reads: (0..input.gives.0.len()).map(|column| (0, column)).collect(),
+            gives: input.gives,
+            reads,
             runs: Runs::Map(Arc::new(FilterMap(tests.into()))),
             settings: serde_json::json!({ "keep": self.keep.value }),
             details: vec![self.keep.value.clone()],

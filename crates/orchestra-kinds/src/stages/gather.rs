@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use orchestra_core::data::{Column, ColumnType, OwnedRow, OwnedValue, Refusal, Schema};
+use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Refusal, Schema};
 use orchestra_core::shapes::Fold;
 use orchestra_plan::{Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind};
 
@@ -33,12 +33,8 @@ struct GatherDraft;
 
 impl Connect for GatherDraft {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
-        let input = stage.inputs.first()?;
-        let columns: Vec<usize> = match &input.column {
-            Some(_) => vec![stage.column(0, "parts", |_| true)?],
-            None => (0..input.gives.0.len()).collect(),
-        };
-        let gives: Vec<Column> = columns.iter().map(|at| input.gives.0[*at].clone()).collect();
+        let (input, reads) = stage.whole_row()?;
+        let gives = &input.gives.0;
         if let Some(column) = gives.iter().find(|c| c.ty == ColumnType::Picture) {
             let name = stage.name;
             let message = format!("stage `{name}` cannot keep `{}` of `{}`", column.name, input.name);
@@ -49,9 +45,9 @@ impl Connect for GatherDraft {
             return None;
         }
         Some(StageConnected {
-            settings: serde_json::json!({ "columns": columns }),
-            reads: columns.into_iter().map(|column| (0, column)).collect(),
-            gives: Schema::of("parts", ColumnType::List(Schema(gives))),
+            settings: serde_json::json!({ "columns": reads.iter().map(|(_, column)| column).collect::<Vec<_>>() }),
+            reads,
+            gives: Schema::of("parts", ColumnType::List(input.gives)),
             runs: Runs::Fold(Arc::new(GatherFold)),
             details: vec!["parts, in order".to_owned()],
             about: "the parts of an item, in order".to_owned(),

@@ -14,15 +14,15 @@ use crate::bytes::format_bytes;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fingerprint::fingerprint;
 use crate::flow::connect;
-use crate::graph::Target;
+use crate::graph::{Link, Target};
 use crate::kind::Runs;
 use crate::ladder::ladder;
 use crate::measured::settings;
 use crate::near_cores::{Placed, near};
 use crate::placement::Share;
 use crate::plan::{
-    BETWEEN_COMMITS, ColumnRef, DeviceMemory, DevicePlan, Growth, InferPlan, ModelPlan, NodeCores, Origin,
-    PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
+    BETWEEN_COMMITS, ColumnRef, DeviceMemory, DevicePlan, FoldPlan, Growth, InferPlan, ModelPlan, NodeCores,
+    Origin, PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
 };
 use crate::raw::{RawModel, RawStage};
 use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
@@ -116,7 +116,8 @@ impl<'a> Assembler<'a> {
             .map(|m| m.custom_ops.iter().map(|o| o.digest).collect())
             .collect();
         let spans: Vec<_> = self.stages.iter().map(|s| workflow.stages[*s].name.span).collect();
-        connect(&mut plan, &spans, self.diags)?;
+        let sinks: Vec<_> = workflow.sinks.iter().map(|sink| sink.name.span).collect();
+        connect(&mut plan, &spans, &sinks, self.diags)?;
         let carried = self.slot_memory().0.map_or(CARRIED_BYTES, |limit| (limit / 4).min(CARRIED_BYTES));
         plan.pipelines.iter_mut().for_each(|pipeline| pipeline.carried_bytes = carried);
         plan.fingerprint = fingerprint(&plan, &raw_sources, &operators);
@@ -332,30 +333,18 @@ impl<'a> Assembler<'a> {
             .zip(layouts)
             .map(|(&stage, layout)| {
                 let raw = &self.parts.workflow.stages[stage];
-                let links = self.parts.graph.reads[stage].iter().flatten();
-                let mut from: Vec<Origin> = Vec::new();
-                for link in links {
-                    let origin = self.origin(link.target)?;
-                    if !from.contains(&origin) {
-                        from.push(origin);
-                    }
-                }
-                let column = |(target, column): &(Target, usize)| {
-                    Some(ColumnRef { from: self.origin(*target)?, column: *column })
-                };
-                let columns =
-                    |reads: &[(Target, usize)]| reads.iter().map(column).collect::<Option<Vec<_>>>();
+                let from = self.origins(&self.parts.graph.reads[stage])?;
                 let (reads, gives, runs, about) = match self.parts.wired[stage].as_ref()? {
                     Wired::Batch { model, inputs, fixed_batch, gives, .. } => {
                         let infer = self.infer_plan(stage, *model, *fixed_batch, layout?)?;
-                        (columns(inputs)?, gives, Shape::Batch(Box::new(infer)), None)
+                        (self.columns(inputs)?, gives, Shape::Batch(Box::new(infer)), None)
                     }
                     Wired::Stage { reads, connected } => {
                         let runs = match &connected.runs {
                             Runs::Map(map) => Shape::Map(Arc::clone(map)),
-                            Runs::Fold(fold) => Shape::Fold { fold: Arc::clone(fold), carries: Vec::new() },
+                            Runs::Fold(fold) => Shape::Fold(FoldPlan::Parts(Arc::clone(fold))),
                         };
-                        (columns(reads)?, &connected.gives, runs, Some(connected))
+                        (self.columns(reads)?, &connected.gives, runs, Some(connected))
                     }
                 };
                 Some(StagePlan {
@@ -363,6 +352,7 @@ impl<'a> Assembler<'a> {
                     pipeline: pipeline_of[stage]?,
                     kind: raw.kind_name().to_owned(),
                     home: *from.first()?,
+                    within: Vec::new(),
                     from,
                     reads,
                     gives: gives.clone(),
@@ -373,6 +363,25 @@ impl<'a> Assembler<'a> {
                 })
             })
             .collect()
+    }
+
+    /// What links lead to, each once.
+    fn origins(&self, links: &[Option<Link>]) -> Option<Vec<Origin>> {
+        let mut from: Vec<Origin> = Vec::new();
+        for link in links.iter().flatten() {
+            let origin = self.origin(link.target)?;
+            if !from.contains(&origin) {
+                from.push(origin);
+            }
+        }
+        Some(from)
+    }
+
+    fn columns(&self, reads: &[(Target, usize)]) -> Option<Vec<ColumnRef>> {
+        let column = |(target, column): &(Target, usize)| {
+            Some(ColumnRef { from: self.origin(*target)?, column: *column })
+        };
+        reads.iter().map(column).collect()
     }
 
     fn origin(&self, target: Target) -> Option<Origin> {
@@ -430,13 +439,17 @@ impl<'a> Assembler<'a> {
             .iter()
             .map(|&sink| {
                 let raw = &self.parts.workflow.sinks[sink];
-                let from = self.parts.graph.sinks[sink].as_ref()?.stage()?;
+                let links = &self.parts.graph.sinks[sink];
+                let connected = self.parts.records[sink].as_ref()?;
+                let from = self.origins(links)?;
                 Some(SinkPlan {
                     name: raw.name.value.clone(),
-                    pipeline: pipeline_of[from]?,
+                    pipeline: pipeline_of[links.iter().flatten().find_map(Link::stage)?]?,
                     kind: raw.kind.as_ref()?.name().to_owned(),
-                    from: self.stage_id(from)?,
-                    encoder: self.parts.encoders[sink].clone()?,
+                    home: *from.first()?,
+                    from,
+                    reads: self.columns(&connected.reads)?,
+                    encoder: Arc::clone(&connected.encoder),
                     path: self.parts.output.join(self.parts.sink_paths[sink].as_ref()?),
                     ordered: raw.ordered,
                 })

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::batching::{BatchPolicy, Decision};
-use orchestra_core::collect::Arrival;
 use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows, RunFault};
-use orchestra_core::lineage::{End, Share};
+use orchestra_core::lineage::End;
 use orchestra_core::together::Together;
 use orchestra_core::{BatchId, DeviceId, Failure, SlotId, StageId, WorkerExit, WorkerId};
 use orchestra_wire::frames::{DynamicOutput, Run, RunErrorKind, RunTiming};
@@ -20,9 +19,8 @@ use crate::batch::flights::{self, Flight, Flights};
 use crate::batch::slot_pool::{FilledSlot, SlotPool, Watch};
 use crate::context::RunContext;
 use crate::fleet::worker_port::WorkerPort;
-use crate::flow::fold::{FoldMsg, FoldPart};
+use crate::flow::fold::FoldTarget;
 use crate::flow::processor::Processor;
-use crate::flow::token::Token;
 use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, LinkMsg, PipelineMsg, SinkMsg, TokenEnd};
 use crate::trace::{BatchEnd, Ran, id_in_logs};
 
@@ -38,7 +36,7 @@ pub struct BatcherArgs {
     /// Where completed batches go.
     pub processor: Processor,
     /// Who must hear of a part that ends here.
-    pub folds: Arc<[ActorRef<FoldMsg>]>,
+    pub folds: Arc<[FoldTarget]>,
     /// Where failures go.
     pub sink: ActorRef<SinkMsg>,
     /// Who learns that no device is left.
@@ -457,13 +455,7 @@ impl BatcherState {
         self.args.context.stats.stage(self.args.stage).failed.add(1);
         let failure =
             Failure { stage: self.name.clone(), kind: row.kind, error: row.error, attempts: row.attempts };
-        if !token.path().is_empty() {
-            for fold in &*self.args.folds {
-                let (ticket, path) = (token.ticket.clone(), token.path().into());
-                let token = Token::new(ticket, Share::NONE, path, Vec::new());
-                drop(fold.cast(FoldMsg::Parts(vec![FoldPart { token, arrival: Arrival::Failed }])));
-            }
-        }
+        self.args.folds.iter().for_each(|fold| fold.failed(&token));
         let end = End { share: token.share(), records: SmallVec::new(), failure: Some(failure) };
         drop(self.args.sink.cast(SinkMsg::Ends(vec![TokenEnd { ticket: token.ticket, end }])));
     }

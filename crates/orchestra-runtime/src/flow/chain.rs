@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use orchestra_core::collect::Arrival;
-use orchestra_core::data::{Refusal, Value};
+use orchestra_core::data::{OwnedRow, Refusal, Value};
 use orchestra_core::lineage::{End, Share};
 use orchestra_core::shapes::{Encoder, Map, MapRun};
 use orchestra_core::{Failure, FailureKind, SinkId, StageId};
@@ -22,13 +22,13 @@ mod build;
 mod outcome;
 mod walk;
 
-use build::{Builder, cost, start};
+use build::{Builder, connect_folds, cost, start};
 pub use outcome::{MapCount, Outcome};
 use outcome::{RowEnd, RowState, tell};
 use walk::Walk;
 
 use super::carried::CarriedArena;
-use super::fold::{FoldMsg, FoldPart};
+use super::fold::{FoldMsg, FoldPart, FoldTarget};
 use super::token::{PartPath, Token};
 use crate::batch::slot_pool::SlotPool;
 use crate::context::RunContext;
@@ -46,7 +46,7 @@ pub struct BatchTarget {
     /// Gives out its batches.
     pub batcher: ActorRef<BatcherMsg>,
     /// Who must hear of a part that ends there.
-    pub folds: Arc<[ActorRef<FoldMsg>]>,
+    pub folds: Arc<[FoldTarget]>,
 }
 
 /// The batches and folds that exist already: those that come later in the order of the data.
@@ -55,7 +55,7 @@ pub struct Targets {
     /// Batch stages.
     pub batches: Vec<BatchTarget>,
     /// Folds.
-    pub folds: Vec<(StageId, ActorRef<FoldMsg>)>,
+    pub folds: Vec<FoldTarget>,
 }
 
 impl Targets {
@@ -63,10 +63,8 @@ impl Targets {
         self.batches.iter().find(|target| target.stage == stage).cloned()
     }
 
-    /// The folds that must hear of a part which ends at `stage`.
-    pub fn folds_behind(&self, context: &RunContext, stage: StageId) -> Vec<ActorRef<FoldMsg>> {
-        let behind = context.plan.folds_behind(stage);
-        self.folds.iter().filter(|(fold, _)| behind.contains(fold)).map(|(_, actor)| actor.clone()).collect()
+    fn fold(&self, stage: StageId) -> Option<FoldTarget> {
+        self.folds.iter().find(|target| target.stage == stage).cloned()
     }
 }
 
@@ -79,14 +77,16 @@ pub struct Chain {
     maps: Vec<StageId>,
     /// The one sink that all items end in, here, if nothing has to be counted.
     linear: Option<SinkId>,
+    /// Who waits for the rows that enter.
+    folds: Arc<[FoldTarget]>,
     cost: usize,
 }
 
 enum Step {
     Map(MapStep),
     Batch { target: BatchTarget, reads: Vec<ColumnRef>, carries: Vec<ColumnRef> },
-    Fold { stage: StageId, fold: ActorRef<FoldMsg>, reads: Vec<ColumnRef> },
-    Sink { sink: SinkId, from: StageId, columns: usize, encoder: Arc<dyn Encoder> },
+    Fold { fold: FoldTarget, reads: Vec<ColumnRef> },
+    Sink { sink: SinkId, from: StageId, reads: Vec<ColumnRef>, encoder: Arc<dyn Encoder> },
 }
 
 struct MapStep {
@@ -96,10 +96,10 @@ struct MapStep {
     map: Arc<dyn Map>,
     reads: Vec<ColumnRef>,
     next: Vec<Step>,
-    /// Who must hear of a part that ends here.
-    folds: Vec<ActorRef<FoldMsg>>,
-    /// Who must hear of the parts that are made here.
-    inner_folds: Vec<ActorRef<FoldMsg>>,
+    /// Who must hear of a row that ends here.
+    folds: Vec<FoldTarget>,
+    /// Who must hear of the rows that are made here.
+    inner_folds: Vec<FoldTarget>,
 }
 
 /// What one thread needs to run a chain.
@@ -173,30 +173,22 @@ impl Chain {
     ) -> Self {
         let plan = &context.plan;
         let mut builder = Builder { context, targets, origin, maps: Vec::new(), steps: Vec::new() };
-        let mut has_leaf = false;
-        for (id, stage) in (0..).map(StageId).zip(&plan.stages).filter(|(_, stage)| stage.home == origin) {
-            has_leaf |= builder.stage_leaf(id, &stage.runs);
-        }
-        for (id, sink) in (0..).map(SinkId).zip(&plan.sinks) {
-            if plan.home_of(Origin::Stage(sink.from)) == origin {
-                builder.sink_leaf(id, sink);
-                has_leaf = true;
-            }
-        }
-        debug_assert!(has_leaf, "a stage from which nothing is reached is left out of the plan");
+        builder.leaves();
+        debug_assert!(
+            !builder.steps.is_empty(),
+            "a stage from which nothing is reached is left out of the plan"
+        );
         let pipeline = match origin {
             Origin::Source(source) => plan.sources[source.index()].pipeline,
             Origin::Stage(stage) => plan.stages[stage.index()].pipeline,
         };
         // Only where the chain leads to the sink, and in the groups of a batch: what a loader has done is one item.
-        let ends_here = |sink: &SinkId| {
-            let from = Origin::Stage(plan.sinks[sink.index()].from);
-            origin.stage().is_some() && plan.home_of(from) == origin
-        };
+        let ends_here = |sink: &SinkId| origin.stage().is_some() && plan.sinks[sink.index()].home == origin;
         let linear = plan.pipelines[pipeline.index()].linear.filter(ends_here);
-        let Builder { maps, steps, .. } = builder;
+        let Builder { maps, mut steps, .. } = builder;
+        let folds = connect_folds(&mut steps).into();
         let cost = cost(&steps, context);
-        Self { context: Arc::clone(context), sink: sink.clone(), steps, maps, linear, cost }
+        Self { context: Arc::clone(context), sink: sink.clone(), steps, maps, linear, folds, cost }
     }
 
     /// Runs it in one more thread.
@@ -217,6 +209,12 @@ impl Chain {
         self.cost
     }
 
+    /// The folds that wait for the rows that enter.
+    #[must_use]
+    pub fn folds(&self) -> &Arc<[FoldTarget]> {
+        &self.folds
+    }
+
     /// The maps of the chain, in the order of [`Outcome::counts`].
     #[must_use]
     pub fn maps(&self) -> &[StageId] {
@@ -229,7 +227,7 @@ impl Chain {
         match self.steps.first() {
             Some(Step::Map(map)) => map.stage,
             Some(Step::Batch { target, .. }) => target.stage,
-            Some(Step::Fold { stage, .. }) => *stage,
+            Some(Step::Fold { fold, .. }) => fold.stage,
             Some(Step::Sink { from, .. }) => *from,
             None => StageId(0),
         }
@@ -243,7 +241,7 @@ impl Chain {
                     Step::Map(map) => each(&map.next),
                     // Those that are gone belong to a pipeline that is being torn down.
                     Step::Batch { target, .. } => drop(target.batcher.cast(BatcherMsg::Drained)),
-                    Step::Fold { fold, .. } => drop(fold.cast(FoldMsg::Drained)),
+                    Step::Fold { fold, .. } => drop(fold.actor.cast(FoldMsg::Drained)),
                     Step::Sink { .. } => {}
                 }
             }
@@ -302,9 +300,7 @@ impl Chain {
         self.context.stats.stage(stage).failed.add(1);
         let failure = self.failure(stage, refusal.kind, refusal.error);
         let share = token.share();
-        for step in &self.steps {
-            tell(step.folds(), token, token.path(), Arrival::Failed, Share::NONE, out);
-        }
+        tell(&self.folds, token, token.path(), &Arrival::Failed, Share::NONE, out);
         out.n_failed += 1;
         out.ends.push(RowEnd {
             token: token.clone(),
@@ -312,6 +308,19 @@ impl Chain {
             records: SmallVec::new(),
             failure: Some(failure),
         });
+    }
+
+    /// Ends a token in front of the chain: it is dropped, or what failed of it is reported.
+    pub fn end(&self, token: &Token, arrival: Arrival<OwnedRow>, out: &mut Outcome) {
+        let is_dropped = matches!(arrival, Arrival::Dropped);
+        let (given, share) = match is_dropped && !self.folds.is_empty() {
+            true => (token.share(), Share::NONE),
+            false => (Share::NONE, token.share()),
+        };
+        tell(&self.folds, token, token.path(), &arrival, given, out);
+        if !share.is_none() {
+            out.ends.push(RowEnd { token: token.clone(), share, records: SmallVec::new(), failure: None });
+        }
     }
 
     fn failure(&self, stage: StageId, kind: FailureKind, error: String) -> Failure {
@@ -353,8 +362,8 @@ impl Chain {
 }
 
 impl Step {
-    /// Who must hear of a part that ends before this step.
-    fn folds(&self) -> &[ActorRef<FoldMsg>] {
+    /// Who must hear of a row that ends before this step.
+    fn folds(&self) -> &[FoldTarget] {
         match self {
             Step::Map(map) => &map.folds,
             Step::Batch { target, .. } => &target.folds,

@@ -1,22 +1,20 @@
-//! Fold: brings the parts of a token back together, and takes the one row that is made of them through the chain behind it. It keeps rows and
-//! counts; what the row is made like is the kind's.
+//! Fold: brings the parts of a token back together, or its rows that come by several ways, and takes the one row that is made of them through
+//! the chain behind it. It keeps rows and counts; what the row of parts is made like is the kind's.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use orchestra_core::collect::{Arrival, Collected, Collector};
+use orchestra_core::collect::{Arrival, Collected, Collector, Part};
 use orchestra_core::data::{Label, OwnedRow, OwnedValue, Refusal, Value};
-use orchestra_core::lineage::{End, Share};
-use orchestra_core::shapes::Fold as MakeRow;
+use orchestra_core::lineage::Share;
 use orchestra_core::{ItemId, StageId};
-use orchestra_plan::Origin;
+use orchestra_plan::{ColumnRef, FoldPlan, Origin};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use smallvec::SmallVec;
 
+use super::carried::CarriedArena;
 use super::chain::{Chain, ChainRun, Env, NoHooks, Outcome};
 use super::token::{PartPath, Token};
 use crate::context::RunContext;
-use crate::messages::{SinkMsg, TokenEnd};
 
 /// The actor of a stage that folds.
 pub struct Fold;
@@ -30,16 +28,54 @@ pub enum FoldMsg {
     Parts(Vec<FoldPart>),
     /// A row has been taken through the chain.
     Finished,
-    /// No further part will come.
+    /// No further part will come from one of those that feed it.
     Drained,
 }
 
-/// A part, and what became of it.
+/// A part, or the row of one way of a join, and what became of it.
 pub struct FoldPart {
-    /// Whose it is: the last place of its path is that among the parts.
+    /// Whose it is: the last place of its path is that among the parts, or among the ways.
     pub token: Token,
     /// The end.
     pub arrival: Arrival<OwnedRow>,
+}
+
+/// A fold, for what feeds it or must tell it of a part that ends.
+#[derive(Clone)]
+pub struct FoldTarget {
+    /// The stage.
+    pub stage: StageId,
+    /// Its actor.
+    pub actor: ActorRef<FoldMsg>,
+    /// Which of the ways of a join is meant; `None`: it takes parts.
+    pub way: Option<Part>,
+    /// The pictures that it keeps.
+    pub carried: Option<Arc<CarriedArena>>,
+    /// The folds behind it, which wait for the row that it makes.
+    pub behind: Arc<[FoldTarget]>,
+}
+
+impl FoldTarget {
+    /// What became of a token, as a part of this fold.
+    #[must_use]
+    pub fn part(&self, token: &Token, path: &[Part], share: Share, arrival: Arrival<OwnedRow>) -> FoldPart {
+        let mut path: PartPath = path.into();
+        path.extend(self.way);
+        FoldPart { token: Token::new(token.ticket.clone(), share, path, Vec::new()), arrival }
+    }
+
+    /// Tells it that a token has failed, whose failure is reported.
+    pub fn failed(&self, token: &Token) {
+        let part = self.part(token, token.path(), Share::NONE, Arrival::Failed);
+        // One that is gone belongs to a pipeline that is being torn down.
+        drop(self.actor.cast(FoldMsg::Parts(vec![part])));
+    }
+
+    /// Whether a token has to be told of to both once.
+    #[must_use]
+    pub fn is(&self, other: &FoldTarget) -> bool {
+        self.stage == other.stage && self.way == other.way
+    }
 }
 
 /// What a fold is started with.
@@ -48,14 +84,10 @@ pub struct FoldArgs {
     pub context: Arc<RunContext>,
     /// The stage.
     pub stage: StageId,
-    /// Makes the row.
-    pub fold: Arc<dyn MakeRow>,
+    /// What it brings together.
+    pub plan: FoldPlan,
     /// What follows it.
     pub chain: Chain,
-    /// Where ends are reported.
-    pub sink: ActorRef<SinkMsg>,
-    /// The folds around this one: they hear of a token all of whose parts are lost.
-    pub outer: Vec<ActorRef<FoldMsg>>,
 }
 
 /// State of a fold.
@@ -66,11 +98,14 @@ pub struct FoldState {
     /// Tokens all of whose parts are there. Bounded by the items in flight.
     complete: Vec<(Token, Vec<OwnedRow>)>,
     running: usize,
-    drained: bool,
+    /// How many of those that feed it may still send parts.
+    feeding: usize,
 }
 
 struct Work {
     args: FoldArgs,
+    /// Columns that a join carries, in the order of its ways.
+    carries: Vec<ColumnRef>,
     runs: Mutex<Vec<(ChainRun, Outcome)>>,
 }
 
@@ -80,14 +115,14 @@ impl Actor for Fold {
     type Arguments = FoldArgs;
 
     async fn pre_start(&self, _: ActorRef<FoldMsg>, args: FoldArgs) -> Result<FoldState, ActorProcessingErr> {
-        let work = Arc::new(Work { args, runs: Mutex::default() });
-        Ok(FoldState {
-            work,
-            collector: Collector::default(),
-            complete: Vec::new(),
-            running: 0,
-            drained: false,
-        })
+        let (feeding, carries) = match &args.plan {
+            FoldPlan::Parts(_) => (1, Vec::new()),
+            FoldPlan::Inputs { inputs } => {
+                (inputs.len(), inputs.iter().flat_map(|input| &input.reads).copied().collect())
+            }
+        };
+        let work = Arc::new(Work { args, carries, runs: Mutex::default() });
+        Ok(FoldState { work, collector: Collector::default(), complete: Vec::new(), running: 0, feeding })
     }
 
     async fn handle(
@@ -99,10 +134,10 @@ impl Actor for Fold {
         match message {
             FoldMsg::Parts(parts) => state.parts(parts),
             FoldMsg::Finished => state.running -= 1,
-            FoldMsg::Drained => state.drained = true,
+            FoldMsg::Drained => state.feeding = state.feeding.saturating_sub(1),
         }
         state.go_on(&me);
-        if state.drained && state.running == 0 && state.collector.is_empty() {
+        if state.feeding == 0 && state.running == 0 && state.collector.is_empty() {
             state.work.args.chain.drained();
         }
         Ok(())
@@ -118,7 +153,12 @@ impl FoldState {
                 stats.entered.add(1);
             }
             let mut path: PartPath = token.path().into();
-            let Some(part) = path.pop() else { continue };
+            let Some(part) = path.pop() else {
+                let item = token.ticket.name();
+                tracing::error!(%item, "what came to a fold is no part of anything; this is a bug");
+                lost.push(token);
+                continue;
+            };
             let key = (token.ticket.id(), path);
             let share = token.share();
             let Some(Collected { ticket: token, share, parts }) =
@@ -159,21 +199,11 @@ impl Work {
         if tokens.is_empty() {
             return;
         }
+        let mut out = Outcome::default();
         for token in &tokens {
-            if !token.path().is_empty() {
-                for fold in &self.args.outer {
-                    let token =
-                        Token::new(token.ticket.clone(), Share::NONE, token.path().into(), Vec::new());
-                    drop(fold.cast(FoldMsg::Parts(vec![FoldPart { token, arrival: Arrival::Failed }])));
-                }
-            }
+            self.args.chain.end(token, Arrival::Failed, &mut out);
         }
-        let end = |token: Token| {
-            let end = End { share: token.share(), records: SmallVec::new(), failure: None };
-            TokenEnd { ticket: token.ticket, end }
-        };
-        let ends = tokens.into_iter().map(end).collect();
-        drop(self.args.sink.cast(SinkMsg::Ends(ends)));
+        self.args.chain.send(&mut out);
     }
 
     /// Makes the row of each token, and takes it through the chain.
@@ -184,16 +214,12 @@ impl Work {
         let (mut run, mut out) = kept.unwrap_or_else(|| (chain.start(), Outcome::default()));
         let mut left = 0;
         for (token, parts) in complete {
-            // A panic in here is a bug of ours; it fails the item by name instead of losing it.
-            let merged = catch_unwind(AssertUnwindSafe(|| self.args.fold.merge(parts)));
-            let merged = merged.unwrap_or_else(|_| {
-                Err(Refusal::result("internal error while parts were brought together; this is a bug"))
-            });
-            match merged {
-                Ok(row) => {
+            match self.merge(parts) {
+                Ok(Some(row)) => {
                     left += 1;
                     self.row(&row, &token, &mut run, &mut out);
                 }
+                Ok(None) => chain.end(&token, Arrival::Dropped, &mut out),
                 Err(refusal) => chain.fail(&token, self.args.stage, refusal, &mut out),
             }
         }
@@ -206,11 +232,29 @@ impl Work {
         lock().push((run, out));
     }
 
+    /// The row of a token; `None` where it was dropped on one of the ways of a join.
+    fn merge(&self, parts: Vec<OwnedRow>) -> Result<Option<OwnedRow>, Refusal> {
+        match &self.args.plan {
+            FoldPlan::Inputs { inputs } if parts.len() < inputs.len() => Ok(None),
+            FoldPlan::Inputs { .. } => Ok(Some(parts.into_iter().flatten().collect())),
+            FoldPlan::Parts(fold) => {
+                // A panic in here is a bug of ours; it fails the item by name instead of losing it.
+                let merged = catch_unwind(AssertUnwindSafe(|| fold.merge(parts)));
+                let bug = "internal error while parts were brought together; this is a bug";
+                merged.unwrap_or_else(|_| Err(Refusal::result(bug))).map(Some)
+            }
+        }
+    }
+
     fn row(&self, row: &[OwnedValue], token: &Token, run: &mut ChainRun, out: &mut Outcome) {
         let labels: Vec<Vec<Label<'_>>> = row.iter().map(OwnedValue::labels).collect();
-        let values: Vec<Value<'_>> =
-            row.iter().zip(&labels).map(|(value, labels)| value.borrowed(labels)).collect();
-        let env = Env { from: Origin::Stage(self.args.stage), row: &values, carried: &[], up: None };
+        let values = row.iter().zip(&labels).map(|(value, labels)| value.borrowed(labels));
+        let from = Origin::Stage(self.args.stage);
+        let (row, carried): (Vec<Value<'_>>, Vec<(ColumnRef, Value<'_>)>) = match self.args.plan {
+            FoldPlan::Parts(_) => (values.collect(), Vec::new()),
+            FoldPlan::Inputs { .. } => (Vec::new(), self.carries.iter().copied().zip(values).collect()),
+        };
+        let env = Env { from, row: &row, carried: &carried, up: None };
         self.args.chain.row(run, token, &env, out, &mut NoHooks);
     }
 }

@@ -53,8 +53,9 @@ impl Actor for Sink {
     async fn pre_start(&self, _: ActorRef<SinkMsg>, args: SinkArgs) -> Result<SinkState, ActorProcessingErr> {
         let plan = &args.context.plan;
         let lineages = plan.pipelines[args.pipeline.index()].sources.iter().map(|&source| {
-            let of_source =
-                |sink: &SinkPlan| plan.ancestors(Origin::Stage(sink.from)).contains(&Origin::Source(source));
+            let of_source = |sink: &SinkPlan| {
+                sink.from.iter().any(|from| plan.ancestors(*from).contains(&Origin::Source(source)))
+            };
             let ordered = plan.sinks.iter().any(|sink| sink.ordered && of_source(sink));
             (source, Lineage::new(ordered))
         });

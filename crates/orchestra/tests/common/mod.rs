@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
+pub mod number_stages;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;

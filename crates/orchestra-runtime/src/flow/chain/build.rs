@@ -1,13 +1,14 @@
 //! From the plan to a chain: which maps stand between an origin and what its rows end in.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use orchestra_core::collect::Part;
 use orchestra_core::shapes::Fan;
 use orchestra_core::{SinkId, StageId};
-use orchestra_plan::{Origin, Shape, SinkPlan};
-use ractor::ActorRef;
+use orchestra_plan::{ColumnRef, FoldPlan, Origin, Shape};
 
-use super::{FoldMsg, MapStep, RunContext, Step, StepRun, Targets};
+use super::{FoldTarget, MapStep, RunContext, Step, StepRun, Targets};
 
 pub(super) struct Builder<'a> {
     pub context: &'a Arc<RunContext>,
@@ -18,37 +19,46 @@ pub(super) struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// Adds a batch stage or a fold. Gives whether it is one.
-    pub fn stage_leaf(&mut self, stage: StageId, runs: &Shape) -> bool {
-        let reads = self.context.plan.stages[stage.index()].reads.clone();
-        let leaf = match runs {
-            Shape::Map(_) => return false,
-            Shape::Batch(infer) => self.targets.batch(stage).map(|target| {
-                let carries = infer.carries.clone();
-                Step::Batch { target, reads, carries }
-            }),
-            Shape::Fold { .. } => {
-                let fold = self.targets.folds.iter().find(|(fold, _)| *fold == stage);
-                fold.map(|(_, fold)| Step::Fold { stage, fold: fold.clone(), reads })
+    /// Adds all batch stages, folds and sinks that rows of the origin reach.
+    pub fn leaves(&mut self) {
+        let (plan, origin) = (Arc::clone(&self.context.plan), self.origin);
+        for (id, stage) in (0..).map(StageId).zip(&plan.stages) {
+            match &stage.runs {
+                Shape::Map(_) => {}
+                Shape::Batch(batch) if stage.home == origin => {
+                    let Some(target) = self.targets.batch(id) else { continue };
+                    let (reads, carries) = (stage.reads.clone(), batch.carries.clone());
+                    self.leaf(&stage.from, Step::Batch { target, reads, carries });
+                }
+                Shape::Fold(FoldPlan::Parts(_)) if stage.home == origin => {
+                    let Some(fold) = self.targets.fold(id) else { continue };
+                    self.leaf(&stage.from, Step::Fold { fold, reads: stage.reads.clone() });
+                }
+                Shape::Fold(FoldPlan::Inputs { inputs }) => {
+                    let of = u32::try_from(inputs.len()).unwrap_or(u32::MAX);
+                    let ways = (0..).zip(inputs).filter(|(_, input)| input.home == origin);
+                    for (index, input) in ways {
+                        let Some(fold) = self.targets.fold(id) else { continue };
+                        let fold = FoldTarget { way: Some(Part { index, of }), ..fold };
+                        self.leaf(&input.from, Step::Fold { fold, reads: input.reads.clone() });
+                    }
+                }
+                Shape::Batch(_) | Shape::Fold(_) => {}
             }
-        };
-        if let Some(leaf) = leaf {
-            self.leaf(Origin::Stage(stage), leaf);
         }
-        true
-    }
-
-    pub fn sink_leaf(&mut self, id: SinkId, sink: &SinkPlan) {
-        let columns = self.context.plan.gives(Origin::Stage(sink.from)).0.len();
-        let encoder = Arc::clone(&sink.encoder);
-        self.leaf(Origin::Stage(sink.from), Step::Sink { sink: id, from: sink.from, columns, encoder });
+        for (id, sink) in (0..).map(SinkId).zip(&plan.sinks).filter(|(_, sink)| sink.home == origin) {
+            let from = sink.from.iter().rev().find_map(|from| from.stage()).unwrap_or(StageId(0));
+            let (reads, encoder) = (sink.reads.clone(), Arc::clone(&sink.encoder));
+            self.leaf(&sink.from, Step::Sink { sink: id, from, reads, encoder });
+        }
     }
 
     /// Puts a leaf behind the maps that it is made of, each inside of the one before. Leaves with the same maps in front share them.
-    fn leaf(&mut self, of: Origin, leaf: Step) {
+    fn leaf(&mut self, from: &[Origin], leaf: Step) {
         let plan = &self.context.plan;
         // Stages stand after what they read from, so the order of their numbers is that of the data.
-        let maps = plan.ancestors(of).into_iter().filter_map(Origin::stage).filter(|stage| {
+        let made_of: BTreeSet<Origin> = from.iter().flat_map(|from| plan.ancestors(*from)).collect();
+        let maps = made_of.into_iter().filter_map(Origin::stage).filter(|stage| {
             let stage = &plan.stages[stage.index()];
             stage.home == self.origin && matches!(stage.runs, Shape::Map(_))
         });
@@ -59,19 +69,6 @@ impl Builder<'_> {
                 let Shape::Map(map) = &plan.stages[stage.index()].runs else {
                     unreachable!("only maps were taken above")
                 };
-                let readers = (0..).map(StageId).zip(&plan.stages);
-                let readers = readers.filter(|(_, s)| s.from.contains(&Origin::Stage(stage)));
-                let inner = match map.fan() {
-                    Fan::Parts => readers
-                        .flat_map(|(reader, _)| self.targets.folds_behind(self.context, reader))
-                        .fold(Vec::new(), |mut all: Vec<ActorRef<FoldMsg>>, fold| {
-                            if all.iter().all(|known| known.get_id() != fold.get_id()) {
-                                all.push(fold);
-                            }
-                            all
-                        }),
-                    Fan::One | Fan::AtMostOne => Vec::new(),
-                };
                 let place = self.maps.len();
                 self.maps.push(stage);
                 steps.push(Step::Map(MapStep {
@@ -80,8 +77,8 @@ impl Builder<'_> {
                     map: Arc::clone(map),
                     reads: plan.stages[stage.index()].reads.clone(),
                     next: Vec::new(),
-                    folds: self.targets.folds_behind(self.context, stage),
-                    inner_folds: inner,
+                    folds: Vec::new(),
+                    inner_folds: Vec::new(),
                 }));
                 steps.len() - 1
             });
@@ -89,6 +86,42 @@ impl Builder<'_> {
             steps = &mut map.next;
         }
         steps.push(leaf);
+    }
+}
+
+/// Fills in which folds each map has to tell of what ends there, and gives those that wait for the row that enters the steps.
+pub(super) fn connect_folds(steps: &mut [Step]) -> Vec<FoldTarget> {
+    let mut all = Vec::new();
+    for step in steps {
+        if let Step::Map(map) = step {
+            map.inner_folds = connect_folds(&mut map.next);
+            map.folds = match map.map.fan() {
+                Fan::Parts => whole(&map.inner_folds),
+                Fan::One | Fan::AtMostOne => map.inner_folds.clone(),
+            };
+        }
+        add(&mut all, step.folds());
+    }
+    all
+}
+
+/// The folds that wait for a token, of those that wait for its parts.
+fn whole(of_parts: &[FoldTarget]) -> Vec<FoldTarget> {
+    let mut all = Vec::new();
+    for fold in of_parts {
+        match fold.way {
+            None => add(&mut all, &fold.behind),
+            Some(_) => add(&mut all, &whole(&fold.behind)),
+        }
+    }
+    all
+}
+
+fn add(all: &mut Vec<FoldTarget>, more: &[FoldTarget]) {
+    for fold in more {
+        if all.iter().all(|known| !known.is(fold)) {
+            all.push(fold.clone());
+        }
     }
 }
 
@@ -107,14 +140,13 @@ pub(super) fn cost(steps: &[Step], context: &RunContext) -> usize {
         Step::Map(map) => map.map.cost().saturating_add(cost(&map.next, context)),
         Step::Batch { .. } => usize::MAX,
         Step::Fold { .. } => 64,
-        Step::Sink { from, .. } => {
+        Step::Sink { reads, .. } => {
             // Records of whole tensors print every number. What a map gives has its cost there.
-            let printed = |read: &orchestra_core::data::Column| match read.ty.stored() {
+            let printed = |read: &ColumnRef| match context.plan.column(*read).ty.stored() {
                 Some(tensor) => tensor.row_len().unwrap_or(usize::MAX).saturating_mul(17),
                 None => 0,
             };
-            let gives = context.plan.gives(Origin::Stage(*from));
-            gives.0.iter().map(printed).fold(0, usize::saturating_add)
+            reads.iter().map(printed).fold(0, usize::saturating_add)
         }
     };
     steps.iter().map(of).fold(0, usize::saturating_add)

@@ -9,7 +9,7 @@ use orchestra_core::{Failure, ItemId, SinkId, StageId};
 use ractor::ActorRef;
 use smallvec::SmallVec;
 
-use super::{FoldMsg, FoldPart, Token};
+use super::{FoldMsg, FoldPart, FoldTarget, Token};
 
 /// What became of some rows, until it is sent.
 #[derive(Default)]
@@ -55,30 +55,26 @@ pub(super) struct RowState {
     pub is_void: bool,
 }
 
-/// Tells folds what became of a part; the first of them gets its share.
+/// Tells folds what became of a token; the first of them gets its share.
 pub(super) fn tell(
-    folds: &[ActorRef<FoldMsg>],
+    folds: &[FoldTarget],
     token: &Token,
     path: &[Part],
-    arrival: Arrival<OwnedRow>,
+    arrival: &Arrival<OwnedRow>,
     mut share: Share,
     out: &mut Outcome,
 ) {
-    if path.is_empty() {
-        return;
-    }
     for fold in folds {
-        let token = Token::new(token.ticket.clone(), share, path.into(), Vec::new());
+        out.part(fold, fold.part(token, path, share, arrival.clone()));
         share = Share::NONE;
-        out.part(fold, FoldPart { token, arrival: arrival.clone() });
     }
 }
 
 impl Outcome {
-    pub(super) fn part(&mut self, fold: &ActorRef<FoldMsg>, part: FoldPart) {
-        match self.parts.iter_mut().find(|(to, _)| to.get_id() == fold.get_id()) {
+    pub(super) fn part(&mut self, fold: &FoldTarget, part: FoldPart) {
+        match self.parts.iter_mut().find(|(to, _)| to.get_id() == fold.actor.get_id()) {
             Some((_, parts)) => parts.push(part),
-            None => self.parts.push((fold.clone(), vec![part])),
+            None => self.parts.push((fold.actor.clone(), vec![part])),
         }
     }
 

@@ -1,6 +1,7 @@
 //! A row on its way through a chain. Whatever ends a row notes why in `Outcome::row`, and tells the folds that wait for a part of it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use orchestra_core::collect::{Arrival, Part};
@@ -9,11 +10,12 @@ use orchestra_core::lineage::Share;
 use orchestra_core::shapes::{Emit, Encoder, Fan, ItemInfo};
 use orchestra_core::{FailureKind, StageId};
 use orchestra_plan::{ColumnRef, Origin};
-use ractor::ActorRef;
 use smallvec::SmallVec;
 
 use super::outcome::{Outcome, tell};
-use super::{BatchTarget, Chain, Env, FoldMsg, FoldPart, Hooks, MapStep, PartPath, Step, StepRun, Token};
+use super::{
+    BatchTarget, CarriedArena, Chain, Env, FoldTarget, Hooks, MapStep, PartPath, Step, StepRun, Token,
+};
 
 /// What is said of an item where our own code fell over.
 const BUG: &str = "internal error while the item was worked on; this is a bug";
@@ -64,7 +66,7 @@ impl Walk<'_, '_> {
             };
             if let Err(over) = self.step(step, run, token, mine, env) {
                 for step in &steps[n + 1..] {
-                    tell(step.folds(), self.token, token.path(), Arrival::Failed, Share::NONE, self.out);
+                    tell(step.folds(), self.token, token.path(), &Arrival::Failed, Share::NONE, self.out);
                 }
                 return Err(over);
             }
@@ -97,26 +99,25 @@ impl Walk<'_, '_> {
                 self.arrive()?;
                 self.batch(target, reads, carries, token, share, env)
             }
-            Step::Fold { stage, fold, reads } => {
+            Step::Fold { fold, reads } => {
                 self.arrive()?;
-                let row: Result<OwnedRow, Refusal> = reads
-                    .iter()
-                    .map(|read| OwnedValue::copy_of(&env.get(*read).ok_or_else(missing)?))
-                    .collect();
-                match row {
-                    Ok(row) => {
-                        self.hand(share);
-                        let token = Token::new(token.ticket.clone(), share, token.path().into(), Vec::new());
-                        self.out.part(fold, FoldPart { token, arrival: Arrival::Row(row) });
-                        Ok(())
+                let folds = std::slice::from_ref(fold);
+                let mut row = OwnedRow::with_capacity(reads.len());
+                for read in reads {
+                    match self.keep(fold.carried.as_ref(), *read, env) {
+                        Ok(Some(value)) => row.push(value),
+                        Ok(None) => return Err(self.void()),
+                        Err(refusal) => return Err(self.fail_at(*read, fold.stage, folds, token, refusal)),
                     }
-                    Err(refusal) => Err(self.fail(std::slice::from_ref(fold), token, *stage, refusal)),
                 }
+                self.hand(share);
+                self.out.part(fold, fold.part(token, token.path(), share, Arrival::Row(row)));
+                Ok(())
             }
-            Step::Sink { sink, from, columns, encoder } => {
+            Step::Sink { sink, from, reads, encoder } => {
                 self.arrive()?;
                 let begin = self.out.text.len();
-                let encoded = self.record(*from, *columns, &**encoder, token, env);
+                let encoded = self.record(reads, &**encoder, token, env);
                 match encoded {
                     Ok(()) => {
                         self.out.row.records.push((*sink, begin..self.out.text.len()));
@@ -130,16 +131,13 @@ impl Walk<'_, '_> {
 
     fn record(
         &mut self,
-        from: StageId,
-        columns: usize,
+        reads: &[ColumnRef],
         encoder: &dyn Encoder,
         token: &Token,
         env: &Env<'_>,
     ) -> Result<(), Refusal> {
-        let from = Origin::Stage(from);
-        let row: SmallVec<[Value<'_>; 4]> = (0..columns)
-            .map(|column| env.get(ColumnRef { from, column }).ok_or_else(missing))
-            .collect::<Result<_, _>>()?;
+        let row: SmallVec<[Value<'_>; 4]> =
+            reads.iter().map(|read| env.get(*read).ok_or_else(missing)).collect::<Result<_, _>>()?;
         let id = token.ticket.id();
         let source = &self.chain.context.plan.sources[id.source.index()].name;
         let item = ItemInfo { name: token.ticket.name(), id, source };
@@ -208,22 +206,23 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// A part has ended here, well: it is dropped, or it is none.
-    fn give(&mut self, folds: &[ActorRef<FoldMsg>], token: &Token, path: PartPath, share: Share) {
-        if !folds.is_empty() && !path.is_empty() {
+    /// A row has ended here, well: it is dropped, or has no parts. The folds that wait for it get what it stands for.
+    fn give(&mut self, folds: &[FoldTarget], token: &Token, path: PartPath, share: Share) {
+        if !folds.is_empty() {
             self.hand(share);
-            tell(folds, token, &path, Arrival::Dropped, share, self.out);
+            tell(folds, token, &path, &Arrival::Dropped, share, self.out);
         }
     }
 
     /// Tells folds that parts which were announced will not come.
     fn end_parts(&mut self, step: &MapStep, token: &Token, parts: Option<u32>, n_rows: usize) {
         let Some(of) = parts else { return };
-        // The part in hand when it failed has been told of where it failed.
-        for index in u32::try_from(n_rows).unwrap_or(u32::MAX)..of {
+        // The part in hand when it failed has been told of where it failed. Of none, the folds wait for that one word.
+        let untold = if of == 0 { 0..1 } else { u32::try_from(n_rows).unwrap_or(u32::MAX)..of };
+        for index in untold {
             let mut path: PartPath = token.path().into();
             path.push(Part { index, of });
-            tell(&step.inner_folds, token, &path, Arrival::Failed, Share::NONE, self.out);
+            tell(&step.inner_folds, token, &path, &Arrival::Failed, Share::NONE, self.out);
         }
     }
 
@@ -240,10 +239,12 @@ impl Walk<'_, '_> {
         // Before `claim`: a thread that waits for room must hold no row, or the two waits could lock each other.
         let mut carried = Vec::with_capacity(carries.len());
         for read in carries {
-            match self.carry(target, *read, env) {
+            match self.keep(target.carried.as_ref(), *read, env) {
                 Ok(Some(value)) => carried.push(value),
                 Ok(None) => return Err(self.void()),
-                Err(refusal) => return Err(self.fail_at(*read, target, token, refusal)),
+                Err(refusal) => {
+                    return Err(self.fail_at(*read, target.stage, &target.folds, token, refusal));
+                }
             }
         }
         let lease = match target.pool.claim_now() {
@@ -265,7 +266,7 @@ impl Walk<'_, '_> {
             };
             if let Err(refusal) = written {
                 drop(lease); // It becomes a hole.
-                return Err(self.fail_at(*read, target, token, refusal));
+                return Err(self.fail_at(*read, target.stage, &target.folds, token, refusal));
             }
         }
         if let Some(trace) = token.ticket.timeline() {
@@ -276,16 +277,16 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Keeps a column for the stages behind a batch. `None`: the pipeline is being torn down.
-    fn carry(
+    /// Keeps a column for the stages behind a batch or a fold, pictures in `arena`. `None`: the pipeline is being torn down.
+    fn keep(
         &mut self,
-        target: &BatchTarget,
+        arena: Option<&Arc<CarriedArena>>,
         read: ColumnRef,
         env: &Env<'_>,
     ) -> Result<Option<OwnedValue>, Refusal> {
         let value = env.get(read).ok_or_else(missing)?;
         let Value::Picture(picture) = value else { return OwnedValue::copy_of(&value).map(Some) };
-        let arena = target.carried.as_ref().ok_or_else(missing)?;
+        let arena = arena.ok_or_else(missing)?;
         let (mut kept, mut waited) = (None, Duration::ZERO);
         picture.with_pixels(&mut |pixels| {
             let since = Instant::now();
@@ -316,30 +317,36 @@ impl Walk<'_, '_> {
     }
 
     /// Fails the row at a stage; `folds` must hear of the part that ends with it.
-    fn fail(&mut self, folds: &[ActorRef<FoldMsg>], token: &Token, stage: StageId, refusal: Refusal) -> Over {
+    fn fail(&mut self, folds: &[FoldTarget], token: &Token, stage: StageId, refusal: Refusal) -> Over {
         let failure = self.chain.failure(stage, refusal.kind, refusal.error);
         self.out.row.failed_at.get_or_insert(stage);
         self.out.row.failure.get_or_insert(failure);
-        tell(folds, token, token.path(), Arrival::Failed, Share::NONE, self.out);
+        tell(folds, token, token.path(), &Arrival::Failed, Share::NONE, self.out);
         Over
     }
 
     /// A column could not be made: the stage that gives it is to blame, or else the one that reads it.
-    fn fail_at(&mut self, read: ColumnRef, reader: &BatchTarget, token: &Token, refusal: Refusal) -> Over {
-        let stage = read.from.stage().unwrap_or(reader.stage);
-        self.fail(&reader.folds, token, stage, refusal)
+    fn fail_at(
+        &mut self,
+        read: ColumnRef,
+        reader: StageId,
+        folds: &[FoldTarget],
+        token: &Token,
+        refusal: Refusal,
+    ) -> Over {
+        self.fail(folds, token, read.from.stage().unwrap_or(reader), refusal)
     }
 
     fn fail_steps(&mut self, steps: &[Step], token: &Token, stage: StageId, refusal: Refusal) -> Over {
         for step in steps {
-            tell(step.folds(), token, token.path(), Arrival::Failed, Share::NONE, self.out);
+            tell(step.folds(), token, token.path(), &Arrival::Failed, Share::NONE, self.out);
         }
         self.fail(&[], token, stage, refusal)
     }
 }
 
 /// The folds that still count the input row of a map as missing: all of them, until the map has emitted a row or announced parts.
-fn untold(step: &MapStep, parts: Option<u32>, n_rows: usize) -> &[ActorRef<FoldMsg>] {
+fn untold(step: &MapStep, parts: Option<u32>, n_rows: usize) -> &[FoldTarget] {
     if parts.is_none() && n_rows == 0 { &step.folds } else { &[] }
 }
 
