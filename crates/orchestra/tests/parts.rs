@@ -7,7 +7,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::number_stages::{SCATTER, Stage, n_parts};
+use common::number_stages::{SCATTER, Stage, index_of, n_parts};
 use common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, scan};
 use orchestra::kind::{Fan, Kinds, Refusal};
 use orchestra_lab::audit::items;
@@ -177,4 +177,88 @@ async fn a_run_that_was_interrupted_between_parts_goes_on_and_ends_each_item_onc
     records.must_be(1, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
     let record = &records.done[&scan(13)]["gathered.jsonl"];
     assert_eq!(parts_of(record), expected(13, |_| true));
+}
+
+/// As [`SCATTER`], but for item 13, which it refuses, item 23, of which it announces none and makes one, and item 33, of which it announces
+/// more than it makes.
+const CARELESS: Stage = Stage {
+    name: "careless",
+    parts: |pixels| match index_of(pixels) {
+        23 => 0,
+        33 => 7,
+        index => n_parts(index) as usize,
+    },
+    work: |pixels, emit| match index_of(pixels) {
+        13 => Err(Refusal::result("item 13 is not wanted")),
+        23 => emit(&[0.0, 0.0]),
+        _ => (SCATTER.work)(pixels, emit),
+    },
+    ..SCATTER
+};
+
+/// The index, of each picture.
+const NUMBER: Stage = Stage {
+    name: "number",
+    fan: Fan::One,
+    parts: |_| 1,
+    work: |pixels, emit| emit(&[index_of(pixels) as f32, 0.0]),
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_split_that_two_stages_are_reached_through_ends_each_part_for_each_of_them() {
+    const ITEMS: u64 = 100;
+    let mut place = Workplace::with_pictures(ITEMS);
+    let model = models::two_in_two_out(&place.models(), &[2]).unwrap();
+    place
+        .model("two", model, "workers = 1")
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .add("[stages.number]\nkind = \"number\"\nfrom = \"pixels\"")
+        .add("[stages.parts]\nkind = \"careless\"\nfrom = \"pixels\"")
+        .add("[stages.near]\nkind = \"gather\"\nfrom = \"parts\"")
+        // Reached behind `number` and `parts`, while `near` is reached behind `parts` alone.
+        .infer_of("mixed", "inputs = { a = \"number\", b = \"parts\" }", "two", 4)
+        .add("[stages.far]\nkind = \"gather\"\nfrom = \"mixed\"")
+        .sink("near", "near", "")
+        .sink("far", "far", "")
+        .devices(1);
+    let kinds = kinds().with_stage(CARELESS).with_stage(NUMBER);
+    let outcome = place.run_plan(place.plan_with(kinds)).await;
+    Workplace::must_end_with(&outcome, 65);
+    let wrong: BTreeSet<u64> = [13, 23, 33].into();
+    let indices = |file: &str| -> BTreeSet<u64> {
+        place.lines(file).iter().map(|record| record["index"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(indices("failures.jsonl"), wrong);
+    for file in ["near.jsonl", "far.jsonl"] {
+        assert_eq!(place.n_lines(file) as u64, ITEMS - 3);
+        assert_eq!(indices(file), (0..ITEMS).filter(|index| !wrong.contains(index)).collect());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_of_a_part_are_read_beside_the_part_and_fail_with_it() {
+    const ITEMS: u64 = 60;
+    let mut place = scattered(ITEMS);
+    let model = models::two_in_two_out(&place.models(), &[2]).unwrap();
+    place
+        .model("two", model, "workers = 1")
+        .add("[stages.picky]\nkind = \"picky\"\nfrom = \"read\"")
+        .add("[stages.halves]\nkind = \"twice\"\nfrom = \"picky\"")
+        .infer_of("mixed", "inputs = { a = \"picky\", b = \"halves\" }", "two", 4)
+        .add("[stages.inner]\nkind = \"gather\"\nfrom = \"mixed\"")
+        .add("[stages.outer]\nkind = \"gather\"\nfrom = \"inner\"")
+        .sink("gathered", "outer", "")
+        .devices(1);
+    let outcome = place.run_plan(place.plan_with(kinds())).await;
+    Workplace::must_end_with(&outcome, 65);
+    let failures = place.lines("failures.jsonl");
+    let failed: BTreeSet<u64> = failures.iter().map(|failure| failure["index"].as_u64().unwrap()).collect();
+    assert_eq!((failures.len(), failed), (2, [13, 23].into()));
+    for record in &place.lines("gathered.jsonl") {
+        let index = record["index"].as_u64().unwrap();
+        let parts = record["result"].as_array().unwrap();
+        assert_eq!(parts.len() as u64, n_parts(index));
+        assert!(parts.iter().all(|part| part.as_array().unwrap().len() == 2));
+    }
+    assert_eq!(place.n_lines("gathered.jsonl") as u64, ITEMS - 2);
 }
