@@ -33,7 +33,12 @@ const STAGE_KEYS: [Key; 1] = [key(
 
 /// Those of every sink.
 const SINK_KEYS: [Key; 3] = [
-    key("from", "text", "required", "the stage whose results are written"),
+    key(
+        "from",
+        "text or list",
+        "required",
+        "the stages whose results are written, or `stage.column` for one of their columns",
+    ),
     key(
         "path",
         "text",
