@@ -35,7 +35,7 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
             "{}: no errors: {}, {}, {}\n",
             args.file.display(),
             counted(plan.sources.len() as u64, "source", "sources"),
-            counted(plan.stages.len() as u64, "stage", "stages"),
+            counted(plan.stages.iter().filter(|stage| !stage.is_join()).count() as u64, "stage", "stages"),
             counted(plan.sinks.len() as u64, "sink", "sinks")
         ))?;
     }
