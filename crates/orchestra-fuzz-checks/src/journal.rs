@@ -151,7 +151,7 @@ fn go_on(mut journal: Journal, folder: &Path) {
     let index = journal.finished(SourceId(0)).next_missing(0);
     let item = ItemId { source: SourceId(0), index };
     let appends = vec![(FileIndex(0), b"one more\n".to_vec())];
-    let committed = journal.commit(&Commit { appends, done: vec![item], failed: Vec::new() });
+    let committed = journal.commit(&Commit { appends, done: vec![item], ..Commit::default() });
     assert!(committed.is_ok() && journal.is_finished(item), "{committed:?}");
     drop(journal);
     let state = OutputFolder::open(folder).expect("nobody uses the folder").state();

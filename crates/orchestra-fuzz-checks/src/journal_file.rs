@@ -171,7 +171,14 @@ mod tests {
         let mut journal = Journal::begin(folder, &identity, &["a.jsonl".into(), "b.jsonl".into()]).unwrap();
         let item = |index| ItemId { source: SourceId(2), index };
         let appends = vec![(FileIndex(1), b"one\n".to_vec())];
-        journal.commit(&Commit { appends, done: vec![item(4), item(3)], failed: vec![item(9)] }).unwrap();
+        journal
+            .commit(&Commit {
+                appends,
+                done: vec![item(4), item(3)],
+                failed: vec![item(9)],
+                ..Commit::default()
+            })
+            .unwrap();
         journal.sync().unwrap();
         journal.finish(65).unwrap();
 

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use orchestra_core::ItemId;
 use thiserror::Error;
 
+use crate::placed::PlacedFile;
+
 /// A file of the run, by its place in the list given to `Journal::begin` or `Journal::resume`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileIndex(pub usize);
@@ -15,6 +17,8 @@ pub struct FileIndex(pub usize);
 pub struct Commit {
     /// Bytes to append, in this order: whole records with their newlines. A file may come more than once.
     pub appends: Vec<(FileIndex, Vec<u8>)>,
+    /// Whole files.
+    pub files: Vec<PlacedFile>,
     /// Items that are finished by it, in any order.
     pub done: Vec<ItemId>,
     /// Items that have failed for good, in any order.
@@ -22,10 +26,18 @@ pub struct Commit {
 }
 
 impl Commit {
+    /// Bytes of all records and files.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let appended: usize = self.appends.iter().map(|(_, bytes)| bytes.len()).sum();
+        appended + self.files.iter().map(|file| file.bytes.len()).sum::<usize>()
+    }
+
     /// Whether there is nothing to commit.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.done.is_empty() && self.failed.is_empty() && self.appends.iter().all(|(_, b)| b.is_empty())
+        let appends_nothing = self.appends.iter().all(|(_, b)| b.is_empty());
+        self.done.is_empty() && self.failed.is_empty() && self.files.is_empty() && appends_nothing
     }
 }
 
@@ -57,6 +69,9 @@ pub enum CommitError {
     /// A bug guard: the run has fewer files. Nothing was written.
     #[error("the run has no file number {}", .0.0)]
     UnknownFile(FileIndex),
+    /// A bug guard: the path leads out of the output folder. Nothing was written.
+    #[error("a file was to be placed at `{}`, which is not in the output folder", .0.display())]
+    Outside(PathBuf),
     /// The run was finished before.
     #[error("the run is finished already")]
     Finished,
@@ -73,6 +88,7 @@ impl CommitError {
             CommitError::FinishedTwice(_)
             | CommitError::ImpossibleItem(_)
             | CommitError::UnknownFile(_)
+            | CommitError::Outside(_)
             | CommitError::Finished => true,
             CommitError::Write { .. } | CommitError::Disturbed { .. } | CommitError::Closed(_) => false,
         }

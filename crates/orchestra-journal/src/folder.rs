@@ -11,7 +11,8 @@ use crate::entry::resolve;
 use crate::finished::Counts;
 use crate::identity::RunIdentity;
 use crate::lock::{FolderLock, OpenError, make_folder};
-use crate::recovery::{Found, examine};
+use crate::placed::remove_empty_folders;
+use crate::recovery::{Found, examine, placed_files};
 
 /// The run's summary in the output folder.
 pub const RUN_SUMMARY: &str = "run.json";
@@ -134,6 +135,19 @@ impl OutputFolder {
                 if remove(&path)? {
                     discarded.files.push(path);
                 }
+            }
+            let journal = self.journal_path();
+            let unreadable = |source| DiscardError { path: journal.clone(), source };
+            let mut first_error = Ok(());
+            placed_files(&self.folder, &journal, |path| {
+                let removed = remove(&path).map(drop);
+                remove_empty_folders(&path, &self.folder);
+                first_error = std::mem::replace(&mut first_error, Ok(())).and(removed);
+            })
+            .map_err(unreadable)?;
+            first_error?;
+            for file in &run.files {
+                remove_empty_folders(&resolve(&self.folder, file), &self.folder);
             }
         }
         let summary = self.folder.join(RUN_SUMMARY);

@@ -19,6 +19,7 @@ use crate::finished::{Counts, FinishedSet, MAX_ITEM_INDEX};
 use crate::folder::OutputFolder;
 use crate::frame::{self, SEED};
 use crate::identity::RunIdentity;
+use crate::placed::{Placed, PlacedFile};
 use crate::recovery::Found;
 
 /// Why a run can be neither begun nor resumed in a folder. No record was changed.
@@ -89,6 +90,8 @@ pub struct Journal {
     phase: Phase,
     /// Something was committed since the last `sync`.
     unsynced: bool,
+    /// Files were placed since: there may be many, so their whole file system is synced.
+    has_placed: bool,
 }
 
 #[derive(Debug)]
@@ -221,7 +224,10 @@ impl Journal {
         undisturbed(&self.journal)?;
         let appended = grown.iter().map(|(index, grown)| grown.appended(*index)).collect();
         let entry = Group::new(appended, &done, &failed);
-        let written = self.write_records(group).and_then(|()| self.append(kind::GROUP, &entry));
+        let written = self
+            .place(group)
+            .and_then(|()| self.write_records(group))
+            .and_then(|()| self.append_group(&entry, &group.files));
         if let Err(error) = written {
             self.roll_back();
             return Err(error);
@@ -270,7 +276,8 @@ impl Journal {
         finished: FinishedSet,
         recovered: Recovered,
     ) -> Self {
-        Self { folder, journal, crc, files, finished, recovered, phase: Phase::Open, unsynced: false }
+        let (unsynced, has_placed) = (false, false);
+        Self { folder, journal, crc, files, finished, recovered, phase: Phase::Open, unsynced, has_placed }
     }
 
     fn must_be_open(&self) -> Result<(), CommitError> {
@@ -326,11 +333,43 @@ impl Journal {
         Ok(())
     }
 
+    fn place(&mut self, group: &Commit) -> Result<(), CommitError> {
+        if let Some(outside) = group.files.iter().find(|file| !file.is_inside()) {
+            return Err(CommitError::Outside(outside.path.clone()));
+        }
+        self.has_placed |= !group.files.is_empty();
+        let folder = self.folder.path();
+        group
+            .files
+            .iter()
+            .try_for_each(|file| file.write(folder).map_err(write_failed(&folder.join(&file.path))))
+    }
+
+    /// The group and the files that it has placed, in one write: neither is ever read without the other.
+    fn append_group(&mut self, group: &Group, files: &[PlacedFile]) -> Result<(), CommitError> {
+        if files.is_empty() {
+            return self.append(kind::GROUP, group);
+        }
+        let failed = write_failed(self.journal.path());
+        let placed: Vec<Placed> = files.iter().map(PlacedFile::entry).collect();
+        let both = frame::encode(kind::PLACED, &placed, self.crc).and_then(|(mut bytes, crc)| {
+            let (group, crc) = frame::encode(kind::GROUP, group, crc)?;
+            bytes.extend(group);
+            Ok((bytes, crc))
+        });
+        let (bytes, crc) = both.map_err(failed)?;
+        self.append_bytes(&bytes, crc)
+    }
+
     /// Writes an entry, which then counts; on an error the journal counts as before, with a torn entry behind it.
     fn append(&mut self, kind: u8, body: &impl bincode::Encode) -> Result<(), CommitError> {
         let (bytes, crc) = frame::encode(kind, body, self.crc).map_err(write_failed(self.journal.path()))?;
+        self.append_bytes(&bytes, crc)
+    }
+
+    fn append_bytes(&mut self, bytes: &[u8], crc: u32) -> Result<(), CommitError> {
         let at = self.journal.len();
-        self.journal.write_at(&bytes, at).map_err(write_failed(self.journal.path()))?;
+        self.journal.write_at(bytes, at).map_err(write_failed(self.journal.path()))?;
         self.journal.accept(at + bytes.len() as u64);
         self.crc = crc;
         Ok(())
@@ -363,6 +402,11 @@ impl Journal {
     }
 
     fn sync_files(&mut self) -> Result<(), CommitError> {
+        if std::mem::take(&mut self.has_placed) {
+            let folder = self.folder.path();
+            let synced = fs::File::open(folder).and_then(|f| rustix::fs::syncfs(f).map_err(io::Error::from));
+            synced.map_err(write_failed(folder))?;
+        }
         self.files.iter_mut().try_for_each(|f| f.sync().map_err(write_failed(f.path())))
     }
 }

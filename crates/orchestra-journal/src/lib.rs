@@ -10,6 +10,9 @@
 //! journal that is whole and that agrees with the files, cuts everything after it off, and goes on. So a record is there exactly
 //! if its item is finished: none is lost, none is doubled.
 //!
+//! A commit may also place whole files ([`PlacedFile`]), before its entry is written. A file whose entry never was is replaced when its
+//! item is done again; which files count is said by records of the same commit.
+//!
 //! ```text
 //! out/                 results.jsonl, failures.jsonl, run.json, logs/     what the user reads
 //! out/.orchestra/      lock, journal, items-<source>                      what the next run needs
@@ -40,7 +43,7 @@
 //! let item = ItemId { source: SourceId(0), index: 17 };
 //! if !journal.is_finished(item) {
 //!     let record = b"{\"item\": \"17.png\", \"index\": 17}\n".to_vec();
-//!     journal.commit(&Commit { appends: vec![(FileIndex(0), record)], done: vec![item], failed: vec![] })?;
+//!     journal.commit(&Commit { appends: vec![(FileIndex(0), record)], done: vec![item], ..Commit::default() })?;
 //! }
 //! journal.finish(0)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -57,6 +60,7 @@ mod frame;
 mod identity;
 mod journal;
 mod lock;
+mod placed;
 mod recovery;
 
 pub use atomic::write_atomic;
@@ -67,3 +71,4 @@ pub use folder::{DiscardError, Discarded, OutputFolder, RUN_SUMMARY, State};
 pub use identity::{Change, RunIdentity};
 pub use journal::{Journal, Recovered, StartError};
 pub use lock::OpenError;
+pub use placed::PlacedFile;

@@ -10,6 +10,7 @@ use crate::entry::{self, FORMAT, Group, Header, kind, resolve};
 use crate::finished::FinishedSet;
 use crate::frame::FrameReader;
 use crate::identity::RunIdentity;
+use crate::placed::Placed;
 
 /// What an output folder holds.
 #[derive(Debug)]
@@ -147,6 +148,8 @@ fn replay(folder: &Path, journal: &Path, header: &Header, check: Check) -> io::R
         finished: FinishedSet::default(),
         commits: 0,
     };
+    // Files that belong to the next group.
+    let mut placed: Vec<Placed> = Vec::new();
     loop {
         // `end` before `next`: the entry's own start decides whether it lies in the durable part.
         let start = frames.end;
@@ -155,12 +158,20 @@ fn replay(folder: &Path, journal: &Path, header: &Header, check: Check) -> io::R
             kind::GROUP => {
                 let group = entry::decode::<Group>(body).filter(|g| g.is_sane(state.lengths.len()));
                 let Some(group) = group else { break };
-                if !files.hold(&group, start, &mut state.lengths)? {
+                let placed = std::mem::take(&mut placed);
+                if !files.hold_placed(&placed, start)? || !files.hold(&group, start, &mut state.lengths)? {
                     break;
                 }
                 group.add_to(&mut state.finished);
                 state.commits += 1;
             }
+            kind::PLACED => match entry::decode(body) {
+                Some(files) => {
+                    placed = files;
+                    continue; // It counts with its group.
+                }
+                None => break,
+            },
             kind::RESUMED => match entry::decode(body) {
                 Some(identity) => state.identity = identity,
                 None => break,
@@ -173,8 +184,25 @@ fn replay(folder: &Path, journal: &Path, header: &Header, check: Check) -> io::R
     Ok(state)
 }
 
+/// Calls `each` with the path of every file that a commit of the journal has placed, as far as its frames are whole.
+pub(crate) fn placed_files(folder: &Path, journal: &Path, each: impl FnMut(PathBuf)) -> io::Result<()> {
+    let file = match File::open(journal) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        file => file?,
+    };
+    let (mut frames, mut each) = (FrameReader::new(file)?, each);
+    while let Some((kind, body)) = frames.next()? {
+        if kind == kind::PLACED {
+            let files = entry::decode::<Vec<Placed>>(body).unwrap_or_default();
+            files.iter().filter_map(|placed| placed.path(folder)).for_each(&mut each);
+        }
+    }
+    Ok(())
+}
+
 /// The files as they are on the disk.
 struct Files {
+    folder: PathBuf,
     files: Vec<OnDisk>,
     check: Check,
 }
@@ -198,7 +226,7 @@ impl Files {
                 Ok(OnDisk { path, len, file: None })
             })
             .collect::<io::Result<Vec<_>>>()?;
-        Ok(Self { files, check })
+        Ok(Self { folder: folder.to_owned(), files, check })
     }
 
     /// Whether the files hold what `group`, which starts at `start` in the journal, appended; if so, `lengths` grow.
@@ -219,6 +247,24 @@ impl Files {
         }
         lengths.copy_from_slice(&grown);
         Ok(true)
+    }
+}
+
+impl Files {
+    /// Whether the files that a group, which starts at `start` in the journal, has placed are there. Those that were durable are taken on
+    /// trust: what became of them since is the user's business.
+    fn hold_placed(&self, placed: &[Placed], start: u64) -> io::Result<bool> {
+        match self.check {
+            Check::Files { checksums_from } if start >= checksums_from => {
+                for file in placed {
+                    if !file.is_there(&self.folder)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            _ => Ok(true),
+        }
     }
 }
 

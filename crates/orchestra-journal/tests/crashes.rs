@@ -84,8 +84,22 @@ fn place(share: f64, len: usize) -> usize {
     (share * (len + 1) as f64) as usize
 }
 
+/// The files that items have placed.
+fn own_files(dir: &Path) -> BTreeSet<PathBuf> {
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().map(|e| e.unwrap().path());
+    entries(&dir.join("own")).flat_map(|folder| entries(&folder).collect::<Vec<_>>()).collect()
+}
+
 /// A power cut: of each file what was durable is left as it was, and of the rest what the cut leaves.
-fn cut_power(dir: &Path, durable: [usize; 4], cuts: &[Cut; 4]) {
+fn cut_power(dir: &Path, (durable, placed): ([usize; 4], BTreeSet<PathBuf>), cuts: &[Cut; 4]) {
+    for (at, path) in own_files(dir).difference(&placed).enumerate() {
+        let bytes = fs::read(path).unwrap();
+        let kept = cuts[at % 4].kept;
+        match place(kept, bytes.len()) {
+            0 => fs::remove_file(path).unwrap(),
+            n => fs::write(path, &bytes[..n.min(bytes.len())]).unwrap(),
+        }
+    }
     for ((path, durable), cut) in paths(dir).iter().zip(durable).zip(cuts) {
         let before = fs::read(path).unwrap();
         let mut bytes = before.clone();
@@ -129,9 +143,14 @@ impl History {
     }
 }
 
-/// Plays the steps; gives the lengths that were durable at their end.
-fn play(journal: &mut Journal, dir: &Path, steps: &[Step], history: &mut History) -> [usize; 4] {
-    let mut durable = lengths(dir);
+/// Plays the steps; gives the lengths and the placed files that were durable at their end.
+fn play(
+    journal: &mut Journal,
+    dir: &Path,
+    steps: &[Step],
+    history: &mut History,
+) -> ([usize; 4], BTreeSet<PathBuf>) {
+    let mut durable = (lengths(dir), own_files(dir));
     for step in steps {
         match step {
             Step::Commit(items) => {
@@ -144,7 +163,7 @@ fn play(journal: &mut Journal, dir: &Path, steps: &[Step], history: &mut History
             }
             Step::Sync => {
                 journal.sync().unwrap();
-                durable = lengths(dir);
+                durable = (lengths(dir), own_files(dir));
                 history.synced = history.sets.len() - 1;
             }
         }

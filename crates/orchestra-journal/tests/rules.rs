@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use common::{FAILURES, RESULTS, audit, files, group, identity, item, items_in, start};
 use orchestra_journal::{
-    Commit, CommitError, FileIndex, Journal, OpenError, OutputFolder, RunIdentity, StartError, State,
-    write_atomic,
+    Commit, CommitError, FileIndex, Journal, OpenError, OutputFolder, PlacedFile, RunIdentity, StartError,
+    State, write_atomic,
 };
 
 #[test]
@@ -193,6 +193,36 @@ fn discard_says_what_it_throws_away_and_leaves_strangers() {
     assert_eq!(left, ["lock"]);
     assert!(dir.path().join("notes.txt").exists());
     assert!(!dir.path().join("results.jsonl").exists());
+}
+
+#[test]
+fn placed_files_go_with_their_run_and_strangers_beside_them_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(dir.path());
+    journal.commit(&group(&[item(0, 0), item(0, 7)])).unwrap();
+    journal.commit(&group(&[item(1, 0)])).unwrap();
+    assert!(dir.path().join("own/1/0.txt").exists());
+    fs::write(dir.path().join("own/0/mine.txt"), b"mine").unwrap();
+    drop(journal);
+    OutputFolder::open(dir.path()).unwrap().discard().unwrap();
+    let left: Vec<_> =
+        fs::read_dir(dir.path().join("own")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["0"], "a folder that is empty now is gone");
+    let left: Vec<_> =
+        fs::read_dir(dir.path().join("own/0")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["mine.txt"]);
+}
+
+#[test]
+fn a_file_outside_of_the_folder_is_never_placed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(&dir.path().join("out"));
+    for path in ["../x", "/tmp/x", "a/../../x", ""] {
+        let files = vec![PlacedFile { path: path.into(), bytes: Vec::new() }];
+        let commit = Commit { files, done: vec![item(0, 0)], ..Commit::default() };
+        assert!(journal.commit(&commit).unwrap_err().is_bug(), "{path}");
+        assert!(!journal.is_finished(item(0, 0)));
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use orchestra_core::{ItemId, SourceId};
-use orchestra_journal::{Commit, FileIndex, Journal, OutputFolder, RunIdentity, State};
+use orchestra_journal::{Commit, FileIndex, Journal, OutputFolder, PlacedFile, RunIdentity, State};
 use tempfile::TempDir;
 
 pub const RESULTS: FileIndex = FileIndex(0);
@@ -42,7 +42,7 @@ pub fn record(item: ItemId) -> Vec<u8> {
     format!("{} {} {padding}\n", item.source.0, item.index).into_bytes()
 }
 
-/// A commit of these items; every fifth fails, every third done one has a second record in another file.
+/// A commit of these items; every fifth fails, every third done one has a second record in another file, and every seventh a file of its own.
 pub fn group(items: &[ItemId]) -> Commit {
     let mut commit = Commit::default();
     for item in items {
@@ -56,8 +56,16 @@ pub fn group(items: &[ItemId]) -> Commit {
         if item.index % 3 == 0 {
             commit.appends.push((COPIES, record(*item)));
         }
+        if let Some(path) = own_file(*item) {
+            commit.files.push(PlacedFile { path, bytes: record(*item) });
+        }
     }
     commit
+}
+
+/// The file that an item places when it is done.
+pub fn own_file(item: ItemId) -> Option<PathBuf> {
+    (item.index % 7 == 0 && !fails(item)).then(|| format!("own/{}/{}.txt", item.source.0, item.index).into())
 }
 
 pub fn fails(item: ItemId) -> bool {
@@ -103,6 +111,11 @@ pub fn audit(dir: &Path, journal: &Journal) -> BTreeSet<ItemId> {
         .flat_map(|s| journal.finished(SourceId(s)).iter().map(|i| item(s, i)).collect::<Vec<_>>())
         .collect();
     assert_eq!(all, known);
+    for item in &done {
+        if let Some(path) = own_file(*item) {
+            assert_eq!(fs::read(dir.join(&path)).unwrap(), record(*item), "{}", path.display());
+        }
+    }
     let counts = journal.counts();
     assert_eq!((counts.done, counts.failed), (done.len() as u64, failed.len() as u64));
     all
