@@ -215,6 +215,10 @@ pub trait Picture {
     /// # Errors
     /// As `decode`, and those of `show`.
     fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal>;
+    /// Itself, where its pixels are kept already: no copy is needed to carry it along.
+    fn kept(&self) -> Option<Arc<dyn KeptPicture>> {
+        None
+    }
 }
 
 /// The pixels of a whole picture, upright, 8 bits per channel, rows without a gap.

@@ -24,6 +24,6 @@ pub fn builtin() -> Kinds {
             Arc::new(stages::filter::Filter),
             Arc::new(stages::gather::Gather),
         ],
-        sinks: vec![Arc::new(sinks::jsonl::JsonLines), Arc::new(sinks::csv::Csv)],
+        sinks: vec![Arc::new(sinks::jsonl::JsonLines), Arc::new(sinks::csv::Csv), Arc::new(sinks::npy::Npy)],
     }
 }

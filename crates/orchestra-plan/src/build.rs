@@ -241,6 +241,8 @@ impl Planner<'_> {
 struct RecordConnected {
     /// Per column: who gives it, and which of its columns.
     reads: Vec<(Target, usize)>,
+    /// What records call them.
+    columns: Vec<String>,
     encoder: Arc<dyn Encoder>,
 }
 
@@ -262,7 +264,8 @@ fn records(
         let mut fields = Fields::again(what, sink.name.span, &sink.table, diags);
         let encoder = sink.kind.as_ref()?.connect(&input, &mut fields)?;
         let reads = reads.into_iter().map(|(input, column)| (links[input].target, column)).collect();
-        Some(RecordConnected { reads, encoder })
+        let columns = input.gives.names().map(str::to_owned).collect();
+        Some(RecordConnected { reads, columns, encoder })
     };
     workflow.sinks.iter().zip(&graph.sinks).map(record).collect()
 }

@@ -6,7 +6,7 @@ use orchestra_core::{DeviceId, Provider, TensorSpec};
 
 use crate::bytes::format_bytes;
 use crate::placement::plural;
-use crate::plan::{InferPlan, Origin, Plan, Shape, StagePlan};
+use crate::plan::{ColumnRef, FoldPlan, InferPlan, Origin, Plan, Shape, StagePlan};
 
 /// What will run where, and why, as text of several lines.
 #[must_use]
@@ -136,7 +136,9 @@ fn write_stage(out: &mut String, plan: &Plan, index: usize) -> fmt::Result {
                     _ => writeln!(out, "    {line}")?,
                 }
             }
-            Ok(())
+            let Shape::Fold(FoldPlan::Inputs { inputs }) = &stage.runs else { return Ok(()) };
+            let carried: Vec<ColumnRef> = inputs.iter().flat_map(|way| way.reads.clone()).collect();
+            write_carried(out, plan, &carried)
         }
     }
 }
@@ -144,6 +146,17 @@ fn write_stage(out: &mut String, plan: &Plan, index: usize) -> fmt::Result {
 /// What a stage or a sink reads from.
 fn names(plan: &Plan, from: &[Origin]) -> String {
     from.iter().map(|from| plan.name_of(*from)).collect::<Vec<_>>().join(", ")
+}
+
+fn write_carried(out: &mut String, plan: &Plan, columns: &[ColumnRef]) -> fmt::Result {
+    if columns.is_empty() {
+        return Ok(());
+    }
+    let carried = columns.iter().map(|read| {
+        let column = &plan.column(*read).name;
+        format!("`{}.{column}`", plan.name_of(read.from))
+    });
+    writeln!(out, "    carries along: {}", carried.collect::<Vec<_>>().join(", "))
 }
 
 fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &InferPlan) -> fmt::Result {
@@ -158,13 +171,7 @@ fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &InferPl
         model.name,
         outputs.join(", ")
     )?;
-    if !infer.carries.is_empty() {
-        let carried = infer.carries.iter().map(|read| {
-            let column = &plan.column(*read).name;
-            format!("`{}.{column}`", plan.name_of(read.from))
-        });
-        writeln!(out, "    carries along: {}", carried.collect::<Vec<_>>().join(", "))?;
-    }
+    write_carried(out, plan, &infer.carries)?;
     let batch = match infer.fixed_batch {
         Some(n) => format!("always {n} (smaller ones are padded)"),
         None => format!("up to {}", infer.max_batch),

@@ -6,7 +6,7 @@ use orchestra_core::{Provider, TensorRt};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::plan::{ColumnRef, Origin, Plan, Shape};
+use crate::plan::{ColumnRef, Origin, Plan, Shape, SinkPlan};
 use crate::raw::{RawListing, RawSource};
 
 /// One entry per source, model, stage and sink of `plan`, in the order of the plan. `sources` and `operators` are those of the plan, as
@@ -43,7 +43,7 @@ pub(crate) fn fingerprint(
     }
     // Joins follow from what the others read.
     for stage in plan.stages.iter().filter(|stage| !stage.is_join()) {
-        let name = |read: &ColumnRef| (plan.name_of(read.from), read.column);
+        let name = |read| name_of(plan, read);
         let mut text = match &stage.runs {
             Shape::Batch(infer) => {
                 let inputs: Vec<_> = stage.reads.iter().map(name).collect();
@@ -57,25 +57,24 @@ pub(crate) fn fingerprint(
                 [one] => text.insert("from".into(), one.into()),
                 _ => text.insert("from".into(), from.into()),
             };
-            // Which columns: where the names of the stages alone do not say it.
-            if stage.from.iter().any(|from| plan.gives(*from).0.len() > 1) {
+            // Which columns, and what they are called: where the name of a stage alone does not say it.
+            if stage.from.len() > 1 || stage.from.iter().any(|from| plan.gives(*from).0.len() > 1) {
                 let reads: Vec<_> = stage.reads.iter().map(name).collect();
                 text.insert("reads".into(), serde_json::json!(reads));
+                text.insert("gives".into(), serde_json::json!(stage.gives.to_string()));
             }
         }
         entries.push((format!("stage `{}`", stage.name), digest(&text)));
     }
     for sink in &plan.sinks {
         let path = sink.path.strip_prefix(&plan.output).unwrap_or(&sink.path);
-        let columns = |from: &Origin| -> Vec<usize> {
-            sink.reads.iter().filter(|read| read.from == *from).map(|read| read.column).collect()
-        };
         let from = match &sink.from[..] {
-            // All columns of one stage.
-            [one] if columns(one).len() == plan.gives(*one).0.len() => plan.name_of(*one).into(),
-            from => {
-                let named = |from: &Origin| serde_json::json!([plan.name_of(*from), columns(from)]);
-                serde_json::Value::Array(from.iter().map(named).collect())
+            [one] if is_all_of(plan, sink, *one) => plan.name_of(*one).into(),
+            _ => {
+                let columns = sink.columns.iter().zip(&sink.reads);
+                serde_json::json!(
+                    columns.map(|(column, read)| (column, name_of(plan, read))).collect::<Vec<_>>()
+                )
             }
         };
         let text = serde_json::json!({ "from": from, "path": path, "ordered": sink.ordered });
@@ -83,6 +82,17 @@ pub(crate) fn fingerprint(
         entries.push((format!("sink `{}`", sink.name), digest(&text)));
     }
     entries
+}
+
+/// Whether the records of a sink are the rows of one stage, as they are.
+fn is_all_of(plan: &Plan, sink: &SinkPlan, from: Origin) -> bool {
+    let all = plan.gives(from);
+    let in_order = sink.reads.iter().enumerate().all(|(at, read)| read.column == at);
+    in_order && sink.columns.iter().map(String::as_str).eq(all.names())
+}
+
+fn name_of<'a>(plan: &'a Plan, read: &ColumnRef) -> (&'a str, usize) {
+    (plan.name_of(read.from), read.column)
 }
 
 fn digest(value: &impl Serialize) -> String {

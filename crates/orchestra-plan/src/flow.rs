@@ -1,6 +1,9 @@
 //! Where each stage runs and what travels with a row: the stage whose rows reach it, the joins of rows that come by several ways, the columns
 //! that batches and joins carry along for stages behind them, and whether items of a pipeline need counting. Works on ids; knows no kind.
 
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
 use orchestra_core::shapes::Fan;
 use orchestra_core::{PipelineId, SinkId, SourceId, StageId};
 use serde_json::Value as Json;
@@ -9,23 +12,31 @@ use crate::diagnostics::{Diagnostics, Span};
 use crate::nearest::list;
 use crate::plan::{ColumnRef, FoldPlan, JoinInput, Origin, Plan, Shape, StagePlan};
 
-/// Fills in `home`, `within` and what is carried of all stages and sinks, and `linear` of all pipelines; adds the joins. `stages` and `sinks`
-/// are their places in the file. `None` after an error.
+/// The places in the file of a stage or a sink.
+pub(crate) struct Places {
+    /// Of its name.
+    pub name: Span,
+    /// Of what it reads from.
+    pub from: Vec<(Origin, Span)>,
+}
+
+/// Fills in `home`, `within` and what is carried of all stages and sinks, and `linear` of all pipelines; adds the joins. `None` after an
+/// error.
 pub(crate) fn connect(
     plan: &mut Plan,
-    stages: &[Span],
-    sinks: &[Span],
+    stages: &[Places],
+    sinks: &[Places],
     diags: &mut Diagnostics,
 ) -> Option<()> {
     let mut is_fine = true;
-    for (stage, span) in (0..).map(StageId).zip(stages) {
-        is_fine &= connect_stage(plan, stage, *span, diags).is_some();
+    for (stage, places) in (0..).map(StageId).zip(stages) {
+        is_fine &= connect_stage(plan, stage, places, diags).is_some();
     }
     if !is_fine {
         return None; // What stands behind a stage with an error has one, too.
     }
-    for (sink, span) in (0..).map(SinkId).zip(sinks) {
-        is_fine &= connect_sink(plan, sink, *span, diags).is_some();
+    for (sink, places) in (0..).map(SinkId).zip(sinks) {
+        is_fine &= connect_sink(plan, sink, places, diags).is_some();
     }
     if !is_fine {
         return None;
@@ -37,10 +48,10 @@ pub(crate) fn connect(
 }
 
 /// What reads: a stage or a sink.
-struct Reader {
+struct Reader<'a> {
     /// "stage `x`"
     what: String,
-    span: Span,
+    places: &'a Places,
     pipeline: PipelineId,
     /// The stage, if it is one.
     stage: Option<StageId>,
@@ -48,12 +59,12 @@ struct Reader {
     reads: Vec<ColumnRef>,
 }
 
-fn connect_stage(plan: &mut Plan, stage: StageId, span: Span, diags: &mut Diagnostics) -> Option<()> {
+fn connect_stage(plan: &mut Plan, stage: StageId, places: &Places, diags: &mut Diagnostics) -> Option<()> {
     let at = stage.index();
     let StagePlan { name, pipeline, from, reads, .. } = &plan.stages[at];
     let reader = Reader {
         what: format!("stage `{name}`"),
-        span,
+        places,
         pipeline: *pipeline,
         stage: Some(stage),
         from: from.clone(),
@@ -66,7 +77,7 @@ fn connect_stage(plan: &mut Plan, stage: StageId, span: Span, diags: &mut Diagno
     match (&this.runs, this.fan()) {
         (Shape::Fold(_), _) if within.pop().is_none() => {
             diags
-                .error(span, format!("stage `{}` has no parts to bring together", this.name))
+                .error(places.name, format!("stage `{}` has no parts to bring together", this.name))
                 .help("it reads from a stage behind one that makes several rows of one, such as `crop`");
             return None;
         }
@@ -74,14 +85,14 @@ fn connect_stage(plan: &mut Plan, stage: StageId, span: Span, diags: &mut Diagno
         (_, Fan::One | Fan::AtMostOne) => {}
     }
     this.within = within;
-    one_fan_at_a_time(plan, &reader, home, diags)
+    Some(())
 }
 
-fn connect_sink(plan: &mut Plan, sink: SinkId, span: Span, diags: &mut Diagnostics) -> Option<()> {
+fn connect_sink(plan: &mut Plan, sink: SinkId, places: &Places, diags: &mut Diagnostics) -> Option<()> {
     let this = &plan.sinks[sink.index()];
     let reader = Reader {
         what: format!("sink `{}`", this.name),
-        span,
+        places,
         pipeline: this.pipeline,
         stage: None,
         from: this.from.clone(),
@@ -89,12 +100,24 @@ fn connect_sink(plan: &mut Plan, sink: SinkId, span: Span, diags: &mut Diagnosti
     };
     let home = reach(plan, &reader, diags)?;
     plan.sinks[sink.index()].home = home;
-    one_fan_at_a_time(plan, &reader, home, diags)
+    Some(())
+}
+
+impl Reader<'_> {
+    /// Where it names one of these.
+    fn span_of(&self, of: &[Origin]) -> Span {
+        let named = self.places.from.iter().find(|(from, _)| of.contains(from));
+        named.map_or(self.places.name, |(_, span)| *span)
+    }
 }
 
 /// Finds the rows that reach a reader, and has all that it reads carried there.
-fn reach(plan: &mut Plan, reader: &Reader, diags: &mut Diagnostics) -> Option<Origin> {
-    let home = match &ways(plan, &reader.from)[..] {
+fn reach(plan: &mut Plan, reader: &Reader<'_>, diags: &mut Diagnostics) -> Option<Origin> {
+    let ways = ways(plan, &reader.from);
+    for way in &ways {
+        one_fan_at_a_time(plan, reader, way, diags)?;
+    }
+    let home = match &ways[..] {
         [way] => way.home,
         ways => join(plan, reader, ways, diags)?,
     };
@@ -112,7 +135,7 @@ struct Way {
     from: Vec<Origin>,
 }
 
-/// The ways by which inputs come, each once: what a later row was made of is read there.
+/// The ways by which inputs come, each once: what can be carried along to a later row is read there.
 fn ways(plan: &Plan, from: &[Origin]) -> Vec<Way> {
     let mut ways: Vec<Way> = Vec::new();
     for &from in from {
@@ -122,12 +145,58 @@ fn ways(plan: &Plan, from: &[Origin]) -> Vec<Way> {
             None => ways.push(Way { home, from: vec![from] }),
         }
     }
-    let before: Vec<_> = ways.iter().map(|way| (way.home, plan.ancestors(way.home))).collect();
+    let homes: Vec<Origin> = ways.iter().map(|way| way.home).collect();
     for way in &mut ways {
-        way.from.retain(|from| before.iter().all(|(home, all)| *home == way.home || !all.contains(from)));
+        let is_carried =
+            |from: &Origin, home: Origin| home != way.home && carriers(plan, home, *from).is_some();
+        way.from.retain(|from| !homes.iter().any(|home| is_carried(from, *home)));
     }
     ways.retain(|way| !way.from.is_empty());
     ways
+}
+
+/// What has to carry along a column of `from` so that it is there with the rows of `home`: batches, and joins with the way that has it.
+/// `None` where it gets lost on every way.
+fn carriers(plan: &Plan, home: Origin, from: Origin) -> Option<Vec<(StageId, usize)>> {
+    let mut all = Vec::new();
+    find_carriers(plan, home, from, &mut all, &mut BTreeSet::new()).then_some(all)
+}
+
+/// As [`carriers`], added to `all`; `lost` are homes from which no way leads on.
+fn find_carriers(
+    plan: &Plan,
+    home: Origin,
+    from: Origin,
+    all: &mut Vec<(StageId, usize)>,
+    lost: &mut BTreeSet<Origin>,
+) -> bool {
+    let (mut at, made_at, before) = (home, plan.home_of(from), all.len());
+    while at != made_at && !lost.contains(&at) {
+        let Some(stage) = at.stage().filter(|_| plan.ancestors(at).contains(&from)) else { break };
+        match &plan.stages[stage.index()].runs {
+            Shape::Batch(_) => all.push((stage, 0)),
+            Shape::Fold(FoldPlan::Inputs { inputs }) => {
+                for (way, input) in (0..).zip(inputs) {
+                    let n = all.len();
+                    all.push((stage, way));
+                    let has_it = input.from.iter().any(|of| plan.ancestors(*of).contains(&from));
+                    if has_it && find_carriers(plan, input.home, from, all, lost) {
+                        return true;
+                    }
+                    all.truncate(n);
+                }
+                break;
+            }
+            // The row that is made of all parts has none of their columns.
+            Shape::Fold(FoldPlan::Parts(_)) | Shape::Map(_) => break,
+        }
+        at = plan.stages[stage.index()].home;
+    }
+    if at != made_at {
+        lost.insert(home);
+        all.truncate(before);
+    }
+    at == made_at
 }
 
 /// The splits that a row of `home` is a part of once it has been through the maps `from`, outermost first.
@@ -138,7 +207,7 @@ fn within(plan: &Plan, home: Origin, from: &[Origin]) -> Vec<StageId> {
 }
 
 /// The stage that waits for the rows of one token by all of these ways; one that does so already, or a new one.
-fn join(plan: &mut Plan, reader: &Reader, ways: &[Way], diags: &mut Diagnostics) -> Option<Origin> {
+fn join(plan: &mut Plan, reader: &Reader<'_>, ways: &[Way], diags: &mut Diagnostics) -> Option<Origin> {
     let sources = |way: &Way| {
         let mut all = plan.ancestors(way.from[0]);
         all.retain(|origin| origin.stage().is_none());
@@ -157,7 +226,10 @@ fn join(plan: &mut Plan, reader: &Reader, ways: &[Way], diags: &mut Diagnostics)
     if let Some(other) = rest.iter().find(apart) {
         let (a, b) = (names(&first.from), names(&other.from));
         diags
-            .error(reader.span, format!("the inputs of {} do not belong together", reader.what))
+            .error(
+                reader.span_of(&other.from),
+                format!("the inputs of {} do not belong together", reader.what),
+            )
             .label(format!("rows of {a} are {}, and rows of {b} are {}", of(first), of(other)))
             .help("what is read together is made of the same items, or of the same parts");
         return None;
@@ -176,7 +248,7 @@ fn join(plan: &mut Plan, reader: &Reader, ways: &[Way], diags: &mut Diagnostics)
         return Some(Origin::Stage(StageId(u16::try_from(known).ok()?)));
     }
     let Ok(id) = u16::try_from(plan.stages.len()).map(StageId) else {
-        diags.error(reader.span, "the workflow has too many stages");
+        diags.error(reader.places.name, "the workflow has too many stages");
         return None;
     };
     let from: Vec<Origin> = ways.iter().flat_map(|way| way.from.iter().copied()).collect();
@@ -205,76 +277,53 @@ fn join(plan: &mut Plan, reader: &Reader, ways: &[Way], diags: &mut Diagnostics)
 /// Has every batch and join between a column and what reads it carry the column along.
 fn carry(
     plan: &mut Plan,
-    reader: &Reader,
+    reader: &Reader<'_>,
     home: Origin,
     read: ColumnRef,
     diags: &mut Diagnostics,
 ) -> Option<()> {
-    let made_at = plan.home_of(read.from);
-    let mut at = home;
-    while at != made_at {
-        let (what, giver) = (&reader.what, plan.name_of(read.from).to_owned());
-        let is_behind = plan.ancestors(at).contains(&read.from);
-        let Some(carrier) = at.stage().filter(|_| is_behind) else {
-            diags.error(reader.span, format!("{what} cannot read from `{giver}`: no row of it leads here"));
-            return None;
-        };
-        let known = |origin: &Origin| plan.ancestors(*origin).contains(&read.from);
-        let way = match &plan.stages[carrier.index()].runs {
-            Shape::Fold(FoldPlan::Inputs { inputs }) => {
-                inputs.iter().position(|input| input.from.iter().any(known))
-            }
-            _ => None,
-        };
-        let stage = &mut plan.stages[carrier.index()];
-        let (columns, next) = match (&mut stage.runs, way) {
-            (Shape::Batch(batch), _) => (&mut batch.carries, stage.home),
-            (Shape::Fold(FoldPlan::Inputs { inputs }), Some(way)) => {
-                let JoinInput { home, reads, .. } = &mut inputs[way];
-                (reads, *home)
-            }
-            _ => {
-                let name = &stage.name;
-                diags
-                    .error(reader.span, format!("{what} cannot read from `{giver}` behind stage `{name}`"))
-                    .help(format!(
-                        "`{name}` makes one row of many, which has the columns that it gives and no others"
-                    ));
-                return None;
-            }
+    let Some(carriers) = carriers(plan, home, read.from) else {
+        let (what, giver) = (&reader.what, plan.name_of(read.from));
+        let message = format!("{what} cannot read from `{giver}`");
+        let span = reader.span_of(&[read.from]);
+        diags.error(span, message).label("no row of it leads here").help(
+            "a stage that brings parts together makes one row of many, which has the columns that it gives and no others",
+        );
+        return None;
+    };
+    for (carrier, way) in carriers {
+        let columns = match &mut plan.stages[carrier.index()].runs {
+            Shape::Batch(batch) => &mut batch.carries,
+            Shape::Fold(FoldPlan::Inputs { inputs }) => &mut inputs[way].reads,
+            Shape::Fold(FoldPlan::Parts(_)) | Shape::Map(_) => continue,
         };
         if !columns.contains(&read) {
             columns.push(read);
         }
-        at = next;
     }
     Some(())
 }
 
-/// Stages that run one inside of the other cannot both split a row, unless one reads what the other gives.
-fn one_fan_at_a_time(plan: &Plan, reader: &Reader, home: Origin, diags: &mut Diagnostics) -> Option<()> {
-    let fans = |stage: StageId| plan.stages[stage.index()].fan() != Fan::One;
-    let mut fans: Vec<Origin> = reader
-        .from
-        .iter()
-        .flat_map(|from| plan.ancestors(*from))
-        .chain(reader.stage.map(Origin::Stage))
-        .filter(|origin| origin.stage().is_some_and(fans) && plan.home_of(*origin) == home)
-        .collect();
-    fans.dedup();
-    for (at, one) in fans.iter().enumerate() {
-        for other in &fans[at + 1..] {
-            if !plan.ancestors(*one).contains(other) && !plan.ancestors(*other).contains(one) {
-                let (one, other) = (plan.name_of(*one), plan.name_of(*other));
-                diags.error(
-                    reader.span,
-                    format!(
-                        "{} reads rows of both `{one}` and `{other}`, which do not belong together",
-                        reader.what
-                    ),
-                );
-                return None;
+/// The maps of one way run one inside of the other: two of them cannot both split a row, unless one reads what the other gives. Two that
+/// drop rows can, in any order.
+fn one_fan_at_a_time(plan: &Plan, reader: &Reader<'_>, way: &Way, diags: &mut Diagnostics) -> Option<()> {
+    let fan = |origin: &Origin| origin.stage().map_or(Fan::One, |stage| plan.stages[stage.index()].fan());
+    let before = way.from.iter().flat_map(|from| plan.ancestors(*from));
+    let fans: BTreeSet<Origin> =
+        before.filter(|o| plan.home_of(*o) == way.home && fan(o) != Fan::One).collect();
+    for one in &fans {
+        for other in fans.range((Bound::Excluded(*one), Bound::Unbounded)) {
+            let are_nested = plan.ancestors(*one).contains(other) || plan.ancestors(*other).contains(one);
+            if are_nested || (fan(one), fan(other)) == (Fan::AtMostOne, Fan::AtMostOne) {
+                continue;
             }
+            let (one, other) = (plan.name_of(*one), plan.name_of(*other));
+            let message = format!(
+                "{} reads rows of both `{one}` and `{other}`, which do not belong together",
+                reader.what
+            );
+            diags.error(reader.places.name, message).help("have one of them read what the other gives");
+            return None;
         }
     }
     Some(())
@@ -303,5 +352,5 @@ fn linear(plan: &Plan, pipeline: usize) -> Option<SinkId> {
         }
     }
     let last = &plan.sinks[sink.index()];
-    (left == 0 && last.from == [at] && !last.ordered).then_some(*sink)
+    (left == 0 && last.from == [at] && !last.ordered && last.files.is_none()).then_some(*sink)
 }

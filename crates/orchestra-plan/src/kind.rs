@@ -379,6 +379,15 @@ impl StageContext<'_> {
     }
 }
 
+/// How the records of a sink are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// One behind the other to a file.
+    Append,
+    /// Each to a file of its own, in a folder, beside an index of them all.
+    FileEach,
+}
+
 /// A kind of sink.
 pub trait SinkKind: Send + Sync {
     /// As `kind = ".."` names it.
@@ -387,6 +396,10 @@ pub trait SinkKind: Send + Sync {
     fn about(&self) -> &'static str;
     /// What the names of its files end with, without the dot.
     fn extension(&self) -> &'static str;
+    /// How its records are written.
+    fn writes(&self) -> Writes {
+        Writes::Append
+    }
     /// Its keys beside `kind`, `from`, `path` and `ordered`, which the planner reads.
     fn keys(&self) -> &'static [Key] {
         &[]

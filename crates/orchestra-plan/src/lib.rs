@@ -45,7 +45,7 @@ pub use host::{
 };
 pub use kind::{
     BatchDraft, Connect, Draft, Input, InputColumns, Key, Kinds, Reads, Runs, SinkKind, SourceConnected,
-    SourceContext, SourceKind, StageConnected, StageContext, StageKind, key,
+    SourceContext, SourceKind, StageConnected, StageContext, StageKind, Writes, key,
 };
 pub use ladder::ladder;
 pub use machine_file::machine_from_toml;
@@ -54,8 +54,8 @@ pub use models::{MAX_BATCH, read_labels};
 pub use nearest::list;
 pub use onnx::read_model;
 pub use plan::{
-    BETWEEN_COMMITS, ColumnRef, DeviceMemory, DevicePlan, FoldPlan, Growth, InferPlan, JoinInput, Limits,
-    LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, Recycle, Shape,
-    SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
+    BETWEEN_COMMITS, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, InferPlan, JoinInput,
+    Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, Recycle,
+    Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
 };
 pub use sinks::RESERVED;

@@ -467,15 +467,30 @@ pub struct SinkPlan {
     pub from: Vec<Origin>,
     /// The columns of a record, in order.
     pub reads: Vec<ColumnRef>,
+    /// What records call them.
+    pub columns: Vec<String>,
     /// Whose rows reach it, as [`StagePlan::home`].
     pub home: Origin,
     /// Makes the records.
     #[serde(skip)]
     pub encoder: Arc<dyn Encoder>,
-    /// The file, absolute.
+    /// The file, absolute; of records that are files of their own, the index of them.
     pub path: PathBuf,
+    /// Where each record is a file of its own: where they lie, and how they are called.
+    pub files: Option<FilesPlan>,
     /// Records in the order of the source.
     pub ordered: bool,
+}
+
+/// Files that are records.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FilesPlan {
+    /// The folder, relative to the output folder.
+    pub folder: PathBuf,
+    /// What their names end with, without the dot.
+    pub extension: &'static str,
+    /// Whether the names of items may repeat, so that the number of the item becomes a part of the name.
+    pub numbered: bool,
 }
 
 /// A device that is used.

@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
-use crate::kind::Kinds;
+use crate::kind::{Kinds, Writes};
 use crate::raw::{RawSink, kind};
 use crate::tree::Table;
 
@@ -27,13 +27,17 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
     allowed.extend(kind.keys().iter().map(|key| key.name));
     let mut f = Fields::new(what, name.span, table, &allowed, diags);
     let from = f.names("from", "name the stage whose results are written");
-    let path = match f.entry("path") {
-        Some(_) => f.string("path"),
-        None => Some(At::new(format!("{}.{}", name.value, kind.extension()), name.span)),
+    let path = match (f.entry("path"), kind.writes()) {
+        (Some(_), _) => f.string("path"),
+        (None, Writes::Append) => Some(At::new(format!("{}.{}", name.value, kind.extension()), name.span)),
+        (None, Writes::FileEach) => Some(At::new(name.value.clone(), name.span)),
     };
     let ordered = f.boolean("ordered").unwrap_or(false);
     RawSink { name, kind: Some(kind), table: table.clone(), from, path, ordered }
 }
+
+/// What lists the files of a sink whose records are files, in their folder.
+pub(crate) const INDEX: &str = "index.jsonl";
 
 /// The file of each sink relative to the output folder; `None` after an error.
 pub(crate) fn check_paths(sinks: &[RawSink], diags: &mut Diagnostics) -> Vec<Option<PathBuf>> {
@@ -92,6 +96,9 @@ fn check_path(sink: &RawSink, diags: &mut Diagnostics) -> Option<PathBuf> {
                 crate::nearest::list(RESERVED.iter().copied())
             ));
         return None;
+    }
+    if sink.kind.as_ref().is_some_and(|kind| kind.writes() == Writes::FileEach) {
+        path.push(INDEX);
     }
     Some(path)
 }

@@ -35,6 +35,8 @@ pub(crate) enum Wired {
         /// Per column that it takes: who gives it, and which of its columns.
         reads: Vec<(Target, usize)>,
         connected: StageConnected,
+        /// The labels of the model whose rows it passes on as they are.
+        labels: Option<At<Vec<String>>>,
     },
 }
 
@@ -108,7 +110,13 @@ impl<'a> Wiring<'a> {
             }
         }
         let reads = connected.reads.iter().map(|(input, column)| (links[*input].target, *column)).collect();
-        Some(Wired::Stage { reads, connected })
+        let labels = match &inputs[..] {
+            [input] if connected.gives.0.iter().all(|column| input.gives.0.contains(column)) => {
+                input.labels.clone()
+            }
+            _ => None,
+        };
+        Some(Wired::Stage { reads, connected, labels })
     }
 
     /// What a link leads to, as kinds see it.
@@ -366,7 +374,7 @@ pub(crate) fn input(
             let is = wired[stage].as_ref()?;
             let labels = match is {
                 Wired::Batch { model, .. } => models[*model].as_ref()?.labels.clone(),
-                Wired::Stage { .. } => None,
+                Wired::Stage { labels, .. } => labels.clone(),
             };
             (workflow.stages[stage].kind_name(), is.gives().clone(), labels)
         }

@@ -26,8 +26,10 @@ use crate::trace::{BatchTrace, DoneRows, EndedItems, Ran};
 pub struct Record {
     /// Where it goes.
     pub sink: SinkId,
-    /// The bytes to append: a part of the buffer that all records of its batch lie in.
+    /// Its bytes: a part of the buffer that all records of its batch lie in.
     pub line: Bytes,
+    /// The name of the file that they are, relative to the folder of the sink; `None`: they are appended to the sink's file.
+    pub file: Option<Box<str>>,
 }
 
 /// What became of some share of an item.
@@ -389,22 +391,20 @@ impl CommitCounts {
     }
 }
 
-/// The memory of a stage.
-pub struct StageMemory {
-    /// Which.
-    pub stage: StageId,
-    /// The slots of a batch stage.
-    pub arena: Option<orchestra_wire::arena::Arena>,
-    /// The pictures that its rows carry along.
-    pub carried: Option<Arc<crate::flow::carried::CarriedArena>>,
+/// The memory of a pipeline.
+pub struct PipelineMemory {
+    /// The slots of its batch stages, in their order.
+    pub slots: Vec<(StageId, orchestra_wire::arena::Arena)>,
+    /// Where pictures are kept that are made behind a source, a batch or a fold.
+    pub pictures: Vec<(orchestra_plan::Origin, Arc<crate::flow::carried::CarriedArena>)>,
 }
 
 /// To a pipeline.
 pub enum PipelineMsg {
     /// Build the graph and start it.
     Start,
-    /// The memory of its stages is there.
-    Prepared(Result<Vec<StageMemory>, String>),
+    /// Its memory is there.
+    Prepared(Result<PipelineMemory, String>),
     /// A source has nothing in flight and hands out nothing more.
     SourceFinished {
         /// Which.

@@ -8,10 +8,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use orchestra_core::data::ColumnType;
 use orchestra_core::{DeviceKind, PipelineId, SourceId, StageId};
 use orchestra_journal::BitSet;
-use orchestra_plan::{ColumnRef, FoldPlan, InferPlan, Origin, PipelinePlan, Plan, Shape};
+use orchestra_plan::{FoldPlan, InferPlan, Origin, PipelinePlan, Plan, Shape};
 use orchestra_wire::arena::Arena;
 use orchestra_wire::frames::Load;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -21,7 +20,7 @@ use crate::batch::batcher::{Batcher, BatcherArgs};
 use crate::batch::slot_pool::SlotPool;
 use crate::context::RunContext;
 use crate::flow::carried::CarriedArena;
-use crate::flow::chain::{BatchTarget, Chain, Targets};
+use crate::flow::chain::{BatchTarget, Chain, Targets, kept_pictures};
 use crate::flow::committer::CommitterHandle;
 use crate::flow::fold::{Fold, FoldArgs, FoldTarget};
 use crate::flow::loader::Loader;
@@ -30,7 +29,7 @@ use crate::flow::processor::Processor;
 use crate::flow::sink::{Sink, SinkArgs};
 use crate::flow::source::{Source, SourceArgs};
 use crate::messages::{
-    BatcherMsg, DeviceMsg, PipelineEnd, PipelineMsg, RootMsg, ServeStage, SinkMsg, SourceMsg, StageMemory,
+    BatcherMsg, DeviceMsg, PipelineEnd, PipelineMemory, PipelineMsg, RootMsg, ServeStage, SinkMsg, SourceMsg,
 };
 
 /// See the module.
@@ -162,7 +161,7 @@ impl PipelineState {
     async fn build(
         &mut self,
         me: &ActorRef<PipelineMsg>,
-        memory: Vec<StageMemory>,
+        mut memory: PipelineMemory,
     ) -> Result<(), ActorProcessingErr> {
         if self.over {
             return Ok(());
@@ -176,21 +175,18 @@ impl PipelineState {
         };
         let (sink, _) = Actor::spawn_linked(None, Sink, sink_args, me.get_cell()).await?;
         // Stages stand after what they read from; built backwards, each finds those that follow it.
-        let mut memory = memory;
+        self.targets.pictures = memory.pictures;
         let plan = Arc::clone(&self.args.context.plan);
         let pipeline = &plan.pipelines[self.args.pipeline.index()];
         for &stage in pipeline.stages.iter().rev() {
             match &plan.stages[stage.index()].runs {
                 Shape::Map(_) => {}
                 Shape::Batch(infer) => {
-                    let own = memory.pop_if(|own| own.stage == stage);
+                    let own = memory.slots.pop_if(|(of, _)| *of == stage).map(|(_, arena)| arena);
                     let own = own.ok_or("memory was made for other stages than those of the plan")?;
                     self.build_batch(me, stage, infer, own, &sink).await?;
                 }
-                Shape::Fold(fold) => {
-                    let carried = memory.pop_if(|own| own.stage == stage).and_then(|own| own.carried);
-                    self.build_fold(me, stage, fold, carried, &sink).await?;
-                }
+                Shape::Fold(fold) => self.build_fold(me, stage, fold, &sink).await?,
             }
         }
         for source in self.running.clone() {
@@ -207,7 +203,6 @@ impl PipelineState {
         me: &ActorRef<PipelineMsg>,
         stage: StageId,
         fold: &FoldPlan,
-        carried: Option<Arc<CarriedArena>>,
         sink: &ActorRef<SinkMsg>,
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.args.context;
@@ -215,7 +210,7 @@ impl PipelineState {
         let behind = Arc::clone(chain.folds());
         let args = FoldArgs { context: Arc::clone(context), stage, plan: fold.clone(), chain };
         let (actor, _) = Actor::spawn_linked(None, Fold, args, me.get_cell()).await?;
-        self.targets.folds.push(FoldTarget { stage, actor, way: None, carried, behind });
+        self.targets.folds.push(FoldTarget { stage, actor, way: None, behind });
         Ok(())
     }
 
@@ -224,7 +219,7 @@ impl PipelineState {
         me: &ActorRef<PipelineMsg>,
         stage: StageId,
         infer: &InferPlan,
-        memory: StageMemory,
+        arena: Arena,
         sink: &ActorRef<SinkMsg>,
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.args.context;
@@ -247,10 +242,9 @@ impl PipelineState {
         };
         let (max_batch, held) = (infer.max_batch, infer.held_by_workers());
         let in_use = Arc::clone(&context.stats.stage(stage).slots_in_use);
-        let arena = memory.arena.ok_or("a batch stage has no memory")?;
         let pool = SlotPool::new(arena, context.clock, max_batch, held, in_use, Box::new(notify));
         batcher.cast(BatcherMsg::Attach(Arc::clone(&pool)))?;
-        let target = BatchTarget { stage, pool, carried: memory.carried, batcher, folds };
+        let target = BatchTarget { stage, pool, batcher, folds };
         self.ask_for_workers(&target);
         self.targets.batches.push(target);
         Ok(())
@@ -353,9 +347,7 @@ impl PipelineState {
     /// Wakes every thread that waits for a row or for room.
     fn shut(&self) {
         self.targets.batches.iter().for_each(|target| target.pool.shut());
-        let carried = self.targets.batches.iter().map(|target| &target.carried);
-        let carried = carried.chain(self.targets.folds.iter().map(|target| &target.carried));
-        carried.flatten().for_each(|arena| arena.shut());
+        self.targets.pictures.iter().for_each(|(_, arena)| arena.shut());
     }
 
     fn stop(&mut self) {
@@ -392,35 +384,32 @@ impl PipelineState {
     }
 }
 
-/// The memory of all stages of a pipeline that need some, in their order.
-fn memory_of(plan: &Plan, pipeline: &PipelinePlan) -> Result<Vec<StageMemory>, String> {
-    let picture = |read: &ColumnRef| plan.column(*read).ty == ColumnType::Picture;
-    let keeps_pictures = |stage: &StageId| match &plan.stages[stage.index()].runs {
-        Shape::Batch(infer) => infer.carries.iter().any(picture),
-        Shape::Fold(FoldPlan::Inputs { inputs }) => inputs.iter().flat_map(|input| &input.reads).any(picture),
-        Shape::Fold(FoldPlan::Parts(_)) | Shape::Map(_) => false,
+/// Makes the memory of a pipeline.
+fn memory_of(plan: &Plan, pipeline: &PipelinePlan) -> Result<PipelineMemory, String> {
+    let refused = |what: String, bytes: usize, error: &dyn std::fmt::Display| {
+        let mib = bytes >> 20;
+        format!(
+            "cannot take {mib} MiB of shared memory for the {what}: {error}; set `limits.memory` or a smaller `batch.max`"
+        )
     };
-    let keepers = pipeline.stages.iter().filter(|stage| keeps_pictures(stage)).count().max(1);
-    let share = usize::try_from(pipeline.carried_bytes).unwrap_or(usize::MAX) / keepers;
-    let mut memory = Vec::new();
+    let mut slots = Vec::new();
     for &stage in &pipeline.stages {
-        let plan = &plan.stages[stage.index()];
-        let refused = |what: &str, bytes: usize, error: &dyn std::fmt::Display| {
-            let (mib, name) = (bytes >> 20, &plan.name);
-            format!(
-                "cannot take {mib} MiB of shared memory for the {what} of stage `{name}`: {error}; set `limits.memory` or a smaller `batch.max`"
-            )
-        };
-        let slots = |infer: &InferPlan| {
-            Arena::create(&plan.name, infer.layout.clone())
-                .map_err(|error| refused("batches", infer.layout.total_bytes(), &error))
-        };
-        let pictures = || CarriedArena::new(share).map_err(|error| refused("pictures", share, &error));
-        let arena = plan.batch().map(slots).transpose()?;
-        let carried = keeps_pictures(&stage).then(pictures).transpose()?;
-        if arena.is_some() || carried.is_some() {
-            memory.push(StageMemory { stage, arena, carried });
-        }
+        let Some(infer) = plan.stages[stage.index()].batch() else { continue };
+        let name = &plan.stages[stage.index()].name;
+        let arena = Arena::create(name, infer.layout.clone()).map_err(|error| {
+            refused(format!("batches of stage `{name}`"), infer.layout.total_bytes(), &error)
+        })?;
+        slots.push((stage, arena));
     }
-    Ok(memory)
+    let origins = pipeline.sources.iter().copied().map(Origin::Source);
+    let origins = origins.chain(pipeline.stages.iter().copied().map(Origin::Stage));
+    let keepers: Vec<Origin> = origins.filter(|origin| !kept_pictures(plan, *origin).is_empty()).collect();
+    let share = usize::try_from(pipeline.carried_bytes).unwrap_or(usize::MAX) / keepers.len().max(1);
+    let mut pictures = Vec::new();
+    for origin in keepers {
+        let arena = CarriedArena::new(share)
+            .map_err(|error| refused(format!("pictures of `{}`", plan.name_of(origin)), share, &error))?;
+        pictures.push((origin, arena));
+    }
+    Ok(PipelineMemory { slots, pictures })
 }

@@ -209,7 +209,12 @@ pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> 
     let files = result_files(&plan);
     let mut journal = match before {
         Some(_) => Journal::resume(folder, &identity, &files)?,
-        None => Journal::begin(folder, &identity, &files)?,
+        None => {
+            if let Some(full) = full_folder(&plan).filter(|_| !fresh) {
+                return Err(StartError::InTheWay(full).into());
+            }
+            Journal::begin(folder, &identity, &files)?
+        }
     };
     write_headers(&plan, &mut journal)?;
     if previous_code.is_some() || journal.counts().total() > 0 {
@@ -388,6 +393,12 @@ fn result_files(plan: &Plan) -> Vec<PathBuf> {
         Err(_) => s.path.clone(),
     });
     std::iter::once(PathBuf::from("failures.jsonl")).chain(sinks).collect()
+}
+
+/// A folder of files that are records which has something in it: what is there could be replaced.
+fn full_folder(plan: &Plan) -> Option<PathBuf> {
+    let folders = plan.sinks.iter().filter_map(|sink| Some(plan.output.join(&sink.files.as_ref()?.folder)));
+    folders.into_iter().find(|folder| fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some()))
 }
 
 /// Begins result files that have something at their head and are empty.

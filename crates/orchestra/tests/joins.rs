@@ -249,6 +249,54 @@ async fn a_picture_is_carried_to_a_stage_that_reads_it_beside_two_models() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pictures_that_wait_at_joins_in_any_order_leave_room_for_what_they_wait_for() {
+    const ITEMS: u64 = 600;
+    let mut place = forked(ITEMS);
+    place
+        .add("[stages.ab]\nkind = \"beside\"\nfrom = [\"scans\", \"double\", \"plain\"]")
+        .add("[stages.ba]\nkind = \"beside\"\nfrom = [\"scans\", \"plain\", \"double\"]")
+        .add("[stages.fa]\nkind = \"filter\"\nfrom = [\"scans\", \"double\"]\nkeep = \"double[0] >= 0\"")
+        .add("[stages.fb]\nkind = \"filter\"\nfrom = [\"scans\", \"plain\"]\nkeep = \"plain[0] >= 0\"")
+        .add("[stages.twice]\nkind = \"beside\"\nfrom = [\"fa.scans\", \"fa.double\", \"fb.plain\"]")
+        .add("[limits]\nmemory = \"64KiB\"")
+        .sink("ab", "ab", "")
+        .sink("ba", "ba", "")
+        .sink("twice", "twice", "");
+    let outcome = place.run_plan(place.plan_with(kinds())).await;
+    Workplace::must_end_with(&outcome, 0);
+    let records = place.records(&["ab.jsonl", "ba.jsonl", "twice.jsonl"]);
+    records.must_be(3, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_later_row_carries_is_joined_and_two_filters_are_passed_by_what_passes_both() {
+    const ITEMS: u64 = 100;
+    let mut place = forked(ITEMS);
+    place
+        .add("[stages.parts]\nkind = \"scatter\"\nfrom = \"pixels\"")
+        .add("[stages.all]\nkind = \"gather\"\nfrom = \"parts\"")
+        .add("[stages.low]\nkind = \"filter\"\nfrom = \"double\"\nkeep = \"y[0] < 121\"")
+        .add("[stages.high]\nkind = \"filter\"\nfrom = \"double\"\nkeep = \"y[0] > 21\"")
+        // A gather gives no columns of before: they come by a way of their own, whatever the order.
+        .add("[sinks.beside]\nkind = \"jsonl\"\nfrom = [\"number\", \"all\"]")
+        .add("[sinks.before]\nkind = \"jsonl\"\nfrom = [\"number\", \"all\", \"plain\"]")
+        .add("[sinks.middle]\nkind = \"jsonl\"\nfrom = [\"low\", \"high\"]");
+    let outcome = place.run_plan(place.plan_with(kinds())).await;
+    Workplace::must_end_with(&outcome, 0);
+    for file in ["beside.jsonl", "before.jsonl"] {
+        assert_eq!(place.n_lines(file) as u64, ITEMS);
+    }
+    for record in &place.lines("beside.jsonl") {
+        let index = record["index"].as_u64().unwrap();
+        assert_eq!(first(&record["result"]["number"]), index as f64);
+        assert_eq!(record["result"]["all"].as_array().unwrap().len() as u64, n_parts(index));
+    }
+    let middle: BTreeSet<u64> =
+        place.lines("middle.jsonl").iter().map(|record| record["index"].as_u64().unwrap()).collect();
+    assert_eq!(middle, (11..60).collect());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_run_with_half_joined_items_goes_on_and_ends_each_once() {
     const ITEMS: u64 = 3_000;
     let mut place = forked(ITEMS);

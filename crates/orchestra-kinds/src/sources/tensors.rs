@@ -202,13 +202,13 @@ fn read_refusal(error: String) -> Refusal {
 
 /// What a `.npy` file says of itself (format versions 1 to 3).
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Header {
-    dtype: DType,
+pub(crate) struct Header {
+    pub dtype: DType,
     /// The bytes of each element are in the other order than this machine's.
-    is_swapped: bool,
-    shape: Vec<usize>,
+    pub is_swapped: bool,
+    pub shape: Vec<usize>,
     /// Where the elements begin.
-    data: usize,
+    pub data: usize,
 }
 
 impl Header {
@@ -220,7 +220,7 @@ impl Header {
         &self.shape[1..]
     }
 
-    fn parse(head: &[u8]) -> Result<Self, String> {
+    pub fn parse(head: &[u8]) -> Result<Self, String> {
         let cut = || "it is cut short".to_owned();
         let rest = head.strip_prefix(b"\x93NUMPY").ok_or("it is no .npy file")?;
         let (version, rest) = rest.split_first_chunk::<2>().ok_or_else(cut)?;

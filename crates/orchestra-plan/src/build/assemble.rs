@@ -7,22 +7,24 @@ use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{
     DeviceId, DeviceSpec, ModelId, PipelineId, Provider, SinkId, SourceId, StageId, TensorSpec,
 };
+use orchestra_source::ListingSpec;
 use serde_json::Value as Json;
 
 use super::Parts;
 use crate::bytes::format_bytes;
 use crate::diagnostics::{Diagnostics, Span};
+use crate::fields::At;
 use crate::fingerprint::fingerprint;
-use crate::flow::connect;
+use crate::flow::{Places, connect};
 use crate::graph::{Link, Target};
-use crate::kind::Runs;
+use crate::kind::{Runs, Writes};
 use crate::ladder::ladder;
 use crate::measured::settings;
 use crate::near_cores::{Placed, near};
 use crate::placement::Share;
 use crate::plan::{
-    BETWEEN_COMMITS, ColumnRef, DeviceMemory, DevicePlan, FoldPlan, Growth, InferPlan, ModelPlan, NodeCores,
-    Origin, PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
+    BETWEEN_COMMITS, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, InferPlan, ModelPlan,
+    NodeCores, Origin, PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
 };
 use crate::raw::{RawModel, RawStage};
 use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
@@ -115,9 +117,18 @@ impl<'a> Assembler<'a> {
             .filter_map(|m| self.parts.models[*m].as_ref())
             .map(|m| m.custom_ops.iter().map(|o| o.digest).collect())
             .collect();
-        let spans: Vec<_> = self.stages.iter().map(|s| workflow.stages[*s].name.span).collect();
-        let sinks: Vec<_> = workflow.sinks.iter().map(|sink| sink.name.span).collect();
-        connect(&mut plan, &spans, &sinks, self.diags)?;
+        let places = |name: &At<String>, links: &[Option<Link>]| {
+            let from = links.iter().flatten();
+            let from = from.filter_map(|link| Some((self.origin(link.target)?, link.span))).collect();
+            Places { name: name.span, from }
+        };
+        let graph = &self.parts.graph;
+        let stages = self.stages.iter().map(|s| places(&workflow.stages[*s].name, &graph.reads[*s]));
+        let stages: Vec<Places> = stages.collect();
+        let sinks = workflow.sinks.iter().zip(&graph.sinks);
+        let sinks: Vec<Places> = sinks.map(|(sink, links)| places(&sink.name, links)).collect();
+        connect(&mut plan, &stages, &sinks, self.diags)?;
+        number_files(&mut plan);
         let carried = self.slot_memory().0.map_or(CARRIED_BYTES, |limit| (limit / 4).min(CARRIED_BYTES));
         plan.pipelines.iter_mut().for_each(|pipeline| pipeline.carried_bytes = carried);
         plan.fingerprint = fingerprint(&plan, &raw_sources, &operators);
@@ -339,7 +350,7 @@ impl<'a> Assembler<'a> {
                         let infer = self.infer_plan(stage, *model, *fixed_batch, layout?)?;
                         (self.columns(inputs)?, gives, Shape::Batch(Box::new(infer)), None)
                     }
-                    Wired::Stage { reads, connected } => {
+                    Wired::Stage { reads, connected, .. } => {
                         let runs = match &connected.runs {
                             Runs::Map(map) => Shape::Map(Arc::clone(map)),
                             Runs::Fold(fold) => Shape::Fold(FoldPlan::Parts(Arc::clone(fold))),
@@ -442,15 +453,23 @@ impl<'a> Assembler<'a> {
                 let links = &self.parts.graph.sinks[sink];
                 let connected = self.parts.records[sink].as_ref()?;
                 let from = self.origins(links)?;
+                let (kind, path) = (raw.kind.as_ref()?, self.parts.sink_paths[sink].as_ref()?);
+                let files = || FilesPlan {
+                    folder: path.parent().unwrap_or(path).to_owned(),
+                    extension: kind.extension(),
+                    numbered: false,
+                };
                 Some(SinkPlan {
                     name: raw.name.value.clone(),
                     pipeline: pipeline_of[links.iter().flatten().find_map(Link::stage)?]?,
-                    kind: raw.kind.as_ref()?.name().to_owned(),
+                    kind: kind.name().to_owned(),
                     home: *from.first()?,
                     from,
                     reads: self.columns(&connected.reads)?,
+                    columns: connected.columns.clone(),
                     encoder: Arc::clone(&connected.encoder),
-                    path: self.parts.output.join(self.parts.sink_paths[sink].as_ref()?),
+                    path: self.parts.output.join(path),
+                    files: (kind.writes() == Writes::FileEach).then(files),
                     ordered: raw.ordered,
                 })
             })
@@ -502,6 +521,23 @@ pub(super) fn largest_on_cuda(model: &RawModel, stage: &RawStage, wired: Option<
     }
     let asked = stage.batch().and_then(|batch| batch.max_batch.as_ref());
     asked.or(model.max_batch.as_ref()).map_or(DEFAULT_BATCH_CUDA, |asked| asked.value as usize)
+}
+
+/// Names of a manifest may repeat; those of what is found on the disk do not.
+fn number_files(plan: &mut Plan) {
+    let repeats = |origin: &Origin| match origin {
+        Origin::Source(source) => {
+            matches!(plan.sources[source.index()].listing, ListingSpec::Manifest { .. })
+        }
+        Origin::Stage(_) => false,
+    };
+    let may_repeat = |sink: &SinkPlan| sink.from.iter().any(|from| plan.ancestors(*from).iter().any(repeats));
+    let numbered: Vec<bool> = plan.sinks.iter().map(may_repeat).collect();
+    for (sink, numbered) in plan.sinks.iter_mut().zip(numbered) {
+        if let Some(files) = &mut sink.files {
+            files.numbered = numbered;
+        }
+    }
 }
 
 fn pipeline_plans(

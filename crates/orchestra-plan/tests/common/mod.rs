@@ -95,6 +95,7 @@ impl Host for FakeHost {
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         let signature = match name {
             "digits.onnx" | "large.onnx" => signature(&["image:f32:?,1,32,32"], &["logits:f32:?,10"]),
+            "boxes.onnx" => signature(&["image:f32:?,1,32,32"], &["boxes:f32:?,20,5"]),
             "score.onnx" => signature(&["image:f32:?,1,32,32"], &["score:f32:?"]),
             "four.onnx" => signature(&["image:f32:4,1,32,32"], &["logits:f32:4,10"]),
             "bytes.onnx" => signature(&["image:u8:?,64,48,3"], &["logits:f16:?,3,1,1"]),

@@ -1,5 +1,8 @@
-//! Memory for pictures that stages carry along: one region of fixed size per stage, handed out in blocks. A thread that finds no room waits, so
-//! the pictures in flight are bounded by bytes.
+//! Memory for pictures that stages carry along, handed out in blocks of a region of fixed size. A thread that finds no room waits, so the
+//! pictures in flight are bounded by bytes.
+//!
+//! A picture is kept once, by the chain that made it, and shared by all that carry it on. So nobody who has a picture waits for room in the
+//! same region, and what is behind a batch or a join can always go on: room comes back.
 //!
 //! The region is a sealed memory file, as the slots of batches are, so that other processes can be given it.
 
@@ -76,7 +79,8 @@ impl CarriedArena {
         };
         bytes.copy_from_slice(pixels.bytes);
         let (width, height, channels) = (pixels.width, pixels.height, pixels.channels);
-        Ok(Some(Arc::new(CarriedPicture { block, bytes: pixels.bytes.len(), width, height, channels })))
+        let (block, bytes) = (Arc::new(block), pixels.bytes.len());
+        Ok(Some(Arc::new(CarriedPicture { block, bytes, width, height, channels })))
     }
 
     /// Wakes all threads that wait in `keep`, which gives `None` from now on.
@@ -134,8 +138,9 @@ impl Drop for Block {
 }
 
 /// A picture in the region.
+#[derive(Clone)]
 struct CarriedPicture {
-    block: Block,
+    block: Arc<Block>,
     bytes: usize,
     width: u32,
     height: u32,
@@ -165,6 +170,10 @@ impl Picture for CarriedPicture {
             std::slice::from_raw_parts(self.block.arena.map.as_ptr().add(self.block.start), self.bytes)
         };
         show(Pixels { width: self.width, height: self.height, channels: self.channels, bytes })
+    }
+
+    fn kept(&self) -> Option<Arc<dyn KeptPicture>> {
+        Some(Arc::new(self.clone()))
     }
 }
 

@@ -4,17 +4,16 @@
 //! Whatever a chain does not hand on ends with it: the share of a token that was given to batches and folds is counted, and the rest is
 //! reported to the sink, with the records or with the failure.
 
-use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use orchestra_core::collect::Arrival;
-use orchestra_core::data::{OwnedRow, Refusal, Value};
+use orchestra_core::data::{ColumnType, OwnedRow, Refusal, Value};
 use orchestra_core::lineage::{End, Share};
 use orchestra_core::shapes::{Encoder, Map, MapRun};
 use orchestra_core::{Failure, FailureKind, SinkId, StageId};
-use orchestra_plan::{ColumnRef, Origin};
+use orchestra_plan::{ColumnRef, FoldPlan, Origin, Plan, Shape};
 use ractor::ActorRef;
 use smallvec::SmallVec;
 
@@ -24,7 +23,7 @@ mod walk;
 
 use build::{Builder, connect_folds, cost, start};
 pub use outcome::{MapCount, Outcome};
-use outcome::{RowEnd, RowState, tell};
+use outcome::{RecordRange, RowEnd, RowState, tell};
 use walk::Walk;
 
 use super::carried::CarriedArena;
@@ -41,8 +40,6 @@ pub struct BatchTarget {
     pub stage: StageId,
     /// Its slots.
     pub pool: Arc<SlotPool>,
-    /// The pictures that its rows carry along.
-    pub carried: Option<Arc<CarriedArena>>,
     /// Gives out its batches.
     pub batcher: ActorRef<BatcherMsg>,
     /// Who must hear of a part that ends there.
@@ -56,6 +53,8 @@ pub struct Targets {
     pub batches: Vec<BatchTarget>,
     /// Folds.
     pub folds: Vec<FoldTarget>,
+    /// Where chains keep the pictures that are made in them, by what is at their head.
+    pub pictures: Vec<(Origin, Arc<CarriedArena>)>,
 }
 
 impl Targets {
@@ -66,6 +65,28 @@ impl Targets {
     fn fold(&self, stage: StageId) -> Option<FoldTarget> {
         self.folds.iter().find(|target| target.stage == stage).cloned()
     }
+}
+
+/// The pictures that are made in the chain behind `origin` and carried on by a batch or a join.
+#[must_use]
+pub fn kept_pictures(plan: &Plan, origin: Origin) -> Vec<ColumnRef> {
+    let mut kept = Vec::new();
+    for stage in &plan.stages {
+        let carried: Vec<&ColumnRef> = match &stage.runs {
+            Shape::Batch(batch) => batch.carries.iter().collect(),
+            Shape::Fold(FoldPlan::Inputs { inputs }) => inputs.iter().flat_map(|way| &way.reads).collect(),
+            Shape::Fold(FoldPlan::Parts(_)) | Shape::Map(_) => Vec::new(),
+        };
+        let is_new = |read: &ColumnRef| {
+            plan.home_of(read.from) == origin && plan.column(*read).ty == ColumnType::Picture
+        };
+        for read in carried.into_iter().copied().filter(is_new) {
+            if !kept.contains(&read) {
+                kept.push(read);
+            }
+        }
+    }
+    kept
 }
 
 /// What follows a source, a batch stage or a fold.
@@ -79,6 +100,11 @@ pub struct Chain {
     linear: Option<SinkId>,
     /// Who waits for the rows that enter.
     folds: Arc<[FoldTarget]>,
+    origin: Origin,
+    /// Where pictures that are made here are kept, if some are.
+    pictures: Option<Arc<CarriedArena>>,
+    /// Held by the row that keeps pictures, where it keeps several: with one of them it may wait for room for the next.
+    several: Option<Mutex<()>>,
     cost: usize,
 }
 
@@ -187,8 +213,13 @@ impl Chain {
         let linear = plan.pipelines[pipeline.index()].linear.filter(ends_here);
         let Builder { maps, mut steps, .. } = builder;
         let folds = connect_folds(&mut steps).into();
-        let cost = cost(&steps, context);
-        Self { context: Arc::clone(context), sink: sink.clone(), steps, maps, linear, folds, cost }
+        let pictures =
+            targets.pictures.iter().find(|(of, _)| *of == origin).map(|(_, arena)| Arc::clone(arena));
+        let several = (kept_pictures(plan, origin).len() > 1).then(Mutex::default);
+        // Who keeps a picture may have to wait.
+        let cost = if pictures.is_some() { usize::MAX } else { cost(&steps, context) };
+        let context = Arc::clone(context);
+        Self { context, sink: sink.clone(), steps, maps, linear, folds, origin, pictures, several, cost }
     }
 
     /// Runs it in one more thread.
@@ -262,7 +293,7 @@ impl Chain {
         out.row = RowState::default();
         let before = out.text.len();
         let share = token.share();
-        let mut walk = Walk { chain: self, token, out, hooks };
+        let mut walk = Walk { chain: self, token, out, hooks, keeping: None };
         if walk.steps(&self.steps, &mut run.runs, token, share, env).is_err() {
             debug_assert!(out.row.failure.is_some() || out.row.is_void, "why it is over is noted");
         }
@@ -343,7 +374,8 @@ impl Chain {
             Bytes::from(std::mem::take(&mut out.text))
         };
         let end = |RowEnd { token, share, records, failure }: RowEnd| {
-            let record = |(sink, line): (SinkId, Range<usize>)| Record { sink, line: text.slice(line) };
+            let record =
+                |RecordRange { sink, line, file }: RecordRange| Record { sink, line: text.slice(line), file };
             let records = records.into_iter().map(record).collect();
             TokenEnd { ticket: token.ticket, end: End { share, records, failure } }
         };

@@ -149,7 +149,7 @@ fn run(
             }
         }
         let items = group.iter().map(|job| job.counts.done + job.counts.failed).sum();
-        let bytes: usize = group.iter().flat_map(|job| &job.commit.appends).map(|(_, text)| text.len()).sum();
+        let bytes: usize = group.iter().map(|job| job.commit.bytes()).sum();
         let now = Instant::now();
         let pause = pause(items, bytes, now - std::mem::replace(&mut committed_at, now));
         commit(&mut journal, &stats, traces, group, &mut refused);
@@ -212,6 +212,7 @@ impl Joined {
                 None => self.commit.appends.push((file, bytes)),
             }
         }
+        self.commit.files.extend(job.commit.files);
         self.commit.done.extend(job.commit.done);
         self.commit.failed.extend(job.commit.failed);
         self.counts.add(&job.counts);

@@ -11,7 +11,6 @@ use orchestra_core::{ItemId, StageId};
 use orchestra_plan::{ColumnRef, FoldPlan, Origin};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use super::carried::CarriedArena;
 use super::chain::{Chain, ChainRun, Env, NoHooks, Outcome};
 use super::token::{PartPath, Token};
 use crate::context::RunContext;
@@ -49,8 +48,6 @@ pub struct FoldTarget {
     pub actor: ActorRef<FoldMsg>,
     /// Which of the ways of a join is meant; `None`: it takes parts.
     pub way: Option<Part>,
-    /// The pictures that it keeps.
-    pub carried: Option<Arc<CarriedArena>>,
     /// The folds behind it, which wait for the row that it makes.
     pub behind: Arc<[FoldTarget]>,
 }
@@ -100,6 +97,8 @@ pub struct FoldState {
     running: usize,
     /// How many of those that feed it may still send parts.
     feeding: usize,
+    /// What follows has been told that nothing more comes.
+    is_over: bool,
 }
 
 struct Work {
@@ -122,7 +121,14 @@ impl Actor for Fold {
             }
         };
         let work = Arc::new(Work { args, carries, runs: Mutex::default() });
-        Ok(FoldState { work, collector: Collector::default(), complete: Vec::new(), running: 0, feeding })
+        Ok(FoldState {
+            work,
+            collector: Collector::default(),
+            complete: Vec::new(),
+            running: 0,
+            feeding,
+            is_over: false,
+        })
     }
 
     async fn handle(
@@ -137,7 +143,8 @@ impl Actor for Fold {
             FoldMsg::Drained => state.feeding = state.feeding.saturating_sub(1),
         }
         state.go_on(&me);
-        if state.feeding == 0 && state.running == 0 && state.collector.is_empty() {
+        if state.feeding == 0 && state.running == 0 && state.collector.is_empty() && !state.is_over {
+            state.is_over = true;
             state.work.args.chain.drained();
         }
         Ok(())

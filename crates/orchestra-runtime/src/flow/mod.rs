@@ -5,6 +5,7 @@ pub mod carried;
 pub mod chain;
 pub mod committer;
 pub mod failures;
+pub mod file_name;
 pub mod fold;
 pub mod loader;
 pub mod loader_inbox;

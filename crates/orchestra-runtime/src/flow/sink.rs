@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use orchestra_core::lineage::{Ending, Finished, Lineage};
 use orchestra_core::{Failure, PipelineId, SinkId, SourceId, StageId};
-use orchestra_journal::{Commit, FileIndex};
-use orchestra_plan::{Origin, SinkPlan};
+use orchestra_journal::{Commit, FileIndex, PlacedFile};
+use orchestra_plan::{FilesPlan, Origin, SinkPlan};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::context::RunContext;
@@ -104,7 +104,7 @@ impl SinkState {
         let FinishedItems { source, sink, done, text, traced, hold } = items;
         let n = done.len() as u64;
         let counts = CommitCounts { done: n, by_source: vec![(source, n)], ..CommitCounts::default() };
-        let commit = Commit { appends: vec![(sink_file(sink), text)], done, failed: Vec::new() };
+        let commit = Commit { appends: vec![(sink_file(sink), text)], done, ..Commit::default() };
         let traced = traced.and_then(|rows| self.traced(|handed| EndedItems::rows(rows, handed)));
         self.args.committer.send(CommitJob { commit, counts, traced, hold, reply_to: me.clone() });
     }
@@ -127,8 +127,14 @@ impl SinkState {
             count(&mut counts.by_source, ticket.id().source);
             match ending {
                 Ending::Done(records) => {
-                    for record in records {
-                        append(&mut files, sink_file(record.sink), &record.line);
+                    for Record { sink, line, file } in records {
+                        let Some((file, planned)) = file.zip(self.files_of(sink)) else {
+                            append(&mut files, sink_file(sink), &line);
+                            continue;
+                        };
+                        append(&mut files, sink_file(sink), &self.index_line(&ticket, &file, line.len()));
+                        let path = planned.folder.join(&*file);
+                        commit.files.push(PlacedFile { path, bytes: line.into() });
                     }
                     commit.done.push(ticket.id());
                     counts.done += 1;
@@ -150,6 +156,20 @@ impl SinkState {
         }
         commit.appends = files;
         (commit, counts, traced)
+    }
+
+    fn files_of(&self, sink: SinkId) -> Option<&FilesPlan> {
+        self.args.context.plan.sinks[sink.index()].files.as_ref()
+    }
+
+    /// What the index of a sink says of a file.
+    fn index_line(&self, ticket: &Ticket, file: &str, bytes: usize) -> Vec<u8> {
+        let id = ticket.id();
+        let source = &self.args.context.plan.sources[id.source.index()].name;
+        let line = serde_json::json!({
+            "item": ticket.name(), "index": id.index, "source": source, "file": file, "bytes": bytes,
+        });
+        format!("{line}\n").into_bytes()
     }
 
     fn failure_line(&self, ticket: &Ticket, failure: &Failure) -> Vec<u8> {

@@ -250,7 +250,9 @@ impl Workplace {
         }
         left.extend(leaks::temporary_files(&self.path("tmp")));
         let sinks: Vec<&str> = self.workflow.lines().filter_map(|l| l.strip_prefix("[sinks.")).collect();
-        let files: Vec<String> = sinks.iter().map(|s| format!("{}.jsonl", s.trim_end_matches(']'))).collect();
+        let sinks = sinks.iter().map(|sink| sink.trim_end_matches(']'));
+        // A file, or a folder of them.
+        let files: Vec<String> = sinks.flat_map(|sink| [format!("{sink}.jsonl"), sink.to_owned()]).collect();
         let files: Vec<&str> = files.iter().map(String::as_str).collect();
         left.extend(leaks::output_folder(&self.out(), &files));
         left

@@ -1,11 +1,13 @@
 //! What became of some rows, until it is sent to the sink and to folds.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use orchestra_core::collect::{Arrival, Part};
-use orchestra_core::data::OwnedRow;
+use orchestra_core::data::{KeptPicture, OwnedRow};
 use orchestra_core::lineage::Share;
 use orchestra_core::{Failure, ItemId, SinkId, StageId};
+use orchestra_plan::ColumnRef;
 use ractor::ActorRef;
 use smallvec::SmallVec;
 
@@ -38,8 +40,15 @@ pub struct MapCount {
 pub(super) struct RowEnd {
     pub token: Token,
     pub share: Share,
-    pub records: SmallVec<[(SinkId, Range<usize>); 1]>,
+    pub records: SmallVec<[RecordRange; 1]>,
     pub failure: Option<Failure>,
+}
+
+/// A record, as a part of [`Outcome::text`].
+pub(super) struct RecordRange {
+    pub sink: SinkId,
+    pub line: Range<usize>,
+    pub file: Option<Box<str>>,
 }
 
 /// Of the row in hand.
@@ -47,10 +56,12 @@ pub(super) struct RowEnd {
 pub(super) struct RowState {
     /// The share of it that was handed on to batches and folds.
     pub handed: Option<Share>,
-    pub records: SmallVec<[(SinkId, Range<usize>); 1]>,
+    pub records: SmallVec<[RecordRange; 1]>,
     pub failure: Option<Failure>,
     pub failed_at: Option<StageId>,
     pub has_arrived: bool,
+    /// Its pictures that are kept already.
+    pub kept: SmallVec<[(ColumnRef, Arc<dyn KeptPicture>); 1]>,
     /// The pipeline is being torn down, or the item was given up: nothing is said of it.
     pub is_void: bool,
 }

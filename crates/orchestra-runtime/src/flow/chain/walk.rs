@@ -1,7 +1,7 @@
 //! A row on its way through a chain. Whatever ends a row notes why in `Outcome::row`, and tells the folds that wait for a part of it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use orchestra_core::collect::{Arrival, Part};
@@ -12,10 +12,10 @@ use orchestra_core::{FailureKind, StageId};
 use orchestra_plan::{ColumnRef, Origin};
 use smallvec::SmallVec;
 
-use super::outcome::{Outcome, tell};
-use super::{
-    BatchTarget, CarriedArena, Chain, Env, FoldTarget, Hooks, MapStep, PartPath, Step, StepRun, Token,
-};
+use crate::flow::file_name::file_name;
+
+use super::outcome::{Outcome, RecordRange, tell};
+use super::{BatchTarget, Chain, Env, FoldTarget, Hooks, MapStep, PartPath, Step, StepRun, Token};
 
 /// What is said of an item where our own code fell over.
 const BUG: &str = "internal error while the item was worked on; this is a bug";
@@ -27,6 +27,8 @@ pub(super) struct Walk<'a, 'o> {
     pub token: &'a Token,
     pub out: &'o mut Outcome,
     pub hooks: &'o mut dyn Hooks,
+    /// Held from the first picture on that the row keeps, where it keeps several.
+    pub keeping: Option<MutexGuard<'a, ()>>,
 }
 
 /// The row is over; why is noted in `Outcome::row`.
@@ -104,7 +106,7 @@ impl Walk<'_, '_> {
                 let folds = std::slice::from_ref(fold);
                 let mut row = OwnedRow::with_capacity(reads.len());
                 for read in reads {
-                    match self.keep(fold.carried.as_ref(), *read, env) {
+                    match self.keep(*read, env) {
                         Ok(Some(value)) => row.push(value),
                         Ok(None) => return Err(self.void()),
                         Err(refusal) => return Err(self.fail_at(*read, fold.stage, folds, token, refusal)),
@@ -117,10 +119,13 @@ impl Walk<'_, '_> {
             Step::Sink { sink, from, reads, encoder } => {
                 self.arrive()?;
                 let begin = self.out.text.len();
-                let encoded = self.record(reads, &**encoder, token, env);
+                let plan = &self.chain.context.plan.sinks[sink.index()];
+                let file = plan.files.as_ref().map(|files| file_name(files, token)).transpose();
+                let encoded = self.record(reads, &**encoder, token, env).and(file);
                 match encoded {
-                    Ok(()) => {
-                        self.out.row.records.push((*sink, begin..self.out.text.len()));
+                    Ok(file) => {
+                        let line = begin..self.out.text.len();
+                        self.out.row.records.push(RecordRange { sink: *sink, line, file });
                         Ok(())
                     }
                     Err(refusal) => Err(self.fail(&[], token, *from, refusal)),
@@ -239,7 +244,7 @@ impl Walk<'_, '_> {
         // Before `claim`: a thread that waits for room must hold no row, or the two waits could lock each other.
         let mut carried = Vec::with_capacity(carries.len());
         for read in carries {
-            match self.keep(target.carried.as_ref(), *read, env) {
+            match self.keep(*read, env) {
                 Ok(Some(value)) => carried.push(value),
                 Ok(None) => return Err(self.void()),
                 Err(refusal) => {
@@ -277,25 +282,33 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Keeps a column for the stages behind a batch or a fold, pictures in `arena`. `None`: the pipeline is being torn down.
-    fn keep(
-        &mut self,
-        arena: Option<&Arc<CarriedArena>>,
-        read: ColumnRef,
-        env: &Env<'_>,
-    ) -> Result<Option<OwnedValue>, Refusal> {
+    /// Keeps a column for the stages behind a batch or a fold. `None`: the pipeline is being torn down.
+    fn keep(&mut self, read: ColumnRef, env: &Env<'_>) -> Result<Option<OwnedValue>, Refusal> {
         let value = env.get(read).ok_or_else(missing)?;
         let Value::Picture(picture) = value else { return OwnedValue::copy_of(&value).map(Some) };
-        let arena = arena.ok_or_else(missing)?;
+        let known = self.out.row.kept.iter().find(|(column, _)| *column == read);
+        if let Some(kept) = picture.kept().or_else(|| known.map(|(_, kept)| Arc::clone(kept))) {
+            return Ok(Some(OwnedValue::Picture(kept)));
+        }
+        let chain = self.chain;
+        let arena = chain.pictures.as_ref().ok_or_else(missing)?;
         let (mut kept, mut waited) = (None, Duration::ZERO);
         picture.with_pixels(&mut |pixels| {
             let since = Instant::now();
+            if let (None, Some(several)) = (&self.keeping, &chain.several) {
+                self.keeping = Some(several.lock().unwrap_or_else(PoisonError::into_inner));
+            }
             kept = arena.keep(&pixels)?;
             waited = since.elapsed();
             Ok(())
         })?;
         self.hooks.waited(waited);
-        Ok(kept.map(OwnedValue::Picture))
+        let Some(kept) = kept else { return Ok(None) };
+        // The row that came in is the same for all of its parts; what a map makes is not.
+        if read.from == chain.origin {
+            self.out.row.kept.push((read, Arc::clone(&kept)));
+        }
+        Ok(Some(OwnedValue::Picture(kept)))
     }
 
     fn arrive(&mut self) -> Result<(), Over> {
