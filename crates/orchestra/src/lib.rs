@@ -64,8 +64,8 @@ pub mod kind {
     pub use orchestra_core::shapes::{Emit, Encoder, Fan, Fetch, FetchRun, Fold, ItemInfo, Map, MapRun};
     pub use orchestra_core::{DType, Dim, FailureKind, TensorSpec};
     pub use orchestra_plan::{
-        At, Connect, Draft, Fields, Input, Key, Kinds, Limits, Reads, Runs, SinkKind, SourceConnected,
-        SourceContext, SourceKind, StageConnected, StageContext, StageKind, key,
+        At, Connect, Draft, Fields, Input, InputColumns, Key, Kinds, Limits, Reads, Runs, SinkKind, SourceConnected,
+        SourceContext, SourceKind, StageConnected, StageContext, StageKind, Writes, key,
     };
 }
 
