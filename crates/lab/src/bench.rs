@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use orchestra_core::StageId;
-use orchestra_plan::{InferPlan, Plan, ladder};
+use orchestra_plan::{BatchPlan, Plan, ladder};
 use tempfile::TempDir;
 
 use crate::bench_report::{Judge, Report, Round, Rung, RungReport};
@@ -89,7 +89,7 @@ impl Bench {
     /// Each stage with a model alone, with batches of 1, 2, 4 and so on up to the largest.
     pub fn rungs(&self) -> Result<RungReport, LabError> {
         let mut rungs = Vec::new();
-        for (stage, infer) in self.plan.infer_stages() {
+        for (stage, infer) in self.plan.batch_stages() {
             let sizes = infer.fixed_batch.map_or_else(|| ladder(infer.max_batch), |only| vec![only]);
             let figures = self.infer_part(stage, infer).measure(&sizes, self.options.part)?;
             rungs.extend(figures.iter().map(|figures| Rung::of(&self.plan, figures)));
@@ -149,7 +149,7 @@ impl Bench {
 
     fn infer(&self, lasting: Duration) -> Result<Vec<InferFigures>, LabError> {
         let mut all = Vec::new();
-        for (stage, infer) in self.plan.infer_stages() {
+        for (stage, infer) in self.plan.batch_stages() {
             all.extend(self.infer_part(stage, infer).measure(&[infer.max_batch], lasting)?);
         }
         Ok(all)
@@ -165,7 +165,7 @@ impl Bench {
         })
     }
 
-    fn infer_part<'a>(&'a self, stage: StageId, infer: &'a InferPlan) -> InferPart<'a> {
+    fn infer_part<'a>(&'a self, stage: StageId, infer: &'a BatchPlan) -> InferPart<'a> {
         // SAFETY: no worker runs now, and no decoding thread does.
         unsafe { self.memory.feed(&self.plan, stage) };
         InferPart { plan: &self.plan, stage, infer, memory: &self.memory, tools: &self.options.tools }

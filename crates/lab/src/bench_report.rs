@@ -170,7 +170,7 @@ impl Judge<'_> {
             rate: f.rate,
             core_seconds: self.core_seconds(infer, f),
         };
-        let stages = self.plan.infer_stages().map(|(stage, _)| StageLoad {
+        let stages = self.plan.batch_stages().map(|(stage, _)| StageLoad {
             weight: self.weight(stage),
             devices: infer.iter().filter(|f| f.stage == stage).map(device).collect(),
         });

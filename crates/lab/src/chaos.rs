@@ -61,7 +61,7 @@ pub struct Chaos {
 impl Chaos {
     /// Lists the items and chooses how many of them. Blocks, as all of this does; must not be called within a tokio runtime.
     pub fn prepare(plan: Plan, options: Options, tell: Tell<'_>) -> Result<Self, LabError> {
-        if plan.infer_stages().next().is_none() {
+        if plan.batch_stages().next().is_none() {
             return Err(LabError::NoInferStage);
         }
         one_record_per_item(&plan)?;

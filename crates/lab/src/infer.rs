@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use orchestra_core::together::Together;
 use orchestra_core::{BatchId, DeviceId, DeviceKind, SlotId, StageId};
 use orchestra_machine::process_cpu_time;
-use orchestra_plan::{InferPlan, Plan, WorkerPlan};
+use orchestra_plan::{BatchPlan, Plan, WorkerPlan};
 use orchestra_wire::frames::{FromWorker, Load, Run, ToWorker};
 
 use crate::error::LabError;
@@ -31,7 +31,7 @@ const SWITCHES: usize = 9;
 pub struct InferPart<'a> {
     pub plan: &'a Plan,
     pub stage: StageId,
-    pub infer: &'a InferPlan,
+    pub infer: &'a BatchPlan,
     /// Its rows, filled.
     pub memory: &'a Memory,
     pub tools: &'a Tools,

@@ -52,7 +52,7 @@ pub fn get_ready(setting: &Setting<'_>) -> Result<Result<Ready, ExitCode>, Faile
         Err(code) => return Ok(Err(code)),
     };
     planning::say_why_cpu(&plan, machine, *talk);
-    if plan.infer_stages().next().is_none() {
+    if plan.batch_stages().next().is_none() {
         return Err(failed(LabError::NoInferStage));
     }
     let logs = LogSettings {

@@ -54,7 +54,7 @@ pub use models::{MAX_BATCH, read_labels};
 pub use nearest::list;
 pub use onnx::read_model;
 pub use plan::{
-    BETWEEN_COMMITS, ColumnRef, DeviceMemory, DevicePlan, Growth, InferPlan, Limits, LogFormat, MaxFailed,
+    BETWEEN_COMMITS, BatchPlan, ColumnRef, DeviceMemory, DevicePlan, Growth, Limits, LogFormat, MaxFailed,
     ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, Recycle, Shape, SinkPlan, SourcePlan,
     StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
 };

@@ -56,8 +56,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The infer stages, with their ids.
-    pub fn infer_stages(&self) -> impl Iterator<Item = (StageId, &InferPlan)> {
+    /// The batch stages, with their ids.
+    pub fn batch_stages(&self) -> impl Iterator<Item = (StageId, &BatchPlan)> {
         (0..).map(StageId).zip(&self.stages).filter_map(|(id, stage)| Some((id, stage.batch()?)))
     }
 
@@ -91,7 +91,7 @@ impl Plan {
 
     /// Under what it is kept how much one worker of the stage takes of the GPU.
     #[must_use]
-    pub fn measure_key<'a>(&'a self, infer: &'a InferPlan, device: &'a DevicePlan) -> MeasureKey<'a> {
+    pub fn measure_key<'a>(&'a self, infer: &'a BatchPlan, device: &'a DevicePlan) -> MeasureKey<'a> {
         MeasureKey {
             model: &self.models[infer.model.index()].digest,
             device: &device.product,
@@ -285,7 +285,7 @@ pub enum Shape {
     /// Rows to rows, in the thread that made the row.
     Map(#[serde(skip)] Arc<dyn Map>),
     /// Batches of rows, in worker processes.
-    Batch(Box<InferPlan>),
+    Batch(Box<BatchPlan>),
     /// The rows of all parts to one.
     Fold {
         /// What makes the row.
@@ -308,7 +308,7 @@ impl StagePlan {
 
     /// The batches, if it runs in workers.
     #[must_use]
-    pub fn batch(&self) -> Option<&InferPlan> {
+    pub fn batch(&self) -> Option<&BatchPlan> {
         match &self.runs {
             Shape::Batch(infer) => Some(infer),
             Shape::Map(_) | Shape::Fold { .. } => None,
@@ -346,9 +346,9 @@ pub struct ColumnRef {
     pub column: usize,
 }
 
-/// An infer stage.
+/// A batch stage.
 #[derive(Debug, Clone, Serialize)]
-pub struct InferPlan {
+pub struct BatchPlan {
     /// The model.
     pub model: ModelId,
     /// Columns of what comes before, which stages behind it still read.
@@ -376,7 +376,7 @@ pub struct InferPlan {
     pub settings: [u8; 32],
 }
 
-impl InferPlan {
+impl BatchPlan {
     /// Batches that may go to a worker together, at least 1. It runs them one after the other and answers once.
     #[must_use]
     pub fn together(&self) -> usize {
@@ -391,7 +391,7 @@ impl InferPlan {
     }
 }
 
-/// Workers of one infer stage on one device.
+/// Workers of one batch stage on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct WorkerPlan {
     /// Where.

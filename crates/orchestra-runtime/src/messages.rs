@@ -227,7 +227,7 @@ pub enum LinkMsg {
     Kill,
 }
 
-/// To the batcher of an infer stage.
+/// To the batcher of a batch stage.
 pub enum BatcherMsg {
     /// The memory that it works on: first message.
     Attach(Arc<SlotPool>),
@@ -403,7 +403,7 @@ pub struct StageMemory {
 pub enum PipelineMsg {
     /// Build the graph and start it.
     Start,
-    /// The memory of its infer stages is there.
+    /// The memory of its batch stages is there.
     Prepared(Result<Vec<StageMemory>, String>),
     /// A source has nothing in flight and hands out nothing more.
     SourceFinished {

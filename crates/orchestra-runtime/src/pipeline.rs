@@ -12,7 +12,7 @@ use orchestra_core::data::ColumnType;
 use orchestra_core::shapes::Fold as MakeRow;
 use orchestra_core::{DeviceKind, PipelineId, SourceId, StageId};
 use orchestra_journal::BitSet;
-use orchestra_plan::{InferPlan, Origin, PipelinePlan, Plan, Shape};
+use orchestra_plan::{BatchPlan, Origin, PipelinePlan, Plan, Shape};
 use orchestra_wire::arena::Arena;
 use orchestra_wire::frames::Load;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -229,7 +229,7 @@ impl PipelineState {
         &mut self,
         me: &ActorRef<PipelineMsg>,
         stage: StageId,
-        infer: &InferPlan,
+        infer: &BatchPlan,
         memory: StageMemory,
         sink: &ActorRef<SinkMsg>,
     ) -> Result<(), ActorProcessingErr> {
@@ -402,7 +402,7 @@ fn memory_of(plan: &Plan, pipeline: &PipelinePlan) -> Result<Vec<StageMemory>, S
     let batches =
         pipeline.stages.iter().filter_map(|stage| Some((*stage, plan.stages[stage.index()].batch()?)));
     let carries_pictures =
-        |infer: &InferPlan| infer.carries.iter().any(|read| plan.column(*read).ty == ColumnType::Picture);
+        |infer: &BatchPlan| infer.carries.iter().any(|read| plan.column(*read).ty == ColumnType::Picture);
     let carriers = batches.clone().filter(|(_, infer)| carries_pictures(infer)).count().max(1);
     let share = usize::try_from(pipeline.carried_bytes).unwrap_or(usize::MAX) / carriers;
     batches

@@ -21,7 +21,7 @@ use crate::measured::settings;
 use crate::near_cores::{Placed, near};
 use crate::placement::Share;
 use crate::plan::{
-    BETWEEN_COMMITS, ColumnRef, DeviceMemory, DevicePlan, Growth, InferPlan, ModelPlan, NodeCores, Origin,
+    BETWEEN_COMMITS, BatchPlan, ColumnRef, DeviceMemory, DevicePlan, Growth, ModelPlan, NodeCores, Origin,
     PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
 };
 use crate::raw::{RawModel, RawStage};
@@ -48,7 +48,7 @@ pub(super) struct Assembler<'a> {
     sinks: Vec<usize>,
 }
 
-/// An infer stage but for its slots.
+/// A batch stage but for its slots.
 struct Sized<'a> {
     stage: usize,
     tensors: &'a [TensorSpec],
@@ -127,7 +127,7 @@ impl<'a> Assembler<'a> {
         id(&self.stages, stage).map(StageId)
     }
 
-    /// Batch sizes and slots of all infer stages, by stage of the plan.
+    /// Batch sizes and slots of all batch stages, by stage of the plan.
     fn layouts(&mut self) -> Option<Vec<Option<(usize, BatchLayout)>>> {
         let parts = self.parts;
         let mut sized = Vec::new();
@@ -388,7 +388,7 @@ impl<'a> Assembler<'a> {
         model: usize,
         fixed_batch: Option<usize>,
         (max_batch, layout): (usize, BatchLayout),
-    ) -> Option<InferPlan> {
+    ) -> Option<BatchPlan> {
         let wait = self.parts.workflow.stages[stage].batch()?.wait;
         let shares = &self.parts.shares[stage];
         let on_cuda = self.is_on_cuda(stage);
@@ -410,7 +410,7 @@ impl<'a> Assembler<'a> {
                 memory: s.memory,
             })
         });
-        Some(InferPlan {
+        Some(BatchPlan {
             model: ModelId(id(&self.models, model)?),
             carries: Vec::new(),
             max_batch,
@@ -476,7 +476,7 @@ fn cut_growth(shares: &mut [Share], slots: usize) {
     }
 }
 
-/// Digest of what the sessions of an infer stage are opened with; `None` where that is not known.
+/// Digest of what the sessions of a batch stage are opened with; `None` where that is not known.
 pub(super) fn settings_of(model: &RawModel, stage: usize, wired: &[Option<Wired>]) -> Option<[u8; 32]> {
     let Some(Wired::Batch { tensors, pixels, .. }) = &wired[stage] else { return None };
     Some(settings(model, tensors, pixels))

@@ -1,4 +1,4 @@
-//! Batcher of an infer stage: gives batches to workers and owns every one of them until it is done or failed. When the open batch
+//! Batcher of a batch stage: gives batches to workers and owns every one of them until it is done or failed. When the open batch
 //! leaves is decided in `orchestra_core::batching`; what follows from faults and deaths, in `orchestra_core::ledger`. This actor
 //! carries the decisions out; it never touches pixels, and waits for nothing but a frame's way into the buffer of a socket.
 

@@ -1,4 +1,4 @@
-//! One infer stage as a run has it, over fake workers: the real batcher, post-processing, device managers and links, and probes where a run
+//! One batch stage as a run has it, over fake workers: the real batcher, post-processing, device managers and links, and probes where a run
 //! has its source, sink, pipeline and root. Everything lives on one thread under paused time, so a run is the same each time. Properties
 //! are judged elsewhere; what every run must keep is checked by `audit`.
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{DeviceId, ItemId, SessionTuning, SourceId, StageId};
 use orchestra_machine::GpuProbe;
-use orchestra_plan::{InferPlan, Measurements, Origin, Plan, Shape};
+use orchestra_plan::{BatchPlan, Measurements, Origin, Plan, Shape};
 use orchestra_wire::arena::Arena;
 use orchestra_wire::frames::Load as LoadFrame;
 use ractor::concurrency::JoinHandle;
@@ -246,7 +246,7 @@ impl Tree {
         ];
         let devices = Self::grow_devices(&context, &root).await;
         let mut stages = Vec::new();
-        for (id, infer) in plan.infer_stages() {
+        for (id, infer) in plan.batch_stages() {
             let stage = Self::grow_stage(&context, id, infer, &sink, &pipeline).await;
             Self::ask_for_workers(&context, id, infer, &devices, &stage);
             stages.push((id, stage));
@@ -263,7 +263,7 @@ impl Tree {
     async fn grow_stage(
         context: &Arc<RunContext>,
         id: StageId,
-        infer: &InferPlan,
+        infer: &BatchPlan,
         sink: &ActorRef<SinkMsg>,
         pipeline: &ActorRef<PipelineMsg>,
     ) -> Behind {
@@ -312,7 +312,7 @@ impl Tree {
     fn ask_for_workers(
         context: &RunContext,
         id: StageId,
-        infer: &InferPlan,
+        infer: &BatchPlan,
         devices: &[(ActorRef<DeviceMsg>, JoinHandle<()>)],
         (_, (batcher, _), pool): &Behind,
     ) {
@@ -482,7 +482,7 @@ async fn feed(stage: Stage, feed: Feed) {
 
 /// Whether a plan is what the stage asked for: a mistake of these tests shows here and not in a property.
 pub fn check_plan(plan: &Plan, stage: &Stage) {
-    let (_, infer) = plan.infer_stages().next().expect("the plan has an infer stage");
+    let (_, infer) = plan.batch_stages().next().expect("the plan has an infer stage");
     assert_eq!(plan.devices.len(), stage.devices);
     // What was measured may leave room for fewer.
     let fewest = if stage.measurements.is_some() { 1 } else { stage.workers };

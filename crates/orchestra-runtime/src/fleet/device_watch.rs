@@ -118,7 +118,7 @@ impl DeviceWatch {
     pub fn new(plan: &Plan, stats: Arc<Stats>) -> Self {
         let devices = (0..).map(DeviceId).zip(&plan.devices).map(|(id, device)| {
             let here = |stage: StageId| stats.stage(stage).on(id).is_some_and(|on| on.is_planned);
-            let stages = plan.infer_stages().map(|(stage, _)| stage).filter(|stage| here(*stage));
+            let stages = plan.batch_stages().map(|(stage, _)| stage).filter(|stage| here(*stage));
             let stages: Vec<(StageId, PipelineId)> =
                 stages.map(|stage| (stage, plan.stages[stage.index()].pipeline)).collect();
             // Also a GPU that falls off the bus before the first look is a GPU that was lost.

@@ -2,7 +2,7 @@
 //! to be more, or far less. Measures nothing itself. Failing to keep it is no reason for a run to fail.
 
 use orchestra_core::{DeviceId, StageId};
-use orchestra_plan::{DevicePlan, InferPlan, MeasureKey, Measured, Measurements, WorkerMemory};
+use orchestra_plan::{BatchPlan, DevicePlan, MeasureKey, Measured, Measurements, WorkerMemory};
 
 use crate::account::stats::StageOnDevice;
 use crate::context::RunContext;
@@ -15,7 +15,7 @@ struct Place<'a> {
     context: &'a RunContext,
     id: (DeviceId, StageId),
     device: &'a DevicePlan,
-    infer: &'a InferPlan,
+    infer: &'a BatchPlan,
 }
 
 impl<'a> Place<'a> {
@@ -110,7 +110,7 @@ pub(crate) fn forget(context: &RunContext, device: DeviceId, stage: StageId) {
 /// Where memory ran out, a worker needs more than it was seen to take.
 pub(crate) fn keep(context: &RunContext) {
     for (device, _) in (0..).map(DeviceId).zip(&context.plan.devices) {
-        for (stage, _) in context.plan.infer_stages() {
+        for (stage, _) in context.plan.batch_stages() {
             let (Some(place), Some(on)) =
                 (Place::new(context, device, stage), context.stats.stage(stage).on(device))
             else {

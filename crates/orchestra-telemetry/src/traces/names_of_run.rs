@@ -23,7 +23,7 @@ pub(super) struct RunNames {
 pub(super) struct StageNames {
     pub(super) name: StringValue,
     pub(super) pipeline: StringValue,
-    /// Of an infer stage.
+    /// Of a batch stage.
     pub(super) model: Option<StringValue>,
     /// The loaders write its rows.
     pub(super) is_fed_by_loaders: bool,
