@@ -170,7 +170,7 @@ impl Chaos {
         tools.launcher.env.push(("TMPDIR".into(), self.temporary().into()));
         let workers = Workers::new();
         let (trace, events) = (self.options.trace.clone(), Some(workers.hook()));
-        let options = RunOptions { trace, events, ..tools.run_options() };
+        let options = RunOptions { trace, events, ..tools.run_options(&self.plan) };
         let striker = strikes.map(|strikes| Striker::of_run(Arc::clone(&workers), strikes)).transpose();
         let striker = striker.map_err(LabError::io("starting the thread that strikes"))?;
         let name = if strikes.is_some() { "run with faults" } else { "run without faults" };

@@ -36,14 +36,14 @@ impl RunFigures {
 
 /// Runs `plan` from start to end.
 pub fn measure(plan: Plan, tools: &Tools, look: &mut dyn FnMut(&Snapshot)) -> Result<RunFigures, LabError> {
-    let prepared = prepared_before(&plan);
+    let (prepared, options) = (prepared_before(&plan), tools.run_options(&plan));
     let began = Instant::now();
     let mut points: Vec<Point> = Vec::new();
     let look = &mut |now: &Snapshot| {
         points.push(Point::of(now, began.elapsed()));
         look(now);
     };
-    let Ran { report, .. } = run(plan, tools.run_options(), &tools.cancel, "measured run", look)?;
+    let Ran { report, .. } = run(plan, options, &tools.cancel, "measured run", look)?;
     Ok(RunFigures {
         items: report.items.read,
         failed: report.items.failed,

@@ -175,9 +175,9 @@ fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &BatchPl
         1 => writeln!(out)?,
         n => writeln!(out, "; up to {n} quick ones go to a busy worker together")?,
     }
-    if !infer.ladder.is_empty() {
-        let rungs: Vec<String> = infer.ladder.iter().map(usize::to_string).collect();
-        writeln!(out, "    warmed up: {}", rungs.join(", "))?;
+    if !infer.batch_sizes.is_empty() {
+        let sizes: Vec<String> = infer.batch_sizes.iter().map(usize::to_string).collect();
+        writeln!(out, "    batch sizes: {}", sizes.join(", "))?;
     }
     if let Provider::TensorRt(tensorrt) = &model.tuning.provider {
         let precision = if tensorrt.fp16 { " in f16" } else { "" };

@@ -89,6 +89,12 @@ impl Plan {
         self
     }
 
+    /// Whether a worker of the stage gives back after each run what the run left unused.
+    #[must_use]
+    pub fn gives_memory_back(&self, batch: &BatchPlan) -> bool {
+        self.models[batch.model.index()].tuning.shrink
+    }
+
     /// Under what it is kept how much one worker of the stage takes of the GPU.
     #[must_use]
     pub fn measure_key<'a>(&'a self, infer: &'a BatchPlan, device: &'a DevicePlan) -> MeasureKey<'a> {
@@ -359,8 +365,8 @@ pub struct BatchPlan {
     pub fixed_batch: Option<usize>,
     /// How long the oldest item waits for company.
     pub wait: Duration,
-    /// Batch sizes to warm up, ascending (CUDA; empty on the CPU).
-    pub ladder: Vec<usize>,
+    /// Batch sizes that a worker runs once before it is ready and that batches are padded to, ascending (CUDA; empty on the CPU).
+    pub batch_sizes: Vec<usize>,
     /// Who runs it.
     pub workers: Vec<WorkerPlan>,
     /// Batches that each worker runs at once, at least 1.

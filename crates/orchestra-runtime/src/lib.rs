@@ -10,7 +10,7 @@
 //!       └── Sink ── the committer thread, which owns the journal
 //! ```
 //!
-//! Nothing here parses a workflow file, decodes a picture or knows ONNX Runtime; nothing here prints or exits. Decisions are taken in
+//! Nothing here parses a workflow file, decodes a picture or knows an engine; nothing here prints or exits. Decisions are taken in
 //! `orchestra-core`; actors carry them out.
 
 mod account;
@@ -43,6 +43,7 @@ pub use context::{RunOptions, Timeouts};
 pub use events::{EventHook, WorkerEvent};
 pub use fleet::device_use::{DeviceUse, WorkerUse};
 pub use fleet::device_watch::{DeviceOptions, DeviceWatch};
+pub use fleet::engine::{EngineSpec, Engines, load_frame};
 pub use fleet::exit_kind::ExitKind;
 pub use fleet::launcher;
 pub use fleet::launcher::{Launcher, ProcessLauncher};

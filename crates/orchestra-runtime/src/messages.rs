@@ -17,6 +17,7 @@ use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, RunErrorKind};
 use ractor::ActorRef;
 
 use crate::batch::slot_pool::{FilledSlot, SlotPool};
+use crate::fleet::engine::EngineSpec;
 use crate::fleet::worker_port::WorkerPort;
 use crate::flow::ticket::{Ticket, Tickets};
 use crate::trace::{BatchTrace, DoneRows, EndedItems, Ran};
@@ -118,7 +119,9 @@ pub struct ServeStage {
     pub batcher: ActorRef<BatcherMsg>,
     /// Its memory.
     pub pool: Arc<SlotPool>,
-    /// What its workers load.
+    /// What starts its workers.
+    pub engine: Arc<dyn EngineSpec>,
+    /// What they load.
     pub load: Load,
     /// How many workers.
     pub workers: usize,

@@ -10,17 +10,17 @@ use std::sync::Arc;
 
 use orchestra_core::data::ColumnType;
 use orchestra_core::shapes::Fold as MakeRow;
-use orchestra_core::{DeviceKind, PipelineId, SourceId, StageId};
+use orchestra_core::{PipelineId, SourceId, StageId};
 use orchestra_journal::BitSet;
 use orchestra_plan::{BatchPlan, Origin, PipelinePlan, Plan, Shape};
 use orchestra_wire::arena::Arena;
-use orchestra_wire::frames::Load;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 use crate::account::stats::Counter;
 use crate::batch::batcher::{Batcher, BatcherArgs};
 use crate::batch::slot_pool::SlotPool;
 use crate::context::RunContext;
+use crate::fleet::engine::load_frame;
 use crate::flow::carried::CarriedArena;
 use crate::flow::chain::{BatchTarget, Chain, Targets};
 use crate::flow::committer::CommitterHandle;
@@ -256,42 +256,28 @@ impl PipelineState {
         let pool = SlotPool::new(memory.arena, context.clock, max_batch, held, in_use, Box::new(notify));
         batcher.cast(BatcherMsg::Attach(Arc::clone(&pool)))?;
         let target = BatchTarget { stage, pool, carried: memory.carried, batcher, folds };
-        self.ask_for_workers(&target);
+        self.ask_for_workers(me, &target);
         self.targets.batches.push(target);
         Ok(())
     }
 
-    fn ask_for_workers(&self, node: &BatchTarget) {
+    fn ask_for_workers(&self, me: &ActorRef<PipelineMsg>, node: &BatchTarget) {
         let context = &self.args.context;
         let plan = &context.plan;
         let stage = &plan.stages[node.stage.index()];
-        let Some(infer) = stage.batch() else { return };
+        // Whoever started the run was asked for an engine of each batch stage.
+        let (Some(infer), Some(engine)) = (stage.batch(), context.options.engines.get(&node.stage)) else {
+            return;
+        };
         let model = &plan.models[infer.model.index()];
         for workers in infer.workers.iter().filter(|w| w.count > 0) {
             let device = &plan.devices[workers.device.index()].spec;
-            let load = Load {
-                library: context.options.library.clone(),
-                preload: match device.kind {
-                    DeviceKind::Cpu => Vec::new(),
-                    DeviceKind::Cuda { .. } => context.options.devices.preload.clone(),
-                },
-                model: model.path.clone(),
-                digest: model.file_digest,
-                device: device.kind.clone(),
-                threads: workers.threads,
-                streams: infer.streams,
-                max_batch: infer.max_batch,
-                memory_limit: model.memory_limit,
-                tf32: model.tf32,
-                tuning: model.tuning.clone(),
-                custom_ops: model.custom_ops.clone(),
-                warm_up: infer.ladder.clone(),
-                rungs: match device.kind {
-                    DeviceKind::Cpu => Vec::new(),
-                    DeviceKind::Cuda { .. } => infer.ladder.clone(),
-                },
-                layout: infer.layout.clone(),
-                pixel_inputs: plan.pixel_inputs(node.stage),
+            let load = match load_frame(&**engine, infer, &device.kind, workers.threads) {
+                Ok(load) => load,
+                Err(why) => {
+                    drop(me.cast(PipelineMsg::NoDevice(format!("stage `{}`: {why}", stage.name))));
+                    return;
+                }
             };
             let serve = ServeStage {
                 stage: node.stage,
@@ -299,6 +285,7 @@ impl PipelineState {
                 pipeline: self.name.clone(),
                 batcher: node.batcher.clone(),
                 pool: Arc::clone(&node.pool),
+                engine: Arc::clone(engine),
                 load,
                 workers: workers.count,
                 spares: workers.spares,

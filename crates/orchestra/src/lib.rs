@@ -25,6 +25,7 @@
 //! spans of that: `Recorder::for_host` through the OpenTelemetry provider of the host, below the host's own spans where it names them
 //! (`with_run_parent` for the run, `with_item_parents` for items that came with a request).
 
+mod onnx;
 mod usable;
 
 use std::io;
@@ -32,6 +33,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+pub use onnx::engines_of;
 pub use orchestra_core::restart::RestartPolicy;
 pub use orchestra_core::{DeviceId, DeviceKind, PipelineId, StageId, WorkerExit, WorkerId};
 pub use orchestra_machine::{FakeProbe, Gpu, GpuProbe, Machine, Node, NvmlProbe, ProbeError};
@@ -44,12 +46,12 @@ use orchestra_plan::{DeviceView, Kinds, NodeView, RealHost};
 pub use orchestra_runtime::launcher::{Launched, WorkerProcess};
 pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
-    Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, EventHook, ExitKind, Found,
-    HistogramReading, ItemCounts, Launcher, LiveWorker, LiveWorkers, LoaderReport, Meter, PipelineLook,
-    PipelineOnDevice, PipelineReport, PipelineSnapshot, PipelineStats, PipelineUse, Prepared,
-    ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, Snapshot, StageOnDevice,
-    StageReport, StageSnapshot, StageStats, StartRunError, Stats, StopHandle, Timeouts, WorkerEvent,
-    WorkerUse, prepare,
+    Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, EngineSpec, Engines,
+    EventHook, ExitKind, Found, HistogramReading, ItemCounts, Launcher, LiveWorker, LiveWorkers,
+    LoaderReport, Meter, PipelineLook, PipelineOnDevice, PipelineReport, PipelineSnapshot, PipelineStats,
+    PipelineUse, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, Snapshot,
+    StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, Stats, StopHandle, Timeouts,
+    WorkerEvent, WorkerUse, prepare,
 };
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};
@@ -92,7 +94,7 @@ pub struct StartOptions {
     pub offline: bool,
     /// ONNX Runtime's shared library; `None` searches for it, and fetches it if need be.
     pub ort_library: Option<PathBuf>,
-    /// Starts the workers; `None` runs this executable with the argument `worker`.
+    /// Starts the workers of models; `None` runs this executable with the argument `worker`.
     pub launcher: Option<Arc<dyn Launcher>>,
     /// Bounds on what a worker may take.
     pub timeouts: Timeouts,
@@ -234,27 +236,29 @@ pub async fn start(plan: Plan, options: StartOptions) -> Result<RunHandle, Start
         });
         blocking.await.map_err(|e| StartRunError::Io(io::Error::other(e)))??
     };
-    Ok(prepared.start(run_options(options, library.as_ref())?).await?)
+    Ok(prepared.start(run_options(options, &plan, library.as_ref())?).await?)
 }
 
-/// What `Prepared::start` needs; `library` is that of [`runtime_library`].
+/// What `Prepared::start` needs for this plan; `library` is that of [`runtime_library`].
 ///
 /// # Errors
 /// The running executable cannot be found.
-pub fn run_options(options: StartOptions, library: Option<&Library>) -> Result<RunOptions, StartError> {
+pub fn run_options(
+    options: StartOptions,
+    plan: &Plan,
+    library: Option<&Library>,
+) -> Result<RunOptions, StartError> {
     let launcher = match options.launcher {
         Some(launcher) => launcher,
         None => Arc::new(ProcessLauncher::this_executable().map_err(StartError::Executable)?),
     };
     let devices = DeviceOptions {
         probe: Some(options.probe.unwrap_or_else(|| Arc::new(NvmlProbe::new()))),
-        preload: library.map(|library| library.cuda.preload()).unwrap_or_default(),
         measurements: measurements(),
         ..DeviceOptions::default()
     };
     Ok(RunOptions {
-        launcher,
-        library: library.map(|library| library.path.clone()).unwrap_or_default(),
+        engines: engines_of(plan, &launcher, library),
         devices,
         timeouts: options.timeouts,
         restart: options.restart,

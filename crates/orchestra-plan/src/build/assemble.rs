@@ -10,13 +10,13 @@ use orchestra_core::{
 use serde_json::Value as Json;
 
 use super::Parts;
+use crate::batch_sizes::batch_sizes;
 use crate::bytes::format_bytes;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fingerprint::fingerprint;
 use crate::flow::connect;
 use crate::graph::Target;
 use crate::kind::Runs;
-use crate::ladder::ladder;
 use crate::measured::settings;
 use crate::near_cores::{Placed, near};
 use crate::placement::Share;
@@ -392,10 +392,10 @@ impl<'a> Assembler<'a> {
         let wait = self.parts.workflow.stages[stage].batch()?.wait;
         let shares = &self.parts.shares[stage];
         let on_cuda = self.is_on_cuda(stage);
-        let ladder = match fixed_batch {
+        let sizes = match fixed_batch {
             _ if !on_cuda => Vec::new(),
             Some(n) => vec![n],
-            None => ladder(max_batch),
+            None => batch_sizes(max_batch),
         };
         let mut shares = shares.clone();
         cut_growth(&mut shares, layout.slots);
@@ -416,7 +416,7 @@ impl<'a> Assembler<'a> {
             max_batch,
             fixed_batch,
             wait,
-            ladder,
+            batch_sizes: sizes,
             workers: workers.collect::<Option<_>>()?,
             streams: self.parts.workflow.models[model].streams(),
             ready: ready_batches(&layout, !on_cuda),

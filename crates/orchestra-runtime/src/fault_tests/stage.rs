@@ -3,12 +3,12 @@
 //! are judged elsewhere; what every run must keep is checked by `audit`.
 
 use std::future::pending;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orchestra_core::restart::RestartPolicy;
-use orchestra_core::{DeviceId, ItemId, SessionTuning, SourceId, StageId};
+use orchestra_core::{DeviceId, ItemId, SourceId, StageId};
 use orchestra_machine::GpuProbe;
 use orchestra_plan::{BatchPlan, Measurements, Origin, Plan, Shape};
 use orchestra_wire::arena::Arena;
@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use super::account::{Account, Outcome};
 use super::audit;
 use super::fake_plan::plan_of;
-use super::fake_process::{FakeLauncher, Launch};
+use super::fake_process::{FakeEngine, Launch};
 use super::gpus::{self, Gpus};
 use super::log::Log;
 use super::probe::{Probe, Watcher};
@@ -32,6 +32,7 @@ use crate::batch::slot_pool::SlotPool;
 use crate::context::{RunContext, RunOptions, Timeouts};
 use crate::fleet::device_manager::{DeviceArgs, DeviceManager};
 use crate::fleet::device_watch::DeviceOptions;
+use crate::fleet::engine::{EngineSpec, load_frame};
 use crate::flow::chain::{Chain, Targets};
 use crate::flow::processor::Processor;
 use crate::flow::ticket::Ticket;
@@ -217,9 +218,9 @@ impl Tree {
         let exits = Arc::clone(&account);
         let hook_panics = stage.hook_panics;
         let told = stage.traced.then(Told::default);
+        let engine: Arc<dyn EngineSpec> = Arc::new(FakeEngine::new(log, script_of).on(stage.gpus.clone()));
         let options = RunOptions {
-            launcher: Arc::new(FakeLauncher::new(log, script_of).on(stage.gpus.clone())),
-            library: PathBuf::from("libnone.so"),
+            engines: plan.batch_stages().map(|(id, _)| (id, Arc::clone(&engine))).collect(),
             timeouts: stage.timeouts,
             restart: stage.restart,
             trace: told.clone().map(|told| Arc::new(told) as Arc<dyn Tracer>),
@@ -318,30 +319,16 @@ impl Tree {
     ) {
         for (i, (device, (manager, _))) in context.plan.devices.iter().zip(devices).enumerate() {
             let workers = infer.workers[i];
+            let engine = &context.options.engines[&id];
+            let load = load_frame(&**engine, infer, &device.spec.kind, 1).unwrap();
             let serve = ServeStage {
                 stage: id,
                 name: "read".to_owned(),
                 pipeline: "items".to_owned(),
                 batcher: batcher.clone(),
                 pool: Arc::clone(pool),
-                load: LoadFrame {
-                    library: context.options.library.clone(),
-                    preload: Vec::new(),
-                    model: PathBuf::from("fake.onnx"),
-                    digest: [0; 32],
-                    device: device.spec.kind.clone(),
-                    threads: 1,
-                    streams: infer.streams,
-                    max_batch: infer.max_batch,
-                    memory_limit: None,
-                    tf32: true,
-                    tuning: SessionTuning::default(),
-                    custom_ops: Vec::new(),
-                    warm_up: vec![1, infer.max_batch],
-                    rungs: Vec::new(),
-                    layout: infer.layout.clone(),
-                    pixel_inputs: vec![None],
-                },
+                engine: Arc::clone(engine),
+                load: LoadFrame { batch_sizes: vec![1, infer.max_batch], pad: false, ..load },
                 workers: workers.count,
                 spares: workers.spares,
                 recycle: context.plan.models[infer.model.index()].recycle,

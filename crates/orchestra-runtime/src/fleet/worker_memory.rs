@@ -49,7 +49,7 @@ impl<'a> Place<'a> {
         self.context.plan.measure_key(self.infer, self.device)
     }
 
-    /// Keeps what one worker takes. What is known of this version of ONNX Runtime stays where it is as much or a little more, and, unless
+    /// Keeps what one worker takes. What is known of this version of the engine stays where it is as much or a little more, and, unless
     /// this is the `most` that it takes, also where it is much more.
     fn keep(&self, bytes: u64, is_most: bool) {
         let Some(measurements) = self.measurements() else { return };
@@ -126,7 +126,7 @@ pub(crate) fn keep(context: &RunContext) {
                 let of = |(held, on): (u64, &StageOnDevice)| held.max(on.worker_bytes.get());
                 let most = alike(&place).filter(|(_, on)| on.warm.get() > 0).map(of).max().unwrap_or(held);
                 // A worker that gives memory back takes less at most looks than it once did.
-                let gives_back = context.plan.models[place.infer.model.index()].tuning.shrink;
+                let gives_back = context.plan.gives_memory_back(place.infer);
                 place.keep(most, !gives_back || on.worker_bytes.get() > 0);
             }
         }
