@@ -13,26 +13,22 @@ use orchestra_core::shapes::Fold as MakeRow;
 use orchestra_core::{PipelineId, SourceId, StageId};
 use orchestra_journal::BitSet;
 use orchestra_plan::{BatchPlan, Origin, PipelinePlan, Plan, Shape};
-use orchestra_wire::arena::Arena;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 use crate::account::stats::Counter;
-use crate::batch::batcher::{Batcher, BatcherArgs};
-use crate::batch::slot_pool::SlotPool;
+use crate::batch::stage::{BatchStage, arena_of, refused};
 use crate::context::RunContext;
-use crate::fleet::engine::load_frame;
 use crate::flow::carried::CarriedArena;
 use crate::flow::chain::{BatchTarget, Chain, Targets};
 use crate::flow::committer::CommitterHandle;
+use crate::flow::downstream::Downstream;
 use crate::flow::fold::{Fold, FoldArgs, FoldMsg};
 use crate::flow::loader::Loader;
 use crate::flow::loader_thread::LoaderWork;
 use crate::flow::processor::Processor;
 use crate::flow::sink::{Sink, SinkArgs};
 use crate::flow::source::{Source, SourceArgs};
-use crate::messages::{
-    BatcherMsg, DeviceMsg, PipelineEnd, PipelineMsg, RootMsg, ServeStage, SinkMsg, SourceMsg, StageMemory,
-};
+use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg, SinkMsg, SourceMsg, StageMemory};
 
 /// See the module.
 pub struct Pipeline;
@@ -183,10 +179,10 @@ impl PipelineState {
         for &stage in pipeline.stages.iter().rev() {
             match &plan.stages[stage.index()].runs {
                 Shape::Map(_) => {}
-                Shape::Batch(infer) => {
+                Shape::Batch(_) => {
                     let own = memory.pop().filter(|own| own.stage == stage);
                     let own = own.ok_or("memory was made for other stages than those of the plan")?;
-                    self.build_batch(me, stage, infer, own, &sink).await?;
+                    self.build_batch(me, stage, own, &sink).await?;
                 }
                 Shape::Fold { fold, .. } => self.build_fold(me, stage, fold, &sink).await?,
             }
@@ -229,7 +225,6 @@ impl PipelineState {
         &mut self,
         me: &ActorRef<PipelineMsg>,
         stage: StageId,
-        infer: &BatchPlan,
         memory: StageMemory,
         sink: &ActorRef<SinkMsg>,
     ) -> Result<(), ActorProcessingErr> {
@@ -237,63 +232,13 @@ impl PipelineState {
         let chain = Chain::new(context, sink, Origin::Stage(stage), &self.targets);
         let folds: Arc<[ActorRef<FoldMsg>]> = self.targets.folds_behind(context, stage).into();
         let (processor, _) = Processor::start(context, stage, chain, sink.clone(), me.get_cell()).await?;
-        let batcher_args = BatcherArgs {
-            context: Arc::clone(context),
-            stage,
-            processor,
-            folds: Arc::clone(&folds),
-            sink: sink.clone(),
-            pipeline: me.clone(),
-        };
-        let (batcher, _) = Actor::spawn_linked(None, Batcher, batcher_args, me.get_cell()).await?;
-        let tell = batcher.clone();
-        let notify = move || {
-            // A batcher that is gone takes the pipeline with it.
-            drop(tell.cast(BatcherMsg::PoolChanged));
-        };
-        let (max_batch, held) = (infer.max_batch, infer.held_by_workers());
-        let in_use = Arc::clone(&context.stats.stage(stage).slots_in_use);
-        let pool = SlotPool::new(memory.arena, context.clock, max_batch, held, in_use, Box::new(notify));
-        batcher.cast(BatcherMsg::Attach(Arc::clone(&pool)))?;
-        let target = BatchTarget { stage, pool, carried: memory.carried, batcher, folds };
-        self.ask_for_workers(me, &target);
-        self.targets.batches.push(target);
+        let completion =
+            Downstream { processor, folds: Arc::clone(&folds), sink: sink.clone(), pipeline: me.clone() };
+        let (completion, devices) = (Arc::new(completion), &self.args.devices);
+        let (BatchStage { pool, batcher }, _) =
+            BatchStage::start(context, stage, memory.arena, completion, devices, me.get_cell()).await?;
+        self.targets.batches.push(BatchTarget { stage, pool, carried: memory.carried, batcher, folds });
         Ok(())
-    }
-
-    fn ask_for_workers(&self, me: &ActorRef<PipelineMsg>, node: &BatchTarget) {
-        let context = &self.args.context;
-        let plan = &context.plan;
-        let stage = &plan.stages[node.stage.index()];
-        // Whoever started the run was asked for an engine of each batch stage.
-        let (Some(infer), Some(engine)) = (stage.batch(), context.options.engines.get(&node.stage)) else {
-            return;
-        };
-        let model = &plan.models[infer.model.index()];
-        for workers in infer.workers.iter().filter(|w| w.count > 0) {
-            let device = &plan.devices[workers.device.index()].spec;
-            let load = match load_frame(&**engine, infer, &device.kind, workers.threads) {
-                Ok(load) => load,
-                Err(why) => {
-                    drop(me.cast(PipelineMsg::NoDevice(format!("stage `{}`: {why}", stage.name))));
-                    return;
-                }
-            };
-            let serve = ServeStage {
-                stage: node.stage,
-                name: stage.name.clone(),
-                pipeline: self.name.clone(),
-                batcher: node.batcher.clone(),
-                pool: Arc::clone(&node.pool),
-                engine: Arc::clone(engine),
-                load,
-                workers: workers.count,
-                spares: workers.spares,
-                recycle: model.recycle,
-            };
-            // A manager that is gone was told to shut down before it had a worker: our own order to stop is on its way.
-            drop(self.args.devices[workers.device.index()].cast(DeviceMsg::Serve(Arc::new(serve))));
-        }
     }
 
     async fn build_source(
@@ -395,14 +340,11 @@ fn memory_of(plan: &Plan, pipeline: &PipelinePlan) -> Result<Vec<StageMemory>, S
     batches
         .map(|(stage, infer)| {
             let name = &plan.stages[stage.index()].name;
-            let refused = |what: &str, bytes: usize, error: &dyn std::fmt::Display| {
-                let mib = bytes >> 20;
-                format!("cannot take {mib} MiB of shared memory for the {what} of stage `{name}`: {error}; set `limits.memory` or a smaller `batch.max`")
-            };
-            let arena = Arena::create(name, infer.layout.clone())
-                .map_err(|error| refused("batches", infer.layout.total_bytes(), &error))?;
+            let arena = arena_of(name, infer)?;
             let carried = match carries_pictures(infer) {
-                true => Some(CarriedArena::new(share).map_err(|error| refused("pictures", share, &error))?),
+                true => {
+                    Some(CarriedArena::new(share).map_err(|error| refused("pictures", share, name, &error))?)
+                }
                 false => None,
             };
             Ok(StageMemory { stage, arena, carried })

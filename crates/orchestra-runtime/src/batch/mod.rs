@@ -1,5 +1,7 @@
 //! A stage that runs in workers: its slots, its batches and the workers that hold them.
 
 pub mod batcher;
+pub mod completion;
 pub mod flights;
 pub mod slot_pool;
+pub mod stage;

@@ -12,7 +12,6 @@ use orchestra_core::{DeviceId, ItemId, SourceId, StageId};
 use orchestra_machine::GpuProbe;
 use orchestra_plan::{BatchPlan, Measurements, Origin, Plan, Shape};
 use orchestra_wire::arena::Arena;
-use orchestra_wire::frames::Load as LoadFrame;
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorRef};
 use tokio::runtime::Handle;
@@ -27,17 +26,18 @@ use super::log::Log;
 use super::probe::{Probe, Watcher};
 use super::script::{Script, ms, secs};
 use super::told::{self, Told};
-use crate::batch::batcher::{Batcher, BatcherArgs};
 use crate::batch::slot_pool::SlotPool;
+use crate::batch::stage::BatchStage;
 use crate::context::{RunContext, RunOptions, Timeouts};
 use crate::fleet::device_manager::{DeviceArgs, DeviceManager};
 use crate::fleet::device_watch::DeviceOptions;
-use crate::fleet::engine::{EngineSpec, load_frame};
+use crate::fleet::engine::EngineSpec;
 use crate::flow::chain::{Chain, Targets};
+use crate::flow::downstream::Downstream;
 use crate::flow::processor::Processor;
 use crate::flow::ticket::Ticket;
 use crate::flow::token::Token;
-use crate::messages::{BatcherMsg, DeviceMsg, PipelineMsg, RootMsg, ServeStage, SinkMsg};
+use crate::messages::{BatcherMsg, DeviceMsg, PipelineMsg, RootMsg, SinkMsg};
 use crate::trace::Tracer;
 
 /// A stage to be run, and what is asked of it.
@@ -178,12 +178,12 @@ struct Tree {
     devices: Vec<(ActorRef<DeviceMsg>, JoinHandle<()>)>,
     probes: Vec<(ractor::ActorCell, JoinHandle<()>)>,
     /// The other stage, if there is one.
-    idle: Option<(StageId, Behind)>,
+    idle: Option<(StageId, Grown)>,
     looking: Option<tokio::task::JoinHandle<()>>,
 }
 
-/// What stands behind a stage: its post-processing, its batcher and its memory.
-type Behind = ((Processor, JoinHandle<()>), (ActorRef<BatcherMsg>, JoinHandle<()>), Arc<SlotPool>);
+/// What follows a stage, and the stage.
+type Grown = ((Processor, JoinHandle<()>), (BatchStage, JoinHandle<()>));
 
 /// What is left of a tree that was ended.
 pub struct Ended {
@@ -246,17 +246,18 @@ impl Tree {
             (sink.get_cell(), sink_end),
         ];
         let devices = Self::grow_devices(&context, &root).await;
+        let managers: Vec<_> = devices.iter().map(|(manager, _)| manager.clone()).collect();
         let mut stages = Vec::new();
         for (id, infer) in plan.batch_stages() {
-            let stage = Self::grow_stage(&context, id, infer, &sink, &pipeline).await;
-            Self::ask_for_workers(&context, id, infer, &devices, &stage);
+            let stage = Self::grow_stage(&context, id, infer, &sink, &pipeline, &managers).await;
             stages.push((id, stage));
         }
         let idle = if stages.len() > 1 { stages.pop() } else { None };
-        let (id, (post, batcher, pool)) = stages.pop().expect("the plan has an infer stage");
+        let (id, (post, (BatchStage { pool, batcher }, end))) =
+            stages.pop().expect("the plan has an infer stage");
         let looking = stage.gpus.clone().map(|gpus| tokio::spawn(gpus::look(Arc::downgrade(&context), gpus)));
-        let feed = Feed { context: Arc::clone(&context), pool, batcher: batcher.0, freed };
-        let batcher = batcher.1;
+        let feed = Feed { context: Arc::clone(&context), pool, batcher, freed };
+        let batcher = end;
         Self { context, stage: id, account, told, noted, feed, post, batcher, devices, probes, idle, looking }
     }
 
@@ -267,34 +268,16 @@ impl Tree {
         infer: &BatchPlan,
         sink: &ActorRef<SinkMsg>,
         pipeline: &ActorRef<PipelineMsg>,
-    ) -> Behind {
+        devices: &[ActorRef<DeviceMsg>],
+    ) -> Grown {
         let chain = Chain::new(context, sink, Origin::Stage(id), &Targets::default());
         let post = Processor::start(context, id, chain, sink.clone(), pipeline.get_cell()).await.unwrap();
-        let batcher_args = BatcherArgs {
-            context: Arc::clone(context),
-            stage: id,
-            processor: post.0.clone(),
-            folds: Arc::new([]),
-            sink: sink.clone(),
-            pipeline: pipeline.clone(),
-        };
-        let batcher = Actor::spawn_linked(None, Batcher, batcher_args, pipeline.get_cell()).await.unwrap();
-        let tell = batcher.0.clone();
-        let notify = move || {
-            drop(tell.cast(BatcherMsg::PoolChanged));
-        };
+        let (processor, pipeline_ref) = (post.0.clone(), pipeline.clone());
+        let downstream =
+            Downstream { processor, folds: Arc::new([]), sink: sink.clone(), pipeline: pipeline_ref };
         let arena = Arena::create("fake", infer.layout.clone()).unwrap();
-        let in_use = Arc::clone(&context.stats.stage(id).slots_in_use);
-        let pool = SlotPool::new(
-            arena,
-            context.clock,
-            infer.max_batch,
-            infer.held_by_workers(),
-            in_use,
-            Box::new(notify),
-        );
-        batcher.0.cast(BatcherMsg::Attach(Arc::clone(&pool))).unwrap();
-        (post, batcher, pool)
+        let batch = BatchStage::start(context, id, arena, Arc::new(downstream), devices, pipeline.get_cell());
+        (post, batch.await.unwrap())
     }
 
     async fn grow_devices(
@@ -308,33 +291,6 @@ impl Tree {
             devices.push(Actor::spawn_linked(None, DeviceManager, args, root.get_cell()).await.unwrap());
         }
         devices
-    }
-
-    fn ask_for_workers(
-        context: &RunContext,
-        id: StageId,
-        infer: &BatchPlan,
-        devices: &[(ActorRef<DeviceMsg>, JoinHandle<()>)],
-        (_, (batcher, _), pool): &Behind,
-    ) {
-        for (i, (device, (manager, _))) in context.plan.devices.iter().zip(devices).enumerate() {
-            let workers = infer.workers[i];
-            let engine = &context.options.engines[&id];
-            let load = load_frame(&**engine, infer, &device.spec.kind, 1).unwrap();
-            let serve = ServeStage {
-                stage: id,
-                name: "read".to_owned(),
-                pipeline: "items".to_owned(),
-                batcher: batcher.clone(),
-                pool: Arc::clone(pool),
-                engine: Arc::clone(engine),
-                load: LoadFrame { batch_sizes: vec![1, infer.max_batch], pad: false, ..load },
-                workers: workers.count,
-                spares: workers.spares,
-                recycle: context.plan.models[infer.model.index()].recycle,
-            };
-            manager.cast(DeviceMsg::Serve(Arc::new(serve))).unwrap();
-        }
     }
 
     fn slots_in_use(&self) -> u64 {
@@ -386,12 +342,12 @@ impl Tree {
         for actor in [batcher, post.1] {
             actor.await.unwrap();
         }
-        if let Some((id, (post, batcher, pool))) = idle {
+        if let Some((id, (post, (BatchStage { pool, batcher }, end)))) = idle {
             pool.shut();
             devices.iter().for_each(|(d, _)| drop(d.cast(DeviceMsg::Retire(id))));
-            batcher.0.stop(None);
+            batcher.stop(None);
             post.0.stop();
-            batcher.1.await.unwrap();
+            end.await.unwrap();
             post.1.await.unwrap();
         }
         devices.iter().for_each(|(d, _)| drop(d.cast(DeviceMsg::Shutdown { now: false })));

@@ -1,0 +1,53 @@
+//! What follows a batch stage in a pipeline: completed rows go to the processor, failed ones end in the sink, and folds hear of lost parts.
+
+use std::sync::Arc;
+
+use orchestra_core::Failure;
+use orchestra_core::collect::Arrival;
+use orchestra_core::lineage::{End, Share};
+use ractor::ActorRef;
+use smallvec::SmallVec;
+
+use crate::batch::completion::Completion;
+use crate::flow::fold::{FoldMsg, FoldPart};
+use crate::flow::processor::Processor;
+use crate::flow::token::Token;
+use crate::messages::{CompletedBatch, PipelineMsg, SinkMsg, TokenEnd};
+
+/// See the module.
+pub struct Downstream {
+    /// Where completed batches go.
+    pub processor: Processor,
+    /// Who must hear of a part that ends here.
+    pub folds: Arc<[ActorRef<FoldMsg>]>,
+    /// Where failures go.
+    pub sink: ActorRef<SinkMsg>,
+    /// Who learns that no device is left.
+    pub pipeline: ActorRef<PipelineMsg>,
+}
+
+impl Completion for Downstream {
+    fn completed(&self, batch: CompletedBatch) {
+        self.processor.process(batch);
+    }
+
+    fn failed(&self, token: &Token, failure: Failure) {
+        if !token.path().is_empty() {
+            for fold in &*self.folds {
+                let (ticket, path) = (token.ticket.clone(), token.path().into());
+                let token = Token::new(ticket, Share::NONE, path, Vec::new());
+                drop(fold.cast(FoldMsg::Parts(vec![FoldPart { token, arrival: Arrival::Failed }])));
+            }
+        }
+        let end = End { share: token.share(), records: SmallVec::new(), failure: Some(failure) };
+        drop(self.sink.cast(SinkMsg::Ends(vec![TokenEnd { ticket: token.ticket.clone(), end }])));
+    }
+
+    fn drained(&self) {
+        self.processor.drained();
+    }
+
+    fn no_device(&self, why: String) {
+        drop(self.pipeline.cast(PipelineMsg::NoDevice(why)));
+    }
+}
