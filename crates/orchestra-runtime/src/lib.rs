@@ -39,6 +39,7 @@ pub use account::report::{
 pub use account::snapshot::{DeviceSnapshot, PipelineSnapshot, Snapshot, StageSnapshot};
 pub use account::stats::{Counter, DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};
 pub use actor_threads::{actor_runtime, interrupt_nobody};
+pub use batch::service::{InferError, Service, StartServiceError, Tensor};
 pub use context::{RunOptions, Timeouts};
 pub use events::{EventHook, WorkerEvent};
 pub use fleet::device_use::{DeviceUse, WorkerUse};

@@ -26,6 +26,7 @@
 //! (`with_run_parent` for the run, `with_item_parents` for items that came with a request).
 
 mod onnx;
+mod serve;
 mod usable;
 
 use std::io;
@@ -35,7 +36,7 @@ use std::sync::Arc;
 
 pub use onnx::engines_of;
 pub use orchestra_core::restart::RestartPolicy;
-pub use orchestra_core::{DeviceId, DeviceKind, PipelineId, StageId, WorkerExit, WorkerId};
+pub use orchestra_core::{DType, DeviceId, DeviceKind, PipelineId, StageId, WorkerExit, WorkerId};
 pub use orchestra_machine::{FakeProbe, Gpu, GpuProbe, Machine, Node, NvmlProbe, ProbeError};
 pub use orchestra_ortlib::{
     CudaLibraries, Flavor, Library, LibraryError, Origin as LibraryOrigin, Progress, Silent,
@@ -47,12 +48,13 @@ pub use orchestra_runtime::launcher::{Launched, WorkerProcess};
 pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
     Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, EngineSpec, Engines,
-    EventHook, ExitKind, Found, HistogramReading, ItemCounts, Launcher, LiveWorker, LiveWorkers,
+    EventHook, ExitKind, Found, HistogramReading, InferError, ItemCounts, Launcher, LiveWorker, LiveWorkers,
     LoaderReport, Meter, PipelineLook, PipelineOnDevice, PipelineReport, PipelineSnapshot, PipelineStats,
-    PipelineUse, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, Snapshot,
-    StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, Stats, StopHandle, Timeouts,
-    WorkerEvent, WorkerUse, prepare,
+    PipelineUse, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, Service,
+    Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats,
+    StopHandle, Tensor, Timeouts, WorkerEvent, WorkerUse, prepare,
 };
+pub use serve::{ServeError, ServeOptions, serve_model};
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};
 

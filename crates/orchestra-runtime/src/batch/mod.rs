@@ -3,5 +3,7 @@
 pub mod batcher;
 pub mod completion;
 pub mod flights;
+pub mod outputs;
+pub mod service;
 pub mod slot_pool;
 pub mod stage;

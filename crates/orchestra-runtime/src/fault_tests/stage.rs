@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orchestra_core::restart::RestartPolicy;
-use orchestra_core::{DeviceId, ItemId, SourceId, StageId};
+use orchestra_core::{ItemId, SourceId, StageId};
 use orchestra_machine::GpuProbe;
 use orchestra_plan::{BatchPlan, Measurements, Origin, Plan, Shape};
 use orchestra_wire::arena::Arena;
+use ractor::ActorRef;
 use ractor::concurrency::JoinHandle;
-use ractor::{Actor, ActorRef};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -29,7 +29,7 @@ use super::told::{self, Told};
 use crate::batch::slot_pool::SlotPool;
 use crate::batch::stage::BatchStage;
 use crate::context::{RunContext, RunOptions, Timeouts};
-use crate::fleet::device_manager::{DeviceArgs, DeviceManager};
+use crate::fleet::device_manager::DeviceManager;
 use crate::fleet::device_watch::DeviceOptions;
 use crate::fleet::engine::EngineSpec;
 use crate::flow::chain::{Chain, Targets};
@@ -245,7 +245,9 @@ impl Tree {
             (pipeline.get_cell(), pipeline_end),
             (sink.get_cell(), sink_end),
         ];
-        let devices = Self::grow_devices(&context, &root).await;
+        let tell = root.clone();
+        let ended = move |device| drop(tell.cast(RootMsg::DeviceEnded(device)));
+        let devices = DeviceManager::start_all(&context, &root.get_cell(), ended).await.unwrap();
         let managers: Vec<_> = devices.iter().map(|(manager, _)| manager.clone()).collect();
         let mut stages = Vec::new();
         for (id, infer) in plan.batch_stages() {
@@ -278,19 +280,6 @@ impl Tree {
         let arena = Arena::create("fake", infer.layout.clone()).unwrap();
         let batch = BatchStage::start(context, id, arena, Arc::new(downstream), devices, pipeline.get_cell());
         (post, batch.await.unwrap())
-    }
-
-    async fn grow_devices(
-        context: &Arc<RunContext>,
-        root: &ActorRef<RootMsg>,
-    ) -> Vec<(ActorRef<DeviceMsg>, JoinHandle<()>)> {
-        let mut devices = Vec::new();
-        for i in 0..context.plan.devices.len() {
-            let args =
-                DeviceArgs { context: Arc::clone(context), device: DeviceId(i as u16), root: root.clone() };
-            devices.push(Actor::spawn_linked(None, DeviceManager, args, root.get_cell()).await.unwrap());
-        }
-        devices
     }
 
     fn slots_in_use(&self) -> u64 {
