@@ -1,4 +1,4 @@
-//! orchestra as a library: plan a workflow, start it, wait for it.
+//! orchestra as a library: plan a workflow, start it, wait for it; or serve a model.
 //!
 //! Models run in worker processes: copies of a worker executable, by default of the running one under the argument `worker`. A
 //! service therefore calls [`worker_main`] first thing in its own `main` when it is started with that argument, or names another
@@ -19,6 +19,8 @@
 //!
 //! A run lives as long as its [`RunHandle`]: dropping that, or giving up the wait for it, aborts the run. [`RunHandle::stop_handle`] gives
 //! a way to stop it in order. Whatever ended it, starting the same plan again goes on where it stopped.
+//!
+//! A program that wants answers and no files serves a model itself: [`serve_model`].
 //!
 //! No ractor type appears here, nothing prints, and no global subscriber or tracer provider is installed: logs go to the host's `tracing`.
 //! To whoever is in [`StartOptions::trace`] a run tells what happens to its items, batches and workers. `orchestra_telemetry::Recorder` makes
