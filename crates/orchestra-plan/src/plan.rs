@@ -89,12 +89,6 @@ impl Plan {
         self
     }
 
-    /// Whether a worker of the stage gives back after each run what the run left unused.
-    #[must_use]
-    pub fn gives_memory_back(&self, batch: &BatchPlan) -> bool {
-        self.models[batch.model.index()].tuning.shrink
-    }
-
     /// Under what it is kept how much one worker of the stage takes of the GPU.
     #[must_use]
     pub fn measure_key<'a>(&'a self, infer: &'a BatchPlan, device: &'a DevicePlan) -> MeasureKey<'a> {
@@ -236,10 +230,6 @@ pub struct ModelPlan {
     pub memory_limit: Option<u64>,
     /// Device memory of one worker in bytes, where the file declares it.
     pub memory: Option<u64>,
-    /// Share of a device's workers relative to other models on it; 1 to 100.
-    pub priority: u32,
-    /// When a worker is replaced although nothing failed.
-    pub recycle: Recycle,
     /// Whether f32 products may be rounded to TF32 on a GPU.
     pub tf32: bool,
     /// What else it asks of its sessions.
@@ -373,6 +363,12 @@ pub struct BatchPlan {
     pub streams: usize,
     /// Batches, or as many as go together, that wait at each worker beyond those, at least 1.
     pub ready: usize,
+    /// Share of a device's workers relative to other stages on it; 1 to 100.
+    pub priority: u32,
+    /// When a worker is replaced although nothing failed.
+    pub recycle: Recycle,
+    /// Whether a worker gives back after each run what the run left unused.
+    pub gives_memory_back: bool,
     /// Where rows lie, and how many slots there are.
     #[serde(skip)]
     pub layout: BatchLayout,

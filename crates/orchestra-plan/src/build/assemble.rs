@@ -313,8 +313,6 @@ impl<'a> Assembler<'a> {
                     custom_ops: model.custom_ops.iter().map(|o| o.path.clone()).collect(),
                     memory_limit: raw.memory_limit.as_ref().map(|m| m.value),
                     memory: raw.memory.as_ref().map(|m| m.value),
-                    priority: raw.priority,
-                    recycle: raw.recycle,
                     tf32: raw.tf32,
                     tuning,
                 })
@@ -410,6 +408,7 @@ impl<'a> Assembler<'a> {
                 memory: s.memory,
             })
         });
+        let raw = &self.parts.workflow.models[model];
         Some(BatchPlan {
             model: ModelId(id(&self.models, model)?),
             carries: Vec::new(),
@@ -418,10 +417,13 @@ impl<'a> Assembler<'a> {
             wait,
             batch_sizes: sizes,
             workers: workers.collect::<Option<_>>()?,
-            streams: self.parts.workflow.models[model].streams(),
+            streams: raw.streams(),
             ready: ready_batches(&layout, !on_cuda),
+            priority: raw.priority,
+            recycle: raw.recycle,
+            gives_memory_back: raw.tuning.wanted.shrink,
             layout,
-            settings: settings_of(&self.parts.workflow.models[model], stage, &self.parts.wired)?,
+            settings: settings_of(raw, stage, &self.parts.wired)?,
         })
     }
 

@@ -80,7 +80,7 @@ impl BatchStage {
                 load,
                 workers: workers.count,
                 spares: workers.spares,
-                recycle: plan.models[batch.model.index()].recycle,
+                recycle: batch.recycle,
             };
             // A manager that is gone was told to shut down before it had a worker: the order to stop is on its way to us, too.
             drop(devices[workers.device.index()].cast(DeviceMsg::Serve(Arc::new(serve))));

@@ -35,7 +35,7 @@ pub(super) fn survey_of(context: &RunContext, device: DeviceId) -> Option<Survey
             is_asked: workers.growth.is_some_and(|growth| growth.is_asked),
             each: workers.memory.map(WorkerMemory::bytes),
             spares: workers.spares,
-            priority: plan.models[infer.model.index()].priority,
+            priority: infer.priority,
         })
         .collect();
     candidates.iter().any(|c| c.each.is_none()).then(|| Survey::new(candidates, memory.headroom))
