@@ -214,7 +214,7 @@ def too_late(check: Check, part: str, what: str, needs: float) -> bool:
 
 
 def rates(check: Check) -> None:
-    """Per rung the bare loop; for some of them the rate through orchestra, side by side with the bare loop of the same command."""
+    """Per batch size the bare loop; for some of them the rate through orchestra, side by side with the bare loop of the same command."""
     top, through = (128, (64, 8)) if check.gpu else (4, (4,))
     seconds = "1" if check.gpu else "0.5"
     files = {}
@@ -225,11 +225,11 @@ def rates(check: Check) -> None:
         file = check.workflow(f"rates-{model}", model, source=source, batch=top)
         files[model] = file
         with Sampler(check) as sampler:
-            report = json.loads(check.must(["bench", str(file), "--rungs", "--offline", "--json", "--seconds", seconds], 120).stdout)
-        for rung in report["rungs"]:
-            check.row("rates", f"{model}, bare loop, batches of {rung['batch']}", f"{rung['items_per_second']:.0f} items/s")
-        check.figures.setdefault("rungs", {})[model] = report["rungs"]
-        first_batches(check, model, report["rungs"])
+            report = json.loads(check.must(["bench", str(file), "--batch-sizes", "--offline", "--json", "--seconds", seconds], 120).stdout)
+        for size in report["batch_sizes"]:
+            check.row("rates", f"{model}, bare loop, batches of {size['batch']}", f"{size['items_per_second']:.0f} items/s")
+        check.figures.setdefault("batch_sizes", {})[model] = report["batch_sizes"]
+        first_batches(check, model, report["batch_sizes"])
         check.row("rates", f"{model}, bare loop, utilisation (median)", percent(sampler.median(0)))
     # What matters most comes first: there may not be time for all of it.
     for batch in through:
@@ -241,14 +241,14 @@ def rates(check: Check) -> None:
         check.row("rates", "through orchestra against the bare loop, for any model", "never the limit here: take a machine with more cores", "FAIL")
 
 
-def first_batches(check: Check, model: str, rungs: list[dict]) -> None:
+def first_batches(check: Check, model: str, sizes: list[dict]) -> None:
     """The first batch of each size in workers that have done their warm-up, as every batch of a run meets them, against the median."""
-    stalls = [(rung["first_batch_seconds"] / max(rung["median_batch_seconds"], 1e-9), rung["batch"]) for rung in rungs]
+    stalls = [(size["first_batch_seconds"] / max(size["median_batch_seconds"], 1e-9), size["batch"]) for size in sizes]
     most, batch = max(stalls)
     # Sessions on a CPU are not warmed up size by size: nothing is compiled or searched for there.
     verdict = check.judge(most <= MOST_STALL) if check.gpu else ""
     check.row("rates", f"{model}, first batch of a size against the median, at most", f"{most:.1f} times (batches of {batch})", verdict)
-    switches = [(rung["switched_batch_seconds"] / max(rung["median_batch_seconds"], 1e-9), rung["batch"]) for rung in rungs]
+    switches = [(size["switched_batch_seconds"] / max(size["median_batch_seconds"], 1e-9), size["batch"]) for size in sizes]
     most, batch = max(switches)
     verdict = check.judge(most <= MOST_STALL) if check.gpu else ""
     check.row("rates", f"{model}, a batch behind one of another size against the median, at most", f"{most:.1f} times (batches of {batch})", verdict)
@@ -300,8 +300,8 @@ def ways(check: Check) -> None:
             check.row("ways", f"{label}: {str(fault)[:160]}", "left out" if without else "", "-" if without else "FAIL")
             continue
         file = check.workflow(f"ways-rate-{index}", model, batch=top, model_keys=keys)
-        report = json.loads(check.must(["bench", str(file), "--rungs", "--offline", "--json", "--seconds", seconds], 240).stdout)
-        rate = report["rungs"][-1]["items_per_second"]
+        report = json.loads(check.must(["bench", str(file), "--batch-sizes", "--offline", "--json", "--seconds", seconds], 240).stdout)
+        rate = report["batch_sizes"][-1]["items_per_second"]
         alone = alone or rate
         check.figures.setdefault("ways", []).append({"way": label, "abs": most, "rel": relative, "items_per_second": rate})
         check.row(

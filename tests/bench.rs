@@ -280,7 +280,8 @@ fn no_process_outlives_a_measurement_that_is_killed() {
 fn a_worker_that_dies_ends_the_measurement_with_its_reason() {
     let place = blocks();
     let file = place.workflow();
-    let mut run = place.start_command(&["bench", file.to_str().unwrap(), "--rungs", "--seconds", "3600"]);
+    let mut run =
+        place.start_command(&["bench", file.to_str().unwrap(), "--batch-sizes", "--seconds", "3600"]);
     let pid = run.pid();
     // A worker that has just been started may not be struck yet, so that a second look may be needed.
     assert!(run.until("a worker is struck", || {
@@ -311,19 +312,19 @@ fn the_workflow_file_is_read_once() {
 }
 
 #[test]
-fn rungs_are_the_ladder_and_each_has_a_rate() {
+fn each_batch_size_up_to_the_largest_has_a_rate() {
     let place = Workplace::new();
-    let rungs = ["--rungs", "--seconds", "0.05", "--set", "stages.classify.batch.max=6", "--json"];
-    let report = json(&bench(&place, &example(), &rungs));
+    let args = ["--batch-sizes", "--seconds", "0.05", "--set", "stages.classify.batch.max=6", "--json"];
+    let report = json(&bench(&place, &example(), &args));
     assert_eq!(report["workflow"], "digits");
-    let rungs = report["rungs"].as_array().unwrap();
-    let sizes: Vec<u64> = rungs.iter().map(|r| r["batch"].as_u64().unwrap()).collect();
+    let measured = report["batch_sizes"].as_array().unwrap();
+    let sizes: Vec<u64> = measured.iter().map(|r| r["batch"].as_u64().unwrap()).collect();
     assert_eq!(sizes, [1, 2, 4, 6]);
-    for rung in rungs {
-        assert_eq!(rung["stage"], "classify");
-        assert!(number(&rung["items_per_second"]) > 0.0 && number(&rung["workers"]) >= 1.0, "{rung}");
-        let (first, median) = (number(&rung["first_batch_seconds"]), number(&rung["median_batch_seconds"]));
-        assert!(first > 0.0 && median > 0.0 && number(&rung["switched_batch_seconds"]) > 0.0, "{rung}");
+    for size in measured {
+        assert_eq!(size["stage"], "classify");
+        assert!(number(&size["items_per_second"]) > 0.0 && number(&size["workers"]) >= 1.0, "{size}");
+        let (first, median) = (number(&size["first_batch_seconds"]), number(&size["median_batch_seconds"]));
+        assert!(first > 0.0 && median > 0.0 && number(&size["switched_batch_seconds"]) > 0.0, "{size}");
     }
     place.nothing_is_left();
 }

@@ -85,7 +85,7 @@ fn what_an_earlier_run_measured_on_another_gpu_is_planned_with_for_one_that_is_d
     let host = RealHost::with_machine(orchestra_kinds::builtin(), described.unwrap());
     let (planned, _) = orchestra_plan::plan(&text, &file, &PlanOptions::default(), &host);
     let planned = planned.unwrap();
-    let (_, infer) = planned.infer_stages().next().unwrap();
+    let (_, infer) = planned.batch_stages().next().unwrap();
     let key = MeasureKey { device: "NVIDIA L4", ..planned.measure_key(infer, &planned.devices[0]) };
     let measured = Measured { bytes: 5 << 30, runtime: "1.31.0".into() };
     Measurements::new(&cache.join("memory")).keep(&key, &measured).unwrap();

@@ -4,10 +4,10 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use orchestra_core::StageId;
-use orchestra_plan::{InferPlan, Plan, ladder};
+use orchestra_plan::{BatchPlan, Plan, batch_sizes};
 use tempfile::TempDir;
 
-use crate::bench_report::{Judge, Report, Round, Rung, RungReport};
+use crate::bench_report::{BatchSizeFigures, BatchSizeReport, Judge, Report, Round};
 use crate::catalogue::{Catalogue, Lists};
 use crate::decode::{DecodeFigures, DecodePart};
 use crate::error::LabError;
@@ -16,7 +16,7 @@ use crate::memory::{Memory, SourceWork, source_works};
 use crate::run::{Progress, Tell, Tools, plan_for};
 use crate::whole_run;
 
-/// Items that are looked at to find out how many are worth measuring, and that are decoded for rungs.
+/// Items that are looked at to find out how many are worth measuring, and that are decoded for batch sizes.
 const FIRST_LOOK: u64 = 256;
 /// Fewest items of a run, where there are so many.
 const LEAST_ITEMS: u64 = 64;
@@ -25,7 +25,7 @@ const RUN_BY_PART: f64 = 2.0;
 /// Distinct items that the decode part holds in memory; more would not change what an item costs.
 const MOST_PATHS: u64 = 1 << 20;
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Options {
     pub rounds: usize,
     /// How long each part is measured in each round. Decoding ends with the last item of a pass over all of them.
@@ -87,14 +87,14 @@ impl Bench {
     }
 
     /// Each stage with a model alone, with batches of 1, 2, 4 and so on up to the largest.
-    pub fn rungs(&self) -> Result<RungReport, LabError> {
-        let mut rungs = Vec::new();
-        for (stage, infer) in self.plan.infer_stages() {
-            let sizes = infer.fixed_batch.map_or_else(|| ladder(infer.max_batch), |only| vec![only]);
+    pub fn batch_sizes(&self) -> Result<BatchSizeReport, LabError> {
+        let mut measured = Vec::new();
+        for (stage, infer) in self.plan.batch_stages() {
+            let sizes = infer.fixed_batch.map_or_else(|| batch_sizes(infer.max_batch), |only| vec![only]);
             let figures = self.infer_part(stage, infer).measure(&sizes, self.options.part)?;
-            rungs.extend(figures.iter().map(|figures| Rung::of(&self.plan, figures)));
+            measured.extend(figures.iter().map(|figures| BatchSizeFigures::of(&self.plan, figures)));
         }
-        Ok(RungReport { workflow: self.plan.name.clone(), rungs })
+        Ok(BatchSizeReport { workflow: self.plan.name.clone(), batch_sizes: measured })
     }
 
     /// Chooses the items, and measures all rounds.
@@ -149,7 +149,7 @@ impl Bench {
 
     fn infer(&self, lasting: Duration) -> Result<Vec<InferFigures>, LabError> {
         let mut all = Vec::new();
-        for (stage, infer) in self.plan.infer_stages() {
+        for (stage, infer) in self.plan.batch_stages() {
             all.extend(self.infer_part(stage, infer).measure(&[infer.max_batch], lasting)?);
         }
         Ok(all)
@@ -165,7 +165,7 @@ impl Bench {
         })
     }
 
-    fn infer_part<'a>(&'a self, stage: StageId, infer: &'a InferPlan) -> InferPart<'a> {
+    fn infer_part<'a>(&'a self, stage: StageId, infer: &'a BatchPlan) -> InferPart<'a> {
         // SAFETY: no worker runs now, and no decoding thread does.
         unsafe { self.memory.feed(&self.plan, stage) };
         InferPart { plan: &self.plan, stage, infer, memory: &self.memory, tools: &self.options.tools }

@@ -111,14 +111,14 @@ pub struct RoundReport {
 
 /// What batches of each size are worth in a bare loop.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct RungReport {
+pub struct BatchSizeReport {
     pub workflow: String,
-    pub rungs: Vec<Rung>,
+    pub batch_sizes: Vec<BatchSizeFigures>,
 }
 
 /// One size of batches of one stage on one device. Of several workers the times are those of the slowest.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Rung {
+pub struct BatchSizeFigures {
     pub stage: String,
     pub device: String,
     pub workers: usize,
@@ -136,7 +136,7 @@ pub struct Rung {
     pub switched_batch_seconds: Option<f64>,
 }
 
-impl Rung {
+impl BatchSizeFigures {
     pub(crate) fn of(plan: &Plan, figures: &InferFigures) -> Self {
         Self {
             stage: plan.stages[figures.stage.index()].name.clone(),
@@ -170,7 +170,7 @@ impl Judge<'_> {
             rate: f.rate,
             core_seconds: self.core_seconds(infer, f),
         };
-        let stages = self.plan.infer_stages().map(|(stage, _)| StageLoad {
+        let stages = self.plan.batch_stages().map(|(stage, _)| StageLoad {
             weight: self.weight(stage),
             devices: infer.iter().filter(|f| f.stage == stage).map(device).collect(),
         });

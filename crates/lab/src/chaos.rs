@@ -61,7 +61,7 @@ pub struct Chaos {
 impl Chaos {
     /// Lists the items and chooses how many of them. Blocks, as all of this does; must not be called within a tokio runtime.
     pub fn prepare(plan: Plan, options: Options, tell: Tell<'_>) -> Result<Self, LabError> {
-        if plan.infer_stages().next().is_none() {
+        if plan.batch_stages().next().is_none() {
             return Err(LabError::NoInferStage);
         }
         one_record_per_item(&plan)?;
@@ -171,7 +171,7 @@ impl Chaos {
         tools.launcher.env.push(("TMPDIR".into(), self.temporary().into()));
         let workers = Workers::new();
         let (trace, events) = (self.options.trace.clone(), Some(workers.hook()));
-        let options = RunOptions { trace, events, ..tools.run_options() };
+        let options = RunOptions { trace, events, ..tools.run_options(&self.plan) };
         let striker = strikes.map(|strikes| Striker::of_run(Arc::clone(&workers), strikes)).transpose();
         let striker = striker.map_err(LabError::io("starting the thread that strikes"))?;
         let name = if strikes.is_some() { "run with faults" } else { "run without faults" };

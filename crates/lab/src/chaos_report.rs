@@ -91,7 +91,7 @@ impl Report {
             audit.add(round.audit.clone());
         }
         let leaks: Vec<String> = rounds.iter().flat_map(|r| r.leaks.iter().cloned()).collect();
-        let workers = || plan.infer_stages().flat_map(|(_, infer)| &infer.workers);
+        let workers = || plan.batch_stages().flat_map(|(_, infer)| &infer.workers);
         Self {
             workflow: plan.name.clone(),
             passed: audit.is_clean() && leaks.is_empty(),

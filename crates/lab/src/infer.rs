@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use orchestra_core::together::Together;
 use orchestra_core::{BatchId, DeviceId, DeviceKind, SlotId, StageId};
 use orchestra_machine::process_cpu_time;
-use orchestra_plan::{InferPlan, Plan, WorkerPlan};
+use orchestra_plan::{BatchPlan, Plan, WorkerPlan};
+use orchestra_runtime::{EngineSpec, StartRunError, load_frame};
 use orchestra_wire::frames::{FromWorker, Load, Run, ToWorker};
 
 use crate::error::LabError;
@@ -31,7 +32,7 @@ const SWITCHES: usize = 9;
 pub struct InferPart<'a> {
     pub plan: &'a Plan,
     pub stage: StageId,
-    pub infer: &'a InferPlan,
+    pub infer: &'a BatchPlan,
     /// Its rows, filled.
     pub memory: &'a Memory,
     pub tools: &'a Tools,
@@ -112,6 +113,10 @@ impl InferPart<'_> {
     /// Runs all workers of the stage, on all of its devices, with batches of each of these sizes, one after another. One result per size
     /// and device.
     pub fn measure(&self, sizes: &[usize], lasting: Duration) -> Result<Vec<InferFigures>, LabError> {
+        let name = || self.plan.stages[self.stage.index()].name.clone();
+        let engines = self.tools.engines(self.plan);
+        let engine = engines.get(&self.stage).ok_or_else(|| StartRunError::NoEngine(name()))?;
+        let engine = &**engine;
         let mut places = Vec::new();
         for workers in &self.infer.workers {
             for _ in 0..workers.count {
@@ -121,7 +126,8 @@ impl InferPart<'_> {
         let gate = Gate { n: places.len(), arrived: AtomicUsize::new(0), has_failed: AtomicBool::new(false) };
         let gate = &gate;
         let outcomes: Vec<Result<Vec<Done>, Trouble>> = std::thread::scope(|scope| {
-            let start = |&place: &Place| scope.spawn(move || self.worker(place, gate, sizes, lasting));
+            let start =
+                |&place: &Place| scope.spawn(move || self.worker(engine, place, gate, sizes, lasting));
             let threads: Vec<_> = places.iter().map(start).collect();
             let join = |t: std::thread::ScopedJoinHandle<'_, _>| {
                 t.join().unwrap_or_else(|why| std::panic::resume_unwind(why))
@@ -135,7 +141,7 @@ impl InferPart<'_> {
                 Ok(of_sizes) => done.push((place, of_sizes)),
                 Err(Trouble::Fault(what)) => {
                     return Err(LabError::Worker {
-                        stage: self.plan.stages[self.stage.index()].name.clone(),
+                        stage: name(),
                         device: self.plan.devices[place.device.index()].spec.name.clone(),
                         what,
                     });
@@ -175,43 +181,23 @@ impl InferPart<'_> {
         &self.plan.devices[device.index()].spec.kind
     }
 
-    fn load(&self, place: Place) -> Load {
-        let model = &self.plan.models[self.infer.model.index()];
-        let device = self.kind(place.device);
-        let on_gpu = *device != DeviceKind::Cpu;
-        Load {
-            library: self.tools.library.clone(),
-            preload: if on_gpu { self.tools.preload.clone() } else { Vec::new() },
-            model: model.path.clone(),
-            digest: model.file_digest,
-            device: device.clone(),
-            threads: place.threads,
-            streams: self.infer.streams,
-            max_batch: self.infer.max_batch,
-            memory_limit: model.memory_limit,
-            tf32: model.tf32,
-            tuning: model.tuning.clone(),
-            custom_ops: model.custom_ops.clone(),
-            warm_up: self.infer.ladder.clone(),
-            rungs: if on_gpu { self.infer.ladder.clone() } else { Vec::new() },
-            layout: self.infer.layout.clone(),
-            pixel_inputs: self.plan.pixel_inputs(self.stage),
-        }
-    }
-
     /// The life of one worker.
     fn worker(
         &self,
+        engine: &dyn EngineSpec,
         place: Place,
         gate: &Gate,
         sizes: &[usize],
         time: Duration,
     ) -> Result<Vec<Done>, Trouble> {
-        let arena = self.memory.arena(self.stage).fd();
-        let client = WorkerClient::start(&self.tools.launcher, self.kind(place.device), arena);
-        let done = client
-            .map_err(|error| Trouble::Fault(format!("could not be started: {error}")))
-            .and_then(|mut client| self.serve(&mut client, place, gate, sizes, time));
+        let (arena, device) = (self.memory.arena(self.stage).fd(), self.kind(place.device));
+        let done =
+            load_frame(engine, self.infer, device, place.threads).map_err(Trouble::Fault).and_then(|load| {
+                let client = WorkerClient::start(|| engine.launch(device, arena));
+                let mut client =
+                    client.map_err(|error| Trouble::Fault(format!("could not be started: {error}")))?;
+                self.serve(&mut client, load, place, gate, sizes, time)
+            });
         if done.is_err() {
             gate.has_failed.store(true, Ordering::Release);
         }
@@ -221,6 +207,7 @@ impl InferPart<'_> {
     fn serve(
         &self,
         client: &mut WorkerClient,
+        load: Load,
         place: Place,
         gate: &Gate,
         sizes: &[usize],
@@ -229,7 +216,7 @@ impl InferPart<'_> {
         let held = self.infer.streams + self.infer.ready;
         let slots = slots_of(place.number, gate.n, self.infer.layout.slots, held);
         let mut worker = Bare { client, cancel: &self.tools.cancel, slots, n_sent: 0, within: LOAD_WITHIN };
-        let measured = worker.load(self.load(place)).and_then(|()| {
+        let measured = worker.load(load).and_then(|()| {
             worker.within = self.plan.limits.batch_timeout;
             let one_size = |at: usize| {
                 let other = sizes.get(at.checked_sub(1).unwrap_or(1)).copied();

@@ -53,5 +53,5 @@ mod whole_run;
 pub mod worker_client;
 
 pub use error::{Cause, LabError};
-pub use run::{Cancel, Progress, Tell, Tools};
+pub use run::{Cancel, EnginesOf, Progress, Tell, Tools};
 pub use stats::{Quantiles, Spread};

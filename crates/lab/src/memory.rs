@@ -11,7 +11,7 @@ use orchestra_wire::arena::Arena;
 
 use crate::error::LabError;
 
-/// One arena per infer stage, with the layout that a run would use.
+/// One arena per batch stage, with the layout that a run would use.
 #[derive(Debug)]
 pub struct Memory {
     arenas: HashMap<StageId, Arena>,
@@ -47,7 +47,7 @@ impl SourceWork {
 impl Memory {
     pub fn new(plan: &Plan) -> Result<Self, LabError> {
         let mut arenas = HashMap::new();
-        for (stage, infer) in plan.infer_stages() {
+        for (stage, infer) in plan.batch_stages() {
             let name = &plan.stages[stage.index()].name;
             let doing = format!("taking the memory of the batches of stage `{name}`");
             let arena = Arena::create(name, infer.layout.clone()).map_err(LabError::io(doing))?;
@@ -77,7 +77,7 @@ impl Memory {
         }
     }
 
-    /// Makes the inputs of a stage that reads from another infer stage out of the outputs that this one left.
+    /// Makes the inputs of a stage that reads from another batch stage out of the outputs that this one left.
     ///
     /// # Safety
     /// Nobody else uses the two arenas meanwhile.
@@ -128,7 +128,7 @@ fn source_work(plan: &Plan, source: SourceId) -> SourceWork {
         };
         stages.filter_map(map).collect()
     };
-    let batches = plan.infer_stages().filter(|(id, _)| plan.stages[id.index()].home == home);
+    let batches = plan.batch_stages().filter(|(id, _)| plan.stages[id.index()].home == home);
     let batches = batches.map(|(id, _)| Leaf {
         stage: Some(id),
         reads: plan.stages[id.index()].reads.clone(),

@@ -10,7 +10,8 @@ use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{SourceId, StageId};
 use orchestra_plan::{Origin, Plan};
 use orchestra_runtime::{
-    DeviceOptions, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, Snapshot, Timeouts,
+    DeviceOptions, Engines, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, Snapshot,
+    Timeouts,
 };
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -25,13 +26,15 @@ const LINGER: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Default)]
 pub struct Cancel(Arc<watch::Sender<bool>>);
 
+/// Makes the engines of a plan.
+pub type EnginesOf = Arc<dyn Fn(&Plan, ProcessLauncher) -> Engines + Send + Sync>;
+
 /// What an experiment needs besides the plan.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Tools {
     pub launcher: ProcessLauncher,
-    pub library: PathBuf,
-    /// Libraries that workers on GPUs load by full path, in this order, before anything else needs them.
-    pub preload: Vec<PathBuf>,
+    /// What runs the batches of a plan, in workers that the launcher starts.
+    pub engines: EnginesOf,
     pub cancel: Cancel,
     /// Where runs write: a folder in it is made, and removed in the end. `None`: where temporary files go.
     pub scratch: Option<PathBuf>,
@@ -91,15 +94,18 @@ impl Cancel {
 }
 
 impl Tools {
-    pub(crate) fn run_options(&self) -> RunOptions {
+    pub(crate) fn engines(&self, plan: &Plan) -> Engines {
+        (self.engines)(plan, self.launcher.clone())
+    }
+
+    pub(crate) fn run_options(&self, plan: &Plan) -> RunOptions {
         RunOptions {
-            launcher: Arc::new(self.launcher.clone()),
-            library: self.library.clone(),
+            engines: self.engines(plan),
             timeouts: Timeouts::default(),
             restart: RestartPolicy::default(),
             trace: None,
             events: None,
-            devices: DeviceOptions { preload: self.preload.clone(), ..DeviceOptions::default() },
+            devices: DeviceOptions::default(),
         }
     }
 

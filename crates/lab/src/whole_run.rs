@@ -36,14 +36,14 @@ impl RunFigures {
 
 /// Runs `plan` from start to end.
 pub fn measure(plan: Plan, tools: &Tools, look: &mut dyn FnMut(&Snapshot)) -> Result<RunFigures, LabError> {
-    let prepared = prepared_before(&plan);
+    let (prepared, options) = (prepared_before(&plan), tools.run_options(&plan));
     let began = Instant::now();
     let mut points: Vec<Point> = Vec::new();
     let look = &mut |now: &Snapshot| {
         points.push(Point::of(now, began.elapsed()));
         look(now);
     };
-    let Ran { report, .. } = run(plan, tools.run_options(), &tools.cancel, "measured run", look)?;
+    let Ran { report, .. } = run(plan, options, &tools.cancel, "measured run", look)?;
     Ok(RunFigures {
         items: report.items.read,
         failed: report.items.failed,
@@ -56,7 +56,7 @@ pub fn measure(plan: Plan, tools: &Tools, look: &mut dyn FnMut(&Snapshot)) -> Re
 
 /// Items that loaders may have prepared before the first worker was ready: one batch in each slot, and what is in their hands.
 fn prepared_before(plan: &Plan) -> u64 {
-    let in_slots: usize = plan.infer_stages().map(|(_, infer)| infer.max_batch * infer.layout.slots).sum();
+    let in_slots: usize = plan.batch_stages().map(|(_, infer)| infer.max_batch * infer.layout.slots).sum();
     (in_slots + plan.loader_threads) as u64
 }
 

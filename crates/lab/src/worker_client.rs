@@ -1,12 +1,10 @@
 //! The parent's end of the worker protocol, one frame at a time: a worker process without actors, ledger or restarts. Blocks.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use orchestra_core::{DeviceKind, WorkerExit};
-use orchestra_runtime::Launcher;
+use orchestra_core::WorkerExit;
 use orchestra_runtime::launcher::Launched;
 use orchestra_wire::codec::{self, CodecError, FrameDecoder};
 use orchestra_wire::frames::{FromWorker, ToWorker};
@@ -31,11 +29,11 @@ pub struct WorkerClient {
 }
 
 impl WorkerClient {
-    /// Starts a worker that shares `arena`.
-    pub fn start(launcher: &dyn Launcher, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Self> {
+    /// The worker that `launch` starts, which is called within a tokio runtime.
+    pub fn start(launch: impl FnOnce() -> io::Result<Launched>) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let inside = runtime.enter();
-        let mut launched = launcher.launch(device, arena)?;
+        let mut launched = launch()?;
         let last_words = Arc::new(Mutex::new(Vec::new()));
         let stderr = std::mem::replace(&mut launched.stderr, Box::new(tokio::io::empty()));
         let listener = runtime.spawn(keep_last_words(stderr, Arc::clone(&last_words)));

@@ -37,9 +37,9 @@ pub fn bench(
     let mut told = Told::new(talk, surroundings);
     let mut tell = |progress| told.tell(progress);
     let text = Bench::prepare(ready.plan, options, &mut tell).and_then(|mut bench| {
-        Ok(if args.rungs {
-            let report = bench.rungs()?;
-            if args.json { lab::json(&report) } else { Ok(table::rungs(&report)) }
+        Ok(if args.batch_sizes {
+            let report = bench.batch_sizes()?;
+            if args.json { lab::json(&report) } else { Ok(table::batch_sizes(&report)) }
         } else {
             let report = bench.measure(&mut tell)?;
             if args.json { lab::json(&report) } else { Ok(table::table(&report, args)) }

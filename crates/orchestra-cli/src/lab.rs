@@ -1,6 +1,8 @@
 //! What `bench` and `chaos` have in common: from the command line to a plan and tools, signals, and a line that says what is being done.
 
-use orchestra::{Plan, ProcessLauncher};
+use std::sync::Arc;
+
+use orchestra::{Launcher, Plan, ProcessLauncher};
 use orchestra_lab::{Cancel, Cause, LabError, Progress, Tools};
 use orchestra_telemetry::{
     ConfiguredTraces, LogSettings, ResolvedTraces, Telemetry, TelemetryGuard, TraceSettings,
@@ -52,7 +54,7 @@ pub fn get_ready(setting: &Setting<'_>) -> Result<Result<Ready, ExitCode>, Faile
         Err(code) => return Ok(Err(code)),
     };
     planning::say_why_cpu(&plan, machine, *talk);
-    if plan.infer_stages().next().is_none() {
+    if plan.batch_stages().next().is_none() {
         return Err(failed(LabError::NoInferStage));
     }
     let logs = LogSettings {
@@ -73,11 +75,10 @@ pub fn get_ready(setting: &Setting<'_>) -> Result<Result<Ready, ExitCode>, Faile
         .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
     let launcher = ProcessLauncher::this_executable().map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
     let scratch = args.scratch.clone();
-    let (library, preload) = match library {
-        Some(library) => (library.path.clone(), library.cuda.preload()),
-        None => Default::default(),
-    };
-    let tools = Tools { launcher, library, preload, cancel: Cancel::default(), scratch };
+    let engines = Arc::new(move |plan: &Plan, launcher: ProcessLauncher| {
+        orchestra::engines_of(plan, &(Arc::new(launcher) as Arc<dyn Launcher>), library.as_ref())
+    });
+    let tools = Tools { launcher, engines, cancel: Cancel::default(), scratch };
     listen_for_signals(tools.cancel.clone())?;
     Ok(Ok(Ready { plan, tools, telemetry }))
 }

@@ -82,7 +82,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     let mode = progress_mode(args, verbosity, surroundings);
     let outcome = runtime.block_on(async {
         let options = StartOptions { trace: telemetry.tracer(), ..StartOptions::default() };
-        let options = orchestra::run_options(options, library.as_ref())
+        let options = orchestra::run_options(options, &plan, library.as_ref())
             .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
         // From here on there is something to stop.
         let signals = Signals::caught().context("signals cannot be caught, so the run could not be stopped");

@@ -78,7 +78,7 @@ impl fmt::Display for LeaveReason {
     }
 }
 
-/// The rules of one infer stage.
+/// The rules of one batch stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchPolicy {
     /// Rows of a full batch.

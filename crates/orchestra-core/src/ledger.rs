@@ -1,4 +1,4 @@
-//! The truth about the batches of one infer stage: which rows wait, which worker holds which, on which attempt.
+//! The truth about the batches of one batch stage: which rows wait, which worker holds which, on which attempt.
 //!
 //! Every row that is added ends exactly once: in `Completed` or in `FailedRow`. Workers, frames and memory are named by id only; the
 //! batcher actor carries the returned effects out. Nothing here reads a clock.
@@ -43,7 +43,7 @@ struct Batch {
     sent_at: Duration,
 }
 
-/// The ledger of one infer stage.
+/// The ledger of one batch stage.
 #[derive(Debug)]
 pub struct Ledger {
     /// The largest batch that a model runs.

@@ -5,13 +5,10 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{
-    BatchId, DType, DeviceKind, Dim, ErrorClass, Layout, PixelInput, Provider, SessionTuning, SlotId,
-    TensorRt, TensorSpec,
-};
+use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, SlotId, TensorSpec};
 use orchestra_wire::codec::{Frame, encode};
 use orchestra_wire::frames::{
     DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker, TraceContext,
@@ -29,44 +26,24 @@ fn tensor(name: &str, dtype: DType, row: &[usize]) -> TensorSpec {
 fn load() -> Load {
     let (pixels, scores) = (tensor("x", DType::F32, &[1, 2, 2]), tensor("y", DType::F32, &[3]));
     Load {
-        library: PathBuf::from("/lib/ort.so"),
-        preload: Vec::new(),
-        model: PathBuf::from("/m.onnx"),
-        digest: [7; 32],
+        spec: vec![7; 40],
         device: DeviceKind::Cpu,
         threads: 2,
         streams: 1,
         max_batch: 8,
-        memory_limit: None,
-        tf32: false,
-        tuning: SessionTuning::default(),
-        custom_ops: Vec::new(),
-        warm_up: Vec::new(),
-        rungs: Vec::new(),
+        batch_sizes: Vec::new(),
+        pad: false,
         layout: BatchLayout::new(&[pixels], &[scores], 8, 3).unwrap(),
-        pixel_inputs: vec![None],
     }
 }
 
-/// A load that uses everything a GPU offers, and takes pixels.
-fn load_on_a_gpu(factor: f32) -> Load {
-    let engines = Some(PathBuf::from("/engines"));
-    let pixels =
-        PixelInput { layout: Layout::Nchw, dtype: DType::F16, factor: vec![factor], offset: vec![-1.0] };
+/// A load on a GPU, of an engine that has nothing to be told.
+fn load_on_a_gpu() -> Load {
     Load {
-        preload: vec![PathBuf::from("/lib/cudart.so")],
+        spec: Vec::new(),
         device: DeviceKind::Cuda { uuid: "GPU-1".to_owned() },
-        memory_limit: Some(1 << 30),
-        tf32: true,
-        tuning: SessionTuning {
-            shrink: true,
-            cuda_graphs: true,
-            provider: Provider::TensorRt(TensorRt { fp16: true, engines }),
-        },
-        custom_ops: vec![PathBuf::from("/lib/ops.so")],
-        warm_up: vec![1, 8],
-        rungs: vec![1, 8],
-        pixel_inputs: vec![Some(pixels)],
+        batch_sizes: vec![1, 8],
+        pad: true,
         ..load()
     }
 }
@@ -117,8 +94,7 @@ fn named() -> Vec<(&'static str, Vec<u8>)> {
     let heartbeat = FromWorker::Heartbeat { running: vec![BatchId(7)], rss_bytes: 300 };
     vec![
         ("load", body(ToWorker::Load(Box::new(load())))),
-        ("load-gpu", body(ToWorker::Load(Box::new(load_on_a_gpu(0.5))))),
-        ("found-factor-nan", body(ToWorker::Load(Box::new(load_on_a_gpu(f32::NAN))))),
+        ("load-gpu", body(ToWorker::Load(Box::new(load_on_a_gpu())))),
         ("run", body(ToWorker::Run(run()))),
         ("stream-to", stream(&[ToWorker::Load(Box::new(load())), ToWorker::Run(run())])),
         ("hello", body(hello())),

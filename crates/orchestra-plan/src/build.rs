@@ -147,7 +147,7 @@ impl Planner<'_> {
         }
     }
 
-    /// All devices that some used infer stage may use, and the workers of each stage on them.
+    /// All devices that some used batch stage may use, and the workers of each stage on them.
     fn devices(
         &mut self,
         workflow: &RawWorkflow,

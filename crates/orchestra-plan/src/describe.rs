@@ -6,7 +6,7 @@ use orchestra_core::{DeviceId, Provider, TensorSpec};
 
 use crate::bytes::format_bytes;
 use crate::placement::plural;
-use crate::plan::{ColumnRef, FoldPlan, InferPlan, Origin, Plan, Shape, StagePlan};
+use crate::plan::{BatchPlan, ColumnRef, FoldPlan, Origin, Plan, Shape, StagePlan};
 
 /// What will run where, and why, as text of several lines.
 #[must_use]
@@ -66,7 +66,7 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
             writeln!(out, "  sink {} <- {from}: {}{order}", sink.name, sink.path.display())?;
         }
     }
-    let slots: usize = plan.infer_stages().map(|(_, i)| i.layout.total_bytes()).sum();
+    let slots: usize = plan.batch_stages().map(|(_, i)| i.layout.total_bytes()).sum();
     writeln!(out, "\nmemory of all batch slots: {}", format_bytes(slots as u64))?;
     writeln!(out, "\nwhy")?;
     for reason in &plan.reasons {
@@ -92,7 +92,7 @@ fn write_memory(out: &mut String, plan: &Plan) -> fmt::Result {
             format_bytes(room)
         )?;
         let mut left = Some(room);
-        for (stage, infer) in plan.infer_stages() {
+        for (stage, infer) in plan.batch_stages() {
             for worker in infer.workers.iter().filter(|w| w.device == id) {
                 let processes = (worker.count + worker.spares) as u64;
                 let of_each = worker.memory.map(|m| (m, m.bytes().saturating_mul(processes)));
@@ -159,7 +159,7 @@ fn write_carried(out: &mut String, plan: &Plan, columns: &[ColumnRef]) -> fmt::R
     writeln!(out, "    carries along: {}", carried.collect::<Vec<_>>().join(", "))
 }
 
-fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &InferPlan) -> fmt::Result {
+fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &BatchPlan) -> fmt::Result {
     let model = &plan.models[infer.model.index()];
     let name = &stage.name;
     let show = |t: &TensorSpec| format!("{} {t}", t.name);
@@ -182,9 +182,9 @@ fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &InferPl
         1 => writeln!(out)?,
         n => writeln!(out, "; up to {n} quick ones go to a busy worker together")?,
     }
-    if !infer.ladder.is_empty() {
-        let rungs: Vec<String> = infer.ladder.iter().map(usize::to_string).collect();
-        writeln!(out, "    warmed up: {}", rungs.join(", "))?;
+    if !infer.batch_sizes.is_empty() {
+        let sizes: Vec<String> = infer.batch_sizes.iter().map(usize::to_string).collect();
+        writeln!(out, "    batch sizes: {}", sizes.join(", "))?;
     }
     if let Provider::TensorRt(tensorrt) = &model.tuning.provider {
         let precision = if tensorrt.fp16 { " in f16" } else { "" };

@@ -3,6 +3,7 @@
 //! [`plan`] is a function of the text, the options and a [`Host`]: files, models and devices are reached through that trait alone.
 //! It starts nothing, prints nothing and loads no model; every error of the file is collected, with its place and what to do.
 
+mod batch_sizes;
 mod build;
 mod bytes;
 mod describe;
@@ -15,7 +16,6 @@ mod graph;
 mod graph_view;
 mod host;
 mod kind;
-mod ladder;
 mod machine_file;
 mod measured;
 mod models;
@@ -34,6 +34,7 @@ pub mod tree;
 mod tuning;
 mod types;
 
+pub use batch_sizes::batch_sizes;
 pub use build::{PlanOptions, plan};
 pub use bytes::{format_bytes, parse_bytes};
 pub use describe::describe;
@@ -47,14 +48,13 @@ pub use kind::{
     BatchDraft, Connect, Draft, Input, InputColumns, Key, Kinds, Reads, Runs, SinkKind, SourceConnected,
     SourceContext, SourceKind, StageConnected, StageContext, StageKind, Writes, key,
 };
-pub use ladder::ladder;
 pub use machine_file::machine_from_toml;
 pub use measured::{MeasureKey, Measured, Measurements};
 pub use models::{MAX_BATCH, read_labels};
 pub use nearest::list;
 pub use onnx::read_model;
 pub use plan::{
-    BETWEEN_COMMITS, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, InferPlan, JoinInput,
+    BETWEEN_COMMITS, BatchPlan, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, JoinInput,
     Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, Recycle,
     Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
 };

@@ -1,4 +1,4 @@
-//! How many workers each infer stage gets on each device, and with how many threads. Arithmetic only.
+//! How many workers each batch stage gets on each device, and with how many threads. Arithmetic only.
 
 use orchestra_core::device_share::{Want, behind, share_out};
 
@@ -13,7 +13,7 @@ const MAX_DEFAULT_CPU_WORKERS: usize = 8;
 /// Workers on a GPU where it is known, or found out in the run, how many fit, and no number is asked for.
 const DEFAULT_CUDA_WORKERS: usize = 4;
 
-/// An infer stage that wants workers.
+/// A batch stage that wants workers.
 #[derive(Debug)]
 pub(crate) struct Demand<'a> {
     /// Name of the stage.

@@ -56,8 +56,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The infer stages, with their ids.
-    pub fn infer_stages(&self) -> impl Iterator<Item = (StageId, &InferPlan)> {
+    /// The batch stages, with their ids.
+    pub fn batch_stages(&self) -> impl Iterator<Item = (StageId, &BatchPlan)> {
         (0..).map(StageId).zip(&self.stages).filter_map(|(id, stage)| Some((id, stage.batch()?)))
     }
 
@@ -91,7 +91,7 @@ impl Plan {
 
     /// Under what it is kept how much one worker of the stage takes of the GPU.
     #[must_use]
-    pub fn measure_key<'a>(&'a self, infer: &'a InferPlan, device: &'a DevicePlan) -> MeasureKey<'a> {
+    pub fn measure_key<'a>(&'a self, infer: &'a BatchPlan, device: &'a DevicePlan) -> MeasureKey<'a> {
         MeasureKey {
             model: &self.models[infer.model.index()].digest,
             device: &device.product,
@@ -203,10 +203,6 @@ pub struct ModelPlan {
     pub memory_limit: Option<u64>,
     /// Device memory of one worker in bytes, where the file declares it.
     pub memory: Option<u64>,
-    /// Share of a device's workers relative to other models on it; 1 to 100.
-    pub priority: u32,
-    /// When a worker is replaced although nothing failed.
-    pub recycle: Recycle,
     /// Whether f32 products may be rounded to TF32 on a GPU.
     pub tf32: bool,
     /// What else it asks of its sessions.
@@ -261,7 +257,7 @@ pub enum Shape {
     /// Rows to rows, in the thread that made the row.
     Map(#[serde(skip)] Arc<dyn Map>),
     /// Batches of rows, in worker processes.
-    Batch(Box<InferPlan>),
+    Batch(Box<BatchPlan>),
     /// Several rows of one token to one row.
     Fold(FoldPlan),
 }
@@ -308,7 +304,7 @@ impl StagePlan {
 
     /// The batches, if it runs in workers.
     #[must_use]
-    pub fn batch(&self) -> Option<&InferPlan> {
+    pub fn batch(&self) -> Option<&BatchPlan> {
         match &self.runs {
             Shape::Batch(infer) => Some(infer),
             Shape::Map(_) | Shape::Fold(_) => None,
@@ -346,9 +342,9 @@ pub struct ColumnRef {
     pub column: usize,
 }
 
-/// An infer stage.
+/// A batch stage.
 #[derive(Debug, Clone, Serialize)]
-pub struct InferPlan {
+pub struct BatchPlan {
     /// The model.
     pub model: ModelId,
     /// Columns of what comes before, which stages behind it still read.
@@ -359,14 +355,20 @@ pub struct InferPlan {
     pub fixed_batch: Option<usize>,
     /// How long the oldest item waits for company.
     pub wait: Duration,
-    /// Batch sizes to warm up, ascending (CUDA; empty on the CPU).
-    pub ladder: Vec<usize>,
+    /// Batch sizes that a worker runs once before it is ready and that batches are padded to, ascending (CUDA; empty on the CPU).
+    pub batch_sizes: Vec<usize>,
     /// Who runs it.
     pub workers: Vec<WorkerPlan>,
     /// Batches that each worker runs at once, at least 1.
     pub streams: usize,
     /// Batches, or as many as go together, that wait at each worker beyond those, at least 1.
     pub ready: usize,
+    /// Share of a device's workers relative to other stages on it; 1 to 100.
+    pub priority: u32,
+    /// When a worker is replaced although nothing failed.
+    pub recycle: Recycle,
+    /// Whether a worker gives back after each run what the run left unused.
+    pub gives_memory_back: bool,
     /// Where rows lie, and how many slots there are.
     #[serde(skip)]
     pub layout: BatchLayout,
@@ -376,7 +378,7 @@ pub struct InferPlan {
     pub settings: [u8; 32],
 }
 
-impl InferPlan {
+impl BatchPlan {
     /// Batches that may go to a worker together, at least 1. It runs them one after the other and answers once.
     #[must_use]
     pub fn together(&self) -> usize {
@@ -391,7 +393,7 @@ impl InferPlan {
     }
 }
 
-/// Workers of one infer stage on one device.
+/// Workers of one batch stage on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct WorkerPlan {
     /// Where.

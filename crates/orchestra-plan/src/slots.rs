@@ -1,4 +1,4 @@
-//! How many batch slots each infer stage gets, within a bound on their memory. Reserves nothing itself.
+//! How many batch slots each batch stage gets, within a bound on their memory. Reserves nothing itself.
 
 use orchestra_core::TensorSpec;
 use orchestra_core::batch_layout::{BatchLayout, LayoutError};

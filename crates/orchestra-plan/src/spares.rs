@@ -1,4 +1,4 @@
-//! How many spare workers each infer stage gets on each device. Arithmetic only.
+//! How many spare workers each batch stage gets on each device. Arithmetic only.
 //!
 //! A spare is loaded like a worker and idle until one dies. It costs the memory of a worker and, once, the time of a core that loads
 //! it. On the CPU that is cheap for a small model, so there it is the default; on a GPU memory is dear, so there it has to be asked for.

@@ -13,7 +13,7 @@ use orchestra_plan::{
 const GIB: u64 = 1 << 30;
 
 fn workers(plan: &Plan) -> Vec<WorkerPlan> {
-    plan.infer_stages().flat_map(|(_, infer)| infer.workers.clone()).collect()
+    plan.batch_stages().flat_map(|(_, infer)| infer.workers.clone()).collect()
 }
 
 fn counts(plan: &Plan) -> Vec<usize> {
@@ -134,7 +134,7 @@ fn where_nothing_is_known_one_worker_is_measured_in_the_run_and_there_are_slots_
     for (asked, most, is_asked) in [("", 4, false), ("workers = 6", 6, true)] {
         let plan = host.good(&model(asked));
         assert!(workers(&plan).iter().all(|w| (w.count, w.growth) == (1, Some(Growth { most, is_asked }))));
-        let slots = plan.infer_stages().next().unwrap().1.layout.slots;
+        let slots = plan.batch_stages().next().unwrap().1.layout.slots;
         assert_eq!(slots, 2 * 8 * most + 2);
         let text = describe(&plan);
         for part in [
@@ -153,7 +153,7 @@ fn where_nothing_is_known_one_worker_is_measured_in_the_run_and_there_are_slots_
     // With memory for few slots, as few workers may come; the first ones of all devices need theirs.
     let tight = model("") + "[limits]\nmemory = \"1500KiB\"\n";
     let plan = host.good(&tight);
-    let slots = plan.infer_stages().next().unwrap().1.layout.slots;
+    let slots = plan.batch_stages().next().unwrap().1.layout.slots;
     let most: usize = workers(&plan).iter().map(WorkerPlan::most).sum();
     assert!((8..32).contains(&slots) && most == slots, "{most} workers, {slots} slots");
     let offline =
@@ -166,7 +166,7 @@ fn whatever_changes_the_memory_of_a_worker_is_part_of_what_a_measurement_is_kept
     let host = FakeHost::with(server());
     let key = |text: &str| {
         let plan = host.good(text);
-        let (_, infer) = plan.infer_stages().next().unwrap();
+        let (_, infer) = plan.batch_stages().next().unwrap();
         let key = plan.measure_key(infer, &plan.devices[0]);
         (*key.model, key.max_batch, *key.settings)
     };

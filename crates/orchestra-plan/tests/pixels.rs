@@ -14,13 +14,13 @@ fn pixels_travel_as_bytes_where_the_graph_normalises_and_the_model_still_has_to_
     let spec: ImageSpec = serde_json::from_value(plan.stages[0].settings["spec"].clone()).unwrap();
     assert_eq!(spec.tensor().to_string(), "u8[batch, 32, 32, 1]");
     assert_eq!(spec.for_model().tensor().to_string(), "f32[batch, 1, 32, 32]");
-    let (stage, run) = plan.infer_stages().next().unwrap();
+    let (stage, run) = plan.batch_stages().next().unwrap();
     assert_eq!(run.layout.inputs[0].tensor.to_string(), "u8[batch, 32, 32, 1]");
     assert_eq!(run.layout.inputs[0].row_bytes, 32 * 32);
     let pixels =
         PixelInput { layout: Layout::Nchw, dtype: DType::F32, factor: vec![4.0 / 255.0], offset: vec![-2.0] };
     assert_eq!(plan.pixel_inputs(stage), [Some(pixels)]);
     let host = FakeHost::with_cores(4).good(DIGITS);
-    assert_eq!(host.pixel_inputs(host.infer_stages().next().unwrap().0), [None]);
+    assert_eq!(host.pixel_inputs(host.batch_stages().next().unwrap().0), [None]);
     assert_ne!(host.fingerprint[2], plan.fingerprint[2], "results may differ in the last digit");
 }

@@ -8,10 +8,10 @@ use orchestra_core::{DeviceKind, PipelineId};
 use orchestra_plan::{PlanOptions, describe};
 
 #[test]
-fn all_gpus_are_used_and_the_ladder_is_planned() {
+fn all_gpus_are_used_and_the_batch_sizes_are_planned() {
     let plan = FakeHost::with_gpus(2).good(DIGITS);
     assert_eq!(workers_of(&plan, "classify"), ["cuda:0: 1 x 1", "cuda:1: 1 x 1"]);
-    assert_eq!(infer(&plan, "classify").ladder, [1, 2, 4, 8, 16, 32]);
+    assert_eq!(infer(&plan, "classify").batch_sizes, [1, 2, 4, 8, 16, 32]);
     assert_eq!(plan.devices[1].spec.kind, DeviceKind::Cuda { uuid: "GPU-1111".into() });
     let memory = plan.devices[0].memory.unwrap();
     assert_eq!((memory.total >> 30, memory.free >> 30, memory.headroom >> 30), (80, 60, 2));
@@ -176,7 +176,7 @@ fn a_device_that_is_named_must_exist_and_the_reason_is_given() {
 fn a_model_of_one_batch_size_gets_that_size() {
     let plan = FakeHost::with_gpus(1).good(&digits(&[("digits.onnx", "four.onnx")]));
     let run = infer(&plan, "classify");
-    assert_eq!((run.max_batch, run.fixed_batch, &run.ladder[..]), (4, Some(4), &[4][..]));
+    assert_eq!((run.max_batch, run.fixed_batch, &run.batch_sizes[..]), (4, Some(4), &[4][..]));
     assert_eq!(run.layout.max_rows, 4);
 }
 

@@ -21,7 +21,7 @@ fn a_small_workflow_gets_every_default() {
     assert_eq!(workers_of(&plan, "classify"), ["cpu: 4 x 1"]);
     let run = infer(&plan, "classify");
     assert_eq!((run.max_batch, run.fixed_batch, run.wait), (8, None, Duration::from_millis(5)));
-    assert!(run.ladder.is_empty());
+    assert!(run.batch_sizes.is_empty());
     assert_eq!(run.layout.slots, 14);
     assert_eq!(plan.pipelines.len(), 1);
     assert_eq!(plan.pipelines[0].name, "scans");
@@ -278,7 +278,7 @@ pipeline `scans`: at most {window} items between source and sink
   image pixels <- scans: f32[batch, 1, 32, 32]
   infer classify <- pixels: model digits, gives logits f32[batch, 10]
     batch: up to 32, the oldest item waits at most 5ms
-    warmed up: 1, 2, 4, 8, 16, 32
+    batch sizes: 1, 2, 4, 8, 16, 32
     cuda:0: 1 worker of 1 thread at first, up to 4 once it is known that they fit
     slots: 10 of 32 rows, 1.3 MiB in all
   classify answer <- classify: best 3, 10 labels

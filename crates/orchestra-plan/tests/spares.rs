@@ -8,7 +8,7 @@ use orchestra_plan::{MachineView, Plan, PlanOptions, describe};
 
 /// Spares as `device: count`, and the sentences about them.
 fn spares(plan: &Plan) -> (Vec<String>, String) {
-    let workers = plan.infer_stages().flat_map(|(_, infer)| &infer.workers);
+    let workers = plan.batch_stages().flat_map(|(_, infer)| &infer.workers);
     let counts = workers.map(|w| format!("{}: {}", plan.devices[w.device.index()].spec.name, w.spares));
     let about = |r: &&String| r.contains("spare");
     (counts.collect(), plan.reasons.iter().filter(about).cloned().collect::<Vec<_>>().join("\n"))
@@ -93,7 +93,7 @@ fn a_gpu_gets_none_unless_it_is_asked_for_and_then_its_memory_counts() {
     let with = |more: &str| asked(&format!("1\n{more}"));
     let plan = host.good(&with("memory = \"20GiB\""));
     assert_eq!(spares(&plan).0, ["cuda:0: 1"]);
-    assert_eq!(plan.infer_stages().next().unwrap().1.workers[0].count, 1, "the spare takes the other's room");
+    assert_eq!(plan.batch_stages().next().unwrap().1.workers[0].count, 1, "the spare takes the other's room");
     assert_eq!(
         host.errors(&with("memory = \"30GiB\""), &PlanOptions::default()),
         [

@@ -2,7 +2,6 @@
 //! but counters.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -15,7 +14,7 @@ use tokio::time::Instant;
 use crate::account::stats::Stats;
 use crate::events::{EventHook, WorkerEvent};
 use crate::fleet::device_watch::{DeviceOptions, DeviceWatch};
-use crate::fleet::launcher::Launcher;
+use crate::fleet::engine::Engines;
 use crate::trace::{MaybeTracer, RunBegan, Tracer};
 
 /// Durations that bound what a worker may take. The defaults suit real machines; tests shorten them.
@@ -48,10 +47,8 @@ impl Default for Timeouts {
 /// How a run shall be carried out.
 #[derive(Clone)]
 pub struct RunOptions {
-    /// Starts worker processes.
-    pub launcher: Arc<dyn Launcher>,
-    /// ONNX Runtime's shared library.
-    pub library: PathBuf,
+    /// What runs the batches of each batch stage.
+    pub engines: Engines,
     /// Bounds.
     pub timeouts: Timeouts,
     /// When dead workers are replaced.
@@ -135,12 +132,12 @@ impl RunContext {
         WorkerId(self.next_worker.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A worker says which version of ONNX Runtime it has loaded: the same one as all others.
+    /// A worker says which version its engine has: the same one as all others.
     pub fn note_runtime(&self, version: &str) {
         self.runtime.get_or_init(|| version.to_owned());
     }
 
-    /// The version of ONNX Runtime; empty until a worker is loaded.
+    /// The version of the engine; empty until a worker is loaded.
     #[must_use]
     pub fn runtime(&self) -> &str {
         self.runtime.get().map_or("", String::as_str)

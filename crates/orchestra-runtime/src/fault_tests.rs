@@ -24,6 +24,7 @@ mod poison;
 mod random;
 mod recycling;
 mod restarts;
+mod service;
 mod spares;
 mod streams;
 mod together;

@@ -10,7 +10,7 @@
 //!       └── Sink ── the committer thread, which owns the journal
 //! ```
 //!
-//! Nothing here parses a workflow file, decodes a picture or knows ONNX Runtime; nothing here prints or exits. Decisions are taken in
+//! Nothing here parses a workflow file, decodes a picture or knows an engine; nothing here prints or exits. Decisions are taken in
 //! `orchestra-core`; actors carry them out.
 
 mod account;
@@ -39,10 +39,12 @@ pub use account::report::{
 pub use account::snapshot::{DeviceSnapshot, PipelineSnapshot, Snapshot, StageSnapshot};
 pub use account::stats::{Counter, DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};
 pub use actor_threads::{actor_runtime, interrupt_nobody};
+pub use batch::service::{InferError, Service, StartServiceError, Tensor};
 pub use context::{RunOptions, Timeouts};
 pub use events::{EventHook, WorkerEvent};
 pub use fleet::device_use::{DeviceUse, WorkerUse};
 pub use fleet::device_watch::{DeviceOptions, DeviceWatch};
+pub use fleet::engine::{EngineSpec, Engines, load_frame};
 pub use fleet::exit_kind::ExitKind;
 pub use fleet::launcher;
 pub use fleet::launcher::{Launcher, ProcessLauncher};

@@ -17,6 +17,7 @@ use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, RunErrorKind};
 use ractor::ActorRef;
 
 use crate::batch::slot_pool::{FilledSlot, SlotPool};
+use crate::fleet::engine::EngineSpec;
 use crate::fleet::worker_port::WorkerPort;
 use crate::flow::ticket::{Ticket, Tickets};
 use crate::trace::{BatchTrace, DoneRows, EndedItems, Ran};
@@ -120,7 +121,9 @@ pub struct ServeStage {
     pub batcher: ActorRef<BatcherMsg>,
     /// Its memory.
     pub pool: Arc<SlotPool>,
-    /// What its workers load.
+    /// What starts its workers.
+    pub engine: Arc<dyn EngineSpec>,
+    /// What they load.
     pub load: Load,
     /// How many workers.
     pub workers: usize,
@@ -229,7 +232,7 @@ pub enum LinkMsg {
     Kill,
 }
 
-/// To the batcher of an infer stage.
+/// To the batcher of a batch stage.
 pub enum BatcherMsg {
     /// The memory that it works on: first message.
     Attach(Arc<SlotPool>),

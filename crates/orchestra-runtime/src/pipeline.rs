@@ -8,29 +8,26 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use orchestra_core::{DeviceKind, PipelineId, SourceId, StageId};
+use orchestra_core::{PipelineId, SourceId, StageId};
 use orchestra_journal::BitSet;
-use orchestra_plan::{FoldPlan, InferPlan, Origin, PipelinePlan, Plan, Shape};
+use orchestra_plan::{FoldPlan, Origin, PipelinePlan, Plan, Shape};
 use orchestra_wire::arena::Arena;
-use orchestra_wire::frames::Load;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 use crate::account::stats::Counter;
-use crate::batch::batcher::{Batcher, BatcherArgs};
-use crate::batch::slot_pool::SlotPool;
+use crate::batch::stage::{BatchStage, arena_of, refused};
 use crate::context::RunContext;
 use crate::flow::carried::CarriedArena;
 use crate::flow::chain::{BatchTarget, Chain, Targets, kept_pictures};
 use crate::flow::committer::CommitterHandle;
+use crate::flow::downstream::Downstream;
 use crate::flow::fold::{Fold, FoldArgs, FoldTarget};
 use crate::flow::loader::Loader;
 use crate::flow::loader_thread::LoaderWork;
 use crate::flow::processor::Processor;
 use crate::flow::sink::{Sink, SinkArgs};
 use crate::flow::source::{Source, SourceArgs};
-use crate::messages::{
-    BatcherMsg, DeviceMsg, PipelineEnd, PipelineMemory, PipelineMsg, RootMsg, ServeStage, SinkMsg, SourceMsg,
-};
+use crate::messages::{DeviceMsg, PipelineEnd, PipelineMemory, PipelineMsg, RootMsg, SinkMsg, SourceMsg};
 
 /// See the module.
 pub struct Pipeline;
@@ -181,10 +178,10 @@ impl PipelineState {
         for &stage in pipeline.stages.iter().rev() {
             match &plan.stages[stage.index()].runs {
                 Shape::Map(_) => {}
-                Shape::Batch(infer) => {
+                Shape::Batch(_) => {
                     let own = memory.slots.pop_if(|(of, _)| *of == stage).map(|(_, arena)| arena);
                     let own = own.ok_or("memory was made for other stages than those of the plan")?;
-                    self.build_batch(me, stage, infer, own, &sink).await?;
+                    self.build_batch(me, stage, own, &sink).await?;
                 }
                 Shape::Fold(fold) => self.build_fold(me, stage, fold, &sink).await?,
             }
@@ -218,7 +215,6 @@ impl PipelineState {
         &mut self,
         me: &ActorRef<PipelineMsg>,
         stage: StageId,
-        infer: &InferPlan,
         arena: Arena,
         sink: &ActorRef<SinkMsg>,
     ) -> Result<(), ActorProcessingErr> {
@@ -226,76 +222,13 @@ impl PipelineState {
         let chain = Chain::new(context, sink, Origin::Stage(stage), &self.targets);
         let folds = Arc::clone(chain.folds());
         let (processor, _) = Processor::start(context, stage, chain, sink.clone(), me.get_cell()).await?;
-        let batcher_args = BatcherArgs {
-            context: Arc::clone(context),
-            stage,
-            processor,
-            folds: Arc::clone(&folds),
-            sink: sink.clone(),
-            pipeline: me.clone(),
-        };
-        let (batcher, _) = Actor::spawn_linked(None, Batcher, batcher_args, me.get_cell()).await?;
-        let tell = batcher.clone();
-        let notify = move || {
-            // A batcher that is gone takes the pipeline with it.
-            drop(tell.cast(BatcherMsg::PoolChanged));
-        };
-        let (max_batch, held) = (infer.max_batch, infer.held_by_workers());
-        let in_use = Arc::clone(&context.stats.stage(stage).slots_in_use);
-        let pool = SlotPool::new(arena, context.clock, max_batch, held, in_use, Box::new(notify));
-        batcher.cast(BatcherMsg::Attach(Arc::clone(&pool)))?;
-        let target = BatchTarget { stage, pool, batcher, folds };
-        self.ask_for_workers(&target);
-        self.targets.batches.push(target);
+        let completion =
+            Downstream { processor, folds: Arc::clone(&folds), sink: sink.clone(), pipeline: me.clone() };
+        let (completion, devices) = (Arc::new(completion), &self.args.devices);
+        let (BatchStage { pool, batcher }, _) =
+            BatchStage::start(context, stage, arena, completion, devices, me.get_cell()).await?;
+        self.targets.batches.push(BatchTarget { stage, pool, batcher, folds });
         Ok(())
-    }
-
-    fn ask_for_workers(&self, node: &BatchTarget) {
-        let context = &self.args.context;
-        let plan = &context.plan;
-        let stage = &plan.stages[node.stage.index()];
-        let Some(infer) = stage.batch() else { return };
-        let model = &plan.models[infer.model.index()];
-        for workers in infer.workers.iter().filter(|w| w.count > 0) {
-            let device = &plan.devices[workers.device.index()].spec;
-            let load = Load {
-                library: context.options.library.clone(),
-                preload: match device.kind {
-                    DeviceKind::Cpu => Vec::new(),
-                    DeviceKind::Cuda { .. } => context.options.devices.preload.clone(),
-                },
-                model: model.path.clone(),
-                digest: model.file_digest,
-                device: device.kind.clone(),
-                threads: workers.threads,
-                streams: infer.streams,
-                max_batch: infer.max_batch,
-                memory_limit: model.memory_limit,
-                tf32: model.tf32,
-                tuning: model.tuning.clone(),
-                custom_ops: model.custom_ops.clone(),
-                warm_up: infer.ladder.clone(),
-                rungs: match device.kind {
-                    DeviceKind::Cpu => Vec::new(),
-                    DeviceKind::Cuda { .. } => infer.ladder.clone(),
-                },
-                layout: infer.layout.clone(),
-                pixel_inputs: plan.pixel_inputs(node.stage),
-            };
-            let serve = ServeStage {
-                stage: node.stage,
-                name: stage.name.clone(),
-                pipeline: self.name.clone(),
-                batcher: node.batcher.clone(),
-                pool: Arc::clone(&node.pool),
-                load,
-                workers: workers.count,
-                spares: workers.spares,
-                recycle: model.recycle,
-            };
-            // A manager that is gone was told to shut down before it had a worker: our own order to stop is on its way.
-            drop(self.args.devices[workers.device.index()].cast(DeviceMsg::Serve(Arc::new(serve))));
-        }
     }
 
     async fn build_source(
@@ -386,20 +319,12 @@ impl PipelineState {
 
 /// Makes the memory of a pipeline.
 fn memory_of(plan: &Plan, pipeline: &PipelinePlan) -> Result<PipelineMemory, String> {
-    let refused = |what: String, bytes: usize, error: &dyn std::fmt::Display| {
-        let mib = bytes >> 20;
-        format!(
-            "cannot take {mib} MiB of shared memory for the {what}: {error}; set `limits.memory` or a smaller `batch.max`"
-        )
-    };
     let mut slots = Vec::new();
     for &stage in &pipeline.stages {
-        let Some(infer) = plan.stages[stage.index()].batch() else { continue };
-        let name = &plan.stages[stage.index()].name;
-        let arena = Arena::create(name, infer.layout.clone()).map_err(|error| {
-            refused(format!("batches of stage `{name}`"), infer.layout.total_bytes(), &error)
-        })?;
-        slots.push((stage, arena));
+        let planned = &plan.stages[stage.index()];
+        if let Some(batch) = planned.batch() {
+            slots.push((stage, arena_of(&planned.name, batch)?));
+        }
     }
     let origins = pipeline.sources.iter().copied().map(Origin::Source);
     let origins = origins.chain(pipeline.stages.iter().copied().map(Origin::Stage));
@@ -408,7 +333,7 @@ fn memory_of(plan: &Plan, pipeline: &PipelinePlan) -> Result<PipelineMemory, Str
     let mut pictures = Vec::new();
     for origin in keepers {
         let arena = CarriedArena::new(share)
-            .map_err(|error| refused(format!("pictures of `{}`", plan.name_of(origin)), share, &error))?;
+            .map_err(|error| refused("pictures", share, plan.name_of(origin), &error))?;
         pictures.push((origin, arena));
     }
     Ok(PipelineMemory { slots, pictures })

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::account::observer::{Observer, ObserverArgs};
 use crate::context::RunContext;
-use crate::fleet::device_manager::{DeviceArgs, DeviceManager};
+use crate::fleet::device_manager::DeviceManager;
 use crate::flow::committer::CommitterHandle;
 use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg};
 use crate::pipeline::{Listing, Pipeline, PipelineArgs};
@@ -83,13 +83,10 @@ impl Actor for Orchestra {
     ) -> Result<RootState, ActorProcessingErr> {
         let context = args.context;
         Actor::spawn_linked(None, Observer, args.observer, me.get_cell()).await?;
-        let mut devices = Vec::new();
-        for (i, device) in context.plan.devices.iter().enumerate() {
-            let id = DeviceId(i as u16);
-            let args = DeviceArgs { context: Arc::clone(&context), device: id, root: me.clone() };
-            tracing::info!(device = %device.spec, "device manager started");
-            devices.push(Actor::spawn_linked(None, DeviceManager, args, me.get_cell()).await?.0);
-        }
+        let tell = me.clone();
+        let ended = move |device| drop(tell.cast(RootMsg::DeviceEnded(device)));
+        let devices = DeviceManager::start_all(&context, &me.get_cell(), ended).await?;
+        let devices: Vec<ActorRef<DeviceMsg>> = devices.into_iter().map(|(device, _)| device).collect();
         let mut state = RootState {
             listings: args.listings,
             rebuilds: BTreeMap::new(),

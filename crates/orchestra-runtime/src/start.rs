@@ -80,6 +80,11 @@ pub enum StartRunError {
     /// The results cannot be made durable.
     #[error(transparent)]
     Commit(#[from] CommitError),
+    /// `RunOptions::engines` leaves a stage out.
+    #[error(
+        "nothing is said to run the batches of stage `{0}`; `RunOptions::engines` needs an engine for each batch stage of the plan"
+    )]
+    NoEngine(String),
     /// A thread or file of ours cannot be made.
     #[error("the run cannot be started: {0}")]
     Io(#[from] io::Error),
@@ -263,6 +268,9 @@ impl Prepared {
     }
 
     async fn start_tree(self, options: RunOptions) -> Result<RunHandle, StartRunError> {
+        if let Some((stage, _)) = self.plan.batch_stages().find(|(id, _)| !options.engines.contains_key(id)) {
+            return Err(StartRunError::NoEngine(self.plan.stages[stage.index()].name.clone()));
+        }
         let counts = self.journal.counts();
         let context = Arc::new(RunContext::new(self.plan, self.run_id, options));
         context.stats.total.add(self.total);

@@ -101,8 +101,8 @@ pub mod attribute {
     pub const BATCH_SIZE: &str = "orchestra.batch.size";
     /// Why the batch left: `full`, `timer`, `drain`, `idle`, `split` or `retry`.
     pub const BATCH_REASON: &str = "orchestra.batch.reason";
-    /// The batch size that the worker was warmed up for and that holds this batch: integer.
-    pub const BATCH_RUNG: &str = "orchestra.batch.rung";
+    /// The batch size that the batch is padded to: integer.
+    pub const BATCH_PADDED_SIZE: &str = "orchestra.batch.padded_size";
     /// From the claim of its first row until all rows were there, in milliseconds: number.
     pub const BATCH_FILLING: &str = "orchestra.batch.filling_ms";
     /// From then until it was sent, in milliseconds: number.

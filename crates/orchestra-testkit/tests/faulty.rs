@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
-use std::path::PathBuf;
-
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, SessionTuning, SlotId, WorkerExit};
+use orchestra_core::{BatchId, DType, DeviceKind, SlotId, WorkerExit};
 use orchestra_lab::worker_client::WorkerClient;
-use orchestra_runtime::ProcessLauncher;
+use orchestra_runtime::{Launcher, ProcessLauncher};
 use orchestra_testkit::faulty::{FAULT, FAULT_LOG, FAULT_ONCE, file_of};
 use orchestra_testkit::models::spec;
 use orchestra_wire::arena::Arena;
@@ -24,7 +22,7 @@ fn arena() -> Arena {
 fn start_with(variables: &[(&str, &str)], arena: &Arena) -> WorkerClient {
     let env = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
     let launcher = ProcessLauncher { program: PROGRAM.into(), args: vec!["worker".into()], env };
-    WorkerClient::start(&launcher, &DeviceKind::Cpu, arena.fd()).unwrap()
+    WorkerClient::start(|| launcher.launch(&DeviceKind::Cpu, &[], arena.fd())).unwrap()
 }
 
 fn start(fault: &str, arena: &Arena) -> WorkerClient {
@@ -43,22 +41,14 @@ fn heartbeat(worker: &mut WorkerClient) -> Option<FromWorker> {
 
 fn load(arena: &Arena) -> ToWorker {
     ToWorker::Load(Box::new(Load {
-        library: PathBuf::new(),
-        preload: Vec::new(),
-        model: PathBuf::new(),
-        digest: [0; 32],
+        spec: Vec::new(),
         device: DeviceKind::Cpu,
         threads: 1,
         streams: 1,
         max_batch: arena.layout().max_rows,
-        memory_limit: None,
-        tf32: true,
-        tuning: SessionTuning::default(),
-        custom_ops: Vec::new(),
-        warm_up: Vec::new(),
-        rungs: Vec::new(),
+        batch_sizes: Vec::new(),
+        pad: false,
         layout: arena.layout().clone(),
-        pixel_inputs: vec![None],
     }))
 }
 
@@ -353,6 +343,6 @@ fn with_a_mark_only_the_first_process_misbehaves() {
 #[test]
 fn it_is_found_where_cargo_puts_it() {
     let found = orchestra_testkit::faulty_worker().unwrap();
-    assert_eq!(found.canonicalize().unwrap(), PathBuf::from(PROGRAM).canonicalize().unwrap());
+    assert_eq!(found.canonicalize().unwrap(), std::path::Path::new(PROGRAM).canonicalize().unwrap());
     assert!(orchestra_testkit::programs::beside_this_program("no-such-program").is_err());
 }

@@ -1,4 +1,4 @@
-//! The arena of batch slots: one sealed memfd per infer stage. It never decides who may use which row; leases are the caller's.
+//! The arena of batch slots: one sealed memfd per batch stage. It never decides who may use which row; leases are the caller's.
 //!
 //! The parent owns the memory, so it outlives every worker: what a loader decoded is still there when a worker died over it.
 //! Workers map the inputs read-only, and their side checks every range, because ranges come to them in frames.

@@ -11,15 +11,14 @@
 //!                    <-       end of file (the parent closed its side or is gone): the worker exits at once, also from a run
 //! ```
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use bincode::{Decode, Encode};
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, PixelInput, SessionTuning, SlotId, TensorSpec};
+use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, SlotId, TensorSpec};
 
 /// Raised with every change of a frame. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 
 /// A W3C trace context in 25 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
@@ -32,42 +31,25 @@ pub struct TraceContext {
     pub flags: u8,
 }
 
-/// What a worker shall load, and how.
-#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+/// What a worker shall load, and how it is to serve it: the same for every engine, but for `spec`.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Load {
-    /// ONNX Runtime's shared library.
-    pub library: PathBuf,
-    /// Libraries to load by full path and keep, in this order, before the CUDA provider is made. Empty on the CPU.
-    pub preload: Vec<PathBuf>,
-    /// The model file.
-    pub model: PathBuf,
-    /// SHA-256 of the model file that was planned for. A worker that finds another digest refuses to load.
-    pub digest: [u8; 32],
-    /// Where the session runs. A CUDA worker sees exactly one device, so it is always ordinal 0 for it.
+    /// What to load, in bytes that only the engine reads.
+    pub spec: Vec<u8>,
+    /// Where it runs. A CUDA worker sees exactly one device, so it is always ordinal 0 for it.
     pub device: DeviceKind,
-    /// Intra-op threads of the session.
+    /// Threads of a batch.
     pub threads: usize,
-    /// Batches that run at once on the session, at least 1. They are begun in the order of their frames.
+    /// Batches that run at once, at least 1. They are begun in the order of their frames.
     pub streams: usize,
-    /// The largest batch of the model, at least 1. A run of more rows is several batches, run one after the other and answered once.
+    /// The largest batch, at least 1. A run of more rows is several batches, run one after the other and answered once.
     pub max_batch: usize,
-    /// Ceiling of the provider's memory arena in bytes (CUDA only).
-    pub memory_limit: Option<u64>,
-    /// Whether f32 products may be rounded to TF32 (CUDA only).
-    pub tf32: bool,
-    /// What else the model asks of its session.
-    pub tuning: SessionTuning,
-    /// Libraries of custom operators to register with the session.
-    pub custom_ops: Vec<PathBuf>,
-    /// Batch sizes to run once before the worker reports `Loaded` (on the CPU, for spares alone).
-    pub warm_up: Vec<usize>,
-    /// Sizes that batches of other sizes are padded to, ascending: where a size that is new costs time. Empty: every batch runs as it is.
-    pub rungs: Vec<usize>,
+    /// Batch sizes to run once before the worker reports `Loaded`, ascending (on the CPU, for spares alone).
+    pub batch_sizes: Vec<usize>,
+    /// Whether a batch of another size is padded to the next of `batch_sizes`: where a size that is new costs time.
+    pub pad: bool,
     /// Where rows lie in the arena.
     pub layout: BatchLayout,
-    /// Per model input, where its rows are pixels as they are (u8 `[height, width, channels]` in the layout): what the graph makes of
-    /// them. As long as the inputs of the layout.
-    pub pixel_inputs: Vec<Option<PixelInput>>,
 }
 
 /// One batch, or several that go together: `rows` consecutive rows of `slot`, from `first_row` on.
@@ -181,17 +163,17 @@ pub enum FromWorker {
         /// `CUDA_VISIBLE_DEVICES` as the worker sees it.
         visible_devices: Option<String>,
     },
-    /// The session is there and warm.
+    /// What was to be loaded is there and warm.
     Loaded {
-        /// The model's inputs as the runtime sees them.
+        /// Its inputs as the engine sees them.
         inputs: Vec<TensorSpec>,
-        /// The model's outputs as the runtime sees them.
+        /// Its outputs as the engine sees them.
         outputs: Vec<TensorSpec>,
-        /// Nodes per execution provider, as the runtime assigned them.
+        /// What runs how much of it; ONNX Runtime counts nodes per execution provider.
         providers: Vec<(String, u32)>,
-        /// ONNX Runtime's version.
+        /// The engine's version.
         runtime_version: String,
-        /// The largest batch size of `Load::warm_up` that was run; 0 if none was.
+        /// The largest of `Load::batch_sizes` that was run; 0 if none was.
         warmed: usize,
         /// From the `Load` frame to this one, in nanoseconds.
         load_ns: u64,

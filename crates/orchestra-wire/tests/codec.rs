@@ -5,7 +5,7 @@ mod common;
 
 use std::io::{self, Cursor, Read, Write};
 
-use orchestra_core::{BatchId, SessionTuning, SlotId};
+use orchestra_core::{BatchId, SlotId};
 use orchestra_wire::codec::{
     CodecError, FrameDecoder, FrameReader, FrameWriter, MAX_CONTROL_FRAME, MAX_FRAME, encode,
 };
@@ -214,55 +214,19 @@ fn writing_to_a_peer_that_is_gone_says_so() {
 }
 
 #[test]
-fn a_frame_that_cannot_be_encoded_leaves_no_bytes_behind() {
-    use std::os::unix::ffi::OsStringExt;
-    let path = std::path::PathBuf::from(std::ffi::OsString::from_vec(vec![b'/', 0xff]));
-    let layout = orchestra_core::batch_layout::BatchLayout::new(&[], &[], 1, 1).unwrap();
-    let load = ToWorker::Load(Box::new(orchestra_wire::frames::Load {
-        library: path.clone(),
-        preload: vec![],
-        model: path,
-        digest: [0; 32],
-        device: orchestra_core::DeviceKind::Cpu,
-        threads: 1,
-        streams: 1,
-        max_batch: 1,
-        memory_limit: None,
-        tf32: true,
-        tuning: SessionTuning::default(),
-        custom_ops: vec![],
-        warm_up: vec![],
-        rungs: vec![],
-        layout,
-        pixel_inputs: vec![],
-    }));
-    let mut bytes = vec![1, 2, 3];
-    assert!(matches!(encode(&load, &mut bytes), Err(CodecError::Encode(_))));
-    assert_eq!(bytes, [1, 2, 3]);
-}
-
-#[test]
 fn a_frame_that_is_too_large_is_never_made() {
     let error = "x".repeat(MAX_CONTROL_FRAME + 1);
     let mut bytes = vec![1, 2, 3];
     let layout = orchestra_core::batch_layout::BatchLayout::new(&[], &[], 1, 1).unwrap();
     let load = ToWorker::Load(Box::new(orchestra_wire::frames::Load {
-        library: error.clone().into(),
-        preload: vec![],
-        model: "/m".into(),
-        digest: [0; 32],
+        spec: error.clone().into(),
         device: orchestra_core::DeviceKind::Cpu,
         threads: 1,
         streams: 1,
         max_batch: 1,
-        memory_limit: None,
-        tf32: true,
-        tuning: SessionTuning::default(),
-        custom_ops: vec![],
-        warm_up: vec![],
-        rungs: vec![],
+        batch_sizes: vec![],
+        pad: false,
         layout,
-        pixel_inputs: vec![],
     }));
     let refused = encode(&load, &mut bytes);
     assert!(matches!(refused, Err(CodecError::TooLarge { max: MAX_CONTROL_FRAME, .. })), "{refused:?}");

@@ -10,8 +10,10 @@ pub mod memory_limit;
 pub mod process;
 pub mod rss;
 pub mod serve;
+mod spec;
 mod streams;
 
 pub use engine::OnnxEngine;
 pub use process::{main, run_with};
 pub use serve::{Engine, LoadError, Loaded, RunError, Stream};
+pub use spec::{ENVIRONMENT, OnnxSpec};

@@ -100,16 +100,16 @@ fn outputs_of_dynamic_shape_never_go_together() {
 }
 
 #[test]
-fn batches_between_rungs_are_padded_to_the_next_and_write_their_rows_alone() {
+fn batches_between_sizes_are_padded_to_the_next_and_write_their_rows_alone() {
     let mut setup = affine_setup(None, 8);
-    setup.load.rungs = vec![1, 4, 8];
+    (setup.load.batch_sizes, setup.load.pad) = (vec![1, 4, 8], true);
     let engine = std::cell::RefCell::new(setup.engine().unwrap().0);
     proptest!(config(), |(rows in affine_rows(), slot in 0u32..3, first in 0usize..3)| {
         check_affine(&setup, &mut engine.borrow_mut(), slot, first, &rows)?;
     });
     // The mean over a whole batch shows how many rows it had.
     let mut means = means();
-    means.load.rungs = vec![1, 2];
+    (means.load.batch_sizes, means.load.pad) = (vec![1, 2], true);
     let (mut engine, _) = means.engine().unwrap();
     means.fill_input(0, 0, 0, &[4.0, 8.0, 12.0, 16.0].map(|v| f32s(&[v])));
     for (rows, mean) in [(1, 4.0), (2, 6.0), (3, 8.0)] {
@@ -117,10 +117,10 @@ fn batches_between_rungs_are_padded_to_the_next_and_write_their_rows_alone() {
         assert_eq!(
             to_f32s(&means.output(0, 0))[..rows],
             vec![mean; rows],
-            "beyond the last rung nothing is padded"
+            "beyond the last size nothing is padded"
         );
     }
-    means.load.rungs = vec![4];
+    means.load.batch_sizes = vec![4];
     let (mut engine, _) = means.engine().unwrap();
     run(&mut engine, 0, 0, 3).unwrap();
     assert_eq!(to_f32s(&means.output(0, 0))[..3], [6.0; 3]);
@@ -229,8 +229,8 @@ fn streams_of_one_session_run_at_the_same_time_and_mix_nothing_up() {
     const STREAMS: u32 = 4;
     let mut setups = [columns_setup(4, Dim::Dynamic), affine_setup(Some(6), 6), affine_setup(None, 8)];
     for setup in &mut setups {
-        (setup.load.streams, setup.load.warm_up) = (STREAMS as usize, vec![1, 4]);
-        setup.load.rungs = vec![2, 4];
+        (setup.load.streams, setup.load.pad) = (STREAMS as usize, true);
+        setup.load.batch_sizes = vec![2, 4];
     }
     let [columns, fixed, open] = &setups;
     for (setup, fixed_outputs) in [(columns, false), (fixed, true), (open, true)] {
@@ -364,7 +364,7 @@ fn memory_that_cannot_be_had_is_out_of_memory_and_is_not_kept_from_others() {
 fn warm_up_leaves_the_arena_alone() {
     for batch in [None, Some(4)] {
         let mut setup = affine_setup(batch, 4);
-        setup.load.warm_up = vec![1, 2, 4, 1000];
+        setup.load.batch_sizes = vec![1, 2, 4, 1000];
         setup.stain_output(0, 0, STAIN);
         let (mut engine, _) = setup.engine().unwrap();
         assert!(setup.output(0, 0).iter().all(|b| *b == STAIN));
@@ -377,7 +377,7 @@ fn warm_up_leaves_the_arena_alone() {
 fn custom_operators_run_and_their_failures_have_a_class() {
     let tensors = [flat("x", DType::F32, 3), flat("y", DType::F32, 3)];
     let mut setup = Setup::new(|f| models::trap(f, &[3]), &tensors[..1], &tensors[1..], 4, 1);
-    setup.load.custom_ops = vec![trap_library().unwrap()];
+    setup.spec.custom_ops = vec![trap_library().unwrap()];
     let (mut engine, _) = setup.engine().unwrap();
     let row = |trap: Trap| f32s(&[1.0, f32::from(trap.value()), 2.0]);
     for (trap, kind) in [(Trap::Fail, RunErrorKind::Model), (Trap::OutOfMemory, RunErrorKind::OutOfMemory)] {

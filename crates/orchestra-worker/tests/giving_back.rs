@@ -34,7 +34,7 @@ struct Worker<'a> {
 impl<'a> Worker<'a> {
     fn of(setup: &'a Setup) -> Worker<'a> {
         let mut process = setup.spawn();
-        let loaded = process.load(&setup.load);
+        let loaded = process.load(&setup.load_frame());
         assert!(matches!(loaded, FromWorker::Loaded { .. }), "{loaded:?}");
         Worker { setup, process }
     }
@@ -83,7 +83,7 @@ fn the_first_run_after_one_that_did_not_fit_gives_back_what_lies_idle() {
 #[test]
 fn with_shrink_every_run_gives_back_what_it_leaves() {
     let mut setup = expanding();
-    setup.load.tuning.shrink = true;
+    setup.spec.tuning.shrink = true;
     let mut worker = Worker::of(&setup);
     let before = worker.holds();
     for _ in 0..2 {
@@ -106,9 +106,9 @@ fn wide() -> Setup {
 #[test]
 fn with_shrink_a_worker_keeps_what_warm_up_took_until_its_first_batch() {
     let mut setup = wide();
-    setup.load.tuning.shrink = true;
+    setup.spec.tuning.shrink = true;
     let without = Worker::of(&setup).holds();
-    setup.load.warm_up = vec![12, 96];
+    setup.load.batch_sizes = vec![12, 96];
     setup.fill_input(0, 0, 0, &[f32s(&[1.0])]);
     let mut worker = Worker::of(&setup);
     assert!(worker.holds() > without + 80 * MIB, "it has to be seen how much the largest size needs");
@@ -121,11 +121,11 @@ fn with_shrink_a_worker_keeps_what_warm_up_took_until_its_first_batch() {
 fn after_warm_up_a_worker_holds_what_its_largest_size_needs_and_no_more() {
     let mut setup = wide();
     let mut warmed = |sizes: &[usize]| {
-        setup.load.warm_up = sizes.to_vec();
+        setup.load.batch_sizes = sizes.to_vec();
         setup.fill_input(0, 0, 0, &[f32s(&[1.0])]);
         Worker::of(&setup).holds()
     };
-    let (none, largest, ladder) = (warmed(&[]), warmed(&[96]), warmed(&[1, 3, 6, 12, 24, 48, 96]));
+    let (none, largest, all) = (warmed(&[]), warmed(&[96]), warmed(&[1, 3, 6, 12, 24, 48, 96]));
     assert!(largest > none + 80 * MIB, "the largest size needs memory");
-    assert!(ladder < largest + 16 * MIB, "{} MiB more", (ladder - largest) / MIB);
+    assert!(all < largest + 16 * MIB, "{} MiB more", (all - largest) / MIB);
 }

@@ -60,7 +60,7 @@ fn pixel_setup<E: std::fmt::Debug>(
 ) -> Setup {
     let taken = spec(input, DType::U8, &row.map(Dim::Fixed));
     let mut setup = Setup::new(write, &[taken], outputs, ROWS, 1);
-    setup.load.pixel_inputs = vec![Some(pixels.clone())];
+    setup.spec.pixel_inputs = vec![Some(pixels.clone())];
     setup
 }
 
@@ -165,7 +165,7 @@ fn a_model_with_external_weights_still_finds_them() {
 #[test]
 fn a_model_that_cannot_take_pixels_is_refused_with_what_to_do() {
     let mut setup = echo(&pixels(Layout::Nchw, DType::F32, 3), 3);
-    setup.load.pixel_inputs = vec![Some(pixels(Layout::Nchw, DType::F32, 1))];
+    setup.spec.pixel_inputs = vec![Some(pixels(Layout::Nchw, DType::F32, 1))];
     let error = setup.engine().err().unwrap();
     assert_eq!(error.class, ErrorClass::Permanent);
     assert!(error.error.contains("input `x`") && error.error.contains("normalize = \"host\""), "{error}");

@@ -19,7 +19,7 @@ fn a_worker_says_hello_loads_runs_in_order_and_ends_when_asked() {
     let mut worker = setup.spawn();
     let Some(FromWorker::Hello { protocol, build, pid, .. }) = worker.next() else { panic!("no hello") };
     assert_eq!((protocol, build.as_str(), pid), (PROTOCOL_VERSION, orchestra_wire::BUILD, worker.pid()));
-    worker.send(ToWorker::Load(Box::new(setup.load.clone())));
+    worker.send(ToWorker::Load(Box::new(setup.load_frame())));
     let Some(FromWorker::Loaded { load_ns, rss_bytes, .. }) = worker.next() else { panic!("not loaded") };
     assert!(load_ns > 0 && rss_bytes > 0);
     setup.fill_input(2, 0, 0, &[f32s(&[1.0; 3]), f32s(&[2.0; 3]), f32s(&[3.0; 3])]);
@@ -51,7 +51,7 @@ fn endless() -> Setup {
 fn heartbeats_name_the_running_batch_and_the_end_of_the_parent_ends_a_long_run() {
     let setup = endless();
     let mut worker = setup.spawn();
-    assert!(matches!(worker.load(&setup.load), FromWorker::Loaded { .. }));
+    assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
     worker.send(ToWorker::Run(run_of(5, 0, 0, MANY)));
     let mut beats = 0;
     while beats < 3 {
@@ -80,7 +80,7 @@ fn runs_outside_of_the_arena_are_a_protocol_error() {
         run_of(1, 0, usize::MAX, 2),
     ] {
         let mut worker = setup.spawn();
-        assert!(matches!(worker.load(&setup.load), FromWorker::Loaded { .. }));
+        assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
         worker.send(ToWorker::Run(run));
         assert_eq!(worker.next(), None);
         let (exit, stderr) = worker.end();
@@ -108,9 +108,9 @@ fn frames_out_of_order_and_garbage_are_protocol_errors() {
 #[test]
 fn a_model_that_cannot_be_loaded_is_reported_and_ends_the_process() {
     let mut setup = affine_setup(None, 4);
-    setup.load.library = "/nowhere/libonnxruntime.so".into();
+    setup.spec.library = "/nowhere/libonnxruntime.so".into();
     let mut worker = setup.spawn();
-    let FromWorker::LoadFailed { class, error } = worker.load(&setup.load) else { panic!("loaded") };
+    let FromWorker::LoadFailed { class, error } = worker.load(&setup.load_frame()) else { panic!("loaded") };
     assert_eq!(class, ErrorClass::Permanent);
     assert!(error.contains("onnx runtime cannot be loaded from `/nowhere/libonnxruntime.so`"), "{error}");
     assert_eq!(worker.next(), None);
@@ -120,7 +120,7 @@ fn a_model_that_cannot_be_loaded_is_reported_and_ends_the_process() {
 #[test]
 fn an_arena_of_another_size_is_refused() {
     let setup = affine_setup(None, 4);
-    let mut load = setup.load.clone();
+    let mut load = setup.load_frame();
     load.layout = affine_setup(None, 4000).load.layout;
     let mut worker = setup.spawn();
     let FromWorker::LoadFailed { class, error } = worker.load(&load) else { panic!("loaded") };
@@ -139,7 +139,7 @@ fn a_failed_run_leaves_the_worker_serving() {
     let setup = setup_of(model, &[flat("x", DType::I64, 1)], &[flat("y", DType::F32, 1)], 2);
     setup.fill_input(0, 0, 0, &[0i64.to_ne_bytes().to_vec(), 7i64.to_ne_bytes().to_vec()]);
     let mut worker = setup.spawn();
-    assert!(matches!(worker.load(&setup.load), FromWorker::Loaded { .. }));
+    assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
     worker.send(ToWorker::Run(run_of(1, 0, 0, 2)));
     let Some(FromWorker::Failed { batch, kind, error, .. }) = worker.next() else { panic!("not failed") };
     assert_eq!((batch, kind), (BatchId(1), RunErrorKind::Model), "{error}");
@@ -160,7 +160,7 @@ fn started_by_hand_it_says_so() {
 fn the_terminal_s_interrupt_does_not_end_a_worker() {
     let setup = affine_setup(None, 4);
     let mut worker = setup.spawn();
-    assert!(matches!(worker.load(&setup.load), FromWorker::Loaded { .. }));
+    assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
     // SAFETY: a signal to a child that has not been waited for.
     assert_eq!(unsafe { libc::kill(worker.pid() as i32, libc::SIGINT) }, 0);
     worker.send(ToWorker::Run(run_of(1, 0, 0, 1)));
@@ -172,17 +172,17 @@ fn a_crash_leaves_the_inputs_and_the_batch_runs_elsewhere() {
     let tensors = [flat("x", DType::F32, 3), flat("y", DType::F32, 3)];
     let write = |folder: &Path| models::trap(folder, &[3]);
     let mut setup = Setup::new(write, &tensors[..1], &tensors[1..], 4, 1);
-    setup.load.custom_ops = vec![trap_library().unwrap()];
+    setup.spec.custom_ops = vec![trap_library().unwrap()];
     let fatal = f32::from(Trap::Segfault.value());
     setup.fill_input(0, 0, 0, &[f32s(&[1.0, 2.0, 3.0]), f32s(&[fatal; 3])]);
     let mut worker = setup.spawn();
-    assert!(matches!(worker.load(&setup.load), FromWorker::Loaded { .. }));
+    assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
     worker.send(ToWorker::Run(run_of(1, 0, 0, 2)));
     assert_eq!(worker.next(), None);
     assert_eq!(worker.end().0, WorkerExit::Signal(libc::SIGSEGV));
 
     let mut successor = setup.spawn();
-    assert!(matches!(successor.load(&setup.load), FromWorker::Loaded { .. }));
+    assert!(matches!(successor.load(&setup.load_frame()), FromWorker::Loaded { .. }));
     successor.send(ToWorker::Run(run_of(1, 0, 0, 1)));
     assert!(matches!(successor.next(), Some(FromWorker::Done { .. })));
     assert_eq!(to_f32s(&setup.output(0, 0))[..3], [1.0, 2.0, 3.0]);
@@ -192,7 +192,7 @@ fn a_crash_leaves_the_inputs_and_the_batch_runs_elsewhere() {
 fn a_panic_ends_the_process_with_its_words() {
     let setup = affine_setup(None, 4);
     let mut worker = setup.spawn_program(&beside_this_program("panicking-worker").unwrap());
-    worker.send(ToWorker::Load(Box::new(setup.load.clone())));
+    worker.send(ToWorker::Load(Box::new(setup.load_frame())));
     while worker.next().is_some() {}
     let (exit, stderr) = worker.end();
     assert_eq!(exit, WorkerExit::Signal(libc::SIGABRT));

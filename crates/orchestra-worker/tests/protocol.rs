@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use common::{flat, run_of};
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, SessionTuning};
+use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass};
 use orchestra_wire::arena::{Arena, WorkerArena};
 use orchestra_wire::codec::{FrameReader, FrameWriter, MAX_FRAME};
 use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker};
@@ -104,22 +104,14 @@ fn start(load: Result<(), LoadError>) -> Parent {
         left,
         worker,
         load: Load {
-            library: "/fake".into(),
-            preload: vec![],
-            model: "/fake".into(),
-            digest: [0; 32],
+            spec: vec![],
             device: DeviceKind::Cpu,
             threads: 1,
             streams: 1,
             max_batch: 4,
-            memory_limit: None,
-            tf32: true,
-            tuning: SessionTuning::default(),
-            custom_ops: vec![],
-            warm_up: vec![],
-            rungs: vec![],
+            batch_sizes: vec![],
+            pad: false,
             layout,
-            pixel_inputs: vec![None],
         },
     }
 }

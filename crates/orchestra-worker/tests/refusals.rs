@@ -24,11 +24,11 @@ fn refusal(setup: &Setup) -> LoadError {
 #[test]
 fn a_model_file_that_changed_since_the_plan_is_refused() {
     let mut setup = affine_setup(None, 2);
-    setup.load.digest[0] ^= 1;
+    setup.spec.digest[0] ^= 1;
     let error = refusal(&setup);
     assert_eq!(error.class, ErrorClass::Permanent);
     assert!(error.error.contains("changed since the plan"), "{error}");
-    setup.load.model = "/nowhere/model.onnx".into();
+    setup.spec.model = "/nowhere/model.onnx".into();
     assert!(refusal(&setup).error.contains("model `/nowhere/model.onnx` cannot be read"));
 }
 
@@ -111,7 +111,7 @@ fn files_that_the_runtime_refuses_are_refused_for_good() {
 #[test]
 fn custom_operators_that_are_not_there_are_refused_by_name() {
     let mut setup = affine_setup(None, 2);
-    setup.load.custom_ops = vec!["/nowhere/libops.so".into()];
+    setup.spec.custom_ops = vec!["/nowhere/libops.so".into()];
     let error = refusal(&setup);
     assert_eq!(error.class, ErrorClass::Permanent);
     assert!(error.error.contains("custom operators `/nowhere/libops.so` cannot be registered"), "{error}");
@@ -136,7 +136,7 @@ fn cuda_that_does_not_load_is_an_error_and_never_the_cpu() {
 fn tensorrt_that_does_not_load_is_an_error_and_never_cuda_alone() {
     let mut setup = affine_setup(None, 2);
     setup.load.device = DeviceKind::Cuda { uuid: "GPU-none".into() };
-    setup.load.tuning.provider = Provider::TensorRt(TensorRt::default());
+    setup.spec.tuning.provider = Provider::TensorRt(TensorRt::default());
     match setup.engine() {
         Ok((_, loaded)) => {
             assert!(loaded.providers.iter().any(|(name, _)| name == "TensorrtExecutionProvider"));

@@ -1,4 +1,4 @@
-//! orchestra as a library: plan a workflow, start it, wait for it.
+//! orchestra as a library: plan a workflow, start it, wait for it; or serve a model.
 //!
 //! Models run in worker processes: copies of a worker executable, by default of the running one under the argument `worker`. A
 //! service therefore calls [`worker_main`] first thing in its own `main` when it is started with that argument, or names another
@@ -20,11 +20,15 @@
 //! A run lives as long as its [`RunHandle`]: dropping that, or giving up the wait for it, aborts the run. [`RunHandle::stop_handle`] gives
 //! a way to stop it in order. Whatever ended it, starting the same plan again goes on where it stopped.
 //!
+//! A program that wants answers and no files serves a model itself: [`serve_model`].
+//!
 //! No ractor type appears here, nothing prints, and no global subscriber or tracer provider is installed: logs go to the host's `tracing`.
 //! To whoever is in [`StartOptions::trace`] a run tells what happens to its items, batches and workers. `orchestra_telemetry::Recorder` makes
 //! spans of that: `Recorder::for_host` through the OpenTelemetry provider of the host, below the host's own spans where it names them
 //! (`with_run_parent` for the run, `with_item_parents` for items that came with a request).
 
+mod onnx;
+mod serve;
 mod usable;
 
 use std::io;
@@ -32,8 +36,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+pub use onnx::engines_of;
 pub use orchestra_core::restart::RestartPolicy;
-pub use orchestra_core::{DeviceId, DeviceKind, PipelineId, StageId, WorkerExit, WorkerId};
+pub use orchestra_core::{DType, DeviceId, DeviceKind, PipelineId, StageId, WorkerExit, WorkerId};
 pub use orchestra_machine::{FakeProbe, Gpu, GpuProbe, Machine, Node, NvmlProbe, ProbeError};
 pub use orchestra_ortlib::{
     CudaLibraries, Flavor, Library, LibraryError, Origin as LibraryOrigin, Progress, Silent,
@@ -44,13 +49,14 @@ use orchestra_plan::{DeviceView, Kinds, NodeView, RealHost};
 pub use orchestra_runtime::launcher::{Launched, WorkerProcess};
 pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
-    Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, EventHook, ExitKind, Found,
-    HistogramReading, ItemCounts, Launcher, LiveWorker, LiveWorkers, LoaderReport, Meter, PipelineLook,
-    PipelineOnDevice, PipelineReport, PipelineSnapshot, PipelineStats, PipelineUse, Prepared,
-    ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, Snapshot, StageOnDevice,
-    StageReport, StageSnapshot, StageStats, StartRunError, Stats, StopHandle, Timeouts, WorkerEvent,
-    WorkerUse, prepare,
+    Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, EngineSpec, Engines,
+    EventHook, ExitKind, Found, HistogramReading, InferError, ItemCounts, Launcher, LiveWorker, LiveWorkers,
+    LoaderReport, Meter, PipelineLook, PipelineOnDevice, PipelineReport, PipelineSnapshot, PipelineStats,
+    PipelineUse, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, Service,
+    Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats,
+    StopHandle, Tensor, Timeouts, WorkerEvent, WorkerUse, prepare,
 };
+pub use serve::{ServeError, ServeOptions, serve_model};
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};
 
@@ -64,8 +70,8 @@ pub mod kind {
     pub use orchestra_core::shapes::{Emit, Encoder, Fan, Fetch, FetchRun, Fold, ItemInfo, Map, MapRun};
     pub use orchestra_core::{DType, Dim, FailureKind, TensorSpec};
     pub use orchestra_plan::{
-        At, Connect, Draft, Fields, Input, InputColumns, Key, Kinds, Limits, Reads, Runs, SinkKind, SourceConnected,
-        SourceContext, SourceKind, StageConnected, StageContext, StageKind, Writes, key,
+        At, Connect, Draft, Fields, Input, InputColumns, Key, Kinds, Limits, Reads, Runs, SinkKind,
+        SourceConnected, SourceContext, SourceKind, StageConnected, StageContext, StageKind, Writes, key,
     };
 }
 
@@ -92,7 +98,7 @@ pub struct StartOptions {
     pub offline: bool,
     /// ONNX Runtime's shared library; `None` searches for it, and fetches it if need be.
     pub ort_library: Option<PathBuf>,
-    /// Starts the workers; `None` runs this executable with the argument `worker`.
+    /// Starts the workers of models; `None` runs this executable with the argument `worker`.
     pub launcher: Option<Arc<dyn Launcher>>,
     /// Bounds on what a worker may take.
     pub timeouts: Timeouts,
@@ -234,27 +240,29 @@ pub async fn start(plan: Plan, options: StartOptions) -> Result<RunHandle, Start
         });
         blocking.await.map_err(|e| StartRunError::Io(io::Error::other(e)))??
     };
-    Ok(prepared.start(run_options(options, library.as_ref())?).await?)
+    Ok(prepared.start(run_options(options, &plan, library.as_ref())?).await?)
 }
 
-/// What `Prepared::start` needs; `library` is that of [`runtime_library`].
+/// What `Prepared::start` needs for this plan; `library` is that of [`runtime_library`].
 ///
 /// # Errors
 /// The running executable cannot be found.
-pub fn run_options(options: StartOptions, library: Option<&Library>) -> Result<RunOptions, StartError> {
+pub fn run_options(
+    options: StartOptions,
+    plan: &Plan,
+    library: Option<&Library>,
+) -> Result<RunOptions, StartError> {
     let launcher = match options.launcher {
         Some(launcher) => launcher,
         None => Arc::new(ProcessLauncher::this_executable().map_err(StartError::Executable)?),
     };
     let devices = DeviceOptions {
         probe: Some(options.probe.unwrap_or_else(|| Arc::new(NvmlProbe::new()))),
-        preload: library.map(|library| library.cuda.preload()).unwrap_or_default(),
         measurements: measurements(),
         ..DeviceOptions::default()
     };
     Ok(RunOptions {
-        launcher,
-        library: library.map(|library| library.path.clone()).unwrap_or_default(),
+        engines: engines_of(plan, &launcher, library),
         devices,
         timeouts: options.timeouts,
         restart: options.restart,

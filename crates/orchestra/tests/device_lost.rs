@@ -40,9 +40,14 @@ impl InTurn {
 }
 
 impl Launcher for InTurn {
-    fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched> {
+    fn launch(
+        &self,
+        device: &DeviceKind,
+        env: &[(&str, &str)],
+        arena: BorrowedFd<'_>,
+    ) -> io::Result<Launched> {
         let mine = self.first.lock().unwrap().pop();
-        mine.as_ref().unwrap_or(&self.later).launch(device, arena)
+        mine.as_ref().unwrap_or(&self.later).launch(device, env, arena)
     }
 }
 

@@ -74,15 +74,19 @@ fn no_library() -> Library {
     }
 }
 
-fn options(launcher: impl Launcher + 'static, probe: &FakeProbe) -> RunOptions {
-    let options = StartOptions { probe: Some(Arc::new(probe.clone())), ..hurried(launcher) };
-    let mut options = orchestra::run_options(options, Some(&no_library())).unwrap();
+fn options(launcher: impl Launcher + 'static, probe: &FakeProbe) -> StartOptions {
+    StartOptions { probe: Some(Arc::new(probe.clone())), ..hurried(launcher) }
+}
+
+fn run_options(plan: &Plan, options: StartOptions) -> RunOptions {
+    let mut options = orchestra::run_options(options, plan, Some(&no_library())).unwrap();
     options.devices.look_every = Duration::from_millis(5);
     options.devices.measurements = None;
     options
 }
 
-async fn run(place: &Workplace, plan: Plan, options: RunOptions) -> RunOutcome {
+async fn run(place: &Workplace, plan: Plan, options: StartOptions) -> RunOutcome {
+    let options = run_options(&plan, options);
     let run = orchestra::prepare(Arc::new(plan), false).unwrap().start(options).await.unwrap();
     place.watch(&run);
     common::bounded("the run ends", run.wait()).await
@@ -96,19 +100,24 @@ struct SomeGpus {
 }
 
 impl Launcher for SomeGpus {
-    fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched> {
+    fn launch(
+        &self,
+        device: &DeviceKind,
+        env: &[(&str, &str)],
+        arena: BorrowedFd<'_>,
+    ) -> io::Result<Launched> {
         let is_one = self.uuids.iter().any(|uuid| *device == DeviceKind::Cuda { uuid: uuid.clone() });
-        if is_one { &self.these } else { &self.others }.launch(device, arena)
+        if is_one { &self.these } else { &self.others }.launch(device, env, arena)
     }
 }
 
 /// Workers of the first `n` GPUs hang in their third batch, and each of these GPUs is lost once it has done one.
-fn losing(place: &Workplace, probe: &FakeProbe, n: usize) -> RunOptions {
+fn losing(place: &Workplace, probe: &FakeProbe, n: usize) -> StartOptions {
     losing_groups(place, probe, (0..n).map(|n| vec![uuid(n)]).collect())
 }
 
 /// The same for the first GPUs of the plan, in this order; those of a group are lost together, with the first batch that one of them does.
-fn losing_groups(place: &Workplace, probe: &FakeProbe, groups: Vec<Vec<String>>) -> RunOptions {
+fn losing_groups(place: &Workplace, probe: &FakeProbe, groups: Vec<Vec<String>>) -> StartOptions {
     let (these, others) =
         (place.faulty_workers(&[(FAULT, "hang-on-batch:3")]), place.faulty_workers(&[(FAULT, "none")]));
     let mut options = options(SomeGpus { uuids: groups.concat(), these, others }, probe);
@@ -271,7 +280,8 @@ fn what_a_run_takes_can_be_seen_while_it_runs() {
         // It waits for us: the run does not end before its GPU is lost.
         let workers = place.faulty_workers(&[(FAULT, "hang-on-batch:1")]);
         let prepared = orchestra::prepare(Arc::new(plan(&place, &machine(1))), false).unwrap();
-        let run = prepared.start(options(workers, &probe)).await.unwrap();
+        let options = run_options(&prepared.plan, options(workers, &probe));
+        let run = prepared.start(options).await.unwrap();
         place.watch(&run);
         let snapshots = run.snapshots();
         until("the GPU is seen", || snapshots.borrow().devices[0].gpu == Some(gpu(0))).await;
@@ -352,7 +362,8 @@ fn loaders_are_kept_on_the_node_of_the_gpus_if_all_of_these_are_on_one() {
         let probe = FakeProbe::new(vec![gpu(0)]);
         let workers = place.faulty_workers(&[(FAULT, "hang-on-batch:1")]);
         let prepared = orchestra::prepare(Arc::new(plan), false).unwrap();
-        let run = prepared.start(options(workers, &probe)).await.unwrap();
+        let options = run_options(&prepared.plan, options(workers, &probe));
+        let run = prepared.start(options).await.unwrap();
         place.watch(&run);
         until("the loader is on its core", || threads_on("loader") == [last.to_string()]).await;
         let snapshots = run.snapshots();

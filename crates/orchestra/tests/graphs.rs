@@ -125,7 +125,7 @@ async fn a_chain_of_models_under_backpressure_gives_every_item_to_the_sinks_of_a
         .add("[limits]\nmemory = 1536")
         .devices(1);
     let plan = place.plan();
-    let slots: Vec<usize> = plan.infer_stages().map(|(_, infer)| infer.layout.slots).collect();
+    let slots: Vec<usize> = plan.batch_stages().map(|(_, infer)| infer.layout.slots).collect();
     assert!(slots.iter().all(|n| *n == 1), "slots are scarce: {slots:?}");
     let outcome = place.run().await;
     Workplace::must_end_with(&outcome, 0);

@@ -29,7 +29,7 @@ fn while_nothing_is_written_the_window_fills_and_no_further_and_then_the_run_goe
         let place = copying(ITEMS, 8, 1, "workers = 2\nspare = 0");
         let plan = place.plan();
         let window = plan.pipelines[0].window as u64;
-        let slots: u64 = plan.infer_stages().map(|(_, infer)| infer.layout.slots as u64).sum();
+        let slots: u64 = plan.batch_stages().map(|(_, infer)| infer.layout.slots as u64).sum();
         assert!(window * (STOPS as u64 + 1) < ITEMS, "{ITEMS} items are too few for a window of {window}");
         // So slow that the run cannot come to its end between two stops.
         let run = place.start_with(hurried(place.faulty_workers(&[(FAULT, "slow:5")]))).await;

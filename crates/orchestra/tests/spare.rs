@@ -156,10 +156,15 @@ struct FirstThen {
 }
 
 impl Launcher for FirstThen {
-    fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched> {
+    fn launch(
+        &self,
+        device: &DeviceKind,
+        env: &[(&str, &str)],
+        arena: BorrowedFd<'_>,
+    ) -> io::Result<Launched> {
         let is_first = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
         let launcher = if is_first.is_ok() { &self.first } else { &self.then };
-        launcher.launch(device, arena)
+        launcher.launch(device, env, arena)
     }
 }
 

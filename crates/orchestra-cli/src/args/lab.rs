@@ -48,7 +48,7 @@ pub struct BenchArgs {
     pub seconds: f64,
     /// Only measure each model alone, with batches of 1, 2, 4 and so on up to the largest
     #[arg(long, conflicts_with_all = ["runs", "items", "repeat"])]
-    pub rungs: bool,
+    pub batch_sizes: bool,
     /// File, devices, settings.
     #[command(flatten)]
     pub lab: LabArgs,

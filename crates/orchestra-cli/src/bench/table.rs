@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use orchestra_lab::Spread;
-use orchestra_lab::bench_report::{Pace, Report, RungReport};
+use orchestra_lab::bench_report::{BatchSizeReport, Pace, Report};
 
 use crate::args::BenchArgs;
 use crate::columns::{Row, aligned};
@@ -28,18 +28,18 @@ pub fn table(report: &Report, args: &BenchArgs) -> String {
 }
 
 /// One line per stage, size and device.
-pub fn rungs(report: &RungReport) -> String {
+pub fn batch_sizes(report: &BatchSizeReport) -> String {
     let mut rows = vec![Row::new(
         report.workflow.clone(),
         ["items/s", "time of a batch", "of the first", "behind another size"].map(String::from),
     )];
-    for rung in &report.rungs {
-        let workers = counted(rung.workers as u64, "worker", "workers");
-        let label = format!("infer {} on {}: {workers}, batches of {}", rung.stage, rung.device, rung.batch);
-        let batch_seconds = (rung.batch * rung.workers) as f64 / rung.items_per_second.max(f64::MIN_POSITIVE);
-        let [usual, first] = [batch_seconds, rung.first_batch_seconds].map(short_time);
-        let switched = rung.switched_batch_seconds.map(short_time).unwrap_or_default();
-        rows.push(Row::new(label, [per_second(rung.items_per_second), usual, first, switched]));
+    for size in &report.batch_sizes {
+        let workers = counted(size.workers as u64, "worker", "workers");
+        let label = format!("infer {} on {}: {workers}, batches of {}", size.stage, size.device, size.batch);
+        let batch_seconds = (size.batch * size.workers) as f64 / size.items_per_second.max(f64::MIN_POSITIVE);
+        let [usual, first] = [batch_seconds, size.first_batch_seconds].map(short_time);
+        let switched = size.switched_batch_seconds.map(short_time).unwrap_or_default();
+        rows.push(Row::new(label, [per_second(size.items_per_second), usual, first, switched]));
     }
     aligned(&rows)
 }

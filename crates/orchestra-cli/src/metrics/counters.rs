@@ -5,7 +5,7 @@ use std::time::Duration;
 use orchestra::{ExitKind, HistogramReading, Meter, StageId};
 use orchestra_core::FailureKind;
 use orchestra_core::batching::LeaveReason;
-use orchestra_plan::InferPlan;
+use orchestra_plan::BatchPlan;
 use orchestra_telemetry::metrics::names;
 use orchestra_telemetry::metrics::{Buckets, Reading};
 
@@ -80,7 +80,7 @@ impl RunReading<'_> {
         }
     }
 
-    fn batches(&mut self, id: StageId, infer: &InferPlan) {
+    fn batches(&mut self, id: StageId, infer: &BatchPlan) {
         let plan = self.meter.plan();
         let (stage, stats) = (&plan.stages[id.index()], self.meter.stats().stage(id));
         let pipeline = plan.pipelines[stage.pipeline.index()].name.as_str();
@@ -120,7 +120,7 @@ impl RunReading<'_> {
             self.reading.add(&names::WORKERS, &[device, state], n);
         }
         let planned = || {
-            plan.infer_stages().flat_map(|(_, infer)| &infer.workers).filter(|w| w.device.index() == index)
+            plan.batch_stages().flat_map(|(_, infer)| &infer.workers).filter(|w| w.device.index() == index)
         };
         let serving = planned().map(|w| w.count as u64).sum::<u64>() + stats.added.get();
         let spares: usize = planned().map(|w| w.spares).sum();

@@ -11,6 +11,7 @@ use orchestra_source::ListingSpec;
 use serde_json::Value as Json;
 
 use super::Parts;
+use crate::batch_sizes::batch_sizes;
 use crate::bytes::format_bytes;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::At;
@@ -18,12 +19,11 @@ use crate::fingerprint::fingerprint;
 use crate::flow::{Places, connect};
 use crate::graph::{Link, Target};
 use crate::kind::{Runs, Writes};
-use crate::ladder::ladder;
 use crate::measured::settings;
 use crate::near_cores::{Placed, near};
 use crate::placement::Share;
 use crate::plan::{
-    BETWEEN_COMMITS, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, InferPlan, ModelPlan,
+    BETWEEN_COMMITS, BatchPlan, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, ModelPlan,
     NodeCores, Origin, PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
 };
 use crate::raw::{RawModel, RawStage};
@@ -50,7 +50,7 @@ pub(super) struct Assembler<'a> {
     sinks: Vec<usize>,
 }
 
-/// An infer stage but for its slots.
+/// A batch stage but for its slots.
 struct Sized<'a> {
     stage: usize,
     tensors: &'a [TensorSpec],
@@ -139,7 +139,7 @@ impl<'a> Assembler<'a> {
         id(&self.stages, stage).map(StageId)
     }
 
-    /// Batch sizes and slots of all infer stages, by stage of the plan.
+    /// Batch sizes and slots of all batch stages, by stage of the plan.
     fn layouts(&mut self) -> Option<Vec<Option<(usize, BatchLayout)>>> {
         let parts = self.parts;
         let mut sized = Vec::new();
@@ -325,8 +325,6 @@ impl<'a> Assembler<'a> {
                     custom_ops: model.custom_ops.iter().map(|o| o.path.clone()).collect(),
                     memory_limit: raw.memory_limit.as_ref().map(|m| m.value),
                     memory: raw.memory.as_ref().map(|m| m.value),
-                    priority: raw.priority,
-                    recycle: raw.recycle,
                     tf32: raw.tf32,
                     tuning,
                 })
@@ -408,14 +406,14 @@ impl<'a> Assembler<'a> {
         model: usize,
         fixed_batch: Option<usize>,
         (max_batch, layout): (usize, BatchLayout),
-    ) -> Option<InferPlan> {
+    ) -> Option<BatchPlan> {
         let wait = self.parts.workflow.stages[stage].batch()?.wait;
         let shares = &self.parts.shares[stage];
         let on_cuda = self.is_on_cuda(stage);
-        let ladder = match fixed_batch {
+        let sizes = match fixed_batch {
             _ if !on_cuda => Vec::new(),
             Some(n) => vec![n],
-            None => ladder(max_batch),
+            None => batch_sizes(max_batch),
         };
         let mut shares = shares.clone();
         cut_growth(&mut shares, layout.slots);
@@ -430,18 +428,22 @@ impl<'a> Assembler<'a> {
                 memory: s.memory,
             })
         });
-        Some(InferPlan {
+        let raw = &self.parts.workflow.models[model];
+        Some(BatchPlan {
             model: ModelId(id(&self.models, model)?),
             carries: Vec::new(),
             max_batch,
             fixed_batch,
             wait,
-            ladder,
+            batch_sizes: sizes,
             workers: workers.collect::<Option<_>>()?,
-            streams: self.parts.workflow.models[model].streams(),
+            streams: raw.streams(),
             ready: ready_batches(&layout, !on_cuda),
+            priority: raw.priority,
+            recycle: raw.recycle,
+            gives_memory_back: raw.tuning.wanted.shrink,
             layout,
-            settings: settings_of(&self.parts.workflow.models[model], stage, &self.parts.wired)?,
+            settings: settings_of(raw, stage, &self.parts.wired)?,
         })
     }
 
@@ -508,7 +510,7 @@ fn cut_growth(shares: &mut [Share], slots: usize) {
     }
 }
 
-/// Digest of what the sessions of an infer stage are opened with; `None` where that is not known.
+/// Digest of what the sessions of a batch stage are opened with; `None` where that is not known.
 pub(super) fn settings_of(model: &RawModel, stage: usize, wired: &[Option<Wired>]) -> Option<[u8; 32]> {
     let Some(Wired::Batch { tensors, pixels, .. }) = &wired[stage] else { return None };
     Some(settings(model, tensors, pixels))

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
-    DeviceView, Diagnostics, FileKind, Host, InferPlan, MachineView, MeasureKey, ModelError, ModelFile, Plan,
+    BatchPlan, DeviceView, Diagnostics, FileKind, Host, MachineView, MeasureKey, ModelError, ModelFile, Plan,
     PlanOptions, RenderStyle, Signature,
 };
 use orchestra_source::{ItemEntry, ListError, ListingSpec};
@@ -208,10 +208,10 @@ pub fn digits(changes: &[(&str, &str)]) -> String {
     })
 }
 
-/// The infer stage of this name.
+/// The batch stage of this name.
 #[track_caller]
-pub fn infer<'a>(plan: &'a Plan, name: &str) -> &'a InferPlan {
-    let found = plan.infer_stages().find(|(id, _)| plan.stages[id.index()].name == name);
+pub fn infer<'a>(plan: &'a Plan, name: &str) -> &'a BatchPlan {
+    let found = plan.batch_stages().find(|(id, _)| plan.stages[id.index()].name == name);
     found.unwrap_or_else(|| panic!("no infer stage `{name}`")).1
 }
 

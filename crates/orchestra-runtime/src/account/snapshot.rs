@@ -110,7 +110,7 @@ impl Snapshot {
             busy: s.busy.time(),
         });
         let planned = |device: usize, what: fn(&WorkerPlan) -> usize| -> u64 {
-            let all = plan.infer_stages().flat_map(|(_, infer)| &infer.workers);
+            let all = plan.batch_stages().flat_map(|(_, infer)| &infer.workers);
             all.filter(|w| w.device.index() == device).map(|w| what(w) as u64).sum()
         };
         let devices =

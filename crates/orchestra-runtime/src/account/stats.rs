@@ -100,9 +100,9 @@ pub struct StageStats {
     pub busy: Counter,
     /// Batch slots of it that are taken now. Its pool changes it.
     pub slots_in_use: Arc<Counter>,
-    /// Items in each batch that was sent, halves and repeats included; of infer stages.
+    /// Items in each batch that was sent, halves and repeats included; of batch stages.
     pub batch_size: Option<Histogram>,
-    /// From the moment the first row of a batch was claimed until it was first sent: how long its oldest item waited; of infer stages.
+    /// From the moment the first row of a batch was claimed until it was first sent: how long its oldest item waited; of batch stages.
     pub queue_time: Option<Histogram>,
     /// What it does on each device, by device; empty for a stage that runs on none.
     pub on: Vec<StageOnDevice>,
@@ -112,7 +112,7 @@ pub struct StageStats {
     reasons: [Counter; LeaveReason::ALL.len()],
 }
 
-/// An infer stage on one device.
+/// A batch stage on one device.
 #[derive(Debug)]
 pub struct StageOnDevice {
     /// The plan gives it workers there.

@@ -1,4 +1,4 @@
-//! Batcher of an infer stage: gives batches to workers and owns every one of them until it is done or failed. When the open batch
+//! Batcher of a batch stage: gives batches to workers and owns every one of them until it is done or failed. When the open batch
 //! leaves is decided in `orchestra_core::batching`; what follows from faults and deaths, in `orchestra_core::ledger`. This actor
 //! carries the decisions out; it never touches pixels, and waits for nothing but a frame's way into the buffer of a socket.
 
@@ -8,20 +8,17 @@ use std::time::Duration;
 
 use orchestra_core::batching::{BatchPolicy, Decision};
 use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows, RunFault};
-use orchestra_core::lineage::End;
 use orchestra_core::together::Together;
 use orchestra_core::{BatchId, DeviceId, Failure, SlotId, StageId, WorkerExit, WorkerId};
 use orchestra_wire::frames::{DynamicOutput, Run, RunErrorKind, RunTiming};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use smallvec::SmallVec;
 
+use crate::batch::completion::Completion;
 use crate::batch::flights::{self, Flight, Flights};
 use crate::batch::slot_pool::{FilledSlot, SlotPool, Watch};
 use crate::context::RunContext;
 use crate::fleet::worker_port::WorkerPort;
-use crate::flow::fold::FoldTarget;
-use crate::flow::processor::Processor;
-use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, LinkMsg, PipelineMsg, SinkMsg, TokenEnd};
+use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, LinkMsg};
 use crate::trace::{BatchEnd, Ran, id_in_logs};
 
 /// See the module.
@@ -33,14 +30,8 @@ pub struct BatcherArgs {
     pub context: Arc<RunContext>,
     /// The stage.
     pub stage: StageId,
-    /// Where completed batches go.
-    pub processor: Processor,
-    /// Who must hear of a part that ends here.
-    pub folds: Arc<[FoldTarget]>,
-    /// Where failures go.
-    pub sink: ActorRef<SinkMsg>,
-    /// Who learns that no device is left.
-    pub pipeline: ActorRef<PipelineMsg>,
+    /// Who hears what becomes of its rows.
+    pub completion: Arc<dyn Completion>,
 }
 
 /// State of a batcher.
@@ -98,6 +89,7 @@ impl Actor for Batcher {
             BatcherMsg::WorkerReady { worker, device, port } => {
                 state.ports.insert(worker, port);
                 state.ledger.worker_ready(worker, device);
+                state.args.completion.serving();
             }
             BatcherMsg::Done { worker, batch, dynamic, ran } => state.done(worker, batch, dynamic, ran),
             BatcherMsg::Fault { worker, batch, kind, error, ran } => {
@@ -116,12 +108,12 @@ impl Actor for Batcher {
                 let ended = DeviceMsg::WorkerEnded { worker, exit, last_words, progressed, bisecting };
                 drop(manager.cast(ended)); // No manager, no restart: the run is ending.
             }
-            BatcherMsg::WorkerUndying(why) => drop(state.args.pipeline.cast(PipelineMsg::NoDevice(why))),
+            BatcherMsg::WorkerUndying(why) => state.args.completion.no_device(why),
             BatcherMsg::DeviceGone { device, why } => state.device_gone(device, why),
         }
         state.pump(&me).await;
         if let Some(batch) = state.completed.take() {
-            state.args.processor.process(batch);
+            state.args.completion.completed(batch);
         }
         state.look_for_the_end();
         Ok(())
@@ -193,13 +185,13 @@ impl BatcherState {
         }
     }
 
-    /// Says when nothing more will come: after the last batch was handed on, because stages behind hear of it.
+    /// Says when nothing more will come: after the last batch was handed on, because whatever follows hears of it.
     fn look_for_the_end(&mut self) {
         let quiet = self.pool.as_ref().is_none_or(|p| p.is_quiet());
         if self.drained && !self.told_end && quiet && self.ledger.n_batches() == 0 {
             self.told_end = true;
             self.must_hold_nothing();
-            self.args.processor.drained();
+            self.args.completion.drained();
         }
     }
 
@@ -451,13 +443,11 @@ impl BatcherState {
 
     fn fail_row(&mut self, row: FailedRow) {
         let Some(slot) = self.rows_ended(row.rows) else { return };
-        let Some(token) = slot.items.get(row.rows.first).cloned().flatten() else { return };
+        let Some(token) = slot.items.get(row.rows.first).and_then(Option::as_ref) else { return };
         self.args.context.stats.stage(self.args.stage).failed.add(1);
         let failure =
             Failure { stage: self.name.clone(), kind: row.kind, error: row.error, attempts: row.attempts };
-        self.args.folds.iter().for_each(|fold| fold.failed(&token));
-        let end = End { share: token.share(), records: SmallVec::new(), failure: Some(failure) };
-        drop(self.args.sink.cast(SinkMsg::Ends(vec![TokenEnd { ticket: token.ticket, end }])));
+        self.args.completion.failed(token, failure);
     }
 
     /// These rows have an end. The slot is freed when the last reference to it is dropped.
@@ -488,7 +478,7 @@ impl BatcherState {
         if self.devices.is_empty() && !self.told_end {
             let stage = &self.name;
             let why = format!("no device is left for stage `{stage}`: {}", self.last_reason);
-            drop(self.args.pipeline.cast(PipelineMsg::NoDevice(why)));
+            self.args.completion.no_device(why);
         }
     }
 }

@@ -1,5 +1,9 @@
 //! A stage that runs in workers: its slots, its batches and the workers that hold them.
 
 pub mod batcher;
+pub mod completion;
 pub mod flights;
+pub mod outputs;
+pub mod service;
 pub mod slot_pool;
+pub mod stage;

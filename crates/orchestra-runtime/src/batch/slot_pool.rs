@@ -15,6 +15,7 @@ use orchestra_core::SlotId;
 use orchestra_core::batching::{LeaveReason, OpenBatch};
 use orchestra_core::ledger::Rows;
 use orchestra_wire::arena::Arena;
+use tokio::sync::Notify;
 
 use crate::account::stats::Counter;
 use crate::context::RunClock;
@@ -33,7 +34,7 @@ pub enum Watch {
     Openings,
 }
 
-type Notify = Box<dyn Fn() + Send + Sync>;
+type Tell = Box<dyn Fn() + Send + Sync>;
 
 /// See the module.
 pub struct SlotPool {
@@ -60,9 +61,11 @@ pub struct SlotPool {
     /// Slots that nobody uses. The lock also orders the openings of slots, and `changed` wakes those who wait for one.
     free: Mutex<Vec<SlotId>>,
     changed: Condvar,
+    /// The same for the one task that waits for a slot without a thread: it looks again whenever one is free.
+    freed: Notify,
     /// Slots of all pools of the run that are not free.
     in_use: Arc<Counter>,
-    notify: Notify,
+    notify: Tell,
 }
 
 /// The word in `SlotPool::open`: slot number plus one (0: none is open), for how many batches there is room, and claims. So who claims a
@@ -176,7 +179,7 @@ impl SlotPool {
         max_batch: usize,
         held: usize,
         in_use: Arc<Counter>,
-        notify: Notify,
+        notify: Tell,
     ) -> Arc<Self> {
         let layout = arena.layout().clone();
         let filling = |_| Filling {
@@ -206,6 +209,7 @@ impl SlotPool {
             wake_at: if layout.slots < 4 { 1 } else { layout.slots.saturating_sub(held).clamp(1, 2) },
             free: Mutex::new(free),
             changed: Condvar::new(),
+            freed: Notify::new(),
             in_use,
             notify,
         })
@@ -227,10 +231,27 @@ impl SlotPool {
 
     /// Claims the next row, waiting for a free slot if need be. `None` when the pool was shut. Blocks: never call it in an actor.
     pub fn claim(&self) -> Option<RowLease<'_>> {
+        self.claim_or(true)
+    }
+
+    /// The same for a task, of which one at a time may wait here: it holds no thread.
+    pub async fn claim_async(&self) -> Option<RowLease<'_>> {
+        loop {
+            let lease = self.claim_or(false);
+            if lease.is_some() || self.shut.load(Ordering::Acquire) {
+                return lease;
+            }
+            // A slot that was freed since the look has left its word: `notify_one` is never lost.
+            self.freed.notified().await;
+        }
+    }
+
+    /// The next row; waits for a free slot if it may. `None` when the pool was shut, or where it may not wait and would have to.
+    fn claim_or(&self, wait: bool) -> Option<RowLease<'_>> {
         if let Some(lease) = self.claim_now() {
             return Some(lease);
         }
-        let (claimed, opened) = self.claim_or_open()?;
+        let (claimed, opened) = self.claim_or_open(wait)?;
         let lease = self.lease(claimed);
         // Both are in one total order with `watch` and the look at the open batch after it: one of the two sides sees the other.
         if opened {
@@ -258,8 +279,8 @@ impl SlotPool {
         (row < room).then_some(Claimed { slot, row, is_last: row + 1 == room })
     }
 
-    /// The same; opens a free slot if none is open or the open one is full, and waits for one. Says whether it opened one.
-    fn claim_or_open(&self) -> Option<(Claimed, bool)> {
+    /// The same; opens a free slot if none is open or the open one is full, and waits for one if it may. Says whether it opened one.
+    fn claim_or_open(&self, wait: bool) -> Option<(Claimed, bool)> {
         let mut free = self.lock();
         loop {
             if self.shut.load(Ordering::Acquire) {
@@ -278,6 +299,9 @@ impl SlotPool {
                 let open = Open::new(slot, together, 0);
                 self.open.store(open.0 + Open::ONE_CLAIM, Ordering::SeqCst);
                 return self.claimed(open).map(|claimed| (claimed, true));
+            }
+            if !wait {
+                return None;
             }
             free = self.changed.wait(free).unwrap_or_else(PoisonError::into_inner);
         }
@@ -366,6 +390,7 @@ impl SlotPool {
         // Taken, so that nobody is between its look at `shut` and its wait.
         drop(self.lock());
         self.changed.notify_all();
+        self.freed.notify_one();
     }
 
     fn close_slot(&self, slot: SlotId, claimed: usize, reason: LeaveReason) {
@@ -411,6 +436,7 @@ impl SlotPool {
         if wake {
             self.changed.notify_all();
         }
+        self.freed.notify_one();
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<SlotId>> {

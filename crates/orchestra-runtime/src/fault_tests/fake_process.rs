@@ -19,7 +19,8 @@ use super::fake_worker::Worker;
 use super::gpus::Gpus;
 use super::log::{Log, What};
 use super::script::{KILLED, Script, Start, ms};
-use crate::fleet::launcher::{Launched, Launcher, WorkerProcess};
+use crate::fleet::engine::EngineSpec;
+use crate::fleet::launcher::{Launched, WorkerProcess};
 
 /// Room of each in-memory stream in bytes: as much as a socket has, so that nobody waits for the other side to read.
 const STREAM: usize = 256 << 10;
@@ -37,8 +38,8 @@ pub struct Launch {
     pub nth_here: usize,
 }
 
-/// Starts fake workers.
-pub struct FakeLauncher {
+/// Fake workers, started as a script for each says.
+pub struct FakeEngine {
     script_of: Box<dyn Fn(Launch) -> Script + Send + Sync>,
     log: Log,
     gpus: Option<Gpus>,
@@ -46,7 +47,7 @@ pub struct FakeLauncher {
     starts: StdMutex<Vec<usize>>,
 }
 
-impl FakeLauncher {
+impl FakeEngine {
     /// Workers that live as `script_of` says.
     pub fn new(log: Log, script_of: impl Fn(Launch) -> Script + Send + Sync + 'static) -> Self {
         Self { script_of: Box::new(script_of), log, gpus: None, starts: StdMutex::default() }
@@ -68,7 +69,7 @@ impl FakeLauncher {
     }
 }
 
-impl Launcher for FakeLauncher {
+impl EngineSpec for FakeEngine {
     fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched> {
         let launch = self.count(device);
         let script = (self.script_of)(launch);
@@ -100,6 +101,10 @@ impl Launcher for FakeLauncher {
             stderr: Box::new(stderr),
             process: Box::new(process),
         })
+    }
+
+    fn spec(&self, _: &DeviceKind) -> Result<Vec<u8>, String> {
+        Ok(Vec::new())
     }
 }
 

@@ -1,42 +1,43 @@
-//! One infer stage as a run has it, over fake workers: the real batcher, post-processing, device managers and links, and probes where a run
+//! One batch stage as a run has it, over fake workers: the real batcher, post-processing, device managers and links, and probes where a run
 //! has its source, sink, pipeline and root. Everything lives on one thread under paused time, so a run is the same each time. Properties
 //! are judged elsewhere; what every run must keep is checked by `audit`.
 
 use std::future::pending;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orchestra_core::restart::RestartPolicy;
-use orchestra_core::{DeviceId, ItemId, SessionTuning, SourceId, StageId};
+use orchestra_core::{ItemId, SourceId, StageId};
 use orchestra_machine::GpuProbe;
-use orchestra_plan::{InferPlan, Measurements, Origin, Plan, Shape};
+use orchestra_plan::{BatchPlan, Measurements, Origin, Plan, Shape};
 use orchestra_wire::arena::Arena;
-use orchestra_wire::frames::Load as LoadFrame;
+use ractor::ActorRef;
 use ractor::concurrency::JoinHandle;
-use ractor::{Actor, ActorRef};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::account::{Account, Outcome};
 use super::audit;
 use super::fake_plan::plan_of;
-use super::fake_process::{FakeLauncher, Launch};
+use super::fake_process::{FakeEngine, Launch};
 use super::gpus::{self, Gpus};
 use super::log::Log;
 use super::probe::{Probe, Watcher};
 use super::script::{Script, ms, secs};
 use super::told::{self, Told};
-use crate::batch::batcher::{Batcher, BatcherArgs};
 use crate::batch::slot_pool::SlotPool;
+use crate::batch::stage::BatchStage;
 use crate::context::{RunContext, RunOptions, Timeouts};
-use crate::fleet::device_manager::{DeviceArgs, DeviceManager};
+use crate::fleet::device_manager::DeviceManager;
 use crate::fleet::device_watch::DeviceOptions;
+use crate::fleet::engine::EngineSpec;
 use crate::flow::chain::{Chain, Targets};
+use crate::flow::downstream::Downstream;
 use crate::flow::processor::Processor;
 use crate::flow::ticket::Ticket;
 use crate::flow::token::Token;
-use crate::messages::{BatcherMsg, DeviceMsg, PipelineMsg, RootMsg, ServeStage, SinkMsg};
+use crate::messages::{BatcherMsg, DeviceMsg, PipelineMsg, RootMsg, SinkMsg};
 use crate::trace::Tracer;
 
 /// A stage to be run, and what is asked of it.
@@ -177,12 +178,12 @@ struct Tree {
     devices: Vec<(ActorRef<DeviceMsg>, JoinHandle<()>)>,
     probes: Vec<(ractor::ActorCell, JoinHandle<()>)>,
     /// The other stage, if there is one.
-    idle: Option<(StageId, Behind)>,
+    idle: Option<(StageId, Grown)>,
     looking: Option<tokio::task::JoinHandle<()>>,
 }
 
-/// What stands behind a stage: its post-processing, its batcher and its memory.
-type Behind = ((Processor, JoinHandle<()>), (ActorRef<BatcherMsg>, JoinHandle<()>), Arc<SlotPool>);
+/// What follows a stage, and the stage.
+type Grown = ((Processor, JoinHandle<()>), (BatchStage, JoinHandle<()>));
 
 /// What is left of a tree that was ended.
 pub struct Ended {
@@ -217,9 +218,9 @@ impl Tree {
         let exits = Arc::clone(&account);
         let hook_panics = stage.hook_panics;
         let told = stage.traced.then(Told::default);
+        let engine: Arc<dyn EngineSpec> = Arc::new(FakeEngine::new(log, script_of).on(stage.gpus.clone()));
         let options = RunOptions {
-            launcher: Arc::new(FakeLauncher::new(log, script_of).on(stage.gpus.clone())),
-            library: PathBuf::from("libnone.so"),
+            engines: plan.batch_stages().map(|(id, _)| (id, Arc::clone(&engine))).collect(),
             timeouts: stage.timeouts,
             restart: stage.restart,
             trace: told.clone().map(|told| Arc::new(told) as Arc<dyn Tracer>),
@@ -244,18 +245,21 @@ impl Tree {
             (pipeline.get_cell(), pipeline_end),
             (sink.get_cell(), sink_end),
         ];
-        let devices = Self::grow_devices(&context, &root).await;
+        let tell = root.clone();
+        let ended = move |device| drop(tell.cast(RootMsg::DeviceEnded(device)));
+        let devices = DeviceManager::start_all(&context, &root.get_cell(), ended).await.unwrap();
+        let managers: Vec<_> = devices.iter().map(|(manager, _)| manager.clone()).collect();
         let mut stages = Vec::new();
-        for (id, infer) in plan.infer_stages() {
-            let stage = Self::grow_stage(&context, id, infer, &sink, &pipeline).await;
-            Self::ask_for_workers(&context, id, infer, &devices, &stage);
+        for (id, infer) in plan.batch_stages() {
+            let stage = Self::grow_stage(&context, id, infer, &sink, &pipeline, &managers).await;
             stages.push((id, stage));
         }
         let idle = if stages.len() > 1 { stages.pop() } else { None };
-        let (id, (post, batcher, pool)) = stages.pop().expect("the plan has an infer stage");
+        let (id, (post, (BatchStage { pool, batcher }, end))) =
+            stages.pop().expect("the plan has an infer stage");
         let looking = stage.gpus.clone().map(|gpus| tokio::spawn(gpus::look(Arc::downgrade(&context), gpus)));
-        let feed = Feed { context: Arc::clone(&context), pool, batcher: batcher.0, freed };
-        let batcher = batcher.1;
+        let feed = Feed { context: Arc::clone(&context), pool, batcher, freed };
+        let batcher = end;
         Self { context, stage: id, account, told, noted, feed, post, batcher, devices, probes, idle, looking }
     }
 
@@ -263,91 +267,19 @@ impl Tree {
     async fn grow_stage(
         context: &Arc<RunContext>,
         id: StageId,
-        infer: &InferPlan,
+        infer: &BatchPlan,
         sink: &ActorRef<SinkMsg>,
         pipeline: &ActorRef<PipelineMsg>,
-    ) -> Behind {
+        devices: &[ActorRef<DeviceMsg>],
+    ) -> Grown {
         let chain = Chain::new(context, sink, Origin::Stage(id), &Targets::default());
         let post = Processor::start(context, id, chain, sink.clone(), pipeline.get_cell()).await.unwrap();
-        let batcher_args = BatcherArgs {
-            context: Arc::clone(context),
-            stage: id,
-            processor: post.0.clone(),
-            folds: Arc::new([]),
-            sink: sink.clone(),
-            pipeline: pipeline.clone(),
-        };
-        let batcher = Actor::spawn_linked(None, Batcher, batcher_args, pipeline.get_cell()).await.unwrap();
-        let tell = batcher.0.clone();
-        let notify = move || {
-            drop(tell.cast(BatcherMsg::PoolChanged));
-        };
+        let (processor, pipeline_ref) = (post.0.clone(), pipeline.clone());
+        let downstream =
+            Downstream { processor, folds: Arc::new([]), sink: sink.clone(), pipeline: pipeline_ref };
         let arena = Arena::create("fake", infer.layout.clone()).unwrap();
-        let in_use = Arc::clone(&context.stats.stage(id).slots_in_use);
-        let pool = SlotPool::new(
-            arena,
-            context.clock,
-            infer.max_batch,
-            infer.held_by_workers(),
-            in_use,
-            Box::new(notify),
-        );
-        batcher.0.cast(BatcherMsg::Attach(Arc::clone(&pool))).unwrap();
-        (post, batcher, pool)
-    }
-
-    async fn grow_devices(
-        context: &Arc<RunContext>,
-        root: &ActorRef<RootMsg>,
-    ) -> Vec<(ActorRef<DeviceMsg>, JoinHandle<()>)> {
-        let mut devices = Vec::new();
-        for i in 0..context.plan.devices.len() {
-            let args =
-                DeviceArgs { context: Arc::clone(context), device: DeviceId(i as u16), root: root.clone() };
-            devices.push(Actor::spawn_linked(None, DeviceManager, args, root.get_cell()).await.unwrap());
-        }
-        devices
-    }
-
-    fn ask_for_workers(
-        context: &RunContext,
-        id: StageId,
-        infer: &InferPlan,
-        devices: &[(ActorRef<DeviceMsg>, JoinHandle<()>)],
-        (_, (batcher, _), pool): &Behind,
-    ) {
-        for (i, (device, (manager, _))) in context.plan.devices.iter().zip(devices).enumerate() {
-            let workers = infer.workers[i];
-            let serve = ServeStage {
-                stage: id,
-                name: "read".to_owned(),
-                pipeline: "items".to_owned(),
-                batcher: batcher.clone(),
-                pool: Arc::clone(pool),
-                load: LoadFrame {
-                    library: context.options.library.clone(),
-                    preload: Vec::new(),
-                    model: PathBuf::from("fake.onnx"),
-                    digest: [0; 32],
-                    device: device.spec.kind.clone(),
-                    threads: 1,
-                    streams: infer.streams,
-                    max_batch: infer.max_batch,
-                    memory_limit: None,
-                    tf32: true,
-                    tuning: SessionTuning::default(),
-                    custom_ops: Vec::new(),
-                    warm_up: vec![1, infer.max_batch],
-                    rungs: Vec::new(),
-                    layout: infer.layout.clone(),
-                    pixel_inputs: vec![None],
-                },
-                workers: workers.count,
-                spares: workers.spares,
-                recycle: context.plan.models[infer.model.index()].recycle,
-            };
-            manager.cast(DeviceMsg::Serve(Arc::new(serve))).unwrap();
-        }
+        let batch = BatchStage::start(context, id, arena, Arc::new(downstream), devices, pipeline.get_cell());
+        (post, batch.await.unwrap())
     }
 
     fn slots_in_use(&self) -> u64 {
@@ -399,12 +331,12 @@ impl Tree {
         for actor in [batcher, post.1] {
             actor.await.unwrap();
         }
-        if let Some((id, (post, batcher, pool))) = idle {
+        if let Some((id, (post, (BatchStage { pool, batcher }, end)))) = idle {
             pool.shut();
             devices.iter().for_each(|(d, _)| drop(d.cast(DeviceMsg::Retire(id))));
-            batcher.0.stop(None);
+            batcher.stop(None);
             post.0.stop();
-            batcher.1.await.unwrap();
+            end.await.unwrap();
             post.1.await.unwrap();
         }
         devices.iter().for_each(|(d, _)| drop(d.cast(DeviceMsg::Shutdown { now: false })));
@@ -482,7 +414,7 @@ async fn feed(stage: Stage, feed: Feed) {
 
 /// Whether a plan is what the stage asked for: a mistake of these tests shows here and not in a property.
 pub fn check_plan(plan: &Plan, stage: &Stage) {
-    let (_, infer) = plan.infer_stages().next().expect("the plan has an infer stage");
+    let (_, infer) = plan.batch_stages().next().expect("the plan has an infer stage");
     assert_eq!(plan.devices.len(), stage.devices);
     // What was measured may leave room for fewer.
     let fewest = if stage.measurements.is_some() { 1 } else { stage.workers };

@@ -13,14 +13,15 @@ use orchestra_core::crew::{Crew, Order, Role, Vacancy};
 use orchestra_core::restart::Death;
 use orchestra_core::survey::{FirstWorker, Survey};
 use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
-use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor::concurrency::JoinHandle;
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 
 use crate::account::stats::DeviceStats;
 use crate::context::RunContext;
 use crate::events::WorkerEvent;
 use crate::fleet::link_start::{Duty, LinkArgs};
 use crate::fleet::worker_link::WorkerLink;
-use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, RootMsg, ServeStage};
+use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage};
 use crate::trace::{DeviceStep, WorkerStep, WorkerTrace};
 
 /// See the module.
@@ -32,8 +33,25 @@ pub struct DeviceArgs {
     pub context: Arc<RunContext>,
     /// Which device.
     pub device: DeviceId,
-    /// Who started it.
-    pub root: ActorRef<RootMsg>,
+    /// Told once, when no process is left and it has stopped.
+    pub ended: Box<dyn Fn(DeviceId) + Send + Sync>,
+}
+
+impl DeviceManager {
+    /// Starts a manager for each device of the plan, below `supervisor`; `ended` hears of each that has stopped.
+    pub async fn start_all(
+        context: &Arc<RunContext>,
+        supervisor: &ActorCell,
+        ended: impl Fn(DeviceId) + Clone + Send + Sync + 'static,
+    ) -> Result<Vec<(ActorRef<DeviceMsg>, JoinHandle<()>)>, SpawnErr> {
+        let mut managers = Vec::new();
+        for (device, plan) in (0..).map(DeviceId).zip(&context.plan.devices) {
+            let args = DeviceArgs { context: Arc::clone(context), device, ended: Box::new(ended.clone()) };
+            tracing::info!(device = %plan.spec, "device manager started");
+            managers.push(Actor::spawn_linked(None, DeviceManager, args, supervisor.clone()).await?);
+        }
+        Ok(managers)
+    }
 }
 
 /// State of a manager.
@@ -309,7 +327,7 @@ impl DeviceState {
 
     fn end_if_empty(&self, me: &ActorRef<DeviceMsg>) {
         if self.shutting_down && self.workers.is_empty() {
-            drop(self.args.root.cast(RootMsg::DeviceEnded(self.args.device)));
+            (self.args.ended)(self.args.device);
             me.stop(None);
         }
     }

@@ -6,7 +6,6 @@
 //! anything is logged. So a device whose driver hangs holds up nobody but those who want to know about it.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -32,15 +31,13 @@ pub struct DeviceOptions {
     pub probe: Option<Arc<dyn GpuProbe>>,
     /// How often.
     pub look_every: Duration,
-    /// Libraries that workers on GPUs load by full path, in this order, before anything else needs them.
-    pub preload: Vec<PathBuf>,
     /// Where the memory that workers took is kept for later plans.
     pub measurements: Option<Measurements>,
 }
 
 impl Default for DeviceOptions {
     fn default() -> Self {
-        Self { probe: None, look_every: Duration::from_secs(1), preload: Vec::new(), measurements: None }
+        Self { probe: None, look_every: Duration::from_secs(1), measurements: None }
     }
 }
 
@@ -48,7 +45,6 @@ impl fmt::Debug for DeviceOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceOptions")
             .field("look_every", &self.look_every)
-            .field("preload", &self.preload)
             .field("measurements", &self.measurements)
             .finish_non_exhaustive()
     }
@@ -118,7 +114,7 @@ impl DeviceWatch {
     pub fn new(plan: &Plan, stats: Arc<Stats>) -> Self {
         let devices = (0..).map(DeviceId).zip(&plan.devices).map(|(id, device)| {
             let here = |stage: StageId| stats.stage(stage).on(id).is_some_and(|on| on.is_planned);
-            let stages = plan.infer_stages().map(|(stage, _)| stage).filter(|stage| here(*stage));
+            let stages = plan.batch_stages().map(|(stage, _)| stage).filter(|stage| here(*stage));
             let stages: Vec<(StageId, PipelineId)> =
                 stages.map(|stage| (stage, plan.stages[stage.index()].pipeline)).collect();
             // Also a GPU that falls off the bus before the first look is a GPU that was lost.

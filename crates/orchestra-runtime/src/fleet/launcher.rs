@@ -22,8 +22,14 @@ const THIS_EXECUTABLE: &str = "/proc/self/exe";
 
 /// Starts workers. Real ones are processes; tests have others.
 pub trait Launcher: Send + Sync {
-    /// Starts one worker for a device over the arena `arena`. Must be called within a tokio runtime.
-    fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched>;
+    /// Starts one worker for a device over the arena `arena`, with the variables `env` that its engine needs. Must be called within a tokio
+    /// runtime.
+    fn launch(
+        &self,
+        device: &DeviceKind,
+        env: &[(&str, &str)],
+        arena: BorrowedFd<'_>,
+    ) -> io::Result<Launched>;
 }
 
 /// A worker that has been started.
@@ -63,7 +69,7 @@ pub struct ProcessLauncher {
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// Variables set in addition to the inherited ones and those that name the device.
+    /// Variables set in addition to the inherited ones, those that name the device and those of the engine.
     pub env: Vec<(OsString, OsString)>,
 }
 
@@ -77,15 +83,18 @@ impl ProcessLauncher {
 }
 
 impl Launcher for ProcessLauncher {
-    fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched> {
+    fn launch(
+        &self,
+        device: &DeviceKind,
+        env: &[(&str, &str)],
+        arena: BorrowedFd<'_>,
+    ) -> io::Result<Launched> {
         let (ours, theirs) = StdUnixStream::pair()?;
         let mut command = Command::new(&self.program);
         command
             .args(&self.args)
             .envs(orchestra_machine::worker_environment(device))
-            // Since 1.29 the official builds of ONNX Runtime report every session to their maker. What they are told through their API
-            // (the worker does that) comes after their first message and after a file in the folder for temporary files.
-            .env("ORT_DISABLE_TELEMETRY", "1")
+            .envs(env.iter().copied())
             .envs(self.env.iter().map(|(k, v)| (k, v)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -3,6 +3,7 @@
 pub mod device_manager;
 pub mod device_use;
 pub mod device_watch;
+pub mod engine;
 pub mod exit_kind;
 pub mod handshake;
 pub mod in_flight;

@@ -192,10 +192,10 @@ impl LinkState {
         self.phase = Phase::Greeted;
         self.clocks.phase = self.args.context.clock.now();
         let mut load = self.args.serve.load.clone();
-        if self.duty == Duty::StandBy && load.warm_up.is_empty() {
-            // A session's first run is several times slower than its second. A spare has time for it, and whoever waits for one has none.
-            load.warm_up = vec![1, load.max_batch];
-            load.warm_up.dedup();
+        if self.duty == Duty::StandBy && load.batch_sizes.is_empty() {
+            // A worker's first run is several times slower than its second. A spare has time for it, and whoever waits for one has none.
+            load.batch_sizes = vec![1, load.max_batch];
+            load.batch_sizes.dedup();
         }
         if let Err(error) = self.port.write(&ToWorker::Load(Box::new(load))).await {
             self.unsayable(&error);
@@ -213,12 +213,12 @@ impl LinkState {
         let load_ms = Duration::from_nanos(load_ns).as_millis() as u64;
         tracing::info!(
             pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, device = self.device(), worker = %worker,
-            pid = self.pid, ?providers, onnxruntime = version, load_ms, rss_mib = rss >> 20, spare = self.duty == Duty::StandBy, "worker ready"
+            pid = self.pid, ?providers, runtime = version, load_ms, rss_mib = rss >> 20, spare = self.duty == Duty::StandBy, "worker ready"
         );
         let after = self.clocks.phase.saturating_sub(self.started);
         self.args.context.tell(|| WorkerEvent::Ready { worker, after });
         self.args.trace(|| WorkerStep::Loaded);
-        let is_warm = self.args.serve.load.warm_up.iter().all(|rows| *rows <= warmed);
+        let is_warm = self.args.serve.load.batch_sizes.iter().all(|rows| *rows <= warmed);
         self.args.context.note_runtime(version);
         let on = self.args.context.stats.stage(self.args.serve.stage).on(self.args.device);
         if let Some(on) = on.filter(|_| is_warm) {

@@ -2,7 +2,7 @@
 //! to be more, or far less. Measures nothing itself. Failing to keep it is no reason for a run to fail.
 
 use orchestra_core::{DeviceId, StageId};
-use orchestra_plan::{DevicePlan, InferPlan, MeasureKey, Measured, Measurements, WorkerMemory};
+use orchestra_plan::{BatchPlan, DevicePlan, MeasureKey, Measured, Measurements, WorkerMemory};
 
 use crate::account::stats::StageOnDevice;
 use crate::context::RunContext;
@@ -15,7 +15,7 @@ struct Place<'a> {
     context: &'a RunContext,
     id: (DeviceId, StageId),
     device: &'a DevicePlan,
-    infer: &'a InferPlan,
+    infer: &'a BatchPlan,
 }
 
 impl<'a> Place<'a> {
@@ -29,8 +29,8 @@ impl<'a> Place<'a> {
         self.context.options.devices.measurements.as_ref()
     }
 
-    fn model(&self) -> &'a str {
-        &self.context.plan.models[self.infer.model.index()].name
+    fn stage(&self) -> &'a str {
+        &self.context.plan.stages[self.id.1.index()].name
     }
 
     fn warn_if_more_than_declared(&self, bytes: u64) {
@@ -39,7 +39,7 @@ impl<'a> Place<'a> {
             && bytes > declared
         {
             tracing::warn!(
-                model = %self.model(), device = %self.device.spec, declared, measured = bytes,
+                stage = %self.stage(), device = %self.device.spec, declared, measured = bytes,
                 "a worker took more of the GPU than the file declares as `memory`"
             );
         }
@@ -49,7 +49,7 @@ impl<'a> Place<'a> {
         self.context.plan.measure_key(self.infer, self.device)
     }
 
-    /// Keeps what one worker takes. What is known of this version of ONNX Runtime stays where it is as much or a little more, and, unless
+    /// Keeps what one worker takes. What is known of this version of the engine stays where it is as much or a little more, and, unless
     /// this is the `most` that it takes, also where it is much more.
     fn keep(&self, bytes: u64, is_most: bool) {
         let Some(measurements) = self.measurements() else { return };
@@ -62,7 +62,7 @@ impl<'a> Place<'a> {
         }
         match measurements.keep(&key, &measured) {
             Ok(()) => {
-                tracing::info!(model = %self.model(), device = %self.device.spec, bytes, "memory of a worker kept");
+                tracing::info!(stage = %self.stage(), device = %self.device.spec, bytes, "memory of a worker kept");
             }
             Err(error) => tracing::warn!(%error, "the memory of a worker cannot be kept for later plans"),
         }
@@ -88,7 +88,7 @@ impl<'a> Place<'a> {
 /// It was measured what one worker of the stage takes of the GPU.
 pub(crate) fn measured(context: &RunContext, device: DeviceId, stage: StageId, bytes: u64) {
     let Some(place) = Place::new(context, device, stage) else { return };
-    tracing::info!(model = %place.model(), device = %place.device.spec, bytes, "memory of a worker measured");
+    tracing::info!(stage = %place.stage(), device = %place.device.spec, bytes, "memory of a worker measured");
     if let Some(on) = context.stats.stage(stage).on(device) {
         on.worker_bytes.set(bytes);
     }
@@ -110,7 +110,7 @@ pub(crate) fn forget(context: &RunContext, device: DeviceId, stage: StageId) {
 /// Where memory ran out, a worker needs more than it was seen to take.
 pub(crate) fn keep(context: &RunContext) {
     for (device, _) in (0..).map(DeviceId).zip(&context.plan.devices) {
-        for (stage, _) in context.plan.infer_stages() {
+        for (stage, _) in context.plan.batch_stages() {
             let (Some(place), Some(on)) =
                 (Place::new(context, device, stage), context.stats.stage(stage).on(device))
             else {
@@ -126,7 +126,7 @@ pub(crate) fn keep(context: &RunContext) {
                 let of = |(held, on): (u64, &StageOnDevice)| held.max(on.worker_bytes.get());
                 let most = alike(&place).filter(|(_, on)| on.warm.get() > 0).map(of).max().unwrap_or(held);
                 // A worker that gives memory back takes less at most looks than it once did.
-                let gives_back = context.plan.models[place.infer.model.index()].tuning.shrink;
+                let gives_back = place.infer.gives_memory_back;
                 place.keep(most, !gives_back || on.worker_bytes.get() > 0);
             }
         }

@@ -4,6 +4,7 @@
 pub mod carried;
 pub mod chain;
 pub mod committer;
+pub mod downstream;
 pub mod failures;
 pub mod file_name;
 pub mod fold;

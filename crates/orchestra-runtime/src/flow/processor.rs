@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use orchestra_core::data::{Label, Refusal, TensorView, Value};
-use orchestra_core::{Dim, StageId, TensorSpec};
+use orchestra_core::data::{Label, Refusal, Value};
+use orchestra_core::{StageId, TensorSpec};
 use orchestra_plan::{ColumnRef, Origin};
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use super::chain::{Chain, ChainRun, Env, NoHooks, Outcome};
 use super::token::Token;
+use crate::batch::outputs::OutputRows;
 use crate::context::RunContext;
 use crate::flow::committer::BYTES_AT_ONCE;
 use crate::messages::{CompletedBatch, FinishedItems, ProcessorMsg, SinkMsg};
@@ -147,7 +148,7 @@ impl Work {
         let lock = || self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = lock().pop();
         let (mut run, mut out) = kept.unwrap_or_else(|| (self.chain.start(), Outcome::default()));
-        let outputs = self.outputs_of(&batch);
+        let outputs = batch.outputs(&self.outputs);
         let linear = self.chain.linear();
         let usual_text = self.usual_text.load(Ordering::Relaxed);
         // A little more than last time, so that most batches fit.
@@ -220,63 +221,5 @@ impl Work {
             .collect();
         let env = Env { from: Origin::Stage(self.stage), row: &values, carried: &carried, up: None };
         self.chain.row(run, token, &env, out, &mut NoHooks);
-    }
-
-    /// What this batch has of each output.
-    fn outputs_of<'a>(&'a self, batch: &'a CompletedBatch) -> Result<Vec<OutputRows<'a>>, String> {
-        let rows = batch.rows.count;
-        let output = |(i, spec): (usize, &'a TensorSpec)| {
-            let dynamic = batch.dynamic.iter().find(|d| d.output == i);
-            let shape = match dynamic {
-                // Nothing that is made of it may take its word for a size.
-                Some(d) if !d.is_sound() || d.dtype != spec.dtype => {
-                    Err(format!("output `{}` has not the type and size that the worker says", spec.name))
-                }
-                Some(d) if d.shape.first() == Some(&rows) => Ok(d.shape[1..].to_vec()),
-                // The whole tensor belongs to the only item.
-                Some(d) if rows == 1 => Ok(d.shape.clone()),
-                Some(d) => Err(format!(
-                    "output `{}` has shape {:?} for {rows} items and cannot be split; set `batch = {{ max = 1 }}`",
-                    spec.name, d.shape
-                )),
-                None => spec
-                    .row
-                    .iter()
-                    .map(|d| match d {
-                        Dim::Fixed(n) => Ok(*n),
-                        Dim::Dynamic => Err(format!("output `{}` is missing", spec.name)),
-                    })
-                    .collect(),
-            }?;
-            let row_bytes = shape.iter().product::<usize>() * spec.dtype.size_bytes();
-            let data = match dynamic {
-                Some(d) => Some(d.data.as_slice()),
-                None => batch.slot.output(i, batch.rows.first, rows),
-            };
-            match data {
-                Some(data) if data.len() == rows * row_bytes => {
-                    Ok(OutputRows { spec, shape, row_bytes, data })
-                }
-                _ => Err(format!("output `{}` has not the size that its shape says", spec.name)),
-            }
-        };
-        self.outputs.iter().enumerate().map(output).collect()
-    }
-}
-
-/// What a batch has of one output of the model.
-struct OutputRows<'a> {
-    spec: &'a TensorSpec,
-    /// Of one row.
-    shape: Vec<usize>,
-    row_bytes: usize,
-    /// All rows.
-    data: &'a [u8],
-}
-
-impl OutputRows<'_> {
-    fn row(&self, row: usize) -> TensorView<'_> {
-        let data = &self.data[row * self.row_bytes..(row + 1) * self.row_bytes];
-        TensorView { name: &self.spec.name, dtype: self.spec.dtype, shape: &self.shape, data }
     }
 }

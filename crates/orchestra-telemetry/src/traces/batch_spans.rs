@@ -40,8 +40,8 @@ pub(super) fn draw(draw: &Draw<'_>, batch: &BatchTrace, mut span: Span, kept: u6
     span.set(attribute::BATCH_ID, number(batch.batch.0));
     span.set(attribute::BATCH_SIZE, batch.items as i64);
     span.set(attribute::BATCH_REASON, batch.reason.as_str());
-    if let Some(rung) = stage.rung(batch.rows) {
-        span.set(attribute::BATCH_RUNG, rung as i64);
+    if let Some(size) = stage.padded_size(batch.rows) {
+        span.set(attribute::BATCH_PADDED_SIZE, size as i64);
     }
     span.set(attribute::ATTEMPT, i64::from(batch.attempt));
     span.set(attribute::STAGE, stage.name.clone());

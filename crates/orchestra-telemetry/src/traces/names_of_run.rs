@@ -23,11 +23,11 @@ pub(super) struct RunNames {
 pub(super) struct StageNames {
     pub(super) name: StringValue,
     pub(super) pipeline: StringValue,
-    /// Of an infer stage.
+    /// Of a batch stage.
     pub(super) model: Option<StringValue>,
     /// The loaders write its rows.
     pub(super) is_fed_by_loaders: bool,
-    ladder: Vec<usize>,
+    batch_sizes: Vec<usize>,
 }
 
 impl RunNames {
@@ -41,7 +41,7 @@ impl RunNames {
                 pipeline: pipelines[stage.pipeline.index()].clone(),
                 model: infer.map(|i| shared(&plan.models[i.model.index()].name)),
                 is_fed_by_loaders: infer.is_some() && stage.home.stage().is_none(),
-                ladder: infer.map(|i| i.ladder.clone()).unwrap_or_default(),
+                batch_sizes: infer.map(|i| i.batch_sizes.clone()).unwrap_or_default(),
             }
         });
         let source =
@@ -79,9 +79,9 @@ impl RunNames {
 }
 
 impl StageNames {
-    /// The smallest warmed-up batch size that holds so many rows, if there are such sizes.
-    pub(super) fn rung(&self, rows: usize) -> Option<usize> {
-        self.ladder.iter().copied().filter(|rung| *rung >= rows).min()
+    /// The batch size that so many rows are padded to, if there is one.
+    pub(super) fn padded_size(&self, rows: usize) -> Option<usize> {
+        self.batch_sizes.iter().copied().filter(|size| *size >= rows).min()
     }
 }
 

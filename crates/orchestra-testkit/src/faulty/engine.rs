@@ -52,7 +52,7 @@ impl Engine for FaultyEngine {
             outputs: load.layout.outputs.iter().flatten().map(|r| r.tensor.clone()).collect(),
             providers: vec![("TestExecutionProvider".to_owned(), 1)],
             runtime_version: "none".to_owned(),
-            warmed: load.warm_up.iter().copied().max().unwrap_or_default(),
+            warmed: load.batch_sizes.iter().copied().max().unwrap_or_default(),
         };
         let shared = &self.shared;
         match shared.fault {

@@ -1,12 +1,7 @@
 //! Arbitrary frames, for property tests. It checks nothing itself.
 
-use std::path::PathBuf;
-
 use orchestra_core::batch_layout::{BatchLayout, Region};
-use orchestra_core::{
-    BatchId, DType, DeviceKind, Dim, ErrorClass, Layout, PixelInput, Provider, SessionTuning, SlotId,
-    TensorRt, TensorSpec,
-};
+use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, SlotId, TensorSpec};
 use orchestra_wire::frames::{
     DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker, TraceContext,
 };
@@ -53,60 +48,23 @@ fn layout() -> impl Strategy<Value = BatchLayout> {
     )
 }
 
-fn path() -> impl Strategy<Value = PathBuf> {
-    "[a-zäöü/ .]{0,20}".prop_map(PathBuf::from)
-}
-
 fn load() -> impl Strategy<Value = Load> {
     let device =
         prop_oneof![Just(DeviceKind::Cpu), "GPU-[0-9a-f]{8}".prop_map(|uuid| DeviceKind::Cuda { uuid })];
     (
-        (path(), path(), any::<[u8; 32]>(), device, any::<[usize; 3]>()),
-        (option::of(any::<u64>()), vec(path(), 0..3), vec(any::<usize>(), 0..8), layout()),
-        (vec(path(), 0..3), vec(option::of(pixel_input()), 0..3), any::<bool>(), vec(any::<usize>(), 0..4)),
-        tuning(),
+        (vec(any::<u8>(), 0..64), device, any::<[usize; 3]>()),
+        (vec(any::<usize>(), 0..8), any::<bool>(), layout()),
     )
-        .prop_map(|(what, how, cuda, tuning)| {
-            let (library, model, digest, device, [threads, streams, max_batch]) = what;
-            let (memory_limit, custom_ops, warm_up, layout) = how;
-            let (preload, pixel_inputs, tf32, rungs) = cuda;
-            Load {
-                library,
-                preload,
-                model,
-                digest,
-                device,
-                threads,
-                streams,
-                max_batch,
-                memory_limit,
-                tf32,
-                tuning,
-                custom_ops,
-                warm_up,
-                rungs,
-                layout,
-                pixel_inputs,
-            }
+        .prop_map(|((spec, device, [threads, streams, max_batch]), (batch_sizes, pad, layout))| Load {
+            spec,
+            device,
+            threads,
+            streams,
+            max_batch,
+            batch_sizes,
+            pad,
+            layout,
         })
-}
-
-fn tuning() -> impl Strategy<Value = SessionTuning> {
-    let tensorrt = (any::<bool>(), option::of(path()))
-        .prop_map(|(fp16, engines)| Provider::TensorRt(TensorRt { fp16, engines }));
-    (any::<[bool; 2]>(), prop_oneof![Just(Provider::Cuda), tensorrt])
-        .prop_map(|([shrink, cuda_graphs], provider)| SessionTuning { shrink, cuda_graphs, provider })
-}
-
-fn pixel_input() -> impl Strategy<Value = PixelInput> {
-    let axes = prop_oneof![Just(Layout::Nchw), Just(Layout::Nhwc)];
-    let numbers = || vec(-1e9_f32..1e9, 0..4);
-    (axes, dtype(), numbers(), numbers()).prop_map(|(layout, dtype, factor, offset)| PixelInput {
-        layout,
-        dtype,
-        factor,
-        offset,
-    })
 }
 
 fn run() -> impl Strategy<Value = Run> {

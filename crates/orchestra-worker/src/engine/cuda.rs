@@ -5,7 +5,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use orchestra_core::ErrorClass;
-use orchestra_wire::frames::Load;
 use ort::ep;
 use ort::ep::ExecutionProviderDispatch;
 use ort::ep::cuda::{CUDA_DYLIBS, CUDNN_DYLIBS, ConvAlgorithmSearch};
@@ -13,17 +12,18 @@ use ort::ep::cuda::{CUDA_DYLIBS, CUDNN_DYLIBS, ConvAlgorithmSearch};
 use super::cuda_runtime::CudaRuntime;
 use super::errors;
 use crate::serve::LoadError;
+use crate::spec::OnnxSpec;
 
 /// The provider as the runtime names it.
 pub const NAME: &str = "CUDAExecutionProvider";
 
 /// The provider for the one device that this process sees.
-pub fn provider(load: &Load) -> ExecutionProviderDispatch {
+pub fn provider(spec: &OnnxSpec) -> ExecutionProviderDispatch {
     // Without this a provider that does not load means a session on the CPU and nothing but a log line.
-    options(load).build().error_on_failure()
+    options(spec).build().error_on_failure()
 }
 
-fn options(load: &Load) -> ep::CUDA {
+fn options(spec: &OnnxSpec) -> ep::CUDA {
     let mut cuda = ep::CUDA::default()
         .with_device_id(0)
         // EXHAUSTIVE, the default, searches up to a second for every batch size that is new.
@@ -31,9 +31,9 @@ fn options(load: &Load) -> ep::CUDA {
         // Doubling would take twice what a worker was planned with.
         .with_arena_extend_strategy(ep::ArenaExtendStrategy::SameAsRequested)
         // Set in any case, because the runtime's documents disagree about its default.
-        .with_tf32(load.tf32)
-        .with_cuda_graph(load.tuning.cuda_graphs);
-    if let Some(limit) = load.memory_limit {
+        .with_tf32(spec.tf32)
+        .with_cuda_graph(spec.tuning.cuda_graphs);
+    if let Some(limit) = spec.memory_limit {
         cuda = cuda.with_memory_limit(usize::try_from(limit).unwrap_or(usize::MAX));
     }
     cuda
@@ -138,7 +138,7 @@ mod tests {
     use orchestra_core::SessionTuning;
 
     use super::super::cuda_runtime::fake;
-    use super::super::provider_options::{load, told};
+    use super::super::provider_options::{spec, told};
     use super::*;
 
     #[test]
@@ -148,11 +148,11 @@ mod tests {
             ("cudnn_conv_algo_search", "HEURISTIC"),
             ("arena_extend_strategy", "kSameAsRequested"),
         ];
-        let plain = Load { memory_limit: None, tf32: false, ..load(&[]) };
+        let plain = OnnxSpec { memory_limit: None, tf32: false, ..spec(&[]) };
         let off = [("use_tf32", "false"), ("enable_cuda_graph", "false")];
         assert!(told(&options(&plain), &[&always[..], &off].concat()));
         let tuning = SessionTuning { cuda_graphs: true, ..SessionTuning::default() };
-        let all = Load { memory_limit: Some(5 << 30), tf32: true, tuning, ..plain };
+        let all = OnnxSpec { memory_limit: Some(5 << 30), tf32: true, tuning, ..plain };
         let limit = (5u64 << 30).to_string();
         let on = [("use_tf32", "true"), ("enable_cuda_graph", "true"), ("gpu_mem_limit", limit.as_str())];
         assert!(told(&options(&all), &[&always[..], &on].concat()));

@@ -229,7 +229,7 @@ mod tests {
         serving.bound.graphs = Some(Graphs::on(AllocationDevice::CPU, fake::RUNTIME).unwrap());
         let shared = Arc::clone(&serving.shared);
         warm_up(&mut serving.bound, &shared.model, &serving.host.memory, sizes).unwrap();
-        serving.rungs = sizes.to_vec();
+        serving.batch_sizes = sizes.to_vec();
         twin
     }
 
@@ -245,7 +245,7 @@ mod tests {
         {
             twin.check(first, rows, seed);
             // Three numbers of four bytes in each row; a batch of another size takes the next larger graph.
-            let bytes = 12 * [1, 4, MAX_ROWS].into_iter().find(|rung| *rung >= rows).unwrap();
+            let bytes = 12 * [1, 4, MAX_ROWS].into_iter().find(|size| *size >= rows).unwrap();
             let calls = fake::calls();
             assert_eq!(copies(&calls), [format!("memcpy {bytes} 1"), format!("memcpy {bytes} 2")]);
             assert_eq!(calls.iter().filter(|call| *call == "synchronize").count(), 1, "{calls:?}");

@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn padded_batches_have_page_locked_rows() {
         let (mut twin, _) = on_a_gpu(&[]);
-        twin.serving().rungs = vec![4, 8];
+        twin.serving().batch_sizes = vec![4, 8];
         works(&mut twin);
         let calls = fake::calls();
         let allocated: Vec<&str> =

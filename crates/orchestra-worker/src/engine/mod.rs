@@ -36,6 +36,7 @@ use orchestra_wire::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
 
 use crate::digest::{model_digest, short};
 use crate::serve::{Engine, LoadError, Loaded, RunError, STACK, Stream, nanos};
+use crate::spec::OnnxSpec;
 use binding::BoundSession;
 use host_memory::HostMemory;
 use host_side::HostSide;
@@ -55,8 +56,8 @@ struct Serving {
     bound: BoundSession,
     /// The largest batch.
     max_batch: usize,
-    /// Sizes that others are padded to, ascending. A size for which memory ran out is none any more.
-    rungs: Vec<usize>,
+    /// Sizes that others are padded to, ascending; none where batches run as they are. A size for which memory ran out is none any more.
+    batch_sizes: Vec<usize>,
     /// Where smaller batches are padded, per size; made when it is needed.
     padding: BTreeMap<usize, PrivateRows>,
     host: HostSide,
@@ -79,49 +80,50 @@ impl OnnxEngine {
 
 impl Engine for OnnxEngine {
     fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError> {
-        if matches!(load.device, DeviceKind::Cuda { .. }) && !load.tf32 {
+        let spec = OnnxSpec::decode(&load.spec)?;
+        if matches!(load.device, DeviceKind::Cuda { .. }) && !spec.tf32 {
             cuda::forbid_tf32();
         }
-        let environment = library::environment(&load.library)?;
-        check_digest(load)?;
+        let environment = library::environment(&spec.library)?;
+        check_digest(&spec)?;
         // Held until the model is warm: then all that there is to compile has been compiled.
-        let engines = match (&load.device, &load.tuning.provider) {
-            (DeviceKind::Cuda { .. }, Provider::TensorRt(wanted)) => Engines::of(load, wanted),
+        let engines = match (&load.device, &spec.tuning.provider) {
+            (DeviceKind::Cuda { .. }, Provider::TensorRt(wanted)) => Engines::of(load, &spec, wanted),
             _ => None,
         };
-        let session = session::open(&environment, load, engines.as_ref())?;
+        let session = session::open(&environment, load, &spec, engines.as_ref())?;
         if let DeviceKind::Cuda { uuid } = &load.device {
             cuda::check_alone(uuid)?;
         }
-        let model = Model::check(&session, arena.layout(), load.max_batch, &load.pixel_inputs)?;
-        let providers = session::providers(&session, load)?;
+        let model = Model::check(&session, arena.layout(), load.max_batch, &spec.pixel_inputs)?;
+        let providers = session::providers(&session, load, &spec)?;
         let mut loaded = Loaded {
             inputs: model.session_inputs.clone(),
             outputs: model.session_outputs.clone(),
             providers,
-            runtime_version: library::version(&load.library),
+            runtime_version: library::version(&spec.library),
             warmed: 0,
         };
-        let mut bound = BoundSession::new(session, &load.device, &load.tuning)
+        let mut bound = BoundSession::new(session, &load.device, &spec.tuning)
             .map_err(|e| errors::load(&e.to_string()))?;
         let host = match load.device {
             DeviceKind::Cpu => HostSide::default(),
             DeviceKind::Cuda { .. } => HostSide::of_gpu(&arena, &model),
         };
-        loaded.warmed = warm_up(&mut bound, &model, &host.memory, &load.warm_up)?;
-        let within = |rung: &usize| (1..=model.max_rows).contains(rung);
-        let mut rungs: Vec<usize> = load.rungs.iter().copied().filter(within).collect();
-        rungs.sort_unstable();
+        loaded.warmed = warm_up(&mut bound, &model, &host.memory, &load.batch_sizes)?;
+        let padded_to = |size: &usize| load.pad && (1..=model.max_rows).contains(size);
+        let mut batch_sizes: Vec<usize> = load.batch_sizes.iter().copied().filter(padded_to).collect();
+        batch_sizes.sort_unstable();
         let shared = Arc::new(Shared { model, arena });
         let max_batch = load.max_batch.max(1);
-        let first = Serving { bound, max_batch, rungs, padding: BTreeMap::new(), host, shared };
+        let first = Serving { bound, max_batch, batch_sizes, padding: BTreeMap::new(), host, shared };
         let beside: ort::Result<Vec<Serving>> = (1..load.streams).map(|_| first.beside(load)).collect();
         self.streams = beside.map_err(|e| errors::load(&e.to_string()))?;
         self.streams.insert(0, first);
-        if !warm_up_together(&mut self.streams, &load.warm_up)? {
+        if !warm_up_together(&mut self.streams, &load.batch_sizes)? {
             loaded.warmed = 0;
         }
-        if load.tuning.shrink {
+        if spec.tuning.shrink {
             self.streams.iter_mut().for_each(|stream| stream.bound.shrink.after_all());
         }
         Ok(loaded)
@@ -161,7 +163,7 @@ impl Serving {
     fn run_batch(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         match self.shared.model.batch {
             Some(batch) if batch != run.rows => self.run_padded(run, batch, timing),
-            None => self.run_on_a_rung(run, timing),
+            None => self.run_at_next_size(run, timing),
             Some(_) => self.run_in_place(run, timing),
         }
     }
@@ -171,7 +173,7 @@ impl Serving {
         Ok(Serving {
             bound: self.bound.beside(&load.device)?,
             max_batch: self.max_batch,
-            rungs: self.rungs.clone(),
+            batch_sizes: self.batch_sizes.clone(),
             padding: BTreeMap::new(),
             host: self.host.beside(&self.shared.model),
             shared: Arc::clone(&self.shared),
@@ -201,17 +203,21 @@ impl Serving {
 
     /// A size that a device has not seen costs it time, so the batch takes the next larger one that it was warmed with. Where there is
     /// not enough memory for that one, there may be for the batch itself.
-    fn run_on_a_rung(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
-        let Some(rung) = self.rungs.iter().copied().find(|rung| *rung >= run.rows) else {
+    fn run_at_next_size(
+        &mut self,
+        run: &Run,
+        timing: &mut RunTiming,
+    ) -> Result<Vec<DynamicOutput>, RunError> {
+        let Some(size) = self.batch_sizes.iter().copied().find(|size| *size >= run.rows) else {
             return self.run_in_place(run, timing);
         };
-        if rung == run.rows {
+        if size == run.rows {
             return self.run_in_place(run, timing);
         }
-        match self.run_padded(run, rung, timing) {
+        match self.run_padded(run, size, timing) {
             Err(RunError { kind: RunErrorKind::OutOfMemory, .. }) => {
-                self.rungs.retain(|smaller| *smaller < rung);
-                self.padding.retain(|smaller, _| *smaller < rung);
+                self.batch_sizes.retain(|smaller| *smaller < size);
+                self.padding.retain(|smaller, _| *smaller < size);
                 self.run_in_place(run, timing)
             }
             ran => ran,
@@ -251,19 +257,19 @@ impl Serving {
     }
 }
 
-fn check_digest(load: &Load) -> Result<(), LoadError> {
-    let path = load.model.display();
+fn check_digest(spec: &OnnxSpec) -> Result<(), LoadError> {
+    let path = spec.model.display();
     let permanent = |error| LoadError { class: ErrorClass::Permanent, error };
-    let found = model_digest(&load.model).map_err(|e| {
+    let found = model_digest(&spec.model).map_err(|e| {
         permanent(format!("model `{path}` cannot be read: {e}; check the path and its permissions"))
     })?;
-    if found == load.digest {
+    if found == spec.digest {
         return Ok(());
     }
     Err(permanent(format!(
         "model `{path}` changed since the plan was made (SHA-256 `{}…`, planned `{}…`); start the run again",
         short(&found),
-        short(&load.digest)
+        short(&spec.digest)
     )))
 }
 
@@ -273,9 +279,9 @@ fn warm_up(
     bound: &mut BoundSession,
     model: &Model,
     memory: &HostMemory,
-    rungs: &[usize],
+    batch_sizes: &[usize],
 ) -> Result<usize, LoadError> {
-    let sizes = sizes_to_warm(model, rungs);
+    let sizes = sizes_to_warm(model, batch_sizes);
     let mut warmed = 0;
     for (place, &rows) in sizes.iter().enumerate() {
         if place + 1 < sizes.len() {
@@ -303,9 +309,9 @@ fn warm_up(
 
 /// Runs the largest of these sizes on all streams at once: what each of them needs for itself is made now, and what they take together
 /// shows. `false`: they do not fit. As in [`warm_up`], real batches then find the ceiling.
-fn warm_up_together(streams: &mut [Serving], rungs: &[usize]) -> Result<bool, LoadError> {
+fn warm_up_together(streams: &mut [Serving], batch_sizes: &[usize]) -> Result<bool, LoadError> {
     let n = streams.len();
-    let largest = streams.first().and_then(|s| sizes_to_warm(&s.shared.model, rungs).pop());
+    let largest = streams.first().and_then(|s| sizes_to_warm(&s.shared.model, batch_sizes).pop());
     let Some(rows) = largest.filter(|_| n > 1) else { return Ok(true) };
     let ran: io::Result<Vec<Result<(), RunError>>> = thread::scope(|scope| {
         let run = |stream: &mut Serving| {
@@ -336,10 +342,10 @@ fn warm_up_together(streams: &mut [Serving], rungs: &[usize]) -> Result<bool, Lo
     Ok(fits)
 }
 
-fn sizes_to_warm(model: &Model, rungs: &[usize]) -> Vec<usize> {
+fn sizes_to_warm(model: &Model, batch_sizes: &[usize]) -> Vec<usize> {
     let mut sizes: Vec<usize> = match model.batch {
-        Some(batch) if !rungs.is_empty() => vec![batch],
-        _ => rungs.iter().copied().filter(|rows| (1..=model.max_rows).contains(rows)).collect(),
+        Some(batch) if !batch_sizes.is_empty() => vec![batch],
+        _ => batch_sizes.iter().copied().filter(|rows| (1..=model.max_rows).contains(rows)).collect(),
     };
     sizes.sort_unstable();
     sizes

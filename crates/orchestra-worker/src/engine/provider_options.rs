@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{DType, DeviceKind, Dim, SessionTuning, TensorSpec};
+use orchestra_core::{DType, DeviceKind, Dim, TensorSpec};
 use orchestra_wire::frames::Load;
+
+use crate::spec::OnnxSpec;
 
 /// A tensor of f32.
 pub fn tensor(name: &str, batch: Dim, row: &[usize]) -> TensorSpec {
@@ -13,26 +15,29 @@ pub fn tensor(name: &str, batch: Dim, row: &[usize]) -> TensorSpec {
     TensorSpec { name: name.into(), dtype: DType::F32, row, batch }
 }
 
-/// What a worker of a GPU is told to load, with 1 GiB of memory and full batches of 8.
-pub fn load(inputs: &[TensorSpec]) -> Load {
-    let layout = BatchLayout::new(inputs, &[], 8, 1).unwrap();
-    Load {
+/// A model with 1 GiB of memory.
+pub fn spec(inputs: &[TensorSpec]) -> OnnxSpec {
+    OnnxSpec {
         library: "/nowhere/libonnxruntime.so".into(),
-        preload: vec![],
         model: "/m.onnx".into(),
-        digest: [0; 32],
+        memory_limit: Some(1 << 30),
+        tf32: true,
+        pixel_inputs: inputs.iter().map(|_| None).collect(),
+        ..OnnxSpec::default()
+    }
+}
+
+/// What a worker of a GPU is told of it, with full batches of 8.
+pub fn load(inputs: &[TensorSpec]) -> Load {
+    Load {
+        spec: spec(inputs).encode().unwrap(),
         device: DeviceKind::Cuda { uuid: "GPU-0".into() },
         threads: 1,
         streams: 1,
         max_batch: 8,
-        memory_limit: Some(1 << 30),
-        tf32: true,
-        tuning: SessionTuning::default(),
-        custom_ops: vec![],
-        warm_up: vec![],
-        rungs: vec![],
-        pixel_inputs: inputs.iter().map(|_| None).collect(),
-        layout,
+        batch_sizes: vec![],
+        pad: true,
+        layout: BatchLayout::new(inputs, &[], 8, 1).unwrap(),
     }
 }
 

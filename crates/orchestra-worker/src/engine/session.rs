@@ -15,16 +15,22 @@ use super::pixel_graph::{Front, put_in_front};
 use super::tensorrt::{self, Engines};
 use super::{cpu_arena, cuda, errors, graphs};
 use crate::serve::LoadError;
+use crate::spec::OnnxSpec;
 
 /// A session for the model, on the device. What TensorRT compiles is kept among `engines`.
-pub fn open(environment: &Environment, load: &Load, engines: Option<&Engines>) -> Result<Session, LoadError> {
+pub fn open(
+    environment: &Environment,
+    load: &Load,
+    spec: &OnnxSpec,
+    engines: Option<&Engines>,
+) -> Result<Session, LoadError> {
     let mut builder = options(environment, load.threads).map_err(|e| errors::load(&e.to_string()))?;
     if let DeviceKind::Cuda { .. } = load.device {
         // First of all: custom operators may need these libraries, too.
-        let needed: Vec<PathBuf> = load.preload.iter().filter(|l| is_needed(l, load)).cloned().collect();
-        cuda::preload(&needed, &load.library);
+        let needed: Vec<PathBuf> = spec.preload.iter().filter(|l| is_needed(l, spec)).cloned().collect();
+        cuda::preload(&needed, &spec.library);
     }
-    for library in &load.custom_ops {
+    for library in &spec.custom_ops {
         let registered = builder.with_operator_library(library);
         builder = registered.map_err(|e| LoadError {
             class: ErrorClass::Permanent,
@@ -34,18 +40,18 @@ pub fn open(environment: &Environment, load: &Load, engines: Option<&Engines>) -
             ),
         })?;
     }
-    if let (DeviceKind::Cuda { .. }, Provider::TensorRt(wanted)) = (&load.device, &load.tuning.provider) {
+    if let (DeviceKind::Cuda { .. }, Provider::TensorRt(wanted)) = (&load.device, &spec.tuning.provider) {
         // Before CUDA: what is registered first takes what it can.
-        let registered = builder.with_execution_providers([tensorrt::provider(load, wanted, engines)]);
+        let registered = builder.with_execution_providers([tensorrt::provider(load, spec, wanted, engines)]);
         builder = registered.map_err(|e| tensorrt::not_usable(&e.into()))?;
     }
     if let DeviceKind::Cuda { .. } = load.device {
-        let registered = builder.with_execution_providers([cuda::provider(load)]);
+        let registered = builder.with_execution_providers([cuda::provider(spec)]);
         builder = registered.map_err(|e| cuda::not_usable(&e.into()))?;
     }
-    let committed = match with_pixel_inputs(load)? {
-        None => builder.commit_from_file(&load.model),
-        Some(model) => from_memory(builder, load, &model),
+    let committed = match with_pixel_inputs(load, spec)? {
+        None => builder.commit_from_file(&spec.model),
+        Some(model) => from_memory(builder, spec, &model),
     };
     committed.map_err(|e| {
         let mut refused = errors::load(&e.to_string());
@@ -57,23 +63,23 @@ pub fn open(environment: &Environment, load: &Load, engines: Option<&Engines>) -
         }
         LoadError {
             class: refused.class,
-            error: format!("onnx runtime refuses model `{}`: {}", load.model.display(), refused.error),
+            error: format!("onnx runtime refuses model `{}`: {}", spec.model.display(), refused.error),
         }
     })
 }
 
 /// Whether a library to preload is of use: those of TensorRT are large, and other models do without.
-fn is_needed(library: &Path, load: &Load) -> bool {
-    matches!(load.tuning.provider, Provider::TensorRt(_)) || !tensorrt::is_library(library)
+fn is_needed(library: &Path, spec: &OnnxSpec) -> bool {
+    matches!(spec.tuning.provider, Provider::TensorRt(_)) || !tensorrt::is_library(library)
 }
 
 /// The model with nodes in front of its inputs that take pixels; `None` where there is no such input.
-fn with_pixel_inputs(load: &Load) -> Result<Option<Vec<u8>>, LoadError> {
+fn with_pixel_inputs(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, LoadError> {
     let fronts: Vec<Front<'_>> = load
         .layout
         .inputs
         .iter()
-        .zip(&load.pixel_inputs)
+        .zip(&spec.pixel_inputs)
         .filter_map(|(region, pixels)| Some(Front { region, pixels: pixels.as_ref()? }))
         .collect();
     if fronts.is_empty() {
@@ -83,16 +89,16 @@ fn with_pixel_inputs(load: &Load) -> Result<Option<Vec<u8>>, LoadError> {
         class: ErrorClass::Permanent,
         error: format!(
             "model `{}` cannot take pixels: {what}; use `normalize = \"host\"` in its image stage",
-            load.model.display()
+            spec.model.display()
         ),
     };
-    let model = std::fs::read(&load.model).map_err(|e| refused(&e.to_string()))?;
+    let model = std::fs::read(&spec.model).map_err(|e| refused(&e.to_string()))?;
     put_in_front(&model, &fronts).map(Some).map_err(|e| refused(&e.to_string()))
 }
 
 /// A session for a model in memory, whose external weights lie beside its file.
-fn from_memory(builder: SessionBuilder, load: &Load, model: &[u8]) -> ort::Result<Session> {
-    let folder = load.model.parent().unwrap_or(Path::new("/")).to_string_lossy();
+fn from_memory(builder: SessionBuilder, spec: &OnnxSpec, model: &[u8]) -> ort::Result<Session> {
+    let folder = spec.model.parent().unwrap_or(Path::new("/")).to_string_lossy();
     let mut builder =
         builder.with_config_entry("session.model_external_initializers_file_folder_path", folder)?;
     builder.commit_from_memory(model)
@@ -114,9 +120,9 @@ fn options(environment: &Environment, threads: usize) -> ort::Result<SessionBuil
 }
 
 /// Nodes per execution provider. An error if the one that a GPU's model asks for has none: that is a run on another under its name.
-pub fn providers(session: &Session, load: &Load) -> Result<Vec<(String, u32)>, LoadError> {
+pub fn providers(session: &Session, load: &Load, spec: &OnnxSpec) -> Result<Vec<(String, u32)>, LoadError> {
     let assigned = assignment(session).map_err(|e| errors::load(&e.to_string()))?;
-    let (wanted, instead) = match (&load.device, &load.tuning.provider) {
+    let (wanted, instead) = match (&load.device, &spec.tuning.provider) {
         (DeviceKind::Cpu, _) => return Ok(assigned),
         (DeviceKind::Cuda { .. }, Provider::Cuda) => (cuda::NAME, "use `devices = [\"cpu\"]` for it"),
         (DeviceKind::Cuda { .. }, Provider::TensorRt(_)) => {

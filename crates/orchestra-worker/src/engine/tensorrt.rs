@@ -19,6 +19,7 @@ use sha2::{Digest, Sha256};
 
 use super::{errors, library, pixel_graph};
 use crate::serve::LoadError;
+use crate::spec::OnnxSpec;
 
 /// The provider as the runtime names it.
 pub const NAME: &str = "TensorrtExecutionProvider";
@@ -32,8 +33,8 @@ pub struct Engines {
 impl Engines {
     /// The folder for the engines of this model as this build of the runtime makes them; waits for a worker that is building there. `None`
     /// where none can be kept, which is said: then every worker builds its own.
-    pub fn of(load: &Load, wanted: &TensorRt) -> Option<Engines> {
-        let folder = wanted.engines.as_ref()?.join(key(load));
+    pub fn of(load: &Load, spec: &OnnxSpec, wanted: &TensorRt) -> Option<Engines> {
+        let folder = wanted.engines.as_ref()?.join(key(load.max_batch, spec));
         match lock(&folder) {
             Ok(lock) => Some(Engines { folder, _lock: lock }),
             Err(why) => {
@@ -56,9 +57,9 @@ fn lock(folder: &Path) -> io::Result<File> {
 
 /// What an engine depends on and TensorRT's own name for it does not tell: it leaves out the constants of a graph, such as those of the
 /// nodes in front of inputs that take pixels. The GPU and the precision it does tell.
-fn key(load: &Load) -> String {
-    let Load { pixel_inputs, max_batch, tf32, .. } = load;
-    let about = format!("{pixel_inputs:?} {:?} {} tf32 {tf32}", max_batch, library::version(&load.library));
+fn key(max_batch: usize, spec: &OnnxSpec) -> String {
+    let OnnxSpec { pixel_inputs, tf32, library, .. } = spec;
+    let about = format!("{pixel_inputs:?} {max_batch:?} {} tf32 {tf32}", library::version(library));
     let digest = Sha256::digest(about);
     digest[..8].iter().fold(String::new(), |mut text, byte| {
         // A string takes any text.
@@ -74,13 +75,18 @@ pub fn is_library(path: &Path) -> bool {
 }
 
 /// The provider for the one device that this process sees. What it does not take is left to the provider after it.
-pub fn provider(load: &Load, wanted: &TensorRt, engines: Option<&Engines>) -> ExecutionProviderDispatch {
+pub fn provider(
+    load: &Load,
+    spec: &OnnxSpec,
+    wanted: &TensorRt,
+    engines: Option<&Engines>,
+) -> ExecutionProviderDispatch {
     // Without this a provider that does not load means a session on CUDA alone and nothing but a log line.
-    options(load, wanted, engines).build().error_on_failure()
+    options(load, spec, wanted, engines).build().error_on_failure()
 }
 
-fn options(load: &Load, wanted: &TensorRt, engines: Option<&Engines>) -> ep::TensorRT {
-    let shapes = |batch: &dyn Fn(&Region) -> usize| profile(load, batch);
+fn options(load: &Load, spec: &OnnxSpec, wanted: &TensorRt, engines: Option<&Engines>) -> ep::TensorRT {
+    let shapes = |batch: &dyn Fn(&Region) -> usize| profile(load, spec, batch);
     let largest = |region: &Region| region.tensor.batch.fixed().unwrap_or(load.max_batch);
     let mut tensorrt = ep::TensorRT::default()
         .with_device_id(0)
@@ -89,7 +95,7 @@ fn options(load: &Load, wanted: &TensorRt, engines: Option<&Engines>) -> ep::Ten
         .with_profile_min_shapes(shapes(&|region| region.tensor.batch.fixed().unwrap_or(1)))
         .with_profile_opt_shapes(shapes(&largest))
         .with_profile_max_shapes(shapes(&largest));
-    if let Some(limit) = load.memory_limit {
+    if let Some(limit) = spec.memory_limit {
         tensorrt = tensorrt.with_max_workspace_size(usize::try_from(limit).unwrap_or(usize::MAX));
     }
     if let Some(engines) = engines {
@@ -104,9 +110,9 @@ fn options(load: &Load, wanted: &TensorRt, engines: Option<&Engines>) -> ep::Ten
 }
 
 /// The shape of every input, as `name:1x3x224x224,other:1x8`.
-fn profile(load: &Load, batch: &dyn Fn(&Region) -> usize) -> String {
+fn profile(load: &Load, spec: &OnnxSpec, batch: &dyn Fn(&Region) -> usize) -> String {
     let inputs = load.layout.inputs.iter().enumerate().map(|(at, region)| {
-        let name = match load.pixel_inputs.get(at) {
+        let name = match spec.pixel_inputs.get(at) {
             Some(Some(_)) => pixel_graph::session_name(&region.tensor.name),
             _ => region.tensor.name.clone(),
         };
@@ -137,7 +143,7 @@ pub fn not_usable(error: &ort::Error) -> LoadError {
 mod tests {
     use orchestra_core::{DType, Dim, Layout, PixelInput};
 
-    use super::super::provider_options::{load, tensor, told};
+    use super::super::provider_options::{load, spec, tensor, told};
     use super::*;
 
     #[test]
@@ -153,18 +159,20 @@ mod tests {
 
     #[test]
     fn one_profile_holds_for_all_sizes_and_names_inputs_as_the_session_does() {
-        let mut load = load(&[tensor("image", Dim::Dynamic, &[3, 4, 5]), tensor("mask", Dim::Dynamic, &[])]);
-        assert_eq!(profile(&load, &|_| 8), "image:8x3x4x5,mask:8");
-        load.pixel_inputs[0] = Some(pixels(1.0));
-        assert_eq!(profile(&load, &|_| 1), "orchestra.pixels.image:1x3x4x5,mask:1");
+        let inputs = [tensor("image", Dim::Dynamic, &[3, 4, 5]), tensor("mask", Dim::Dynamic, &[])];
+        let (load, mut spec) = (load(&inputs), spec(&inputs));
+        assert_eq!(profile(&load, &spec, &|_| 8), "image:8x3x4x5,mask:8");
+        spec.pixel_inputs[0] = Some(pixels(1.0));
+        assert_eq!(profile(&load, &spec, &|_| 1), "orchestra.pixels.image:1x3x4x5,mask:1");
     }
 
     #[test]
     fn the_runtime_is_told_one_profile_the_precision_and_where_engines_are_kept() {
-        let load = load(&[tensor("image", Dim::Dynamic, &[3, 4, 5])]);
+        let inputs = [tensor("image", Dim::Dynamic, &[3, 4, 5])];
+        let (load, spec) = (load(&inputs), spec(&inputs));
         let root = tempfile::tempdir().unwrap();
         let wanted = TensorRt { fp16: true, engines: Some(root.path().to_owned()) };
-        let engines = Engines::of(&load, &wanted).unwrap();
+        let engines = Engines::of(&load, &spec, &wanted).unwrap();
         let folder = engines.folder.display().to_string();
         let workspace = (1u64 << 30).to_string();
         let bare = [
@@ -181,28 +189,29 @@ mod tests {
             ("trt_timing_cache_enable", "true"),
             ("trt_timing_cache_path", folder.as_str()),
         ];
-        assert!(told(&options(&load, &wanted, None), &bare));
-        assert!(told(&options(&load, &wanted, Some(&engines)), &[&bare[..], &kept].concat()));
+        assert!(told(&options(&load, &spec, &wanted, None), &bare));
+        assert!(told(&options(&load, &spec, &wanted, Some(&engines)), &[&bare[..], &kept].concat()));
     }
 
     #[test]
     fn other_constants_in_the_graph_mean_other_engines() {
-        let mut load = load(&[tensor("image", Dim::Dynamic, &[3, 4, 5])]);
-        let plain = key(&load);
-        assert_eq!(plain, key(&load.clone()));
-        load.pixel_inputs[0] = Some(pixels(1.0));
-        let whole = key(&load);
-        load.pixel_inputs[0] = Some(pixels(0.5));
-        assert!(plain != whole && whole != key(&load));
+        let mut spec = spec(&[tensor("image", Dim::Dynamic, &[3, 4, 5])]);
+        let plain = key(8, &spec);
+        assert_eq!(plain, key(8, &spec.clone()));
+        spec.pixel_inputs[0] = Some(pixels(1.0));
+        let whole = key(8, &spec);
+        spec.pixel_inputs[0] = Some(pixels(0.5));
+        assert!(plain != whole && whole != key(8, &spec));
         assert_eq!(plain.len(), 16);
     }
 
     #[test]
     fn one_worker_compiles_while_the_others_wait() {
         let root = tempfile::tempdir().unwrap();
-        let load = load(&[tensor("image", Dim::Dynamic, &[3])]);
+        let inputs = [tensor("image", Dim::Dynamic, &[3])];
+        let (load, spec) = (load(&inputs), spec(&inputs));
         let wanted = TensorRt { fp16: false, engines: Some(root.path().join("new/folder")) };
-        let engines = Engines::of(&load, &wanted).unwrap();
+        let engines = Engines::of(&load, &spec, &wanted).unwrap();
         assert!(engines.folder.is_dir());
         let other = File::open(engines.folder.join("lock")).unwrap();
         assert!(flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
@@ -214,10 +223,11 @@ mod tests {
     #[test]
     fn where_nothing_can_be_kept_the_model_is_compiled_all_the_same() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let load = load(&[tensor("image", Dim::Dynamic, &[3])]);
+        let inputs = [tensor("image", Dim::Dynamic, &[3])];
+        let (load, spec) = (load(&inputs), spec(&inputs));
         let engines = Some(file.path().join("no-folder"));
-        assert!(Engines::of(&load, &TensorRt { fp16: false, engines }).is_none());
-        assert!(Engines::of(&load, &TensorRt::default()).is_none());
+        assert!(Engines::of(&load, &spec, &TensorRt { fp16: false, engines }).is_none());
+        assert!(Engines::of(&load, &spec, &TensorRt::default()).is_none());
     }
 
     #[test]

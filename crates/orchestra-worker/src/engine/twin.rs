@@ -20,7 +20,7 @@ pub struct Twin {
 }
 
 impl Twin {
-    pub fn load(tuning: SessionTuning, warm_up: &[usize]) -> Twin {
+    pub fn load(tuning: SessionTuning, batch_sizes: &[usize]) -> Twin {
         let folder = tempfile::tempdir().unwrap();
         let model = models::affine(folder.path(), &[3]).unwrap();
         let row = |name: &str| TensorSpec {
@@ -31,23 +31,24 @@ impl Twin {
         };
         let layout = BatchLayout::new(&[row("x")], &[row("y")], MAX_ROWS, 1).unwrap();
         let request = Request { flavor: Flavor::Cpu, explicit: None, offline: false };
-        let load = Load {
+        let spec = OnnxSpec {
             library: find_or_fetch(&request, &Env::from_process(), &mut Silent).unwrap().path,
-            preload: vec![],
             digest: model_digest(&model).unwrap(),
             model,
+            tf32: true,
+            tuning,
+            pixel_inputs: vec![None],
+            ..OnnxSpec::default()
+        };
+        let load = Load {
+            spec: spec.encode().unwrap(),
             device: DeviceKind::Cpu,
             threads: 1,
             streams: 1,
             max_batch: MAX_ROWS,
-            memory_limit: None,
-            tf32: true,
-            tuning,
-            custom_ops: vec![],
-            warm_up: warm_up.to_vec(),
-            rungs: warm_up.to_vec(),
+            batch_sizes: batch_sizes.to_vec(),
+            pad: true,
             layout: layout.clone(),
-            pixel_inputs: vec![None],
         };
         let arena = Arena::create("twin", layout.clone()).unwrap();
         let fd = arena.fd().try_clone_to_owned().unwrap();

@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, Dim, SessionTuning, SlotId, TensorSpec, WorkerExit};
+use orchestra_core::{BatchId, DType, DeviceKind, Dim, SlotId, TensorSpec, WorkerExit};
 use orchestra_lab::worker_client::WorkerClient;
 use orchestra_ortlib::{Env, Flavor, Request, Silent, find_or_fetch};
-use orchestra_runtime::ProcessLauncher;
+use orchestra_runtime::{Launcher, ProcessLauncher};
 use orchestra_testkit::models;
 use orchestra_testkit::onnx::ModelBuilder;
 use orchestra_wire::arena::{Arena, WorkerArena};
 use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunTiming, ToWorker};
 use orchestra_worker::digest::model_digest;
-use orchestra_worker::{Engine, LoadError, Loaded, OnnxEngine, RunError};
+use orchestra_worker::{ENVIRONMENT, Engine, LoadError, Loaded, OnnxEngine, OnnxSpec, RunError};
 
 /// ONNX Runtime's library, fetched once per user where the machine has none.
 pub fn library() -> PathBuf {
@@ -41,6 +41,8 @@ pub fn flat(name: &str, dtype: DType, n: usize) -> TensorSpec {
 /// A model file and what its worker is told.
 pub struct Setup {
     pub arena: Arena,
+    pub spec: OnnxSpec,
+    /// Without the spec, which may still be changed: see [`Setup::load_frame`].
     pub load: Load,
     _folder: tempfile::TempDir,
 }
@@ -57,32 +59,37 @@ impl Setup {
         let layout = BatchLayout::new(inputs, outputs, max_rows, slots).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = write(folder.path()).unwrap();
-        let load = Load {
+        let spec = OnnxSpec {
             library: library(),
-            preload: vec![],
             digest: model_digest(&path).unwrap(),
             model: path,
+            tf32: true,
+            pixel_inputs: inputs.iter().map(|_| None).collect(),
+            ..OnnxSpec::default()
+        };
+        let load = Load {
+            spec: vec![],
             device: DeviceKind::Cpu,
             threads: 1,
             streams: 1,
             max_batch: max_rows,
-            memory_limit: None,
-            tf32: true,
-            tuning: SessionTuning::default(),
-            custom_ops: vec![],
-            warm_up: vec![],
-            rungs: vec![],
+            batch_sizes: vec![],
+            pad: false,
             layout: layout.clone(),
-            pixel_inputs: inputs.iter().map(|_| None).collect(),
         };
-        Setup { arena: Arena::create("test", layout).unwrap(), load, _folder: folder }
+        Setup { arena: Arena::create("test", layout).unwrap(), spec, load, _folder: folder }
+    }
+
+    pub fn load_frame(&self) -> Load {
+        Load { spec: self.spec.encode().unwrap(), ..self.load.clone() }
     }
 
     /// Loads the model into this process.
     pub fn engine(&self) -> Result<(OnnxEngine, Loaded), LoadError> {
         let fd = self.arena.fd().try_clone_to_owned().unwrap();
         let mut engine = OnnxEngine::new();
-        let loaded = engine.load(&self.load, WorkerArena::map(fd, self.load.layout.clone()).unwrap())?;
+        let loaded =
+            engine.load(&self.load_frame(), WorkerArena::map(fd, self.load.layout.clone()).unwrap())?;
         Ok((engine, loaded))
     }
 
@@ -117,7 +124,9 @@ impl Setup {
     /// Starts another worker program on the arena.
     pub fn spawn_program(&self, program: &Path) -> Process {
         let launcher = ProcessLauncher { program: program.to_owned(), args: Vec::new(), env: Vec::new() };
-        Process(WorkerClient::start(&launcher, &DeviceKind::Cpu, self.arena.fd()).unwrap())
+        Process(
+            WorkerClient::start(|| launcher.launch(&DeviceKind::Cpu, &ENVIRONMENT, self.arena.fd())).unwrap(),
+        )
     }
 }
 

@@ -337,7 +337,7 @@ pub fn audited(test: impl Future<Output = ()>) {
         // Signals and drivers: opened by the first child of the program, and kept.
         host().block_on(async {
             let place = Workplace::new();
-            let launched = place.workers_of_ours().launch(&DeviceKind::Cpu, a_file().as_fd()).unwrap();
+            let launched = place.workers_of_ours().launch(&DeviceKind::Cpu, &[], a_file().as_fd()).unwrap();
             let mut process = launched.process;
             process.kill();
             process.wait().await;
@@ -390,12 +390,17 @@ pub struct ByStage {
 }
 
 impl Launcher for ByStage {
-    fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched> {
+    fn launch(
+        &self,
+        device: &DeviceKind,
+        env: &[(&str, &str)],
+        arena: BorrowedFd<'_>,
+    ) -> io::Result<Launched> {
         // The memory of a stage's batches has the name of the stage.
         let memory = fs::read_link(format!("/proc/self/fd/{}", arena.as_raw_fd()))?;
         let is_this = memory.to_string_lossy().contains(self.stage);
         let launcher = if is_this { &self.this } else { &self.others };
-        launcher.launch(device, arena)
+        launcher.launch(device, env, arena)
     }
 }
 

@@ -5,7 +5,7 @@ use orchestra_core::crew::Handover;
 use orchestra_core::survey::{Candidate, Reading, Step, Survey};
 use orchestra_core::{DeviceId, StageId, WorkerId};
 use orchestra_machine::Gpu;
-use orchestra_plan::{Growth, InferPlan, Plan, WorkerMemory, WorkerPlan};
+use orchestra_plan::{BatchPlan, Growth, Plan, WorkerMemory, WorkerPlan};
 use ractor::ActorRef;
 
 use super::{DeviceState, End};
@@ -15,8 +15,8 @@ use crate::messages::DeviceMsg;
 use crate::trace::{DeviceStep, DeviceTrace, WorkerStep};
 
 /// The stages that have workers on a device.
-fn served_on(plan: &Plan, device: DeviceId) -> impl Iterator<Item = (StageId, &InferPlan, &WorkerPlan)> {
-    plan.infer_stages().filter_map(move |(stage, infer)| {
+fn served_on(plan: &Plan, device: DeviceId) -> impl Iterator<Item = (StageId, &BatchPlan, &WorkerPlan)> {
+    plan.batch_stages().filter_map(move |(stage, infer)| {
         let workers = infer.workers.iter().find(|w| w.device == device && w.count > 0)?;
         Some((stage, infer, workers))
     })
@@ -35,7 +35,7 @@ pub(super) fn survey_of(context: &RunContext, device: DeviceId) -> Option<Survey
             is_asked: workers.growth.is_some_and(|growth| growth.is_asked),
             each: workers.memory.map(WorkerMemory::bytes),
             spares: workers.spares,
-            priority: plan.models[infer.model.index()].priority,
+            priority: infer.priority,
         })
         .collect();
     candidates.iter().any(|c| c.each.is_none()).then(|| Survey::new(candidates, memory.headroom))

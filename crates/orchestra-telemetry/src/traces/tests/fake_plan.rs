@@ -1,4 +1,4 @@
-//! A plan of one infer stage, made by the real planner from a workflow that exists in memory only.
+//! A plan of one batch stage, made by the real planner from a workflow that exists in memory only.
 
 use std::sync::Arc;
 

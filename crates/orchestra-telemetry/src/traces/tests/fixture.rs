@@ -22,7 +22,7 @@ use super::super::spans::Out;
 use super::fake_plan::plan;
 use crate::names::attribute;
 
-/// The infer stage of the plan; stage 0 makes its rows.
+/// The batch stage of the plan; stage 0 makes its rows.
 pub const READ: StageId = StageId(1);
 
 pub fn ms(n: u64) -> Duration {

@@ -1,0 +1,105 @@
+//! A batch stage at work: its slots, its batcher, and the workers that its devices are asked for. It knows neither who fills the rows nor what
+//! follows.
+
+use std::sync::Arc;
+
+use orchestra_core::StageId;
+use orchestra_plan::BatchPlan;
+use orchestra_wire::arena::Arena;
+use ractor::concurrency::JoinHandle;
+use ractor::{Actor, ActorCell, ActorRef, SpawnErr};
+
+use crate::batch::batcher::{Batcher, BatcherArgs};
+use crate::batch::completion::Completion;
+use crate::batch::slot_pool::SlotPool;
+use crate::context::RunContext;
+use crate::fleet::engine::load_frame;
+use crate::messages::{BatcherMsg, DeviceMsg, ServeStage};
+
+/// See the module.
+pub struct BatchStage {
+    /// Its slots.
+    pub pool: Arc<SlotPool>,
+    /// Gives out its batches.
+    pub batcher: ActorRef<BatcherMsg>,
+}
+
+impl BatchStage {
+    /// Starts the batcher of `stage` below `supervisor`, over the slots of `arena`, and asks `devices`, those of the plan, for workers.
+    pub async fn start(
+        context: &Arc<RunContext>,
+        stage: StageId,
+        arena: Arena,
+        completion: Arc<dyn Completion>,
+        devices: &[ActorRef<DeviceMsg>],
+        supervisor: ActorCell,
+    ) -> Result<(Self, JoinHandle<()>), SpawnErr> {
+        let args = BatcherArgs { context: Arc::clone(context), stage, completion: Arc::clone(&completion) };
+        let (batcher, end) = Actor::spawn_linked(None, Batcher, args, supervisor).await?;
+        let tell = batcher.clone();
+        let notify = move || {
+            // A batcher that is gone takes its stage with it.
+            drop(tell.cast(BatcherMsg::PoolChanged));
+        };
+        let batch = context.plan.stages[stage.index()].batch();
+        let (max_batch, held) = batch.map_or((1, 1), |batch| (batch.max_batch, batch.held_by_workers()));
+        let in_use = Arc::clone(&context.stats.stage(stage).slots_in_use);
+        let pool = SlotPool::new(arena, context.clock, max_batch, held, in_use, Box::new(notify));
+        // Its first message; an actor that has just been started takes it.
+        drop(batcher.cast(BatcherMsg::Attach(Arc::clone(&pool))));
+        let started = Self { pool, batcher };
+        if let Err(why) = started.ask_for_workers(context, stage, devices) {
+            completion.no_device(why);
+        }
+        Ok((started, end))
+    }
+
+    fn ask_for_workers(
+        &self,
+        context: &RunContext,
+        id: StageId,
+        devices: &[ActorRef<DeviceMsg>],
+    ) -> Result<(), String> {
+        let plan = &context.plan;
+        let stage = &plan.stages[id.index()];
+        // Whoever started the run was asked for an engine of each batch stage.
+        let (Some(batch), Some(engine)) = (stage.batch(), context.options.engines.get(&id)) else {
+            return Err(format!("stage `{}` has no engine; this is a bug", stage.name));
+        };
+        for workers in batch.workers.iter().filter(|w| w.count > 0) {
+            let device = &plan.devices[workers.device.index()].spec.kind;
+            let load = load_frame(&**engine, batch, device, workers.threads)
+                .map_err(|why| format!("stage `{}`: {why}", stage.name))?;
+            let serve = ServeStage {
+                stage: id,
+                name: stage.name.clone(),
+                pipeline: plan.pipelines[stage.pipeline.index()].name.clone(),
+                batcher: self.batcher.clone(),
+                pool: Arc::clone(&self.pool),
+                engine: Arc::clone(engine),
+                load,
+                workers: workers.count,
+                spares: workers.spares,
+                recycle: batch.recycle,
+            };
+            // A manager that is gone was told to shut down before it had a worker: the order to stop is on its way to us, too.
+            drop(devices[workers.device.index()].cast(DeviceMsg::Serve(Arc::new(serve))));
+        }
+        Ok(())
+    }
+}
+
+/// The memory of the batches of a stage, or why it cannot be had.
+pub fn arena_of(stage: &str, batch: &BatchPlan) -> Result<Arena, String> {
+    let layout = &batch.layout;
+    Arena::create(stage, layout.clone())
+        .map_err(|error| refused("batches", layout.total_bytes(), stage, &error))
+}
+
+/// Why a stage cannot have this much memory, and what to do.
+pub fn refused(what: &str, bytes: usize, stage: &str, error: &dyn std::fmt::Display) -> String {
+    let mib = bytes >> 20;
+    format!(
+        "cannot take {mib} MiB of shared memory for the {what} of stage `{stage}`: {error}; set `limits.memory` or a smaller `batch.max`"
+    )
+}

@@ -1,0 +1,46 @@
+//! What follows a batch stage in a pipeline: completed rows go to the processor, failed ones end in the sink, and folds hear of lost parts.
+
+use std::sync::Arc;
+
+use orchestra_core::Failure;
+use orchestra_core::lineage::End;
+use ractor::ActorRef;
+use smallvec::SmallVec;
+
+use crate::batch::completion::Completion;
+use crate::flow::fold::FoldTarget;
+use crate::flow::processor::Processor;
+use crate::flow::token::Token;
+use crate::messages::{CompletedBatch, PipelineMsg, SinkMsg, TokenEnd};
+
+/// See the module.
+pub struct Downstream {
+    /// Where completed batches go.
+    pub processor: Processor,
+    /// Who must hear of a part that ends here.
+    pub folds: Arc<[FoldTarget]>,
+    /// Where failures go.
+    pub sink: ActorRef<SinkMsg>,
+    /// Who learns that no device is left.
+    pub pipeline: ActorRef<PipelineMsg>,
+}
+
+impl Completion for Downstream {
+    fn completed(&self, batch: CompletedBatch) {
+        self.processor.process(batch);
+    }
+
+    fn failed(&self, token: &Token, failure: Failure) {
+        self.folds.iter().for_each(|fold| fold.failed(token));
+        let end = End { share: token.share(), records: SmallVec::new(), failure: Some(failure) };
+        drop(self.sink.cast(SinkMsg::Ends(vec![TokenEnd { ticket: token.ticket.clone(), end }])));
+    }
+
+    fn drained(&self) {
+        self.processor.drained();
+    }
+
+    fn no_device(&self, why: String) {
+        drop(self.pipeline.cast(PipelineMsg::NoDevice(why)));
+    }
+}

@@ -1,0 +1,59 @@
+//! The engine of stages that run a model: the plan says which and how, this machine where ONNX Runtime is.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use orchestra_core::{DeviceKind, StageId};
+use orchestra_ortlib::Library;
+use orchestra_plan::{BatchPlan, Plan};
+use orchestra_runtime::launcher::Launched;
+use orchestra_runtime::{EngineSpec, Engines, Launcher};
+use orchestra_worker::{ENVIRONMENT, OnnxSpec};
+
+struct OnnxEngine {
+    launcher: Arc<dyn Launcher>,
+    /// As for a worker on the CPU.
+    spec: OnnxSpec,
+    /// What workers on GPUs load first.
+    preload: Vec<PathBuf>,
+}
+
+impl EngineSpec for OnnxEngine {
+    fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched> {
+        self.launcher.launch(device, &ENVIRONMENT, arena)
+    }
+
+    fn spec(&self, device: &DeviceKind) -> Result<Vec<u8>, String> {
+        match device {
+            DeviceKind::Cpu => self.spec.encode(),
+            DeviceKind::Cuda { .. } => {
+                OnnxSpec { preload: self.preload.clone(), ..self.spec.clone() }.encode()
+            }
+        }
+    }
+}
+
+/// The engines of a plan's batch stages, whose workers `launcher` starts; `library` is that of [`runtime_library`](crate::runtime_library).
+#[must_use]
+pub fn engines_of(plan: &Plan, launcher: &Arc<dyn Launcher>, library: Option<&Library>) -> Engines {
+    let engine = |(stage, batch): (StageId, &BatchPlan)| {
+        let model = &plan.models[batch.model.index()];
+        let spec = OnnxSpec {
+            library: library.map(|library| library.path.clone()).unwrap_or_default(),
+            preload: Vec::new(),
+            model: model.path.clone(),
+            digest: model.file_digest,
+            memory_limit: model.memory_limit,
+            tf32: model.tf32,
+            tuning: model.tuning.clone(),
+            custom_ops: model.custom_ops.clone(),
+            pixel_inputs: plan.pixel_inputs(stage),
+        };
+        let preload = library.map(|library| library.cuda.preload()).unwrap_or_default();
+        let engine = OnnxEngine { launcher: Arc::clone(launcher), spec, preload };
+        (stage, Arc::new(engine) as Arc<dyn EngineSpec>)
+    };
+    plan.batch_stages().map(engine).collect()
+}

@@ -1,0 +1,183 @@
+//! A model as a service inside of a program: a plan of one batch stage, made of the model file alone, and the runtime's [`Service`].
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use orchestra_core::data::{Column, ColumnType, Refusal, Schema, Value, fixed_tensor};
+use orchestra_core::shapes::{Fetch, FetchRun};
+use orchestra_core::{StageId, TensorSpec};
+use orchestra_machine::Machine;
+use orchestra_ortlib::Silent;
+use orchestra_plan::{
+    Host as _, Plan, PlanOptions, RealHost, RenderStyle, SourceConnected, SourceContext, SourceKind,
+};
+use orchestra_runtime::{Service, StartServiceError};
+use thiserror::Error;
+
+use crate::{
+    StartError, StartOptions, engines, kinds, machine_view, measurements, run_options, runtime_library,
+};
+
+/// How a model is served.
+#[derive(Clone, Default)]
+pub struct ServeOptions {
+    /// Rows of inputs, without the batch, where the model file leaves a dimension open: name and shape.
+    pub shapes: Vec<(String, Vec<usize>)>,
+    /// `set` takes the keys of `models.model` and of its stage `stages.model`, as a workflow file has them, for example
+    /// `("models.model.workers", "2")` and `("stages.model.batch.max", "8")`; `devices` those to use.
+    pub plan: PlanOptions,
+    /// Workers and what they need; there is nothing that `fresh` could discard. A tracer hears of workers and batches: a request is no item.
+    pub start: StartOptions,
+}
+
+/// Why a model is not served.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// The model cannot be read or planned, or an option says what cannot be.
+    #[error("{0}")]
+    Plan(String),
+    /// What its workers need is not there.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// No worker could be started.
+    #[error(transparent)]
+    Service(#[from] StartServiceError),
+    /// A thread cannot be started.
+    #[error("the service cannot be started: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Serves an ONNX model: its workers are started on the devices of `machine`, and requests of many tasks share batches. Returns once a worker
+/// is loaded.
+///
+/// A request has a [`Tensor`](crate::Tensor) for each input of the model, in the order of [`Service::inputs`]; the first dimension counts its
+/// rows. A worker that dies costs no request: its rows run again elsewhere, and a row that kills workers fails alone. Nothing is written.
+/// Dropping the service kills its workers.
+///
+/// ```no_run
+/// # async fn service() -> Result<(), Box<dyn std::error::Error>> {
+/// use orchestra::{DType, ServeOptions, Tensor};
+///
+/// let machine = orchestra::usable_machine(None, false);
+/// let model = orchestra::serve_model("digits.onnx".as_ref(), &machine, ServeOptions::default()).await?;
+/// // Two rows of a model that takes f32 [batch, 1, 28, 28].
+/// let pixels = vec![0.0_f32; 2 * 28 * 28].into_iter().flat_map(f32::to_ne_bytes).collect();
+/// let request = Tensor { dtype: DType::F32, shape: vec![2, 1, 28, 28], data: pixels };
+/// let answer = model.infer(&[request]).await?;
+/// println!("{} {:?}", answer[0].dtype, answer[0].shape);
+/// model.close().await;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// See [`ServeError`]. Nothing runs then.
+pub async fn serve_model(
+    model: &Path,
+    machine: &Machine,
+    options: ServeOptions,
+) -> Result<Service, ServeError> {
+    let (model, machine) = (model.to_owned(), machine.clone());
+    let blocking = tokio::task::spawn_blocking(move || {
+        let ServeOptions { shapes, plan, start } = options;
+        let plan = plan_of(&model, &machine, &shapes, plan)?;
+        let (library, offline) = (start.ort_library.clone(), start.offline);
+        let library = runtime_library(&plan, library, offline, &mut Silent).map_err(StartError::from)?;
+        let options = run_options(start, &plan, library.as_ref())?;
+        Ok::<_, ServeError>((plan, options))
+    });
+    let (plan, options) = blocking.await.map_err(io::Error::other)??;
+    let stage = plan.batch_stages().map(|(stage, _)| stage).next().unwrap_or(StageId(0));
+    Ok(Service::start(Arc::new(plan), stage, options).await?)
+}
+
+/// The stage `model`, between a source of requests that lists nothing and a sink that nothing reaches.
+fn plan_of(
+    model: &Path,
+    machine: &Machine,
+    shapes: &[(String, Vec<usize>)],
+    mut options: PlanOptions,
+) -> Result<Plan, ServeError> {
+    let path = std::path::absolute(model)?;
+    let host = RealHost::with_machine(kinds(), machine_view(machine));
+    let file = host.model(&path);
+    let file = file.map_err(|error| ServeError::Plan(format!("model `{}`: {error}", path.display())))?;
+    let inputs: Vec<Column> =
+        file.signature.inputs.iter().map(|input| column(input, shapes)).collect::<Result<_, _>>()?;
+    if let Some((name, _)) = shapes.iter().find(|(name, _)| inputs.iter().all(|i| i.name != *name)) {
+        let names: Vec<&str> = inputs.iter().map(|input| &*input.name).collect();
+        let (model, names) = (path.display(), names.join("`, `"));
+        let what = format!("model `{model}` has no input `{name}`, which `shapes` names; inputs: `{names}`");
+        return Err(ServeError::Plan(what));
+    }
+    let feeds: Vec<String> = inputs
+        .iter()
+        .map(|input| format!("{:?} = {:?}", input.name, format!("requests.{}", input.name)))
+        .collect();
+    let text = format!(
+        "version = 1\n[sources.requests]\nkind = \"requests\"\nmanifest = \"-\"\n[models.model]\n[stages.model]\nkind = \"infer\"\n\
+         model = \"model\"\ninputs = {{ {} }}\n[sinks.answers]\nkind = \"jsonl\"\nfrom = \"model\"\n",
+        feeds.join(", ")
+    );
+    // An absolute path is never read as anything but a string.
+    options.set.insert(0, ("models.model.path".to_owned(), path.display().to_string()));
+    let host = RealHost::with_machine(kinds().with_source(Requests(Schema(inputs))), machine_view(machine))
+        .with_measurements(measurements())
+        .with_engines(engines());
+    let name = format!("service of {}", path.file_name().unwrap_or_default().to_string_lossy());
+    let (plan, diagnostics) = orchestra_plan::plan(&text, &path.with_file_name(name), &options, &host);
+    plan.ok_or_else(|| ServeError::Plan(diagnostics.render(RenderStyle::Plain)))
+}
+
+/// An input of the model as requests have it: every dimension of a row is known.
+fn column(input: &TensorSpec, shapes: &[(String, Vec<usize>)]) -> Result<Column, ServeError> {
+    let name = &input.name;
+    let said = shapes.iter().find(|(of, _)| of == name).map(|(_, row)| row.clone());
+    let row = said.or_else(|| input.fixed_row()).ok_or_else(|| {
+        ServeError::Plan(format!(
+            "input `{name}` is {input}, and every dimension but the batch must be known: say it in `ServeOptions::shapes`"
+        ))
+    })?;
+    Ok(Column { name: name.clone(), ty: ColumnType::Tensor(fixed_tensor(name, input.dtype, &row)) })
+}
+
+/// A kind of source whose items come as requests, and not from its list.
+struct Requests(Schema);
+
+impl SourceKind for Requests {
+    fn name(&self) -> &'static str {
+        "requests"
+    }
+
+    fn about(&self) -> &'static str {
+        "requests to a service"
+    }
+
+    fn connect(&self, _: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
+        Some(SourceConnected {
+            gives: self.0.clone(),
+            fetch: Arc::new(NoFetch),
+            expand: None,
+            settings: serde_json::Value::Null,
+        })
+    }
+}
+
+/// No run ever fetches a request.
+#[derive(Debug)]
+struct NoFetch;
+
+impl Fetch for NoFetch {
+    fn start(&self) -> Box<dyn FetchRun> {
+        Box::new(NoFetch)
+    }
+}
+
+impl FetchRun for NoFetch {
+    fn fetch(&mut self, _: &[u8]) -> Result<u64, Refusal> {
+        Err(Refusal::result("a request is not fetched"))
+    }
+
+    fn with_row(&self, _: &mut dyn FnMut(&[Value<'_>])) {}
+}

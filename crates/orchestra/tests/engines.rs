@@ -1,0 +1,113 @@
+//! Each batch stage has an engine of its own: another program, told other things, beside models in one run.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+mod common;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::{ONE_PIXEL_PER_BLOCK, ROW, Workplace, audited, bounded};
+use orchestra::{
+    DeviceKind, EngineSpec, Launched, Launcher, ProcessLauncher, RunOptions, Silent, StartRunError,
+};
+use orchestra_core::DType;
+use orchestra_testkit::faulty::FAULT;
+use orchestra_testkit::models;
+
+const ITEMS: u64 = 30;
+
+/// An engine whose program copies inputs to outputs, and reads nothing of what it is told.
+struct Copying {
+    program: ProcessLauncher,
+    started: AtomicUsize,
+}
+
+impl EngineSpec for Copying {
+    fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched> {
+        self.started.fetch_add(1, Ordering::Relaxed);
+        self.program.launch(device, &[], arena)
+    }
+
+    fn spec(&self, _: &DeviceKind) -> Result<Vec<u8>, String> {
+        Ok(b"no model".to_vec())
+    }
+}
+
+/// An engine that has nothing to tell its workers.
+struct Speechless;
+
+impl EngineSpec for Speechless {
+    fn launch(&self, _: &DeviceKind, _: BorrowedFd<'_>) -> io::Result<Launched> {
+        unreachable!("what cannot be told is never started")
+    }
+
+    fn spec(&self, _: &DeviceKind) -> Result<Vec<u8>, String> {
+        Err("its script is not UTF-8".to_owned())
+    }
+}
+
+/// Pictures that go through two models that give them back; one worker each.
+fn workplace() -> Workplace {
+    let mut place = Workplace::with_pictures(ITEMS);
+    let same = models::identity(&place.models(), DType::F32, &ROW).unwrap();
+    place
+        .model("same", same, "workers = 1\nspare = 0")
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .infer("first", "pixels", "same", 4)
+        .infer("second", "first", "same", 4)
+        .sink("all", "second", "")
+        .devices(1);
+    place
+}
+
+fn run_options(place: &Workplace, plan: &orchestra::Plan) -> RunOptions {
+    let library = orchestra::runtime_library(plan, None, false, &mut Silent).unwrap();
+    orchestra::run_options(place.options(), plan, library.as_ref()).unwrap()
+}
+
+fn stage(plan: &orchestra::Plan, name: &str) -> orchestra::StageId {
+    plan.batch_stages().find(|(id, _)| plan.stages[id.index()].name == name).unwrap().0
+}
+
+#[test]
+fn each_stage_is_run_by_the_program_of_its_engine() {
+    audited(async {
+        let place = workplace();
+        let plan = Arc::new(place.plan());
+        let mut options = run_options(&place, &plan);
+        let program = place.faulty_workers(&[(FAULT, "none")]);
+        let copying = Arc::new(Copying { program, started: AtomicUsize::new(0) });
+        options.engines.insert(stage(&plan, "second"), copying.clone());
+        let run = orchestra::prepare(plan, false).unwrap().start(options).await.unwrap();
+        place.watch(&run);
+        let outcome = bounded("the run ends", run.wait()).await;
+        Workplace::must_end_with(&outcome, 0);
+        assert_eq!((copying.started.load(Ordering::Relaxed), outcome.report.items.done), (1, ITEMS));
+        assert_eq!(place.n_lines("all.jsonl"), ITEMS as usize);
+    });
+}
+
+#[test]
+fn an_engine_that_is_missing_or_cannot_be_told_ends_the_run_with_its_reason() {
+    audited(async {
+        let place = workplace();
+        let plan = Arc::new(place.plan());
+        let second = stage(&plan, "second");
+        let mut options = run_options(&place, &plan);
+        options.engines.remove(&second);
+        let refused =
+            orchestra::prepare(Arc::clone(&plan), false).unwrap().start(options).await.err().unwrap();
+        assert!(matches!(&refused, StartRunError::NoEngine(name) if name == "second"), "{refused}");
+
+        let mut options = run_options(&place, &plan);
+        options.engines.insert(second, Arc::new(Speechless));
+        let run = orchestra::prepare(plan, false).unwrap().start(options).await.unwrap();
+        place.watch(&run);
+        let outcome = bounded("the run ends", run.wait()).await;
+        Workplace::must_end_with(&outcome, 69);
+        assert_eq!(outcome.problems, ["stage `second`: its script is not UTF-8"]);
+    });
+}
