@@ -11,7 +11,6 @@ pub mod blame;
 pub mod bottleneck;
 pub mod ceiling;
 pub mod collect;
-pub mod crew;
 pub mod data;
 pub mod device;
 pub mod device_record;
@@ -28,6 +27,7 @@ pub mod survey;
 pub mod tensor;
 pub mod together;
 pub mod worker_exit;
+pub mod worker_places;
 
 pub use device::{DeviceKind, DeviceSpec};
 pub use failure::{ErrorClass, Failure, FailureKind};

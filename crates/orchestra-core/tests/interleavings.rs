@@ -1,4 +1,4 @@
-//! Ledger, queue, blame, ceiling, batching, crews and lineage as one world under random interleavings: whatever happens, every item ends
+//! Ledger, queue, blame, ceiling, batching, worker places and lineage as one world under random interleavings: whatever happens, every item ends
 //! once, only those fail that are to blame, nobody waits for nothing, and everything that was lent comes back.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]

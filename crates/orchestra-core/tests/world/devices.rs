@@ -1,9 +1,9 @@
 //! The workers of the world: how they are started, what kills them, and who takes their place.
 
-use orchestra_core::crew::{Handover, Order, Role};
 use orchestra_core::ledger::{Rows, RunFault};
 use orchestra_core::restart::Death;
 use orchestra_core::worker_exit::Evidence;
+use orchestra_core::worker_places::{Handover, Order, Role};
 use orchestra_core::{ErrorClass, WorkerExit, WorkerId};
 
 use super::*;
@@ -52,7 +52,7 @@ impl World {
         if let Some(&worker) = serving.get(i % serving.len().max(1)) {
             let device = self.workers[&worker].device;
             let handover = [Handover::SuccessorFirst, Handover::OldFirst][i % 2];
-            let orders = self.crews[device].recycle(worker, handover);
+            let orders = self.worker_places[device].recycle(worker, handover);
             self.carry_out(device, orders);
         }
     }
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// A worker is gone: the ledger says what that means for what it held, and the crew who comes instead.
+    /// A worker is gone: the ledger says what that means for what it held, and the places say who comes instead.
     pub(super) fn die(&mut self, worker: WorkerId, exit: &WorkerExit) {
         let Some(w) = self.workers.remove(&worker) else { return };
         let evidence = exit.evidence();
@@ -100,7 +100,7 @@ impl World {
             self.after(aftermath);
         }
         let death = Death { exit, progressed: w.completed > 0, bisecting: lost.bisecting, jitter: 0.5 };
-        let orders = self.crews[w.device].ended(worker, &death, self.now);
+        let orders = self.worker_places[w.device].ended(worker, &death, self.now);
         self.carry_out(w.device, orders);
         self.start_spares(w.device);
     }
@@ -168,7 +168,7 @@ impl World {
             begun: 0,
         };
         self.workers.insert(worker, w);
-        self.crews[device].joined(worker, role);
+        self.worker_places[device].joined(worker, role);
         self.at(self.now + self.setup.devices[device].load, Timer::Loaded(worker));
     }
 
@@ -199,14 +199,14 @@ impl World {
         if serves {
             self.serve(worker);
         }
-        let orders = self.crews[device].ready(worker);
+        let orders = self.worker_places[device].ready(worker);
         self.carry_out(device, orders);
         self.start_spares(device);
     }
 
     fn start_spares(&mut self, device: usize) {
-        if !self.crews[device].is_loading() && !self.gone.contains(&device) {
-            let orders = self.crews[device].start_spares(self.now, Handover::SuccessorFirst);
+        if !self.worker_places[device].is_loading() && !self.gone.contains(&device) {
+            let orders = self.worker_places[device].start_spares(self.now, Handover::SuccessorFirst);
             self.carry_out(device, orders);
         }
     }
@@ -223,7 +223,7 @@ impl World {
             Timer::Loaded(worker) => self.loaded(worker),
             Timer::Ended(worker) => self.die(worker, &WorkerExit::Clean),
             Timer::StartPlace(device, place) => {
-                let order = self.crews[device].start_place(place);
+                let order = self.worker_places[device].start_place(place);
                 self.carry_out(device, order);
             }
             Timer::StartSpares(device) => self.start_spares(device),

@@ -1,4 +1,4 @@
-//! A run without processes: items fill slots, batches close, a ledger gives them to workers that die in every way, crews replace the
+//! A run without processes: items fill slots, batches close, a ledger gives them to workers that die in every way, replacements come for the
 //! workers, and a lineage joins what comes out. Time is a number. What must always hold is asserted while it runs (`checks.rs`).
 
 #![allow(dead_code, reason = "each test file uses its own part")]
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use orchestra_core::batching::{BatchPolicy, Decision, LeaveReason, OpenBatch};
-use orchestra_core::crew::Crew;
+use orchestra_core::worker_places::WorkerPlaces;
 
 use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows, RunFault};
 use orchestra_core::lineage::{End, Finished, Lineage, Share};
@@ -81,7 +81,7 @@ pub struct World {
     lineage: Lineage<u64, u64>,
     /// What the open branches of an item still stand for.
     shares: HashMap<u64, Share>,
-    crews: Vec<Crew>,
+    worker_places: Vec<WorkerPlaces>,
     gone: BTreeSet<usize>,
     sick: BTreeSet<usize>,
     rooms: Vec<usize>,
@@ -109,14 +109,15 @@ impl World {
         let mut ledger = Ledger::new(setup.max_rows).with_streams(setup.streams).with_ready(setup.ready);
         let n = setup.devices.len();
         (0..n).for_each(|d| ledger.expect_device(device_id(d)));
-        let crew = |d: &DeviceSetup| Crew::new(d.workers, d.spares, RestartPolicy::default());
+        let worker_places =
+            |d: &DeviceSetup| WorkerPlaces::new(d.workers, d.spares, RestartPolicy::default());
         let mut world = Self {
             now: Duration::ZERO,
             ledger,
             policy: BatchPolicy { max_rows: setup.max_rows, wait: setup.wait, leave_when_idle: false },
             lineage: Lineage::new(setup.ordered),
             shares: HashMap::new(),
-            crews: setup.devices.iter().map(crew).collect(),
+            worker_places: setup.devices.iter().map(worker_places).collect(),
             gone: BTreeSet::new(),
             sick: (0..n).filter(|d| setup.devices[*d].health == Health::Kills).collect(),
             rooms: setup.devices.iter().map(|d| d.room).collect(),
@@ -138,7 +139,7 @@ impl World {
             setup: setup.clone(),
         };
         for d in 0..n {
-            let orders = world.crews[d].start();
+            let orders = world.worker_places[d].start();
             world.carry_out(d, orders);
         }
         world.pump();
@@ -407,7 +408,7 @@ impl World {
         }
         self.unreported.extend(std::iter::repeat_n(rows, self.setup.sinks));
         if is_first {
-            self.crews[device].progressed();
+            self.worker_places[device].progressed();
         }
         self.end_if_drained(worker);
     }

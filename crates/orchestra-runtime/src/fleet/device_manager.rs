@@ -1,5 +1,5 @@
-//! Device manager: owns the workers of one device, and starts, replaces and parks them as their crews decide
-//! (`orchestra_core::crew`). It never touches pixels, batches or process I/O.
+//! Device manager: owns the workers of one device, and starts, replaces and parks them as their places decide
+//! (`orchestra_core::worker_places`). It never touches pixels, batches or process I/O.
 
 mod measuring;
 
@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use orchestra_core::crew::{Crew, Order, Role, Vacancy};
 use orchestra_core::restart::Death;
 use orchestra_core::survey::{FirstWorker, Survey};
+use orchestra_core::worker_places::{Order, Role, Vacancy, WorkerPlaces};
 use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
@@ -69,7 +69,7 @@ struct Post {
     stage: StageId,
     /// What its workers need; `None` once the stage is over or all of its places are given up, so that its memory can go.
     serve: Option<Arc<ServeStage>>,
-    crew: Crew,
+    worker_places: WorkerPlaces,
 }
 
 struct Worker {
@@ -172,9 +172,9 @@ impl DeviceState {
         if self.shutting_down {
             return;
         }
-        let crew = Crew::new(serve.workers, serve.spares, self.args.context.options.restart);
+        let worker_places = WorkerPlaces::new(serve.workers, serve.spares, self.args.context.options.restart);
         let stage = serve.stage;
-        self.posts.push(Post { stage, serve: Some(serve), crew });
+        self.posts.push(Post { stage, serve: Some(serve), worker_places });
         match &mut self.survey {
             // It starts them when it is their turn.
             Some(survey) => survey.served(stage),
@@ -185,7 +185,7 @@ impl DeviceState {
     /// Starts the first workers of a stage, and all that were asked for where nobody measures anything.
     async fn begin(&mut self, me: &ActorRef<DeviceMsg>, stage: StageId) {
         let Some(post) = self.open_post(stage) else { return };
-        let orders = self.posts[post].crew.start();
+        let orders = self.posts[post].worker_places.start();
         self.carry_out(me, post, orders).await;
         if self.survey.is_none() {
             let more = measuring::asked_for_later(&self.args.context, self.args.device, stage);
@@ -199,7 +199,7 @@ impl DeviceState {
     }
 
     async fn start_place(&mut self, me: &ActorRef<DeviceMsg>, post: usize, place: usize) {
-        let order = self.posts[post].crew.start_place(place);
+        let order = self.posts[post].worker_places.start_place(place);
         self.carry_out(me, post, order).await;
     }
 
@@ -208,14 +208,14 @@ impl DeviceState {
         let is_open = |p: &Post| p.serve.is_some();
         for post in 0..self.posts.len() {
             let is_surveyed = self.survey.as_ref().is_some_and(|survey| !survey.is_over());
-            let is_loading = self.posts.iter().any(|p| is_open(p) && p.crew.is_loading());
+            let is_loading = self.posts.iter().any(|p| is_open(p) && p.worker_places.is_loading());
             if self.shutting_down || is_surveyed || is_loading {
                 return;
             }
             if is_open(&self.posts[post]) {
                 let now = self.args.context.clock.now();
                 let handover = self.handover(self.posts[post].stage);
-                let orders = self.posts[post].crew.start_spares(now, handover);
+                let orders = self.posts[post].worker_places.start_spares(now, handover);
                 self.carry_out(me, post, orders).await;
             }
         }
@@ -296,7 +296,7 @@ impl DeviceState {
         match Actor::spawn_linked(None, WorkerLink, args, me.get_cell()).await {
             Ok((link, _)) => {
                 self.workers.insert(worker, Worker { post, link, owned, gone: false, ready_since: None });
-                self.posts[post].crew.joined(worker, role);
+                self.posts[post].worker_places.joined(worker, role);
             }
             Err(error) => tracing::error!(%error, "a worker link could not be spawned; this is a bug"),
         }
@@ -348,24 +348,24 @@ impl DeviceState {
         let Some(w) = self.workers.get_mut(&worker) else { return };
         w.ready_since = Some(self.args.context.clock.now());
         let post = w.post;
-        let orders = self.posts[post].crew.ready(worker);
+        let orders = self.posts[post].worker_places.ready(worker);
         self.carry_out(me, post, orders).await;
-        let Post { stage, crew, serve } = &self.posts[post];
-        if let Some(survey) = self.survey.as_mut().filter(|_| serve.is_some() && crew.is_served()) {
+        let Post { stage, worker_places, serve } = &self.posts[post];
+        if let Some(survey) = self.survey.as_mut().filter(|_| serve.is_some() && worker_places.is_served()) {
             survey.loaded(*stage, first);
         }
     }
 
     fn worker_progressed(&mut self, worker: WorkerId) {
         if let Some(w) = self.workers.get(&worker) {
-            self.posts[w.post].crew.progressed();
+            self.posts[w.post].worker_places.progressed();
         }
     }
 
     async fn recycle(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId) {
         let Some(post) = self.workers.get(&worker).map(|w| w.post) else { return };
         let handover = self.handover(self.posts[post].stage);
-        let orders = self.posts[post].crew.recycle(worker, handover);
+        let orders = self.posts[post].worker_places.recycle(worker, handover);
         if !orders.is_empty() {
             tracing::info!(%worker, "worker is being recycled");
         }
@@ -391,9 +391,9 @@ impl DeviceState {
         let death = Death { exit: &end.exit, progressed: end.progressed, bisecting: end.bisecting, jitter };
         let now = self.args.context.clock.now();
         let stood = self.stood(&gone, &end.exit, now);
-        let crew = &mut self.posts[post].crew;
-        crew.had_stood(stood);
-        let orders = crew.ended(worker, &death, now);
+        let worker_places = &mut self.posts[post].worker_places;
+        worker_places.had_stood(stood);
+        let orders = worker_places.ended(worker, &death, now);
         for order in &orders {
             match order {
                 Order::Parked { left } => self.parked(post, *left, worker, end),
@@ -404,8 +404,8 @@ impl DeviceState {
         }
         self.carry_out(me, post, orders).await;
         // A place that is given up is none that has to be served.
-        let Post { stage, crew, serve } = &self.posts[post];
-        let is_served = serve.is_some() && crew.is_served();
+        let Post { stage, worker_places, serve } = &self.posts[post];
+        let is_served = serve.is_some() && worker_places.is_served();
         if let Some(survey) = self.survey.as_mut().filter(|_| is_served) {
             survey.loaded(*stage, FirstWorker { pid: None, is_warm: false });
         }

@@ -1,8 +1,8 @@
 //! The part of a device manager that has the memory of its GPU measured, and starts more workers where they fit
 //! (`orchestra_core::survey`). It looks at no GPU itself.
 
-use orchestra_core::crew::Handover;
 use orchestra_core::survey::{Candidate, Reading, Step, Survey};
+use orchestra_core::worker_places::Handover;
 use orchestra_core::{DeviceId, StageId, WorkerId};
 use orchestra_machine::Gpu;
 use orchestra_plan::{BatchPlan, Growth, Plan, WorkerMemory, WorkerPlan};
@@ -126,7 +126,7 @@ impl DeviceState {
         }
         self.stats().added.add(more as u64);
         self.trace_device(|| DeviceStep::WorkersAdded { stage, more });
-        let orders = self.posts[post].crew.grow(more);
+        let orders = self.posts[post].worker_places.grow(more);
         self.carry_out(me, post, orders).await;
     }
 

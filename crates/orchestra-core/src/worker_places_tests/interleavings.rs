@@ -1,4 +1,4 @@
-//! What must hold of a crew under any interleaving of loads, deaths and recycling.
+//! What must hold of the places under any interleaving of loads, deaths and recycling.
 
 use Handover::{OldFirst, SuccessorFirst};
 use proptest::prelude::*;
@@ -63,16 +63,16 @@ proptest! {
                     recyclings += 1;
                     world.replace(w, if n % 2 == 0 { SuccessorFirst } else { OldFirst });
                 },
-                Step::Progress => world.crew.progressed(),
+                Step::Progress => world.worker_places.progressed(),
                 Step::Wait(ms) => now += Duration::from_millis(ms),
                 Step::Due => for place in std::mem::take(&mut world.waiting) {
-                    let order = world.crew.start_place(place);
+                    let order = world.worker_places.start_place(place);
                     world.carry_out(order.into_iter().collect());
                 },
             }
             world.man_spares(now);
             for place in 0..places {
-                let parked = world.crew.places[place].is_parked;
+                let parked = world.worker_places.places[place].is_parked;
                 let serving = world.in_role(|r| matches!(r, Role::Serving { place: p } | Role::Yielding { place: p } if p == place)).len();
                 let successors =
                     world.in_role(|r| matches!(r, Role::Successor { place: p, .. } if p == place)).len();
@@ -83,7 +83,7 @@ proptest! {
             }
             let standing_by = world.in_role(|r| r == Role::Spare).len();
             prop_assert!(standing_by <= spares);
-            let open = world.crew.places.iter().filter(|p| !p.is_parked).count();
+            let open = world.worker_places.places.iter().filter(|p| !p.is_parked).count();
             prop_assert!(open > 0 || standing_by == 0, "spares outlive their places");
             prop_assert!(world.starts <= places + spares + deaths + recyclings, "starts that nothing asked for");
         }
@@ -106,7 +106,7 @@ proptest! {
                     world.end(worker, &exit, progressed, now);
                 }
                 for place in std::mem::take(&mut world.waiting) {
-                    let order = world.crew.start_place(place);
+                    let order = world.worker_places.start_place(place);
                     world.carry_out(order.into_iter().collect());
                 }
             }

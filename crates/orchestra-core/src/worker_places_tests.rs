@@ -1,13 +1,13 @@
-//! Properties of a crew: single decisions, by name.
+//! Properties of the places: single decisions, by name.
 
 use Handover::SuccessorFirst;
 
 use super::*;
 use crate::failure::ErrorClass;
 
-#[path = "crew_tests/interleavings.rs"]
+#[path = "worker_places_tests/interleavings.rs"]
 mod interleavings;
-#[path = "crew_tests/recycling.rs"]
+#[path = "worker_places_tests/recycling.rs"]
 mod recycling;
 
 const NOW: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ fn no_memory() -> WorkerExit {
 
 /// Carries orders out as a device would: workers are started at once, pauses are noted.
 struct World {
-    crew: Crew,
+    worker_places: WorkerPlaces,
     next: u32,
     waiting: Vec<usize>,
     drained: Vec<WorkerId>,
@@ -41,9 +41,9 @@ struct World {
 
 impl World {
     fn new(places: usize, spares: usize) -> Self {
-        let crew = Crew::new(places, spares, RestartPolicy::default());
+        let worker_places = WorkerPlaces::new(places, spares, RestartPolicy::default());
         let mut world = Self {
-            crew,
+            worker_places,
             next: 0,
             waiting: Vec::new(),
             drained: Vec::new(),
@@ -55,7 +55,7 @@ impl World {
             starts: 0,
             given_up: false,
         };
-        let orders = world.crew.start();
+        let orders = world.worker_places.start();
         world.carry_out(orders);
         world
     }
@@ -66,7 +66,7 @@ impl World {
         world.all_ready();
         world.man_spares(NOW);
         world.man_spares(NOW + SETTLING);
-        while world.crew.is_loading() {
+        while world.worker_places.is_loading() {
             world.all_ready();
             world.man_spares(NOW + SETTLING);
         }
@@ -80,7 +80,7 @@ impl World {
                     let worker = WorkerId(self.next);
                     self.next += 1;
                     self.starts += 1;
-                    self.crew.joined(worker, role);
+                    self.worker_places.joined(worker, role);
                 }
                 Order::StartLater { place, .. } => self.waiting.push(place),
                 Order::LookLater(_) => {}
@@ -96,14 +96,14 @@ impl World {
     }
 
     fn man_spares(&mut self, now: Duration) {
-        if !self.crew.is_loading() {
-            let orders = self.crew.start_spares(now, SuccessorFirst);
+        if !self.worker_places.is_loading() {
+            let orders = self.worker_places.start_spares(now, SuccessorFirst);
             self.carry_out(orders);
         }
     }
 
     fn ready(&mut self, worker: WorkerId) {
-        let orders = self.crew.ready(worker);
+        let orders = self.worker_places.ready(worker);
         self.carry_out(orders);
     }
 
@@ -114,7 +114,7 @@ impl World {
     }
 
     fn end(&mut self, worker: WorkerId, exit: &WorkerExit, progressed: bool, now: Duration) {
-        let orders = self.crew.ended(worker, &died(exit, progressed), now);
+        let orders = self.worker_places.ended(worker, &died(exit, progressed), now);
         self.carry_out(orders);
     }
 
@@ -123,16 +123,16 @@ impl World {
     }
 
     fn replace(&mut self, worker: WorkerId, handover: Handover) {
-        let orders = self.crew.recycle(worker, handover);
+        let orders = self.worker_places.recycle(worker, handover);
         self.carry_out(orders);
     }
 
     fn members(&self) -> Vec<WorkerId> {
-        self.crew.members.keys().copied().collect()
+        self.worker_places.members.keys().copied().collect()
     }
 
     fn in_role(&self, wanted: impl Fn(Role) -> bool) -> Vec<WorkerId> {
-        self.crew.members.iter().filter(|(_, m)| wanted(m.role)).map(|(id, _)| *id).collect()
+        self.worker_places.members.iter().filter(|(_, m)| wanted(m.role)).map(|(id, _)| *id).collect()
     }
 
     fn spare(&self) -> WorkerId {
@@ -166,8 +166,8 @@ fn spares_wait_until_all_places_are_served_and_the_run_has_settled() {
     world.man_spares(LATER);
     assert_eq!(world.starts, 2, "a place is still loading");
     world.ready(WorkerId(1));
-    assert_eq!(world.crew.start_spares(LATER, SuccessorFirst), [Order::LookLater(SETTLING)]);
-    assert_eq!(world.crew.start_spares(LATER, SuccessorFirst), [], "one look is enough");
+    assert_eq!(world.worker_places.start_spares(LATER, SuccessorFirst), [Order::LookLater(SETTLING)]);
+    assert_eq!(world.worker_places.start_spares(LATER, SuccessorFirst), [], "one look is enough");
     world.man_spares(LATER + SETTLING);
     assert_eq!(world.starts, 3);
 }
@@ -209,7 +209,7 @@ fn the_pause_of_the_budget_falls_on_the_next_spare() {
     let dead = world.serving(0)[0];
     world.end(dead, &CRASHED, false, LATER);
     assert_eq!(world.waiting, [] as [usize; 0], "the place does not wait");
-    let orders = world.crew.start_spares(LATER, SuccessorFirst);
+    let orders = world.worker_places.start_spares(LATER, SuccessorFirst);
     assert!(
         matches!(orders[..], [Order::LookLater(pause)] if pause >= Duration::from_millis(50)),
         "{orders:?}"
@@ -245,7 +245,7 @@ fn a_crash_loop_parks_a_place_with_a_spare_after_as_many_deaths_as_without() {
             world.end(dead, &CRASHED, false, LATER);
             deaths += 1;
             for place in std::mem::take(&mut world.waiting) {
-                let order = world.crew.start_place(place);
+                let order = world.worker_places.start_place(place);
                 world.carry_out(order.into_iter().collect());
             }
         }
@@ -258,7 +258,7 @@ fn workers_that_end_as_asked_without_a_result_are_replaced_at_once_however_often
     let mut world = World::at_rest(1, 0);
     for n in 1..20 {
         let old = world.serving(0)[0];
-        let orders = world.crew.ended(old, &died(&WorkerExit::Clean, false), LATER);
+        let orders = world.worker_places.ended(old, &died(&WorkerExit::Clean, false), LATER);
         let renewed = Some((old, Vacancy::Renewal));
         assert_eq!(
             orders,
@@ -277,10 +277,10 @@ fn deaths_are_forgotten_for_time_in_which_workers_stood_and_not_for_time_that_th
         let mut world = World::at_rest(1, 0);
         for n in 1..20 {
             let Some(dead) = world.serving(0).first().copied() else { break };
-            world.crew.had_stood(stood);
+            world.worker_places.had_stood(stood);
             world.end(dead, &CRASHED, false, window * 10 * n);
             for place in std::mem::take(&mut world.waiting) {
-                let order = world.crew.start_place(place);
+                let order = world.worker_places.start_place(place);
                 world.carry_out(order.into_iter().collect());
             }
         }
@@ -294,7 +294,7 @@ fn a_dead_spare_is_replaced_and_one_that_cannot_load_is_given_up_without_harm() 
     let spare = world.spare();
     world.end(spare, &KILLED, false, LATER);
     let now = LATER + Duration::from_secs(1);
-    let orders = world.crew.start_spares(now, SuccessorFirst);
+    let orders = world.worker_places.start_spares(now, SuccessorFirst);
     assert_eq!(orders, [Order::Start { role: Role::Spare, instead_of: Some((spare, Vacancy::Death)) }]);
     world.carry_out(orders);
     let spare = world.spare();
@@ -327,20 +327,20 @@ fn idle_spares_that_crash_do_not_spend_the_budget_of_the_places() {
 fn a_place_that_was_added_is_taken_back_if_its_first_worker_does_not_fit_and_costs_the_others_nothing() {
     for exit in [no_memory(), CRASHED, WorkerExit::Code(1)] {
         let mut world = World::at_rest(1, 0);
-        let orders = world.crew.grow(2);
+        let orders = world.worker_places.grow(2);
         world.carry_out(orders);
         let (fits, does_not) = (world.serving(1)[0], world.serving(2)[0]);
         world.end(does_not, &exit, false, LATER);
         world.ready(fits);
         assert_eq!((world.withdrawn, world.left, world.starts), (1, None, 3));
-        assert!(world.waiting.is_empty() && world.crew.is_served());
-        assert_eq!(world.crew.budget.spent(), 0);
+        assert!(world.waiting.is_empty() && world.worker_places.is_served());
+        assert_eq!(world.worker_places.budget.spent(), 0);
         // From now on it is a place like the others.
         world.end(fits, &no_memory(), false, LATER);
         assert_eq!((world.withdrawn, &world.waiting[..]), (1, &[1][..]));
     }
     let mut world = World::at_rest(1, 0);
-    let orders = world.crew.grow(1);
+    let orders = world.worker_places.grow(1);
     world.carry_out(orders);
     world.end(world.serving(1)[0], &KILLED, false, LATER);
     assert_eq!((world.withdrawn, &world.waiting[..]), (0, &[1][..]), "somebody outside did that");

@@ -102,12 +102,12 @@ fn a_successor_without_memory_makes_the_old_one_end_first_from_then_on() {
     world.replace(old, OldFirst);
     assert_eq!((world.promoted[0], &world.yielding[..]), ((spare, old), &[][..]));
     assert_eq!(
-        world.crew.start_spares(LATER, OldFirst),
+        world.worker_places.start_spares(LATER, OldFirst),
         [],
         "the next spare waits for the memory of the old one"
     );
     world.end(old, &WorkerExit::Clean, true, LATER);
-    assert_eq!(world.crew.start_spares(LATER, OldFirst).len(), 1);
+    assert_eq!(world.worker_places.start_spares(LATER, OldFirst).len(), 1);
 }
 
 #[test]
@@ -123,5 +123,5 @@ fn of_workers_that_reach_their_bound_together_each_makes_way_once_and_one_at_a_t
         world.all_ready();
     }
     assert_eq!((&world.yielding, world.starts), (&old, 8));
-    assert!(world.crew.is_served());
+    assert!(world.worker_places.is_served());
 }

@@ -55,21 +55,21 @@ pub enum Role {
 /// What has to be done now, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Start a worker in this role, and say so to [`Crew::joined`].
+    /// Start a worker in this role, and say so to [`WorkerPlaces::joined`].
     Start {
         /// Its role.
         role: Role,
         /// The worker whose place among the serving or the spare ones it takes, and why; `None` if there was none before.
         instead_of: Option<(WorkerId, Vacancy)>,
     },
-    /// Ask [`Crew::start_place`] after this pause.
+    /// Ask [`WorkerPlaces::start_place`] after this pause.
     StartLater {
         /// Which place.
         place: usize,
         /// How long.
         pause: Duration,
     },
-    /// Ask [`Crew::start_spares`] after this pause.
+    /// Ask [`WorkerPlaces::start_spares`] after this pause.
     LookLater(Duration),
     /// This spare serves from now on, or as soon as it is loaded.
     Promote {
@@ -158,7 +158,7 @@ impl Member {
 
 /// See the module.
 #[derive(Debug, Clone)]
-pub struct Crew {
+pub struct WorkerPlaces {
     places: Vec<Place>,
     members: BTreeMap<WorkerId, Member>,
     budget: RestartBudget,
@@ -180,8 +180,8 @@ pub struct Crew {
     worn: VecDeque<WorkerId>,
 }
 
-impl Crew {
-    /// A crew without workers.
+impl WorkerPlaces {
+    /// Places without workers.
     #[must_use]
     pub fn new(n_places: usize, n_spares: usize, policy: RestartPolicy) -> Self {
         Self {
@@ -476,5 +476,5 @@ impl Crew {
 }
 
 #[cfg(test)]
-#[path = "crew_tests.rs"]
+#[path = "worker_places_tests.rs"]
 mod tests;
