@@ -51,6 +51,7 @@ pub use orchestra_runtime::{
     StageReport, StageSnapshot, StageStats, StartRunError, Stats, StopHandle, Timeouts, WorkerEvent,
     WorkerUse, prepare,
 };
+pub use orchestra_source::Extent;
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};
 
