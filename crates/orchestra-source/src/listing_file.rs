@@ -137,9 +137,12 @@ impl ListingWriter {
     fn settle(&mut self) -> io::Result<()> {
         self.out.flush()?;
         self.out.get_ref().sync_data()?;
-        match self.temporary.take() {
-            Some(temporary) => temporary.persist(&self.target).map_err(|e| e.error),
-            None => Ok(()),
+        let Some(temporary) = self.temporary.take() else { return Ok(()) };
+        temporary.persist(&self.target).map_err(|e| e.error)?;
+        match File::open(folder_of(&self.target))?.sync_all() {
+            // Some file systems cannot sync folders; their names are as durable as they make them.
+            Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
+            other => other,
         }
     }
 

@@ -8,6 +8,7 @@ use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::{Arc, Barrier};
 
 use orchestra_source::{
     Catalog, Expand, Extent, ListError, ListingReader, ListingSpec, PushItem, first_item, write_items,
@@ -276,7 +277,9 @@ fn piped() -> (TempDir, ListingSpec, fs::File) {
 /// Waits until the list holds so many items, or its listing has ended.
 fn wait_for(catalog: &Catalog, n: u64) {
     let ((tell, told), growth) = (std::sync::mpsc::channel(), catalog.growth());
-    growth.watch(move || drop(tell.send(())));
+    growth.watch(move || {
+        let _ = tell.send(()); // Nobody waits any more.
+    });
     let goes_on = || growth.extent().known().is_none() && growth.failure(|_| ()).is_none();
     while goes_on() && growth.extent().listed() < Some(n) {
         told.recv().unwrap();
@@ -353,6 +356,37 @@ fn a_listing_whose_catalog_is_dropped_ends_though_its_pipe_is_silent() {
     let mut fds = [rustix::event::PollFd::new(&end, rustix::event::PollFlags::empty())];
     rustix::event::poll(&mut fds, None).unwrap();
     assert_eq!(fds[0].revents(), rustix::event::PollFlags::ERR);
+}
+
+#[test]
+fn the_first_items_of_a_folder_are_read_while_its_last_file_is_still_to_be_listed() {
+    const EACH: u64 = 4096;
+    #[derive(Debug)]
+    struct Rows(Barrier);
+    impl Expand for Rows {
+        fn expand(&self, file: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+            if file.ends_with("b.npy") {
+                self.0.wait();
+            }
+            let path = file.as_os_str().as_bytes();
+            (0..EACH)
+                .try_for_each(|row| push(&format!("[{row}]"), &[path, format!("#{row}").as_bytes()].concat()))
+        }
+    }
+    let base = folder_with(&["in/a.npy", "in/b.npy"]);
+    let rows = Arc::new(Rows(Barrier::new(2)));
+    let spec = paths(base.path(), &["in"]);
+    let expand = Arc::clone(&rows) as Arc<dyn Expand>;
+    let catalog = Catalog::list(&spec, Some(expand), &base.path().join("items")).unwrap();
+    let mut reader = catalog.reader().unwrap();
+    assert_eq!(reader.next().unwrap().unwrap().name, "a.npy[0]");
+    assert!(matches!(catalog.growth().extent(), Extent::Growing(n) if (1..=EACH).contains(&n)));
+    rows.0.wait();
+    wait_for(&catalog, u64::MAX);
+    assert_eq!(catalog.growth().extent(), Extent::Known(2 * EACH));
+    reader.skip_to(EACH).unwrap();
+    assert_eq!(reader.next().unwrap().unwrap().name, "b.npy[0]");
+    assert_eq!(reader.count() as u64, EACH - 1);
 }
 
 #[test]
