@@ -179,6 +179,23 @@ fn a_row_that_makes_no_sense_ends_a_run_with_what_is_done_and_it_is_completed_la
 }
 
 #[test]
+fn a_source_that_cannot_be_listed_on_leaves_the_other_pipelines_of_its_file_running() {
+    let mut fed = Fed::new();
+    fed.place.edit(
+        "[devices]",
+        "[sources.others]\nkind = \"images\"\npaths = [\"images\"]\n[stages.gray]\nkind = \"image\"\nfrom = \"others\"\nsize = [1, 1]\n\
+         color = \"gray\"\n[sinks.pixels]\nkind = \"jsonl\"\nfrom = \"gray\"\npath = \"pixels.jsonl\"\n[devices]",
+    );
+    fed.feed(0..1);
+    let run = fed.start_until(1);
+    writeln!(fed.pipe, "./").unwrap();
+    let ended = run.wait();
+    ended.must_exit(78).must_say(&["the items of source `scans` cannot be listed: "]);
+    let pixels = fs::read_to_string(fed.place.out().join("pixels.jsonl")).unwrap();
+    assert_eq!(pixels.lines().count() as u64, ITEMS);
+}
+
+#[test]
 fn a_share_of_failures_is_judged_once_it_is_known_of_how_many_items() {
     let mut fed = Fed::new();
     writeln!(fed.pipe, "gone.png").unwrap();
