@@ -176,6 +176,22 @@ fn a_journal_of_which_nothing_is_left_is_refused_and_the_results_stay() {
 }
 
 #[test]
+fn a_list_that_lost_numbers_of_finished_items_is_refused_and_the_results_stay() {
+    let place = finished();
+    let before = results(&place);
+    let list = place.out().join(".orchestra/items-scans");
+    let bytes = fs::read(&list).unwrap();
+    fs::write(&list, &bytes[..bytes.len() / 2]).unwrap();
+    place.run(&[]).must_exit(75).must_say(&["items-scans` is damaged", "--fresh"]);
+    assert_eq!(results(&place), before);
+    // This one names all of them.
+    fs::write(&list, &bytes[..bytes.len() - 1]).unwrap();
+    place.run(&[]).must_exit(0);
+    place.holds_exactly(200);
+    place.nothing_is_left();
+}
+
+#[test]
 fn a_moved_workplace_goes_on() {
     let place = Workplace::with_gate(2_000);
     let model = "models/blocks_behind_trap.onnx";

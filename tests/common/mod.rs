@@ -235,8 +235,17 @@ flush_timeout = \"10m\"
         self.start_command_with(arguments, &[])
     }
 
+    /// Any command, with this as its standard input.
+    pub fn start_command_fed(&self, arguments: &[&str], stdin: Stdio) -> Run {
+        self.start_process(arguments, &[], stdin)
+    }
+
     /// Any command, with these variables in its environment.
     pub fn start_command_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Run {
+        self.start_process(arguments, variables, Stdio::null())
+    }
+
+    fn start_process(&self, arguments: &[&str], variables: &[(&str, &str)], stdin: Stdio) -> Run {
         let n = fs::read_dir(self.dir.path()).unwrap().count();
         let (stderr, stdout) = (self.path(&format!("stderr-{n}")), self.path(&format!("stdout-{n}")));
         let child = Command::new(ORCHESTRA)
@@ -246,7 +255,7 @@ flush_timeout = \"10m\"
             .env("TMPDIR", self.path("tmp"))
             .env_remove("RUST_LOG")
             .envs(variables.iter().copied())
-            .stdin(Stdio::null())
+            .stdin(stdin)
             .stderr(File::create(&stderr).unwrap())
             .stdout(File::create(&stdout).unwrap())
             .spawn()

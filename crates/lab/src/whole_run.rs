@@ -47,7 +47,7 @@ pub fn measure(plan: Plan, tools: &Tools, look: &mut dyn FnMut(&Snapshot)) -> Re
     Ok(RunFigures {
         items: report.items.read,
         failed: report.items.failed,
-        steady_rate: steady_rate(&points, prepared, report.items.total),
+        steady_rate: steady_rate(&points, prepared, report.items.total.unwrap_or(report.items.read)),
         elapsed: Duration::try_from_secs_f64(report.seconds).unwrap_or_default(),
         starting: Duration::try_from_secs_f64(report.seconds_starting).unwrap_or_default(),
         bottleneck: report.bottleneck,

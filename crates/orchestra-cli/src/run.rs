@@ -11,7 +11,6 @@ use orchestra::{
 };
 use orchestra_core::bottleneck::Bottleneck;
 use orchestra_plan::OtlpProtocol;
-use orchestra_source::ListError;
 use orchestra_telemetry::otlp::Protocol;
 use orchestra_telemetry::{
     ConfiguredTraces, LogSettings, SpanReport, Telemetry, TelemetryGuard, TraceSettings,
@@ -185,7 +184,7 @@ fn runtime(plan: &Plan) -> Result<Runtime, Failed> {
 
 fn not_started(error: StartRunError) -> Failed {
     let code = match &error {
-        StartRunError::Listing { error: ListError::ListFile { .. }, .. } => ExitCode::TryAgain,
+        StartRunError::Listing { error, .. } if !error.is_of_source() => ExitCode::TryAgain,
         StartRunError::Changed { .. } | StartRunError::Listing { .. } => ExitCode::BadFile,
         StartRunError::Actors(_) => ExitCode::Bug,
         _ => ExitCode::TryAgain,
@@ -285,6 +284,7 @@ fn run_end(outcome: &RunOutcome) -> RunEnd {
         130 => RunEnd::Interrupted,
         69 => RunEnd::Stopped { reason, code: ExitCode::Unavailable },
         70 => RunEnd::Stopped { reason, code: ExitCode::Bug },
+        78 => RunEnd::Stopped { reason, code: ExitCode::BadFile },
         _ => RunEnd::Stopped { reason, code: ExitCode::TryAgain },
     }
 }
@@ -387,9 +387,10 @@ impl Talk {
             &Found::Resumed { finished, new_items } => {
                 let new =
                     if new_items > 0 { format!(", {} of them new", count(new_items)) } else { String::new() };
-                let left = prepared.total.saturating_sub(finished);
+                let total = prepared.extent().known();
+                let left = total.map(|n| format!(", {} left{new}", count(n.saturating_sub(finished))));
                 let finished = counted(finished, "item is", "items are");
-                self.say(&format!("going on: {finished} finished, {} left{new}", count(left)));
+                self.say(&format!("going on: {finished} finished{}", left.unwrap_or_default()));
             }
         }
     }

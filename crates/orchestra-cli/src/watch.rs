@@ -36,7 +36,7 @@ fn view(then: &Snapshot, now: &Snapshot) -> ProgressView {
     };
     let finished = |s: &Snapshot| s.done + s.failed;
     let per_second = rate(finished(then), finished(now));
-    let left = now.total.saturating_sub(finished(now));
+    let left = now.extent.known().map(|total| total.saturating_sub(finished(now)));
     let stages = now.stages.iter().zip(&then.stages).map(|(n, t)| StageView {
         name: n.name.clone(),
         queued: n.entered.saturating_sub(n.left + n.failed),
@@ -55,11 +55,11 @@ fn view(then: &Snapshot, now: &Snapshot) -> ProgressView {
         }
     });
     ProgressView {
-        total: Some(now.total),
+        extent: now.extent,
         done: now.done,
         failed: now.failed,
         per_second,
-        eta: (per_second > 0.0).then(|| Duration::from_secs_f64(left as f64 / per_second)),
+        eta: left.filter(|_| per_second > 0.0).map(|left| Duration::from_secs_f64(left as f64 / per_second)),
         stages: stages.collect(),
         devices: devices.collect(),
         pipelines: now.pipelines.iter().filter(|p| !p.devices.is_empty()).map(pipeline).collect(),
@@ -86,6 +86,8 @@ fn pipeline(snapshot: &PipelineSnapshot) -> PipelineView {
 
 #[cfg(test)]
 mod tests {
+    use orchestra::Extent;
+
     use super::*;
 
     #[test]
@@ -112,7 +114,8 @@ mod tests {
     }
 
     fn at(seconds: u64, done: u64) -> Snapshot {
-        Snapshot { elapsed: Duration::from_secs(seconds), total: 1000, done, ..Snapshot::default() }
+        let extent = Extent::Known(1000);
+        Snapshot { elapsed: Duration::from_secs(seconds), extent, done, ..Snapshot::default() }
     }
 
     #[test]
@@ -125,6 +128,16 @@ mod tests {
         let view = watch.look(at(21, 300));
         assert!((view.per_second - (300.0 - 150.0) / 6.0).abs() < 1e-9, "{}", view.per_second);
         assert_eq!(view.eta, Some(Duration::from_secs(28)));
+    }
+
+    #[test]
+    fn no_time_left_is_told_while_items_are_being_listed_or_never_end() {
+        for extent in [Extent::Growing(1000), Extent::Endless] {
+            let mut watch = Watch::default();
+            watch.look(Snapshot { extent, ..at(0, 0) });
+            let view = watch.look(Snapshot { extent, ..at(1, 10) });
+            assert_eq!((view.per_second, view.eta, view.extent), (10.0, None, extent));
+        }
     }
 
     #[test]

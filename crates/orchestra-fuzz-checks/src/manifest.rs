@@ -39,7 +39,7 @@ fn check(spec: &ListingSpec, bytes: &[u8]) {
     };
     let first = first.expect("a manifest that can be listed has a first item").expect("it names items");
     let mut reader = ListingReader::open(&list).expect("a list that was just written can be read");
-    assert_eq!(reader.summary(), summary);
+    assert_eq!(reader.summary(), Some(summary));
     let mut count = 0;
     for (at, item) in (&mut reader).enumerate() {
         let item = item.expect("a list that was just written is whole");

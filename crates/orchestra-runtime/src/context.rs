@@ -127,6 +127,12 @@ impl RunContext {
         }
     }
 
+    /// Whether more items have failed than `limits.max_failed` allows. A share of items whose number is not known yet is not exceeded.
+    pub fn too_many_failed(&self) -> bool {
+        let total = self.stats.extent().known().unwrap_or(u64::MAX);
+        self.plan.limits.max_failed.is_some_and(|limit| limit.is_exceeded(self.stats.failed.get(), total))
+    }
+
     /// An id that no other worker of this run has or had.
     pub fn new_worker_id(&self) -> WorkerId {
         WorkerId(self.next_worker.fetch_add(1, Ordering::Relaxed))

@@ -70,7 +70,9 @@ pub enum PipelineEnd {
     NoDevice(String),
     /// Records could not be written.
     SinkFailed(String),
-    /// The list of items could not be read on.
+    /// What a source names could not be listed to its end.
+    NotListed(String),
+    /// The list of items could not be written or read on.
     SourceFailed(String),
     /// A bug of ours.
     Bug(String),
@@ -83,6 +85,7 @@ impl fmt::Display for PipelineEnd {
             PipelineEnd::Stopped => f.write_str("stopped"),
             PipelineEnd::NoDevice(why)
             | PipelineEnd::SinkFailed(why)
+            | PipelineEnd::NotListed(why)
             | PipelineEnd::SourceFailed(why)
             | PipelineEnd::Bug(why) => f.write_str(why),
         }
@@ -340,6 +343,8 @@ pub enum SourceMsg {
     LoadersProgressed,
     /// So many items of this source are committed.
     Committed(u64),
+    /// Its list has grown, or its listing has ended. No more than one for each time that the list is forced to the disk.
+    Listed,
     /// Hand out nothing more.
     Stop,
 }
@@ -412,11 +417,9 @@ pub enum PipelineMsg {
     SourceFinished {
         /// Which.
         source: SourceId,
-        /// Every item that it names is committed.
-        complete: bool,
+        /// `Complete`: every item that it names is committed; else why not.
+        end: PipelineEnd,
     },
-    /// The list of a source cannot be read on.
-    SourceFailed(String),
     /// A stage has no device left.
     NoDevice(String),
     /// Records cannot be written.

@@ -1,16 +1,16 @@
 //! Pipeline: one connected graph. Builds its actors from the plan, wires them, and knows when it is over. It moves no item itself.
 //!
 //! ```text
-//! Preparing => Running => (Complete | Stopped | NoDevice | SinkFailed | SourceFailed | Bug)
+//! Preparing => Running => (Complete | Stopped | NoDevice | SinkFailed | NotListed | SourceFailed | Bug)
 //! ```
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use orchestra_core::{PipelineId, SourceId, StageId};
 use orchestra_journal::BitSet;
 use orchestra_plan::{FoldPlan, Origin, PipelinePlan, Plan, Shape};
+use orchestra_source::Catalog;
 use orchestra_wire::arena::Arena;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
@@ -32,15 +32,13 @@ use crate::messages::{DeviceMsg, PipelineEnd, PipelineMemory, PipelineMsg, RootM
 /// See the module.
 pub struct Pipeline;
 
-/// A source's list on disk, and what of it is finished already.
+/// The items of a source, and what of them is finished already.
 #[derive(Clone)]
 pub struct Listing {
-    /// The list.
-    pub path: PathBuf,
+    /// The items.
+    pub catalog: Arc<Catalog>,
     /// Finished items.
     pub finished: Arc<BitSet>,
-    /// Items to do.
-    pub to_do: u64,
 }
 
 /// What a pipeline is started with.
@@ -67,7 +65,8 @@ pub struct PipelineState {
     targets: Targets,
     sources: HashMap<SourceId, ActorRef<SourceMsg>>,
     running: BTreeSet<SourceId>,
-    incomplete: bool,
+    /// The worst that a source came to.
+    sources_end: PipelineEnd,
     stop_asked: bool,
     over: bool,
 }
@@ -89,7 +88,7 @@ impl Actor for Pipeline {
             targets: Targets::default(),
             sources: HashMap::new(),
             running: plan.sources.iter().copied().collect(),
-            incomplete: false,
+            sources_end: PipelineEnd::Complete,
             stop_asked: false,
             over: false,
             args,
@@ -106,10 +105,7 @@ impl Actor for Pipeline {
             PipelineMsg::Start => state.prepare(&me),
             PipelineMsg::Prepared(Ok(memory)) => state.build(&me, memory).await?,
             PipelineMsg::Prepared(Err(why)) => state.end(&me, PipelineEnd::NoDevice(why)).await,
-            PipelineMsg::SourceFinished { source, complete } => {
-                state.source_finished(&me, source, complete).await;
-            }
-            PipelineMsg::SourceFailed(why) => state.end(&me, PipelineEnd::SourceFailed(why)).await,
+            PipelineMsg::SourceFinished { source, end } => state.source_finished(&me, source, end).await,
             PipelineMsg::NoDevice(why) => state.end(&me, PipelineEnd::NoDevice(why)).await,
             PipelineMsg::SinkFailed(why) => state.end(&me, PipelineEnd::SinkFailed(why)).await,
             PipelineMsg::Stop => state.stop(),
@@ -247,11 +243,9 @@ impl PipelineState {
         let source_args = SourceArgs {
             context: Arc::clone(context),
             source,
-            listing: listing.path.clone(),
-            finished: Arc::clone(&listing.finished),
+            listing: listing.clone(),
             window,
             loaders: n_loaders as u64,
-            to_do: listing.to_do,
             loaded: Arc::clone(&loaded),
             pipeline: me.clone(),
             chain: Arc::clone(&chain),
@@ -268,12 +262,24 @@ impl PipelineState {
         Ok(())
     }
 
-    async fn source_finished(&mut self, me: &ActorRef<PipelineMsg>, source: SourceId, complete: bool) {
+    /// A source that cannot go on stops the others of its graph; what is in flight is finished first.
+    async fn source_finished(&mut self, me: &ActorRef<PipelineMsg>, source: SourceId, end: PipelineEnd) {
         self.running.remove(&source);
-        self.incomplete |= !complete;
+        match (&self.sources_end, &end) {
+            (_, PipelineEnd::Complete) => {}
+            (PipelineEnd::Complete | PipelineEnd::Stopped, PipelineEnd::Stopped) => self.sources_end = end,
+            (PipelineEnd::Complete | PipelineEnd::Stopped, _) => {
+                self.sources_end = end;
+                self.stop();
+            }
+            _ => {}
+        }
+        if self.args.context.too_many_failed() {
+            // The last item that a growing source named may have been committed before the number of all was known.
+            drop(self.args.root.cast(RootMsg::FailureLimit));
+        }
         if self.running.is_empty() {
-            let end = if self.incomplete { PipelineEnd::Stopped } else { PipelineEnd::Complete };
-            self.end(me, end).await;
+            self.end(me, self.sources_end.clone()).await;
         }
     }
 

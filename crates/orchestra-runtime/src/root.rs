@@ -225,7 +225,6 @@ impl RootState {
         finished: Vec<Arc<BitSet>>,
     ) -> Result<(), ActorProcessingErr> {
         for (listing, items) in self.listings.iter_mut().zip(finished) {
-            listing.to_do = listing.to_do.saturating_sub(items.len() - listing.finished.len());
             listing.finished = items;
         }
         self.context.stats.fell_over(pipeline);

@@ -27,7 +27,7 @@ impl TellTheEnd {
         self.told = true;
         let Some(tracer) = self.context.tracer.get() else { return };
         let (stats, at) = (&self.context.stats, self.context.clock.now());
-        let (total, resumed) = (stats.total.get(), stats.resumed.get());
+        let (total, resumed) = (stats.extent().known(), stats.resumed.get());
         let Counts { done, failed } = counts;
         tracer.ended(RunEnded { at, total, resumed, done, failed, exit_code, problems: problems.to_vec() });
     }
@@ -57,7 +57,8 @@ pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
             }
             PipelineEnd::Stopped => (2, 130, "interrupted; run the same command again to go on".to_owned()),
             PipelineEnd::SinkFailed(why) => (3, 75, format!("results could not be written: {why}")),
-            PipelineEnd::SourceFailed(why) => (3, 75, format!("the list of items could not be read: {why}")),
+            PipelineEnd::SourceFailed(why) => (3, 75, why.clone()),
+            PipelineEnd::NotListed(why) => (3, 78, why.clone()),
             PipelineEnd::NoDevice(why) => (4, 69, why.clone()),
             PipelineEnd::Bug(why) => (5, 70, format!("internal error: {why}; please report it")),
         };

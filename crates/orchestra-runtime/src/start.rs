@@ -1,5 +1,5 @@
-//! From a plan to a running actor tree: the output folder, the lists of items, the journal, the root. What blocks runs before the first
-//! actor is started; nothing is decided here about items.
+//! From a plan to a running actor tree: the output folder, the catalogs of items, the journal, the root. What blocks runs before the first
+//! actor is started, but for the listing of a new run; nothing is decided here about items.
 
 use std::fs;
 use std::io;
@@ -10,11 +10,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use futures::future::BoxFuture;
 use orchestra_core::{PipelineId, SourceId};
 use orchestra_journal::{
-    Change, Commit, CommitError, Counts, FileIndex, Journal, OpenError, OutputFolder, RunIdentity,
+    BitSet, Change, Commit, CommitError, Counts, FileIndex, Journal, OpenError, OutputFolder, RunIdentity,
     StartError, State,
 };
-use orchestra_plan::Plan;
-use orchestra_source::{ListError, ListingReader, extend_listing, write_items};
+use orchestra_plan::{Plan, SourcePlan};
+use orchestra_source::{Catalog, Extension, Extent, ListError, extend_listing, write_items};
 use ractor::{Actor, ActorRef, SpawnErr};
 use thiserror::Error;
 use tokio::sync::{oneshot, watch};
@@ -114,7 +114,7 @@ pub enum Found {
     },
 }
 
-/// A run that is ready to start: the output folder is ours, the items are listed.
+/// A run that is ready to start: the output folder is ours, and there are items.
 pub struct Prepared {
     /// The plan.
     pub plan: Arc<Plan>,
@@ -122,8 +122,6 @@ pub struct Prepared {
     pub run_id: String,
     /// What was in the output folder.
     pub found: Found,
-    /// Items that the sources name.
-    pub total: u64,
     journal: Journal,
     listings: Vec<Listing>,
     started_unix_ms: u64,
@@ -166,7 +164,8 @@ pub struct RunOutcome {
     pub problems: Vec<String>,
 }
 
-/// Opens the output folder, lists the items and opens the journal. Blocks.
+/// Opens the output folder and the journal, and lists the items: all of them where results of an earlier run count; else the first ones, and
+/// the others while the run is prepared and works. Blocks.
 pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> {
     let mut folder = OutputFolder::open(&plan.output)?;
     let mut found = Found::Fresh;
@@ -198,15 +197,18 @@ pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> 
     if !changes.is_empty() {
         return Err(refuse(changes));
     }
-    let listed = list_all(&plan, &private, before.is_some())?;
-    let missing: Vec<String> = listed.iter().filter_map(|l| l.missing.clone()).collect();
+    // Where no result counts, no item has a number that must stay: the run goes on while its items are listed.
+    let is_new = finished == 0;
+    let relisted = if is_new { Vec::new() } else { each_source(&plan, |s| relist(&private, s))? };
+    let missing: Vec<String> =
+        plan.sources.iter().zip(&relisted).filter_map(|(s, r)| r.missing(&s.name)).collect();
     if !missing.is_empty() {
         return Err(refuse(missing));
     }
-    let new_items = listed.iter().map(|l| l.new_items).sum();
-    for l in listed {
-        l.keep()?;
-    }
+    let new_items = relisted.iter().map(Relisted::new_items).sum();
+    let path = |source: &SourcePlan| listing_path(&private, &source.name);
+    let list = |s: &SourcePlan| Catalog::list(&s.listing, s.expand.clone(), &path(s));
+    let begun = if is_new { each_source(&plan, list)? } else { Vec::new() };
     let identity = before.as_ref().map_or_else(
         || now.clone(),
         |b| RunIdentity { run_id: b.run_id.clone(), started_unix_ms: b.started_unix_ms, ..now.clone() },
@@ -225,12 +227,22 @@ pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> 
     if previous_code.is_some() || journal.counts().total() > 0 {
         found = Found::Resumed { finished: journal.counts().total(), new_items };
     }
-    let (listings, total) = open_listings(&plan, &private, &journal)?;
+    let finished = (0..).map(SourceId).map(|source| journal.finished(source));
+    let mut again = relisted.into_iter().zip(finished.clone());
+    let catalogs = match is_new {
+        true => begun,
+        false => each_source(&plan, |s| {
+            again.next().map_or(Ok(()), |(relisted, finished)| relisted.keep(&finished))?;
+            Catalog::open(&path(s))
+        })?,
+    };
+    let listings = catalogs.into_iter().zip(finished);
+    let listings =
+        listings.map(|(catalog, finished)| Listing { catalog: Arc::new(catalog), finished }).collect();
     Ok(Prepared {
         plan,
         run_id: identity.run_id,
         found,
-        total,
         journal,
         listings,
         started_unix_ms: identity.started_unix_ms,
@@ -242,7 +254,17 @@ impl Prepared {
     /// The code with which this run ended before, if it did and there is nothing new to do.
     #[must_use]
     pub fn nothing_to_do(&self) -> Option<i32> {
-        self.previous_code.filter(|_| self.listings.iter().all(|l| l.to_do == 0))
+        let is_done = |l: &Listing| {
+            let n_items = l.catalog.growth().extent().known();
+            n_items.is_some_and(|n| l.finished.count_below(n) == n)
+        };
+        self.previous_code.filter(|_| self.listings.iter().all(is_done))
+    }
+
+    /// How many items the sources name.
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        self.listings.iter().map(|l| l.catalog.growth().extent()).sum()
     }
 
     /// Items that are finished already.
@@ -273,14 +295,13 @@ impl Prepared {
         }
         let counts = self.journal.counts();
         let context = Arc::new(RunContext::new(self.plan, self.run_id, options));
-        context.stats.total.add(self.total);
+        let growths = self.listings.iter().map(|l| Arc::clone(l.catalog.growth())).collect();
+        context.stats.growths.get_or_init(|| growths);
         context.stats.done.add(counts.done);
         context.stats.failed.add(counts.failed);
         context.stats.resumed.add(counts.total());
         for (source, listing) in (0..).map(SourceId).zip(&self.listings) {
-            let (pipeline, finished) = (context.stats.pipeline_of(source), listing.finished.len());
-            pipeline.resumed.add(finished);
-            pipeline.total.add(listing.to_do + finished);
+            context.stats.pipeline_of(source).resumed.add(listing.finished.len());
         }
         let traces = Traces { tracer: context.tracer.clone(), clock: context.clock };
         let n_sources = context.plan.sources.len();
@@ -436,80 +457,72 @@ fn in_words(change: &Change) -> String {
     }
 }
 
-/// The items of a source, listed anew beside the list that an earlier run used.
-struct Listed {
-    next: PathBuf,
-    target: PathBuf,
-    new_items: u64,
-    missing: Option<String>,
-}
-
-impl Listed {
-    /// Makes it the list of the run. Only done when nothing speaks against the run: a refused start must leave no trace.
-    fn keep(self) -> io::Result<()> {
-        std::fs::rename(self.next, self.target)
-    }
-}
-
-fn list_all(plan: &Plan, private: &Path, resumed: bool) -> Result<Vec<Listed>, StartRunError> {
+fn each_source<T>(
+    plan: &Plan,
+    mut list: impl FnMut(&SourcePlan) -> Result<T, ListError>,
+) -> Result<Vec<T>, StartRunError> {
     let listed = plan.sources.iter().map(|source| {
-        list(private, source, resumed)
-            .map_err(|error| StartRunError::Listing { source_name: source.name.clone(), error })
+        list(source).map_err(|error| StartRunError::Listing { source_name: source.name.clone(), error })
     });
     listed.collect()
 }
 
-/// Lists a source. A run that goes on keeps the numbers of its items: new ones come behind the old ones.
-fn list(private: &Path, source: &orchestra_plan::SourcePlan, resumed: bool) -> Result<Listed, ListError> {
-    let target = listing_path(private, &source.name);
+/// The items of a source, listed anew beside the list that an earlier run used: those keep their numbers, new ones come behind them.
+struct Relisted {
+    next: PathBuf,
+    target: PathBuf,
+    /// `None` if the earlier list is gone.
+    extension: Option<Extension>,
+}
+
+fn relist(private: &Path, source: &SourcePlan) -> Result<Relisted, ListError> {
     let next = private.join(format!("items-{}.next", source.name));
-    if !resumed || !target.exists() {
-        write_items(&source.listing, source.expand.as_deref(), &next, &|| true)?;
-        return Ok(Listed { next, target, new_items: 0, missing: None });
+    let mut relisted = Relisted { next, target: listing_path(private, &source.name), extension: None };
+    write_items(&source.listing, source.expand.as_deref(), &relisted.next, &|| true)?;
+    if relisted.target.exists() {
+        relisted.extension = Some(extend_listing(&relisted.target, &relisted.next)?);
     }
-    let fresh = private.join(format!("items-{}.new", source.name));
-    write_items(&source.listing, source.expand.as_deref(), &fresh, &|| true)?;
-    std::fs::copy(&target, &next).map_err(|error| ListError::ListFile {
-        path: next.clone(),
-        doing: "write",
-        error,
-    })?;
-    let extension = extend_listing(&next, &fresh)?;
-    // It only served the comparison; a left-over is overwritten by the next run.
-    drop(std::fs::remove_file(&fresh));
-    let missing = (extension.missing_count > 0).then(|| {
-        format!(
-            "source `{}` names {} less (`{}`)",
-            source.name,
-            match extension.missing_count {
-                1 => "1 item".to_owned(),
-                n => format!("{n} items"),
-            },
-            extension.missing.join("`, `")
-        )
-    });
-    Ok(Listed { next, target, new_items: extension.appended, missing })
+    Ok(relisted)
+}
+
+impl Relisted {
+    fn new_items(&self) -> u64 {
+        // What an earlier run had no time to list is not new.
+        self.extension.as_ref().filter(|e| e.was_complete).map_or(0, |e| e.appended)
+    }
+
+    fn missing(&self, source: &str) -> Option<String> {
+        let Extension { missing_count, missing, .. } = self.extension.as_ref()?;
+        let items = match missing_count {
+            0 => return None,
+            1 => "1 item".to_owned(),
+            n => format!("{n} items"),
+        };
+        Some(format!("source `{source}` names {items} less (`{}`)", missing.join("`, `")))
+    }
+
+    /// Makes it the list of the run. Only done when nothing speaks against the run: a refused start must leave no trace.
+    fn keep(self, finished: &BitSet) -> Result<(), ListError> {
+        let Self { next, target, extension } = &self;
+        if extension.as_ref().is_some_and(|e| finished.count_below(e.numbered) < finished.len()) {
+            let reason = "it ends before items that are finished; use `--fresh` to start over";
+            return Err(ListError::Damaged { path: target.clone(), reason });
+        }
+        fs::rename(next, target).map_err(|error| ListError::ListFile {
+            path: target.clone(),
+            doing: "write",
+            error,
+        })
+    }
+}
+
+/// A list that was not kept was written in vain.
+impl Drop for Relisted {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.next)); // It has another name by now, if it was kept.
+    }
 }
 
 fn listing_path(private: &Path, source: &str) -> PathBuf {
     private.join(format!("items-{source}"))
-}
-
-fn open_listings(
-    plan: &Plan,
-    private: &Path,
-    journal: &Journal,
-) -> Result<(Vec<Listing>, u64), StartRunError> {
-    let mut total = 0;
-    let mut listings = Vec::new();
-    for (i, source) in plan.sources.iter().enumerate() {
-        let path = listing_path(private, &source.name);
-        let items = ListingReader::open(&path)
-            .map_err(|error| StartRunError::Listing { source_name: source.name.clone(), error })?
-            .n_items();
-        let finished = journal.finished(SourceId(i as u16));
-        total += items;
-        listings.push(Listing { path, to_do: items - finished.count_below(items), finished });
-    }
-    Ok((listings, total))
 }

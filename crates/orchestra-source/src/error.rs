@@ -87,4 +87,15 @@ pub enum ListError {
     /// The caller asked to stop.
     #[error("listing was stopped")]
     Stopped,
+    /// A bug of ours.
+    #[error("the thread that lists them panicked; this is a bug")]
+    Panicked,
+}
+
+impl ListError {
+    /// Whether what the user named is at fault, and not how or where lists are kept.
+    #[must_use]
+    pub fn is_of_source(&self) -> bool {
+        !matches!(self, ListError::ListFile { .. } | ListError::Damaged { .. } | ListError::Panicked)
+    }
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use crate::listing_file::{ListingWriter, folder_of};
 use crate::sorter::{Merge, Sorter};
-use crate::{ItemEntry, ListError, ListingReader, ListingSummary};
+use crate::{ItemEntry, ListError, ListingReader};
 
 /// Names of missing items that are reported.
 const MISSING_SHOWN: usize = 10;
@@ -21,32 +21,41 @@ const APPENDED: u64 = 1 << 63;
 /// What became of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extension {
+    /// Items of the old list: all, or where its writer was killed, those that it had numbered for certain.
+    pub numbered: u64,
+    /// Whether the old list was complete.
+    pub was_complete: bool,
     /// Items that only the new list names: now at the end.
     pub appended: u64,
     /// How many items only the old list names. They stay, under their old path, so that no index moves.
     pub missing_count: u64,
     /// The names of the first few of them.
     pub missing: Vec<String>,
-    /// The list as it is now.
-    pub summary: ListingSummary,
 }
 
-/// Rewrites the list `old` to hold its items in their order, with the paths that `new` gives them, and behind them the items that
-/// only `new` names, in the order of `new`. `old` changes at once or not at all; `new` is left alone.
+/// Rewrites the list `new` to begin with the items of `old` in their order, with the paths that `new` gave them, and behind them the items that
+/// only `new` names, in its order. `new` is complete and changes at once or not at all; `old` may be unfinished and is left alone.
 ///
 /// # Errors
 /// A list that cannot be read or written, or is damaged.
 pub fn extend_listing(old: &Path, new: &Path) -> Result<Extension, ListError> {
-    let before = ListingReader::open(old)?.summary();
-    if before == ListingReader::open(new)?.summary() {
-        return Ok(Extension { appended: 0, missing_count: 0, missing: Vec::new(), summary: before });
+    let before = ListingReader::open_unfinished(old)?;
+    let after = ListingReader::open(new)?;
+    let mut result = Extension {
+        numbered: before.n_items(),
+        was_complete: before.summary().is_some(),
+        appended: 0,
+        missing_count: 0,
+        missing: Vec::new(),
+    };
+    if before.summary() == after.summary() {
+        return Ok(result);
     }
-    let wrap = |error: io::Error| ListError::ListFile { path: old.into(), doing: "write", error };
-    let folder = folder_of(old);
-    let old_sorted = by_name(old, &folder, wrap)?;
-    let new_sorted = by_name(new, &folder, wrap)?;
+    let wrap = |error: io::Error| ListError::ListFile { path: new.into(), doing: "write", error };
+    let folder = folder_of(new);
+    let old_sorted = by_name(before, &folder, wrap)?;
+    let new_sorted = by_name(after, &folder, wrap)?;
     let mut places = Sorter::new(&folder);
-    let mut result = Extension { appended: 0, missing_count: 0, missing: Vec::new(), summary: before };
     join(old_sorted, new_sorted, &mut |joined| {
         let (place, row) = match joined {
             Joined::Both { place, row } => (place, row),
@@ -65,13 +74,13 @@ pub fn extend_listing(old: &Path, new: &Path) -> Result<Extension, ListError> {
         places.push(&[&place.to_be_bytes()[..], &row.name_and_path()].concat())
     })
     .map_err(wrap)?;
-    let mut writer = ListingWriter::create(old)?;
+    let mut writer = ListingWriter::create(new, None)?;
     for record in places.finish().map_err(wrap)? {
         let record = record.map_err(wrap)?;
         let (name, path) = split(&record[8..]).ok_or_else(|| wrap(spill_damaged()))?;
         writer.push(name, Path::new(OsStr::from_bytes(path)))?;
     }
-    result.summary = writer.finish()?;
+    writer.finish()?;
     Ok(result)
 }
 
@@ -104,9 +113,13 @@ fn split(record: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(&record[..end]).ok()?, &record[end + 1..]))
 }
 
-fn by_name(list: &Path, folder: &Path, wrap: impl Fn(io::Error) -> ListError) -> Result<Merge, ListError> {
+fn by_name(
+    list: ListingReader,
+    folder: &Path,
+    wrap: impl Fn(io::Error) -> ListError,
+) -> Result<Merge, ListError> {
     let mut sorter = Sorter::new(folder);
-    for (place, item) in (0..).zip(ListingReader::open(list)?) {
+    for (place, item) in (0..).zip(list) {
         sorter.push(&Row::encode(&item?, place)).map_err(&wrap)?;
     }
     sorter.finish().map_err(wrap)
@@ -165,7 +178,7 @@ mod tests {
     use super::*;
 
     fn write(list: &Path, root: &str, names: &[&str]) {
-        let mut writer = ListingWriter::create(list).unwrap();
+        let mut writer = ListingWriter::create(list, None).unwrap();
         for name in names {
             writer.push(name, &Path::new(root).join(name)).unwrap();
         }
@@ -182,9 +195,35 @@ mod tests {
         write(&a, "/old", old);
         write(&b, "/new", new);
         let extension = extend_listing(&a, &b).unwrap();
-        let reader = ListingReader::open(&a).unwrap();
-        assert_eq!(reader.summary(), extension.summary);
-        (extension, read(&a))
+        assert_eq!(extension.numbered, old.len() as u64);
+        (extension, read(&b))
+    }
+
+    #[test]
+    fn of_a_list_whose_writer_was_killed_anywhere_each_whole_item_keeps_its_index() {
+        let names: Vec<String> = (0..1100).map(|n| format!("{n}.png")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        write(&a, "/data", &names);
+        let bytes = std::fs::read(&a).unwrap();
+        let at_end = bytes.len() - 200..bytes.len();
+        let mut most = 0;
+        for len in (8..bytes.len()).step_by(997).chain(8..64).chain(at_end) {
+            std::fs::write(&a, &bytes[..len]).unwrap();
+            // What comes before in the order now must not take a number that was given.
+            let next: Vec<&str> = ["0-new.png"].into_iter().chain(names.iter().copied()).collect();
+            write(&b, "/data", &next);
+            let e = extend_listing(&a, &b).unwrap();
+            let items = read(&b);
+            assert_eq!((items.len(), e.missing_count), (1101, 0), "{len} of {} bytes", bytes.len());
+            let given: Vec<String> = names.iter().map(|n| format!("/data/{n}")).collect();
+            let numbered = e.numbered as usize;
+            assert_eq!(items[..numbered], given[..numbered], "{len} of {} bytes", bytes.len());
+            assert!(numbered >= most || len < 64, "a longer piece holds no fewer items");
+            most = numbered;
+        }
+        assert_eq!(most, 1100, "nothing but the end of the list was missing");
     }
 
     #[test]
@@ -215,6 +254,6 @@ mod tests {
         write(&a, "/data", &["x", "y"]);
         write(&b, "/data", &["x", "y"]);
         let e = extend_listing(&a, &b).unwrap();
-        assert_eq!((e.appended, e.missing_count, e.summary.count), (0, 0, 2));
+        assert_eq!((e.appended, e.missing_count, e.numbered), (0, 0, 2));
     }
 }

@@ -1,7 +1,7 @@
 //! Turns the paths, globs and manifests of a source into an ordered list of items on disk.
 //!
-//! It names items and never opens them. The list lives in a file, so that a million items cost no memory: folders are walked as
-//! a stream, sorted by an external merge sort of bounded memory, and read back as a stream.
+//! It names items and never opens them. The list lives in a file, so that a million items cost no memory: manifests are read and folders
+//! walked as a stream, each folder sorted by an external merge sort of bounded memory. A [`Catalog`] is read back as a stream while it grows.
 //!
 //! **Order.** Items of `paths` are sorted by the bytes of their path, over all entries together, and each path is listed once.
 //! Items of a manifest stay in the order of the manifest, one item per row.
@@ -15,26 +15,33 @@
 //! a glob, the folder of a single file, and with several entries their deepest common folder. Names are text: a byte that is not
 //! UTF-8 is written `\xFF`, a backslash `\\`, so that different files always have different names.
 
+mod catalog;
 mod error;
 mod expand;
 mod extend;
+mod extent;
+mod growth;
 mod item_name;
 mod listing_file;
 mod manifest;
 mod pattern;
 mod sorter;
+mod walk;
 mod write;
 
 use std::path::PathBuf;
 
 use serde::Serialize;
 
+pub use catalog::Catalog;
 pub use error::ListError;
 pub use expand::{Expand, PushItem};
 pub use extend::{Extension, extend_listing};
+pub use extent::Extent;
+pub use growth::Growth;
 pub use item_name::escape;
 pub use listing_file::{ListingReader, ListingSummary};
-pub use write::{first_item, write_items, write_listing, write_listing_while};
+pub use write::{first_item, write_items, write_listing};
 
 /// What a source names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

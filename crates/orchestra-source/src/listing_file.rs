@@ -1,10 +1,11 @@
-//! The list on disk: written once as a stream, read as a stream from any place. Does not know how items are found.
+//! The list on disk: written once as a stream, read as a stream from any place, also while it is written. Does not know how items are found.
 //!
 //! ```text
 //! magic | record* | offset of every 1024th record, u64 each | trailer: offset of those, count, digest, magic
 //! record: u32 path length, u32 name length (high bit: the name is the end of the path), path, name unless it is that end
 //! ```
-//! All numbers are little-endian. The digest is SHA-256 over the records.
+//! All numbers are little-endian. The digest is SHA-256 over the records. A list whose writer was killed ends within the records, or has a
+//! part of what follows them; neither names nor paths are empty, so that offsets are never taken for a record.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,21 +13,24 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 
+use crate::growth::{Growth, STRIDE};
 use crate::{ItemEntry, ListError};
 
 const MAGIC: &[u8; 8] = b"orclist1";
-/// Records between two entries of the index.
-const STRIDE: u64 = 1024;
 const TRAILER_BYTES: u64 = 8 + 8 + 32 + 8;
 /// Set in the name length of a record whose name is the end of its path.
 const IS_SUFFIX: u32 = 1 << 31;
 /// Longest path or name that is believed: far beyond what a file system allows.
 const MAX_TEXT: u32 = 1 << 24;
+/// A growing list is published when it has grown by as much as was published before, but by no less and no more than this: a short list
+/// is seen complete or not at all, and a long one is forced to the disk about once per MiB.
+const PUBLISHED_AT_ONCE: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 20;
 
 /// What a listing holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -37,38 +41,51 @@ pub struct ListingSummary {
     pub digest: [u8; 32],
 }
 
-/// Writes a listing beside its place and moves it there at the end.
+/// Writes a list. Without readers it appears under its name when it is complete; else with its first published items, and grows there.
 pub(crate) struct ListingWriter {
     target: PathBuf,
-    out: BufWriter<NamedTempFile>,
+    out: BufWriter<File>,
+    /// The name of the file, as long as it is not the target's.
+    temporary: Option<TempPath>,
     offset: u64,
     count: u64,
+    /// Offset of every `STRIDE`th record.
     index: Vec<u64>,
     digest: Sha256,
+    readers: Option<Arc<Growth>>,
+    published: u64,
 }
 
 impl ListingWriter {
-    pub fn create(target: &Path) -> Result<Self, ListError> {
+    pub fn create(target: &Path, readers: Option<Arc<Growth>>) -> Result<Self, ListError> {
         let wrap = |error| ListError::ListFile { path: target.into(), doing: "write", error };
         let folder = folder_of(target);
         std::fs::create_dir_all(&folder).map_err(wrap)?;
-        let mut out = BufWriter::new(NamedTempFile::new_in(&folder).map_err(wrap)?);
+        let (file, temporary) = NamedTempFile::new_in(&folder).map_err(wrap)?.into_parts();
+        let mut out = BufWriter::new(file);
         out.write_all(MAGIC).map_err(wrap)?;
+        let offset = MAGIC.len() as u64;
         Ok(Self {
             target: target.into(),
             out,
-            offset: MAGIC.len() as u64,
+            temporary: Some(temporary),
+            offset,
             count: 0,
             index: Vec::new(),
             digest: Sha256::new(),
+            readers,
+            published: offset,
         })
     }
 
     pub fn push(&mut self, name: &str, path: &Path) -> Result<(), ListError> {
         let path = path.as_os_str().as_bytes();
-        let too_long = || self.error(io::Error::new(io::ErrorKind::InvalidInput, "a path is too long"));
-        let length = |n: usize| u32::try_from(n).ok().filter(|n| *n <= MAX_TEXT).ok_or_else(too_long);
-        let (path_len, name_len) = (length(path.len())?, length(name.len())?);
+        let wrong = |why| self.error(io::Error::new(io::ErrorKind::InvalidInput, why));
+        let length = |n: usize| u32::try_from(n).ok().filter(|n| *n <= MAX_TEXT).ok_or("a path is too long");
+        let (path_len, name_len) = (length(path.len()).map_err(wrong)?, length(name.len()).map_err(wrong)?);
+        if path_len == 0 || name_len == 0 {
+            return Err(wrong("an item has no name"));
+        }
         let is_suffix = path.ends_with(name.as_bytes());
         let mut record = Vec::with_capacity(8 + path.len() + name.len());
         record.extend_from_slice(&path_len.to_le_bytes());
@@ -84,20 +101,49 @@ impl ListingWriter {
         self.out.write_all(&record).map_err(|e| self.error(e))?;
         self.offset += record.len() as u64;
         self.count += 1;
+        let due = self.published.clamp(*PUBLISHED_AT_ONCE.start(), *PUBLISHED_AT_ONCE.end());
+        if self.offset - self.published >= due { self.publish() } else { Ok(()) }
+    }
+
+    /// Where the list appears.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Lets readers have what is written. It is durable before anyone numbers results by it.
+    pub fn publish(&mut self) -> Result<(), ListError> {
+        if self.readers.is_none() || self.offset == self.published {
+            return Ok(());
+        }
+        self.settle().map_err(|e| self.error(e))?;
+        self.published = self.offset;
+        if let Some(readers) = &self.readers {
+            readers.publish(self.count, self.offset, &self.index, None);
+        }
         Ok(())
     }
 
-    /// Makes the list durable under its name.
+    /// Makes the list durable, complete and under its name.
     pub fn finish(mut self) -> Result<ListingSummary, ListError> {
         let summary =
             ListingSummary { count: self.count, digest: std::mem::take(&mut self.digest).finalize().into() };
-        self.write_end(summary).map_err(|e| self.error(e))?;
-        let Self { target, out, .. } = self;
-        let wrap = |error| ListError::ListFile { path: target.clone(), doing: "write", error };
-        let file = out.into_inner().map_err(|e| wrap(e.into_error()))?;
-        file.as_file().sync_all().map_err(wrap)?;
-        file.persist(&target).map_err(|e| wrap(e.error))?;
+        self.write_end(summary).and_then(|()| self.settle()).map_err(|e| self.error(e))?;
+        if let Some(readers) = &self.readers {
+            readers.publish(self.count, self.offset, &self.index, Some(summary.digest));
+        }
         Ok(summary)
+    }
+
+    fn settle(&mut self) -> io::Result<()> {
+        self.out.flush()?;
+        self.out.get_ref().sync_data()?;
+        let Some(temporary) = self.temporary.take() else { return Ok(()) };
+        temporary.persist(&self.target).map_err(|e| e.error)?;
+        match File::open(folder_of(&self.target))?.sync_all() {
+            // Some file systems cannot sync folders; their names are as durable as they make them.
+            Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
+            other => other,
+        }
     }
 
     fn write_end(&mut self, summary: ListingSummary) -> io::Result<()> {
@@ -115,13 +161,14 @@ impl ListingWriter {
     }
 }
 
-/// Reads a listing from front to back, from any item on. After an error it gives nothing more.
+/// Reads a listing from front to back, from any item on, and no further than it has grown. After an error it gives nothing more.
 #[derive(Debug)]
 pub struct ListingReader {
     path: PathBuf,
     input: BufReader<File>,
-    summary: ListingSummary,
-    index_at: u64,
+    growth: Arc<Growth>,
+    /// Items that have been seen to be there.
+    count: u64,
     next: u64,
     /// The text of the record that was read last.
     text: Vec<u8>,
@@ -134,12 +181,12 @@ struct Record {
 }
 
 impl ListingReader {
-    /// Opens the list at its first item.
+    /// Opens a complete list at its first item.
     pub fn open(path: &Path) -> Result<Self, ListError> {
         let wrap = |error| ListError::ListFile { path: path.into(), doing: "read", error };
         let damaged = |reason| ListError::Damaged { path: path.into(), reason };
-        let mut input = BufReader::new(File::open(path).map_err(wrap)?);
-        let size = input.get_ref().metadata().map_err(wrap)?.len();
+        let mut input = File::open(path).map_err(wrap)?;
+        let size = input.metadata().map_err(wrap)?.len();
         if size < MAGIC.len() as u64 + TRAILER_BYTES {
             return Err(damaged("it is too short"));
         }
@@ -157,24 +204,70 @@ impl ListingReader {
         if index_end != Some(size - TRAILER_BYTES) {
             return Err(damaged("its index does not fit its size"));
         }
+        let mut index = vec![0; (size - TRAILER_BYTES - index_at) as usize];
+        input.seek(SeekFrom::Start(index_at)).map_err(wrap)?;
+        input.read_exact(&mut index).map_err(wrap)?;
+        let index: Vec<u64> = index.chunks_exact(8).map(le_u64).collect();
         let mut digest = [0; 32];
         digest.copy_from_slice(&trailer[16..48]);
-        let summary = ListingSummary { count, digest };
-        let mut reader = Self { path: path.into(), input, summary, index_at, next: 0, text: Vec::new() };
-        reader.skip_to(0)?;
+        let growth = Growth::default();
+        growth.publish(count, index_at, &index, Some(digest));
+        Self::follow(path, Arc::new(growth))
+    }
+
+    /// Opens a list that may be incomplete, because its writer was killed: at its first item, and with all that are whole.
+    pub fn open_unfinished(path: &Path) -> Result<Self, ListError> {
+        match Self::open(path) {
+            Err(ListError::Damaged { .. }) => {}
+            other => return other,
+        }
+        let growth = Arc::new(Growth::default());
+        let mut reader = Self::follow(path, Arc::clone(&growth))?;
+        let mut magic = [0; 8];
+        if reader.input.rewind().and_then(|()| reader.input.read_exact(&mut magic)).is_err()
+            || &magic != MAGIC
+        {
+            return Err(reader.damaged("it is no list of ours"));
+        }
+        let (mut index, mut offset) = (Vec::new(), MAGIC.len() as u64);
+        reader.count = u64::MAX;
+        while let Ok(Some(_)) = reader.read() {
+            if (reader.next - 1).is_multiple_of(STRIDE) {
+                index.push(offset);
+            }
+            offset += 8 + reader.text.len() as u64;
+            growth.publish(reader.next, offset, &index, None);
+        }
+        Self::follow(path, growth)
+    }
+
+    /// Opens a list at its first item, as far as it has grown and will grow.
+    pub(crate) fn follow(path: &Path, growth: Arc<Growth>) -> Result<Self, ListError> {
+        let input = File::open(path).map_err(|error| ListError::ListFile {
+            path: path.into(),
+            doing: "read",
+            error,
+        })?;
+        let input = BufReader::new(input);
+        let mut reader = Self { path: path.into(), input, growth, count: 0, next: 0, text: Vec::new() };
+        reader.input.seek(SeekFrom::Start(MAGIC.len() as u64)).map_err(|e| reader.error(e))?;
         Ok(reader)
     }
 
-    /// How many items, and their digest.
-    #[must_use]
-    pub fn summary(&self) -> ListingSummary {
-        self.summary
+    pub(crate) fn growth(&self) -> &Arc<Growth> {
+        &self.growth
     }
 
-    /// How many items the list holds.
+    /// What the list holds, once it is complete.
+    #[must_use]
+    pub fn summary(&self) -> Option<ListingSummary> {
+        self.growth.digest().map(|digest| ListingSummary { count: self.n_items(), digest })
+    }
+
+    /// How many items the list holds up to now.
     #[must_use]
     pub fn n_items(&self) -> u64 {
-        self.summary.count
+        self.growth.count()
     }
 
     /// The index of the item that `next` gives.
@@ -185,24 +278,24 @@ impl ListingReader {
 
     /// Goes to item `index`, reading at most 1023 records to get there. Beyond the last item: to the end.
     pub fn skip_to(&mut self, index: u64) -> Result<(), ListError> {
-        if index >= self.summary.count {
-            self.next = self.summary.count;
-            return Ok(());
+        let mark = self.growth.mark(index);
+        if self.next < mark.first || index < self.next {
+            self.input.seek(SeekFrom::Start(mark.offset)).map_err(|e| self.error(e))?;
+            self.next = mark.first;
         }
-        self.seek_to_stride(index / STRIDE).map_err(|e| self.error(e))?;
-        self.next = index / STRIDE * STRIDE;
-        while self.next < index {
-            self.read()?;
-        }
+        while self.next < index && self.read()?.is_some() {}
         Ok(())
     }
 
-    /// The next item, without memory of its own: its name, and where it lies. `None` behind the last.
+    /// The next item, without memory of its own: its name, and where it lies. `None` behind the last, as long as there is no further one.
     pub fn read(&mut self) -> Result<Option<(&str, &Path)>, ListError> {
-        if self.next >= self.summary.count {
-            return Ok(None);
+        if self.next >= self.count {
+            self.count = self.count.max(self.growth.count());
+            if self.next >= self.count {
+                return Ok(None);
+            }
         }
-        let next = std::mem::replace(&mut self.next, self.summary.count) + 1;
+        let next = std::mem::replace(&mut self.next, u64::MAX) + 1;
         let Record { path_len, name } = self.read_record()?;
         // None of ours has a NUL, and where lists are joined it ends a name.
         if self.text.contains(&0) {
@@ -216,21 +309,13 @@ impl ListingReader {
         Ok(Some((name, Path::new(OsStr::from_bytes(path)))))
     }
 
-    fn seek_to_stride(&mut self, stride: u64) -> io::Result<()> {
-        self.input.seek(SeekFrom::Start(self.index_at + stride * 8))?;
-        let mut offset = [0; 8];
-        self.input.read_exact(&mut offset)?;
-        self.input.seek(SeekFrom::Start(u64::from_le_bytes(offset)))?;
-        Ok(())
-    }
-
     fn read_record(&mut self) -> Result<Record, ListError> {
         let mut head = [0; 8];
         self.input.read_exact(&mut head).map_err(|e| self.error(e))?;
         let path_len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
         let name_word = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
         let name_len = name_word & !IS_SUFFIX;
-        if path_len > MAX_TEXT || name_len > MAX_TEXT {
+        if !(1..=MAX_TEXT).contains(&path_len) || !(1..=MAX_TEXT).contains(&name_len) {
             return Err(self.damaged("a record has an impossible length"));
         }
         let is_suffix = name_word & IS_SUFFIX != 0;
@@ -279,7 +364,7 @@ mod tests {
     use super::*;
 
     fn write(target: &Path, names: impl Iterator<Item = String>) -> ListingSummary {
-        let mut writer = ListingWriter::create(target).unwrap();
+        let mut writer = ListingWriter::create(target, None).unwrap();
         for name in names {
             writer.push(&name, &Path::new("/data").join(&name)).unwrap();
         }
@@ -293,7 +378,7 @@ mod tests {
         let summary = write(&list, (0..5000).map(|n| format!("{n}.png")));
         for at in [0u64, 1, 1023, 1024, 1025, 4095, 4999] {
             let mut reader = ListingReader::open(&list).unwrap();
-            assert_eq!(reader.summary(), summary);
+            assert_eq!(reader.summary(), Some(summary));
             reader.skip_to(at).unwrap();
             let item = reader.next().unwrap().unwrap();
             assert_eq!(item.name, format!("{at}.png"));
@@ -309,7 +394,7 @@ mod tests {
     fn a_name_that_is_not_the_end_of_its_path_survives() {
         let folder = tempfile::tempdir().unwrap();
         let list = folder.path().join("items");
-        let mut writer = ListingWriter::create(&list).unwrap();
+        let mut writer = ListingWriter::create(&list, None).unwrap();
         writer.push(r"a\xFF", Path::new("/elsewhere/b")).unwrap();
         writer.finish().unwrap();
         let item = ListingReader::open(&list).unwrap().next().unwrap().unwrap();
@@ -333,7 +418,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let list = folder.path().join("items");
         for (name, path) in [("a\0b", "/p/ab"), ("ab", "/p\0/ab")] {
-            let mut writer = ListingWriter::create(&list).unwrap();
+            let mut writer = ListingWriter::create(&list, None).unwrap();
             writer.push(name, Path::new(path)).unwrap();
             writer.finish().unwrap();
             assert!(matches!(

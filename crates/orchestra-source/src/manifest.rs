@@ -1,10 +1,15 @@
 //! Manifests: lists of paths in CSV, JSON lines or plain lines, read as a stream. Does not look at the files they name.
 
 use std::cell::Cell;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::rc::Rc;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 
 use crate::ListError;
 
@@ -13,6 +18,9 @@ const PATH_COLUMNS: [&str; 8] =
     ["file", "path", "filename", "filepath", "file_name", "file_path", "image", "image_path"];
 /// Longest row that is believed. What is longer is no manifest, and would take memory without bound.
 const MAX_ROW_BYTES: u64 = 1 << 20;
+
+/// How long a silent pipe is waited for before the next question whether to go on.
+const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Put behind a CSV file as a row of its own. A quote that is left open swallows it, and is found by that.
 const END_ROW: &[u8] = b"\0end of the manifest\0";
@@ -33,21 +41,59 @@ pub(crate) fn label(path: Option<&Path>) -> String {
     path.map_or_else(|| "standard input".into(), |p| p.display().to_string())
 }
 
-/// Gives the rows of the manifest (`None`: standard input) in order.
-pub(crate) fn rows(path: Option<&Path>, visit: Visit<'_>) -> Result<(), ListError> {
+/// Gives the rows of the manifest (`None`: standard input) in order. Where it is a pipe that has nothing to read now, `idle` is called after
+/// the rows before, and every now and then until there is something; its error ends the reading.
+pub(crate) fn rows(path: Option<&Path>, idle: Idle<'_>, visit: Visit<'_>) -> Result<(), ListError> {
     let label = label(path);
-    let Some(path) = path else {
-        return rows_of(io::stdin().lock(), Format::Sniff, &label, visit);
-    };
-    let format = match path.extension().and_then(|e| e.to_str()) {
+    let format = match path.and_then(Path::extension).and_then(|e| e.to_str()) {
         Some("csv") => Format::Csv(b','),
         Some("tsv") => Format::Csv(b'\t'),
         Some("jsonl" | "ndjson") => Format::JsonLines,
         _ => Format::Sniff,
     };
-    let wrap = |error| ListError::ManifestUnreadable { manifest: label.clone(), error };
-    let file = File::open(path).map_err(wrap)?;
-    rows_of(BufReader::new(file), format, &label, visit)
+    // A pipe without a writer would hold up a blocking open for ever.
+    let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let input = match path {
+        Some(path) => OpenOptions::new().read(true).custom_flags(nonblocking).open(path),
+        None => io::stdin().as_fd().try_clone_to_owned().map(File::from),
+    };
+    let input = input.map_err(|e| unreadable(&label, e))?;
+    rows_of(BufReader::new(Pipe { input, idle }), format, &label, visit)
+}
+
+/// Called while there is nothing to read.
+pub(crate) type Idle<'a> = &'a dyn Fn() -> Result<(), ListError>;
+
+/// A file that may be a pipe. Nobody waits in a read of it, so that listing can be stopped.
+struct Pipe<'a> {
+    input: File,
+    idle: Idle<'a>,
+}
+
+impl Read for Pipe<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let mut wait = Timespec::default();
+            while !is_readable(&self.input, &wait)? {
+                (self.idle)().map_err(io::Error::other)?;
+                wait = LOOK_EVERY;
+            }
+            match self.input.read(buffer) {
+                // Another process has read it.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+}
+
+/// Whether there are bytes, an end or an error to be read.
+fn is_readable(input: &File, wait: &Timespec) -> io::Result<bool> {
+    match poll(&mut [PollFd::new(input, PollFlags::IN)], Some(wait)) {
+        Ok(n) => Ok(n > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn rows_of(mut input: impl BufRead, format: Format, label: &str, visit: Visit<'_>) -> Result<(), ListError> {
@@ -126,10 +172,7 @@ fn read_line(
     line: u64,
     label: &str,
 ) -> Result<usize, ListError> {
-    let n = input
-        .take(MAX_ROW_BYTES)
-        .read_until(b'\n', text)
-        .map_err(|error| ListError::ManifestUnreadable { manifest: label.into(), error })?;
+    let n = input.take(MAX_ROW_BYTES).read_until(b'\n', text).map_err(|error| unreadable(label, error))?;
     if n as u64 == MAX_ROW_BYTES && !text.ends_with(b"\n") {
         return Err(bad_row(label, line, "it is longer than 1 MiB: this is no list of paths"));
     }
@@ -226,9 +269,14 @@ fn csv_error(error: csv::Error, label: &str, line: u64) -> ListError {
         csv::ErrorKind::Io(e) if e.kind() == io::ErrorKind::InvalidData => {
             bad_row(label, line, &e.to_string())
         }
-        csv::ErrorKind::Io(error) => ListError::ManifestUnreadable { manifest: label.into(), error },
+        csv::ErrorKind::Io(error) => unreadable(label, error),
         other => bad_row(label, line, &format!("{other:?}")),
     }
+}
+
+/// What failed: the reading, or what was done while there was nothing to read.
+fn unreadable(label: &str, error: io::Error) -> ListError {
+    error.downcast().unwrap_or_else(|error| ListError::ManifestUnreadable { manifest: label.into(), error })
 }
 
 fn bad_row(label: &str, line: u64, reason: &str) -> ListError {

@@ -1,10 +1,11 @@
-//! Entries of `paths`: what each stands for, and the files below it. Sorts nothing and opens no file.
+//! Entries of `paths`: what each stands for, and what lies in a folder below it. Sorts nothing and opens no file.
 
+use std::fs::{self, FileType};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use globset::{GlobBuilder, GlobMatcher};
-use walkdir::{DirEntry, WalkDir};
 
 use crate::ListError;
 
@@ -22,6 +23,13 @@ pub(crate) struct Entry {
     /// The folder that names are relative to, as far as this entry decides. Absolute.
     pub root: PathBuf,
     kind: Kind,
+}
+
+/// What a name in a folder stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Child {
+    File,
+    Folder,
 }
 
 #[derive(Debug)]
@@ -61,59 +69,89 @@ impl Entry {
         Ok(Self { pattern: pattern.into(), root, kind })
     }
 
-    /// Gives every file of this entry, in no particular order, until `visit` says no. Returns whether there was any.
-    pub fn walk(&self, visit: &mut dyn FnMut(PathBuf) -> Result<bool, ListError>) -> Result<bool, ListError> {
-        let (max_depth, takes_hidden) = match &self.kind {
-            Kind::File(path) => return visit(path.clone()).map(|_| true),
-            Kind::Folder => (usize::MAX, false),
-            Kind::Glob(g) => (g.max_depth, g.takes_hidden),
+    /// The only file of this entry, if it is one.
+    pub fn file(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::File(path) => Some(path),
+            Kind::Folder | Kind::Glob(_) => None,
+        }
+    }
+
+    /// Whether this entry takes a file below its root.
+    pub fn takes(&self, file: &Path) -> bool {
+        match &self.kind {
+            Kind::Glob(g) => file.strip_prefix(&self.root).is_ok_and(|relative| g.matcher.is_match(relative)),
+            Kind::File(_) | Kind::Folder => true,
+        }
+    }
+
+    /// Gives what lies in `folder`, which is the root or below it, in no particular order, until `visit` says no. Left out are hidden names,
+    /// output folders of runs, folders that are too deep, what is neither file nor folder, and what vanishes meanwhile.
+    pub fn children(
+        &self,
+        folder: &Path,
+        visit: &mut dyn FnMut(Child, PathBuf) -> Result<bool, ListError>,
+    ) -> Result<(), ListError> {
+        let takes_hidden = matches!(&self.kind, Kind::Glob(g) if g.takes_hidden);
+        let unreadable = |error: io::Error| match is_missing(&error) {
+            true => Ok(()),
+            false => Err(self.unreadable(folder, error)),
         };
-        let mut found = false;
-        let walk = WalkDir::new(&self.root).follow_links(true).min_depth(1).max_depth(max_depth).into_iter();
-        let enters =
-            |e: &DirEntry| e.depth() == 0 || ((takes_hidden || !is_hidden(e.path())) && !is_output_folder(e));
-        for entry in walk.filter_entry(enters) {
-            let path = match entry {
-                Ok(entry) if entry.file_type().is_file() => entry.into_path(),
-                Ok(_) => continue,
-                Err(e) => match self.unreadable(e)? {
-                    Some(path) if takes_hidden || !is_hidden(&path) => path,
-                    _ => continue,
-                },
+        let names = match fs::read_dir(folder) {
+            Ok(names) => names,
+            Err(error) => return unreadable(error),
+        };
+        for name in names {
+            let (path, kind) = match name.and_then(|name| Ok((name.path(), name.file_type()?))) {
+                Ok(found) => found,
+                Err(error) => {
+                    unreadable(error)?;
+                    continue;
+                }
             };
-            if !self.matches(&path) {
+            if is_hidden(&path) && !takes_hidden {
                 continue;
             }
-            found = true;
-            if !visit(path)? {
+            if let Some(child) = self.child(&path, kind)
+                && !visit(child, path)?
+            {
                 break;
             }
         }
-        Ok(found)
+        Ok(())
     }
 
-    fn matches(&self, path: &Path) -> bool {
-        match &self.kind {
-            Kind::Glob(g) => path.strip_prefix(&self.root).is_ok_and(|relative| g.matcher.is_match(relative)),
-            _ => true,
-        }
-    }
-
-    /// What an error of the walk means: a link that leads nowhere is a file that will fail by name; a link back to a folder above
-    /// is walked already; a file that vanished meanwhile is no file; anything else would lose items silently.
-    fn unreadable(&self, error: walkdir::Error) -> Result<Option<PathBuf>, ListError> {
-        if error.loop_ancestor().is_some() {
-            return Ok(None);
-        }
-        let path = error.path().unwrap_or(&self.root).to_owned();
-        match path.symlink_metadata() {
-            Ok(m) if m.is_symlink() && path != self.root => Ok(Some(path)),
-            Err(e) if is_missing(&e) => Ok(None),
-            _ => {
-                let error = error.into_io_error().unwrap_or_else(|| io::Error::other("cannot be walked"));
-                Err(ListError::Unreadable { pattern: self.pattern.clone(), path, error })
+    /// What a name in a folder stands for, links followed. A link that leads nowhere, or to a folder that cannot be read, is a file that will
+    /// fail by name, rather than vanish; what a link to a folder above holds is listed already.
+    fn child(&self, path: &Path, kind: FileType) -> Option<Child> {
+        if kind.is_symlink() {
+            let Ok(target) = path.metadata() else { return Some(Child::File) };
+            if !target.is_dir() {
+                return target.is_file().then_some(Child::File);
             }
+            if fs::read_dir(path).is_err() {
+                return Some(Child::File);
+            }
+            let id = |m: fs::Metadata| (m.dev(), m.ino());
+            let target = id(target);
+            let mut above = path.ancestors().skip(1).take_while(|above| above.starts_with(&self.root));
+            if above.any(|above| above.metadata().is_ok_and(|m| id(m) == target)) {
+                return None;
+            }
+        } else if !kind.is_dir() {
+            return kind.is_file().then_some(Child::File);
         }
+        let max_depth = match &self.kind {
+            Kind::Glob(g) => g.max_depth,
+            Kind::File(_) | Kind::Folder => usize::MAX,
+        };
+        let depth = path.strip_prefix(&self.root).map_or(0, |below| below.components().count());
+        (depth < max_depth && !is_output_folder(path)).then_some(Child::Folder)
+    }
+
+    /// Going on would lose items silently.
+    fn unreadable(&self, path: &Path, error: io::Error) -> ListError {
+        ListError::Unreadable { pattern: self.pattern.clone(), path: path.into(), error }
     }
 }
 
@@ -174,8 +212,8 @@ fn is_hidden(path: &Path) -> bool {
 }
 
 /// Results are no items: a run whose output folder lies below its source would find its own logs there, and more of them each time.
-fn is_output_folder(entry: &DirEntry) -> bool {
-    entry.file_type().is_dir() && entry.path().join(OUTPUT_MARK).is_dir()
+fn is_output_folder(folder: &Path) -> bool {
+    folder.join(OUTPUT_MARK).is_dir()
 }
 
 fn is_missing(error: &io::Error) -> bool {

@@ -2,12 +2,12 @@
 //!
 //! Records are gathered up to a budget, sorted, and spilled as a run into an unnamed file; when `FAN_IN` runs of one level
 //! exist they are merged into one run of the next. So memory and open files stay bounded whatever the number of records, and the
-//! files vanish with the process.
+//! files vanish with the process. What fits into the budget touches no file.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
+use std::io::{self, BufReader, BufWriter, Cursor, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 /// Bytes of records held in memory before they are spilled.
@@ -56,21 +56,29 @@ impl Sorter {
 
     /// All records, sorted.
     pub fn finish(mut self) -> io::Result<Merge> {
-        self.spill()?;
-        Merge::new(self.levels.into_iter().flatten())
+        let mut last = Vec::with_capacity(self.bytes.len() + self.records.len() * 4);
+        self.write_sorted(&mut last)?;
+        let last: Box<dyn Read> = Box::new(Cursor::new(last));
+        let spilled = self.levels.into_iter().flatten().map(read_run);
+        Merge::new(std::iter::once(Ok(last)).chain(spilled))
     }
 
     fn spill(&mut self) -> io::Result<()> {
-        if self.records.is_empty() {
-            return Ok(());
-        }
+        let mut out = BufWriter::new(tempfile::tempfile_in(&self.spill_folder)?);
+        self.write_sorted(&mut out)?;
+        let run = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        self.add_run(0, run)
+    }
+
+    /// Writes the records in memory, which are then gone from it.
+    fn write_sorted(&mut self, out: &mut impl Write) -> io::Result<()> {
         let bytes = &self.bytes;
         let record = |&(start, end): &(u32, u32)| &bytes[start as usize..end as usize];
         self.records.sort_unstable_by(|a, b| record(a).cmp(record(b)));
-        let run = write_run(&self.spill_folder, self.records.iter().map(|r| Ok(record(r))))?;
+        self.records.iter().try_for_each(|r| write_record(out, record(r)))?;
         self.records.clear();
         self.bytes.clear();
-        self.add_run(0, run)
+        Ok(())
     }
 
     fn add_run(&mut self, level: usize, run: File) -> io::Result<()> {
@@ -81,25 +89,23 @@ impl Sorter {
         if self.levels[level].len() < FAN_IN {
             return Ok(());
         }
-        let merged = write_run(&self.spill_folder, Merge::new(self.levels[level].drain(..))?)?;
-        self.add_run(level + 1, merged)
+        let mut out = BufWriter::new(tempfile::tempfile_in(&self.spill_folder)?);
+        for record in Merge::new(self.levels[level].drain(..).map(read_run))? {
+            write_record(&mut out, &record?)?;
+        }
+        self.add_run(level + 1, out.into_inner().map_err(io::IntoInnerError::into_error)?)
     }
 }
 
 /// Records in the order of their bytes, from several sorted runs.
 pub(crate) struct Merge {
-    runs: Vec<BufReader<File>>,
+    runs: Vec<Box<dyn Read>>,
     heads: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
 }
 
 impl Merge {
-    fn new(files: impl IntoIterator<Item = File>) -> io::Result<Self> {
-        let mut runs = Vec::new();
-        for mut file in files {
-            file.rewind()?;
-            runs.push(BufReader::with_capacity(READ_BUFFER, file));
-        }
-        let mut merge = Self { runs, heads: BinaryHeap::new() };
+    fn new(runs: impl Iterator<Item = io::Result<Box<dyn Read>>>) -> io::Result<Self> {
+        let mut merge = Self { runs: runs.collect::<io::Result<_>>()?, heads: BinaryHeap::new() };
         for run in 0..merge.runs.len() {
             merge.refill(run)?;
         }
@@ -128,17 +134,14 @@ impl Iterator for Merge {
     }
 }
 
-fn write_run<R: AsRef<[u8]>>(
-    folder: &Path,
-    records: impl Iterator<Item = io::Result<R>>,
-) -> io::Result<File> {
-    let mut out = BufWriter::new(tempfile::tempfile_in(folder)?);
-    for record in records {
-        let record = record?;
-        out.write_all(&offset(record.as_ref().len())?.to_le_bytes())?;
-        out.write_all(record.as_ref())?;
-    }
-    out.into_inner().map_err(io::IntoInnerError::into_error)
+fn read_run(mut file: File) -> io::Result<Box<dyn Read>> {
+    file.rewind()?;
+    Ok(Box::new(BufReader::with_capacity(READ_BUFFER, file)))
+}
+
+fn write_record(out: &mut impl Write, record: &[u8]) -> io::Result<()> {
+    out.write_all(&offset(record.len())?.to_le_bytes())?;
+    out.write_all(record)
 }
 
 fn offset(n: usize) -> io::Result<u32> {

@@ -1,7 +1,7 @@
 //! Listing a source: from a spec to the list on disk, or to its first item. Opens no item.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -9,11 +9,13 @@ use crate::expand::Expand;
 use crate::item_name::{escape, name_under};
 use crate::listing_file::{ListingWriter, folder_of};
 use crate::pattern::{Entry, common_root};
-use crate::sorter::Sorter;
+use crate::walk::{Walk, Walking, any_file};
 use crate::{ItemEntry, ListError, ListingSpec, ListingSummary, manifest};
 
-/// Items between two questions whether to go on.
+/// Names and items that are looked at between two questions whether to go on.
 const CHECK_EVERY: u64 = 256;
+/// After so many names, what was found among them is published, however little it is.
+const PUBLISH_AFTER: u64 = 1 << 16;
 
 /// Lists the source into the file `out`, which appears complete or not at all; its folder is made if need be.
 ///
@@ -21,63 +23,90 @@ const CHECK_EVERY: u64 = 256;
 /// An entry that names nothing, a folder that cannot be read, a row of the manifest that makes no sense, or a list that cannot
 /// be written.
 pub fn write_listing(spec: &ListingSpec, out: &Path) -> Result<ListingSummary, ListError> {
-    write_listing_while(spec, out, &|| true)
+    write_items(spec, None, out, &|| true)
 }
 
-/// Like [`write_listing`], but asks every now and then whether to go on.
+/// Like [`write_listing`], with the items that `expand` makes of the files; and asks every now and then whether to go on.
 ///
 /// # Errors
-/// As [`write_listing`], and [`ListError::Stopped`] once `go_on` says no.
-pub fn write_listing_while(
-    spec: &ListingSpec,
-    out: &Path,
-    go_on: &dyn Fn() -> bool,
-) -> Result<ListingSummary, ListError> {
-    write_items(spec, None, out, go_on)
-}
-
-/// Like [`write_listing_while`], with the items that `expand` makes of the files.
-///
-/// # Errors
-/// As [`write_listing_while`], and those of `expand`.
+/// As [`write_listing`], those of `expand`, and [`ListError::Stopped`] once `go_on` says no.
 pub fn write_items(
     spec: &ListingSpec,
     expand: Option<&dyn Expand>,
     out: &Path,
     go_on: &dyn Fn() -> bool,
 ) -> Result<ListingSummary, ListError> {
-    let mut writer = ItemWriter { writer: ListingWriter::create(out)?, expand };
-    let mut pace = Pace { go_on, seen: 0 };
+    list(spec, expand, ListingWriter::create(out, None)?, go_on)
+}
+
+pub(crate) fn list(
+    spec: &ListingSpec,
+    expand: Option<&dyn Expand>,
+    writer: ListingWriter,
+    go_on: &dyn Fn() -> bool,
+) -> Result<ListingSummary, ListError> {
+    let lister = RefCell::new(Lister { writer, expand, go_on, seen: 0 });
     match spec {
-        ListingSpec::Paths { base, patterns } => write_paths(base, patterns, out, &mut writer, &mut pace)?,
+        ListingSpec::Paths { base, patterns } => list_paths(base, patterns, &lister)?,
         ListingSpec::Manifest { path, base } => {
             let mut any = false;
-            manifest::rows(path.as_deref(), &mut |_, row| {
+            let idle = || lister.borrow_mut().idle();
+            manifest::rows(path.as_deref(), &idle, &mut |_, row| {
                 any = true;
-                pace.step()?;
                 let item = manifest_item(base, row);
-                writer.push(&item.name, &item.path).map(|()| true)
+                lister.borrow_mut().push(&item.name, &item.path).map(|()| true)
             })?;
             if !any {
                 return Err(ListError::EmptyManifest { manifest: manifest::label(path.as_deref()) });
             }
         }
     }
-    writer.writer.finish()
+    lister.into_inner().writer.finish()
+}
+
+fn list_paths(base: &Path, patterns: &[String], lister: &RefCell<Lister<'_>>) -> Result<(), ListError> {
+    let entries = patterns.iter().map(|p| Entry::resolve(base, p)).collect::<Result<Vec<_>, _>>()?;
+    let root = common_root(entries.iter().map(|e| e.root.as_path()));
+    let spill_folder = folder_of(lister.borrow().writer.target());
+    let mut walking = Walking { spill_folder: &spill_folder, step: &mut || lister.borrow_mut().step() };
+    let mut walk = Walk::start(&entries, &mut walking)?;
+    while let Some(path) = walk.next(&mut walking)? {
+        lister.borrow_mut().push(&name_under(&root, &path), &path)?;
+    }
+    Ok(())
 }
 
 /// Writes the items of each file.
-struct ItemWriter<'a> {
+struct Lister<'a> {
     writer: ListingWriter,
     expand: Option<&'a dyn Expand>,
+    go_on: &'a dyn Fn() -> bool,
+    seen: u64,
 }
 
-impl ItemWriter<'_> {
+impl Lister<'_> {
     fn push(&mut self, name: &str, path: &Path) -> Result<(), ListError> {
-        let Some(expand) = self.expand else { return self.writer.push(name, path) };
+        let Some(expand) = self.expand else {
+            self.step()?;
+            return self.writer.push(name, path);
+        };
         expand.expand(path, &mut |suffix, locator| {
+            self.step()?;
             self.writer.push(&format!("{name}{suffix}"), Path::new(OsStr::from_bytes(locator)))
         })
+    }
+
+    fn step(&mut self) -> Result<(), ListError> {
+        self.seen += 1;
+        if self.seen.is_multiple_of(CHECK_EVERY) && !(self.go_on)() {
+            return Err(ListError::Stopped);
+        }
+        if self.seen.is_multiple_of(PUBLISH_AFTER) { self.writer.publish() } else { Ok(()) }
+    }
+
+    /// No further row can be read now.
+    fn idle(&mut self) -> Result<(), ListError> {
+        if (self.go_on)() { self.writer.publish() } else { Err(ListError::Stopped) }
     }
 }
 
@@ -96,71 +125,21 @@ pub fn first_item(spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
                     Err(ListError::NoMatch { .. }) => continue,
                     other => other?,
                 };
-                entry.walk(&mut |path| {
+                if let Some(path) = any_file(&entry)? {
                     first = Some(ItemEntry { name: name_under(&entry.root, &path), path });
-                    Ok(false)
-                })?;
-                if first.is_some() {
                     break;
                 }
             }
         }
         ListingSpec::Manifest { path: None, .. } => {}
-        ListingSpec::Manifest { path, base } => manifest::rows(path.as_deref(), &mut |_, row| {
-            first = Some(manifest_item(base, row));
-            Ok(false)
-        })?,
+        ListingSpec::Manifest { path, base } => {
+            manifest::rows(path.as_deref(), &|| Ok(()), &mut |_, row| {
+                first = Some(manifest_item(base, row));
+                Ok(false)
+            })?
+        }
     }
     Ok(first)
-}
-
-struct Pace<'a> {
-    go_on: &'a dyn Fn() -> bool,
-    seen: u64,
-}
-
-impl Pace<'_> {
-    fn step(&mut self) -> Result<(), ListError> {
-        self.seen += 1;
-        if self.seen.is_multiple_of(CHECK_EVERY) && !(self.go_on)() {
-            return Err(ListError::Stopped);
-        }
-        Ok(())
-    }
-}
-
-fn write_paths(
-    base: &Path,
-    patterns: &[String],
-    out: &Path,
-    writer: &mut ItemWriter<'_>,
-    pace: &mut Pace<'_>,
-) -> Result<(), ListError> {
-    let wrap = |error: io::Error| ListError::ListFile { path: out.into(), doing: "write", error };
-    let entries = patterns.iter().map(|p| Entry::resolve(base, p)).collect::<Result<Vec<_>, _>>()?;
-    let root = common_root(entries.iter().map(|e| e.root.as_path()));
-    let mut sorter = Sorter::new(&folder_of(out));
-    for entry in &entries {
-        let found = entry.walk(&mut |path| {
-            pace.step()?;
-            sorter.push(path.as_os_str().as_bytes()).map_err(wrap).map(|()| true)
-        })?;
-        if !found {
-            return Err(ListError::NoMatch { pattern: entry.pattern.clone(), under: entry.root.clone() });
-        }
-    }
-    let mut last = None;
-    for path in sorter.finish().map_err(wrap)? {
-        let path = path.map_err(wrap)?;
-        if last.as_ref() == Some(&path) {
-            continue;
-        }
-        pace.step()?;
-        let as_path = Path::new(OsStr::from_bytes(&path));
-        writer.push(&name_under(&root, as_path), as_path)?;
-        last = Some(path);
-    }
-    Ok(())
 }
 
 fn manifest_item(base: &Path, row: &[u8]) -> ItemEntry {

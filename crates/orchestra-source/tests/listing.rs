@@ -1,15 +1,20 @@
 //! Listings of real folders, globs and manifests, as a source of a workflow sees them.
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
+use std::io::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::{Arc, Barrier};
 
 use orchestra_source::{
-    ListError, ListingReader, ListingSpec, first_item, write_listing, write_listing_while,
+    Catalog, Expand, Extent, ListError, ListingReader, ListingSpec, PushItem, first_item, write_items,
+    write_listing,
 };
+use proptest::prelude::*;
 use tempfile::TempDir;
 
 fn folder_with(files: &[&str]) -> TempDir {
@@ -186,7 +191,7 @@ fn a_listing_that_is_stopped_leaves_nothing_behind() {
     let files: Vec<String> = (0..600).map(|n| format!("in/{n}.png")).collect();
     let base = folder_with(&files.iter().map(String::as_str).collect::<Vec<_>>());
     let out = base.path().join("out/items");
-    let stopped = write_listing_while(&paths(base.path(), &["in"]), &out, &|| false);
+    let stopped = write_items(&paths(base.path(), &["in"]), None, &out, &|| false);
     assert!(matches!(stopped, Err(ListError::Stopped)));
     assert_eq!(fs::read_dir(out.parent().unwrap()).unwrap().count(), 0);
 }
@@ -202,4 +207,199 @@ fn the_digest_follows_the_items() {
     let two = write_listing(&spec, &out).unwrap();
     assert_eq!(two.count, one.count);
     assert_ne!(two.digest, one.digest);
+}
+
+/// Names that sort differently as names, as paths and as text.
+fn any_name() -> impl Strategy<Value = String> {
+    proptest::sample::select(vec!["a", "a-b", "a.b", "a0", "aa", "a b", "B", "ä", ".a", "-"])
+        .prop_map(Into::into)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_walk_gives_what_sorting_all_paths_would(
+        files in proptest::collection::vec(proptest::collection::vec(any_name(), 1..5), 1..30),
+        entries in proptest::collection::vec(proptest::collection::vec(any_name(), 0..3), 1..4),
+    ) {
+        let base = tempfile::tempdir().unwrap();
+        for file in &files {
+            let path = base.path().join(file.join("/"));
+            // Where a part of its path is a file already, or it is a folder, it cannot be made.
+            let made = fs::create_dir_all(path.parent().unwrap()).is_ok() && !path.is_dir();
+            drop(made.then(|| fs::write(path, b"x")));
+        }
+        let entries: Vec<String> = entries.iter().map(|e| format!("./{}", e.join("/"))).collect();
+        let mut expected = BTreeSet::new();
+        let mut all_exist = true;
+        for entry in &entries {
+            let below = files_below(&base.path().join(entry), true);
+            all_exist &= !below.is_empty();
+            expected.extend(below);
+        }
+        let spec = ListingSpec::Paths { base: base.path().into(), patterns: entries };
+        let out = tempfile::tempdir().unwrap();
+        match write_listing(&spec, &out.path().join("items")) {
+            Ok(_) => {
+                let listed = ListingReader::open(&out.path().join("items")).unwrap().map(|i| i.unwrap().path);
+                let listed: Vec<Vec<u8>> = listed.map(|p| p.into_os_string().into_vec()).collect();
+                prop_assert_eq!(listed, expected.into_iter().collect::<Vec<_>>());
+            }
+            Err(error) => prop_assert!(!all_exist, "{}", error),
+        }
+    }
+}
+
+/// The bytes of the paths of all files that an entry takes.
+fn files_below(path: &Path, is_named: bool) -> Vec<Vec<u8>> {
+    let is_hidden = path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"."));
+    if is_hidden && !is_named {
+        return Vec::new();
+    }
+    if path.is_file() {
+        return vec![path.components().collect::<std::path::PathBuf>().into_os_string().into_vec()];
+    }
+    let Ok(names) = fs::read_dir(path) else { return Vec::new() };
+    names.flat_map(|name| files_below(&name.unwrap().path(), false)).collect()
+}
+
+/// A pipe as a manifest, with its writing end.
+fn piped() -> (TempDir, ListingSpec, fs::File) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    // Both ways, or the opening would wait for a reader.
+    let writer = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    (folder, ListingSpec::Manifest { path: Some(path), base: "/base".into() }, writer)
+}
+
+/// Waits until the list holds so many items, or its listing has ended.
+fn wait_for(catalog: &Catalog, n: u64) {
+    let ((tell, told), growth) = (std::sync::mpsc::channel(), catalog.growth());
+    growth.watch(move || {
+        let _ = tell.send(()); // Nobody waits any more.
+    });
+    let goes_on = || growth.extent().known().is_none() && growth.failure(|_| ()).is_none();
+    while goes_on() && growth.extent().listed() < Some(n) {
+        told.recv().unwrap();
+    }
+}
+
+#[test]
+fn items_are_read_as_they_are_named_and_keep_their_numbers() {
+    let (folder, spec, mut writer) = piped();
+    let out = folder.path().join("items");
+    writer.write_all(b"file,label\na.png,1\n").unwrap();
+    let catalog = Catalog::list(&spec, None, &out).unwrap();
+    let mut reader = catalog.reader().unwrap();
+    let mut next = |catalog: &Catalog, n| {
+        wait_for(catalog, n);
+        (reader.next_index(), reader.next().map(|i| i.unwrap().name))
+    };
+    assert_eq!(next(&catalog, 1), (0, Some("a.png".into())));
+    assert_eq!(catalog.growth().extent(), Extent::Growing(1));
+    assert_eq!(next(&catalog, 1), (1, None), "there is no second one yet");
+    writer.write_all(b"b.png,2\nc.png").unwrap();
+    assert_eq!(next(&catalog, 2), (1, Some("b.png".into())));
+    assert_eq!(next(&catalog, 2), (2, None), "half a row names nothing");
+    // As the parent leaves it when it is killed now.
+    let unfinished = ListingReader::open_unfinished(&out).unwrap();
+    assert_eq!((unfinished.summary(), unfinished.n_items()), (None, 2));
+    assert!(ListingReader::open(&out).is_err(), "an unfinished list is no complete one");
+    drop(writer);
+    assert_eq!(next(&catalog, 3), (2, Some("c.png".into())));
+    wait_for(&catalog, u64::MAX);
+    assert_eq!(catalog.growth().extent(), Extent::Known(3));
+    assert_eq!(ListingReader::open(&out).unwrap().n_items(), 3);
+}
+
+#[test]
+fn a_row_that_makes_no_sense_is_told_and_what_came_before_stays() {
+    let (folder, spec, mut writer) = piped();
+    let out = folder.path().join("items");
+    writer.write_all(b"a.png\n").unwrap();
+    let catalog = Catalog::list(&spec, None, &out).unwrap();
+    writer.write_all(b"./\n").unwrap();
+    wait_for(&catalog, u64::MAX);
+    let error = catalog.growth().failure(|e| (e.to_string(), e.is_of_source())).unwrap();
+    assert!(error.0.ends_with("line 2: its path names a folder, expected a file") && error.1, "{error:?}");
+    assert_eq!(catalog.growth().extent(), Extent::Growing(1));
+    assert_eq!(ListingReader::open_unfinished(&out).unwrap().n_items(), 1);
+}
+
+#[test]
+fn an_error_before_the_first_item_leaves_no_list() {
+    let base = folder_with(&["list.txt"]);
+    let out = base.path().join("out/items");
+    fs::write(base.path().join("list.txt"), "a.png\n./\n").unwrap();
+    let spec = ListingSpec::Manifest { path: Some(base.path().join("list.txt")), base: base.path().into() };
+    assert!(matches!(Catalog::list(&spec, None, &out), Err(ListError::BadRow { line: 2, .. })));
+    assert!(matches!(
+        Catalog::list(&paths(base.path(), &["list.txt", "no.png"]), None, &out),
+        Err(ListError::NoSuchFile { .. })
+    ));
+    assert!(!out.exists());
+}
+
+#[test]
+fn a_listing_whose_catalog_is_dropped_ends_though_its_pipe_is_silent() {
+    let (_folder, spec, mut writer) = piped();
+    let ListingSpec::Manifest { path: Some(path), .. } = &spec else { unreachable!("it is a manifest") };
+    writer.write_all(b"a.png\n").unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let catalog = Catalog::list(&spec, None, &out.path().join("items")).unwrap();
+    let end = fs::OpenOptions::new().write(true).open(path).unwrap();
+    drop(writer);
+    drop(catalog);
+    // Without any event asked for, only the last reader's going is told.
+    let mut fds = [rustix::event::PollFd::new(&end, rustix::event::PollFlags::empty())];
+    rustix::event::poll(&mut fds, None).unwrap();
+    assert_eq!(fds[0].revents(), rustix::event::PollFlags::ERR);
+}
+
+#[test]
+fn the_first_items_of_a_folder_are_read_while_its_last_file_is_still_to_be_listed() {
+    const EACH: u64 = 4096;
+    #[derive(Debug)]
+    struct Rows(Barrier);
+    impl Expand for Rows {
+        fn expand(&self, file: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+            if file.ends_with("b.npy") {
+                self.0.wait();
+            }
+            let path = file.as_os_str().as_bytes();
+            (0..EACH)
+                .try_for_each(|row| push(&format!("[{row}]"), &[path, format!("#{row}").as_bytes()].concat()))
+        }
+    }
+    let base = folder_with(&["in/a.npy", "in/b.npy"]);
+    let rows = Arc::new(Rows(Barrier::new(2)));
+    let spec = paths(base.path(), &["in"]);
+    let expand = Arc::clone(&rows) as Arc<dyn Expand>;
+    let catalog = Catalog::list(&spec, Some(expand), &base.path().join("items")).unwrap();
+    let mut reader = catalog.reader().unwrap();
+    assert_eq!(reader.next().unwrap().unwrap().name, "a.npy[0]");
+    assert!(matches!(catalog.growth().extent(), Extent::Growing(n) if (1..=EACH).contains(&n)));
+    rows.0.wait();
+    wait_for(&catalog, u64::MAX);
+    assert_eq!(catalog.growth().extent(), Extent::Known(2 * EACH));
+    reader.skip_to(EACH).unwrap();
+    assert_eq!(reader.next().unwrap().unwrap().name, "b.npy[0]");
+    assert_eq!(reader.count() as u64, EACH - 1);
+}
+
+#[test]
+fn items_of_one_large_file_do_not_hold_up_a_stop() {
+    #[derive(Debug)]
+    struct Endless;
+    impl Expand for Endless {
+        fn expand(&self, _: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+            (0u64..).try_for_each(|row| push(&format!("[{row}]"), &row.to_be_bytes()))
+        }
+    }
+    let base = folder_with(&["in/a.npy"]);
+    let stopped =
+        write_items(&paths(base.path(), &["in"]), Some(&Endless), &base.path().join("items"), &|| false);
+    assert!(matches!(stopped, Err(ListError::Stopped)));
 }

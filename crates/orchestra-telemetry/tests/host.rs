@@ -64,7 +64,7 @@ fn spans_go_through_the_provider_of_the_host_below_its_requests() {
     assert_eq!(run.number_batch().context, None, "a host chooses its ids when it makes a span");
     run.items_ended(&[items([0, 1])]);
     let (at, problems) = (Duration::from_millis(9), Vec::new());
-    run.ended(RunEnded { at, total: 2, resumed: 0, done: 2, failed: 0, exit_code: Some(0), problems });
+    run.ended(RunEnded { at, total: Some(2), resumed: 0, done: 2, failed: 0, exit_code: Some(0), problems });
     assert_eq!(recorder.finish(Duration::from_secs(60)), 0);
 
     let spans = exported.0.lock().unwrap();

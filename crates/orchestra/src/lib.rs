@@ -56,6 +56,7 @@ pub use orchestra_runtime::{
     Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats,
     StopHandle, Tensor, Timeouts, WorkerEvent, WorkerUse, prepare,
 };
+pub use orchestra_source::Extent;
 pub use serve::{ServeError, ServeOptions, serve_model};
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};

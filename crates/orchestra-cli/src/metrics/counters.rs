@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use orchestra::{ExitKind, HistogramReading, Meter, StageId};
+use orchestra::{ExitKind, HistogramReading, Meter, PipelineId, StageId};
 use orchestra_core::FailureKind;
 use orchestra_core::batching::LeaveReason;
 use orchestra_plan::BatchPlan;
@@ -54,8 +54,12 @@ impl RunReading<'_> {
     fn pipeline(&mut self, index: usize) {
         let stats = &self.meter.stats().pipelines[index];
         let labels = [self.meter.plan().pipelines[index].name.as_str()];
+        let extent = self.meter.stats().extent_of(PipelineId(index as u16));
+        if let Some(listed) = extent.listed() {
+            self.reading.add(&names::ITEMS, &labels, listed);
+        }
         for (instrument, value) in [
-            (&names::ITEMS, stats.total.get()),
+            (&names::ITEMS_LISTING, u64::from(extent.known().is_none())),
             (&names::ITEMS_RESUMED, stats.resumed.get()),
             (&names::ITEMS_STARTED, stats.handed.get()),
             (&names::ITEMS_DONE, stats.done.get()),

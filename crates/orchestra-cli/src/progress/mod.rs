@@ -7,6 +7,7 @@ mod screen;
 
 use std::time::Duration;
 
+use orchestra::Extent;
 use painter::Painter;
 
 use crate::stderr;
@@ -19,8 +20,8 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// The state of a run, as it is shown.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ProgressView {
-    /// Items that the sources name, once they are counted.
-    pub total: Option<u64>,
+    /// How many items the sources name.
+    pub extent: Extent,
     /// Items with records.
     pub done: u64,
     /// Items with failures.

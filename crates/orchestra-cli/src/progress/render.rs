@@ -1,5 +1,7 @@
 //! One state of a run as lines of text, for a terminal of a given width. Pure: no terminal, no time.
 
+use orchestra::Extent;
+
 use crate::human::{clock, count, counted, gib, per_second, percent};
 
 use super::{DeviceView, PipelineView, ProgressView, StageView};
@@ -39,14 +41,17 @@ pub fn render(view: &ProgressView, look: Look) -> Vec<String> {
 /// The state as one line for a log or a pipe.
 pub fn plain_line(view: &ProgressView) -> String {
     let finished = view.done.saturating_add(view.failed);
-    let mut out = match view.total {
-        Some(total) => format!(
+    let mut out = match view.extent {
+        Extent::Known(total) => format!(
             "progress: {} of {} ({}%)",
             count(finished),
             counted(total, "item", "items"),
             percent(finished, total)
         ),
-        None => format!("progress: {}", counted(finished, "item", "items")),
+        Extent::Growing(listed) => {
+            format!("progress: {} of {} so far", count(finished), counted(listed, "item", "items"))
+        }
+        Extent::Endless => format!("progress: {}", counted(finished, "item", "items")),
     };
     out.push_str(&format!(", {}/s", per_second(view.per_second)));
     if let Some(eta) = view.eta {
@@ -118,7 +123,9 @@ impl Segment {
 
 fn header(view: &ProgressView, width: usize) -> Vec<Line> {
     let facts = facts(view);
-    let Some(total) = view.total.filter(|total| *total > 0) else { return pack(facts, width, width) };
+    let Some(total) = view.extent.known().filter(|total| *total > 0) else {
+        return pack(facts, width, width);
+    };
     let bar_min = BAR_CELLS.start() + 2;
     // As many facts beside the bar as leave room for it; the others below.
     let mut beside = 0;
@@ -142,12 +149,16 @@ fn header(view: &ProgressView, width: usize) -> Vec<Line> {
 fn facts(view: &ProgressView) -> Vec<Segment> {
     let finished = view.done.saturating_add(view.failed);
     let mut facts = Vec::new();
-    match view.total {
-        Some(total) => {
+    match view.extent {
+        Extent::Known(total) => {
             facts.push(Segment::new(format!("{:>5}%", percent(finished, total)), Tone::Plain));
             facts.push(Segment::new(format!("{}/{}", count(finished), count(total)), Tone::Plain));
         }
-        None => facts.push(Segment::new(counted(finished, "item", "items"), Tone::Plain)),
+        Extent::Growing(listed) => {
+            let text = format!("{}/{} so far", count(finished), count(listed));
+            facts.push(Segment::new(text, Tone::Plain));
+        }
+        Extent::Endless => facts.push(Segment::new(counted(finished, "item", "items"), Tone::Plain)),
     }
     facts.push(Segment::new(format!("{}/s", per_second(view.per_second)), Tone::Plain));
     if let Some(eta) = view.eta {
@@ -283,7 +294,7 @@ mod tests {
             ..DeviceView::default()
         };
         ProgressView {
-            total: Some(100_000),
+            extent: Extent::Known(100_000),
             done: 42_314,
             failed: 3,
             per_second: 1_234.4,
@@ -408,9 +419,13 @@ devices  cuda:0 2 workers 97% busy 3.4/80.0 GiB  cuda:1 0 workers 0% busy"
 
     #[test]
     fn without_a_total_there_is_no_bar() {
-        let view = ProgressView { done: 1, per_second: 2.0, ..Default::default() };
-        assert_eq!(render(&view, Look { width: 80, color: false }), ["1 item  2.00/s"]);
-        let empty = ProgressView { total: Some(0), ..Default::default() };
+        let view = |extent| ProgressView { extent, done: 1, per_second: 2.0, ..Default::default() };
+        let (growing, endless) = (view(Extent::Growing(1234)), view(Extent::Endless));
+        assert_eq!(render(&growing, Look { width: 80, color: false }), ["1/1,234 so far  2.00/s"]);
+        assert_eq!(plain_line(&growing), "progress: 1 of 1,234 items so far, 2.00/s");
+        assert_eq!(render(&endless, Look { width: 80, color: false }), ["1 item  2.00/s"]);
+        assert_eq!(plain_line(&endless), "progress: 1 item, 2.00/s");
+        let empty = ProgressView::default();
         assert_eq!(render(&empty, Look { width: 80, color: false }), ["100.0%  0/0  0/s"]);
     }
 
@@ -442,6 +457,6 @@ devices  cuda:0 2 workers 97% busy 3.4/80.0 GiB  cuda:1 0 workers 0% busy"
             (device.utilization, device.watts) = (Some(80), Some(watts));
         }
         assert!(plain_line(&view).ends_with(", gpu 80% 3.4 GiB 271 W"));
-        assert_eq!(plain_line(&ProgressView::default()), "progress: 0 items, 0/s");
+        assert_eq!(plain_line(&ProgressView::default()), "progress: 0 of 0 items (100.0%), 0/s");
     }
 }

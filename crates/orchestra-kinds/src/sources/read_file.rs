@@ -1,6 +1,7 @@
-//! Reads picture files whole: only regular ones, and none that is larger than a picture can be. It never looks at what they hold.
+//! Opens files of items, only regular ones; and reads picture files whole, none that is larger than a picture can be. It never looks at what
+//! they hold.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
@@ -11,7 +12,26 @@ use orchestra_core::data::Refusal;
 /// No picture file is larger; it bounds what one item may take of our memory before it is decoded.
 const LARGEST_FILE_BYTES: u64 = 1 << 30;
 
-/// Reads a whole file into `buffer`. Only regular files: a FIFO would hang, a device would never end.
+/// Opens a file to read it. Only regular files: a FIFO would hang, a device would never end. What is looked at is what is read, whatever takes
+/// its name meanwhile.
+///
+/// # Errors
+/// It cannot be opened, or is something else.
+pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
+    let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let meta = file.metadata()?;
+    let kind = meta.file_type();
+    let what = match () {
+        () if kind.is_file() => return Ok((file, meta)),
+        () if kind.is_dir() => "a folder",
+        () if kind.is_fifo() => "a pipe",
+        () => "a device",
+    };
+    Err(io::Error::other(format!("it is {what}, expected a regular file")))
+}
+
+/// Reads a whole file into `buffer`.
 ///
 /// # Errors
 /// The kind of the failure that the item ends with, and why.
@@ -20,24 +40,7 @@ pub fn read_file(path: &Path, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
         kind: FailureKind::Read,
         error: format!("cannot read `{}`: {error}", path.display()),
     };
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-        .open(path)
-        .map_err(read)?;
-    let meta = file.metadata().map_err(read)?;
-    let kind = meta.file_type();
-    if !kind.is_file() {
-        let what = if kind.is_dir() {
-            "a folder"
-        } else if kind.is_fifo() {
-            "a pipe"
-        } else {
-            "a device"
-        };
-        let error = format!("`{}` is {what}, expected a picture file", path.display());
-        return Err(Refusal { kind: FailureKind::Read, error });
-    }
+    let (file, meta) = open_regular(path).map_err(read)?;
     if meta.len() > LARGEST_FILE_BYTES {
         let error = format!(
             "`{}` has {} bytes, more than a picture file can have (1 GiB)",

@@ -14,6 +14,8 @@ use orchestra_core::{DType, FailureKind};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_source::{Expand, ListError, PushItem};
 
+use super::read_file::open_regular;
+
 /// The kind `tensors`.
 pub struct Tensors;
 
@@ -89,10 +91,11 @@ impl Rows {
         self.shape.iter().product::<usize>() * self.dtype.size_bytes()
     }
 
-    /// The header of a file, which must have the shape of all others.
-    fn header(&self, file: &mut File) -> Result<Header, String> {
+    /// Opens a file, which must have the shape of all others.
+    fn open(&self, path: &Path) -> Result<(File, Header), String> {
+        let (file, meta) = open_regular(path).map_err(|error| error.to_string())?;
         let mut head = Vec::new();
-        file.take(HEAD as u64).read_to_end(&mut head).map_err(|error| error.to_string())?;
+        (&file).take(HEAD as u64).read_to_end(&mut head).map_err(|error| error.to_string())?;
         let header = Header::parse(&head)?;
         if header.dtype != self.dtype || header.row() != &self.shape[..] {
             return Err(format!(
@@ -103,22 +106,12 @@ impl Rows {
                 self.shape
             ));
         }
-        let size = file.metadata().map_err(|error| error.to_string())?.len();
         let needed = (header.rows() as u64).checked_mul(self.row_bytes() as u64);
-        if needed.and_then(|n| n.checked_add(header.data as u64)).is_none_or(|needed| size < needed) {
+        if needed.and_then(|n| n.checked_add(header.data as u64)).is_none_or(|needed| meta.len() < needed) {
             return Err(format!("it is cut short: its header says {} rows", header.rows()));
         }
-        Ok(header)
+        Ok((file, header))
     }
-}
-
-/// Opens a regular file: a pipe would hang, a device would never end.
-fn open_file(path: &Path) -> Result<File, String> {
-    let kind = std::fs::metadata(path).map_err(|error| error.to_string())?;
-    if !kind.is_file() {
-        return Err("it is no regular file".to_owned());
-    }
-    File::open(path).map_err(|error| error.to_string())
 }
 
 /// A locator: the path, `#`, and the number of the row.
@@ -137,8 +130,7 @@ impl Expand for Rows {
             path: path.into(),
             error: std::io::Error::other(why),
         };
-        let mut file = open_file(path).map_err(&unreadable)?;
-        let header = self.header(&mut file).map_err(unreadable)?;
+        let (_, header) = self.open(path).map_err(unreadable)?;
         (0..header.rows()).try_for_each(|row| push(&format!("[{row}]"), &locator(path, row)))
     }
 }
@@ -174,8 +166,7 @@ impl FetchRun for RowReader {
             Some(open) if open.0 == path => open,
             open => {
                 *open = None;
-                let mut file = open_file(path).map_err(failed)?;
-                let header = self.rows.header(&mut file).map_err(failed)?;
+                let (file, header) = self.rows.open(path).map_err(failed)?;
                 open.insert((path.to_owned(), file, header))
             }
         };
@@ -348,5 +339,17 @@ mod tests {
         assert!(error.contains("cut short"), "{error}");
         let error = rows(&[4]).expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
         assert!(error.contains("the first file of the source"), "{error}");
+    }
+
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("pipe.npy");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+            .unwrap();
+        let error = rows(&[2]).expand(&fifo, &mut |_, _| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("it is a pipe"), "{error}");
+        let refusal = rows(&[2]).start().fetch(&locator(&fifo, 0)).unwrap_err();
+        assert!(refusal.error.contains("it is a pipe"), "{}", refusal.error);
     }
 }

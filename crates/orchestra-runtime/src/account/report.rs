@@ -56,8 +56,10 @@ pub struct ItemCounts {
     pub done: u64,
     /// With a failure.
     pub failed: u64,
-    /// Items that the sources name.
-    pub total: u64,
+    /// Items that the sources name; `None` if the run ended before it was known how many they are.
+    pub total: Option<u64>,
+    /// Items that were listed; `None` where a source has no last item.
+    pub listed: Option<u64>,
     /// Of `read`: finished by earlier parts of the run.
     pub resumed: u64,
 }
@@ -203,7 +205,8 @@ impl RunReport {
                 read,
                 done: counts.done,
                 failed: counts.failed,
-                total: snapshot.total,
+                total: snapshot.extent.known(),
+                listed: snapshot.extent.listed(),
                 resumed: snapshot.resumed,
             },
             items_per_second: ratio(now as f64, seconds),

@@ -6,6 +6,7 @@ use orchestra_core::bottleneck::{Bottleneck, TimeSpent};
 use orchestra_core::{DeviceId, DeviceKind};
 use orchestra_machine::Gpu;
 use orchestra_plan::WorkerPlan;
+use orchestra_source::Extent;
 use serde::Serialize;
 
 use crate::account::pipeline_use::PipelineLook;
@@ -16,8 +17,8 @@ use crate::context::RunContext;
 pub struct Snapshot {
     /// Since the start of this run (not of those that it continues).
     pub elapsed: Duration,
-    /// Items that the sources name.
-    pub total: u64,
+    /// How many items the sources name.
+    pub extent: Extent,
     /// Items with records.
     pub done: u64,
     /// Items with failures.
@@ -149,13 +150,15 @@ impl Snapshot {
         };
         let shared_cpu = plan.devices.iter().all(|d| d.spec.kind == DeviceKind::Cpu);
         let (done, failed, resumed) = (stats.done.get(), stats.failed.get(), stats.resumed.get());
+        let in_flight = stats.in_flight();
         Self {
             elapsed,
-            total: stats.total.get(),
+            // After the items that are counted above, each of which is listed.
+            extent: stats.extent(),
             done,
             failed,
             resumed,
-            in_flight: stats.in_flight(),
+            in_flight,
             stages: stages.collect(),
             restarts: devices.iter().map(|d| d.restarts).sum(),
             devices,

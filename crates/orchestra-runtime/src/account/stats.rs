@@ -1,12 +1,13 @@
 //! Counters of a run, written by whoever does the work and read by the observer. Counts only: nobody decides by them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::{DeviceId, DeviceKind, FailureKind, PipelineId, SourceId, StageId};
 use orchestra_plan::{Plan, WorkerMemory};
+use orchestra_source::{Extent, Growth};
 
 use crate::account::histogram::{BATCH_SIZES, Histogram, TIMES};
 use crate::account::pipeline_use::StageFacts;
@@ -61,9 +62,7 @@ impl Counter {
 /// Counters of one pipeline, of this start of the run alone.
 #[derive(Debug, Default)]
 pub struct PipelineStats {
-    /// Items that its sources name.
-    pub total: Counter,
-    /// Of these: what earlier starts had finished.
+    /// Items that earlier starts had finished.
     pub resumed: Counter,
     /// Items handed to loaders; those that a pipeline held when it fell over are handed to its successor again.
     pub handed: Counter,
@@ -232,8 +231,8 @@ impl DeviceStats {
 /// Counters of the whole run.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Items that the sources name.
-    pub total: Counter,
+    /// How far the lists of all sources have grown, in the order of the plan; set once.
+    pub growths: OnceLock<Vec<Arc<Growth>>>,
     /// Items handed out in this run.
     pub handed: Counter,
     /// Of these: what went back, since the pipeline that held them fell over.
@@ -296,6 +295,23 @@ impl Stats {
     #[must_use]
     pub fn pipeline_of(&self, source: SourceId) -> &PipelineStats {
         &self.pipelines[self.pipeline_of_source[source.index()].index()]
+    }
+
+    /// How many items all sources name.
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        self.extents().map(|(_, extent)| extent).sum()
+    }
+
+    /// How many items the sources of a pipeline name.
+    #[must_use]
+    pub fn extent_of(&self, pipeline: PipelineId) -> Extent {
+        self.extents().filter(|(of, _)| *of == pipeline).map(|(_, extent)| extent).sum()
+    }
+
+    fn extents(&self) -> impl Iterator<Item = (PipelineId, Extent)> {
+        let growths = self.growths.get().into_iter().flatten();
+        self.pipeline_of_source.iter().copied().zip(growths.map(|growth| growth.extent()))
     }
 
     /// Items that are neither done nor failed and were handed to loaders that live.

@@ -185,15 +185,12 @@ impl SinkState {
     }
 
     fn committed(&mut self, counts: &CommitCounts) {
-        let stats = &self.args.context.stats;
         for (source, n) in &counts.by_source {
             if let Some(actor) = self.sources.get(source) {
                 drop(actor.cast(SourceMsg::Committed(*n)));
             }
         }
-        let limit = self.args.context.plan.limits.max_failed;
-        if !self.limit_reported && limit.is_some_and(|l| l.is_exceeded(stats.failed.get(), stats.total.get()))
-        {
+        if !self.limit_reported && self.args.context.too_many_failed() {
             self.limit_reported = true;
             drop(self.args.root.cast(RootMsg::FailureLimit));
         }

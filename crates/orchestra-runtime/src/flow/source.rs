@@ -1,15 +1,13 @@
-//! Source: hands the items of one listing to loaders, in order, as long as the window of items in flight has room. It opens no item
-//! and knows nothing of stages.
+//! Source: hands the items of one catalog to loaders, in order, as far as they are listed and as long as the window of items in flight has room.
+//! It opens no item and knows nothing of stages.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::SourceId;
-use orchestra_journal::BitSet;
 use orchestra_plan::BETWEEN_COMMITS;
-use orchestra_source::ListingReader;
+use orchestra_source::{Extent, ListError, ListingReader};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::account::stats::Counter;
@@ -17,7 +15,8 @@ use crate::context::RunContext;
 use crate::flow::chain::Chain;
 use crate::flow::committer::CommitterHandle;
 use crate::flow::ticket::{Tickets, TicketsBuilder};
-use crate::messages::{LoaderMsg, PipelineMsg, SourceMsg};
+use crate::messages::{LoaderMsg, PipelineEnd, PipelineMsg, SourceMsg};
+use crate::pipeline::Listing;
 
 /// See the module.
 pub struct Source;
@@ -28,16 +27,12 @@ pub struct SourceArgs {
     pub context: Arc<RunContext>,
     /// Which source.
     pub source: SourceId,
-    /// Its listing on disk.
-    pub listing: PathBuf,
-    /// Items that earlier runs have finished.
-    pub finished: Arc<BitSet>,
+    /// Its items, and which of them earlier runs have finished.
+    pub listing: Listing,
     /// Items that may be handed out and not committed.
     pub window: u64,
     /// How many loaders ask.
     pub loaders: u64,
-    /// How many items have no end yet.
-    pub to_do: u64,
     /// Items that its loaders are through with, counted by them.
     pub loaded: Arc<Counter>,
     /// Its pipeline.
@@ -51,16 +46,20 @@ pub struct SourceArgs {
 /// State of a source.
 pub struct SourceState {
     args: SourceArgs,
-    /// An error is reported when the first items are asked for.
-    reader: Result<ListingReader, String>,
+    /// `None` if it could not be opened, which ends the source.
+    reader: Option<ListingReader>,
+    /// How many items it names, as far as it was looked at.
+    extent: Extent,
+    /// Of the items that are listed, those that were unfinished at the start: what there is to hand out.
+    to_do: u64,
     /// Loaders that wait, each with the number of items that it asked for.
     waiting: VecDeque<(ActorRef<LoaderMsg>, u64)>,
     /// Since when loaders wait because the window is full: what is done is not written fast enough.
     full_since: Option<Duration>,
     handed: u64,
     committed: u64,
-    exhausted: bool,
-    stopped: bool,
+    /// Nothing more is handed out, for this reason.
+    end: Option<PipelineEnd>,
     drained: bool,
     reported: bool,
 }
@@ -72,22 +71,30 @@ impl Actor for Source {
 
     async fn pre_start(
         &self,
-        _: ActorRef<SourceMsg>,
+        me: ActorRef<SourceMsg>,
         args: SourceArgs,
     ) -> Result<SourceState, ActorProcessingErr> {
-        let reader = ListingReader::open(&args.listing).map_err(|e| e.to_string());
-        Ok(SourceState {
+        // A source that is gone needs no items.
+        args.listing.catalog.growth().watch(move || drop(me.cast(SourceMsg::Listed)));
+        let reader = args.listing.catalog.reader();
+        let mut state = SourceState {
             args,
-            reader,
+            reader: None,
+            extent: Extent::Growing(0),
+            to_do: 0,
             waiting: VecDeque::new(),
             full_since: None,
             handed: 0,
             committed: 0,
-            exhausted: false,
-            stopped: false,
+            end: None,
             drained: false,
             reported: false,
-        })
+        };
+        match reader {
+            Ok(reader) => state.reader = Some(reader),
+            Err(error) => state.end = Some(state.failed(&error)),
+        }
+        Ok(state)
     }
 
     async fn handle(
@@ -98,10 +105,11 @@ impl Actor for Source {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             SourceMsg::Demand { loader, items } => state.waiting.push_back((loader, items)),
-            SourceMsg::LoadersProgressed => {}
+            SourceMsg::LoadersProgressed | SourceMsg::Listed => {}
             SourceMsg::Committed(n) => state.committed += n,
-            SourceMsg::Stop => state.stopped = true,
+            SourceMsg::Stop => drop(state.end.get_or_insert(PipelineEnd::Stopped)),
         }
+        state.look_at_the_list();
         state.hand_out();
         state.look_for_the_end();
         Ok(())
@@ -109,10 +117,30 @@ impl Actor for Source {
 }
 
 impl SourceState {
+    fn look_at_the_list(&mut self) {
+        let Listing { catalog, finished } = &self.args.listing;
+        let extent = catalog.growth().extent();
+        if extent != std::mem::replace(&mut self.extent, extent) {
+            self.to_do = extent.listed().map_or(u64::MAX, |n| n - finished.count_below(n));
+        }
+        if self.end.is_none() {
+            self.end = catalog.growth().failure(|error| self.failed(error));
+        }
+        if self.end.is_none() && extent.known().is_some() && self.handed >= self.to_do {
+            self.end = Some(PipelineEnd::Complete);
+        }
+    }
+
+    /// What is in flight is finished; the run can be resumed.
+    fn failed(&self, error: &ListError) -> PipelineEnd {
+        let name = &self.args.context.plan.sources[self.args.source.index()].name;
+        let why = format!("the items of source `{name}` cannot be listed: {error}");
+        if error.is_of_source() { PipelineEnd::NotListed(why) } else { PipelineEnd::SourceFailed(why) }
+    }
+
     fn hand_out(&mut self) {
         let now = self.args.context.clock.now();
-        while !self.exhausted
-            && !self.stopped
+        while self.end.is_none()
             && let Some(&(_, asked)) = self.waiting.front()
         {
             let room = self.args.window.saturating_sub(self.handed - self.committed);
@@ -135,54 +163,40 @@ impl SourceState {
                         drop(loader.cast(LoaderMsg::Work(items)));
                     }
                 }
-                Err(error) => {
-                    self.stopped = true;
-                    drop(self.args.pipeline.cast(PipelineMsg::SourceFailed(error)));
-                }
+                Err(error) => self.end = Some(self.failed(&error)),
             }
+            self.look_at_the_list();
         }
     }
 
-    /// Most items for one loader: fewer near the end, so that the loaders end together; and never so many that what some hold leaves no room
-    /// for the others.
+    /// Most items for one loader: fewer where few are listed, so that the loaders share them, and at the end of the list come to theirs
+    /// together; and never so many that what some hold leaves no room for the others.
     fn share(&self) -> u64 {
-        let left = self.args.to_do.saturating_sub(self.handed);
+        let left = self.to_do.saturating_sub(self.handed);
         let shared = left.min(self.args.window.saturating_sub(BETWEEN_COMMITS as u64));
         (shared / (self.args.loaders * 3).max(1)).max(1)
     }
 
-    /// Up to `n` unfinished items. Reading on is cheap: the listing is a file in the page cache.
-    fn next_items(&mut self, n: usize) -> Result<Tickets, String> {
+    /// Up to `n` unfinished items, and none where no further one is listed yet. Reading on is cheap: the list is a file in the page cache.
+    fn next_items(&mut self, n: usize) -> Result<Tickets, ListError> {
         let mut items =
             TicketsBuilder::with_capacity(self.args.source, self.handed, n, self.args.context.tracer.is_on());
-        let reader = match &mut self.reader {
-            Ok(reader) => reader,
-            Err(why) => return Err(why.clone()),
-        };
-        while items.len() < n {
-            let index = self.args.finished.next_missing(reader.next_index());
-            if index >= reader.n_items() {
-                self.exhausted = true;
-                break;
-            }
+        let finished = &self.args.listing.finished;
+        while let Some(reader) = self.reader.as_mut().filter(|_| items.len() < n) {
+            let index = finished.next_missing(reader.next_index());
             if index != reader.next_index() {
-                reader.skip_to(index).map_err(|e| e.to_string())?;
+                reader.skip_to(index)?;
             }
-            match reader.read().map_err(|e| e.to_string())? {
+            match reader.read()? {
                 Some((name, path)) => items.add(index, name, path),
-                None => {
-                    self.exhausted = true;
-                    break;
-                }
+                None => break,
             }
         }
         Ok(items.build())
     }
 
     fn look_for_the_end(&mut self) {
-        if !self.exhausted && !self.stopped {
-            return;
-        }
+        let Some(end) = &self.end else { return };
         if !self.drained && self.args.loaded.get() >= self.handed {
             self.drained = true;
             self.args.committer.hurry();
@@ -190,8 +204,8 @@ impl SourceState {
         }
         if self.committed >= self.handed && !self.reported {
             self.reported = true;
-            let (source, complete) = (self.args.source, self.exhausted);
-            drop(self.args.pipeline.cast(PipelineMsg::SourceFinished { source, complete }));
+            let (source, end) = (self.args.source, end.clone());
+            drop(self.args.pipeline.cast(PipelineMsg::SourceFinished { source, end }));
         }
     }
 }

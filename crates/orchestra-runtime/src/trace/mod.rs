@@ -65,8 +65,8 @@ pub struct RunBegan {
 pub struct RunEnded {
     /// When.
     pub at: Duration,
-    /// Items that the sources name.
-    pub total: u64,
+    /// Items that the sources name, if that was known.
+    pub total: Option<u64>,
     /// Of these, finished by the runs that it continues.
     pub resumed: u64,
     /// Items with records, in this run and those that it continues.

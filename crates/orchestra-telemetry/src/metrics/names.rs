@@ -111,7 +111,8 @@ instruments! {
     RUN_INFO = Gauge "orchestra.run.info", "", [WORKFLOW], "Always 1; the label says what runs";
     RUN_START = Gauge "orchestra.run.start_time", "s", [], "When this start of the run began, since the Unix epoch";
 
-    ITEMS = Gauge "orchestra.items", "{item}", [PIPELINE], "Items that the sources name";
+    ITEMS = Gauge "orchestra.items", "{item}", [PIPELINE], "Items that the sources name, as far as they are listed";
+    ITEMS_LISTING = Gauge "orchestra.items.listing", "", [PIPELINE], "1 while items are being listed, or have no last one: there may be more";
     ITEMS_RESUMED = Gauge "orchestra.items.resumed", "{item}", [PIPELINE], "Of these, items that earlier starts of the run had finished";
     ITEMS_STARTED = Counter "orchestra.items.started", "{item}", [PIPELINE], "Items handed out to be read";
     ITEMS_DONE = Counter "orchestra.items.done", "{item}", [PIPELINE], "Items whose records are written";

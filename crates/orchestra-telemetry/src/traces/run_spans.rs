@@ -175,7 +175,9 @@ impl RunSpans {
     /// The run is over.
     pub(super) fn ended(&mut self, draw: &Draw<'_>, end: &RunEnded, totals: Totals) {
         let Some(mut span) = self.span.take() else { return };
-        span.set(attribute::TOTAL, number(end.total));
+        if let Some(total) = end.total {
+            span.set(attribute::TOTAL, number(total));
+        }
         span.set(attribute::DONE, number(end.done));
         span.set(attribute::FAILED, number(end.failed));
         span.set(attribute::RESUMED, number(end.resumed));

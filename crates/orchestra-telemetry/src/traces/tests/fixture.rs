@@ -35,7 +35,7 @@ pub fn began() -> RunBegan {
 }
 
 pub fn over() -> RunEnded {
-    let (total, resumed, done, failed) = (10, 2, 9, 1);
+    let (total, resumed, done, failed) = (Some(10), 2, 9, 1);
     RunEnded { at: ms(900), total, resumed, done, failed, exit_code: Some(65), problems: Vec::new() }
 }
 
