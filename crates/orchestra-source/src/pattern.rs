@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use globset::{GlobBuilder, GlobMatcher};
+use fast_glob::{glob_match, validate};
 
 use crate::ListError;
 
@@ -41,7 +41,7 @@ enum Kind {
 
 #[derive(Debug)]
 struct Glob {
-    matcher: GlobMatcher,
+    pattern: String,
     /// Folders below the root that can matter.
     max_depth: usize,
     takes_hidden: bool,
@@ -80,7 +80,9 @@ impl Entry {
     /// Whether this entry takes a file below its root.
     pub fn takes(&self, file: &Path) -> bool {
         match &self.kind {
-            Kind::Glob(g) => file.strip_prefix(&self.root).is_ok_and(|relative| g.matcher.is_match(relative)),
+            Kind::Glob(g) => file
+                .strip_prefix(&self.root)
+                .is_ok_and(|relative| glob_match(&g.pattern, relative.as_os_str().as_encoded_bytes())),
             Kind::File(_) | Kind::Folder => true,
         }
     }
@@ -180,17 +182,15 @@ fn glob(base: &Path, pattern: &str) -> Result<(PathBuf, Kind), ListError> {
     let (prefix, rest) = pattern.split_at(split);
     let root = physical(&base.join(prefix));
     let rest = rest.trim_end_matches('/');
-    let matcher = GlobBuilder::new(rest)
-        .literal_separator(true)
-        .build()
-        .map_err(|e| bad(pattern, &e.kind().to_string()))?
-        .compile_matcher();
+    validate(rest).map_err(|e| bad(pattern, &e.to_string()))?;
+    // A leading `!` would turn the meaning round.
+    let escaped = if rest.starts_with('!') { format!("\\{rest}") } else { rest.to_owned() };
     let max_depth = if rest.contains("**") { usize::MAX } else { rest.matches('/').count() + 1 };
     let takes_hidden = rest.split('/').any(|part| part.starts_with('.'));
     if !root.is_dir() {
         return Err(ListError::NoMatch { pattern: pattern.into(), under: root });
     }
-    Ok((root, Kind::Glob(Glob { matcher, max_depth, takes_hidden })))
+    Ok((root, Kind::Glob(Glob { pattern: escaped, max_depth, takes_hidden })))
 }
 
 fn bad(pattern: &str, reason: &str) -> ListError {

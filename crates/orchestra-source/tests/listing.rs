@@ -94,6 +94,12 @@ fn a_file_that_exists_is_no_glob_whatever_its_name() {
 }
 
 #[test]
+fn an_exclamation_mark_at_the_beginning_of_a_glob_is_one() {
+    let base = folder_with(&["!a.png", "b.png", "!c.txt"]);
+    assert_eq!(names(&base, &["!*.png"]), ["!a.png"]);
+}
+
+#[test]
 fn several_entries_share_a_root_and_each_file_stands_once() {
     let base = folder_with(&["in/a/1.png", "in/b/1.png"]);
     assert_eq!(names(&base, &["in/b", "in/a/1.png", "in/*/1.png", "in/../in/a"]), ["a/1.png", "b/1.png"]);
