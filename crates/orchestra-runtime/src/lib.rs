@@ -10,6 +10,8 @@
 //!       └── Sink ── the committer thread, which owns the journal
 //! ```
 //!
+//! A [`Service`] has device managers and one batcher alone.
+//!
 //! Nothing here parses a workflow file, decodes a picture or knows an engine; nothing here prints or exits. Decisions are taken in
 //! `orchestra-core`; actors carry them out.
 

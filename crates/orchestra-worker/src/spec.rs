@@ -1,4 +1,4 @@
-//! What the ONNX engine is told beside what every worker is told. Made by the parent, which hands it through as bytes; read here alone.
+//! The part of a `Load` frame that only the ONNX engine reads. The parent makes it; frames and runtime pass it on as bytes.
 
 use std::path::PathBuf;
 
@@ -53,7 +53,7 @@ impl OnnxSpec {
         let refused = |what: String| LoadError {
             class: ErrorClass::Permanent,
             error: format!(
-                "the worker was told to load what is no ONNX model: {what}; use the worker executable of the same build"
+                "the `Load` frame is for another engine: {what}; use the worker executable of the same build"
             ),
         };
         match bincode::decode_from_slice(bytes, config::standard().with_limit::<{ 1 << 20 }>()) {

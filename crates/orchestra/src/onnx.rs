@@ -1,4 +1,4 @@
-//! The engine of stages that run a model: the plan says which and how, this machine where ONNX Runtime is.
+//! The engine of stages that run a model: which model and how is in the plan, where ONNX Runtime is depends on the machine.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -14,9 +14,9 @@ use orchestra_worker::{ENVIRONMENT, OnnxSpec};
 
 struct OnnxEngine {
     launcher: Arc<dyn Launcher>,
-    /// As for a worker on the CPU.
+    /// Of a worker on the CPU.
     spec: OnnxSpec,
-    /// What workers on GPUs load first.
+    /// Libraries that workers on GPUs load first.
     preload: Vec<PathBuf>,
 }
 

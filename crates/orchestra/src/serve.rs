@@ -1,4 +1,4 @@
-//! A model as a service inside of a program: a plan of one batch stage, made of the model file alone, and the runtime's [`Service`].
+//! Serves a model to the program itself: plans one batch stage from the model file alone, and starts it as the runtime's [`Service`].
 
 use std::io;
 use std::path::Path;
@@ -22,12 +22,13 @@ use crate::{
 /// How a model is served.
 #[derive(Clone, Default)]
 pub struct ServeOptions {
-    /// Rows of inputs, without the batch, where the model file leaves a dimension open: name and shape.
+    /// Names of inputs and the shapes of their rows, for inputs of which the model file leaves a dimension beside the batch open.
     pub shapes: Vec<(String, Vec<usize>)>,
     /// `set` takes the keys of `models.model` and of its stage `stages.model`, as a workflow file has them, for example
     /// `("models.model.workers", "2")` and `("stages.model.batch.max", "8")`; `devices` those to use.
     pub plan: PlanOptions,
-    /// Workers and what they need; there is nothing that `fresh` could discard. A tracer hears of workers and batches: a request is no item.
+    /// Workers and their libraries. `fresh` has no effect, because a service writes nothing. A tracer is told of workers and batches, but not of
+    /// requests, which are no items.
     pub start: StartOptions,
 }
 
@@ -92,7 +93,7 @@ pub async fn serve_model(
     Ok(Service::start(Arc::new(plan), stage, options).await?)
 }
 
-/// The stage `model`, between a source of requests that lists nothing and a sink that nothing reaches.
+/// Plans the stage `model`. The planner needs a source and a sink around it; the source names the manifest `-`, which is never read.
 fn plan_of(
     model: &Path,
     machine: &Machine,
@@ -120,7 +121,7 @@ fn plan_of(
          model = \"model\"\ninputs = {{ {} }}\n[sinks.answers]\nkind = \"jsonl\"\nfrom = \"model\"\n",
         feeds.join(", ")
     );
-    // An absolute path is never read as anything but a string.
+    // `set` parses TOML first; an absolute path is no TOML, so it is taken as a string.
     options.set.insert(0, ("models.model.path".to_owned(), path.display().to_string()));
     let host = RealHost::with_machine(kinds().with_source(Requests(Schema(inputs))), machine_view(machine))
         .with_measurements(measurements())
@@ -142,7 +143,7 @@ fn column(input: &TensorSpec, shapes: &[(String, Vec<usize>)]) -> Result<Column,
     Ok(Column { name: name.clone(), ty: ColumnType::Tensor(fixed_tensor(name, input.dtype, &row)) })
 }
 
-/// A kind of source whose items come as requests, and not from its list.
+/// A kind of source that gives the inputs of the model.
 struct Requests(Schema);
 
 impl SourceKind for Requests {
@@ -164,7 +165,7 @@ impl SourceKind for Requests {
     }
 }
 
-/// No run ever fetches a request.
+/// A service has no loaders, so nothing is ever fetched.
 #[derive(Debug)]
 struct NoFetch;
 

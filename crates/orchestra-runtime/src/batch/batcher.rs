@@ -30,7 +30,7 @@ pub struct BatcherArgs {
     pub context: Arc<RunContext>,
     /// The stage.
     pub stage: StageId,
-    /// Who hears what becomes of its rows.
+    /// Where rows are reported.
     pub completion: Arc<dyn Completion>,
 }
 

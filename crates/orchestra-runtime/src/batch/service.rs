@@ -1,5 +1,5 @@
-//! A batch stage without a pipeline: requests fill its rows beside each other, and each row is answered once, with its outputs or with why
-//! there are none. No list of items, no journal, no file.
+//! A batch stage without a pipeline: several requests fill the rows of one batch, and each row is answered exactly once, with its outputs or
+//! with an error. There is no list of items, no journal and no output folder.
 //!
 //! ```text
 //! Service
@@ -7,8 +7,8 @@
 //! └── Batcher
 //! ```
 //!
-//! Bound: a row is taken from the moment it is written until its answer is made. Who finds no free row waits, first come, first served, and
-//! holds no thread.
+//! Bound: a row is occupied from the time it is written until its answer is made, so answers in flight are bounded by the rows of the slots.
+//! A request without a free row waits in first-in first-out order and blocks no thread.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -50,12 +50,10 @@ pub struct Tensor {
 /// Why a service did not start.
 #[derive(Debug, Error)]
 pub enum StartServiceError {
-    /// The plan has no such batch stage, or no engine was given for it.
-    #[error(
-        "the plan has no batch stage of number {0} with an engine; `RunOptions::engines` needs one for it"
-    )]
+    /// The plan has no batch stage of this number, or `RunOptions::engines` has no engine for it.
+    #[error("stage number {0} is no batch stage of the plan, or `RunOptions::engines` has no engine for it")]
     NoStage(u16),
-    /// Its slots cannot be made.
+    /// The shared memory of the slots cannot be allocated.
     #[error("{0}")]
     Memory(String),
     /// No worker could be started, for this reason.
@@ -72,7 +70,7 @@ pub enum StartServiceError {
 /// Why a request has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum InferError {
-    /// It does not fit what the stage takes: what was found, and what is expected. Nothing ran.
+    /// The tensors do not match the inputs of the stage. The text says what was found and what is expected. Nothing ran.
     #[error("{0}")]
     Input(String),
     /// A row has no result: the model refuses it, or it kills workers. Other rows of the request may have run.
@@ -83,12 +81,12 @@ pub enum InferError {
         /// Why.
         failure: Failure,
     },
-    /// The rows of an output have different shapes, so they are no tensor together.
+    /// The rows of an output have different shapes, so they cannot be stacked.
     #[error(
-        "output `{output}` has rows of shapes {first:?} and {other:?}, which make no tensor: ask for one row at a time"
+        "output `{output}` has rows of shapes {first:?} and {other:?}, which cannot be stacked; send one row per request"
     )]
     Ragged {
-        /// Its name.
+        /// Name of the output.
         output: String,
         /// The shape of the first row.
         first: Vec<usize>,
@@ -104,13 +102,13 @@ fn attempts(n: u32) -> String {
     if n == 1 { "1 attempt".to_owned() } else { format!("{n} attempts") }
 }
 
-/// A batch stage that answers requests. Dropping it kills its workers; what was asked and has no answer yet gets [`InferError::Over`].
+/// A batch stage that answers requests. Dropping it kills its workers.
 pub struct Service {
     answers: Arc<Answers>,
     context: Arc<RunContext>,
     pool: Arc<SlotPool>,
     inputs: Vec<TensorSpec>,
-    /// First come, first served: whoever waits for a row holds it.
+    /// Held while a row is claimed: tokio's mutex is fair, and `SlotPool::claim_async` allows one waiter.
     turn: tokio::sync::Mutex<()>,
     /// The number of the next row.
     next: AtomicU64,
@@ -132,11 +130,11 @@ impl Drop for EndOnDrop {
 type RowOutputs = Vec<(Vec<usize>, Vec<u8>)>;
 type Answer = Result<RowOutputs, Failure>;
 
-/// Whom to answer, by the number of the row.
+/// The rows without an answer, and the state of the service. Shared by the requests, the batcher and the root.
 struct Answers {
     stage: String,
     outputs: Vec<TensorSpec>,
-    /// Bounded by the rows of the slots: an entry is made by who holds a row.
+    /// By the number of the row. Bounded by the rows of the slots: an entry is made with a row lease in hand.
     waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
     phase: watch::Sender<Phase>,
 }
@@ -149,11 +147,11 @@ enum Phase {
 }
 
 impl Service {
-    /// Starts the workers of a batch stage of a plan, which has no other, and waits until one of them serves. Must be called within a tokio
-    /// runtime, on which the service lives.
+    /// Starts the workers of the only batch stage of a plan, and waits until the first of them serves. Must be called within a tokio runtime,
+    /// on which the service lives.
     ///
     /// # Errors
-    /// No worker can be loaded, or there is no memory. Nothing of the service is left then.
+    /// See [`StartServiceError`]. Every worker has ended by then.
     pub async fn start(
         plan: Arc<Plan>,
         stage: StageId,
@@ -204,33 +202,33 @@ impl Service {
         }
     }
 
-    /// What it takes, in this order. The dimensions are those of a row; a request has the number of its rows before them.
+    /// The inputs, in the order of a request. Dimensions are those of one row; a request has its number of rows before them.
     #[must_use]
     pub fn inputs(&self) -> &[TensorSpec] {
         &self.inputs
     }
 
-    /// What it gives, in this order. A dimension that only a run tells is `Dynamic`.
+    /// The outputs, in the order of an answer. A dimension that is known only after a run is `Dynamic`.
     #[must_use]
     pub fn outputs(&self) -> &[TensorSpec] {
         &self.answers.outputs
     }
 
-    /// Its worker processes that live now.
+    /// The live worker processes.
     #[must_use]
     pub fn workers(&self) -> Vec<LiveWorker> {
         self.context.stats.workers.all()
     }
 
-    /// Rows that are in batches, or on their way into one.
+    /// Rows in a batch, or written and waiting for one.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.answers.waiting().len()
     }
 
-    /// Runs the rows of `inputs`, in batches with those of other requests, and gives their outputs in the same order. A row whose worker dies
-    /// runs again elsewhere. May be called from many tasks at once; giving up the future takes back what has no row yet, and no answer is
-    /// made for the rest.
+    /// Runs the rows of `inputs`, batched with those of other requests, and returns their outputs in the same order. A row whose worker dies
+    /// runs again on another one. May be called from many tasks at once. Dropping the future withdraws the rows that are not written yet; the
+    /// outputs of the others are discarded.
     ///
     /// # Errors
     /// See [`InferError`].
@@ -249,20 +247,20 @@ impl Service {
         self.answers.outputs.iter().enumerate().map(output).collect()
     }
 
-    /// Kills the workers. What has no answer yet, and whatever is asked from now on, gets [`InferError::Over`] with this reason.
+    /// Kills the workers. Requests without an answer, and all later ones, get [`InferError::Over`] with this reason.
     pub fn end(&self, why: &str) {
         drop(self.root.0.cast(ServiceMsg::End(why.to_owned()))); // A root that is gone has ended.
     }
 
-    /// Kills the workers and returns when all of them are gone. What has no answer yet gets [`InferError::Over`].
+    /// Kills the workers and returns when all of them have ended.
     pub async fn close(self) {
         let Self { root, over, .. } = self;
         drop(root);
-        // An error means that the task was cancelled with its runtime: nothing is left then, either.
+        // An error means that the task was cancelled with its runtime, which ends the workers as well.
         let _ = over.await;
     }
 
-    /// How many rows a request has.
+    /// The number of rows, if the tensors match the inputs.
     fn check(&self, inputs: &[Tensor]) -> Result<usize, InferError> {
         let stage = &self.answers.stage;
         if inputs.len() != self.inputs.len() {
@@ -284,7 +282,6 @@ impl Service {
                     row.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
                 )));
             }
-            // Cannot overflow: a row fits into a slot, and no more rows than bytes were handed over.
             let bytes = spec.row_bytes().and_then(|bytes| bytes.checked_mul(rows));
             if bytes != Some(data.len()) {
                 return Err(InferError::Input(format!(
@@ -307,7 +304,7 @@ impl Service {
         }
     }
 
-    /// Writes one row into a slot, once one is free, and says where its answer will come. `None`: the service is over.
+    /// Writes one row into a slot as soon as one is free, and returns the receiver of its answer. `None`: the service is over.
     async fn publish(&self, inputs: &[Tensor], row: usize) -> Option<oneshot::Receiver<Answer>> {
         let _turn = self.turn.lock().await;
         let mut lease = self.pool.claim_async().await?;
@@ -326,11 +323,11 @@ impl Service {
 
 impl Answers {
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Answer>>> {
-        // What it guards is whole between any two statements.
+        // A map is consistent after each of its operations, so a poisoned lock is as good as any.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that somebody waits for row `number`; `None` if the service is over. The lock orders this and `end`.
+    /// Registers row `number`; `None` if the service is over. Under the lock that `end` takes, so no row is registered after it.
     fn expect(&self, number: u64) -> Option<oneshot::Receiver<Answer>> {
         let (sender, answer) = oneshot::channel();
         let mut waiting = self.waiting();
@@ -342,11 +339,11 @@ impl Answers {
     fn answer(&self, token: &Token, answer: impl FnOnce() -> Answer) {
         let sender = self.waiting().remove(&token.ticket.id().index);
         if let Some(sender) = sender.filter(|sender| !sender.is_closed()) {
-            drop(sender.send(answer())); // Whoever asked has given it up just now.
+            drop(sender.send(answer())); // The request was dropped just now.
         }
     }
 
-    /// Ends everything that waits. The first reason stays.
+    /// Drops the senders of all rows, which ends their requests. The first reason stays.
     fn end(&self, why: &str) {
         let mut waiting = self.waiting();
         self.phase.send_if_modified(|phase| {
@@ -359,7 +356,7 @@ impl Answers {
         waiting.clear();
     }
 
-    /// Waits until a worker serves, or none ever will.
+    /// Waits until a worker serves, or the service is over.
     async fn started(&self) -> Result<(), String> {
         let mut phase = self.phase.subscribe();
         match phase.wait_for(|phase| !matches!(phase, Phase::Starting)).await.as_deref() {
@@ -376,13 +373,13 @@ impl Answers {
     }
 }
 
-/// What the batcher tells.
-struct Asked {
+/// Passes on what the batcher tells.
+struct ServiceCompletion {
     answers: Arc<Answers>,
     root: ActorRef<ServiceMsg>,
 }
 
-impl Completion for Asked {
+impl Completion for ServiceCompletion {
     fn serving(&self) {
         self.answers.phase.send_if_modified(|phase| {
             let is_first = matches!(phase, Phase::Starting);
@@ -434,7 +431,7 @@ enum ServiceMsg {
     DeviceEnded(DeviceId),
 }
 
-/// The root of a service: ends everything together.
+/// The root of a service: supervises its actors, and ends them together.
 struct Root;
 
 struct RootArgs {
@@ -442,7 +439,7 @@ struct RootArgs {
     stage: StageId,
     arena: Arena,
     answers: Arc<Answers>,
-    /// Who waits for the slots.
+    /// Takes the slots to `Service::start`.
     built: oneshot::Sender<Arc<SlotPool>>,
 }
 
@@ -469,9 +466,10 @@ impl Actor for Root {
         let ended = move |device| drop(tell.cast(ServiceMsg::DeviceEnded(device)));
         let devices = DeviceManager::start_all(&context, &me.get_cell(), ended).await?;
         let devices: Vec<ActorRef<DeviceMsg>> = devices.into_iter().map(|(device, _)| device).collect();
-        let asked = Arc::new(Asked { answers: Arc::clone(&answers), root: me.clone() });
-        let (stage, _) = BatchStage::start(&context, stage, arena, asked, &devices, me.get_cell()).await?;
-        drop(built.send(Arc::clone(&stage.pool))); // Whoever waited has given the service up.
+        let completion = Arc::new(ServiceCompletion { answers: Arc::clone(&answers), root: me.clone() });
+        let (stage, _) =
+            BatchStage::start(&context, stage, arena, completion, &devices, me.get_cell()).await?;
+        drop(built.send(Arc::clone(&stage.pool))); // `Service::start` was dropped.
         let devices_left = (0..devices.len()).map(|i| DeviceId(i as u16)).collect();
         Ok(RootState { answers, stage, devices, devices_left, ended: false })
     }
@@ -490,7 +488,7 @@ impl Actor for Root {
         Ok(())
     }
 
-    /// An actor that fails is a bug of ours. Workers of a device manager that is gone are killed by the owners of their processes.
+    /// A failed actor is a bug of ours. The workers of a failed device manager are killed by `worker_process::own`.
     async fn handle_supervisor_evt(
         &self,
         me: ActorRef<ServiceMsg>,
@@ -530,7 +528,7 @@ impl RootState {
     }
 }
 
-/// However it ends, also with the host's whole runtime: nobody waits for ever.
+/// Also when the runtime of the host is dropped: no request waits for ever.
 impl Drop for RootState {
     fn drop(&mut self) {
         self.answers.end("its actors are gone");

@@ -61,7 +61,7 @@ pub struct SlotPool {
     /// Slots that nobody uses. The lock also orders the openings of slots, and `changed` wakes those who wait for one.
     free: Mutex<Vec<SlotId>>,
     changed: Condvar,
-    /// The same for the one task that waits for a slot without a thread: it looks again whenever one is free.
+    /// Notified whenever a slot is free, for the one task that waits in `claim_async`.
     freed: Notify,
     /// Slots of all pools of the run that are not free.
     in_use: Arc<Counter>,
@@ -234,19 +234,19 @@ impl SlotPool {
         self.claim_or(true)
     }
 
-    /// The same for a task, of which one at a time may wait here: it holds no thread.
+    /// The same without blocking the thread. Only one task at a time may wait here.
     pub async fn claim_async(&self) -> Option<RowLease<'_>> {
         loop {
             let lease = self.claim_or(false);
             if lease.is_some() || self.shut.load(Ordering::Acquire) {
                 return lease;
             }
-            // A slot that was freed since the look has left its word: `notify_one` is never lost.
+            // A slot that was freed after `claim_or` has stored a permit: `notify_one` is never lost.
             self.freed.notified().await;
         }
     }
 
-    /// The next row; waits for a free slot if it may. `None` when the pool was shut, or where it may not wait and would have to.
+    /// The next row. Without `wait`, `None` also means that no slot is free.
     fn claim_or(&self, wait: bool) -> Option<RowLease<'_>> {
         if let Some(lease) = self.claim_now() {
             return Some(lease);
@@ -279,7 +279,7 @@ impl SlotPool {
         (row < room).then_some(Claimed { slot, row, is_last: row + 1 == room })
     }
 
-    /// The same; opens a free slot if none is open or the open one is full, and waits for one if it may. Says whether it opened one.
+    /// The same; opens a free slot if none is open or the open one is full, and waits for one if `wait`. Says whether it opened one.
     fn claim_or_open(&self, wait: bool) -> Option<(Claimed, bool)> {
         let mut free = self.lock();
         loop {

@@ -242,3 +242,24 @@ fn a_writer_without_a_free_slot_waits_until_one_is_dropped_or_the_pool_is_shut()
     });
     assert!(pool.claim().is_none(), "a pool that is shut stays shut");
 }
+
+#[tokio::test]
+async fn a_task_without_a_free_slot_waits_until_one_is_dropped_or_the_pool_is_shut() {
+    let (pool, _events) = pool(1, 1);
+    for round in 0..3 {
+        pool.claim_async().await.unwrap().publish(ticket(round));
+        let held = pool.next_filled().unwrap();
+        let mut waiting = std::pin::pin!(pool.claim_async());
+        assert!(futures::poll!(waiting.as_mut()).is_pending());
+        drop(held);
+        drop(waiting.await.expect("the slot is free again"));
+        assert_eq!(all_filled(&pool)[0].items.iter().flatten().count(), 0, "its lease left a hole");
+    }
+    pool.claim_async().await.unwrap().publish(ticket(9));
+    let held = pool.next_filled();
+    let mut waiting = std::pin::pin!(pool.claim_async());
+    assert!(futures::poll!(waiting.as_mut()).is_pending());
+    pool.shut();
+    assert!(waiting.await.is_none() && pool.claim_async().await.is_none());
+    drop(held);
+}

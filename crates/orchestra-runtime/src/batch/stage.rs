@@ -1,5 +1,5 @@
-//! A batch stage at work: its slots, its batcher, and the workers that its devices are asked for. It knows neither who fills the rows nor what
-//! follows.
+//! Starts a batch stage: its slots, its batcher, and the request for workers to its devices. It knows neither the source of the rows nor what
+//! follows the stage.
 
 use std::sync::Arc;
 
@@ -38,14 +38,14 @@ impl BatchStage {
         let (batcher, end) = Actor::spawn_linked(None, Batcher, args, supervisor).await?;
         let tell = batcher.clone();
         let notify = move || {
-            // A batcher that is gone takes its stage with it.
+            // The stage ends with its batcher.
             drop(tell.cast(BatcherMsg::PoolChanged));
         };
         let batch = context.plan.stages[stage.index()].batch();
         let (max_batch, held) = batch.map_or((1, 1), |batch| (batch.max_batch, batch.held_by_workers()));
         let in_use = Arc::clone(&context.stats.stage(stage).slots_in_use);
         let pool = SlotPool::new(arena, context.clock, max_batch, held, in_use, Box::new(notify));
-        // Its first message; an actor that has just been started takes it.
+        // The first message to the batcher.
         drop(batcher.cast(BatcherMsg::Attach(Arc::clone(&pool))));
         let started = Self { pool, batcher };
         if let Err(why) = started.ask_for_workers(context, stage, devices) {
@@ -62,7 +62,7 @@ impl BatchStage {
     ) -> Result<(), String> {
         let plan = &context.plan;
         let stage = &plan.stages[id.index()];
-        // Whoever started the run was asked for an engine of each batch stage.
+        // `Prepared::start` and `Service::start` have checked that there is an engine.
         let (Some(batch), Some(engine)) = (stage.batch(), context.options.engines.get(&id)) else {
             return Err(format!("stage `{}` has no engine; this is a bug", stage.name));
         };
@@ -82,7 +82,7 @@ impl BatchStage {
                 spares: workers.spares,
                 recycle: batch.recycle,
             };
-            // A manager that is gone was told to shut down before it had a worker: the order to stop is on its way to us, too.
+            // A manager that has stopped was told to shut down: the supervisor of this stage is about to be told, too.
             drop(devices[workers.device.index()].cast(DeviceMsg::Serve(Arc::new(serve))));
         }
         Ok(())

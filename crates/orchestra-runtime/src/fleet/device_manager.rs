@@ -33,12 +33,12 @@ pub struct DeviceArgs {
     pub context: Arc<RunContext>,
     /// Which device.
     pub device: DeviceId,
-    /// Told once, when no process is left and it has stopped.
+    /// Called once, when no process is left and the manager stops.
     pub ended: Box<dyn Fn(DeviceId) + Send + Sync>,
 }
 
 impl DeviceManager {
-    /// Starts a manager for each device of the plan, below `supervisor`; `ended` hears of each that has stopped.
+    /// Starts a manager for each device of the plan, below `supervisor`. `ended` is called for each that stops.
     pub async fn start_all(
         context: &Arc<RunContext>,
         supervisor: &ActorCell,

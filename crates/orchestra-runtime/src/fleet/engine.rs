@@ -1,5 +1,5 @@
-//! What runs the batches of a stage, as far as the runtime knows it: how a worker process is started, and bytes that it is told. Which engine
-//! that is, and what it needs of the machine, the host of the run knows.
+//! The engine of a batch stage, as far as the runtime knows it: it starts worker processes and makes the bytes that they load. Which engine it
+//! is, and what it needs of the machine, is known to the program that starts the run.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,18 +12,18 @@ use orchestra_wire::frames::Load;
 
 use crate::fleet::launcher::Launched;
 
-/// What runs the batches of one stage in worker processes.
+/// Runs the batches of one stage in worker processes.
 pub trait EngineSpec: Send + Sync {
     /// Starts one worker for a device over the arena `arena`. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// There is no process then, and the device manager tries again as its restart policy says.
+    /// There is no process. The device manager tries again, as its restart policy says.
     fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched>;
 
     /// What a worker on `device` has to load: [`Load::spec`], which its engine alone reads.
     ///
     /// # Errors
-    /// It cannot be said to a worker; the words are for the user. The stage has no device then.
+    /// It cannot be encoded; the text is for the user. The stage counts as one without a device.
     fn spec(&self, device: &DeviceKind) -> Result<Vec<u8>, String>;
 }
 

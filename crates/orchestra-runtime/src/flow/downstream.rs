@@ -1,4 +1,4 @@
-//! What follows a batch stage in a pipeline: completed rows go to the processor, failed ones end in the sink, and folds hear of lost parts.
+//! What follows a batch stage in a pipeline: completed rows go to the processor, failures to the sink and, if they are parts, to their folds.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use crate::messages::{CompletedBatch, PipelineMsg, SinkMsg, TokenEnd};
 pub struct Downstream {
     /// Where completed batches go.
     pub processor: Processor,
-    /// Who must hear of a part that ends here.
+    /// The folds that wait for the rows which end here.
     pub folds: Arc<[FoldTarget]>,
     /// Where failures go.
     pub sink: ActorRef<SinkMsg>,
-    /// Who learns that no device is left.
+    /// Is told that no device is left.
     pub pipeline: ActorRef<PipelineMsg>,
 }
 
