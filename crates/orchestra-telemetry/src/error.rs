@@ -26,7 +26,7 @@ pub enum TelemetryError {
         /// The address as given.
         endpoint: String,
         /// Where it was given.
-        origin: &'static str,
+        origin: String,
         /// What is wrong and what to write instead.
         reason: String,
     },
@@ -39,7 +39,7 @@ pub enum TelemetryError {
         /// The address as given.
         endpoint: String,
         /// Where it was given.
-        origin: &'static str,
+        origin: String,
         /// What in it asks for gRPC, and what to write instead.
         instead: String,
     },

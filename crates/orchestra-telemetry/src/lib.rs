@@ -3,15 +3,16 @@
 //! Installs nothing by itself: only [`Telemetry::install`], which a command calls, touches the process. A library that embeds
 //! orchestra needs [`names`] and [`traces`] at most, and never sees a subscriber.
 
+mod background;
 mod error;
 pub mod logs;
 pub mod metrics;
 pub mod names;
 pub mod otlp;
-mod priority;
 mod setup;
 pub mod traces;
 
+use background::step_back;
 pub use error::TelemetryError;
 pub use logs::{Format as LogFormat, LogFiles, LogReport, Terminal};
 pub use setup::{LogSettings, SpanWatch, Telemetry, TelemetryGuard, TelemetryReport};

@@ -16,12 +16,12 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// The part of `OTEL_EXPORTER_OTLP_<part>_ENDPOINT` and its like, and of `OTEL_<part>_EXPORTER`.
+    /// For messages.
     #[must_use]
-    pub const fn variable_part(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
-            Self::Traces => "TRACES",
-            Self::Metrics => "METRICS",
+            Self::Traces => "traces",
+            Self::Metrics => "metrics",
         }
     }
 
@@ -31,15 +31,6 @@ impl Signal {
         match self {
             Self::Traces => "/v1/traces",
             Self::Metrics => "/v1/metrics",
-        }
-    }
-
-    /// For messages.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Traces => "traces",
-            Self::Metrics => "metrics",
         }
     }
 }
@@ -54,27 +45,13 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The name that files and variables use.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Grpc => "grpc",
-            Self::HttpProtobuf => "http/protobuf",
-        }
-    }
-
-    /// The protocol of that name.
+    /// The protocol that files and variables call so.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Grpc, Self::HttpProtobuf].into_iter().find(|p| p.name() == name)
-    }
-
-    /// Where a collector on this machine listens.
-    #[must_use]
-    pub const fn usual_endpoint(self) -> &'static str {
-        match self {
-            Self::Grpc => "http://localhost:4317",
-            Self::HttpProtobuf => "http://localhost:4318",
+        match name {
+            "grpc" => Some(Self::Grpc),
+            "http/protobuf" => Some(Self::HttpProtobuf),
+            _ => None,
         }
     }
 }

@@ -33,24 +33,20 @@
 //! - Every span has the attribute `orchestra.run.id`. All names are in [`crate::names`].
 
 mod assembly;
-mod batch_spans;
-mod batches;
+mod batch;
 pub mod context;
 mod export;
 mod ids;
-mod item_spans;
-mod names_of_run;
+mod item;
 mod queue;
 mod recorder;
 mod report;
-mod run_spans;
+mod run;
 mod sampling;
 mod settings;
-mod sorted;
-mod spans;
+mod span;
 #[cfg(test)]
 mod tests;
-mod wall;
 
 pub use assembly::ItemParents;
 pub use context::TraceContext;

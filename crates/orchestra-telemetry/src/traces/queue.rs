@@ -24,6 +24,11 @@ pub(super) enum Importance {
 pub(crate) struct SpanSink(pub(super) Arc<Queue>);
 
 impl SpanSink {
+    /// What became of the spans so far.
+    pub(crate) fn report(&self) -> SpanReport {
+        self.0.report()
+    }
+
     /// Whether so many spans would leave enough room for what is rare: a quarter of the queue. Also asked by threads of the run: it takes
     /// no lock.
     pub(super) fn has_room(&self, spans: usize) -> bool {
