@@ -37,17 +37,12 @@ struct State {
     format: Format,
     /// Id of the run, once it is known.
     run: Option<String>,
-    early: Vec<Early>,
+    /// Lines that wait for the folder, with their times.
+    early: Vec<(Line, String)>,
     early_bytes: usize,
     /// `None` until the folder is known.
     open: Option<Open>,
     report: LogReport,
-}
-
-#[derive(Debug)]
-struct Early {
-    line: Line,
-    time: String,
 }
 
 #[derive(Debug)]
@@ -69,7 +64,7 @@ impl LogFiles {
         let mut state = self.lock();
         state.open = Some(Open { run, pipelines });
         state.early_bytes = 0;
-        for Early { line, time } in std::mem::take(&mut state.early) {
+        for (line, time) in std::mem::take(&mut state.early) {
             state.write(&line, time);
         }
         Ok(())
@@ -109,22 +104,22 @@ impl State {
             Format::Text => line.for_file(&time),
             Format::Json => line.for_json(&time, self.run.as_deref()) + "\n",
         };
-        let Some(open) = &mut self.open else { return self.wait(line, time, text.len()) };
+        let Some(open) = &mut self.open else {
+            self.early_bytes += text.len();
+            if self.early_bytes <= EARLY_BYTES {
+                self.early.push((line.clone(), time));
+            } else {
+                self.early_bytes -= text.len();
+                self.report.lines_lost += 1;
+            }
+            return;
+        };
         let file = line.pipeline().and_then(|p| open.pipelines.get_mut(p)).unwrap_or(&mut open.run);
         // Unbuffered and in one call: the line is in the file when this returns, and whole, because the file is in append mode.
         if let Err(error) = file.write_all(text.as_bytes()) {
             self.report.lines_lost += 1;
             self.report.error.get_or_insert_with(|| error.to_string());
         }
-    }
-
-    fn wait(&mut self, line: &Line, time: String, bytes: usize) {
-        if self.early_bytes + bytes > EARLY_BYTES {
-            self.report.lines_lost += 1;
-            return;
-        }
-        self.early_bytes += bytes;
-        self.early.push(Early { line: line.clone(), time });
     }
 }
 
@@ -149,15 +144,17 @@ fn failed(path: &Path, source: io::Error) -> TelemetryError {
 mod tests {
     use tracing::Level;
 
-    use super::super::value::FieldValue;
+    use super::super::line::{FieldValue, Fields};
     use super::*;
 
     fn line(pipeline: Option<&str>, message: &str) -> Line {
         Line {
             level: Level::INFO,
             target: "t".into(),
-            message: message.into(),
-            fields: pipeline.map(|p| ("pipeline", FieldValue::Text(p.to_owned()))).into_iter().collect(),
+            fields: Fields {
+                message: message.into(),
+                pairs: pipeline.map(|p| ("pipeline", FieldValue::Text(p.to_owned()))).into_iter().collect(),
+            },
         }
     }
 

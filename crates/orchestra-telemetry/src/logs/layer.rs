@@ -6,8 +6,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::line::Line;
-use super::value::Fields;
+use super::line::{Fields, Line};
 
 /// Where lines go.
 pub(crate) trait LineOutput: Send + Sync + 'static {

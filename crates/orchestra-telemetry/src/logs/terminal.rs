@@ -81,10 +81,10 @@ impl TerminalOutput {
     fn count(&self, line: &Line) -> Option<bool> {
         let Some(said) = &self.said else { return Some(false) };
         let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.len() >= MAX_MESSAGES && !said.contains_key(&line.message) {
+        if said.len() >= MAX_MESSAGES && !said.contains_key(&line.fields.message) {
             return Some(false);
         }
-        let n = said.entry(line.message.clone()).or_default();
+        let n = said.entry(line.fields.message.clone()).or_default();
         *n += 1;
         (*n <= MAX_ALIKE).then_some(*n == MAX_ALIKE)
     }
@@ -100,7 +100,8 @@ impl LineOutput for TerminalOutput {
             Format::Json => sink(&line.for_json(&now(), run.as_deref())),
         }
         if last {
-            let more = format!("(more lines `{}` are in the log files only)", line.message.escape_debug());
+            let more =
+                format!("(more lines `{}` are in the log files only)", line.fields.message.escape_debug());
             match self.format {
                 Format::Text => sink(&more),
                 Format::Json => sink(&json_line(Level::INFO, &more, run.as_deref())),
@@ -116,6 +117,7 @@ fn to_stderr(line: &str) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::line::Fields;
     use super::*;
 
     fn shown(limited: bool, messages: &[(&str, usize)]) -> Vec<String> {
@@ -128,8 +130,7 @@ mod tests {
             let line = Line {
                 level: Level::WARN,
                 target: String::new(),
-                message: (*message).to_owned(),
-                fields: Vec::new(),
+                fields: Fields { message: (*message).to_owned(), pairs: Vec::new() },
             };
             (0..*n).for_each(|_| output.write(&line));
         }

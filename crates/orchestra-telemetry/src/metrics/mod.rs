@@ -25,7 +25,7 @@ mod server;
 mod settings;
 mod wire;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 pub use names::{Instrument, Kind};
@@ -68,7 +68,7 @@ impl Metrics {
     /// The address is taken or not of this machine, the collector's address cannot be used, or no thread could be started.
     pub fn start(settings: &MetricSettings) -> Result<Self, TelemetryError> {
         let source = LateSource::default();
-        let page = settings.page.as_ref().map(|page| serve(page, source.reader())).transpose()?;
+        let page = settings.page.as_ref().map(|page| Server::start(page, source.reader())).transpose()?;
         let export =
             settings.otlp.as_ref().map(|export| Export::start(export, source.reader())).transpose()?;
         Ok(Self { source, page, export })
@@ -77,7 +77,7 @@ impl Metrics {
     /// Where the page is served, if it is.
     #[must_use]
     pub fn page_address(&self) -> Option<SocketAddr> {
-        self.page.as_ref().map(Server::address)
+        self.page.as_ref().map(|page| page.address)
     }
 
     /// Whether anybody reads the numbers.
@@ -107,23 +107,6 @@ impl Metrics {
     }
 }
 
-fn serve(page: &PageAddress, source: Source) -> Result<Server, TelemetryError> {
-    let served = TcpListener::bind(page.address).and_then(|listener| Server::start(listener, source));
-    served.map_err(|error| TelemetryError::PageNotServed {
-        address: page.address,
-        origin: page.origin,
-        advice: match error.kind() {
-            std::io::ErrorKind::AddrInUse => {
-                "another program listens there, perhaps another run; give each its own port, or port 0 for any that is free"
-            }
-            std::io::ErrorKind::AddrNotAvailable => "an address of this machine is needed",
-            std::io::ErrorKind::PermissionDenied => "ports below 1024 are for root",
-            _ => "choose another address",
-        },
-        source: error,
-    })
-}
-
 /// A source that is known only once the run has begun, long after the page was asked for.
 #[derive(Clone, Default)]
 struct LateSource(Arc<OnceLock<Source>>);
@@ -147,6 +130,8 @@ impl std::fmt::Debug for LateSource {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     fn page(address: SocketAddr) -> MetricSettings {

@@ -35,7 +35,7 @@ pub struct Instrument {
     pub kind: Kind,
     /// A unit of <https://ucum.org>: `s`, `By`, `W`, `Cel`, `1` for a share, `{item}` for things that are counted; empty: none.
     pub unit: &'static str,
-    /// Names of its labels; each has few values, whatever happens in a run.
+    /// Names of its labels.
     pub labels: &'static [&'static str],
     /// One sentence without its full stop.
     pub help: &'static str,
@@ -62,31 +62,17 @@ impl Instrument {
     }
 }
 
-/// Names of labels.
-pub mod label {
-    /// Name of the pipeline.
-    pub const PIPELINE: &str = "pipeline";
-    /// Name of the stage.
-    pub const STAGE: &str = "stage";
-    /// Name of the model.
-    pub const MODEL: &str = "model";
-    /// Name of the device.
-    pub const DEVICE: &str = "device";
-    /// Why an item failed, as in `failures.jsonl`.
-    pub const KIND: &str = "kind";
-    /// Why a batch left, as in `run.json`; why a span was dropped.
-    pub const REASON: &str = "reason";
-    /// One of a few states.
-    pub const STATE: &str = "state";
-    /// How a worker ended.
-    pub const EXIT: &str = "exit";
-    /// Name of the workflow.
-    pub const WORKFLOW: &str = "workflow";
-    /// Version of the program.
-    pub const VERSION: &str = "version";
-}
-
-use label::{DEVICE, EXIT, KIND, MODEL, PIPELINE, REASON, STAGE, STATE, VERSION, WORKFLOW};
+// Each label has few values, whatever happens in a run: `docs/metrics.md` lists them.
+const PIPELINE: &str = "pipeline";
+const STAGE: &str = "stage";
+const MODEL: &str = "model";
+const DEVICE: &str = "device";
+const KIND: &str = "kind";
+const REASON: &str = "reason";
+const STATE: &str = "state";
+const EXIT: &str = "exit";
+const WORKFLOW: &str = "workflow";
+const VERSION: &str = "version";
 
 macro_rules! instruments {
     ($($(#[$doc:meta])* $id:ident = $kind:ident $name:literal, $unit:literal, [$($label:ident),*], $help:literal;)*) => {

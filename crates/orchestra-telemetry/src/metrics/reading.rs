@@ -49,7 +49,7 @@ pub struct Point {
     pub value: Value,
 }
 
-/// See the module.
+/// Values by metric.
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
     /// By place in [`ALL`].
@@ -78,16 +78,6 @@ impl Reading {
         let all = ALL.iter().copied().zip(self.points.iter().map(Vec::as_slice));
         all.filter(|(_, points)| !points.is_empty())
     }
-
-    /// How many series a Prometheus server would keep for it.
-    #[must_use]
-    pub fn n_series(&self) -> usize {
-        let series = |point: &Point| match &point.value {
-            Value::Number(_) => 1,
-            Value::Buckets(buckets) => buckets.counts.len() + 2,
-        };
-        self.points.iter().flatten().map(series).sum()
-    }
 }
 
 #[cfg(test)]
@@ -103,6 +93,5 @@ mod tests {
         reading.add(&ITEMS_DONE, &["b"], 3_u64);
         let families: Vec<_> = reading.families().map(|(i, points)| (i.name, points.len())).collect();
         assert_eq!(families, [(ITEMS.name, 1), (ITEMS_DONE.name, 2)]);
-        assert_eq!(reading.n_series(), 3);
     }
 }
