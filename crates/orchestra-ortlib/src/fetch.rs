@@ -9,7 +9,7 @@ use crate::candidate::examine_file;
 use crate::env::Env;
 use crate::error::LibraryError;
 use crate::library::{Flavor, Library, Origin, Progress};
-use crate::lock::Lock;
+use crate::lock;
 use crate::pins::Pin;
 use crate::pip;
 use crate::search::library;
@@ -36,7 +36,7 @@ pub(crate) fn fetch(flavor: Flavor, env: &Env, progress: &mut dyn Progress) -> R
     // Without Python nothing can be done, so say that before a folder is made.
     let python = pip::interpreter(env, pin)?;
     fs::create_dir_all(&root).map_err(LibraryError::io("create", &root))?;
-    let _lock = Lock::take(&root.join(format!(".{}.lock", pin.folder_name())), progress)?;
+    let _lock = lock::take(&root.join(format!(".{}.lock", pin.folder_name())), progress)?;
     if let Ok(found) = cached(&folder, pin, flavor, Origin::Cache) {
         return Ok(found);
     }

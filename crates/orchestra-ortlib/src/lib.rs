@@ -77,13 +77,13 @@ pub fn find_or_fetch_with_cuda(
     progress: &mut dyn Progress,
 ) -> Result<Library, LibraryError> {
     let there = there(request, env)?;
-    let cuda = cuda_of(env, there.as_ref())?;
-    let (library, cuda) = match there {
-        Some(library) => (library, cuda),
+    let mut cuda = cuda_of(env, there.as_ref())?;
+    let library = match there {
+        Some(library) => library,
         None => {
-            let library = find_or_fetch(request, env, progress)?;
-            let cuda = cuda_of(env, Some(&library))?;
-            (library, cuda)
+            let library = fetch::fetch(request.flavor, env, progress)?;
+            cuda = cuda_of(env, Some(&library))?;
+            library
         }
     };
     for library in cuda.missing(Need::SomeModels) {
@@ -104,7 +104,12 @@ fn there(request: &Request, env: &Env) -> Result<Option<Library>, LibraryError> 
         Outcome::Absent if request.offline => {
             Err(LibraryError::Offline { flavor: request.flavor, tried: search.tried })
         }
-        Outcome::Absent => Ok(None),
+        Outcome::Absent => {
+            for tried in &search.tried {
+                tracing::debug!(place = %tried.place, why = %tried.why, "no runtime library");
+            }
+            Ok(None)
+        }
     }
 }
 
@@ -135,18 +140,8 @@ pub fn find_or_fetch(
     env: &Env,
     progress: &mut dyn Progress,
 ) -> Result<Library, LibraryError> {
-    let mut search = Search::new(request, env);
-    match search.run() {
-        Outcome::Found(library) => Ok(library),
-        Outcome::Refused(error) => Err(error),
-        Outcome::Absent if request.offline => {
-            Err(LibraryError::Offline { flavor: request.flavor, tried: search.tried })
-        }
-        Outcome::Absent => {
-            for tried in &search.tried {
-                tracing::debug!(place = %tried.place, why = %tried.why, "no runtime library");
-            }
-            fetch::fetch(request.flavor, env, progress)
-        }
+    match there(request, env)? {
+        Some(library) => Ok(library),
+        None => fetch::fetch(request.flavor, env, progress),
     }
 }
