@@ -79,16 +79,12 @@ pub struct FoundLibrary {
 /// Kinds of places, in the order in which they are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "`Display` says what each is")]
 pub enum CudaOrigin {
-    /// A folder that `ORCHESTRA_CUDA_LIBRARIES` names.
     Named,
-    /// A folder that `LD_LIBRARY_PATH` names.
     LoaderPath,
-    /// Beside ONNX Runtime, or among the Python packages that it lies in.
     BesideRuntime,
-    /// A folder of the system's loader, or NVIDIA's own.
     System,
-    /// A package of an installed Python.
     Python,
 }
 

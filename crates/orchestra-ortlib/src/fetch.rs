@@ -12,7 +12,6 @@ use crate::library::{Flavor, Library, Origin, Progress};
 use crate::lock;
 use crate::pins::Pin;
 use crate::pip;
-use crate::search::library;
 use crate::staging::Staging;
 use crate::wheel;
 
@@ -71,21 +70,16 @@ pub(crate) fn fetch(flavor: Flavor, env: &Env, progress: &mut dyn Progress) -> R
 }
 
 fn cached(folder: &Path, pin: &Pin, flavor: Flavor, origin: Origin) -> Result<Library, String> {
-    let file = cache::lookup(folder, pin)?;
-    examine_file(&file, flavor).map(|candidate| library(candidate, origin, flavor))
+    cache::lookup(folder, pin).and_then(|file| examine_file(&file, flavor, origin))
 }
 
 /// Better said before minutes of download than after.
 fn check_room(root: &Path, pin: &Pin) -> Result<(), LibraryError> {
-    let needed = pip::needed_bytes(pin);
     // Where the system does not tell, writing will.
     let Ok(disk) = rustix::fs::statvfs(root) else { return Ok(()) };
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-    if free >= needed {
-        return Ok(());
-    }
-    let (needed_mb, free_mb) = (needed.div_ceil(1_000_000), Some(free / 1_000_000));
-    Err(LibraryError::DiskFull { folder: root.to_owned(), needed_mb, free_mb })
+    let is_enough = free >= pip::needed_bytes(pin);
+    if is_enough { Ok(()) } else { Err(pip::disk_full(root, pin, Some(free / 1_000_000))) }
 }
 
 fn full_disk(error: LibraryError, root: &Path, pin: &Pin) -> LibraryError {
@@ -93,8 +87,7 @@ fn full_disk(error: LibraryError, root: &Path, pin: &Pin) -> LibraryError {
         LibraryError::Io { source, .. }
             if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
         {
-            let needed_mb = pip::needed_bytes(pin).div_ceil(1_000_000);
-            LibraryError::DiskFull { folder: root.to_owned(), needed_mb, free_mb: None }
+            pip::disk_full(root, pin, None)
         }
         other => other,
     }

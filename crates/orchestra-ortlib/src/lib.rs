@@ -43,15 +43,13 @@ pub use error::{LibraryError, PipProblem};
 pub use library::{Flavor, Library, Origin, Progress, Request, Silent, Tried};
 pub use pins::{Pin, pinned};
 
-use search::{Outcome, Search};
+use search::Search;
 
 /// Looks for a library without fetching one. The second value is every place that had none which can be used, and why.
 pub fn find(request: &Request, env: &Env) -> (Option<Library>, Vec<Tried>) {
     let mut search = Search::new(request, env);
-    match search.run() {
-        Outcome::Found(library) => (Some(library), search.tried),
-        Outcome::Refused(_) | Outcome::Absent => (None, search.tried),
-    }
+    // An error is in the second value, too.
+    (search.run().ok().flatten(), search.tried)
 }
 
 /// What a GPU needs besides the driver, as far as files tell: a GPU build of ONNX Runtime, or a way to fetch one, and the libraries of CUDA
@@ -98,19 +96,14 @@ pub fn find_or_fetch_with_cuda(
 /// The library that is used if nothing is fetched; `None`: one is to be fetched.
 fn there(request: &Request, env: &Env) -> Result<Option<Library>, LibraryError> {
     let mut search = Search::new(request, env);
-    match search.run() {
-        Outcome::Found(library) => Ok(Some(library)),
-        Outcome::Refused(error) => Err(error),
-        Outcome::Absent if request.offline => {
-            Err(LibraryError::Offline { flavor: request.flavor, tried: search.tried })
-        }
-        Outcome::Absent => {
-            for tried in &search.tried {
-                tracing::debug!(place = %tried.place, why = %tried.why, "no runtime library");
-            }
-            Ok(None)
-        }
+    let found = search.run()?;
+    if found.is_none() && request.offline {
+        return Err(LibraryError::Offline { flavor: request.flavor, tried: search.tried });
     }
+    for tried in search.tried.iter().filter(|_| found.is_none()) {
+        tracing::debug!(place = %tried.place, why = %tried.why, "no runtime library");
+    }
+    Ok(found)
 }
 
 /// The libraries of CUDA for this build of ONNX Runtime, or for the one that is fetched; an error if one is missing that nothing runs

@@ -74,15 +74,8 @@ pub(crate) fn download(
             progress.bytes(pin.wheel_bytes, Some(pin.wheel_bytes));
             the_wheel(&staging.download(), || said.error(pin, PipProblem::Other))
         }
-        Ok(Some(_)) if said.disk_is_full() => Err(LibraryError::DiskFull {
-            folder: staging.root().to_owned(),
-            needed_mb: needed_bytes(pin).div_ceil(1_000_000),
-            free_mb: None,
-        }),
-        Ok(Some(_)) => {
-            let problem = PipProblem::of(&said.lines);
-            Err(said.error(pin, problem))
-        }
+        Ok(Some(_)) if said.disk_is_full() => Err(disk_full(staging.root(), pin, None)),
+        Ok(Some(_)) => Err(said.error(pin, PipProblem::of(&said.lines))),
         Ok(None) if quiet_ticks <= PATIENCE_TICKS => Err(LibraryError::Cancelled),
         Ok(None) => Err(said.error(pin, PipProblem::Stalled)),
         Err(error) => {
@@ -95,6 +88,11 @@ pub(crate) fn download(
 /// Room for the wheel, pip's temporary copy of it, and what is unpacked.
 pub(crate) fn needed_bytes(pin: &Pin) -> u64 {
     2 * pin.wheel_bytes + pin.unpacked_bytes
+}
+
+pub(crate) fn disk_full(root: &Path, pin: &Pin, free_mb: Option<u64>) -> LibraryError {
+    let needed_mb = needed_bytes(pin).div_ceil(1_000_000);
+    LibraryError::DiskFull { folder: root.to_owned(), needed_mb, free_mb }
 }
 
 fn command(program: &Path, pin: &Pin, staging: &Staging, env: &Env) -> Command {
@@ -142,9 +140,8 @@ impl Words {
     }
 
     fn disk_is_full(&self) -> bool {
-        self.lines
-            .iter()
-            .any(|line| line.contains("No space left on device") || line.contains("Disk quota exceeded"))
+        let says = |words| self.lines.iter().any(|line| line.contains(words));
+        says("No space left on device") || says("Disk quota exceeded")
     }
 
     fn error(&self, pin: &Pin, problem: PipProblem) -> LibraryError {

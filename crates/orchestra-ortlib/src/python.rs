@@ -32,9 +32,7 @@ print(json.dumps({"pip": folders("pip") != [], "runtime": runtime[0] if runtime 
 /// What an interpreter has.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Answer {
-    /// Whether `-m pip` can work.
     pub(crate) pip: bool,
-    /// The folder of the package `onnxruntime`.
     pub(crate) runtime: Option<PathBuf>,
     /// The folders of the package `nvidia`, below which CUDA's libraries lie. It is spread over all places for packages.
     #[serde(default)]

@@ -37,12 +37,10 @@ impl Staging {
         Ok(staging)
     }
 
-    /// The cache, in which this folder lies.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Where pip puts the wheel.
     pub(crate) fn download(&self) -> PathBuf {
         self.folder.path().join("download")
     }

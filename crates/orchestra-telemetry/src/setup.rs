@@ -14,7 +14,6 @@ use crate::logs::filter::log_filter;
 use crate::logs::{Format, LineLayer, LogFiles, LogReport, Style, Terminal, TerminalOutput};
 use crate::traces::{Recorder, SpanReport, TraceSettings, Traces};
 
-/// What is logged where.
 #[derive(Debug, Clone)]
 pub struct LogSettings {
     /// What the terminal shows of our own targets.
@@ -23,11 +22,8 @@ pub struct LogSettings {
     pub files: LevelFilter,
     /// The text of `RUST_LOG`: overrides both.
     pub filter: Option<String>,
-    /// Colours on the terminal.
     pub color: bool,
-    /// What lines on the terminal look like.
     pub terminal_format: Format,
-    /// What lines of the files look like.
     pub file_format: Format,
 }
 
@@ -94,7 +90,6 @@ pub struct TelemetryGuard {
     tracing: Option<Tracing>,
 }
 
-/// What makes spans, and what sends them.
 #[derive(Debug)]
 struct Tracing {
     recorder: Recorder,
@@ -117,7 +112,6 @@ impl TelemetryGuard {
         self.files.set_run(run_id);
     }
 
-    /// Where terminal lines go.
     #[must_use]
     pub fn terminal(&self) -> &Terminal {
         &self.terminal
@@ -163,11 +157,8 @@ impl Drop for TelemetryGuard {
     }
 }
 
-/// What became of spans and log lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TelemetryReport {
-    /// Spans, if they were sent anywhere.
     pub spans: Option<SpanReport>,
-    /// Log lines.
     pub logs: LogReport,
 }

@@ -11,10 +11,9 @@ use crate::elf;
 
 /// A major release of CUDA. A build of ONNX Runtime works with the libraries of one of them only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[expect(missing_docs, reason = "`Display` says what each is")]
 pub enum CudaGeneration {
-    /// CUDA 12.
     Twelve,
-    /// CUDA 13, for which the build is made that is fetched.
     #[default]
     Thirteen,
 }

@@ -31,7 +31,6 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// These folders, in this order.
     pub(super) fn new(origin: CudaOrigin, folders: Vec<PathBuf>) -> Place {
         Place { origin, folders }
     }

@@ -23,12 +23,10 @@ const EARLY_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone, Default)]
 pub struct LogFiles(Arc<Mutex<State>>);
 
-/// What became of the lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogReport {
     /// Lines that reached no file: too many before the folder was known, or refused by the system.
     pub lines_lost: u64,
-    /// What the system said first.
     pub error: Option<String>,
 }
 
@@ -40,7 +38,6 @@ struct State {
     /// Lines that wait for the folder, with their times.
     early: Vec<(Line, String)>,
     early_bytes: usize,
-    /// `None` until the folder is known.
     open: Option<Open>,
     report: LogReport,
 }
@@ -70,7 +67,6 @@ impl LogFiles {
         Ok(())
     }
 
-    /// What the lines to come look like.
     pub fn set_format(&self, format: Format) {
         self.lock().format = format;
     }

@@ -8,13 +8,11 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::line::{Fields, Line};
 
-/// Where lines go.
 pub(crate) trait LineOutput: Send + Sync + 'static {
     /// Takes one line. Must not log.
     fn write(&self, line: &Line);
 }
 
-/// A layer with one output.
 pub(crate) struct LineLayer<O>(pub(crate) O);
 
 impl<S, O> Layer<S> for LineLayer<O>

@@ -10,7 +10,6 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
 use crate::names::field;
 
-/// What a log line looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     /// For people.
@@ -37,7 +36,6 @@ pub(crate) fn now() -> String {
     text
 }
 
-/// The value of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FieldValue {
     Text(String),
@@ -131,7 +129,6 @@ impl Line {
         Self { level: *metadata.level(), target: metadata.target().to_owned(), fields }
     }
 
-    /// The pipeline that the line belongs to.
     pub(crate) fn pipeline(&self) -> Option<&str> {
         self.fields.get(field::PIPELINE).map(FieldValue::as_str)
     }
@@ -188,7 +185,6 @@ impl Line {
     }
 }
 
-/// Whether lines on the terminal bear colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     Plain,

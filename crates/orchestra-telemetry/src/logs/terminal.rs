@@ -23,12 +23,10 @@ pub struct Terminal(Arc<Mutex<State>>);
 
 struct State {
     sink: Sink,
-    /// Id of the run, once it is known.
     run: Option<String>,
 }
 
 impl Terminal {
-    /// Lines go to standard error.
     #[must_use]
     pub fn stderr() -> Self {
         Self(Arc::new(Mutex::new(State { sink: Box::new(to_stderr), run: None })))
@@ -39,7 +37,6 @@ impl Terminal {
         self.lock().sink = Box::new(sink);
     }
 
-    /// Back to standard error.
     pub fn restore(&self) {
         self.lock().sink = Box::new(to_stderr);
     }
@@ -61,7 +58,6 @@ impl fmt::Debug for Terminal {
     }
 }
 
-/// The terminal as the output of a layer.
 pub(crate) struct TerminalOutput {
     terminal: Terminal,
     style: Style,

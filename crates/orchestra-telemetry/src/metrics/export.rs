@@ -48,13 +48,11 @@ impl Export {
         Ok(Self { thread, finished_at: OnceLock::new(), report })
     }
 
-    /// Asks for the last request.
     pub(super) fn finish(&self) {
         self.finished_at.get_or_init(Instant::now);
         self.thread.stop();
     }
 
-    /// Waits for it.
     pub(super) fn shutdown(self) -> MetricReport {
         self.finish();
         let since = self.finished_at.get().map_or(Duration::ZERO, Instant::elapsed);
@@ -128,7 +126,6 @@ fn takes_no_metrics(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Answered(status, _) if unknown.contains(status))
 }
 
-/// How requests are sent.
 enum Transport {
     /// With a request without its body.
     Http(Box<Client>, Request<()>),

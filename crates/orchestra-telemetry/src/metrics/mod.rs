@@ -40,16 +40,13 @@ use server::Server;
 /// no longer than some milliseconds, or the page is late.
 pub type Source = Arc<dyn Fn() -> Reading + Send + Sync>;
 
-/// What became of the requests to the collector.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MetricReport {
-    /// Requests that the collector took.
     pub delivered: u64,
     /// Those that it did not get or did not take.
     pub lost: u64,
     /// The collector takes no metrics, as one that is for traces alone; it was asked once.
     pub unsupported: bool,
-    /// What went wrong at last, in words.
     pub words: Option<String>,
 }
 
@@ -74,7 +71,6 @@ impl Metrics {
         Ok(Self { source, page, export })
     }
 
-    /// Where the page is served, if it is.
     #[must_use]
     pub fn page_address(&self) -> Option<SocketAddr> {
         self.page.as_ref().map(|page| page.address)

@@ -3,19 +3,15 @@
 //! Names are OpenTelemetry's form; [`Instrument::prometheus_name`] gives the form of the Prometheus page, by the rules with which a
 //! collector would translate one into the other. What each means for a person is in `docs/metrics.md`, which a test holds against this file.
 
-/// What kind of number it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Only rises; starts at 0 with the process.
     Counter,
-    /// Rises and falls.
     Gauge,
-    /// Numbers of values by size.
     Histogram,
 }
 
 impl Kind {
-    /// Its name in the Prometheus format.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -26,16 +22,13 @@ impl Kind {
     }
 }
 
-/// One metric.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Instrument {
     /// For example `orchestra.items.done`.
     pub name: &'static str,
-    /// What it is.
     pub kind: Kind,
     /// A unit of <https://ucum.org>: `s`, `By`, `W`, `Cel`, `1` for a share, `{item}` for things that are counted; empty: none.
     pub unit: &'static str,
-    /// Names of its labels.
     pub labels: &'static [&'static str],
     /// One sentence without its full stop.
     pub help: &'static str,

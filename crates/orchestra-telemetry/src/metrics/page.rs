@@ -5,10 +5,8 @@ use std::fmt::{self, Write as _};
 use super::names::Instrument;
 use super::reading::{Buckets, Point, Reading, Value};
 
-/// The type under which the page is served.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The page.
 pub(super) fn render(reading: &Reading) -> String {
     let mut out = String::with_capacity(16 << 10);
     for (instrument, points) in reading.families() {

@@ -34,7 +34,6 @@ const BREATH: Duration = Duration::from_millis(100);
 /// A page that is being served. Dropping it ends that.
 #[derive(Debug)]
 pub(super) struct Server {
-    /// Where it listens.
     pub(super) address: SocketAddr,
     _thread: Background,
 }

@@ -15,16 +15,12 @@ const USUAL_PORT: u16 = 9464;
 /// Where metrics go. The default: nowhere.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MetricSettings {
-    /// Where the Prometheus page is served.
     pub page: Option<PageAddress>,
-    /// Where they are sent.
     pub otlp: Option<MetricExport>,
 }
 
-/// How metrics are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetricExport {
-    /// Where.
     pub to: OtlpSettings,
     /// How often; once more at the end.
     pub every: Duration,
@@ -32,7 +28,6 @@ pub struct MetricExport {
     pub resource: Vec<(String, String)>,
 }
 
-/// An address to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageAddress {
     /// Port 0: any that is free.
@@ -41,10 +36,8 @@ pub struct PageAddress {
     pub origin: &'static str,
 }
 
-/// What the settings come to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResolvedMetrics {
-    /// Where metrics go.
     pub settings: MetricSettings,
     /// What was ignored and why, as sentences for the log.
     pub warnings: Vec<String>,

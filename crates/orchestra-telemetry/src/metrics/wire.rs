@@ -43,7 +43,6 @@ impl Header {
         Self { resource: Resource { attributes, ..Resource::default() }, start: nanos(start) }
     }
 
-    /// The message.
     pub(super) fn request(&self, reading: &Reading, now: SystemTime) -> ExportMetricsServiceRequest {
         let now = nanos(now);
         let metrics =

@@ -22,10 +22,8 @@ pub(crate) struct Client {
     last: watch::Sender<Outcome>,
 }
 
-/// What came of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// There is no answer yet.
     Open,
     /// The collector has answered.
     Answered(StatusCode, Bytes),
@@ -49,7 +47,6 @@ impl Client {
         self.last.send_replace(Outcome::Open);
     }
 
-    /// What came of the last request.
     pub(crate) fn outcome(&self) -> Outcome {
         self.last.borrow().clone()
     }

@@ -9,14 +9,11 @@ pub use settings::{Configured, OtlpSettings};
 /// What is sent. Each has variables, a path and a service of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// Spans.
     Traces,
-    /// Measurements.
     Metrics,
 }
 
 impl Signal {
-    /// For messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -35,7 +32,6 @@ impl Signal {
     }
 }
 
-/// How requests are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// gRPC; collectors listen on port 4317. Only with the feature `grpc`.

@@ -16,14 +16,11 @@ const GRPC_PORT: u16 = 4317;
 /// Whether this build can send over gRPC.
 const HAS_GRPC: bool = cfg!(feature = "grpc");
 
-/// Where one signal is sent, and how.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OtlpSettings {
     /// The whole address: over HTTP with its path, over gRPC without one.
     pub endpoint: String,
-    /// Where the address was given, for messages.
     pub origin: String,
-    /// How it is sent.
     pub protocol: Protocol,
     /// Headers of each request, for example a key.
     pub headers: Vec<(String, String)>,
@@ -36,7 +33,6 @@ pub struct OtlpSettings {
 pub struct Configured<'a> {
     /// The collector's general address: `http://HOST:PORT`.
     pub endpoint: Option<&'a str>,
-    /// How to send.
     pub protocol: Option<Protocol>,
 }
 
@@ -143,7 +139,6 @@ impl OtlpSettings {
         Ok(Some(settings))
     }
 
-    /// The headers as requests have them.
     pub(crate) fn header_map(&self) -> Result<HeaderMap, TelemetryError> {
         let header = |(name, value): &(String, String)| {
             header(name, value).ok_or_else(|| self.refused(&format!("`{name}` cannot be a header")))
@@ -151,7 +146,6 @@ impl OtlpSettings {
         self.headers.iter().map(header).collect()
     }
 
-    /// The address cannot be used, for this reason.
     pub(crate) fn refused(&self, reason: &str) -> TelemetryError {
         refused(&self.endpoint, &self.origin, reason)
     }

@@ -12,7 +12,6 @@ pub(crate) struct Variables<'a> {
     pub(crate) warnings: Vec<String>,
 }
 
-/// A variable and its value.
 pub(crate) type Set = (String, String);
 
 impl<'a> Variables<'a> {
@@ -36,7 +35,6 @@ impl<'a> Variables<'a> {
         self.warnings.push(warning);
     }
 
-    /// What `parse` makes of the variable.
     pub(crate) fn parsed<T>(
         &mut self,
         set: Option<Set>,
@@ -66,7 +64,6 @@ impl<'a> Variables<'a> {
         self.read(name, MILLISECONDS, milliseconds)
     }
 
-    /// A number of things within bounds.
     pub(crate) fn count(&mut self, name: &str, most: usize) -> Option<usize> {
         let expected = format!("whole number from 1 to {most}");
         self.read(name, &expected, |value| value.parse().ok().filter(|n| (1..=most).contains(n)))

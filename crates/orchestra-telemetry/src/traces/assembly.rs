@@ -40,7 +40,6 @@ pub(super) struct RunFacts {
     /// Process ids of workers.
     pub(super) pids: HashMap<WorkerId, u32>,
     pub(super) workflow: StringValue,
-    /// On every span.
     run_id: KeyValue,
     stages: Vec<StageFacts>,
     devices: Vec<KeyValue>,
@@ -146,7 +145,6 @@ pub(super) fn batch_context(seed: Seed, run: TraceId, number: u64) -> SpanContex
     context::sampled(if number < BATCHES_IN_RUN { run } else { own }, span)
 }
 
-/// The spans of one run.
 pub(super) struct Assembly {
     facts: RunFacts,
     parents: Option<ItemParents>,

@@ -43,7 +43,6 @@ struct Pending {
 }
 
 impl Batches {
-    /// A batch has ended.
     pub(super) fn add(&mut self, batch: Arc<BatchTrace>, run: &RunFacts) {
         let (number, undecided) = (batch.number.number, batch.items);
         let mut pending =
@@ -69,7 +68,6 @@ impl Batches {
         self.pending.get_mut(&number).map(|p| p.span(run, importance).context())
     }
 
-    /// An item of the batch is traced.
     pub(super) fn link_item(
         &mut self,
         number: u64,

@@ -67,7 +67,6 @@ fn fail(span: &mut Span, failure: &Failure, at: Duration) {
     span.fail(failure.kind.as_str(), &failure.error, at);
 }
 
-/// Makes the spans below an item.
 struct Parts<'a> {
     run: &'a RunFacts,
     about: About,

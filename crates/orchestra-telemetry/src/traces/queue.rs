@@ -24,7 +24,6 @@ pub(super) enum Importance {
 pub(crate) struct SpanSink(pub(super) Arc<Queue>);
 
 impl SpanSink {
-    /// What became of the spans so far.
     pub(crate) fn report(&self) -> SpanReport {
         self.0.report()
     }
@@ -41,13 +40,10 @@ impl SpanSink {
 pub(super) struct Queue {
     /// Taken by threads that run behind those of the run, and by whoever reports on them, who can wait.
     state: Mutex<State>,
-    /// Spans that wait.
     waiting: AtomicUsize,
     /// Told when a request is full.
     pub(super) wake: Notify,
-    /// Spans that may wait.
     room: usize,
-    /// Spans of a request.
     request: usize,
 }
 

@@ -70,7 +70,6 @@ struct Shared {
     thread: OnceLock<Thread>,
 }
 
-/// What a run tells.
 enum Record {
     /// Makes the spans of the run, on the thread.
     Began(Box<dyn FnOnce() -> Assembly + Send>),
@@ -96,7 +95,6 @@ impl Recorder {
         Self::start(None, sampling)
     }
 
-    /// Makes spans for our own exporter.
     pub(crate) fn own(sink: SpanSink, sampling: ItemSampling) -> Result<Self, TelemetryError> {
         Self::start(Some(sink), sampling)
     }
@@ -164,7 +162,6 @@ impl Recorder {
         report.items_left_out + report.batches_left_out
     }
 
-    /// What was left out so far.
     pub(crate) fn left_out(&self) -> Arc<LeftOut> {
         Arc::clone(&self.owner.shared.left_out)
     }
@@ -202,7 +199,6 @@ impl Tracer for Recorder {
     }
 }
 
-/// Takes down what one run tells.
 struct RunRecorder {
     run: u64,
     shared: Arc<Shared>,
@@ -315,7 +311,6 @@ impl Shared {
     }
 }
 
-/// The thread.
 fn work(shared: &Shared, waiting: &Receiver<(u64, Record)>) {
     let mut runs: HashMap<u64, Assembly> = HashMap::new();
     loop {

@@ -21,9 +21,7 @@ const MOST_EVENTS: u64 = 128;
 /// Starts of workers in its trace.
 const MOST_LOADS: u64 = 256;
 
-/// The spans of the run itself.
 pub(super) struct RunSpans {
-    /// Until it has ended.
     span: Option<Span>,
     loading: HashMap<WorkerId, Loading>,
     loads: u64,
@@ -38,7 +36,6 @@ struct Loading {
     is_spare: bool,
 }
 
-/// How much of the run there was.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Totals {
     pub(super) batches: u64,
@@ -46,7 +43,6 @@ pub(super) struct Totals {
 }
 
 impl RunSpans {
-    /// The run has begun.
     pub(super) fn new(run: &RunFacts, parent: Option<&SpanContext>) -> (Self, SpanContext) {
         let mut span =
             run.open(Importance::Rare, span::RUN, run.seed.root(About::Run), parent, Duration::ZERO);
@@ -57,7 +53,6 @@ impl RunSpans {
         (Self { span, loading, loads: 0, events: 0, last }, context)
     }
 
-    /// Something happened to a worker.
     pub(super) fn worker(&mut self, run: &RunFacts, step: WorkerTrace) {
         self.last = self.last.max(step.at);
         let replaces = |before: &WorkerId| vec![KeyValue::new(attribute::REPLACES, i64::from(before.0))];
@@ -160,7 +155,6 @@ impl RunSpans {
         span.end(ended);
     }
 
-    /// The run is over.
     pub(super) fn ended(&mut self, end: &RunEnded, totals: Totals) {
         let Some(span) = &mut self.span else { return };
         span.set(attribute::TOTAL, number(end.total));

@@ -60,7 +60,6 @@ impl Kept {
     }
 }
 
-/// What the decision about an item depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ended {
     pub(super) source: u16,
@@ -251,7 +250,6 @@ impl Default for Typical {
 }
 
 impl Typical {
-    /// Adds so many.
     fn add(&mut self, took: Duration, n: u64) {
         self.buckets[bucket(took)] += n;
         self.seen += n;

@@ -22,7 +22,6 @@ use crate::names::{SERVICE, attribute, event};
 /// Bytes of an error that a span keeps: a worker may have said a lot, and each item of its batch repeats it.
 const LONGEST_ERROR: usize = 1024;
 
-/// Where spans go.
 pub(super) struct Out {
     plain: BoxedTracer,
     rare: BoxedTracer,
@@ -101,7 +100,6 @@ impl IdGenerator for GivenIds {
     }
 }
 
-/// Puts spans that have ended into the queue.
 #[derive(Debug)]
 struct IntoQueue {
     sink: SpanSink,
