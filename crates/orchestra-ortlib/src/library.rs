@@ -42,7 +42,7 @@ pub struct Request {
 pub struct Library {
     /// The file, absolute and without symbolic links, because ONNX Runtime looks for its providers beside it.
     pub path: PathBuf,
-    /// For example `1.31.1`; `None` where neither the file's name nor its symbols tell. Whoever loads it must then check.
+    /// For example `1.31.1`; `None` where neither the file's name nor its symbols tell. Its loader must then check.
     pub version: Option<String>,
     /// Where it was found.
     pub origin: Origin,
@@ -108,7 +108,7 @@ pub trait Progress {
     }
 }
 
-/// Progress that nobody wants to hear.
+/// Drops all progress.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

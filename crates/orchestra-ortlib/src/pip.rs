@@ -101,7 +101,7 @@ fn command(program: &Path, pin: &Pin, staging: &Staging, env: &Env) -> Command {
         .args(["-m", "pip", "download", "--require-hashes", "--no-deps", "--only-binary=:all:"])
         .args(["--implementation", "cp", "--python-version", PYTHON_VERSION, "--abi", PYTHON_ABI])
         .args(["--platform", &pin.platform])
-        // What is kept is the library; a second copy of the wheel in pip's own cache would serve nobody.
+        // What is kept is the library; a second copy of the wheel in pip's own cache has no use.
         .args(["--no-cache-dir", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"])
         .arg("--dest")
         .arg(staging.download())

@@ -24,7 +24,7 @@ pub(crate) fn step_back() {
 pub(crate) struct Background {
     /// Turns true when the work is to come to its end.
     stop: watch::Sender<bool>,
-    /// Told or dropped when nobody waits any more.
+    /// Told or dropped when the owner waits no longer.
     give_up: watch::Sender<()>,
     /// Ends with the thread.
     done: Receiver<()>,

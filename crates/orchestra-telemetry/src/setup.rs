@@ -55,7 +55,7 @@ impl Telemetry {
         files.set_format(logs.file_format);
         let style = if logs.color { Style::Color } else { Style::Plain };
         let user = logs.filter.as_deref();
-        // Whoever asks for more than warnings wants all of it.
+        // A user who asks for more than warnings gets all lines.
         let limited = user.is_none() && logs.terminal <= LevelFilter::WARN;
         let terminal_layer =
             LineLayer(TerminalOutput::new(terminal.clone(), style, logs.terminal_format, limited))
@@ -131,7 +131,7 @@ impl TelemetryGuard {
         Some(Arc::new(move || left_out.and(sink.report())))
     }
 
-    /// Who is to follow the runs, if traces are sent anywhere.
+    /// To be handed to each run, if traces are sent anywhere.
     #[must_use]
     pub fn tracer(&self) -> Option<Arc<dyn Tracer>> {
         self.tracing.as_ref().map(|tracing| tracing.recorder.tracer())

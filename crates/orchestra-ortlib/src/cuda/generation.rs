@@ -14,6 +14,7 @@ use crate::elf;
 #[expect(missing_docs, reason = "`Display` says what each is")]
 pub enum CudaGeneration {
     Twelve,
+    // The build that is fetched is made for it.
     #[default]
     Thirteen,
 }

@@ -1,4 +1,4 @@
-//! Log lines on the terminal. Knows nothing of progress bars: whoever draws one redirects the lines around it.
+//! Log lines on the terminal. Knows nothing of progress bars: a command that draws one redirects the lines around it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -107,7 +107,7 @@ impl LineOutput for TerminalOutput {
 }
 
 fn to_stderr(line: &str) {
-    // Standard error may be closed; then nobody wants the line.
+    // Standard error may be closed: the line is in the log files, too.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 

@@ -1,5 +1,5 @@
-//! Metrics of a run: a page for Prometheus, and requests to a collector. Both show the same numbers, which are read when somebody asks for
-//! them; nothing here counts, and nothing here can hold up what counts.
+//! Metrics of a run: a page for Prometheus, and requests to a collector. Both show the same numbers, which are read when the page is
+//! asked for or a request is due; nothing here counts, and nothing here can hold up what counts.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -51,9 +51,8 @@ pub struct MetricReport {
 }
 
 /// Metrics that are being served and sent. Dropping it ends both, without the last request.
-#[derive(Debug)]
 pub struct Metrics {
-    source: LateSource,
+    source: Arc<OnceLock<Source>>,
     page: Option<Server>,
     export: Option<Export>,
 }
@@ -64,10 +63,10 @@ impl Metrics {
     /// # Errors
     /// The address is taken or not of this machine, the collector's address cannot be used, or no thread could be started.
     pub fn start(settings: &MetricSettings) -> Result<Self, TelemetryError> {
-        let source = LateSource::default();
-        let page = settings.page.as_ref().map(|page| Server::start(page, source.reader())).transpose()?;
+        let source = Arc::default();
+        let page = settings.page.as_ref().map(|page| Server::start(page, reader(&source))).transpose()?;
         let export =
-            settings.otlp.as_ref().map(|export| Export::start(export, source.reader())).transpose()?;
+            settings.otlp.as_ref().map(|export| Export::start(export, reader(&source))).transpose()?;
         Ok(Self { source, page, export })
     }
 
@@ -85,7 +84,7 @@ impl Metrics {
     /// Where the numbers come from. Until this is called, only the version of the program is known. Only the first call counts.
     pub fn observe(&self, source: Source) {
         // The second one is the caller's mistake, and documented to change nothing.
-        let _ = self.source.0.set(source);
+        let _ = self.source.set(source);
     }
 
     /// Nothing will change any more: the last request is sent now. Waits for nothing; the page goes on.
@@ -103,25 +102,14 @@ impl Metrics {
     }
 }
 
-/// A source that is known only once the run has begun, long after the page was asked for.
-#[derive(Clone, Default)]
-struct LateSource(Arc<OnceLock<Source>>);
-
-impl LateSource {
-    fn reader(&self) -> Source {
-        let source = self.clone();
-        Arc::new(move || {
-            let mut reading = source.0.get().map_or_else(Reading::new, |source| source());
-            reading.add(&names::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], 1_u64);
-            reading
-        })
-    }
-}
-
-impl std::fmt::Debug for LateSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("LateSource").field(&self.0.get().is_some()).finish()
-    }
+/// What `source` gives once it is known, which is long after the page was asked for, and the version of the program.
+fn reader(source: &Arc<OnceLock<Source>>) -> Source {
+    let source = Arc::clone(source);
+    Arc::new(move || {
+        let mut reading = source.get().map_or_else(Reading::new, |source| source());
+        reading.add(&names::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], 1_u64);
+        reading
+    })
 }
 
 #[cfg(test)]
@@ -138,7 +126,7 @@ mod tests {
     fn an_address_that_is_taken_is_named_with_its_origin() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
-        let error = Metrics::start(&page(address)).unwrap_err().to_string();
+        let error = Metrics::start(&page(address)).err().unwrap().to_string();
         for part in [&format!("`{address}`") as &str, "a test", "port 0"] {
             assert!(error.contains(part), "{error}");
         }
@@ -146,9 +134,9 @@ mod tests {
 
     #[test]
     fn before_the_run_begins_the_version_is_known_and_nothing_else() {
-        let source = LateSource::default();
+        let source = Arc::default();
         let names = |reading: Reading| reading.families().map(|(i, _)| i.name).collect::<Vec<_>>();
-        let read = source.reader();
+        let read = reader(&source);
         assert_eq!(names(read()), [names::BUILD_INFO.name]);
         let metrics = Metrics { source, page: None, export: None };
         metrics.observe(Arc::new(|| {

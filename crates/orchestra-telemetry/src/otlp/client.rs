@@ -27,7 +27,7 @@ pub(crate) enum Outcome {
     Open,
     /// The collector has answered.
     Answered(StatusCode, Bytes),
-    /// Nobody listens there, or the name is not known.
+    /// No program listens at the address, or the host is not known.
     Unreachable(String),
     /// The connection ended in the middle, or what listens there does not speak HTTP.
     Lost(String),
@@ -51,7 +51,7 @@ impl Client {
         self.last.borrow().clone()
     }
 
-    /// Ends once a request has found nobody.
+    /// Ends once a request has ended as [`Outcome::Unreachable`].
     pub(crate) async fn unreachable(&self) {
         let mut last = self.last.subscribe();
         // An error would mean that the sender is gone, which `self` holds.

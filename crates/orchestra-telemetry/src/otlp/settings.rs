@@ -83,7 +83,7 @@ impl OtlpSettings {
     }
 
     /// `configured` goes before the variables of the signal (`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`), and they before the general ones
-    /// (`OTEL_EXPORTER_OTLP_ENDPOINT`). `None`: nobody asks for this signal, or `OTEL_SDK_DISABLED` or its exporter variable switches it
+    /// (`OTEL_EXPORTER_OTLP_ENDPOINT`). `None`: no setting asks for this signal, or `OTEL_SDK_DISABLED` or its exporter variable switches it
     /// off; where it was asked for in the file or the command, a warning says so. What is wrong in a variable is ignored with a warning,
     /// but for the address and the protocol: there is no good guess for those. Variables that ask for gRPC, where this build has none, are
     /// no mistake: a warning says what to write instead, and nothing is sent.

@@ -16,7 +16,7 @@ use prost::Message as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::queue::{Queue, SpanSink};
+use super::queue::Queue;
 use super::{SpanReport, TraceSettings};
 use crate::TelemetryError;
 use crate::background::{Background, step_back};
@@ -56,8 +56,8 @@ impl Traces {
     }
 
     /// Where spans go when they end.
-    pub(crate) fn sink(&self) -> SpanSink {
-        SpanSink(Arc::clone(&self.queue))
+    pub(crate) fn sink(&self) -> Arc<Queue> {
+        Arc::clone(&self.queue)
     }
 
     /// Sends what is left, within the time allowed, and says what was lost.
@@ -131,7 +131,7 @@ impl Lane {
             });
             self.note(n, sent, &outcome);
             if is_silent && *self.stopping.borrow() {
-                // It would only be the same with the rest, at the cost of the time of whoever waits.
+                // The rest would fail in the same way and delay the end of the run.
                 while let Some(rest) = self.queue.any() {
                     self.queue.unsent(rest.len() as u64, None);
                 }

@@ -40,7 +40,6 @@ mod ids;
 mod item;
 mod queue;
 mod recorder;
-mod report;
 mod run;
 mod sampling;
 mod settings;
@@ -50,8 +49,8 @@ mod tests;
 
 pub use assembly::ItemParents;
 pub use context::TraceContext;
+pub use queue::SpanReport;
 pub use recorder::Recorder;
-pub use report::SpanReport;
 pub use sampling::ItemSampling;
 pub use settings::{ConfiguredTraces, ResolvedTraces, TraceSettings};
 

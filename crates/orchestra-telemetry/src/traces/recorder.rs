@@ -22,8 +22,7 @@ use orchestra_runtime::trace::{
 use super::assembly::{Assembly, ItemParents, batch_context};
 use super::context;
 use super::ids::{About, Seed};
-use super::queue::SpanSink;
-use super::report::LeftOut;
+use super::queue::{LeftOut, Queue};
 use super::sampling::{ItemSampling, Kept, Sampler, Sorted};
 use super::span::Out;
 use crate::{TelemetryError, step_back};
@@ -50,7 +49,7 @@ pub struct Recorder {
 struct Owner {
     shared: Arc<Shared>,
     /// `None`: spans go to a host.
-    sink: Option<SpanSink>,
+    sink: Option<Arc<Queue>>,
     sampling: ItemSampling,
     /// Ends with the thread.
     done: Mutex<Receiver<()>>,
@@ -95,7 +94,7 @@ impl Recorder {
         Self::start(None, sampling)
     }
 
-    pub(crate) fn own(sink: SpanSink, sampling: ItemSampling) -> Result<Self, TelemetryError> {
+    pub(crate) fn own(sink: Arc<Queue>, sampling: ItemSampling) -> Result<Self, TelemetryError> {
         Self::start(Some(sink), sampling)
     }
 
@@ -105,7 +104,7 @@ impl Recorder {
         Arc::new(self.clone())
     }
 
-    fn start(sink: Option<SpanSink>, sampling: ItemSampling) -> Result<Self, TelemetryError> {
+    fn start(sink: Option<Arc<Queue>>, sampling: ItemSampling) -> Result<Self, TelemetryError> {
         let (records, waiting) = channel();
         let shared = Arc::new(Shared {
             records,
@@ -121,7 +120,7 @@ impl Recorder {
                 step_back();
             }
             work(&theirs, &waiting);
-            // An error: nobody waits any more.
+            // An error: nothing waits for the thread any more.
             let _ = ends.send(());
         };
         let thread = thread::Builder::new().name("orchestra-spans".into());
@@ -155,7 +154,7 @@ impl Recorder {
         let done = self.owner.done.lock().unwrap_or_else(PoisonError::into_inner);
         // An answer means that it is through. Without one in time, or from a thread that is gone, what still waits is lost.
         if done.recv_timeout(patience).is_err() {
-            // Nothing is told any more, so what it may still make of this finds nobody: it is counted once.
+            // No record comes any more, and the weight is 0 now: each item that still waits is counted once, here.
             shared.left_out.add_items(shared.weight.swap(0, Ordering::Relaxed) as u64);
         }
         let report = shared.left_out.and(super::SpanReport::default());
@@ -206,7 +205,7 @@ struct RunRecorder {
     /// The trace of the run; `None` if a host chooses the ids.
     trace: Option<TraceId>,
     /// Where the spans go, if they do not go to a host.
-    sink: Option<SpanSink>,
+    sink: Option<Arc<Queue>>,
     /// Items may have parents of the host, so that nothing is known of their traces here.
     has_parents: bool,
     /// Never waited for: items are told of by one thread, and the recorder's does not take it.

@@ -8,7 +8,7 @@ use orchestra_runtime::trace::{EndedItem, EndedItems, ItemTrace, UsualItems};
 use super::ids::item_hash;
 use super::queue::Importance;
 
-/// The share of the items that is traced unless somebody asks for another.
+/// The share of the items that is traced unless a setting says otherwise.
 pub(super) const USUAL_SHARE: f64 = 0.01;
 
 /// Which items are traced.
@@ -93,7 +93,7 @@ impl ItemSampling {
     pub(super) fn with_parent(&self, kept: Option<Kept>, is_traced: Option<bool>) -> Option<Kept> {
         match is_traced.filter(|_| self.follow_parent) {
             Some(true) => Some(Kept::Parent),
-            // Whoever asked for it does not trace it: a span of ours would hang in the air.
+            // Its parent has no span at the collector, so ours would have none above it.
             Some(false) => None,
             None => kept,
         }

@@ -4,6 +4,7 @@
 //! measured or sampled here, because all of it has happened and been decided already.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use opentelemetry::global::{self, BoxedSpan, BoxedTracer};
@@ -16,7 +17,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{IdGenerator, Sampler, SdkTracerProvider, SpanData, SpanProcessor};
 
-use super::queue::{Importance, SpanSink};
+use super::queue::{Importance, Queue};
 use crate::names::{SERVICE, attribute, event};
 
 /// Bytes of an error that a span keeps: a worker may have said a lot, and each item of its batch repeats it.
@@ -26,7 +27,7 @@ pub(super) struct Out {
     plain: BoxedTracer,
     rare: BoxedTracer,
     /// Our queue, unless they go to a host.
-    sink: Option<SpanSink>,
+    sink: Option<Arc<Queue>>,
 }
 
 /// A span that has not ended. Its times are those of the run, counted from `zero`.
@@ -38,7 +39,7 @@ pub(super) struct Span {
 
 impl Out {
     /// To our exporter, or else through the tracer provider that the host has set.
-    pub(super) fn new(sink: Option<&SpanSink>) -> Self {
+    pub(super) fn new(sink: Option<&Arc<Queue>>) -> Self {
         let tracer = |importance| match sink {
             None => global::tracer(SERVICE),
             Some(sink) => {
@@ -102,7 +103,7 @@ impl IdGenerator for GivenIds {
 
 #[derive(Debug)]
 struct IntoQueue {
-    sink: SpanSink,
+    sink: Arc<Queue>,
     importance: Importance,
 }
 
@@ -110,7 +111,7 @@ impl SpanProcessor for IntoQueue {
     fn on_start(&self, _: &mut opentelemetry_sdk::trace::Span, _: &Context) {}
 
     fn on_end(&self, span: SpanData) {
-        self.sink.0.push(span, self.importance);
+        self.sink.push(span, self.importance);
     }
 
     fn force_flush(&self) -> OTelSdkResult {

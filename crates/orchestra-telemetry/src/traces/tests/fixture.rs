@@ -16,7 +16,7 @@ use orchestra_runtime::trace::{
 
 use super::super::assembly::{Assembly, ItemParents, batch_context};
 use super::super::ids::{About, Seed};
-use super::super::queue::{Queue, SpanSink};
+use super::super::queue::Queue;
 use super::super::sampling::{Ended, ItemSampling, Sampler};
 use super::super::span::Out;
 use super::fake_plan::plan;
@@ -56,7 +56,7 @@ impl Made {
         let queue = Arc::new(Queue::new(100_000, 512));
         let began = began();
         let seed = Seed::new(&began.run_id, began.zero);
-        let out = Out::new(Some(&SpanSink(Arc::clone(&queue))));
+        let out = Out::new(Some(&Arc::clone(&queue)));
         let sampling = ItemSampling { ratio, ..ItemSampling::default() };
         let run = Assembly::new(&began, (seed, out, sampling), None, parents, Arc::default());
         Self { run, seed, sampler: Sampler::new(sampling), queue }
