@@ -46,11 +46,8 @@ pub(crate) fn examine_folder(
     let mut verdicts = names.iter().map(|name| {
         examine_file(&folder.join(name), flavor, origin).map_err(|why| format!("`{name}`: {why}"))
     });
-    let first = verdicts.next()?;
-    if first.is_ok() {
-        return Some(first);
-    }
-    Some(verdicts.find(Result::is_ok).unwrap_or(first))
+    let newest = verdicts.next()?;
+    Some(if newest.is_ok() { newest } else { verdicts.find(Result::is_ok).unwrap_or(newest) })
 }
 
 pub(crate) fn examine_file(path: &Path, flavor: Flavor, origin: Origin) -> Result<Library, String> {

@@ -198,8 +198,9 @@ impl Search<'_> {
         let of_place = |place| self.wanted.iter().map(|w| find(place, w)).collect();
         let candidates: Vec<Vec<Option<FoundLibrary>>> = places.iter().map(of_place).collect();
         let is_whole = |place: &[Option<FoundLibrary>], product: &str| {
-            let of_product = self.wanted.iter().zip(place).filter(|(w, _)| w.product == product);
-            of_product.into_iter().all(|(w, found)| found.is_some() || !(self.is_needed)(w.need))
+            let of_product = || self.wanted.iter().zip(place).filter(|(w, _)| w.product == product);
+            let has_needed = of_product().all(|(w, found)| found.is_some() || !(self.is_needed)(w.need));
+            has_needed && of_product().any(|(_, found)| found.is_some())
         };
         let library = |(i, w): (usize, &Wanted)| {
             let whole = candidates.iter().find(|place| is_whole(place, w.product));

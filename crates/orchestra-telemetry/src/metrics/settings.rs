@@ -1,6 +1,6 @@
 //! Where metrics go, from the command line, the workflow file and the `OTEL_*` variables. Pure: variables come in as a function.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
 use crate::TelemetryError;
@@ -50,23 +50,22 @@ impl PageAddress {
     /// It is neither, or the name is unknown.
     pub fn read(text: &str, origin: &'static str) -> Result<Self, TelemetryError> {
         let text = text.trim();
-        let refused = |reason: String| TelemetryError::Page { address: text.to_owned(), origin, reason };
-        if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
-            return Ok(Self { address: (IpAddr::V4(Ipv4Addr::LOCALHOST), port).into(), origin });
-        }
-        if let Ok(address) = text.parse() {
-            return Ok(Self { address, origin });
-        }
-        let is_pair =
-            text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-        if !is_pair || text.contains('/') {
-            return Err(refused(format!(
-                "expected `HOST:PORT` to listen on, such as `127.0.0.1:{USUAL_PORT}`, or a port"
-            )));
-        }
-        let mut found = text.to_socket_addrs().map_err(|e| refused(format!("the host is unknown ({e})")))?;
-        let address = found.next().ok_or_else(|| refused("the host has no address".to_owned()))?;
-        Ok(Self { address, origin })
+        let found = match text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
+            Ok(port) => Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+            // No name has a `/`: an address such as `http://localhost:9464` is not looked up.
+            Err(_) if text.contains('/') => Err("it is no socket address".to_owned()),
+            Err(_) => text
+                .to_socket_addrs()
+                .map_err(|error| error.to_string())
+                .and_then(|mut found| found.next().ok_or_else(|| "the host has no address".to_owned())),
+        };
+        found.map(|address| Self { address, origin }).map_err(|why| TelemetryError::Page {
+            address: text.to_owned(),
+            origin,
+            reason: format!(
+                "expected `HOST:PORT` to listen on, such as `127.0.0.1:{USUAL_PORT}`, or a port ({why})"
+            ),
+        })
     }
 }
 
