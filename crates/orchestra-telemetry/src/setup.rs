@@ -57,11 +57,13 @@ impl Telemetry {
         let user = logs.filter.as_deref();
         // A user who asks for more than warnings gets all lines.
         let limited = user.is_none() && logs.terminal <= LevelFilter::WARN;
-        let terminal_layer =
-            LineLayer(TerminalOutput::new(terminal.clone(), style, logs.terminal_format, limited))
-                .with_filter(log_filter(logs.terminal, user)?);
-        let file_layer = LineLayer(files.clone()).with_filter(log_filter(logs.files, user)?);
-        let subscriber = Registry::default().with(terminal_layer).with(file_layer);
+        let output = TerminalOutput::new(terminal.clone(), style, logs.terminal_format, limited);
+        let to_terminal = LineLayer(move |line: &_| output.write(line));
+        let to_terminal = to_terminal.with_filter(log_filter(logs.terminal, user)?);
+        let output = files.clone();
+        let to_files = LineLayer(move |line: &_| output.write(line));
+        let to_files = to_files.with_filter(log_filter(logs.files, user)?);
+        let subscriber = Registry::default().with(to_terminal).with(to_files);
         Ok(Self { dispatch: Dispatch::new(subscriber), guard: TelemetryGuard { terminal, files, tracing } })
     }
 

@@ -9,7 +9,6 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::layer::LineOutput;
 use super::line::{Format, Line, now};
 use crate::TelemetryError;
 
@@ -82,15 +81,13 @@ impl LogFiles {
         self.lock().report.clone()
     }
 
+    pub(crate) fn write(&self, line: &Line) {
+        self.lock().write(line, now());
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // No code under this lock panics half way through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl LineOutput for LogFiles {
-    fn write(&self, line: &Line) {
-        self.lock().write(line, now());
     }
 }
 

@@ -8,17 +8,13 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::line::{Fields, Line};
 
-pub(crate) trait LineOutput: Send + Sync + 'static {
-    /// Takes one line. Must not log.
-    fn write(&self, line: &Line);
-}
-
+/// Its output takes one line and must not log.
 pub(crate) struct LineLayer<O>(pub(crate) O);
 
 impl<S, O> Layer<S> for LineLayer<O>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
-    O: LineOutput,
+    O: Fn(&Line) + Send + Sync + 'static,
 {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
@@ -48,6 +44,6 @@ where
                 }
             }
         }
-        self.0.write(&Line::new(event.metadata(), fields));
+        (self.0)(&Line::new(event.metadata(), fields));
     }
 }

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::Level;
 
-use super::layer::LineOutput;
 use super::line::{Format, Line, Style, json_line, now};
 
 /// Lines with the same message that are shown.
@@ -84,10 +83,8 @@ impl TerminalOutput {
         *n += 1;
         (*n <= MAX_ALIKE).then_some(*n == MAX_ALIKE)
     }
-}
 
-impl LineOutput for TerminalOutput {
-    fn write(&self, line: &Line) {
+    pub(crate) fn write(&self, line: &Line) {
         let Some(last) = self.count(line) else { return };
         let mut state = self.terminal.lock();
         let State { sink, run } = &mut *state;

@@ -24,19 +24,14 @@ const DELAY: Duration = Duration::from_millis(500);
 /// Where traces go, and which.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceSettings {
-    /// Where they are sent, and how.
     pub otlp: OtlpSettings,
     /// Which items are traced. The run and its first batches always are.
     pub sampling: ItemSampling,
-    /// What the traces call this program.
     pub service_name: String,
     /// More attributes of this program: name and value.
     pub resource: Vec<(String, String)>,
-    /// Spans that may wait to be sent.
     pub queue: usize,
-    /// Spans of a request.
     pub request: usize,
-    /// How long a span waits for company.
     pub delay: Duration,
     /// How long the shutdown may wait for spans that are not made yet, and again for those that are not sent.
     pub patience: Duration,
@@ -45,7 +40,6 @@ pub struct TraceSettings {
 /// What the workflow file and the command line say of traces. Each goes before the variables.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ConfiguredTraces<'a> {
-    /// The collector's address: `http://HOST:PORT`.
     pub endpoint: Option<&'a str>,
     /// How to send.
     pub protocol: Option<Protocol>,
@@ -57,7 +51,6 @@ pub struct ConfiguredTraces<'a> {
     pub flush_timeout: Option<Duration>,
 }
 
-/// What the settings come to.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ResolvedTraces {
     /// `None`: no traces.
