@@ -119,12 +119,11 @@ pub enum PipProblem {
 impl PipProblem {
     /// Reads pip's own words. They are no interface, so an unknown text is only `Other`.
     pub(crate) fn of(lines: &[String]) -> Self {
-        const NETWORK: [&str; 9] = [
+        const NETWORK: [&str; 8] = [
             "name resolution",
             "Name or service not known",
             "Failed to establish a new connection",
             "ConnectTimeout",
-            "Read timed out",
             "timed out",
             "Connection refused",
             "Connection aborted",

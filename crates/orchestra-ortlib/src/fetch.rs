@@ -49,8 +49,7 @@ pub(crate) fn fetch(flavor: Flavor, env: &Env, progress: &mut dyn Progress) -> R
         folder.display()
     ));
     let wheel = pip::download(&python, pin, &staging, env, progress)?;
-    let files =
-        wheel::unpack(&wheel, pin, &staging.library()).map_err(|error| full_disk(error, &root, pin))?;
+    let files = wheel::unpack(&wheel, pin, &staging.library).map_err(|error| full_disk(error, &root, pin))?;
     if progress.cancelled() {
         return Err(LibraryError::Cancelled);
     }

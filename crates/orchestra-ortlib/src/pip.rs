@@ -72,9 +72,9 @@ pub(crate) fn download(
     match status {
         Ok(Some(status)) if status.success() => {
             progress.bytes(pin.wheel_bytes, Some(pin.wheel_bytes));
-            the_wheel(&staging.download(), || said.error(pin, PipProblem::Other))
+            the_wheel(&staging.download, || said.error(pin, PipProblem::Other))
         }
-        Ok(Some(_)) if said.disk_is_full() => Err(disk_full(staging.root(), pin, None)),
+        Ok(Some(_)) if said.disk_is_full() => Err(disk_full(&staging.root, pin, None)),
         Ok(Some(_)) => Err(said.error(pin, PipProblem::of(&said.lines))),
         Ok(None) if quiet_ticks <= PATIENCE_TICKS => Err(LibraryError::Cancelled),
         Ok(None) => Err(said.error(pin, PipProblem::Stalled)),
@@ -104,14 +104,14 @@ fn command(program: &Path, pin: &Pin, staging: &Staging, env: &Env) -> Command {
         // What is kept is the library; a second copy of the wheel in pip's own cache has no use.
         .args(["--no-cache-dir", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"])
         .arg("--dest")
-        .arg(staging.download())
+        .arg(&staging.download)
         .arg("--requirement")
         .arg(staging.requirements())
-        .env("TMPDIR", staging.temporary())
+        .env("TMPDIR", &staging.temporary)
         // Nothing is installed, so a rule against installing outside virtual environments is not broken.
         .env("PIP_REQUIRE_VIRTUALENV", "0")
         // `-m` would take a `pip.py` from the current folder.
-        .current_dir(staging.temporary());
+        .current_dir(&staging.temporary);
     command
 }
 

@@ -13,7 +13,14 @@ use crate::error::LibraryError;
 /// A folder beside the final one, on the same disk; removed with all that is still in it when dropped. What a killed process leaves, the
 /// next fetch removes.
 pub(crate) struct Staging {
-    root: PathBuf,
+    /// The cache.
+    pub(crate) root: PathBuf,
+    /// Where pip puts the wheel.
+    pub(crate) download: PathBuf,
+    /// What pip takes for its temporary folder: `/tmp` is often too small, or in memory.
+    pub(crate) temporary: PathBuf,
+    /// What gets the final name in the end.
+    pub(crate) library: PathBuf,
     folder: TempDir,
 }
 
@@ -30,29 +37,12 @@ impl Staging {
         }
         let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(root);
         let folder = folder.map_err(LibraryError::io("create", root))?;
-        let staging = Self { root: root.to_owned(), folder };
-        for folder in [staging.download(), staging.temporary(), staging.library()] {
-            fs::create_dir(&folder).map_err(LibraryError::io("create", &folder))?;
+        let [download, temporary, library] =
+            ["download", "temporary", "library"].map(|name| folder.path().join(name));
+        for folder in [&download, &temporary, &library] {
+            fs::create_dir(folder).map_err(LibraryError::io("create", folder))?;
         }
-        Ok(staging)
-    }
-
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
-    }
-
-    pub(crate) fn download(&self) -> PathBuf {
-        self.folder.path().join("download")
-    }
-
-    /// What pip takes for its temporary folder: `/tmp` is often too small, or in memory.
-    pub(crate) fn temporary(&self) -> PathBuf {
-        self.folder.path().join("temporary")
-    }
-
-    /// What gets the final name in the end.
-    pub(crate) fn library(&self) -> PathBuf {
-        self.folder.path().join("library")
+        Ok(Self { root: root.to_owned(), download, temporary, library, folder })
     }
 
     pub(crate) fn requirements(&self) -> PathBuf {
@@ -62,20 +52,20 @@ impl Staging {
     /// The size of the largest file that pip has written up to now. It writes the wheel to its temporary folder and then
     /// copies it, so a sum would count it twice.
     pub(crate) fn downloaded_bytes(&self) -> u64 {
-        largest(&self.download(), 0).max(largest(&self.temporary(), 4))
+        largest(&self.download, 0).max(largest(&self.temporary, 4))
     }
 
     /// Writes the record, makes all of it durable, and gives it its final name. A damaged folder of that name is replaced.
     pub(crate) fn publish(&self, target: &Path, record: &Record) -> Result<(), LibraryError> {
-        let path = self.library().join(RECORD);
+        let path = self.library.join(RECORD);
         let text = serde_json::to_vec_pretty(record).map_err(io::Error::other);
         text.and_then(|text| durable(&path, &text)).map_err(LibraryError::io("write", &path))?;
-        sync_folder(&self.library())?;
+        sync_folder(&self.library)?;
         if target.exists() {
             fs::rename(target, self.folder.path().join("replaced"))
                 .map_err(LibraryError::io("replace", target))?;
         }
-        fs::rename(self.library(), target).map_err(LibraryError::io("create", target))?;
+        fs::rename(&self.library, target).map_err(LibraryError::io("create", target))?;
         sync_folder(&self.root)
     }
 }
