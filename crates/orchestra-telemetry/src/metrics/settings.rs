@@ -101,12 +101,15 @@ impl MetricSettings {
             false => OtlpSettings::resolve(Signal::Metrics, otlp, &mut variables)?,
         };
         let otlp = to.map(|to| {
-            let limit = variables.milliseconds("OTEL_METRIC_EXPORT_TIMEOUT").unwrap_or(to.timeout);
+            let limit =
+                variables.milliseconds(variables.one("OTEL_METRIC_EXPORT_TIMEOUT")).unwrap_or(to.timeout);
             let (name, mut resource) = variables.resource();
             resource.extend(name.map(|name| ("service.name".to_owned(), name)));
             MetricExport {
                 to: OtlpSettings { timeout: to.timeout.min(limit), ..to },
-                every: variables.milliseconds("OTEL_METRIC_EXPORT_INTERVAL").unwrap_or(INTERVAL),
+                every: variables
+                    .milliseconds(variables.one("OTEL_METRIC_EXPORT_INTERVAL"))
+                    .unwrap_or(INTERVAL),
                 resource,
             }
         });

@@ -24,11 +24,8 @@ impl Signal {
 
     /// What follows a general address over HTTP.
     #[must_use]
-    pub const fn http_path(self) -> &'static str {
-        match self {
-            Self::Traces => "/v1/traces",
-            Self::Metrics => "/v1/metrics",
-        }
+    pub fn http_path(self) -> String {
+        format!("/v1/{}", self.name())
     }
 }
 

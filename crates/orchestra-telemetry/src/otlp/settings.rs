@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
-use super::variables::{MILLISECONDS, Variables, exporter_variable, milliseconds};
+use super::variables::{Variables, exporter_variable};
 use super::{Protocol, Signal};
 use crate::TelemetryError;
 
@@ -75,7 +75,7 @@ impl OtlpSettings {
             // The path of the signal is appended, in place of another signal's.
             Protocol::HttpProtobuf => {
                 let signals = [Signal::Traces, Signal::Metrics];
-                let base = signals.iter().find_map(|s| path.strip_suffix(s.http_path())).unwrap_or(path);
+                let base = signals.iter().find_map(|s| path.strip_suffix(&s.http_path())).unwrap_or(path);
                 format!("http://{authority}{base}{}", signal.http_path())
             }
         };
@@ -135,7 +135,7 @@ impl OtlpSettings {
         }
         settings.headers = headers(signal, variables);
         let timeout = variables.of_exporter(signal, "TIMEOUT");
-        settings.timeout = variables.parsed(timeout, MILLISECONDS, milliseconds).unwrap_or(TIMEOUT);
+        settings.timeout = variables.milliseconds(timeout).unwrap_or(TIMEOUT);
         Ok(Some(settings))
     }
 

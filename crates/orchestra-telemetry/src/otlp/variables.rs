@@ -24,18 +24,21 @@ impl<'a> Variables<'a> {
         (self.lookup)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
     }
 
+    pub(crate) fn one(&self, name: &str) -> Option<Set> {
+        self.text(name).map(|value| (name.to_owned(), value))
+    }
+
     /// The exporter's setting for this signal, else the one for all signals.
     pub(crate) fn of_exporter(&self, signal: Signal, setting: &str) -> Option<Set> {
         let own = format!("OTEL_EXPORTER_OTLP_{}_{setting}", signal.name().to_uppercase());
-        let general = format!("OTEL_EXPORTER_OTLP_{setting}");
-        [own, general].into_iter().find_map(|name| self.text(&name).map(|value| (name, value)))
+        self.one(&own).or_else(|| self.one(&format!("OTEL_EXPORTER_OTLP_{setting}")))
     }
 
     pub(crate) fn warn(&mut self, warning: String) {
         self.warnings.push(warning);
     }
 
-    pub(crate) fn parsed<T>(
+    pub(crate) fn read<T>(
         &mut self,
         set: Option<Set>,
         expected: &str,
@@ -49,24 +52,14 @@ impl<'a> Variables<'a> {
         parsed
     }
 
-    /// As [`Variables::parsed`], of one variable.
-    pub(crate) fn read<T>(
-        &mut self,
-        name: &str,
-        expected: &str,
-        parse: impl Fn(&str) -> Option<T>,
-    ) -> Option<T> {
-        let set = self.text(name).map(|value| (name.to_owned(), value));
-        self.parsed(set, expected, parse)
+    pub(crate) fn milliseconds(&mut self, set: Option<Set>) -> Option<Duration> {
+        let parse = |value: &str| value.parse().ok().filter(|ms| *ms > 0).map(Duration::from_millis);
+        self.read(set, "number of milliseconds from 1 on", parse)
     }
 
-    pub(crate) fn milliseconds(&mut self, name: &str) -> Option<Duration> {
-        self.read(name, MILLISECONDS, milliseconds)
-    }
-
-    pub(crate) fn count(&mut self, name: &str, most: usize) -> Option<usize> {
+    pub(crate) fn count(&mut self, set: Option<Set>, most: usize) -> Option<usize> {
         let expected = format!("whole number from 1 to {most}");
-        self.read(name, &expected, |value| value.parse().ok().filter(|n| (1..=most).contains(n)))
+        self.read(set, &expected, |value| value.parse().ok().filter(|n| (1..=most).contains(n)))
     }
 
     /// `key=value,key=value`, percent-encoded. Values may be secrets, so no message shows one.
@@ -83,8 +76,7 @@ impl<'a> Variables<'a> {
 
     /// What the program is called in place of `orchestra`, and its other attributes.
     pub(crate) fn resource(&mut self) -> (Option<String>, Vec<(String, String)>) {
-        const ATTRIBUTES: &str = "OTEL_RESOURCE_ATTRIBUTES";
-        let mut resource = self.pairs(self.text(ATTRIBUTES).map(|value| (ATTRIBUTES.to_owned(), value)));
+        let mut resource = self.pairs(self.one("OTEL_RESOURCE_ATTRIBUTES"));
         let named =
             resource.iter().rposition(|(key, _)| key == "service.name").map(|at| resource.remove(at).1);
         (self.text("OTEL_SERVICE_NAME").or(named), resource)
@@ -103,12 +95,6 @@ impl<'a> Variables<'a> {
 
 pub(crate) fn exporter_variable(signal: Signal) -> String {
     format!("OTEL_{}_EXPORTER", signal.name().to_uppercase())
-}
-
-pub(crate) const MILLISECONDS: &str = "number of milliseconds from 1 on";
-
-pub(crate) fn milliseconds(value: &str) -> Option<Duration> {
-    value.parse().ok().filter(|ms| *ms > 0).map(Duration::from_millis)
 }
 
 fn pairs(text: &str) -> Option<Vec<(String, String)>> {
@@ -145,9 +131,9 @@ mod tests {
     fn what_cannot_be_read_is_ignored_with_its_name_and_without_a_secret() {
         let lookup = |name: &str| Some(if name == "HEADERS" { "key:secret" } else { "-3" }.to_owned());
         let mut variables = Variables::new(&lookup);
-        assert_eq!(variables.milliseconds("TIMEOUT"), None);
-        assert_eq!(variables.count("SIZE", 10), None);
-        assert_eq!(variables.pairs(Some(("HEADERS".to_owned(), lookup("HEADERS").unwrap()))), Vec::new());
+        assert_eq!(variables.milliseconds(variables.one("TIMEOUT")), None);
+        assert_eq!(variables.count(variables.one("SIZE"), 10), None);
+        assert_eq!(variables.pairs(variables.one("HEADERS")), Vec::new());
         for (warning, name) in variables.warnings.iter().zip(["`TIMEOUT`", "`SIZE`", "`HEADERS`"]) {
             assert!(warning.contains(name) && !warning.contains("secret"), "{warning}");
         }

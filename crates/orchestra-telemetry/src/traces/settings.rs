@@ -110,11 +110,14 @@ impl TraceSettings {
         let (name, resource) = variables.resource();
         self.service_name = name.unwrap_or(self.service_name);
         self.resource = resource;
-        self.queue = variables.count("OTEL_BSP_MAX_QUEUE_SIZE", LARGEST_QUEUE).unwrap_or(QUEUE);
-        let request = variables.count("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", LARGEST_QUEUE).unwrap_or(REQUEST);
+        self.queue =
+            variables.count(variables.one("OTEL_BSP_MAX_QUEUE_SIZE"), LARGEST_QUEUE).unwrap_or(QUEUE);
+        let request = variables
+            .count(variables.one("OTEL_BSP_MAX_EXPORT_BATCH_SIZE"), LARGEST_QUEUE)
+            .unwrap_or(REQUEST);
         self.request = request.min(self.queue);
-        self.delay = variables.milliseconds("OTEL_BSP_SCHEDULE_DELAY").unwrap_or(DELAY);
-        if let Some(limit) = variables.milliseconds("OTEL_BSP_EXPORT_TIMEOUT") {
+        self.delay = variables.milliseconds(variables.one("OTEL_BSP_SCHEDULE_DELAY")).unwrap_or(DELAY);
+        if let Some(limit) = variables.milliseconds(variables.one("OTEL_BSP_EXPORT_TIMEOUT")) {
             self.otlp.timeout = self.otlp.timeout.min(limit);
         }
         self
@@ -134,12 +137,13 @@ fn sampler(variables: &mut Variables<'_>) -> Option<(f64, bool)> {
         ["always_on", "always_off", "traceidratio"].into_iter().find(|n| *n == name).map(|n| (n, follows))
     };
     let share = |value: &str| value.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
-    match variables.read(SAMPLER, expected, known) {
+    match variables.read(variables.one(SAMPLER), expected, known) {
         None => Some((USUAL_SHARE, true)),
         Some(("always_off", _)) => None,
-        Some(("traceidratio", follows)) => {
-            Some((variables.read(SHARE, "share from 0.0 to 1.0", share).unwrap_or(1.0), follows))
-        }
+        Some(("traceidratio", follows)) => Some((
+            variables.read(variables.one(SHARE), "share from 0.0 to 1.0", share).unwrap_or(1.0),
+            follows,
+        )),
         Some((_, follows)) => Some((1.0, follows)),
     }
 }
