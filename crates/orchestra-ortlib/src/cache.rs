@@ -84,18 +84,8 @@ pub(crate) fn lookup(folder: &Path, pin: &Pin) -> Result<PathBuf, String> {
 /// SHA-256 of all that can be read, in lowercase hexadecimal.
 pub(crate) fn sha256(mut input: impl Read) -> io::Result<String> {
     let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        match input.read(&mut buffer)? {
-            0 => break,
-            n => hasher.update(&buffer[..n]),
-        }
-    }
-    Ok(hexadecimal(&hasher.finalize()))
-}
-
-pub(crate) fn hexadecimal(digest: &[u8]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    io::copy(&mut input, &mut hasher)?;
+    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn read_record(path: &Path) -> Result<Record, String> {

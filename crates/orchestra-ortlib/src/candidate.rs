@@ -3,9 +3,10 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::library::Flavor;
+use crate::cuda::CudaLibraries;
+use crate::library::{Flavor, Library, Origin};
 
 /// The oldest version that the `ort` crate, as we build it, accepts.
 pub const MINIMUM_VERSION: &str = "1.31";
@@ -18,25 +19,22 @@ const ELF_HEADER_BYTES: u64 = 64;
 /// How far into a file its version symbol is looked for. The dynamic string table lies near the start.
 const SYMBOL_SEARCH_BYTES: u64 = 4 << 20;
 
-/// A library that passed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Candidate {
-    /// Absolute, without symbolic links.
-    pub(crate) path: PathBuf,
-    pub(crate) version: Option<String>,
-}
-
 /// Judges a file, or the best library in a folder. The error completes "it cannot be used: ".
-pub(crate) fn examine(path: &Path, flavor: Flavor) -> Result<Candidate, String> {
+pub(crate) fn examine(path: &Path, flavor: Flavor, origin: Origin) -> Result<Library, String> {
     if path.is_dir() {
-        examine_folder(path, flavor).unwrap_or_else(|| Err(format!("the folder holds no `{LIBRARY}`")))
+        examine_folder(path, flavor, origin)
+            .unwrap_or_else(|| Err(format!("the folder holds no `{LIBRARY}`")))
     } else {
-        examine_file(path, flavor)
+        examine_file(path, flavor, origin)
     }
 }
 
 /// Judges the libraries in a folder, newest first. `None`: it holds none, or does not exist. An error is that of the newest.
-pub(crate) fn examine_folder(folder: &Path, flavor: Flavor) -> Option<Result<Candidate, String>> {
+pub(crate) fn examine_folder(
+    folder: &Path,
+    flavor: Flavor,
+    origin: Origin,
+) -> Option<Result<Library, String>> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .ok()?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
@@ -45,17 +43,14 @@ pub(crate) fn examine_folder(folder: &Path, flavor: Flavor) -> Option<Result<Can
     names.sort_by_key(|name| {
         std::cmp::Reverse((version_of_name(name).as_deref().and_then(major_minor), name.clone()))
     });
-    let mut verdicts = names
-        .iter()
-        .map(|name| examine_file(&folder.join(name), flavor).map_err(|why| format!("`{name}`: {why}")));
-    let first = verdicts.next()?;
-    if first.is_ok() {
-        return Some(first);
-    }
-    Some(verdicts.find(Result::is_ok).unwrap_or(first))
+    let mut verdicts = names.iter().map(|name| {
+        examine_file(&folder.join(name), flavor, origin).map_err(|why| format!("`{name}`: {why}"))
+    });
+    let newest = verdicts.next()?;
+    Some(if newest.is_ok() { newest } else { verdicts.find(Result::is_ok).unwrap_or(newest) })
 }
 
-pub(crate) fn examine_file(path: &Path, flavor: Flavor) -> Result<Candidate, String> {
+pub(crate) fn examine_file(path: &Path, flavor: Flavor, origin: Origin) -> Result<Library, String> {
     let path = fs::canonicalize(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => "there is no such file".to_owned(),
         _ => format!("it cannot be opened: {error}"),
@@ -75,7 +70,7 @@ pub(crate) fn examine_file(path: &Path, flavor: Flavor) -> Result<Candidate, Str
     if flavor == Flavor::Gpu && !folder.join(CUDA_PROVIDER).is_file() {
         return Err(format!("it is built for the CPU only: `{CUDA_PROVIDER}` is not beside it"));
     }
-    Ok(Candidate { path, version })
+    Ok(Library { path, version, origin, flavor, cuda: CudaLibraries::default() })
 }
 
 /// Judges any library by its header alone. The error completes "it cannot be used: ".

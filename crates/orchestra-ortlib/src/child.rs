@@ -18,7 +18,6 @@ const LINE_BYTES: u64 = 16 << 10;
 /// Lines that wait to be heard. A child that writes faster waits in its turn.
 const LINES: usize = 64;
 
-/// What happens while a child runs.
 pub(crate) enum Event {
     Stdout(String),
     Stderr(String),

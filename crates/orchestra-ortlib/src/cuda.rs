@@ -15,7 +15,7 @@ use crate::candidate::CUDA_PROVIDER;
 use crate::env::Env;
 use crate::library::Tried;
 pub use generation::CudaGeneration;
-use generation::Linked;
+use generation::{Linked, Wanted};
 use places::Place;
 pub use tensorrt::{TENSORRT_PROVIDER, add_tensorrt, find_tensorrt, how_to_get_tensorrt, tensorrt_provider};
 
@@ -79,16 +79,12 @@ pub struct FoundLibrary {
 /// Kinds of places, in the order in which they are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "`Display` says what each is")]
 pub enum CudaOrigin {
-    /// A folder that `ORCHESTRA_CUDA_LIBRARIES` names.
     Named,
-    /// A folder that `LD_LIBRARY_PATH` names.
     LoaderPath,
-    /// Beside ONNX Runtime, or among the Python packages that it lies in.
     BesideRuntime,
-    /// A folder of the system's loader, or NVIDIA's own.
     System,
-    /// A package of an installed Python.
     Python,
 }
 
@@ -115,17 +111,24 @@ pub fn find_cuda(env: &Env, runtime: Option<&Path>) -> CudaLibraries {
         Some(Ok(linked)) => (linked, None),
         Some(Err(why)) => (Linked::default(), Some(why)),
     };
+    let generation = linked.generation;
     let mut tried = Vec::new();
-    let mut places = places::without_python(env, runtime, linked.generation, &mut tried);
-    let mut libraries = choose(&places, &linked, &mut tried);
-    if libraries.iter().any(|l| l.found.is_none() && l.need != Need::IfThere) {
-        places.extend(places::of_pythons(env, &mut tried));
-        tried.retain(|t| !is_file_note(t, linked.generation)); // They are judged once more.
-        libraries = choose(&places, &linked, &mut tried);
+    let places = places::without_python(env, runtime, generation, &mut tried);
+    let search = Search {
+        wanted: generation.wanted(),
+        is_needed: |need| need != Need::IfThere,
+        examine: &|wanted, path| generation::examine(path, wanted, generation),
+    };
+    let mut libraries = search.run(places, |tried| places::of_pythons(env, tried), &mut tried);
+    for library in &mut libraries {
+        // What the provider itself is linked against, nothing runs without.
+        if linked.needed.iter().any(|name| name == library.name) {
+            library.need = Need::Always;
+        }
     }
     libraries.retain(|l| l.found.is_some() || l.need != Need::IfThere);
     let has_driver_library = places::has_driver_library(env);
-    CudaLibraries { generation: linked.generation, provider_problem, has_driver_library, libraries, tried }
+    CudaLibraries { generation, provider_problem, has_driver_library, libraries, tried }
 }
 
 impl CudaLibraries {
@@ -163,36 +166,50 @@ impl CudaLibraries {
     }
 }
 
-/// One file for each library. The libraries of a product come from the first place that has all of them, because two releases of cuBLAS do
-/// not work together; where no place has all, each comes from the first place that has it.
-fn choose(places: &[Place], linked: &Linked, tried: &mut Vec<Tried>) -> Vec<CudaLibrary> {
-    let wanted = linked.generation.wanted();
-    let candidates: Vec<Vec<Option<FoundLibrary>>> = places
-        .iter()
-        .map(|place| wanted.iter().map(|w| place.find(w, linked.generation, tried)).collect())
-        .collect();
-    let is_whole = |place: &Vec<Option<FoundLibrary>>, product: &str| {
-        wanted
-            .iter()
-            .zip(place)
-            .all(|(w, found)| w.product != product || w.need == Need::IfThere || found.is_some())
-    };
-    wanted
-        .iter()
-        .enumerate()
-        .map(|(i, w)| {
+/// What is looked for, and which files will do.
+struct Search<'a> {
+    wanted: &'a [Wanted],
+    /// What a place must have to hold the whole of a product.
+    is_needed: fn(Need) -> bool,
+    /// What a file has against it.
+    examine: &'a dyn Fn(&Wanted, &Path) -> Result<(), String>,
+}
+
+impl Search<'_> {
+    /// In `places`, and only where something that is needed is missing there also in those of Pythons.
+    fn run(
+        &self,
+        mut places: Vec<Place>,
+        of_pythons: impl FnOnce(&mut Vec<Tried>) -> Vec<Place>,
+        tried: &mut Vec<Tried>,
+    ) -> Vec<CudaLibrary> {
+        let libraries = self.choose(&places, tried);
+        if libraries.iter().all(|l| l.found.is_some() || l.need == Need::IfThere) {
+            return libraries;
+        }
+        places.extend(of_pythons(tried));
+        self.choose(&places, tried)
+    }
+
+    /// One file for each library. The libraries of a product come from the first place that has all that are needed, because two releases
+    /// of cuBLAS do not work together; where no place has all, each comes from the first place that has it.
+    fn choose(&self, places: &[Place], tried: &mut Vec<Tried>) -> Vec<CudaLibrary> {
+        let mut find = |place: &Place, w| place.find(w, tried, |path| (self.examine)(w, path));
+        let of_place = |place| self.wanted.iter().map(|w| find(place, w)).collect();
+        let candidates: Vec<Vec<Option<FoundLibrary>>> = places.iter().map(of_place).collect();
+        let is_whole = |place: &[Option<FoundLibrary>], product: &str| {
+            let of_product = || self.wanted.iter().zip(place).filter(|(w, _)| w.product == product);
+            let has_needed = of_product().all(|(w, found)| found.is_some() || !(self.is_needed)(w.need));
+            has_needed && of_product().any(|(_, found)| found.is_some())
+        };
+        let library = |(i, w): (usize, &Wanted)| {
             let whole = candidates.iter().find(|place| is_whole(place, w.product));
             let found = match whole {
                 Some(place) => place[i].clone(),
                 None => candidates.iter().find_map(|place| place[i].clone()),
             };
-            // What the provider itself is linked against, nothing runs without.
-            let need = if linked.needed.iter().any(|name| name == w.name) { Need::Always } else { w.need };
-            CudaLibrary { name: w.name, product: w.product, need, package: w.package, found }
-        })
-        .collect()
-}
-
-fn is_file_note(note: &Tried, generation: CudaGeneration) -> bool {
-    generation.wanted().iter().any(|wanted| note.place.ends_with(wanted.name))
+            CudaLibrary { name: w.name, product: w.product, need: w.need, package: w.package, found }
+        };
+        self.wanted.iter().enumerate().map(library).collect()
+    }
 }

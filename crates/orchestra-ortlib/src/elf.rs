@@ -27,15 +27,11 @@ pub(crate) fn needed(path: &Path) -> Result<Vec<String>, String> {
     names(&mut file)
 }
 
-/// A segment of the file.
 struct Segment {
     kind: u32,
-    /// Where it lies in the file.
-    offset: u64,
-    /// Where it lies in memory.
-    address: u64,
-    /// Bytes of it in the file.
-    bytes: u64,
+    file_offset: u64,
+    memory_address: u64,
+    file_bytes: u64,
 }
 
 fn names(file: &mut (impl Read + Seek)) -> Result<Vec<String>, String> {
@@ -50,7 +46,7 @@ fn names(file: &mut (impl Read + Seek)) -> Result<Vec<String>, String> {
     }
     let table = entries.iter().find(|(tag, _)| *tag == DT_STRTAB).and_then(|(_, address)| {
         let of = segments.iter().find(|s| s.kind == PT_LOAD && s.holds(*address))?;
-        of.offset.checked_add(address - of.address)
+        of.file_offset.checked_add(address - of.memory_address)
     });
     let table = table.ok_or_else(|| damaged("its table of names lies outside the file"))?;
     needed.iter().map(|at| name(file, table.checked_add(*at))).collect()
@@ -58,7 +54,7 @@ fn names(file: &mut (impl Read + Seek)) -> Result<Vec<String>, String> {
 
 impl Segment {
     fn holds(&self, address: u64) -> bool {
-        address.checked_sub(self.address).is_some_and(|at| at < self.bytes)
+        address.checked_sub(self.memory_address).is_some_and(|at| at < self.file_bytes)
     }
 }
 
@@ -77,17 +73,17 @@ fn segments(file: &mut (impl Read + Seek)) -> Result<Vec<Segment>, String> {
     let bytes = read(file, start, count * PROGRAM_HEADER_BYTES)?;
     let segment = |header: &[u8]| Segment {
         kind: u32_at(header, 0),
-        offset: u64_at(header, 8),
-        address: u64_at(header, 16),
-        bytes: u64_at(header, 32),
+        file_offset: u64_at(header, 8),
+        memory_address: u64_at(header, 16),
+        file_bytes: u64_at(header, 32),
     };
     Ok(bytes.chunks_exact(PROGRAM_HEADER_BYTES).map(segment).collect())
 }
 
 /// Tags and values, up to the entry that ends them.
 fn dynamic_entries(file: &mut (impl Read + Seek), dynamic: &Segment) -> Result<Vec<(u64, u64)>, String> {
-    let count = usize::try_from(dynamic.bytes).unwrap_or(usize::MAX) / DYNAMIC_ENTRY_BYTES;
-    let bytes = read(file, dynamic.offset, count.min(MAX_DYNAMIC_ENTRIES) * DYNAMIC_ENTRY_BYTES)?;
+    let count = usize::try_from(dynamic.file_bytes).unwrap_or(usize::MAX) / DYNAMIC_ENTRY_BYTES;
+    let bytes = read(file, dynamic.file_offset, count.min(MAX_DYNAMIC_ENTRIES) * DYNAMIC_ENTRY_BYTES)?;
     let entries = bytes.chunks_exact(DYNAMIC_ENTRY_BYTES).map(|entry| (u64_at(entry, 0), u64_at(entry, 8)));
     Ok(entries.take_while(|(tag, _)| *tag != DT_NULL).collect())
 }

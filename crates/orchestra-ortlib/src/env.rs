@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::library::Flavor;
@@ -45,13 +44,8 @@ impl Env {
 
     /// The folders of a variable like `PATH`. Empty entries, which would mean the current folder, are left out.
     pub(crate) fn list(&self, name: &str) -> Vec<PathBuf> {
-        let value = self.get(name).unwrap_or_default();
-        value
-            .as_bytes()
-            .split(|b| *b == b':')
-            .filter(|p| !p.is_empty())
-            .map(|p| self.absolute(OsStr::from_bytes(p)))
-            .collect()
+        let paths = std::env::split_paths(self.get(name).unwrap_or_default());
+        paths.filter(|path| !path.as_os_str().is_empty()).map(|path| self.absolute(path)).collect()
     }
 
     /// `path` as seen from the current folder.
@@ -82,16 +76,23 @@ impl Env {
 
     /// The pinned wheels of this processor whose library serves `flavor`; the one to fetch is the first.
     pub(crate) fn pins_for(&self, flavor: Flavor) -> Vec<&Pin> {
-        let mut pins: Vec<&Pin> = self
-            .pins
-            .iter()
-            .filter(|pin| {
-                pin.arch == std::env::consts::ARCH && (flavor == Flavor::Cpu || pin.flavor == Flavor::Gpu)
-            })
-            .collect();
+        let serves = |pin: &&Pin| flavor == Flavor::Cpu || pin.flavor == Flavor::Gpu;
+        let of_machine = self.pins.iter().filter(|pin| pin.arch == std::env::consts::ARCH);
+        let mut pins: Vec<&Pin> = of_machine.filter(serves).collect();
         pins.sort_by_key(|pin| pin.flavor != flavor);
         pins
     }
+}
+
+/// Each path once, where it came first.
+pub(crate) fn unique(paths: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {
+    let mut unique: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        if !unique.contains(&path) {
+            unique.push(path);
+        }
+    }
+    unique
 }
 
 #[cfg(test)]

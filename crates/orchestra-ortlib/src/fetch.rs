@@ -9,10 +9,9 @@ use crate::candidate::examine_file;
 use crate::env::Env;
 use crate::error::LibraryError;
 use crate::library::{Flavor, Library, Origin, Progress};
-use crate::lock::Lock;
+use crate::lock;
 use crate::pins::Pin;
 use crate::pip;
-use crate::search::library;
 use crate::staging::Staging;
 use crate::wheel;
 
@@ -36,7 +35,7 @@ pub(crate) fn fetch(flavor: Flavor, env: &Env, progress: &mut dyn Progress) -> R
     // Without Python nothing can be done, so say that before a folder is made.
     let python = pip::interpreter(env, pin)?;
     fs::create_dir_all(&root).map_err(LibraryError::io("create", &root))?;
-    let _lock = Lock::take(&root.join(format!(".{}.lock", pin.folder_name())), progress)?;
+    let _lock = lock::take(&root.join(format!(".{}.lock", pin.folder_name())), progress)?;
     if let Ok(found) = cached(&folder, pin, flavor, Origin::Cache) {
         return Ok(found);
     }
@@ -50,8 +49,7 @@ pub(crate) fn fetch(flavor: Flavor, env: &Env, progress: &mut dyn Progress) -> R
         folder.display()
     ));
     let wheel = pip::download(&python, pin, &staging, env, progress)?;
-    let files =
-        wheel::unpack(&wheel, pin, &staging.library()).map_err(|error| full_disk(error, &root, pin))?;
+    let files = wheel::unpack(&wheel, pin, &staging.library).map_err(|error| full_disk(error, &root, pin))?;
     if progress.cancelled() {
         return Err(LibraryError::Cancelled);
     }
@@ -71,21 +69,16 @@ pub(crate) fn fetch(flavor: Flavor, env: &Env, progress: &mut dyn Progress) -> R
 }
 
 fn cached(folder: &Path, pin: &Pin, flavor: Flavor, origin: Origin) -> Result<Library, String> {
-    let file = cache::lookup(folder, pin)?;
-    examine_file(&file, flavor).map(|candidate| library(candidate, origin, flavor))
+    cache::lookup(folder, pin).and_then(|file| examine_file(&file, flavor, origin))
 }
 
 /// Better said before minutes of download than after.
 fn check_room(root: &Path, pin: &Pin) -> Result<(), LibraryError> {
-    let needed = pip::needed_bytes(pin);
     // Where the system does not tell, writing will.
     let Ok(disk) = rustix::fs::statvfs(root) else { return Ok(()) };
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-    if free >= needed {
-        return Ok(());
-    }
-    let (needed_mb, free_mb) = (needed.div_ceil(1_000_000), Some(free / 1_000_000));
-    Err(LibraryError::DiskFull { folder: root.to_owned(), needed_mb, free_mb })
+    let is_enough = free >= pip::needed_bytes(pin);
+    if is_enough { Ok(()) } else { Err(pip::disk_full(root, pin, Some(free / 1_000_000))) }
 }
 
 fn full_disk(error: LibraryError, root: &Path, pin: &Pin) -> LibraryError {
@@ -93,8 +86,7 @@ fn full_disk(error: LibraryError, root: &Path, pin: &Pin) -> LibraryError {
         LibraryError::Io { source, .. }
             if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
         {
-            let needed_mb = pip::needed_bytes(pin).div_ceil(1_000_000);
-            LibraryError::DiskFull { folder: root.to_owned(), needed_mb, free_mb: None }
+            pip::disk_full(root, pin, None)
         }
         other => other,
     }

@@ -43,15 +43,13 @@ pub use error::{LibraryError, PipProblem};
 pub use library::{Flavor, Library, Origin, Progress, Request, Silent, Tried};
 pub use pins::{Pin, pinned};
 
-use search::{Outcome, Search};
+use search::Search;
 
 /// Looks for a library without fetching one. The second value is every place that had none which can be used, and why.
 pub fn find(request: &Request, env: &Env) -> (Option<Library>, Vec<Tried>) {
     let mut search = Search::new(request, env);
-    match search.run() {
-        Outcome::Found(library) => (Some(library), search.tried),
-        Outcome::Refused(_) | Outcome::Absent => (None, search.tried),
-    }
+    // An error is in the second value, too.
+    (search.run().ok().flatten(), search.tried)
 }
 
 /// What a GPU needs besides the driver, as far as files tell: a GPU build of ONNX Runtime, or a way to fetch one, and the libraries of CUDA
@@ -77,13 +75,13 @@ pub fn find_or_fetch_with_cuda(
     progress: &mut dyn Progress,
 ) -> Result<Library, LibraryError> {
     let there = there(request, env)?;
-    let cuda = cuda_of(env, there.as_ref())?;
-    let (library, cuda) = match there {
-        Some(library) => (library, cuda),
+    let mut cuda = cuda_of(env, there.as_ref())?;
+    let library = match there {
+        Some(library) => library,
         None => {
-            let library = find_or_fetch(request, env, progress)?;
-            let cuda = cuda_of(env, Some(&library))?;
-            (library, cuda)
+            let library = fetch::fetch(request.flavor, env, progress)?;
+            cuda = cuda_of(env, Some(&library))?;
+            library
         }
     };
     for library in cuda.missing(Need::SomeModels) {
@@ -98,14 +96,14 @@ pub fn find_or_fetch_with_cuda(
 /// The library that is used if nothing is fetched; `None`: one is to be fetched.
 fn there(request: &Request, env: &Env) -> Result<Option<Library>, LibraryError> {
     let mut search = Search::new(request, env);
-    match search.run() {
-        Outcome::Found(library) => Ok(Some(library)),
-        Outcome::Refused(error) => Err(error),
-        Outcome::Absent if request.offline => {
-            Err(LibraryError::Offline { flavor: request.flavor, tried: search.tried })
-        }
-        Outcome::Absent => Ok(None),
+    let found = search.run()?;
+    if found.is_none() && request.offline {
+        return Err(LibraryError::Offline { flavor: request.flavor, tried: search.tried });
     }
+    for tried in search.tried.iter().filter(|_| found.is_none()) {
+        tracing::debug!(place = %tried.place, why = %tried.why, "no runtime library");
+    }
+    Ok(found)
 }
 
 /// The libraries of CUDA for this build of ONNX Runtime, or for the one that is fetched; an error if one is missing that nothing runs
@@ -135,18 +133,8 @@ pub fn find_or_fetch(
     env: &Env,
     progress: &mut dyn Progress,
 ) -> Result<Library, LibraryError> {
-    let mut search = Search::new(request, env);
-    match search.run() {
-        Outcome::Found(library) => Ok(library),
-        Outcome::Refused(error) => Err(error),
-        Outcome::Absent if request.offline => {
-            Err(LibraryError::Offline { flavor: request.flavor, tried: search.tried })
-        }
-        Outcome::Absent => {
-            for tried in &search.tried {
-                tracing::debug!(place = %tried.place, why = %tried.why, "no runtime library");
-            }
-            fetch::fetch(request.flavor, env, progress)
-        }
+    match there(request, env)? {
+        Some(library) => Ok(library),
+        None => fetch::fetch(request.flavor, env, progress),
     }
 }

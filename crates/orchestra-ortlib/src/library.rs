@@ -42,7 +42,7 @@ pub struct Request {
 pub struct Library {
     /// The file, absolute and without symbolic links, because ONNX Runtime looks for its providers beside it.
     pub path: PathBuf,
-    /// For example `1.31.1`; `None` where neither the file's name nor its symbols tell. Whoever loads it must then check.
+    /// For example `1.31.1`; `None` where neither the file's name nor its symbols tell. Its loader must then check.
     pub version: Option<String>,
     /// Where it was found.
     pub origin: Origin,
@@ -56,18 +56,13 @@ pub struct Library {
 /// Where a library comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "`Display` says what each is")]
 pub enum Origin {
-    /// The user named it.
     Explicit,
-    /// `ORT_DYLIB_PATH` names it.
     Env,
-    /// Our cache, filled by an earlier run.
     Cache,
-    /// A folder of the dynamic linker.
     System,
-    /// The `onnxruntime` package of an installed Python.
     Python,
-    /// Our cache, filled just now.
     Fetched,
 }
 
@@ -86,12 +81,10 @@ impl fmt::Display for Origin {
 
 /// A place that was looked at, and why it was of no use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "`Display` says what each is")]
 pub struct Tried {
-    /// What kind of place.
     pub origin: Origin,
-    /// The file, folder or program.
     pub place: String,
-    /// What was wrong there.
     pub why: String,
 }
 
@@ -115,7 +108,7 @@ pub trait Progress {
     }
 }
 
-/// Progress that nobody wants to hear.
+/// Drops all progress.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

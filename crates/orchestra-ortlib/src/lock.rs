@@ -1,64 +1,45 @@
 //! A lock between the processes of one user, so that only one of them downloads. Held by an open file: it ends with its owner,
 //! however that ends, and its file stays behind on purpose (to delete it would let two owners in).
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::thread;
-
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
+use std::{io, thread};
 
 use crate::child::TICK;
 use crate::error::LibraryError;
 use crate::library::Progress;
 
-/// The lock, for as long as it lives.
-pub(crate) struct Lock {
-    _file: File,
-}
-
-impl Lock {
-    /// Takes the lock, or waits for its present owner.
-    pub(crate) fn take(path: &Path, progress: &mut dyn Progress) -> Result<Self, LibraryError> {
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path)
-            .map_err(LibraryError::io("open", path))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(Self { _file: file }),
-            Err(Errno::WOULDBLOCK) => {}
-            Err(error) => return Err(refused(path, error)),
-        }
-        progress.note("waiting for another orchestra to finish downloading");
-        let (sender, receiver) = sync_channel(1);
-        // A waiting `flock` cannot be interrupted, so it waits in a thread. If we give up first, that thread gets the lock in
-        // its turn, finds nobody who wants it, and closes the file.
-        thread::spawn(move || {
-            let locked = loop {
-                match flock(&file, FlockOperation::LockExclusive) {
-                    Err(Errno::INTR) => {}
-                    other => break other,
-                }
-            };
-            drop(sender.send(locked.map(|()| file)));
-        });
-        loop {
-            match receiver.recv_timeout(TICK) {
-                Ok(Ok(file)) => return Ok(Self { _file: file }),
-                Ok(Err(error)) => return Err(refused(path, error)),
-                Err(RecvTimeoutError::Timeout) if progress.cancelled() => {
-                    return Err(LibraryError::Cancelled);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(refused(path, Errno::INTR)),
+/// Takes the lock, or waits for its present owner. It is held for as long as the file is open.
+pub(crate) fn take(path: &Path, progress: &mut dyn Progress) -> Result<File, LibraryError> {
+    let opened = OpenOptions::new().create(true).truncate(false).write(true).open(path);
+    let file = opened.map_err(LibraryError::io("open", path))?;
+    match file.try_lock() {
+        Ok(()) => return Ok(file),
+        Err(TryLockError::WouldBlock) => {}
+        Err(TryLockError::Error(error)) => return Err(LibraryError::io("lock", path)(error)),
+    }
+    progress.note("waiting for another orchestra to finish downloading");
+    let (sender, receiver) = sync_channel(1);
+    // A waiting lock cannot be interrupted, so it waits in a thread. If we give up first, that thread gets the lock in its turn, finds
+    // that nothing receives it, and closes the file.
+    thread::spawn(move || {
+        let locked = loop {
+            match file.lock() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                locked => break locked,
+            }
+        };
+        drop(sender.send(locked.map(|()| file)));
+    });
+    loop {
+        match receiver.recv_timeout(TICK) {
+            Ok(locked) => return locked.map_err(LibraryError::io("lock", path)),
+            Err(RecvTimeoutError::Timeout) if progress.cancelled() => return Err(LibraryError::Cancelled),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(LibraryError::io("lock", path)(io::ErrorKind::Interrupted.into()));
             }
         }
     }
-}
-
-fn refused(path: &Path, error: Errno) -> LibraryError {
-    LibraryError::io("lock", path)(error.into())
 }

@@ -72,17 +72,10 @@ pub(crate) fn download(
     match status {
         Ok(Some(status)) if status.success() => {
             progress.bytes(pin.wheel_bytes, Some(pin.wheel_bytes));
-            the_wheel(&staging.download(), || said.error(pin, PipProblem::Other))
+            the_wheel(&staging.download, || said.error(pin, PipProblem::Other))
         }
-        Ok(Some(_)) if said.disk_is_full() => Err(LibraryError::DiskFull {
-            folder: staging.root().to_owned(),
-            needed_mb: needed_bytes(pin).div_ceil(1_000_000),
-            free_mb: None,
-        }),
-        Ok(Some(_)) => {
-            let problem = PipProblem::of(&said.lines);
-            Err(said.error(pin, problem))
-        }
+        Ok(Some(_)) if said.disk_is_full() => Err(disk_full(&staging.root, pin, None)),
+        Ok(Some(_)) => Err(said.error(pin, PipProblem::of(&said.lines))),
         Ok(None) if quiet_ticks <= PATIENCE_TICKS => Err(LibraryError::Cancelled),
         Ok(None) => Err(said.error(pin, PipProblem::Stalled)),
         Err(error) => {
@@ -97,23 +90,28 @@ pub(crate) fn needed_bytes(pin: &Pin) -> u64 {
     2 * pin.wheel_bytes + pin.unpacked_bytes
 }
 
+pub(crate) fn disk_full(root: &Path, pin: &Pin, free_mb: Option<u64>) -> LibraryError {
+    let needed_mb = needed_bytes(pin).div_ceil(1_000_000);
+    LibraryError::DiskFull { folder: root.to_owned(), needed_mb, free_mb }
+}
+
 fn command(program: &Path, pin: &Pin, staging: &Staging, env: &Env) -> Command {
     let mut command = python::command(program, env);
     command
         .args(["-m", "pip", "download", "--require-hashes", "--no-deps", "--only-binary=:all:"])
         .args(["--implementation", "cp", "--python-version", PYTHON_VERSION, "--abi", PYTHON_ABI])
         .args(["--platform", &pin.platform])
-        // What is kept is the library; a second copy of the wheel in pip's own cache would serve nobody.
+        // What is kept is the library; a second copy of the wheel in pip's own cache has no use.
         .args(["--no-cache-dir", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"])
         .arg("--dest")
-        .arg(staging.download())
+        .arg(&staging.download)
         .arg("--requirement")
         .arg(staging.requirements())
-        .env("TMPDIR", staging.temporary())
+        .env("TMPDIR", &staging.temporary)
         // Nothing is installed, so a rule against installing outside virtual environments is not broken.
         .env("PIP_REQUIRE_VIRTUALENV", "0")
         // `-m` would take a `pip.py` from the current folder.
-        .current_dir(staging.temporary());
+        .current_dir(&staging.temporary);
     command
 }
 
@@ -142,9 +140,8 @@ impl Words {
     }
 
     fn disk_is_full(&self) -> bool {
-        self.lines
-            .iter()
-            .any(|line| line.contains("No space left on device") || line.contains("Disk quota exceeded"))
+        let says = |words| self.lines.iter().any(|line| line.contains(words));
+        says("No space left on device") || says("Disk quota exceeded")
     }
 
     fn error(&self, pin: &Pin, problem: PipProblem) -> LibraryError {

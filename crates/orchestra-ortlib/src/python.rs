@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::child::{self, Event, TICK};
-use crate::env::Env;
+use crate::env::{Env, unique};
 
 /// How long an interpreter may take to answer. A cold one on a network disk takes seconds.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -32,9 +32,7 @@ print(json.dumps({"pip": folders("pip") != [], "runtime": runtime[0] if runtime 
 /// What an interpreter has.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Answer {
-    /// Whether `-m pip` can work.
     pub(crate) pip: bool,
-    /// The folder of the package `onnxruntime`.
     pub(crate) runtime: Option<PathBuf>,
     /// The folders of the package `nvidia`, below which CUDA's libraries lie. It is spread over all places for packages.
     #[serde(default)]
@@ -51,13 +49,7 @@ pub(crate) fn interpreters(env: &Env) -> Vec<PathBuf> {
     for name in ["python3", "python"] {
         programs.extend(path.iter().map(|folder| folder.join(name)).find(|program| is_program(program)));
     }
-    let mut unique: Vec<PathBuf> = Vec::new();
-    for program in programs {
-        if is_program(&program) && !unique.contains(&program) {
-            unique.push(program);
-        }
-    }
-    unique
+    unique(programs.into_iter().filter(|program| is_program(program)))
 }
 
 /// Asks one interpreter. The error completes "it cannot be used: ".

@@ -3,14 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use crate::cache;
-use crate::candidate::{Candidate, LIBRARY, examine, examine_file, examine_folder};
-use crate::cuda::CudaLibraries;
+use crate::candidate::{LIBRARY, examine, examine_file, examine_folder};
 use crate::env::Env;
 use crate::error::LibraryError;
-use crate::library::{Flavor, Library, Origin, Request, Tried};
+use crate::library::{Library, Origin, Request, Tried};
 use crate::python;
 
-/// One search.
 pub(crate) struct Search<'a> {
     request: &'a Request,
     env: &'a Env,
@@ -18,41 +16,29 @@ pub(crate) struct Search<'a> {
     pub(crate) tried: Vec<Tried>,
 }
 
-/// How a search ended.
-pub(crate) enum Outcome {
-    Found(Library),
-    /// The user named a library that cannot be used. To take another one silently would hide that.
-    Refused(LibraryError),
-    Absent,
-}
-
 impl<'a> Search<'a> {
     pub(crate) fn new(request: &'a Request, env: &'a Env) -> Self {
         Self { request, env, tried: Vec::new() }
     }
 
-    pub(crate) fn run(&mut self) -> Outcome {
+    /// The first library that can be used. An error is of one that the user named: to take another one silently would hide that.
+    pub(crate) fn run(&mut self) -> Result<Option<Library>, LibraryError> {
         if let Some(path) = &self.request.explicit {
-            return self.named(Origin::Explicit, "the library path option", &self.env.absolute(path));
+            let path = self.env.absolute(path);
+            return self.named(Origin::Explicit, "the library path option", &path).map(Some);
         }
         if let Some(value) = self.env.get("ORT_DYLIB_PATH") {
             let path = self.dylib_path(Path::new(value));
-            return self.named(Origin::Env, "`ORT_DYLIB_PATH`", &path);
+            return self.named(Origin::Env, "`ORT_DYLIB_PATH`", &path).map(Some);
         }
-        match self.cache().or_else(|| self.system()).or_else(|| self.python()) {
-            Some(library) => Outcome::Found(library),
-            None => Outcome::Absent,
-        }
+        Ok(self.cache().or_else(|| self.system()).or_else(|| self.python()))
     }
 
-    fn named(&mut self, origin: Origin, setting: &'static str, path: &Path) -> Outcome {
-        match examine(path, self.request.flavor) {
-            Ok(candidate) => Outcome::Found(self.library(candidate, origin)),
-            Err(why) => {
-                self.note(origin, path.display(), &why);
-                Outcome::Refused(LibraryError::Unusable { setting, path: path.to_owned(), why })
-            }
-        }
+    fn named(&mut self, origin: Origin, setting: &'static str, path: &Path) -> Result<Library, LibraryError> {
+        examine(path, self.request.flavor, origin).map_err(|why| {
+            self.note(origin, path.display(), &why);
+            LibraryError::Unusable { setting, path: path.to_owned(), why }
+        })
     }
 
     /// A bare file name means the dynamic linker's search, as in a call of `dlopen`.
@@ -76,8 +62,9 @@ impl<'a> Search<'a> {
         };
         for pin in self.env.pins_for(self.request.flavor) {
             let folder = root.join(pin.folder_name());
-            match cache::lookup(&folder, pin).and_then(|file| examine_file(&file, self.request.flavor)) {
-                Ok(candidate) => return Some(self.library(candidate, Origin::Cache)),
+            let file = cache::lookup(&folder, pin);
+            match file.and_then(|file| examine_file(&file, self.request.flavor, Origin::Cache)) {
+                Ok(library) => return Some(library),
                 Err(why) => self.note(Origin::Cache, folder.display(), &why),
             }
         }
@@ -89,9 +76,9 @@ impl<'a> Search<'a> {
         let empty = folders.len();
         let mut unusable = 0;
         for folder in folders {
-            match examine_folder(&folder, self.request.flavor) {
+            match examine_folder(&folder, self.request.flavor, Origin::System) {
                 None => {}
-                Some(Ok(candidate)) => return Some(self.library(candidate, Origin::System)),
+                Some(Ok(library)) => return Some(library),
                 Some(Err(why)) => {
                     unusable += 1;
                     self.note(Origin::System, folder.display(), &why);
@@ -114,20 +101,16 @@ impl<'a> Search<'a> {
             self.note(Origin::Python, "python3", "it is not on the PATH");
         }
         for program in interpreters {
-            let folder = match python::ask(&program, self.env) {
-                Ok(python::Answer { runtime: Some(folder), .. }) => folder.join("capi"),
-                Ok(_) => {
-                    self.note(Origin::Python, program.display(), "it has no package `onnxruntime`");
-                    continue;
+            match python::ask(&program, self.env) {
+                Ok(python::Answer { runtime: Some(folder), .. }) => {
+                    let folder = folder.join("capi");
+                    match examine(&folder, self.request.flavor, Origin::Python) {
+                        Ok(library) => return Some(library),
+                        Err(why) => self.note(Origin::Python, folder.display(), &why),
+                    }
                 }
-                Err(why) => {
-                    self.note(Origin::Python, program.display(), &why);
-                    continue;
-                }
-            };
-            match examine(&folder, self.request.flavor) {
-                Ok(candidate) => return Some(self.library(candidate, Origin::Python)),
-                Err(why) => self.note(Origin::Python, folder.display(), &why),
+                Ok(_) => self.note(Origin::Python, program.display(), "it has no package `onnxruntime`"),
+                Err(why) => self.note(Origin::Python, program.display(), &why),
             }
         }
         None
@@ -139,21 +122,7 @@ impl<'a> Search<'a> {
         folders
     }
 
-    fn library(&self, candidate: Candidate, origin: Origin) -> Library {
-        library(candidate, origin, self.request.flavor)
-    }
-
     fn note(&mut self, origin: Origin, place: impl std::fmt::Display, why: &str) {
         self.tried.push(Tried { origin, place: place.to_string(), why: why.to_owned() });
-    }
-}
-
-pub(crate) fn library(candidate: Candidate, origin: Origin, flavor: Flavor) -> Library {
-    Library {
-        path: candidate.path,
-        version: candidate.version,
-        origin,
-        flavor,
-        cuda: CudaLibraries::default(),
     }
 }

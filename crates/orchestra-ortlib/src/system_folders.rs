@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::env::unique;
+
 /// Where a library may lie although the linker's configuration does not name it.
 const USUAL: [&str; 5] = ["/usr/local/lib", "/usr/lib", "/usr/lib64", multiarch(), "/opt/onnxruntime/lib"];
 
@@ -21,27 +23,15 @@ pub(crate) fn system_folders(root: &Path) -> Vec<PathBuf> {
     read_configuration(root, Path::new("/etc/ld.so.conf"), DEPTH, &mut folders);
     folders.extend(USUAL.iter().map(PathBuf::from));
     folders.extend(folders_of_cache(root));
-    let mut unique: Vec<PathBuf> = Vec::new();
-    for folder in folders {
-        if !unique.contains(&folder) {
-            unique.push(folder);
-        }
-    }
-    unique.iter().map(|folder| under(root, folder)).collect()
+    unique(folders).iter().map(|folder| under(root, folder)).collect()
 }
 
 /// The folders of the libraries in the linker's cache. Its records point into a table of texts that end with a zero byte, and no other
 /// text in it starts with `/`.
 fn folders_of_cache(root: &Path) -> Vec<PathBuf> {
     let cache = fs::read(under(root, Path::new("/etc/ld.so.cache"))).unwrap_or_default();
-    let mut folders: Vec<PathBuf> = Vec::new();
-    for path in cache.split(|b| *b == 0).filter(|text| text.starts_with(b"/")) {
-        let folder = Path::new(OsStr::from_bytes(path)).parent().unwrap_or(Path::new("/"));
-        if !folders.iter().any(|known| known == folder) {
-            folders.push(folder.to_owned());
-        }
-    }
-    folders
+    let paths = cache.split(|b| *b == 0).filter(|text| text.starts_with(b"/"));
+    unique(paths.filter_map(|path| Path::new(OsStr::from_bytes(path)).parent().map(Path::to_owned)))
 }
 
 fn read_configuration(root: &Path, file: &Path, depth: usize, folders: &mut Vec<PathBuf>) {

@@ -2,13 +2,12 @@
 //! is not asked for.
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
+use std::io::{self, BufReader, Read, Seek};
 use std::path::Path;
 
-use sha2::{Digest, Sha256};
 use zip::ZipArchive;
 
-use crate::cache::{RecordedFile, hexadecimal, sha256};
+use crate::cache::{RecordedFile, sha256};
 use crate::candidate::{CUDA_PROVIDER, LIBRARY, is_library_name};
 use crate::cuda::TENSORRT_PROVIDER;
 use crate::error::LibraryError;
@@ -77,21 +76,10 @@ fn check_complete(wheel: &Path, entries: &[String], flavor: Flavor) -> Result<()
 
 /// Writes a file durably. The length and the digest are those of what was written.
 fn copy(mut input: impl Read, path: &Path) -> io::Result<(u64, String)> {
-    let mut output = BufWriter::new(File::create_new(path)?);
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 1 << 16];
-    let mut bytes = 0;
-    loop {
-        let n = input.read(&mut buffer)?;
-        if n == 0 {
-            break;
-        }
-        hasher.update(&buffer[..n]);
-        output.write_all(&buffer[..n])?;
-        bytes += n as u64;
-    }
-    output.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-    Ok((bytes, hexadecimal(&hasher.finalize())))
+    let mut output = File::create_new(path)?;
+    let bytes = io::copy(&mut input, &mut output)?;
+    output.sync_all()?;
+    Ok((bytes, sha256(File::open(path)?)?))
 }
 
 /// The folder is gone when the error is read, so the wheel's own name has to do.

@@ -94,6 +94,15 @@ fn pythons_packages_are_found_with_their_versions_and_a_library_that_they_lack_c
 }
 
 #[test]
+fn a_product_that_only_some_releases_have_is_found_wherever_it_lies() {
+    let mut world = World::new();
+    fill(&world.path("ld"), &["libcudart.so.13"]);
+    world.set("LD_LIBRARY_PATH", world.path("ld"));
+    fill(&world.path("system"), &["libnvJitLink.so.13"]);
+    assert_eq!(one(&find_cuda(&world.env, None), "libnvJitLink.so.13").origin, CudaOrigin::System);
+}
+
+#[test]
 fn libraries_are_loaded_after_those_that_they_need() {
     let mut world = World::new();
     python_packages(&mut world);

@@ -239,8 +239,8 @@ fn a_full_check_finds_one_changed_byte() {
 fn what_a_killed_process_left_is_removed() {
     let world = World::with_pip();
     let cache = world.path("cache/onnxruntime");
-    let stale = cache.join(format!(".staging-onnxruntime-{VERSION}-99-0/download"));
-    let others = cache.join(".staging-onnxruntime-gpu-1.31.7-99-0");
+    let stale = cache.join(format!(".staging-onnxruntime-{VERSION}--a1b2c3/download"));
+    let others = cache.join(".staging-onnxruntime-gpu-1.31.7--a1b2c3");
     fs::create_dir_all(&stale).unwrap();
     fs::create_dir_all(&others).unwrap();
     fetch(&world, Flavor::Cpu).unwrap();

@@ -9,82 +9,28 @@ use thiserror::Error;
 /// Why logs or traces could not be set up.
 #[derive(Debug, Error)]
 pub enum TelemetryError {
-    /// `RUST_LOG` cannot be read.
     #[error(
         "`RUST_LOG` is `{value}`, which is not a log filter ({reason}): write a level such as `debug`, or `target=level` pairs \
          such as `orchestra_runtime=debug,orchestra_media=trace`"
     )]
-    Filter {
-        /// The value.
-        value: String,
-        /// What the parser says.
-        reason: String,
-    },
-    /// The address of the collector cannot be used.
+    Filter { value: String, reason: String },
     #[error("the collector `{endpoint}`, from {origin}, cannot be used: {reason}")]
-    Endpoint {
-        /// The address as given.
-        endpoint: String,
-        /// Where it was given.
-        origin: &'static str,
-        /// What is wrong and what to write instead.
-        reason: String,
-    },
-    /// The address is for gRPC, and this build has none.
+    Endpoint { endpoint: String, origin: String, reason: String },
     #[error(
         "the collector `{endpoint}`, from {origin}, cannot be used: this build sends over HTTP, and {instead}; or build orchestra with \
          `--features grpc`"
     )]
-    NoGrpc {
-        /// The address as given.
-        endpoint: String,
-        /// Where it was given.
-        origin: &'static str,
-        /// What in it asks for gRPC, and what to write instead.
-        instead: String,
-    },
-    /// A variable names a way of sending that is not known.
+    NoGrpc { endpoint: String, origin: String, instead: String },
     #[error("`{variable}` is `{value}`, which cannot be sent: expected `grpc` or `http/protobuf`")]
-    Protocol {
-        /// Name of the variable.
-        variable: String,
-        /// Its value.
-        value: String,
-    },
-    /// The address of the metrics page cannot be read.
+    Protocol { variable: String, value: String },
     #[error("the metrics page cannot be served at `{address}`, from {origin}: {reason}")]
-    Page {
-        /// The address as given.
-        address: String,
-        /// Where it was given.
-        origin: &'static str,
-        /// What was expected.
-        reason: String,
-    },
-    /// The address of the metrics page cannot be listened on.
+    Page { address: String, origin: &'static str, reason: String },
     #[error("the metrics page cannot be served at `{address}`, from {origin}: {source}; {advice}")]
-    PageNotServed {
-        /// The address.
-        address: SocketAddr,
-        /// Where it was given.
-        origin: &'static str,
-        /// What to do.
-        advice: &'static str,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The thread that sends traces or metrics did not start.
+    PageNotServed { address: SocketAddr, origin: &'static str, advice: &'static str, source: io::Error },
     #[error("failed to start the thread that sends traces or metrics: {0}")]
     Thread(#[source] io::Error),
-    /// A log file cannot be written.
     #[error("failed to open the log file `{path}`: {source}", path = path.display())]
-    LogFile {
-        /// The file, or its folder.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// A subscriber is installed already.
+    LogFile { path: PathBuf, source: io::Error },
     #[error("a log subscriber is installed in this process already: only one can be")]
     AlreadyInstalled,
 }

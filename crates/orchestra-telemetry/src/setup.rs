@@ -14,7 +14,6 @@ use crate::logs::filter::log_filter;
 use crate::logs::{Format, LineLayer, LogFiles, LogReport, Style, Terminal, TerminalOutput};
 use crate::traces::{Recorder, SpanReport, TraceSettings, Traces};
 
-/// What is logged where.
 #[derive(Debug, Clone)]
 pub struct LogSettings {
     /// What the terminal shows of our own targets.
@@ -23,11 +22,8 @@ pub struct LogSettings {
     pub files: LevelFilter,
     /// The text of `RUST_LOG`: overrides both.
     pub filter: Option<String>,
-    /// Colours on the terminal.
     pub color: bool,
-    /// What lines on the terminal look like.
     pub terminal_format: Format,
-    /// What lines of the files look like.
     pub file_format: Format,
 }
 
@@ -54,26 +50,21 @@ pub struct Telemetry {
 impl Telemetry {
     /// Builds the subscriber; with `settings` for traces, starts the threads that make and send them. Needs no async runtime.
     pub fn build(logs: &LogSettings, settings: Option<&TraceSettings>) -> Result<Self, TelemetryError> {
-        let traces = settings.map(Traces::start).transpose()?;
-        let recorder = match (&traces, settings) {
-            (Some(traces), Some(settings)) => Some((Recorder::of(traces, settings)?, settings.patience)),
-            _ => None,
-        };
+        let tracing = settings.map(Tracing::start).transpose()?;
         let (terminal, files) = (Terminal::stderr(), LogFiles::default());
         files.set_format(logs.file_format);
         let style = if logs.color { Style::Color } else { Style::Plain };
         let user = logs.filter.as_deref();
-        // Whoever asks for more than warnings wants all of it.
+        // A user who asks for more than warnings gets all lines.
         let limited = user.is_none() && logs.terminal <= LevelFilter::WARN;
-        let terminal_layer =
-            LineLayer(TerminalOutput::new(terminal.clone(), style, logs.terminal_format, limited))
-                .with_filter(log_filter(logs.terminal, user)?);
-        let file_layer = LineLayer(files.clone()).with_filter(log_filter(logs.files, user)?);
-        let subscriber = Registry::default().with(terminal_layer).with(file_layer);
-        Ok(Self {
-            dispatch: Dispatch::new(subscriber),
-            guard: TelemetryGuard { terminal, files, recorder, traces },
-        })
+        let output = TerminalOutput::new(terminal.clone(), style, logs.terminal_format, limited);
+        let to_terminal = LineLayer(move |line: &_| output.write(line));
+        let to_terminal = to_terminal.with_filter(log_filter(logs.terminal, user)?);
+        let output = files.clone();
+        let to_files = LineLayer(move |line: &_| output.write(line));
+        let to_files = to_files.with_filter(log_filter(logs.files, user)?);
+        let subscriber = Registry::default().with(to_terminal).with(to_files);
+        Ok(Self { dispatch: Dispatch::new(subscriber), guard: TelemetryGuard { terminal, files, tracing } })
     }
 
     /// Makes it the subscriber of this process. Only a command does that; a library never.
@@ -98,9 +89,22 @@ pub type SpanWatch = Arc<dyn Fn() -> SpanReport + Send + Sync>;
 pub struct TelemetryGuard {
     terminal: Terminal,
     files: LogFiles,
-    /// With how long to wait for it at the end.
-    recorder: Option<(Recorder, Duration)>,
-    traces: Option<Traces>,
+    tracing: Option<Tracing>,
+}
+
+#[derive(Debug)]
+struct Tracing {
+    recorder: Recorder,
+    traces: Traces,
+    patience: Duration,
+}
+
+impl Tracing {
+    fn start(settings: &TraceSettings) -> Result<Self, TelemetryError> {
+        let traces = Traces::start(settings)?;
+        let recorder = Recorder::own(traces.sink(), settings.sampling)?;
+        Ok(Self { recorder, traces, patience: settings.patience })
+    }
 }
 
 impl TelemetryGuard {
@@ -110,7 +114,6 @@ impl TelemetryGuard {
         self.files.set_run(run_id);
     }
 
-    /// Where terminal lines go.
     #[must_use]
     pub fn terminal(&self) -> &Terminal {
         &self.terminal
@@ -125,48 +128,39 @@ impl TelemetryGuard {
     /// What became of the spans so far, at each call, if they are sent anywhere.
     #[must_use]
     pub fn span_watch(&self) -> Option<SpanWatch> {
-        let sent = self.traces.as_ref()?.watch();
-        let recorder = self.recorder.as_ref().map(|(recorder, _)| recorder.watch());
-        Some(Arc::new(move || recorder.as_ref().map_or_else(&sent, |with_left_out| with_left_out(sent()))))
+        let Tracing { recorder, traces, .. } = self.tracing.as_ref()?;
+        let (left_out, sink) = (recorder.left_out(), traces.sink());
+        Some(Arc::new(move || left_out.and(sink.report())))
     }
 
-    /// Who is to follow the runs, if traces are sent anywhere.
+    /// To be handed to each run, if traces are sent anywhere.
     #[must_use]
     pub fn tracer(&self) -> Option<Arc<dyn Tracer>> {
-        self.recorder.as_ref().map(|(recorder, _)| recorder.tracer())
+        self.tracing.as_ref().map(|tracing| tracing.recorder.tracer())
     }
 
     /// Ends the spans of what runs have told, sends them, waits for each of that no longer than [`TraceSettings::patience`], and says
     /// what was lost. Log lines are in their files already.
     #[must_use]
     pub fn shutdown(mut self) -> TelemetryReport {
-        let recorder = self.recorder.as_ref().map(|(recorder, _)| recorder.watch());
-        self.finish();
-        let spans = self.traces.take().map(Traces::shutdown);
-        let spans = spans.map(|spans| {
-            recorder.map_or_else(|| spans.clone(), |with_left_out| with_left_out(spans.clone()))
-        });
-        TelemetryReport { spans, logs: self.files.report() }
+        TelemetryReport { spans: self.end_tracing(), logs: self.files.report() }
     }
 
-    fn finish(&mut self) {
-        if let Some((recorder, patience)) = self.recorder.take() {
-            recorder.finish(patience);
-        }
+    fn end_tracing(&mut self) -> Option<SpanReport> {
+        let Tracing { recorder, traces, patience } = self.tracing.take()?;
+        recorder.finish(patience);
+        Some(recorder.left_out().and(traces.shutdown()))
     }
 }
 
 impl Drop for TelemetryGuard {
     fn drop(&mut self) {
-        self.finish();
+        self.end_tracing();
     }
 }
 
-/// What became of spans and log lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TelemetryReport {
-    /// Spans, if they were sent anywhere.
     pub spans: Option<SpanReport>,
-    /// Log lines.
     pub logs: LogReport,
 }

@@ -5,16 +5,16 @@ use std::path::Path;
 
 use serde::{Serialize, Serializer};
 
-use super::Need;
+use super::{Need, version};
 use crate::candidate;
 use crate::elf;
 
 /// A major release of CUDA. A build of ONNX Runtime works with the libraries of one of them only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[expect(missing_docs, reason = "`Display` says what each is")]
 pub enum CudaGeneration {
-    /// CUDA 12.
     Twelve,
-    /// CUDA 13, for which the build is made that is fetched.
+    // The build that is fetched is made for it.
     #[default]
     Thirteen,
 }
@@ -28,7 +28,12 @@ pub(super) struct Wanted {
     pub(super) package: &'static str,
 }
 
-const fn wanted(name: &'static str, product: &'static str, need: Need, package: &'static str) -> Wanted {
+pub(super) const fn wanted(
+    name: &'static str,
+    product: &'static str,
+    need: Need,
+    package: &'static str,
+) -> Wanted {
     Wanted { name, product, need, package }
 }
 
@@ -130,6 +135,23 @@ impl fmt::Display for CudaGeneration {
 impl Serialize for CudaGeneration {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u32(self.number())
+    }
+}
+
+/// Whether the file at `path` is this library, for this release. cuDNN and cuRAND have the same names for every release of CUDA; what they
+/// are linked against tells for which they are, or the Python package that brought them.
+pub(super) fn examine(path: &Path, wanted: &Wanted, generation: CudaGeneration) -> Result<(), String> {
+    candidate::examine_library(path)?;
+    let needed = elf::needed(path)?;
+    if let Some(foreign) = generation.foreign(&needed) {
+        return Err(format!("it needs `{foreign}`, so it is of another release than {generation}"));
+    }
+    let is_of = |package| version::of_package(path, package).is_some();
+    match generation.package_elsewhere(wanted.name).filter(|other| is_of(other)) {
+        Some(other) if !is_of(wanted.package) => {
+            Err(format!("it came with the package `{other}`, which is not for {generation}"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 
 use super::generation::Wanted;
 use super::{CUDA_LIBRARIES_VARIABLE, CudaGeneration, CudaOrigin, FoundLibrary, version};
-use crate::candidate;
-use crate::elf;
 use crate::env::Env;
 use crate::library::{Origin, Tried};
 use crate::python;
@@ -33,34 +31,22 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// These folders, in this order.
     pub(super) fn new(origin: CudaOrigin, folders: Vec<PathBuf>) -> Place {
         Place { origin, folders }
     }
 
-    /// The library in this place. A file that is none, or that belongs to another release of CUDA, is noted and passed over.
+    /// The first file of this name that `examine` has nothing against. What it has against others is noted.
     pub(super) fn find(
         &self,
         wanted: &Wanted,
-        generation: CudaGeneration,
-        tried: &mut Vec<Tried>,
-    ) -> Option<FoundLibrary> {
-        self.find_sound(wanted.name, wanted.package, tried, |path| examine(path, wanted, generation))
-    }
-
-    /// The first file of this name that `examine` has nothing against. What it has against others is noted.
-    pub(super) fn find_sound(
-        &self,
-        name: &str,
-        package: &str,
         tried: &mut Vec<Tried>,
         examine: impl Fn(&Path) -> Result<(), String>,
     ) -> Option<FoundLibrary> {
-        let files = self.folders.iter().map(|folder| folder.join(name)).filter(|path| path.exists());
+        let files = self.folders.iter().map(|folder| folder.join(wanted.name)).filter(|path| path.exists());
         for path in files {
             match examine(&path) {
                 Ok(()) => {
-                    let version = version::of(&path, package);
+                    let version = version::of(&path, wanted.package);
                     return Some(FoundLibrary { path, version, origin: self.origin });
                 }
                 Err(why) => {
@@ -73,22 +59,6 @@ impl Place {
             }
         }
         None
-    }
-}
-
-/// cuDNN and cuRAND have the same names for every release of CUDA; what they are linked against tells for which they are, or the Python
-/// package that brought them.
-fn examine(path: &Path, wanted: &Wanted, generation: CudaGeneration) -> Result<(), String> {
-    candidate::examine_library(path)?;
-    let needed = elf::needed(path)?;
-    if let Some(foreign) = generation.foreign(&needed) {
-        return Err(format!("it needs `{foreign}`, so it is of another release than {generation}"));
-    }
-    match generation.package_elsewhere(wanted.name).filter(|other| version::is_of_package(path, other)) {
-        Some(other) if !version::is_of_package(path, wanted.package) => {
-            Err(format!("it came with the package `{other}`, which is not for {generation}"))
-        }
-        _ => Ok(()),
     }
 }
 
@@ -122,36 +92,28 @@ pub(super) fn without_python(
 
 /// The packages `nvidia` of all Pythons, each a place.
 pub(super) fn of_pythons(env: &Env, tried: &mut Vec<Tried>) -> Vec<Place> {
+    of_each_python(env, tried, libraries_below)
+}
+
+/// For each Python a place of the folders that lie near its packages `nvidia`.
+pub(super) fn of_each_python(
+    env: &Env,
+    tried: &mut Vec<Tried>,
+    near: impl Fn(&Path) -> Vec<PathBuf>,
+) -> Vec<Place> {
     let mut places = Vec::new();
     for program in python::interpreters(env) {
         match python::ask(&program, env) {
-            Ok(answer) if !answer.nvidia.is_empty() => {
-                let folders = answer.nvidia.iter().flat_map(|folder| libraries_below(folder)).collect();
-                places.push(Place { origin: CudaOrigin::Python, folders });
+            Ok(answer) => {
+                let folders = answer.nvidia.iter().flat_map(|nvidia| near(nvidia)).collect();
+                places.push(Place::new(CudaOrigin::Python, folders));
             }
-            Ok(_) => {}
             Err(why) => {
                 tried.push(Tried { origin: Origin::Python, place: program.display().to_string(), why });
             }
         }
     }
     places
-}
-
-/// The folders of this name beside the packages `nvidia` of all Pythons.
-pub(super) fn beside_nvidia(env: &Env, name: &str, tried: &mut Vec<Tried>) -> Vec<Place> {
-    let programs = python::interpreters(env);
-    let answers = programs.iter().filter_map(|program| match python::ask(program, env) {
-        Ok(answer) => Some(answer),
-        Err(why) => {
-            tried.push(Tried { origin: Origin::Python, place: program.display().to_string(), why });
-            None
-        }
-    });
-    let beside = |nvidia: &PathBuf| nvidia.parent().map(|site| site.join(name));
-    answers
-        .map(|answer| Place::new(CudaOrigin::Python, answer.nvidia.iter().filter_map(beside).collect()))
-        .collect()
 }
 
 /// Beside the runtime itself, then `nvidia/*/lib` of the folders above it: the packages of the Python that it was installed with.

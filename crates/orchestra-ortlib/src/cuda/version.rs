@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use super::tensorrt::TENSORRT_FOLDER;
+
 /// The version of the library at `path`: from the full name behind its links (`libcudart.so.13.2.75`), else from the records that pip keeps
 /// beside the packages (`nvidia_cublas-13.4.1.3.dist-info`).
 pub(super) fn of(path: &Path, package: &str) -> Option<String> {
@@ -15,27 +17,21 @@ pub(super) fn of(path: &Path, package: &str) -> Option<String> {
         .filter(|version| version.len() > major.len());
     match of_name {
         Some(version) => Some(version.to_owned()),
-        None => of_package(&real, package),
+        None => of_package(path, package),
     }
 }
 
-/// Whether the library at `path` came with Python's package `package`.
-pub(super) fn is_of_package(path: &Path, package: &str) -> bool {
-    fs::canonicalize(path).is_ok_and(|real| of_package(&real, package).is_some())
-}
-
-/// A package lies in `SITE/nvidia/NAME/lib`, its record in `SITE`.
-fn of_package(library: &Path, package: &str) -> Option<String> {
-    let nvidia = library.ancestors().nth(3)?;
-    if nvidia.file_name()? != "nvidia" {
-        return None;
-    }
+/// The version in the record of Python's package `package`, if the library at `path` came with it: the package lies in `SITE/nvidia/NAME/lib`
+/// or `SITE/tensorrt_libs`, its record in `SITE`.
+pub(super) fn of_package(path: &Path, package: &str) -> Option<String> {
+    let real = fs::canonicalize(path).ok()?;
+    let nvidia = real.ancestors().nth(3).filter(|folder| folder.ends_with("nvidia"));
+    let folder = nvidia.or(real.parent().filter(|folder| folder.ends_with(TENSORRT_FOLDER)))?;
     let record = format!("{}-", package.replace('-', "_"));
-    let mut versions: Vec<String> = fs::read_dir(nvidia.parent()?)
-        .ok()?
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter_map(|name| Some(name.strip_prefix(&record)?.strip_suffix(".dist-info")?.to_owned()))
-        .collect();
-    versions.sort();
-    versions.pop()
+    let names = fs::read_dir(folder.parent()?).ok()?;
+    let versions = names.filter_map(|entry| {
+        let name = entry.ok()?.file_name().into_string().ok()?;
+        Some(name.strip_prefix(&record)?.strip_suffix(".dist-info")?.to_owned())
+    });
+    versions.max()
 }

@@ -9,7 +9,6 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::layer::LineOutput;
 use super::line::{Format, Line, now};
 use crate::TelemetryError;
 
@@ -23,12 +22,10 @@ const EARLY_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone, Default)]
 pub struct LogFiles(Arc<Mutex<State>>);
 
-/// What became of the lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogReport {
     /// Lines that reached no file: too many before the folder was known, or refused by the system.
     pub lines_lost: u64,
-    /// What the system said first.
     pub error: Option<String>,
 }
 
@@ -37,17 +34,11 @@ struct State {
     format: Format,
     /// Id of the run, once it is known.
     run: Option<String>,
-    early: Vec<Early>,
+    /// Lines that wait for the folder, with their times.
+    early: Vec<(Line, String)>,
     early_bytes: usize,
-    /// `None` until the folder is known.
     open: Option<Open>,
     report: LogReport,
-}
-
-#[derive(Debug)]
-struct Early {
-    line: Line,
-    time: String,
 }
 
 #[derive(Debug)]
@@ -69,13 +60,12 @@ impl LogFiles {
         let mut state = self.lock();
         state.open = Some(Open { run, pipelines });
         state.early_bytes = 0;
-        for Early { line, time } in std::mem::take(&mut state.early) {
+        for (line, time) in std::mem::take(&mut state.early) {
             state.write(&line, time);
         }
         Ok(())
     }
 
-    /// What the lines to come look like.
     pub fn set_format(&self, format: Format) {
         self.lock().format = format;
     }
@@ -91,15 +81,13 @@ impl LogFiles {
         self.lock().report.clone()
     }
 
+    pub(crate) fn write(&self, line: &Line) {
+        self.lock().write(line, now());
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // No code under this lock panics half way through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl LineOutput for LogFiles {
-    fn write(&self, line: &Line) {
-        self.lock().write(line, now());
     }
 }
 
@@ -109,22 +97,22 @@ impl State {
             Format::Text => line.for_file(&time),
             Format::Json => line.for_json(&time, self.run.as_deref()) + "\n",
         };
-        let Some(open) = &mut self.open else { return self.wait(line, time, text.len()) };
+        let Some(open) = &mut self.open else {
+            self.early_bytes += text.len();
+            if self.early_bytes <= EARLY_BYTES {
+                self.early.push((line.clone(), time));
+            } else {
+                self.early_bytes -= text.len();
+                self.report.lines_lost += 1;
+            }
+            return;
+        };
         let file = line.pipeline().and_then(|p| open.pipelines.get_mut(p)).unwrap_or(&mut open.run);
         // Unbuffered and in one call: the line is in the file when this returns, and whole, because the file is in append mode.
         if let Err(error) = file.write_all(text.as_bytes()) {
             self.report.lines_lost += 1;
             self.report.error.get_or_insert_with(|| error.to_string());
         }
-    }
-
-    fn wait(&mut self, line: &Line, time: String, bytes: usize) {
-        if self.early_bytes + bytes > EARLY_BYTES {
-            self.report.lines_lost += 1;
-            return;
-        }
-        self.early_bytes += bytes;
-        self.early.push(Early { line: line.clone(), time });
     }
 }
 
@@ -149,15 +137,17 @@ fn failed(path: &Path, source: io::Error) -> TelemetryError {
 mod tests {
     use tracing::Level;
 
-    use super::super::value::FieldValue;
+    use super::super::line::{FieldValue, Fields};
     use super::*;
 
     fn line(pipeline: Option<&str>, message: &str) -> Line {
         Line {
             level: Level::INFO,
             target: "t".into(),
-            message: message.into(),
-            fields: pipeline.map(|p| ("pipeline", FieldValue::Text(p.to_owned()))).into_iter().collect(),
+            fields: Fields {
+                message: message.into(),
+                pairs: pipeline.map(|p| ("pipeline", FieldValue::Text(p.to_owned()))).into_iter().collect(),
+            },
         }
     }
 

@@ -6,22 +6,15 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::line::Line;
-use super::value::Fields;
+use super::line::{Fields, Line};
 
-/// Where lines go.
-pub(crate) trait LineOutput: Send + Sync + 'static {
-    /// Takes one line. Must not log.
-    fn write(&self, line: &Line);
-}
-
-/// A layer with one output.
+/// Its output takes one line and must not log.
 pub(crate) struct LineLayer<O>(pub(crate) O);
 
 impl<S, O> Layer<S> for LineLayer<O>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
-    O: LineOutput,
+    O: Fn(&Line) + Send + Sync + 'static,
 {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
@@ -51,6 +44,6 @@ where
                 }
             }
         }
-        self.0.write(&Line::new(event.metadata(), fields));
+        (self.0)(&Line::new(event.metadata(), fields));
     }
 }

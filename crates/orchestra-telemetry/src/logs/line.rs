@@ -1,15 +1,15 @@
 //! One log event as data, and how it is written down. Knows neither files nor terminals.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
+use tracing::field::{Field, Visit};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
-use super::value::{Escaped, FieldValue, Fields, JsonText, Readable};
 use crate::names::field;
 
-/// What a log line looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     /// For people.
@@ -25,9 +25,8 @@ const RESERVED: [&str; 4] = ["timestamp", "level", "target", "message"];
 /// A line of [`Format::Json`] that is no event, for a command that has more to say than its log: without its line end.
 #[must_use]
 pub fn json_line(level: Level, message: &str, run: Option<&str>) -> String {
-    let line =
-        Line { level, target: "orchestra".to_owned(), message: message.to_owned(), fields: Vec::new() };
-    line.for_json(&now(), run)
+    let fields = Fields { message: message.to_owned(), pairs: Vec::new() };
+    Line { level, target: "orchestra".to_owned(), fields }.for_json(&now(), run)
 }
 
 /// RFC 3339 in UTC, to the microsecond.
@@ -37,63 +36,132 @@ pub(crate) fn now() -> String {
     text
 }
 
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FieldValue {
+    Text(String),
+    /// A number or a truth value, as JSON writes it.
+    Plain(String),
+}
+
+impl FieldValue {
+    pub(crate) fn as_str(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Plain(text) => text,
+        }
+    }
+}
+
+/// Collects the fields of an event or a span.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Fields {
+    pub(crate) message: String,
+    /// Names without `orchestra.`; each name once.
+    pub(crate) pairs: Vec<(&'static str, FieldValue)>,
+}
+
+impl Fields {
+    /// Adds what is not there yet: an event's own value hides that of its span, an inner span's that of an outer one.
+    pub(crate) fn inherit(&mut self, outer: &Fields) {
+        for (name, value) in &outer.pairs {
+            if self.get(name).is_none() {
+                self.pairs.push((name, value.clone()));
+            }
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&FieldValue> {
+        self.pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
+    }
+
+    fn set(&mut self, name: &'static str, value: FieldValue) {
+        if name == "message" {
+            self.message = value.as_str().to_owned();
+            return;
+        }
+        // They steer the exporter and say nothing to a reader.
+        if name.starts_with("otel.") {
+            return;
+        }
+        let name = name.strip_prefix("orchestra.").unwrap_or(name);
+        match self.pairs.iter_mut().find(|(n, _)| *n == name) {
+            Some(pair) => pair.1 = value,
+            None => self.pairs.push((name, value)),
+        }
+    }
+}
+
+macro_rules! record_plain {
+    ($($record:ident($type:ty)),*) => {
+        $(fn $record(&mut self, field: &Field, value: $type) {
+            self.set(field.name(), FieldValue::Plain(value.to_string()));
+        })*
+    };
+}
+
+impl Visit for Fields {
+    record_plain!(record_i64(i64), record_u64(u64), record_i128(i128), record_u128(u128), record_bool(bool));
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        // JSON has no number for infinity and the like.
+        let kind = if value.is_finite() { FieldValue::Plain } else { FieldValue::Text };
+        self.set(field.name(), kind(value.to_string()));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.set(field.name(), FieldValue::Text(value.to_owned()));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.set(field.name(), FieldValue::Text(format!("{value:?}")));
+    }
+}
+
 /// An event with its own fields and those of the spans around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) level: Level,
     pub(crate) target: String,
-    pub(crate) message: String,
-    /// Names without `orchestra.`; each name once, the innermost value.
-    pub(crate) fields: Vec<(&'static str, FieldValue)>,
+    pub(crate) fields: Fields,
 }
 
 impl Line {
     pub(crate) fn new(metadata: &Metadata<'_>, fields: Fields) -> Self {
-        Self {
-            level: *metadata.level(),
-            target: metadata.target().to_owned(),
-            message: fields.message,
-            fields: fields.pairs,
-        }
+        Self { level: *metadata.level(), target: metadata.target().to_owned(), fields }
     }
 
-    /// The pipeline that the line belongs to.
     pub(crate) fn pipeline(&self) -> Option<&str> {
-        self.fields.iter().find(|(name, _)| *name == field::PIPELINE).map(|(_, value)| value.as_str())
+        self.fields.get(field::PIPELINE).map(FieldValue::as_str)
     }
 
     /// `2026-01-31T12:00:00.000000Z  WARN orchestra_runtime: worker died and is replaced device=cuda:0`, with its line end.
     pub(crate) fn for_file(&self, time: &str) -> String {
-        let mut out = format!("{time} {:>5} {}: {}", self.level, self.target, Escaped(&self.message));
-        for (name, value) in &self.fields {
-            push(&mut out, format_args!(" {name}={}", Readable(value.as_str())));
+        let message = escaped(&self.fields.message);
+        let mut out = format!("{time} {:>5} {}: {message}", self.level, self.target);
+        for (name, value) in &self.fields.pairs {
+            out += &format!(" {name}={}", readable(value.as_str()));
         }
-        out.push('\n');
-        out
+        out + "\n"
     }
 
     /// One JSON object, without a line end: the fields of the event beside time, level, target, message and the run.
     pub(crate) fn for_json(&self, time: &str, run: Option<&str>) -> String {
+        let Self { level, target, fields } = self;
+        let (target, message) = (JsonText(target), JsonText(&fields.message));
         let mut out = format!(
-            "{{\"timestamp\":{},\"level\":\"{}\",\"target\":{},\"message\":{}",
-            JsonText(time),
-            self.level,
-            JsonText(&self.target),
-            JsonText(&self.message)
+            "{{\"timestamp\":\"{time}\",\"level\":\"{level}\",\"target\":{target},\"message\":{message}"
         );
-        if let Some(run) = run.filter(|_| !self.fields.iter().any(|(name, _)| *name == field::RUN)) {
-            push(&mut out, format_args!(",\"{}\":{}", field::RUN, JsonText(run)));
+        if let Some(run) = run.filter(|_| fields.get(field::RUN).is_none()) {
+            out += &format!(",\"{}\":{}", field::RUN, JsonText(run));
         }
-        for (name, value) in &self.fields {
+        for (name, value) in &fields.pairs {
             let prefix = if RESERVED.contains(name) { "field." } else { "" };
-            push(&mut out, format_args!(",{}:", JsonText(&format!("{prefix}{name}"))));
+            out += &format!(",{}:", JsonText(&format!("{prefix}{name}")));
             match value {
-                FieldValue::Text(text) => push(&mut out, format_args!("{}", JsonText(text))),
-                FieldValue::Plain(text) => out.push_str(text),
+                FieldValue::Text(text) => out += &JsonText(text).to_string(),
+                FieldValue::Plain(text) => out += text,
             }
         }
-        out.push('}');
-        out
+        out + "}"
     }
 
     /// `warning: worker died and is replaced (device=cuda:0)`, without a line end.
@@ -105,30 +173,59 @@ impl Line {
             Level::DEBUG => ("debug", "\x1b[34m"),
             Level::TRACE => ("trace", "\x1b[2m"),
         };
-        let mut out = match style {
-            Style::Plain => format!("{word}: {}", Escaped(&self.message)),
-            Style::Color => format!("{color}{word}\x1b[0m: {}", Escaped(&self.message)),
-        };
-        for (i, (name, value)) in self.fields.iter().enumerate() {
-            out.push_str(if i == 0 { " (" } else { ", " });
-            push(&mut out, format_args!("{name}={}", Readable(value.as_str())));
+        let message = escaped(&self.fields.message);
+        let pairs =
+            self.fields.pairs.iter().map(|(name, value)| format!("{name}={}", readable(value.as_str())));
+        let fields = pairs.collect::<Vec<_>>().join(", ");
+        let fields = if fields.is_empty() { fields } else { format!(" ({fields})") };
+        match style {
+            Style::Plain => format!("{word}: {message}{fields}"),
+            Style::Color => format!("{color}{word}\x1b[0m: {message}{fields}"),
         }
-        if !self.fields.is_empty() {
-            out.push(')');
-        }
-        out
     }
 }
 
-/// Whether lines on the terminal bear colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     Plain,
     Color,
 }
 
-fn push(out: &mut String, what: fmt::Arguments<'_>) {
-    out.write_fmt(what).expect("writing to a string cannot fail");
+/// Text in which no control character is left, so that nothing in a file name can forge a line or steer a terminal.
+fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return text.into();
+    }
+    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(escape).collect()
+}
+
+/// A field's value in a line for people: quoted where it would not end at the next space.
+fn readable(text: &str) -> Cow<'_, str> {
+    let is_quoted = text.len() > 1 && text.starts_with('"') && text.ends_with('"');
+    let needs_quotes =
+        text.is_empty() || text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '=');
+    if needs_quotes && !is_quoted { format!("{text:?}").into() } else { escaped(text) }
+}
+
+/// A text as JSON writes it, in its quotes. Every control character is escaped, also those that JSON allows.
+struct JsonText<'a>(&'a str);
+
+impl fmt::Display for JsonText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        for c in self.0.chars() {
+            match c {
+                '"' | '\\' => write!(f, "\\{c}")?,
+                '\n' => f.write_str("\\n")?,
+                '\t' => f.write_str("\\t")?,
+                // All of them are below U+00A0.
+                c if c.is_control() => write!(f, "\\u{:04x}", u32::from(c))?,
+                c => f.write_char(c)?,
+            }
+        }
+        f.write_char('"')
+    }
 }
 
 #[cfg(test)]
@@ -139,8 +236,10 @@ mod tests {
         Line {
             level: Level::WARN,
             target: "orchestra_runtime".into(),
-            message: message.into(),
-            fields: fields.iter().map(|(n, v)| (*n, FieldValue::Text((*v).to_owned()))).collect(),
+            fields: Fields {
+                message: message.into(),
+                pairs: fields.iter().map(|(n, v)| (*n, FieldValue::Text((*v).to_owned()))).collect(),
+            },
         }
     }
 
@@ -174,14 +273,12 @@ mod tests {
 
     #[test]
     fn a_json_line_is_one_object_with_numbers_as_numbers() {
-        let line = Line {
-            fields: vec![
-                ("batch", FieldValue::Plain("17".into())),
-                ("pipeline", FieldValue::Text("scans".into())),
-                ("level", FieldValue::Text("a field of that name".into())),
-            ],
-            ..line("two\nlines \u{1b}[2J", &[])
-        };
+        let mut line = line("two\nlines \u{1b}[2J", &[]);
+        line.fields.pairs = vec![
+            ("batch", FieldValue::Plain("17".into())),
+            ("pipeline", FieldValue::Text("scans".into())),
+            ("level", FieldValue::Text("a field of that name".into())),
+        ];
         assert_eq!(
             line.for_json("T", Some("r1")),
             "{\"timestamp\":\"T\",\"level\":\"WARN\",\"target\":\"orchestra_runtime\",\"message\":\"two\\nlines \\u001b[2J\",\
@@ -193,5 +290,23 @@ mod tests {
     fn the_runs_own_field_is_not_said_twice() {
         let line = line("m", &[("run", "r2")]);
         assert_eq!(line.for_json("T", Some("r1")).matches("\"run\"").count(), 1);
+    }
+
+    #[test]
+    fn an_inner_value_hides_an_outer_one() {
+        let text = |text: &str| FieldValue::Text(text.into());
+        let mut inner = Fields::default();
+        inner.set("orchestra.stage", text("b"));
+        let mut outer = Fields::default();
+        outer.set("stage", text("a"));
+        outer.set("pipeline", text("p"));
+        inner.inherit(&outer);
+        assert_eq!(inner.pairs, [("stage", text("b")), ("pipeline", text("p"))]);
+    }
+
+    #[test]
+    fn json_text_holds_no_control_character() {
+        let text = JsonText("a\"b\\c\nd\te\u{1b}\u{7f}\u{9b}é").to_string();
+        assert_eq!(text, r#""a\"b\\c\nd\te\u001b\u007f\u009bé""#);
     }
 }

@@ -8,7 +8,6 @@ pub(crate) mod filter;
 mod layer;
 mod line;
 mod terminal;
-mod value;
 
 pub use files::{LogFiles, LogReport, RUN_LOG};
 pub use line::{Format, json_line};

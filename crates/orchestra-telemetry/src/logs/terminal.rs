@@ -1,4 +1,4 @@
-//! Log lines on the terminal. Knows nothing of progress bars: whoever draws one redirects the lines around it.
+//! Log lines on the terminal. Knows nothing of progress bars: a command that draws one redirects the lines around it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::Level;
 
-use super::layer::LineOutput;
 use super::line::{Format, Line, Style, json_line, now};
 
 /// Lines with the same message that are shown.
@@ -23,12 +22,10 @@ pub struct Terminal(Arc<Mutex<State>>);
 
 struct State {
     sink: Sink,
-    /// Id of the run, once it is known.
     run: Option<String>,
 }
 
 impl Terminal {
-    /// Lines go to standard error.
     #[must_use]
     pub fn stderr() -> Self {
         Self(Arc::new(Mutex::new(State { sink: Box::new(to_stderr), run: None })))
@@ -39,7 +36,6 @@ impl Terminal {
         self.lock().sink = Box::new(sink);
     }
 
-    /// Back to standard error.
     pub fn restore(&self) {
         self.lock().sink = Box::new(to_stderr);
     }
@@ -61,7 +57,6 @@ impl fmt::Debug for Terminal {
     }
 }
 
-/// The terminal as the output of a layer.
 pub(crate) struct TerminalOutput {
     terminal: Terminal,
     style: Style,
@@ -81,17 +76,15 @@ impl TerminalOutput {
     fn count(&self, line: &Line) -> Option<bool> {
         let Some(said) = &self.said else { return Some(false) };
         let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.len() >= MAX_MESSAGES && !said.contains_key(&line.message) {
+        if said.len() >= MAX_MESSAGES && !said.contains_key(&line.fields.message) {
             return Some(false);
         }
-        let n = said.entry(line.message.clone()).or_default();
+        let n = said.entry(line.fields.message.clone()).or_default();
         *n += 1;
         (*n <= MAX_ALIKE).then_some(*n == MAX_ALIKE)
     }
-}
 
-impl LineOutput for TerminalOutput {
-    fn write(&self, line: &Line) {
+    pub(crate) fn write(&self, line: &Line) {
         let Some(last) = self.count(line) else { return };
         let mut state = self.terminal.lock();
         let State { sink, run } = &mut *state;
@@ -100,7 +93,8 @@ impl LineOutput for TerminalOutput {
             Format::Json => sink(&line.for_json(&now(), run.as_deref())),
         }
         if last {
-            let more = format!("(more lines `{}` are in the log files only)", line.message.escape_debug());
+            let more =
+                format!("(more lines `{}` are in the log files only)", line.fields.message.escape_debug());
             match self.format {
                 Format::Text => sink(&more),
                 Format::Json => sink(&json_line(Level::INFO, &more, run.as_deref())),
@@ -110,12 +104,13 @@ impl LineOutput for TerminalOutput {
 }
 
 fn to_stderr(line: &str) {
-    // Standard error may be closed; then nobody wants the line.
+    // Standard error may be closed: the line is in the log files, too.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::line::Fields;
     use super::*;
 
     fn shown(limited: bool, messages: &[(&str, usize)]) -> Vec<String> {
@@ -128,8 +123,7 @@ mod tests {
             let line = Line {
                 level: Level::WARN,
                 target: String::new(),
-                message: (*message).to_owned(),
-                fields: Vec::new(),
+                fields: Fields { message: (*message).to_owned(), pairs: Vec::new() },
             };
             (0..*n).for_each(|_| output.write(&line));
         }

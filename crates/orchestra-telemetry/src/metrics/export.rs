@@ -1,9 +1,7 @@
 //! The thread that sends metrics to a collector, and its end, which waits no longer than it was told. A collector that is down, slow or
 //! takes no metrics costs the metrics and nothing else.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread;
 use std::time::{Duration, SystemTime};
 
 use http::header::CONTENT_TYPE;
@@ -11,12 +9,12 @@ use http::{HeaderValue, StatusCode};
 use opentelemetry_http::{HttpClient as _, Request};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use prost::Message as _;
-use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{MetricExport, MetricReport, Source, wire};
 use crate::TelemetryError;
+use crate::background::Background;
 use crate::otlp::client::{Client, Outcome};
 use crate::otlp::{OtlpSettings, Protocol};
 
@@ -26,75 +24,46 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// A running exporter. Dropping it ends it without the last request.
 #[derive(Debug)]
 pub(super) struct Export {
-    /// Turns true when nothing will change any more.
-    finish: watch::Sender<bool>,
+    thread: Background,
     finished_at: OnceLock<Instant>,
-    /// Ends with the thread.
-    done: Receiver<()>,
     report: Arc<Mutex<MetricReport>>,
 }
 
 impl Export {
     /// Starts the thread. It connects when the first request is due, not before.
     pub(super) fn start(settings: &MetricExport, source: Source) -> Result<Self, TelemetryError> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(TelemetryError::Thread)?;
-        let inside = runtime.enter();
-        let transport = Transport::new(&settings.to)?;
-        drop(inside);
-        let (finish, finishing) = watch::channel(false);
-        let (alive, done) = channel();
         let report = Arc::new(Mutex::new(MetricReport::default()));
-        let exporter = Exporter {
-            transport,
-            endpoint: settings.to.endpoint.clone(),
-            source,
-            finishing,
-            every: settings.every,
-            header: wire::Header::new(&settings.resource, SystemTime::now()),
-            report: Arc::clone(&report),
-        };
-        thread::Builder::new()
-            .name("metrics-export".to_owned())
-            .spawn(move || work(&runtime, exporter, &alive))
-            .map_err(TelemetryError::Thread)?;
-        Ok(Self { finish, finished_at: OnceLock::new(), done, report })
+        let thread = Background::start("metrics-export", |finishing| {
+            let exporter = Exporter {
+                transport: Transport::new(&settings.to)?,
+                endpoint: settings.to.endpoint.clone(),
+                source,
+                finishing,
+                every: settings.every,
+                header: wire::Header::new(&settings.resource, SystemTime::now()),
+                report: Arc::clone(&report),
+            };
+            Ok(move || exporter.run())
+        })?;
+        Ok(Self { thread, finished_at: OnceLock::new(), report })
     }
 
-    /// Asks for the last request.
     pub(super) fn finish(&self) {
         self.finished_at.get_or_init(Instant::now);
-        self.finish.send_replace(true);
+        self.thread.stop();
     }
 
-    /// Waits for it.
     pub(super) fn shutdown(self) -> MetricReport {
         self.finish();
         let since = self.finished_at.get().map_or(Duration::ZERO, Instant::elapsed);
-        // Nothing is ever sent on it: either time runs out, or the thread has ended.
-        let late = self.done.recv_timeout(PATIENCE.saturating_sub(since))
-            == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+        let in_time = self.thread.wait(PATIENCE.saturating_sub(since));
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if late {
+        if !in_time {
             report.lost += 1;
             report.words.get_or_insert_with(|| format!("no answer within {PATIENCE:?}"));
         }
         report
     }
-}
-
-/// Runs to the last request, or until nobody waits for it any more. `_alive` ends with it.
-fn work(runtime: &Runtime, exporter: Exporter, _alive: &Sender<()>) {
-    let mut nobody = exporter.finishing.clone();
-    runtime.block_on(async {
-        tokio::select! {
-            () = exporter.run() => {}
-            // An error: the other end was dropped.
-            () = async { while nobody.changed().await.is_ok() {} } => {}
-        }
-    });
 }
 
 struct Exporter {
@@ -157,7 +126,6 @@ fn takes_no_metrics(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Answered(status, _) if unknown.contains(status))
 }
 
-/// How requests are sent.
 enum Transport {
     /// With a request without its body.
     Http(Box<Client>, Request<()>),

@@ -15,7 +15,6 @@ use crate::TelemetryError;
 use crate::otlp::OtlpSettings;
 use crate::otlp::client::{Outcome, root};
 
-/// Sends requests, each within a time.
 pub(super) struct Client {
     client: MetricsServiceClient<Channel>,
     metadata: MetadataMap,

@@ -1,5 +1,5 @@
-//! Metrics of a run: a page for Prometheus, and requests to a collector. Both show the same numbers, which are read when somebody asks for
-//! them; nothing here counts, and nothing here can hold up what counts.
+//! Metrics of a run: a page for Prometheus, and requests to a collector. Both show the same numbers, which are read when the page is
+//! asked for or a request is due; nothing here counts, and nothing here can hold up what counts.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -25,7 +25,7 @@ mod server;
 mod settings;
 mod wire;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 pub use names::{Instrument, Kind};
@@ -40,23 +40,19 @@ use server::Server;
 /// no longer than some milliseconds, or the page is late.
 pub type Source = Arc<dyn Fn() -> Reading + Send + Sync>;
 
-/// What became of the requests to the collector.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MetricReport {
-    /// Requests that the collector took.
     pub delivered: u64,
     /// Those that it did not get or did not take.
     pub lost: u64,
     /// The collector takes no metrics, as one that is for traces alone; it was asked once.
     pub unsupported: bool,
-    /// What went wrong at last, in words.
     pub words: Option<String>,
 }
 
 /// Metrics that are being served and sent. Dropping it ends both, without the last request.
-#[derive(Debug)]
 pub struct Metrics {
-    source: LateSource,
+    source: Arc<OnceLock<Source>>,
     page: Option<Server>,
     export: Option<Export>,
 }
@@ -67,17 +63,16 @@ impl Metrics {
     /// # Errors
     /// The address is taken or not of this machine, the collector's address cannot be used, or no thread could be started.
     pub fn start(settings: &MetricSettings) -> Result<Self, TelemetryError> {
-        let source = LateSource::default();
-        let page = settings.page.as_ref().map(|page| serve(page, source.reader())).transpose()?;
+        let source = Arc::default();
+        let page = settings.page.as_ref().map(|page| Server::start(page, reader(&source))).transpose()?;
         let export =
-            settings.otlp.as_ref().map(|export| Export::start(export, source.reader())).transpose()?;
+            settings.otlp.as_ref().map(|export| Export::start(export, reader(&source))).transpose()?;
         Ok(Self { source, page, export })
     }
 
-    /// Where the page is served, if it is.
     #[must_use]
     pub fn page_address(&self) -> Option<SocketAddr> {
-        self.page.as_ref().map(Server::address)
+        self.page.as_ref().map(|page| page.address)
     }
 
     /// Whether anybody reads the numbers.
@@ -89,7 +84,7 @@ impl Metrics {
     /// Where the numbers come from. Until this is called, only the version of the program is known. Only the first call counts.
     pub fn observe(&self, source: Source) {
         // The second one is the caller's mistake, and documented to change nothing.
-        let _ = self.source.0.set(source);
+        let _ = self.source.set(source);
     }
 
     /// Nothing will change any more: the last request is sent now. Waits for nothing; the page goes on.
@@ -107,46 +102,20 @@ impl Metrics {
     }
 }
 
-fn serve(page: &PageAddress, source: Source) -> Result<Server, TelemetryError> {
-    let served = TcpListener::bind(page.address).and_then(|listener| Server::start(listener, source));
-    served.map_err(|error| TelemetryError::PageNotServed {
-        address: page.address,
-        origin: page.origin,
-        advice: match error.kind() {
-            std::io::ErrorKind::AddrInUse => {
-                "another program listens there, perhaps another run; give each its own port, or port 0 for any that is free"
-            }
-            std::io::ErrorKind::AddrNotAvailable => "an address of this machine is needed",
-            std::io::ErrorKind::PermissionDenied => "ports below 1024 are for root",
-            _ => "choose another address",
-        },
-        source: error,
+/// What `source` gives once it is known, which is long after the page was asked for, and the version of the program.
+fn reader(source: &Arc<OnceLock<Source>>) -> Source {
+    let source = Arc::clone(source);
+    Arc::new(move || {
+        let mut reading = source.get().map_or_else(Reading::new, |source| source());
+        reading.add(&names::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], 1_u64);
+        reading
     })
-}
-
-/// A source that is known only once the run has begun, long after the page was asked for.
-#[derive(Clone, Default)]
-struct LateSource(Arc<OnceLock<Source>>);
-
-impl LateSource {
-    fn reader(&self) -> Source {
-        let source = self.clone();
-        Arc::new(move || {
-            let mut reading = source.0.get().map_or_else(Reading::new, |source| source());
-            reading.add(&names::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], 1_u64);
-            reading
-        })
-    }
-}
-
-impl std::fmt::Debug for LateSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("LateSource").field(&self.0.get().is_some()).finish()
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     fn page(address: SocketAddr) -> MetricSettings {
@@ -157,7 +126,7 @@ mod tests {
     fn an_address_that_is_taken_is_named_with_its_origin() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
-        let error = Metrics::start(&page(address)).unwrap_err().to_string();
+        let error = Metrics::start(&page(address)).err().unwrap().to_string();
         for part in [&format!("`{address}`") as &str, "a test", "port 0"] {
             assert!(error.contains(part), "{error}");
         }
@@ -165,9 +134,9 @@ mod tests {
 
     #[test]
     fn before_the_run_begins_the_version_is_known_and_nothing_else() {
-        let source = LateSource::default();
+        let source = Arc::default();
         let names = |reading: Reading| reading.families().map(|(i, _)| i.name).collect::<Vec<_>>();
-        let read = source.reader();
+        let read = reader(&source);
         assert_eq!(names(read()), [names::BUILD_INFO.name]);
         let metrics = Metrics { source, page: None, export: None };
         metrics.observe(Arc::new(|| {

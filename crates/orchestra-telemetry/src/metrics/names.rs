@@ -3,19 +3,15 @@
 //! Names are OpenTelemetry's form; [`Instrument::prometheus_name`] gives the form of the Prometheus page, by the rules with which a
 //! collector would translate one into the other. What each means for a person is in `docs/metrics.md`, which a test holds against this file.
 
-/// What kind of number it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Only rises; starts at 0 with the process.
     Counter,
-    /// Rises and falls.
     Gauge,
-    /// Numbers of values by size.
     Histogram,
 }
 
 impl Kind {
-    /// Its name in the Prometheus format.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -26,16 +22,13 @@ impl Kind {
     }
 }
 
-/// One metric.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Instrument {
     /// For example `orchestra.items.done`.
     pub name: &'static str,
-    /// What it is.
     pub kind: Kind,
     /// A unit of <https://ucum.org>: `s`, `By`, `W`, `Cel`, `1` for a share, `{item}` for things that are counted; empty: none.
     pub unit: &'static str,
-    /// Names of its labels; each has few values, whatever happens in a run.
     pub labels: &'static [&'static str],
     /// One sentence without its full stop.
     pub help: &'static str,
@@ -62,31 +55,17 @@ impl Instrument {
     }
 }
 
-/// Names of labels.
-pub mod label {
-    /// Name of the pipeline.
-    pub const PIPELINE: &str = "pipeline";
-    /// Name of the stage.
-    pub const STAGE: &str = "stage";
-    /// Name of the model.
-    pub const MODEL: &str = "model";
-    /// Name of the device.
-    pub const DEVICE: &str = "device";
-    /// Why an item failed, as in `failures.jsonl`.
-    pub const KIND: &str = "kind";
-    /// Why a batch left, as in `run.json`; why a span was dropped.
-    pub const REASON: &str = "reason";
-    /// One of a few states.
-    pub const STATE: &str = "state";
-    /// How a worker ended.
-    pub const EXIT: &str = "exit";
-    /// Name of the workflow.
-    pub const WORKFLOW: &str = "workflow";
-    /// Version of the program.
-    pub const VERSION: &str = "version";
-}
-
-use label::{DEVICE, EXIT, KIND, MODEL, PIPELINE, REASON, STAGE, STATE, VERSION, WORKFLOW};
+// Each label has few values, whatever happens in a run: `docs/metrics.md` lists them.
+const PIPELINE: &str = "pipeline";
+const STAGE: &str = "stage";
+const MODEL: &str = "model";
+const DEVICE: &str = "device";
+const KIND: &str = "kind";
+const REASON: &str = "reason";
+const STATE: &str = "state";
+const EXIT: &str = "exit";
+const WORKFLOW: &str = "workflow";
+const VERSION: &str = "version";
 
 macro_rules! instruments {
     ($($(#[$doc:meta])* $id:ident = $kind:ident $name:literal, $unit:literal, [$($label:ident),*], $help:literal;)*) => {

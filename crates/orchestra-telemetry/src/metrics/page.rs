@@ -5,10 +5,8 @@ use std::fmt::{self, Write as _};
 use super::names::Instrument;
 use super::reading::{Buckets, Point, Reading, Value};
 
-/// The type under which the page is served.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The page.
 pub(super) fn render(reading: &Reading) -> String {
     let mut out = String::with_capacity(16 << 10);
     for (instrument, points) in reading.families() {
@@ -19,7 +17,7 @@ pub(super) fn render(reading: &Reading) -> String {
 
 fn family(out: &mut String, instrument: &Instrument, points: &[Point]) -> fmt::Result {
     let name = instrument.prometheus_name();
-    writeln!(out, "# HELP {name} {}.", Help(instrument.help))?;
+    writeln!(out, "# HELP {name} {}.", escaped(instrument.help))?;
     writeln!(out, "# TYPE {name} {}", instrument.kind.as_str())?;
     for point in points {
         let labels = Labels { names: instrument.labels, values: &point.labels, bound: None };
@@ -53,16 +51,12 @@ struct Labels<'a> {
 
 impl fmt::Display for Labels<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut before = "{";
-        for (name, value) in self.names.iter().zip(self.values) {
-            write!(f, "{before}{name}=\"{}\"", Quoted(value))?;
-            before = ",";
-        }
-        if let Some(bound) = self.bound {
-            write!(f, "{before}le=\"{}\"", Number(bound))?;
-            before = ",";
-        }
-        if before == "," { f.write_char('}') } else { Ok(()) }
+        let escaped = |value: &String| escaped(value).replace('"', "\\\"");
+        let pairs = self.names.iter().zip(self.values).map(|(name, value)| (*name, escaped(value)));
+        let bound = self.bound.map(|bound| ("le", Number(bound).to_string()));
+        let pairs: Vec<String> =
+            pairs.chain(bound).map(|(name, value)| format!("{name}=\"{value}\"")).collect();
+        if pairs.is_empty() { Ok(()) } else { write!(f, "{{{}}}", pairs.join(",")) }
     }
 }
 
@@ -72,37 +66,16 @@ struct Number(f64);
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            n if n == f64::INFINITY => f.write_str("+Inf"),
-            n if n == f64::NEG_INFINITY => f.write_str("-Inf"),
+            f64::INFINITY => f.write_str("+Inf"),
+            f64::NEG_INFINITY => f.write_str("-Inf"),
             n => write!(f, "{n}"),
         }
     }
 }
 
-/// Text between quotes.
-struct Quoted<'a>(&'a str);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            match c {
-                '\\' => f.write_str("\\\\")?,
-                '"' => f.write_str("\\\"")?,
-                '\n' => f.write_str("\\n")?,
-                c => f.write_char(c)?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Text to the end of a line.
-struct Help<'a>(&'a str);
-
-impl fmt::Display for Help<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0.replace('\\', "\\\\").replace('\n', "\\n"))
-    }
+/// Text that ends at the end of its line.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('\n', "\\n")
 }
 
 #[cfg(test)]

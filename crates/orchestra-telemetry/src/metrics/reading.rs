@@ -2,23 +2,18 @@
 
 use super::names::{ALL, Instrument};
 
-/// What a histogram held.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Buckets {
     /// The largest value of each bucket but the last, which has none. In the unit of the instrument.
     pub bounds: Vec<f64>,
     /// Values by bucket, each counted once; one more than there are bounds.
     pub counts: Vec<u64>,
-    /// Of all values.
     pub sum: f64,
 }
 
-/// A value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Of a counter or a gauge.
     Number(f64),
-    /// Of a histogram.
     Buckets(Buckets),
 }
 
@@ -40,16 +35,13 @@ impl From<Buckets> for Value {
     }
 }
 
-/// A value and what it is of.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
     /// Values of the labels, in the order in which the instrument names them.
     pub labels: Vec<String>,
-    /// The value.
     pub value: Value,
 }
 
-/// See the module.
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
     /// By place in [`ALL`].
@@ -57,7 +49,6 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// No numbers yet.
     #[must_use]
     pub fn new() -> Self {
         Self { points: ALL.iter().map(|_| Vec::new()).collect() }
@@ -78,16 +69,6 @@ impl Reading {
         let all = ALL.iter().copied().zip(self.points.iter().map(Vec::as_slice));
         all.filter(|(_, points)| !points.is_empty())
     }
-
-    /// How many series a Prometheus server would keep for it.
-    #[must_use]
-    pub fn n_series(&self) -> usize {
-        let series = |point: &Point| match &point.value {
-            Value::Number(_) => 1,
-            Value::Buckets(buckets) => buckets.counts.len() + 2,
-        };
-        self.points.iter().flatten().map(series).sum()
-    }
 }
 
 #[cfg(test)]
@@ -103,6 +84,5 @@ mod tests {
         reading.add(&ITEMS_DONE, &["b"], 3_u64);
         let families: Vec<_> = reading.families().map(|(i, points)| (i.name, points.len())).collect();
         assert_eq!(families, [(ITEMS.name, 1), (ITEMS_DONE.name, 2)]);
-        assert_eq!(reading.n_series(), 3);
     }
 }

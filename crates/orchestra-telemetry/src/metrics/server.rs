@@ -1,9 +1,8 @@
-//! Serves the page to whoever asks, one request per connection. It never waits for a client longer than a few seconds and holds few of
-//! them at a time; nothing else in the process waits for it. It measures nothing itself.
+//! Serves the page to every client that asks, one request per connection. It never waits for a client longer than a few seconds and holds
+//! few of them at a time; nothing else in the process waits for it. It measures nothing itself.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::time::Duration;
 
@@ -15,11 +14,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use super::Source;
 use super::page::{self, CONTENT_TYPE};
+use super::{PageAddress, Source};
+use crate::TelemetryError;
+use crate::background::Background;
 
 /// Connections that are open at once. With one more, the oldest is closed: it has had its chance, and clients that hang must not keep a
 /// scraper out.
@@ -34,35 +34,33 @@ const BREATH: Duration = Duration::from_millis(100);
 /// A page that is being served. Dropping it ends that.
 #[derive(Debug)]
 pub(super) struct Server {
-    address: SocketAddr,
-    _stop: oneshot::Sender<()>,
+    pub(super) address: SocketAddr,
+    _thread: Background,
 }
 
 impl Server {
-    /// Serves on a socket that listens already.
-    pub(super) fn start(listener: StdTcpListener, source: Source) -> io::Result<Self> {
-        let address = listener.local_addr()?;
-        listener.set_nonblocking(true)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let listener = {
-            let _inside = runtime.enter();
-            TcpListener::from_std(listener)?
-        };
-        let (stop, mut stopped) = oneshot::channel::<()>();
-        std::thread::Builder::new().name("metrics-page".into()).spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    () = serve(listener, source) => {}
-                    _ = &mut stopped => {}
+    pub(super) fn start(page: &PageAddress, source: Source) -> Result<Self, TelemetryError> {
+        let not_served = |error: std::io::Error| TelemetryError::PageNotServed {
+            address: page.address,
+            origin: page.origin,
+            advice: match error.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    "another program listens there, perhaps another run; give each its own port, or port 0 for any that is free"
                 }
-            });
+                std::io::ErrorKind::AddrNotAvailable => "an address of this machine is needed",
+                std::io::ErrorKind::PermissionDenied => "ports below 1024 are for root",
+                _ => "choose another address",
+            },
+            source: error,
+        };
+        let listener = StdTcpListener::bind(page.address).map_err(not_served)?;
+        let address = listener.local_addr().map_err(not_served)?;
+        listener.set_nonblocking(true).map_err(not_served)?;
+        let thread = Background::start("metrics-page", |_| {
+            let listener = TcpListener::from_std(listener).map_err(not_served)?;
+            Ok(move || serve(listener, source))
         })?;
-        Ok(Self { address, _stop: stop })
-    }
-
-    /// Where it listens.
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
+        Ok(Self { address, _thread: thread })
     }
 }
 
@@ -131,17 +129,17 @@ mod tests {
     use super::*;
 
     fn server() -> Server {
-        let listener = StdTcpListener::bind("127.0.0.1:0").unwrap();
         let source: Source = Arc::new(|| {
             let mut reading = Reading::new();
             reading.add(&PROCESS_CPU, &[], 2_u64);
             reading
         });
-        Server::start(listener, source).unwrap()
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        Server::start(&PageAddress { address, origin: "a test" }, source).unwrap()
     }
 
     fn ask(server: &Server, request: &str) -> String {
-        let mut client = StdTcpStream::connect(server.address()).unwrap();
+        let mut client = StdTcpStream::connect(server.address).unwrap();
         client.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
@@ -188,7 +186,7 @@ mod tests {
         let server = server();
         let mut hanging: Vec<StdTcpStream> = Vec::new();
         for _ in 0..2 * MOST_CLIENTS {
-            hanging.push(StdTcpStream::connect(server.address()).unwrap());
+            hanging.push(StdTcpStream::connect(server.address).unwrap());
         }
         let page = ask(&server, "GET /metrics HTTP/1.1\r\n\r\n");
         assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
@@ -200,7 +198,7 @@ mod tests {
     #[test]
     fn a_dropped_server_gives_its_port_back() {
         let server = server();
-        let address = server.address();
+        let address = server.address;
         drop(server);
         // The thread ends by itself; until then the port is taken.
         while StdTcpListener::bind(address).is_err() {

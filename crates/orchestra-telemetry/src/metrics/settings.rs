@@ -1,6 +1,6 @@
 //! Where metrics go, from the command line, the workflow file and the `OTEL_*` variables. Pure: variables come in as a function.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
 use crate::TelemetryError;
@@ -15,16 +15,12 @@ const USUAL_PORT: u16 = 9464;
 /// Where metrics go. The default: nowhere.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MetricSettings {
-    /// Where the Prometheus page is served.
     pub page: Option<PageAddress>,
-    /// Where they are sent.
     pub otlp: Option<MetricExport>,
 }
 
-/// How metrics are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetricExport {
-    /// Where.
     pub to: OtlpSettings,
     /// How often; once more at the end.
     pub every: Duration,
@@ -32,7 +28,6 @@ pub struct MetricExport {
     pub resource: Vec<(String, String)>,
 }
 
-/// An address to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageAddress {
     /// Port 0: any that is free.
@@ -41,10 +36,8 @@ pub struct PageAddress {
     pub origin: &'static str,
 }
 
-/// What the settings come to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResolvedMetrics {
-    /// Where metrics go.
     pub settings: MetricSettings,
     /// What was ignored and why, as sentences for the log.
     pub warnings: Vec<String>,
@@ -57,23 +50,22 @@ impl PageAddress {
     /// It is neither, or the name is unknown.
     pub fn read(text: &str, origin: &'static str) -> Result<Self, TelemetryError> {
         let text = text.trim();
-        let refused = |reason: String| TelemetryError::Page { address: text.to_owned(), origin, reason };
-        if let Ok(port) = text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
-            return Ok(Self { address: (IpAddr::V4(Ipv4Addr::LOCALHOST), port).into(), origin });
-        }
-        if let Ok(address) = text.parse() {
-            return Ok(Self { address, origin });
-        }
-        let is_pair =
-            text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-        if !is_pair || text.contains('/') {
-            return Err(refused(format!(
-                "expected `HOST:PORT` to listen on, such as `127.0.0.1:{USUAL_PORT}`, or a port"
-            )));
-        }
-        let mut found = text.to_socket_addrs().map_err(|e| refused(format!("the host is unknown ({e})")))?;
-        let address = found.next().ok_or_else(|| refused("the host has no address".to_owned()))?;
-        Ok(Self { address, origin })
+        let found = match text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
+            Ok(port) => Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+            // No name has a `/`: an address such as `http://localhost:9464` is not looked up.
+            Err(_) if text.contains('/') => Err("it is no socket address".to_owned()),
+            Err(_) => text
+                .to_socket_addrs()
+                .map_err(|error| error.to_string())
+                .and_then(|mut found| found.next().ok_or_else(|| "the host has no address".to_owned())),
+        };
+        found.map(|address| Self { address, origin }).map_err(|why| TelemetryError::Page {
+            address: text.to_owned(),
+            origin,
+            reason: format!(
+                "expected `HOST:PORT` to listen on, such as `127.0.0.1:{USUAL_PORT}`, or a port ({why})"
+            ),
+        })
     }
 }
 
@@ -88,56 +80,41 @@ impl MetricSettings {
         otlp: Configured<'_>,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<ResolvedMetrics, TelemetryError> {
-        let set = |name: &str| variable(name).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty());
-        let mut warnings = Vec::new();
-        let exporters = set("OTEL_METRICS_EXPORTER").unwrap_or_default();
-        let asks_for = |wanted: &str| exporters.split(',').any(|e| e.trim().eq_ignore_ascii_case(wanted));
-        let disabled = set("OTEL_SDK_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"));
+        let mut variables = Variables::new(variable);
+        let exporters = variables.exporters(Signal::Metrics);
+        let asks_for_page = exporters.iter().any(|name| name == "prometheus");
         let page = match page {
             Some(page) => Some(PageAddress::read(page, "`telemetry.metrics` or `--metrics`")?),
-            None if asks_for("prometheus") && !disabled => {
-                let host = set("OTEL_EXPORTER_PROMETHEUS_HOST").unwrap_or_else(|| "127.0.0.1".to_owned());
-                let port = set("OTEL_EXPORTER_PROMETHEUS_PORT").unwrap_or_else(|| USUAL_PORT.to_string());
-                let host =
-                    if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host };
+            None if asks_for_page && !variables.is_disabled() => {
+                let of_page = |name: &str| variables.text(&format!("OTEL_EXPORTER_PROMETHEUS_{name}"));
+                let host = of_page("HOST").unwrap_or_else(|| "127.0.0.1".to_owned());
+                let port = of_page("PORT").unwrap_or_else(|| USUAL_PORT.to_string());
+                let is_bare_ipv6 = host.contains(':') && !host.starts_with('[');
+                let host = if is_bare_ipv6 { format!("[{host}]") } else { host };
                 Some(PageAddress::read(&format!("{host}:{port}"), "`OTEL_METRICS_EXPORTER`")?)
             }
             None => None,
         };
-        let others: Vec<&str> = exporters
-            .split(',')
-            .map(str::trim)
-            .filter(|e| !e.is_empty() && !e.eq_ignore_ascii_case("prometheus"))
-            .collect();
-        // What is said of the page is not said to the collector, which would wonder.
-        let without_page = |name: &str| match name {
-            "OTEL_METRICS_EXPORTER" => Some(others.join(",")),
-            name => variable(name),
-        };
-        let to = match others.is_empty() && asks_for("prometheus") {
-            // A page alone was asked for: then nothing is sent.
+        // Where a page alone is asked for, nothing is sent.
+        let to = match asks_for_page && exporters.iter().all(|name| name == "prometheus") {
             true => None,
-            false => OtlpSettings::resolve(Signal::Metrics, otlp, &without_page, &mut warnings)?,
+            false => OtlpSettings::resolve(Signal::Metrics, otlp, &mut variables)?,
         };
-        let mut variables = Variables::new(variable, &mut warnings);
-        let limit = variables.milliseconds(&["OTEL_METRIC_EXPORT_TIMEOUT".to_owned()]);
-        let otlp = to.map(|to| MetricExport {
-            to: OtlpSettings { timeout: limit.map_or(to.timeout, |limit| to.timeout.min(limit)), ..to },
-            every: variables.milliseconds(&["OTEL_METRIC_EXPORT_INTERVAL".to_owned()]).unwrap_or(INTERVAL),
-            resource: resource(&mut variables),
+        let otlp = to.map(|to| {
+            let limit =
+                variables.milliseconds(variables.one("OTEL_METRIC_EXPORT_TIMEOUT")).unwrap_or(to.timeout);
+            let (name, mut resource) = variables.resource();
+            resource.extend(name.map(|name| ("service.name".to_owned(), name)));
+            MetricExport {
+                to: OtlpSettings { timeout: to.timeout.min(limit), ..to },
+                every: variables
+                    .milliseconds(variables.one("OTEL_METRIC_EXPORT_INTERVAL"))
+                    .unwrap_or(INTERVAL),
+                resource,
+            }
         });
-        Ok(ResolvedMetrics { settings: MetricSettings { page, otlp }, warnings })
+        Ok(ResolvedMetrics { settings: MetricSettings { page, otlp }, warnings: variables.warnings })
     }
-}
-
-/// The name of the program, if it is given another one, and what else the numbers are to say of it.
-fn resource(variables: &mut Variables<'_>) -> Vec<(String, String)> {
-    let mut resource = variables.pairs(&["OTEL_RESOURCE_ATTRIBUTES".to_owned()]);
-    if let Some(name) = variables.text("OTEL_SERVICE_NAME") {
-        resource.retain(|(key, _)| key != "service.name");
-        resource.push(("service.name".to_owned(), name));
-    }
-    resource
 }
 
 #[cfg(test)]

@@ -43,17 +43,60 @@ impl Header {
         Self { resource: Resource { attributes, ..Resource::default() }, start: nanos(start) }
     }
 
-    /// The message.
     pub(super) fn request(&self, reading: &Reading, now: SystemTime) -> ExportMetricsServiceRequest {
-        let times = Times { start: self.start, now: nanos(now) };
+        let now = nanos(now);
         let metrics =
-            reading.families().map(|(instrument, points)| metric(instrument, points, times)).collect();
+            reading.families().map(|(instrument, points)| self.metric(instrument, points, now)).collect();
         let (name, version) = (SERVICE.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
         let scope = Some(InstrumentationScope { name, version, ..InstrumentationScope::default() });
         let scope_metrics = vec![ScopeMetrics { scope, metrics, ..ScopeMetrics::default() }];
         let resource = Some(self.resource.clone());
         let all = ResourceMetrics { resource, scope_metrics, ..ResourceMetrics::default() };
         ExportMetricsServiceRequest { resource_metrics: vec![all] }
+    }
+
+    fn metric(&self, instrument: &'static Instrument, points: &[Point], now: u64) -> Metric {
+        let (mut numbers, mut histograms) = (Vec::new(), Vec::new());
+        for Point { labels, value } in points {
+            let attributes =
+                instrument.labels.iter().zip(labels).map(|(name, label)| text(name, label)).collect();
+            match value {
+                Value::Number(number) => numbers.push(NumberDataPoint {
+                    start_time_unix_nano: self.start,
+                    time_unix_nano: now,
+                    value: Some(Number::AsDouble(*number)),
+                    attributes,
+                    ..NumberDataPoint::default()
+                }),
+                Value::Buckets(Buckets { bounds, counts, sum }) => histograms.push(HistogramDataPoint {
+                    start_time_unix_nano: self.start,
+                    time_unix_nano: now,
+                    count: counts.iter().sum(),
+                    sum: Some(*sum),
+                    bucket_counts: counts.clone(),
+                    explicit_bounds: bounds.clone(),
+                    attributes,
+                    ..HistogramDataPoint::default()
+                }),
+            }
+        }
+        let aggregation_temporality = SINCE_START;
+        let data = match instrument.kind {
+            Kind::Gauge => Data::Gauge(Gauge { data_points: numbers }),
+            Kind::Counter => {
+                Data::Sum(Sum { data_points: numbers, aggregation_temporality, is_monotonic: true })
+            }
+            Kind::Histogram => {
+                Data::Histogram(Histogram { data_points: histograms, aggregation_temporality })
+            }
+        };
+        Metric {
+            name: instrument.name.to_owned(),
+            description: instrument.help.to_owned(),
+            unit: instrument.unit.to_owned(),
+            data: Some(data),
+            ..Metric::default()
+        }
     }
 }
 
@@ -65,67 +108,9 @@ pub(super) fn rejection(answer: &[u8]) -> Option<String> {
     (rejected > 0).then(|| format!("{rejected} values were rejected: {words}"))
 }
 
-#[derive(Clone, Copy)]
-struct Times {
-    start: u64,
-    now: u64,
-}
-
 fn nanos(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn metric(instrument: &'static Instrument, points: &[Point], times: Times) -> Metric {
-    let data_points = || points.iter().filter_map(|point| number(instrument, point, times)).collect();
-    let data = match instrument.kind {
-        Kind::Gauge => Data::Gauge(Gauge { data_points: data_points() }),
-        Kind::Counter => Data::Sum(Sum {
-            data_points: data_points(),
-            aggregation_temporality: SINCE_START,
-            is_monotonic: true,
-        }),
-        Kind::Histogram => Data::Histogram(Histogram {
-            data_points: points.iter().filter_map(|point| histogram(instrument, point, times)).collect(),
-            aggregation_temporality: SINCE_START,
-        }),
-    };
-    Metric {
-        name: instrument.name.to_owned(),
-        description: instrument.help.to_owned(),
-        unit: instrument.unit.to_owned(),
-        data: Some(data),
-        ..Metric::default()
-    }
-}
-
-fn number(instrument: &Instrument, point: &Point, times: Times) -> Option<NumberDataPoint> {
-    let Value::Number(value) = point.value else { return None };
-    Some(NumberDataPoint {
-        start_time_unix_nano: times.start,
-        time_unix_nano: times.now,
-        value: Some(Number::AsDouble(value)),
-        attributes: attributes(instrument, point),
-        ..NumberDataPoint::default()
-    })
-}
-
-fn histogram(instrument: &Instrument, point: &Point, times: Times) -> Option<HistogramDataPoint> {
-    let Value::Buckets(Buckets { bounds, counts, sum }) = &point.value else { return None };
-    Some(HistogramDataPoint {
-        start_time_unix_nano: times.start,
-        time_unix_nano: times.now,
-        count: counts.iter().sum(),
-        sum: Some(*sum),
-        bucket_counts: counts.clone(),
-        explicit_bounds: bounds.clone(),
-        attributes: attributes(instrument, point),
-        ..HistogramDataPoint::default()
-    })
-}
-
-fn attributes(instrument: &Instrument, point: &Point) -> Vec<KeyValue> {
-    instrument.labels.iter().zip(&point.labels).map(|(name, value)| text(name, value)).collect()
 }
 
 fn text(key: &str, value: &str) -> KeyValue {

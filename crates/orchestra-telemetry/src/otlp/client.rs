@@ -22,14 +22,12 @@ pub(crate) struct Client {
     last: watch::Sender<Outcome>,
 }
 
-/// What came of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// There is no answer yet.
     Open,
     /// The collector has answered.
     Answered(StatusCode, Bytes),
-    /// Nobody listens there, or the name is not known.
+    /// No program listens at the address, or the host is not known.
     Unreachable(String),
     /// The connection ended in the middle, or what listens there does not speak HTTP.
     Lost(String),
@@ -49,12 +47,11 @@ impl Client {
         self.last.send_replace(Outcome::Open);
     }
 
-    /// What came of the last request.
     pub(crate) fn outcome(&self) -> Outcome {
         self.last.borrow().clone()
     }
 
-    /// Ends once a request has found nobody.
+    /// Ends once a request has ended as [`Outcome::Unreachable`].
     pub(crate) async fn unreachable(&self) {
         let mut last = self.last.subscribe();
         // An error would mean that the sender is gone, which `self` holds.

@@ -9,10 +9,10 @@ fn resolve(
 ) -> (Result<Option<OtlpSettings>, TelemetryError>, Vec<String>) {
     let lookup =
         |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
-    let mut warnings = Vec::new();
+    let mut variables = Variables::new(&lookup);
     let configured = Configured { endpoint: configured, protocol: None };
-    let settings = OtlpSettings::resolve(Signal::Traces, configured, &lookup, &mut warnings);
-    (settings, warnings)
+    let settings = OtlpSettings::resolve(Signal::Traces, configured, &mut variables);
+    (settings, variables.warnings)
 }
 
 fn resolved(configured: Option<&str>, variables: &[(&str, &str)]) -> OtlpSettings {

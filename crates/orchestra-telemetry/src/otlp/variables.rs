@@ -4,15 +4,19 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use super::Signal;
+
 /// Looks up variables, and gathers what is to be said about them.
 pub(crate) struct Variables<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
-    warnings: &'a mut Vec<String>,
+    pub(crate) warnings: Vec<String>,
 }
 
+pub(crate) type Set = (String, String);
+
 impl<'a> Variables<'a> {
-    pub(crate) fn new(lookup: &'a dyn Fn(&str) -> Option<String>, warnings: &'a mut Vec<String>) -> Self {
-        Self { lookup, warnings }
+    pub(crate) fn new(lookup: &'a dyn Fn(&str) -> Option<String>) -> Self {
+        Self { lookup, warnings: Vec::new() }
     }
 
     /// A variable that is set to more than spaces, without those around it.
@@ -20,57 +24,77 @@ impl<'a> Variables<'a> {
         (self.lookup)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
     }
 
-    /// The first of these variables that is set, and its name.
-    pub(crate) fn first<'n>(&self, names: &'n [String]) -> Option<(&'n str, String)> {
-        names.iter().find_map(|name| self.text(name).map(|value| (name.as_str(), value)))
+    pub(crate) fn one(&self, name: &str) -> Option<Set> {
+        self.text(name).map(|value| (name.to_owned(), value))
+    }
+
+    /// The exporter's setting for this signal, else the one for all signals.
+    pub(crate) fn of_exporter(&self, signal: Signal, setting: &str) -> Option<Set> {
+        let own = format!("OTEL_EXPORTER_OTLP_{}_{setting}", signal.name().to_uppercase());
+        self.one(&own).or_else(|| self.one(&format!("OTEL_EXPORTER_OTLP_{setting}")))
     }
 
     pub(crate) fn warn(&mut self, warning: String) {
         self.warnings.push(warning);
     }
 
-    /// Milliseconds, more than none.
-    pub(crate) fn milliseconds(&mut self, names: &[String]) -> Option<Duration> {
-        let (name, value) = self.first(names)?;
-        match value.parse::<u64>() {
-            Ok(ms) if ms > 0 => Some(Duration::from_millis(ms)),
-            _ => {
-                self.warn(format!(
-                    "`{name}` is `{value}`, which is no number of milliseconds from 1 on: it is ignored"
-                ));
-                None
-            }
+    pub(crate) fn read<T>(
+        &mut self,
+        set: Option<Set>,
+        expected: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Option<T> {
+        let (name, value) = set?;
+        let parsed = parse(&value);
+        if parsed.is_none() {
+            self.warn(format!("`{name}` is `{value}`, which is no {expected}: it is ignored"));
         }
+        parsed
     }
 
-    /// A number of things within bounds.
-    pub(crate) fn count(&mut self, name: &str, most: usize) -> Option<usize> {
-        let value = self.text(name)?;
-        match value.parse::<usize>() {
-            Ok(n) if (1..=most).contains(&n) => Some(n),
-            _ => {
-                self.warn(format!(
-                    "`{name}` is `{value}`, which is no whole number from 1 to {most}: it is ignored"
-                ));
-                None
-            }
-        }
+    pub(crate) fn milliseconds(&mut self, set: Option<Set>) -> Option<Duration> {
+        let parse = |value: &str| value.parse().ok().filter(|ms| *ms > 0).map(Duration::from_millis);
+        self.read(set, "number of milliseconds from 1 on", parse)
+    }
+
+    pub(crate) fn count(&mut self, set: Option<Set>, most: usize) -> Option<usize> {
+        let expected = format!("whole number from 1 to {most}");
+        self.read(set, &expected, |value| value.parse().ok().filter(|n| (1..=most).contains(n)))
     }
 
     /// `key=value,key=value`, percent-encoded. Values may be secrets, so no message shows one.
-    pub(crate) fn pairs(&mut self, names: &[String]) -> Vec<(String, String)> {
-        let Some((name, value)) = self.first(names) else { return Vec::new() };
-        match pairs(&value) {
-            Some(pairs) => pairs,
-            None => {
-                self.warn(format!(
-                    "`{name}` is ignored: expected `key=value` pairs with commas between them, such as `team=vision,site=berlin`, and what is \
-                     no letter or digit as `%` and two hexadecimal digits"
-                ));
-                Vec::new()
-            }
-        }
+    pub(crate) fn pairs(&mut self, set: Option<Set>) -> Vec<(String, String)> {
+        let Some((name, value)) = set else { return Vec::new() };
+        pairs(&value).unwrap_or_else(|| {
+            self.warn(format!(
+                "`{name}` is ignored: expected `key=value` pairs with commas between them, such as `team=vision,site=berlin`, and what is \
+                 no letter or digit as `%` and two hexadecimal digits"
+            ));
+            Vec::new()
+        })
     }
+
+    /// What the program is called in place of `orchestra`, and its other attributes.
+    pub(crate) fn resource(&mut self) -> (Option<String>, Vec<(String, String)>) {
+        let mut resource = self.pairs(self.one("OTEL_RESOURCE_ATTRIBUTES"));
+        let named =
+            resource.iter().rposition(|(key, _)| key == "service.name").map(|at| resource.remove(at).1);
+        (self.text("OTEL_SERVICE_NAME").or(named), resource)
+    }
+
+    /// The names in `OTEL_TRACES_EXPORTER` and its like, in lower case.
+    pub(crate) fn exporters(&self, signal: Signal) -> Vec<String> {
+        let value = self.text(&exporter_variable(signal)).unwrap_or_default().to_lowercase();
+        value.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+    }
+
+    pub(crate) fn is_disabled(&self) -> bool {
+        self.text("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+    }
+}
+
+pub(crate) fn exporter_variable(signal: Signal) -> String {
+    format!("OTEL_{}_EXPORTER", signal.name().to_uppercase())
 }
 
 fn pairs(text: &str) -> Option<Vec<(String, String)>> {
@@ -83,7 +107,6 @@ fn pair(text: &str) -> Option<(String, String)> {
     Some((key, percent_decoded(value.trim())?))
 }
 
-/// Text with its `%XX` replaced; `None` if that is no text.
 fn percent_decoded(text: &str) -> Option<String> {
     percent_encoding::percent_decode_str(text).decode_utf8().ok().map(Cow::into_owned)
 }
@@ -106,15 +129,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_ignored_with_its_name_and_without_a_secret() {
-        let mut warnings = Vec::new();
         let lookup = |name: &str| Some(if name == "HEADERS" { "key:secret" } else { "-3" }.to_owned());
-        let mut variables = Variables::new(&lookup, &mut warnings);
-        assert_eq!(variables.milliseconds(&["TIMEOUT".to_owned()]), None);
-        assert_eq!(variables.count("SIZE", 10), None);
-        assert_eq!(variables.pairs(&["HEADERS".to_owned()]), Vec::new());
-        for (warning, name) in warnings.iter().zip(["`TIMEOUT`", "`SIZE`", "`HEADERS`"]) {
+        let mut variables = Variables::new(&lookup);
+        assert_eq!(variables.milliseconds(variables.one("TIMEOUT")), None);
+        assert_eq!(variables.count(variables.one("SIZE"), 10), None);
+        assert_eq!(variables.pairs(variables.one("HEADERS")), Vec::new());
+        for (warning, name) in variables.warnings.iter().zip(["`TIMEOUT`", "`SIZE`", "`HEADERS`"]) {
             assert!(warning.contains(name) && !warning.contains("secret"), "{warning}");
         }
-        assert_eq!(warnings.len(), 3);
+        assert_eq!(variables.warnings.len(), 3);
     }
 }

@@ -1,5 +1,12 @@
 //! Trace contexts as they come from and go to others: headers, frames, the host's own spans. Makes no span.
 
+use std::collections::HashMap;
+
+use opentelemetry::Context;
+use opentelemetry::propagation::TextMapPropagator as _;
+use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+
 pub use orchestra_runtime::trace::TraceContext;
 
 /// Reads the value of a `traceparent` header (W3C Trace Context). `None` if it is not valid.
@@ -13,52 +20,27 @@ pub use orchestra_runtime::trace::TraceContext;
 /// ```
 #[must_use]
 pub fn from_traceparent(header: &str) -> Option<TraceContext> {
-    let mut parts = header.trim().split('-');
-    let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    // Later versions may say more behind that; `ff` is none.
-    let [version] = bytes::<1>(version)?;
-    if version == 0xff || (version == 0 && parts.next().is_some()) {
-        return None;
-    }
-    let (trace_id, span_id, [flags]) = (bytes::<16>(trace)?, bytes::<8>(span)?, bytes::<1>(flags)?);
-    let is_valid = trace_id != [0; 16] && span_id != [0; 8];
-    is_valid.then_some(TraceContext { trace_id, span_id, flags })
+    let carrier = HashMap::from([("traceparent".to_owned(), header.to_owned())]);
+    let context = TraceContextPropagator::new().extract_with_context(&Context::new(), &carrier);
+    of_span(context.span().span_context())
 }
 
 /// The value of a `traceparent` header.
 #[must_use]
 pub fn to_traceparent(context: &TraceContext) -> String {
-    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
-    format!("00-{}-{}-{:02x}", hex(&context.trace_id), hex(&context.span_id), context.flags)
-}
-
-/// Two lower-case hexadecimal digits for each byte.
-fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digit = |c: u8| match c {
-        b'0'..=b'9' => Some(c - b'0'),
-        b'a'..=b'f' => Some(c - b'a' + 10),
-        _ => None,
-    };
-    let mut out = [0; N];
-    if text.len() != 2 * N {
-        return None;
-    }
-    for (byte, pair) in out.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-    }
-    Some(out)
+    let (trace, span) = (u128::from_be_bytes(context.trace_id), u64::from_be_bytes(context.span_id));
+    format!("00-{trace:032x}-{span:016x}-{:02x}", context.flags)
 }
 
 /// The context of the OpenTelemetry span that is active in this thread, as a host's own instrumentation set it; `None` if there is none.
 #[must_use]
 pub fn current() -> Option<TraceContext> {
-    use opentelemetry::trace::TraceContextExt as _;
-    of_span(opentelemetry::Context::current().span().span_context())
+    of_span(Context::current().span().span_context())
 }
 
 /// The context of an OpenTelemetry span; `None` if it is not valid.
 #[must_use]
-pub fn of_span(span: &opentelemetry::trace::SpanContext) -> Option<TraceContext> {
+pub fn of_span(span: &SpanContext) -> Option<TraceContext> {
     span.is_valid().then(|| TraceContext {
         trace_id: span.trace_id().to_bytes(),
         span_id: span.span_id().to_bytes(),
@@ -67,15 +49,14 @@ pub fn of_span(span: &opentelemetry::trace::SpanContext) -> Option<TraceContext>
 }
 
 /// The same as OpenTelemetry has it, of a span elsewhere.
-pub(super) fn to_span(context: TraceContext) -> opentelemetry::trace::SpanContext {
-    use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
-    SpanContext::new(
-        TraceId::from_bytes(context.trace_id),
-        SpanId::from_bytes(context.span_id),
-        TraceFlags::new(context.flags),
-        true,
-        TraceState::default(),
-    )
+pub(super) fn to_span(context: TraceContext) -> SpanContext {
+    let (trace, span) = (TraceId::from_bytes(context.trace_id), SpanId::from_bytes(context.span_id));
+    SpanContext::new(trace, span, TraceFlags::new(context.flags), true, TraceState::default())
+}
+
+/// The context of a span of ours.
+pub(super) fn sampled(trace: TraceId, span: SpanId) -> SpanContext {
+    SpanContext::new(trace, span, TraceFlags::SAMPLED, false, TraceState::default())
 }
 
 #[cfg(test)]

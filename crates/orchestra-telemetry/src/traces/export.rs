@@ -2,8 +2,6 @@
 //! an end that waits no longer than it was told. It makes no spans and keeps none back.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
@@ -18,12 +16,12 @@ use prost::Message as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::queue::{Queue, SpanSink};
+use super::queue::Queue;
 use super::{SpanReport, TraceSettings};
 use crate::TelemetryError;
+use crate::background::{Background, step_back};
 use crate::otlp::client::{Client, Outcome};
 use crate::otlp::{OtlpSettings, Protocol};
-use crate::priority::step_back;
 
 /// Requests under way at once, at most: a far collector answers late, and meanwhile the next ones can go.
 const LANES: usize = 4;
@@ -34,75 +32,44 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(crate) struct Traces {
     queue: Arc<Queue>,
-    /// Turns true when nothing more will come.
-    stop: watch::Sender<bool>,
-    /// Turns true when nobody waits any more.
-    give_up: watch::Sender<bool>,
-    /// Ends with the thread.
-    done: Receiver<()>,
+    thread: Option<Background>,
     patience: Duration,
 }
 
 impl Traces {
     /// Starts the thread. It connects when the first spans are due, not before.
     pub(crate) fn start(settings: &TraceSettings) -> Result<Self, TelemetryError> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(TelemetryError::Thread)?;
         let queue = Arc::new(Queue::new(settings.queue, settings.request));
-        let (stop, stopping) = watch::channel(false);
-        let (give_up, mut given_up) = watch::channel(false);
-        let (alive, done) = channel();
-        let inside = runtime.enter();
-        let lane = |takes| Lane::new(settings, &queue, takes, stopping.clone());
-        let lanes: [_; LANES] =
-            [lane(Takes::All)?, lane(Takes::Full)?, lane(Takes::Full)?, lane(Takes::Full)?];
-        drop(inside);
-        thread::Builder::new()
-            .name("orchestra-traces".to_owned())
-            .spawn(move || {
+        let thread = Background::start("orchestra-traces", |stopping| {
+            let lane = |takes| Lane::new(settings, &queue, takes, stopping.clone());
+            let lanes: [_; LANES] =
+                [lane(Takes::All)?, lane(Takes::Full)?, lane(Takes::Full)?, lane(Takes::Full)?];
+            Ok(move || {
                 step_back();
-                runtime.block_on(async {
-                    let [a, b, c, d] = lanes.map(Lane::run);
-                    tokio::select! {
-                        _ = async { tokio::join!(a, b, c, d) } => {}
-                        // An error means that the other end is gone, and with it whoever waits.
-                        _ = given_up.wait_for(|given_up| *given_up) => {}
-                    }
-                });
-                // A name that is still being looked up must not hold the end.
-                runtime.shutdown_background();
-                drop::<std::sync::mpsc::Sender<()>>(alive);
+                let [a, b, c, d] = lanes.map(Lane::run);
+                async {
+                    let ((), (), (), ()) = tokio::join!(a, b, c, d);
+                }
             })
-            .map_err(TelemetryError::Thread)?;
-        Ok(Self { queue, stop, give_up, done, patience: settings.patience })
+        })?;
+        Ok(Self { queue, thread: Some(thread), patience: settings.patience })
     }
 
     /// Where spans go when they end.
-    pub(crate) fn sink(&self) -> SpanSink {
-        SpanSink(Arc::clone(&self.queue))
-    }
-
-    /// What became of the spans so far, for whoever looks while the run goes on.
-    pub(crate) fn watch(&self) -> impl Fn() -> SpanReport + Send + Sync + use<> {
-        let queue = Arc::clone(&self.queue);
-        move || queue.report()
+    pub(crate) fn sink(&self) -> Arc<Queue> {
+        Arc::clone(&self.queue)
     }
 
     /// Sends what is left, within the time allowed, and says what was lost.
-    pub(crate) fn shutdown(self) -> SpanReport {
+    pub(crate) fn shutdown(mut self) -> SpanReport {
         self.stop()
     }
 
-    fn stop(&self) -> SpanReport {
-        if *self.give_up.borrow() {
-            return self.queue.close();
+    fn stop(&mut self) -> SpanReport {
+        if let Some(thread) = self.thread.take() {
+            thread.stop();
+            thread.wait(self.patience);
         }
-        self.stop.send_replace(true);
-        // Nothing is ever sent on it: either time runs out, or the thread has ended.
-        let _ = self.done.recv_timeout(self.patience);
-        self.give_up.send_replace(true);
         self.queue.close()
     }
 }
@@ -164,7 +131,7 @@ impl Lane {
             });
             self.note(n, sent, &outcome);
             if is_silent && *self.stopping.borrow() {
-                // It would only be the same with the rest, at the cost of the time of whoever waits.
+                // The rest would fail in the same way and delay the end of the run.
                 while let Some(rest) = self.queue.any() {
                     self.queue.unsent(rest.len() as u64, None);
                 }
@@ -211,9 +178,9 @@ impl Lane {
     }
 }
 
-/// Ends when nothing more will come and the collector cannot be reached: to try again would only keep those who wait.
+/// Ends when nothing more will come and the collector cannot be reached: to try again would only delay the end.
 async fn hopeless(stopping: &mut watch::Receiver<bool>, client: &Client) {
-    // An error: whoever could stop it is gone, and nothing more will come.
+    // An error: the sender is gone, and nothing more will come.
     let _ = stopping.wait_for(|stop| *stop).await;
     client.unreachable().await;
 }
@@ -248,12 +215,10 @@ fn exporter(otlp: &OtlpSettings, client: &Arc<Client>) -> Result<SpanExporter, T
 fn rejected(outcome: &Outcome) -> (u64, Option<String>) {
     let Outcome::Answered(_, body) = outcome else { return (0, None) };
     // What cannot be read is not a rejection: the status of the answer said that it was taken.
-    let partial =
-        ExportTraceServiceResponse::decode(&body[..]).ok().and_then(|answer| answer.partial_success);
-    partial.map_or((0, None), |partial| {
-        let words = Some(partial.error_message).filter(|words| !words.is_empty());
-        (u64::try_from(partial.rejected_spans).unwrap_or(0), words)
-    })
+    let answer = ExportTraceServiceResponse::decode(&body[..]).unwrap_or_default();
+    let partial = answer.partial_success.unwrap_or_default();
+    let words = Some(partial.error_message).filter(|words| !words.is_empty());
+    (u64::try_from(partial.rejected_spans).unwrap_or(0), words)
 }
 
 fn resource(settings: &TraceSettings) -> Resource {

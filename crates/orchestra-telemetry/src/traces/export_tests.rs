@@ -46,8 +46,8 @@ fn span(n: u64) -> SpanData {
 }
 
 /// Ends spans with these numbers.
-fn end_all(sink: &SpanSink, spans: std::ops::Range<u64>, importance: Importance) {
-    spans.for_each(|n| sink.0.push(span(n), importance));
+fn end_all(sink: &Arc<Queue>, spans: std::ops::Range<u64>, importance: Importance) {
+    spans.for_each(|n| sink.push(span(n), importance));
 }
 
 /// Starts, ends so many spans, and shuts down.
@@ -174,7 +174,7 @@ fn while_the_run_goes_on_a_collector_that_is_down_is_tried_until_the_time_is_ove
     let traces = Traces::start(&TraceSettings { request: 1, otlp, ..settings }).unwrap();
     let sink = traces.sink();
     end_all(&sink, 0..1, Importance::Plain);
-    while sink.0.report().unsent == 0 {
+    while sink.report().unsent == 0 {
         std::thread::yield_now();
     }
     assert!(traces.shutdown().words.unwrap().contains("no connection"));
@@ -211,12 +211,12 @@ fn a_collector_that_never_answers_costs_the_timeout_and_gets_the_next_request() 
     let traces = Traces::start(&TraceSettings { request: 1, otlp, ..settings }).unwrap();
     let sink = traces.sink();
     end_all(&sink, 0..1, Importance::Plain);
-    while sink.0.report().unsent == 0 {
+    while sink.report().unsent == 0 {
         std::thread::yield_now();
     }
-    assert!(sink.0.report().words.unwrap().contains("no answer within 300ms"));
+    assert!(sink.report().words.unwrap().contains("no answer within 300ms"));
     end_all(&sink, 1..2, Importance::Plain);
-    while sink.0.report().delivered == 0 {
+    while sink.report().delivered == 0 {
         std::thread::yield_now();
     }
     assert_eq!(traces.shutdown().lost(), 1);
@@ -274,7 +274,7 @@ fn what_finds_the_queue_full_is_counted_and_gives_way_to_what_is_rare() {
             std::thread::yield_now();
         }
     }
-    let waiting = || sink.0.report();
+    let waiting = || sink.report();
     end_all(&sink, 40..70, Importance::Plain);
     assert_eq!(waiting().overflowed, 10, "there was room for twenty");
     end_all(&sink, 70..75, Importance::Rare);
@@ -332,7 +332,7 @@ fn what_ends_after_the_end_is_counted_as_late_and_not_kept() {
     let sink = traces.sink();
     assert_eq!(traces.shutdown(), SpanReport::default());
     end_all(&sink, 0..1, Importance::Plain);
-    assert_eq!(sink.0.close().late, 1);
+    assert_eq!(sink.close().late, 1);
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
 //! The ids of spans, worked out from what the spans are about: so a link can name a span that is not made yet, and the frame to a worker
-//! the span of its batch. Ids of different starts of one run differ. It makes no span.
+//! the span of its batch. Ids of different starts of one run differ.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,11 +8,10 @@ use opentelemetry::trace::{SpanId, TraceId};
 /// What a span is about. Each is the root of a trace of its own unless it has a parent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum About {
-    /// The run.
     Run,
-    /// A batch, by its number.
+    /// By its number.
     Batch(u64),
-    /// An item, by source and place.
+    /// By source and place.
     Item(u16, u64),
     /// The start of a worker.
     Worker(u32),
@@ -29,23 +28,17 @@ impl Seed {
         Self(mix(run_id.bytes().fold(nanos, |hash, byte| mix(hash ^ u64::from(byte)))))
     }
 
-    /// The id of the trace that begins with this.
-    pub(super) fn trace(self, about: About) -> TraceId {
+    /// The trace that begins with this, and its span.
+    pub(super) fn root(self, about: About) -> (TraceId, SpanId) {
         let (high, low) = (self.hash(about, 0), self.hash(about, 1));
-        TraceId::from(u128::from(high) << 64 | u128::from(low | 1))
+        (TraceId::from(u128::from(high) << 64 | u128::from(low | 1)), self.part(about, 0))
     }
 
-    /// The id of its span.
-    pub(super) fn span(self, about: About) -> SpanId {
-        self.part(about, 0)
-    }
-
-    /// The id of the `n`-th part of it, from 1.
+    /// The span of the `n`-th part of it, from 1; 0 is the whole.
     pub(super) fn part(self, about: About, n: u64) -> SpanId {
         // No id is zero: that means "none".
         SpanId::from(self.hash(about, 2 + n).max(1))
     }
-
     fn hash(self, about: About, salt: u64) -> u64 {
         let (kind, a, b) = match about {
             About::Run => (0, 0, 0),
@@ -87,7 +80,7 @@ mod tests {
             });
             for about in abouts.chain([About::Run]) {
                 n += 1;
-                traces.insert(seed.trace(about));
+                traces.insert(seed.root(about).0);
                 spans.extend((0..8).map(|part| seed.part(about, part)));
             }
         }
@@ -98,7 +91,7 @@ mod tests {
     #[test]
     fn the_same_start_of_a_run_has_the_same_ids() {
         let seed = || Seed::new("run-1", SystemTime::UNIX_EPOCH);
-        assert_eq!(seed().trace(About::Item(3, 4)), seed().trace(About::Item(3, 4)));
-        assert_eq!(seed().span(About::Run), seed().span(About::Run));
+        assert_eq!(seed().root(About::Item(3, 4)), seed().root(About::Item(3, 4)));
+        assert_eq!(seed().root(About::Run), seed().root(About::Run));
     }
 }

@@ -2,47 +2,30 @@
 //! counted and dropped, the plain before the rare.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use opentelemetry_sdk::trace::SpanData;
 use tokio::sync::Notify;
-
-use super::SpanReport;
 
 /// What gives way to what when there is no room for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Importance {
     /// One of many: an item that is traced for the share, and batches of such items.
     Plain,
-    /// What somebody will look for: the run, and what failed, was tried again or was slow.
+    /// What a reader of traces looks for: the run, and what failed, was tried again or was slow.
     Rare,
-}
-
-/// Where spans end. Clones feed the same exporter.
-#[derive(Debug, Clone)]
-pub(crate) struct SpanSink(pub(super) Arc<Queue>);
-
-impl SpanSink {
-    /// Whether so many spans would leave enough room for what is rare: a quarter of the queue. Also asked by threads of the run: it takes
-    /// no lock.
-    pub(super) fn has_room(&self, spans: usize) -> bool {
-        self.0.waiting.load(Ordering::Relaxed) + spans <= self.0.room / 4 * 3
-    }
 }
 
 /// Spans that wait, and the counts.
 #[derive(Debug)]
-pub(super) struct Queue {
-    /// Taken by threads that run behind those of the run, and by whoever reports on them, who can wait.
+pub(crate) struct Queue {
+    /// Taken by threads that run behind those of the run, and by reports, which can wait. No thread of the run takes it.
     state: Mutex<State>,
-    /// Spans that wait.
     waiting: AtomicUsize,
     /// Told when a request is full.
     pub(super) wake: Notify,
-    /// Spans that may wait.
     room: usize,
-    /// Spans of a request.
     request: usize,
 }
 
@@ -50,7 +33,7 @@ pub(super) struct Queue {
 struct State {
     rare: VecDeque<SpanData>,
     plain: VecDeque<SpanData>,
-    /// Nobody will come for more.
+    /// Nothing is sent any more: spans that end now are late.
     closed: bool,
     report: SpanReport,
 }
@@ -84,6 +67,12 @@ impl Queue {
         if waiting.is_multiple_of(self.request) {
             self.wake.notify_one();
         }
+    }
+
+    /// Whether so many spans would leave enough room for what is rare: a quarter of the queue. Also asked by threads of the run: it takes
+    /// no lock.
+    pub(super) fn has_room(&self, spans: usize) -> bool {
+        self.waiting.load(Ordering::Relaxed) + spans <= self.room / 4 * 3
     }
 
     /// The next full request.
@@ -132,7 +121,7 @@ impl Queue {
     }
 
     /// What became of the spans so far. Those that wait are among those that ended alone.
-    pub(super) fn report(&self) -> SpanReport {
+    pub(crate) fn report(&self) -> SpanReport {
         self.lock().report.clone()
     }
 
@@ -157,5 +146,92 @@ impl Queue {
 impl State {
     fn waiting(&self) -> usize {
         self.rare.len() + self.plain.len()
+    }
+}
+
+/// What became of the spans of a run. Every span that ended is in exactly one of the other numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpanReport {
+    /// Spans that ended and were to be sent.
+    pub ended: u64,
+    /// Those that the collector took.
+    pub delivered: u64,
+    /// Those that it got and did not take.
+    pub rejected: u64,
+    /// Those that could not be sent.
+    pub unsent: u64,
+    /// Those for which the queue had no room.
+    pub overflowed: u64,
+    /// Those that were still waiting when the time for the end had passed.
+    pub late: u64,
+    /// Items without spans because too much happened at once: not among the spans that ended.
+    pub items_left_out: u64,
+    /// Batches without spans, likewise.
+    pub batches_left_out: u64,
+    /// What went wrong at last, in words.
+    pub words: Option<String>,
+}
+
+impl SpanReport {
+    /// Nothing is missing.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.lost() == 0 && self.items_left_out == 0 && self.batches_left_out == 0
+    }
+
+    /// Spans that no collector took, whatever the reason.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.rejected + self.unsent + self.overflowed + self.late
+    }
+
+    /// The reasons for which spans were lost, each with a number above 0.
+    #[must_use]
+    pub fn losses(&self) -> Vec<(u64, &'static str)> {
+        [
+            (self.unsent, "could not be sent"),
+            (self.rejected, "were rejected by the collector"),
+            (self.overflowed, "found the queue full"),
+            (self.late, "were still waiting when the time for the end of the run had passed"),
+        ]
+        .into_iter()
+        .filter(|(n, _)| *n > 0)
+        .collect()
+    }
+}
+
+/// Counts what gets no spans.
+#[derive(Debug, Default)]
+pub(crate) struct LeftOut {
+    items: AtomicU64,
+    batches: AtomicU64,
+}
+
+impl LeftOut {
+    pub(crate) fn add_items(&self, n: u64) {
+        self.items.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_batches(&self, n: u64) {
+        self.batches.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// A report with these numbers besides.
+    pub(crate) fn and(&self, spans: SpanReport) -> SpanReport {
+        let items_left_out = self.items.load(Ordering::Relaxed);
+        SpanReport { items_left_out, batches_left_out: self.batches.load(Ordering::Relaxed), ..spans }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_loss_is_named_with_its_reason() {
+        assert_eq!(SpanReport { ended: 5, delivered: 5, ..SpanReport::default() }.losses(), []);
+        let report = SpanReport { ended: 9, delivered: 2, unsent: 4, overflowed: 3, ..SpanReport::default() };
+        assert_eq!(report.lost(), 7);
+        assert_eq!(report.losses(), [(4, "could not be sent"), (3, "found the queue full")]);
     }
 }

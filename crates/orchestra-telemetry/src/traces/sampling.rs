@@ -1,11 +1,14 @@
-//! Which items are traced, decided when they have ended: a share of them, and besides all that failed, were tried again or were slow. It
-//! makes no span.
+//! Which items are traced, decided when they have ended: a share of them, and besides all that failed, were tried again or were slow.
+//! Nearly none is, so what costs no look at the item itself is asked first. It makes no span.
 
 use std::time::Duration;
 
-use super::ids::item_hash;
+use orchestra_runtime::trace::{EndedItem, EndedItems, ItemTrace, UsualItems};
 
-/// The share of the items that is traced unless somebody asks for another.
+use super::ids::item_hash;
+use super::queue::Importance;
+
+/// The share of the items that is traced unless a setting says otherwise.
 pub(super) const USUAL_SHARE: f64 = 0.01;
 
 /// Which items are traced.
@@ -37,6 +40,15 @@ pub(super) enum Kept {
 }
 
 impl Kept {
+    /// Others like it can stand for it.
+    pub(super) fn is_plain(self) -> bool {
+        self == Kept::Ratio
+    }
+
+    pub(super) fn importance(self) -> Importance {
+        if self.is_plain() { Importance::Plain } else { Importance::Rare }
+    }
+
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Kept::Ratio => "ratio",
@@ -48,7 +60,6 @@ impl Kept {
     }
 }
 
-/// What the decision about an item depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ended {
     pub(super) source: u16,
@@ -82,17 +93,10 @@ impl ItemSampling {
     pub(super) fn with_parent(&self, kept: Option<Kept>, is_traced: Option<bool>) -> Option<Kept> {
         match is_traced.filter(|_| self.follow_parent) {
             Some(true) => Some(Kept::Parent),
-            // Whoever asked for it does not trace it: a span of ours would hang in the air.
+            // Its parent has no span at the collector, so ours would have none above it.
             Some(false) => None,
             None => kept,
         }
-    }
-}
-
-impl Kept {
-    /// Others like it can stand for it.
-    pub(super) fn is_plain(self) -> bool {
-        self == Kept::Ratio
     }
 }
 
@@ -120,14 +124,11 @@ impl Sampler {
     /// Why this item is traced, if it is.
     pub(super) fn decide(&mut self, item: &Ended) -> Option<Kept> {
         let is_slow = self.is_slow(item.took);
-        if item.has_failed {
-            Some(Kept::Failed)
-        } else if item.was_retried {
-            Some(Kept::Retried)
-        } else if is_slow {
-            Some(Kept::Slow)
-        } else {
-            self.is_in_the_share(item.source, item.index).then_some(Kept::Ratio)
+        match item {
+            Ended { has_failed: true, .. } => Some(Kept::Failed),
+            Ended { was_retried: true, .. } => Some(Kept::Retried),
+            _ if is_slow => Some(Kept::Slow),
+            _ => self.is_in_the_share(item.source, item.index).then_some(Kept::Ratio),
         }
     }
 
@@ -144,6 +145,90 @@ impl Sampler {
         let is_one_of_few = (self.judged_slow + 1) * ONE_SLOW_IN <= self.typical.seen;
         self.judged_slow += u64::from(is_one_of_few);
         is_one_of_few
+    }
+}
+
+/// Items that have ended together, apart: those that may be traced, and the others.
+pub(super) struct Sorted {
+    pub(super) candidates: Vec<(ItemTrace, Option<Kept>)>,
+    /// How many items of which batches are not traced. Few batches at a time, and mostly the same as the item before.
+    pub(super) others: Vec<(u64, usize)>,
+    /// For so many more candidates that others can stand for.
+    room: usize,
+    /// Candidates that found no room.
+    pub(super) left_out: u64,
+    /// Items may have parents of the host: then all are candidates.
+    has_parents: bool,
+}
+
+impl Sorted {
+    pub(super) fn new(room: usize, has_parents: bool) -> Self {
+        Self { candidates: Vec::new(), others: Vec::new(), room, left_out: 0, has_parents }
+    }
+
+    pub(super) fn group(&mut self, group: &EndedItems, sampler: &mut Sampler) {
+        let usual = group.usual().filter(|_| !self.has_parents);
+        if let Some(usual) = usual {
+            sampler.note(usual.typical(), usual.ids().len() as u64);
+            if !sampler.may_be_slow(usual.longest()) {
+                self.usual(&usual, sampler);
+                return;
+            }
+        }
+        group.each(|item| {
+            let id = item.ticket().id();
+            let ended = Ended {
+                source: id.source.0,
+                index: id.index,
+                has_failed: item.has_failed(),
+                was_retried: item.was_retried(),
+                took: item.took(),
+            };
+            if usual.is_none() {
+                sampler.note(ended.took, 1);
+            }
+            self.item(&item, sampler.decide(&ended));
+        });
+    }
+
+    /// A group of which nothing is to be said but which of them are in the share.
+    fn usual(&mut self, items: &UsualItems<'_>, sampler: &Sampler) {
+        let before = self.candidates.len();
+        // Walked only as far as there is something to take.
+        let (mut walk, mut walked) = (items.items(), 0);
+        for (at, id) in items.ids().iter().enumerate() {
+            if !sampler.is_in_the_share(id.source.0, id.index) {
+                continue;
+            }
+            if self.room == 0 {
+                self.left_out += 1;
+            } else if let Some(item) = walk.nth(at - std::mem::replace(&mut walked, at + 1)) {
+                self.room -= 1;
+                self.candidates.push((item.trace(), Some(Kept::Ratio)));
+            }
+        }
+        let traced = self.candidates.len() - before;
+        self.count_other(items.batch().number.number, items.ids().len() - traced);
+    }
+
+    fn item(&mut self, item: &EndedItem<'_>, kept: Option<Kept>) {
+        let is_candidate = kept.is_some() || self.has_parents;
+        let is_plain = kept.is_none_or(Kept::is_plain);
+        if is_candidate && !(is_plain && self.room == 0) {
+            self.room -= usize::from(is_plain);
+            self.candidates.push((item.trace(), kept));
+        } else {
+            self.left_out += u64::from(kept.is_some());
+            item.each_batch(|batch| self.count_other(batch.number.number, 1));
+        }
+    }
+
+    fn count_other(&mut self, batch: u64, items: usize) {
+        match self.others.iter_mut().rev().find(|(known, _)| *known == batch) {
+            Some((_, n)) => *n += items,
+            None if items > 0 => self.others.push((batch, items)),
+            None => {}
+        }
     }
 }
 
@@ -165,7 +250,6 @@ impl Default for Typical {
 }
 
 impl Typical {
-    /// Adds so many.
     fn add(&mut self, took: Duration, n: u64) {
         self.buckets[bucket(took)] += n;
         self.seen += n;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::ItemSampling;
 use super::sampling::USUAL_SHARE;
 use crate::TelemetryError;
 use crate::names::SERVICE;
@@ -23,24 +24,14 @@ const DELAY: Duration = Duration::from_millis(500);
 /// Where traces go, and which.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceSettings {
-    /// Where they are sent, and how.
     pub otlp: OtlpSettings,
-    /// The share of the items that get a trace of their own, 0.0 to 1.0. Items that fail or are slow get one on top; the run and its
-    /// first batches always have theirs.
-    pub items: f64,
-    /// Whether an item for which a host gives a parent is traced exactly if the parent is.
-    pub follow_parent: bool,
-    /// From which time on an item is slow, from its file to its record. `None`: ten times the median of the items before it.
-    pub slow: Option<Duration>,
-    /// What the traces call this program.
+    /// Which items are traced. The run and its first batches always are.
+    pub sampling: ItemSampling,
     pub service_name: String,
     /// More attributes of this program: name and value.
     pub resource: Vec<(String, String)>,
-    /// Spans that may wait to be sent.
     pub queue: usize,
-    /// Spans of a request.
     pub request: usize,
-    /// How long a span waits for company.
     pub delay: Duration,
     /// How long the shutdown may wait for spans that are not made yet, and again for those that are not sent.
     pub patience: Duration,
@@ -49,40 +40,35 @@ pub struct TraceSettings {
 /// What the workflow file and the command line say of traces. Each goes before the variables.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ConfiguredTraces<'a> {
-    /// The collector's address: `http://HOST:PORT`.
     pub endpoint: Option<&'a str>,
     /// How to send.
     pub protocol: Option<Protocol>,
-    /// [`TraceSettings::items`].
+    /// [`ItemSampling::ratio`].
     pub items: Option<f64>,
-    /// [`TraceSettings::slow`].
+    /// [`ItemSampling::slow`].
     pub slow: Option<Duration>,
     /// [`TraceSettings::patience`]; `None`: 3 seconds.
     pub flush_timeout: Option<Duration>,
 }
 
-/// What the settings come to.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ResolvedTraces {
     /// `None`: no traces.
     pub settings: Option<TraceSettings>,
-    /// What was ignored and why, as sentences for the log: wrong variables of an environment that we share with others must not
-    /// stop a run.
+    /// What was ignored and why, as sentences for the log.
     pub warnings: Vec<String>,
 }
 
 impl TraceSettings {
     /// Traces of the usual share of the items to `endpoint`. `origin` says where the address was given.
-    pub fn new(endpoint: &str, origin: &'static str) -> Result<Self, TelemetryError> {
+    pub fn new(endpoint: &str, origin: &str) -> Result<Self, TelemetryError> {
         OtlpSettings::new(Signal::Traces, endpoint, origin, None).map(Self::over)
     }
 
     fn over(otlp: OtlpSettings) -> Self {
         Self {
             otlp,
-            items: USUAL_SHARE,
-            follow_parent: true,
-            slow: None,
+            sampling: ItemSampling::default(),
             service_name: SERVICE.to_owned(),
             resource: Vec::new(),
             queue: QUEUE,
@@ -92,96 +78,73 @@ impl TraceSettings {
         }
     }
 
-    /// `configured` is what the command line or the workflow file say; for the address and what else is looked up with `variable`, see
-    /// [`OtlpSettings::resolve`]. Besides: `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG`, `OTEL_SERVICE_NAME`,
-    /// `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_BSP_*`. What the SDK and its exporter look up themselves (limits of spans, compression) is not
-    /// among the settings.
+    /// What the command line or the workflow file say, and the variables that `docs/tracing.md` lists. What the SDK and its exporter look up
+    /// themselves (limits of spans, compression) is not among the settings.
+    ///
+    /// # Errors
+    /// An address or a protocol that cannot be used.
     pub fn resolve(
         configured: ConfiguredTraces<'_>,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<ResolvedTraces, TelemetryError> {
-        let mut warnings = Vec::new();
+        let mut variables = Variables::new(&variable);
         let address = Configured { endpoint: configured.endpoint, protocol: configured.protocol };
-        let otlp = OtlpSettings::resolve(Signal::Traces, address, &variable, &mut warnings)?;
-        let Some(otlp) = otlp else { return Ok(ResolvedTraces { settings: None, warnings }) };
-        let mut variables = Variables::new(&variable, &mut warnings);
-        let mut settings = Self::over(otlp);
-        settings.read_program(&mut variables);
-        settings.read_queue(&mut variables);
-        let sampler = sampler(&mut variables);
-        settings.items = configured.items.unwrap_or(sampler.items);
-        settings.follow_parent = sampler.follow_parent;
-        settings.slow = configured.slow;
-        settings.patience = configured.flush_timeout.unwrap_or(PATIENCE);
-        if sampler.off && configured.endpoint.is_some() {
-            let name = variables.text(SAMPLER).unwrap_or_default();
-            variables.warn(format!("no traces are sent, because `{SAMPLER}` is `{name}`"));
+        let mut settings = None;
+        if let Some(otlp) = OtlpSettings::resolve(Signal::Traces, address, &mut variables)? {
+            let read = Self::over(otlp).read(&mut variables);
+            settings = sampler(&mut variables).map(|(ratio, follow_parent)| {
+                let ratio = configured.items.unwrap_or(ratio);
+                let sampling = ItemSampling { ratio, follow_parent, slow: configured.slow };
+                Self { sampling, patience: configured.flush_timeout.unwrap_or(PATIENCE), ..read }
+            });
+            if settings.is_none() && configured.endpoint.is_some() {
+                let name = variables.text(SAMPLER).unwrap_or_default();
+                variables.warn(format!("no traces are sent, because `{SAMPLER}` is `{name}`"));
+            }
         }
-        Ok(ResolvedTraces { settings: (!sampler.off).then_some(settings), warnings })
+        Ok(ResolvedTraces { settings, warnings: variables.warnings })
     }
 
-    fn read_program(&mut self, variables: &mut Variables<'_>) {
-        self.resource = variables.pairs(&["OTEL_RESOURCE_ATTRIBUTES".to_owned()]);
-        if let Some(at) = self.resource.iter().rposition(|(key, _)| key == "service.name") {
-            self.service_name = self.resource.remove(at).1;
-        }
-        if let Some(name) = variables.text("OTEL_SERVICE_NAME") {
-            self.service_name = name;
-        }
-    }
-
-    fn read_queue(&mut self, variables: &mut Variables<'_>) {
-        self.queue = variables.count("OTEL_BSP_MAX_QUEUE_SIZE", LARGEST_QUEUE).unwrap_or(QUEUE);
-        let request = variables.count("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", LARGEST_QUEUE).unwrap_or(REQUEST);
+    /// What the variables say of the program and of the queue.
+    fn read(mut self, variables: &mut Variables<'_>) -> Self {
+        let (name, resource) = variables.resource();
+        self.service_name = name.unwrap_or(self.service_name);
+        self.resource = resource;
+        self.queue =
+            variables.count(variables.one("OTEL_BSP_MAX_QUEUE_SIZE"), LARGEST_QUEUE).unwrap_or(QUEUE);
+        let request = variables
+            .count(variables.one("OTEL_BSP_MAX_EXPORT_BATCH_SIZE"), LARGEST_QUEUE)
+            .unwrap_or(REQUEST);
         self.request = request.min(self.queue);
-        let delay = variables.milliseconds(&["OTEL_BSP_SCHEDULE_DELAY".to_owned()]);
-        self.delay = delay.unwrap_or(DELAY);
-        if let Some(limit) = variables.milliseconds(&["OTEL_BSP_EXPORT_TIMEOUT".to_owned()]) {
+        self.delay = variables.milliseconds(variables.one("OTEL_BSP_SCHEDULE_DELAY")).unwrap_or(DELAY);
+        if let Some(limit) = variables.milliseconds(variables.one("OTEL_BSP_EXPORT_TIMEOUT")) {
             self.otlp.timeout = self.otlp.timeout.min(limit);
         }
+        self
     }
 }
 
 const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
 const SHARE: &str = "OTEL_TRACES_SAMPLER_ARG";
 
-/// What `OTEL_TRACES_SAMPLER` means here: a program that makes the first span of each of its traces.
-struct ItemSampler {
-    items: f64,
-    follow_parent: bool,
-    off: bool,
-}
-
-fn sampler(variables: &mut Variables<'_>) -> ItemSampler {
-    let on = |items, follow_parent| ItemSampler { items, follow_parent, off: false };
-    let off = ItemSampler { items: 0.0, follow_parent: true, off: true };
-    let Some(name) = variables.text(SAMPLER) else { return on(USUAL_SHARE, true) };
-    match name.as_str() {
-        "always_on" => on(1.0, false),
-        "parentbased_always_on" => on(1.0, true),
-        "always_off" | "parentbased_always_off" => off,
-        "traceidratio" => on(share(variables), false),
-        "parentbased_traceidratio" => on(share(variables), true),
-        _ => {
-            variables.warn(format!(
-                "`{SAMPLER}` is `{name}`, which is none of `always_on`, `always_off`, `traceidratio`, `parentbased_always_on`, \
-                 `parentbased_always_off` and `parentbased_traceidratio`: it is ignored"
-            ));
-            on(USUAL_SHARE, true)
-        }
-    }
-}
-
-fn share(variables: &mut Variables<'_>) -> f64 {
-    let Some(text) = variables.text(SHARE) else { return 1.0 };
-    match text.parse::<f64>() {
-        Ok(share) if (0.0..=1.0).contains(&share) => share,
-        _ => {
-            variables.warn(format!(
-                "`{SHARE}` is `{text}`, which is no share from 0.0 to 1.0: every item is traced"
-            ));
-            1.0
-        }
+/// The share of the items, and whether an item follows its parent, as `OTEL_TRACES_SAMPLER` says for a program that makes the first span
+/// of each of its traces. `None`: nothing is traced.
+fn sampler(variables: &mut Variables<'_>) -> Option<(f64, bool)> {
+    let expected = "sampler; they are `always_on`, `always_off`, `traceidratio`, `parentbased_always_on`, `parentbased_always_off` and \
+                    `parentbased_traceidratio`";
+    let known = |name: &str| {
+        let (name, follows) = name.strip_prefix("parentbased_").map_or((name, false), |rest| (rest, true));
+        ["always_on", "always_off", "traceidratio"].into_iter().find(|n| *n == name).map(|n| (n, follows))
+    };
+    let share = |value: &str| value.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+    match variables.read(variables.one(SAMPLER), expected, known) {
+        None => Some((USUAL_SHARE, true)),
+        Some(("always_off", _)) => None,
+        Some(("traceidratio", follows)) => Some((
+            variables.read(variables.one(SHARE), "share from 0.0 to 1.0", share).unwrap_or(1.0),
+            follows,
+        )),
+        Some((_, follows)) => Some((1.0, follows)),
     }
 }
 
@@ -217,10 +180,10 @@ mod tests {
 
     #[test]
     fn one_item_in_a_hundred_is_traced_unless_the_sampler_variables_say_otherwise() {
-        assert_eq!((resolved(&[]).items, resolved(&[]).follow_parent), (0.01, true));
+        assert_eq!((resolved(&[]).sampling.ratio, resolved(&[]).sampling.follow_parent), (0.01, true));
         let sampling = |name, arg| {
             let settings = resolved(&[(SAMPLER, name), (SHARE, arg)]);
-            (settings.items, settings.follow_parent)
+            (settings.sampling.ratio, settings.sampling.follow_parent)
         };
         assert_eq!(sampling("always_on", ""), (1.0, false));
         assert_eq!(sampling("parentbased_always_on", "0.5"), (1.0, true));
@@ -234,17 +197,20 @@ mod tests {
         let second = Some(Duration::from_secs(1));
         let configured = ConfiguredTraces { items: Some(0.01), slow: second, flush_timeout: second, ..TO };
         let settings = resolve(configured, &[(SAMPLER, "traceidratio"), (SHARE, "0.5")]).settings.unwrap();
-        assert_eq!((settings.items, settings.slow, Some(settings.patience)), (0.01, second, second));
+        assert_eq!(
+            (settings.sampling.ratio, settings.sampling.slow, Some(settings.patience)),
+            (0.01, second, second)
+        );
     }
 
     #[test]
     fn a_wrong_sampler_or_share_is_ignored_with_a_warning() {
         let r = resolve(TO, &[(SAMPLER, "xray")]);
-        assert_eq!(r.settings.unwrap().items, USUAL_SHARE);
+        assert_eq!(r.settings.unwrap().sampling.ratio, USUAL_SHARE);
         assert!(r.warnings[0].contains("`xray`"));
         for bad in ["2", "-0.1", "NaN", "half"] {
             let r = resolve(TO, &[(SAMPLER, "traceidratio"), (SHARE, bad)]);
-            assert_eq!(r.settings.unwrap().items, 1.0);
+            assert_eq!(r.settings.unwrap().sampling.ratio, 1.0);
             assert_eq!(r.warnings.len(), 1);
         }
     }

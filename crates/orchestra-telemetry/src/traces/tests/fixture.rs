@@ -16,9 +16,9 @@ use orchestra_runtime::trace::{
 
 use super::super::assembly::{Assembly, ItemParents, batch_context};
 use super::super::ids::{About, Seed};
-use super::super::queue::{Queue, SpanSink};
+use super::super::queue::Queue;
 use super::super::sampling::{Ended, ItemSampling, Sampler};
-use super::super::spans::Out;
+use super::super::span::Out;
 use super::fake_plan::plan;
 use crate::names::attribute;
 
@@ -56,7 +56,7 @@ impl Made {
         let queue = Arc::new(Queue::new(100_000, 512));
         let began = began();
         let seed = Seed::new(&began.run_id, began.zero);
-        let out = Out::own(&SpanSink(Arc::clone(&queue)));
+        let out = Out::new(Some(&Arc::clone(&queue)));
         let sampling = ItemSampling { ratio, ..ItemSampling::default() };
         let run = Assembly::new(&began, (seed, out, sampling), None, parents, Arc::default());
         Self { run, seed, sampler: Sampler::new(sampling), queue }
@@ -76,14 +76,14 @@ impl Made {
             });
             (item, kept)
         };
-        let items = items.into_iter().map(decide).collect();
-        self.run.items(items, &[]);
+        let items: Vec<_> = items.into_iter().map(decide).collect();
+        self.run.items(&items, &[]);
     }
 
     /// A batch of `items` items with this number, which ran from `number` * 10 ms on.
     pub fn batch(&self, number: u64, items: usize, end: BatchEnd) -> Arc<BatchTrace> {
         let at = ms(number * 10);
-        let context = batch_context(self.seed, self.seed.trace(About::Run), number);
+        let context = batch_context(self.seed, self.seed.root(About::Run).0, number);
         let answered = matches!(end, BatchEnd::Done | BatchEnd::Fault { .. }).then_some(at + ms(8));
         let timing = RunTiming { bind_ns: 1_000_000, run_ns: 3_000_000, copy_out_ns: 1_000_000 };
         Arc::new(BatchTrace {

@@ -17,7 +17,7 @@ use orchestra_runtime::trace::{
 
 use self::fixture::{Made, READ, get, item, killed, links, ms, over, text};
 use super::assembly::BATCHES_IN_RUN;
-use super::batch_spans::phases;
+use super::batch::phases;
 use crate::names::{attribute, event, span};
 
 fn id(span: &SpanData) -> SpanId {

@@ -13,7 +13,7 @@ use orchestra_runtime::trace::{
 
 use super::fixture::{Made, began, began_at, each_of, groups, item, ms, over, rows_of};
 use crate::names::{attribute, span};
-use crate::traces::queue::{Queue, SpanSink};
+use crate::traces::queue::Queue;
 use crate::traces::{ItemSampling, Recorder};
 
 /// The thread gives way to everything else on this machine.
@@ -26,7 +26,7 @@ fn recorder() -> (Recorder, Arc<Queue>) {
 fn recorder_of(ratio: f64) -> (Recorder, Arc<Queue>) {
     let queue = Arc::new(Queue::new(1_000_000, 512));
     let sampling = ItemSampling { ratio, ..ItemSampling::default() };
-    let recorder = Recorder::own(SpanSink(Arc::clone(&queue)), sampling).expect("a thread can be started");
+    let recorder = Recorder::own(Arc::clone(&queue), sampling).expect("a thread can be started");
     (recorder, queue)
 }
 
@@ -87,7 +87,7 @@ fn items_that_find_no_room_are_left_out_and_counted_but_for_those_that_somebody_
 /// A recorder whose exporter is full, and the run and the number of its items that filled it: nobody takes anything out of the queue.
 fn full() -> (Recorder, Arc<Queue>, Arc<dyn RunTracer>, u64) {
     let queue = Arc::new(Queue::new(1_000, 10));
-    let sink = SpanSink(Arc::clone(&queue));
+    let sink = Arc::clone(&queue);
     let recorder = Recorder::own(sink.clone(), ItemSampling { ratio: 1.0, ..ItemSampling::default() })
         .expect("a thread can be started");
     let run = recorder.begin(began());
@@ -205,7 +205,7 @@ fn items_told_as_a_group_are_traced_as_each_alone_would_be() {
 /// The items that are traced, and why, of a group that is told to a recorder.
 fn kept_of(sampling: ItemSampling, mut group: EndedItems) -> BTreeSet<(String, String)> {
     let queue = Arc::new(Queue::new(1_000, 512));
-    let recorder = Recorder::own(SpanSink(Arc::clone(&queue)), sampling).expect("a thread can be started");
+    let recorder = Recorder::own(Arc::clone(&queue), sampling).expect("a thread can be started");
     let run = recorder.begin(began());
     group.written(ms(5_010), &Ok(()));
     run.items_ended(&[group]);

@@ -1,0 +1,150 @@
+//! An item as spans: `item`, and under it what it went through. Which items are drawn is decided elsewhere.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::trace::SpanContext;
+use orchestra_core::{Failure, FailureKind};
+use orchestra_runtime::trace::{BatchTrace, ItemEnd, ItemTrace};
+
+use super::assembly::RunFacts;
+use super::batch;
+use super::ids::About;
+use super::queue::Importance;
+use super::sampling::Kept;
+use super::span::{Span, number};
+use crate::names::{attribute, span};
+
+/// Makes the spans of an item. `batches` are the spans of those that it was in, in their order. Gives what others refer to it by.
+pub(super) fn draw(
+    run: &RunFacts,
+    item: &ItemTrace,
+    kept: Kept,
+    parent: Option<&SpanContext>,
+    batches: &[Option<SpanContext>],
+) -> SpanContext {
+    let (id, steps) = (item.id, &item.steps);
+    let about = About::Item(id.source.0, id.index);
+    let queued = steps.queued.first().map(|(_, at)| *at);
+    let began = steps.loading.map(|l| l.began).or(queued).unwrap_or(item.handed);
+    let mut span = run.open(kept.importance(), span::ITEM, run.seed.root(about), parent, began);
+    span.link(run.context.clone(), "run");
+    batches.iter().flatten().for_each(|batch| span.link(batch.clone(), "batch"));
+    span.add(run.source(id.source).iter().cloned());
+    span.set(attribute::ITEM, item.name.clone());
+    span.set(attribute::ITEM_INDEX, number(id.index));
+    span.set(attribute::ITEM_KEPT, kept.as_str());
+    let context = span.context();
+    let mut parts = Parts { run, about, importance: kept.importance(), item: &context, n: 0 };
+    parts.loading(item);
+    parts.batches(item, batches);
+    parts.open(span::ITEM_WRITE, item.handed).end(item.ended);
+    let outcome = match &item.end {
+        ItemEnd::Done => "done",
+        ItemEnd::Failed(failure) => {
+            span.set(attribute::FAILURE_STAGE, failure.stage.clone());
+            span.set(attribute::ATTEMPT, i64::from(failure.attempts));
+            fail(&mut span, failure, item.ended);
+            "failed"
+        }
+        ItemEnd::NotWritten(error) => {
+            span.fail("not_written", error, item.ended);
+            "not_written"
+        }
+    };
+    span.set(attribute::ITEM_OUTCOME, outcome);
+    span.end(item.ended);
+    context
+}
+
+/// The attempt of the same stage before this one.
+pub(super) fn previous<'a>(before: &'a [Arc<BatchTrace>], batch: &BatchTrace) -> Option<&'a Arc<BatchTrace>> {
+    before.iter().rev().find(|b| b.stage == batch.stage)
+}
+
+fn fail(span: &mut Span, failure: &Failure, at: Duration) {
+    span.fail(failure.kind.as_str(), &failure.error, at);
+}
+
+struct Parts<'a> {
+    run: &'a RunFacts,
+    about: About,
+    importance: Importance,
+    item: &'a SpanContext,
+    n: u64,
+}
+
+impl Parts<'_> {
+    fn open(&mut self, name: &'static str, from: Duration) -> Span {
+        self.n += 1;
+        let ids = (self.item.trace_id(), self.run.seed.part(self.about, self.n));
+        self.run.open(self.importance, name, ids, Some(self.item), from)
+    }
+
+    fn loading(&mut self, item: &ItemTrace) {
+        let steps = &item.steps;
+        let Some(loading) = steps.loading else { return };
+        // A failure with no batch to it came of the file or the picture; with a row to it, of what followed.
+        let failure = match &item.end {
+            ItemEnd::Failed(failure) if steps.queued.is_empty() && steps.batches.is_empty() => Some(failure),
+            _ => None,
+        };
+        let mut span = self.open(span::ITEM_READ, loading.began);
+        let Some(read) = loading.read else {
+            if let Some(failure) = failure {
+                fail(&mut span, failure, loading.decoded);
+            }
+            return span.end(loading.decoded);
+        };
+        span.end(read);
+        let mut span = self.open(span::ITEM_DECODE, read);
+        let of_decoding = [FailureKind::Decode, FailureKind::TooLarge, FailureKind::Timeout];
+        if let Some(failure) = failure.filter(|f| of_decoding.contains(&f.kind)) {
+            fail(&mut span, failure, loading.decoded);
+        }
+        span.end(loading.decoded);
+        let mut since = loading.decoded;
+        for (stage, queued) in &steps.queued {
+            let stage = self.run.stage(*stage);
+            if stage.is_fed_by_loaders {
+                let mut span = self.open(span::ITEM_ROW, since);
+                span.add([stage.name()]);
+                span.end(*queued);
+                since = *queued;
+            }
+        }
+    }
+
+    fn batches(&mut self, item: &ItemTrace, spans: &[Option<SpanContext>]) {
+        let steps = &item.steps;
+        for (at, batch) in steps.batches.iter().enumerate() {
+            let which = [
+                self.run.stage(batch.stage).name(),
+                KeyValue::new(attribute::BATCH_ID, number(batch.batch.0)),
+                KeyValue::new(attribute::ATTEMPT, i64::from(batch.attempt)),
+            ];
+            let before = previous(&steps.batches[..at], batch).map(|b| b.ended);
+            let row = steps.queued.iter().find(|(stage, _)| *stage == batch.stage).map(|(_, at)| *at);
+            if let Some(since) = before.or(row) {
+                let mut span = self.open(span::ITEM_QUEUE, since);
+                span.add(which.clone());
+                span.end(batch.sent);
+            }
+            let mut span = self.open(span::ITEM_INFER, batch.sent);
+            span.add(which.clone());
+            if let Some(Some(batch)) = spans.get(at) {
+                span.link(batch.clone(), "batch");
+            }
+            if let (_, Some((kind, error))) = batch::outcome(&batch.end) {
+                span.fail(kind, &error, batch.ended);
+            }
+            span.end(batch.ended);
+            if let Some((from, to)) = batch.processed.get() {
+                let mut span = self.open(span::ITEM_POST, *from);
+                span.add(which);
+                span.end(*to);
+            }
+        }
+    }
+}
