@@ -10,30 +10,31 @@
 //! Bound: a row is occupied from the time it is written until its answer is made, so answers in flight are bounded by the rows of the slots.
 //! A request without a free row waits in first-in first-out order and blocks no thread.
 
-use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::try_join_all;
-use orchestra_core::{DType, DeviceId, Failure, SourceId, StageId, TensorSpec};
+use orchestra_core::{DType, Failure, SourceId, StageId, TensorSpec};
 use orchestra_plan::Plan;
-use orchestra_wire::arena::Arena;
 use ractor::concurrency::JoinHandle;
-use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
+use ractor::{Actor, ActorRef, SpawnErr};
 use thiserror::Error;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
-use crate::batch::completion::Completion;
+mod answers;
+mod root;
+
+use answers::{Answer, Answers, RowOutputs};
+use root::{Root, RootArgs, ServiceMsg};
+
 use crate::batch::slot_pool::SlotPool;
-use crate::batch::stage::{BatchStage, arena_of};
+use crate::batch::stage::arena_of;
 use crate::context::{RunContext, RunOptions};
-use crate::fleet::device_manager::DeviceManager;
 use crate::fleet::live_workers::LiveWorker;
 use crate::fleet::watcher::Watcher;
 use crate::flow::ticket::TicketsBuilder;
 use crate::flow::token::Token;
-use crate::messages::{CompletedBatch, DeviceMsg};
 use crate::run_end::TellTheEnd;
 
 /// A tensor of a request or of its answer.
@@ -126,26 +127,6 @@ impl Drop for EndOnDrop {
     }
 }
 
-/// The outputs of one row: shape and data of each.
-type RowOutputs = Vec<(Vec<usize>, Vec<u8>)>;
-type Answer = Result<RowOutputs, Failure>;
-
-/// The rows without an answer, and the state of the service. Shared by the requests, the batcher and the root.
-struct Answers {
-    stage: String,
-    outputs: Vec<TensorSpec>,
-    /// By the number of the row. Bounded by the rows of the slots: an entry is made with a row lease in hand.
-    waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
-    phase: watch::Sender<Phase>,
-}
-
-/// ## Starting => Serving => Over, or Starting => Over
-enum Phase {
-    Starting,
-    Serving,
-    Over(String),
-}
-
 impl Service {
     /// Starts the workers of the only batch stage of a plan, and waits until the first of them serves. Must be called within a tokio runtime,
     /// on which the service lives.
@@ -172,8 +153,7 @@ impl Service {
         let arena = arena.await.map_err(std::io::Error::other)?.map_err(StartServiceError::Memory)?;
         let context = Arc::new(RunContext::new(plan, format!("service-{}", std::process::id()), options));
         let end = TellTheEnd::of(&context);
-        let phase = watch::Sender::new(Phase::Starting);
-        let answers = Arc::new(Answers { stage: name, outputs, waiting: Mutex::default(), phase });
+        let answers = Arc::new(Answers::new(name, outputs));
         let (built, pool) = oneshot::channel();
         let args =
             RootArgs { context: Arc::clone(&context), stage, arena, answers: Arc::clone(&answers), built };
@@ -223,7 +203,7 @@ impl Service {
     /// Rows in a batch, or written and waiting for one.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.answers.waiting().len()
+        self.answers.n_waiting()
     }
 
     /// Runs the rows of `inputs`, batched with those of other requests, and returns their outputs in the same order. A row whose worker dies
@@ -296,11 +276,11 @@ impl Service {
 
     async fn row(&self, inputs: &[Tensor], row: usize) -> Result<RowOutputs, InferError> {
         let answer = self.publish(inputs, row).await;
-        let Some(answer) = answer else { return Err(self.answers.over()) };
+        let Some(answer) = answer else { return Err(InferError::Over(self.answers.over())) };
         match answer.await {
             Ok(Ok(outputs)) => Ok(outputs),
             Ok(Err(failure)) => Err(InferError::Failed { row, failure }),
-            Err(_) => Err(self.answers.over()),
+            Err(_) => Err(InferError::Over(self.answers.over())),
         }
     }
 
@@ -318,220 +298,5 @@ impl Service {
         ticket.add(number, "", Path::new(""));
         lease.publish(Token::whole(ticket.build().next()?));
         Some(answer)
-    }
-}
-
-impl Answers {
-    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Answer>>> {
-        // A map is consistent after each of its operations, so a poisoned lock is as good as any.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Registers row `number`; `None` if the service is over. Under the lock that `end` takes, so no row is registered after it.
-    fn expect(&self, number: u64) -> Option<oneshot::Receiver<Answer>> {
-        let (sender, answer) = oneshot::channel();
-        let mut waiting = self.waiting();
-        let is_over = matches!(*self.phase.borrow(), Phase::Over(_));
-        (!is_over).then(|| waiting.insert(number, sender))?;
-        Some(answer)
-    }
-
-    fn answer(&self, token: &Token, answer: impl FnOnce() -> Answer) {
-        let sender = self.waiting().remove(&token.ticket.id().index);
-        if let Some(sender) = sender.filter(|sender| !sender.is_closed()) {
-            drop(sender.send(answer())); // The request was dropped just now.
-        }
-    }
-
-    /// Drops the senders of all rows, which ends their requests. The first reason stays.
-    fn end(&self, why: &str) {
-        let mut waiting = self.waiting();
-        self.phase.send_if_modified(|phase| {
-            let is_first = !matches!(phase, Phase::Over(_));
-            if is_first {
-                *phase = Phase::Over(why.to_owned());
-            }
-            is_first
-        });
-        waiting.clear();
-    }
-
-    /// Waits until a worker serves, or the service is over.
-    async fn started(&self) -> Result<(), String> {
-        let mut phase = self.phase.subscribe();
-        match phase.wait_for(|phase| !matches!(phase, Phase::Starting)).await.as_deref() {
-            Ok(Phase::Over(why)) => Err(why.clone()),
-            _ => Ok(()), // `self` is the sender, so it cannot be gone.
-        }
-    }
-
-    fn over(&self) -> InferError {
-        match &*self.phase.borrow() {
-            Phase::Over(why) => InferError::Over(why.clone()),
-            Phase::Starting | Phase::Serving => InferError::Over("its actors are gone".to_owned()),
-        }
-    }
-}
-
-/// Passes on what the batcher tells.
-struct ServiceCompletion {
-    answers: Arc<Answers>,
-    root: ActorRef<ServiceMsg>,
-}
-
-impl Completion for ServiceCompletion {
-    fn serving(&self) {
-        self.answers.phase.send_if_modified(|phase| {
-            let is_first = matches!(phase, Phase::Starting);
-            if is_first {
-                *phase = Phase::Serving;
-            }
-            is_first
-        });
-    }
-
-    fn completed(&self, batch: CompletedBatch) {
-        let outputs = batch.outputs(&self.answers.outputs);
-        for at in 0..batch.rows.count {
-            let Some(token) = batch.slot.items.get(batch.rows.first + at).and_then(Option::as_ref) else {
-                continue;
-            };
-            self.answers.answer(token, || match &outputs {
-                Ok(outputs) => Ok(outputs.iter().map(|rows| rows.row(at)).map(copied).collect()),
-                Err(error) => Err(Failure {
-                    stage: self.answers.stage.clone(),
-                    kind: orchestra_core::FailureKind::Result,
-                    error: error.clone(),
-                    attempts: 1,
-                }),
-            });
-        }
-    }
-
-    fn failed(&self, token: &Token, failure: Failure) {
-        self.answers.answer(token, || Err(failure));
-    }
-
-    fn drained(&self) {}
-
-    fn no_device(&self, why: String) {
-        drop(self.root.cast(ServiceMsg::End(why)));
-    }
-}
-
-fn copied(view: orchestra_core::data::TensorView<'_>) -> (Vec<usize>, Vec<u8>) {
-    (view.shape.to_vec(), view.data.to_vec())
-}
-
-/// To the root of a service.
-enum ServiceMsg {
-    /// Kill the workers, for this reason.
-    End(String),
-    /// A device manager has no process left and stopped.
-    DeviceEnded(DeviceId),
-}
-
-/// The root of a service: supervises its actors, and ends them together.
-struct Root;
-
-struct RootArgs {
-    context: Arc<RunContext>,
-    stage: StageId,
-    arena: Arena,
-    answers: Arc<Answers>,
-    /// Takes the slots to `Service::start`.
-    built: oneshot::Sender<Arc<SlotPool>>,
-}
-
-struct RootState {
-    answers: Arc<Answers>,
-    stage: BatchStage,
-    devices: Vec<ActorRef<DeviceMsg>>,
-    devices_left: BTreeSet<DeviceId>,
-    ended: bool,
-}
-
-impl Actor for Root {
-    type Msg = ServiceMsg;
-    type State = RootState;
-    type Arguments = RootArgs;
-
-    async fn pre_start(
-        &self,
-        me: ActorRef<ServiceMsg>,
-        args: RootArgs,
-    ) -> Result<RootState, ActorProcessingErr> {
-        let RootArgs { context, stage, arena, answers, built } = args;
-        let tell = me.clone();
-        let ended = move |device| drop(tell.cast(ServiceMsg::DeviceEnded(device)));
-        let devices = DeviceManager::start_all(&context, &me.get_cell(), ended).await?;
-        let devices: Vec<ActorRef<DeviceMsg>> = devices.into_iter().map(|(device, _)| device).collect();
-        let completion = Arc::new(ServiceCompletion { answers: Arc::clone(&answers), root: me.clone() });
-        let (stage, _) =
-            BatchStage::start(&context, stage, arena, completion, &devices, me.get_cell()).await?;
-        drop(built.send(Arc::clone(&stage.pool))); // `Service::start` was dropped.
-        let devices_left = (0..devices.len()).map(|i| DeviceId(i as u16)).collect();
-        Ok(RootState { answers, stage, devices, devices_left, ended: false })
-    }
-
-    async fn handle(
-        &self,
-        me: ActorRef<ServiceMsg>,
-        message: ServiceMsg,
-        state: &mut RootState,
-    ) -> Result<(), ActorProcessingErr> {
-        match message {
-            ServiceMsg::End(why) => state.end(&why),
-            ServiceMsg::DeviceEnded(device) => drop(state.devices_left.remove(&device)),
-        }
-        state.stop_if_empty(&me);
-        Ok(())
-    }
-
-    /// A failed actor is a bug of ours. The workers of a failed device manager are killed by `worker_process::own`.
-    async fn handle_supervisor_evt(
-        &self,
-        me: ActorRef<ServiceMsg>,
-        event: SupervisionEvent,
-        state: &mut RootState,
-    ) -> Result<(), ActorProcessingErr> {
-        if let SupervisionEvent::ActorFailed(who, error) = event {
-            tracing::error!(stage = %state.answers.stage, %error, "an actor failed; this is a bug");
-            if let Some(index) = state.devices.iter().position(|device| device.get_id() == who.get_id()) {
-                state.devices_left.remove(&DeviceId(index as u16));
-            }
-            state.end(&format!("internal error: {error}; please report it"));
-            state.stop_if_empty(&me);
-        }
-        Ok(())
-    }
-}
-
-impl RootState {
-    fn end(&mut self, why: &str) {
-        if std::mem::replace(&mut self.ended, true) {
-            return;
-        }
-        tracing::info!(stage = %self.answers.stage, why, "service ends");
-        self.answers.end(why);
-        self.stage.pool.shut();
-        for device in &self.devices {
-            drop(device.cast(DeviceMsg::Shutdown { now: true }));
-        }
-        self.stage.batcher.stop(None);
-    }
-
-    fn stop_if_empty(&self, me: &ActorRef<ServiceMsg>) {
-        if self.ended && self.devices_left.is_empty() {
-            me.stop(None);
-        }
-    }
-}
-
-/// Also when the runtime of the host is dropped: no request waits for ever.
-impl Drop for RootState {
-    fn drop(&mut self) {
-        self.answers.end("its actors are gone");
-        self.stage.pool.shut();
     }
 }
