@@ -1,52 +1,10 @@
-//! The pages of docs/reference about kinds are what the declarations of the kinds say. Run with `UPDATE_REFERENCE=1` to write them anew.
+//! The pages of docs/reference are what the declarations of tables and kinds say. Run with `UPDATE_REFERENCE=1` to write them anew.
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-use orchestra_plan::{Key, key};
-
-/// The keys that the planner reads for every source.
-const SOURCE_KEYS: [Key; 3] = [
-    key("paths", "text or list", "none", "files, folders (with all below them) and globs"),
-    key(
-        "manifest",
-        "text",
-        "none",
-        "instead of `paths`: a list of files: `.csv`, `.tsv`, `.jsonl`, `.ndjson`, or one path per line; `\"-\"` is standard input",
-    ),
-    key(
-        "root",
-        "text",
-        "the manifest's folder",
-        "only with `manifest`: what relative paths in it are relative to",
-    ),
-];
-
-/// Those of every stage.
-const STAGE_KEYS: [Key; 1] = [key(
-    "from",
-    "text or list",
-    "required",
-    "what it reads from: the name of a source or a stage, or `name.column` for one of its columns",
-)];
-
-/// Those of every sink.
-const SINK_KEYS: [Key; 3] = [
-    key(
-        "from",
-        "text or list",
-        "required",
-        "the stages whose results are written, or `stage.column` for one of their columns",
-    ),
-    key(
-        "path",
-        "text",
-        "the name of the table, with the ending of the kind",
-        "the file, in the output folder",
-    ),
-    key("ordered", "true or false", "false", "records in the order of the source"),
-];
+use orchestra_plan::{Key, keys};
 
 /// A kind, as its page shows it: its name, what it is, its keys.
 type Entry = (&'static str, &'static str, &'static [Key]);
@@ -93,17 +51,43 @@ fn entries() -> [Vec<Entry>; 3] {
 fn the_pages_of_the_kinds_are_what_the_kinds_declare() {
     let [sources, stages, sinks] = entries();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference");
-    for (what, common, entries) in
-        [("source", &SOURCE_KEYS[..], sources), ("stage", &STAGE_KEYS, stages), ("sink", &SINK_KEYS, sinks)]
-    {
-        let (file, text) = (folder.join(format!("{what}s.md")), page(what, common, &entries));
-        if std::env::var_os("UPDATE_REFERENCE").is_some() {
-            std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(&file, &text).unwrap();
-        }
-        let kept = std::fs::read_to_string(&file).unwrap_or_default();
-        assert!(kept == text, "{} is stale: run this test with UPDATE_REFERENCE=1", file.display());
+    for (what, common, entries) in [
+        ("source", &keys::SOURCE[..], sources),
+        ("stage", &keys::STAGE, stages),
+        ("sink", &keys::SINK, sinks),
+    ] {
+        must_be(&folder.join(format!("{what}s.md")), &page(what, common, &entries));
     }
+    must_be(&folder.join("workflow.md"), &workflow_page());
+}
+
+/// The page of the tables that are no kinds. What stands between them is in the template.
+fn workflow_page() -> String {
+    let mut page = include_str!("workflow.md.in").to_owned();
+    for (name, keys) in [
+        ("TOP_LEVEL", &keys::TOP_LEVEL[..]),
+        ("MODEL", &keys::MODEL),
+        ("DEVICES", &keys::DEVICES),
+        ("LIMITS", &keys::LIMITS),
+        ("TELEMETRY", &keys::TELEMETRY),
+    ] {
+        let mut rows = String::new();
+        table(&mut rows, keys);
+        let place = format!("{{{name}}}\n");
+        assert!(page.contains(&place), "{name}");
+        page = page.replace(&place, &rows);
+    }
+    page
+}
+
+/// Writes the page if asked, else compares it.
+fn must_be(file: &Path, text: &str) {
+    if std::env::var_os("UPDATE_REFERENCE").is_some() {
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, text).unwrap();
+    }
+    let kept = std::fs::read_to_string(file).unwrap_or_default();
+    assert!(kept == text, "{} is stale: run this test with UPDATE_REFERENCE=1", file.display());
 }
 
 #[test]

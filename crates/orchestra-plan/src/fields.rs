@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::bytes::parse_bytes;
 use crate::diagnostics::{Diagnostics, Span};
+use crate::kind::Key;
 use crate::nearest::{list, suggestion};
 use crate::tree::{Entry, Node, Table, Value};
 
@@ -253,8 +254,8 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// A table of the top level, which messages call `[key]`.
-    pub fn section(&mut self, key: &str, allowed: &[&str]) -> Option<Fields<'a, '_>> {
-        self.table_called(key, format!("[{key}]"), allowed)
+    pub(crate) fn section(&mut self, key: &str, allowed: &[Key]) -> Option<Fields<'a, '_>> {
+        self.table_called(key, format!("[{key}]"), &crate::keys::names(allowed))
     }
 
     /// A table under `key`; keys other than `allowed` are reported.

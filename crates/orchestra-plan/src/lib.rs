@@ -15,6 +15,7 @@ mod flow;
 mod graph;
 mod graph_view;
 mod host;
+pub mod keys;
 mod kind;
 mod machine_file;
 mod measured;

@@ -7,6 +7,7 @@ use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::fingerprint::hex;
 use crate::host::{Host, ModelError, ModelFile};
+use crate::keys;
 use crate::plan::Recycle;
 use crate::raw::RawModel;
 use crate::tree::{Entry, Table};
@@ -18,23 +19,6 @@ const MAX_SPARES: u64 = 4;
 const MAX_STREAMS: u64 = 8;
 /// Largest batch that can be asked for.
 pub const MAX_BATCH: u64 = 65_536;
-
-const KEYS: [&str; 14] = [
-    "path",
-    "labels",
-    "devices",
-    "workers",
-    "spare",
-    "max_batch",
-    "memory",
-    "memory_limit",
-    "priority",
-    "threads",
-    "streams",
-    "custom_ops",
-    "recycle",
-    "tf32",
-];
 
 /// A model whose file has been read.
 #[derive(Debug)]
@@ -56,7 +40,7 @@ pub(crate) struct CustomOps {
 
 pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawModel {
     let what = format!("model `{}`", name.value);
-    let mut f = Fields::new(what, name.span, table, &[&KEYS[..], &tuning::KEYS].concat(), diags);
+    let mut f = Fields::new(what, name.span, table, &keys::names(&keys::MODEL), diags);
     let devices = f.strings("devices").filter(|names| !matches!(&names[..], [one] if one.value == "auto"));
     if let (Some([]), Some(entry)) = (devices.as_deref(), f.entry("devices")) {
         f.bad("devices", entry.node.span, "names no device").help("leave the key out to use all devices");

@@ -6,15 +6,16 @@ use std::time::Duration;
 use crate::bytes::parse_bytes;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{At, Fields};
-use crate::kind::{BatchDraft, Draft, Kinds, Reads, SinkKind, SourceKind, StageKind};
+use crate::keys;
+use crate::kind::{BatchDraft, Draft, Key, Kinds, Reads, SinkKind, SourceKind, StageKind};
 use crate::nearest::suggestion;
 use crate::plan::{Limits, LogFormat, MaxFailed, OtlpProtocol, Recycle, TelemetryPlan};
 use crate::tree::{Entry, Table, Value};
 use crate::tuning::RawTuning;
 use crate::{models, sinks, sources};
 
-const TOP_LEVEL: [&str; 9] =
-    ["version", "name", "sources", "models", "stages", "sinks", "devices", "limits", "telemetry"];
+/// The tables of the file.
+const TABLES: [&str; 7] = ["sources", "models", "stages", "sinks", "devices", "limits", "telemetry"];
 
 /// Default of `limits.max_pixels`: 2^28, a square of 16,384 pixels.
 const MAX_PIXELS: u64 = 1 << 28;
@@ -125,7 +126,9 @@ pub(crate) struct RawDevices {
 pub(crate) fn read(root: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawWorkflow {
     // Errors about the file as a whole point at its first line.
     let top = Span::new(0, 0..0);
-    let mut fields = Fields::new("the workflow file".into(), top, root, &TOP_LEVEL, diags);
+    let mut allowed = keys::names(&keys::TOP_LEVEL);
+    allowed.extend(TABLES);
+    let mut fields = Fields::new("the workflow file".into(), top, root, &allowed, diags);
     version(&mut fields);
     let name = fields.string("name").map(|n| n.value);
     let (limits, memory, loaders) = limits(&mut fields);
@@ -167,12 +170,18 @@ fn read_stage(
     let Some(kind) = kind(&what, table, name.span, &kinds.stages, |k| k.name(), diags) else {
         return RawStage { name, reads: Vec::new(), kind: None, draft: None };
     };
-    let mut allowed = vec!["kind", "from"];
-    allowed.extend(kind.keys().iter().map(|key| key.name));
+    let allowed = allowed(&keys::STAGE, kind.keys());
     let mut fields = Fields::new(what, name.span, table, &allowed, diags);
     let reads = kind.reads(&mut fields);
     let draft = kind.read(&mut fields, limits);
     RawStage { name, reads, kind: Some(kind), draft }
+}
+
+/// The names of all keys of a table of some kind.
+pub(crate) fn allowed(common: &[Key], own: &[Key]) -> Vec<&'static str> {
+    let mut names = vec!["kind"];
+    names.extend(keys::names(common.iter().chain(own)));
+    names
 }
 
 /// The kind that a table names: one of `kinds`, else reported.
@@ -276,8 +285,7 @@ fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<usize
         grace: Duration::from_secs(25),
         max_pixels: MAX_PIXELS,
     };
-    let keys = ["max_failed", "item_timeout", "batch_timeout", "grace", "max_pixels", "memory", "loaders"];
-    let Some(mut f) = fields.section("limits", &keys) else { return (limits, None, None) };
+    let Some(mut f) = fields.section("limits", &keys::LIMITS) else { return (limits, None, None) };
     limits.max_failed = max_failed(&mut f);
     limits.item_timeout = positive(&mut f, "item_timeout").unwrap_or(limits.item_timeout);
     limits.batch_timeout = positive(&mut f, "batch_timeout").unwrap_or(limits.batch_timeout);
@@ -318,7 +326,7 @@ fn max_failed(f: &mut Fields<'_, '_>) -> Option<MaxFailed> {
 
 fn devices(fields: &mut Fields<'_, '_>) -> RawDevices {
     let default = RawDevices { use_: None, headroom: parse_bytes("2GiB").unwrap_or_default() };
-    let Some(mut f) = fields.section("devices", &["use", "headroom"]) else { return default };
+    let Some(mut f) = fields.section("devices", &keys::DEVICES) else { return default };
     let use_ = f.strings("use").filter(|names| !matches!(&names[..], [one] if one.value == "auto"));
     if let (Some([]), Some(entry)) = (use_.as_deref(), f.entry("use")) {
         f.bad("use", entry.node.span, "names no device")
@@ -328,8 +336,7 @@ fn devices(fields: &mut Fields<'_, '_>) -> RawDevices {
 }
 
 fn telemetry(fields: &mut Fields<'_, '_>) -> TelemetryPlan {
-    let keys = ["otlp", "protocol", "sample", "slow", "flush_timeout", "metrics", "log_format"];
-    let Some(mut f) = fields.section("telemetry", &keys) else { return TelemetryPlan::default() };
+    let Some(mut f) = fields.section("telemetry", &keys::TELEMETRY) else { return TelemetryPlan::default() };
     let otlp = f.string("otlp");
     if let Some(url) = &otlp
         && !url.value.starts_with("http://")

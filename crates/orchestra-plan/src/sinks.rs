@@ -4,8 +4,9 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
+use crate::keys;
 use crate::kind::{Kinds, Writes};
-use crate::raw::{RawSink, kind};
+use crate::raw::{RawSink, allowed, kind};
 use crate::tree::Table;
 
 /// Names in the output folder that the run itself uses; no sink may lie at or below them.
@@ -23,8 +24,7 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
             ordered: false,
         };
     };
-    let mut allowed = vec!["kind", "from", "path", "ordered"];
-    allowed.extend(kind.keys().iter().map(|key| key.name));
+    let allowed = allowed(&keys::SINK, kind.keys());
     let mut f = Fields::new(what, name.span, table, &allowed, diags);
     let from = f.names("from", "name the stage whose results are written");
     let path = match (f.entry("path"), kind.writes()) {

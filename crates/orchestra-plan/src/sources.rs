@@ -8,9 +8,10 @@ use crate::build::resolve;
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::host::{FileKind, Host};
+use crate::keys;
 use crate::kind::{Kinds, SourceConnected, SourceContext};
 use crate::plan::Limits;
-use crate::raw::{RawListing, RawSource, kind};
+use crate::raw::{RawListing, RawSource, allowed, kind};
 use crate::tree::Table;
 
 pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawSource {
@@ -18,8 +19,7 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
     let Some(kind) = kind(&what, table, name.span, &kinds.sources, |k| k.name(), diags) else {
         return RawSource { name, kind: None, table: table.clone(), listing: None };
     };
-    let mut allowed = vec!["kind", "paths", "manifest", "root"];
-    allowed.extend(kind.keys().iter().map(|key| key.name));
+    let allowed = allowed(&keys::SOURCE, kind.keys());
     let mut f = Fields::new(what, name.span, table, &allowed, diags);
     let listing = match (f.entry("paths"), f.entry("manifest")) {
         (None, None) => {

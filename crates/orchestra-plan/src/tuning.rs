@@ -7,7 +7,6 @@ use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{At, Fields};
 
 /// The keys that are read here.
-pub(crate) const KEYS: [&str; 4] = ["shrink", "cuda_graphs", "provider", "tensorrt_fp16"];
 /// How reports name a wish for TensorRT.
 const TENSORRT: &str = "provider = \"tensorrt\"";
 

@@ -1,0 +1,219 @@
+//! The keys of the tables that are no kinds, and of every source, stage and sink: declared once. Parsing, `check` and the pages of
+//! docs/reference come from here.
+
+use crate::kind::{Key, key};
+
+/// What stands outside of all tables.
+pub const TOP_LEVEL: [Key; 2] = [
+    key("version", "integer", "required", "must be 1"),
+    key("name", "text", "the file's name without its ending", "name of the workflow"),
+];
+
+/// `[models.NAME]`
+pub const MODEL: [Key; 18] = [
+    key("path", "text", "required", "the ONNX file"),
+    key("labels", "text", "none", "class names: a text file with one per line, in the order of the classes"),
+    key("devices", "text or list", "those of `[devices]`", "devices for this model only"),
+    key(
+        "workers",
+        "integer, 1 to 256",
+        "see [devices](../guide/devices.md)",
+        "worker processes per stage and device; on a GPU no more than fit",
+    ),
+    key(
+        "max_batch",
+        "integer, 1 to 65536",
+        "none",
+        "no stage may ask for more; it is also the batch size of stages that ask for none",
+    ),
+    key(
+        "memory",
+        "memory",
+        "what an earlier run or this one measures",
+        "device memory of one worker, to work out how many fit on a GPU",
+    ),
+    key("memory_limit", "memory", "none", "ceiling of each worker's memory arena on a GPU"),
+    key("priority", "integer, 1 to 100", "10", "share of a device's workers, relative to other models on it"),
+    key("threads", "integer, 1 to 1024", "its share of the cores", "threads of each worker's session"),
+    key(
+        "streams",
+        "integer, 1 to 8",
+        "1",
+        "batches that each worker [runs at once](../guide/devices.md) on its session",
+    ),
+    key("custom_ops", "text or list", "none", "libraries of custom operators"),
+    key(
+        "tf32",
+        "true or false",
+        "true",
+        "products of f32 on a GPU may be rounded to TF32, which is faster; `false` forbids it to all of NVIDIA's libraries in the workers of the model: needed where answers must match the CPU within 1e-3",
+    ),
+    key(
+        "shrink",
+        "true or false",
+        "false",
+        "after every run a worker gives back the memory that the run left unused, which costs each run some time. Without it memory goes back after warm-up, and with the first run after one that did not fit",
+    ),
+    key(
+        "cuda_graphs",
+        "true or false",
+        "false",
+        "on a GPU each batch size is recorded once, during warm-up, and launched as a whole from then on: for small models, whose kernels take less time than it takes to launch them one by one. Every node has to run on CUDA and all outputs need a fixed shape; rows take one more copy on the device's side, and each size keeps memory of its own",
+    ),
+    key(
+        "provider",
+        "text",
+        "\"cuda\"",
+        "`\"tensorrt\"`: on a GPU, TensorRT compiles the model, and CUDA runs what it does not take; see [devices](../guide/devices.md)",
+    ),
+    key(
+        "tensorrt_fp16",
+        "true or false",
+        "false",
+        "with `provider = \"tensorrt\"`: it may work in f16 where the model says f32, which is faster and less exact",
+    ),
+    key(
+        "spare",
+        "integer, 0 to 4",
+        "1 on the CPU for a model of up to 64 MiB where memory allows, else 0",
+        "workers per stage and device that stand by, loaded, and take over when one dies",
+    ),
+    key(
+        "recycle",
+        "table",
+        "none",
+        "`{ batches = 100000, growth = \"2GiB\" }`: replace a healthy worker after so many batches, or when its memory has grown by so much since its first batch. Its successor is loaded first, or, on a GPU without memory for both, as soon as it is gone",
+    ),
+];
+
+/// `[devices]`
+pub const DEVICES: [Key; 2] = [
+    key(
+        "use",
+        "text or list",
+        "\"auto\"",
+        "`\"auto\"`: all GPUs, or, where none can be used, the CPU; the plan and the run say why. Or a list: `[\"cuda:0\", \"cuda:1\"]`, GPU UUIDs, `[\"cpu\"]`; `[\"cpu\", \"cpu\"]` is two CPU devices",
+    ),
+    key("headroom", "memory", "\"2GiB\"", "memory of each GPU that stays free for others"),
+];
+
+/// `[limits]`
+pub const LIMITS: [Key; 7] = [
+    key(
+        "max_failed",
+        "integer or percent",
+        "none",
+        "stop the run when more items than this have failed: `100`, or `\"1%\"` of all items",
+    ),
+    key("item_timeout", "duration", "\"30s\"", "how long reading and decoding one item may take"),
+    key(
+        "batch_timeout",
+        "duration",
+        "\"60s\"",
+        "how long a batch may run in a worker, or several that [go together](../guide/devices.md#batches-that-go-together)",
+    ),
+    key(
+        "grace",
+        "duration",
+        "\"25s\"",
+        "how long the run may take to finish what is in flight when a signal stops it",
+    ),
+    key(
+        "max_pixels",
+        "integer",
+        "268435456",
+        "a picture that claims more pixels fails as `too_large`, before memory is taken",
+    ),
+    key(
+        "memory",
+        "memory",
+        "half of the machine's",
+        "what the batch slots of all stages may take together; pictures that are [carried](../guide/devices.md#memory) get up to a quarter more",
+    ),
+    key("loaders", "integer, 1 to 1024", "the number of cores", "threads that read and decode"),
+];
+
+/// `[telemetry]`
+pub const TELEMETRY: [Key; 7] = [
+    key("otlp", "text", "none", "address of an OTLP collector: `\"http://localhost:4318\"`"),
+    key("protocol", "text", "by the port", "`\"http/protobuf\"`, or `\"grpc\"` in a build that has it"),
+    key(
+        "sample",
+        "number, 0 to 1",
+        "0.01",
+        "share of the items that get a trace; those that failed, were tried again or were slow get one always",
+    ),
+    key("slow", "duration", "ten times the median", "an item that takes longer is traced"),
+    key(
+        "flush_timeout",
+        "duration",
+        "\"3s\"",
+        "how long the end of the run waits for spans that are not made yet, and again for those that are not sent",
+    ),
+    key("metrics", "text", "none", "where the page of metrics is served: `\"127.0.0.1:9464\"`"),
+    key("log_format", "text", "\"text\"", "lines of the log files: `\"text\"` or `\"json\"`"),
+];
+
+/// Every source, beside `kind`.
+pub const SOURCE: [Key; 3] = [
+    key("paths", "text or list", "none", "files, folders (with all below them) and globs"),
+    key(
+        "manifest",
+        "text",
+        "none",
+        "instead of `paths`: a list of files: `.csv`, `.tsv`, `.jsonl`, `.ndjson`, or one path per line; `\"-\"` is standard input",
+    ),
+    key(
+        "root",
+        "text",
+        "the manifest's folder",
+        "only with `manifest`: what relative paths in it are relative to",
+    ),
+];
+
+/// Every stage, beside `kind`.
+pub const STAGE: [Key; 4] = [key(
+    "from",
+    "text or list",
+    "required",
+    "what it reads from: the name of a source or a stage, or `name.column` for one of its columns",
+)];
+
+/// Those of every sink.
+const SINK_KEYS: [Key; 3] = [
+    key(
+        "from",
+        "text or list",
+        "required",
+        "the stages whose results are written, or `stage.column` for one of their columns",
+    ),
+    key(
+        "path",
+        "text",
+        "the name of the table, with the ending of the kind",
+        "the file, in the output folder",
+    ),
+    key("ordered", "true or false", "false", "records in the order of the source"),
+];
+
+/// Every sink, beside `kind`.
+pub const SINK: [Key; 3] = [
+    key(
+        "from",
+        "text or list",
+        "required",
+        "the stages whose results are written, or `stage.column` for one of their columns",
+    ),
+    key(
+        "path",
+        "text",
+        "the name of the table, with the ending of the kind",
+        "the file, in the output folder",
+    ),
+    key("ordered", "true or false", "false", "records in the order of the source"),
+];
+
+/// The names of some keys, in their order.
+pub(crate) fn names<'a>(keys: impl IntoIterator<Item = &'a Key>) -> Vec<&'static str> {
+    keys.into_iter().map(|key| key.name).collect()
+}
