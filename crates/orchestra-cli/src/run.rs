@@ -51,7 +51,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     // Before anything is discarded or begun: the address may be taken.
     let metrics = metrics::start(args, &plan, talk, &said)?;
     let runtime = runtime(&plan)?;
-    // What a fresh start discards must not be discarded for a run that cannot begin.
+    // Nothing is discarded for a run that has no library to begin with.
     let ahead = args.fresh.then(|| runtime_library(args, &plan, talk)).transpose()?;
     let prepared = orchestra::prepare(Arc::clone(&plan), args.fresh).map_err(not_started)?;
     let pipelines: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();

@@ -1,5 +1,5 @@
-//! What flows along the edges of a workflow: schemas of named, typed columns, and the values of one row. Describes and borrows data; it
-//! never allocates memory for pixels or tensors.
+//! What flows along the edges of a workflow: schemas of named, typed columns, and the values of one row. Describes and borrows data; only
+//! what has to outlive its row is copied.
 
 use std::fmt;
 use std::sync::Arc;

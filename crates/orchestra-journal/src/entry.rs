@@ -25,7 +25,7 @@ pub(crate) mod kind {
     pub(crate) const FINISHED: u8 = 4;
     /// `RunIdentity`: the run goes on, under this identity.
     pub(crate) const RESUMED: u8 = 5;
-    /// `Vec<Placed>`: files of the group whose frame follows at once.
+    /// `Vec<Placed>`: files of the group whose frame follows; those of the last such frame may never have been written.
     pub(crate) const PLACED: u8 = 6;
 }
 

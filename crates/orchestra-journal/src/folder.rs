@@ -11,7 +11,7 @@ use crate::entry::resolve;
 use crate::finished::Counts;
 use crate::identity::RunIdentity;
 use crate::lock::{FolderLock, OpenError, make_folder};
-use crate::placed::remove_empty_folders;
+use crate::placed::{remove_empty_folders, remove_placed};
 use crate::recovery::{Found, examine, placed_files};
 
 /// The run's summary in the output folder.
@@ -74,6 +74,13 @@ pub struct DiscardError {
     pub source: io::Error,
 }
 
+impl From<io::Error> for DiscardError {
+    /// Of the journal, which names what is to be removed.
+    fn from(source: io::Error) -> Self {
+        Self { path: JOURNAL.into(), source }
+    }
+}
+
 impl OutputFolder {
     /// Makes the folder if need be, takes its lock and looks at what an earlier run left. Changes no record.
     ///
@@ -130,22 +137,19 @@ impl OutputFolder {
         let mut discarded = Discarded::default();
         if let Found::Run(run) = &self.found {
             discarded.counts = run.survivors.finished.counts();
+            // First, while the journal and all that it counts are there: whoever cannot remove them loses nothing else.
+            placed_files(&self.folder, &self.journal_path(), 0, |path| {
+                remove_placed(&path, &self.folder)
+                    .map_err(|source| DiscardError { path: path.clone(), source })?;
+                remove_empty_folders(&path, &self.folder);
+                Ok::<(), DiscardError>(())
+            })?;
             for file in &run.files {
                 let path = resolve(&self.folder, file);
                 if remove(&path)? {
                     discarded.files.push(path);
                 }
             }
-            let journal = self.journal_path();
-            let unreadable = |source| DiscardError { path: journal.clone(), source };
-            let mut first_error = Ok(());
-            placed_files(&self.folder, &journal, |path| {
-                let removed = remove(&path).map(drop);
-                remove_empty_folders(&path, &self.folder);
-                first_error = std::mem::replace(&mut first_error, Ok(())).and(removed);
-            })
-            .map_err(unreadable)?;
-            first_error?;
             for file in &run.files {
                 remove_empty_folders(&resolve(&self.folder, file), &self.folder);
             }

@@ -19,8 +19,8 @@ use crate::finished::{Counts, FinishedSet, MAX_ITEM_INDEX};
 use crate::folder::OutputFolder;
 use crate::frame::{self, SEED};
 use crate::identity::RunIdentity;
-use crate::placed::{Placed, PlacedFile};
-use crate::recovery::Found;
+use crate::placed::{Placed, PlacedFile, remove_empty_folders, remove_placed};
+use crate::recovery::{Found, placed_files};
 
 /// Why a run can be neither begun nor resumed in a folder. No record was changed.
 #[derive(Debug, Error)]
@@ -102,6 +102,13 @@ enum Phase {
     Closed(String),
 }
 
+impl From<io::Error> for StartError {
+    /// Of the journal.
+    fn from(source: io::Error) -> Self {
+        StartError::Io { path: "journal".into(), source }
+    }
+}
+
 impl Journal {
     /// Begins a run that writes `files` (relative to the folder, or absolute) and makes them, empty.
     ///
@@ -152,14 +159,20 @@ impl Journal {
         let (survivors, lost_commits) = run.resumable(folder.path(), &path).map_err(failed(&path))?;
         let mut open = open_files(&folder, files)?;
         let mut journal = AppendFile::open(&path).map_err(failed(&path))?;
+        // Files of items that do not count: a file is there exactly if its item is done.
+        placed_files(folder.path(), &path, survivors.journal_len, |file| {
+            remove_placed(&file, folder.path()).map_err(failed(&file))?;
+            remove_empty_folders(&file, folder.path());
+            Ok::<(), StartError>(())
+        })?;
         let is_finished = run.code.is_some() && lost_commits == 0;
         let cut_bytes = cut_files(&mut open, &survivors.lengths, is_finished)?;
         journal.cut(survivors.journal_len).map_err(failed(&path))?;
         let reopen = run.code.is_some() || survivors.identity != *identity;
         let recovered = Recovered { lost_commits, cut_bytes };
         let mut this = Self::new(folder, journal, survivors.crc, open, survivors.finished, recovered);
-        // Also makes the cuts durable, so that no cut byte comes back after a power cut.
-        this.unsynced = true;
+        // Also makes the cuts durable, so that no cut byte comes back after a power cut, and files that the killed run had no time to sync.
+        (this.unsynced, this.has_placed) = (true, true);
         let begun = if reopen { this.append(kind::RESUMED, identity) } else { Ok(()) };
         begun.and_then(|()| this.sync()).map_err(|e| match e {
             CommitError::Write { path, source } => StartError::Io { path, source },
@@ -224,12 +237,18 @@ impl Journal {
         undisturbed(&self.journal)?;
         let appended = grown.iter().map(|(index, grown)| grown.appended(*index)).collect();
         let entry = Group::new(appended, &done, &failed);
+        if let Some(outside) = group.files.iter().find(|file| !file.is_inside()) {
+            return Err(CommitError::Outside(outside.path.clone()));
+        }
+        let before = (self.journal.len(), self.crc);
         let written = self
-            .place(group)
+            .place(&group.files)
             .and_then(|()| self.write_records(group))
-            .and_then(|()| self.append_group(&entry, &group.files));
+            .and_then(|()| self.append(kind::GROUP, &entry));
         if let Err(error) = written {
+            (self.crc, _) = (before.1, self.journal.accept(before.0));
             self.roll_back();
+            self.take_away(&group.files);
             return Err(error);
         }
         for (index, grown) in grown {
@@ -333,43 +352,30 @@ impl Journal {
         Ok(())
     }
 
-    fn place(&mut self, group: &Commit) -> Result<(), CommitError> {
-        if let Some(outside) = group.files.iter().find(|file| !file.is_inside()) {
-            return Err(CommitError::Outside(outside.path.clone()));
+    /// Places files. What they will be is said before the first is there, so that those of a group that never counts can be found.
+    fn place(&mut self, files: &[PlacedFile]) -> Result<(), CommitError> {
+        if files.is_empty() {
+            return Ok(());
         }
-        self.has_placed |= !group.files.is_empty();
+        self.append(kind::PLACED, &files.iter().map(PlacedFile::entry).collect::<Vec<Placed>>())?;
+        self.has_placed = true;
         let folder = self.folder.path();
-        group
-            .files
-            .iter()
-            .try_for_each(|file| file.write(folder).map_err(write_failed(&folder.join(&file.path))))
+        files.iter().try_for_each(|file| file.write(folder).map_err(write_failed(&folder.join(&file.path))))
     }
 
-    /// The group and the files that it has placed, in one write: neither is ever read without the other.
-    fn append_group(&mut self, group: &Group, files: &[PlacedFile]) -> Result<(), CommitError> {
-        if files.is_empty() {
-            return self.append(kind::GROUP, group);
+    /// Removes the files of a group that does not count. One that cannot be removed is written over when its item is done again.
+    fn take_away(&self, files: &[PlacedFile]) {
+        let folder = self.folder.path();
+        for file in files {
+            drop(remove_placed(&folder.join(&file.path), folder));
         }
-        let failed = write_failed(self.journal.path());
-        let placed: Vec<Placed> = files.iter().map(PlacedFile::entry).collect();
-        let both = frame::encode(kind::PLACED, &placed, self.crc).and_then(|(mut bytes, crc)| {
-            let (group, crc) = frame::encode(kind::GROUP, group, crc)?;
-            bytes.extend(group);
-            Ok((bytes, crc))
-        });
-        let (bytes, crc) = both.map_err(failed)?;
-        self.append_bytes(&bytes, crc)
     }
 
     /// Writes an entry, which then counts; on an error the journal counts as before, with a torn entry behind it.
     fn append(&mut self, kind: u8, body: &impl bincode::Encode) -> Result<(), CommitError> {
         let (bytes, crc) = frame::encode(kind, body, self.crc).map_err(write_failed(self.journal.path()))?;
-        self.append_bytes(&bytes, crc)
-    }
-
-    fn append_bytes(&mut self, bytes: &[u8], crc: u32) -> Result<(), CommitError> {
         let at = self.journal.len();
-        self.journal.write_at(bytes, at).map_err(write_failed(self.journal.path()))?;
+        self.journal.write_at(&bytes, at).map_err(write_failed(self.journal.path()))?;
         self.journal.accept(at + bytes.len() as u64);
         self.crc = crc;
         Ok(())

@@ -10,8 +10,8 @@
 //! journal that is whole and that agrees with the files, cuts everything after it off, and goes on. So a record is there exactly
 //! if its item is finished: none is lost, none is doubled.
 //!
-//! A commit may also place whole files ([`PlacedFile`]), before its entry is written. A file whose entry never was is replaced when its
-//! item is done again; which files count is said by records of the same commit.
+//! A commit may also place whole files ([`PlacedFile`]). The journal says so before the first of them is there, and a start removes those
+//! whose group never counted: such a file is there exactly if its item is done.
 //!
 //! ```text
 //! out/                 results.jsonl, failures.jsonl, run.json, logs/     what the user reads

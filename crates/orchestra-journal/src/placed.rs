@@ -1,7 +1,7 @@
 //! Whole files that a commit puts into the output folder, each named after its item. A reader sees such a file whole or not at all.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -32,9 +32,13 @@ impl PlacedFile {
         let path = folder.join(&self.path);
         let parent = path.parent().unwrap_or(folder);
         let neighbour = parent.join(NEIGHBOUR);
-        let written = match fs::write(&neighbour, &self.bytes) {
+        let written = match write_new(&neighbour, &self.bytes) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(parent).and_then(|()| fs::write(&neighbour, &self.bytes))
+                fs::create_dir_all(parent).and_then(|()| write_new(&neighbour, &self.bytes))
+            }
+            // What a killed run has left there, or a link of somebody else's, which is not followed.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                fs::remove_file(&neighbour).and_then(|()| write_new(&neighbour, &self.bytes))
             }
             other => other,
         };
@@ -46,8 +50,12 @@ impl PlacedFile {
     }
 }
 
-/// One thread writes at a time, so one name is enough; what a killed run has left of it is written over.
+/// One thread writes at a time, so one name is enough.
 const NEIGHBOUR: &str = ".placing.tmp";
+
+fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    fs::OpenOptions::new().write(true).create_new(true).open(path)?.write_all(bytes)
+}
 
 /// What the journal knows of a file.
 #[derive(Debug, Clone, Encode, Decode)]
@@ -81,6 +89,27 @@ impl Placed {
 
 fn is_inside(path: &Path) -> bool {
     path.components().next().is_some() && path.components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// Removes a file that was placed; it may be gone, or a link by now, of which the target stays. A file that lies outside of `folder`, because
+/// one of its folders has become a link, is somebody else's.
+pub(crate) fn remove_placed(path: &Path, folder: &Path) -> io::Result<()> {
+    let real = |path: &Path| match path.canonicalize() {
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        found => found.map(Some),
+    };
+    let (Some(folder), Some(parent)) = (real(folder)?, path.parent().map_or(Ok(None), real)?) else {
+        return Ok(());
+    };
+    if !parent.starts_with(&folder) {
+        return Ok(());
+    }
+    match fs::remove_file(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        // A folder that stands there now is not ours.
+        Err(_) if path.is_dir() => Ok(()),
+        removed => removed,
+    }
 }
 
 /// Removes the folders of `path` below `folder` that are empty now.

@@ -184,20 +184,26 @@ fn replay(folder: &Path, journal: &Path, header: &Header, check: Check) -> io::R
     Ok(state)
 }
 
-/// Calls `each` with the path of every file that a commit of the journal has placed, as far as its frames are whole.
-pub(crate) fn placed_files(folder: &Path, journal: &Path, each: impl FnMut(PathBuf)) -> io::Result<()> {
+/// Calls `each` with the path of every file that was placed, or was about to be, by the part of the journal from `from` on.
+pub(crate) fn placed_files<E: From<io::Error>>(
+    folder: &Path,
+    journal: &Path,
+    from: u64,
+    mut each: impl FnMut(PathBuf) -> Result<(), E>,
+) -> Result<(), E> {
     let file = match File::open(journal) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         file => file?,
     };
-    let (mut frames, mut each) = (FrameReader::new(file)?, each);
-    while let Some((kind, body)) = frames.next()? {
-        if kind == kind::PLACED {
+    let mut frames = FrameReader::new(file)?;
+    loop {
+        let start = frames.end;
+        let Some((kind, body)) = frames.next()? else { return Ok(()) };
+        if kind == kind::PLACED && start >= from {
             let files = entry::decode::<Vec<Placed>>(body).unwrap_or_default();
-            files.iter().filter_map(|placed| placed.path(folder)).for_each(&mut each);
+            files.iter().filter_map(|placed| placed.path(folder)).try_for_each(&mut each)?;
         }
     }
-    Ok(())
 }
 
 /// The files as they are on the disk.

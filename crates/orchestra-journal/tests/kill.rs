@@ -7,7 +7,7 @@ mod common;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use common::{audit, group, item, start};
+use common::{audit, group, item, no_strays, start};
 use orchestra_journal::{OpenError, OutputFolder};
 
 const FOLDER: &str = "ORCHESTRA_JOURNAL_TEST_FOLDER";
@@ -60,7 +60,9 @@ fn a_writer_that_is_killed_at_any_moment_loses_and_doubles_nothing() {
         child.kill().unwrap();
         let status = child.wait().unwrap();
         let journal = start(dir.path());
-        let finished = audit(dir.path(), &journal).len() as u64;
+        let finished = audit(dir.path(), &journal);
+        no_strays(dir.path(), &finished);
+        let finished = finished.len() as u64;
         if status.success() || finished == ITEMS {
             assert_eq!(finished, ITEMS);
             break;

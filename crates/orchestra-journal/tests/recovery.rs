@@ -10,7 +10,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use common::{audit, files, group, item, items_in, scratch, start};
+use common::{audit, files, group, item, items_in, own_file, record, scratch, start};
 use orchestra_core::ItemId;
 use orchestra_journal::{OutputFolder, State};
 use proptest::prelude::*;
@@ -188,6 +188,12 @@ fn every_byte_of_the_journal_is_a_good_place_to_break() {
         fs::write(private(dir.path()), &whole[..cut]).unwrap();
         for (file, bytes) in files().iter().zip(&records) {
             fs::write(dir.path().join(file), bytes).unwrap();
+        }
+        for item in history.iter().flat_map(|step| &step.items) {
+            if let Some(file) = own_file(*item).map(|file| dir.path().join(file)) {
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
+                fs::write(file, record(*item)).unwrap();
+            }
         }
         let journal = start(dir.path());
         let n = audit(dir.path(), &journal).len();

@@ -214,6 +214,25 @@ fn placed_files_go_with_their_run_and_strangers_beside_them_stay() {
 }
 
 #[test]
+fn a_placed_file_that_became_a_link_goes_and_what_it_leads_to_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, archive) = (dir.path().join("out"), dir.path().join("archive"));
+    let mut journal = start(&out);
+    journal.commit(&group(&[item(0, 0), item(1, 0), item(1, 7)])).unwrap();
+    drop(journal);
+    fs::create_dir(&archive).unwrap();
+    fs::rename(out.join("own/0/0.txt"), archive.join("0.txt")).unwrap();
+    std::os::unix::fs::symlink(archive.join("0.txt"), out.join("own/0/0.txt")).unwrap();
+    fs::rename(out.join("own/1"), archive.join("1")).unwrap();
+    std::os::unix::fs::symlink(archive.join("1"), out.join("own/1")).unwrap();
+    OutputFolder::open(&out).unwrap().discard().unwrap();
+    assert!(!out.join("own/0").exists());
+    for file in ["0.txt", "1/0.txt", "1/7.txt"] {
+        assert!(!fs::read(archive.join(file)).unwrap().is_empty(), "{file}");
+    }
+}
+
+#[test]
 fn a_file_outside_of_the_folder_is_never_placed() {
     let dir = tempfile::tempdir().unwrap();
     let mut journal = start(&dir.path().join("out"));

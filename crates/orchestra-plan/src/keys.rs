@@ -172,29 +172,12 @@ pub const SOURCE: [Key; 3] = [
 ];
 
 /// Every stage, beside `kind`.
-pub const STAGE: [Key; 4] = [key(
+pub const STAGE: [Key; 1] = [key(
     "from",
     "text or list",
     "required",
     "what it reads from: the name of a source or a stage, or `name.column` for one of its columns",
 )];
-
-/// Those of every sink.
-const SINK_KEYS: [Key; 3] = [
-    key(
-        "from",
-        "text or list",
-        "required",
-        "the stages whose results are written, or `stage.column` for one of their columns",
-    ),
-    key(
-        "path",
-        "text",
-        "the name of the table, with the ending of the kind",
-        "the file, in the output folder",
-    ),
-    key("ordered", "true or false", "false", "records in the order of the source"),
-];
 
 /// Every sink, beside `kind`.
 pub const SINK: [Key; 3] = [

@@ -47,28 +47,41 @@ pub(crate) fn check_paths(sinks: &[RawSink], diags: &mut Diagnostics) -> Vec<Opt
         for (earlier, other) in paths[..later].iter().enumerate() {
             let Some(other) = other else { continue };
             let (name, first) = (&sinks[later].name.value, &sinks[earlier].name.value);
+            // A sink whose records are files has the whole folder.
+            let (path, other) = (owned(&sinks[later], path), owned(&sinks[earlier], other));
             if path == other {
                 diags
                     .error(
                         written.span,
-                        format!("sinks `{first}` and `{name}` write to one file, `{}`", path.display()),
+                        format!("sinks `{first}` and `{name}` write to one place, `{}`", path.display()),
                     )
                     .help("give each sink a `path` of its own");
             } else if path.starts_with(other) || other.starts_with(path) {
-                diags.error(
-                    written.span,
-                    format!("sinks `{first}` and `{name}`: the file of one would be a folder of the other"),
-                );
+                diags
+                    .error(
+                        written.span,
+                        format!("sinks `{first}` and `{name}`: one would lie inside of the other"),
+                    )
+                    .help("give each sink a `path` of its own");
             }
         }
     }
     paths
 }
 
+/// What nobody else may write to: its file, or its folder of files.
+fn owned<'a>(sink: &RawSink, path: &'a Path) -> &'a Path {
+    if is_folder(sink) { path.parent().unwrap_or(path) } else { path }
+}
+
+fn is_folder(sink: &RawSink) -> bool {
+    sink.kind.as_ref().is_some_and(|kind| kind.writes() == Writes::FileEach)
+}
+
 fn check_path(sink: &RawSink, diags: &mut Diagnostics) -> Option<PathBuf> {
     let written = sink.path.as_ref()?;
     let mut path = PathBuf::new();
-    let mut inside = !written.value.contains('\0') && !written.value.ends_with('/');
+    let mut inside = !written.value.contains('\0') && (is_folder(sink) || !written.value.ends_with('/'));
     for part in Path::new(&written.value).components() {
         match part {
             Component::Normal(part) => path.push(part),
@@ -97,7 +110,7 @@ fn check_path(sink: &RawSink, diags: &mut Diagnostics) -> Option<PathBuf> {
             ));
         return None;
     }
-    if sink.kind.as_ref().is_some_and(|kind| kind.writes() == Writes::FileEach) {
+    if is_folder(sink) {
         path.push(INDEX);
     }
     Some(path)

@@ -107,6 +107,15 @@ pub(crate) fn check_apart(
     host: &dyn Host,
     diags: &mut Diagnostics,
 ) {
+    let stdin = sources.iter().filter_map(|source| match &source.listing {
+        Some(RawListing::Manifest { path, .. }) if path.value == "-" => Some(path),
+        _ => None,
+    });
+    for path in stdin.skip(1) {
+        diags
+            .error(path.span, "two sources cannot both read their lists from standard input")
+            .help("each line would go to one of them: give one of them a file");
+    }
     for source in sources {
         let Some(RawListing::Paths(patterns)) = &source.listing else { continue };
         for pattern in patterns.iter().filter(|p| resolve(folder, &p.value, host) == output) {

@@ -27,8 +27,8 @@ use crate::trace::{BatchTrace, DoneRows, EndedItems, Ran};
 pub struct Record {
     /// Where it goes.
     pub sink: SinkId,
-    /// Its bytes: a part of the buffer that all records of its batch lie in.
-    pub line: Bytes,
+    /// A part of the buffer that all records of its batch lie in.
+    pub bytes: Bytes,
     /// The name of the file that they are, relative to the folder of the sink; `None`: they are appended to the sink's file.
     pub file: Option<Box<str>>,
 }

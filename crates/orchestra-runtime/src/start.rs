@@ -215,7 +215,17 @@ pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> 
     );
     let files = result_files(&plan);
     let mut journal = match before {
-        Some(_) => Journal::resume(folder, &identity, &files)?,
+        Some(_) => {
+            let journal = Journal::resume(folder, &identity, &files)?;
+            let lost = journal.recovered().lost_commits;
+            if lost > 0 {
+                tracing::warn!(
+                    commits = lost,
+                    "some commits do not agree with the result files, and their items are done again"
+                );
+            }
+            journal
+        }
         None => {
             if let Some(full) = full_folder(&plan).filter(|_| !fresh) {
                 return Err(StartError::InTheWay(full).into());
@@ -492,7 +502,13 @@ impl Relisted {
     }
 
     fn missing(&self, source: &str) -> Option<String> {
-        let Extension { missing_count, missing, .. } = self.extension.as_ref()?;
+        let Some(Extension { missing_count, missing, .. }) = &self.extension else {
+            // Results count, so there was one: without it no item is known to have its number.
+            return Some(format!(
+                "the list of the items of source `{source}` is gone, `{}`",
+                self.target.display()
+            ));
+        };
         let items = match missing_count {
             0 => return None,
             1 => "1 item".to_owned(),

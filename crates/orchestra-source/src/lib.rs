@@ -20,13 +20,13 @@ mod error;
 mod expand;
 mod extend;
 mod extent;
+mod folder_walk;
 mod growth;
 mod item_name;
 mod listing_file;
 mod manifest;
 mod pattern;
 mod sorter;
-mod walk;
 mod write;
 
 use std::path::PathBuf;

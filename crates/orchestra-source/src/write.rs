@@ -6,10 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::expand::Expand;
+use crate::folder_walk::{Walk, Walking, any_file};
 use crate::item_name::{escape, name_under};
 use crate::listing_file::{ListingWriter, folder_of};
 use crate::pattern::{Entry, common_root};
-use crate::walk::{Walk, Walking, any_file};
 use crate::{ItemEntry, ListError, ListingSpec, ListingSummary, manifest};
 
 /// Names and items that are looked at between two questions whether to go on.

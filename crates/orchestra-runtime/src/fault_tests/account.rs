@@ -114,7 +114,7 @@ impl Account {
                 self.ends_once(item);
                 self.failed.insert(item, failure);
             }
-            (None, [record]) => self.done(item, &String::from_utf8_lossy(&record.line)),
+            (None, [record]) => self.done(item, &String::from_utf8_lossy(&record.bytes)),
             _ => self.problems.push(format!("item {item} ended with too much or too little")),
         }
     }

@@ -280,7 +280,7 @@ impl Chain {
         each(&self.steps);
     }
 
-    /// Does everything that there is to do with a row. `Ok` where it went on or ended well.
+    /// Does everything that there is to do with a row. What became of it is added to `out`.
     pub fn row(
         &self,
         run: &mut ChainRun,
@@ -374,8 +374,11 @@ impl Chain {
             Bytes::from(std::mem::take(&mut out.text))
         };
         let end = |RowEnd { token, share, records, failure }: RowEnd| {
-            let record =
-                |RecordRange { sink, line, file }: RecordRange| Record { sink, line: text.slice(line), file };
+            let record = |RecordRange { sink, bytes, file }: RecordRange| Record {
+                sink,
+                bytes: text.slice(bytes),
+                file,
+            };
             let records = records.into_iter().map(record).collect();
             TokenEnd { ticket: token.ticket, end: End { share, records, failure } }
         };

@@ -8,25 +8,31 @@ use orchestra_plan::FilesPlan;
 use super::token::Token;
 
 /// Longest name of a folder or file that all usual file systems take, in bytes.
-const LONGEST: usize = 255;
+const LONGEST_PART: usize = 255;
 
-/// `a/b.png.npy`; of a part `a/b.png.3.npy`. Fails where a part of the path is too long for a disk.
+/// Longest path below the output folder: the kernel takes 4,096 bytes, and the folder has a path, too.
+const LONGEST: usize = 3072;
+
+/// `a/b.png.npy`; of a part `a/b.png.3.npy`. Fails where it would be too long for a disk.
+///
+/// `%` stands for what a name on the disk cannot be, or must not be: a folder is never called as a file or as what else lies there.
 pub fn file_name(files: &FilesPlan, token: &Token) -> Result<Box<str>, Refusal> {
     let item = token.ticket.name();
     let mut name = String::with_capacity(item.len() + files.extension.len() + 8);
-    for (at, part) in item.split('/').enumerate() {
+    let parts: Vec<&str> = item.split('/').collect();
+    for (at, part) in parts.iter().enumerate() {
         if at > 0 {
             name.push('/');
         }
-        match part {
-            // Names of items may lead anywhere; files lie below the folder of the sink.
+        match *part {
             "" => name.push('%'),
             "." | ".." => part.bytes().for_each(|_| name.push_str("%2E")),
-            _ if part.starts_with('%') => {
-                name.push_str("%25");
-                name.push_str(&part[1..]);
-            }
-            _ => name.push_str(part),
+            _ => name.push_str(&part.replace('%', "%25")),
+        }
+        let extension = part.rsplit('.').next();
+        let is_file_like = extension.is_some_and(|e| [files.extension, "jsonl", "tmp"].contains(&e));
+        if at + 1 < parts.len() && is_file_like {
+            name.push('%');
         }
     }
     let numbers = files.numbered.then_some(token.ticket.id().index);
@@ -38,11 +44,15 @@ pub fn file_name(files: &FilesPlan, token: &Token) -> Result<Box<str>, Refusal> 
     if name.contains('\0') {
         return Err(Refusal::result("the name of the item has a zero byte, which no file's name may have"));
     }
-    match name.split('/').find(|part| part.len() > LONGEST) {
-        Some(part) => Err(Refusal::result(format!(
-            "a file named after the item would need a name of {} bytes, and a disk takes {LONGEST}",
-            part.len()
-        ))),
+    let too_long = |bytes: usize, most: usize| {
+        let error = format!(
+            "a file named after the item would need a name of {bytes} bytes, and a disk takes {most}"
+        );
+        Err(Refusal::result(error))
+    };
+    match name.split('/').map(str::len).find(|len| *len > LONGEST_PART) {
+        Some(len) => too_long(len, LONGEST_PART),
+        None if name.len() > LONGEST => too_long(name.len(), LONGEST),
         None => Ok(name.into_boxed_str()),
     }
 }
@@ -72,13 +82,35 @@ mod tests {
     fn names_stay_below_the_folder_and_never_meet() {
         assert_eq!(&*name("a/b.png", false, &[]).unwrap(), "a/b.png.npy");
         assert_eq!(&*name("a/b.png", true, &[3, 0]).unwrap(), "a/b.png.17.3.0.npy");
-        let items =
-            ["..", "../x", "a/../x", "/x", "x", "//x", "%2E%2E/x", "%/x", ".", "", "%", "%25", "a/", "a"];
+        let items = [
+            "..",
+            "../x",
+            "a/../x",
+            "/x",
+            "x",
+            "//x",
+            "%2E%2E/x",
+            "%/x",
+            ".",
+            "",
+            "%",
+            "%25",
+            "a/",
+            "a",
+            "a.npy",
+            "a.npy/b",
+            "a.npy%/b",
+            "index.jsonl/b",
+        ];
         let names: HashSet<_> = items.iter().map(|item| name(item, false, &[]).unwrap()).collect();
         assert_eq!(names.len(), items.len(), "{names:?}");
         assert!(
             names.iter().all(|name| name.split('/').all(|part| !part.is_empty() && !part.starts_with("..")))
         );
+        assert!(name(&"./".repeat(1500), false, &[]).unwrap_err().error.contains("3072"));
+        // No file is called as a folder of another.
+        let folders = names.iter().flat_map(|name| Path::new(&**name).ancestors().skip(1));
+        assert!(folders.clone().all(|folder| names.iter().all(|name| Path::new(&**name) != folder)));
         assert!(name(&"x".repeat(300), false, &[]).unwrap_err().error.contains("255"));
         assert!(name("a\0b", false, &[]).is_err());
     }

@@ -1,5 +1,5 @@
-//! Sink of a pipeline: knows when each item has ended, whatever became of it on its way, and commits finished items as a whole. It formats no result and
-//! writes no file itself: the committer does, and answers.
+//! Sink of a pipeline: knows when each item has ended, whatever became of it on its way, and commits finished items as a whole. It formats
+//! no record, but for what the index of records that are files says of them, and writes no file itself: the committer does, and answers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -127,14 +127,14 @@ impl SinkState {
             count(&mut counts.by_source, ticket.id().source);
             match ending {
                 Ending::Done(records) => {
-                    for Record { sink, line, file } in records {
+                    for Record { sink, bytes, file } in records {
                         let Some((file, planned)) = file.zip(self.files_of(sink)) else {
-                            append(&mut files, sink_file(sink), &line);
+                            append(&mut files, sink_file(sink), &bytes);
                             continue;
                         };
-                        append(&mut files, sink_file(sink), &self.index_line(&ticket, &file, line.len()));
+                        append(&mut files, sink_file(sink), &self.index_line(&ticket, &file, bytes.len()));
                         let path = planned.folder.join(&*file);
-                        commit.files.push(PlacedFile { path, bytes: line.into() });
+                        commit.files.push(PlacedFile { path, bytes: bytes.into() });
                     }
                     commit.done.push(ticket.id());
                     counts.done += 1;

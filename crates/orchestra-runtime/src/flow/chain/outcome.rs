@@ -47,7 +47,7 @@ pub(super) struct RowEnd {
 /// A record, as a part of [`Outcome::text`].
 pub(super) struct RecordRange {
     pub sink: SinkId,
-    pub line: Range<usize>,
+    pub bytes: Range<usize>,
     pub file: Option<Box<str>>,
 }
 

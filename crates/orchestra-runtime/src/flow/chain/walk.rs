@@ -124,8 +124,8 @@ impl Walk<'_, '_> {
                 let encoded = self.record(reads, &**encoder, token, env).and(file);
                 match encoded {
                     Ok(file) => {
-                        let line = begin..self.out.text.len();
-                        self.out.row.records.push(RecordRange { sink: *sink, line, file });
+                        let bytes = begin..self.out.text.len();
+                        self.out.row.records.push(RecordRange { sink: *sink, bytes, file });
                         Ok(())
                     }
                     Err(refusal) => Err(self.fail(&[], token, *from, refusal)),
