@@ -13,15 +13,20 @@ use jaeger::Jaeger;
 use spans::{Trace, check_crash, check_items, check_retried, check_run};
 use traced::{CRASH_ITEMS, IMAGES, batches, complete, crash, digits, run_id};
 
-/// The only trace of a run with all its batches, once Jaeger can find it.
-fn run_trace(jaeger: &Jaeger, service: &str, run: &str) -> Trace {
+/// The only trace of a run, once Jaeger can find it with so many batches: it stores what it has taken a little later.
+fn run_trace(jaeger: &Jaeger, service: &str, run: &str, batches: u64) -> Trace {
     let mut ids = Vec::new();
     until("Jaeger knows the run", || {
         ids = jaeger.find(service, "workflow.run", ("orchestra.run.id", run));
         !ids.is_empty()
     });
     assert_eq!(ids.len(), 1, "a run has one trace");
-    jaeger.trace(&ids[0])
+    let mut trace = jaeger.trace(&ids[0]);
+    until("Jaeger has the batches of the run", || {
+        trace = jaeger.trace(&ids[0]);
+        trace.named("batch").len() as u64 >= batches
+    });
+    trace
 }
 
 #[test]
@@ -32,10 +37,14 @@ fn a_run_is_one_trace_and_its_items_are_linked_with_its_batches() {
     ended.must_exit(0);
     complete(&ended);
     let run = run_id(&place);
-    let trace = run_trace(&jaeger, "orchestra", &run);
+    let trace = run_trace(&jaeger, "orchestra", &run, batches(&place));
 
     check_run(&trace, &run, batches(&place), IMAGES);
-    let items = jaeger.find("orchestra", "item", ("orchestra.run.id", &run));
+    let mut items = Vec::new();
+    until("Jaeger has a trace of every item", || {
+        items = jaeger.find("orchestra", "item", ("orchestra.run.id", &run));
+        items.len() as u64 >= IMAGES
+    });
     assert_eq!(items.len() as u64, IMAGES, "every item is sampled");
     let items: Vec<Trace> = items.iter().map(|id| jaeger.trace(id)).collect();
     check_items(&trace, &items);
@@ -61,7 +70,7 @@ fn a_share_of_the_items_is_traced_under_the_name_that_the_variables_give() {
     ended.must_exit(0);
     complete(&ended);
     let run = run_id(&place);
-    let trace = run_trace(&jaeger, "labels", &run);
+    let trace = run_trace(&jaeger, "labels", &run, batches(&place));
     assert_eq!(trace.named("batch").len() as u64, batches(&place), "batches are there whatever the share");
     let items = jaeger.find("labels", "item", ("orchestra.run.id", &run));
     assert!((1..IMAGES / 2).contains(&(items.len() as u64)), "{} of {IMAGES} items", items.len());
@@ -74,7 +83,7 @@ fn a_worker_that_is_killed_shows_as_a_failed_attempt_and_its_retry() {
     let Some(jaeger) = Jaeger::start() else { return };
     let place = crash(&jaeger.http());
     let id = run_id(&place);
-    let trace = run_trace(&jaeger, "orchestra", &id);
+    let trace = run_trace(&jaeger, "orchestra", &id, 1);
 
     check_crash(&trace);
     let root = trace.only("workflow.run");
