@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use futures::future::try_join_all;
+use futures::future::{BoxFuture, try_join_all};
 use orchestra_core::{DType, Failure, SourceId, StageId, TensorSpec};
 use orchestra_plan::Plan;
 use ractor::concurrency::JoinHandle;
@@ -131,9 +131,19 @@ impl Service {
     /// Starts the workers of the only batch stage of a plan, and waits until the first of them serves. Must be called within a tokio runtime,
     /// on which the service lives.
     ///
+    /// Boxed, because an `async fn` is compiled anew in every crate that awaits it, and with it all actors.
+    ///
     /// # Errors
-    /// See [`StartServiceError`]. Every worker has ended by then.
-    pub async fn start(
+    /// See [`StartServiceError`]. Its workers are told to end by then.
+    pub fn start(
+        plan: Arc<Plan>,
+        stage: StageId,
+        options: RunOptions,
+    ) -> BoxFuture<'static, Result<Self, StartServiceError>> {
+        Box::pin(Self::start_actors(plan, stage, options))
+    }
+
+    async fn start_actors(
         plan: Arc<Plan>,
         stage: StageId,
         options: RunOptions,
