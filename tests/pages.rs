@@ -3,17 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;
+mod struck;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use common::{Ended, Run, Workplace};
+use common::{Run, Workplace};
 use orchestra_lab::audit::items;
-use orchestra_lab::striker::{Fault, Striker};
-use rustix::process::Signal;
 use serde_json::Value;
 
 const PAGES: u64 = 300;
@@ -89,27 +87,8 @@ fn the_same_is_read_while_workers_are_killed_and_the_run_itself_five_times() {
         .replace("../../models", example().join("../../models").canonicalize().unwrap().to_str().unwrap());
     let file = place.path("pages.toml");
     fs::write(&file, text).unwrap();
-    let out = place.out();
-    let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
     let total = PAGES * TIMES;
-    let mut struck = 0;
-    for death in 0..5 {
-        let mut run = place.start_command(&arguments);
-        let storm = Striker::of_process(run.pid(), Duration::from_millis(300), Fault::Kill);
-        let enough = (total / 8 * (death + 1)) as usize;
-        run.until("some more pages are read", || place.n_results() >= enough);
-        struck += storm.stop().len();
-        run.signal(Signal::KILL);
-        drop(run.wait());
-        place.end_strangers();
-    }
-    let run = place.start_command(&arguments);
-    let storm = Striker::of_process(run.pid(), Duration::from_millis(300), Fault::Kill);
-    let ended: Ended = run.wait();
-    struck += storm.stop().len();
-    ended.must_exit(0);
-    println!("{struck} workers were killed");
-    assert!(struck >= 5, "only {struck} workers were killed");
+    struck::run_until_done(&place, &file, total);
     assert_eq!(by_page(&place, total), expected);
     place.nothing_is_left();
 }

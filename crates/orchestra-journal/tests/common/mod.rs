@@ -65,7 +65,8 @@ pub fn group(items: &[ItemId]) -> Commit {
 
 /// The file that an item places when it is done.
 pub fn own_file(item: ItemId) -> Option<PathBuf> {
-    (item.index.is_multiple_of(7) && !fails(item)).then(|| format!("own/{}/{}.txt", item.source.0, item.index).into())
+    (item.index.is_multiple_of(7) && !fails(item))
+        .then(|| format!("own/{}/{}.txt", item.source.0, item.index).into())
 }
 
 pub fn fails(item: ItemId) -> bool {
