@@ -125,6 +125,8 @@ fn agreeing(disk: &OnDisk, found: &[Frame]) -> usize {
                 record.is_some_and(|record| crc32fast::hash(record) == a.crc)
             })
         }),
+        // What is placed is not laid out here: neither such a frame nor the group behind it has to be kept.
+        crate::journal_file::PLACED => false,
         crate::journal_file::RESUMED => decode::<orchestra_journal::RunIdentity>(&frame.body).is_some(),
         _ => true,
     };

@@ -15,6 +15,7 @@ pub(crate) const GROUP: u8 = 2;
 pub(crate) const SYNCED: u8 = 3;
 pub(crate) const FINISHED: u8 = 4;
 pub(crate) const RESUMED: u8 = 5;
+pub(crate) const PLACED: u8 = 6;
 
 /// Version of the format.
 pub(crate) const FORMAT: u32 = 1;

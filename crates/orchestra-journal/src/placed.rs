@@ -87,8 +87,12 @@ impl Placed {
     }
 }
 
+/// In a folder of the output folder, and in none that is hidden, as the journal's own is.
 fn is_inside(path: &Path) -> bool {
-    path.components().next().is_some() && path.components().all(|part| matches!(part, Component::Normal(_)))
+    let mut parts = path.components();
+    let is_plain = |part: &Component<'_>| matches!(part, Component::Normal(_));
+    let first = parts.next().filter(is_plain).map(|part| part.as_os_str().as_bytes().starts_with(b"."));
+    first == Some(false) && parts.clone().next().is_some() && parts.all(|part| is_plain(&part))
 }
 
 /// Removes a file that was placed; it may be gone, or a link by now, of which the target stays. A file that lies outside of `folder`, because

@@ -196,12 +196,19 @@ pub(crate) fn placed_files<E: From<io::Error>>(
         file => file?,
     };
     let mut frames = FrameReader::new(file)?;
+    // Whatever a journal says: the files that grow are no placed ones.
+    let mut growing: Vec<PathBuf> = Vec::new();
     loop {
         let start = frames.end;
         let Some((kind, body)) = frames.next()? else { return Ok(()) };
+        if kind == kind::HEADER {
+            let files = entry::decode::<Header>(body).map(|header| header.files()).unwrap_or_default();
+            growing.extend(files.iter().map(|file| resolve(folder, file)));
+        }
         if kind == kind::PLACED && start >= from {
             let files = entry::decode::<Vec<Placed>>(body).unwrap_or_default();
-            files.iter().filter_map(|placed| placed.path(folder)).try_for_each(&mut each)?;
+            let paths = files.iter().filter_map(|placed| placed.path(folder));
+            paths.filter(|path| !growing.contains(path)).try_for_each(&mut each)?;
         }
     }
 }
