@@ -137,7 +137,7 @@ impl OutputFolder {
         let mut discarded = Discarded::default();
         if let Found::Run(run) = &self.found {
             discarded.counts = run.survivors.finished.counts();
-            // First, while the journal and all that it counts are there: whoever cannot remove them loses nothing else.
+            // First: where one cannot be removed, the journal and the records are still there.
             placed_files(&self.folder, &self.journal_path(), 0, |path| {
                 remove_placed(&path, &self.folder)
                     .map_err(|source| DiscardError { path: path.clone(), source })?;

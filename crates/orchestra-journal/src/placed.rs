@@ -36,7 +36,7 @@ impl PlacedFile {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 fs::create_dir_all(parent).and_then(|()| write_new(&neighbour, &self.bytes))
             }
-            // What a killed run has left there, or a link of somebody else's, which is not followed.
+            // A killed run has left it, or it is a link of the user's: the name goes, and the link is not followed.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                 fs::remove_file(&neighbour).and_then(|()| write_new(&neighbour, &self.bytes))
             }
@@ -95,8 +95,8 @@ fn is_inside(path: &Path) -> bool {
     first == Some(false) && parts.clone().next().is_some() && parts.all(|part| is_plain(&part))
 }
 
-/// Removes a file that was placed; it may be gone, or a link by now, of which the target stays. A file that lies outside of `folder`, because
-/// one of its folders has become a link, is somebody else's.
+/// Removes a file that was placed. It may be gone. Where the user has put a link in its place, the link goes and its target stays. Where the
+/// user has put a link in the place of a folder, so that the file lies outside of `folder`, it stays.
 pub(crate) fn remove_placed(path: &Path, folder: &Path) -> io::Result<()> {
     let real = |path: &Path| match path.canonicalize() {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),

@@ -69,7 +69,7 @@ pub(crate) fn check_paths(sinks: &[RawSink], diags: &mut Diagnostics) -> Vec<Opt
     paths
 }
 
-/// What nobody else may write to: its file, or its folder of files.
+/// What no other sink may write to: the file of this one, or its folder of files.
 fn owned<'a>(sink: &RawSink, path: &'a Path) -> &'a Path {
     if is_folder(sink) { path.parent().unwrap_or(path) } else { path }
 }

@@ -51,11 +51,7 @@ async fn each_record_is_a_file_once_also_where_workers_die_and_the_run_is_cut_of
     let place = filing(ITEMS);
     let kinds = || orchestra::kinds().with_stage(SCATTER);
     let run = place.start_plan(place.plan_with(kinds())).await;
-    let mut snapshots = run.snapshots();
-    for round in 1..=3 {
-        snapshots.wait_for(|snapshot| snapshot.done > 20 * round).await.unwrap();
-        place.kill_a_worker(round % 2 == 0);
-    }
+    assert!(place.kill_while_it_runs(&run, 3, 20).await > 0, "no worker was killed");
     run.stop_handle().abort();
     let outcome = run.wait().await;
     assert_eq!(outcome.exit_code, 130, "{:?}", outcome.problems);

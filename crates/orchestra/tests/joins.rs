@@ -151,13 +151,7 @@ async fn what_two_models_make_of_an_item_is_one_record_while_workers_are_killed(
     both(&mut place, "double", "plain");
     place.sink("alone", "double", "");
     let run = place.start_plan(place.plan_with(kinds())).await;
-    let mut snapshots = run.snapshots();
-    let mut kills = 0;
-    for round in 1..=15 {
-        if snapshots.wait_for(|snapshot| snapshot.done >= 100 * round).await.is_ok() {
-            kills += u64::from(place.kill_a_worker(round % 2 == 0));
-        }
-    }
+    let kills = place.kill_while_it_runs(&run, 15, 100).await;
     let outcome = run.wait().await;
     Workplace::must_end_with(&outcome, 0);
     assert!(kills > 0, "no worker was killed");
@@ -201,12 +195,7 @@ async fn parts_are_joined_part_by_part_and_gathered_with_what_was_carried() {
     // The parts of an item and what a model makes of the whole of it.
     both(&mut place, "all", "plain");
     let run = place.start_plan(place.plan_with(kinds())).await;
-    let mut snapshots = run.snapshots();
-    for round in 1..=5 {
-        if snapshots.wait_for(|snapshot| snapshot.done >= 50 * round).await.is_ok() {
-            place.kill_a_worker(round % 2 == 0);
-        }
-    }
+    place.kill_while_it_runs(&run, 5, 50).await;
     let outcome = run.wait().await;
     Workplace::must_end_with(&outcome, 0);
     let records = place.lines("both.jsonl");

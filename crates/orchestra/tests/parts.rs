@@ -75,14 +75,7 @@ async fn parts_come_back_in_order_without_those_that_were_dropped_while_workers_
         .devices(1);
     let plan = place.plan_with(kinds());
     let run = place.start_plan(plan).await;
-    // One is killed whenever some more items have ended.
-    let mut snapshots = run.snapshots();
-    let mut kills = 0;
-    for round in 1..=15 {
-        if snapshots.wait_for(|snapshot| snapshot.done >= 100 * round).await.is_ok() {
-            kills += u64::from(place.kill_a_worker(round % 2 == 0));
-        }
-    }
+    let kills = place.kill_while_it_runs(&run, 15, 100).await;
     let outcome = run.wait().await;
     Workplace::must_end_with(&outcome, 0);
     assert!(kills > 0, "no worker was killed");

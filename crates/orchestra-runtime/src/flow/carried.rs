@@ -1,8 +1,8 @@
 //! Memory for pictures that stages carry along, handed out in blocks of a region of fixed size. A thread that finds no room waits, so the
 //! pictures in flight are bounded by bytes.
 //!
-//! A picture is kept once, by the chain that made it, and shared by all that carry it on. So nobody who has a picture waits for room in the
-//! same region, and what is behind a batch or a join can always go on: room comes back.
+//! A picture is kept once, by the chain that made it, and shared by all that carry it on. So no thread that holds a
+//! picture waits for room in the same region, and stages behind a batch or a join always go on and free room.
 //!
 //! The region is a sealed memory file, as the slots of batches are, so that other processes can be given it.
 

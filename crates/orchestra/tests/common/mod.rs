@@ -293,6 +293,18 @@ impl Workplace {
         target.is_some_and(|w| strike(std::process::id(), w.pid, Fault::Kill))
     }
 
+    /// Kills a worker each time `every` more items have ended, up to `rounds` times. Gives how many were killed.
+    pub async fn kill_while_it_runs(&self, run: &RunHandle, rounds: u64, every: u64) -> u64 {
+        let mut snapshots = run.snapshots();
+        let mut kills = 0;
+        for round in 1..=rounds {
+            if snapshots.wait_for(|snapshot| snapshot.done >= every * round).await.is_ok() {
+                kills += u64::from(self.kill_a_worker(round % 2 == 0));
+            }
+        }
+        kills
+    }
+
     /// Lines that a file in the output folder holds now; 0 if there is no such file.
     pub fn n_lines(&self, file: &str) -> usize {
         fs::read(self.out().join(file)).map_or(0, |b| b.iter().filter(|c| **c == b'\n').count())
