@@ -45,7 +45,7 @@ cp "$binary" "$kit/orchestra"
 cp "$here/gpu-check.sh" "$here/gpu_check.py" "$here/gpu_kit.py" "$kit/"
 
 # The version that orchestra itself would fetch.
-version=$(sed -n 's/^const VERSION: &str = "\([0-9.]*\)";/\1/p' "$root/crates/orchestra-ortlib/src/pins.rs")
+version=$(sed -n 's/^const VERSION: &str = "\([0-9.]*\)";/\1/p' "$root/crates/orchestra-onnx/src/library/pins.rs")
 if [[ -z $wheel ]]; then
     mkdir -p "$output/wheel"
     # One wheel serves every machine, whatever Python this one has: the library inside does not depend on it.

@@ -1,5 +1,5 @@
 //! Runs whose items are listed while they work: a manifest that is a pipe, fed by the test row by row. The list itself is tested in
-//! `orchestra-source`.
+//! `orchestra-store`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
 
 mod common;

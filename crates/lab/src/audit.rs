@@ -8,7 +8,7 @@ mod records;
 use std::fmt;
 use std::io;
 
-use orchestra_source::ListingReader;
+use orchestra_store::ListingReader;
 use serde::Serialize;
 
 pub use account::{Account, Items};
@@ -210,7 +210,7 @@ mod tests {
     use std::fs;
     use std::path::PathBuf;
 
-    use orchestra_source::{ListingSpec, write_listing};
+    use orchestra_store::{ListingSpec, write_listing};
     use proptest::prelude::*;
     use tempfile::TempDir;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::SourceId;
 use orchestra_plan::Plan;
-use orchestra_source::{ListError, ListingReader, ListingSpec, write_items};
+use orchestra_store::{ListError, ListingReader, ListingSpec, write_items};
 
 use crate::error::LabError;
 use crate::run::Cancel;
@@ -157,7 +157,7 @@ fn put_line(out: &mut BufWriter<File>, item: &Path) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use orchestra_source::write_listing;
+    use orchestra_store::write_listing;
 
     use super::*;
 

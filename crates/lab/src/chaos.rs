@@ -11,7 +11,7 @@ use orchestra_core::shapes::{Encoder, Fan, ItemInfo};
 use orchestra_core::{SourceId, StageId};
 use orchestra_plan::{Origin, Plan};
 use orchestra_runtime::{RunOptions, Snapshot, Tracer};
-use orchestra_source::write_listing;
+use orchestra_store::write_listing;
 use tempfile::TempDir;
 
 use crate::audit::{Account, Audit, Items};

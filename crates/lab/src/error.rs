@@ -3,7 +3,7 @@
 use std::io;
 
 use orchestra_runtime::StartRunError;
-use orchestra_source::ListError;
+use orchestra_store::ListError;
 use thiserror::Error;
 
 #[derive(Debug, Error)]

@@ -8,7 +8,7 @@ use orchestra_core::{BatchId, DeviceId, DeviceKind, SlotId, StageId};
 use orchestra_machine::process_cpu_time;
 use orchestra_plan::{BatchPlan, Plan, WorkerPlan};
 use orchestra_runtime::{EngineSpec, StartRunError, load_frame};
-use orchestra_wire::frames::{FromWorker, Load, Run, ToWorker};
+use orchestra_worker::frames::{FromWorker, Load, Run, ToWorker};
 
 use crate::error::LabError;
 use crate::memory::Memory;

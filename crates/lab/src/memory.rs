@@ -7,7 +7,7 @@ use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::shapes::{Fetch, Map};
 use orchestra_core::{SlotId, SourceId, StageId};
 use orchestra_plan::{ColumnRef, Origin, Plan, Shape};
-use orchestra_wire::arena::Arena;
+use orchestra_worker::arena::Arena;
 
 use crate::error::LabError;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use orchestra_core::WorkerExit;
 use orchestra_runtime::launcher::Launched;
-use orchestra_wire::codec::{self, CodecError, FrameDecoder};
-use orchestra_wire::frames::{FromWorker, ToWorker};
+use orchestra_worker::codec::{self, CodecError, FrameDecoder};
+use orchestra_worker::frames::{FromWorker, ToWorker};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;

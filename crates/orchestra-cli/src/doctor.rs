@@ -5,7 +5,7 @@ mod tensorrt;
 
 use orchestra::Machine;
 use orchestra_machine::{DriverProbe, NvmlProbe, driver_problem};
-use orchestra_ortlib::{CudaLibraries, Env, Flavor, Library, Request, Tried, find_cuda};
+use orchestra_onnx::library::{CudaLibraries, Env, Flavor, Library, Request, Tried, find_cuda};
 use orchestra_plan::format_bytes;
 use serde_json::{Value, json};
 
@@ -80,7 +80,7 @@ fn of_gpus(machine: &Machine, args: &DoctorArgs) -> Vec<Finding> {
     let has_gpu = !machine.gpus.is_empty();
     let request = Request { flavor: Flavor::Gpu, explicit: args.ort_library.clone(), offline: true };
     let env = Env::from_process();
-    let (runtime, _) = orchestra_ortlib::find(&request, &env);
+    let (runtime, _) = orchestra_onnx::library::find(&request, &env);
     let libraries = find_cuda(&env, runtime.as_ref().map(|library| library.path.as_path()));
     let mut findings = Vec::new();
     if has_gpu {
@@ -107,7 +107,7 @@ fn runtime_library(flavor: Flavor, args: &DoctorArgs) -> Finding {
         Flavor::Gpu => "onnxruntime-gpu",
     };
     let request = Request { flavor, explicit: args.ort_library.clone(), offline: true };
-    match orchestra_ortlib::find(&request, &Env::from_process()) {
+    match orchestra_onnx::library::find(&request, &Env::from_process()) {
         (Some(Library { path, version, origin, .. }), _) => {
             let version = version.unwrap_or_else(|| "unknown version".to_owned());
             Finding::good(subject, format!("{version}, {origin}: {}", path.display()))
@@ -169,7 +169,7 @@ fn open_files() -> Finding {
 #[cfg(test)]
 mod tests {
     use orchestra_machine::ProbeError;
-    use orchestra_ortlib::CudaGeneration;
+    use orchestra_onnx::library::CudaGeneration;
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Where the rows of a batch lie in a stage's arena. Arithmetic only: the memory itself belongs to `orchestra-wire`.
+//! Where the rows of a batch lie in a stage's arena. Arithmetic only: the memory itself belongs to `orchestra-worker`.
 //!
 //! The arena of a stage is one block of shared memory, cut in two: first the input slots, then the output slots. A worker maps
 //! the first part read-only and the second read-write.

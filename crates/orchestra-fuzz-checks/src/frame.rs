@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 use std::slice;
 
-use orchestra_wire::codec::{CodecError, Frame, FrameDecoder, SLACK, encode};
-use orchestra_wire::frames::{DynamicOutput, FromWorker, ToWorker};
+use orchestra_worker::codec::{CodecError, Frame, FrameDecoder, SLACK, encode};
+use orchestra_worker::frames::{DynamicOutput, FromWorker, ToWorker};
 
 use crate::memory::measured;
 

@@ -2,7 +2,7 @@
 
 use arbitrary::{Result, Unstructured};
 use orchestra_core::SourceId;
-use orchestra_journal::RunIdentity;
+use orchestra_store::RunIdentity;
 
 use crate::journal_file::{
     Appended, FINISHED, FORMAT, GROUP, Group, HEADER, Header, RESUMED, SYNCED, Span, Writer,

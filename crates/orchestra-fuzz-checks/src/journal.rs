@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use orchestra_core::{ItemId, SourceId};
-use orchestra_journal::{Commit, FileIndex, Journal, OpenError, OutputFolder, StartError, State};
+use orchestra_store::{Commit, FileIndex, Journal, OpenError, OutputFolder, StartError, State};
 
 use crate::history::{FILES, OnDisk, build, identity};
 use crate::journal_file::{FINISHED, FORMAT, Frame, GROUP, HEADER, Header, SYNCED, decode, frames};
@@ -127,7 +127,7 @@ fn agreeing(disk: &OnDisk, found: &[Frame]) -> usize {
         }),
         // What is placed is not laid out here: neither such a frame nor the group behind it has to be kept.
         crate::journal_file::PLACED => false,
-        crate::journal_file::RESUMED => decode::<orchestra_journal::RunIdentity>(&frame.body).is_some(),
+        crate::journal_file::RESUMED => decode::<orchestra_store::RunIdentity>(&frame.body).is_some(),
         _ => true,
     };
     found.iter().take_while(holds).count()

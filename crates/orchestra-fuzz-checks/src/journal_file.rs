@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use bincode::config;
 use bincode::{Decode, Encode};
 use orchestra_core::SourceId;
-use orchestra_journal::{MAX_ITEM_INDEX, RunIdentity};
+use orchestra_store::{MAX_ITEM_INDEX, RunIdentity};
 
 pub(crate) const HEADER: u8 = 1;
 pub(crate) const GROUP: u8 = 2;
@@ -155,7 +155,7 @@ mod tests {
     use std::fs;
 
     use orchestra_core::ItemId;
-    use orchestra_journal::{Commit, FileIndex, Journal, OutputFolder};
+    use orchestra_store::{Commit, FileIndex, Journal, OutputFolder};
 
     use super::*;
 

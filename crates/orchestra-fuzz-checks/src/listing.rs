@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use orchestra_source::{ItemEntry, ListError, ListingReader, ListingSpec, extend_listing, write_listing};
+use orchestra_store::{ItemEntry, ListError, ListingReader, ListingSpec, extend_listing, write_listing};
 
 use crate::memory::measured;
 use crate::scratch;

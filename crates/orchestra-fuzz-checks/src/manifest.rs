@@ -1,6 +1,6 @@
 //! Manifests: bytes to a list of items, in every format that the name of a manifest may say. It opens none of the items.
 
-use orchestra_source::{ListError, ListingReader, ListingSpec, first_item, write_listing};
+use orchestra_store::{ListError, ListingReader, ListingSpec, first_item, write_listing};
 
 use crate::memory::measured;
 use crate::scratch;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use orchestra_source::{ItemEntry, ListError, ListingReader, ListingSpec, first_item, write_listing};
+use orchestra_store::{ItemEntry, ListError, ListingReader, ListingSpec, first_item, write_listing};
 
 use crate::memory::measured;
 use crate::scratch;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{DeviceView, FileKind, Host, MachineView, ModelError, ModelFile, Signature};
-use orchestra_source::{ItemEntry, ListError, ListingSpec};
+use orchestra_store::{ItemEntry, ListError, ListingSpec};
 
 /// The workflow file's folder.
 pub(crate) const FOLDER: &str = "/flows";

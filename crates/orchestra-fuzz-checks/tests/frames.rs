@@ -9,8 +9,8 @@ use std::path::Path;
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, SlotId, TensorSpec};
-use orchestra_wire::codec::{Frame, encode};
-use orchestra_wire::frames::{
+use orchestra_worker::codec::{Frame, encode};
+use orchestra_worker::frames::{
     DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker, TraceContext,
 };
 

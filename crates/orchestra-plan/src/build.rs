@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orchestra_core::shapes::Encoder;
-use orchestra_source::ListingSpec;
+use orchestra_store::ListingSpec;
 
 use crate::devices::{Device, Devices, from_option};
 use crate::diagnostics::Diagnostics;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use orchestra_core::data::Schema;
 use orchestra_core::{StageId, TensorSpec};
-use orchestra_source::ListingSpec;
+use orchestra_store::ListingSpec;
 use serde::Serialize;
 
 use crate::plan::{ColumnRef, Origin, PipelinePlan, Plan, Shape, SinkPlan, StagePlan};

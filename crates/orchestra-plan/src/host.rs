@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
 use orchestra_core::TensorSpec;
-use orchestra_source::{ItemEntry, ListError, ListingSpec};
+use orchestra_store::{ItemEntry, ListError, ListingSpec};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -273,7 +273,7 @@ impl Host for RealHost {
     }
 
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
-        orchestra_source::first_item(spec)
+        orchestra_store::first_item(spec)
     }
 
     fn file_kind(&self, path: &Path) -> FileKind {

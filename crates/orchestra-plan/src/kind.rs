@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use orchestra_core::data::{Column, Schema};
 use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map};
-use orchestra_source::{Expand, ItemEntry};
+use orchestra_store::{Expand, ItemEntry};
 use serde_json::Value as Json;
 
 use crate::diagnostics::{Diagnostics, Span};

@@ -13,7 +13,7 @@ use orchestra_core::{
     DeviceId, DeviceSpec, ModelId, PipelineId, PixelInput, Provider, SessionTuning, SinkId, SourceId,
     StageId, TensorSpec,
 };
-use orchestra_source::Expand;
+use orchestra_store::Expand;
 use serde::Serialize;
 use serde_json::Value as Json;
 
@@ -169,7 +169,7 @@ pub struct SourcePlan {
     /// As `kind = ".."` names it.
     pub kind: String,
     /// How to list it.
-    pub listing: orchestra_source::ListingSpec,
+    pub listing: orchestra_store::ListingSpec,
     /// Makes items of files, where a file is not one item.
     #[serde(skip)]
     pub expand: Option<Arc<dyn Expand>>,

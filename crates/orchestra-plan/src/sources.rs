@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use orchestra_source::{ListError, ListingSpec};
+use orchestra_store::{ListError, ListingSpec};
 
 use crate::build::resolve;
 use crate::diagnostics::Diagnostics;

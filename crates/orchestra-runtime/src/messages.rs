@@ -12,8 +12,8 @@ use orchestra_core::{
     BatchId, DeviceId, ItemId, PipelineId, SinkId, SourceId, StageId, WorkerExit, WorkerId,
 };
 use orchestra_machine::Gpu;
-use orchestra_wire::codec::CodecError;
-use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, RunErrorKind};
+use orchestra_worker::codec::CodecError;
+use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, RunErrorKind};
 use ractor::ActorRef;
 
 use crate::batch::slot_pool::{FilledSlot, SlotPool};
@@ -107,9 +107,9 @@ pub enum RootMsg {
     /// Second signal: kill the workers, record, end.
     Abort,
     /// What is finished, so that a pipeline that fell over a bug can be built anew.
-    Rebuild(PipelineId, Vec<Arc<orchestra_journal::BitSet>>),
+    Rebuild(PipelineId, Vec<Arc<orchestra_store::BitSet>>),
     /// The committer has finished the journal.
-    JournalClosed(Result<orchestra_journal::Counts, String>),
+    JournalClosed(Result<orchestra_store::Counts, String>),
 }
 
 /// What a device manager needs to serve one stage.
@@ -402,7 +402,7 @@ impl CommitCounts {
 /// The memory of a pipeline.
 pub struct PipelineMemory {
     /// The slots of its batch stages, in their order.
-    pub slots: Vec<(StageId, orchestra_wire::arena::Arena)>,
+    pub slots: Vec<(StageId, orchestra_worker::arena::Arena)>,
     /// Where pictures are kept that are made behind a source, a batch or a fold.
     pub pictures: Vec<(orchestra_plan::Origin, Arc<crate::flow::carried::CarriedArena>)>,
 }

@@ -8,10 +8,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use orchestra_core::{PipelineId, SourceId, StageId};
-use orchestra_journal::BitSet;
 use orchestra_plan::{FoldPlan, Origin, PipelinePlan, Plan, Shape};
-use orchestra_source::Catalog;
-use orchestra_wire::arena::Arena;
+use orchestra_store::BitSet;
+use orchestra_store::Catalog;
+use orchestra_worker::arena::Arena;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 use crate::account::stats::Counter;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use orchestra_core::{DeviceId, PipelineId};
-use orchestra_journal::{BitSet, Counts};
+use orchestra_store::{BitSet, Counts};
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorProcessingErr, ActorRef, MessagingErr, SupervisionEvent};
 use tokio::sync::oneshot;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use orchestra_journal::Counts;
+use orchestra_store::Counts;
 
 use crate::context::RunContext;
 use crate::messages::PipelineEnd;

@@ -9,12 +9,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures::future::BoxFuture;
 use orchestra_core::{PipelineId, SourceId};
-use orchestra_journal::{
+use orchestra_plan::{Plan, SourcePlan};
+use orchestra_store::{
     BitSet, Change, Commit, CommitError, Counts, FileIndex, Journal, OpenError, OutputFolder, RunIdentity,
     StartError, State,
 };
-use orchestra_plan::{Plan, SourcePlan};
-use orchestra_source::{Catalog, Extension, Extent, ListError, extend_listing, write_items};
+use orchestra_store::{Catalog, Extension, Extent, ListError, extend_listing, write_items};
 use ractor::{Actor, ActorRef, SpawnErr};
 use thiserror::Error;
 use tokio::sync::{oneshot, watch};
@@ -181,7 +181,7 @@ pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> 
         }
     }
     // A finished run without its account could not write it: it goes on, with nothing left to do but that.
-    let has_account = plan.output.join(orchestra_journal::RUN_SUMMARY).is_file();
+    let has_account = plan.output.join(orchestra_store::RUN_SUMMARY).is_file();
     let (before, previous_code) = match folder.state() {
         State::Fresh => (None, None),
         State::Unfinished { identity, .. } => (Some(identity), None),
@@ -376,7 +376,7 @@ impl RunHandle {
         worker_memory::keep(&self.context);
         let (mut exit_code, mut problems) = judge(&ending, counts.failed);
         let mut report = RunReport::new(&self.context, self.started_unix_ms, counts, exit_code);
-        let path = self.context.plan.output.join(orchestra_journal::RUN_SUMMARY);
+        let path = self.context.plan.output.join(orchestra_store::RUN_SUMMARY);
         if let Err(error) = write_report(&path, &report) {
             problems.push(format!("`{}` could not be written: {error}", path.display()));
             // Who reads the account must not take a missing or an old one for that of a run that went well.
@@ -405,7 +405,7 @@ impl StopHandle {
 fn write_report(path: &Path, report: &RunReport) -> io::Result<()> {
     let mut bytes = serde_json::to_vec_pretty(report)?;
     bytes.push(b'\n');
-    orchestra_journal::write_atomic(path, &bytes)
+    orchestra_store::write_atomic(path, &bytes)
 }
 
 fn finished_in(state: &State) -> u64 {

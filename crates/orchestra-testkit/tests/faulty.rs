@@ -8,9 +8,9 @@ use orchestra_lab::worker_client::WorkerClient;
 use orchestra_runtime::{Launcher, ProcessLauncher};
 use orchestra_testkit::faulty::{FAULT, FAULT_LOG, FAULT_ONCE, file_of};
 use orchestra_testkit::models::spec;
-use orchestra_wire::arena::Arena;
-use orchestra_wire::codec::CodecError;
-use orchestra_wire::frames::{FromWorker, Load, Run, RunErrorKind, ToWorker};
+use orchestra_worker::arena::Arena;
+use orchestra_worker::codec::CodecError;
+use orchestra_worker::frames::{FromWorker, Load, Run, RunErrorKind, ToWorker};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_orchestra-faulty-worker");
 

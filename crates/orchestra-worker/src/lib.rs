@@ -1,19 +1,24 @@
-//! The worker process: one ONNX Runtime session that serves batches out of shared memory.
+//! What parent and workers share: control frames over a Unix socket, the arena of batch slots in shared memory, and the loop that serves
+//! batches for any [`Engine`].
 //!
-//! It decides nothing: it loads what it is told, begins what it is told in the order of the frames, and says what happened. It never
-//! starts processes, never installs a global subscriber, and ends when its parent does. `serve` is the protocol, for any
-//! [`Engine`]; `engine` is the one that runs models.
+//! Tensors never travel in frames, other than outputs whose shape is only known after the run. A worker decides nothing: it loads what it
+//! is told, begins what it is told in the order of the frames, and says what happened. It never starts processes, never installs a global
+//! subscriber, and ends when its parent does.
 
-pub mod digest;
-pub mod engine;
-pub mod memory_limit;
+pub mod arena;
+pub mod codec;
+pub mod frames;
 pub mod process;
 pub mod rss;
 pub mod serve;
-mod spec;
 mod streams;
 
-pub use engine::OnnxEngine;
-pub use process::{main, run_with};
+pub use process::run_with;
 pub use serve::{Engine, LoadError, Loaded, RunError, Stream};
-pub use spec::{ENVIRONMENT, OnnxSpec};
+
+/// The socket's file descriptor in a worker process.
+pub const WORKER_SOCKET_FD: i32 = 3;
+/// The arena's file descriptor in a worker process.
+pub const WORKER_ARENA_FD: i32 = 4;
+/// The version that a worker puts into its `Hello`: that of this crate, which parent and worker were both built with.
+pub const BUILD: &str = env!("CARGO_PKG_VERSION");

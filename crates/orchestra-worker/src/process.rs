@@ -6,9 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use orchestra_wire::{WORKER_ARENA_FD, WORKER_SOCKET_FD};
+use crate::{WORKER_ARENA_FD, WORKER_SOCKET_FD};
 
-use crate::engine::OnnxEngine;
 use crate::serve::{Engine, serve};
 
 /// The process was not started by a parent that speaks the protocol.
@@ -20,13 +19,8 @@ pub const EXIT_DEVICE: i32 = 71;
 /// The parent sent what is no frame, or a frame out of order or out of range.
 pub const EXIT_PROTOCOL: i32 = 76;
 
-/// The worker's entry point: serves ONNX models to the process that started it, until that ends. A program that wants to be its own
-/// worker executable calls this first in its `main` when it is started as one, before it starts threads or opens files.
-pub fn main() -> ExitCode {
-    run_with(&mut OnnxEngine::new())
-}
-
-/// As [`main`], with another engine: how tests make workers that misbehave.
+/// Serves `engine` to the process that started this one, until that ends: a worker's entry point. A program that is its own worker
+/// executable calls this first in its `main` when it is started as one, before it starts threads or opens files.
 pub fn run_with<E: Engine>(engine: &mut E) -> ExitCode {
     // The terminal's Ctrl-C goes to the whole process group; only the parent decides what it means for a batch that runs.
     // SAFETY: no handler is installed, the signal is only ignored.

@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, ErrorClass, TensorSpec};
-use orchestra_wire::arena::{WorkerArena, check_rows};
-use orchestra_wire::codec::{CodecError, FrameReader, FrameWriter};
-use orchestra_wire::frames::{
+use crate::arena::{WorkerArena, check_rows};
+use crate::codec::{CodecError, FrameReader, FrameWriter};
+use crate::frames::{
     DynamicOutput, FromWorker, Load, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker,
 };
+use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::{BatchId, ErrorClass, TensorSpec};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
@@ -188,7 +188,7 @@ impl Link {
         });
         link.send(&FromWorker::Hello {
             protocol: PROTOCOL_VERSION,
-            build: orchestra_wire::BUILD.to_owned(),
+            build: crate::BUILD.to_owned(),
             pid: std::process::id(),
             visible_devices: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
         })?;
@@ -266,7 +266,7 @@ impl Link {
 }
 
 /// As much as a main thread usually has: what a model needs must not depend on which thread runs it.
-pub(crate) const STACK: usize = 8 << 20;
+pub const STACK: usize = 8 << 20;
 
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), End> {
     let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(body);

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use orchestra_wire::frames::Run;
+use crate::frames::Run;
 
 use crate::serve::{End, Leave, Link, Stream, spawn};
 

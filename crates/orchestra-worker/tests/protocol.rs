@@ -2,24 +2,30 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-mod common;
-
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 
-use common::{flat, run_of};
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass};
-use orchestra_wire::arena::{Arena, WorkerArena};
-use orchestra_wire::codec::{FrameReader, FrameWriter, MAX_FRAME};
-use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker};
+use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, SlotId, TensorSpec};
+use orchestra_worker::arena::{Arena, WorkerArena};
+use orchestra_worker::codec::{FrameReader, FrameWriter, MAX_FRAME};
+use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker};
 use orchestra_worker::process::{EXIT_DEVICE, EXIT_LOAD_FAILED, EXIT_PROTOCOL};
 use orchestra_worker::serve::serve;
 use orchestra_worker::{Engine, LoadError, Loaded, RunError, Stream};
 
 /// Does with batch `n` what its number says.
+/// A tensor with one fixed row dimension.
+fn flat(name: &str, dtype: DType, n: usize) -> TensorSpec {
+    TensorSpec { name: name.into(), dtype, row: vec![Dim::Fixed(n)], batch: Dim::Dynamic }
+}
+
+fn run_of(batch: u64, slot: u32, first_row: usize, rows: usize) -> Run {
+    Run { batch: BatchId(batch), attempt: 1, slot: SlotId(slot), first_row, rows, trace: None }
+}
+
 struct Fake {
     load: Result<Loaded, LoadError>,
     streams: usize,

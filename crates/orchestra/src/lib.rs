@@ -40,10 +40,10 @@ pub use onnx::engines_of;
 pub use orchestra_core::restart::RestartPolicy;
 pub use orchestra_core::{DType, DeviceId, DeviceKind, PipelineId, StageId, WorkerExit, WorkerId};
 pub use orchestra_machine::{FakeProbe, Gpu, GpuProbe, Machine, Node, NvmlProbe, ProbeError};
-pub use orchestra_ortlib::{
+pub use orchestra_onnx::library::{
     CudaLibraries, Flavor, Library, LibraryError, Origin as LibraryOrigin, Progress, Silent,
 };
-use orchestra_ortlib::{Env, Request};
+use orchestra_onnx::library::{Env, Request};
 pub use orchestra_plan::{Cause, Diagnostics, MachineView, Measurements, Plan, PlanOptions, RenderStyle};
 use orchestra_plan::{DeviceView, Kinds, NodeView, RealHost};
 pub use orchestra_runtime::launcher::{Launched, WorkerProcess};
@@ -56,7 +56,7 @@ pub use orchestra_runtime::{
     Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats,
     StopHandle, Tensor, Timeouts, WorkerEvent, WorkerUse, prepare,
 };
-pub use orchestra_source::Extent;
+pub use orchestra_store::Extent;
 pub use serve::{ServeError, ServeOptions, serve_model};
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};
@@ -115,7 +115,7 @@ pub struct StartOptions {
 
 /// The worker process: serves one model until its parent closes the socket. Call it first thing in `main`.
 pub fn worker_main() -> ExitCode {
-    orchestra_worker::main()
+    orchestra_onnx::main()
 }
 
 /// What this machine has. Whether workers could use its GPUs, `usable_machine` looks at as well.
@@ -214,10 +214,14 @@ pub fn runtime_library(
     let library = match plan.devices.iter().any(|d| d.spec.kind != DeviceKind::Cpu) {
         true => {
             let request = Request { flavor: Flavor::Gpu, explicit, offline };
-            let library = orchestra_ortlib::find_or_fetch_with_cuda(&request, &env, progress)?;
-            if plan.needs_tensorrt() { orchestra_ortlib::add_tensorrt(library, &env)? } else { library }
+            let library = orchestra_onnx::library::find_or_fetch_with_cuda(&request, &env, progress)?;
+            if plan.needs_tensorrt() {
+                orchestra_onnx::library::add_tensorrt(library, &env)?
+            } else {
+                library
+            }
         }
-        false => orchestra_ortlib::find_or_fetch(
+        false => orchestra_onnx::library::find_or_fetch(
             &Request { flavor: Flavor::Cpu, explicit, offline },
             &env,
             progress,

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use orchestra_core::{DeviceKind, StageId};
-use orchestra_ortlib::Library;
+use orchestra_onnx::library::Library;
+use orchestra_onnx::{ENVIRONMENT, OnnxSpec};
 use orchestra_plan::{BatchPlan, Plan};
 use orchestra_runtime::launcher::Launched;
 use orchestra_runtime::{EngineSpec, Engines, Launcher};
-use orchestra_worker::{ENVIRONMENT, OnnxSpec};
 
 struct OnnxEngine {
     launcher: Arc<dyn Launcher>,

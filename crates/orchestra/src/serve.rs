@@ -8,7 +8,7 @@ use orchestra_core::data::{Column, ColumnType, Refusal, Schema, Value, fixed_ten
 use orchestra_core::shapes::{Fetch, FetchRun};
 use orchestra_core::{StageId, TensorSpec};
 use orchestra_machine::Machine;
-use orchestra_ortlib::Silent;
+use orchestra_onnx::library::Silent;
 use orchestra_plan::{
     Host as _, Plan, PlanOptions, RealHost, RenderStyle, SourceConnected, SourceContext, SourceKind,
 };

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use orchestra_machine::{DriverProbe, Machine, NvmlProbe, driver_problem};
-use orchestra_ortlib::{CudaLibraries, Env, Flavor, LibraryError, Request, look_for_cuda};
+use orchestra_onnx::library::{CudaLibraries, Env, Flavor, LibraryError, Request, look_for_cuda};
 
 /// What this machine has, as far as a run could use it: where something is missing that every GPU needs, `gpus_unusable` says what, a plan
 /// with `devices.use = "auto"` takes the CPU, and one that names a GPU is an error. `ort_library` and `offline` are those of the run. Blocks,
@@ -35,7 +35,7 @@ fn problem(cuda: Result<CudaLibraries, LibraryError>, driver: &dyn DriverProbe) 
 #[cfg(test)]
 mod tests {
     use orchestra_machine::{Gpu, ProbeError};
-    use orchestra_ortlib::CudaGeneration;
+    use orchestra_onnx::library::CudaGeneration;
 
     use super::*;
 

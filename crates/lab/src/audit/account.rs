@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use orchestra_source::{ListError, ListingReader};
+use orchestra_store::{ListError, ListingReader};
 
 use super::records::{Head, each_record};
 

@@ -1,6 +1,8 @@
 //! What the doctor says about the libraries of CUDA: for each product where it was found and which version it is, or how to get it.
 
-use orchestra_ortlib::{CUDA_LIBRARIES_VARIABLE, CudaLibraries, CudaLibrary, FoundLibrary, Need, Tried};
+use orchestra_onnx::library::{
+    CUDA_LIBRARIES_VARIABLE, CudaLibraries, CudaLibrary, FoundLibrary, Need, Tried,
+};
 
 use super::Finding;
 
@@ -61,7 +63,7 @@ fn lacking_in_words(product: &'static str, parts: &[&CudaLibrary]) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use orchestra_ortlib::CudaOrigin;
+    use orchestra_onnx::library::CudaOrigin;
 
     use super::*;
 

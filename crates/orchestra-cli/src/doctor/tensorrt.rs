@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use orchestra_ortlib::{
+use orchestra_onnx::library::{
     CudaLibraries, Env, FoundLibrary, Need, TENSORRT_PROVIDER, find_tensorrt, how_to_get_tensorrt,
     tensorrt_provider,
 };
@@ -41,7 +41,7 @@ fn in_words(libraries: &CudaLibraries, has_provider: bool) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use orchestra_ortlib::{CudaLibrary, CudaOrigin};
+    use orchestra_onnx::library::{CudaLibrary, CudaOrigin};
 
     use super::*;
 

@@ -12,7 +12,7 @@ use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed
 use orchestra_core::shapes::{Fetch, FetchRun};
 use orchestra_core::{DType, FailureKind};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_source::{Expand, ListError, PushItem};
+use orchestra_store::{Expand, ListError, PushItem};
 
 use super::read_file::open_regular;
 

@@ -7,7 +7,7 @@ use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{
     DeviceId, DeviceSpec, ModelId, PipelineId, Provider, SinkId, SourceId, StageId, TensorSpec,
 };
-use orchestra_source::ListingSpec;
+use orchestra_store::ListingSpec;
 use serde_json::Value as Json;
 
 use super::Parts;

@@ -11,7 +11,7 @@ use orchestra_plan::{
     BatchPlan, DeviceView, Diagnostics, FileKind, Host, MachineView, MeasureKey, ModelError, ModelFile, Plan,
     PlanOptions, RenderStyle, Signature,
 };
-use orchestra_source::{ItemEntry, ListError, ListingSpec};
+use orchestra_store::{ItemEntry, ListError, ListingSpec};
 
 pub const FOLDER: &str = "/flows";
 

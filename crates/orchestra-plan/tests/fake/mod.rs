@@ -8,7 +8,7 @@ use orchestra_plan::{
     DeviceView, FileKind, Host, MachineView, MeasureKey, Measurements, ModelError, ModelFile, Plan,
     PlanOptions, RenderStyle, Signature,
 };
-use orchestra_source::{ItemEntry, ListError, ListingSpec};
+use orchestra_store::{ItemEntry, ListError, ListingSpec};
 
 /// The plan of this workflow there.
 pub fn plan_of(workflow: &str, host: &FakeHost) -> Plan {

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use orchestra_core::DeviceId;
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::bottleneck::Bottleneck;
-use orchestra_journal::Counts;
 use orchestra_plan::StagePlan;
+use orchestra_store::Counts;
 use serde::Serialize;
 
 use crate::account::snapshot::Snapshot;

@@ -6,7 +6,7 @@ use orchestra_core::bottleneck::{Bottleneck, TimeSpent};
 use orchestra_core::{DeviceId, DeviceKind};
 use orchestra_machine::Gpu;
 use orchestra_plan::WorkerPlan;
-use orchestra_source::Extent;
+use orchestra_store::Extent;
 use serde::Serialize;
 
 use crate::account::pipeline_use::PipelineLook;

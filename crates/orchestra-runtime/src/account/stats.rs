@@ -7,7 +7,7 @@ use std::time::Duration;
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::{DeviceId, DeviceKind, FailureKind, PipelineId, SourceId, StageId};
 use orchestra_plan::{Plan, WorkerMemory};
-use orchestra_source::{Extent, Growth};
+use orchestra_store::{Extent, Growth};
 
 use crate::account::histogram::{BATCH_SIZES, Histogram, TIMES};
 use crate::account::pipeline_use::StageFacts;

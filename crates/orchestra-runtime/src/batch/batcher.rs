@@ -10,7 +10,7 @@ use orchestra_core::batching::{BatchPolicy, Decision};
 use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows, RunFault};
 use orchestra_core::together::Together;
 use orchestra_core::{BatchId, DeviceId, Failure, SlotId, StageId, WorkerExit, WorkerId};
-use orchestra_wire::frames::{DynamicOutput, Run, RunErrorKind, RunTiming};
+use orchestra_worker::frames::{DynamicOutput, Run, RunErrorKind, RunTiming};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::batch::completion::Completion;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use orchestra_core::ledger::{Aftermath, Assignment, Rows};
 use orchestra_core::{BatchId, StageId};
-use orchestra_wire::frames::TraceContext;
+use orchestra_worker::frames::TraceContext;
 
 use crate::batch::slot_pool::FilledSlot;
 use crate::context::{RunClock, RunContext};

@@ -14,7 +14,7 @@ use std::time::Duration;
 use orchestra_core::SlotId;
 use orchestra_core::batching::{LeaveReason, OpenBatch};
 use orchestra_core::ledger::Rows;
-use orchestra_wire::arena::Arena;
+use orchestra_worker::arena::Arena;
 use tokio::sync::Notify;
 
 use crate::account::stats::Counter;

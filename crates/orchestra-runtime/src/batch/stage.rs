@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use orchestra_core::StageId;
 use orchestra_plan::BatchPlan;
-use orchestra_wire::arena::Arena;
+use orchestra_worker::arena::Arena;
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorCell, ActorRef, SpawnErr};
 

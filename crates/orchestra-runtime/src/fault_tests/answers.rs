@@ -1,7 +1,7 @@
 //! Workers that say something wrong: whatever it is, it counts as no result, and costs at most the worker that said it.
 
 use orchestra_core::{FailureKind, WorkerExit};
-use orchestra_wire::frames::RunErrorKind;
+use orchestra_worker::frames::RunErrorKind;
 
 use super::account::Outcome;
 use super::script::*;

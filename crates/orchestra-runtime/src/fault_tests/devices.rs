@@ -2,7 +2,7 @@
 //! the run.
 
 use orchestra_core::{ErrorClass, WorkerExit};
-use orchestra_wire::frames::RunErrorKind;
+use orchestra_worker::frames::RunErrorKind;
 
 use super::account::Outcome;
 use super::script::*;

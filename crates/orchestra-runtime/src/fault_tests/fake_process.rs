@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use orchestra_core::{DeviceKind, WorkerExit};
-use orchestra_wire::codec::{self, FrameDecoder};
-use orchestra_wire::frames::{FromWorker, ToWorker};
+use orchestra_worker::codec::{self, FrameDecoder};
+use orchestra_worker::frames::{FromWorker, ToWorker};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::{Mutex, oneshot, watch};
 

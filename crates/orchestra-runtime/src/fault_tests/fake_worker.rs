@@ -12,9 +12,9 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use orchestra_core::{BatchId, DType, ErrorClass, WorkerExit};
-use orchestra_wire::BUILD;
-use orchestra_wire::arena::{Rows, WorkerArena};
-use orchestra_wire::frames::{
+use orchestra_worker::BUILD;
+use orchestra_worker::arena::{Rows, WorkerArena};
+use orchestra_worker::frames::{
     DynamicOutput, FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker,
 };
 use tokio::io::{AsyncWriteExt, DuplexStream};

@@ -1,7 +1,7 @@
 //! Memory that runs out: batches shrink and grow again, nothing is lost, and nobody is replaced.
 
 use orchestra_core::FailureKind;
-use orchestra_wire::frames::RunErrorKind;
+use orchestra_worker::frames::RunErrorKind;
 
 use super::account::Outcome;
 use super::script::*;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use orchestra_core::{ErrorClass, WorkerExit};
-use orchestra_wire::frames::RunErrorKind;
+use orchestra_worker::frames::RunErrorKind;
 
 use super::account::Outcome;
 use super::fake_process::Launch;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use orchestra_core::{ErrorClass, WorkerExit};
-use orchestra_wire::frames::RunErrorKind;
+use orchestra_worker::frames::RunErrorKind;
 
 /// Milliseconds.
 pub const fn ms(n: u64) -> Duration {

@@ -11,7 +11,7 @@ use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{ItemId, SourceId, StageId};
 use orchestra_machine::GpuProbe;
 use orchestra_plan::{BatchPlan, Measurements, Origin, Plan, Shape};
-use orchestra_wire::arena::Arena;
+use orchestra_worker::arena::Arena;
 use ractor::ActorRef;
 use ractor::concurrency::JoinHandle;
 use tokio::runtime::Handle;

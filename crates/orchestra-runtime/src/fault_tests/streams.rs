@@ -2,7 +2,7 @@
 //! batch has its own deadline.
 
 use orchestra_core::{FailureKind, WorkerExit};
-use orchestra_wire::frames::RunErrorKind;
+use orchestra_worker::frames::RunErrorKind;
 
 use super::account::Outcome;
 use super::script::*;

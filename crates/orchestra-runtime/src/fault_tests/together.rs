@@ -2,7 +2,7 @@
 //! them sets them apart, so that blame still lands on the right item.
 
 use orchestra_core::{FailureKind, WorkerExit};
-use orchestra_wire::frames::RunErrorKind;
+use orchestra_worker::frames::RunErrorKind;
 
 use super::account::Outcome;
 use super::script::*;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use orchestra_core::batching::LeaveReason;
-use orchestra_wire::frames::RunErrorKind;
+use orchestra_worker::frames::RunErrorKind;
 
 use super::account::Outcome;
 use super::script::*;

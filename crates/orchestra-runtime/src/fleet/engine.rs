@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use orchestra_core::{DeviceKind, StageId};
 use orchestra_plan::BatchPlan;
-use orchestra_wire::frames::Load;
+use orchestra_worker::frames::Load;
 
 use crate::fleet::launcher::Launched;
 

@@ -1,8 +1,8 @@
 //! What a worker process must say of itself before it is given a model. Decides only.
 
 use orchestra_core::DeviceKind;
-use orchestra_wire::BUILD;
-use orchestra_wire::frames::PROTOCOL_VERSION;
+use orchestra_worker::BUILD;
+use orchestra_worker::frames::PROTOCOL_VERSION;
 
 /// Why this is not the worker that was started, if it is not, and what to do. `sees` is its `CUDA_VISIBLE_DEVICES`.
 pub(crate) fn refusal(device: &DeviceKind, protocol: u32, build: &str, sees: Option<&str>) -> Option<String> {

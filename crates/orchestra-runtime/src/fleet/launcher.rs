@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::process::{ExitStatus, Stdio};
 
 use orchestra_core::{DeviceKind, WorkerExit};
-use orchestra_wire::{WORKER_ARENA_FD, WORKER_SOCKET_FD};
+use orchestra_worker::{WORKER_ARENA_FD, WORKER_SOCKET_FD};
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;

@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use orchestra_core::{ErrorClass, WorkerExit, WorkerId};
-use orchestra_wire::codec::CodecError;
-use orchestra_wire::frames::{FromWorker, ToWorker};
+use orchestra_worker::codec::CodecError;
+use orchestra_worker::frames::{FromWorker, ToWorker};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use orchestra_core::{BatchId, DeviceId, WorkerId};
-use orchestra_wire::codec::{self, CodecError};
-use orchestra_wire::frames::{FromWorker, Run, RunErrorKind, RunTiming, ToWorker};
+use orchestra_worker::codec::{self, CodecError};
+use orchestra_worker::frames::{FromWorker, Run, RunErrorKind, RunTiming, ToWorker};
 use ractor::ActorRef;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 

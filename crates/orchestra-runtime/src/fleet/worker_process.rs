@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use orchestra_core::WorkerExit;
-use orchestra_wire::codec::FrameDecoder;
-use orchestra_wire::frames::FromWorker;
+use orchestra_worker::codec::FrameDecoder;
+use orchestra_worker::frames::FromWorker;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::oneshot;
 use tokio::time::Instant;

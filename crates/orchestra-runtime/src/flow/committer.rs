@@ -8,7 +8,7 @@ use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use orchestra_core::SourceId;
-use orchestra_journal::{BitSet, Commit, CommitError, Counts, Journal};
+use orchestra_store::{BitSet, Commit, CommitError, Counts, Journal};
 use ractor::{ActorId, ActorRef};
 
 use crate::account::stats::Stats;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use orchestra_core::lineage::{Ending, Finished, Lineage};
 use orchestra_core::{Failure, PipelineId, SinkId, SourceId, StageId};
-use orchestra_journal::{Commit, FileIndex, PlacedFile};
 use orchestra_plan::{FilesPlan, Origin, SinkPlan};
+use orchestra_store::{Commit, FileIndex, PlacedFile};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::context::RunContext;

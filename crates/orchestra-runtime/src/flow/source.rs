@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use orchestra_core::SourceId;
 use orchestra_plan::BETWEEN_COMMITS;
-use orchestra_source::{Extent, ListError, ListingReader};
+use orchestra_store::{Extent, ListError, ListingReader};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::account::stats::Counter;

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, ItemId, StageId, WorkerExit, WorkerId};
 use orchestra_plan::Plan;
-pub use orchestra_wire::frames::{RunErrorKind, RunTiming, TraceContext};
+pub use orchestra_worker::frames::{RunErrorKind, RunTiming, TraceContext};
 
 pub use crate::flow::ticket::Ticket;
 pub use crate::flow::token::Token;

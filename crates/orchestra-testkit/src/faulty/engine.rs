@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use orchestra_core::{BatchId, ErrorClass};
-use orchestra_wire::arena::{RangeError, WorkerArena};
-use orchestra_wire::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
+use orchestra_worker::arena::{RangeError, WorkerArena};
+use orchestra_worker::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
 use orchestra_worker::{Engine, LoadError, Loaded, RunError, Stream};
 
 use super::points::{self, Death, Point};

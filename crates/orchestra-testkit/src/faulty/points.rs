@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use orchestra_core::BatchId;
-use orchestra_wire::codec;
-use orchestra_wire::frames::{FromWorker, PROTOCOL_VERSION, RunTiming};
-use orchestra_wire::{BUILD, WORKER_ARENA_FD, WORKER_SOCKET_FD};
 use orchestra_worker::Engine;
+use orchestra_worker::codec;
+use orchestra_worker::frames::{FromWorker, PROTOCOL_VERSION, RunTiming};
 use orchestra_worker::serve::{Leave, serve};
+use orchestra_worker::{BUILD, WORKER_ARENA_FD, WORKER_SOCKET_FD};
 use rustix::event::{PollFd, PollFlags, poll};
 
 /// How a worker dies.

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
-use orchestra_ortlib::{Env, Flavor, Request, Silent, find_or_fetch};
+use orchestra_onnx::library::{Env, Flavor, Request, Silent, find_or_fetch};
 use ort::environment::Environment;
 use ort::session::Session;
 

@@ -1,210 +1,140 @@
-//! What the tests of the worker share: the runtime library, models in a folder of their own, an arena with a worker on it.
+//! Arbitrary frames, for property tests. It checks nothing itself.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
+use orchestra_core::batch_layout::{BatchLayout, Region};
+use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, SlotId, TensorSpec};
+use orchestra_worker::frames::{
+    DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker, TraceContext,
+};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
 
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+fn dim() -> impl Strategy<Value = Dim> {
+    prop_oneof![any::<usize>().prop_map(Dim::Fixed), Just(Dim::Dynamic)]
+}
 
-use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, Dim, SlotId, TensorSpec, WorkerExit};
-use orchestra_lab::worker_client::WorkerClient;
-use orchestra_ortlib::{Env, Flavor, Request, Silent, find_or_fetch};
-use orchestra_runtime::{Launcher, ProcessLauncher};
-use orchestra_testkit::models;
-use orchestra_testkit::onnx::ModelBuilder;
-use orchestra_wire::arena::{Arena, WorkerArena};
-use orchestra_wire::frames::{DynamicOutput, FromWorker, Load, Run, RunTiming, ToWorker};
-use orchestra_worker::digest::model_digest;
-use orchestra_worker::{ENVIRONMENT, Engine, LoadError, Loaded, OnnxEngine, OnnxSpec, RunError};
+fn dtype() -> impl Strategy<Value = DType> {
+    proptest::sample::select(DType::ALL.to_vec())
+}
 
-/// ONNX Runtime's library, fetched once per user where the machine has none.
-pub fn library() -> PathBuf {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY
-        .get_or_init(|| {
-            let request = Request { flavor: Flavor::Cpu, explicit: None, offline: false };
-            find_or_fetch(&request, &Env::from_process(), &mut Silent).unwrap().path
+fn tensor() -> impl Strategy<Value = TensorSpec> {
+    (".{0,12}", dtype(), vec(dim(), 0..5), dim()).prop_map(|(name, dtype, row, batch)| TensorSpec {
+        name,
+        dtype,
+        row,
+        batch,
+    })
+}
+
+fn region() -> impl Strategy<Value = Region> {
+    (tensor(), any::<usize>(), any::<usize>()).prop_map(|(tensor, offset, row_bytes)| Region {
+        tensor,
+        offset,
+        row_bytes,
+    })
+}
+
+fn layout() -> impl Strategy<Value = BatchLayout> {
+    let sizes = (any::<usize>(), any::<usize>(), any::<usize>(), any::<usize>());
+    (sizes, vec(region(), 0..4), vec(option::of(region()), 0..4)).prop_map(
+        |((max_rows, slots, input_slot_bytes, output_slot_bytes), inputs, outputs)| BatchLayout {
+            max_rows,
+            slots,
+            inputs,
+            outputs,
+            input_slot_bytes,
+            output_slot_bytes,
+        },
+    )
+}
+
+fn load() -> impl Strategy<Value = Load> {
+    let device =
+        prop_oneof![Just(DeviceKind::Cpu), "GPU-[0-9a-f]{8}".prop_map(|uuid| DeviceKind::Cuda { uuid })];
+    (
+        (vec(any::<u8>(), 0..64), device, any::<[usize; 3]>()),
+        (vec(any::<usize>(), 0..8), any::<bool>(), layout()),
+    )
+        .prop_map(|((spec, device, [threads, streams, max_batch]), (batch_sizes, pad, layout))| Load {
+            spec,
+            device,
+            threads,
+            streams,
+            max_batch,
+            batch_sizes,
+            pad,
+            layout,
         })
-        .clone()
 }
 
-pub fn spec(name: &str, dtype: DType, row: &[Dim]) -> TensorSpec {
-    TensorSpec { name: name.into(), dtype, row: row.to_vec(), batch: Dim::Dynamic }
+fn run() -> impl Strategy<Value = Run> {
+    let trace = (any::<[u8; 16]>(), any::<[u8; 8]>(), any::<u8>())
+        .prop_map(|(trace_id, span_id, flags)| TraceContext { trace_id, span_id, flags });
+    let place = (any::<u32>(), any::<usize>(), any::<usize>());
+    (any::<u64>(), any::<u32>(), place, option::of(trace)).prop_map(
+        |(batch, attempt, (slot, first_row, rows), trace)| Run {
+            batch: BatchId(batch),
+            attempt,
+            slot: SlotId(slot),
+            first_row,
+            rows,
+            trace,
+        },
+    )
 }
 
-/// A tensor with one fixed row dimension.
-pub fn flat(name: &str, dtype: DType, n: usize) -> TensorSpec {
-    spec(name, dtype, &[Dim::Fixed(n)])
+/// Any frame to a worker.
+pub fn to_worker() -> impl Strategy<Value = ToWorker> {
+    prop_oneof![load().prop_map(|l| ToWorker::Load(Box::new(l))), run().prop_map(ToWorker::Run),]
 }
 
-/// A model file and what its worker is told.
-pub struct Setup {
-    pub arena: Arena,
-    pub spec: OnnxSpec,
-    /// Without the spec, which may still be changed: see [`Setup::load_frame`].
-    pub load: Load,
-    _folder: tempfile::TempDir,
+fn timing() -> impl Strategy<Value = RunTiming> {
+    any::<[u64; 3]>().prop_map(|[bind_ns, run_ns, copy_out_ns]| RunTiming { bind_ns, run_ns, copy_out_ns })
 }
 
-impl Setup {
-    /// A worker for the model that `write` writes into a folder.
-    pub fn new<E: std::fmt::Debug>(
-        write: impl FnOnce(&Path) -> Result<PathBuf, E>,
-        inputs: &[TensorSpec],
-        outputs: &[TensorSpec],
-        max_rows: usize,
-        slots: usize,
-    ) -> Setup {
-        let layout = BatchLayout::new(inputs, outputs, max_rows, slots).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let path = write(folder.path()).unwrap();
-        let spec = OnnxSpec {
-            library: library(),
-            digest: model_digest(&path).unwrap(),
-            model: path,
-            tf32: true,
-            pixel_inputs: inputs.iter().map(|_| None).collect(),
-            ..OnnxSpec::default()
-        };
-        let load = Load {
-            spec: vec![],
-            device: DeviceKind::Cpu,
-            threads: 1,
-            streams: 1,
-            max_batch: max_rows,
-            batch_sizes: vec![],
-            pad: false,
-            layout: layout.clone(),
-        };
-        Setup { arena: Arena::create("test", layout).unwrap(), spec, load, _folder: folder }
-    }
-
-    pub fn load_frame(&self) -> Load {
-        Load { spec: self.spec.encode().unwrap(), ..self.load.clone() }
-    }
-
-    /// Loads the model into this process.
-    pub fn engine(&self) -> Result<(OnnxEngine, Loaded), LoadError> {
-        let fd = self.arena.fd().try_clone_to_owned().unwrap();
-        let mut engine = OnnxEngine::new();
-        let loaded =
-            engine.load(&self.load_frame(), WorkerArena::map(fd, self.load.layout.clone()).unwrap())?;
-        Ok((engine, loaded))
-    }
-
-    pub fn fill_input(&self, slot: u32, input: usize, first: usize, rows: &[Vec<u8>]) {
-        for (i, row) in rows.iter().enumerate() {
-            // SAFETY: no run is on its way while a test fills rows.
-            unsafe { self.arena.input_row_mut(SlotId(slot), input, first + i) }.copy_from_slice(row);
-        }
-    }
-
-    /// All rows of an output in a slot.
-    pub fn output(&self, slot: u32, output: usize) -> Vec<u8> {
-        // SAFETY: no run is on its way while a test reads rows.
-        unsafe { self.arena.output_rows(SlotId(slot), output, 0, self.load.layout.max_rows) }
-            .unwrap()
-            .to_vec()
-    }
-
-    /// Sets every byte of an output in a slot.
-    pub fn stain_output(&self, slot: u32, output: usize, byte: u8) {
-        // SAFETY: no run is on its way while a test writes rows.
-        unsafe { self.arena.output_rows_mut(SlotId(slot), output, 0, self.load.layout.max_rows) }
-            .unwrap()
-            .fill(byte);
-    }
-
-    /// Starts a real worker process on the arena.
-    pub fn spawn(&self) -> Process {
-        self.spawn_program(Path::new(env!("CARGO_BIN_EXE_orchestra-bare-worker")))
-    }
-
-    /// Starts another worker program on the arena.
-    pub fn spawn_program(&self, program: &Path) -> Process {
-        let launcher = ProcessLauncher { program: program.to_owned(), args: Vec::new(), env: Vec::new() };
-        Process(
-            WorkerClient::start(|| launcher.launch(&DeviceKind::Cpu, &ENVIRONMENT, self.arena.fd())).unwrap(),
-        )
-    }
+fn dynamic() -> impl Strategy<Value = DynamicOutput> {
+    (any::<usize>(), dtype(), vec(any::<usize>(), 0..5), vec(any::<u8>(), 0..300))
+        .prop_map(|(output, dtype, shape, data)| DynamicOutput { output, dtype, shape, data })
 }
 
-/// A worker process.
-pub struct Process(pub WorkerClient);
-
-impl Process {
-    pub fn pid(&self) -> u32 {
-        self.0.pid().unwrap()
-    }
-
-    pub fn send(&mut self, frame: ToWorker) {
-        self.0.send(&frame).unwrap();
-    }
-
-    /// The next frame that is no heartbeat, or `None` at the end.
-    pub fn next(&mut self) -> Option<FromWorker> {
-        self.0.answer().unwrap()
-    }
-
-    /// Hello, load, loaded.
-    pub fn load(&mut self, load: &Load) -> FromWorker {
-        assert!(matches!(self.next(), Some(FromWorker::Hello { .. })));
-        self.send(ToWorker::Load(Box::new(load.clone())));
-        self.next().unwrap()
-    }
-
-    /// How it ended, and what it wrote to stderr. Waits for the end.
-    pub fn end(mut self) -> (WorkerExit, String) {
-        (self.0.wait(), self.0.last_words())
-    }
+fn class() -> impl Strategy<Value = ErrorClass> {
+    use ErrorClass::{Input, Overload, Permanent, Shutdown, Transient};
+    proptest::sample::select(vec![Input, Transient, Permanent, Overload, Shutdown])
 }
 
-pub fn run_of(batch: u64, slot: u32, first_row: usize, rows: usize) -> Run {
-    Run { batch: BatchId(batch), attempt: 1, slot: SlotId(slot), first_row, rows, trace: None }
+fn error_kind() -> impl Strategy<Value = RunErrorKind> {
+    use RunErrorKind::{Device, Model, OutOfMemory};
+    proptest::sample::select(vec![OutOfMemory, Model, Device])
 }
 
-pub fn run(
-    engine: &mut OnnxEngine,
-    slot: u32,
-    first: usize,
-    rows: usize,
-) -> Result<Vec<DynamicOutput>, RunError> {
-    engine.run(&run_of(1, slot, first, rows), &mut RunTiming::default())
-}
-
-/// What this process has mapped, touched or not.
-pub fn address_space_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
-    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
-}
-
-pub fn f32s(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_ne_bytes()).collect()
-}
-
-pub fn to_f32s(bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks_exact(4).map(|c| f32::from_ne_bytes(c.try_into().unwrap())).collect()
-}
-
-/// A worker for a model whose tensors have fixed shapes, so that its file and the plan say the same.
-pub fn setup_of(
-    model: ModelBuilder,
-    inputs: &[TensorSpec],
-    outputs: &[TensorSpec],
-    max_rows: usize,
-) -> Setup {
-    let model = inputs.iter().fold(model, |m, spec| m.input(spec));
-    let model = outputs.iter().fold(model, |m, spec| m.output(spec));
-    Setup::new(|folder| model.write(folder), inputs, outputs, max_rows, 2)
-}
-
-/// A worker for `y = 2 x + 1` over three numbers; the model takes any batch, or only that size.
-pub fn affine_setup(batch: Option<usize>, max_rows: usize) -> Setup {
-    let write = |folder: &Path| match batch {
-        Some(batch) => models::affine_fixed(folder, &[3], batch),
-        None => models::affine(folder, &[3]),
-    };
-    Setup::new(write, &[flat("x", DType::F32, 3)], &[flat("y", DType::F32, 3)], max_rows, 3)
+/// Any frame from a worker.
+pub fn from_worker() -> impl Strategy<Value = FromWorker> {
+    let hello = (any::<u32>(), ".{0,9}", any::<u32>(), option::of(".{0,40}")).prop_map(
+        |(protocol, build, pid, visible_devices)| FromWorker::Hello { protocol, build, pid, visible_devices },
+    );
+    let providers = vec((".{0,30}", any::<u32>()), 0..3);
+    let version = (".{0,9}", any::<usize>());
+    let loaded = (vec(tensor(), 0..3), vec(tensor(), 0..3), providers, version, any::<u64>(), any::<u64>())
+        .prop_map(|(inputs, outputs, providers, (runtime_version, warmed), load_ns, rss_bytes)| {
+            FromWorker::Loaded { inputs, outputs, providers, runtime_version, warmed, load_ns, rss_bytes }
+        });
+    let done = (any::<u64>(), vec(dynamic(), 0..3), timing(), any::<u64>()).prop_map(
+        |(batch, dynamic, timing, rss_bytes)| FromWorker::Done {
+            batch: BatchId(batch),
+            dynamic,
+            timing,
+            rss_bytes,
+        },
+    );
+    prop_oneof![
+        hello,
+        loaded,
+        (class(), ".{0,80}").prop_map(|(class, error)| FromWorker::LoadFailed { class, error }),
+        done,
+        (any::<u64>(), error_kind(), ".{0,80}", timing()).prop_map(|(batch, kind, error, timing)| {
+            FromWorker::Failed { batch: BatchId(batch), kind, error, timing }
+        }),
+        (vec(any::<u64>().prop_map(BatchId), 0..4), any::<u64>())
+            .prop_map(|(running, rss_bytes)| FromWorker::Heartbeat { running, rss_bytes }),
+    ]
 }

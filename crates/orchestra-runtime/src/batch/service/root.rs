@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use orchestra_core::data::TensorView;
 use orchestra_core::{DeviceId, Failure, FailureKind, StageId};
-use orchestra_wire::arena::Arena;
+use orchestra_worker::arena::Arena;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
 

@@ -1,0 +1,27 @@
+//! A worker whose engine panics, for the test that a panic ends the process. It loads nothing.
+
+use std::process::ExitCode;
+
+use orchestra_worker::arena::WorkerArena;
+use orchestra_worker::frames::{DynamicOutput, Load, Run, RunTiming};
+use orchestra_worker::{Engine, LoadError, Loaded, RunError, Stream};
+
+struct Panics;
+
+impl Engine for Panics {
+    fn load(&mut self, _: &Load, _: WorkerArena) -> Result<Loaded, LoadError> {
+        panic!("an engine that panics, as asked");
+    }
+
+    fn run(&mut self, _: &Run, _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+        Ok(vec![])
+    }
+
+    fn take_streams(&mut self) -> Vec<Box<dyn Stream>> {
+        vec![]
+    }
+}
+
+fn main() -> ExitCode {
+    orchestra_worker::run_with(&mut Panics)
+}

@@ -1,0 +1,361 @@
+//! Runs a session over memory that somebody else owns: the only place where pointers become tensors. It copies nothing but outputs of
+//! dynamic shape, and knows neither arena nor slots.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Instant;
+
+use orchestra_core::{DType, DeviceKind, SessionTuning};
+use orchestra_worker::frames::{DynamicOutput, RunErrorKind, RunTiming};
+use ort::memory::{Allocator, MemoryInfo};
+use ort::session::{IoBinding, RunOptions, Session};
+use ort::value::{DynTensor, DynTensorValueType, DynValue};
+use ort::{AsPointer, sys};
+
+use super::cuda_runtime::CudaRuntime;
+use super::errors;
+use super::graphs::{Graphs, NotRecorded};
+use super::model::{Model, Places, RowTensor, element_type};
+use super::shrink::Shrink;
+use orchestra_worker::serve::{RunError, nanos};
+
+/// A session and what is bound to it. The binding goes first.
+///
+/// Several may share a session, and run at the same time. ONNX Runtime documents `Run` as safe to be called by several threads on one
+/// session, for all providers but DirectML; each call has the state of its own run, and allocators are locked. What a binding holds is
+/// its own. On the CPU the runs share the session's threads: a run also works on the thread that calls it, so with one thread per session
+/// each run has exactly its caller's. On CUDA each run that is on its way has streams of its own, with cuBLAS and cuDNN handles of their
+/// own, which the session keeps for later runs; so the copies of one may overlap what another computes, as
+/// far as waiting for inputs and outputs, which is for the device as a whole, lets them.
+///
+/// ort asks for the session exclusively, because it does not trust all providers with that.
+/// So whoever wants more than one has to ask for it (`streams`), and runs go past ort's own method.
+pub struct BoundSession {
+    /// Sizes that are recorded, where the model asks for it.
+    pub graphs: Option<Graphs>,
+    /// Outputs of dynamic shape of the last run, with their place.
+    dynamic: Vec<(usize, DynTensor)>,
+    binding: IoBinding,
+    session: Arc<Session>,
+    cpu: MemoryInfo<'static>,
+    on_device: bool,
+    /// When runs give back memory.
+    pub shrink: Shrink,
+}
+
+impl BoundSession {
+    /// Nothing is bound yet.
+    pub fn new(session: Session, device: &DeviceKind, tuning: &SessionTuning) -> ort::Result<BoundSession> {
+        let binding = session.create_binding()?;
+        let on_device = matches!(device, DeviceKind::Cuda { .. });
+        let graphs = match on_device && tuning.cuda_graphs {
+            true => Some(Graphs::new(CudaRuntime::of_this_process().ok_or_else(|| {
+                ort::Error::new(
+                    "CUDA graphs need CUDA's runtime, which is not in the process under a known name; leave `cuda_graphs` out of the model",
+                )
+            })?)?),
+            false => None,
+        };
+        let shrink = match graphs {
+            // What a graph works in belongs to the arena, and looks unused between its runs.
+            Some(_) => Shrink::never(),
+            None => Shrink::new(&session, device)?,
+        };
+        Ok(BoundSession {
+            graphs,
+            dynamic: Vec::new(),
+            binding,
+            session: Arc::new(session),
+            cpu: MemoryInfo::default(),
+            on_device,
+            shrink,
+        })
+    }
+
+    /// Another one over the same session, to which nothing is bound yet. It has no graphs: the planner refuses them where several run.
+    pub fn beside(&self, device: &DeviceKind) -> ort::Result<BoundSession> {
+        Ok(BoundSession {
+            graphs: None,
+            dynamic: Vec::new(),
+            binding: self.session.create_binding()?,
+            session: Arc::clone(&self.session),
+            cpu: MemoryInfo::default(),
+            on_device: self.on_device,
+            shrink: self.shrink.beside(&self.session, device)?,
+        })
+    }
+
+    /// Runs the session over the rows at `places`; outputs of fixed shape are there after it, the others wait for
+    /// [`BoundSession::take_dynamic`].
+    ///
+    /// # Safety
+    /// Nobody else uses the outputs at `places`, or writes to its inputs, until this returns; the memory outlives what is bound, that
+    /// is, until the next run or `release`.
+    pub unsafe fn run(
+        &mut self,
+        model: &Model,
+        places: &Places,
+        timing: &mut RunTiming,
+    ) -> Result<(), RunError> {
+        let start = Instant::now();
+        self.dynamic.clear();
+        if let Some(graphs) = self.graphs.as_ref().filter(|graphs| graphs.has(places.rows)) {
+            // SAFETY: the caller's promises are the same.
+            let ran = unsafe { graphs.run(&self.session, places) };
+            timing.run_ns = nanos(start.elapsed());
+            return ran.map_err(|e| self.failed(&e));
+        }
+        // SAFETY: the caller's promises are those that binding asks for.
+        unsafe { self.bind(model, places) }.map_err(|e| self.failed(&e))?;
+        timing.bind_ns += nanos(start.elapsed());
+        let start = Instant::now();
+        let ran = self.run_bound(model);
+        timing.run_ns = nanos(start.elapsed());
+        ran.map_err(|e| self.failed(&e))
+    }
+
+    fn failed(&mut self, error: &ort::Error) -> RunError {
+        let error = errors::run(error);
+        if error.kind == RunErrorKind::OutOfMemory {
+            // The arena keeps what it got, in regions that suit no smaller batch. Less may come next, and need it.
+            self.shrink.after_next();
+            // Copies of its inputs on the device would hold their regions until this stream runs again.
+            self.release();
+        }
+        error
+    }
+
+    /// Runs the session over the rows at `places` for the first time with so many, and records it where that is asked for.
+    ///
+    /// # Safety
+    /// As for [`BoundSession::run`].
+    pub unsafe fn warm(&mut self, model: &Model, places: &Places) -> Result<(), RunError> {
+        let ran = match &mut self.graphs {
+            // SAFETY: the caller's promises are the same.
+            None => unsafe { self.run(model, places, &mut RunTiming::default()) },
+            Some(graphs) => {
+                // SAFETY: as above.
+                match unsafe { graphs.record(&self.session, model, places) } {
+                    Ok(()) => Ok(()),
+                    Err(NotRecorded::Run(error)) => Err(self.failed(&error)),
+                    // Also where it says that memory ran out: nothing smaller can be tried in this session.
+                    Err(NotRecorded::Recording(error)) => Err(errors::model(error.to_string())),
+                }
+            }
+        };
+        self.release();
+        ran
+    }
+
+    /// Lets go of all memory that was bound.
+    pub fn release(&mut self) {
+        self.dynamic.clear();
+        self.binding.clear();
+    }
+
+    /// Outputs of dynamic shape of the run of `ran` rows, cut to the first `wanted` (the others are padding).
+    pub fn take_dynamic(
+        &mut self,
+        model: &Model,
+        ran: usize,
+        wanted: usize,
+    ) -> Result<Vec<DynamicOutput>, RunError> {
+        let values = std::mem::take(&mut self.dynamic);
+        values
+            .iter()
+            .map(|(output, value)| {
+                let name = &model.session_outputs[*output].name;
+                let (dtype, shape, data) = contents(name, value)?;
+                cut(DynamicOutput { output: *output, dtype, shape, data }, name, ran, wanted)
+            })
+            .collect()
+    }
+
+    /// # Safety
+    /// As for [`BoundSession::run`].
+    unsafe fn bind(&mut self, model: &Model, places: &Places) -> ort::Result<()> {
+        // Everything is bound anew for every run: the C side copies inputs to the device when they are bound, and would take the
+        // last run's dynamic output for the place of the next one's.
+        for ((spec, tensor), rows) in model.session_inputs.iter().zip(&model.inputs).zip(&places.inputs) {
+            // SAFETY: the memory has the size of these rows; the session only reads inputs.
+            let value = unsafe { self.value_over(tensor, places.rows, rows.ptr.cast_mut(), rows.len) }?;
+            self.binding.bind_input(&spec.name, &value)?;
+        }
+        for ((spec, tensor), rows) in model.session_outputs.iter().zip(&model.outputs).zip(&places.outputs) {
+            match (tensor, rows) {
+                (Some(tensor), Some(rows)) => {
+                    // SAFETY: the memory has the size of these rows and is the caller's to write to.
+                    let value = unsafe { self.value_over(tensor, places.rows, rows.ptr, rows.len) }?;
+                    self.binding.bind_output(&spec.name, value)?;
+                }
+                _ => self.binding.bind_output_to_device(&spec.name, &self.cpu)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn run_bound(&mut self, model: &Model) -> ort::Result<()> {
+        if self.on_device {
+            self.binding.synchronize_inputs()?;
+        }
+        let BoundSession { graphs, binding, session, shrink, .. } = self;
+        let usual = graphs.as_ref().map(Graphs::options_without);
+        shrink.around(|options| run_binding(session, binding, options.or(usual)))?;
+        if model.outputs.iter().any(Option::is_none) {
+            self.keep_dynamic(model)?;
+        }
+        if self.on_device {
+            self.binding.synchronize_outputs()?;
+        }
+        Ok(())
+    }
+
+    /// Takes over the outputs of dynamic shape of a run. Outputs were bound in the order of the model, and are given in that order.
+    fn keep_dynamic(&mut self, model: &Model) -> ort::Result<()> {
+        for (at, (value, fixed)) in self.output_values()?.into_iter().zip(&model.outputs).enumerate() {
+            if fixed.is_none() {
+                self.dynamic.push((at, value.downcast::<DynTensorValueType>()?));
+            }
+        }
+        Ok(())
+    }
+
+    fn output_values(&self) -> ort::Result<Vec<DynValue>> {
+        let allocator = Allocator::default();
+        let (mut values, mut count) = (std::ptr::null_mut(), 0);
+        // SAFETY: binding and allocator are alive, and the out pointers are valid.
+        let status = unsafe {
+            (ort::api().GetBoundOutputValues)(
+                self.binding.ptr(),
+                allocator.ptr().cast_mut(),
+                &mut values,
+                &mut count,
+            )
+        };
+        // SAFETY: the status was just returned by the API.
+        unsafe { ort::Error::result_from_status(status) }?;
+        if values.is_null() {
+            return Ok(Vec::new());
+        }
+        // SAFETY: the array has `count` values.
+        let made =
+            unsafe { std::slice::from_raw_parts(values, count) }.iter().filter_map(|v| NonNull::new(*v));
+        // SAFETY: each of them is now ours, and the session that made them outlives them.
+        let made = made.map(|value| unsafe { DynValue::from_ptr(value, Some(&allocator)) }).collect();
+        // SAFETY: the array came from this allocator, and nothing points into it any more.
+        let status = unsafe { (ort::api().AllocatorFree)(allocator.ptr().cast_mut(), values.cast()) };
+        // SAFETY: the status was just returned by the API.
+        unsafe { ort::Error::result_from_status(status) }?;
+        Ok(made)
+    }
+
+    /// An owned tensor value over memory of ours. ort marks what comes from a pointer as owned, so it neither clones it when it is bound
+    /// (binding a borrowed `TensorRef` deadlocks in ort 2.0.0-rc.15) nor refuses it as an output.
+    ///
+    /// # Safety
+    /// `data` has `bytes` bytes and outlives the value and all bindings of it.
+    unsafe fn value_over(
+        &self,
+        tensor: &RowTensor,
+        rows: usize,
+        data: *mut u8,
+        bytes: usize,
+    ) -> ort::Result<DynValue> {
+        let shape = tensor.shape(rows);
+        let element = sys::ONNXTensorElementDataType::from(element_type(tensor.dtype));
+        let mut value = std::ptr::null_mut();
+        // SAFETY: the caller vouches for the memory; the runtime checks that it is large enough for the shape.
+        let status = unsafe {
+            (ort::api().CreateTensorWithDataAsOrtValue)(
+                self.cpu.ptr(),
+                data.cast(),
+                bytes,
+                shape.as_ptr(),
+                shape.len(),
+                element,
+                &mut value,
+            )
+        };
+        // SAFETY: the status was just returned by the API.
+        unsafe { ort::Error::result_from_status(status) }?;
+        let value = NonNull::new(value).ok_or_else(|| ort::Error::new("the runtime made a null tensor"))?;
+        // SAFETY: a valid value that nobody else owns.
+        Ok(unsafe { DynValue::from_ptr(value, Some(&Allocator::default())) })
+    }
+}
+
+/// Runs the session over what is bound, which nobody else uses meanwhile. See [`BoundSession`] for why this is not ort's own method.
+pub fn run_binding(session: &Session, binding: &IoBinding, options: Option<&RunOptions>) -> ort::Result<()> {
+    let options = options.map_or(std::ptr::null(), AsPointer::ptr);
+    // SAFETY: all are alive, the runtime changes nothing of the session in a run, and the binding is the caller's alone.
+    let status =
+        unsafe { (ort::api().RunWithBinding)(session.ptr().cast_mut(), options, binding.ptr().cast_mut()) };
+    // SAFETY: the status was just returned by the API.
+    unsafe { ort::Error::result_from_status(status) }
+}
+
+/// Element type, shape and bytes of a tensor in CPU memory.
+fn contents(name: &str, tensor: &DynTensor) -> Result<(DType, Vec<usize>, Vec<u8>), RunError> {
+    let found = *tensor.data_type();
+    let dtype = DType::ALL
+        .into_iter()
+        .find(|dtype| element_type(*dtype) == found)
+        .ok_or_else(|| errors::model(format!("output `{name}` has elements of type `{found}`")))?;
+    let shape: Vec<usize> = tensor.shape().iter().map(|n| usize::try_from(*n).unwrap_or(0)).collect();
+    let bytes = shape.iter().product::<usize>() * dtype.size_bytes();
+    let mut data = Vec::new();
+    if bytes > 0 {
+        // SAFETY: the tensor was bound to CPU memory and holds as many elements as its shape says.
+        data.extend_from_slice(unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), bytes) });
+    }
+    Ok((dtype, shape, data))
+}
+
+/// Leaves the first `wanted` of `ran` rows, if the tensor has a row per item.
+fn cut(mut tensor: DynamicOutput, name: &str, ran: usize, wanted: usize) -> Result<DynamicOutput, RunError> {
+    let rows = tensor.shape.first().copied();
+    if rows == Some(ran) {
+        let row_bytes = tensor.data.len() / ran.max(1);
+        tensor.data.truncate(row_bytes * wanted);
+        tensor.shape[0] = wanted;
+        return Ok(tensor);
+    }
+    if ran == 1 {
+        return Ok(tensor); // All of it belongs to the one item.
+    }
+    Err(errors::model(format!(
+        "output `{name}` has the shape {:?} for a batch of `{ran}` and cannot be split per item; set `batch = {{ max = 1 }}`",
+        tensor.shape
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orchestra_worker::frames::RunErrorKind;
+
+    fn tensor(shape: &[usize]) -> DynamicOutput {
+        let data = (0..shape.iter().product::<usize>()).map(|n| n as u8).collect();
+        DynamicOutput { output: 0, dtype: DType::U8, shape: shape.to_vec(), data }
+    }
+
+    #[test]
+    fn padding_rows_are_cut_off() {
+        let whole = cut(tensor(&[4, 2, 3]), "y", 4, 4).unwrap();
+        assert_eq!(whole, tensor(&[4, 2, 3]));
+        let part = cut(tensor(&[4, 2, 3]), "y", 4, 3).unwrap();
+        assert_eq!(part, tensor(&[3, 2, 3]));
+    }
+
+    #[test]
+    fn what_has_no_row_per_item_belongs_to_a_batch_of_one_or_is_refused() {
+        assert_eq!(cut(tensor(&[5, 6]), "boxes", 1, 1).unwrap(), tensor(&[5, 6]));
+        assert_eq!(cut(tensor(&[]), "score", 1, 1).unwrap(), tensor(&[]));
+        let error = cut(tensor(&[5, 6]), "boxes", 2, 2).unwrap_err();
+        assert_eq!(error.kind, RunErrorKind::Model);
+        assert!(error.error.contains("`boxes`") && error.error.contains("[5, 6]"), "{error}");
+        assert!(error.error.contains("cannot be split per item; set `batch = { max = 1 }`"), "{error}");
+        // A padded batch of one still ran as a batch of four.
+        assert!(cut(tensor(&[5, 6]), "boxes", 4, 1).is_err());
+    }
+}

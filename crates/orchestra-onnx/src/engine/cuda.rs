@@ -1,0 +1,192 @@
+//! The CUDA provider: its options and the libraries it needs. Whether nodes really run on it is `session`'s business.
+
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use orchestra_core::ErrorClass;
+use ort::ep;
+use ort::ep::ExecutionProviderDispatch;
+use ort::ep::cuda::{CUDA_DYLIBS, CUDNN_DYLIBS, ConvAlgorithmSearch};
+
+use super::cuda_runtime::CudaRuntime;
+use super::errors;
+use crate::spec::OnnxSpec;
+use orchestra_worker::serve::LoadError;
+
+/// The provider as the runtime names it.
+pub const NAME: &str = "CUDAExecutionProvider";
+
+/// The provider for the one device that this process sees.
+pub fn provider(spec: &OnnxSpec) -> ExecutionProviderDispatch {
+    // Without this a provider that does not load means a session on the CPU and nothing but a log line.
+    options(spec).build().error_on_failure()
+}
+
+fn options(spec: &OnnxSpec) -> ep::CUDA {
+    let mut cuda = ep::CUDA::default()
+        .with_device_id(0)
+        // EXHAUSTIVE, the default, searches up to a second for every batch size that is new.
+        .with_conv_algorithm_search(ConvAlgorithmSearch::Heuristic)
+        // Doubling would take twice what a worker was planned with.
+        .with_arena_extend_strategy(ep::ArenaExtendStrategy::SameAsRequested)
+        // Set in any case, because the runtime's documents disagree about its default.
+        .with_tf32(spec.tf32)
+        .with_cuda_graph(spec.tuning.cuda_graphs);
+    if let Some(limit) = spec.memory_limit {
+        cuda = cuda.with_memory_limit(usize::try_from(limit).unwrap_or(usize::MAX));
+    }
+    cuda
+}
+
+/// Has cuBLAS, cuDNN and TensorRT round no product to TF32, in this whole process: the options of the providers are not all that decides
+/// about it. Before any of these libraries is loaded.
+pub fn forbid_tf32() {
+    // SAFETY: the other threads of a worker, those of its heart and its reader, look at no variable.
+    unsafe { std::env::set_var("NVIDIA_TF32_OVERRIDE", "0") };
+}
+
+/// Whether this process has the one device that it was started for and no other, as CUDA itself counts them.
+pub fn check_alone(uuid: &str) -> Result<(), LoadError> {
+    match CudaRuntime::of_this_process() {
+        Some(cuda) => alone(&cuda, uuid),
+        // One of another name: the provider has it, and nobody else asks it anything.
+        None => Ok(()),
+    }
+}
+
+fn alone(cuda: &CudaRuntime, uuid: &str) -> Result<(), LoadError> {
+    match cuda.devices() {
+        Ok(1) => Ok(()),
+        Ok(n) => Err(LoadError {
+            class: ErrorClass::Permanent,
+            error: format!(
+                "CUDA shows {n} devices to this worker, expected `{uuid}` alone; what starts the workers must leave `CUDA_VISIBLE_DEVICES` \
+                 as it is"
+            ),
+        }),
+        Err(why) => Err(errors::load(&why)),
+    }
+}
+
+/// Why the provider did not load, and what to do.
+pub fn not_usable(error: &ort::Error) -> LoadError {
+    errors::provider(error, |text| {
+        format!("cuda cannot be used: {text}; `orchestra doctor` says what is missing")
+    })
+}
+
+/// Loads CUDA's and cuDNN's libraries by full path, in this order: the provider then finds them without `LD_LIBRARY_PATH`, because the
+/// loader takes a library that is in the process already for one of the same name. Without a list, from where Python wheels and
+/// NVIDIA's installer put them, if they are there. One that cannot be loaded is named; whether it is needed, the provider says.
+pub fn preload(libraries: &[PathBuf], runtime: &Path) {
+    let found;
+    let libraries = if libraries.is_empty() {
+        found = search(runtime);
+        &found
+    } else {
+        libraries
+    };
+    for library in libraries {
+        if let Err(why) = keep(library) {
+            eprintln!("worker: `{}` cannot be preloaded: {why}", library.display());
+        }
+    }
+}
+
+/// Loads a library for as long as the process lives, with its symbols for all that comes after it.
+fn keep(library: &Path) -> Result<(), String> {
+    let path = CString::new(library.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
+    // SAFETY: the path ends with 0. NVIDIA's libraries run nothing in their initialisers that asks for more than a process.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    if !handle.is_null() {
+        return Ok(());
+    }
+    // SAFETY: after a failure it returns a string of this thread, or null.
+    let why = unsafe { libc::dlerror() };
+    if why.is_null() {
+        return Err("the loader does not say why".to_owned());
+    }
+    // SAFETY: not null, and valid until the next call of the loader by this thread.
+    Err(unsafe { CStr::from_ptr(why) }.to_string_lossy().into_owned())
+}
+
+fn search(runtime: &Path) -> Vec<PathBuf> {
+    let folders = folders(runtime);
+    let file = |name: &&str| folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file());
+    CUDA_DYLIBS.iter().chain(CUDNN_DYLIBS).filter_map(file).collect()
+}
+
+/// Folders to look in, best first: beside the runtime, `nvidia/*/lib` of the wheels that it was installed with, the installer's.
+fn folders(library: &Path) -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    for (up, folder) in library.ancestors().skip(1).take(4).enumerate() {
+        if up == 0 {
+            folders.push(folder.to_owned());
+        }
+        let Ok(wheels) = std::fs::read_dir(folder.join("nvidia")) else { continue };
+        let mut of_wheels: Vec<_> = wheels.flatten().map(|wheel| wheel.path().join("lib")).collect();
+        of_wheels.sort();
+        folders.append(&mut of_wheels);
+    }
+    folders.push("/usr/local/cuda/lib64".into());
+    folders
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::SessionTuning;
+
+    use super::super::cuda_runtime::fake;
+    use super::super::provider_options::{spec, told};
+    use super::*;
+
+    #[test]
+    fn the_runtime_is_told_what_the_plan_says_and_nothing_that_takes_more_memory() {
+        let always = [
+            ("device_id", "0"),
+            ("cudnn_conv_algo_search", "HEURISTIC"),
+            ("arena_extend_strategy", "kSameAsRequested"),
+        ];
+        let plain = OnnxSpec { memory_limit: None, tf32: false, ..spec(&[]) };
+        let off = [("use_tf32", "false"), ("enable_cuda_graph", "false")];
+        assert!(told(&options(&plain), &[&always[..], &off].concat()));
+        let tuning = SessionTuning { cuda_graphs: true, ..SessionTuning::default() };
+        let all = OnnxSpec { memory_limit: Some(5 << 30), tf32: true, tuning, ..plain };
+        let limit = (5u64 << 30).to_string();
+        let on = [("use_tf32", "true"), ("enable_cuda_graph", "true"), ("gpu_mem_limit", limit.as_str())];
+        assert!(told(&options(&all), &[&always[..], &on].concat()));
+    }
+
+    #[test]
+    fn a_library_that_cannot_be_loaded_is_named_with_the_loaders_reason() {
+        let nothing = Path::new("/nowhere/libcudart.so.13");
+        let why = keep(nothing).unwrap_err();
+        assert!(why.contains("/nowhere/libcudart.so.13"), "{why}");
+        preload(&[nothing.to_owned()], Path::new("/nowhere/libonnxruntime.so"));
+        // The C library is in every process, so that loading it again changes nothing.
+        assert_eq!(keep(Path::new("libc.so.6")), Ok(()));
+    }
+
+    #[test]
+    fn a_worker_to_which_cuda_shows_another_number_of_devices_than_one_is_refused() {
+        assert_eq!(alone(&fake::RUNTIME, "GPU-1"), Ok(()));
+        fake::show(2);
+        let error = alone(&fake::RUNTIME, "GPU-1").unwrap_err();
+        assert_eq!(error.class, ErrorClass::Permanent);
+        assert!(error.error.contains("shows 2 devices") && error.error.contains("`GPU-1` alone"), "{error}");
+        fake::refuse(&["count"]);
+        assert_eq!(alone(&fake::RUNTIME, "GPU-1").unwrap_err().class, ErrorClass::Transient);
+    }
+
+    #[test]
+    fn wheels_beside_the_runtime_come_before_the_system() {
+        let root = std::env::temp_dir().join(format!("orchestra-wheels-{}", std::process::id()));
+        let capi = root.join("onnxruntime/capi");
+        std::fs::create_dir_all(&capi).unwrap();
+        std::fs::create_dir_all(root.join("nvidia/cu13/lib")).unwrap();
+        let found = folders(&capi.join("libonnxruntime.so.1"));
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(found, [capi, root.join("nvidia/cu13/lib"), "/usr/local/cuda/lib64".into()]);
+    }
+}

@@ -1,0 +1,171 @@
+//! What ONNX Runtime's error texts mean. It reads texts only: the runtime gives `GenericFailure` for nearly everything.
+
+use orchestra_core::ErrorClass;
+use orchestra_worker::frames::RunErrorKind;
+
+use orchestra_worker::serve::{LoadError, RunError};
+
+/// Memory ran out, on the device or in the process. Checked first: CUDA reports it as a failure of the device, too.
+const OUT_OF_MEMORY: [&str; 9] = [
+    "out of memory",
+    "failed to allocate memory",
+    "cuda_error_out_of_memory",
+    "cudaerrormemoryallocation",
+    "status_alloc_failed",
+    "allocation_failed", // cuDNN 9: "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"
+    "available memory of", // BFCArena: "Available memory of 1048576 is smaller than requested bytes of 4194304"
+    "bad_alloc",
+    "bad allocation",
+];
+
+/// The device, its driver or a library of the provider failed. Such errors stick to the process: after an illegal address, a failed
+/// launch or a memory error that cannot be corrected, every later call of CUDA gives the same error. All calls of the provider report
+/// as "CUDA failure 700: an illegal memory access was encountered ; GPU=0 ; hostname=.. ; file=.. ; line=.. ; expr=..", with the
+/// library's name in front; the words behind the number stand here too, because other parts report them alone.
+const DEVICE: [&str; 26] = [
+    "cuda failure",
+    "cuda error",
+    "cudaerror",
+    "cuda_error_",
+    "cublas failure",
+    "cublas_status",
+    "cublaslt failure",
+    "cudnn failure",
+    "cudnn_fe failure",
+    "cudnn frontend",
+    "cudnn_status",
+    "cudnn_backend_",
+    "cufft failure",
+    "cufft_",
+    "curand failure",
+    "nvrtc_error",
+    "cuda driver",
+    "no cuda-capable device",
+    "illegal memory access",
+    "illegal instruction was encountered",
+    "misaligned address",
+    "unspecified launch failure",
+    "device-side assert",
+    "hardware stack error",
+    "uncorrectable ecc error",
+    "gpu is lost",
+];
+
+/// A library of the device has nothing for this node. It speaks against the model, though it bears the library's name.
+const NOT_FOR_THIS_DEVICE: &str = "not supported by cudnn frontend";
+
+/// What an error of a run means.
+pub fn run_kind(text: &str) -> RunErrorKind {
+    let text = text.to_ascii_lowercase();
+    let says = |patterns: &[&str]| patterns.iter().any(|p| text.contains(p));
+    if says(&OUT_OF_MEMORY) {
+        RunErrorKind::OutOfMemory
+    } else if says(&DEVICE) && !text.contains(NOT_FOR_THIS_DEVICE) {
+        RunErrorKind::Device
+    } else {
+        RunErrorKind::Model
+    }
+}
+
+/// An error of a run, by its text.
+pub fn run(error: &ort::Error) -> RunError {
+    let error = error.to_string();
+    RunError { kind: run_kind(&error), error }
+}
+
+/// An error that speaks against the model or its data.
+pub fn model(error: String) -> RunError {
+    RunError { kind: RunErrorKind::Model, error }
+}
+
+/// The worker's own memory is not enough for so many rows.
+pub fn no_memory(rows: usize) -> RunError {
+    let error = format!("failed to allocate memory for `{rows}` rows outside of the batch slots");
+    RunError { kind: RunErrorKind::OutOfMemory, error }
+}
+
+/// An error of loading, by its text: a device that fails may be better next time, a model that is refused will not.
+pub fn load(text: &str) -> LoadError {
+    let class = match run_kind(text) {
+        RunErrorKind::OutOfMemory => ErrorClass::Overload,
+        RunErrorKind::Device => ErrorClass::Transient,
+        RunErrorKind::Model => ErrorClass::Permanent,
+    };
+    LoadError { class, error: text.to_owned() }
+}
+
+/// A provider did not load. Where memory ran out, another time may do; whatever else it is, it stays.
+pub fn provider(error: &ort::Error, in_words: impl FnOnce(&str) -> String) -> LoadError {
+    let text = error.to_string();
+    let class = match load(&text).class {
+        ErrorClass::Overload => ErrorClass::Overload,
+        _ => ErrorClass::Permanent,
+    };
+    LoadError { class, error: in_words(&text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_texts_have_their_class() {
+        use RunErrorKind::{Device, Model, OutOfMemory};
+        let known = [
+            (
+                "Non-zero status code returned while running Conv node. Name:'/c' Status Message: CUDNN failure 4: \
+              CUDNN_STATUS_INTERNAL_ERROR ; GPU=0",
+                Device,
+            ),
+            ("CUDA failure 700: an illegal memory access was encountered ; GPU=0", Device),
+            ("CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED ; GPU=0", Device),
+            ("CUDA failure 2: out of memory ; GPU=0 ; expr=cudaMalloc((void**)&p, size);", OutOfMemory),
+            ("CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0", OutOfMemory),
+            (
+                "bfc_arena.cc:376 AllocateRawInternal Failed to allocate memory for requested buffer of size 77",
+                OutOfMemory,
+            ),
+            (
+                "bfc_arena.cc:342 Available memory of 1048576 is smaller than requested bytes of 4194304",
+                OutOfMemory,
+            ),
+            ("std::bad_alloc", OutOfMemory),
+            (
+                "Non-zero status code returned while running Conv node. Name:'/f/Conv' Status Message: Failed to initialize CUDNN \
+              Frontend/onnxruntime_src/onnxruntime/core/providers/cuda/cudnn_fe_call.cc:99 CUDNN_FE failure 11: \
+              CUDNN_BACKEND_API_FAILED ; GPU=0 ; hostname=h ; file=conv.cc ; line=224",
+                Device,
+            ),
+            ("CUDNN_FE failure 8: HEURISTIC_QUERY_FAILED ; GPU=0 ; hostname=h", Device),
+            (
+                "Status Message: OP not supported by CUDNN Frontend. Error: [CUDNN_FE] no valid engine configs",
+                Model,
+            ),
+            ("CUDA failure 214: uncorrectable ECC error encountered ; GPU=0", Device),
+            (
+                "CUDA failure 719: unspecified launch failure ; GPU=0 ; expr=cudaStreamSynchronize(stream);",
+                Device,
+            ),
+            ("CUDA failure 716: misaligned address ; GPU=0", Device),
+            ("CUDA failure 710: device-side assert triggered ; GPU=0", Device),
+            ("CUDA failure 100: no CUDA-capable device is detected ; GPU=-1", Device),
+            ("CUDA failure 999: unknown error ; GPU=0", Device),
+            (
+                "parallel_for failed: cudaErrorIllegalAddress: an illegal memory access was encountered",
+                Device,
+            ),
+            ("CUDA error executing cudaMemcpy(dst, src, bytes, cudaMemcpyHostToDevice)", Device),
+            ("CUDNN failure 4002: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED ; GPU=0", OutOfMemory),
+            ("CUDNN failure 2: CUDNN_STATUS_ALLOC_FAILED ; GPU=0", OutOfMemory),
+            ("Exception during initialization: CUDA failure 2: out of memory ; GPU=0", OutOfMemory),
+            ("Got invalid dimensions for input: x for the following indices", Model),
+            ("indices element out of data bounds, idx=9 must be within the inclusive range [-3,2]", Model),
+        ];
+        for (text, kind) in known {
+            assert_eq!(run_kind(text), kind, "{text}");
+        }
+        assert_eq!(load("CUDA failure 2: out of memory").class, ErrorClass::Overload);
+        assert_eq!(load("CUDA failure 46: all CUDA-capable devices are busy").class, ErrorClass::Transient);
+        assert_eq!(load("Protobuf parsing failed.").class, ErrorClass::Permanent);
+    }
+}

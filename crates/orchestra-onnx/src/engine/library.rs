@@ -1,0 +1,71 @@
+//! ONNX Runtime's shared library and its one environment per process. It loads nothing before it is asked to.
+
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use orchestra_core::ErrorClass;
+use ort::environment::Environment;
+
+use super::cpu_arena;
+use orchestra_worker::serve::LoadError;
+
+/// The runtime allows one environment per process, ever.
+static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);
+
+/// The environment, from the library at `path` the first time. A process keeps its first library.
+pub fn environment(path: &Path) -> Result<Environment, LoadError> {
+    let mut kept = ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(environment) = &*kept {
+        return Ok(environment.clone());
+    }
+    let environment = load(path).map_err(|why| LoadError {
+        class: ErrorClass::Permanent,
+        error: format!(
+            "onnx runtime cannot be loaded from `{}`: {why}; `orchestra doctor` says which library it needs",
+            path.display()
+        ),
+    })?;
+    *kept = Some(environment.clone());
+    Ok(environment)
+}
+
+fn load(path: &Path) -> Result<Environment, String> {
+    // A relative path would be looked for beside the executable and then in the system's folders.
+    if !path.is_absolute() {
+        return Err("the path is not absolute".to_owned());
+    }
+    let builder = ort::init_from(path).map_err(|e| e.to_string())?;
+    let environment = builder.with_name("orchestra-worker").with_telemetry(false).build();
+    let environment = environment.map_err(|e| e.to_string())?;
+    cpu_arena::register(&environment).map_err(|e| e.to_string())?;
+    Ok(environment)
+}
+
+/// The version of the library at `path`, which is loaded already; `unknown` where it does not say.
+pub fn version(path: &Path) -> String {
+    query_version(path).unwrap_or_else(|| "unknown".to_owned())
+}
+
+fn query_version(path: &Path) -> Option<String> {
+    type GetApiBase = unsafe extern "C" fn() -> *const ort::sys::OrtApiBase;
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: `RTLD_NOLOAD` gives the library that is in the process already, or null; it is never closed.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if library.is_null() {
+        return None;
+    }
+    // SAFETY: the handle is valid and the name ends with 0.
+    let symbol = unsafe { libc::dlsym(library, c"OrtGetApiBase".as_ptr()) };
+    if symbol.is_null() {
+        return None;
+    }
+    // SAFETY: a symbol of this name has this type in every release of ONNX Runtime.
+    let get_api_base = unsafe { std::mem::transmute::<*mut libc::c_void, GetApiBase>(symbol) };
+    // SAFETY: it takes nothing and returns null or a static table.
+    let base = unsafe { get_api_base().as_ref() }?;
+    // SAFETY: it returns a static string.
+    let version = unsafe { CStr::from_ptr((base.GetVersionString)()) };
+    Some(version.to_string_lossy().into_owned())
+}

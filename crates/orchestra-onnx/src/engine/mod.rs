@@ -1,0 +1,364 @@
+//! The engine that runs ONNX models. It knows frames and the arena, but neither sockets nor threads.
+
+mod binding;
+mod cpu_arena;
+mod cuda;
+mod cuda_runtime;
+mod errors;
+mod graphs;
+mod host_memory;
+mod host_side;
+mod library;
+mod memory;
+mod model;
+mod page_lock;
+mod pixel_graph;
+mod protobuf;
+#[cfg(test)]
+mod provider_options;
+mod session;
+mod shrink;
+mod staging;
+mod tensorrt;
+#[cfg(test)]
+mod twin;
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use orchestra_core::{DeviceKind, ErrorClass, Provider};
+use orchestra_worker::arena::WorkerArena;
+use orchestra_worker::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
+
+use crate::digest::{model_digest, short};
+use crate::spec::OnnxSpec;
+use binding::BoundSession;
+use host_memory::HostMemory;
+use host_side::HostSide;
+use memory::PrivateRows;
+use model::Model;
+use orchestra_worker::serve::{Engine, LoadError, Loaded, RunError, STACK, Stream, nanos};
+use tensorrt::Engines;
+
+/// One ONNX Runtime session over one arena.
+#[derive(Default)]
+pub struct OnnxEngine {
+    /// As many as batches run at once; empty until a model is loaded.
+    streams: Vec<Serving>,
+}
+
+/// What runs one batch at a time on the session. Fields are dropped in this order: what points into memory before the memory.
+struct Serving {
+    bound: BoundSession,
+    /// The largest batch.
+    max_batch: usize,
+    /// Sizes that others are padded to, ascending; none where batches run as they are. A size for which memory ran out is none any more.
+    batch_sizes: Vec<usize>,
+    /// Where smaller batches are padded, per size; made when it is needed.
+    padding: BTreeMap<usize, PrivateRows>,
+    host: HostSide,
+    shared: Arc<Shared>,
+}
+
+/// What all streams of a session have in common.
+struct Shared {
+    model: Model,
+    arena: WorkerArena,
+}
+
+impl OnnxEngine {
+    /// An engine without a model. Nothing is loaded yet, ONNX Runtime's library neither.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Engine for OnnxEngine {
+    fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError> {
+        let spec = OnnxSpec::decode(&load.spec)?;
+        if matches!(load.device, DeviceKind::Cuda { .. }) && !spec.tf32 {
+            cuda::forbid_tf32();
+        }
+        let environment = library::environment(&spec.library)?;
+        check_digest(&spec)?;
+        // Held until the model is warm: then all that there is to compile has been compiled.
+        let engines = match (&load.device, &spec.tuning.provider) {
+            (DeviceKind::Cuda { .. }, Provider::TensorRt(wanted)) => Engines::of(load, &spec, wanted),
+            _ => None,
+        };
+        let session = session::open(&environment, load, &spec, engines.as_ref())?;
+        if let DeviceKind::Cuda { uuid } = &load.device {
+            cuda::check_alone(uuid)?;
+        }
+        let model = Model::check(&session, arena.layout(), load.max_batch, &spec.pixel_inputs)?;
+        let providers = session::providers(&session, load, &spec)?;
+        let mut loaded = Loaded {
+            inputs: model.session_inputs.clone(),
+            outputs: model.session_outputs.clone(),
+            providers,
+            runtime_version: library::version(&spec.library),
+            warmed: 0,
+        };
+        let mut bound = BoundSession::new(session, &load.device, &spec.tuning)
+            .map_err(|e| errors::load(&e.to_string()))?;
+        let host = match load.device {
+            DeviceKind::Cpu => HostSide::default(),
+            DeviceKind::Cuda { .. } => HostSide::of_gpu(&arena, &model),
+        };
+        loaded.warmed = warm_up(&mut bound, &model, &host.memory, &load.batch_sizes)?;
+        let padded_to = |size: &usize| load.pad && (1..=model.max_rows).contains(size);
+        let mut batch_sizes: Vec<usize> = load.batch_sizes.iter().copied().filter(padded_to).collect();
+        batch_sizes.sort_unstable();
+        let shared = Arc::new(Shared { model, arena });
+        let max_batch = load.max_batch.max(1);
+        let first = Serving { bound, max_batch, batch_sizes, padding: BTreeMap::new(), host, shared };
+        let beside: ort::Result<Vec<Serving>> = (1..load.streams).map(|_| first.beside(load)).collect();
+        self.streams = beside.map_err(|e| errors::load(&e.to_string()))?;
+        self.streams.insert(0, first);
+        if !warm_up_together(&mut self.streams, &load.batch_sizes)? {
+            loaded.warmed = 0;
+        }
+        if spec.tuning.shrink {
+            self.streams.iter_mut().for_each(|stream| stream.bound.shrink.after_all());
+        }
+        Ok(loaded)
+    }
+
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+        match self.streams.first_mut() {
+            Some(stream) => stream.run(run, timing),
+            None => Err(RunError { kind: RunErrorKind::Model, error: "no model is loaded".to_owned() }),
+        }
+    }
+
+    fn take_streams(&mut self) -> Vec<Box<dyn Stream>> {
+        self.streams.drain(..).map(|stream| Box::new(stream) as Box<dyn Stream>).collect()
+    }
+}
+
+impl Stream for Serving {
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+        if run.rows <= self.max_batch {
+            return self.run_batch(run, timing);
+        }
+        // Several batches that go together. A layout that has room for them has a place for every output.
+        for first in (0..run.rows).step_by(self.max_batch) {
+            let rows = self.max_batch.min(run.rows - first);
+            let batch = Run { first_row: run.first_row + first, rows, ..*run };
+            let mut of_batch = RunTiming::default();
+            let ran = self.run_batch(&batch, &mut of_batch);
+            timing.add(of_batch);
+            ran?;
+        }
+        Ok(Vec::new())
+    }
+}
+
+impl Serving {
+    fn run_batch(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+        match self.shared.model.batch {
+            Some(batch) if batch != run.rows => self.run_padded(run, batch, timing),
+            None => self.run_at_next_size(run, timing),
+            Some(_) => self.run_in_place(run, timing),
+        }
+    }
+
+    /// Another one on the same session.
+    fn beside(&self, load: &Load) -> ort::Result<Serving> {
+        Ok(Serving {
+            bound: self.bound.beside(&load.device)?,
+            max_batch: self.max_batch,
+            batch_sizes: self.batch_sizes.clone(),
+            padding: BTreeMap::new(),
+            host: self.host.beside(&self.shared.model),
+            shared: Arc::clone(&self.shared),
+        })
+    }
+
+    /// The session reads and writes the arena itself, or as near to it as its device can.
+    fn run_in_place(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+        let start = Instant::now();
+        let Shared { model, arena } = &*self.shared;
+        let slots = model.places_in(arena, run).map_err(|e| errors::model(e.to_string()))?;
+        // SAFETY: the parent has leased these rows to this run, and no other run uses the rows between.
+        let staged = self.host.staging.as_mut().map(|staging| unsafe { staging.copy_in(&slots) });
+        let places = staged.as_ref().unwrap_or(&slots);
+        timing.bind_ns = nanos(start.elapsed());
+        // SAFETY: the parent has leased these rows to this run, and the arena outlives the session, as the rows between do.
+        unsafe { self.bound.run(model, places, timing)? };
+        let start = Instant::now();
+        let dynamic = self.bound.take_dynamic(model, places.rows, run.rows)?;
+        if let Some(staging) = &self.host.staging {
+            // SAFETY: the parent has leased these rows to this run, which is over.
+            unsafe { staging.copy_out(&slots) };
+        }
+        timing.copy_out_ns = nanos(start.elapsed());
+        Ok(dynamic)
+    }
+
+    /// A size that a device has not seen costs it time, so the batch takes the next larger one that it was warmed with. Where there is
+    /// not enough memory for that one, there may be for the batch itself.
+    fn run_at_next_size(
+        &mut self,
+        run: &Run,
+        timing: &mut RunTiming,
+    ) -> Result<Vec<DynamicOutput>, RunError> {
+        let Some(size) = self.batch_sizes.iter().copied().find(|size| *size >= run.rows) else {
+            return self.run_in_place(run, timing);
+        };
+        if size == run.rows {
+            return self.run_in_place(run, timing);
+        }
+        match self.run_padded(run, size, timing) {
+            Err(RunError { kind: RunErrorKind::OutOfMemory, .. }) => {
+                self.batch_sizes.retain(|smaller| *smaller < size);
+                self.padding.retain(|smaller, _| *smaller < size);
+                self.run_in_place(run, timing)
+            }
+            ran => ran,
+        }
+    }
+
+    /// The batch is run as one of `batch` rows, and has fewer: rows are copied to and from memory of that size, so that
+    /// nothing outside of the run's rows is read or written.
+    fn run_padded(
+        &mut self,
+        run: &Run,
+        batch: usize,
+        timing: &mut RunTiming,
+    ) -> Result<Vec<DynamicOutput>, RunError> {
+        let start = Instant::now();
+        let Shared { model, arena } = &*self.shared;
+        let arena_places = model.places_in(arena, run).map_err(|e| errors::model(e.to_string()))?;
+        let padding = match self.padding.entry(batch) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(place) => {
+                let rows = PrivateRows::new(model, batch, &self.host.memory);
+                place.insert(rows.ok_or_else(|| errors::no_memory(batch))?)
+            }
+        };
+        // SAFETY: the parent has leased these rows to this run.
+        unsafe { padding.copy_in(&arena_places) };
+        let places = padding.places();
+        timing.bind_ns = nanos(start.elapsed());
+        // SAFETY: the private rows belong to this stream alone and outlive the run.
+        unsafe { self.bound.run(model, &places, timing)? };
+        let start = Instant::now();
+        let dynamic = self.bound.take_dynamic(model, places.rows, run.rows)?;
+        // SAFETY: the parent has leased these rows to this run.
+        unsafe { padding.copy_out(&arena_places) };
+        timing.copy_out_ns = nanos(start.elapsed());
+        Ok(dynamic)
+    }
+}
+
+fn check_digest(spec: &OnnxSpec) -> Result<(), LoadError> {
+    let path = spec.model.display();
+    let permanent = |error| LoadError { class: ErrorClass::Permanent, error };
+    let found = model_digest(&spec.model).map_err(|e| {
+        permanent(format!("model `{path}` cannot be read: {e}; check the path and its permissions"))
+    })?;
+    if found == spec.digest {
+        return Ok(());
+    }
+    Err(permanent(format!(
+        "model `{path}` changed since the plan was made (SHA-256 `{}…`, planned `{}…`); start the run again",
+        short(&found),
+        short(&spec.digest)
+    )))
+}
+
+/// Runs each batch size once over zeros, in memory of its own, and says which was the largest that ran. Where only a larger batch does
+/// not fit, that is no error: the parent finds the ceiling with real batches.
+fn warm_up(
+    bound: &mut BoundSession,
+    model: &Model,
+    memory: &HostMemory,
+    batch_sizes: &[usize],
+) -> Result<usize, LoadError> {
+    let sizes = sizes_to_warm(model, batch_sizes);
+    let mut warmed = 0;
+    for (place, &rows) in sizes.iter().enumerate() {
+        if place + 1 < sizes.len() {
+            // What this size needed is of no use to the next, larger one; what the largest needs is kept.
+            bound.shrink.after_next();
+        }
+        match run_zeros(bound, model, memory, rows) {
+            Ok(()) => warmed = rows,
+            Err(RunError { kind, error }) if bound.graphs.is_some() && kind != RunErrorKind::OutOfMemory => {
+                return Err(graphs::not_recorded(rows, &error));
+            }
+            // A model may refuse zeros; real data decides.
+            Err(RunError { kind: RunErrorKind::Model, .. }) => {}
+            Err(RunError { kind: RunErrorKind::OutOfMemory, error }) if place > 0 => {
+                eprintln!(
+                    "worker: a warm-up batch of `{rows}` rows does not fit into the device's memory: {error}"
+                );
+                return Ok(warmed);
+            }
+            Err(RunError { error, .. }) => return Err(errors::load(&error)),
+        }
+    }
+    Ok(warmed)
+}
+
+/// Runs the largest of these sizes on all streams at once: what each of them needs for itself is made now, and what they take together
+/// shows. `false`: they do not fit. As in [`warm_up`], real batches then find the ceiling.
+fn warm_up_together(streams: &mut [Serving], batch_sizes: &[usize]) -> Result<bool, LoadError> {
+    let n = streams.len();
+    let largest = streams.first().and_then(|s| sizes_to_warm(&s.shared.model, batch_sizes).pop());
+    let Some(rows) = largest.filter(|_| n > 1) else { return Ok(true) };
+    let ran: io::Result<Vec<Result<(), RunError>>> = thread::scope(|scope| {
+        let run = |stream: &mut Serving| {
+            run_zeros(&mut stream.bound, &stream.shared.model, &stream.host.memory, rows)
+        };
+        let start =
+            |stream| thread::Builder::new().stack_size(STACK).spawn_scoped(scope, move || run(stream));
+        let all: Vec<_> = streams.iter_mut().map(start).collect::<io::Result<_>>()?;
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|why| std::panic::resume_unwind(why))
+        };
+        Ok(all.into_iter().map(join).collect())
+    });
+    let ran = ran.map_err(|e| errors::load(&format!("a thread for a stream cannot be started: {e}")))?;
+    let mut fits = true;
+    for RunError { kind, error } in ran.into_iter().filter_map(Result::err) {
+        match kind {
+            RunErrorKind::Model => {}
+            RunErrorKind::OutOfMemory => {
+                fits = false;
+                eprintln!(
+                    "worker: `{n}` warm-up batches of `{rows}` rows at once do not fit into the device's memory: {error}"
+                );
+            }
+            RunErrorKind::Device => return Err(errors::load(&error)),
+        }
+    }
+    Ok(fits)
+}
+
+fn sizes_to_warm(model: &Model, batch_sizes: &[usize]) -> Vec<usize> {
+    let mut sizes: Vec<usize> = match model.batch {
+        Some(batch) if !batch_sizes.is_empty() => vec![batch],
+        _ => batch_sizes.iter().copied().filter(|rows| (1..=model.max_rows).contains(rows)).collect(),
+    };
+    sizes.sort_unstable();
+    sizes
+}
+
+/// Runs a batch of so many zeros for the first time, in memory of its own.
+fn run_zeros(
+    bound: &mut BoundSession,
+    model: &Model,
+    memory: &HostMemory,
+    rows: usize,
+) -> Result<(), RunError> {
+    let zeros = PrivateRows::new(model, rows, memory).ok_or_else(|| errors::no_memory(rows))?;
+    // SAFETY: the private rows belong to this function alone and outlive the run.
+    unsafe { bound.warm(model, &zeros.places()) }
+}

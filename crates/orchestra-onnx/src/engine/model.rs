@@ -1,0 +1,212 @@
+//! What a session's tensors are and where they lie: checks the session against the plan's layout, once. It runs nothing.
+
+use orchestra_core::batch_layout::{BatchLayout, Region};
+use orchestra_core::{DType, Dim, ErrorClass, PixelInput, TensorSpec};
+use orchestra_worker::arena::{RangeError, Rows, WorkerArena};
+use orchestra_worker::frames::Run;
+use ort::session::Session;
+use ort::value::{Outlet, TensorElementType, ValueType};
+
+use super::pixel_graph;
+use orchestra_worker::serve::LoadError;
+
+/// A model whose session and layout agree.
+pub struct Model {
+    /// Inputs as the session names them.
+    pub session_inputs: Vec<TensorSpec>,
+    /// Outputs as the session names them.
+    pub session_outputs: Vec<TensorSpec>,
+    /// Inputs, in the order of the session.
+    pub inputs: Vec<RowTensor>,
+    /// Outputs, in the order of the session; `None` where the shape is only known after the run.
+    pub outputs: Vec<Option<RowTensor>>,
+    /// The only batch size that the model accepts, if it has one.
+    pub batch: Option<usize>,
+    /// The largest batch.
+    pub max_rows: usize,
+}
+
+/// A tensor whose rows have a fixed shape.
+pub struct RowTensor {
+    /// Element type.
+    pub dtype: DType,
+    /// Shape of one row.
+    pub row: Vec<i64>,
+    /// Bytes of one row.
+    pub row_bytes: usize,
+}
+
+/// Where the tensors of one run lie.
+#[derive(Clone)]
+pub struct Places {
+    /// Rows of each tensor.
+    pub rows: usize,
+    /// Inputs, to be read only.
+    pub inputs: Vec<Rows<*const u8>>,
+    /// Outputs of fixed shape; `None` where the runtime allocates.
+    pub outputs: Vec<Option<Rows<*mut u8>>>,
+}
+
+impl Model {
+    /// Checks that names, element types and shapes of the session are those that the layout was made for.
+    ///
+    /// An input that takes `pixels` has another name in the session. Batches of up to `max_batch` rows go together where the layout has room
+    /// for more.
+    pub fn check(
+        session: &Session,
+        layout: &BatchLayout,
+        max_batch: usize,
+        pixels: &[Option<PixelInput>],
+    ) -> Result<Model, LoadError> {
+        together(layout, max_batch)?;
+        let session_inputs = specs(session.inputs(), "input")?;
+        let session_outputs = specs(session.outputs(), "output")?;
+        same_count(&session_inputs, layout.inputs.len(), "inputs")?;
+        same_count(&session_outputs, layout.outputs.len(), "outputs")?;
+        for (at, (found, region)) in session_inputs.iter().zip(&layout.inputs).enumerate() {
+            let mut planned = region.tensor.clone();
+            if pixels.get(at).is_some_and(Option::is_some) {
+                planned.name = pixel_graph::session_name(&planned.name);
+            }
+            agree(found, &planned, "input")?;
+        }
+        for (found, region) in session_outputs.iter().zip(&layout.outputs) {
+            if let Some(region) = region {
+                agree(found, &region.tensor, "output")?;
+            }
+        }
+        let max_rows = max_batch.min(layout.max_rows);
+        let batch = fixed_batch(&session_inputs, max_rows)?;
+        Ok(Model {
+            inputs: layout.inputs.iter().map(row_tensor).collect(),
+            outputs: layout.outputs.iter().map(|region| region.as_ref().map(row_tensor)).collect(),
+            session_inputs,
+            session_outputs,
+            batch,
+            max_rows,
+        })
+    }
+
+    /// The rows of `run` in the arena.
+    pub fn places_in(&self, arena: &WorkerArena, run: &Run) -> Result<Places, RangeError> {
+        let Run { slot, first_row, rows, .. } = *run;
+        let inputs = (0..self.inputs.len())
+            .map(|i| arena.input_rows(slot, i, first_row, rows))
+            .collect::<Result<_, _>>()?;
+        let outputs = self.outputs.iter().enumerate();
+        let outputs = outputs
+            .map(|(i, fixed)| fixed.as_ref().map(|_| arena.output_rows(slot, i, first_row, rows)).transpose())
+            .collect::<Result<_, _>>()?;
+        Ok(Places { rows, inputs, outputs })
+    }
+}
+
+impl RowTensor {
+    /// The shape of `rows` rows.
+    pub fn shape(&self, rows: usize) -> Vec<i64> {
+        let mut shape = Vec::with_capacity(1 + self.row.len());
+        shape.push(rows as i64);
+        shape.extend_from_slice(&self.row);
+        shape
+    }
+}
+
+/// The runtime's name for an element type.
+pub fn element_type(dtype: DType) -> TensorElementType {
+    match dtype {
+        DType::F32 => TensorElementType::Float32,
+        DType::F16 => TensorElementType::Float16,
+        DType::I64 => TensorElementType::Int64,
+        DType::I32 => TensorElementType::Int32,
+        DType::U8 => TensorElementType::Uint8,
+        DType::Bool => TensorElementType::Bool,
+    }
+}
+
+fn row_tensor(region: &Region) -> RowTensor {
+    // The arena was mapped with this layout, so every dimension of its rows is fixed.
+    let row = region.tensor.fixed_row().unwrap_or_default().into_iter().map(|n| n as i64).collect();
+    RowTensor { dtype: region.tensor.dtype, row, row_bytes: region.row_bytes }
+}
+
+fn specs(outlets: &[Outlet], what: &str) -> Result<Vec<TensorSpec>, LoadError> {
+    outlets.iter().map(|outlet| spec(outlet, what)).collect()
+}
+
+fn spec(outlet: &Outlet, what: &str) -> Result<TensorSpec, LoadError> {
+    let name = outlet.name();
+    let ValueType::Tensor { ty, ref shape, .. } = *outlet.dtype() else {
+        return Err(refused(format!("{what} `{name}` is {}, only tensors are supported", outlet.dtype())));
+    };
+    let Some(dtype) = DType::ALL.into_iter().find(|dtype| element_type(*dtype) == ty) else {
+        let known = DType::ALL.map(DType::name).join(", ");
+        return Err(refused(format!("{what} `{name}` has elements of type `{ty}`, supported are {known}")));
+    };
+    let dim = |n: i64| usize::try_from(n).map_or(Dim::Dynamic, Dim::Fixed);
+    let mut dims = shape.iter().copied().map(dim);
+    // A scalar has no batch dimension. As an output it may still be the whole result of a batch of one.
+    let batch = dims.next().unwrap_or(Dim::Fixed(1));
+    if shape.is_empty() && what == "input" {
+        return Err(refused(format!("input `{name}` is a scalar, every input needs a batch dimension")));
+    }
+    Ok(TensorSpec { name: name.to_owned(), dtype, row: dims.collect(), batch })
+}
+
+fn same_count(found: &[TensorSpec], planned: usize, what: &str) -> Result<(), LoadError> {
+    if found.len() == planned {
+        return Ok(());
+    }
+    let names: Vec<&str> = found.iter().map(|t| t.name.as_str()).collect();
+    Err(refused(format!(
+        "the model has `{}` {what} ({}), the plan `{planned}`",
+        found.len(),
+        names.join(", ")
+    )))
+}
+
+/// An open dimension of the session agrees with whatever the plan fixed it to.
+fn agree(found: &TensorSpec, planned: &TensorSpec, what: &str) -> Result<(), LoadError> {
+    let same_dims = found.row.len() == planned.row.len()
+        && found.row.iter().zip(&planned.row).all(|(f, p)| *f == Dim::Dynamic || f == p);
+    if found.name == planned.name && found.dtype == planned.dtype && same_dims {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "{what} `{}` is {planned} in the plan, but the model has `{}` as {found}",
+        planned.name, found.name
+    )))
+}
+
+/// Batches that go together are answered once, and what has no place in the slots cannot be put together again.
+fn together(layout: &BatchLayout, max_batch: usize) -> Result<(), LoadError> {
+    let is_dynamic = layout.outputs.iter().any(Option::is_none);
+    if max_batch > 0 && (layout.max_rows <= max_batch || !is_dynamic) {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "batches of `{max_batch}` cannot go together in slots of `{}` rows with outputs of dynamic shape",
+        layout.max_rows
+    )))
+}
+
+fn fixed_batch(inputs: &[TensorSpec], max_rows: usize) -> Result<Option<usize>, LoadError> {
+    let mut fixed = inputs.iter().filter_map(|t| Some((t, t.batch.fixed()?)));
+    let Some((first, batch)) = fixed.next() else { return Ok(None) };
+    if let Some((other, _)) = fixed.find(|(_, n)| *n != batch) {
+        return Err(refused(format!(
+            "inputs `{}` ({first}) and `{}` ({other}) accept batches of different sizes",
+            first.name, other.name
+        )));
+    }
+    if batch == 0 || max_rows > batch {
+        return Err(refused(format!(
+            "input `{}` accepts batches of `{batch}` only ({first}), the plan wants up to `{max_rows}`; set `batch = {{ max = {batch} }}`",
+            first.name
+        )));
+    }
+    Ok(Some(batch))
+}
+
+fn refused(error: String) -> LoadError {
+    LoadError { class: ErrorClass::Permanent, error }
+}

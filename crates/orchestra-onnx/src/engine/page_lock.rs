@@ -1,0 +1,139 @@
+//! Page-locks the batch slots, so that a GPU copies from and to them by itself and at full speed. What is refused stays as it is, and is
+//! named. It copies nothing.
+
+use std::ffi::{c_uint, c_void};
+
+use orchestra_worker::arena::WorkerArena;
+
+use super::cuda_runtime::CudaRuntime;
+
+/// `cudaHostRegisterReadOnly`: the device only reads. A mapping that the process itself may not write to is refused without it.
+const READ_ONLY: c_uint = 0x08;
+/// `cudaHostRegisterDefault`
+const DEFAULT: c_uint = 0;
+
+/// Memory that is page-locked until this is dropped.
+pub struct PageLock {
+    cuda: CudaRuntime,
+    locked: Vec<*mut c_void>,
+}
+
+// SAFETY: the addresses are only names of registrations, and CUDA's runtime may be called from any thread.
+unsafe impl Send for PageLock {}
+// SAFETY: a shared lock gives access to nothing.
+unsafe impl Sync for PageLock {}
+
+/// Why parts of the batch slots are not page-locked, in CUDA's words; `None`: they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Refused {
+    pub inputs: Option<String>,
+    pub outputs: Option<String>,
+}
+
+impl Refused {
+    pub fn is_nothing(&self) -> bool {
+        *self == Refused::default()
+    }
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let part = |name: &str, why: &Option<String>| why.as_ref().map(|why| format!("{name}: {why}"));
+        let parts: Vec<String> =
+            [part("inputs", &self.inputs), part("outputs", &self.outputs)].into_iter().flatten().collect();
+        f.write_str(&parts.join("; "))
+    }
+}
+
+/// Memory to lock, and with which flags to try it.
+struct Region {
+    start: *mut c_void,
+    bytes: usize,
+    flags: &'static [c_uint],
+}
+
+impl PageLock {
+    /// Page-locks what it can of the arena. Call it when the provider is loaded, and drop the lock before the arena.
+    pub fn of(cuda: CudaRuntime, arena: &WorkerArena) -> (PageLock, Refused) {
+        let (inputs, outputs) = (arena.all_inputs(), arena.all_outputs());
+        let inputs =
+            Region { start: inputs.ptr.cast_mut().cast(), bytes: inputs.len, flags: &[READ_ONLY, DEFAULT] };
+        let outputs = Region { start: outputs.ptr.cast(), bytes: outputs.len, flags: &[DEFAULT] };
+        let mut lock = PageLock { cuda, locked: Vec::new() };
+        // SAFETY: both lie in the arena, which outlives the lock.
+        let refused =
+            unsafe { Refused { inputs: lock.add(&inputs).err(), outputs: lock.add(&outputs).err() } };
+        (lock, refused)
+    }
+
+    /// Locks one more region, or says why it cannot be.
+    ///
+    /// # Safety
+    /// The region is mapped for as long as the lock lives.
+    unsafe fn add(&mut self, region: &Region) -> Result<(), String> {
+        let mut tried = Ok(());
+        for flags in region.flags.iter().filter(|_| region.bytes > 0) {
+            // SAFETY: the region is mapped, as the caller vouches.
+            tried = self.cuda.check(unsafe { (self.cuda.register)(region.start, region.bytes, *flags) });
+            if tried.is_ok() {
+                self.locked.push(region.start);
+                break;
+            }
+        }
+        tried
+    }
+}
+
+impl Drop for PageLock {
+    fn drop(&mut self) {
+        for start in self.locked.drain(..) {
+            // SAFETY: it was registered, once, and is unregistered here alone.
+            unsafe { (self.cuda.unregister)(start) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cuda_runtime::fake;
+    use super::*;
+
+    fn region(start: usize, bytes: usize, flags: &'static [c_uint]) -> Region {
+        Region { start: start as *mut c_void, bytes, flags }
+    }
+
+    #[test]
+    fn what_is_locked_is_unlocked_once_and_what_is_refused_leaves_no_error_behind() {
+        // Some drivers refuse to lock for reading.
+        fake::refuse(&["register 4096", "register 8192 20 8"]);
+        let mut lock = PageLock { cuda: fake::RUNTIME, locked: Vec::new() };
+        // SAFETY: this runtime touches no memory.
+        let refused = unsafe {
+            [
+                lock.add(&region(4096, 10, &[READ_ONLY, DEFAULT])),
+                lock.add(&region(8192, 20, &[READ_ONLY, DEFAULT])),
+                lock.add(&region(64, 0, &[DEFAULT])),
+            ]
+        };
+        assert_eq!(refused, [Err("CUDA error 801, operation not supported".to_owned()), Ok(()), Ok(())]);
+        assert!(!fake::holds_an_error());
+        drop(lock);
+        let expected = [
+            "register 4096 10 8",
+            "register 4096 10 0",
+            "register 8192 20 8",
+            "register 8192 20 0",
+            "unregister 8192",
+        ];
+        assert_eq!(fake::calls(), expected);
+    }
+
+    #[test]
+    fn what_was_refused_is_named_with_the_reason() {
+        let refused = Refused { inputs: Some("no".to_owned()), outputs: None };
+        assert_eq!(refused.to_string(), "inputs: no");
+        let refused = Refused { outputs: Some("never".to_owned()), ..refused };
+        assert_eq!(refused.to_string(), "inputs: no; outputs: never");
+        assert!(Refused::default().is_nothing() && !refused.is_nothing());
+    }
+}

@@ -1,0 +1,167 @@
+//! Opens a session as the plan wants it, and says where its nodes run. It neither checks tensors nor runs anything.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::path::{Path, PathBuf};
+
+use orchestra_core::{DeviceKind, ErrorClass, Provider};
+use orchestra_worker::frames::Load;
+use ort::AsPointer;
+use ort::environment::Environment;
+use ort::session::Session;
+use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+
+use super::pixel_graph::{Front, put_in_front};
+use super::tensorrt::{self, Engines};
+use super::{cpu_arena, cuda, errors, graphs};
+use crate::spec::OnnxSpec;
+use orchestra_worker::serve::LoadError;
+
+/// A session for the model, on the device. What TensorRT compiles is kept among `engines`.
+pub fn open(
+    environment: &Environment,
+    load: &Load,
+    spec: &OnnxSpec,
+    engines: Option<&Engines>,
+) -> Result<Session, LoadError> {
+    let mut builder = options(environment, load.threads).map_err(|e| errors::load(&e.to_string()))?;
+    if let DeviceKind::Cuda { .. } = load.device {
+        // First of all: custom operators may need these libraries, too.
+        let needed: Vec<PathBuf> = spec.preload.iter().filter(|l| is_needed(l, spec)).cloned().collect();
+        cuda::preload(&needed, &spec.library);
+    }
+    for library in &spec.custom_ops {
+        let registered = builder.with_operator_library(library);
+        builder = registered.map_err(|e| LoadError {
+            class: ErrorClass::Permanent,
+            error: format!(
+                "custom operators `{}` cannot be registered: {e}; check `custom_ops` of the model",
+                library.display()
+            ),
+        })?;
+    }
+    if let (DeviceKind::Cuda { .. }, Provider::TensorRt(wanted)) = (&load.device, &spec.tuning.provider) {
+        // Before CUDA: what is registered first takes what it can.
+        let registered = builder.with_execution_providers([tensorrt::provider(load, spec, wanted, engines)]);
+        builder = registered.map_err(|e| tensorrt::not_usable(&e.into()))?;
+    }
+    if let DeviceKind::Cuda { .. } = load.device {
+        let registered = builder.with_execution_providers([cuda::provider(spec)]);
+        builder = registered.map_err(|e| cuda::not_usable(&e.into()))?;
+    }
+    let committed = match with_pixel_inputs(load, spec)? {
+        None => builder.commit_from_file(&spec.model),
+        Some(model) => from_memory(builder, spec, &model),
+    };
+    committed.map_err(|e| {
+        let mut refused = errors::load(&e.to_string());
+        if graphs::is_refusal(&refused.error) {
+            refused.error += "; without `cuda_graphs` the model runs kernel by kernel";
+        }
+        if tensorrt::is_refusal_of_parts(&refused.error) {
+            refused.error += "; TensorRT takes only parts of this model, whose shapes it does not know: leave `provider = \"tensorrt\"` out";
+        }
+        LoadError {
+            class: refused.class,
+            error: format!("onnx runtime refuses model `{}`: {}", spec.model.display(), refused.error),
+        }
+    })
+}
+
+/// Whether a library to preload is of use: those of TensorRT are large, and other models do without.
+fn is_needed(library: &Path, spec: &OnnxSpec) -> bool {
+    matches!(spec.tuning.provider, Provider::TensorRt(_)) || !tensorrt::is_library(library)
+}
+
+/// The model with nodes in front of its inputs that take pixels; `None` where there is no such input.
+fn with_pixel_inputs(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, LoadError> {
+    let fronts: Vec<Front<'_>> = load
+        .layout
+        .inputs
+        .iter()
+        .zip(&spec.pixel_inputs)
+        .filter_map(|(region, pixels)| Some(Front { region, pixels: pixels.as_ref()? }))
+        .collect();
+    if fronts.is_empty() {
+        return Ok(None);
+    }
+    let refused = |what: &str| LoadError {
+        class: ErrorClass::Permanent,
+        error: format!(
+            "model `{}` cannot take pixels: {what}; use `normalize = \"host\"` in its image stage",
+            spec.model.display()
+        ),
+    };
+    let model = std::fs::read(&spec.model).map_err(|e| refused(&e.to_string()))?;
+    put_in_front(&model, &fronts).map(Some).map_err(|e| refused(&e.to_string()))
+}
+
+/// A session for a model in memory, whose external weights lie beside its file.
+fn from_memory(builder: SessionBuilder, spec: &OnnxSpec, model: &[u8]) -> ort::Result<Session> {
+    let folder = spec.model.parent().unwrap_or(Path::new("/")).to_string_lossy();
+    let mut builder =
+        builder.with_config_entry("session.model_external_initializers_file_folder_path", folder)?;
+    builder.commit_from_memory(model)
+}
+
+fn options(environment: &Environment, threads: usize) -> ort::Result<SessionBuilder> {
+    Ok(Session::builder(environment)?
+        .with_optimization_level(GraphOptimizationLevel::All)?
+        .with_intra_threads(threads.max(1))?
+        .with_inter_threads(1)?
+        .with_parallel_execution(false)?
+        // A pattern is learned per shape; batches come in many sizes.
+        .with_memory_pattern(false)?
+        // Threads that spin between batches take the cores from the loaders.
+        .with_intra_op_spinning(false)?
+        .with_inter_op_spinning(false)?
+        .with_config_entry(cpu_arena::USE_IT.0, cpu_arena::USE_IT.1)?
+        .with_config_entry("session.record_ep_graph_assignment_info", "1")?)
+}
+
+/// Nodes per execution provider. An error if the one that a GPU's model asks for has none: that is a run on another under its name.
+pub fn providers(session: &Session, load: &Load, spec: &OnnxSpec) -> Result<Vec<(String, u32)>, LoadError> {
+    let assigned = assignment(session).map_err(|e| errors::load(&e.to_string()))?;
+    let (wanted, instead) = match (&load.device, &spec.tuning.provider) {
+        (DeviceKind::Cpu, _) => return Ok(assigned),
+        (DeviceKind::Cuda { .. }, Provider::Cuda) => (cuda::NAME, "use `devices = [\"cpu\"]` for it"),
+        (DeviceKind::Cuda { .. }, Provider::TensorRt(_)) => {
+            (tensorrt::NAME, "leave `provider = \"tensorrt\"` out to run it on CUDA")
+        }
+    };
+    if assigned.iter().any(|(name, nodes)| name == wanted && *nodes > 0) {
+        return Ok(assigned);
+    }
+    Err(LoadError {
+        class: ErrorClass::Permanent,
+        error: format!(
+            "no node of the model runs on `{wanted}` (nodes per provider: {assigned:?}); {instead}"
+        ),
+    })
+}
+
+fn assignment(session: &Session) -> ort::Result<Vec<(String, u32)>> {
+    let api = ort::api();
+    let mut nodes_of = BTreeMap::<String, u32>::new();
+    let (mut subgraphs, mut count) = (std::ptr::null(), 0);
+    // SAFETY: the session is alive, and the out pointers are valid; the array belongs to the session.
+    let status = unsafe { (api.Session_GetEpGraphAssignmentInfo)(session.ptr(), &mut subgraphs, &mut count) };
+    // SAFETY: the status was just returned by the API.
+    unsafe { ort::Error::result_from_status(status) }?;
+    for at in 0..count {
+        // SAFETY: the array has `count` entries, which live as long as the session.
+        let subgraph = unsafe { *subgraphs.add(at) };
+        let mut name = std::ptr::null();
+        // SAFETY: as above; the string lives as long as the session.
+        unsafe { ort::Error::result_from_status((api.EpAssignedSubgraph_GetEpName)(subgraph, &mut name)) }?;
+        let (mut nodes, mut node_count) = (std::ptr::null(), 0);
+        // SAFETY: as above; only the count is used.
+        let status = unsafe { (api.EpAssignedSubgraph_GetNodes)(subgraph, &mut nodes, &mut node_count) };
+        // SAFETY: the status was just returned by the API.
+        unsafe { ort::Error::result_from_status(status) }?;
+        // SAFETY: the call succeeded, so the name is a string that ends with 0.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        *nodes_of.entry(name).or_default() += u32::try_from(node_count).unwrap_or(u32::MAX);
+    }
+    Ok(nodes_of.into_iter().collect())
+}

@@ -1,0 +1,244 @@
+//! The TensorRT provider: its options, and where it keeps the engines that it builds. Whether nodes really run on it is `session`'s
+//! business.
+//!
+//! TensorRT compiles a model for one GPU and one range of shapes, which takes from seconds to many minutes. So engines are kept, and
+//! built by one worker at a time: the others wait for it, and read what it has built.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use orchestra_core::TensorRt;
+use orchestra_core::batch_layout::Region;
+use orchestra_worker::frames::Load;
+use ort::ep;
+use ort::ep::ExecutionProviderDispatch;
+use rustix::fs::{FlockOperation, flock};
+use sha2::{Digest, Sha256};
+
+use super::{errors, library, pixel_graph};
+use crate::spec::OnnxSpec;
+use orchestra_worker::serve::LoadError;
+
+/// The provider as the runtime names it.
+pub const NAME: &str = "TensorrtExecutionProvider";
+
+/// Where engines of one model are kept. Other workers wait until this is dropped before they build theirs.
+pub struct Engines {
+    folder: PathBuf,
+    _lock: File,
+}
+
+impl Engines {
+    /// The folder for the engines of this model as this build of the runtime makes them; waits for a worker that is building there. `None`
+    /// where none can be kept, which is said: then every worker builds its own.
+    pub fn of(load: &Load, spec: &OnnxSpec, wanted: &TensorRt) -> Option<Engines> {
+        let folder = wanted.engines.as_ref()?.join(key(load.max_batch, spec));
+        match lock(&folder) {
+            Ok(lock) => Some(Engines { folder, _lock: lock }),
+            Err(why) => {
+                eprintln!(
+                    "worker: engines of TensorRT cannot be kept in `{}`, so each worker builds its own: {why}",
+                    folder.display()
+                );
+                None
+            }
+        }
+    }
+}
+
+fn lock(folder: &Path) -> io::Result<File> {
+    fs::create_dir_all(folder)?;
+    let lock = File::create(folder.join("lock"))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    Ok(lock)
+}
+
+/// What an engine depends on and TensorRT's own name for it does not tell: it leaves out the constants of a graph, such as those of the
+/// nodes in front of inputs that take pixels. The GPU and the precision it does tell.
+fn key(max_batch: usize, spec: &OnnxSpec) -> String {
+    let OnnxSpec { pixel_inputs, tf32, library, .. } = spec;
+    let about = format!("{pixel_inputs:?} {max_batch:?} {} tf32 {tf32}", library::version(library));
+    let digest = Sha256::digest(about);
+    digest[..8].iter().fold(String::new(), |mut text, byte| {
+        // A string takes any text.
+        write!(text, "{byte:02x}").unwrap_or_default();
+        text
+    })
+}
+
+/// Whether a library is one of TensorRT's, by its name.
+pub fn is_library(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with("libnvinfer") || name.starts_with("libnvonnxparser")
+}
+
+/// The provider for the one device that this process sees. What it does not take is left to the provider after it.
+pub fn provider(
+    load: &Load,
+    spec: &OnnxSpec,
+    wanted: &TensorRt,
+    engines: Option<&Engines>,
+) -> ExecutionProviderDispatch {
+    // Without this a provider that does not load means a session on CUDA alone and nothing but a log line.
+    options(load, spec, wanted, engines).build().error_on_failure()
+}
+
+fn options(load: &Load, spec: &OnnxSpec, wanted: &TensorRt, engines: Option<&Engines>) -> ep::TensorRT {
+    let shapes = |batch: &dyn Fn(&Region) -> usize| profile(load, spec, batch);
+    let largest = |region: &Region| region.tensor.batch.fixed().unwrap_or(load.max_batch);
+    let mut tensorrt = ep::TensorRT::default()
+        .with_device_id(0)
+        .with_fp16(wanted.fp16)
+        // One engine for all sizes of a batch, at its best for full ones. Without it one is built anew for each size that is new.
+        .with_profile_min_shapes(shapes(&|region| region.tensor.batch.fixed().unwrap_or(1)))
+        .with_profile_opt_shapes(shapes(&largest))
+        .with_profile_max_shapes(shapes(&largest));
+    if let Some(limit) = spec.memory_limit {
+        tensorrt = tensorrt.with_max_workspace_size(usize::try_from(limit).unwrap_or(usize::MAX));
+    }
+    if let Some(engines) = engines {
+        let folder = engines.folder.display();
+        tensorrt = tensorrt
+            .with_engine_cache(true)
+            .with_engine_cache_path(&folder)
+            .with_timing_cache(true)
+            .with_timing_cache_path(&folder);
+    }
+    tensorrt
+}
+
+/// The shape of every input, as `name:1x3x224x224,other:1x8`.
+fn profile(load: &Load, spec: &OnnxSpec, batch: &dyn Fn(&Region) -> usize) -> String {
+    let inputs = load.layout.inputs.iter().enumerate().map(|(at, region)| {
+        let name = match spec.pixel_inputs.get(at) {
+            Some(Some(_)) => pixel_graph::session_name(&region.tensor.name),
+            _ => region.tensor.name.clone(),
+        };
+        let dims = std::iter::once(batch(region)).chain(region.tensor.fixed_row().unwrap_or_default());
+        let dims: Vec<String> = dims.map(|n| n.to_string()).collect();
+        format!("{name}:{}", dims.join("x"))
+    });
+    inputs.collect::<Vec<_>>().join(",")
+}
+
+/// The provider's words for a model of which it takes parts that lie behind nodes it does not take: it is told the shapes of the model's
+/// inputs, and asks for those of the parts.
+pub fn is_refusal_of_parts(text: &str) -> bool {
+    text.contains("User needs to provide all the dynamic shape inputs")
+}
+
+/// Why the provider did not load, and what to do.
+pub fn not_usable(error: &ort::Error) -> LoadError {
+    errors::provider(error, |text| {
+        format!(
+            "tensorrt cannot be used: {text}; `orchestra doctor` says what is missing, and without `provider = \"tensorrt\"` the model \
+             runs on CUDA"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::{DType, Dim, Layout, PixelInput};
+
+    use super::super::provider_options::{load, spec, tensor, told};
+    use super::*;
+
+    #[test]
+    fn the_providers_words_for_a_model_that_it_takes_in_parts_are_known() {
+        let words = "TensorRT EP failed to create engine: User needs to provide all the dynamic shape inputs with associated profiles \
+            if they want to explicitly set profiles through provider options.";
+        assert!(is_refusal_of_parts(words) && !is_refusal_of_parts("Protobuf parsing failed."));
+    }
+
+    fn pixels(factor: f32) -> PixelInput {
+        PixelInput { layout: Layout::Nchw, dtype: DType::F32, factor: vec![factor], offset: vec![0.0] }
+    }
+
+    #[test]
+    fn one_profile_holds_for_all_sizes_and_names_inputs_as_the_session_does() {
+        let inputs = [tensor("image", Dim::Dynamic, &[3, 4, 5]), tensor("mask", Dim::Dynamic, &[])];
+        let (load, mut spec) = (load(&inputs), spec(&inputs));
+        assert_eq!(profile(&load, &spec, &|_| 8), "image:8x3x4x5,mask:8");
+        spec.pixel_inputs[0] = Some(pixels(1.0));
+        assert_eq!(profile(&load, &spec, &|_| 1), "orchestra.pixels.image:1x3x4x5,mask:1");
+    }
+
+    #[test]
+    fn the_runtime_is_told_one_profile_the_precision_and_where_engines_are_kept() {
+        let inputs = [tensor("image", Dim::Dynamic, &[3, 4, 5])];
+        let (load, spec) = (load(&inputs), spec(&inputs));
+        let root = tempfile::tempdir().unwrap();
+        let wanted = TensorRt { fp16: true, engines: Some(root.path().to_owned()) };
+        let engines = Engines::of(&load, &spec, &wanted).unwrap();
+        let folder = engines.folder.display().to_string();
+        let workspace = (1u64 << 30).to_string();
+        let bare = [
+            ("device_id", "0"),
+            ("trt_fp16_enable", "true"),
+            ("trt_profile_min_shapes", "image:1x3x4x5"),
+            ("trt_profile_opt_shapes", "image:8x3x4x5"),
+            ("trt_profile_max_shapes", "image:8x3x4x5"),
+            ("trt_max_workspace_size", workspace.as_str()),
+        ];
+        let kept = [
+            ("trt_engine_cache_enable", "true"),
+            ("trt_engine_cache_path", folder.as_str()),
+            ("trt_timing_cache_enable", "true"),
+            ("trt_timing_cache_path", folder.as_str()),
+        ];
+        assert!(told(&options(&load, &spec, &wanted, None), &bare));
+        assert!(told(&options(&load, &spec, &wanted, Some(&engines)), &[&bare[..], &kept].concat()));
+    }
+
+    #[test]
+    fn other_constants_in_the_graph_mean_other_engines() {
+        let mut spec = spec(&[tensor("image", Dim::Dynamic, &[3, 4, 5])]);
+        let plain = key(8, &spec);
+        assert_eq!(plain, key(8, &spec.clone()));
+        spec.pixel_inputs[0] = Some(pixels(1.0));
+        let whole = key(8, &spec);
+        spec.pixel_inputs[0] = Some(pixels(0.5));
+        assert!(plain != whole && whole != key(8, &spec));
+        assert_eq!(plain.len(), 16);
+    }
+
+    #[test]
+    fn one_worker_compiles_while_the_others_wait() {
+        let root = tempfile::tempdir().unwrap();
+        let inputs = [tensor("image", Dim::Dynamic, &[3])];
+        let (load, spec) = (load(&inputs), spec(&inputs));
+        let wanted = TensorRt { fp16: false, engines: Some(root.path().join("new/folder")) };
+        let engines = Engines::of(&load, &spec, &wanted).unwrap();
+        assert!(engines.folder.is_dir());
+        let other = File::open(engines.folder.join("lock")).unwrap();
+        assert!(flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
+        drop(engines);
+        // A child that another test is just starting may hold it for a moment longer.
+        flock(&other, FlockOperation::LockExclusive).unwrap();
+    }
+
+    #[test]
+    fn where_nothing_can_be_kept_the_model_is_compiled_all_the_same() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let inputs = [tensor("image", Dim::Dynamic, &[3])];
+        let (load, spec) = (load(&inputs), spec(&inputs));
+        let engines = Some(file.path().join("no-folder"));
+        assert!(Engines::of(&load, &spec, &TensorRt { fp16: false, engines }).is_none());
+        assert!(Engines::of(&load, &spec, &TensorRt::default()).is_none());
+    }
+
+    #[test]
+    fn its_libraries_are_known_by_their_names() {
+        for (name, is_its) in [
+            ("libnvinfer.so.10", true),
+            ("libnvinfer_plugin.so.10", true),
+            ("libnvonnxparser.so.10", true),
+            ("libcudart.so.13", false),
+        ] {
+            assert_eq!(is_library(&Path::new("/x").join(name)), is_its, "{name}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! An engine on the CPU whose parts can be exchanged for those of a GPU with a fake runtime: what a GPU does differently, without one.
+
+use crate::library::{Env, Flavor, Request, Silent, find_or_fetch};
+use orchestra_core::batch_layout::BatchLayout;
+use orchestra_core::{BatchId, DType, DeviceKind, Dim, SessionTuning, SlotId, TensorSpec};
+use orchestra_testkit::models;
+use orchestra_worker::arena::Arena;
+
+use super::*;
+
+/// Rows of the arena.
+pub const MAX_ROWS: usize = 8;
+/// What outputs are before a run.
+const STAIN: f32 = -7.0;
+
+/// A loaded engine for `y = 2 x + 1` over three numbers, with the parent's side of its arena.
+pub struct Twin {
+    pub engine: OnnxEngine,
+    arena: Arena,
+}
+
+impl Twin {
+    pub fn load(tuning: SessionTuning, batch_sizes: &[usize]) -> Twin {
+        let folder = tempfile::tempdir().unwrap();
+        let model = models::affine(folder.path(), &[3]).unwrap();
+        let row = |name: &str| TensorSpec {
+            name: name.into(),
+            dtype: DType::F32,
+            row: vec![Dim::Fixed(3)],
+            batch: Dim::Dynamic,
+        };
+        let layout = BatchLayout::new(&[row("x")], &[row("y")], MAX_ROWS, 1).unwrap();
+        let request = Request { flavor: Flavor::Cpu, explicit: None, offline: false };
+        let spec = OnnxSpec {
+            library: find_or_fetch(&request, &Env::from_process(), &mut Silent).unwrap().path,
+            digest: model_digest(&model).unwrap(),
+            model,
+            tf32: true,
+            tuning,
+            pixel_inputs: vec![None],
+            ..OnnxSpec::default()
+        };
+        let load = Load {
+            spec: spec.encode().unwrap(),
+            device: DeviceKind::Cpu,
+            threads: 1,
+            streams: 1,
+            max_batch: MAX_ROWS,
+            batch_sizes: batch_sizes.to_vec(),
+            pad: true,
+            layout: layout.clone(),
+        };
+        let arena = Arena::create("twin", layout.clone()).unwrap();
+        let fd = arena.fd().try_clone_to_owned().unwrap();
+        let mut engine = OnnxEngine::new();
+        engine.load(&load, WorkerArena::map(fd, layout).unwrap()).unwrap();
+        Twin { engine, arena }
+    }
+
+    pub fn serving(&mut self) -> &mut Serving {
+        self.engine.streams.first_mut().unwrap()
+    }
+
+    /// Runs `rows` rows from `first` on over new numbers, and checks that they and only they are written.
+    pub fn check(&mut self, first: usize, rows: usize, seed: u16) {
+        let values: Vec<f32> = (0..3 * rows).map(|n| f32::from(seed) + n as f32).collect();
+        // SAFETY: no run is on its way.
+        unsafe {
+            let inputs = values.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<u8>>();
+            for (n, row) in inputs.chunks(12).enumerate() {
+                self.arena.input_row_mut(SlotId(0), 0, first + n).copy_from_slice(row);
+            }
+            let stain = STAIN.to_ne_bytes().repeat(3 * MAX_ROWS);
+            self.arena.output_rows_mut(SlotId(0), 0, 0, MAX_ROWS).unwrap().copy_from_slice(&stain);
+        }
+        let run = Run { batch: BatchId(1), attempt: 1, slot: SlotId(0), first_row: first, rows, trace: None };
+        assert!(self.engine.run(&run, &mut RunTiming::default()).unwrap().is_empty());
+        // SAFETY: no run is on its way.
+        let found = unsafe { self.arena.output_rows(SlotId(0), 0, 0, MAX_ROWS) }.unwrap();
+        let found: Vec<f32> =
+            found.chunks_exact(4).map(|c| f32::from_ne_bytes(c.try_into().unwrap())).collect();
+        let mut expected = vec![STAIN; 3 * MAX_ROWS];
+        for (place, value) in expected[3 * first..].iter_mut().zip(&values) {
+            *place = 2.0 * value + 1.0;
+        }
+        assert_eq!(found, expected, "rows {first} to {}", first + rows);
+    }
+}

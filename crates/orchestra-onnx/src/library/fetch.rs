@@ -1,0 +1,93 @@
+//! Fetches a library into the cache, once for all processes of a user. Searches nowhere else.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::library::cache::{self, Record};
+use crate::library::candidate::examine_file;
+use crate::library::env::Env;
+use crate::library::error::LibraryError;
+use crate::library::found::{Flavor, Library, Origin, Progress};
+use crate::library::lock;
+use crate::library::pins::Pin;
+use crate::library::pip;
+use crate::library::staging::Staging;
+use crate::library::wheel;
+
+/// Whether anything can be fetched for this machine, as far as it tells without a network.
+pub(crate) fn is_possible(flavor: Flavor, env: &Env) -> Result<(), LibraryError> {
+    let pin = pin_of(flavor, env)?;
+    env.cache_folder().ok_or(LibraryError::NoCacheFolder)?;
+    pip::interpreter(env, pin).map(drop)
+}
+
+fn pin_of(flavor: Flavor, env: &Env) -> Result<&Pin, LibraryError> {
+    let pin = env.pins_for(flavor).into_iter().find(|pin| pin.flavor == flavor);
+    pin.ok_or_else(|| LibraryError::NoPin { flavor, arch: std::env::consts::ARCH.to_owned() })
+}
+
+/// Returns the library that another process fetched meanwhile, or fetches it.
+pub(crate) fn fetch(flavor: Flavor, env: &Env, progress: &mut dyn Progress) -> Result<Library, LibraryError> {
+    let pin = pin_of(flavor, env)?;
+    let root = env.cache_folder().ok_or(LibraryError::NoCacheFolder)?;
+    let folder = root.join(pin.folder_name());
+    // Without Python nothing can be done, so say that before a folder is made.
+    let python = pip::interpreter(env, pin)?;
+    fs::create_dir_all(&root).map_err(LibraryError::io("create", &root))?;
+    let _lock = lock::take(&root.join(format!(".{}.lock", pin.folder_name())), progress)?;
+    if let Ok(found) = cached(&folder, pin, flavor, Origin::Cache) {
+        return Ok(found);
+    }
+    let staging = Staging::new(&root, &pin.folder_name())?;
+    check_room(&root, pin)?;
+    progress.note(&format!(
+        "fetching {} {} ({} MB) with pip into `{}`: this is done once",
+        pin.package,
+        pin.version,
+        pin.wheel_bytes.div_ceil(1_000_000),
+        folder.display()
+    ));
+    let wheel = pip::download(&python, pin, &staging, env, progress)?;
+    let files = wheel::unpack(&wheel, pin, &staging.library).map_err(|error| full_disk(error, &root, pin))?;
+    if progress.cancelled() {
+        return Err(LibraryError::Cancelled);
+    }
+    let record = Record {
+        package: pin.package.clone(),
+        version: pin.version.clone(),
+        wheel_sha256: pin.sha256.clone(),
+        files,
+    };
+    staging.publish(&folder, &record).map_err(|error| full_disk(error, &root, pin))?;
+    progress.note(&format!("{} {} is ready", pin.package, pin.version));
+    cached(&folder, pin, flavor, Origin::Fetched).map_err(|why| LibraryError::Damaged {
+        file: folder,
+        why,
+        help: "delete it and try again",
+    })
+}
+
+fn cached(folder: &Path, pin: &Pin, flavor: Flavor, origin: Origin) -> Result<Library, String> {
+    cache::lookup(folder, pin).and_then(|file| examine_file(&file, flavor, origin))
+}
+
+/// Better said before minutes of download than after.
+fn check_room(root: &Path, pin: &Pin) -> Result<(), LibraryError> {
+    // Where the system does not tell, writing will.
+    let Ok(disk) = rustix::fs::statvfs(root) else { return Ok(()) };
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let is_enough = free >= pip::needed_bytes(pin);
+    if is_enough { Ok(()) } else { Err(pip::disk_full(root, pin, Some(free / 1_000_000))) }
+}
+
+fn full_disk(error: LibraryError, root: &Path, pin: &Pin) -> LibraryError {
+    match error {
+        LibraryError::Io { source, .. }
+            if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
+        {
+            pip::disk_full(root, pin, None)
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,91 @@
+//! The folder in which a library is prepared, and the step that makes it visible. Nothing under its final name is ever
+//! incomplete.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::library::cache::{RECORD, Record};
+use crate::library::error::LibraryError;
+
+/// A folder beside the final one, on the same disk; removed with all that is still in it when dropped. What a killed process leaves, the
+/// next fetch removes.
+pub(crate) struct Staging {
+    /// The cache.
+    pub(crate) root: PathBuf,
+    /// Where pip puts the wheel.
+    pub(crate) download: PathBuf,
+    /// What pip takes for its temporary folder: `/tmp` is often too small, or in memory.
+    pub(crate) temporary: PathBuf,
+    /// What gets the final name in the end.
+    pub(crate) library: PathBuf,
+    folder: TempDir,
+}
+
+impl Staging {
+    /// Makes an empty one and removes those that killed processes left. The caller holds the lock for `name`, so none of that name is in
+    /// use.
+    pub(crate) fn new(root: &Path, name: &str) -> Result<Self, LibraryError> {
+        // No name of a pin contains `--`: what begins so is of no other pin, whose lock we do not hold.
+        let prefix = format!(".staging-{name}--");
+        for entry in fs::read_dir(root).map_err(LibraryError::io("read", root))?.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&prefix) {
+                fs::remove_dir_all(entry.path()).map_err(LibraryError::io("remove", &entry.path()))?;
+            }
+        }
+        let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(root);
+        let folder = folder.map_err(LibraryError::io("create", root))?;
+        let [download, temporary, library] =
+            ["download", "temporary", "library"].map(|name| folder.path().join(name));
+        for folder in [&download, &temporary, &library] {
+            fs::create_dir(folder).map_err(LibraryError::io("create", folder))?;
+        }
+        Ok(Self { root: root.to_owned(), download, temporary, library, folder })
+    }
+
+    pub(crate) fn requirements(&self) -> PathBuf {
+        self.folder.path().join("requirements.txt")
+    }
+
+    /// The size of the largest file that pip has written up to now. It writes the wheel to its temporary folder and then
+    /// copies it, so a sum would count it twice.
+    pub(crate) fn downloaded_bytes(&self) -> u64 {
+        largest(&self.download, 0).max(largest(&self.temporary, 4))
+    }
+
+    /// Writes the record, makes all of it durable, and gives it its final name. A damaged folder of that name is replaced.
+    pub(crate) fn publish(&self, target: &Path, record: &Record) -> Result<(), LibraryError> {
+        let path = self.library.join(RECORD);
+        let text = serde_json::to_vec_pretty(record).map_err(io::Error::other);
+        text.and_then(|text| durable(&path, &text)).map_err(LibraryError::io("write", &path))?;
+        sync_folder(&self.library)?;
+        if target.exists() {
+            fs::rename(target, self.folder.path().join("replaced"))
+                .map_err(LibraryError::io("replace", target))?;
+        }
+        fs::rename(&self.library, target).map_err(LibraryError::io("create", target))?;
+        sync_folder(&self.root)
+    }
+}
+
+fn durable(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create_new(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn sync_folder(path: &Path) -> Result<(), LibraryError> {
+    File::open(path).and_then(|folder| folder.sync_all()).map_err(LibraryError::io("sync", path))
+}
+
+fn largest(folder: &Path, depth: usize) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let sizes = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(data) if data.is_dir() && depth > 0 => largest(&entry.path(), depth - 1),
+        Ok(data) if data.is_file() => data.len(),
+        _ => 0,
+    });
+    sizes.max().unwrap_or_default()
+}

@@ -1,0 +1,89 @@
+//! Checks a wheel against its pin and takes the library out of it. Unpacks nothing before the digest is right, and nothing that
+//! is not asked for.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek};
+use std::path::Path;
+
+use zip::ZipArchive;
+
+use crate::library::cache::{RecordedFile, sha256};
+use crate::library::candidate::{CUDA_PROVIDER, LIBRARY, is_library_name};
+use crate::library::cuda::TENSORRT_PROVIDER;
+use crate::library::error::LibraryError;
+use crate::library::found::Flavor;
+use crate::library::pins::Pin;
+
+const FOLDER: &str = "onnxruntime/capi/";
+const LICENSE: &str = "onnxruntime/LICENSE";
+const SHARED_PROVIDER: &str = "libonnxruntime_providers_shared.so";
+const TRY_AGAIN: &str = "it was not used; try again";
+
+/// Checks the wheel and writes its library, with all that must lie beside it, into `target`. What was checked is what is
+/// unpacked: the file is opened once.
+pub(crate) fn unpack(wheel: &Path, pin: &Pin, target: &Path) -> Result<Vec<RecordedFile>, LibraryError> {
+    let mut file = File::open(wheel).map_err(LibraryError::io("open", wheel))?;
+    check(wheel, &mut file, pin)?;
+    file.rewind().map_err(LibraryError::io("read", wheel))?;
+    let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|error| damaged(wheel, error))?;
+    let mut entries: Vec<String> =
+        archive.file_names().filter(|name| is_wanted(name, pin.flavor)).map(str::to_owned).collect();
+    entries.sort();
+    check_complete(wheel, &entries, pin.flavor)?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let name = entry.rsplit('/').next().unwrap_or(&entry);
+        let input = archive.by_name(&entry).map_err(|error| damaged(wheel, error))?;
+        let path = target.join(name);
+        let (bytes, sha256) = copy(input, &path).map_err(LibraryError::io("unpack", &path))?;
+        files.push(RecordedFile { name: name.to_owned(), bytes, sha256 });
+    }
+    Ok(files)
+}
+
+fn check(wheel: &Path, file: &mut File, pin: &Pin) -> Result<(), LibraryError> {
+    let bytes = file.metadata().map_err(LibraryError::io("read", wheel))?.len();
+    if bytes < pin.wheel_bytes {
+        let why = format!("it ends after {bytes} of {} bytes", pin.wheel_bytes);
+        return Err(damaged(wheel, why));
+    }
+    let found = sha256(file).map_err(LibraryError::io("read", wheel))?;
+    if found == pin.sha256 {
+        return Ok(());
+    }
+    let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Err(LibraryError::Checksum { file: name, expected: pin.sha256.clone(), found })
+}
+
+fn is_wanted(entry: &str, flavor: Flavor) -> bool {
+    match entry.strip_prefix(FOLDER) {
+        Some(CUDA_PROVIDER | TENSORRT_PROVIDER) => flavor == Flavor::Gpu,
+        Some(name) => !name.contains('/') && (name == SHARED_PROVIDER || is_library_name(name)),
+        None => entry == LICENSE,
+    }
+}
+
+fn check_complete(wheel: &Path, entries: &[String], flavor: Flavor) -> Result<(), LibraryError> {
+    let has = |wanted: fn(&str) -> bool| entries.iter().filter_map(|e| e.strip_prefix(FOLDER)).any(wanted);
+    let missing = match flavor {
+        _ if !has(is_library_name) => LIBRARY,
+        Flavor::Gpu if !has(|name| name == CUDA_PROVIDER) => CUDA_PROVIDER,
+        _ => return Ok(()),
+    };
+    let why = format!("it holds no `{FOLDER}{missing}`");
+    Err(damaged(wheel, why))
+}
+
+/// Writes a file durably. The length and the digest are those of what was written.
+fn copy(mut input: impl Read, path: &Path) -> io::Result<(u64, String)> {
+    let mut output = File::create_new(path)?;
+    let bytes = io::copy(&mut input, &mut output)?;
+    output.sync_all()?;
+    Ok((bytes, sha256(File::open(path)?)?))
+}
+
+/// The folder is gone when the error is read, so the wheel's own name has to do.
+fn damaged(wheel: &Path, why: impl ToString) -> LibraryError {
+    let file = wheel.file_name().unwrap_or_default().into();
+    LibraryError::Damaged { file, why: why.to_string(), help: TRY_AGAIN }
+}

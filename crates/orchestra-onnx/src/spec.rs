@@ -1,0 +1,92 @@
+//! The part of a `Load` frame that only the ONNX engine reads. The parent makes it; frames and runtime pass it on as bytes.
+
+use std::path::PathBuf;
+
+use bincode::{Decode, Encode, config};
+use orchestra_core::{ErrorClass, PixelInput, SessionTuning};
+
+use orchestra_worker::serve::LoadError;
+
+/// Variables that a worker process needs before its first instruction. Since 1.29 the official builds of ONNX Runtime report every session to
+/// their maker; what they are told through their API (the engine does that) comes after their first message and after a file in the folder
+/// for temporary files.
+pub const ENVIRONMENT: [(&str, &str); 1] = [("ORT_DISABLE_TELEMETRY", "1")];
+
+/// A model, and how ONNX Runtime is to run it: [`Load::spec`](orchestra_worker::frames::Load) of an ONNX worker.
+#[derive(Debug, Clone, Default, PartialEq, Encode, Decode)]
+pub struct OnnxSpec {
+    /// ONNX Runtime's shared library.
+    pub library: PathBuf,
+    /// Libraries to load by full path and keep, in this order, before the CUDA provider is made. Empty on the CPU.
+    pub preload: Vec<PathBuf>,
+    /// The model file.
+    pub model: PathBuf,
+    /// SHA-256 of the model file that was planned for. A worker that finds another digest refuses to load.
+    pub digest: [u8; 32],
+    /// Ceiling of the provider's memory arena in bytes (CUDA only).
+    pub memory_limit: Option<u64>,
+    /// Whether f32 products may be rounded to TF32 (CUDA only).
+    pub tf32: bool,
+    /// What else the model asks of its session.
+    pub tuning: SessionTuning,
+    /// Libraries of custom operators to register with the session.
+    pub custom_ops: Vec<PathBuf>,
+    /// Per model input, where its rows are pixels as they are (u8 `[height, width, channels]` in the layout): what the graph makes of
+    /// them. As long as the inputs of the layout.
+    pub pixel_inputs: Vec<Option<PixelInput>>,
+}
+
+impl OnnxSpec {
+    /// As it travels in a `Load` frame.
+    ///
+    /// # Errors
+    /// A path is not UTF-8.
+    pub fn encode(&self) -> Result<Vec<u8>, String> {
+        bincode::encode_to_vec(self, config::standard()).map_err(|error| {
+            let model = self.model.display();
+            format!("model `{model}` cannot be told to a worker: {error}; its path and those of its libraries must be UTF-8")
+        })
+    }
+
+    /// Out of a `Load` frame.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, LoadError> {
+        let refused = |what: String| LoadError {
+            class: ErrorClass::Permanent,
+            error: format!(
+                "the `Load` frame is for another engine: {what}; use the worker executable of the same build"
+            ),
+        };
+        match bincode::decode_from_slice(bytes, config::standard().with_limit::<{ 1 << 20 }>()) {
+            Ok((spec, used)) if used == bytes.len() => Ok(spec),
+            Ok((_, used)) => Err(refused(format!("{used} of {} bytes are used", bytes.len()))),
+            Err(error) => Err(refused(error.to_string())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_told_is_read_and_anything_else_is_refused() {
+        let spec = OnnxSpec { model: "/m.onnx".into(), pixel_inputs: vec![None], ..OnnxSpec::default() };
+        let bytes = spec.encode().unwrap();
+        assert_eq!(OnnxSpec::decode(&bytes), Ok(spec));
+        for cut in 0..bytes.len() {
+            let refused = OnnxSpec::decode(&bytes[..cut]).unwrap_err();
+            assert_eq!(refused.class, ErrorClass::Permanent);
+        }
+        let refused = OnnxSpec::decode(&[&bytes[..], &[0]].concat()).unwrap_err();
+        assert!(refused.error.contains("bytes are used"), "{refused}");
+        assert!(OnnxSpec::decode(&[0xff; 64]).is_err());
+    }
+
+    #[test]
+    fn a_path_that_is_not_utf_8_is_named() {
+        use std::os::unix::ffi::OsStringExt as _;
+        let model = std::ffi::OsString::from_vec(vec![b'/', 0xff]).into();
+        let why = OnnxSpec { model, ..OnnxSpec::default() }.encode().unwrap_err();
+        assert!(why.contains("must be UTF-8"), "{why}");
+    }
+}

@@ -1,0 +1,268 @@
+//! What a fetch does and refuses, with a pip that is a shell script.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::cell::Cell;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::common::{Notes, VERSION, World, request, wheel_entries, zip_of};
+use orchestra_onnx::library::{
+    Flavor, LibraryError, Origin, PipProblem, Progress, Request, Silent, Verified, find, find_or_fetch,
+    verify,
+};
+
+fn fetch(world: &World, flavor: Flavor) -> Result<orchestra_onnx::library::Library, LibraryError> {
+    find_or_fetch(&request(flavor), &world.env, &mut Silent)
+}
+
+/// A failed fetch says why and leaves nothing that could be taken for a library.
+fn refused(world: &World) -> LibraryError {
+    let error = fetch(world, Flavor::Cpu).unwrap_err();
+    assert_eq!(world.cache_entries(), [] as [&str; 0], "{error}");
+    assert_eq!(find(&request(Flavor::Cpu), &world.env).0, None);
+    error
+}
+
+#[test]
+fn a_library_is_fetched_once_and_found_ever_after() {
+    let world = World::with_pip();
+    let mut notes = Notes::new(|_| {});
+    let library = find_or_fetch(&request(Flavor::Cpu), &world.env, &mut notes).unwrap();
+    assert_eq!((library.origin, &library.path), (Origin::Fetched, &world.cached(Flavor::Cpu)));
+    assert_eq!(library.version.as_deref(), Some(VERSION));
+    assert!(notes.lines[0].starts_with(&format!("fetching onnxruntime {VERSION}")), "{:?}", notes.lines);
+    assert!(notes.lines.iter().any(|line| line == "pip: WARNING: this is pip"));
+    let size = world.env.pins[0].wheel_bytes;
+    assert_eq!(notes.last_bytes, Some((size, Some(size))));
+    let again = fetch(&world, Flavor::Cpu).unwrap();
+    assert_eq!((again.origin, &again.path), (Origin::Cache, &library.path));
+    assert_eq!(world.downloads(), 1);
+    assert_eq!(world.cache_entries(), [format!("onnxruntime-{VERSION}")]);
+}
+
+#[test]
+fn only_what_is_needed_is_unpacked() {
+    let mut world = World::with_pip();
+    world.add_wheel(Flavor::Gpu, &wheel_entries(Flavor::Gpu));
+    fs::remove_file(world.path("bin/onnxruntime.whl")).unwrap();
+    let library = fetch(&world, Flavor::Gpu).unwrap();
+    let mut names: Vec<_> = fs::read_dir(library.path.parent().unwrap())
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let expected = [
+        "LICENSE",
+        "libonnxruntime.so.1.31.7",
+        "libonnxruntime_providers_cuda.so",
+        "libonnxruntime_providers_shared.so",
+        "libonnxruntime_providers_tensorrt.so",
+        "orchestra.json",
+    ];
+    assert_eq!(names, expected);
+    assert_eq!(fs::read(&library.path).unwrap(), wheel_entries(Flavor::Gpu)[1].1);
+}
+
+#[test]
+fn pip_is_told_the_digest_and_one_wheel_for_every_python() {
+    let world = World::with_pip();
+    fetch(&world, Flavor::Cpu).unwrap();
+    let calls = fs::read_to_string(world.path("bin/calls")).unwrap();
+    for option in
+        ["--require-hashes", "--no-deps", "--only-binary=:all:", "--abi cp312", "--platform manylinux_2_28_"]
+    {
+        assert!(calls.contains(option), "{option} in {calls}");
+    }
+    let requirements = fs::read_to_string(world.path("bin/requirements")).unwrap();
+    let pin = &world.env.pins[0];
+    assert_eq!(requirements, format!("onnxruntime=={VERSION} --hash=sha256:{}\n", pin.sha256));
+}
+
+#[test]
+fn a_wheel_of_another_digest_is_refused() {
+    let world = World::with_pip();
+    let mut entries = wheel_entries(Flavor::Cpu);
+    entries.push(("extra", vec![1]));
+    fs::write(world.path("bin/onnxruntime.whl"), zip_of(&entries)).unwrap();
+    let error = refused(&world);
+    assert!(matches!(&error, LibraryError::Checksum { file, .. } if file == "onnxruntime.whl"), "{error}");
+    assert!(error.to_string().contains(&world.env.pins[0].sha256));
+}
+
+#[test]
+fn a_truncated_wheel_is_refused() {
+    let world = World::with_pip();
+    let path = world.path("bin/onnxruntime.whl");
+    let wheel = fs::read(&path).unwrap();
+    fs::write(&path, &wheel[..wheel.len() / 2]).unwrap();
+    let error = refused(&world).to_string();
+    assert!(error.contains(&format!("ends after {} of {} bytes", wheel.len() / 2, wheel.len())), "{error}");
+}
+
+#[test]
+fn a_pinned_wheel_that_is_no_archive_or_lacks_the_library_is_refused() {
+    let mut world = World::with_pip();
+    world.add_wheel(Flavor::Cpu, &[("onnxruntime/__init__.py", vec![])]);
+    let error = refused(&world).to_string();
+    assert!(error.contains("holds no `onnxruntime/capi/libonnxruntime.so`"), "{error}");
+
+    let junk = vec![7; 1000];
+    fs::write(world.path("bin/onnxruntime.whl"), &junk).unwrap();
+    world.env.pins = vec![crate::common::pin(Flavor::Cpu, &junk)];
+    assert!(matches!(refused(&world), LibraryError::Damaged { .. }));
+}
+
+#[test]
+fn offline_nothing_is_fetched_and_all_that_was_searched_is_named() {
+    let world = World::with_pip();
+    let request = Request { offline: true, ..request(Flavor::Cpu) };
+    let error = find_or_fetch(&request, &world.env, &mut Silent).unwrap_err().to_string();
+    let python = world.path("bin/python3").display().to_string();
+    for part in ["offline", "ORT_DYLIB_PATH", "library folders", python.as_str()] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
+    assert_eq!(world.downloads(), 0);
+}
+
+#[test]
+fn without_python_or_pip_the_error_says_how_to_get_them() {
+    let mut world = World::with_pip();
+    fs::write(world.path("bin/answer"), "{\"pip\": false, \"runtime\": null}").unwrap();
+    world.set("PATH", format!("{}:/nowhere", world.path("bin").display()));
+    // The script needs `cat` and `dirname`.
+    for tool in ["cat", "dirname"] {
+        let found =
+            ["/usr/bin", "/bin"].iter().map(|f| format!("{f}/{tool}")).find(|p| fs::exists(p).unwrap());
+        std::os::unix::fs::symlink(found.unwrap(), world.path("bin").join(tool)).unwrap();
+    }
+    let error = refused(&world);
+    assert!(matches!(error, LibraryError::NoPip { .. }), "{error}");
+    assert!(error.to_string().contains("apt install python3-pip") && error.to_string().contains("ensurepip"));
+
+    fs::set_permissions(world.path("bin/python3"), fs::Permissions::from_mode(0o644)).unwrap();
+    let error = refused(&world);
+    assert!(matches!(error, LibraryError::NoPython { .. }), "{error}");
+    assert!(error.to_string().contains("apt install python3 "), "{error}");
+}
+
+#[test]
+fn pips_own_words_reach_the_user() {
+    let world = World::with_pip();
+    for (said, problem) in [
+        ("ERROR: NewConnectionError: Temporary failure in name resolution", PipProblem::Network),
+        ("ERROR: No matching distribution found for onnxruntime", PipProblem::NotThere),
+        ("ERROR: the moon is full", PipProblem::Other),
+    ] {
+        fs::write(world.path("bin/complaint"), format!("{said}\n")).unwrap();
+        let error = refused(&world);
+        assert!(error.to_string().contains(&format!("pip: {said}")), "{error}");
+        assert!(matches!(error, LibraryError::Pip { problem: p, .. } if p == problem), "{error}");
+    }
+    fs::write(world.path("bin/complaint"), "ERROR: [Errno 28] No space left on device\n").unwrap();
+    let error = refused(&world);
+    assert!(matches!(error, LibraryError::DiskFull { .. }), "{error}");
+}
+
+#[test]
+fn too_little_room_is_said_before_anything_is_downloaded() {
+    let mut world = World::with_pip();
+    world.env.pins[0].unpacked_bytes = u64::MAX / 4;
+    let error = refused(&world);
+    assert!(matches!(error, LibraryError::DiskFull { free_mb: Some(_), .. }), "{error}");
+    assert!(error.to_string().contains("ORCHESTRA_CACHE"));
+    assert_eq!(world.downloads(), 0);
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_named_with_the_way_out() {
+    let mut world = World::with_pip();
+    let file = crate::common::write_library(&world.path("a-file"));
+    world.set("ORCHESTRA_CACHE", &file);
+    let error = fetch(&world, Flavor::Cpu).unwrap_err();
+    assert!(matches!(error, LibraryError::Io { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains(&file.display().to_string()) && text.contains("set `ORCHESTRA_CACHE`"), "{text}");
+}
+
+#[test]
+fn a_machine_that_no_wheel_is_for_and_a_user_without_a_home_are_told_so() {
+    let mut world = World::with_pip();
+    let error = fetch(&world, Flavor::Gpu).unwrap_err();
+    assert!(matches!(error, LibraryError::NoPin { .. }), "{error}");
+    world.env.variables.remove(std::ffi::OsStr::new("ORCHESTRA_CACHE"));
+    let error = fetch(&world, Flavor::Cpu).unwrap_err();
+    assert!(matches!(error, LibraryError::NoCacheFolder), "{error}");
+}
+
+#[test]
+fn a_damaged_cache_is_never_used_and_is_fetched_again() {
+    let world = World::with_pip();
+    let library = fetch(&world, Flavor::Cpu).unwrap();
+    let good = fs::read(&library.path).unwrap();
+    for damage in 0..4 {
+        let folder = library.path.parent().unwrap();
+        match damage {
+            0 => fs::write(&library.path, &good[..100]).unwrap(),
+            1 => fs::remove_file(folder.join("libonnxruntime_providers_shared.so")).unwrap(),
+            2 => fs::write(folder.join("orchestra.json"), "{").unwrap(),
+            _ => fs::remove_file(folder.join("orchestra.json")).unwrap(),
+        }
+        let (found, tried) = find(&request(Flavor::Cpu), &world.env);
+        assert_eq!(found, None);
+        assert_eq!(tried[0].origin, Origin::Cache);
+        assert_eq!(fetch(&world, Flavor::Cpu).unwrap().origin, Origin::Fetched);
+        assert_eq!(fs::read(&library.path).unwrap(), good);
+        assert_eq!(world.cache_entries(), [format!("onnxruntime-{VERSION}")]);
+    }
+}
+
+#[test]
+fn a_full_check_finds_one_changed_byte() {
+    let world = World::with_pip();
+    let library = fetch(&world, Flavor::Cpu).unwrap();
+    assert_eq!(verify(&library).unwrap(), Verified::Checked(3));
+    let mut bytes = fs::read(&library.path).unwrap();
+    bytes[200] ^= 1;
+    fs::write(&library.path, bytes).unwrap();
+    let error = verify(&library).unwrap_err().to_string();
+    assert!(error.contains(&library.path.display().to_string()) && error.contains("SHA-256"), "{error}");
+
+    let path = crate::common::write_library(&world.path("own/libonnxruntime.so.1.31.1"));
+    let own = orchestra_onnx::library::Library { path, ..library };
+    assert_eq!(verify(&own).unwrap(), Verified::NoRecord);
+}
+
+#[test]
+fn what_a_killed_process_left_is_removed() {
+    let world = World::with_pip();
+    let cache = world.path("cache/onnxruntime");
+    let stale = cache.join(format!(".staging-onnxruntime-{VERSION}--a1b2c3/download"));
+    let others = cache.join(".staging-onnxruntime-gpu-1.31.7--a1b2c3");
+    fs::create_dir_all(&stale).unwrap();
+    fs::create_dir_all(&others).unwrap();
+    fetch(&world, Flavor::Cpu).unwrap();
+    assert!(!stale.exists() && others.exists());
+}
+
+#[test]
+fn a_fetch_that_is_given_up_kills_pip_and_leaves_nothing() {
+    struct GiveUp(Cell<bool>);
+    impl Progress for GiveUp {
+        fn note(&mut self, line: &str) {
+            // pip now waits at its gate, which nobody ever opens.
+            self.0.set(self.0.get() || line.starts_with("pip:"));
+        }
+        fn bytes(&mut self, _: u64, _: Option<u64>) {}
+        fn cancelled(&self) -> bool {
+            self.0.get()
+        }
+    }
+    let world = World::with_pip();
+    world.close_gate();
+    let error = find_or_fetch(&request(Flavor::Cpu), &world.env, &mut GiveUp(Cell::new(false))).unwrap_err();
+    assert!(matches!(error, LibraryError::Cancelled), "{error}");
+    assert_eq!(world.cache_entries(), [] as [&str; 0]);
+    fs::remove_file(world.path("bin/gate")).unwrap();
+    assert_eq!(fetch(&world, Flavor::Cpu).unwrap().origin, Origin::Fetched);
+}

@@ -1,0 +1,9 @@
+//! Where ONNX Runtime's library is found, and how it is fetched.
+
+mod at_once;
+mod common;
+mod cuda;
+mod fetching;
+mod real_pip;
+mod search_order;
+mod tensorrt;

@@ -1,0 +1,143 @@
+//! The items of a source by their numbers, readable from the first one on while the others are being listed. It opens no item, and
+//! knows nothing of who reads it.
+//!
+//! It names items and never opens them. The list lives in a file, so that a million items cost no memory: manifests are read and folders
+//! walked as a stream, each folder sorted by an external merge sort of bounded memory. A [`Catalog`] is read back as a stream while it grows.
+//!
+//! **Order.** Items of `paths` are sorted by the bytes of their path, over all entries together, and each path is listed once.
+//! Items of a manifest stay in the order of the manifest, one item per row.
+//!
+//! **What an entry of `paths` takes.** A path that exists as written is taken literally. A folder gives every regular file
+//! below it, links followed, hidden files and folders (those that start with a dot) left out. A glob (`*`, `?`, `[..]`,
+//! `{a,b}`, and `**` for any number of folders) gives the regular files that it matches. A link that leads nowhere is listed: it
+//! then fails by name, rather than vanish. A single file is listed whatever it is.
+//!
+//! **Names.** The name of an item is its path relative to the root of the source: a folder entry itself, the fixed leading part of
+//! a glob, the folder of a single file, and with several entries their deepest common folder. Names are text: a byte that is not
+//! UTF-8 is written `\xFF`, a backslash `\\`, so that different files always have different names.
+
+mod error;
+mod expand;
+mod extend;
+mod extent;
+mod folder_walk;
+mod growth;
+mod item_name;
+mod lister;
+mod listing_file;
+mod manifest;
+mod pattern;
+mod sorter;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use serde::Serialize;
+
+pub use self::error::ListError;
+pub use self::expand::{Expand, PushItem};
+pub use self::extend::{Extension, extend_listing};
+pub use self::extent::Extent;
+pub use self::growth::Growth;
+pub use self::item_name::escape;
+use self::lister::list;
+pub use self::lister::{first_item, write_items, write_listing};
+use self::listing_file::ListingWriter;
+pub use self::listing_file::{ListingReader, ListingSummary};
+
+/// What a source names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub enum ListingSpec {
+    /// Files, folders (recursive) and globs, as written in the workflow file.
+    Paths {
+        /// What relative paths are relative to: the workflow file's folder. Absolute.
+        base: PathBuf,
+        /// The entries, as written.
+        patterns: Vec<String>,
+    },
+    /// A list of paths in a file.
+    ///
+    /// `.csv` and `.tsv`: the column named `file` or `path` (also `filename`, `filepath`, `file_name`, `file_path`, `image`,
+    /// `image_path`), or the first column of every row where the first row has no such name. `.jsonl` and `.ndjson`: a string, or an
+    /// object with `file` or `path`, per line. Any other name, and standard input: `{` first means JSON lines, a header with one of
+    /// those columns means CSV, anything else one path per line.
+    Manifest {
+        /// The file, absolute; `None` is standard input.
+        path: Option<PathBuf>,
+        /// What relative paths in it are relative to. Absolute.
+        base: PathBuf,
+    },
+}
+
+/// An item of a source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ItemEntry {
+    /// What records call it: the path relative to the root of the source, as text.
+    pub name: String,
+    /// Where it lies: an absolute path, or what the kind of its source takes for one. Raw bytes.
+    pub path: PathBuf,
+}
+
+/// The items of a source on disk. Dropping it ends their listing.
+#[derive(Debug)]
+pub struct Catalog {
+    path: PathBuf,
+    growth: Arc<Growth>,
+}
+
+impl Catalog {
+    /// Opens a complete list.
+    ///
+    /// # Errors
+    /// A list that cannot be read, or is damaged.
+    pub fn open(path: &Path) -> Result<Self, ListError> {
+        let growth = Arc::clone(ListingReader::open(path)?.growth());
+        Ok(Self { path: path.into(), growth })
+    }
+
+    /// Lists a source into the file `path`, in a thread of its own, and returns as soon as there are items to read: with the whole list,
+    /// where it is short. The list appears with its first items, and an error before them leaves none; one that comes later is told by
+    /// [`Growth::failure`].
+    ///
+    /// # Errors
+    /// As [`crate::write_items`].
+    pub fn list(spec: &ListingSpec, expand: Option<Arc<dyn Expand>>, path: &Path) -> Result<Self, ListError> {
+        let catalog = Self { path: path.into(), growth: Arc::default() };
+        let growth = Arc::clone(&catalog.growth);
+        let writer = ListingWriter::create(path, Some(Arc::clone(&growth)))?;
+        let spec = spec.clone();
+        let work = move || {
+            let listed = || list(&spec, expand.as_deref(), writer, &|| !growth.is_stopped());
+            let listed = catch_unwind(AssertUnwindSafe(listed)).unwrap_or(Err(ListError::Panicked));
+            if let Err(error) = listed {
+                growth.fail(error);
+            }
+        };
+        let started = thread::Builder::new().name("lister".into()).spawn(work);
+        started.map_err(|error| ListError::ListFile { path: path.into(), doing: "write", error })?;
+        catalog.growth.begun()?;
+        Ok(catalog)
+    }
+
+    /// Reads the list from its first item on, as far as it has grown and will grow.
+    ///
+    /// # Errors
+    /// A list that cannot be opened.
+    pub fn reader(&self) -> Result<ListingReader, ListError> {
+        ListingReader::follow(&self.path, Arc::clone(&self.growth))
+    }
+
+    /// How far the list has grown. Keeps nothing else alive.
+    #[must_use]
+    pub fn growth(&self) -> &Arc<Growth> {
+        &self.growth
+    }
+}
+
+impl Drop for Catalog {
+    fn drop(&mut self) {
+        self.growth.stop();
+    }
+}

@@ -1,0 +1,259 @@
+//! Resuming with a longer list: old items keep their index, new ones are appended. Decides nothing about what is missing.
+//!
+//! Items are the same when their names are. Both lists may be larger than memory, so they are joined by sorting.
+
+use std::cmp::Ordering;
+use std::ffi::OsStr;
+use std::io;
+use std::iter::Peekable;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::listing_file::{ListingWriter, folder_of};
+use super::sorter::{Merge, Sorter};
+use super::{ItemEntry, ListError, ListingReader};
+
+/// Names of missing items that are reported.
+const MISSING_SHOWN: usize = 10;
+/// Added to the place of an item that is only in the new list, so that it sorts behind all old ones.
+const APPENDED: u64 = 1 << 63;
+
+/// What became of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extension {
+    /// Items of the old list: all, or where its writer was killed, those that it had numbered for certain.
+    pub numbered: u64,
+    /// Whether the old list was complete.
+    pub was_complete: bool,
+    /// Items that only the new list names: now at the end.
+    pub appended: u64,
+    /// How many items only the old list names. They stay, under their old path, so that no index moves.
+    pub missing_count: u64,
+    /// The names of the first few of them.
+    pub missing: Vec<String>,
+}
+
+/// Rewrites the list `new` to begin with the items of `old` in their order, with the paths that `new` gave them, and behind them the items that
+/// only `new` names, in its order. `new` is complete and changes at once or not at all; `old` may be unfinished and is left alone.
+///
+/// # Errors
+/// A list that cannot be read or written, or is damaged.
+pub fn extend_listing(old: &Path, new: &Path) -> Result<Extension, ListError> {
+    let before = ListingReader::open_unfinished(old)?;
+    let after = ListingReader::open(new)?;
+    let mut result = Extension {
+        numbered: before.n_items(),
+        was_complete: before.summary().is_some(),
+        appended: 0,
+        missing_count: 0,
+        missing: Vec::new(),
+    };
+    if before.summary() == after.summary() {
+        return Ok(result);
+    }
+    let wrap = |error: io::Error| ListError::ListFile { path: new.into(), doing: "write", error };
+    let folder = folder_of(new);
+    let old_sorted = by_name(before, &folder, wrap)?;
+    let new_sorted = by_name(after, &folder, wrap)?;
+    let mut places = Sorter::new(&folder);
+    join(old_sorted, new_sorted, &mut |joined| {
+        let (place, row) = match joined {
+            Joined::Both { place, row } => (place, row),
+            Joined::New(row) => {
+                result.appended += 1;
+                (APPENDED | row.place, row)
+            }
+            Joined::Old(row) => {
+                result.missing_count += 1;
+                if result.missing.len() < MISSING_SHOWN {
+                    result.missing.push(row.name.clone());
+                }
+                (row.place, row)
+            }
+        };
+        places.push(&[&place.to_be_bytes()[..], &row.name_and_path()].concat())
+    })
+    .map_err(wrap)?;
+    let mut writer = ListingWriter::create(new, None)?;
+    for record in places.finish().map_err(wrap)? {
+        let record = record.map_err(wrap)?;
+        let (name, path) = split(&record[8..]).ok_or_else(|| wrap(spill_damaged()))?;
+        writer.push(name, Path::new(OsStr::from_bytes(path)))?;
+    }
+    writer.finish()?;
+    Ok(result)
+}
+
+/// A row of a sorted list.
+struct Row {
+    name: String,
+    place: u64,
+    path: Vec<u8>,
+}
+
+impl Row {
+    /// Name, NUL, place, path: sorts by name, then by place. A name holds no NUL, since no path does.
+    fn encode(item: &ItemEntry, place: u64) -> Vec<u8> {
+        [item.name.as_bytes(), &[0], &place.to_be_bytes()[..], item.path.as_os_str().as_bytes()].concat()
+    }
+
+    fn decode(record: &[u8]) -> Option<Self> {
+        let (name, rest) = split(record)?;
+        let (place, path) = rest.split_first_chunk::<8>()?;
+        Some(Self { name: name.into(), place: u64::from_be_bytes(*place), path: path.into() })
+    }
+
+    fn name_and_path(&self) -> Vec<u8> {
+        [self.name.as_bytes(), &[0], &self.path].concat()
+    }
+}
+
+fn split(record: &[u8]) -> Option<(&str, &[u8])> {
+    let end = record.iter().position(|b| *b == 0)?;
+    Some((std::str::from_utf8(&record[..end]).ok()?, &record[end + 1..]))
+}
+
+fn by_name(
+    list: ListingReader,
+    folder: &Path,
+    wrap: impl Fn(io::Error) -> ListError,
+) -> Result<Merge, ListError> {
+    let mut sorter = Sorter::new(folder);
+    for (place, item) in (0..).zip(list) {
+        sorter.push(&Row::encode(&item?, place)).map_err(&wrap)?;
+    }
+    sorter.finish().map_err(wrap)
+}
+
+enum Joined {
+    /// In both lists: the old place, the new path.
+    Both {
+        place: u64,
+        row: Row,
+    },
+    Old(Row),
+    New(Row),
+}
+
+/// Pairs equal names; a name that stands several times (in a manifest) is paired as often as both lists have it.
+fn join(old: Merge, new: Merge, emit: &mut dyn FnMut(Joined) -> io::Result<()>) -> io::Result<()> {
+    let mut old = rows(old).peekable();
+    let mut new = rows(new).peekable();
+    loop {
+        let order = match (peek(&mut old)?, peek(&mut new)?) {
+            (None, None) => return Ok(()),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(a), Some(b)) => a.name.cmp(&b.name),
+        };
+        let left = if order.is_le() { old.next().transpose()? } else { None };
+        let right = if order.is_ge() { new.next().transpose()? } else { None };
+        match (left, right) {
+            (Some(a), Some(b)) => emit(Joined::Both { place: a.place, row: b })?,
+            (Some(a), None) => emit(Joined::Old(a))?,
+            (None, Some(b)) => emit(Joined::New(b))?,
+            (None, None) => return Ok(()),
+        }
+    }
+}
+
+fn rows(merge: Merge) -> impl Iterator<Item = io::Result<Row>> {
+    merge.map(|record| Row::decode(&record?).ok_or_else(spill_damaged))
+}
+
+fn peek(rows: &mut Peekable<impl Iterator<Item = io::Result<Row>>>) -> io::Result<Option<&Row>> {
+    match rows.peek() {
+        Some(Err(e)) => Err(io::Error::new(e.kind(), e.to_string())),
+        Some(Ok(row)) => Ok(Some(row)),
+        None => Ok(None),
+    }
+}
+
+fn spill_damaged() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a spilled record is damaged")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(list: &Path, root: &str, names: &[&str]) {
+        let mut writer = ListingWriter::create(list, None).unwrap();
+        for name in names {
+            writer.push(name, &Path::new(root).join(name)).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+
+    fn read(list: &Path) -> Vec<String> {
+        ListingReader::open(list).unwrap().map(|i| i.unwrap().path.display().to_string()).collect()
+    }
+
+    fn extend(old: &[&str], new: &[&str]) -> (Extension, Vec<String>) {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        write(&a, "/old", old);
+        write(&b, "/new", new);
+        let extension = extend_listing(&a, &b).unwrap();
+        assert_eq!(extension.numbered, old.len() as u64);
+        (extension, read(&b))
+    }
+
+    #[test]
+    fn of_a_list_whose_writer_was_killed_anywhere_each_whole_item_keeps_its_index() {
+        let names: Vec<String> = (0..1100).map(|n| format!("{n}.png")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        write(&a, "/data", &names);
+        let bytes = std::fs::read(&a).unwrap();
+        let at_end = bytes.len() - 200..bytes.len();
+        let mut most = 0;
+        for len in (8..bytes.len()).step_by(997).chain(8..64).chain(at_end) {
+            std::fs::write(&a, &bytes[..len]).unwrap();
+            // What comes before in the order now must not take a number that was given.
+            let next: Vec<&str> = ["0-new.png"].into_iter().chain(names.iter().copied()).collect();
+            write(&b, "/data", &next);
+            let e = extend_listing(&a, &b).unwrap();
+            let items = read(&b);
+            assert_eq!((items.len(), e.missing_count), (1101, 0), "{len} of {} bytes", bytes.len());
+            let given: Vec<String> = names.iter().map(|n| format!("/data/{n}")).collect();
+            let numbered = e.numbered as usize;
+            assert_eq!(items[..numbered], given[..numbered], "{len} of {} bytes", bytes.len());
+            assert!(numbered >= most || len < 64, "a longer piece holds no fewer items");
+            most = numbered;
+        }
+        assert_eq!(most, 1100, "nothing but the end of the list was missing");
+    }
+
+    #[test]
+    fn old_items_keep_their_index_and_new_ones_follow() {
+        let (e, items) = extend(&["b", "d"], &["a", "b", "c", "d"]);
+        assert_eq!(items, ["/new/b", "/new/d", "/new/a", "/new/c"]);
+        assert_eq!((e.appended, e.missing_count), (2, 0));
+    }
+
+    #[test]
+    fn an_item_that_is_gone_keeps_its_place_and_is_reported() {
+        let (e, items) = extend(&["b", "d"], &["d", "a"]);
+        assert_eq!(items, ["/old/b", "/new/d", "/new/a"]);
+        assert_eq!((e.appended, e.missing_count, e.missing), (1, 1, vec!["b".to_owned()]));
+    }
+
+    #[test]
+    fn a_row_that_stands_twice_stays_twice() {
+        let (e, items) = extend(&["a", "a"], &["a", "a", "a"]);
+        assert_eq!(items.len(), 3);
+        assert_eq!((e.appended, e.missing_count), (1, 0));
+    }
+
+    #[test]
+    fn the_same_list_is_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        write(&a, "/data", &["x", "y"]);
+        write(&b, "/data", &["x", "y"]);
+        let e = extend_listing(&a, &b).unwrap();
+        assert_eq!((e.appended, e.missing_count, e.numbered), (0, 0, 2));
+    }
+}

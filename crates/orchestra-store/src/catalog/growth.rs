@@ -1,0 +1,132 @@
+//! How far a list has grown: written by the one who lists, read by those who read the list meanwhile. It touches no file.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::{Extent, ListError};
+
+/// Records between two entries of the index.
+pub(crate) const STRIDE: u64 = 1024;
+
+/// How far a list has grown. What is published here lies in the file, whole and durable, and never changes again.
+#[derive(Default)]
+pub struct Growth {
+    state: Mutex<State>,
+    changed: Condvar,
+    stopped: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    count: u64,
+    /// Where the last published record ends.
+    end: u64,
+    /// Where every `STRIDE`th record begins: 8 bytes in memory for 1024 items.
+    index: Vec<u64>,
+    /// The digest of the complete list, or why it stays incomplete; `None` while listing goes on.
+    outcome: Option<Result<[u8; 32], ListError>>,
+    watcher: Option<Box<dyn Fn() + Send>>,
+}
+
+/// A place in the file from which record `first` can be read.
+pub(crate) struct Mark {
+    pub first: u64,
+    pub offset: u64,
+}
+
+impl Growth {
+    /// How many items the list holds.
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        let state = self.state();
+        match state.outcome {
+            Some(Ok(_)) => Extent::Known(state.count),
+            Some(Err(_)) | None => Extent::Growing(state.count),
+        }
+    }
+
+    /// Shows the error that ended the listing early, if one did.
+    pub fn failure<T>(&self, show: impl FnOnce(&ListError) -> T) -> Option<T> {
+        self.state().outcome.as_ref().and_then(|outcome| outcome.as_ref().err()).map(show)
+    }
+
+    /// Calls `watcher`, and no earlier one any more, whenever the list has grown or its listing has ended. It is called by the thread that
+    /// lists, and must neither wait nor ask this object anything.
+    pub fn watch(&self, watcher: impl Fn() + Send + 'static) {
+        self.state().watcher = Some(Box::new(watcher));
+    }
+
+    /// Ends the listing soon.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.state().count
+    }
+
+    pub(crate) fn digest(&self) -> Option<[u8; 32]> {
+        self.state().outcome.as_ref().and_then(|outcome| outcome.as_ref().ok()).copied()
+    }
+
+    /// The last mark at or before record `at`; behind the last record: its end.
+    pub(crate) fn mark(&self, at: u64) -> Mark {
+        let state = self.state();
+        let stride = at / STRIDE;
+        let offset = usize::try_from(stride).ok().and_then(|stride| state.index.get(stride));
+        match offset.filter(|_| at < state.count) {
+            Some(&offset) => Mark { first: stride * STRIDE, offset },
+            None => Mark { first: state.count, offset: state.end },
+        }
+    }
+
+    /// Publishes all records up to `count`, which end at `end`; with the digest, once they are all. `index` goes on from what it was before.
+    pub(crate) fn publish(&self, count: u64, end: u64, index: &[u64], digest: Option<[u8; 32]>) {
+        let mut state = self.state();
+        (state.count, state.end) = (count, end);
+        let known = state.index.len();
+        state.index.extend_from_slice(index.get(known..).unwrap_or_default());
+        self.tell(state, digest.map(Ok));
+    }
+
+    /// The listing has ended early.
+    pub(crate) fn fail(&self, error: ListError) {
+        self.tell(self.state(), Some(Err(error)));
+    }
+
+    fn tell(&self, mut state: MutexGuard<'_, State>, outcome: Option<Result<[u8; 32], ListError>>) {
+        state.outcome = outcome;
+        if let Some(watcher) = &state.watcher {
+            watcher();
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until something is listed, or is known never to be; then that error is given, and kept no longer.
+    pub(crate) fn begun(&self) -> Result<(), ListError> {
+        let waits = |state: &mut State| state.count == 0 && state.outcome.is_none();
+        let waited = self.changed.wait_while(self.state(), waits);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        if state.count > 0 {
+            return Ok(());
+        }
+        state.outcome.take_if(|outcome| outcome.is_err()).map_or(Ok(()), |outcome| outcome.map(drop))
+    }
+
+    /// No panic leaves it half changed, so one elsewhere is no reason not to read it.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Growth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Growth").field("extent", &self.extent()).finish_non_exhaustive()
+    }
+}

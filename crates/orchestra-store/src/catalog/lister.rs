@@ -1,0 +1,154 @@
+//! Listing a source: from a spec to the list on disk, or to its first item. Opens no item.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::expand::Expand;
+use super::folder_walk::{Walk, Walking, any_file};
+use super::item_name::{escape, name_under};
+use super::listing_file::{ListingWriter, folder_of};
+use super::pattern::{Entry, common_root};
+use super::{ItemEntry, ListError, ListingSpec, ListingSummary, manifest};
+
+/// Names and items that are looked at between two questions whether to go on.
+const CHECK_EVERY: u64 = 256;
+/// After so many names, what was found among them is published, however little it is.
+const PUBLISH_AFTER: u64 = 1 << 16;
+
+/// Lists the source into the file `out`, which appears complete or not at all; its folder is made if need be.
+///
+/// # Errors
+/// An entry that names nothing, a folder that cannot be read, a row of the manifest that makes no sense, or a list that cannot
+/// be written.
+pub fn write_listing(spec: &ListingSpec, out: &Path) -> Result<ListingSummary, ListError> {
+    write_items(spec, None, out, &|| true)
+}
+
+/// Like [`write_listing`], with the items that `expand` makes of the files; and asks every now and then whether to go on.
+///
+/// # Errors
+/// As [`write_listing`], those of `expand`, and [`ListError::Stopped`] once `go_on` says no.
+pub fn write_items(
+    spec: &ListingSpec,
+    expand: Option<&dyn Expand>,
+    out: &Path,
+    go_on: &dyn Fn() -> bool,
+) -> Result<ListingSummary, ListError> {
+    list(spec, expand, ListingWriter::create(out, None)?, go_on)
+}
+
+pub(crate) fn list(
+    spec: &ListingSpec,
+    expand: Option<&dyn Expand>,
+    writer: ListingWriter,
+    go_on: &dyn Fn() -> bool,
+) -> Result<ListingSummary, ListError> {
+    let lister = RefCell::new(Lister { writer, expand, go_on, seen: 0 });
+    match spec {
+        ListingSpec::Paths { base, patterns } => list_paths(base, patterns, &lister)?,
+        ListingSpec::Manifest { path, base } => {
+            let mut any = false;
+            let idle = || lister.borrow_mut().idle();
+            manifest::rows(path.as_deref(), &idle, &mut |_, row| {
+                any = true;
+                let item = manifest_item(base, row);
+                lister.borrow_mut().push(&item.name, &item.path).map(|()| true)
+            })?;
+            if !any {
+                return Err(ListError::EmptyManifest { manifest: manifest::label(path.as_deref()) });
+            }
+        }
+    }
+    lister.into_inner().writer.finish()
+}
+
+fn list_paths(base: &Path, patterns: &[String], lister: &RefCell<Lister<'_>>) -> Result<(), ListError> {
+    let entries = patterns.iter().map(|p| Entry::resolve(base, p)).collect::<Result<Vec<_>, _>>()?;
+    let root = common_root(entries.iter().map(|e| e.root.as_path()));
+    let spill_folder = folder_of(lister.borrow().writer.target());
+    let mut walking = Walking { spill_folder: &spill_folder, step: &mut || lister.borrow_mut().step() };
+    let mut walk = Walk::start(&entries, &mut walking)?;
+    while let Some(path) = walk.next(&mut walking)? {
+        lister.borrow_mut().push(&name_under(&root, &path), &path)?;
+    }
+    Ok(())
+}
+
+/// Writes the items of each file.
+struct Lister<'a> {
+    writer: ListingWriter,
+    expand: Option<&'a dyn Expand>,
+    go_on: &'a dyn Fn() -> bool,
+    seen: u64,
+}
+
+impl Lister<'_> {
+    fn push(&mut self, name: &str, path: &Path) -> Result<(), ListError> {
+        let Some(expand) = self.expand else {
+            self.step()?;
+            return self.writer.push(name, path);
+        };
+        expand.expand(path, &mut |suffix, locator| {
+            self.step()?;
+            self.writer.push(&format!("{name}{suffix}"), Path::new(OsStr::from_bytes(locator)))
+        })
+    }
+
+    fn step(&mut self) -> Result<(), ListError> {
+        self.seen += 1;
+        if self.seen.is_multiple_of(CHECK_EVERY) && !(self.go_on)() {
+            return Err(ListError::Stopped);
+        }
+        if self.seen.is_multiple_of(PUBLISH_AFTER) { self.writer.publish() } else { Ok(()) }
+    }
+
+    /// No further row can be read now.
+    fn idle(&mut self) -> Result<(), ListError> {
+        if (self.go_on)() { self.writer.publish() } else { Err(ListError::Stopped) }
+    }
+}
+
+/// Some item of the source, found without listing all of them; `None` where there is none. Of a manifest: its first row.
+///
+/// Standard input is not touched: the answer is `None`.
+///
+/// # Errors
+/// As [`write_listing`], but a glob or folder without files is `Ok(None)`.
+pub fn first_item(spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
+    let mut first = None;
+    match spec {
+        ListingSpec::Paths { base, patterns } => {
+            for pattern in patterns {
+                let entry = match Entry::resolve(base, pattern) {
+                    Err(ListError::NoMatch { .. }) => continue,
+                    other => other?,
+                };
+                if let Some(path) = any_file(&entry)? {
+                    first = Some(ItemEntry { name: name_under(&entry.root, &path), path });
+                    break;
+                }
+            }
+        }
+        ListingSpec::Manifest { path: None, .. } => {}
+        ListingSpec::Manifest { path, base } => {
+            manifest::rows(path.as_deref(), &|| Ok(()), &mut |_, row| {
+                first = Some(manifest_item(base, row));
+                Ok(false)
+            })?
+        }
+    }
+    Ok(first)
+}
+
+fn manifest_item(base: &Path, row: &[u8]) -> ItemEntry {
+    let mut row = row;
+    while let Some(rest) = row.strip_prefix(b"./") {
+        row = rest;
+    }
+    let written = Path::new(OsStr::from_bytes(row));
+    let path: PathBuf = base.join(written);
+    let name = if written.is_absolute() { name_under(base, written) } else { escape(written) };
+    ItemEntry { name, path }
+}

@@ -1,0 +1,221 @@
+//! Entries of `paths`: what each stands for, and what lies in a folder below it. Sorts nothing and opens no file.
+
+use std::fs::{self, FileType};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use fast_glob::{glob_match, validate};
+
+use super::ListError;
+
+/// Characters that make a path a glob.
+const GLOB_CHARACTERS: [char; 4] = ['*', '?', '[', '{'];
+
+/// The folder that each output folder of a run holds.
+const OUTPUT_MARK: &str = ".orchestra";
+
+/// An entry of `paths`, understood.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// As written.
+    pub pattern: String,
+    /// The folder that names are relative to, as far as this entry decides. Absolute.
+    pub root: PathBuf,
+    kind: Kind,
+}
+
+/// What a name in a folder stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Child {
+    File,
+    Folder,
+}
+
+#[derive(Debug)]
+enum Kind {
+    File(PathBuf),
+    Folder,
+    Glob(Glob),
+}
+
+#[derive(Debug)]
+struct Glob {
+    pattern: String,
+    /// Folders below the root that can matter.
+    max_depth: usize,
+    takes_hidden: bool,
+}
+
+impl Entry {
+    /// Looks at the file system to tell a file from a folder from a glob.
+    pub fn resolve(base: &Path, pattern: &str) -> Result<Self, ListError> {
+        if pattern.is_empty() {
+            return Err(bad(pattern, "it is empty"));
+        }
+        if pattern.contains('\0') {
+            return Err(bad(pattern, "a path cannot hold a NUL character"));
+        }
+        let path = base.join(pattern);
+        let (root, kind) = match std::fs::metadata(&path) {
+            Ok(m) if m.is_dir() => (physical(&path), Kind::Folder),
+            Ok(_) => file(&path),
+            // A link that leads nowhere exists: it is listed and fails by name.
+            Err(_) if path.symlink_metadata().is_ok() => file(&path),
+            Err(_) if pattern.contains(GLOB_CHARACTERS) => glob(base, pattern)?,
+            Err(e) if is_missing(&e) => return Err(ListError::NoSuchFile { pattern: pattern.into(), path }),
+            Err(error) => return Err(ListError::Unreadable { pattern: pattern.into(), path, error }),
+        };
+        Ok(Self { pattern: pattern.into(), root, kind })
+    }
+
+    /// The only file of this entry, if it is one.
+    pub fn file(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::File(path) => Some(path),
+            Kind::Folder | Kind::Glob(_) => None,
+        }
+    }
+
+    /// Whether this entry takes a file below its root.
+    pub fn takes(&self, file: &Path) -> bool {
+        match &self.kind {
+            Kind::Glob(g) => file
+                .strip_prefix(&self.root)
+                .is_ok_and(|relative| glob_match(&g.pattern, relative.as_os_str().as_encoded_bytes())),
+            Kind::File(_) | Kind::Folder => true,
+        }
+    }
+
+    /// Gives what lies in `folder`, which is the root or below it, in no particular order, until `visit` says no. Left out are hidden names,
+    /// output folders of runs, folders that are too deep, what is neither file nor folder, and what vanishes meanwhile.
+    pub fn children(
+        &self,
+        folder: &Path,
+        visit: &mut dyn FnMut(Child, PathBuf) -> Result<bool, ListError>,
+    ) -> Result<(), ListError> {
+        let takes_hidden = matches!(&self.kind, Kind::Glob(g) if g.takes_hidden);
+        let unreadable = |error: io::Error| match is_missing(&error) {
+            true => Ok(()),
+            false => Err(self.unreadable(folder, error)),
+        };
+        let names = match fs::read_dir(folder) {
+            Ok(names) => names,
+            Err(error) => return unreadable(error),
+        };
+        for name in names {
+            let (path, kind) = match name.and_then(|name| Ok((name.path(), name.file_type()?))) {
+                Ok(found) => found,
+                Err(error) => {
+                    unreadable(error)?;
+                    continue;
+                }
+            };
+            if is_hidden(&path) && !takes_hidden {
+                continue;
+            }
+            if let Some(child) = self.child(&path, kind)
+                && !visit(child, path)?
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a name in a folder stands for, links followed. A link that leads nowhere, or to a folder that cannot be read, is a file that will
+    /// fail by name, rather than vanish; what a link to a folder above holds is listed already.
+    fn child(&self, path: &Path, kind: FileType) -> Option<Child> {
+        if kind.is_symlink() {
+            let Ok(target) = path.metadata() else { return Some(Child::File) };
+            if !target.is_dir() {
+                return target.is_file().then_some(Child::File);
+            }
+            if fs::read_dir(path).is_err() {
+                return Some(Child::File);
+            }
+            let id = |m: fs::Metadata| (m.dev(), m.ino());
+            let target = id(target);
+            let mut above = path.ancestors().skip(1).take_while(|above| above.starts_with(&self.root));
+            if above.any(|above| above.metadata().is_ok_and(|m| id(m) == target)) {
+                return None;
+            }
+        } else if !kind.is_dir() {
+            return kind.is_file().then_some(Child::File);
+        }
+        let max_depth = match &self.kind {
+            Kind::Glob(g) => g.max_depth,
+            Kind::File(_) | Kind::Folder => usize::MAX,
+        };
+        let depth = path.strip_prefix(&self.root).map_or(0, |below| below.components().count());
+        (depth < max_depth && !is_output_folder(path)).then_some(Child::Folder)
+    }
+
+    /// Going on would lose items silently.
+    fn unreadable(&self, path: &Path, error: io::Error) -> ListError {
+        ListError::Unreadable { pattern: self.pattern.clone(), path: path.into(), error }
+    }
+}
+
+/// The deepest folder that holds all of `roots`.
+pub(crate) fn common_root<'a>(mut roots: impl Iterator<Item = &'a Path>) -> PathBuf {
+    let Some(first) = roots.next() else { return PathBuf::from("/") };
+    roots.fold(first.to_owned(), |common, root| {
+        common.components().zip(root.components()).take_while(|(a, b)| a == b).map(|(a, _)| a).collect()
+    })
+}
+
+fn file(path: &Path) -> (PathBuf, Kind) {
+    let folder = physical(path.parent().unwrap_or(Path::new("/")));
+    let file = match path.file_name() {
+        Some(name) => folder.join(name),
+        None => physical(path),
+    };
+    (folder, Kind::File(file))
+}
+
+fn glob(base: &Path, pattern: &str) -> Result<(PathBuf, Kind), ListError> {
+    let split = match pattern.find(GLOB_CHARACTERS) {
+        Some(at) => pattern[..at].rfind('/').map_or(0, |slash| slash + 1),
+        None => 0,
+    };
+    let (prefix, rest) = pattern.split_at(split);
+    let root = physical(&base.join(prefix));
+    let rest = rest.trim_end_matches('/');
+    validate(rest).map_err(|e| bad(pattern, &e.to_string()))?;
+    // A leading `!` would turn the meaning round.
+    let escaped = if rest.starts_with('!') { format!("\\{rest}") } else { rest.to_owned() };
+    let max_depth = if rest.contains("**") { usize::MAX } else { rest.matches('/').count() + 1 };
+    let takes_hidden = rest.split('/').any(|part| part.starts_with('.'));
+    if !root.is_dir() {
+        return Err(ListError::NoMatch { pattern: pattern.into(), under: root });
+    }
+    Ok((root, Kind::Glob(Glob { pattern: escaped, max_depth, takes_hidden })))
+}
+
+fn bad(pattern: &str, reason: &str) -> ListError {
+    ListError::BadPattern { pattern: pattern.into(), reason: reason.into() }
+}
+
+/// The path without `.` and `..`. Only where there is a `..` are links resolved: what `..` means depends on them.
+fn physical(path: &Path) -> PathBuf {
+    if path.components().any(|c| c == Component::ParentDir)
+        && let Ok(real) = path.canonicalize()
+    {
+        return real;
+    }
+    path.components().collect()
+}
+
+fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+}
+
+/// Results are no items: a run whose output folder lies below its source would find its own logs there, and more of them each time.
+fn is_output_folder(folder: &Path) -> bool {
+    folder.join(OUTPUT_MARK).is_dir()
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}

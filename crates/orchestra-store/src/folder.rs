@@ -1,0 +1,231 @@
+//! The output folder as its owner sees it: locked, what an earlier run left in it, and how to start over. Commits nothing.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::atomic::{remove_leftovers, sync_folder_of};
+use crate::identity::RunIdentity;
+use crate::journal::entry::resolve;
+use crate::journal::finished::Counts;
+use crate::journal::placed::{remove_empty_folders, remove_placed};
+use crate::journal::recovery::{Found, examine, placed_files};
+use crate::lock::{FolderLock, OpenError, make_folder};
+
+/// The run's summary in the output folder.
+pub const RUN_SUMMARY: &str = "run.json";
+const PRIVATE: &str = ".orchestra";
+const LOCK: &str = "lock";
+const JOURNAL: &str = "journal";
+
+/// What an earlier run left in the folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// Nothing: `Journal::begin` starts a run.
+    Fresh,
+    /// A run that can go on with `Journal::resume`.
+    Unfinished {
+        /// Who it is. Compare it before resuming.
+        identity: RunIdentity,
+        /// What counts of it.
+        counts: Counts,
+    },
+    /// A run whose end was recorded. `Journal::resume` reopens it, for items that are new.
+    Finished {
+        /// Who it is.
+        identity: RunIdentity,
+        /// What it achieved.
+        counts: Counts,
+        /// Its exit code.
+        code: i32,
+    },
+    /// A journal that cannot be used, and why: `discard`, or another folder.
+    Unreadable(String),
+}
+
+/// An output folder that this process owns until the value (or the journal made from it) is dropped.
+#[derive(Debug)]
+pub struct OutputFolder {
+    folder: PathBuf,
+    private: PathBuf,
+    found: Found,
+    discarded: bool,
+    _lock: FolderLock,
+}
+
+/// What `discard` threw away.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Discarded {
+    /// Items whose records are gone.
+    pub counts: Counts,
+    /// The files that are gone or empty now, other than the journal's own.
+    pub files: Vec<PathBuf>,
+}
+
+/// A file that could not be removed. What was not removed yet is intact; `discard` may be called again.
+#[derive(Debug, Error)]
+#[error("cannot discard `{}`: {source}", path.display())]
+pub struct DiscardError {
+    /// Which.
+    pub path: PathBuf,
+    /// Why.
+    pub source: io::Error,
+}
+
+impl From<io::Error> for DiscardError {
+    /// Of the journal, which names what is to be removed.
+    fn from(source: io::Error) -> Self {
+        Self { path: JOURNAL.into(), source }
+    }
+}
+
+impl OutputFolder {
+    /// Makes the folder if need be, takes its lock and looks at what an earlier run left. Changes no record.
+    ///
+    /// # Errors
+    /// [`OpenError::Busy`] while another process (or another value in this one) owns it.
+    pub fn open(folder: &Path) -> Result<Self, OpenError> {
+        let private = folder.join(PRIVATE);
+        make_folder(&private)?;
+        let lock = FolderLock::take(&private.join(LOCK), folder)?;
+        let journal = private.join(JOURNAL);
+        remove_leftovers(&folder.join(RUN_SUMMARY))
+            .and_then(|()| remove_half_written(&private))
+            .map_err(|source| OpenError::Io { path: folder.to_owned(), source })?;
+        let found =
+            examine(folder, &journal).map_err(|source| OpenError::Io { path: journal.clone(), source })?;
+        Ok(Self { folder: folder.to_owned(), private, found, discarded: false, _lock: lock })
+    }
+
+    /// What an earlier run left, as it was when the folder was opened (or discarded).
+    #[must_use]
+    pub fn state(&self) -> State {
+        match &self.found {
+            Found::Nothing => State::Fresh,
+            Found::Unreadable(why) => State::Unreadable(why.clone()),
+            Found::Run(run) => {
+                let identity = run.survivors.identity.clone();
+                let counts = run.survivors.finished.counts();
+                match run.code {
+                    Some(code) => State::Finished { identity, counts, code },
+                    None => State::Unfinished { identity, counts },
+                }
+            }
+        }
+    }
+
+    /// The folder itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The folder for what only the next run needs, such as listings of items. `discard` empties it.
+    #[must_use]
+    pub fn private_dir(&self) -> &Path {
+        &self.private
+    }
+
+    /// Starts over: empties and removes the earlier run's files, its `run.json` and everything private but the lock. From now
+    /// on `Journal::begin` also empties files that it finds in its way.
+    ///
+    /// # Errors
+    /// The first file that cannot be removed.
+    pub fn discard(&mut self) -> Result<Discarded, DiscardError> {
+        let mut discarded = Discarded::default();
+        if let Found::Run(run) = &self.found {
+            discarded.counts = run.survivors.finished.counts();
+            // First: where one cannot be removed, the journal and the records are still there.
+            placed_files(&self.folder, &self.journal_path(), 0, |path| {
+                remove_placed(&path, &self.folder)
+                    .map_err(|source| DiscardError { path: path.clone(), source })?;
+                remove_empty_folders(&path, &self.folder);
+                Ok::<(), DiscardError>(())
+            })?;
+            for file in &run.files {
+                let path = resolve(&self.folder, file);
+                if remove(&path)? {
+                    discarded.files.push(path);
+                }
+            }
+            for file in &run.files {
+                remove_empty_folders(&resolve(&self.folder, file), &self.folder);
+            }
+        }
+        let summary = self.folder.join(RUN_SUMMARY);
+        if remove(&summary)? {
+            discarded.files.push(summary);
+        }
+        self.remove_private()?;
+        self.found = Found::Nothing;
+        self.discarded = true;
+        Ok(discarded)
+    }
+
+    pub(crate) fn journal_path(&self) -> PathBuf {
+        self.private.join(JOURNAL)
+    }
+
+    pub(crate) fn found(&self) -> &Found {
+        &self.found
+    }
+
+    pub(crate) fn may_replace_files(&self) -> bool {
+        self.discarded
+    }
+
+    /// The journal goes last: as long as it is there, it names the files that are still to be removed.
+    fn remove_private(&self) -> Result<(), DiscardError> {
+        let failed = |path: &Path, source| DiscardError { path: path.to_owned(), source };
+        let entries = fs::read_dir(&self.private).map_err(|e| failed(&self.private, e))?;
+        for entry in entries {
+            let entry = entry.map_err(|e| failed(&self.private, e))?;
+            let path = entry.path();
+            if [LOCK, JOURNAL].iter().any(|kept| entry.file_name() == *kept) {
+                continue;
+            }
+            let is_dir = entry.file_type().is_ok_and(|t| t.is_dir());
+            let removed = if is_dir { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.map_err(|e| failed(&path, e))?;
+        }
+        let journal = self.journal_path();
+        remove(&journal)?;
+        sync_folder_of(&journal).map_err(|e| failed(&self.private, e))
+    }
+}
+
+/// Removes what a killed run was about to write in the private folder: journal and lists are written to files whose names start with a dot,
+/// and renamed when they are whole.
+fn remove_half_written(private: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(private)? {
+        let entry = entry?;
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if is_hidden && entry.file_type()?.is_file() {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Empties and removes a file; of a link only the target's text goes, so that the next run writes to the same place.
+fn remove(path: &Path) -> Result<bool, DiscardError> {
+    let failed = |source| DiscardError { path: path.to_owned(), source };
+    let is_link = match fs::symlink_metadata(path) {
+        Ok(m) => m.is_symlink(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(failed(e)),
+    };
+    let removed = if is_link {
+        fs::OpenOptions::new().write(true).open(path).and_then(|f| f.set_len(0))
+    } else {
+        fs::remove_file(path)
+    };
+    match removed {
+        Ok(()) => Ok(true),
+        // A link to nothing.
+        Err(e) if is_link && e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(failed(e)),
+    }
+}

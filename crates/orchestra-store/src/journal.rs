@@ -1,0 +1,510 @@
+//! The journal of a run: begins or resumes it, commits groups of records exactly once, and records its end.
+//! It never decides which items belong together, and never retries.
+
+pub(crate) mod append_file;
+pub(crate) mod commit;
+pub(crate) mod entry;
+pub(crate) mod finished;
+pub(crate) mod frame;
+pub(crate) mod placed;
+pub(crate) mod recovery;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use orchestra_core::{ItemId, SourceId};
+use thiserror::Error;
+
+use self::append_file::{AppendFile, Disturbance};
+pub use self::commit::{Commit, CommitError, FileIndex};
+use self::entry::{Appended, Group, Header, kind, resolve};
+use self::finished::FinishedSet;
+pub use self::finished::{Counts, MAX_ITEM_INDEX};
+use self::frame::SEED;
+pub use self::placed::PlacedFile;
+use self::placed::{Placed, remove_empty_folders, remove_placed};
+use self::recovery::{Found, placed_files};
+use crate::atomic::{sync_folder_of, write_atomic};
+use crate::bit_set::BitSet;
+use crate::folder::OutputFolder;
+use crate::identity::RunIdentity;
+
+/// Why a run can be neither begun nor resumed in a folder. No record was changed.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// `begin` in a folder that holds a run.
+    #[error("output folder `{}` holds a run already: resume it, or start over with `--fresh`", .0.display())]
+    NotFresh(PathBuf),
+    /// `resume` in a folder that holds none (or none that can be read).
+    #[error("output folder `{}` holds no run that could be resumed", .0.display())]
+    NothingToResume(PathBuf),
+    /// `begin` found text in a file that no run of this folder wrote.
+    #[error("`{}` is there already and was not written by this run: move it away, or start over with `--fresh`", .0.display())]
+    InTheWay(PathBuf),
+    /// `resume` of a finished run found more in a file than the run wrote.
+    #[error("`{}` has grown since the run finished, and going on would cut that off: move it away, start over with `--fresh`, \
+        or choose another `--output`", .0.display())]
+    Grown(PathBuf),
+    /// Two of the files are one.
+    #[error("`{}` and `{}` are the same file: give each its own", first.display(), second.display())]
+    SameFile {
+        /// One of its names.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
+    },
+    /// `resume` with other files than the run was begun with.
+    #[error(
+        "the run writes other files now ({}) than before ({}): start over with `--fresh`, or choose another `--output`",
+        names(now),
+        names(before)
+    )]
+    OtherFiles {
+        /// The files that the run was begun with.
+        before: Vec<PathBuf>,
+        /// The files it was to be resumed with.
+        now: Vec<PathBuf>,
+    },
+    /// A file cannot be made, read, cut or written.
+    #[error("cannot use `{}`: {source}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What `resume` had to throw away so that files and journal agree. Its items will be done again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Commits whose records had not all reached the disk.
+    pub lost_commits: u64,
+    /// Bytes cut off the files: records that were written, but not committed.
+    pub cut_bytes: u64,
+}
+
+/// An open run. One thread owns it; every call may block on the disk.
+#[derive(Debug)]
+pub struct Journal {
+    folder: OutputFolder,
+    journal: AppendFile,
+    /// Checksum of the journal's last entry.
+    crc: u32,
+    files: Vec<AppendFile>,
+    finished: FinishedSet,
+    recovered: Recovered,
+    phase: Phase,
+    /// Something was committed since the last `sync`.
+    unsynced: bool,
+    /// Files were placed since: there may be many, so their whole file system is synced.
+    has_placed: bool,
+}
+
+#[derive(Debug)]
+enum Phase {
+    // ## Open => (Finished | Closed)
+    Open,
+    Finished,
+    Closed(String),
+}
+
+impl From<io::Error> for StartError {
+    /// Of the journal.
+    fn from(source: io::Error) -> Self {
+        StartError::Io { path: "journal".into(), source }
+    }
+}
+
+impl Journal {
+    /// Begins a run that writes `files` (relative to the folder, or absolute) and makes them, empty.
+    ///
+    /// # Errors
+    /// See [`StartError`]; a file that has text in it is only emptied after [`OutputFolder::discard`].
+    pub fn begin(
+        folder: OutputFolder,
+        identity: &RunIdentity,
+        files: &[PathBuf],
+    ) -> Result<Self, StartError> {
+        if !matches!(folder.found(), Found::Nothing) {
+            return Err(StartError::NotFresh(folder.path().to_owned()));
+        }
+        let mut open = open_files(&folder, files)?;
+        if let Some(full) = open.iter().find(|f| f.len() > 0 && !folder.may_replace_files()) {
+            return Err(StartError::InTheWay(full.path().to_owned()));
+        }
+        for file in &mut open {
+            file.cut(0).and_then(|()| file.sync()).map_err(failed(file.path()))?;
+        }
+        let path = folder.journal_path();
+        let (header, crc) =
+            frame::encode(kind::HEADER, &Header::new(identity, files), SEED).map_err(failed(&path))?;
+        write_atomic(&path, &header).map_err(failed(&path))?;
+        let journal = AppendFile::open(&path).map_err(failed(&path))?;
+        let finished = FinishedSet::default();
+        Ok(Self::new(folder, journal, crc, open, finished, Recovered::default()))
+    }
+
+    /// Goes on with the run in the folder: cuts off what was written but not committed, and knows what is finished. `identity`
+    /// replaces the stored one; comparing the two ([`RunIdentity::changes`]) is up to the caller. `files` must be those that
+    /// the run was begun with.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn resume(
+        folder: OutputFolder,
+        identity: &RunIdentity,
+        files: &[PathBuf],
+    ) -> Result<Self, StartError> {
+        let Found::Run(run) = folder.found() else {
+            return Err(StartError::NothingToResume(folder.path().to_owned()));
+        };
+        if run.files != files {
+            return Err(StartError::OtherFiles { before: run.files.clone(), now: files.to_vec() });
+        }
+        let path = folder.journal_path();
+        let (survivors, lost_commits) = run.resumable(folder.path(), &path).map_err(failed(&path))?;
+        let mut open = open_files(&folder, files)?;
+        let mut journal = AppendFile::open(&path).map_err(failed(&path))?;
+        // Files of items that do not count: a file is there exactly if its item is done.
+        placed_files(folder.path(), &path, survivors.journal_len, |file| {
+            remove_placed(&file, folder.path()).map_err(failed(&file))?;
+            remove_empty_folders(&file, folder.path());
+            Ok::<(), StartError>(())
+        })?;
+        let is_finished = run.code.is_some() && lost_commits == 0;
+        let cut_bytes = cut_files(&mut open, &survivors.lengths, is_finished)?;
+        journal.cut(survivors.journal_len).map_err(failed(&path))?;
+        let reopen = run.code.is_some() || survivors.identity != *identity;
+        let recovered = Recovered { lost_commits, cut_bytes };
+        let mut this = Self::new(folder, journal, survivors.crc, open, survivors.finished, recovered);
+        // Also makes the cuts durable, so that no cut byte comes back after a power cut, and files that the killed run had no time to sync.
+        (this.unsynced, this.has_placed) = (true, true);
+        let begun = if reopen { this.append(kind::RESUMED, identity) } else { Ok(()) };
+        begun.and_then(|()| this.sync()).map_err(|e| match e {
+            CommitError::Write { path, source } => StartError::Io { path, source },
+            other => StartError::Io { path, source: io::Error::other(other.to_string()) },
+        })?;
+        Ok(this)
+    }
+
+    /// Whether the item is done or failed.
+    #[must_use]
+    pub fn is_finished(&self, item: ItemId) -> bool {
+        self.finished.contains(item)
+    }
+
+    /// The finished items of a source, as they are now. Cheap: the set is shared.
+    #[must_use]
+    pub fn finished(&self, source: SourceId) -> Arc<BitSet> {
+        self.finished.of_source(source)
+    }
+
+    /// Finished items of all sources.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.finished.counts()
+    }
+
+    /// Finished items of one source.
+    #[must_use]
+    pub fn counts_of(&self, source: SourceId) -> Counts {
+        self.finished.counts_of(source)
+    }
+
+    /// What `resume` threw away.
+    #[must_use]
+    pub fn recovered(&self) -> Recovered {
+        self.recovered
+    }
+
+    /// The folder that the run writes to.
+    #[must_use]
+    pub fn folder(&self) -> &OutputFolder {
+        &self.folder
+    }
+
+    /// Appends the group's records and marks its items as finished: all of it, or nothing. From then on `kill -9` cannot undo
+    /// it; a power cut can, until the next [`Journal::sync`], and then undoes records and marks alike.
+    ///
+    /// # Errors
+    /// See [`CommitError`]. The files are as before.
+    pub fn commit(&mut self, group: &Commit) -> Result<(), CommitError> {
+        self.must_be_open()?;
+        if group.is_empty() {
+            return Ok(());
+        }
+        let done = sorted(&group.done);
+        let failed = sorted(&group.failed);
+        self.must_be_new(&done, &failed)?;
+        let grown = self.grown(group)?;
+        for index in grown.keys() {
+            undisturbed(&self.files[*index])?;
+        }
+        undisturbed(&self.journal)?;
+        let appended = grown.iter().map(|(index, grown)| grown.appended(*index)).collect();
+        let entry = Group::new(appended, &done, &failed);
+        if let Some(outside) = group.files.iter().find(|file| !file.is_inside()) {
+            return Err(CommitError::Outside(outside.path.clone()));
+        }
+        let before = (self.journal.len(), self.crc);
+        let written = self
+            .place(&group.files)
+            .and_then(|()| self.write_records(group))
+            .and_then(|()| self.append(kind::GROUP, &entry));
+        if let Err(error) = written {
+            (self.crc, _) = (before.1, self.journal.accept(before.0));
+            self.roll_back();
+            self.take_away(&group.files);
+            return Err(error);
+        }
+        for (index, grown) in grown {
+            let file = &mut self.files[index];
+            file.accept(file.len() + grown.bytes);
+        }
+        entry.add_to(&mut self.finished);
+        self.unsynced = true;
+        Ok(())
+    }
+
+    /// Makes everything committed so far survive a power cut. Costs a few milliseconds to some hundred: call it every second or
+    /// so, not for every commit.
+    ///
+    /// # Errors
+    /// [`CommitError::Write`] closes the journal: after a failed sync nobody knows what the disk holds, until it is read again.
+    pub fn sync(&mut self) -> Result<(), CommitError> {
+        self.must_be_open()?;
+        if !self.unsynced {
+            return Ok(());
+        }
+        self.make_durable(kind::SYNCED, &())?;
+        self.unsynced = false;
+        Ok(())
+    }
+
+    /// Records durably that the run is over, with its exit code. No commit is possible after it. A run that was interrupted and
+    /// shall go on is not finished: call [`Journal::sync`] instead.
+    ///
+    /// # Errors
+    /// As [`Journal::sync`]; the run then counts as unfinished.
+    pub fn finish(&mut self, code: i32) -> Result<(), CommitError> {
+        self.must_be_open()?;
+        self.make_durable(kind::FINISHED, &code)?;
+        self.phase = Phase::Finished;
+        Ok(())
+    }
+
+    fn new(
+        folder: OutputFolder,
+        journal: AppendFile,
+        crc: u32,
+        files: Vec<AppendFile>,
+        finished: FinishedSet,
+        recovered: Recovered,
+    ) -> Self {
+        let (unsynced, has_placed) = (false, false);
+        Self { folder, journal, crc, files, finished, recovered, phase: Phase::Open, unsynced, has_placed }
+    }
+
+    fn must_be_open(&self) -> Result<(), CommitError> {
+        match &self.phase {
+            Phase::Open => Ok(()),
+            Phase::Finished => Err(CommitError::Finished),
+            Phase::Closed(why) => Err(CommitError::Closed(why.clone())),
+        }
+    }
+
+    fn must_be_new(&self, done: &[ItemId], failed: &[ItemId]) -> Result<(), CommitError> {
+        for list in [done, failed] {
+            if let Some(twice) = list.windows(2).find(|w| w[0] == w[1]) {
+                return Err(CommitError::FinishedTwice(twice[0]));
+            }
+        }
+        for item in done.iter().chain(failed) {
+            if item.index >= MAX_ITEM_INDEX {
+                return Err(CommitError::ImpossibleItem(*item));
+            }
+            if self.finished.contains(*item) {
+                return Err(CommitError::FinishedTwice(*item));
+            }
+        }
+        match failed.iter().find(|item| done.binary_search(item).is_ok()) {
+            Some(both) => Err(CommitError::FinishedTwice(*both)),
+            None => Ok(()),
+        }
+    }
+
+    /// By how much each file of the group grows.
+    fn grown(&self, group: &Commit) -> Result<BTreeMap<usize, Grown>, CommitError> {
+        let mut grown: BTreeMap<usize, Grown> = BTreeMap::new();
+        for (FileIndex(index), bytes) in &group.appends {
+            if *index >= self.files.len() {
+                return Err(CommitError::UnknownFile(FileIndex(*index)));
+            }
+            let of_file = grown.entry(*index).or_default();
+            of_file.bytes += bytes.len() as u64;
+            of_file.hasher.update(bytes);
+        }
+        grown.retain(|_, g| g.bytes > 0);
+        Ok(grown)
+    }
+
+    fn write_records(&mut self, group: &Commit) -> Result<(), CommitError> {
+        let mut ends: Vec<u64> = self.files.iter().map(AppendFile::len).collect();
+        for (FileIndex(index), bytes) in &group.appends {
+            let file = &mut self.files[*index];
+            file.write_at(bytes, ends[*index]).map_err(write_failed(file.path()))?;
+            ends[*index] += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Places files. What they will be is said before the first is there, so that those of a group that never counts can be found.
+    fn place(&mut self, files: &[PlacedFile]) -> Result<(), CommitError> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        self.append(kind::PLACED, &files.iter().map(PlacedFile::entry).collect::<Vec<Placed>>())?;
+        self.has_placed = true;
+        let folder = self.folder.path();
+        files.iter().try_for_each(|file| file.write(folder).map_err(write_failed(&folder.join(&file.path))))
+    }
+
+    /// Removes the files of a group that does not count. One that cannot be removed is written over when its item is done again.
+    fn take_away(&self, files: &[PlacedFile]) {
+        let folder = self.folder.path();
+        for file in files {
+            drop(remove_placed(&folder.join(&file.path), folder));
+        }
+    }
+
+    /// Writes an entry, which then counts; on an error the journal counts as before, with a torn entry behind it.
+    fn append(&mut self, kind: u8, body: &impl bincode::Encode) -> Result<(), CommitError> {
+        let (bytes, crc) = frame::encode(kind, body, self.crc).map_err(write_failed(self.journal.path()))?;
+        let at = self.journal.len();
+        self.journal.write_at(&bytes, at).map_err(write_failed(self.journal.path()))?;
+        self.journal.accept(at + bytes.len() as u64);
+        self.crc = crc;
+        Ok(())
+    }
+
+    fn roll_back(&mut self) {
+        for file in self.files.iter_mut().chain([&mut self.journal]) {
+            if let Err(error) = file.roll_back() {
+                let why = format!("`{}` could not be cut back: {error}", file.path().display());
+                self.phase = Phase::Closed(why);
+                return;
+            }
+        }
+    }
+
+    /// Files first: an entry that says that they are durable must not be read before they are.
+    fn make_durable(&mut self, kind: u8, body: &impl bincode::Encode) -> Result<(), CommitError> {
+        let durable = self.sync_files().and_then(|()| {
+            let appended = self.append(kind, body);
+            if appended.is_err() {
+                self.roll_back();
+            }
+            appended?;
+            self.journal.sync().map_err(write_failed(self.journal.path()))
+        });
+        if let Err(error) = &durable {
+            self.phase = Phase::Closed(error.to_string());
+        }
+        durable
+    }
+
+    fn sync_files(&mut self) -> Result<(), CommitError> {
+        if std::mem::take(&mut self.has_placed) {
+            let folder = self.folder.path();
+            let synced = fs::File::open(folder).and_then(|f| rustix::fs::syncfs(f).map_err(io::Error::from));
+            synced.map_err(write_failed(folder))?;
+        }
+        self.files.iter_mut().try_for_each(|f| f.sync().map_err(write_failed(f.path())))
+    }
+}
+
+#[derive(Default)]
+struct Grown {
+    bytes: u64,
+    hasher: crc32fast::Hasher,
+}
+
+impl Grown {
+    fn appended(&self, index: usize) -> Appended {
+        // `open_files` lets no run have more files than fit.
+        let file = u16::try_from(index).unwrap_or(u16::MAX);
+        Appended { file, bytes: self.bytes, crc: self.hasher.clone().finalize() }
+    }
+}
+
+fn open_files(folder: &OutputFolder, files: &[PathBuf]) -> Result<Vec<AppendFile>, StartError> {
+    if files.len() > usize::from(u16::MAX) {
+        let source = io::Error::new(io::ErrorKind::InvalidInput, "a run has at most 65535 files");
+        return Err(StartError::Io { path: folder.path().to_owned(), source });
+    }
+    let mut names: BTreeMap<(u64, u64), PathBuf> = BTreeMap::new();
+    let mut open = Vec::with_capacity(files.len());
+    for file in files {
+        let path = resolve(folder.path(), file);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(failed(parent))?;
+        }
+        let file = AppendFile::open(&path).map_err(failed(&path))?;
+        sync_folder_of(&path).map_err(failed(&path))?;
+        let identity = file.identity().map_err(failed(&path))?;
+        if let Some(first) = names.insert(identity, path.clone()) {
+            return Err(StartError::SameFile { first, second: path });
+        }
+        open.push(file);
+    }
+    Ok(open)
+}
+
+/// Cuts the files to `lengths` and says how many bytes that cost.
+fn cut_files(files: &mut [AppendFile], lengths: &[u64], is_finished: bool) -> Result<u64, StartError> {
+    let too_long = |f: &AppendFile, len: u64| f.len() > len;
+    if let Some((file, _)) = files.iter().zip(lengths).find(|(f, len)| is_finished && too_long(f, **len)) {
+        return Err(StartError::Grown(file.path().to_owned()));
+    }
+    let mut cut_bytes = 0;
+    for (file, len) in files.iter_mut().zip(lengths) {
+        cut_bytes += file.len().saturating_sub(*len);
+        file.cut(*len).map_err(failed(file.path()))?;
+    }
+    Ok(cut_bytes)
+}
+
+fn undisturbed(file: &AppendFile) -> Result<(), CommitError> {
+    let what = match file.disturbance().map_err(write_failed(file.path()))? {
+        None => return Ok(()),
+        Some(Disturbance::Deleted) => "it was deleted".to_owned(),
+        Some(Disturbance::Length(found)) => {
+            format!("it has {found} bytes, the run has written {}", file.len())
+        }
+    };
+    Err(CommitError::Disturbed { path: file.path().to_owned(), what })
+}
+
+fn sorted(items: &[ItemId]) -> Vec<ItemId> {
+    let mut items = items.to_vec();
+    items.sort_unstable();
+    items
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> StartError {
+    let path = path.to_owned();
+    move |source| StartError::Io { path, source }
+}
+
+fn write_failed(path: &Path) -> impl FnOnce(io::Error) -> CommitError {
+    let path = path.to_owned();
+    move |source| CommitError::Write { path, source }
+}
+
+fn names(files: &[PathBuf]) -> String {
+    files.iter().map(|f| format!("`{}`", f.display())).collect::<Vec<_>>().join(", ")
+}

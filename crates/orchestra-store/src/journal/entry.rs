@@ -1,0 +1,173 @@
+//! The journal's entries as data, and finished items as runs of numbers. Reads and writes nothing.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use bincode::{Decode, Encode};
+use orchestra_core::{ItemId, SourceId};
+
+use crate::identity::RunIdentity;
+use crate::journal::finished::{Ended, FinishedSet, MAX_ITEM_INDEX};
+
+/// Raised with every change of an entry.
+pub(crate) const FORMAT: u32 = 1;
+
+/// What a frame holds: its first byte.
+pub(crate) mod kind {
+    /// `Header`; the first frame and no other.
+    pub(crate) const HEADER: u8 = 1;
+    /// `Group`.
+    pub(crate) const GROUP: u8 = 2;
+    /// `()`: all before it is durable, files and journal.
+    pub(crate) const SYNCED: u8 = 3;
+    /// `i32`, the run's exit code: the run is over, and all before it is durable.
+    pub(crate) const FINISHED: u8 = 4;
+    /// `RunIdentity`: the run goes on, under this identity.
+    pub(crate) const RESUMED: u8 = 5;
+    /// `Vec<Placed>`: files of the group whose frame follows; those of the last such frame may never have been written.
+    pub(crate) const PLACED: u8 = 6;
+}
+
+/// First frame.
+#[derive(Debug, Clone, Encode, Decode)]
+pub(crate) struct Header {
+    pub(crate) format: u32,
+    pub(crate) identity: RunIdentity,
+    /// The files as the caller named them, relative to the output folder or absolute, as the system's bytes.
+    files: Vec<Vec<u8>>,
+}
+
+impl Header {
+    pub(crate) fn new(identity: &RunIdentity, files: &[PathBuf]) -> Self {
+        let files = files.iter().map(|f| f.as_os_str().as_bytes().to_vec()).collect();
+        Self { format: FORMAT, identity: identity.clone(), files }
+    }
+
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        self.files.iter().map(|f| PathBuf::from(OsString::from_vec(f.clone()))).collect()
+    }
+}
+
+/// One commit.
+#[derive(Debug, Clone, Encode, Decode)]
+pub(crate) struct Group {
+    pub(crate) appended: Vec<Appended>,
+    done: Vec<Span>,
+    failed: Vec<Span>,
+}
+
+/// What a commit added to a file.
+#[derive(Debug, Clone, Copy, Encode, Decode)]
+pub(crate) struct Appended {
+    /// The file, by its place in the header.
+    pub(crate) file: u16,
+    /// How many bytes.
+    pub(crate) bytes: u64,
+    /// Their checksum.
+    pub(crate) crc: u32,
+}
+
+/// Consecutive items of one source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+struct Span {
+    source: SourceId,
+    first: u64,
+    count: u64,
+}
+
+impl Group {
+    /// `done` and `failed` are sorted and without doubles.
+    pub(crate) fn new(appended: Vec<Appended>, done: &[ItemId], failed: &[ItemId]) -> Self {
+        Self { appended, done: spans(done), failed: spans(failed) }
+    }
+
+    /// Whether every number in it is one that a sane journal has.
+    pub(crate) fn is_sane(&self, n_files: usize) -> bool {
+        let files_known = self.appended.iter().all(|a| usize::from(a.file) < n_files);
+        files_known && self.done.iter().chain(&self.failed).all(Span::is_sane)
+    }
+
+    /// Marks its items as finished.
+    pub(crate) fn add_to(&self, finished: &mut FinishedSet) {
+        for (spans, ended) in [(&self.done, Ended::Done), (&self.failed, Ended::Failed)] {
+            for s in spans {
+                finished.insert(s.source, s.first, s.count, ended);
+            }
+        }
+    }
+}
+
+impl Span {
+    fn is_sane(&self) -> bool {
+        self.first.checked_add(self.count).is_some_and(|end| end <= MAX_ITEM_INDEX)
+    }
+}
+
+/// Where a file of the header lies.
+pub(crate) fn resolve(folder: &Path, file: &Path) -> PathBuf {
+    folder.join(file)
+}
+
+/// Reads the body of a frame; `None` if it is not that.
+pub(crate) fn decode<T: Decode<()>>(body: &[u8]) -> Option<T> {
+    // bincode allocates what a list claims to hold before it reads it, up to a limit that has to be a constant. No entry needs more than
+    // 24 times its length: an empty string is one byte of it.
+    let (value, used) = match body.len() {
+        n if n <= 1 << 16 => within::<T, { 1 << 22 }>(body),
+        n if n <= 1 << 22 => within::<T, { 1 << 28 }>(body),
+        n if n <= 1 << 28 => within::<T, { 1 << 34 }>(body),
+        _ => within::<T, { 1 << 38 }>(body),
+    }?;
+    (used == body.len()).then_some(value)
+}
+
+fn within<T: Decode<()>, const LIMIT: usize>(body: &[u8]) -> Option<(T, usize)> {
+    bincode::decode_from_slice(body, bincode::config::standard().with_limit::<LIMIT>()).ok()
+}
+
+fn spans(items: &[ItemId]) -> Vec<Span> {
+    let mut spans: Vec<Span> = Vec::new();
+    for item in items {
+        match spans.last_mut() {
+            Some(s) if s.source == item.source && s.first + s.count == item.index => s.count += 1,
+            _ => spans.push(Span { source: item.source, first: item.index, count: 1 }),
+        }
+    }
+    spans
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(source: u16, index: u64) -> ItemId {
+        ItemId { source: SourceId(source), index }
+    }
+
+    #[test]
+    fn neighbours_of_one_source_share_a_span() {
+        let spans = spans(&[item(0, 3), item(0, 4), item(0, 6), item(1, 7), item(1, 8)]);
+        let plain: Vec<_> = spans.iter().map(|s| (s.source.0, s.first, s.count)).collect();
+        assert_eq!(plain, [(0, 3, 2), (0, 6, 1), (1, 7, 2)]);
+    }
+
+    #[test]
+    fn an_entry_that_claims_to_hold_more_than_there_is_costs_nothing() {
+        // 2^62 spans, of which there is none.
+        let claim = [&[0, 253][..], &(1_u64 << 62).to_le_bytes()].concat();
+        assert!(decode::<Group>(&claim).is_none());
+        let spans = vec![Span { source: SourceId(0), first: 0, count: 1 }; 100_000];
+        let group = Group { appended: Vec::new(), done: spans, failed: Vec::new() };
+        let body = bincode::encode_to_vec(&group, bincode::config::standard()).unwrap();
+        assert_eq!(decode::<Group>(&body).map(|g| g.done.len()), Some(100_000));
+    }
+
+    #[test]
+    fn an_entry_with_numbers_out_of_range_is_not_sane() {
+        assert!(Group::new(vec![], &[item(0, MAX_ITEM_INDEX - 1)], &[]).is_sane(0));
+        assert!(!Group::new(vec![], &[], &[item(0, MAX_ITEM_INDEX)]).is_sane(0));
+        let appended = vec![Appended { file: 1, bytes: 0, crc: 0 }];
+        assert!(!Group::new(appended, &[], &[]).is_sane(1));
+    }
+}

@@ -1,0 +1,340 @@
+//! Finds out what of an earlier run survives: the longest whole part of the journal that agrees with the files. Only reads.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::identity::RunIdentity;
+use crate::journal::append_file::length_of;
+use crate::journal::entry::{self, FORMAT, Group, Header, kind, resolve};
+use crate::journal::finished::FinishedSet;
+use crate::journal::frame::FrameReader;
+use crate::journal::placed::Placed;
+
+/// What an output folder holds.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// No journal.
+    Nothing,
+    /// A journal that cannot be used, and why.
+    Unreadable(String),
+    /// A run.
+    Run(Box<FoundRun>),
+}
+
+/// An earlier run.
+#[derive(Debug)]
+pub(crate) struct FoundRun {
+    /// Its files, as they were named.
+    pub(crate) files: Vec<PathBuf>,
+    /// Its exit code, if its end was recorded.
+    pub(crate) code: Option<i32>,
+    /// What it achieved: for a finished run as the journal says, else as far as the files agree.
+    pub(crate) survivors: Survivors,
+    overview: Overview,
+}
+
+/// The part of a run that counts.
+#[derive(Debug, Clone)]
+pub(crate) struct Survivors {
+    pub(crate) identity: RunIdentity,
+    pub(crate) journal_len: u64,
+    pub(crate) crc: u32,
+    /// Length of each file.
+    pub(crate) lengths: Vec<u64>,
+    pub(crate) finished: FinishedSet,
+    /// Commits in the part that counts.
+    pub(crate) commits: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Overview {
+    header: Header,
+    /// End of the last entry that says that all before it is durable.
+    durable_to: u64,
+    commits: u64,
+    code: Option<i32>,
+}
+
+/// How far a replay believes the journal.
+#[derive(Debug, Clone, Copy)]
+enum Check {
+    /// Wholly: the run is over, and its files are the user's.
+    Nothing,
+    /// The files must be long enough, and beyond this place in the journal their bytes must have the recorded checksums.
+    Files { checksums_from: u64 },
+}
+
+/// Looks at the journal at `journal` of the output folder `folder`.
+pub(crate) fn examine(folder: &Path, journal: &Path) -> io::Result<Found> {
+    let overview = match overview(journal)? {
+        Ok(overview) => overview,
+        Err(found) => return Ok(found),
+    };
+    let files = overview.header.files();
+    let code = overview.code;
+    let survivors = if code.is_some() {
+        replay(folder, journal, &overview.header, Check::Nothing)?
+    } else {
+        surviving(folder, journal, &overview)?
+    };
+    Ok(Found::Run(Box::new(FoundRun { files, code, survivors, overview })))
+}
+
+impl FoundRun {
+    /// What survives when the run is to go on, so that its files must agree, and how many commits do not.
+    pub(crate) fn resumable(&self, folder: &Path, journal: &Path) -> io::Result<(Survivors, u64)> {
+        let survivors = match self.code {
+            Some(_) => surviving(folder, journal, &self.overview)?,
+            None => self.survivors.clone(),
+        };
+        let lost = self.overview.commits - survivors.commits;
+        Ok((survivors, lost))
+    }
+}
+
+fn surviving(folder: &Path, journal: &Path, overview: &Overview) -> io::Result<Survivors> {
+    let check = Check::Files { checksums_from: overview.durable_to };
+    let survivors = replay(folder, journal, &overview.header, check)?;
+    if survivors.journal_len >= overview.durable_to {
+        return Ok(survivors);
+    }
+    // A file is shorter than it was when it was durable: something else changed it, so no byte of it is taken on trust.
+    replay(folder, journal, &overview.header, Check::Files { checksums_from: 0 })
+}
+
+fn overview(journal: &Path) -> io::Result<Result<Overview, Found>> {
+    let file = match File::open(journal) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Err(Found::Nothing)),
+        Err(e) => return Err(e),
+    };
+    let mut frames = FrameReader::new(file)?;
+    let header = match frames.next()? {
+        Some((kind::HEADER, body)) => entry::decode::<Header>(body),
+        _ => None,
+    };
+    let Some(header) = header else {
+        return Ok(Err(Found::Unreadable("its first entry is damaged or of another version".into())));
+    };
+    if header.format != FORMAT {
+        let why = format!("it has format {}, this version reads format {FORMAT}", header.format);
+        return Ok(Err(Found::Unreadable(why)));
+    }
+    let mut overview = Overview { header, durable_to: 0, commits: 0, code: None };
+    while let Some((kind, body)) = frames.next()? {
+        overview.code = None;
+        match kind {
+            kind::GROUP => overview.commits += 1,
+            kind::FINISHED => overview.code = entry::decode(body),
+            _ => {}
+        }
+        if matches!(kind, kind::SYNCED | kind::FINISHED) {
+            overview.durable_to = frames.end;
+        }
+    }
+    Ok(Ok(overview))
+}
+
+fn replay(folder: &Path, journal: &Path, header: &Header, check: Check) -> io::Result<Survivors> {
+    let mut frames = FrameReader::new(File::open(journal)?)?;
+    let mut files = Files::look(folder, &header.files(), check)?;
+    let mut state = Survivors {
+        identity: header.identity.clone(),
+        journal_len: 0,
+        crc: 0,
+        lengths: vec![0; files.files.len()],
+        finished: FinishedSet::default(),
+        commits: 0,
+    };
+    // Files that belong to the next group.
+    let mut placed: Vec<Placed> = Vec::new();
+    loop {
+        // `end` before `next`: the entry's own start decides whether it lies in the durable part.
+        let start = frames.end;
+        let Some((kind, body)) = frames.next()? else { break };
+        match kind {
+            kind::GROUP => {
+                let group = entry::decode::<Group>(body).filter(|g| g.is_sane(state.lengths.len()));
+                let Some(group) = group else { break };
+                let placed = std::mem::take(&mut placed);
+                if !files.hold_placed(&placed, start)? || !files.hold(&group, start, &mut state.lengths)? {
+                    break;
+                }
+                group.add_to(&mut state.finished);
+                state.commits += 1;
+            }
+            kind::PLACED => match entry::decode(body) {
+                Some(files) => {
+                    placed = files;
+                    continue; // It counts with its group.
+                }
+                None => break,
+            },
+            kind::RESUMED => match entry::decode(body) {
+                Some(identity) => state.identity = identity,
+                None => break,
+            },
+            _ => {}
+        }
+        state.journal_len = frames.end;
+        state.crc = frames.crc;
+    }
+    Ok(state)
+}
+
+/// Calls `each` with the path of every file that was placed, or was about to be, by the part of the journal from `from` on.
+pub(crate) fn placed_files<E: From<io::Error>>(
+    folder: &Path,
+    journal: &Path,
+    from: u64,
+    mut each: impl FnMut(PathBuf) -> Result<(), E>,
+) -> Result<(), E> {
+    let file = match File::open(journal) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        file => file?,
+    };
+    let mut frames = FrameReader::new(file)?;
+    // Whatever a journal says: the files that grow are no placed ones.
+    let mut growing: Vec<PathBuf> = Vec::new();
+    loop {
+        let start = frames.end;
+        let Some((kind, body)) = frames.next()? else { return Ok(()) };
+        if kind == kind::HEADER {
+            let files = entry::decode::<Header>(body).map(|header| header.files()).unwrap_or_default();
+            growing.extend(files.iter().map(|file| resolve(folder, file)));
+        }
+        if kind == kind::PLACED && start >= from {
+            let files = entry::decode::<Vec<Placed>>(body).unwrap_or_default();
+            let paths = files.iter().filter_map(|placed| placed.path(folder));
+            paths.filter(|path| !growing.contains(path)).try_for_each(&mut each)?;
+        }
+    }
+}
+
+/// The files as they are on the disk.
+struct Files {
+    folder: PathBuf,
+    files: Vec<OnDisk>,
+    check: Check,
+}
+
+struct OnDisk {
+    path: PathBuf,
+    len: u64,
+    file: Option<File>,
+}
+
+impl Files {
+    fn look(folder: &Path, files: &[PathBuf], check: Check) -> io::Result<Self> {
+        let files = files
+            .iter()
+            .map(|f| {
+                let path = resolve(folder, f);
+                let len = match check {
+                    Check::Nothing => u64::MAX,
+                    Check::Files { .. } => length_of(&path).map_err(|e| named(&path, e))?,
+                };
+                Ok(OnDisk { path, len, file: None })
+            })
+            .collect::<io::Result<Vec<_>>>()?;
+        Ok(Self { folder: folder.to_owned(), files, check })
+    }
+
+    /// Whether the files hold what `group`, which starts at `start` in the journal, appended; if so, `lengths` grow.
+    fn hold(&mut self, group: &Group, start: u64, lengths: &mut [u64]) -> io::Result<bool> {
+        let mut grown = lengths.to_vec();
+        for a in &group.appended {
+            let on_disk = &mut self.files[usize::from(a.file)];
+            let len = &mut grown[usize::from(a.file)];
+            let from = *len;
+            match from.checked_add(a.bytes) {
+                Some(to) if to <= on_disk.len => *len = to,
+                _ => return Ok(false),
+            }
+            let verify = matches!(self.check, Check::Files { checksums_from } if start >= checksums_from);
+            if verify && on_disk.checksum(from, a.bytes)? != a.crc {
+                return Ok(false);
+            }
+        }
+        lengths.copy_from_slice(&grown);
+        Ok(true)
+    }
+}
+
+impl Files {
+    /// Whether the files that a group, which starts at `start` in the journal, has placed are there. Those that were durable are taken on
+    /// trust: what became of them since is the user's business.
+    fn hold_placed(&self, placed: &[Placed], start: u64) -> io::Result<bool> {
+        match self.check {
+            Check::Files { checksums_from } if start >= checksums_from => {
+                for file in placed {
+                    if !file.is_there(&self.folder)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            _ => Ok(true),
+        }
+    }
+}
+
+impl OnDisk {
+    fn checksum(&mut self, from: u64, bytes: u64) -> io::Result<u32> {
+        if bytes == 0 {
+            return Ok(0); // There need not be a file.
+        }
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(File::open(&self.path).map_err(|e| named(&self.path, e))?),
+        };
+        let mut hasher = crc32fast::Hasher::new();
+        let mut buffer = vec![0; usize::try_from(bytes.min(1 << 18)).unwrap_or(1 << 18)];
+        let (mut at, end) = (from, from + bytes);
+        while at < end {
+            let part = (end - at).min(buffer.len() as u64);
+            let part = &mut buffer[..usize::try_from(part).unwrap_or(0)];
+            file.read_exact_at(part, at).map_err(|e| named(&self.path, e))?;
+            hasher.update(part);
+            at += part.len() as u64;
+        }
+        Ok(hasher.finalize())
+    }
+}
+
+fn named(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("`{}`: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::{ItemId, SourceId};
+
+    use super::*;
+    use crate::journal::entry::Appended;
+    use crate::journal::frame::{SEED, encode};
+
+    #[test]
+    fn a_commit_that_added_nothing_to_a_file_needs_no_file() {
+        let identity = RunIdentity {
+            run_id: "r".into(),
+            workflow: "w".into(),
+            fingerprint: Vec::new(),
+            started_unix_ms: 0,
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let journal = dir.path().join("journal");
+        let header = Header::new(&identity, &["failures.jsonl".into()]);
+        let (mut bytes, crc) = encode(kind::HEADER, &header, SEED).unwrap();
+        let item = ItemId { source: SourceId(0), index: 3 };
+        let group = Group::new(vec![Appended { file: 0, bytes: 0, crc: 0 }], &[item], &[]);
+        bytes.extend(encode(kind::GROUP, &group, crc).unwrap().0);
+        std::fs::write(&journal, bytes).unwrap();
+        match examine(dir.path(), &journal).unwrap() {
+            Found::Run(run) => assert!(run.survivors.finished.contains(item)),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! A small run over the journal whose records name their items, so that files can be compared with the finished set.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use orchestra_core::{ItemId, SourceId};
+use orchestra_store::{Commit, FileIndex, Journal, OutputFolder, PlacedFile, RunIdentity, State};
+use tempfile::TempDir;
+
+pub const RESULTS: FileIndex = FileIndex(0);
+pub const COPIES: FileIndex = FileIndex(1);
+pub const FAILURES: FileIndex = FileIndex(2);
+
+/// A folder in memory where there is one: what these tests ask holds there as on a disk, and syncing takes no time.
+pub fn scratch() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+pub fn files() -> Vec<PathBuf> {
+    ["results.jsonl", "more/copies.jsonl", "failures.jsonl"].map(PathBuf::from).to_vec()
+}
+
+pub fn identity() -> RunIdentity {
+    RunIdentity {
+        run_id: "run-1".into(),
+        workflow: "test".into(),
+        fingerprint: vec![("model a".into(), "1234".into())],
+        started_unix_ms: 1_700_000_000_000,
+    }
+}
+
+pub fn item(source: u16, index: u64) -> ItemId {
+    ItemId { source: SourceId(source), index }
+}
+
+/// A record whose length depends on the item.
+pub fn record(item: ItemId) -> Vec<u8> {
+    let padding = "x".repeat((item.index % 23) as usize);
+    format!("{} {} {padding}\n", item.source.0, item.index).into_bytes()
+}
+
+/// A commit of these items; every fifth fails, every third done one has a second record in another file, and every seventh a file of its own.
+pub fn group(items: &[ItemId]) -> Commit {
+    let mut commit = Commit::default();
+    for item in items {
+        if fails(*item) {
+            commit.appends.push((FAILURES, record(*item)));
+            commit.failed.push(*item);
+            continue;
+        }
+        commit.appends.push((RESULTS, record(*item)));
+        commit.done.push(*item);
+        if item.index % 3 == 0 {
+            commit.appends.push((COPIES, record(*item)));
+        }
+        if let Some(path) = own_file(*item) {
+            commit.files.push(PlacedFile { path, bytes: record(*item) });
+        }
+    }
+    commit
+}
+
+/// The file that an item places when it is done.
+pub fn own_file(item: ItemId) -> Option<PathBuf> {
+    (item.index.is_multiple_of(7) && !fails(item))
+        .then(|| format!("own/{}/{}.txt", item.source.0, item.index).into())
+}
+
+pub fn fails(item: ItemId) -> bool {
+    item.index % 5 == 4
+}
+
+/// Resumes the run in `dir`, or begins it.
+pub fn start(dir: &Path) -> Journal {
+    let mut folder = OutputFolder::open(dir).unwrap();
+    if matches!(folder.state(), State::Unreadable(_)) {
+        folder.discard().unwrap();
+    }
+    match folder.state() {
+        State::Fresh => Journal::begin(folder, &identity(), &files()).unwrap(),
+        _ => Journal::resume(folder, &identity(), &files()).unwrap(),
+    }
+}
+
+/// The items named by the records of a file; panics on a torn or doubled record.
+pub fn items_in(dir: &Path, file: FileIndex) -> BTreeSet<ItemId> {
+    let text = fs::read_to_string(dir.join(&files()[file.0])).unwrap();
+    assert!(text.is_empty() || text.ends_with('\n'), "torn record");
+    let mut items = BTreeSet::new();
+    for line in text.lines() {
+        let mut words = line.split(' ');
+        let mut number = || words.next().unwrap().parse::<u64>().unwrap();
+        let (source, index) = (number(), number());
+        let found = item(u16::try_from(source).unwrap(), index);
+        assert_eq!(format!("{line}\n").into_bytes(), record(found), "damaged record");
+        assert!(items.insert(found), "doubled record of {found}");
+    }
+    items
+}
+
+/// Every record is there exactly if its item is finished, in every file; gives the finished items.
+pub fn audit(dir: &Path, journal: &Journal) -> BTreeSet<ItemId> {
+    let done = items_in(dir, RESULTS);
+    let failed = items_in(dir, FAILURES);
+    let copies: BTreeSet<_> = done.iter().copied().filter(|i| i.index % 3 == 0).collect();
+    assert_eq!(items_in(dir, COPIES), copies);
+    let all: BTreeSet<_> = done.union(&failed).copied().collect();
+    let known: BTreeSet<_> = (0..8)
+        .flat_map(|s| journal.finished(SourceId(s)).iter().map(|i| item(s, i)).collect::<Vec<_>>())
+        .collect();
+    assert_eq!(all, known);
+    for item in &done {
+        if let Some(path) = own_file(*item) {
+            assert_eq!(fs::read(dir.join(&path)).unwrap(), record(*item), "{}", path.display());
+        }
+    }
+    let counts = journal.counts();
+    assert_eq!((counts.done, counts.failed), (done.len() as u64, failed.len() as u64));
+    all
+}
+
+/// No item that is not done has a file. What a power cut has taken from the journal may leave some.
+pub fn no_strays(dir: &Path, finished: &BTreeSet<ItemId>) {
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().map(|e| e.unwrap().path());
+    let there: Vec<PathBuf> =
+        entries(&dir.join("own")).flat_map(|folder| entries(&folder).collect::<Vec<_>>()).collect();
+    let expected = finished.iter().filter_map(|item| own_file(*item)).count();
+    assert_eq!(there.len(), expected, "{there:?}");
+}

@@ -1,0 +1,216 @@
+//! A disk that fills up, played by the limit on file sizes: writes stop in the middle, as on a full disk. The limit holds for
+//! the whole process, so this file has one test.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{COPIES, FAILURES, RESULTS, audit, files, group, identity, item, items_in, scratch, start};
+use orchestra_core::ItemId;
+use orchestra_store::{Commit, CommitError, FileIndex, Journal, OutputFolder, StartError, State};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Done items that have a record in one file only, so that any file can be made the largest.
+const MANY: u64 = 40;
+
+fn limit_files_to(bytes: Option<u64>) {
+    let old = getrlimit(Resource::Fsize);
+    setrlimit(Resource::Fsize, Rlimit { current: bytes, maximum: old.maximum }).unwrap();
+}
+
+/// Runs `f` on a disk on which files cannot grow beyond `bytes`.
+fn on_a_disk_of<T>(bytes: u64, f: impl FnOnce() -> T) -> T {
+    limit_files_to(Some(bytes));
+    let result = f();
+    limit_files_to(None);
+    result
+}
+
+fn len(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().len()
+}
+
+fn journal_of(dir: &Path) -> PathBuf {
+    dir.join(".orchestra/journal")
+}
+
+/// A group with records in all files, by how much each file grows with it, and its journal entry.
+fn next_group() -> Commit {
+    group(&(100..112).map(|i| item(0, i)).collect::<Vec<_>>())
+}
+
+/// How many bytes the group adds to the file.
+fn growth(group: &Commit, file: FileIndex) -> u64 {
+    group.appends.iter().filter(|(f, _)| *f == file).map(|(_, b)| b.len() as u64).sum()
+}
+
+fn must_not_fit(result: Result<(), CommitError>, file: &str) {
+    match result {
+        Err(error @ CommitError::Write { .. }) => assert!(error.to_string().contains(file), "{error}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The whole content of every file of the run.
+fn content(dir: &Path) -> Vec<Vec<u8>> {
+    let paths = files().into_iter().map(|f| dir.join(f)).chain([journal_of(dir)]);
+    paths.map(|p| fs::read(p).unwrap()).collect()
+}
+
+/// One file is by far the largest, so that it alone does not fit, and it is torn at every byte.
+fn every_byte_of_a_record_file(file: FileIndex) {
+    let dir = scratch();
+    let mut journal = start(dir.path());
+    let ballast = Commit { appends: vec![(file, vec![b'\n'; 10_000])], ..Commit::default() };
+    journal.commit(&ballast).unwrap();
+    let before = content(dir.path());
+    let name = files()[file.0].clone();
+    let full = len(&dir.path().join(&name));
+    let group = next_group();
+    assert!(growth(&group, file) > 10);
+    for room in 0..growth(&group, file) {
+        let result = on_a_disk_of(full + room, || journal.commit(&group));
+        must_not_fit(result, name.to_str().unwrap());
+        assert_eq!(content(dir.path()), before, "with room for {room} bytes");
+        assert_eq!(journal.counts().total(), 0);
+    }
+    // With room for exactly this much, the same group is kept.
+    on_a_disk_of(full + growth(&group, file), || journal.commit(&group)).unwrap();
+    drop(journal);
+    let journal = start(dir.path());
+    assert_eq!(journal.counts().total(), 12);
+    assert_eq!(journal.recovered().lost_commits, 0);
+}
+
+/// The journal is the largest file, because many scattered items were finished without records.
+fn scattered() -> Vec<ItemId> {
+    (0..2000).map(|i| item(1, 1000 + 2 * i)).collect()
+}
+
+fn every_byte_of_the_journal() {
+    let dir = scratch();
+    let mut journal = start(dir.path());
+    journal.commit(&Commit { done: scattered(), ..Commit::default() }).unwrap();
+    let before = content(dir.path());
+    let full = len(&journal_of(dir.path()));
+    let group = next_group();
+    let mut room = 0;
+    while let Err(error) = on_a_disk_of(full + room, || journal.commit(&group)) {
+        must_not_fit(Err(error), "journal");
+        assert_eq!(content(dir.path()), before, "with room for {room} bytes");
+        room += 1;
+    }
+    assert!(room > 20, "an entry is longer than {room} bytes");
+    assert_eq!(len(&journal_of(dir.path())), full + room);
+    drop(journal);
+    let journal = start(dir.path());
+    assert_eq!(journal.counts().total(), 2012);
+    assert_eq!(journal.recovered().lost_commits, 0);
+}
+
+/// `sync` and `finish` write an entry, too. One that does not fit closes the journal; what was committed is there at the next start.
+fn every_byte_of_the_last_entries(end: fn(&mut Journal) -> Result<(), CommitError>) {
+    for room in 0.. {
+        let dir = scratch();
+        let mut journal = start(dir.path());
+        journal.commit(&group(&(0..20).map(|i| item(0, i)).collect::<Vec<_>>())).unwrap();
+        journal.commit(&Commit { done: scattered(), ..Commit::default() }).unwrap();
+        let full = len(&journal_of(dir.path()));
+        let result = on_a_disk_of(full + room, || end(&mut journal));
+        let fits = result.is_ok();
+        if !fits {
+            must_not_fit(result, "journal");
+            assert_eq!(len(&journal_of(dir.path())), full, "nothing of it is left");
+            assert!(matches!(journal.commit(&next_group()), Err(CommitError::Closed(_))));
+        }
+        drop(journal);
+        let mut journal = start(dir.path());
+        assert_eq!(journal.counts().total(), 2020);
+        assert_eq!(journal.recovered(), orchestra_store::Recovered::default());
+        journal.commit(&next_group()).unwrap();
+        assert_eq!(items_in(dir.path(), RESULTS).len() + items_in(dir.path(), FAILURES).len(), 32);
+        if fits {
+            assert!(room > 8);
+            return;
+        }
+    }
+}
+
+/// A run that cannot even begin leaves nothing that would hinder the next one.
+fn every_byte_of_the_first_entry() {
+    for room in 0.. {
+        let dir = scratch();
+        let folder = OutputFolder::open(dir.path()).unwrap();
+        let begun = on_a_disk_of(room, || Journal::begin(folder, &identity(), &files()).map(drop));
+        if begun.is_ok() {
+            assert!(room > 20);
+            return;
+        }
+        assert!(matches!(begun, Err(StartError::Io { .. })), "{begun:?}");
+        let left: Vec<_> = fs::read_dir(dir.path().join(".orchestra")).unwrap().collect();
+        assert_eq!(left.len(), 1, "the lock alone is left: {left:?}");
+        assert_eq!(OutputFolder::open(dir.path()).unwrap().state(), State::Fresh);
+        let mut journal = start(dir.path());
+        journal.commit(&next_group()).unwrap();
+        assert_eq!(audit(dir.path(), &journal).len(), 12);
+    }
+}
+
+/// Going on writes an entry as well, and may be tried again.
+fn every_byte_of_going_on() {
+    let dir = scratch();
+    let mut journal = start(dir.path());
+    journal.commit(&Commit { done: scattered(), ..Commit::default() }).unwrap();
+    journal.commit(&next_group()).unwrap();
+    drop(journal);
+    let full = len(&journal_of(dir.path()));
+    for room in 0.. {
+        let folder = OutputFolder::open(dir.path()).unwrap();
+        match on_a_disk_of(full + room, || Journal::resume(folder, &identity(), &files())) {
+            Ok(journal) => {
+                assert_eq!(journal.counts().total(), 2012);
+                assert!(room > 8);
+                return;
+            }
+            Err(error) => assert!(matches!(error, StartError::Io { .. }), "{error:?}"),
+        }
+        assert_eq!(len(&journal_of(dir.path())), full, "with room for {room} bytes");
+    }
+}
+
+/// As a user meets it: a long run, a disk that fills up, room again, and the same group once more.
+fn a_full_disk_in_the_middle_of_a_run() {
+    let dir = scratch();
+    let mut journal = start(dir.path());
+    journal.commit(&group(&(0..MANY).map(|i| item(0, i)).collect::<Vec<_>>())).unwrap();
+    let second: Vec<_> = (MANY..2 * MANY).map(|i| item(0, i)).collect();
+    let results = len(&dir.path().join("results.jsonl"));
+    for room in [0, 1, 36, 37, 500] {
+        must_not_fit(on_a_disk_of(results + room, || journal.commit(&group(&second))), ".jsonl");
+        assert_eq!(audit(dir.path(), &journal).len() as u64, MANY);
+    }
+    journal.commit(&group(&second)).unwrap();
+    assert_eq!(audit(dir.path(), &journal).len() as u64, 2 * MANY);
+    drop(journal);
+    let journal = start(dir.path());
+    assert_eq!(audit(dir.path(), &journal).len() as u64, 2 * MANY);
+    assert_eq!(journal.recovered().lost_commits, 0);
+}
+
+#[test]
+fn a_disk_that_is_full_at_any_byte_leaves_nothing_of_the_group_and_the_next_try_works() {
+    // SAFETY: ignoring a signal installs no handler; without it the signal for a write beyond the limit ends the process.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    a_full_disk_in_the_middle_of_a_run();
+    for file in [RESULTS, COPIES, FAILURES] {
+        every_byte_of_a_record_file(file);
+    }
+    every_byte_of_the_journal();
+    every_byte_of_the_last_entries(Journal::sync);
+    every_byte_of_the_last_entries(|journal| journal.finish(0));
+    every_byte_of_the_first_entry();
+    every_byte_of_going_on();
+}

@@ -1,0 +1,411 @@
+//! Listings of real folders, globs and manifests, as a source of a workflow sees them.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::{Arc, Barrier};
+
+use orchestra_store::{
+    Catalog, Expand, Extent, ListError, ListingReader, ListingSpec, PushItem, first_item, write_items,
+    write_listing,
+};
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+fn folder_with(files: &[&str]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for file in files {
+        let path = folder.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, b"x").unwrap();
+    }
+    folder
+}
+
+fn paths(base: &Path, patterns: &[&str]) -> ListingSpec {
+    ListingSpec::Paths { base: base.into(), patterns: patterns.iter().map(|p| (*p).into()).collect() }
+}
+
+fn list(spec: &ListingSpec) -> Result<Vec<String>, ListError> {
+    let out = tempfile::tempdir().unwrap();
+    let file = out.path().join("deep/items");
+    let summary = write_listing(spec, &file)?;
+    let items: Vec<_> = ListingReader::open(&file)?.collect::<Result<_, _>>()?;
+    assert_eq!(items.len() as u64, summary.count);
+    assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "nothing but the list may remain");
+    Ok(items.into_iter().map(|i| i.name).collect())
+}
+
+fn names(base: &TempDir, patterns: &[&str]) -> Vec<String> {
+    list(&paths(base.path(), patterns)).unwrap()
+}
+
+fn error(base: &TempDir, patterns: &[&str]) -> String {
+    list(&paths(base.path(), patterns))
+        .unwrap_err()
+        .to_string()
+        .replace(base.path().to_str().unwrap(), "BASE")
+}
+
+#[test]
+fn a_folder_gives_all_regular_files_below_it_in_byte_order() {
+    let base = folder_with(&["in/b.png", "in/a/z.png", "in/a-b.png", "in/B.png", "other/x.png"]);
+    assert_eq!(names(&base, &["in"]), ["B.png", "a-b.png", "a/z.png", "b.png"]);
+    assert_eq!(names(&base, &["in/"]), names(&base, &["./in"]));
+}
+
+#[test]
+fn hidden_files_and_folders_are_left_out_unless_asked_for() {
+    let base = folder_with(&["in/.hidden.png", "in/.git/x.png", "in/a.png"]);
+    assert_eq!(names(&base, &["in"]), ["a.png"]);
+    assert_eq!(names(&base, &["in/**/*.png"]), ["a.png"]);
+    assert_eq!(names(&base, &["in/.*.png"]), [".hidden.png"]);
+    assert_eq!(names(&base, &["in/.git"]), ["x.png"]);
+}
+
+#[test]
+fn an_output_folder_of_a_run_is_not_entered_unless_it_is_named() {
+    let base =
+        folder_with(&["a.png", "out/.orchestra/journal", "out/results.jsonl", "out/logs/run.log", "z/b.png"]);
+    assert_eq!(names(&base, &["."]), ["a.png", "z/b.png"]);
+    assert_eq!(names(&base, &["**/*"]), ["a.png", "z/b.png"]);
+    assert_eq!(names(&base, &["out/*.jsonl"]), ["results.jsonl"]);
+}
+
+#[test]
+fn a_glob_stays_on_its_level_and_two_stars_do_not() {
+    let base = folder_with(&["in/a.png", "in/a.jpg", "in/deep/b.png", "in/deep/er/c.png"]);
+    assert_eq!(names(&base, &["in/*.png"]), ["a.png"]);
+    assert_eq!(names(&base, &["in/*/*.png"]), ["deep/b.png"]);
+    assert_eq!(names(&base, &["in/**/*.png"]), ["a.png", "deep/b.png", "deep/er/c.png"]);
+    assert_eq!(names(&base, &["in/*.{png,jpg}"]), ["a.jpg", "a.png"]);
+    assert_eq!(names(&base, &["*/a.p?g"]), ["in/a.png"]);
+}
+
+#[test]
+fn a_file_that_exists_is_no_glob_whatever_its_name() {
+    let base = folder_with(&["img[1].png", "img1.png"]);
+    assert_eq!(names(&base, &["img[1].png"]), ["img[1].png"]);
+}
+
+#[test]
+fn an_exclamation_mark_at_the_beginning_of_a_glob_is_one() {
+    let base = folder_with(&["!a.png", "b.png", "!c.txt"]);
+    assert_eq!(names(&base, &["!*.png"]), ["!a.png"]);
+}
+
+#[test]
+fn several_entries_share_a_root_and_each_file_stands_once() {
+    let base = folder_with(&["in/a/1.png", "in/b/1.png"]);
+    assert_eq!(names(&base, &["in/b", "in/a/1.png", "in/*/1.png", "in/../in/a"]), ["a/1.png", "b/1.png"]);
+    assert_eq!(names(&base, &["in/a/1.png"]), ["1.png"]);
+}
+
+#[test]
+fn loops_of_links_end_and_broken_links_are_listed() {
+    let base = folder_with(&["in/a.png", "far/b.png"]);
+    let at = |name: &str| base.path().join(name);
+    symlink(at("in"), at("in/loop")).unwrap();
+    symlink(at("far"), at("in/far")).unwrap();
+    symlink("nowhere", at("in/broken.png")).unwrap();
+    symlink("self.png", at("in/self.png")).unwrap();
+    symlink(at("in/a.png"), at("in/link.png")).unwrap();
+    let all = ["a.png", "broken.png", "far/b.png", "link.png", "self.png"];
+    assert_eq!(names(&base, &["in"]), all);
+    assert_eq!(names(&base, &["in/**"]), all);
+}
+
+#[test]
+fn only_a_file_that_is_named_itself_may_be_something_else() {
+    let base = folder_with(&["in/a.png"]);
+    let fifo = base.path().join("in/pipe.png");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+        .unwrap();
+    assert_eq!(names(&base, &["in"]), ["a.png"]);
+    assert_eq!(names(&base, &["in/*.png"]), ["a.png"]);
+    assert_eq!(names(&base, &["in/pipe.png"]), ["pipe.png"]);
+}
+
+#[test]
+fn names_that_are_no_text_keep_their_bytes_in_the_path() {
+    let base = tempfile::tempdir().unwrap();
+    let raw = base.path().join(OsStr::from_bytes(b"\xff.png"));
+    fs::write(&raw, b"x").unwrap();
+    let out = base.path().join("out/items");
+    write_listing(&paths(base.path(), &["*.png"]), &out).unwrap();
+    let item = ListingReader::open(&out).unwrap().next().unwrap().unwrap();
+    assert_eq!(item.name, r"\xFF.png");
+    assert_eq!(item.path, raw);
+}
+
+#[test]
+fn errors_name_the_entry() {
+    let base = folder_with(&["in/a.png"]);
+    fs::create_dir(base.path().join("empty")).unwrap();
+    assert_eq!(error(&base, &["in", "no.png"]), "`no.png` does not exist (looked for `BASE/no.png`)");
+    assert_eq!(error(&base, &["in/*.gif"]), "`in/*.gif` matches no file under `BASE/in`");
+    assert_eq!(error(&base, &["none/*.gif"]), "`none/*.gif` matches no file under `BASE/none`");
+    assert_eq!(error(&base, &["empty"]), "`empty` matches no file under `BASE/empty`");
+    assert_eq!(error(&base, &[""]), "`` is no valid pattern: it is empty");
+    assert!(
+        error(&base, &["in/[.png"]).starts_with("`in/[.png` is no valid pattern: unclosed character class")
+    );
+}
+
+#[test]
+fn manifests_keep_their_order_and_their_missing_files() {
+    let base = folder_with(&["a.png"]);
+    let manifest = base.path().join("list.csv");
+    let root = base.path().join("data");
+    fs::write(&manifest, format!("id,file\n1,z/no.png\n2,./a.png\n3,{}/b.png\n4,/abs.png\n", root.display()))
+        .unwrap();
+    let spec = ListingSpec::Manifest { path: Some(manifest), base: root.clone() };
+    assert_eq!(list(&spec).unwrap(), ["z/no.png", "a.png", "b.png", "/abs.png"]);
+    let first = first_item(&spec).unwrap().unwrap();
+    assert_eq!((first.name.as_str(), first.path), ("z/no.png", root.join("z/no.png")));
+}
+
+#[test]
+fn a_manifest_without_rows_is_an_error() {
+    let base = folder_with(&[]);
+    let manifest = base.path().join("list.jsonl");
+    fs::write(&manifest, "\n").unwrap();
+    let spec = ListingSpec::Manifest { path: Some(manifest.clone()), base: base.path().into() };
+    assert!(list(&spec).unwrap_err().to_string().ends_with("names no item"));
+    assert!(first_item(&spec).unwrap().is_none());
+    fs::remove_file(manifest).unwrap();
+    assert!(list(&spec).unwrap_err().to_string().contains("cannot be read"));
+}
+
+#[test]
+fn the_first_item_of_an_empty_glob_is_none_and_of_a_missing_file_an_error() {
+    let base = folder_with(&["in/a.png"]);
+    let first = |pattern: &str| first_item(&paths(base.path(), &[pattern]));
+    assert_eq!(first("in/*.png").unwrap().unwrap().name, "a.png");
+    assert!(first("in/*.gif").unwrap().is_none());
+    assert!(first("none/**").unwrap().is_none());
+    assert!(matches!(first("none.png"), Err(ListError::NoSuchFile { .. })));
+}
+
+#[test]
+fn a_listing_that_is_stopped_leaves_nothing_behind() {
+    let files: Vec<String> = (0..600).map(|n| format!("in/{n}.png")).collect();
+    let base = folder_with(&files.iter().map(String::as_str).collect::<Vec<_>>());
+    let out = base.path().join("out/items");
+    let stopped = write_items(&paths(base.path(), &["in"]), None, &out, &|| false);
+    assert!(matches!(stopped, Err(ListError::Stopped)));
+    assert_eq!(fs::read_dir(out.parent().unwrap()).unwrap().count(), 0);
+}
+
+#[test]
+fn the_digest_follows_the_items() {
+    let base = folder_with(&["in/a.png", "in/b.png"]);
+    let out = base.path().join("out/items");
+    let spec = paths(base.path(), &["in"]);
+    let one = write_listing(&spec, &out).unwrap();
+    assert_eq!(write_listing(&spec, &out).unwrap(), one);
+    fs::rename(base.path().join("in/b.png"), base.path().join("in/c.png")).unwrap();
+    let two = write_listing(&spec, &out).unwrap();
+    assert_eq!(two.count, one.count);
+    assert_ne!(two.digest, one.digest);
+}
+
+/// Names that sort differently as names, as paths and as text.
+fn any_name() -> impl Strategy<Value = String> {
+    proptest::sample::select(vec!["a", "a-b", "a.b", "a0", "aa", "a b", "B", "ä", ".a", "-"])
+        .prop_map(Into::into)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_walk_gives_what_sorting_all_paths_would(
+        files in proptest::collection::vec(proptest::collection::vec(any_name(), 1..5), 1..30),
+        entries in proptest::collection::vec(proptest::collection::vec(any_name(), 0..3), 1..4),
+    ) {
+        let base = tempfile::tempdir().unwrap();
+        for file in &files {
+            let path = base.path().join(file.join("/"));
+            // Where a part of its path is a file already, or it is a folder, it cannot be made.
+            let made = fs::create_dir_all(path.parent().unwrap()).is_ok() && !path.is_dir();
+            drop(made.then(|| fs::write(path, b"x")));
+        }
+        let entries: Vec<String> = entries.iter().map(|e| format!("./{}", e.join("/"))).collect();
+        let mut expected = BTreeSet::new();
+        let mut all_exist = true;
+        for entry in &entries {
+            let below = files_below(&base.path().join(entry), true);
+            all_exist &= !below.is_empty();
+            expected.extend(below);
+        }
+        let spec = ListingSpec::Paths { base: base.path().into(), patterns: entries };
+        let out = tempfile::tempdir().unwrap();
+        match write_listing(&spec, &out.path().join("items")) {
+            Ok(_) => {
+                let listed = ListingReader::open(&out.path().join("items")).unwrap().map(|i| i.unwrap().path);
+                let listed: Vec<Vec<u8>> = listed.map(|p| p.into_os_string().into_vec()).collect();
+                prop_assert_eq!(listed, expected.into_iter().collect::<Vec<_>>());
+            }
+            Err(error) => prop_assert!(!all_exist, "{}", error),
+        }
+    }
+}
+
+/// The bytes of the paths of all files that an entry takes.
+fn files_below(path: &Path, is_named: bool) -> Vec<Vec<u8>> {
+    let is_hidden = path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"."));
+    if is_hidden && !is_named {
+        return Vec::new();
+    }
+    if path.is_file() {
+        return vec![path.components().collect::<std::path::PathBuf>().into_os_string().into_vec()];
+    }
+    let Ok(names) = fs::read_dir(path) else { return Vec::new() };
+    names.flat_map(|name| files_below(&name.unwrap().path(), false)).collect()
+}
+
+/// A pipe as a manifest, with its writing end.
+fn piped() -> (TempDir, ListingSpec, fs::File) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    // Both ways, or the opening would wait for a reader.
+    let writer = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    (folder, ListingSpec::Manifest { path: Some(path), base: "/base".into() }, writer)
+}
+
+/// Waits until the list holds so many items, or its listing has ended.
+fn wait_for(catalog: &Catalog, n: u64) {
+    let ((tell, told), growth) = (std::sync::mpsc::channel(), catalog.growth());
+    growth.watch(move || {
+        let _ = tell.send(()); // Nobody waits any more.
+    });
+    let goes_on = || growth.extent().known().is_none() && growth.failure(|_| ()).is_none();
+    while goes_on() && growth.extent().listed() < Some(n) {
+        told.recv().unwrap();
+    }
+}
+
+#[test]
+fn items_are_read_as_they_are_named_and_keep_their_numbers() {
+    let (folder, spec, mut writer) = piped();
+    let out = folder.path().join("items");
+    writer.write_all(b"file,label\na.png,1\n").unwrap();
+    let catalog = Catalog::list(&spec, None, &out).unwrap();
+    let mut reader = catalog.reader().unwrap();
+    let mut next = |catalog: &Catalog, n| {
+        wait_for(catalog, n);
+        (reader.next_index(), reader.next().map(|i| i.unwrap().name))
+    };
+    assert_eq!(next(&catalog, 1), (0, Some("a.png".into())));
+    assert_eq!(catalog.growth().extent(), Extent::Growing(1));
+    assert_eq!(next(&catalog, 1), (1, None), "there is no second one yet");
+    writer.write_all(b"b.png,2\nc.png").unwrap();
+    assert_eq!(next(&catalog, 2), (1, Some("b.png".into())));
+    assert_eq!(next(&catalog, 2), (2, None), "half a row names nothing");
+    // As the parent leaves it when it is killed now.
+    let unfinished = ListingReader::open_unfinished(&out).unwrap();
+    assert_eq!((unfinished.summary(), unfinished.n_items()), (None, 2));
+    assert!(ListingReader::open(&out).is_err(), "an unfinished list is no complete one");
+    drop(writer);
+    assert_eq!(next(&catalog, 3), (2, Some("c.png".into())));
+    wait_for(&catalog, u64::MAX);
+    assert_eq!(catalog.growth().extent(), Extent::Known(3));
+    assert_eq!(ListingReader::open(&out).unwrap().n_items(), 3);
+}
+
+#[test]
+fn a_row_that_makes_no_sense_is_told_and_what_came_before_stays() {
+    let (folder, spec, mut writer) = piped();
+    let out = folder.path().join("items");
+    writer.write_all(b"a.png\n").unwrap();
+    let catalog = Catalog::list(&spec, None, &out).unwrap();
+    writer.write_all(b"./\n").unwrap();
+    wait_for(&catalog, u64::MAX);
+    let error = catalog.growth().failure(|e| (e.to_string(), e.is_of_source())).unwrap();
+    assert!(error.0.ends_with("line 2: its path names a folder, expected a file") && error.1, "{error:?}");
+    assert_eq!(catalog.growth().extent(), Extent::Growing(1));
+    assert_eq!(ListingReader::open_unfinished(&out).unwrap().n_items(), 1);
+}
+
+#[test]
+fn an_error_before_the_first_item_leaves_no_list() {
+    let base = folder_with(&["list.txt"]);
+    let out = base.path().join("out/items");
+    fs::write(base.path().join("list.txt"), "a.png\n./\n").unwrap();
+    let spec = ListingSpec::Manifest { path: Some(base.path().join("list.txt")), base: base.path().into() };
+    assert!(matches!(Catalog::list(&spec, None, &out), Err(ListError::BadRow { line: 2, .. })));
+    assert!(matches!(
+        Catalog::list(&paths(base.path(), &["list.txt", "no.png"]), None, &out),
+        Err(ListError::NoSuchFile { .. })
+    ));
+    assert!(!out.exists());
+}
+
+#[test]
+fn a_listing_whose_catalog_is_dropped_ends_though_its_pipe_is_silent() {
+    let (_folder, spec, mut writer) = piped();
+    let ListingSpec::Manifest { path: Some(path), .. } = &spec else { unreachable!("it is a manifest") };
+    writer.write_all(b"a.png\n").unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let catalog = Catalog::list(&spec, None, &out.path().join("items")).unwrap();
+    let end = fs::OpenOptions::new().write(true).open(path).unwrap();
+    drop(writer);
+    drop(catalog);
+    // Without any event asked for, only the last reader's going is told.
+    let mut fds = [rustix::event::PollFd::new(&end, rustix::event::PollFlags::empty())];
+    rustix::event::poll(&mut fds, None).unwrap();
+    assert_eq!(fds[0].revents(), rustix::event::PollFlags::ERR);
+}
+
+#[test]
+fn the_first_items_of_a_folder_are_read_while_its_last_file_is_still_to_be_listed() {
+    const EACH: u64 = 4096;
+    #[derive(Debug)]
+    struct Rows(Barrier);
+    impl Expand for Rows {
+        fn expand(&self, file: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+            if file.ends_with("b.npy") {
+                self.0.wait();
+            }
+            let path = file.as_os_str().as_bytes();
+            (0..EACH)
+                .try_for_each(|row| push(&format!("[{row}]"), &[path, format!("#{row}").as_bytes()].concat()))
+        }
+    }
+    let base = folder_with(&["in/a.npy", "in/b.npy"]);
+    let rows = Arc::new(Rows(Barrier::new(2)));
+    let spec = paths(base.path(), &["in"]);
+    let expand = Arc::clone(&rows) as Arc<dyn Expand>;
+    let catalog = Catalog::list(&spec, Some(expand), &base.path().join("items")).unwrap();
+    let mut reader = catalog.reader().unwrap();
+    assert_eq!(reader.next().unwrap().unwrap().name, "a.npy[0]");
+    assert!(matches!(catalog.growth().extent(), Extent::Growing(n) if (1..=EACH).contains(&n)));
+    rows.0.wait();
+    wait_for(&catalog, u64::MAX);
+    assert_eq!(catalog.growth().extent(), Extent::Known(2 * EACH));
+    reader.skip_to(EACH).unwrap();
+    assert_eq!(reader.next().unwrap().unwrap().name, "b.npy[0]");
+    assert_eq!(reader.count() as u64, EACH - 1);
+}
+
+#[test]
+fn items_of_one_large_file_do_not_hold_up_a_stop() {
+    #[derive(Debug)]
+    struct Endless;
+    impl Expand for Endless {
+        fn expand(&self, _: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+            (0u64..).try_for_each(|row| push(&format!("[{row}]"), &row.to_be_bytes()))
+        }
+    }
+    let base = folder_with(&["in/a.npy"]);
+    let stopped =
+        write_items(&paths(base.path(), &["in"]), Some(&Endless), &base.path().join("items"), &|| false);
+    assert!(matches!(stopped, Err(ListError::Stopped)));
+}

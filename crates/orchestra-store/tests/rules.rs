@@ -1,0 +1,309 @@
+//! Who may begin, resume, discard and commit what.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+
+use common::{FAILURES, RESULTS, audit, files, group, identity, item, items_in, start};
+use orchestra_store::{
+    Commit, CommitError, FileIndex, Journal, OpenError, OutputFolder, PlacedFile, RunIdentity, StartError,
+    State, write_atomic,
+};
+
+#[test]
+fn a_second_owner_is_refused_and_told_the_first_ones_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = OutputFolder::open(dir.path()).unwrap();
+    match OutputFolder::open(dir.path()) {
+        Err(error @ OpenError::Busy { pid, since, .. }) => {
+            assert_eq!(pid, Some(std::process::id()));
+            assert!(since.is_some());
+            assert!(error.to_string().contains(&format!("process {}", std::process::id())));
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(first);
+    OutputFolder::open(dir.path()).unwrap();
+}
+
+#[test]
+fn the_journal_holds_the_lock_as_long_as_it_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = start(dir.path());
+    assert!(matches!(OutputFolder::open(dir.path()), Err(OpenError::Busy { .. })));
+    drop(journal);
+    start(dir.path());
+}
+
+#[test]
+fn a_run_goes_from_fresh_over_unfinished_to_finished_and_can_be_reopened_for_new_items() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(OutputFolder::open(dir.path()).unwrap().state(), State::Fresh);
+    let mut journal = start(dir.path());
+    journal.commit(&group(&[item(0, 0), item(0, 4)])).unwrap();
+    drop(journal);
+    match OutputFolder::open(dir.path()).unwrap().state() {
+        State::Unfinished { identity: stored, counts } => {
+            assert_eq!(stored, identity());
+            assert_eq!((counts.done, counts.failed), (1, 1));
+        }
+        other => panic!("{other:?}"),
+    }
+    let mut journal = start(dir.path());
+    journal.finish(65).unwrap();
+    assert!(matches!(journal.commit(&group(&[item(0, 1)])), Err(CommitError::Finished)));
+    drop(journal);
+    assert!(matches!(OutputFolder::open(dir.path()).unwrap().state(), State::Finished { code: 65, .. }));
+
+    let folder = OutputFolder::open(dir.path()).unwrap();
+    let longer_list = RunIdentity { fingerprint: vec![("items".into(), "5".into())], ..identity() };
+    let mut journal = Journal::resume(folder, &longer_list, &files()).unwrap();
+    journal.commit(&group(&[item(0, 1)])).unwrap();
+    assert_eq!(audit(dir.path(), &journal).len(), 3);
+    drop(journal);
+    match OutputFolder::open(dir.path()).unwrap().state() {
+        State::Unfinished { identity: stored, .. } => assert_eq!(stored, longer_list),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_finished_run_stays_finished_when_its_files_have_been_taken_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(dir.path());
+    journal.commit(&group(&[item(0, 0)])).unwrap();
+    journal.finish(0).unwrap();
+    drop(journal);
+    fs::remove_file(dir.path().join("results.jsonl")).unwrap();
+    match OutputFolder::open(dir.path()).unwrap().state() {
+        State::Finished { counts, code: 0, .. } => assert_eq!(counts.done, 1),
+        other => panic!("{other:?}"),
+    }
+    // Reopened all the same, it does again what is no longer there.
+    assert_eq!(start(dir.path()).counts().total(), 0);
+}
+
+#[test]
+fn text_that_was_added_to_a_finished_run_is_not_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(dir.path());
+    journal.commit(&group(&[item(0, 0)])).unwrap();
+    journal.finish(0).unwrap();
+    drop(journal);
+    let path = dir.path().join("results.jsonl");
+    let text = fs::read_to_string(&path).unwrap() + "my own line\n";
+    fs::write(&path, &text).unwrap();
+    let folder = OutputFolder::open(dir.path()).unwrap();
+    assert!(matches!(Journal::resume(folder, &identity(), &files()), Err(StartError::Grown(p)) if p == path));
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+}
+
+#[test]
+fn an_item_is_never_finished_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(dir.path());
+    journal.commit(&group(&[item(0, 0), item(0, 1)])).unwrap();
+    let mut doubled = group(&[item(0, 2)]);
+    doubled.failed.push(item(0, 2));
+    for bad in [group(&[item(0, 3), item(0, 1)]), group(&[item(0, 3), item(0, 3)]), doubled] {
+        match journal.commit(&bad) {
+            Err(error @ CommitError::FinishedTwice(_)) => assert!(error.is_bug()),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(matches!(journal.commit(&group(&[item(0, u64::MAX)])), Err(CommitError::ImpossibleItem(_))));
+    let stray = Commit { appends: vec![(FileIndex(3), b"x\n".to_vec())], ..Commit::default() };
+    assert!(matches!(journal.commit(&stray), Err(CommitError::UnknownFile(FileIndex(3)))));
+    assert_eq!(audit(dir.path(), &journal).len(), 2);
+    journal.commit(&group(&[item(0, 2), item(0, 3)])).unwrap();
+    assert_eq!(audit(dir.path(), &journal).len(), 4);
+}
+
+#[test]
+fn a_commit_without_items_keeps_its_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(dir.path());
+    let sum = Commit { appends: vec![(RESULTS, b"{\"sum\": 1}\n".to_vec())], ..Commit::default() };
+    journal.commit(&sum).unwrap();
+    journal.commit(&Commit::default()).unwrap();
+    drop(journal);
+    drop(start(dir.path()));
+    assert_eq!(fs::read(dir.path().join("results.jsonl")).unwrap(), b"{\"sum\": 1}\n");
+}
+
+#[test]
+fn a_file_that_something_else_changes_stops_the_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(dir.path());
+    journal.commit(&group(&[item(0, 0)])).unwrap();
+    let path = dir.path().join("results.jsonl");
+    let text = fs::read(&path).unwrap();
+    fs::write(&path, b"").unwrap();
+    match journal.commit(&group(&[item(0, 1)])) {
+        Err(error @ CommitError::Disturbed { .. }) => {
+            assert!(error.to_string().contains("results.jsonl"), "{error}");
+            assert!(error.to_string().contains("0 bytes"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    fs::write(&path, &text).unwrap();
+    journal.commit(&group(&[item(0, 1)])).unwrap();
+    fs::remove_file(dir.path().join("failures.jsonl")).unwrap();
+    assert!(matches!(journal.commit(&group(&[item(0, 4)])), Err(CommitError::Disturbed { .. })));
+    drop(journal);
+    let journal = start(dir.path());
+    assert_eq!(audit(dir.path(), &journal).len(), 2);
+    assert!(items_in(dir.path(), FAILURES).is_empty());
+}
+
+#[test]
+fn begin_leaves_files_alone_that_it_does_not_know_until_they_are_discarded() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("results.jsonl");
+    fs::write(&path, b"precious\n").unwrap();
+    let folder = OutputFolder::open(dir.path()).unwrap();
+    assert!(
+        matches!(Journal::begin(folder, &identity(), &files()), Err(StartError::InTheWay(p)) if p == path)
+    );
+    assert_eq!(fs::read(&path).unwrap(), b"precious\n");
+    let mut folder = OutputFolder::open(dir.path()).unwrap();
+    folder.discard().unwrap();
+    let journal = Journal::begin(folder, &identity(), &files()).unwrap();
+    assert!(audit(dir.path(), &journal).is_empty());
+}
+
+#[test]
+fn discard_says_what_it_throws_away_and_leaves_strangers() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(dir.path());
+    journal.commit(&group(&[item(0, 0), item(0, 1), item(0, 4)])).unwrap();
+    write_atomic(&dir.path().join("run.json"), b"{}").unwrap();
+    fs::write(journal.folder().private_dir().join("items-scans"), b"a\nb\n").unwrap();
+    fs::write(dir.path().join("notes.txt"), b"mine").unwrap();
+    drop(journal);
+    let mut folder = OutputFolder::open(dir.path()).unwrap();
+    let discarded = folder.discard().unwrap();
+    assert_eq!((discarded.counts.done, discarded.counts.failed), (2, 1));
+    assert_eq!(discarded.files.len(), 4);
+    assert_eq!(folder.state(), State::Fresh);
+    let left: Vec<_> = fs::read_dir(folder.private_dir()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["lock"]);
+    assert!(dir.path().join("notes.txt").exists());
+    assert!(!dir.path().join("results.jsonl").exists());
+}
+
+#[test]
+fn placed_files_go_with_their_run_and_strangers_beside_them_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(dir.path());
+    journal.commit(&group(&[item(0, 0), item(0, 7)])).unwrap();
+    journal.commit(&group(&[item(1, 0)])).unwrap();
+    assert!(dir.path().join("own/1/0.txt").exists());
+    fs::write(dir.path().join("own/0/mine.txt"), b"mine").unwrap();
+    drop(journal);
+    OutputFolder::open(dir.path()).unwrap().discard().unwrap();
+    let left: Vec<_> =
+        fs::read_dir(dir.path().join("own")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["0"], "a folder that is empty now is gone");
+    let left: Vec<_> =
+        fs::read_dir(dir.path().join("own/0")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["mine.txt"]);
+}
+
+#[test]
+fn a_placed_file_that_became_a_link_goes_and_what_it_leads_to_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, archive) = (dir.path().join("out"), dir.path().join("archive"));
+    let mut journal = start(&out);
+    journal.commit(&group(&[item(0, 0), item(1, 0), item(1, 7)])).unwrap();
+    drop(journal);
+    fs::create_dir(&archive).unwrap();
+    fs::rename(out.join("own/0/0.txt"), archive.join("0.txt")).unwrap();
+    std::os::unix::fs::symlink(archive.join("0.txt"), out.join("own/0/0.txt")).unwrap();
+    fs::rename(out.join("own/1"), archive.join("1")).unwrap();
+    std::os::unix::fs::symlink(archive.join("1"), out.join("own/1")).unwrap();
+    OutputFolder::open(&out).unwrap().discard().unwrap();
+    assert!(!out.join("own/0").exists());
+    for file in ["0.txt", "1/0.txt", "1/7.txt"] {
+        assert!(!fs::read(archive.join(file)).unwrap().is_empty(), "{file}");
+    }
+}
+
+#[test]
+fn a_file_outside_of_the_folder_is_never_placed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(&dir.path().join("out"));
+    for path in ["../x", "/tmp/x", "a/../../x", "", "results.jsonl", ".orchestra/lock"] {
+        let files = vec![PlacedFile { path: path.into(), bytes: Vec::new() }];
+        let commit = Commit { files, done: vec![item(0, 0)], ..Commit::default() };
+        assert!(journal.commit(&commit).unwrap_err().is_bug(), "{path}");
+        assert!(!journal.is_finished(item(0, 0)));
+    }
+}
+
+#[test]
+fn a_linked_file_is_written_through_the_link_also_after_a_fresh_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let target = dir.path().join("elsewhere.jsonl");
+    fs::create_dir(&out).unwrap();
+    fs::write(&target, b"").unwrap();
+    std::os::unix::fs::symlink(&target, out.join("results.jsonl")).unwrap();
+    let mut journal = start(&out);
+    journal.commit(&group(&[item(0, 0)])).unwrap();
+    drop(journal);
+    assert!(!fs::read(&target).unwrap().is_empty());
+    OutputFolder::open(&out).unwrap().discard().unwrap();
+    assert!(fs::read(&target).unwrap().is_empty());
+    assert!(out.join("results.jsonl").is_symlink());
+}
+
+#[test]
+fn a_run_needs_files_of_its_own_that_can_be_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || OutputFolder::open(dir.path()).unwrap();
+    let same: Vec<_> = ["a.jsonl", "./sub/../a.jsonl"].map(PathBuf::from).to_vec();
+    assert!(matches!(Journal::begin(open(), &identity(), &same), Err(StartError::SameFile { .. })));
+    let device = [PathBuf::from("/dev/null")];
+    let error = Journal::begin(open(), &identity(), &device).unwrap_err();
+    assert!(error.to_string().contains("not a regular file"), "{error}");
+    drop(start(dir.path()));
+    assert!(matches!(Journal::begin(open(), &identity(), &files()), Err(StartError::NotFresh(_))));
+    let other = [PathBuf::from("results.jsonl")];
+    assert!(matches!(Journal::resume(open(), &identity(), &other), Err(StartError::OtherFiles { .. })));
+    let empty = tempfile::tempdir().unwrap();
+    let folder = OutputFolder::open(empty.path()).unwrap();
+    assert!(matches!(Journal::resume(folder, &identity(), &files()), Err(StartError::NothingToResume(_))));
+}
+
+#[test]
+fn a_path_that_is_no_folder_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, b"").unwrap();
+    let error = OutputFolder::open(&file).unwrap_err();
+    assert!(error.to_string().contains("file"), "{error}");
+}
+
+#[test]
+fn what_a_killed_run_was_about_to_write_is_removed_by_the_next_start_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(dir.path());
+    journal.commit(&group(&[item(0, 1)])).unwrap();
+    drop(journal);
+    let leftovers = [".run.json.17.tmp", ".orchestra/.journal.17.tmp", ".orchestra/.tmpXyZ12"];
+    let kept = [".hidden", "notes.tmp", ".orchestra/items-scans"];
+    for name in leftovers.iter().chain(&kept) {
+        std::fs::write(dir.path().join(name), b"half").unwrap();
+    }
+    assert_eq!(start(dir.path()).counts().done, 1);
+    for name in leftovers {
+        assert!(!dir.path().join(name).exists(), "{name}");
+    }
+    for name in kept {
+        assert!(dir.path().join(name).exists(), "{name}");
+    }
+}
