@@ -1,7 +1,5 @@
 //! Several who want the library at the same moment: one fetches, the others wait for it.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -1,7 +1,5 @@
 //! Where the libraries of CUDA are found, in which order they are loaded, and what is said about those that are nowhere.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

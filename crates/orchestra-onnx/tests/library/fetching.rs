@@ -1,7 +1,5 @@
 //! What a fetch does and refuses, with a pip that is a shell script.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

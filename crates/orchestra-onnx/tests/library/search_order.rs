@@ -1,7 +1,5 @@
 //! Which library is taken when there are several, and what is said about those that are not.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::fs;
 use std::path::Path;
 

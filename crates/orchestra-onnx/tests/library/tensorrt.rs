@@ -1,7 +1,5 @@
 //! Where the libraries of TensorRT are found, and what is said where they are not.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::fs;
 use std::path::Path;
 

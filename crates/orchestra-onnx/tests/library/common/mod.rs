@@ -1,7 +1,5 @@
 //! A small world for these tests: folders, libraries that are only headers, a wheel made on the spot, and a `python3` that is a
 //! shell script. Nothing here touches the network or the user's own cache.
-#![allow(dead_code, reason = "each test file uses its part of it")]
-
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
