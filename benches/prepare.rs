@@ -127,7 +127,7 @@ fn digit_spec() -> ImageSpec {
 }
 
 fn prepare(preparer: &mut Preparer, file: &[u8], spec: &ImageSpec, row: &mut [u8]) {
-    preparer.decode_for(black_box(file), MAX_PIXELS, [spec]).unwrap();
+    preparer.decode_for(black_box(file), MAX_PIXELS, &[spec]).unwrap();
     preparer.write_row(spec, row).unwrap();
 }
 

@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for file in arguments {
         let bytes = std::fs::read(&file)?;
         for (spec, row) in [&exact, &fast].into_iter().zip(&mut rows) {
-            preparer.decode_for(&bytes, spec.max_pixels, [spec])?;
+            preparer.decode_for(&bytes, spec.max_pixels, &[spec])?;
             preparer.write_row(spec, row)?;
         }
         let differences = rows[0].iter().zip(&rows[1]).map(|(a, b)| a.abs_diff(*b));

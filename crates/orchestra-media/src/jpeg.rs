@@ -20,7 +20,7 @@ const MOST_SCANS: usize = 500;
 pub(crate) fn decode(
     bytes: &[u8],
     max_pixels: u64,
-    reduce: impl FnOnce(PictureSize) -> Reduction,
+    reduce: &dyn Fn(PictureSize) -> Reduction,
     pixels: &mut Vec<u8>,
 ) -> Result<PictureInfo, MediaError> {
     if !has_end_marker(bytes) {

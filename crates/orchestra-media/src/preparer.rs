@@ -43,7 +43,7 @@ impl Preparer {
     /// Of kind `TooLarge` when the header claims more than `max_pixels` pixels (nothing is allocated then), of kind `Decode`
     /// for an empty, unknown, damaged or truncated file. After an error there is no picture.
     pub fn decode(&mut self, bytes: &[u8], max_pixels: u64) -> Result<PictureSize, MediaError> {
-        self.decode_for(bytes, max_pixels, [])
+        self.decode_for(bytes, max_pixels, &[])
     }
 
     /// As `decode`, for rows of `specs` and no others: if all of them say `fast`, a JPEG that is much larger than they are is decoded to a
@@ -51,20 +51,21 @@ impl Preparer {
     ///
     /// # Errors
     /// As `decode`.
-    pub fn decode_for<'a>(
+    pub fn decode_for(
         &mut self,
         bytes: &[u8],
         max_pixels: u64,
-        specs: impl IntoIterator<Item = &'a ImageSpec>,
+        specs: &[&ImageSpec],
     ) -> Result<PictureSize, MediaError> {
         self.picture = None;
         self.release_excess();
         let format = Format::of(bytes)?;
         let pixels = &mut self.pixels;
+        // Not generic, so that the decoders are compiled in this crate alone.
         let reduce = |shown| Reduction::for_rows(specs, shown);
         // Decoders are other people's code and files may be made to break them. Their panic is the end of this item only.
         let outcome =
-            catch_unwind(AssertUnwindSafe(|| raster::decode(format, bytes, max_pixels, reduce, pixels)));
+            catch_unwind(AssertUnwindSafe(|| raster::decode(format, bytes, max_pixels, &reduce, pixels)));
         match outcome {
             Ok(decoded) => {
                 let info = decoded?;

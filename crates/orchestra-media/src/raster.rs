@@ -29,7 +29,7 @@ pub(crate) fn decode(
     format: Format,
     bytes: &[u8],
     max_pixels: u64,
-    reduce: impl FnOnce(PictureSize) -> Reduction,
+    reduce: &dyn Fn(PictureSize) -> Reduction,
     pixels: &mut Vec<u8>,
 ) -> Result<PictureInfo, MediaError> {
     let reader = Cursor::new(bytes);

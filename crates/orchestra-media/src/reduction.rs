@@ -26,11 +26,8 @@ impl Reduction {
 
     /// The largest reduction that leaves the part which is seen at least as large as the row of each of `specs`, on both sides: nothing is ever
     /// enlarged that would not be without it. A spec that does not say `fast`, or that takes the nearest pixel, wants all pixels.
-    pub(crate) fn for_rows<'a>(
-        specs: impl IntoIterator<Item = &'a ImageSpec>,
-        shown: PictureSize,
-    ) -> Reduction {
-        specs.into_iter().map(|spec| Self::for_row(spec, shown)).min().unwrap_or(Self::NONE)
+    pub(crate) fn for_rows(specs: &[&ImageSpec], shown: PictureSize) -> Reduction {
+        specs.iter().map(|spec| Self::for_row(spec, shown)).min().unwrap_or(Self::NONE)
     }
 
     fn for_row(spec: &ImageSpec, shown: PictureSize) -> Reduction {
@@ -76,7 +73,7 @@ mod tests {
     }
 
     fn factor(spec: &ImageSpec, width: u32, height: u32) -> u32 {
-        Reduction::for_rows([spec], PictureSize { width, height }).factor()
+        Reduction::for_rows(&[spec], PictureSize { width, height }).factor()
     }
 
     #[test]
@@ -101,10 +98,10 @@ mod tests {
         let exact = ImageSpec { fast: false, ..fast.clone() };
         let nearest = ImageSpec { filter: ResizeFilter::Nearest, ..fast.clone() };
         let shown = PictureSize { width: 100, height: 100 };
-        assert_eq!(Reduction::for_rows([&fast, &fast], shown).factor(), 8);
-        assert_eq!(Reduction::for_rows([&fast, &exact], shown), Reduction::NONE);
-        assert_eq!(Reduction::for_rows([&nearest], shown), Reduction::NONE);
-        assert_eq!(Reduction::for_rows([&spec([0, 1], Fit::Cover, 0)], shown), Reduction::NONE);
-        assert_eq!(Reduction::for_rows([], shown), Reduction::NONE);
+        assert_eq!(Reduction::for_rows(&[&fast, &fast], shown).factor(), 8);
+        assert_eq!(Reduction::for_rows(&[&fast, &exact], shown), Reduction::NONE);
+        assert_eq!(Reduction::for_rows(&[&nearest], shown), Reduction::NONE);
+        assert_eq!(Reduction::for_rows(&[&spec([0, 1], Fit::Cover, 0)], shown), Reduction::NONE);
+        assert_eq!(Reduction::for_rows(&[], shown), Reduction::NONE);
     }
 }

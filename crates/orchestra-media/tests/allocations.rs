@@ -70,7 +70,7 @@ fn most_allocations(preparer: &mut Preparer, files: &[Vec<u8>]) -> usize {
     for round in 0..3 {
         for file in files {
             let before = COUNT.get();
-            preparer.decode_for(file, MAX_PIXELS, [fast]).unwrap();
+            preparer.decode_for(file, MAX_PIXELS, &[fast]).unwrap();
             preparer.decode(file, MAX_PIXELS).unwrap();
             let counted = COUNT.get() - before;
             for spec in &specs {

@@ -87,7 +87,7 @@ fn a_reduced_picture_is_told_with_the_size_of_the_file_and_serves_any_row() {
     for filter in FILTERS {
         let mut spec = byte_spec([30, 30], Fit::Shorter, filter, Channels::Gray);
         spec.fast = true;
-        let size = preparer.decode_for(&jpeg, MAX_PIXELS, [&spec]).unwrap();
+        let size = preparer.decode_for(&jpeg, MAX_PIXELS, &[&spec]).unwrap();
         assert_eq!(size, PictureSize { width: 333, height: 251 });
         // Not one of those that it was decoded for.
         for other in FILTERS {
@@ -107,7 +107,7 @@ fn without_fast_nothing_is_reduced() {
     let mut whole = vec![0; 1200];
     preparer.write_row(&small, &mut whole).unwrap();
     assert_eq!(row_with(preparer, &jpeg, &small), whole);
-    preparer.decode_for(&jpeg, MAX_PIXELS, [&fast, &small]).unwrap();
+    preparer.decode_for(&jpeg, MAX_PIXELS, &[&fast, &small]).unwrap();
     let mut row = vec![0; 1200];
     preparer.write_row(&fast, &mut row).unwrap();
     assert_eq!(row, whole, "another row wants all pixels");

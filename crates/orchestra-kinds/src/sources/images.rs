@@ -85,7 +85,7 @@ impl PictureFile {
         if decoder.size.is_none() || (in_full && decoder.preparer.is_reduced()) {
             decoder.size = None;
             let decoded = match row {
-                Some(spec) => decoder.preparer.decode_for(&self.bytes, self.max_pixels, [spec]),
+                Some(spec) => decoder.preparer.decode_for(&self.bytes, self.max_pixels, &[spec]),
                 None => decoder.preparer.decode(&self.bytes, self.max_pixels),
             };
             decoder.size = Some(decoded.map_err(refusal)?);

@@ -65,7 +65,7 @@ pub fn row_of(file: &[u8], spec: &ImageSpec) -> Vec<u8> {
 
 /// A row of a file, decoded for it.
 pub fn row_with(preparer: &mut Preparer, file: &[u8], spec: &ImageSpec) -> Vec<u8> {
-    preparer.decode_for(file, MAX_PIXELS, [spec]).unwrap();
+    preparer.decode_for(file, MAX_PIXELS, &[spec]).unwrap();
     let mut row = vec![0xa5; spec.tensor().row_bytes().unwrap()];
     preparer.write_row(spec, &mut row).unwrap();
     row
