@@ -83,7 +83,7 @@ fn interrupted_twice(signal: Signal) {
     let n = 500;
     write_pictures(&place.images(), n);
     write_trap_picture(&place.images(), 0, Trap::Hang).unwrap();
-    let mut run = place.start(&["--set", "limits.batch_timeout=1h"]);
+    let mut run = place.start(&["--set", "limits.batch_timeout=1h", "--set", "models.blocks.sandbox=off"]);
     assert!(run.until("results come in beside the batch that hangs", || place.n_results() >= 100));
     run.signal(signal);
     assert!(run.until_it_says("stopping: finishing what is in flight"));

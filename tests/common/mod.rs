@@ -104,7 +104,11 @@ impl Workplace {
         };
         let model = model.unwrap();
         let custom = match blocks.trap {
-            true => format!("custom_ops = [{:?}]", orchestra_testkit::trap_library().unwrap()),
+            // The gate is outside of what a worker may touch.
+            true => format!(
+                "custom_ops = [{:?}]\nsandbox_write = [\"gate\"]",
+                orchestra_testkit::trap_library().unwrap()
+            ),
             false => String::new(),
         };
         let devices = vec!["cpu"; blocks.devices];

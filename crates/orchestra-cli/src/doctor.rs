@@ -63,6 +63,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failed> {
             ),
         ),
         open_files(),
+        sandbox(),
         runtime_library(Flavor::Cpu, args),
     ];
     findings.extend(of_gpus(&machine, args));
@@ -149,6 +150,17 @@ fn auto(why_not: Option<String>, n_gpus: usize) -> Finding {
             "a workflow that names a GPU ends with exit code 69",
         ),
     }
+}
+
+/// What workers can be confined by. A run goes on without it, unless its file requires it.
+fn sandbox() -> Finding {
+    let missing = orchestra::missing_of_sandbox();
+    if missing.is_empty() {
+        return Finding::good("sandbox", "workers are confined to what they need");
+    }
+    let mut finding = Finding::good("sandbox", "workers are not confined as far as they could be");
+    finding.help = Some(format!("the kernel has no {}", missing.join("\nthe kernel has no ")));
+    finding
 }
 
 fn open_files() -> Finding {

@@ -2,13 +2,18 @@
 
 use std::process::ExitCode;
 
+use orchestra_core::SandboxMode;
 use orchestra_worker::arena::WorkerArena;
 use orchestra_worker::frames::{DynamicOutput, Load, Run, RunTiming};
-use orchestra_worker::{Engine, LoadError, Loaded, RunError, Stream};
+use orchestra_worker::{Engine, LoadError, Loaded, RunError, Sandbox, Stream};
 
 struct Panics;
 
 impl Engine for Panics {
+    fn sandbox(&self, _: &Load) -> Result<Sandbox, LoadError> {
+        Ok(Sandbox { mode: SandboxMode::Off, ..Sandbox::default() })
+    }
+
     fn load(&mut self, _: &Load, _: WorkerArena) -> Result<Loaded, LoadError> {
         panic!("an engine that panics, as asked");
     }

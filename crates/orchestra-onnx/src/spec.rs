@@ -1,10 +1,11 @@
 //! The part of a `Load` frame that only the ONNX engine reads. The parent makes it; frames and runtime pass it on as bytes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode, config};
-use orchestra_core::{ErrorClass, PixelInput, SessionTuning};
+use orchestra_core::{DeviceKind, ErrorClass, PixelInput, Provider, SandboxRules, SessionTuning, TensorRt};
 
+use orchestra_worker::Sandbox;
 use orchestra_worker::serve::LoadError;
 
 /// Variables that a worker process needs before its first instruction. Since 1.29 the official builds of ONNX Runtime report every session to
@@ -31,6 +32,8 @@ pub struct OnnxSpec {
     pub tuning: SessionTuning,
     /// Libraries of custom operators to register with the session.
     pub custom_ops: Vec<PathBuf>,
+    /// What the worker may do.
+    pub sandbox: SandboxRules,
     /// Per model input, where its rows are pixels as they are (u8 `[height, width, channels]` in the layout): what the graph makes of
     /// them. As long as the inputs of the layout.
     pub pixel_inputs: Vec<Option<PixelInput>>,
@@ -46,6 +49,29 @@ impl OnnxSpec {
             let model = self.model.display();
             format!("model `{model}` cannot be told to a worker: {error}; its path and those of its libraries must be UTF-8")
         })
+    }
+
+    /// What a worker on `device` needs: its libraries and what they load from their own folders, the model with the weights beside it, and
+    /// what its file allows. It writes what TensorRT compiled and, on a GPU, the driver's cache of kernels.
+    pub(crate) fn sandbox(&self, device: &DeviceKind) -> Sandbox {
+        let gpu = matches!(device, DeviceKind::Cuda { .. });
+        let folder_of = |file: &PathBuf| file.parent().map(Path::to_owned);
+        let libraries = [&self.library].into_iter().chain(&self.preload).chain(&self.custom_ops);
+        let searched = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+        let mut read: Vec<PathBuf> = libraries.chain([&self.model]).filter_map(folder_of).collect();
+        // A relative folder would be one of the folder that the run was started in.
+        read.extend(std::env::split_paths(&searched).filter(|folder| folder.is_absolute()));
+        read.extend(self.sandbox.read.iter().cloned());
+        let mut write = self.sandbox.write.clone();
+        if let (true, Provider::TensorRt(TensorRt { engines: Some(folder), .. })) =
+            (gpu, &self.tuning.provider)
+        {
+            write.push(folder.clone());
+        }
+        if let (true, Some(home)) = (gpu, std::env::home_dir()) {
+            write.push(home.join(".nv"));
+        }
+        Sandbox { mode: self.sandbox.mode, read, write, gpu }
     }
 
     /// Out of a `Load` frame.

@@ -10,7 +10,7 @@ pub const TOP_LEVEL: [Key; 2] = [
 ];
 
 /// `[models.NAME]`
-pub const MODEL: [Key; 18] = [
+pub const MODEL: [Key; 22] = [
     key("path", "text", "required", "the ONNX file"),
     key("labels", "text", "none", "class names: a text file with one per line, in the order of the classes"),
     key("devices", "text or list", "those of `[devices]`", "devices for this model only"),
@@ -79,6 +79,20 @@ pub const MODEL: [Key; 18] = [
         "workers per stage and device that stand by, loaded, and take over when one dies",
     ),
     key(
+        "sandbox",
+        "text",
+        "that of `[limits]`",
+        "`\"auto\"`, `\"require\"` or `\"off\"`: whether workers of the model are confined to what they need; see [security](../security.md)",
+    ),
+    key("sandbox_read", "text or list", "none", "files and folders that libraries of `custom_ops` read"),
+    key("sandbox_write", "text or list", "none", "files and folders that libraries of `custom_ops` write"),
+    key(
+        "sandbox_env",
+        "text or list",
+        "none",
+        "variables of the environment that libraries of `custom_ops` need",
+    ),
+    key(
         "recycle",
         "table",
         "none",
@@ -98,7 +112,7 @@ pub const DEVICES: [Key; 2] = [
 ];
 
 /// `[limits]`
-pub const LIMITS: [Key; 7] = [
+pub const LIMITS: [Key; 8] = [
     key(
         "max_failed",
         "integer or percent",
@@ -131,6 +145,12 @@ pub const LIMITS: [Key; 7] = [
         "what the batch slots of all stages may take together; pictures that are [carried](../guide/devices.md#memory) get up to a quarter more",
     ),
     key("loaders", "integer, 1 to 1024", "the number of cores", "threads that read and decode"),
+    key(
+        "sandbox",
+        "text",
+        "\"auto\"",
+        "whether workers are [confined](../security.md) to what they need: `\"auto\"`, as far as the kernel can; `\"require\"`, or they do not start; `\"off\"`",
+    ),
 ];
 
 /// `[telemetry]`

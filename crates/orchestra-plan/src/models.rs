@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use orchestra_core::{SandboxMode, SandboxRules};
+
 use crate::build::resolve;
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
@@ -9,7 +11,7 @@ use crate::fingerprint::hex;
 use crate::host::{Host, ModelError, ModelFile};
 use crate::keys;
 use crate::plan::Recycle;
-use crate::raw::RawModel;
+use crate::raw::{RawModel, RawSandbox};
 use crate::tree::{Entry, Table};
 use crate::tuning;
 
@@ -29,6 +31,8 @@ pub(crate) struct Model {
     pub custom_ops: Vec<CustomOps>,
     /// Where programs keep what they have compiled of it.
     pub engines: Option<PathBuf>,
+    /// What its workers may do. The mode is in the plan.
+    pub sandbox: SandboxRules,
 }
 
 /// A library of custom operators.
@@ -63,6 +67,12 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
         recycle: recycle(&mut f),
         tf32: f.boolean("tf32").unwrap_or(true),
         tuning,
+        sandbox: RawSandbox {
+            mode: f.choice("sandbox", &SandboxMode::NAMES).map(|mode| mode.value),
+            read: f.strings("sandbox_read").unwrap_or_default(),
+            write: f.strings("sandbox_write").unwrap_or_default(),
+            env: f.strings("sandbox_env").unwrap_or_default(),
+        },
         name,
     }
 }
@@ -111,8 +121,22 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         Some(None) => return None,
         labels => labels.flatten(),
     };
+    let paths = |written: &[At<String>]| written.iter().map(|p| resolve(folder, &p.value, host)).collect();
+    let sandbox = SandboxRules {
+        mode: SandboxMode::default(),
+        read: paths(&raw.sandbox.read),
+        write: paths(&raw.sandbox.write),
+        env: raw.sandbox.env.iter().map(|name| name.value.clone()).collect(),
+    };
     let engines = host.engines().map(|folder| folder.join(hex(&file.digest)));
-    Some(Model { path, file, labels, custom_ops: custom_ops.into_iter().collect::<Option<_>>()?, engines })
+    Some(Model {
+        path,
+        file,
+        labels,
+        custom_ops: custom_ops.into_iter().collect::<Option<_>>()?,
+        engines,
+        sandbox,
+    })
 }
 
 fn library(

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestra_core::DeviceKind;
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map};
@@ -13,6 +12,7 @@ use orchestra_core::{
     DeviceId, DeviceSpec, ModelId, PipelineId, PixelInput, Provider, SessionTuning, SinkId, SourceId,
     StageId, TensorSpec,
 };
+use orchestra_core::{DeviceKind, SandboxMode, SandboxRules};
 use orchestra_store::Expand;
 use serde::Serialize;
 use serde_json::Value as Json;
@@ -207,6 +207,8 @@ pub struct ModelPlan {
     pub tf32: bool,
     /// What else it asks of its sessions.
     pub tuning: SessionTuning,
+    /// What its workers may do.
+    pub sandbox: SandboxRules,
 }
 
 /// When a healthy worker is replaced.
@@ -564,6 +566,8 @@ pub struct Limits {
     pub grace: Duration,
     /// Pictures that claim more pixels are refused.
     pub max_pixels: u64,
+    /// Whether workers are confined, where their model does not say.
+    pub sandbox: SandboxMode,
 }
 
 /// `limits.max_failed`

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use orchestra_core::SandboxMode;
+
 use crate::bytes::parse_bytes;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{At, Fields};
@@ -69,6 +71,16 @@ pub(crate) struct RawModel {
     pub recycle: Recycle,
     pub tf32: bool,
     pub tuning: RawTuning,
+    pub sandbox: RawSandbox,
+}
+
+/// What a file says about the sandbox of a model's workers.
+#[derive(Debug, Default)]
+pub(crate) struct RawSandbox {
+    pub mode: Option<SandboxMode>,
+    pub read: Vec<At<String>>,
+    pub write: Vec<At<String>>,
+    pub env: Vec<At<String>>,
 }
 
 impl RawModel {
@@ -284,6 +296,7 @@ fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<usize
         // Whoever sends SIGTERM and then SIGKILL mostly leaves 30 seconds between.
         grace: Duration::from_secs(25),
         max_pixels: MAX_PIXELS,
+        sandbox: SandboxMode::default(),
     };
     let Some(mut f) = fields.section("limits", &keys::LIMITS) else { return (limits, None, None) };
     limits.max_failed = max_failed(&mut f);
@@ -291,6 +304,7 @@ fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<usize
     limits.batch_timeout = positive(&mut f, "batch_timeout").unwrap_or(limits.batch_timeout);
     limits.grace = f.duration("grace").unwrap_or(limits.grace);
     limits.max_pixels = f.integer("max_pixels", 1..=1 << 40).map_or(MAX_PIXELS, |n| n.value);
+    limits.sandbox = f.choice("sandbox", &SandboxMode::NAMES).map_or(limits.sandbox, |mode| mode.value);
     let memory = f.bytes("memory");
     let loaders = f.integer("loaders", 1..=1024).map(|n| n.value as usize);
     (limits, memory, loaders)

@@ -7,7 +7,8 @@ use std::time::Duration;
 use ort::sys::{OrtApi, OrtCustomOp, OrtErrorCode, OrtKernelContext, OrtKernelInfo, OrtStatusPtr, OrtValue};
 
 use crate::{
-    DEADLY, FLOOD, FLOOD_IN_RUN, FLOOD_LINES, IN_LOAD, IN_RUN, LAST_WORDS, OUT_OF_MEMORY_TEXT, Trap, gate,
+    DEADLY, FLOOD, FLOOD_IN_RUN, FLOOD_LINES, GOT_THROUGH, IN_LOAD, IN_RUN, LAST_WORDS, OUT_OF_MEMORY_TEXT,
+    Trap, gate, intruder,
 };
 
 /// The most rows that `Trap::OutOfMemory` lets pass.
@@ -121,6 +122,9 @@ impl Kernel {
             Trap::Fail => Err(self.failure("the test operator was asked to fail")),
             Trap::OutOfMemory if rows > ROWS_THAT_FIT => Err(self.failure(OUT_OF_MEMORY_TEXT)),
             Trap::OutOfMemory => Ok(()),
+            Trap::Intrude => {
+                Err(self.failure(&format!("{GOT_THROUGH} {}.", intruder::attempts().join(", "))))
+            }
             Trap::Fork => {
                 leave_a_process_behind();
                 Ok(())

@@ -8,6 +8,7 @@
 //! which can be mended without a change to the model. With [`GATE`] it waits until a test lets it go on.
 
 mod gate;
+mod intruder;
 mod kernel;
 
 use std::ffi::{CStr, c_char, c_int};
@@ -19,6 +20,7 @@ use ort::sys::{
 };
 
 pub use gate::{BARRIER, GATE, LIMIT, ROWS};
+pub use intruder::{GOT_THROUGH, INHERITED_FD, INTRUDE, SECRET};
 
 /// The operator's domain in a model.
 pub const DOMAIN: &str = "orchestra.test";
@@ -62,12 +64,22 @@ pub enum Trap {
     OutOfMemory,
     /// 19: all is well, but a process is left behind that holds everything open which the worker had open, and lives for ever.
     Fork,
+    /// 20: it tries to get out of its process, and the run fails with a list of what it could do: see [`GOT_THROUGH`].
+    Intrude,
 }
 
 impl Trap {
     /// All of them, in the order of their values.
-    pub const ALL: [Trap; 7] =
-        [Trap::Abort, Trap::Segfault, Trap::Hang, Trap::Exit, Trap::Fail, Trap::OutOfMemory, Trap::Fork];
+    pub const ALL: [Trap; 8] = [
+        Trap::Abort,
+        Trap::Segfault,
+        Trap::Hang,
+        Trap::Exit,
+        Trap::Fail,
+        Trap::OutOfMemory,
+        Trap::Fork,
+        Trap::Intrude,
+    ];
 
     /// The element that springs the trap.
     #[must_use]
@@ -80,6 +92,7 @@ impl Trap {
             Trap::Fail => 17,
             Trap::OutOfMemory => 18,
             Trap::Fork => 19,
+            Trap::Intrude => 20,
         }
     }
 

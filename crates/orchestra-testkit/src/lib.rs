@@ -18,6 +18,7 @@ pub mod processes;
 pub mod programs;
 
 pub use orchestra_testkit_ops::{
-    DEADLY, FLOOD, FLOOD_IN_RUN, FLOOD_LINES, GATE, IN_LOAD, IN_RUN, LAST_WORDS, Trap,
+    DEADLY, FLOOD, FLOOD_IN_RUN, FLOOD_LINES, GATE, GOT_THROUGH, IN_LOAD, IN_RUN, INHERITED_FD, INTRUDE,
+    LAST_WORDS, SECRET, Trap,
 };
 pub use programs::{faulty_worker, trap_library};

@@ -10,10 +10,12 @@ pub mod codec;
 pub mod frames;
 pub mod process;
 pub mod rss;
+pub mod sandbox;
 pub mod serve;
 mod streams;
 
 pub use process::run_with;
+pub use sandbox::Sandbox;
 pub use serve::{Engine, LoadError, Loaded, RunError, Stream};
 
 /// The socket's file descriptor in a worker process.

@@ -1,6 +1,6 @@
 //! The worker's side of the protocol, for any engine. It knows nothing of ONNX Runtime and never touches a tensor.
 //!
-//! Two threads: the caller's reads frames, loads and runs, one after the other, so that a frame wakes the thread that acts on it and no
+//! Two threads from the first `Load` on: the caller's reads frames, loads and runs, one after the other, so that a frame wakes the thread that acts on it and no
 //! other; the watch sends heartbeats and ends the process when the parent hangs up, even while a session runs for seconds. Where several
 //! batches run at once, each has a thread of its own instead (`streams`), and the caller's only reads.
 
@@ -26,6 +26,7 @@ use rustix::net::{RecvFlags, recv};
 
 use crate::process::{EXIT_DEVICE, EXIT_LOAD_FAILED, EXIT_PROTOCOL};
 use crate::rss::rss_bytes;
+use crate::sandbox::Sandbox;
 use crate::streams::Streams;
 
 /// How often the worker says that it is alive.
@@ -33,6 +34,12 @@ pub const HEARTBEAT: Duration = Duration::from_millis(250);
 
 /// What runs batches. Called from one thread, in the order of the frames.
 pub trait Engine {
+    /// What this process has to be able to do for `load`, and nothing else. It is confined to that before anything is loaded, for good.
+    ///
+    /// # Errors
+    /// `load` makes no sense to this engine.
+    fn sandbox(&self, load: &Load) -> Result<Sandbox, LoadError>;
+
     /// Loads a model and warms it up for `load.streams` batches at once. Called once.
     fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError>;
 
@@ -101,8 +108,8 @@ pub type Leave = Arc<dyn Fn(i32) + Send + Sync>;
 /// Speaks the protocol on `socket` until the worker has to end, and returns the exit code. The watch calls `leave` by itself when the
 /// parent has closed its side.
 pub fn serve<E: Engine>(socket: UnixStream, arena: OwnedFd, engine: &mut E, leave: Leave) -> i32 {
-    let result = Link::start(&socket, &leave).and_then(|(link, frames)| {
-        Server { link, leave, arena: Some(arena), layout: None, streams: None, engine }.serve(frames)
+    let result = Link::start(&socket).and_then(|(link, frames)| {
+        Server { socket, link, leave, arena: Some(arena), layout: None, streams: None, engine }.serve(frames)
     });
     result.map_or_else(End::exit_code, |()| 0)
 }
@@ -176,11 +183,10 @@ impl Read for Polled {
 }
 
 impl Link {
-    /// Says hello and starts the watch.
-    fn start(socket: &UnixStream, leave: &Leave) -> Result<(Arc<Link>, Frames), End> {
+    /// Says hello. There is no other thread yet: what confines this one must hold for all.
+    fn start(socket: &UnixStream) -> Result<(Arc<Link>, Frames), End> {
         let reader = socket.try_clone().map_err(End::protocol)?;
         let writer = socket.try_clone().map_err(End::protocol)?;
-        let watched = socket.try_clone().map_err(End::protocol)?;
         let link = Arc::new(Link {
             writer: Mutex::new(FrameWriter::new(writer)),
             running: Mutex::new(Vec::new()),
@@ -192,8 +198,6 @@ impl Link {
             pid: std::process::id(),
             visible_devices: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
         })?;
-        let (shared, leave) = (Arc::clone(&link), Arc::clone(leave));
-        spawn("watch", move || shared.watch(&watched, &leave))?;
         Ok((link, FrameReader::new(Polled(reader))))
     }
 
@@ -275,6 +279,7 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<
 
 /// The thread that loads and runs.
 struct Server<'e, E> {
+    socket: UnixStream,
     link: Arc<Link>,
     leave: Leave,
     /// Until a model is loaded.
@@ -300,11 +305,15 @@ impl<E: Engine> Server<'_, E> {
     fn load(&mut self, load: &Load) -> Result<(), End> {
         let started = Instant::now();
         let arena = self.arena.take().ok_or_else(|| End::protocol("a second `Load` frame"))?;
+        let confined = self.engine.sandbox(load).and_then(|sandbox| sandbox.enter());
+        let watched = self.socket.try_clone().map_err(End::protocol)?;
+        let (link, leave) = (Arc::clone(&self.link), Arc::clone(&self.leave));
+        spawn("watch", move || link.watch(&watched, &leave))?;
         let mapped = WorkerArena::map(arena, load.layout.clone()).map_err(|e| LoadError {
             class: ErrorClass::Permanent,
             error: format!("the batch slots cannot be mapped: {e}"),
         });
-        let loaded = mapped.and_then(|arena| self.engine.load(load, arena));
+        let loaded = confined.and(mapped).and_then(|arena| self.engine.load(load, arena));
         match loaded {
             Ok(loaded) => {
                 self.layout = Some(load.layout.clone());

@@ -8,13 +8,13 @@ use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, SlotId, TensorSpec};
+use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, SandboxMode, SlotId, TensorSpec};
 use orchestra_worker::arena::{Arena, WorkerArena};
 use orchestra_worker::codec::{FrameReader, FrameWriter, MAX_FRAME};
 use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker};
 use orchestra_worker::process::{EXIT_DEVICE, EXIT_LOAD_FAILED, EXIT_PROTOCOL};
 use orchestra_worker::serve::serve;
-use orchestra_worker::{Engine, LoadError, Loaded, RunError, Stream};
+use orchestra_worker::{Engine, LoadError, Loaded, RunError, Sandbox, Stream};
 
 /// Does with batch `n` what its number says.
 /// A tensor with one fixed row dimension.
@@ -41,6 +41,11 @@ const HUGE: u64 = 4;
 const MEET: u64 = 100;
 
 impl Engine for Fake {
+    fn sandbox(&self, _: &Load) -> Result<Sandbox, LoadError> {
+        // The loop runs in a thread of the test.
+        Ok(Sandbox { mode: SandboxMode::Off, ..Sandbox::default() })
+    }
+
     fn load(&mut self, load: &Load, _: WorkerArena) -> Result<Loaded, LoadError> {
         self.streams = load.streams;
         self.load.clone()

@@ -57,6 +57,7 @@ pub use orchestra_runtime::{
     StopHandle, Tensor, Timeouts, WorkerEvent, WorkerUse, prepare,
 };
 pub use orchestra_store::Extent;
+pub use orchestra_worker::sandbox::missing as missing_of_sandbox;
 pub use serve::{ServeError, ServeOptions, serve_model};
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};

@@ -1,11 +1,12 @@
 //! The engine of stages that run a model: which model and how is in the plan, where ONNX Runtime is depends on the machine.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use orchestra_core::{DeviceKind, StageId};
+use orchestra_core::{DeviceKind, SandboxMode, SandboxRules, StageId};
 use orchestra_onnx::library::Library;
 use orchestra_onnx::{ENVIRONMENT, OnnxSpec};
 use orchestra_plan::{BatchPlan, Plan};
@@ -18,11 +19,23 @@ struct OnnxEngine {
     spec: OnnxSpec,
     /// Libraries that workers on GPUs load first.
     preload: Vec<PathBuf>,
+    /// Variables that workers get besides those that every worker gets.
+    env: Vec<(String, String)>,
+}
+
+/// What ONNX Runtime needs, and what the file allows: all that there is without a sandbox.
+fn environment(rules: &SandboxRules) -> Vec<(String, String)> {
+    let is_allowed = |name: &String| rules.mode == SandboxMode::Off || rules.env.contains(name);
+    let text =
+        |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+    let asked = std::env::vars_os().filter_map(text).filter(|(name, _)| is_allowed(name));
+    asked.chain(ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned()))).collect()
 }
 
 impl EngineSpec for OnnxEngine {
     fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched> {
-        self.launcher.launch(device, &ENVIRONMENT, arena)
+        let env: Vec<(&str, &str)> = self.env.iter().map(|(name, value)| (&name[..], &value[..])).collect();
+        self.launcher.launch(device, &env, arena)
     }
 
     fn spec(&self, device: &DeviceKind) -> Result<Vec<u8>, String> {
@@ -49,11 +62,20 @@ pub fn engines_of(plan: &Plan, launcher: &Arc<dyn Launcher>, library: Option<&Li
             tf32: model.tf32,
             tuning: model.tuning.clone(),
             custom_ops: model.custom_ops.clone(),
+            sandbox: model.sandbox.clone(),
             pixel_inputs: plan.pixel_inputs(stage),
         };
         let preload = library.map(|library| library.cuda.preload()).unwrap_or_default();
-        let engine = OnnxEngine { launcher: Arc::clone(launcher), spec, preload };
+        let engine =
+            OnnxEngine { launcher: Arc::clone(launcher), spec, preload, env: environment(&model.sandbox) };
         (stage, Arc::new(engine) as Arc<dyn EngineSpec>)
     };
+    let missing = orchestra_worker::sandbox::missing();
+    if !missing.is_empty() && plan.models.iter().any(|model| model.sandbox.mode == SandboxMode::Auto) {
+        tracing::warn!(
+            kernel_has_no = missing.join(", no "),
+            "workers are not confined as far as they could be"
+        );
+    }
     plan.batch_stages().map(engine).collect()
 }

@@ -31,6 +31,7 @@ use std::thread;
 use std::time::Instant;
 
 use orchestra_core::{DeviceKind, ErrorClass, Provider};
+use orchestra_worker::Sandbox;
 use orchestra_worker::arena::WorkerArena;
 use orchestra_worker::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
 
@@ -79,6 +80,10 @@ impl OnnxEngine {
 }
 
 impl Engine for OnnxEngine {
+    fn sandbox(&self, load: &Load) -> Result<Sandbox, LoadError> {
+        Ok(OnnxSpec::decode(&load.spec)?.sandbox(&load.device))
+    }
+
     fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError> {
         let spec = OnnxSpec::decode(&load.spec)?;
         if matches!(load.device, DeviceKind::Cuda { .. }) && !spec.tf32 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::{
-    DeviceId, DeviceSpec, ModelId, PipelineId, Provider, SinkId, SourceId, StageId, TensorSpec,
+    DeviceId, DeviceSpec, ModelId, PipelineId, Provider, SandboxRules, SinkId, SourceId, StageId, TensorSpec,
 };
 use orchestra_store::ListingSpec;
 use serde_json::Value as Json;
@@ -327,6 +327,10 @@ impl<'a> Assembler<'a> {
                     memory: raw.memory.as_ref().map(|m| m.value),
                     tf32: raw.tf32,
                     tuning,
+                    sandbox: SandboxRules {
+                        mode: raw.sandbox.mode.unwrap_or(self.parts.workflow.limits.sandbox),
+                        ..model.sandbox.clone()
+                    },
                 })
             })
             .collect()

@@ -69,7 +69,7 @@ pub struct ProcessLauncher {
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// Variables set in addition to the inherited ones, those that name the device and those of the engine.
+    /// Variables set in addition to the usual ones, those that name the device and those of the engine.
     pub env: Vec<(OsString, OsString)>,
 }
 
@@ -93,6 +93,8 @@ impl Launcher for ProcessLauncher {
         let mut command = Command::new(&self.program);
         command
             .args(&self.args)
+            .env_clear()
+            .envs(inherited())
             .envs(orchestra_machine::worker_environment(device))
             .envs(env.iter().copied())
             .envs(self.env.iter().map(|(k, v)| (k, v)))
@@ -127,6 +129,43 @@ impl Launcher for ProcessLauncher {
     }
 }
 
+/// Variables that a worker gets of this process: what finds libraries, tunes ONNX Runtime, CUDA and thread pools, or says where the user
+/// is. Keys of clouds, of collectors and of whatever else stay here.
+fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
+    const NAMES: [&str; 12] = [
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "RUST_BACKTRACE",
+        "XDG_CACHE_HOME",
+    ];
+    const PREFIXES: [&str; 12] = [
+        "LC_",
+        "ORCHESTRA_",
+        "ORT_",
+        "CUDA_",
+        "CUDNN_",
+        "CUBLAS_",
+        "NVIDIA_",
+        "TRT_",
+        "OMP_",
+        "KMP_",
+        "MKL_",
+        "MALLOC_",
+    ];
+    std::env::vars_os().filter(|(name, _)| {
+        let name = name.to_string_lossy();
+        NAMES.contains(&&*name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    })
+}
+
 /// Puts the socket and the arena where the worker expects them. They are first moved out of the way, in case one of them lies
 /// where the other shall go; `dup2` clears close-on-exec, which all other descriptors of the parent have.
 fn pass_descriptors(socket: i32, memory: i32) -> io::Result<()> {
@@ -142,6 +181,9 @@ fn pass_descriptors(socket: i32, memory: i32) -> io::Result<()> {
         {
             return Err(io::Error::last_os_error());
         }
+        // What this process inherited without the flag, a worker would inherit, too. Kernels before 5.11 do not know the call.
+        let from = libc::c_uint::try_from(WORKER_ARENA_FD + 1).unwrap_or(libc::c_uint::MAX);
+        libc::syscall(libc::SYS_close_range, from, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
     }
     Ok(())
 }

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use orchestra_core::{BatchId, ErrorClass};
+use orchestra_core::{BatchId, ErrorClass, SandboxMode};
 use orchestra_worker::arena::{RangeError, WorkerArena};
 use orchestra_worker::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
-use orchestra_worker::{Engine, LoadError, Loaded, RunError, Stream};
+use orchestra_worker::{Engine, LoadError, Loaded, RunError, Sandbox, Stream};
 
 use super::points::{self, Death, Point};
 use super::{FAULT_LOG, Fault, Turn, flood, sleep_for_ever};
@@ -46,6 +46,10 @@ struct Nth<'a> {
 }
 
 impl Engine for FaultyEngine {
+    fn sandbox(&self, _: &Load) -> Result<Sandbox, LoadError> {
+        Ok(Sandbox { mode: SandboxMode::Off, ..Sandbox::default() })
+    }
+
     fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError> {
         let loaded = Loaded {
             inputs: load.layout.inputs.iter().map(|r| r.tensor.clone()).collect(),

@@ -1,0 +1,102 @@
+//! What a hostile operator tries. Each attempt tells whether it got through; none of them does harm where it does.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::net::{TcpStream, UdpSocket};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// A folder that is nobody's business, with a file [`SECRET`] in it, named by this variable.
+pub const INTRUDE: &str = "ORCHESTRA_TEST_INTRUDE";
+/// The file of the folder [`INTRUDE`].
+pub const SECRET: &str = "secret.txt";
+/// A descriptor that the parent's own parent left open in it.
+pub const INHERITED_FD: i32 = 77;
+/// How the operator begins its report; the names of what got through follow.
+pub const GOT_THROUGH: &str = "the intruder got through with:";
+
+/// The names of the attempts that got through.
+pub(crate) fn attempts() -> Vec<&'static str> {
+    let folder = std::env::var_os(INTRUDE).unwrap_or_default();
+    let folder = Path::new(&folder);
+    let attempts: [(&str, Option<()>); 20] = [
+        ("reading /etc/passwd", fs::read("/etc/passwd").ok().map(drop)),
+        ("reading a secret", fs::read(folder.join(SECRET)).ok().map(drop)),
+        ("listing a folder", fs::read_dir(folder).ok().map(drop)),
+        ("listing /", fs::read_dir("/").ok().map(drop)),
+        ("writing a file", File::create(folder.join("written")).ok().map(drop)),
+        ("overwriting a secret", File::options().append(true).open(folder.join(SECRET)).ok().map(drop)),
+        ("removing a file", fs::remove_file(folder.join("removable")).ok()),
+        ("writing for all", write_and_remove(Path::new("/tmp")).ok()),
+        ("writing beside its library", own_folder().and_then(|folder| write_and_remove(&folder).ok())),
+        ("the parent's environment", fs::read(format!("/proc/{}/environ", parent())).ok().map(drop)),
+        ("the parent's memory", File::open(format!("/proc/{}/mem", parent())).ok().map(drop)),
+        ("an address of TCP", passed_the_sandbox(TcpStream::connect("127.0.0.1:1").map(drop))),
+        ("an address of UDP", UdpSocket::bind("127.0.0.1:0").ok().map(drop)),
+        ("a local socket", passed_the_sandbox(UnixStream::connect("/nowhere/socket").map(drop))),
+        ("a datagram", UnixDatagram::unbound().ok().map(drop)),
+        ("a secret variable", std::env::var("AWS_SECRET_ACCESS_KEY").ok().map(drop)),
+        // SAFETY: the call only looks at the number.
+        ("an inherited descriptor", done(unsafe { libc::fcntl(INHERITED_FD, libc::F_GETFD) })),
+        ("another process", done(fork())),
+        ("a signal to the parent", done(signal_parent())),
+        ("another program", run_a_program()),
+    ];
+    attempts.into_iter().filter_map(|(name, through)| through.map(|()| name)).collect()
+}
+
+fn write_and_remove(folder: &Path) -> io::Result<()> {
+    let file = folder.join(format!("orchestra-intruder-{}", std::process::id()));
+    File::create(&file)?;
+    fs::remove_file(file)
+}
+
+/// Where this library lies, as the kernel says.
+fn own_folder() -> Option<PathBuf> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let line = maps.lines().find(|line| line.contains("orchestra_testkit_ops"))?;
+    Path::new(&line[line.find('/')?..]).parent().map(Path::to_owned)
+}
+
+fn parent() -> u32 {
+    std::os::unix::process::parent_id()
+}
+
+/// What is refused for another reason than the sandbox has got past it.
+fn passed_the_sandbox(result: io::Result<()>) -> Option<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+        _ => Some(()),
+    }
+}
+
+fn done(result: i32) -> Option<()> {
+    (result >= 0).then_some(())
+}
+
+fn fork() -> i32 {
+    // SAFETY: the child makes one call, which is allowed after a fork of a process with threads.
+    unsafe {
+        match libc::fork() {
+            0 => libc::_exit(0),
+            pid => pid,
+        }
+    }
+}
+
+/// Signal 0 reaches nobody: it only asks whether one could.
+fn signal_parent() -> i32 {
+    // SAFETY: no process is touched.
+    unsafe { libc::kill(parent().cast_signed(), 0) }
+}
+
+/// Asks for a program that is not there: whoever may run one is told so.
+fn run_a_program() -> Option<()> {
+    let program = CString::new("/nowhere/program").ok()?;
+    let none: *const libc::c_char = std::ptr::null();
+    let arguments = [program.as_ptr(), none];
+    // SAFETY: the texts and the lists live until the call returns.
+    unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), [none].as_ptr()) };
+    passed_the_sandbox(Err(io::Error::last_os_error()))
+}

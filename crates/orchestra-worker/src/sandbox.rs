@@ -1,0 +1,273 @@
+//! What a process gives up before it touches files that others made: reading and writing elsewhere, the network, other processes. For good,
+//! and for all threads that it starts from then on.
+//!
+//! Two of the kernel's means, for which no privilege is needed: Landlock for files, sockets and signals, seccomp for system calls. It knows
+//! no engine: what an engine needs, it says.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, RulesetStatus, Scope, path_beneath_rules,
+};
+use orchestra_core::{ErrorClass, SandboxMode};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch,
+};
+
+use crate::serve::LoadError;
+
+/// What every sandbox asks of Landlock: files, TCP, signals and abstract sockets. Linux 6.12 and later have all of it.
+const LANDLOCK: ABI = ABI::V6;
+
+/// Where the dynamic linker, the C library and what measures processors read. Nothing in them is a secret of a user.
+const SYSTEM: [&str; 22] = [
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/libexec",
+    "/usr/local/lib",
+    "/usr/local/lib64",
+    "/usr/share/zoneinfo",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/sys/devices/system",
+    "/sys/fs/cgroup",
+    "/proc/self",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/dev/urandom",
+    "/dev/random",
+];
+
+/// What the driver of a GPU reads besides: its nodes are looked for in `/dev`, its settings in `/etc`, its topology in `/proc` and `/sys`.
+const READ_BY_DRIVERS: [&str; 7] = ["/usr", "/opt", "/etc", "/proc", "/sys", "/run", "/var/run"];
+/// What the driver of a GPU writes: its nodes, memory that it shares with its daemons, and pipes of MPS.
+const WRITTEN_BY_DRIVERS: [&str; 2] = ["/dev", "/tmp"];
+
+/// What a process may still do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sandbox {
+    /// Whether there is one, and what happens where the kernel lacks a part of it.
+    pub mode: SandboxMode,
+    /// Files and folders that it may read and map, besides those of the system. What is not there is left out.
+    pub read: Vec<PathBuf>,
+    /// Folders that it may write.
+    pub write: Vec<PathBuf>,
+    /// Whether it drives a GPU. Then it may read what drivers read, write device nodes and connect to local daemons.
+    pub gpu: bool,
+}
+
+impl Sandbox {
+    /// Confines the calling thread and all that it starts from now on.
+    ///
+    /// # Errors
+    /// `Permanent`: the kernel refuses, or lacks a part and the mode is `Require`.
+    pub fn enter(&self) -> Result<(), LoadError> {
+        if self.mode == SandboxMode::Off {
+            return Ok(());
+        }
+        let missing = missing();
+        if self.mode == SandboxMode::Require && !missing.is_empty() {
+            return Err(refused(&format!("the kernel has no {}", missing.join(" and no "))));
+        }
+        forbid_privileges().map_err(|e| refused(&e))?;
+        self.confine_files().map_err(|e| refused(&e.to_string()))?;
+        if has_seccomp() {
+            for filter in self.filters().map_err(|e| refused(&e.to_string()))? {
+                seccompiler::apply_filter(&filter).map_err(|e| refused(&e.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn confine_files(&self) -> Result<(), RulesetError> {
+        let read = SYSTEM.map(PathBuf::from).into_iter().chain(self.read.iter().cloned());
+        let of_drivers = |paths: &[&str]| match self.gpu {
+            true => paths.iter().map(PathBuf::from).collect(),
+            false => Vec::new(),
+        };
+        let read = read.chain(of_drivers(&READ_BY_DRIVERS));
+        let write = self.write.iter().cloned().chain(of_drivers(&WRITTEN_BY_DRIVERS));
+        let all = AccessFs::from_all(LANDLOCK);
+        let status = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(all)?
+            .handle_access(AccessNet::from_all(LANDLOCK))?
+            .scope(Scope::from_all(LANDLOCK))?
+            .create()?
+            .add_rules(path_beneath_rules(read, AccessFs::from_read(LANDLOCK)))?
+            .add_rules(path_beneath_rules(write, all))?
+            .add_rules(path_beneath_rules(["/dev/null", "/dev/zero"], AccessFs::from_file(LANDLOCK)))?
+            .restrict_self()?;
+        // `missing` says the same beforehand, and whether that is enough.
+        debug_assert!(status.ruleset == RulesetStatus::FullyEnforced || !missing().is_empty());
+        Ok(())
+    }
+
+    /// The filters, of which the strictest answer counts.
+    fn filters(&self) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
+        let arch: TargetArch = std::env::consts::ARCH.try_into()?;
+        let filter = |rules, errno: i32| -> Result<BpfProgram, seccompiler::BackendError> {
+            let deny = SeccompAction::Errno(errno.unsigned_abs());
+            SeccompFilter::new(rules, SeccompAction::Allow, deny, arch)?.try_into()
+        };
+        // Its flags lie in memory, which no filter sees. The C library then takes `clone`.
+        let unknown = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+        Ok(vec![filter(unknown, libc::ENOSYS)?, filter(self.forbidden()?, libc::EPERM)?])
+    }
+
+    /// Calls that fail with "operation not permitted": always, or where one of their conditions holds.
+    fn forbidden(&self) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
+        let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+            FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
+        let when = |argument, operator, value| {
+            SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])
+        };
+        // A thread is a clone with this flag; without it, it is a process.
+        let no_thread = SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64);
+        rules.insert(libc::SYS_clone, vec![when(0, no_thread, 0)?]);
+        // Threads may be signalled, `abort` does it; those of other processes not.
+        let own = u64::from(std::process::id());
+        rules.insert(libc::SYS_tgkill, vec![when(0, SeccompCmpOp::Ne, own)?]);
+        // Limits of this process, by its number or by 0, are its own.
+        let not = |value| SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value);
+        rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![not(0)?, not(own)?])?]);
+        let local_only = when(0, SeccompCmpOp::Ne, libc::AF_UNIX as u64)?;
+        if self.gpu {
+            rules.insert(libc::SYS_socket, vec![local_only]);
+        } else {
+            rules.extend([libc::SYS_socket, libc::SYS_connect].map(|call| (call, Vec::new())));
+        }
+        Ok(rules)
+    }
+}
+
+/// New processes and programs, other processes, sockets that others may reach, kernel interfaces that go round a filter or that have often
+/// been a way out. What a model needs is memory, threads, clocks and files that are open already or allowed.
+const FORBIDDEN: &[i64] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_fork,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_vfork,
+    libc::SYS_kill,
+    libc::SYS_tkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_kcmp,
+    libc::SYS_socketpair,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_msgget,
+    libc::SYS_semget,
+    libc::SYS_mq_open,
+    libc::SYS_io_uring_setup,
+    libc::SYS_bpf,
+    libc::SYS_userfaultfd,
+    libc::SYS_perf_event_open,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_personality,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_ioperm,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_iopl,
+    libc::SYS_syslog,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_vhangup,
+];
+
+/// The parts of a sandbox that this kernel lacks, in words that end "the kernel has no ..".
+#[must_use]
+pub fn missing() -> Vec<String> {
+    let landlock = match landlock_version() {
+        0 => Some("Landlock: files and sockets stay open to workers".to_owned()),
+        version @ 1..6 => Some(format!("Landlock of version 6 but {version}: see docs/security.md")),
+        _ => None,
+    };
+    let seccomp = (!has_seccomp()).then(|| "seccomp: workers may start processes".to_owned());
+    landlock.into_iter().chain(seccomp).collect()
+}
+
+/// The version of Landlock that the kernel speaks; 0: none, or switched off.
+fn landlock_version() -> i64 {
+    const VERSION: libc::c_long = 1;
+    let nothing = std::ptr::null::<libc::c_void>();
+    // SAFETY: with this flag the call only answers; it takes no attributes.
+    let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0_usize, VERSION) };
+    version.max(0)
+}
+
+fn has_seccomp() -> bool {
+    let action = libc::SECCOMP_RET_ERRNO;
+    // SAFETY: the call only looks at the action.
+    unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) == 0 }
+}
+
+/// No program that this process may start can give it more than it has; without that the kernel takes no filter.
+fn forbid_privileges() -> Result<(), String> {
+    // SAFETY: it changes a flag of the calling thread.
+    match unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().to_string()),
+    }
+}
+
+fn refused(why: &str) -> LoadError {
+    LoadError {
+        class: ErrorClass::Permanent,
+        error: format!(
+            "the worker cannot be confined: {why}; `orchestra doctor` says what this machine offers, and `sandbox = \"off\"` runs the model \
+             without (see docs/security.md)"
+        ),
+    }
+}

@@ -1,0 +1,95 @@
+//! A model whose operators are hostile can do nothing to the machine: what it tries fails, its item fails by name, and all others are right.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use common::{Blocks, Workplace, drawn, write_pictures};
+use orchestra_lab::audit::{ItemKey, items};
+use orchestra_testkit::images::write_trap_picture;
+use orchestra_testkit::{GOT_THROUGH, INHERITED_FD, INTRUDE, SECRET, Trap};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+
+const ITEMS: u64 = 60;
+const HOSTILE: u64 = 33;
+
+/// A folder that no worker has any business in.
+fn private_folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(SECRET), "nobody reads this").unwrap();
+    fs::write(folder.path().join("removable"), "nobody removes this").unwrap();
+    folder
+}
+
+/// Leaves a descriptor open that every program inherits which this one starts.
+fn leave_open(path: &Path) -> OwnedFd {
+    let descriptor = fcntl_dupfd_cloexec(File::open(path).unwrap(), INHERITED_FD).unwrap();
+    assert_eq!(descriptor.as_raw_fd(), INHERITED_FD, "the number is taken");
+    fcntl_setfd(&descriptor, FdFlags::empty()).unwrap();
+    descriptor
+}
+
+/// Runs the hostile operator on one item of many. What it could do.
+fn intrude(sandbox: &str) -> String {
+    let private = private_folder();
+    let place = Workplace::with_blocks(&Blocks { trap: true, ..Blocks::default() });
+    write_pictures(&place.images(), ITEMS);
+    write_trap_picture(&place.images(), HOSTILE, Trap::Intrude).unwrap();
+    place.edit("threads = 1", &format!("threads = 1\nsandbox = \"{sandbox}\""));
+    let folder = private.path().to_str().unwrap();
+    let ended = place.run_with(&[(INTRUDE, folder), ("AWS_SECRET_ACCESS_KEY", "a key to everything")]);
+    ended.must_exit(65);
+    let records = place.must_hold(
+        &items("scans", (0..ITEMS).filter(|i| *i != HOSTILE)),
+        &items("scans", [HOSTILE].into_iter()),
+    );
+    for key in records.done.keys() {
+        assert_eq!(drawn(&records, key), key.index);
+    }
+    let key = ItemKey { source: "scans".into(), index: HOSTILE };
+    assert_eq!(records.failure_kind(&key), Some("model"));
+    let error = records.failed[&key]["error"].as_str().unwrap().to_owned();
+    let through =
+        error.split_once(GOT_THROUGH).unwrap_or_else(|| panic!("no report of the intruder: {error}")).1;
+    let is_untouched = fs::read_to_string(private.path().join(SECRET)).unwrap() == "nobody reads this"
+        && private.path().join("removable").exists()
+        && !private.path().join("written").exists();
+    assert_eq!(is_untouched, sandbox != "off", "{through}");
+    place.nothing_is_left();
+    through.split_once('.').unwrap().0.trim().to_owned()
+}
+
+#[test]
+fn a_hostile_operator_gets_at_nothing() {
+    let folder = private_folder();
+    let _open = leave_open(&folder.path().join(SECRET));
+    for sandbox in ["auto", "require"] {
+        assert_eq!(intrude(sandbox), "", "sandbox = \"{sandbox}\"");
+    }
+}
+
+/// That the attempts can succeed at all.
+#[test]
+fn without_a_sandbox_it_may_what_its_user_may() {
+    let through = intrude("off");
+    for attempt in [
+        "reading /etc/passwd",
+        "reading a secret",
+        "listing a folder",
+        "writing a file",
+        "writing for all",
+        "writing beside its library",
+        "an address of TCP",
+        "an address of UDP",
+        "a local socket",
+        "a secret variable",
+        "another process",
+        "a signal to the parent",
+        "another program",
+    ] {
+        assert!(through.contains(attempt), "not `{attempt}`: {through}");
+    }
+}
