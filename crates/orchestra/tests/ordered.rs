@@ -42,7 +42,11 @@ fn workplace(steps: usize) -> Workplace {
     let plain = models::blocks(&place.models(), [1, 32, 32]).unwrap();
     place
         .source("scans", "images")
-        .model("trap", trap, &format!("workers = 2\ncustom_ops = [{:?}]", trap_library().unwrap()))
+        .model(
+            "trap",
+            trap,
+            &format!("workers = 2\ncustom_ops = [{:?}]\nsandbox_write = \"gate\"", trap_library().unwrap()),
+        )
         .model("slow", slow, "workers = 2")
         .model("plain", plain, "")
         .image("pixels", "scans", AS_IT_IS)

@@ -83,10 +83,12 @@ fn killed_workers_lose_no_request_and_a_dropped_service_leaves_no_process() {
         let place = Workplace::new();
         let model = models::slow_blocks_behind_trap(&place.models(), [1, 32, 32], 1).unwrap();
         let operators = format!("[{:?}]", trap_library().unwrap());
+        let gate = format!("[{:?}]", place.path("gate"));
         let keys = [
             ("models.model.workers", "2"),
             ("models.model.spare", "0"),
             ("models.model.custom_ops", &operators),
+            ("models.model.sandbox_write", &gate),
             ("stages.model.batch.max", "4"),
         ];
         place.gate().close_after(8).unwrap();

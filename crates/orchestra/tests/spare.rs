@@ -404,7 +404,14 @@ async fn a_poison_item_is_blamed_alone_although_spares_stand_in_for_those_it_kil
     }
     let trap = models::blocks_behind_trap(&place.models(), [1, 32, 32]).unwrap();
     place
-        .model("trap", trap, &format!("workers = 2\nspare = 2\ncustom_ops = [{:?}]", trap_library().unwrap()))
+        .model(
+            "trap",
+            trap,
+            &format!(
+                "workers = 2\nspare = 2\ncustom_ops = [{:?}]\nsandbox_write = \"gate\"",
+                trap_library().unwrap()
+            ),
+        )
         .image("pixels", "scans", AS_IT_IS)
         .infer("read", "pixels", "trap", 8)
         .sink("all", "read", "")

@@ -44,7 +44,10 @@ fn trapped(streams: usize, traps: &[(u64, Trap)]) -> Workplace {
         images::write_trap_picture(&place.path("images"), *index, *trap).unwrap();
     }
     let model = models::blocks_behind_trap(&place.models(), [1, 32, 32]).unwrap();
-    let keys = format!("workers = 2\nstreams = {streams}\ncustom_ops = [{:?}]", trap_library().unwrap());
+    let keys = format!(
+        "workers = 2\nstreams = {streams}\ncustom_ops = [{:?}]\nsandbox_write = \"gate\"",
+        trap_library().unwrap()
+    );
     place
         .model("trap", model, &keys)
         .image("pixels", "scans", AS_IT_IS)

@@ -119,7 +119,14 @@ impl Workplace {
     /// Adds a model of 32 by 32 pixels that reads the index of a picture, takes a while, and stands behind the workplace's gate.
     pub fn gated(&mut self, name: &str, workers: usize) -> &mut Self {
         let model = models::slow_blocks_behind_trap(&self.models(), [1, 32, 32], 40).unwrap();
-        self.model(name, model, &format!("workers = {workers}\ncustom_ops = [{:?}]", trap_library().unwrap()))
+        self.model(
+            name,
+            model,
+            &format!(
+                "workers = {workers}\ncustom_ops = [{:?}]\nsandbox_write = \"gate\"",
+                trap_library().unwrap()
+            ),
+        )
     }
 
     /// Adds an image stage, with more keys.
