@@ -19,43 +19,34 @@ pub const REGION_ALIGN: usize = 64;
 /// The output part starts at a multiple of this many bytes, so that it can be mapped on its own.
 pub const PAGE: usize = 4096;
 
-/// Why a layout cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LayoutError {
     /// An input has an open dimension, so its row has no size.
     #[error("input `{0}` has a dimension of unknown size")]
     OpenInput(String),
-    /// The sizes do not fit into the address space.
     #[error("the batch slots would need more memory than can be addressed")]
     TooLarge,
 }
 
-/// One tensor's rows within a slot.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Region {
-    /// What lies there.
     pub tensor: TensorSpec,
     /// Bytes from the start of the slot's input (or output) part.
     pub offset: usize,
-    /// Bytes of one row.
     pub row_bytes: usize,
 }
 
-/// The layout of all slots of one stage.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct BatchLayout {
     /// Rows of a slot: those of the largest batch, or of as many as may go to a worker together.
     pub max_rows: usize,
-    /// How many slots there are.
     pub slots: usize,
     /// One region per model input, in the order of the model.
     pub inputs: Vec<Region>,
     /// One per model output, in the order of the model; `None` where its shape is only known after the run (it then travels in
     /// the done frame).
     pub outputs: Vec<Option<Region>>,
-    /// Bytes of the input part of one slot.
     pub input_slot_bytes: usize,
-    /// Bytes of the output part of one slot.
     pub output_slot_bytes: usize,
 }
 
@@ -91,7 +82,6 @@ impl BatchLayout {
         }
     }
 
-    /// Bytes of one slot, inputs and outputs.
     #[must_use]
     pub fn slot_bytes(&self) -> usize {
         self.input_slot_bytes + self.output_slot_bytes
@@ -103,13 +93,11 @@ impl BatchLayout {
         (self.input_slot_bytes * self.slots).next_multiple_of(PAGE)
     }
 
-    /// Bytes of the output part of the arena.
     #[must_use]
     pub fn outputs_bytes(&self) -> usize {
         (self.output_slot_bytes * self.slots).next_multiple_of(PAGE)
     }
 
-    /// Bytes of the whole arena.
     #[must_use]
     pub fn total_bytes(&self) -> usize {
         self.inputs_bytes() + self.outputs_bytes()

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use crate::ids::BatchId;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub struct BatchQueue {
     fresh: VecDeque<BatchId>,
@@ -21,7 +20,6 @@ pub struct BatchQueue {
 }
 
 impl BatchQueue {
-    /// Adds a batch behind the fresh ones.
     pub fn push_fresh(&mut self, id: BatchId) {
         self.fresh.push_back(id);
     }
@@ -31,7 +29,6 @@ impl BatchQueue {
         self.fresh.push_front(id);
     }
 
-    /// Adds a suspect behind the others.
     pub fn push_suspect(&mut self, id: BatchId) {
         self.suspects.push_back(id);
     }
@@ -86,7 +83,6 @@ impl BatchQueue {
         self.suspects().chain(self.alone.iter().map(|(id, _)| *id))
     }
 
-    /// Takes a batch out, wherever it waits.
     pub fn remove(&mut self, id: BatchId) {
         self.fresh.retain(|b| *b != id);
         self.suspects.retain(|b| *b != id);

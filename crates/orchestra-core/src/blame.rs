@@ -59,11 +59,8 @@ pub struct Suspicion {
 /// A worker died under a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct DeathOf {
-    /// Rows of the batch.
     pub rows: usize,
-    /// What the death proves.
     pub evidence: Evidence,
-    /// Where it happened.
     pub device: DeviceId,
     /// Nothing else ran at the time.
     pub alone: bool,
@@ -80,15 +77,12 @@ pub struct DeathOf {
 pub enum Verdict {
     /// Send it again as it is, to whom its [`Trial`] allows.
     Retry,
-    /// Send its halves.
     Split,
     /// Send it again when nothing else runs.
     RunAlone,
-    /// It is a single item: fail it.
     Fail,
 }
 
-/// Who may run a batch next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trial {
     /// Any worker, best on a device where it has not died.
@@ -117,7 +111,6 @@ impl Suspicion {
         !self.devices.contains(&device) && !self.no_room.contains(&device)
     }
 
-    /// Who may run it next.
     #[must_use]
     pub fn trial(&self, record: &DeviceRecord) -> Trial {
         if self.accusers.is_empty() {
@@ -176,7 +169,6 @@ impl Suspicion {
         record.left().all(|d| self.no_room.contains(&d))
     }
 
-    /// Weighs one more death.
     pub fn died(&mut self, death: DeathOf) -> Verdict {
         match death.evidence {
             Evidence::None => Verdict::Retry,
@@ -185,7 +177,6 @@ impl Suspicion {
         }
     }
 
-    /// What the halves start with.
     #[must_use]
     pub fn inherited(&self) -> Self {
         Self { strong: self.strong, devices: self.devices.clone(), ..Self::default() }

@@ -20,7 +20,6 @@ impl Ceiling {
         Self { max, current: max, successes: 0 }
     }
 
-    /// The largest batch to send now, in rows.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.current
@@ -35,7 +34,6 @@ impl Ceiling {
         sank
     }
 
-    /// A batch of `rows` rows went well.
     pub fn succeeded(&mut self, rows: usize) {
         if self.current == self.max || rows < self.current {
             return;

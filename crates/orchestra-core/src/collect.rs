@@ -8,16 +8,12 @@ use crate::lineage::Share;
 /// A part of a token: its place among all of them, from 0. `of` is 0 for a token that was split into nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Part {
-    /// Its place.
     pub index: u32,
-    /// How many there are.
     pub of: u32,
 }
 
-/// What became of a part.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arrival<V> {
-    /// It is there.
     Row(V),
     /// It was dropped on the way.
     Dropped,
@@ -25,7 +21,6 @@ pub enum Arrival<V> {
     Failed,
 }
 
-/// All parts of a token have an end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Collected<T, V> {
     /// What was handed in with the first of them.
@@ -40,14 +35,12 @@ pub struct Collected<T, V> {
 struct Open<T, V> {
     ticket: T,
     missing: u32,
-    /// The parts that have come.
     seen: HashSet<u32>,
     share: Share,
     has_failed: bool,
     rows: Vec<(u32, V)>,
 }
 
-/// The tokens of which some parts are there.
 #[derive(Debug)]
 pub struct Collector<K, T, V> {
     open: HashMap<K, Open<T, V>>,
@@ -105,7 +98,6 @@ impl<K: Eq + Hash, T, V> Collector<K, T, V> {
         Some(Collected { ticket, share, parts })
     }
 
-    /// Whether no token has parts here.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()

@@ -23,32 +23,27 @@ struct Device {
     deaths: u32,
     /// How often a worker that lives had no result for what it was given there, since something last went well.
     refusals: u32,
-    /// The end of its last rest.
     rests_until: Duration,
     /// Workers that are gone and whose replacements have not come yet.
     coming: u32,
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub struct DeviceRecord {
     devices: BTreeMap<DeviceId, Device>,
 }
 
 impl DeviceRecord {
-    /// The stage has workers there, or will have.
     pub fn expect(&mut self, device: DeviceId) {
         self.devices.entry(device).or_default();
     }
 
-    /// The device was given up.
     pub fn gone(&mut self, device: DeviceId) {
         let of = self.devices.entry(device).or_default();
         of.is_gone = true;
         of.coming = 0;
     }
 
-    /// A worker is ready there.
     pub fn worker_came(&mut self, device: DeviceId) {
         let of = self.devices.entry(device).or_default();
         of.is_gone = false;
@@ -65,7 +60,6 @@ impl DeviceRecord {
         self.devices.values_mut().for_each(|d| d.coming = 0);
     }
 
-    /// A batch went well there.
     pub fn succeeded(&mut self, device: DeviceId) {
         let of = self.devices.entry(device).or_default();
         of.is_proven = true;
@@ -99,18 +93,15 @@ impl DeviceRecord {
         of.deaths = of.deaths.saturating_add(1);
     }
 
-    /// Devices that are not given up.
     pub fn left(&self) -> impl Iterator<Item = DeviceId> {
         self.devices.iter().filter(|(_, d)| !d.is_gone).map(|(id, _)| *id)
     }
 
-    /// Whether a worker is to be expected somewhere.
     #[must_use]
     pub fn expects_workers(&self) -> bool {
         self.devices.values().any(|d| d.coming > 0)
     }
 
-    /// Strong deaths since something last went well there.
     #[must_use]
     pub fn deaths_in_a_row(&self, device: DeviceId) -> u32 {
         self.devices.get(&device).map_or(0, |d| d.deaths)
@@ -128,7 +119,6 @@ impl DeviceRecord {
         self.devices.get(&device).is_some_and(|d| d.deaths > 0 || d.refusals >= REFUSALS_BEFORE_REST)
     }
 
-    /// Something went well there in this run.
     #[must_use]
     pub fn is_proven(&self, device: DeviceId) -> bool {
         self.devices.get(&device).is_some_and(|d| d.is_proven)

@@ -1,15 +1,12 @@
 //! How the memory of one GPU is divided among the workers of several models. Arithmetic only.
 
-/// A model that wants workers on the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Want {
     /// Workers that it has already; what they take is no part of the room.
     pub has: usize,
-    /// Workers that it should have at most.
     pub most: usize,
     /// Bytes of one worker; 0 where that is not known.
     pub each: u64,
-    /// Its share, relative to that of the others.
     pub priority: u32,
 }
 

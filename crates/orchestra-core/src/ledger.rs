@@ -43,12 +43,9 @@ struct Batch {
     sent_at: Duration,
 }
 
-/// The ledger of one batch stage.
 #[derive(Debug)]
 pub struct Ledger {
-    /// The largest batch that a model runs.
     max_rows: usize,
-    /// Batches that a worker runs at once.
     streams: usize,
     /// Batches that wait at a worker beyond those.
     ready: usize,
@@ -136,7 +133,6 @@ impl Ledger {
         self.waiting.push_fresh(id);
     }
 
-    /// A worker can take batches now.
     pub fn worker_ready(&mut self, worker: WorkerId, device: DeviceId) {
         self.ceilings.entry(device).or_insert_with(|| Ceiling::new(self.max_rows));
         self.record.worker_came(device);
@@ -162,13 +158,11 @@ impl Ledger {
         }
     }
 
-    /// Whether `worker` gets nothing new.
     #[must_use]
     pub fn is_draining(&self, worker: WorkerId) -> bool {
         self.workers.get(&worker).is_some_and(|w| w.draining)
     }
 
-    /// Batches that wait or run.
     #[must_use]
     pub fn n_batches(&self) -> usize {
         self.batches.len()
@@ -275,7 +269,6 @@ impl Ledger {
         self.weak_deaths += 1;
     }
 
-    /// The largest batch that `device` takes now, in rows.
     #[must_use]
     pub fn ceiling(&self, device: DeviceId) -> usize {
         self.ceilings.get(&device).map_or(self.max_rows, Ceiling::rows)
@@ -463,7 +456,6 @@ impl Ledger {
     }
 }
 
-/// How the worker of a batch died.
 #[derive(Debug, Clone, Copy)]
 struct Died {
     device: DeviceId,

@@ -3,31 +3,39 @@
 //! Nothing here reads a clock, a file or a socket, and nothing here knows tokio, ractor or ONNX Runtime: time comes in as an
 //! argument, effects go out as return values. What this crate decides can therefore be tested without a process.
 
-pub mod batch_events;
+mod batch_events;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod batch_layout;
-pub mod batch_queue;
+mod batch_queue;
 pub mod batching;
-pub mod blame;
+mod blame;
 pub mod bottleneck;
-pub mod ceiling;
+mod ceiling;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod collect;
 pub mod data;
 pub mod device;
-pub mod device_record;
+mod device_record;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod device_share;
 pub mod failure;
 pub mod ids;
 pub mod image_spec;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod ledger;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod lineage;
 pub mod restart;
 pub mod sandbox;
 pub mod session_tuning;
 pub mod shapes;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod survey;
 pub mod tensor;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod together;
 pub mod worker_exit;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod worker_places;
 
 pub use device::{DeviceKind, DeviceSpec};

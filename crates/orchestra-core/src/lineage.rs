@@ -43,7 +43,6 @@ impl Share {
         Share(self.0.saturating_sub(other.0))
     }
 
-    /// Whether it is nothing.
     #[must_use]
     pub fn is_none(self) -> bool {
         self.0 == 0
@@ -59,23 +58,18 @@ pub enum Ending<R> {
     Failed(Failure),
 }
 
-/// An item that has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finished<T, R> {
     /// What was handed in with the first report: the item's ticket.
     pub ticket: T,
-    /// How it ended.
     pub ending: Ending<R>,
 }
 
-/// What became of some share of an item.
 #[derive(Debug, Clone, PartialEq)]
 pub struct End<R> {
     /// How much of the item ends here. May be nothing, where records come from a token that lives on elsewhere.
     pub share: Share,
-    /// Its records.
     pub records: SmallVec<[R; 1]>,
-    /// Why it failed, if it did.
     pub failure: Option<Failure>,
 }
 

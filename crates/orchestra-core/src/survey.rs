@@ -24,31 +24,22 @@ const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a stage may load before the others of its device begin all the same.
 const LOAD_PATIENCE: Duration = Duration::from_secs(30);
 
-/// A stage that has workers on the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which.
     pub stage: StageId,
-    /// Workers that it starts with.
     pub at_first: usize,
-    /// Workers that it may have.
     pub most: usize,
     /// That number was asked for, so it is believed where nothing can be measured.
     pub is_asked: bool,
     /// Bytes that one worker takes, where that is known already.
     pub each: Option<u64>,
-    /// Workers that will stand by.
     pub spares: usize,
-    /// Its share of the workers, relative to other stages.
     pub priority: u32,
 }
 
-/// A GPU at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Bytes that are taken.
     pub used: u64,
-    /// Bytes that are not.
     pub free: u64,
     /// Processes that compute on it, by process id, each with the bytes that it holds where the driver tells.
     pub processes: Vec<(u32, Option<u64>)>,
@@ -57,16 +48,13 @@ pub struct Reading {
 /// The first worker of a stage, once it is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstWorker {
-    /// Its process, if it is one.
     pub pid: Option<u32>,
     /// It has run its largest batch.
     pub is_warm: bool,
 }
 
-/// Why it is not known what a worker takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unmeasured {
-    /// Its largest batch was not run.
     #[error("its largest batch could not be run to warm it up")]
     NotWarm,
     /// There is no figure.
@@ -77,37 +65,28 @@ pub enum Unmeasured {
         "the driver does not count what a process takes, and others came, went or changed on the GPU meanwhile"
     )]
     Disturbed,
-    /// The GPU has no less memory than before.
     #[error("the driver does not count what a process takes, and the GPU has no less memory than before")]
     NothingLost,
 }
 
-/// What has to be done now, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Look at the GPU and say to [`Survey::looked`] what was seen, with this number.
     Look(u64),
     /// Call [`Survey::next`] again after this pause, if nothing else leads to it.
     LookAfter(Duration),
-    /// Start the first workers of this stage.
     Begin(StageId),
     /// It is known now what one worker of this stage takes.
     Measured {
-        /// Which.
         stage: StageId,
-        /// Bytes.
         each: u64,
     },
-    /// It will not be known in this run.
     NotMeasured {
-        /// Which.
         stage: StageId,
-        /// Why.
         why: Unmeasured,
     },
     /// So many workers of this stage fit beside those that are there.
     Grow {
-        /// Which.
         stage: StageId,
         /// How many more, at least 1.
         more: usize,
@@ -126,7 +105,6 @@ enum Phase {
     Gone,
 }
 
-/// A first worker that is to be measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Waiting {
     first: FirstWorker,
@@ -149,7 +127,6 @@ struct Entry {
     phase: Phase,
 }
 
-/// See the module. For one GPU.
 #[derive(Debug)]
 pub struct Survey {
     entries: Vec<Entry>,
@@ -172,7 +149,6 @@ impl Survey {
         Self { entries, headroom, look: None, n_looks: 0, fresh: None, stale: 0, steps: Vec::new() }
     }
 
-    /// The stage is there and wants its first workers.
     pub fn served(&mut self, stage: StageId) {
         self.set(stage, Phase::Waiting);
     }
@@ -248,7 +224,6 @@ impl Survey {
         self.entries.iter().find(|e| e.of.stage == stage)?.of.each
     }
 
-    /// Nothing is to be measured or added any more.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.entries.iter().all(|e| matches!(e.phase, Phase::Grown | Phase::Gone))

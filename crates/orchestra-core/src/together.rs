@@ -14,11 +14,9 @@ const PART_OF_TIMEOUT: u32 = 20;
 /// A new time counts for so small a part of what is known.
 const WEIGHT: u32 = 8;
 
-/// See the module.
 #[derive(Debug, Clone)]
 pub struct Together {
     most: usize,
-    /// Rows of a full batch.
     max_rows: usize,
     within: Duration,
     /// What a full batch takes, by the latest frames; `None`: none has been seen.

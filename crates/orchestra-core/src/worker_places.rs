@@ -31,53 +31,42 @@ pub const SETTLING: Duration = Duration::from_millis(250);
 pub enum Role {
     /// It serves this place, or will as soon as it is loaded.
     Serving {
-        /// Which.
         place: usize,
     },
     /// It loads, to take the place of a healthy worker.
     Successor {
-        /// Which place.
         place: usize,
-        /// Whose.
         of: WorkerId,
     },
     /// Its place has another worker, or will have; its end is no loss.
     Leaving,
     /// It still serves this place, and ends so that there is memory for its successor.
     Yielding {
-        /// Which.
         place: usize,
     },
-    /// It stands by.
     Spare,
 }
 
-/// What has to be done now, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Start a worker in this role, and say so to [`WorkerPlaces::joined`].
     Start {
-        /// Its role.
         role: Role,
         /// The worker whose place among the serving or the spare ones it takes, and why; `None` if there was none before.
         instead_of: Option<(WorkerId, Vacancy)>,
     },
     /// Ask [`WorkerPlaces::start_place`] after this pause.
     StartLater {
-        /// Which place.
         place: usize,
-        /// How long.
         pause: Duration,
     },
     /// Ask [`WorkerPlaces::start_spares`] after this pause.
     LookLater(Duration),
     /// This spare serves from now on, or as soon as it is loaded.
     Promote {
-        /// Which.
         spare: WorkerId,
         /// Whose place it takes.
         instead_of: WorkerId,
-        /// Why.
         why: Vacancy,
     },
     /// Give this worker no more batches, and end it when it has none. Its successor is there.
@@ -86,12 +75,10 @@ pub enum Order {
     Yield(WorkerId),
     /// A place that was added has found no room for its worker, and is taken back; so many are left.
     Withdrawn {
-        /// Places that are not parked or taken back.
         left: usize,
     },
     /// A place was given up; so many are left.
     Parked {
-        /// Places that are not parked.
         left: usize,
     },
     /// No further spare is started; places are not concerned.
@@ -109,10 +96,8 @@ pub enum Handover {
     OldFirst,
 }
 
-/// Why a place needs another worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vacancy {
-    /// Its worker died.
     Death,
     /// Its worker has served for long enough.
     Recycling,
@@ -156,7 +141,6 @@ impl Member {
     }
 }
 
-/// See the module.
 #[derive(Debug, Clone)]
 pub struct WorkerPlaces {
     places: Vec<Place>,
@@ -181,7 +165,6 @@ pub struct WorkerPlaces {
 }
 
 impl WorkerPlaces {
-    /// Places without workers.
     #[must_use]
     pub fn new(n_places: usize, n_spares: usize, policy: RestartPolicy) -> Self {
         Self {
@@ -199,7 +182,6 @@ impl WorkerPlaces {
         }
     }
 
-    /// Starts a worker in every place.
     #[must_use]
     pub fn start(&self) -> Vec<Order> {
         (0..self.places.len()).filter_map(|place| self.start_place(place)).collect()
@@ -214,7 +196,6 @@ impl WorkerPlaces {
         (before..self.places.len()).filter_map(|place| self.start_place(place)).collect()
     }
 
-    /// A worker for this place, if it needs one.
     #[must_use]
     pub fn start_place(&self, place: usize) -> Option<Order> {
         let p = self.places.get(place)?;
@@ -223,12 +204,10 @@ impl WorkerPlaces {
         (!p.is_parked && !is_held).then(start)
     }
 
-    /// A worker was started in this role.
     pub fn joined(&mut self, worker: WorkerId, role: Role) {
         self.members.insert(worker, Member { role, is_ready: false });
     }
 
-    /// Whether some worker is loading.
     #[must_use]
     pub fn is_loading(&self) -> bool {
         self.members.values().any(|m| !m.is_ready && m.role != Role::Leaving)
@@ -259,7 +238,6 @@ impl WorkerPlaces {
         vec![Order::LookLater(due - now)]
     }
 
-    /// A worker is loaded.
     pub fn ready(&mut self, worker: WorkerId) -> Vec<Order> {
         let Some(member) = self.members.get_mut(&worker) else { return Vec::new() };
         member.is_ready = true;
@@ -333,7 +311,6 @@ impl WorkerPlaces {
         self.stood = self.stood.saturating_add(time);
     }
 
-    /// A worker is gone.
     pub fn ended(&mut self, worker: WorkerId, death: &Death<'_>, now: Duration) -> Vec<Order> {
         let Some(gone) = self.members.remove(&worker) else { return Vec::new() };
         match gone.role {
@@ -360,7 +337,6 @@ impl WorkerPlaces {
         }
     }
 
-    /// A worker has made room for its successor.
     fn yielded(&mut self, place: usize, worker: WorkerId) -> Vec<Order> {
         let Some(spare) = self.best_spare() else {
             let role = Role::Successor { place, of: worker };
@@ -445,7 +421,6 @@ impl WorkerPlaces {
         self.spares().count()
     }
 
-    /// Places that are not given up.
     fn n_open(&self) -> usize {
         self.places.iter().filter(|p| !p.is_parked).count()
     }

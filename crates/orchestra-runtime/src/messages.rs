@@ -22,10 +22,8 @@ use crate::fleet::worker_port::WorkerPort;
 use crate::flow::ticket::{Ticket, Tickets};
 use crate::trace::{BatchTrace, DoneRows, EndedItems, Ran};
 
-/// A record, ready to be appended to its sink.
 #[derive(Debug, PartialEq)]
 pub struct Record {
-    /// Where it goes.
     pub sink: SinkId,
     /// A part of the buffer that all records of its batch lie in.
     pub bytes: Bytes,
@@ -33,24 +31,17 @@ pub struct Record {
     pub file: Option<Box<str>>,
 }
 
-/// What became of some share of an item.
 #[derive(Debug)]
 pub struct TokenEnd {
-    /// The item.
     pub ticket: Ticket,
-    /// The end.
     pub end: End<Record>,
 }
 
 /// The records of a batch in a linear pipeline: each item ends with its only record, and nothing has to be counted.
 pub struct FinishedItems {
-    /// Where the items come from.
     pub source: SourceId,
-    /// Their sink.
     pub sink: SinkId,
-    /// The items.
     pub done: Vec<ItemId>,
-    /// Their records.
     pub text: Vec<u8>,
     /// What whoever traces is told of them; `None` if nobody does.
     pub traced: Option<DoneRows>,
@@ -59,7 +50,6 @@ pub struct FinishedItems {
     pub hold: Option<Arc<FilledSlot>>,
 }
 
-/// How a pipeline ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PipelineEnd {
     /// Every item is done or failed.
@@ -68,13 +58,11 @@ pub enum PipelineEnd {
     Stopped,
     /// No device is left for one of its stages.
     NoDevice(String),
-    /// Records could not be written.
     SinkFailed(String),
     /// What a source names could not be listed to its end.
     NotListed(String),
     /// The list of items could not be written or read on.
     SourceFailed(String),
-    /// A bug of ours.
     Bug(String),
 }
 
@@ -92,13 +80,10 @@ impl fmt::Display for PipelineEnd {
     }
 }
 
-/// To the root.
 pub enum RootMsg {
-    /// A pipeline is over.
     PipelineEnded(PipelineId, PipelineEnd),
     /// A device manager has no process left and stopped.
     DeviceEnded(DeviceId),
-    /// More items have failed than `limits.max_failed` allows.
     FailureLimit,
     /// First signal: finish what is in flight.
     Interrupt,
@@ -108,80 +93,56 @@ pub enum RootMsg {
     Abort,
     /// What is finished, so that a pipeline that fell over a bug can be built anew.
     Rebuild(PipelineId, Vec<Arc<orchestra_store::BitSet>>),
-    /// The committer has finished the journal.
     JournalClosed(Result<orchestra_store::Counts, String>),
 }
 
-/// What a device manager needs to serve one stage.
 pub struct ServeStage {
-    /// The stage.
     pub stage: StageId,
-    /// Its name.
     pub name: String,
     /// Name of its pipeline, for the log.
     pub pipeline: String,
-    /// Who gives out its batches.
     pub batcher: ActorRef<BatcherMsg>,
-    /// Its memory.
     pub pool: Arc<SlotPool>,
-    /// What starts its workers.
     pub engine: Arc<dyn EngineSpec>,
-    /// What they load.
     pub load: Load,
-    /// How many workers.
     pub workers: usize,
     /// How many more stand by, loaded.
     pub spares: usize,
-    /// When a healthy worker is replaced.
     pub recycle: orchestra_plan::Recycle,
 }
 
-/// To a device manager.
 pub enum DeviceMsg {
-    /// Keep workers for this stage from now on.
     Serve(Arc<ServeStage>),
-    /// This stage needs no workers any more.
     Retire(StageId),
     /// A pause is over: start a worker in this place, if it still needs one.
     StartWorker {
         /// Which stage served here, by its place in the manager's table.
         post: usize,
-        /// Which place of it.
         place: usize,
     },
     /// A pause is over: start the spares that are missing.
     StartSpares,
-    /// A worker is loaded.
     WorkerReady {
-        /// Which.
         worker: WorkerId,
-        /// Its process, if it is one.
         pid: Option<u32>,
         /// It has run its largest batch to warm up.
         is_warm: bool,
     },
     /// The device was looked at because this manager asked for it.
     Looked {
-        /// Which look: see `orchestra_core::survey`.
         number: u64,
-        /// What was seen, if anything.
         seen: Option<Box<Gpu>>,
     },
     /// A look or a load has had its time: see what else can be done.
     GoOn,
     /// A worker completed its first batch.
     WorkerProgressed(WorkerId),
-    /// A worker has reached its recycling bound.
     RecycleWorker(WorkerId),
     /// A worker process is gone; the batcher has dealt with what it held.
     WorkerEnded {
-        /// Which.
         worker: WorkerId,
-        /// How.
         exit: WorkerExit,
-        /// What it said last on stderr.
         last_words: String,
-        /// It completed at least one batch.
         progressed: bool,
         /// Bisection caused the death.
         bisecting: bool,
@@ -190,16 +151,13 @@ pub enum DeviceMsg {
     WorkerUndying(WorkerId),
     /// The device is not there any more, for this reason: nothing is started on it again.
     Lost(String),
-    /// End all workers: politely, or at once.
     Shutdown {
         /// Kill instead of asking.
         now: bool,
     },
 }
 
-/// To the link of one worker process.
 pub enum LinkMsg {
-    /// Start the process.
     Start,
     /// A frame from it about itself.
     Frame(FromWorker),
@@ -225,53 +183,37 @@ pub enum LinkMsg {
         /// Whose place it takes.
         instead_of: WorkerId,
     },
-    /// Look at the deadlines.
     Tick,
     /// Its device is lost, for this reason: kill it.
     DeviceLost(String),
-    /// Ask it to end.
     Shutdown,
-    /// Kill it.
     Kill,
 }
 
-/// To the batcher of a batch stage.
 pub enum BatcherMsg {
     /// The memory that it works on: first message.
     Attach(Arc<SlotPool>),
     /// Something has happened in the memory that the batcher watches for.
     PoolChanged,
-    /// Look at the open batch again.
     Look,
     /// No further row will come.
     Drained,
-    /// A worker takes batches from now on.
     WorkerReady {
-        /// Which.
         worker: WorkerId,
-        /// Where.
         device: DeviceId,
-        /// How to reach it.
         port: Arc<WorkerPort>,
     },
-    /// A batch is done.
     Done {
-        /// Who did it.
         worker: WorkerId,
-        /// Which.
         batch: BatchId,
-        /// Outputs of dynamic shape.
         dynamic: Vec<DynamicOutput>,
         /// When it ran, and where its time went.
         ran: Ran,
     },
     /// A batch gave no result, but the worker lives.
     Fault {
-        /// Who.
         worker: WorkerId,
-        /// Which.
         batch: BatchId,
-        /// Why.
         kind: RunErrorKind,
         /// The runtime's words.
         error: String,
@@ -282,17 +224,12 @@ pub enum BatcherMsg {
     DrainWorker(WorkerId),
     /// The same, and its successor comes when it is gone.
     MakeWay(WorkerId),
-    /// A worker process is gone.
     WorkerLost {
-        /// Which.
         worker: WorkerId,
-        /// Who wants to know, too.
         manager: ActorRef<DeviceMsg>,
-        /// How.
         exit: WorkerExit,
         /// Tail of its stderr.
         last_words: String,
-        /// It had completed a batch.
         progressed: bool,
         /// What it has begun of what it holds, and since when each was among the next for it.
         begun: Vec<(BatchId, Duration)>,
@@ -301,28 +238,21 @@ pub enum BatcherMsg {
     WorkerUndying(String),
     /// A device is parked for this stage.
     DeviceGone {
-        /// Which.
         device: DeviceId,
-        /// Why.
         why: String,
     },
 }
 
-/// Rows of a batch that a worker has completed.
 pub struct CompletedBatch {
     /// The memory; dropping the last reference frees the slot.
     pub slot: Arc<FilledSlot>,
     /// Which rows of it.
     pub rows: Rows,
-    /// Outputs of dynamic shape.
     pub dynamic: Vec<DynamicOutput>,
-    /// What is told of it to whoever traces.
     pub trace: Option<Arc<BatchTrace>>,
 }
 
-/// To what follows a batch stage.
 pub enum ProcessorMsg {
-    /// Take these rows through the chain behind the stage.
     Batch(CompletedBatch),
     /// A batch is worked on, and its ends are on their way.
     Finished,
@@ -330,11 +260,8 @@ pub enum ProcessorMsg {
     Drained,
 }
 
-/// To a source.
 pub enum SourceMsg {
-    /// A loader wants so many items, or fewer.
     Demand {
-        /// Which.
         loader: ActorRef<LoaderMsg>,
         /// How many, at least 1.
         items: u64,
@@ -345,40 +272,28 @@ pub enum SourceMsg {
     Committed(u64),
     /// Its list has grown, or its listing has ended. No more than one for each time that the list is forced to the disk.
     Listed,
-    /// Hand out nothing more.
     Stop,
 }
 
-/// To a loader.
 pub enum LoaderMsg {
-    /// Load these.
     Work(Tickets),
-    /// Look whether the item in hand takes too long.
     Tick,
 }
 
-/// To the sink of a pipeline.
 pub enum SinkMsg {
     /// A source whose items end here; it hears of their commits.
     Attach(SourceId, ActorRef<SourceMsg>),
-    /// What became of shares of items.
     Ends(Vec<TokenEnd>),
-    /// Items that are finished by this.
     Finished(FinishedItems),
     /// A group is in the journal. With what whoever traces was told of it, to be dropped.
     Committed(CommitCounts, Vec<EndedItems>),
-    /// A group could not be written.
     CommitFailed(String),
 }
 
-/// What a commit ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommitCounts {
-    /// Items with records.
     pub done: u64,
-    /// Items with failures.
     pub failed: u64,
-    /// Both, by source.
     pub by_source: Vec<(SourceId, u64)>,
     /// Where and why each of those with failures ended.
     pub failures: Vec<(StageId, FailureKind)>,
@@ -399,7 +314,6 @@ impl CommitCounts {
     }
 }
 
-/// The memory of a pipeline.
 pub struct PipelineMemory {
     /// The slots of its batch stages, in their order.
     pub slots: Vec<(StageId, orchestra_worker::arena::Arena)>,
@@ -407,25 +321,17 @@ pub struct PipelineMemory {
     pub pictures: Vec<(orchestra_plan::Origin, Arc<crate::flow::carried::CarriedArena>)>,
 }
 
-/// To a pipeline.
 pub enum PipelineMsg {
-    /// Build the graph and start it.
     Start,
-    /// Its memory is there.
     Prepared(Result<PipelineMemory, String>),
     /// A source has nothing in flight and hands out nothing more.
     SourceFinished {
-        /// Which.
         source: SourceId,
         /// `Complete`: every item that it names is committed; else why not.
         end: PipelineEnd,
     },
-    /// A stage has no device left.
     NoDevice(String),
-    /// Records cannot be written.
     SinkFailed(String),
-    /// Stop handing out items.
     Stop,
-    /// Drop everything.
     Abort,
 }

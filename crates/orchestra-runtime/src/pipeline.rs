@@ -29,36 +29,25 @@ use crate::flow::sink::{Sink, SinkArgs};
 use crate::flow::source::{Source, SourceArgs};
 use crate::messages::{DeviceMsg, PipelineEnd, PipelineMemory, PipelineMsg, RootMsg, SinkMsg, SourceMsg};
 
-/// See the module.
 pub struct Pipeline;
 
 /// The items of a source, and what of them is finished already.
 #[derive(Clone)]
 pub struct Listing {
-    /// The items.
     pub catalog: Arc<Catalog>,
-    /// Finished items.
     pub finished: Arc<BitSet>,
 }
 
-/// What a pipeline is started with.
 #[derive(Clone)]
 pub struct PipelineArgs {
-    /// The run.
     pub context: Arc<RunContext>,
-    /// Which.
     pub pipeline: PipelineId,
-    /// Who writes.
     pub committer: CommitterHandle,
-    /// All devices of the plan.
     pub devices: Vec<ActorRef<DeviceMsg>>,
-    /// The lists of all sources of the plan.
     pub listings: Arc<Vec<Listing>>,
-    /// The root.
     pub root: ActorRef<RootMsg>,
 }
 
-/// State of a pipeline.
 pub struct PipelineState {
     args: PipelineArgs,
     name: String,
@@ -323,7 +312,6 @@ impl PipelineState {
     }
 }
 
-/// Makes the memory of a pipeline.
 fn memory_of(plan: &Plan, pipeline: &PipelinePlan) -> Result<PipelineMemory, String> {
     let mut slots = Vec::new();
     for &stage in &pipeline.stages {

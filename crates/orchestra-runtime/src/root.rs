@@ -24,27 +24,18 @@ use crate::pipeline::{Listing, Pipeline, PipelineArgs};
 /// How often a pipeline is built anew after a bug.
 const MOST_REBUILDS: u32 = 3;
 
-/// See the module.
 pub struct Orchestra;
 
-/// What the root is started with.
 pub struct RootArgs {
-    /// The run.
     pub context: Arc<RunContext>,
-    /// Who writes.
     pub committer: CommitterHandle,
-    /// The lists of all sources.
     pub listings: Vec<Listing>,
-    /// Where snapshots go.
     pub observer: ObserverArgs,
-    /// Who waits for the end.
     pub done: oneshot::Sender<Ending>,
 }
 
-/// How a run ended.
 #[derive(Debug, Clone)]
 pub struct Ending {
-    /// Per pipeline.
     pub pipelines: BTreeMap<PipelineId, PipelineEnd>,
     /// `limits.max_failed` stopped it.
     pub failure_limit: bool,
@@ -52,7 +43,6 @@ pub struct Ending {
     pub journal: Result<Counts, String>,
 }
 
-/// State of the root.
 pub struct RootState {
     context: Arc<RunContext>,
     committer: CommitterHandle,

@@ -22,7 +22,6 @@ impl TellTheEnd {
         Self { context: Arc::clone(context), told: false }
     }
 
-    /// Tells it, once.
     pub fn tell(&mut self, counts: Counts, exit_code: Option<i32>, problems: &[String]) {
         self.told = true;
         let Some(tracer) = self.context.tracer.get() else { return };

@@ -27,7 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// After so many deaths in a row, suspects are tried there row by row, to see whether anything works at all.
 const DEATHS_BEFORE_SINGLE_ROWS: u32 = 3;
 
-/// A worker that can take a batch.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     worker: WorkerId,
@@ -39,7 +38,6 @@ struct Candidate {
     is_fresh: bool,
 }
 
-/// What has to be known in order to choose.
 #[derive(Clone, Copy)]
 struct View<'a> {
     batches: &'a HashMap<BatchId, Batch>,
@@ -109,7 +107,6 @@ impl Ledger {
         self.alone.is_none() && self.workers.values().any(|w| w.takes_more() && w.has_room(self.most_held()))
     }
 
-    /// Batches that a worker holds at most.
     fn most_held(&self) -> usize {
         self.streams + self.ready
     }
@@ -264,7 +261,6 @@ impl Ledger {
 }
 
 impl View<'_> {
-    /// Workers that can take a batch.
     fn free(&self) -> impl Iterator<Item = (WorkerId, &Worker)> {
         let is_free = |w: &Worker| w.takes_more() && w.has_room(self.most_held) && !self.must_wait(w);
         self.workers.iter().filter(move |(_, w)| is_free(w)).map(|(id, w)| (*id, w))

@@ -14,14 +14,10 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// How often the log says what devices and pipelines took up to then.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// See the module.
 pub struct Observer;
 
-/// What it is started with.
 pub struct ObserverArgs {
-    /// The run.
     pub context: Arc<RunContext>,
-    /// Who listens.
     pub publish: watch::Sender<Snapshot>,
 }
 
@@ -39,13 +35,11 @@ impl Drop for ObserverArgs {
     }
 }
 
-/// What it keeps.
 pub struct Observing {
     args: ObserverArgs,
     log_at: Duration,
 }
 
-/// The only message: look.
 pub struct Look;
 
 impl Actor for Observer {

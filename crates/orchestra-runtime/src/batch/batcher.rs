@@ -21,20 +21,14 @@ use crate::fleet::worker_port::WorkerPort;
 use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, LinkMsg};
 use crate::trace::{BatchEnd, Ran, id_in_logs};
 
-/// See the module.
 pub struct Batcher;
 
-/// What a batcher is started with.
 pub struct BatcherArgs {
-    /// The run.
     pub context: Arc<RunContext>,
-    /// The stage.
     pub stage: StageId,
-    /// Where rows are reported.
     pub completion: Arc<dyn Completion>,
 }
 
-/// State of a batcher.
 pub struct BatcherState {
     args: BatcherArgs,
     name: String,

@@ -8,7 +8,6 @@ use crate::messages::CompletedBatch;
 /// Receives the reports of one batcher. Each published row is in exactly one call of `completed` or `failed`, unless `no_device` was called or
 /// the batcher has stopped. Called from the batcher's handler, so it must not block.
 pub trait Completion: Send + Sync {
-    /// A worker takes batches from now on.
     fn serving(&self) {}
 
     /// A worker has completed these rows. Their slot is not reused before the batch is dropped.

@@ -22,13 +22,9 @@ pub struct Flights {
     by_batch: HashMap<BatchId, Flight>,
 }
 
-/// A batch that is with a worker.
 pub struct Flight {
-    /// What was sent to whom.
     pub assignment: Assignment,
-    /// When.
     pub sent: Duration,
-    /// What is noted for whoever traces.
     noted: Option<Noted>,
 }
 
@@ -48,13 +44,11 @@ impl Flight {
 }
 
 impl Flights {
-    /// None yet.
     #[must_use]
     pub fn new(context: &RunContext, stage: StageId) -> Self {
         Self { stage, tracer: context.tracer.clone(), clock: context.clock, by_batch: HashMap::new() }
     }
 
-    /// Somebody traces.
     #[must_use]
     pub fn are_traced(&self) -> bool {
         self.tracer.is_on()
@@ -74,18 +68,15 @@ impl Flights {
         context
     }
 
-    /// A batch has ended.
     pub fn take(&mut self, batch: BatchId) -> Option<Flight> {
         self.by_batch.remove(&batch)
     }
 
-    /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_batch.len()
     }
 
-    /// Tells whoever traces how a batch ended.
     pub fn end(
         &self,
         flight: &Flight,
@@ -132,7 +123,6 @@ pub fn note_on_items(slot: &FilledSlot, rows: Rows, batch: &Arc<BatchTrace>) {
     items_of(slot, rows).filter_map(Ticket::timeline).for_each(|timeline| timeline.ran(batch));
 }
 
-/// What followed, as it is told.
 #[must_use]
 pub fn then(aftermath: &Aftermath) -> Then {
     match aftermath {

@@ -54,15 +54,12 @@ impl CompletedBatch {
 /// What a batch has of one output of the model.
 pub struct OutputRows<'a> {
     spec: &'a TensorSpec,
-    /// Of one row.
     shape: Vec<usize>,
     row_bytes: usize,
-    /// All rows.
     data: &'a [u8],
 }
 
 impl OutputRows<'_> {
-    /// Row `row` of the batch.
     #[must_use]
     pub fn row(&self, row: usize) -> TensorView<'_> {
         let data = &self.data[row * self.row_bytes..(row + 1) * self.row_bytes];

@@ -36,11 +36,9 @@ pub enum Watch {
 
 type Tell = Box<dyn Fn() + Send + Sync>;
 
-/// See the module.
 pub struct SlotPool {
     arena: Arena,
     clock: RunClock,
-    /// Rows of a batch.
     max_batch: usize,
     /// For how many batches a slot that is opened has room.
     together: AtomicUsize,
@@ -82,7 +80,6 @@ impl Open {
     const BATCHES: u32 = 12;
     /// Slots that have a number here: far more than memory has room for.
     const MOST_SLOTS: usize = (1 << (u64::BITS - Self::BATCHES - Self::CLAIMS)) - 1;
-    /// The largest room.
     const MOST_BATCHES: usize = (1 << Self::BATCHES) - 1;
 
     fn new(slot: SlotId, batches: usize, claims: usize) -> Self {
@@ -103,7 +100,6 @@ impl Open {
     }
 }
 
-/// A row that was claimed.
 struct Claimed {
     slot: SlotId,
     row: usize,
@@ -111,7 +107,6 @@ struct Claimed {
     is_last: bool,
 }
 
-/// A slot between its opening and its filling.
 struct Filling {
     /// When its first row was claimed, in nanoseconds of the run's clock. Set by whoever opens the slot, before any other row is claimed.
     opened: AtomicU64,
@@ -146,13 +141,10 @@ pub struct RowLease<'a> {
 /// A slot whose rows are all there. Dropping it frees the slot.
 pub struct FilledSlot {
     pool: Arc<SlotPool>,
-    /// Which.
     pub slot: SlotId,
     /// The items by row; `None` is a hole.
     pub items: SlotItems,
-    /// How many of them there are.
     n_items: usize,
-    /// Why it was closed.
     pub reason: LeaveReason,
     /// When its first row was claimed, since the start of the run.
     pub opened: Duration,
@@ -215,7 +207,6 @@ impl SlotPool {
         })
     }
 
-    /// The memory.
     #[must_use]
     pub fn arena(&self) -> &Arena {
         &self.arena
@@ -273,7 +264,6 @@ impl SlotPool {
         self.claimed(Open(self.open.fetch_add(Open::ONE_CLAIM, Ordering::AcqRel)))
     }
 
-    /// What one more claim is given.
     fn claimed(&self, before: Open) -> Option<Claimed> {
         let (slot, row, room) = (before.slot()?, before.claims(), self.room(before));
         (row < room).then_some(Claimed { slot, row, is_last: row + 1 == room })
@@ -343,7 +333,6 @@ impl SlotPool {
         }
     }
 
-    /// The next filled slot, for the batcher.
     pub fn next_filled(self: &Arc<Self>) -> Option<FilledSlot> {
         let Filled { slot, items, n_items, reason, opened, at } =
             unpoisoned(self.filled.lock()).pop_front()?;
@@ -351,13 +340,11 @@ impl SlotPool {
         Some(FilledSlot { pool: Arc::clone(self), slot, items, n_items, reason, opened, filled: at })
     }
 
-    /// A filled slot waits for the batcher.
     #[must_use]
     pub fn has_filled(&self) -> bool {
         !unpoisoned(self.filled.lock()).is_empty()
     }
 
-    /// The batch that is being filled.
     #[must_use]
     pub fn open_batch(&self) -> Option<OpenBatch> {
         let open = Open(self.open.load(Ordering::SeqCst));
@@ -457,13 +444,11 @@ fn unpoisoned<G>(lock: Result<G, PoisonError<G>>) -> G {
 }
 
 impl RowLease<'_> {
-    /// The bytes of one model input in this row.
     pub fn input_mut(&mut self, input: usize) -> &mut [u8] {
         // SAFETY: this lease is the only holder of the row until it is published, and `&mut self` allows one borrow at a time.
         unsafe { self.pool.arena.input_row_mut(self.slot, input, self.row) }
     }
 
-    /// Hands the row over as the row of `item`.
     pub fn publish(mut self, item: Token) {
         self.published = true;
         self.pool.publish(self.slot, self.row, Some(item));

@@ -16,11 +16,8 @@ use crate::context::RunContext;
 use crate::fleet::engine::load_frame;
 use crate::messages::{BatcherMsg, DeviceMsg, ServeStage};
 
-/// See the module.
 pub struct BatchStage {
-    /// Its slots.
     pub pool: Arc<SlotPool>,
-    /// Gives out its batches.
     pub batcher: ActorRef<BatcherMsg>,
 }
 

@@ -24,14 +24,10 @@ use crate::fleet::worker_link::WorkerLink;
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage};
 use crate::trace::{DeviceStep, WorkerStep, WorkerTrace};
 
-/// See the module.
 pub struct DeviceManager;
 
-/// What a manager is started with.
 pub struct DeviceArgs {
-    /// The run.
     pub context: Arc<RunContext>,
-    /// Which device.
     pub device: DeviceId,
     /// Called once, when no process is left and the manager stops.
     pub ended: Box<dyn Fn(DeviceId) + Send + Sync>,
@@ -54,7 +50,6 @@ impl DeviceManager {
     }
 }
 
-/// State of a manager.
 pub struct DeviceState {
     args: DeviceArgs,
     posts: Vec<Post>,
@@ -83,7 +78,6 @@ struct Worker {
     ready_since: Option<Duration>,
 }
 
-/// How a worker ended, as its batcher judges it.
 struct End {
     exit: WorkerExit,
     last_words: String,

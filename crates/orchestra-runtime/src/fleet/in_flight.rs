@@ -8,17 +8,13 @@ use orchestra_core::BatchId;
 /// The batches that are with one worker, in the order in which it begins them.
 #[derive(Debug)]
 pub struct InFlight {
-    /// Batches that it runs at once.
     streams: usize,
     sent: VecDeque<Sent>,
 }
 
-/// A batch that is with a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
-    /// Which.
     pub batch: BatchId,
-    /// Its rows.
     pub rows: usize,
     /// Since when it has been one of those that the worker runs; `None`: it waits there.
     pub begun: Option<Duration>,
@@ -37,13 +33,11 @@ impl InFlight {
         self.streams
     }
 
-    /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.sent.len()
     }
 
-    /// One more is sent.
     pub fn push(&mut self, batch: BatchId, rows: usize) {
         self.sent.push_back(Sent { batch, rows, begun: None });
     }

@@ -9,44 +9,33 @@ use crate::context::Timeouts;
 /// How often deadlines are looked at.
 pub const TICK: Duration = Duration::from_millis(250);
 
-/// Where a worker is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Its process was started.
     Starting,
-    /// It said hello, and loads.
     Greeted,
-    /// It is loaded.
     Ready,
-    /// It takes batches.
     Serving,
     /// It was asked to end, or is being killed.
     Ending,
 }
 
-/// What its deadlines are counted from.
 #[derive(Debug, Clone, Copy)]
 pub struct Clocks {
-    /// The beginning of its phase.
     pub phase: Duration,
-    /// Its last frame.
     pub sign_of_life: Duration,
     /// Since when we have looked without a gap: what was before does not count.
     awake: Duration,
     last_look: Duration,
 }
 
-/// The batch that it has run for longest.
 #[derive(Debug, Clone, Copy)]
 pub struct Running {
     /// Since when.
     pub begun: Duration,
-    /// How long it may.
     pub timeout: Duration,
 }
 
 impl Clocks {
-    /// All from now.
     #[must_use]
     pub fn start(now: Duration) -> Self {
         Self { phase: now, sign_of_life: now, awake: now, last_look: now }

@@ -31,10 +31,8 @@ use crate::fleet::worker_stderr::Speaker;
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg};
 use crate::trace::WorkerStep;
 
-/// See the module.
 pub struct WorkerLink;
 
-/// State of a link.
 pub struct LinkState {
     args: LinkArgs,
     phase: Phase,

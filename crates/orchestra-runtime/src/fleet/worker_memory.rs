@@ -10,7 +10,6 @@ use crate::context::RunContext;
 /// What workers take differs by up to an eighth from run to run: no reason to write a file.
 const LITTLE_MORE: u64 = 8;
 
-/// A stage on a GPU.
 struct Place<'a> {
     context: &'a RunContext,
     id: (DeviceId, StageId),

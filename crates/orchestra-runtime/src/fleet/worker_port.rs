@@ -16,7 +16,6 @@ use crate::fleet::link_start::LinkArgs;
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage};
 use crate::trace::Ran;
 
-/// See the module.
 pub struct WorkerPort {
     context: Arc<RunContext>,
     worker: WorkerId,
@@ -29,7 +28,6 @@ pub struct WorkerPort {
     socket: tokio::sync::Mutex<Socket>,
 }
 
-/// What goes over the way.
 struct Traffic {
     in_flight: InFlight,
     has_greeted: bool,
@@ -44,10 +42,8 @@ struct Traffic {
     last_frame: Duration,
 }
 
-/// What a worker has last shown of itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Signs {
-    /// When its last frame came.
     pub last_frame: Duration,
     /// Since when the batch runs that has run for longest.
     pub oldest_begun: Option<Duration>,
@@ -87,18 +83,15 @@ impl WorkerPort {
         })
     }
 
-    /// Who looks after the process.
     #[must_use]
     pub fn link(&self) -> &ActorRef<LinkMsg> {
         &self.link
     }
 
-    /// The process has a socket.
     pub async fn connect(&self, writer: Box<dyn AsyncWrite + Send + Sync + Unpin>) {
         self.socket.lock().await.writer = Some(writer);
     }
 
-    /// It takes batches from now on.
     pub fn open(&self) {
         self.traffic().is_open = true;
     }
@@ -274,13 +267,11 @@ impl WorkerPort {
         }
     }
 
-    /// Batches answered with results.
     #[must_use]
     pub fn batches(&self) -> u64 {
         self.traffic().batches
     }
 
-    /// Batches that it was sent and has not answered.
     #[must_use]
     pub fn n_in_flight(&self) -> usize {
         self.traffic().in_flight.len()
@@ -292,7 +283,6 @@ impl WorkerPort {
         self.traffic().in_flight.begun().collect()
     }
 
-    /// What its deadlines are counted from.
     #[must_use]
     pub fn signs(&self) -> Signs {
         let traffic = self.traffic();

@@ -19,27 +19,21 @@ const LINGER: Duration = Duration::from_secs(10);
 
 /// What the owner of a process reports, in this order: frames, at most one `Garbled`, at most one `Undying`, one `Exited`.
 pub enum ProcessEvent {
-    /// A frame.
     Frame(FromWorker),
     /// Bytes that are no frame; the process is being killed.
     Garbled(String),
     /// It was killed long ago and is still there. Should it ever end, `Exited` follows.
     Undying {
-        /// Its id.
         pid: Option<u32>,
-        /// What it does, in the kernel's words.
         state: String,
     },
-    /// It is gone and reaped.
     Exited {
-        /// How.
         exit: WorkerExit,
         /// The tail of its stderr.
         last_words: String,
     },
 }
 
-/// How a process is killed.
 pub struct Killing {
     /// Dropping its sender kills the process.
     pub order: oneshot::Receiver<()>,
@@ -47,7 +41,6 @@ pub struct Killing {
     pub patience: Duration,
 }
 
-/// Runs until the process is gone.
 pub async fn own(
     mut process: Box<dyn WorkerProcess>,
     mut frames: Box<dyn AsyncRead + Send + Unpin>,

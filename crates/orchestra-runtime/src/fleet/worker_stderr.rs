@@ -16,18 +16,12 @@ const BURST: u64 = 200;
 /// and of more than these, so many in a second.
 const LINES_PER_SECOND: u64 = 20;
 
-/// Who speaks.
 #[derive(Debug, Clone)]
 pub struct Speaker {
-    /// Its pipeline.
     pub pipeline: String,
-    /// Its stage.
     pub stage: String,
-    /// Its device.
     pub device: String,
-    /// Which worker.
     pub worker: String,
-    /// Its process.
     pub pid: Option<u32>,
 }
 

@@ -18,7 +18,6 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 /// Blocks begin at multiples of this, so that no two of them share a cache line.
 const ALIGN: usize = 64;
 
-/// A region of shared memory for pictures.
 pub struct CarriedArena {
     map: MmapRaw,
     len: usize,
@@ -137,7 +136,6 @@ impl Drop for Block {
     }
 }
 
-/// A picture in the region.
 #[derive(Clone)]
 struct CarriedPicture {
     block: Arc<Block>,

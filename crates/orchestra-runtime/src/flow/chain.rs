@@ -33,14 +33,10 @@ use crate::batch::slot_pool::SlotPool;
 use crate::context::RunContext;
 use crate::messages::{BatcherMsg, Record, SinkMsg, TokenEnd};
 
-/// A batch stage, for what feeds it.
 #[derive(Clone)]
 pub struct BatchTarget {
-    /// The stage.
     pub stage: StageId,
-    /// Its slots.
     pub pool: Arc<SlotPool>,
-    /// Gives out its batches.
     pub batcher: ActorRef<BatcherMsg>,
     /// Who must hear of a part that ends there.
     pub folds: Arc<[FoldTarget]>,
@@ -49,9 +45,7 @@ pub struct BatchTarget {
 /// The batches and folds that exist already: those that come later in the order of the data.
 #[derive(Default)]
 pub struct Targets {
-    /// Batch stages.
     pub batches: Vec<BatchTarget>,
-    /// Folds.
     pub folds: Vec<FoldTarget>,
     /// Where chains keep the pictures that are made in them, by what is at their head.
     pub pictures: Vec<(Origin, Arc<CarriedArena>)>,
@@ -128,7 +122,6 @@ struct MapStep {
     inner_folds: Vec<FoldTarget>,
 }
 
-/// What one thread needs to run a chain.
 pub struct ChainRun {
     runs: Vec<StepRun>,
 }
@@ -142,18 +135,13 @@ struct StepRun {
 /// The rows that a row was made of, innermost first.
 #[derive(Clone, Copy)]
 pub struct Env<'a> {
-    /// Who gave the row.
     pub from: Origin,
-    /// Its columns.
     pub row: &'a [Value<'a>],
-    /// Columns that came along with it.
     pub carried: &'a [(ColumnRef, Value<'a>)],
-    /// What it was made of.
     pub up: Option<&'a Env<'a>>,
 }
 
 impl<'a> Env<'a> {
-    /// A column of any of these rows.
     #[must_use]
     pub fn get(&self, read: ColumnRef) -> Option<Value<'a>> {
         let mut at = Some(self);
@@ -183,13 +171,11 @@ pub trait Hooks {
     }
 }
 
-/// For threads that need not be told.
 pub struct NoHooks;
 
 impl Hooks for NoHooks {}
 
 impl Chain {
-    /// What follows `origin` in its pipeline.
     #[must_use]
     pub fn new(
         context: &Arc<RunContext>,
@@ -222,7 +208,6 @@ impl Chain {
         Self { context, sink: sink.clone(), steps, maps, linear, folds, origin, pictures, several, cost }
     }
 
-    /// Runs it in one more thread.
     #[must_use]
     pub fn start(&self) -> ChainRun {
         ChainRun { runs: start(&self.steps) }
@@ -240,7 +225,6 @@ impl Chain {
         self.cost
     }
 
-    /// The folds that wait for the rows that enter.
     #[must_use]
     pub fn folds(&self) -> &Arc<[FoldTarget]> {
         &self.folds

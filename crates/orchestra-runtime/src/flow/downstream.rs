@@ -13,15 +13,11 @@ use crate::flow::processor::Processor;
 use crate::flow::token::Token;
 use crate::messages::{CompletedBatch, PipelineMsg, SinkMsg, TokenEnd};
 
-/// See the module.
 pub struct Downstream {
-    /// Where completed batches go.
     pub processor: Processor,
     /// The folds that wait for the rows which end here.
     pub folds: Arc<[FoldTarget]>,
-    /// Where failures go.
     pub sink: ActorRef<SinkMsg>,
-    /// Is told that no device is left.
     pub pipeline: ActorRef<PipelineMsg>,
 }
 

@@ -19,10 +19,8 @@ use crate::trace::timeline::Loading;
 
 const TICK: Duration = Duration::from_secs(1);
 
-/// See the module.
 pub struct Loader;
 
-/// State of a loader.
 pub struct LoaderState {
     work: Arc<LoaderWork>,
     inbox: Arc<Inbox>,

@@ -61,7 +61,6 @@ struct InboxState {
 #[derive(Debug)]
 struct Appetite {
     items: u64,
-    /// When it asked last.
     since: Option<Instant>,
 }
 
@@ -72,7 +71,6 @@ impl Default for Appetite {
 }
 
 impl Appetite {
-    /// How many to ask for now.
     fn ask(&mut self, now: Instant) -> u64 {
         match self.since.replace(now).map(|since| now.saturating_duration_since(since)) {
             Some(took) if took < QUICK => self.items = (self.items * 2).min(LARGEST_BLOCK),
@@ -105,13 +103,11 @@ pub struct Tally {
     pub decoded: u64,
     /// Rows that entered and left each map of the chain.
     pub counts: SmallVec<[MapCount; 2]>,
-    /// Bytes of the files that were read.
     pub bytes: u64,
     /// Time of reading and decoding.
     pub decoding: Duration,
     /// The same, with writing rows and records.
     pub loading: Duration,
-    /// Time of waiting for a free row.
     pub waiting_for_row: Duration,
 }
 
@@ -130,7 +126,6 @@ impl Tally {
         self.waiting_for_row += other.waiting_for_row;
     }
 
-    /// Adds it to the counters of the run.
     pub fn book(self, work: &LoaderWork) {
         let stats = &work.context.stats;
         stats.loading.add_time(self.loading);
@@ -163,7 +158,6 @@ impl InboxState {
 }
 
 impl Inbox {
-    /// An inbox in which these items wait.
     #[must_use]
     pub fn new(first: VecDeque<Tickets>) -> Self {
         let state = InboxState { blocks: first, ..InboxState::default() };
@@ -212,7 +206,6 @@ impl Inbox {
         }
     }
 
-    /// Adds items.
     pub fn push(&self, items: Tickets) {
         let mut state = self.lock();
         // What one thread hoards, others cannot have, and a run that is interrupted has still to do.

@@ -27,15 +27,10 @@ use crate::trace::timeline::Loading;
 
 /// What the loaders of a source do with each item.
 pub struct LoaderWork {
-    /// The run.
     pub context: Arc<RunContext>,
-    /// The source.
     pub source: SourceId,
-    /// Who hands out items.
     pub from: ActorRef<SourceMsg>,
-    /// Reads an item.
     pub fetch: Arc<dyn Fetch>,
-    /// What follows.
     pub chain: Arc<Chain>,
     /// Items that loaders are through with.
     pub loaded: Arc<Counter>,

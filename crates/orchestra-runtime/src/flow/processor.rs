@@ -20,7 +20,6 @@ use crate::flow::committer::BYTES_AT_ONCE;
 use crate::messages::{CompletedBatch, FinishedItems, ProcessorMsg, SinkMsg};
 use crate::trace::DoneRows;
 
-/// What follows a batch stage, for its batcher.
 #[derive(Clone)]
 pub struct Processor {
     work: Arc<Work>,
@@ -31,7 +30,6 @@ pub struct Processor {
 const QUICK_ELEMENTS: usize = 16 * 1024;
 
 impl Processor {
-    /// Starts the actor, below `supervisor`.
     pub async fn start(
         context: &Arc<RunContext>,
         stage: StageId,
@@ -60,7 +58,6 @@ impl Processor {
         self.actor.stop(None);
     }
 
-    /// No further batch will come.
     pub fn drained(&self) {
         drop(self.actor.cast(ProcessorMsg::Drained));
     }
@@ -114,7 +111,6 @@ impl Actor for Counting {
     }
 }
 
-/// Everything that work on a batch needs, resolved once.
 struct Work {
     context: Arc<RunContext>,
     stage: StageId,
@@ -124,7 +120,6 @@ struct Work {
     carries: Vec<ColumnRef>,
     /// What threads that have done a batch keep for the next one.
     runs: Mutex<Vec<(ChainRun, Outcome)>>,
-    /// Bytes of the records of the last batch.
     usual_text: AtomicUsize,
 }
 
@@ -142,7 +137,6 @@ impl Work {
         self.chain.cost().saturating_mul(batch.rows.count) <= QUICK_ELEMENTS
     }
 
-    /// Takes every row of the batch through the chain.
     fn process(&self, batch: CompletedBatch) {
         let began = batch.trace.as_ref().map(|_| self.context.clock.now());
         let lock = || self.runs.lock().unwrap_or_else(PoisonError::into_inner);

@@ -18,24 +18,18 @@ use crate::flow::ticket::{Tickets, TicketsBuilder};
 use crate::messages::{LoaderMsg, PipelineEnd, PipelineMsg, SourceMsg};
 use crate::pipeline::Listing;
 
-/// See the module.
 pub struct Source;
 
-/// What a source is started with.
 pub struct SourceArgs {
-    /// The run.
     pub context: Arc<RunContext>,
-    /// Which source.
     pub source: SourceId,
     /// Its items, and which of them earlier runs have finished.
     pub listing: Listing,
     /// Items that may be handed out and not committed.
     pub window: u64,
-    /// How many loaders ask.
     pub loaders: u64,
     /// Items that its loaders are through with, counted by them.
     pub loaded: Arc<Counter>,
-    /// Its pipeline.
     pub pipeline: ActorRef<PipelineMsg>,
     /// What its loaders take items through: it hears of the end.
     pub chain: Arc<Chain>,
@@ -43,7 +37,6 @@ pub struct SourceArgs {
     pub committer: CommitterHandle,
 }
 
-/// State of a source.
 pub struct SourceState {
     args: SourceArgs,
     /// `None` if it could not be opened, which ends the source.

@@ -19,7 +19,6 @@ pub struct Ticket {
     at: usize,
 }
 
-/// Items that are handed out together.
 struct Block {
     source: SourceId,
     /// The place of the first of them among those that the run hands out.
@@ -51,7 +50,6 @@ impl Ticket {
         Self { block: Arc::new(tickets.block), at: 0 }
     }
 
-    /// Which.
     #[must_use]
     pub fn id(&self) -> ItemId {
         ItemId { source: self.block.source, index: self.item().index }
@@ -71,7 +69,6 @@ impl Ticket {
         str::from_utf8(&self.block.text[name_begin..end]).unwrap_or_default()
     }
 
-    /// The file.
     #[must_use]
     pub fn path(&self) -> &Path {
         let begin = self.at.checked_sub(1).map_or(0, |before| self.block.items[before].end);
@@ -130,13 +127,11 @@ impl Iterator for Tickets {
 
 impl ExactSizeIterator for Tickets {}
 
-/// Gathers items that will be handed out together.
 pub struct TicketsBuilder {
     is_traced: bool,
     block: Block,
 }
 
-/// What a path usually takes.
 const USUAL_PATH: usize = 96;
 
 impl TicketsBuilder {
@@ -153,7 +148,6 @@ impl TicketsBuilder {
         Self { is_traced, block }
     }
 
-    /// Adds item `index` of the source.
     pub fn add(&mut self, index: u64, name: &str, path: &Path) {
         let Block { text, items, timelines, .. } = &mut self.block;
         let path = path.as_os_str().as_bytes();
@@ -168,13 +162,11 @@ impl TicketsBuilder {
         }
     }
 
-    /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.block.items.len()
     }
 
-    /// A ticket for each.
     #[must_use]
     pub fn build(self) -> Tickets {
         Tickets { block: Arc::new(self.block), next: 0 }

@@ -15,7 +15,6 @@ pub type PartPath = SmallVec<[Part; 1]>;
 /// An item, or a part of one. A whole item, of which nothing is carried along, is its ticket alone.
 #[derive(Debug, Clone)]
 pub struct Token {
-    /// The item.
     pub ticket: Ticket,
     more: Option<Box<More>>,
 }
@@ -28,13 +27,11 @@ struct More {
 }
 
 impl Token {
-    /// All of an item.
     #[must_use]
     pub fn whole(ticket: Ticket) -> Self {
         Self { ticket, more: None }
     }
 
-    /// A share of an item.
     #[must_use]
     pub fn new(ticket: Ticket, share: Share, path: PartPath, carried: Vec<OwnedValue>) -> Self {
         let is_whole = share == Share::WHOLE && path.is_empty() && carried.is_empty();
@@ -42,13 +39,11 @@ impl Token {
         Self { ticket, more: (!is_whole).then(more) }
     }
 
-    /// How much of the item it stands for.
     #[must_use]
     pub fn share(&self) -> Share {
         self.more.as_ref().map_or(Share::WHOLE, |more| more.share)
     }
 
-    /// Which part it is.
     #[must_use]
     pub fn path(&self) -> &[Part] {
         self.more.as_ref().map_or(&[], |more| &more.path)

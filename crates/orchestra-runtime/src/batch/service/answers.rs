@@ -14,9 +14,7 @@ pub type Answer = Result<RowOutputs, Failure>;
 
 /// The rows without an answer, and the state of the service. Shared by the requests, the batcher and the root.
 pub struct Answers {
-    /// The name of the stage.
     pub stage: String,
-    /// Its outputs.
     pub outputs: Vec<TensorSpec>,
     /// By the number of the row. Bounded by the rows of the slots: an entry is made with a row lease in hand.
     waiting: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
@@ -31,12 +29,10 @@ enum Phase {
 }
 
 impl Answers {
-    /// No request yet, of a stage with these outputs.
     pub fn new(stage: String, outputs: Vec<TensorSpec>) -> Self {
         Self { stage, outputs, waiting: Mutex::default(), phase: watch::Sender::new(Phase::Starting) }
     }
 
-    /// Rows without an answer.
     pub fn n_waiting(&self) -> usize {
         self.waiting().len()
     }
@@ -63,7 +59,6 @@ impl Answers {
         }
     }
 
-    /// A worker serves.
     pub fn serving(&self) {
         self.phase.send_if_modified(|phase| {
             let is_first = matches!(phase, Phase::Starting);
@@ -96,7 +91,6 @@ impl Answers {
         }
     }
 
-    /// Why a request gets no answer any more.
     pub fn over(&self) -> String {
         match &*self.phase.borrow() {
             Phase::Over(why) => why.clone(),

@@ -18,9 +18,7 @@ use crate::fleet::device_manager::DeviceManager;
 use crate::flow::token::Token;
 use crate::messages::{CompletedBatch, DeviceMsg};
 
-/// To the root of a service.
 pub enum ServiceMsg {
-    /// Kill the workers, for this reason.
     End(String),
     /// A device manager has no process left and stopped.
     DeviceEnded(DeviceId),
@@ -29,21 +27,14 @@ pub enum ServiceMsg {
 /// The root of a service: supervises its actors, and ends them together.
 pub struct Root;
 
-/// What it is started with.
 pub struct RootArgs {
-    /// The context of its actors.
     pub context: Arc<RunContext>,
-    /// The batch stage.
     pub stage: StageId,
-    /// The memory of its slots.
     pub arena: Arena,
-    /// The requests.
     pub answers: Arc<Answers>,
-    /// Takes the slots to `Service::start`.
     pub built: oneshot::Sender<Arc<SlotPool>>,
 }
 
-/// Its state.
 pub struct RootState {
     answers: Arc<Answers>,
     stage: BatchStage,
@@ -137,7 +128,6 @@ impl Drop for RootState {
     }
 }
 
-/// Passes on what the batcher tells.
 struct ServiceCompletion {
     answers: Arc<Answers>,
     root: ActorRef<ServiceMsg>,

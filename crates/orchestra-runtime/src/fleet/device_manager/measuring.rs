@@ -14,7 +14,6 @@ use crate::fleet::worker_memory;
 use crate::messages::DeviceMsg;
 use crate::trace::{DeviceStep, DeviceTrace, WorkerStep};
 
-/// The stages that have workers on a device.
 fn served_on(plan: &Plan, device: DeviceId) -> impl Iterator<Item = (StageId, &BatchPlan, &WorkerPlan)> {
     plan.batch_stages().filter_map(move |(stage, infer)| {
         let workers = infer.workers.iter().find(|w| w.device == device && w.count > 0)?;
@@ -117,7 +116,6 @@ impl DeviceState {
         }
     }
 
-    /// Starts so many workers beside those that are there.
     pub(super) async fn grow(&mut self, me: &ActorRef<DeviceMsg>, stage: StageId, more: usize) {
         let Some(post) = self.open_post(stage).filter(|_| more > 0) else { return };
         let device = &self.args.context.plan.devices[self.args.device.index()].spec;

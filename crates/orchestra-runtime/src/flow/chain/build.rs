@@ -125,7 +125,6 @@ fn add(all: &mut Vec<FoldTarget>, more: &[FoldTarget]) {
     }
 }
 
-/// What one thread needs for some steps.
 pub(super) fn start(steps: &[Step]) -> Vec<StepRun> {
     let run = |step: &Step| match step {
         Step::Map(map) => StepRun { map: Some(map.map.start()), next: start(&map.next) },

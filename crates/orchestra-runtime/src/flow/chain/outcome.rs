@@ -13,12 +13,10 @@ use smallvec::SmallVec;
 
 use super::{FoldMsg, FoldPart, FoldTarget, Token};
 
-/// What became of some rows, until it is sent.
 #[derive(Default)]
 pub struct Outcome {
     /// Items that have ended in the only sink, in the order of their records.
     pub done: Vec<ItemId>,
-    /// All records.
     pub text: Vec<u8>,
     pub(super) ends: Vec<RowEnd>,
     pub(super) n_failed: usize,
@@ -31,9 +29,7 @@ pub struct Outcome {
 /// How many rows a map has taken and given.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MapCount {
-    /// Taken.
     pub entered: u64,
-    /// Given.
     pub left: u64,
 }
 
@@ -44,7 +40,6 @@ pub(super) struct RowEnd {
     pub failure: Option<Failure>,
 }
 
-/// A record, as a part of [`Outcome::text`].
 pub(super) struct RecordRange {
     pub sink: SinkId,
     pub bytes: Range<usize>,

@@ -20,7 +20,6 @@ use super::{BatchTarget, Chain, Env, FoldTarget, Hooks, MapStep, PartPath, Step,
 /// What is said of an item where our own code fell over.
 const BUG: &str = "internal error while the item was worked on; this is a bug";
 
-/// A row on its way through a chain.
 pub(super) struct Walk<'a, 'o> {
     pub chain: &'a Chain,
     /// What came in: whose item it is.
@@ -43,7 +42,6 @@ impl From<Over> for Refusal {
 }
 
 impl Walk<'_, '_> {
-    /// Takes a row to all that read it.
     pub fn steps(
         &mut self,
         steps: &[Step],
@@ -363,7 +361,6 @@ fn untold(step: &MapStep, parts: Option<u32>, n_rows: usize) -> &[FoldTarget] {
     if parts.is_none() && n_rows == 0 { &step.folds } else { &[] }
 }
 
-/// The rows that a map makes.
 struct Rows<'w, 'a, 'o, 'e> {
     walk: &'w mut Walk<'a, 'o>,
     step: &'w MapStep,
