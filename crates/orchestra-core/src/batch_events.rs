@@ -1,6 +1,6 @@
 //! What goes into a ledger and what comes out of it, as data.
 
-use std::time::Duration;
+use bincode::{Decode, Encode};
 
 use crate::batching::LeaveReason;
 use crate::failure::FailureKind;
@@ -9,9 +9,7 @@ use crate::ids::{BatchId, DeviceId, SlotId, WorkerId};
 /// Consecutive rows of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rows {
-    /// Where.
     pub slot: SlotId,
-    /// First row.
     pub first: usize,
     /// How many, at least 1.
     pub count: usize,
@@ -29,33 +27,22 @@ impl Rows {
 /// A batch, or several that go together, on the way to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assignment {
-    /// Which worker.
     pub worker: WorkerId,
-    /// On which device it is.
     pub device: DeviceId,
-    /// Which batch.
     pub batch: BatchId,
-    /// Its rows.
     pub rows: Rows,
     /// How often a worker has begun these rows, this time included.
     pub attempt: u32,
     /// These rows were never sent before, neither whole nor as part of a larger batch.
     pub first_time: bool,
-    /// Why it leaves.
     pub reason: LeaveReason,
 }
 
 /// The end of a batch that went well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completed {
-    /// Its rows.
     pub rows: Rows,
-    /// Where it ran.
     pub device: DeviceId,
-    /// How often these rows were sent.
-    pub attempts: u32,
-    /// From its last dispatch to now.
-    pub took: Duration,
 }
 
 /// The end of a row that has no result.
@@ -63,22 +50,20 @@ pub struct Completed {
 pub struct FailedRow {
     /// Where it lies: always one row.
     pub rows: Rows,
-    /// Why.
     pub kind: FailureKind,
     /// The worker's or the runtime's words.
     pub error: String,
-    /// How often it was sent.
     pub attempts: u32,
 }
 
-/// What a worker said about a batch that has no result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RunFault {
-    /// Memory ran out.
+/// Why a run gave no result. The worker lives on, unless it exits by itself right after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub enum RunErrorKind {
+    /// Memory ran out: less at once may work.
     OutOfMemory,
-    /// The model refused it.
+    /// The model refused the data (or made something that cannot be split into items): a smaller batch may tell which item.
     Model,
-    /// The device is broken; the worker will exit.
+    /// The device or provider is broken: the worker exits after this answer.
     Device,
 }
 

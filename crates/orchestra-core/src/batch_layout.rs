@@ -81,37 +81,28 @@ impl BatchLayout {
             _ => Err(LayoutError::TooLarge),
         }
     }
-
-    #[must_use]
     pub fn slot_bytes(&self) -> usize {
         self.input_slot_bytes + self.output_slot_bytes
     }
 
     /// Bytes of the input part of the arena, a multiple of the page size.
-    #[must_use]
     pub fn inputs_bytes(&self) -> usize {
         (self.input_slot_bytes * self.slots).next_multiple_of(PAGE)
     }
-
-    #[must_use]
     pub fn outputs_bytes(&self) -> usize {
         (self.output_slot_bytes * self.slots).next_multiple_of(PAGE)
     }
-
-    #[must_use]
     pub fn total_bytes(&self) -> usize {
         self.inputs_bytes() + self.outputs_bytes()
     }
 
     /// Offset from the start of the arena of `row` of input `input` in `slot`.
-    #[must_use]
     pub fn input_offset(&self, slot: SlotId, input: usize, row: usize) -> usize {
         let r = &self.inputs[input];
         self.input_slot_bytes * slot.index() + r.offset + r.row_bytes * row
     }
 
     /// Offset from the start of the arena of `row` of output `output` in `slot`; `None` for an output of dynamic shape.
-    #[must_use]
     pub fn output_offset(&self, slot: SlotId, output: usize, row: usize) -> Option<usize> {
         let r = self.outputs[output].as_ref()?;
         Some(self.inputs_bytes() + self.output_slot_bytes * slot.index() + r.offset + r.row_bytes * row)

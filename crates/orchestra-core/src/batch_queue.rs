@@ -51,8 +51,6 @@ impl BatchQueue {
             _ => self.fresh.pop_front(),
         }
     }
-
-    /// Takes the first suspect that `wanted` names.
     pub fn pop_suspect(&mut self, wanted: impl Fn(BatchId) -> bool) -> Option<BatchId> {
         let at = self.suspects.iter().position(|id| wanted(*id))?;
         self.suspects.remove(at)
@@ -67,18 +65,12 @@ impl BatchQueue {
         let at = self.alone.iter().position(|(id, due)| *due <= now && may_run(*id))?;
         self.alone.remove(at).map(|(id, _)| id)
     }
-
-    /// The suspects, in their order.
     pub fn suspects(&self) -> impl Iterator<Item = BatchId> {
         self.suspects.iter().copied()
     }
-
-    /// Batches that must run alone and are due.
     pub fn alone_due(&self, now: Duration) -> impl Iterator<Item = BatchId> {
         self.alone.iter().filter(move |(_, due)| *due <= now).map(|(id, _)| *id)
     }
-
-    /// Suspects, and batches that must run alone.
     pub fn doubtful(&self) -> impl Iterator<Item = BatchId> {
         self.suspects().chain(self.alone.iter().map(|(id, _)| *id))
     }
@@ -88,27 +80,19 @@ impl BatchQueue {
         self.suspects.retain(|b| *b != id);
         self.alone.retain(|(b, _)| *b != id);
     }
-
-    /// Batches that wait for any worker.
-    #[must_use]
     pub fn n_fresh(&self) -> usize {
         self.fresh.len()
     }
 
     /// Something waits for any worker, and no suspect waits.
-    #[must_use]
     pub fn any_worker_will_do(&self) -> bool {
         self.suspects.is_empty() && !self.fresh.is_empty()
     }
-
-    /// Nothing waits at all.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.fresh.is_empty() && self.suspects.is_empty() && self.alone.is_empty()
     }
 
     /// When the first of those that must run alone and are not due yet is.
-    #[must_use]
     pub fn next_due(&self, now: Duration) -> Option<Duration> {
         self.alone.iter().map(|(_, due)| *due).filter(|due| *due > now).min()
     }

@@ -4,110 +4,62 @@
 //! for them, and when one is free it leaves once a batch is full, its oldest row has waited long enough, or no more rows will come.
 //! Times are durations since the start of the run.
 
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a batch left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LeaveReason {
-    /// It reached the largest size.
-    Full,
-    /// Its oldest row had waited for `batch.wait`.
-    Timer,
-    /// The source has nothing more.
-    Drain,
-    /// A worker had nothing to do (where latency counts more than batch size), or nothing but full batches in front of it.
-    Idle,
-    /// Part of what failed or ran out of memory: half of a batch, or one of those that had gone together.
-    Split,
-    /// The same batch again, after its worker died.
-    Retry,
-}
-
-impl LeaveReason {
-    /// Every reason, in the order of `run.json`.
-    pub const ALL: [LeaveReason; 6] = [
-        LeaveReason::Full,
-        LeaveReason::Timer,
-        LeaveReason::Drain,
-        LeaveReason::Idle,
-        LeaveReason::Split,
-        LeaveReason::Retry,
-    ];
-
-    /// The name in `run.json`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            LeaveReason::Full => "full",
-            LeaveReason::Timer => "timer",
-            LeaveReason::Drain => "drain",
-            LeaveReason::Idle => "idle",
-            LeaveReason::Split => "split",
-            LeaveReason::Retry => "retry",
-        }
+crate::named_enum! {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum LeaveReason {
+        /// It reached the largest size.
+        Full = "full",
+        /// Its oldest row had waited for `batch.wait`.
+        Timer = "timer",
+        /// The source has nothing more.
+        Drain = "drain",
+        /// A worker had nothing to do but full batches in front of it.
+        Idle = "idle",
+        /// Part of what failed or ran out of memory: half of a batch, or one of those that had gone together.
+        Split = "split",
+        /// The same batch again, after its worker died.
+        Retry = "retry",
     }
 }
 
 impl LeaveReason {
     /// Why a full batch left that went with others of which this is the reason: a batch in front of the last one was not cut short by it.
-    #[must_use]
     pub fn of_a_full_one(self) -> Self {
         match self {
             LeaveReason::Timer | LeaveReason::Drain | LeaveReason::Idle => LeaveReason::Full,
             LeaveReason::Full | LeaveReason::Split | LeaveReason::Retry => self,
         }
     }
-}
 
-impl LeaveReason {
     /// Why what is no full batch left behind full ones of which this is the reason: a row was claimed while they were closed for a worker
     /// that waited.
-    #[must_use]
     pub fn of_a_rest(self) -> Self {
         if self == LeaveReason::Full { LeaveReason::Idle } else { self }
     }
 }
-
-impl fmt::Display for LeaveReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// The rules of one batch stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchPolicy {
-    /// Rows of a full batch.
     pub max_rows: usize,
     /// How long the oldest row waits for company while a worker is free.
     pub wait: Duration,
-    /// Leave as soon as a worker is idle.
-    pub leave_when_idle: bool,
 }
-
-/// The batch that is being filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenBatch {
-    /// Rows claimed so far.
     pub rows: usize,
     /// Rows for which there is room: those of a batch, or of as many as go to a worker together.
     pub room: usize,
-    /// When its first row was claimed.
     pub oldest_since: Duration,
 }
-
-/// What to do with the open batch now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Close it and send it.
     Leave(LeaveReason),
     /// Look again at this time, or when something changes.
     LookAgainAt(Duration),
-    /// Look again when something changes.
     Keep,
 }
 
@@ -116,7 +68,6 @@ impl BatchPolicy {
     ///
     /// `idle_workers` is how many workers have nothing to do, beyond those that closed batches will keep busy; `drained` says that no
     /// further row will ever come.
-    #[must_use]
     pub fn decide(
         &self,
         open: Option<OpenBatch>,
@@ -136,7 +87,7 @@ impl BatchPolicy {
             return Decision::Keep;
         }
         // Full batches in front of the last one do not wait with it.
-        if self.leave_when_idle || open.rows > self.max_rows {
+        if open.rows > self.max_rows {
             return Decision::Leave(LeaveReason::Idle);
         }
         let due = open.oldest_since.saturating_add(self.wait);
@@ -148,8 +99,7 @@ impl BatchPolicy {
 mod tests {
     use super::*;
 
-    const POLICY: BatchPolicy =
-        BatchPolicy { max_rows: 8, wait: Duration::from_millis(5), leave_when_idle: false };
+    const POLICY: BatchPolicy = BatchPolicy { max_rows: 8, wait: Duration::from_millis(5) };
 
     fn open(rows: usize) -> Option<OpenBatch> {
         Some(OpenBatch { rows, room: 8, oldest_since: Duration::from_millis(100) })
@@ -201,14 +151,5 @@ mod tests {
     fn an_empty_batch_never_leaves() {
         assert_eq!(POLICY.decide(None, 2, true, Duration::MAX), Decision::Keep);
         assert_eq!(POLICY.decide(open(0), 2, true, Duration::MAX), Decision::Keep);
-    }
-
-    #[test]
-    fn where_latency_counts_an_idle_worker_takes_what_there_is() {
-        let policy = BatchPolicy { leave_when_idle: true, ..POLICY };
-        assert_eq!(
-            policy.decide(open(1), 1, false, Duration::from_millis(100)),
-            Decision::Leave(LeaveReason::Idle)
-        );
     }
 }

@@ -55,8 +55,6 @@ pub struct Suspicion {
     /// The run's count of weak deaths elsewhere when `weak_alone` was last counted.
     elsewhere: u64,
 }
-
-/// A worker died under a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct DeathOf {
     pub rows: usize,
@@ -71,8 +69,6 @@ pub struct DeathOf {
     /// Weak deaths of the run so far that hit something else.
     pub weak_elsewhere: u64,
 }
-
-/// What to do with a batch whose worker died under it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Send it again as it is, to whom its [`Trial`] allows.
@@ -99,19 +95,14 @@ pub enum Trial {
 }
 
 impl Suspicion {
-    /// The batch, or a larger one around it, has died of strong evidence.
-    #[must_use]
     pub fn is_suspect(&self) -> bool {
         self.strong > 0
     }
 
     /// Nothing is known against `device` as a judge: neither it nor a larger batch around it died there, and there was room for it.
-    #[must_use]
     pub fn speaks_for(&self, device: DeviceId) -> bool {
         !self.devices.contains(&device) && !self.no_room.contains(&device)
     }
-
-    #[must_use]
     pub fn trial(&self, record: &DeviceRecord) -> Trial {
         if self.accusers.is_empty() {
             return Trial::None;
@@ -127,7 +118,6 @@ impl Suspicion {
 
     /// Whether `device` is one of the best that are left to try a single item that killed a worker elsewhere: one that has got something
     /// right, if there is one.
-    #[must_use]
     pub fn is_best_judge(&self, device: DeviceId, record: &DeviceRecord) -> bool {
         let is_judge = !self.accusers.contains_key(&device) && !self.no_room.contains(&device);
         is_judge && (record.is_proven(device) || !self.judges(record).any(|d| record.is_proven(d)))
@@ -136,7 +126,6 @@ impl Suspicion {
     /// Whether it is to blame for certain, now that something has succeeded on `device`: so the device did not kill it, and neither did
     /// anything that its worker had run before. Where it died as the first batch of a worker there, no other device has to be asked;
     /// elsewhere the trial has to be over.
-    #[must_use]
     pub fn is_proven_by_success_on(&self, device: DeviceId, record: &DeviceRecord) -> bool {
         match self.accusers.get(&device) {
             Some(true) => self.strong >= STRONG_BEFORE_FAIL,
@@ -158,13 +147,11 @@ impl Suspicion {
     }
 
     /// Whether a device may have room for it. When none has, each may be tried again.
-    #[must_use]
     pub fn may_fit(&self, device: DeviceId, record: &DeviceRecord) -> bool {
         !self.no_room.contains(&device) || self.fits_nowhere(record)
     }
 
     /// Memory ran out for it on every device that is left.
-    #[must_use]
     pub fn fits_nowhere(&self, record: &DeviceRecord) -> bool {
         record.left().all(|d| self.no_room.contains(&d))
     }
@@ -176,8 +163,6 @@ impl Suspicion {
             Evidence::Weak => self.died_of_weak(death),
         }
     }
-
-    #[must_use]
     pub fn inherited(&self) -> Self {
         Self { strong: self.strong, devices: self.devices.clone(), ..Self::default() }
     }

@@ -18,29 +18,23 @@ pub struct TimeSpent {
     /// Workers: there, but with nothing to run.
     pub idle: Duration,
 }
-
-/// The part that sets the pace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bottleneck {
     /// Too little ran to tell.
     #[default]
     Unknown,
-    /// Reading and decoding.
     Loading,
-    /// The models.
     Inference,
     /// Loading and models together keep every core busy (they share the CPU).
     Cpu,
     /// Neither: loaders wait for rows and workers for batches, so the time goes into handing batches over.
     Handover,
-    /// Writing results.
     Sinks,
 }
 
 impl Bottleneck {
     /// Judges a run. `shared_cpu` says that the models run on the same cores as the loaders.
-    #[must_use]
     pub fn judge(t: TimeSpent, shared_cpu: bool) -> Self {
         let loaders = t.loading + t.waiting_for_row + t.waiting_for_sinks;
         let workers = t.running + t.idle;

@@ -13,25 +13,19 @@ pub struct Ceiling {
 const SUCCESSES_PER_STEP: u32 = 16;
 
 impl Ceiling {
-    /// Starts at `max` rows (at least 1).
-    #[must_use]
     pub fn new(max: usize) -> Self {
         let max = max.max(1);
         Self { max, current: max, successes: 0 }
     }
-
-    #[must_use]
     pub fn rows(&self) -> usize {
         self.current
     }
 
-    /// A batch of `rows` rows ran out of memory: never send one as large until it was grown back. Returns whether it sank.
-    pub fn out_of_memory(&mut self, rows: usize) -> bool {
+    /// A batch of `rows` rows ran out of memory: never send one as large until it was grown back.
+    pub fn out_of_memory(&mut self, rows: usize) {
         let lowered = (rows / 2).max(1);
         self.successes = 0;
-        let sank = lowered < self.current;
         self.current = self.current.min(lowered);
-        sank
     }
 
     pub fn succeeded(&mut self, rows: usize) {
@@ -53,10 +47,10 @@ mod tests {
     #[test]
     fn memory_pressure_halves_and_success_raises_it_again_to_the_maximum_and_no_further() {
         let mut c = Ceiling::new(64);
-        assert!(c.out_of_memory(64));
+        c.out_of_memory(64);
         assert_eq!(c.rows(), 32);
-        assert!(!c.out_of_memory(64), "news of an older, larger batch changes nothing");
-        assert_eq!(c.rows(), 32);
+        c.out_of_memory(64);
+        assert_eq!(c.rows(), 32, "news of an older, larger batch changes nothing");
         for _ in 0..10_000 {
             c.succeeded(c.rows());
             assert!(c.rows() <= 64);
@@ -68,7 +62,7 @@ mod tests {
     fn it_never_sinks_below_one_row() {
         let mut c = Ceiling::new(2);
         for _ in 0..5 {
-            let _ = c.out_of_memory(c.rows());
+            c.out_of_memory(c.rows());
             assert!(c.rows() >= 1);
         }
     }
@@ -76,7 +70,7 @@ mod tests {
     #[test]
     fn small_batches_prove_nothing_about_a_larger_ceiling() {
         let mut c = Ceiling::new(8);
-        let _ = c.out_of_memory(8);
+        c.out_of_memory(8);
         for _ in 0..1000 {
             c.succeeded(1);
         }

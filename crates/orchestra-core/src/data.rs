@@ -269,24 +269,14 @@ impl OwnedValue {
     /// The value cannot be made, or is a picture.
     pub fn copy_of(value: &Value<'_>) -> Result<Self, Refusal> {
         Ok(match value {
-            Value::Tensor(view) => OwnedValue::Tensor {
-                name: view.name.into(),
-                dtype: view.dtype,
-                shape: view.shape.into(),
-                data: view.data.into(),
-            },
-            Value::Unwritten(tensor) => {
-                let spec = tensor.spec();
-                let mut data = vec![0; spec.row_bytes().unwrap_or(0)];
-                tensor.write(&mut data)?;
-                let shape = spec.row.iter().map(|dim| dim.fixed().unwrap_or(0)).collect();
-                OwnedValue::Tensor {
-                    name: spec.name.as_str().into(),
-                    dtype: spec.dtype,
-                    shape,
-                    data: data.into(),
-                }
-            }
+            Value::Tensor(_) | Value::Unwritten(_) => value.with_tensor(|view| {
+                Ok(OwnedValue::Tensor {
+                    name: view.name.into(),
+                    dtype: view.dtype,
+                    shape: view.shape.into(),
+                    data: view.data.into(),
+                })
+            })?,
             Value::Picture(_) => return Err(Refusal::result("a picture cannot be kept here")),
             Value::Labels(labels) => {
                 OwnedValue::Labels(labels.iter().map(|l| (l.label.into(), l.class, l.score)).collect())

@@ -76,13 +76,9 @@ impl DeviceRecord {
     }
 
     /// It refuses whatever it is given, and is left alone for a while.
-    #[must_use]
     pub fn is_resting(&self, device: DeviceId, now: Duration) -> bool {
         self.devices.get(&device).is_some_and(|d| now < d.rests_until)
     }
-
-    /// When the first rest ends that has not ended yet.
-    #[must_use]
     pub fn next_rested(&self, now: Duration) -> Option<Duration> {
         self.devices.values().filter(|d| !d.is_gone).map(|d| d.rests_until).filter(|end| *end > now).min()
     }
@@ -96,30 +92,22 @@ impl DeviceRecord {
     pub fn left(&self) -> impl Iterator<Item = DeviceId> {
         self.devices.iter().filter(|(_, d)| !d.is_gone).map(|(id, _)| *id)
     }
-
-    #[must_use]
     pub fn expects_workers(&self) -> bool {
         self.devices.values().any(|d| d.coming > 0)
     }
-
-    #[must_use]
     pub fn deaths_in_a_row(&self, device: DeviceId) -> u32 {
         self.devices.get(&device).map_or(0, |d| d.deaths)
     }
 
     /// Nothing has died there since the last success.
-    #[must_use]
     pub fn is_sound(&self, device: DeviceId) -> bool {
         self.deaths_in_a_row(device) == 0
     }
 
     /// Since the last success something has died there, or so much was refused that it had to rest.
-    #[must_use]
     pub fn is_in_doubt(&self, device: DeviceId) -> bool {
         self.devices.get(&device).is_some_and(|d| d.deaths > 0 || d.refusals >= REFUSALS_BEFORE_REST)
     }
-
-    #[must_use]
     pub fn is_proven(&self, device: DeviceId) -> bool {
         self.devices.get(&device).is_some_and(|d| d.is_proven)
     }

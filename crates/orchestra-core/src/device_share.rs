@@ -12,7 +12,6 @@ pub struct Want {
 
 /// How many workers each of them has in the end, when `room` bytes are there for more: in turns, the one furthest behind its priority
 /// first, as long as there is room. What does not fit the one may still fit the other.
-#[must_use]
 pub fn share_out(room: u64, wants: &[Want]) -> Vec<usize> {
     let mut counts: Vec<usize> = wants.iter().map(|w| w.has).collect();
     let mut left = room;
@@ -27,7 +26,6 @@ pub fn share_out(room: u64, wants: &[Want]) -> Vec<usize> {
 }
 
 /// Smaller for a part that has less of what its weight gives it.
-#[must_use]
 pub fn behind(part: usize, weight: u32) -> u64 {
     part as u64 * 1_000_000 / u64::from(weight.max(1))
 }

@@ -9,7 +9,7 @@ mod worker;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-pub use crate::batch_events::{Aftermath, Assignment, Completed, FailedRow, Lost, Rows, RunFault};
+pub use crate::batch_events::{Aftermath, Assignment, Completed, FailedRow, Lost, Rows, RunErrorKind};
 use crate::batch_queue::BatchQueue;
 use crate::batching::LeaveReason;
 use crate::blame::{DeathOf, Suspicion, Trial, Verdict};
@@ -40,7 +40,6 @@ struct Batch {
     /// What is to be said of it should it be failed for the deaths that it caused.
     accusation: Option<(FailureKind, String)>,
     out_of_memory: u32,
-    sent_at: Duration,
 }
 
 #[derive(Debug)]
@@ -72,7 +71,6 @@ impl Ledger {
     /// An empty ledger for batches of up to `max_rows` rows, and workers that run one at a time while one more waits there. What has more
     /// rows is several batches that go together, and is one for all that is said here until something happens to it: then they are set
     /// apart.
-    #[must_use]
     pub fn new(max_rows: usize) -> Self {
         Self {
             max_rows,
@@ -95,13 +93,11 @@ impl Ledger {
 
     /// The same for workers that run up to `streams` batches at once, at least 1: they begin them in the order in which they were sent, and
     /// answer in any order.
-    #[must_use]
     pub fn with_streams(self, streams: usize) -> Self {
         Self { streams: streams.max(1), ..self }
     }
 
     /// The same for workers at which `ready` batches wait beyond those that they run, at least 1, so that no device waits for a frame.
-    #[must_use]
     pub fn with_ready(self, ready: usize) -> Self {
         Self { ready: ready.max(1), ..self }
     }
@@ -116,10 +112,14 @@ impl Ledger {
         self.record.gone(device);
     }
 
+    /// Some device is not given up.
+    pub fn has_devices(&self) -> bool {
+        self.record.left().next().is_some()
+    }
+
     /// Takes responsibility for filled rows.
     pub fn add(&mut self, rows: Rows, reason: LeaveReason) {
-        let id = self.next_id();
-        let batch = Batch {
+        let id = self.insert(Batch {
             rows,
             attempts: 0,
             sent: 0,
@@ -127,9 +127,7 @@ impl Ledger {
             suspicion: Suspicion::default(),
             accusation: None,
             out_of_memory: 0,
-            sent_at: Duration::ZERO,
-        };
-        self.batches.insert(id, batch);
+        });
         self.waiting.push_fresh(id);
     }
 
@@ -157,25 +155,20 @@ impl Ledger {
             w.draining = true;
         }
     }
-
-    #[must_use]
     pub fn is_draining(&self, worker: WorkerId) -> bool {
         self.workers.get(&worker).is_some_and(|w| w.draining)
     }
-
-    #[must_use]
     pub fn n_batches(&self) -> usize {
         self.batches.len()
     }
 
     /// Whether `worker` holds nothing (or is not known).
-    #[must_use]
     pub fn holds_nothing(&self, worker: WorkerId) -> bool {
         self.workers.get(&worker).is_none_or(|w| w.holds.is_empty())
     }
 
     /// A worker finished a batch. `None` when it does not hold that batch: the answer of a worker that was given up.
-    pub fn done(&mut self, worker: WorkerId, batch: BatchId, now: Duration) -> Option<Completed> {
+    pub fn done(&mut self, worker: WorkerId, batch: BatchId) -> Option<Completed> {
         let device = self.take_from(worker, batch, false)?;
         let b = self.batches.remove(&batch)?;
         self.record.succeeded(device);
@@ -183,8 +176,7 @@ impl Ledger {
         if let Some(c) = self.ceilings.get_mut(&device) {
             c.succeeded(b.rows.count);
         }
-        let took = now.saturating_sub(b.sent_at);
-        Some(Completed { rows: b.rows, device, attempts: b.attempts, took })
+        Some(Completed { rows: b.rows, device })
     }
 
     /// A worker has no result for a batch but lives. `None` when it does not hold that batch.
@@ -192,34 +184,36 @@ impl Ledger {
         &mut self,
         worker: WorkerId,
         batch: BatchId,
-        fault: RunFault,
+        fault: RunErrorKind,
         error: String,
         now: Duration,
     ) -> Option<Aftermath> {
         let alone = self.alone == Some(batch);
         let first_of_worker = self.workers.get(&worker).is_some_and(|w| !w.has_run);
         let device = self.take_from(worker, batch, true)?;
-        let rows = self.batches.get(&batch)?.rows.count;
+        let b = self.batches.remove(&batch)?;
+        let rows = b.rows.count;
         // Memory for fewer rows than these is nothing unusual; the device's ceiling learns of it.
-        if fault == RunFault::Model || (fault == RunFault::OutOfMemory && rows == 1) {
+        if fault == RunErrorKind::Model || (fault == RunErrorKind::OutOfMemory && rows == 1) {
             self.record.refused(device, now);
         }
-        match fault {
-            RunFault::Model if rows == 1 => Some(self.refused(batch, device, error)),
-            RunFault::Model => Some(self.split(batch)),
-            RunFault::Device => {
-                let bisecting = self.is_bisecting(batch, device);
+        Some(match fault {
+            RunErrorKind::Model if rows == 1 => self.refused(b, device, error),
+            RunErrorKind::Model => self.split(batch, b),
+            RunErrorKind::Device => {
+                let bisecting = self.is_bisecting(&b, device);
                 let beside = self.streams - 1;
                 let w = self.workers.get_mut(&worker)?;
                 if !w.broken {
                     self.record.died(device);
                 }
                 let shared = w.breaks(bisecting, beside);
-                let died = Died { device, alone, first_of_worker, shared, evidence: Evidence::Strong };
-                Some(self.judge(batch, died, FailureKind::Crash, error))
+                let (evidence, weak_elsewhere) = (Evidence::Strong, self.weak_deaths);
+                let died = DeathOf { rows, evidence, device, alone, first_of_worker, shared, weak_elsewhere };
+                self.judge(batch, b, died, FailureKind::Crash, error)
             }
-            RunFault::OutOfMemory => Some(self.out_of_memory(batch, device, alone, error, now)),
-        }
+            RunErrorKind::OutOfMemory => self.out_of_memory(batch, b, device, alone, error, now),
+        })
     }
 
     /// A worker is dead, and nobody writes to its slots any more. What it was running is judged; what it had not begun waits
@@ -232,14 +226,19 @@ impl Ledger {
         }
         let begun: Vec<BatchId> = gone.begun(self.streams).collect();
         let alone = self.alone.take_if(|a| begun.contains(a)).is_some();
-        let bisecting = gone.bisecting || begun.iter().any(|id| self.is_bisecting(*id, gone.device));
-        let died = Died {
+        let bisecting = gone.bisecting || {
+            let mut ran = begun.iter().filter_map(|id| self.batches.get(id));
+            ran.any(|b| self.is_bisecting(b, gone.device))
+        };
+        let died = DeathOf {
+            rows: 0, // `judge` knows it of each batch.
             device: gone.device,
             alone,
             first_of_worker: !gone.has_run,
             shared: gone.broken || begun.len() > 1,
             // A worker that has reported a broken device died of that, whatever ended its process.
             evidence: if gone.broken { Evidence::Strong } else { exit.evidence() },
+            weak_elsewhere: self.weak_deaths,
         };
         // A broken device was counted when it was reported.
         if died.evidence == Evidence::Strong && !gone.broken && !begun.is_empty() {
@@ -252,10 +251,12 @@ impl Ledger {
         let mut aftermath = Vec::with_capacity(gone.holds.len());
         // Requeued last to first, so that the oldest ends up at the very front.
         for id in gone.holds.iter().rev() {
+            let Some(mut b) = self.batches.remove(id) else { continue };
             aftermath.push(if begun.contains(id) {
-                self.judge(*id, died, kind, error.clone())
+                self.judge(*id, b, died, kind, error.clone())
             } else {
-                self.take_back(*id)
+                b.attempts = b.attempts.saturating_sub(1); // It was sent, but not begun.
+                self.requeue(b)
             });
         }
         if exit.evidence() == Evidence::Weak && !alone {
@@ -268,8 +269,6 @@ impl Ledger {
     pub fn weak_death_elsewhere(&mut self) {
         self.weak_deaths += 1;
     }
-
-    #[must_use]
     pub fn ceiling(&self, device: DeviceId) -> usize {
         self.ceilings.get(&device).map_or(self.max_rows, Ceiling::rows)
     }
@@ -285,44 +284,40 @@ impl Ledger {
         self.renewals.pop_front()
     }
 
-    fn is_bisecting(&self, id: BatchId, device: DeviceId) -> bool {
-        let works = self.record.is_proven(device) && self.record.is_sound(device);
-        works && self.batches.get(&id).is_some_and(|b| b.suspicion.is_suspect())
+    fn is_bisecting(&self, b: &Batch, device: DeviceId) -> bool {
+        self.record.is_proven(device) && self.record.is_sound(device) && b.suspicion.is_suspect()
     }
 
-    fn judge(&mut self, id: BatchId, died: Died, kind: FailureKind, error: String) -> Aftermath {
-        let Some(b) = self.batches.get_mut(&id) else { return Aftermath::Requeued(id) };
-        let verdict = b.suspicion.died(DeathOf {
-            rows: b.rows.count,
-            evidence: died.evidence,
-            device: died.device,
-            alone: died.alone,
-            first_of_worker: died.first_of_worker,
-            shared: died.shared,
-            weak_elsewhere: self.weak_deaths,
-        });
-        match verdict {
+    fn judge(
+        &mut self,
+        id: BatchId,
+        mut b: Batch,
+        died: DeathOf,
+        kind: FailureKind,
+        error: String,
+    ) -> Aftermath {
+        match b.suspicion.died(DeathOf { rows: b.rows.count, ..died }) {
             Verdict::Retry => {
                 if died.evidence == Evidence::Strong {
                     b.accusation = Some((kind, error));
                 }
-                self.requeue(id)
+                self.requeue(b)
             }
-            Verdict::Split => self.split(id),
-            Verdict::RunAlone => self.requeue_alone(id, Duration::ZERO),
-            Verdict::Fail => self.fail(id, kind, error),
+            Verdict::Split => self.split(id, b),
+            Verdict::RunAlone => self.requeue_alone(b, Duration::ZERO),
+            Verdict::Fail => Aftermath::Failed(b.failed(kind, error)),
         }
     }
 
     fn out_of_memory(
         &mut self,
         id: BatchId,
+        mut b: Batch,
         device: DeviceId,
         alone: bool,
         error: String,
         now: Duration,
     ) -> Aftermath {
-        let Some(b) = self.batches.get_mut(&id) else { return Aftermath::Requeued(id) };
         // Of those that went together any may have been the one: each of them tells when it runs by itself.
         if b.rows.count <= self.max_rows
             && let Some(c) = self.ceilings.get_mut(&device)
@@ -330,7 +325,7 @@ impl Ledger {
             c.out_of_memory(b.rows.count);
         }
         if b.rows.count > 1 {
-            return self.split(id);
+            return self.split(id, b);
         }
         // Only tries with the stage's workers to itself speak against the row, and only when no device has room for it.
         if alone {
@@ -338,20 +333,19 @@ impl Ledger {
             b.suspicion.found_no_room(device);
         }
         if b.out_of_memory >= OUT_OF_MEMORY_ALONE && b.suspicion.fits_nowhere(&self.record) {
-            return self.fail(id, FailureKind::OutOfMemory, error);
+            return Aftermath::Failed(b.failed(FailureKind::OutOfMemory, error));
         }
         let due = now + OUT_OF_MEMORY_PAUSE * 2u32.pow(b.out_of_memory.min(OUT_OF_MEMORY_DOUBLINGS));
-        self.requeue_alone(id, due)
+        self.requeue_alone(b, due)
     }
 
-    fn refused(&mut self, id: BatchId, device: DeviceId, error: String) -> Aftermath {
-        let Some(b) = self.batches.get_mut(&id) else { return Aftermath::Requeued(id) };
+    fn refused(&mut self, mut b: Batch, device: DeviceId, error: String) -> Aftermath {
         b.suspicion.refused_on(device);
         if self.record.is_proven(device) || b.suspicion.trial(&self.record) == Trial::Over {
-            return self.fail(id, FailureKind::Model, error);
+            return Aftermath::Failed(b.failed(FailureKind::Model, error));
         }
         b.accusation = Some((FailureKind::Model, error));
-        self.requeue(id)
+        self.requeue(b)
     }
 
     /// Something succeeded on `device`: so it was not the device that killed what died there.
@@ -366,10 +360,10 @@ impl Ledger {
 
     fn convict(&mut self, id: BatchId) {
         self.waiting.remove(id);
-        let Some((kind, error)) = self.batches.get_mut(&id).and_then(|b| b.accusation.take()) else { return };
-        if let Aftermath::Failed(row) = self.fail(id, kind, error) {
-            self.convicted.push_back(row);
-        }
+        let Some(mut b) = self.batches.remove(&id) else { return };
+        let accusation = b.accusation.take();
+        let (kind, error) = accusation.unwrap_or_else(|| (FailureKind::Crash, "its worker died".to_owned()));
+        self.convicted.push_back(b.failed(kind, error));
     }
 
     fn take_from(&mut self, worker: WorkerId, batch: BatchId, failed: bool) -> Option<DeviceId> {
@@ -382,48 +376,30 @@ impl Ledger {
         Some(w.device)
     }
 
-    /// It was sent, but not begun.
-    fn take_back(&mut self, id: BatchId) -> Aftermath {
-        if let Some(b) = self.batches.get_mut(&id) {
-            b.attempts = b.attempts.saturating_sub(1);
-        }
-        self.requeue(id)
+    fn requeue(&mut self, batch: Batch) -> Aftermath {
+        Aftermath::Requeued(self.wait_again(batch))
     }
 
-    fn requeue(&mut self, id: BatchId) -> Aftermath {
-        let Some((id, is_suspect)) = self.renumber(id) else { return Aftermath::Requeued(id) };
-        self.wait_again(id, is_suspect);
-        Aftermath::Requeued(id)
-    }
-
-    fn requeue_alone(&mut self, id: BatchId, due: Duration) -> Aftermath {
-        let Some((id, _)) = self.renumber(id) else { return Aftermath::Requeued(id) };
+    fn requeue_alone(&mut self, batch: Batch, due: Duration) -> Aftermath {
+        let id = self.insert(batch);
         self.waiting.push_alone(id, due);
         Aftermath::Requeued(id)
     }
 
-    fn wait_again(&mut self, id: BatchId, is_suspect: bool) {
-        if is_suspect { self.waiting.push_suspect(id) } else { self.waiting.push_front(id) }
-    }
-
-    /// Gives a batch a new id, so that a late or doubled answer to the old one finds nothing.
-    fn renumber(&mut self, id: BatchId) -> Option<(BatchId, bool)> {
-        let batch = self.batches.remove(&id)?;
+    /// Under a new id, so that a late or doubled answer to the old one finds nothing.
+    fn wait_again(&mut self, batch: Batch) -> BatchId {
         let is_suspect = batch.suspicion.is_suspect();
-        Some((self.insert(batch), is_suspect))
-    }
-
-    fn fail(&mut self, id: BatchId, kind: FailureKind, error: String) -> Aftermath {
-        match self.batches.remove(&id) {
-            Some(b) => Aftermath::Failed(FailedRow { rows: b.rows, kind, error, attempts: b.attempts }),
-            None => Aftermath::Requeued(id),
+        let id = self.insert(batch);
+        if is_suspect {
+            self.waiting.push_suspect(id)
+        } else {
+            self.waiting.push_front(id)
         }
+        id
     }
 
-    /// Sets batches apart that went together, or replaces a batch by its halves.
-    fn split(&mut self, id: BatchId) -> Aftermath {
-        let Some(b) = self.batches.remove(&id) else { return Aftermath::Split(id) };
-        let is_suspect = b.suspicion.is_suspect();
+    /// Sets batches apart that went together, or replaces batch `id` by its halves.
+    fn split(&mut self, id: BatchId, b: Batch) -> Aftermath {
         let mut parts: Vec<Batch> = if b.rows.count > self.max_rows {
             b.rows.pieces(self.max_rows).map(|rows| b.part(rows)).collect()
         } else {
@@ -433,37 +409,21 @@ impl Ledger {
                 [Rows { slot, first, count: mid }, Rows { slot, first: first + mid, count: count - mid }];
             halves.map(|rows| b.part(rows)).into()
         };
-        if !is_suspect {
+        if !b.suspicion.is_suspect() {
             parts.reverse(); // The first one is put in front last.
         }
         for part in parts {
-            let id = self.insert(part);
-            self.wait_again(id, is_suspect);
+            self.wait_again(part);
         }
         Aftermath::Split(id)
     }
 
     fn insert(&mut self, batch: Batch) -> BatchId {
-        let id = self.next_id();
+        let id = BatchId(self.next_batch);
+        self.next_batch += 1;
         self.batches.insert(id, batch);
         id
     }
-
-    fn next_id(&mut self) -> BatchId {
-        let id = BatchId(self.next_batch);
-        self.next_batch += 1;
-        id
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Died {
-    device: DeviceId,
-    alone: bool,
-    first_of_worker: bool,
-    /// Other batches ran in it.
-    shared: bool,
-    evidence: Evidence,
 }
 
 impl Batch {
@@ -476,6 +436,10 @@ impl Batch {
             out_of_memory: 0,
             ..self.clone()
         }
+    }
+
+    fn failed(self, kind: FailureKind, error: String) -> FailedRow {
+        FailedRow { rows: self.rows, kind, error, attempts: self.attempts }
     }
 }
 

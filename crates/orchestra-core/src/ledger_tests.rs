@@ -84,18 +84,19 @@ impl World {
             }
             Step::Done(i) => {
                 if let Some((w, b)) = self.pick(i) {
-                    let c = ledger.done(w, b, T).expect("it holds the batch");
+                    let c = ledger.done(w, b).expect("it holds the batch");
                     self.answered.push((w, b));
                     self.end(c.rows);
                 }
             }
             Step::Fault(i, kind) => {
                 if let Some((w, b)) = self.pick(i) {
-                    let fault = [RunFault::Model, RunFault::OutOfMemory, RunFault::Device][usize::from(kind)];
+                    let fault = [RunErrorKind::Model, RunErrorKind::OutOfMemory, RunErrorKind::Device]
+                        [usize::from(kind)];
                     let a = ledger.fault(w, b, fault, "no".into(), T).expect("it holds the batch");
                     self.answered.push((w, b));
                     self.after(a);
-                    if fault == RunFault::Device {
+                    if fault == RunErrorKind::Device {
                         self.lose(ledger, w, &WorkerExit::Code(71));
                     }
                 }
@@ -114,7 +115,7 @@ impl World {
             Step::StaleDone(i) => {
                 if !self.answered.is_empty() {
                     let (w, b) = self.answered[i % self.answered.len()];
-                    assert_eq!(ledger.done(w, b, T), None, "an answer counts once");
+                    assert_eq!(ledger.done(w, b), None, "an answer counts once");
                 }
             }
         }
@@ -196,7 +197,7 @@ fn a_worker_that_reports_a_broken_device_stains_only_the_batch_it_reported() {
     ledger.add(rows(0, 1), LeaveReason::Full);
     ledger.add(rows(1, 1), LeaveReason::Full);
     let (a, b) = (ledger.dispatch(T).unwrap(), ledger.dispatch(T).unwrap());
-    let _ = ledger.fault(WorkerId(0), a.batch, RunFault::Device, "sick".into(), T);
+    let _ = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Device, "sick".into(), T);
     assert_eq!(ledger.dispatch(T), None, "it gets nothing more");
     let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Code(71), "");
     assert!(matches!(lost.aftermath[..], [Aftermath::Requeued(_)]));
@@ -204,7 +205,7 @@ fn a_worker_that_reports_a_broken_device_stains_only_the_batch_it_reported() {
     let first = ledger.dispatch(T).unwrap();
     assert_eq!((first.rows, first.attempt), (a.rows, 2));
     assert_eq!(ledger.dispatch(T), None, "nothing waits behind an item on trial");
-    let _ = ledger.done(WorkerId(1), first.batch, T);
+    let _ = ledger.done(WorkerId(1), first.batch);
     let second = ledger.dispatch(T).unwrap();
     assert_eq!((second.rows, second.attempt), (b.rows, 1), "what had not begun is not an attempt");
 }
@@ -217,7 +218,7 @@ fn a_worker_that_runs_several_batches_begins_them_in_order_and_one_more_is_ready
     assert_eq!(ledger.idle_workers(T), 0, "more waits than it can begin");
     let sent: Vec<_> = std::iter::from_fn(|| ledger.dispatch(T)).collect();
     assert_eq!(sent.len(), 3);
-    assert!(ledger.done(WorkerId(0), sent[1].batch, T).is_some(), "they are done in any order");
+    assert!(ledger.done(WorkerId(0), sent[1].batch).is_some(), "they are done in any order");
     let next = ledger.dispatch(T).unwrap();
     let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "");
     assert_eq!(lost.held, [sent[0].batch, sent[2].batch, next.batch]);
@@ -232,7 +233,7 @@ fn what_ran_when_a_device_broke_is_suspected_beside_the_batch_that_was_reported(
     ledger.worker_ready(WorkerId(0), DeviceId(0));
     (0..3).for_each(|slot| ledger.add(rows(slot, 1), LeaveReason::Full));
     let sent: Vec<_> = std::iter::from_fn(|| ledger.dispatch(T)).collect();
-    let _ = ledger.fault(WorkerId(0), sent[1].batch, RunFault::Device, "sick".into(), T);
+    let _ = ledger.fault(WorkerId(0), sent[1].batch, RunErrorKind::Device, "sick".into(), T);
     let lost = ledger.worker_lost(WorkerId(0), &WorkerExit::Code(71), "");
     assert_eq!(lost.held, [sent[0].batch, sent[2].batch]);
     assert_eq!(ledger.record.deaths_in_a_row(DeviceId(0)), 1, "it is one death");
@@ -240,12 +241,12 @@ fn what_ran_when_a_device_broke_is_suspected_beside_the_batch_that_was_reported(
     let clean = ledger.dispatch(T).unwrap();
     assert_eq!((clean.rows, clean.attempt), (sent[2].rows, 1));
     assert_eq!(ledger.dispatch(T), None, "the suspects wait until it holds nothing");
-    assert!(ledger.done(WorkerId(1), clean.batch, T).is_some());
+    assert!(ledger.done(WorkerId(1), clean.batch).is_some());
     for expected in [sent[1].rows, sent[0].rows] {
         let suspect = ledger.dispatch(T).unwrap();
         assert_eq!((suspect.rows, suspect.attempt), (expected, 2));
         assert_eq!(ledger.dispatch(T), None, "nothing runs beside a suspect");
-        assert!(ledger.done(WorkerId(1), suspect.batch, T).is_some());
+        assert!(ledger.done(WorkerId(1), suspect.batch).is_some());
     }
 }
 
@@ -256,7 +257,7 @@ fn out_of_memory_halves_the_batch_and_what_follows_is_cut_to_the_ceiling() {
     ledger.add(rows(0, 8), LeaveReason::Full);
     let a = ledger.dispatch(T).unwrap();
     assert_eq!(
-        ledger.fault(WorkerId(0), a.batch, RunFault::OutOfMemory, String::new(), T),
+        ledger.fault(WorkerId(0), a.batch, RunErrorKind::OutOfMemory, String::new(), T),
         Some(Aftermath::Split(a.batch))
     );
     assert_eq!(ledger.ceiling(DeviceId(0)), 4);
@@ -264,7 +265,7 @@ fn out_of_memory_halves_the_batch_and_what_follows_is_cut_to_the_ceiling() {
     let mut seen = Vec::new();
     while let Some(a) = ledger.dispatch(T) {
         seen.push((a.rows.slot.0, a.rows.first, a.rows.count));
-        ledger.done(WorkerId(0), a.batch, T).unwrap();
+        ledger.done(WorkerId(0), a.batch).unwrap();
     }
     assert_eq!(seen, [(0, 0, 4), (0, 4, 4), (1, 0, 4), (1, 4, 4)]);
 }
@@ -277,7 +278,8 @@ fn an_item_that_never_fits_is_failed_after_it_had_the_device_to_itself_for_a_whi
     let mut now = T;
     let end = loop {
         let a = ledger.dispatch(now).expect("it is due");
-        match ledger.fault(WorkerId(0), a.batch, RunFault::OutOfMemory, "no memory".into(), now).unwrap() {
+        match ledger.fault(WorkerId(0), a.batch, RunErrorKind::OutOfMemory, "no memory".into(), now).unwrap()
+        {
             Aftermath::Failed(f) => break f,
             Aftermath::Requeued(_) => {
                 assert_eq!(ledger.dispatch(now), None, "not at once");
@@ -297,12 +299,12 @@ fn while_a_batch_runs_alone_nothing_else_is_sent() {
     ledger.worker_ready(WorkerId(1), DeviceId(0));
     ledger.add(rows(0, 1), LeaveReason::Full);
     let a = ledger.dispatch(T).unwrap();
-    let _ = ledger.fault(a.worker, a.batch, RunFault::OutOfMemory, String::new(), T);
+    let _ = ledger.fault(a.worker, a.batch, RunErrorKind::OutOfMemory, String::new(), T);
     let later = ledger.next_due(T).unwrap();
     let alone = ledger.dispatch(later).unwrap();
     ledger.add(rows(1, 1), LeaveReason::Full);
     assert_eq!(ledger.dispatch(later), None);
-    let _ = ledger.done(alone.worker, alone.batch, later);
+    let _ = ledger.done(alone.worker, alone.batch);
     assert!(ledger.dispatch(later).is_some());
 }
 
@@ -329,8 +331,8 @@ fn an_idle_worker_is_preferred_and_one_that_just_failed_is_not() {
     let a = ledger.dispatch(T).unwrap();
     let b = ledger.dispatch(T).unwrap();
     assert_eq!((a.worker, b.worker), (WorkerId(0), WorkerId(1)));
-    let _ = ledger.fault(WorkerId(0), a.batch, RunFault::Device, String::new(), T);
-    let _ = ledger.done(WorkerId(1), b.batch, T);
+    let _ = ledger.fault(WorkerId(0), a.batch, RunErrorKind::Device, String::new(), T);
+    let _ = ledger.done(WorkerId(1), b.batch);
     assert_eq!(ledger.dispatch(T).unwrap().worker, WorkerId(1));
 }
 
@@ -380,6 +382,6 @@ fn a_draining_worker_gets_nothing_new_and_says_when_it_is_empty() {
     let a = ledger.dispatch(T).unwrap();
     assert!(!ledger.drain_worker(WorkerId(0)));
     assert_eq!(ledger.dispatch(T), None);
-    let _ = ledger.done(WorkerId(0), a.batch, T);
+    let _ = ledger.done(WorkerId(0), a.batch);
     assert!(ledger.holds_nothing(WorkerId(0)));
 }

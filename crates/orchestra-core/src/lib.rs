@@ -3,12 +3,15 @@
 //! Nothing here reads a clock, a file or a socket, and nothing here knows tokio, ractor or ONNX Runtime: time comes in as an
 //! argument, effects go out as return values. What this crate decides can therefore be tested without a process.
 
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 mod batch_events;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod batch_layout;
 mod batch_queue;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod batching;
 mod blame;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod bottleneck;
 mod ceiling;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
@@ -25,6 +28,8 @@ pub mod image_spec;
 pub mod ledger;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod lineage;
+mod named_enum;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod restart;
 pub mod sandbox;
 pub mod session_tuning;

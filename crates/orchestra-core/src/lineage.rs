@@ -24,7 +24,6 @@ impl Share {
 
     /// Cuts one `n`-th off for each of `n` tokens, and gives it once; the rest of the division stays. `None` where the share is too small:
     /// after splits into more than 4e18 parts in all.
-    #[must_use]
     pub fn cut(&mut self, n: usize) -> Option<Share> {
         let each = self.0.checked_div(n as u64).filter(|each| *each > 0)?;
         self.0 -= each * n as u64;
@@ -32,18 +31,14 @@ impl Share {
     }
 
     /// Both together.
-    #[must_use]
     pub fn plus(self, other: Share) -> Share {
         Share(self.0 + other.0)
     }
 
     /// What is left of it without `other`, which is a part of it.
-    #[must_use]
     pub fn minus(self, other: Share) -> Share {
         Share(self.0.saturating_sub(other.0))
     }
-
-    #[must_use]
     pub fn is_none(self) -> bool {
         self.0 == 0
     }
@@ -91,7 +86,6 @@ pub struct Lineage<T, R> {
 
 impl<T, R> Lineage<T, R> {
     /// With `ordered`, items come out in the order of their `sequence` numbers 0, 1, 2, ...
-    #[must_use]
     pub fn new(ordered: bool) -> Self {
         Self { pending: HashMap::new(), early: BTreeMap::new(), next: ordered.then_some(0) }
     }
@@ -133,7 +127,6 @@ impl<T, R> Lineage<T, R> {
     }
 
     /// Whether no item has ended in part, or waits for an earlier one.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty() && self.early.is_empty()
     }

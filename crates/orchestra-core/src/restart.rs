@@ -37,8 +37,6 @@ impl Default for RestartPolicy {
         }
     }
 }
-
-/// What to do about a dead worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Restart {
     /// Start its replacement after this pause (zero: at once).
@@ -46,11 +44,8 @@ pub enum Restart {
     /// Give the device up for this stage.
     Park,
 }
-
-/// How a worker ended, as far as restarting is concerned.
 #[derive(Debug, Clone, Copy)]
 pub struct Death<'a> {
-    /// How.
     pub exit: &'a WorkerExit,
     /// It completed at least one batch.
     pub progressed: bool,
@@ -59,8 +54,6 @@ pub struct Death<'a> {
     /// Uniform in 0.0..1.0, so that many workers do not come back in step.
     pub jitter: f64,
 }
-
-/// The memory behind the decision.
 #[derive(Debug, Clone)]
 pub struct RestartBudget {
     policy: RestartPolicy,
@@ -69,8 +62,6 @@ pub struct RestartBudget {
 }
 
 impl RestartBudget {
-    /// An unspent budget.
-    #[must_use]
     pub fn new(policy: RestartPolicy) -> Self {
         Self { policy, deaths: VecDeque::new(), outside: VecDeque::new() }
     }
@@ -82,7 +73,6 @@ impl RestartBudget {
     }
 
     /// Deaths without progress that count now.
-    #[must_use]
     pub fn spent(&self) -> usize {
         self.deaths.len()
     }

@@ -19,7 +19,6 @@ pub struct SessionTuning {
 
 impl SessionTuning {
     /// What of it decides how much memory a session takes, in a few words; empty where nothing unusual does.
-    #[must_use]
     pub fn memory_words(&self) -> String {
         let provider = match &self.provider {
             Provider::Cuda => "",

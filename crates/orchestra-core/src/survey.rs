@@ -99,17 +99,11 @@ enum Phase {
     Waiting,
     Baseline,
     Loading(Measuring),
-    Loaded(Measuring, Waiting),
+    /// Its first worker is to be measured, by a look that was asked for after so many: those before may have seen less than all of it.
+    Loaded(Measuring, FirstWorker, u64),
     Settled,
     Grown,
     Gone,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Waiting {
-    first: FirstWorker,
-    /// Looks that were asked for before it was loaded: they may have seen less than all of it.
-    looks: u64,
 }
 
 /// What is known of the time since its first worker was started.
@@ -143,7 +137,6 @@ pub struct Survey {
 
 impl Survey {
     /// Of a GPU of which `headroom` bytes stay free.
-    #[must_use]
     pub fn new(candidates: impl IntoIterator<Item = Candidate>, headroom: u64) -> Self {
         let entries = candidates.into_iter().map(|of| Entry { of, phase: Phase::Expected }).collect();
         Self { entries, headroom, look: None, n_looks: 0, fresh: None, stale: 0, steps: Vec::new() }
@@ -153,14 +146,21 @@ impl Survey {
         self.set(stage, Phase::Waiting);
     }
 
-    /// A worker of this stage was started, or is gone.
+    /// A worker of this stage was started.
     pub fn moved(&mut self, stage: StageId) {
         self.changed(Some(stage));
     }
 
-    /// A worker is gone that belongs to no stage that is served: one of a stage that was built anew, as it was before.
-    pub fn left(&mut self) {
-        self.changed(None);
+    /// A worker is gone. `None`: it belongs to no stage that is served, but to one that was built anew. One of a stage may have been loaded
+    /// and not measured yet: then the next one in its place is.
+    pub fn ended(&mut self, stage: Option<StageId>) {
+        let entry = self.entries.iter_mut().find(|e| Some(e.of.stage) == stage);
+        if let Some(Entry { phase: phase @ Phase::Loaded(..), .. }) = entry
+            && let Phase::Loaded(measuring, ..) = phase.clone()
+        {
+            *phase = Phase::Loading(measuring);
+        }
+        self.changed(stage);
     }
 
     fn changed(&mut self, by: Option<StageId>) {
@@ -170,7 +170,7 @@ impl Survey {
             match &mut entry.phase {
                 // The worker that is to be measured, or one that failed to become it.
                 Phase::Loading(_) if Some(entry.of.stage) == by => {}
-                Phase::Loading(m) | Phase::Loaded(m, _) => m.is_disturbed = true,
+                Phase::Loading(m) | Phase::Loaded(m, ..) => m.is_disturbed = true,
                 _ => {}
             }
         }
@@ -182,17 +182,8 @@ impl Survey {
         let Phase::Loading(measuring) = &entry.phase else { return };
         entry.phase = match entry.of.each {
             Some(_) => Phase::Settled,
-            None => Phase::Loaded(measuring.clone(), Waiting { first, looks: self.n_looks }),
+            None => Phase::Loaded(measuring.clone(), first, self.n_looks),
         };
-    }
-
-    /// A worker of the stage is gone. If it was loaded and not measured yet, the next one in its place is. To be said before
-    /// [`Survey::moved`].
-    pub fn lost(&mut self, stage: StageId) {
-        let Some(entry) = self.entries.iter_mut().find(|e| e.of.stage == stage) else { return };
-        if let Phase::Loaded(measuring, _) = &entry.phase {
-            entry.phase = Phase::Loading(measuring.clone());
-        }
     }
 
     /// The stage is over, or has no place left here.
@@ -210,8 +201,8 @@ impl Survey {
         for i in 0..self.entries.len() {
             match self.entries[i].phase.clone() {
                 Phase::Baseline => self.begin(i, reading.clone(), now),
-                Phase::Loaded(measuring, w) if number > w.looks => {
-                    self.judge(i, &measuring, w.first, reading.as_ref());
+                Phase::Loaded(measuring, first, looks) if number > looks => {
+                    self.judge(i, &measuring, first, reading.as_ref());
                 }
                 _ => {}
             }
@@ -219,12 +210,9 @@ impl Survey {
     }
 
     /// What one worker of the stage takes, where that is known.
-    #[must_use]
     pub fn each(&self, stage: StageId) -> Option<u64> {
         self.entries.iter().find(|e| e.of.stage == stage)?.of.each
     }
-
-    #[must_use]
     pub fn is_over(&self) -> bool {
         self.entries.iter().all(|e| matches!(e.phase, Phase::Grown | Phase::Gone))
     }

@@ -172,7 +172,7 @@ fn a_loss_is_not_believed_where_others_came_went_or_changed_and_the_drivers_own_
         |w| w.others.clear(),
         |w| w.others[0].1 += GIB,
         |w| w.survey.moved(StageId(9)),
-        |w| w.survey.left(),
+        |w| w.survey.ended(None),
     ];
     for (n, change) in changes.into_iter().enumerate() {
         for counts in [true, false] {
@@ -272,8 +272,7 @@ fn a_worker_that_dies_before_it_is_measured_is_followed_by_the_next_one() {
     world.counts = false;
     world.look();
     world.load(0);
-    world.survey.lost(StageId(0));
-    world.survey.moved(StageId(0));
+    world.survey.ended(Some(StageId(0)));
     world.workers.clear();
     world.look();
     assert!(world.measured.is_empty() && !world.survey.is_over());
@@ -364,8 +363,7 @@ impl World {
                 let last = self.workers.last().copied();
                 if let Some(stage) = loaded.map(|e| e.of.stage).filter(|stage| last == Some(stage.0)) {
                     self.workers.pop();
-                    self.survey.lost(stage);
-                    self.survey.moved(stage);
+                    self.survey.ended(Some(stage));
                 }
             }
             Event::Gone(stage) => self.survey.gone(StageId(stage)),

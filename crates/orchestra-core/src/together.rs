@@ -27,7 +27,6 @@ pub struct Together {
 
 impl Together {
     /// At most `most` batches of up to `max_rows` rows, both at least 1, where one batch may take `batch_timeout`.
-    #[must_use]
     pub fn new(most: usize, max_rows: usize, batch_timeout: Duration) -> Self {
         let within = LONGEST.min(batch_timeout / PART_OF_TIMEOUT);
         Self { most: most.max(1), max_rows: max_rows.max(1), within, batch: None, allowed: most.max(1) }
@@ -54,7 +53,6 @@ impl Together {
     }
 
     /// How many go together now. One, as long as none has been seen.
-    #[must_use]
     pub fn batches(&self) -> usize {
         let Some(batch) = self.batch else { return 1 };
         let fit = self.within.as_nanos() / batch.as_nanos().max(1);

@@ -116,3 +116,57 @@ fn signal_name(signal: i32) -> String {
     };
     name.to_owned()
 }
+
+crate::named_enum! {
+    /// How a worker ended, as it is counted: few kinds, whatever the texts and numbers in a [`WorkerExit`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[expect(missing_docs, reason = "they are those of `WorkerExit`, whose signals are told apart where that helps")]
+    pub enum ExitKind {
+        Clean = "clean",
+        Code = "code",
+        Killed = "killed",
+        Crashed = "crashed",
+        HandshakeTimeout = "handshake_timeout",
+        ProtocolMismatch = "protocol_mismatch",
+        Garbled = "garbled",
+        Hung = "hung",
+        Silent = "silent",
+        Stuck = "stuck",
+        SpawnFailed = "spawn_failed",
+        LoadFailed = "load_failed",
+        DeviceLost = "device_lost",
+    }
+}
+
+impl ExitKind {
+    /// The kind of an exit.
+    pub fn of(exit: &WorkerExit) -> Self {
+        match exit {
+            WorkerExit::Clean => Self::Clean,
+            WorkerExit::Code(_) => Self::Code,
+            WorkerExit::Signal(_) if exit.evidence() == Evidence::Weak => Self::Killed,
+            WorkerExit::Signal(_) => Self::Crashed,
+            WorkerExit::HandshakeTimeout => Self::HandshakeTimeout,
+            WorkerExit::ProtocolMismatch(_) => Self::ProtocolMismatch,
+            WorkerExit::Garbled(_) => Self::Garbled,
+            WorkerExit::Hung => Self::Hung,
+            WorkerExit::Silent => Self::Silent,
+            WorkerExit::Stuck => Self::Stuck,
+            WorkerExit::SpawnFailed(_) => Self::SpawnFailed,
+            WorkerExit::LoadFailed { .. } => Self::LoadFailed,
+            WorkerExit::DeviceLost(_) => Self::DeviceLost,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_killed_from_outside_is_told_apart_from_one_that_crashed() {
+        assert_eq!(ExitKind::of(&WorkerExit::Signal(9)), ExitKind::Killed);
+        assert_eq!(ExitKind::of(&WorkerExit::Signal(11)), ExitKind::Crashed);
+        assert_eq!(ExitKind::of(&WorkerExit::Code(3)), ExitKind::Code);
+    }
+}

@@ -25,8 +25,6 @@ use crate::worker_exit::{Evidence, WorkerExit};
 
 /// How long all places have to be served before the first spare is started: a run that is over sooner pays nothing for spares.
 pub const SETTLING: Duration = Duration::from_millis(250);
-
-/// What a worker is there for. Places are numbered from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// It serves this place, or will as soon as it is loaded.
@@ -53,34 +51,26 @@ pub enum Order {
     Start {
         role: Role,
         /// The worker whose place among the serving or the spare ones it takes, and why; `None` if there was none before.
-        instead_of: Option<(WorkerId, Vacancy)>,
+        instead_of: Option<Predecessor>,
     },
     /// Ask [`WorkerPlaces::start_place`] after this pause.
-    StartLater {
-        place: usize,
-        pause: Duration,
-    },
+    StartLater { place: usize, pause: Duration },
     /// Ask [`WorkerPlaces::start_spares`] after this pause.
     LookLater(Duration),
     /// This spare serves from now on, or as soon as it is loaded.
     Promote {
         spare: WorkerId,
         /// Whose place it takes.
-        instead_of: WorkerId,
-        why: Vacancy,
+        instead_of: Predecessor,
     },
     /// Give this worker no more batches, and end it when it has none. Its successor is there.
     Drain(WorkerId),
     /// The same, and its successor comes when it is gone.
     Yield(WorkerId),
     /// A place that was added has found no room for its worker, and is taken back; so many are left.
-    Withdrawn {
-        left: usize,
-    },
+    Withdrawn { left: usize },
     /// A place was given up; so many are left.
-    Parked {
-        left: usize,
-    },
+    Parked { left: usize },
     /// No further spare is started; places are not concerned.
     SparesGivenUp,
     /// Nobody needs this spare any more.
@@ -96,23 +86,12 @@ pub enum Handover {
     OldFirst,
 }
 
+/// The worker whose place another one takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Vacancy {
-    Death,
-    /// Its worker has served for long enough.
-    Recycling,
-    /// Its worker ended as it was asked to, so that one which has run nothing yet judges an item.
-    Renewal,
-}
-
-impl Vacancy {
-    /// Of a place whose worker has ended like this, and was not being recycled.
-    fn after(exit: &WorkerExit) -> Self {
-        match exit {
-            WorkerExit::Clean => Vacancy::Renewal,
-            _ => Vacancy::Death,
-        }
-    }
+pub struct Predecessor {
+    pub worker: WorkerId,
+    /// Else it is, or was, being recycled, or it ended as it was asked to, so that one which has run nothing yet judges an item.
+    pub has_died: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -121,7 +100,7 @@ struct Place {
     /// It was added because a worker should fit, and none has been ready in it yet.
     is_tried: bool,
     /// The last worker that it lost, and how.
-    lost: Option<(WorkerId, Vacancy)>,
+    lost: Option<Predecessor>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -228,7 +207,7 @@ impl WorkerPlaces {
         }
         let due = *self.spare_due.get_or_insert(now + SETTLING);
         if now >= due {
-            let instead_of = self.lost_spares.pop().map(|dead| (dead, Vacancy::Death));
+            let instead_of = self.lost_spares.pop().map(|worker| Predecessor { worker, has_died: true });
             return vec![Order::Start { role: Role::Spare, instead_of }];
         }
         if self.look_at.is_some_and(|at| at <= due) {
@@ -280,6 +259,7 @@ impl WorkerPlaces {
             return Vec::new();
         };
         let successor = Role::Successor { place, of: worker };
+        let old = Predecessor { worker, has_died: false };
         let spare = self.best_spare();
         if spare.is_none() && self.is_tight(handover) {
             if self.is_handing_over() {
@@ -292,9 +272,9 @@ impl WorkerPlaces {
         }
         self.set_role(worker, Role::Leaving);
         let Some(spare) = spare else {
-            return vec![Order::Start { role: successor, instead_of: Some((worker, Vacancy::Recycling)) }];
+            return vec![Order::Start { role: successor, instead_of: Some(old) }];
         };
-        let promote = Order::Promote { spare, instead_of: worker, why: Vacancy::Recycling };
+        let promote = Order::Promote { spare, instead_of: old };
         let is_ready = self.members.get(&spare).is_some_and(|s| s.is_ready);
         self.set_role(spare, if is_ready { Role::Serving { place } } else { successor });
         if is_ready { vec![promote, Order::Drain(worker)] } else { vec![promote] }
@@ -338,12 +318,13 @@ impl WorkerPlaces {
     }
 
     fn yielded(&mut self, place: usize, worker: WorkerId) -> Vec<Order> {
+        let old = Predecessor { worker, has_died: false };
         let Some(spare) = self.best_spare() else {
             let role = Role::Successor { place, of: worker };
-            return vec![Order::Start { role, instead_of: Some((worker, Vacancy::Recycling)) }];
+            return vec![Order::Start { role, instead_of: Some(old) }];
         };
         self.set_role(spare, Role::Serving { place });
-        vec![Order::Promote { spare, instead_of: worker, why: Vacancy::Recycling }]
+        vec![Order::Promote { spare, instead_of: old }]
     }
 
     /// The first worker of a place that was added has died of something that the device did to it: what is there was to be disturbed by
@@ -356,8 +337,8 @@ impl WorkerPlaces {
     }
 
     fn place_lost(&mut self, place: usize, worker: WorkerId, death: &Death<'_>, now: Duration) -> Vec<Order> {
-        let why = Vacancy::after(death.exit);
-        self.places[place].lost = Some((worker, why));
+        let lost = Predecessor { worker, has_died: *death.exit != WorkerExit::Clean };
+        self.places[place].lost = Some(lost);
         if self.is_too_much(place, death.exit) {
             self.places[place].is_parked = true;
             return vec![Order::Withdrawn { left: self.n_open() }];
@@ -368,7 +349,7 @@ impl WorkerPlaces {
                 Some(spare) => {
                     self.no_spare_before(now + pause);
                     self.set_role(spare, Role::Serving { place });
-                    vec![Order::Promote { spare, instead_of: worker, why }]
+                    vec![Order::Promote { spare, instead_of: lost }]
                 }
                 None if pause.is_zero() => self.start_place(place).into_iter().collect(),
                 None => vec![Order::StartLater { place, pause }],

@@ -84,7 +84,7 @@ impl World {
                 }
                 Order::StartLater { place, .. } => self.waiting.push(place),
                 Order::LookLater(_) => {}
-                Order::Promote { spare, instead_of, .. } => self.promoted.push((spare, instead_of)),
+                Order::Promote { spare, instead_of } => self.promoted.push((spare, instead_of.worker)),
                 Order::Drain(worker) => self.drained.push(worker),
                 Order::Yield(worker) => self.yielding.push(worker),
                 Order::Withdrawn { .. } => self.withdrawn += 1,
@@ -259,7 +259,7 @@ fn workers_that_end_as_asked_without_a_result_are_replaced_at_once_however_often
     for n in 1..20 {
         let old = world.serving(0)[0];
         let orders = world.worker_places.ended(old, &died(&WorkerExit::Clean, false), LATER);
-        let renewed = Some((old, Vacancy::Renewal));
+        let renewed = Some(Predecessor { worker: old, has_died: false });
         assert_eq!(
             orders,
             [Order::Start { role: Role::Serving { place: 0 }, instead_of: renewed }],
@@ -295,7 +295,8 @@ fn a_dead_spare_is_replaced_and_one_that_cannot_load_is_given_up_without_harm() 
     world.end(spare, &KILLED, false, LATER);
     let now = LATER + Duration::from_secs(1);
     let orders = world.worker_places.start_spares(now, SuccessorFirst);
-    assert_eq!(orders, [Order::Start { role: Role::Spare, instead_of: Some((spare, Vacancy::Death)) }]);
+    let dead = Some(Predecessor { worker: spare, has_died: true });
+    assert_eq!(orders, [Order::Start { role: Role::Spare, instead_of: dead }]);
     world.carry_out(orders);
     let spare = world.spare();
     let exit = WorkerExit::LoadFailed { class: ErrorClass::Permanent, why: "out of address space".into() };

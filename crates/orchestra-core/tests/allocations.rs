@@ -84,9 +84,9 @@ fn check_allocations(streams: usize, ready: usize) {
         assert!(round == 0 || n_allocations == 0, "{n_allocations} allocations for {n} batches");
         assert_eq!(counted(|| ledger.dispatch(T)), (0, None), "nobody is free");
         assert_eq!(counted(|| ledger.idle_workers(T)), (0, 0));
-        sent.iter().flatten().for_each(|a| assert!(ledger.done(a.worker, a.batch, T).is_some()));
+        sent.iter().flatten().for_each(|a| assert!(ledger.done(a.worker, a.batch).is_some()));
         let last = ledger.dispatch(T).unwrap();
-        assert!(ledger.done(last.worker, last.batch, T).is_some());
+        assert!(ledger.done(last.worker, last.batch).is_some());
     }
     assert!(counted(|| vec![0u8; 9]).0 > 0, "allocations are counted");
 }

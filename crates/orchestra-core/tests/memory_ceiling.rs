@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use orchestra_core::batching::LeaveReason;
-use orchestra_core::ledger::{Ledger, Rows, RunFault};
+use orchestra_core::ledger::{Ledger, Rows, RunErrorKind};
 use orchestra_core::{DeviceId, SlotId, WorkerId};
 use proptest::prelude::*;
 
@@ -24,10 +24,10 @@ fn run(ledger: &mut Ledger, max_rows: usize, n: u32, room: usize) -> (usize, u32
             };
             assert!(a.rows.count <= ledger.ceiling(HERE));
             if a.rows.count <= room {
-                done += ledger.done(WORKER, a.batch, now).unwrap().rows.count;
+                done += ledger.done(WORKER, a.batch).unwrap().rows.count;
             } else {
                 faults += 1;
-                let _ = ledger.fault(WORKER, a.batch, RunFault::OutOfMemory, String::new(), now).unwrap();
+                let _ = ledger.fault(WORKER, a.batch, RunErrorKind::OutOfMemory, String::new(), now).unwrap();
             }
         }
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bincode::{Decode, Encode};
 use orchestra_core::batch_layout::BatchLayout;
+pub use orchestra_core::ledger::RunErrorKind;
 use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, SlotId, TensorSpec};
 
 /// Raised with every change of a frame. Both sides must agree exactly.
@@ -136,17 +137,6 @@ impl RunTiming {
         let Self { bind_ns, run_ns, copy_out_ns } = *self;
         Duration::from_nanos(bind_ns.saturating_add(run_ns).saturating_add(copy_out_ns))
     }
-}
-
-/// Why a run gave no result. The worker lives on, unless it exits by itself right after.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
-pub enum RunErrorKind {
-    /// Memory ran out: less at once may work.
-    OutOfMemory,
-    /// The model refused the data (or made something that cannot be split into items): a smaller batch may tell which item.
-    Model,
-    /// The device or provider is broken: the worker exits after this frame.
-    Device,
 }
 
 /// Worker to parent.

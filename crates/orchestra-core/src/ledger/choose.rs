@@ -11,15 +11,13 @@
 //! So whatever waits while a worker has nothing to do waits for a reason that ends: a suspect for a better judge (until one comes, or its
 //! device is given up), a row for which memory ran out for its pause, a device that refuses everything for its rest, and everything for a batch that runs alone or on probation.
 
-use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use super::{Batch, Ledger, Worker};
+use super::{BatchQueue, Ledger, Worker};
 use crate::batch_events::{Assignment, Rows};
 use crate::batching::LeaveReason;
 use crate::blame::Trial;
 use crate::ceiling::Ceiling;
-use crate::device_record::DeviceRecord;
 use crate::ids::{BatchId, DeviceId, WorkerId};
 
 /// How long a suspect waits for the replacement of a worker that died, before another worker is replaced for its sake.
@@ -38,16 +36,6 @@ struct Candidate {
     is_fresh: bool,
 }
 
-#[derive(Clone, Copy)]
-struct View<'a> {
-    batches: &'a HashMap<BatchId, Batch>,
-    workers: &'a BTreeMap<WorkerId, Worker>,
-    record: &'a DeviceRecord,
-    streams: usize,
-    most_held: usize,
-    now: Duration,
-}
-
 impl Ledger {
     /// Sends a waiting batch to the best worker, if there is both. What exceeds the device's ceiling is cut off, and waits at the front.
     ///
@@ -59,7 +47,7 @@ impl Ledger {
         let (c, id) = match self.pick(now) {
             Some(picked) => picked,
             None => {
-                self.convict_if_quiet(now);
+                self.convict_if_quiet();
                 // Where one worker gets nothing more, others may have nobody left to wait for.
                 if self.renews(now) { self.pick(now)? } else { return None }
             }
@@ -74,7 +62,6 @@ impl Ledger {
         }
         batch.attempts += 1;
         batch.sent += 1;
-        batch.sent_at = now;
         let assignment = Assignment {
             worker: c.worker,
             device: c.device,
@@ -93,16 +80,14 @@ impl Ledger {
     }
 
     /// When to ask for [`Ledger::dispatch`] again although nothing has happened.
-    #[must_use]
     pub fn next_due(&self, now: Duration) -> Option<Duration> {
         let trial = self.trial_waits_since.map(|since| since + PATIENCE).filter(|due| *due > now);
-        let rested = || self.record.next_rested(now).filter(|_| self.view(now).another_works());
+        let rested = || self.record.next_rested(now).filter(|_| self.another_works());
         let rested = if self.waiting.is_empty() { None } else { rested() };
         [self.waiting.next_due(now), trial, rested].into_iter().flatten().min()
     }
 
     /// Whether a worker holds less than it may. Where none does, nothing that is added can be sent before one of them has answered.
-    #[must_use]
     pub fn has_room(&self) -> bool {
         self.alone.is_none() && self.workers.values().any(|w| w.takes_more() && w.has_room(self.most_held()))
     }
@@ -112,64 +97,53 @@ impl Ledger {
     }
 
     /// Batches that workers could begin at once, beyond those that wait.
-    #[must_use]
     pub fn idle_workers(&self, now: Duration) -> usize {
         if self.alone.is_some() {
             return 0;
         }
-        let idle: usize =
-            self.view(now).free().map(|(_, w)| self.streams.saturating_sub(w.holds.len())).sum();
+        let idle: usize = self.free(now).map(|(_, w)| self.streams.saturating_sub(w.holds.len())).sum();
         idle.saturating_sub(self.waiting.n_fresh())
     }
 
-    fn view(&self, now: Duration) -> View<'_> {
-        View {
-            batches: &self.batches,
-            workers: &self.workers,
-            record: &self.record,
-            streams: self.streams,
-            most_held: self.most_held(),
-            now,
-        }
-    }
-
     fn pick(&mut self, now: Duration) -> Option<(Candidate, BatchId)> {
-        let view = View {
-            batches: &self.batches,
-            workers: &self.workers,
-            record: &self.record,
-            streams: self.streams,
-            most_held: self.most_held(),
-            now,
-        };
         if self.waiting.is_empty() {
             return None;
         }
-        if self.waiting.any_worker_will_do() {
-            // The usual case, and once per batch: nothing is listed and sorted for it.
-            let best = view.candidates().min_by_key(Candidate::rank)?;
-            return self.waiting.pop(true, |_| true).map(|id| (best, id));
+        // Taken out for a moment, so that the choice can look at everything else.
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let picked = self.pick_of(&mut waiting, now);
+        self.waiting = waiting;
+        let (c, id, runs_alone) = picked?;
+        if runs_alone {
+            self.alone = Some(id);
         }
-        let kept = view.kept_for_a_suspect(self.waiting.suspects());
-        let mut candidates: Vec<Candidate> = view.candidates().filter(|c| Some(c.worker) != kept).collect();
+        Some((c, id))
+    }
+
+    fn pick_of(&self, waiting: &mut BatchQueue, now: Duration) -> Option<(Candidate, BatchId, bool)> {
+        if waiting.any_worker_will_do() {
+            // The usual case, and once per batch: nothing is listed and sorted for it.
+            let best = self.candidates(now).min_by_key(Candidate::rank)?;
+            return waiting.pop(true, |_| true).map(|id| (best, id, false));
+        }
+        let kept = self.kept_for_a_suspect(waiting.suspects(), now);
+        let mut candidates: Vec<Candidate> =
+            self.candidates(now).filter(|c| Some(c.worker) != kept).collect();
         candidates.sort_unstable_by_key(Candidate::rank);
         for c in &candidates {
             // A worker that has run nothing yet is rare: it goes to those who wait for one.
-            let on_trial = |id| matches!(view.trial(id), Trial::Before { .. }) && view.may_run(id, c);
-            let judged = if c.is_fresh { self.waiting.pop_suspect(on_trial) } else { None };
+            let on_trial = |id| matches!(self.trial(id), Trial::Before { .. }) && self.may_run(id, c);
+            let judged = if c.is_fresh { waiting.pop_suspect(on_trial) } else { None };
             let is_sound = self.record.is_sound(c.device);
-            if let Some(id) = judged.or_else(|| self.waiting.pop(is_sound, |id| view.may_run(id, c))) {
-                return Some((*c, id));
+            if let Some(id) = judged.or_else(|| waiting.pop(is_sound, |id| self.may_run(id, c))) {
+                return Some((*c, id, false));
             }
         }
-        if !view.nothing_runs() {
+        if !self.nothing_runs() {
             return None;
         }
-        let alone = candidates
-            .iter()
-            .find_map(|c| self.waiting.pop_alone(now, |id| view.may_run(id, c)).map(|id| (*c, id)));
-        self.alone = alone.map(|(_, id)| id);
-        alone
+        let alone = |c: &Candidate| Some((*c, waiting.pop_alone(now, |id| self.may_run(id, c))?, true));
+        candidates.iter().find_map(alone)
     }
 
     /// The most rows of this batch that `device` is to be sent: all of those that go together, unless it takes less than a batch or is in
@@ -218,10 +192,9 @@ impl Ledger {
     }
 
     /// When nothing runs, and nothing waits but accused items, nobody is left who could speak for them.
-    fn convict_if_quiet(&mut self, now: Duration) {
-        let view = self.view(now);
-        let is_over = |id: &BatchId| view.trial(*id) == Trial::Over;
-        if !view.nothing_runs()
+    fn convict_if_quiet(&mut self) {
+        let is_over = |id: &BatchId| self.trial(*id) == Trial::Over;
+        if !self.nothing_runs()
             || self.waiting.n_fresh() > 0
             || !self.waiting.suspects().all(|id| is_over(&id))
         {
@@ -235,9 +208,9 @@ impl Ledger {
     fn renews(&mut self, now: Duration) -> bool {
         // What must run alone only needs a judge when it could run: with others at work, a new worker would get their batches, and not be
         // the judge that it was started for.
-        let has_room_alone = self.waiting.n_fresh() == 0 && self.view(now).nothing_runs();
+        let has_room_alone = self.waiting.n_fresh() == 0 && self.nothing_runs();
         let alone = self.waiting.alone_due(now).filter(|_| has_room_alone);
-        let judges = self.view(now).judges_wanted(self.waiting.suspects().chain(alone));
+        let judges = self.judges_wanted(self.waiting.suspects().chain(alone));
         if judges.is_empty() {
             self.trial_waits_since = None;
             return false;
@@ -258,16 +231,15 @@ impl Ledger {
         self.trial_waits_since = Some(now);
         true
     }
-}
 
-impl View<'_> {
-    fn free(&self) -> impl Iterator<Item = (WorkerId, &Worker)> {
-        let is_free = |w: &Worker| w.takes_more() && w.has_room(self.most_held) && !self.must_wait(w);
+    fn free(&self, now: Duration) -> impl Iterator<Item = (WorkerId, &Worker)> {
+        let is_free =
+            move |w: &Worker| w.takes_more() && w.has_room(self.most_held()) && !self.must_wait(w, now);
         self.workers.iter().filter(move |(_, w)| is_free(w)).map(|(id, w)| (*id, w))
     }
 
-    fn candidates(&self) -> impl Iterator<Item = Candidate> {
-        self.free().map(|(worker, w)| self.candidate(worker, w))
+    fn candidates(&self, now: Duration) -> impl Iterator<Item = Candidate> {
+        self.free(now).map(|(worker, w)| self.candidate(worker, w))
     }
 
     fn candidate(&self, worker: WorkerId, w: &Worker) -> Candidate {
@@ -282,7 +254,7 @@ impl View<'_> {
 
     /// The worker that gets nothing more until it holds nothing, because a suspect needs one that it has for itself: of those that may
     /// judge it the one that holds least. On a device where something has died, fresh batches go before suspects (`batch_queue`).
-    fn kept_for_a_suspect(&self, suspects: impl Iterator<Item = BatchId>) -> Option<WorkerId> {
+    fn kept_for_a_suspect(&self, suspects: impl Iterator<Item = BatchId>, now: Duration) -> Option<WorkerId> {
         if self.streams == 1 {
             return None;
         }
@@ -291,7 +263,7 @@ impl View<'_> {
                 let once_empty = Candidate { holds_nothing: true, ..self.candidate(worker, w) };
                 w.takes_more()
                     && self.record.is_sound(w.device)
-                    && !self.must_wait(w)
+                    && !self.must_wait(w, now)
                     && self.may_run(id, &once_empty)
             };
             let judges = self.workers.iter().filter(|(worker, w)| may_judge(**worker, w));
@@ -303,10 +275,10 @@ impl View<'_> {
     }
 
     /// Its device is in doubt, and rests or tries another batch, while other devices work.
-    fn must_wait(&self, w: &Worker) -> bool {
+    fn must_wait(&self, w: &Worker, now: Duration) -> bool {
         let is_tried = || self.workers.values().any(|o| o.device == w.device && !o.holds.is_empty());
         self.record.is_in_doubt(w.device)
-            && (self.record.is_resting(w.device, self.now) || is_tried())
+            && (self.record.is_resting(w.device, now) || is_tried())
             && self.another_works()
     }
 
@@ -320,17 +292,17 @@ impl View<'_> {
     }
 
     fn trial(&self, id: BatchId) -> Trial {
-        self.batches.get(&id).map_or(Trial::None, |b| b.suspicion.trial(self.record))
+        self.batches.get(&id).map_or(Trial::None, |b| b.suspicion.trial(&self.record))
     }
 
     /// Whether this batch, of which something is known already, may be tried by this worker.
     fn may_run(&self, id: BatchId, c: &Candidate) -> bool {
         let Some(b) = self.batches.get(&id) else { return false };
         let is_in_company = self.streams > 1 && !c.holds_nothing && b.suspicion.is_suspect();
-        if is_in_company || !b.suspicion.may_fit(c.device, self.record) {
+        if is_in_company || !b.suspicion.may_fit(c.device, &self.record) {
             return false;
         }
-        match b.suspicion.trial(self.record) {
+        match b.suspicion.trial(&self.record) {
             // A device on which it has not died is the better judge, as long as there is one.
             Trial::None => {
                 let is_better = |w: &Worker| {
@@ -340,7 +312,7 @@ impl View<'_> {
             }
             Trial::Before { fresh_worker, another_device } => {
                 (c.is_fresh || !fresh_worker)
-                    && (!another_device || b.suspicion.is_best_judge(c.device, self.record))
+                    && (!another_device || b.suspicion.is_best_judge(c.device, &self.record))
             }
             Trial::Over => false,
         }
@@ -350,13 +322,13 @@ impl View<'_> {
     /// there is one that it will get.
     fn judges_wanted(&self, suspects: impl Iterator<Item = BatchId>) -> Vec<WorkerId> {
         for suspicion in suspects.filter_map(|id| self.batches.get(&id)).map(|b| &b.suspicion) {
-            let Trial::Before { fresh_worker: true, another_device } = suspicion.trial(self.record) else {
+            let Trial::Before { fresh_worker: true, another_device } = suspicion.trial(&self.record) else {
                 continue;
             };
             let is_judge = |w: &Worker| {
                 w.takes_more()
-                    && suspicion.may_fit(w.device, self.record)
-                    && (!another_device || suspicion.is_best_judge(w.device, self.record))
+                    && suspicion.may_fit(w.device, &self.record)
+                    && (!another_device || suspicion.is_best_judge(w.device, &self.record))
             };
             let judges: Vec<_> = self.workers.iter().filter(|(_, w)| is_judge(w)).collect();
             if !judges.is_empty() && !judges.iter().any(|(_, w)| w.is_fresh()) {

@@ -28,7 +28,7 @@ fn a_device_on_which_everything_dies_fails_nobody_while_another_one_works() {
             }
         }
         for batch in healthy {
-            done += ledger.done(WorkerId(0), batch, T).unwrap().rows.count;
+            done += ledger.done(WorkerId(0), batch).unwrap().rows.count;
         }
         let lost = ledger.worker_lost(sick, &WorkerExit::Signal(11), "");
         assert!(lost.aftermath.iter().all(|a| !matches!(a, Aftermath::Failed(_))), "nobody is failed");
@@ -67,7 +67,7 @@ fn bisect(n: usize, poison: &[usize]) -> (Vec<usize>, Vec<u32>, u32) {
         while let Some(a) = ledger.dispatch(T) {
             let range = a.rows.first..a.rows.first + a.rows.count;
             if !poison.iter().any(|p| range.contains(p)) {
-                let _ = ledger.done(a.worker, a.batch, T);
+                let _ = ledger.done(a.worker, a.batch);
                 counted = 0;
                 continue;
             }
@@ -125,7 +125,7 @@ fn bisect_beside(n: usize, poison: usize, batches: u32, streams: usize) -> (Vec<
                 let _ = ledger.worker_lost(id, &WorkerExit::Signal(11), "");
                 break;
             }
-            let _ = ledger.done(id, *runs.last().unwrap(), T);
+            let _ = ledger.done(id, *runs.last().unwrap());
         }
         if ledger.next_renewal().is_some() {
             let _ = ledger.worker_lost(id, &WorkerExit::Clean, "");
@@ -164,7 +164,7 @@ fn a_suspect_is_not_kept_waiting_by_work_that_never_ends() {
             held.push_back(a);
         }
         let first = held.pop_front().expect("there is always work");
-        assert!(ledger.done(first.worker, first.batch, T).is_some());
+        assert!(ledger.done(first.worker, first.batch).is_some());
     }
     assert_eq!(ledger.waiting.suspects().count(), 0, "both have had a worker for themselves");
 }
@@ -196,7 +196,7 @@ fn a_suspect_goes_to_a_worker_that_has_run_nothing_on_another_device() {
     ledger.add(rows(1, 1), LeaveReason::Full);
     for _ in 0..2 {
         let a = ledger.dispatch(T).unwrap();
-        ledger.done(a.worker, a.batch, T).unwrap();
+        ledger.done(a.worker, a.batch).unwrap();
     }
     let a = (0..2).map(|w| ledger.workers[&WorkerId(w)].has_run).collect::<Vec<_>>();
     assert_eq!(a, [true, false], "the first one was free each time");
@@ -221,7 +221,7 @@ fn where_no_worker_is_fresh_and_none_is_coming_one_is_replaced() {
             ledger.add(rows(7, 1), LeaveReason::Full); // Keeps the first one busy.
             assert_eq!(ledger.dispatch(T).unwrap().worker, WorkerId(0));
         }
-        ledger.done(a.worker, a.batch, T).unwrap();
+        ledger.done(a.worker, a.batch).unwrap();
     }
     let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "");
     // The worker that died is to be replaced, which is waited for, but not for ever.
@@ -252,7 +252,7 @@ fn a_device_on_which_something_died_gets_one_batch_at_a_time_while_another_one_w
     ledger.worker_ready(WorkerId(4), DeviceId(1));
     let a = ledger.dispatch(T).unwrap();
     assert_eq!((a.worker, ledger.dispatch(T)), (WorkerId(3), None));
-    ledger.done(a.worker, a.batch, T).unwrap();
+    ledger.done(a.worker, a.batch).unwrap();
     let again: Vec<_> = std::iter::from_fn(|| ledger.dispatch(T)).map(|a| a.worker.0).collect();
     assert_eq!(again, [3, 4, 3, 4], "it has shown that it works");
 }
@@ -266,7 +266,7 @@ fn a_row_that_has_no_room_on_one_device_runs_on_another_one() {
     let mut now = T;
     for _ in 0..2 {
         let a = ledger.dispatch(now).unwrap();
-        let again = ledger.fault(a.worker, a.batch, RunFault::OutOfMemory, String::new(), now).unwrap();
+        let again = ledger.fault(a.worker, a.batch, RunErrorKind::OutOfMemory, String::new(), now).unwrap();
         assert!(matches!(again, Aftermath::Requeued(_)));
         now = ledger.next_due(now).unwrap();
     }
@@ -274,7 +274,7 @@ fn a_row_that_has_no_room_on_one_device_runs_on_another_one() {
     ledger.worker_ready(WorkerId(1), DeviceId(1));
     let a = ledger.dispatch(now).unwrap();
     assert_eq!(a.worker, WorkerId(1));
-    assert!(ledger.done(a.worker, a.batch, now).is_some());
+    assert!(ledger.done(a.worker, a.batch).is_some());
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn workers_that_always_die_at_their_second_batch_get_nobody_failed() {
         assert!(worker < 1000);
         ledger.worker_ready(id, DeviceId(0));
         let Some(first) = ledger.dispatch(T) else { panic!("something waits") };
-        done += ledger.done(id, first.batch, T).unwrap().rows.count;
+        done += ledger.done(id, first.batch).unwrap().rows.count;
         let _ = ledger.dispatch(T);
         let lost = ledger.worker_lost(id, &WorkerExit::Signal(11), "");
         assert!(lost.aftermath.iter().all(|a| !matches!(a, Aftermath::Failed(_))));
@@ -315,12 +315,12 @@ fn refused_by_the_second(batches: u32, poison: Option<u32>) -> Vec<u32> {
         let fast = sent.iter().position(|a| a.worker == WorkerId(1)).unwrap_or(0);
         let Some(a) = sent.remove(fast) else { break };
         if a.worker == WorkerId(1) || Some(a.rows.slot.0) == poison {
-            let aftermath = ledger.fault(a.worker, a.batch, RunFault::Model, "no".into(), T).unwrap();
+            let aftermath = ledger.fault(a.worker, a.batch, RunErrorKind::Model, "no".into(), T).unwrap();
             if let Aftermath::Failed(row) = aftermath {
                 failed.push(row.rows.slot.0);
             }
         } else {
-            done += ledger.done(a.worker, a.batch, T).unwrap().rows.count;
+            done += ledger.done(a.worker, a.batch).unwrap().rows.count;
         }
     }
     assert_eq!(ledger.n_batches(), 0, "each has its end");
@@ -344,7 +344,7 @@ fn what_every_device_refuses_fails_whether_or_not_anything_ever_succeeds() {
     ledger.worker_ready(WorkerId(1), DeviceId(1));
     let mut failed = 0;
     while let Some(a) = ledger.dispatch(T) {
-        let aftermath = ledger.fault(a.worker, a.batch, RunFault::Model, "no".into(), T).unwrap();
+        let aftermath = ledger.fault(a.worker, a.batch, RunErrorKind::Model, "no".into(), T).unwrap();
         failed += usize::from(matches!(aftermath, Aftermath::Failed(_)));
     }
     assert_eq!((failed, ledger.n_batches()), (4, 0));
@@ -357,9 +357,9 @@ fn what_is_refused_before_anything_succeeded_fails_with_the_first_success_there(
     ledger.worker_ready(WorkerId(0), DeviceId(0));
     (0..2).for_each(|slot| ledger.add(rows(slot, 1), LeaveReason::Full));
     let (first, second) = (ledger.dispatch(T).unwrap(), ledger.dispatch(T).unwrap());
-    let aftermath = ledger.fault(WorkerId(0), first.batch, RunFault::Model, "no".into(), T);
+    let aftermath = ledger.fault(WorkerId(0), first.batch, RunErrorKind::Model, "no".into(), T);
     assert!(matches!(aftermath, Some(Aftermath::Requeued(_))), "another device is to come");
-    let _ = ledger.done(WorkerId(0), second.batch, T);
+    let _ = ledger.done(WorkerId(0), second.batch);
     assert_eq!(ledger.next_convicted().map(|row| row.kind), Some(FailureKind::Model));
     assert_eq!(ledger.n_batches(), 0);
 }
@@ -375,14 +375,14 @@ fn an_item_that_needs_a_judge_and_must_run_alone() -> Ledger {
         assert_eq!(a.worker, WorkerId(w));
     }
     let held: Vec<_> = ledger.workers.iter().map(|(w, state)| (*w, state.holds[0])).collect();
-    held.into_iter().for_each(|(w, batch)| assert!(ledger.done(w, batch, T).is_some()));
+    held.into_iter().for_each(|(w, batch)| assert!(ledger.done(w, batch).is_some()));
     ledger.add(rows(2, 1), LeaveReason::Full);
     assert_eq!(ledger.dispatch(T).unwrap().worker, WorkerId(0));
     let _ = ledger.worker_lost(WorkerId(0), &WorkerExit::Signal(11), "");
     ledger.worker_ready(WorkerId(2), DeviceId(0));
     let a = ledger.dispatch(T).unwrap();
     assert_eq!((a.worker, a.rows), (WorkerId(2), rows(2, 1)));
-    let again = ledger.fault(a.worker, a.batch, RunFault::OutOfMemory, String::new(), T).unwrap();
+    let again = ledger.fault(a.worker, a.batch, RunErrorKind::OutOfMemory, String::new(), T).unwrap();
     assert!(matches!(again, Aftermath::Requeued(_)));
     ledger
 }
@@ -398,10 +398,10 @@ fn no_worker_is_replaced_for_an_item_that_could_not_run_yet_and_one_is_as_soon_a
         assert_eq!((ledger.dispatch(now), ledger.next_renewal()), (None, None), "something runs");
         ledger.add(rows(slot, 1), LeaveReason::Full);
         now += Duration::from_secs(1);
-        ledger.done(a.worker, a.batch, now).unwrap();
+        ledger.done(a.worker, a.batch).unwrap();
     }
     let last = ledger.dispatch(now).unwrap();
-    ledger.done(last.worker, last.batch, now).unwrap();
+    ledger.done(last.worker, last.batch).unwrap();
     assert_eq!(ledger.dispatch(now), None);
     let replaced = ledger.next_renewal().expect("nothing else is left to do");
     let _ = ledger.worker_lost(replaced, &WorkerExit::Clean, "");

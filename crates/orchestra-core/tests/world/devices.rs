@@ -1,6 +1,6 @@
 //! The workers of the world: how they are started, what kills them, and who takes their place.
 
-use orchestra_core::ledger::{Rows, RunFault};
+use orchestra_core::ledger::{Rows, RunErrorKind};
 use orchestra_core::restart::Death;
 use orchestra_core::worker_exit::Evidence;
 use orchestra_core::worker_places::{Handover, Order, Role};
@@ -19,7 +19,7 @@ impl World {
         }
         // Batches that go together are run one after the other.
         if rows.count.min(self.setup.max_rows) > self.rooms[w.device] {
-            return Outcome::Faults(RunFault::OutOfMemory);
+            return Outcome::Faults(RunErrorKind::OutOfMemory);
         }
         let poison = self.items_of(rows).into_iter().find_map(|i| self.setup.poison.get(&i));
         match poison {
@@ -27,8 +27,8 @@ impl World {
             Some(Poison::Segfault) => Outcome::Dies(WorkerExit::Signal(11)),
             Some(Poison::Exit) => Outcome::Dies(WorkerExit::Code(0)),
             Some(Poison::Hang) => Outcome::Dies(WorkerExit::Hung),
-            Some(Poison::BreaksDevice) => Outcome::Faults(RunFault::Device),
-            Some(Poison::Refused) => Outcome::Faults(RunFault::Model),
+            Some(Poison::BreaksDevice) => Outcome::Faults(RunErrorKind::Device),
+            Some(Poison::Refused) => Outcome::Faults(RunErrorKind::Model),
         }
     }
 

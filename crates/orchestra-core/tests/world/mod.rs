@@ -13,7 +13,7 @@ use std::time::Duration;
 use orchestra_core::batching::{BatchPolicy, Decision, LeaveReason, OpenBatch};
 use orchestra_core::worker_places::WorkerPlaces;
 
-use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows, RunFault};
+use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows, RunErrorKind};
 use orchestra_core::lineage::{End, Finished, Lineage, Share};
 use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{BatchId, DeviceId, Failure, ItemId, SlotId, SourceId, WorkerExit, WorkerId};
@@ -114,7 +114,7 @@ impl World {
         let mut world = Self {
             now: Duration::ZERO,
             ledger,
-            policy: BatchPolicy { max_rows: setup.max_rows, wait: setup.wait, leave_when_idle: false },
+            policy: BatchPolicy { max_rows: setup.max_rows, wait: setup.wait },
             lineage: Lineage::new(setup.ordered),
             shares: HashMap::new(),
             worker_places: setup.devices.iter().map(worker_places).collect(),
@@ -399,7 +399,7 @@ impl World {
         let (batch, rows) = w.holds.remove(at).expect("it holds so many");
         w.completed += 1;
         let (device, is_first) = (w.device, w.completed == 1);
-        let completed = self.ledger.done(worker, batch, self.now).expect("it holds the batch");
+        let completed = self.ledger.done(worker, batch).expect("it holds the batch");
         assert_eq!((completed.rows, completed.device), (rows, device_id(device)));
         self.stale.push((worker, batch));
         self.devices[device].succeeded();
@@ -413,21 +413,21 @@ impl World {
         self.end_if_drained(worker);
     }
 
-    fn fault(&mut self, worker: WorkerId, at: usize, fault: RunFault) {
+    fn fault(&mut self, worker: WorkerId, at: usize, fault: RunErrorKind) {
         let w = self.workers.get_mut(&worker).expect("it runs a batch");
         let (batch, rows) = w.holds.remove(at).expect("it holds so many");
-        w.broken = fault == RunFault::Device;
+        w.broken = fault == RunErrorKind::Device;
         let device = w.device;
         self.stale.push((worker, batch));
         self.waits_again(rows);
         match fault {
-            RunFault::Device => self.died_of(worker, rows),
-            RunFault::OutOfMemory => self.no_memory_for(device, rows),
-            RunFault::Model => self.refused(device, rows),
+            RunErrorKind::Device => self.died_of(worker, rows),
+            RunErrorKind::OutOfMemory => self.no_memory_for(device, rows),
+            RunErrorKind::Model => self.refused(device, rows),
         }
         let aftermath = self.ledger.fault(worker, batch, fault, "no".into(), self.now);
         self.after(aftermath.expect("it holds the batch"));
-        if fault == RunFault::Device {
+        if fault == RunErrorKind::Device {
             self.die(worker, &WorkerExit::Code(71));
         }
         self.end_if_drained(worker);
@@ -440,8 +440,8 @@ impl World {
         });
         let stale: Vec<_> = self.stale.iter().copied().chain(others).collect();
         if let Some((worker, batch)) = stale.get(i % stale.len().max(1)) {
-            assert_eq!(self.ledger.done(*worker, *batch, self.now), None, "an answer counts once");
-            let fault = self.ledger.fault(*worker, *batch, RunFault::Model, "no".into(), self.now);
+            assert_eq!(self.ledger.done(*worker, *batch), None, "an answer counts once");
+            let fault = self.ledger.fault(*worker, *batch, RunErrorKind::Model, "no".into(), self.now);
             assert_eq!(fault, None, "an answer counts once");
         }
     }
@@ -476,7 +476,7 @@ impl World {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Outcome {
     Done,
-    Faults(RunFault),
+    Faults(RunErrorKind),
     Dies(WorkerExit),
 }
 
