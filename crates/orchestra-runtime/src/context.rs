@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use orchestra_core::WorkerId;
 use orchestra_core::restart::RestartPolicy;
+use orchestra_core::{DeviceId, StageId, WorkerId};
 use orchestra_plan::Plan;
 use tokio::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::account::stats::Stats;
 use crate::events::{EventHook, WorkerEvent};
 use crate::fleet::device_watch::{DeviceOptions, DeviceWatch};
 use crate::fleet::engine::Engines;
-use crate::trace::{MaybeTracer, RunBegan, Tracer};
+use crate::trace::{MaybeTracer, RunBegan, Tracer, WorkerStep, WorkerTrace};
 
 /// Durations that bound what a worker may take. The defaults suit real machines; tests shorten them.
 #[derive(Debug, Clone, Copy)]
@@ -67,19 +67,16 @@ pub struct RunClock(Instant);
 
 impl RunClock {
     /// Starts now.
-    #[must_use]
     pub fn start() -> Self {
         Self(Instant::now())
     }
 
     /// Since the start.
-    #[must_use]
     pub fn now(&self) -> Duration {
         self.0.elapsed()
     }
 
     /// When `instant` was, since the start; zero if it was before.
-    #[must_use]
     pub fn at(&self, instant: std::time::Instant) -> Duration {
         Instant::from_std(instant).saturating_duration_since(self.0)
     }
@@ -107,7 +104,6 @@ pub struct RunContext {
 
 impl RunContext {
     /// The context of a run that starts now.
-    #[must_use]
     pub fn new(plan: Arc<Plan>, run_id: String, options: RunOptions) -> Self {
         let stats = Arc::new(Stats::new(&plan));
         let (clock, zero) = (RunClock::start(), SystemTime::now());
@@ -144,7 +140,6 @@ impl RunContext {
     }
 
     /// The version of the engine; empty until a worker is loaded.
-    #[must_use]
     pub fn runtime(&self) -> &str {
         self.runtime.get().map_or("", String::as_str)
     }
@@ -160,8 +155,20 @@ impl RunContext {
         }
     }
 
+    /// Tells whoever traces what happened to a worker.
+    pub fn trace_worker(
+        &self,
+        worker: WorkerId,
+        stage: StageId,
+        device: DeviceId,
+        step: impl FnOnce() -> WorkerStep,
+    ) {
+        if let Some(tracer) = self.tracer.get() {
+            tracer.worker(WorkerTrace { at: self.clock.now(), worker, stage, device, step: step() });
+        }
+    }
+
     /// Somebody wants to know.
-    #[must_use]
     pub fn is_watched(&self) -> bool {
         self.options.events.is_some()
     }

@@ -2,11 +2,10 @@
 //!
 //! ```text
 //! Orchestra (root)
-//! ├── Observer
 //! ├── DeviceManager per device ── WorkerLink per live worker process
 //! └── Pipeline per graph
-//!       ├── Source ── Loader × n (each with a decoding thread)
-//!       ├── Batcher and Processor per stage that runs in workers, Fold per stage that brings parts together
+//!       ├── Source, which owns the loader threads
+//!       ├── Batcher per stage that runs in workers, Fold per stage that brings parts together
 //!       └── Sink ── the committer thread, which owns the journal
 //! ```
 //!
@@ -47,10 +46,10 @@ pub use events::{EventHook, WorkerEvent};
 pub use fleet::device_use::{DeviceUse, WorkerUse};
 pub use fleet::device_watch::{DeviceOptions, DeviceWatch};
 pub use fleet::engine::{EngineSpec, Engines, load_frame};
-pub use fleet::exit_kind::ExitKind;
 pub use fleet::launcher;
 pub use fleet::launcher::{Launcher, ProcessLauncher};
 pub use fleet::live_workers::{LiveWorker, LiveWorkers};
 pub use flow::chain::Env;
+pub use orchestra_core::worker_exit::ExitKind;
 pub use start::{Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare};
 pub use trace::{RunTracer, Tracer};

@@ -13,13 +13,14 @@ use orchestra_core::{
 };
 use orchestra_machine::Gpu;
 use orchestra_worker::codec::CodecError;
-use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, RunErrorKind};
+use orchestra_worker::frames::{DynamicOutput, Load, RunErrorKind};
 use ractor::ActorRef;
 
 use crate::batch::slot_pool::{FilledSlot, SlotPool};
 use crate::fleet::engine::EngineSpec;
 use crate::fleet::worker_port::WorkerPort;
-use crate::flow::ticket::{Ticket, Tickets};
+use crate::fleet::worker_process::ProcessEvent;
+use crate::flow::ticket::Ticket;
 use crate::trace::{BatchTrace, DoneRows, EndedItems, Ran};
 
 #[derive(Debug, PartialEq)]
@@ -93,7 +94,31 @@ pub enum RootMsg {
     Abort,
     /// What is finished, so that a pipeline that fell over a bug can be built anew.
     Rebuild(PipelineId, Vec<Arc<orchestra_store::BitSet>>),
+    /// Publish a snapshot.
+    Look,
     JournalClosed(Result<orchestra_store::Counts, String>),
+}
+
+/// A worker process is gone and reaped; nothing of it can touch shared memory any more.
+#[derive(Clone)]
+pub struct WorkerEnd {
+    pub worker: WorkerId,
+    pub exit: WorkerExit,
+    /// The tail of its stderr.
+    pub last_words: String,
+    /// It completed at least one batch.
+    pub progressed: bool,
+    /// Bisection caused the death, as the batcher says.
+    pub bisecting: bool,
+}
+
+impl fmt::Display for WorkerEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.last_words[..] {
+            "" => write!(f, "the worker {}", self.exit),
+            words => write!(f, "the worker {}; its last words: {words}", self.exit),
+        }
+    }
 }
 
 pub struct ServeStage {
@@ -120,8 +145,6 @@ pub enum DeviceMsg {
         post: usize,
         place: usize,
     },
-    /// A pause is over: start the spares that are missing.
-    StartSpares,
     WorkerReady {
         worker: WorkerId,
         pid: Option<u32>,
@@ -133,20 +156,13 @@ pub enum DeviceMsg {
         number: u64,
         seen: Option<Box<Gpu>>,
     },
-    /// A look or a load has had its time: see what else can be done.
+    /// A pause, a look or a load has had its time: see what else can be done.
     GoOn,
     /// A worker completed its first batch.
     WorkerProgressed(WorkerId),
     RecycleWorker(WorkerId),
     /// A worker process is gone; the batcher has dealt with what it held.
-    WorkerEnded {
-        worker: WorkerId,
-        exit: WorkerExit,
-        last_words: String,
-        progressed: bool,
-        /// Bisection caused the death.
-        bisecting: bool,
-    },
+    WorkerEnded(WorkerEnd),
     /// A worker process outlives its SIGKILL: nobody will report its end, and the batcher has been told.
     WorkerUndying(WorkerId),
     /// The device is not there any more, for this reason: nothing is started on it again.
@@ -159,25 +175,14 @@ pub enum DeviceMsg {
 
 pub enum LinkMsg {
     Start,
-    /// A frame from it about itself.
-    Frame(FromWorker),
-    /// It sent something that is no frame, or no answer to what it was sent.
-    Garbled(String),
+    /// What happened to the process, but for the frames that its port has understood.
+    Process(ProcessEvent),
     /// A frame for it cannot be made into bytes.
     Unsayable(CodecError),
     /// It has answered that its device is broken.
     Broken,
     /// It has answered with the results of so many rows, and somebody wants to know.
     BatchDone(usize),
-    /// The process is gone and reaped; nothing of it can touch shared memory any more.
-    Exited {
-        /// Exit status as the kernel gave it.
-        exit: WorkerExit,
-        /// Tail of its stderr.
-        last_words: String,
-    },
-    /// The process outlives its SIGKILL; its stage ends, and nobody waits for it any more.
-    Undying,
     /// It was started as a spare: let it serve from now on, or as soon as it is loaded.
     Serve {
         /// Whose place it takes.
@@ -225,12 +230,8 @@ pub enum BatcherMsg {
     /// The same, and its successor comes when it is gone.
     MakeWay(WorkerId),
     WorkerLost {
-        worker: WorkerId,
+        end: WorkerEnd,
         manager: ActorRef<DeviceMsg>,
-        exit: WorkerExit,
-        /// Tail of its stderr.
-        last_words: String,
-        progressed: bool,
         /// What it has begun of what it holds, and since when each was among the next for it.
         begun: Vec<(BatchId, Duration)>,
     },
@@ -252,20 +253,14 @@ pub struct CompletedBatch {
     pub trace: Option<Arc<BatchTrace>>,
 }
 
-pub enum ProcessorMsg {
-    Batch(CompletedBatch),
-    /// A batch is worked on, and its ends are on their way.
-    Finished,
-    /// No further batch will come: tell the stages that follow.
-    Drained,
-}
-
 pub enum SourceMsg {
     Demand {
-        loader: ActorRef<LoaderMsg>,
+        loader: usize,
         /// How many, at least 1.
         items: u64,
     },
+    /// See whether a loader hangs.
+    Tick,
     /// Loaders are through with some more items; the number is in the shared counter.
     LoadersProgressed,
     /// So many items of this source are committed.
@@ -273,11 +268,6 @@ pub enum SourceMsg {
     /// Its list has grown, or its listing has ended. No more than one for each time that the list is forced to the disk.
     Listed,
     Stop,
-}
-
-pub enum LoaderMsg {
-    Work(Tickets),
-    Tick,
 }
 
 pub enum SinkMsg {
@@ -318,7 +308,7 @@ pub struct PipelineMemory {
     /// The slots of its batch stages, in their order.
     pub slots: Vec<(StageId, orchestra_worker::arena::Arena)>,
     /// Where pictures are kept that are made behind a source, a batch or a fold.
-    pub pictures: Vec<(orchestra_plan::Origin, Arc<crate::flow::carried::CarriedArena>)>,
+    pub pictures: Vec<(orchestra_plan::Origin, Arc<crate::flow::carried::CarriedPictures>)>,
 }
 
 pub enum PipelineMsg {

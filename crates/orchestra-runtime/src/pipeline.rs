@@ -14,16 +14,12 @@ use orchestra_store::Catalog;
 use orchestra_worker::arena::Arena;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
-use crate::account::stats::Counter;
-use crate::batch::stage::{BatchStage, arena_of, refused};
+use crate::batch::stage::{BatchStage, arena_of};
 use crate::context::RunContext;
-use crate::flow::carried::CarriedArena;
+use crate::flow::carried::CarriedPictures;
 use crate::flow::chain::{BatchTarget, Chain, Targets, kept_pictures};
 use crate::flow::committer::CommitterHandle;
-use crate::flow::downstream::Downstream;
 use crate::flow::fold::{Fold, FoldArgs, FoldTarget};
-use crate::flow::loader::Loader;
-use crate::flow::loader_thread::LoaderWork;
 use crate::flow::processor::Processor;
 use crate::flow::sink::{Sink, SinkArgs};
 use crate::flow::source::{Source, SourceArgs};
@@ -189,7 +185,7 @@ impl PipelineState {
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.args.context;
         let chain = Chain::new(context, sink, Origin::Stage(stage), &self.targets);
-        let behind = Arc::clone(chain.folds());
+        let behind = Arc::clone(&chain.folds);
         let args = FoldArgs { context: Arc::clone(context), stage, plan: fold.clone(), chain };
         let (actor, _) = Actor::spawn_linked(None, Fold, args, me.get_cell()).await?;
         self.targets.folds.push(FoldTarget { stage, actor, way: None, behind });
@@ -205,11 +201,9 @@ impl PipelineState {
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.args.context;
         let chain = Chain::new(context, sink, Origin::Stage(stage), &self.targets);
-        let folds = Arc::clone(chain.folds());
-        let (processor, _) = Processor::start(context, stage, chain, sink.clone(), me.get_cell()).await?;
-        let completion =
-            Downstream { processor, folds: Arc::clone(&folds), sink: sink.clone(), pipeline: me.clone() };
-        let (completion, devices) = (Arc::new(completion), &self.args.devices);
+        let folds = Arc::clone(&chain.folds);
+        let completion = Arc::new(Processor::new(stage, chain, me.clone()));
+        let devices = &self.args.devices;
         let (BatchStage { pool, batcher }, _) =
             BatchStage::start(context, stage, arena, completion, devices, me.get_cell()).await?;
         self.targets.batches.push(BatchTarget { stage, pool, batcher, folds });
@@ -224,30 +218,18 @@ impl PipelineState {
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.args.context;
         let plan = &context.plan;
-        let chain = Arc::new(Chain::new(context, sink, Origin::Source(source), &self.targets));
-        let listing = &self.args.listings[source.index()];
-        let n_loaders = plan.loader_threads.div_ceil(plan.sources.len()).max(1);
-        let window = plan.pipelines[self.args.pipeline.index()].window.max(1) as u64;
-        let loaded = Arc::new(Counter::default());
-        let source_args = SourceArgs {
+        let args = SourceArgs {
             context: Arc::clone(context),
             source,
-            listing: listing.clone(),
-            window,
-            loaders: n_loaders as u64,
-            loaded: Arc::clone(&loaded),
+            listing: self.args.listings[source.index()].clone(),
+            window: plan.pipelines[self.args.pipeline.index()].window.max(1) as u64,
+            loaders: plan.loader_threads.div_ceil(plan.sources.len()).max(1),
             pipeline: me.clone(),
-            chain: Arc::clone(&chain),
+            chain: Arc::new(Chain::new(context, sink, Origin::Source(source), &self.targets)),
             committer: self.args.committer.clone(),
         };
-        let (from, _) = Actor::spawn_linked(None, Source, source_args, me.get_cell()).await?;
-        sink.cast(SinkMsg::Attach(source, from.clone()))?;
-        self.sources.insert(source, from.clone());
-        let fetch = Arc::clone(&plan.sources[source.index()].fetch);
-        let work = Arc::new(LoaderWork { context: Arc::clone(context), source, from, fetch, chain, loaded });
-        for _ in 0..n_loaders {
-            Actor::spawn_linked(None, Loader, Arc::clone(&work), me.get_cell()).await?;
-        }
+        let (actor, _) = Actor::spawn_linked(None, Source, args, me.get_cell()).await?;
+        self.sources.insert(source, actor);
         Ok(())
     }
 
@@ -275,7 +257,7 @@ impl PipelineState {
     /// Wakes every thread that waits for a row or for room.
     fn shut(&self) {
         self.targets.batches.iter().for_each(|target| target.pool.shut());
-        self.targets.pictures.iter().for_each(|(_, arena)| arena.shut());
+        self.targets.pictures.iter().for_each(|(_, room)| room.shut());
     }
 
     fn stop(&mut self) {
@@ -324,11 +306,6 @@ fn memory_of(plan: &Plan, pipeline: &PipelinePlan) -> Result<PipelineMemory, Str
     let origins = origins.chain(pipeline.stages.iter().copied().map(Origin::Stage));
     let keepers: Vec<Origin> = origins.filter(|origin| !kept_pictures(plan, *origin).is_empty()).collect();
     let share = usize::try_from(pipeline.carried_bytes).unwrap_or(usize::MAX) / keepers.len().max(1);
-    let mut pictures = Vec::new();
-    for origin in keepers {
-        let arena = CarriedArena::new(share)
-            .map_err(|error| refused("pictures", share, plan.name_of(origin), &error))?;
-        pictures.push((origin, arena));
-    }
+    let pictures = keepers.into_iter().map(|origin| (origin, CarriedPictures::new(share))).collect();
     Ok(PipelineMemory { slots, pictures })
 }

@@ -1,4 +1,4 @@
-//! Root of the actor tree: starts devices and pipelines, rebuilds a pipeline that fell over a bug, and ends the run in order. It sees
+//! Root of the actor tree: starts devices and pipelines, publishes snapshots, rebuilds a pipeline that fell over a bug, and ends the run in order. It sees
 //! neither items nor batches.
 //!
 //! ```text
@@ -7,14 +7,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use orchestra_core::{DeviceId, PipelineId};
 use orchestra_store::{BitSet, Counts};
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorProcessingErr, ActorRef, MessagingErr, SupervisionEvent};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
-use crate::account::observer::{Observer, ObserverArgs};
+use crate::account::snapshot::Snapshot;
 use crate::context::RunContext;
 use crate::fleet::device_manager::DeviceManager;
 use crate::flow::committer::CommitterHandle;
@@ -24,13 +25,16 @@ use crate::pipeline::{Listing, Pipeline, PipelineArgs};
 /// How often a pipeline is built anew after a bug.
 const MOST_REBUILDS: u32 = 3;
 
+/// How often the counters are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
 pub struct Orchestra;
 
 pub struct RootArgs {
     pub context: Arc<RunContext>,
     pub committer: CommitterHandle,
     pub listings: Vec<Listing>,
-    pub observer: ObserverArgs,
+    pub publish: watch::Sender<Snapshot>,
     pub done: oneshot::Sender<Ending>,
 }
 
@@ -59,6 +63,7 @@ pub struct RootState {
     /// Ends when a run that was told to stop has had its time.
     grace: Option<JoinHandle<Result<(), MessagingErr<RootMsg>>>>,
     done: Option<oneshot::Sender<Ending>>,
+    publish: watch::Sender<Snapshot>,
 }
 
 impl Actor for Orchestra {
@@ -72,7 +77,7 @@ impl Actor for Orchestra {
         args: RootArgs,
     ) -> Result<RootState, ActorProcessingErr> {
         let context = args.context;
-        Actor::spawn_linked(None, Observer, args.observer, me.get_cell()).await?;
+        me.send_interval(LOOK_EVERY, || RootMsg::Look);
         let tell = me.clone();
         let ended = move |device| drop(tell.cast(RootMsg::DeviceEnded(device)));
         let devices = DeviceManager::start_all(&context, &me.get_cell(), ended).await?;
@@ -92,6 +97,7 @@ impl Actor for Orchestra {
             closing: false,
             grace: None,
             done: Some(args.done),
+            publish: args.publish,
         };
         for i in 0..state.context.plan.pipelines.len() {
             state.start_pipeline(&me, PipelineId(i as u16)).await?;
@@ -120,6 +126,7 @@ impl Actor for Orchestra {
                 let grace = state.context.plan.limits.grace;
                 state.grace.get_or_insert_with(|| me.send_after(grace, || RootMsg::GraceOver));
             }
+            RootMsg::Look => state.look(),
             RootMsg::GraceOver => state.grace_over(),
             RootMsg::Abort => state.abort(),
             RootMsg::JournalClosed(result) => {
@@ -148,7 +155,20 @@ impl Actor for Orchestra {
     }
 }
 
+/// The last snapshot is that of the end.
+impl Drop for RootState {
+    fn drop(&mut self) {
+        self.look();
+    }
+}
+
 impl RootState {
+    /// Publishes what there is to see, and says which devices give no answer.
+    fn look(&self) {
+        self.context.watch.note_silence(self.context.clock.now());
+        self.publish.send_replace(Snapshot::take(&self.context));
+    }
+
     fn stop_pipelines(&self, message: impl Fn() -> PipelineMsg) {
         for (id, pipeline) in &self.pipelines {
             if !self.ended.contains_key(id) {

@@ -17,7 +17,6 @@ pub struct TellTheEnd {
 
 impl TellTheEnd {
     /// Until it is told, whoever drops this gives the run up.
-    #[must_use]
     pub fn of(context: &Arc<RunContext>) -> Self {
         Self { context: Arc::clone(context), told: false }
     }
@@ -43,7 +42,6 @@ impl Drop for TellTheEnd {
 }
 
 /// Exit code of the command, and what stopped the run, in words.
-#[must_use]
 pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
     let mut code = if failed > 0 { 65 } else { 0 };
     let mut problems = Vec::new();

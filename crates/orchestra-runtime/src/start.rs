@@ -20,7 +20,6 @@ use thiserror::Error;
 use tokio::sync::{oneshot, watch};
 
 use crate::account::meter::Meter;
-use crate::account::observer::ObserverArgs;
 use crate::account::remains::Remains;
 use crate::account::report::RunReport;
 use crate::account::snapshot::Snapshot;
@@ -262,7 +261,6 @@ pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> 
 
 impl Prepared {
     /// The code with which this run ended before, if it did and there is nothing new to do.
-    #[must_use]
     pub fn nothing_to_do(&self) -> Option<i32> {
         let is_done = |l: &Listing| {
             let n_items = l.catalog.growth().extent().known();
@@ -272,13 +270,11 @@ impl Prepared {
     }
 
     /// How many items the sources name.
-    #[must_use]
     pub fn extent(&self) -> Extent {
         self.listings.iter().map(|l| l.catalog.growth().extent()).sum()
     }
 
     /// Items that are finished already.
-    #[must_use]
     pub fn counts(&self) -> Counts {
         self.journal.counts()
     }
@@ -323,7 +319,7 @@ impl Prepared {
             context: Arc::clone(&context),
             committer,
             listings: self.listings,
-            observer: ObserverArgs { context: Arc::clone(&context), publish },
+            publish,
             done: done_sender,
         };
         let (root, _) = Actor::spawn(None, Orchestra, args).await?;
@@ -336,25 +332,21 @@ impl Prepared {
 
 impl RunHandle {
     /// Snapshots, a few per second, and one at the end.
-    #[must_use]
     pub fn snapshots(&self) -> watch::Receiver<Snapshot> {
         self.snapshots.clone()
     }
 
     /// A way to stop the run from elsewhere.
-    #[must_use]
     pub fn stop_handle(&self) -> StopHandle {
         StopHandle(self.root.0.clone())
     }
 
     /// A look at what is left of the run, also after its end.
-    #[must_use]
     pub fn remains(&self) -> Remains {
         Remains::of(&self.context)
     }
 
     /// The counters of the run, also after its end.
-    #[must_use]
     pub fn meter(&self) -> Meter {
         Meter::of(&self.context)
     }
@@ -372,7 +364,6 @@ impl RunHandle {
             Err(_) => Counts { done: self.context.stats.done.get(), failed: self.context.stats.failed.get() },
         };
         drop(self.watcher);
-        self.context.watch.log(&self.context.plan);
         worker_memory::keep(&self.context);
         let (mut exit_code, mut problems) = judge(&ending, counts.failed);
         let mut report = RunReport::new(&self.context, self.started_unix_ms, counts, exit_code);

@@ -51,7 +51,6 @@ pub struct HistogramReading {
 
 impl Histogram {
     /// An empty one. `bounds` rise.
-    #[must_use]
     pub fn new(bounds: &'static [u64]) -> Self {
         Self {
             bounds,
@@ -72,13 +71,11 @@ impl Histogram {
     }
 
     /// The sum of the durations added.
-    #[must_use]
     pub fn total(&self) -> Duration {
         self.sum.time()
     }
 
     /// What it holds now.
-    #[must_use]
     pub fn read(&self) -> HistogramReading {
         let counts = self.counts.iter().map(Counter::get).collect();
         HistogramReading { bounds: self.bounds, counts, sum: self.sum.get() }

@@ -33,31 +33,26 @@ impl Meter {
     }
 
     /// What runs: names for the ids that the counters are kept by.
-    #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
     /// The counters.
-    #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
     /// What devices and worker processes take, as it was at the last look.
-    #[must_use]
     pub fn devices(&self) -> &DeviceWatch {
         &self.devices
     }
 
     /// Id of the run, as in `run.json`.
-    #[must_use]
     pub fn run_id(&self) -> &str {
         &self.run_id
     }
 
     /// When this start of the run began, since the Unix epoch.
-    #[must_use]
     pub fn started(&self) -> Duration {
         self.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
     }

@@ -2,7 +2,6 @@
 
 pub mod histogram;
 pub mod meter;
-pub mod observer;
 pub mod pipeline_use;
 pub mod remains;
 pub mod report;

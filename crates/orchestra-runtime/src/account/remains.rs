@@ -20,20 +20,17 @@ impl Remains {
 
     /// Actors, decoding threads, tasks and handles that belong to the run. 0 a moment after its end; a thread that was given up, because
     /// it hangs on a file, counts for as long as it hangs.
-    #[must_use]
     pub fn holders(&self) -> usize {
         self.context.strong_count()
     }
 
     /// Batch slots that are taken now, of all stages: the credits of the data path that have not come home.
-    #[must_use]
     pub fn slots_in_use(&self) -> u64 {
         self.stats.slots_in_use()
     }
 
     /// Batch slots that were still taken when every batch of their stage had its end, so that they could never be filled again. Always 0:
     /// anything else is a bug.
-    #[must_use]
     pub fn slots_lost(&self) -> u64 {
         self.stats.slots_lost.get()
     }

@@ -158,7 +158,6 @@ pub struct PipelineOnDevice {
 
 impl RunReport {
     /// The account of the run, from its counters and what the journal holds.
-    #[must_use]
     pub fn new(context: &RunContext, started_unix_ms: u64, counts: Counts, exit_code: i32) -> Self {
         let snapshot = Snapshot::take(context);
         let seconds = snapshot.elapsed.as_secs_f64();

@@ -99,7 +99,6 @@ pub struct PipelineSnapshot {
 
 impl Snapshot {
     /// Looks at the counters.
-    #[must_use]
     pub fn take(context: &RunContext) -> Self {
         let (plan, stats) = (&context.plan, &context.stats);
         let elapsed = context.clock.now();

@@ -11,8 +11,8 @@ use orchestra_store::{Extent, Growth};
 
 use crate::account::histogram::{BATCH_SIZES, Histogram, TIMES};
 use crate::account::pipeline_use::StageFacts;
-use crate::fleet::exit_kind::ExitKind;
 use crate::fleet::live_workers::LiveWorkers;
+use orchestra_core::worker_exit::ExitKind;
 
 /// A number that only its writers change and that may be read at any time.
 #[derive(Debug, Default)]
@@ -47,13 +47,11 @@ impl Counter {
     }
 
     /// The number now.
-    #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
     /// The sum of the durations added.
-    #[must_use]
     pub fn time(&self) -> Duration {
         Duration::from_nanos(self.get())
     }
@@ -78,7 +76,6 @@ pub struct PipelineStats {
 
 impl PipelineStats {
     /// Items that are neither done nor failed and were handed to loaders that live.
-    #[must_use]
     pub fn in_flight(&self) -> u64 {
         // What ends is counted after what begins, so the other order could give less than none.
         let ended = self.done.get() + self.failed.get() + self.returned.get();
@@ -140,19 +137,16 @@ impl StageOnDevice {
 
 impl StageStats {
     /// Items whose failure names this stage.
-    #[must_use]
     pub fn failures(&self, kind: FailureKind) -> &Counter {
         &self.failures[kind as usize]
     }
 
     /// Batches sent for this reason.
-    #[must_use]
     pub fn reason(&self, reason: LeaveReason) -> &Counter {
         &self.reasons[reason as usize]
     }
 
     /// What it does on a device, if it may run there.
-    #[must_use]
     pub fn on(&self, device: DeviceId) -> Option<&StageOnDevice> {
         self.on.get(device.index())
     }
@@ -214,13 +208,11 @@ pub struct DeviceStats {
 
 impl DeviceStats {
     /// Workers that are gone, by how they ended.
-    #[must_use]
     pub fn exits(&self, kind: ExitKind) -> &Counter {
         &self.exits[kind as usize]
     }
 
     /// Workers that were started and do not serve or stand by yet. A look between two counters may be off by one.
-    #[must_use]
     pub fn starting(&self) -> u64 {
         let gone: u64 = self.exits.iter().map(Counter::get).sum();
         let others = gone + self.ready.get() + self.standing_by.get() + self.ending.get();
@@ -268,7 +260,6 @@ pub struct Stats {
 
 impl Stats {
     /// Zeros for this plan.
-    #[must_use]
     pub fn new(plan: &Plan) -> Self {
         Self {
             pipelines: plan.pipelines.iter().map(|_| PipelineStats::default()).collect(),
@@ -280,31 +271,26 @@ impl Stats {
     }
 
     /// Counters of a stage.
-    #[must_use]
     pub fn stage(&self, id: StageId) -> &StageStats {
         &self.stages[id.index()]
     }
 
     /// Counters of a device.
-    #[must_use]
     pub fn device(&self, id: DeviceId) -> &DeviceStats {
         &self.devices[id.index()]
     }
 
     /// Counters of the pipeline that reads a source.
-    #[must_use]
     pub fn pipeline_of(&self, source: SourceId) -> &PipelineStats {
         &self.pipelines[self.pipeline_of_source[source.index()].index()]
     }
 
     /// How many items all sources name.
-    #[must_use]
     pub fn extent(&self) -> Extent {
         self.extents().map(|(_, extent)| extent).sum()
     }
 
     /// How many items the sources of a pipeline name.
-    #[must_use]
     pub fn extent_of(&self, pipeline: PipelineId) -> Extent {
         self.extents().filter(|(of, _)| *of == pipeline).map(|(_, extent)| extent).sum()
     }
@@ -315,7 +301,6 @@ impl Stats {
     }
 
     /// Items that are neither done nor failed and were handed to loaders that live.
-    #[must_use]
     pub fn in_flight(&self) -> u64 {
         let ended = self.done.get() + self.failed.get() + self.returned.get();
         (self.handed.get() + self.resumed.get()).saturating_sub(ended)
@@ -330,13 +315,11 @@ impl Stats {
     }
 
     /// Batches that left for this reason, of all stages.
-    #[must_use]
     pub fn reason(&self, reason: LeaveReason) -> u64 {
         self.stages.iter().map(|stage| stage.reason(reason).get()).sum()
     }
 
     /// Batch slots that are taken now, of all stages.
-    #[must_use]
     pub fn slots_in_use(&self) -> u64 {
         self.stages.iter().map(|stage| stage.slots_in_use.get()).sum()
     }

@@ -2,23 +2,23 @@
 //! leaves is decided in `orchestra_core::batching`; what follows from faults and deaths, in `orchestra_core::ledger`. This actor
 //! carries the decisions out; it never touches pixels, and waits for nothing but a frame's way into the buffer of a socket.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::batching::{BatchPolicy, Decision};
-use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows, RunFault};
+use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows};
 use orchestra_core::together::Together;
-use orchestra_core::{BatchId, DeviceId, Failure, SlotId, StageId, WorkerExit, WorkerId};
+use orchestra_core::{BatchId, DeviceId, Failure, SlotId, StageId, WorkerId};
 use orchestra_worker::frames::{DynamicOutput, Run, RunErrorKind, RunTiming};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use crate::batch::completion::Completion;
 use crate::batch::flights::{self, Flight, Flights};
 use crate::batch::slot_pool::{FilledSlot, SlotPool, Watch};
+use crate::batch::stage::Completion;
 use crate::context::RunContext;
 use crate::fleet::worker_port::WorkerPort;
-use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, LinkMsg};
+use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, LinkMsg, WorkerEnd};
 use crate::trace::{BatchEnd, Ran, id_in_logs};
 
 pub struct Batcher;
@@ -40,8 +40,6 @@ pub struct BatcherState {
     slots: HashMap<SlotId, SlotInUse>,
     ports: HashMap<WorkerId, Arc<WorkerPort>>,
     flights: Flights,
-    devices: BTreeSet<DeviceId>,
-    last_reason: String,
     look_at: Option<Duration>,
     drained: bool,
     told_end: bool,
@@ -97,13 +95,13 @@ impl Actor for Batcher {
                 state.ledger.make_way(worker);
                 state.end_if_drained(worker);
             }
-            BatcherMsg::WorkerLost { worker, manager, exit, last_words, progressed, begun } => {
-                let bisecting = state.worker_lost(worker, &exit, &last_words, &begun);
-                let ended = DeviceMsg::WorkerEnded { worker, exit, last_words, progressed, bisecting };
-                drop(manager.cast(ended)); // No manager, no restart: the run is ending.
+            BatcherMsg::WorkerLost { mut end, manager, begun } => {
+                end.bisecting = state.worker_lost(&end, &begun);
+                // No manager, no restart: the run is ending.
+                drop(manager.cast(DeviceMsg::WorkerEnded(end)));
             }
             BatcherMsg::WorkerUndying(why) => state.args.completion.no_device(why),
-            BatcherMsg::DeviceGone { device, why } => state.device_gone(device, why),
+            BatcherMsg::DeviceGone { device, why } => state.device_gone(device, &why),
         }
         state.pump(&me).await;
         if let Some(batch) = state.completed.take() {
@@ -119,11 +117,9 @@ impl BatcherState {
         let plan = &args.context.plan;
         let stage = &plan.stages[args.stage.index()];
         let infer = stage.batch().ok_or("a batcher was started for a stage that does not run in workers")?;
-        let policy = BatchPolicy { max_rows: infer.max_batch, wait: infer.wait, leave_when_idle: false };
-        let devices: BTreeSet<DeviceId> =
-            infer.workers.iter().filter(|w| w.count > 0).map(|w| w.device).collect();
+        let policy = BatchPolicy { max_rows: infer.max_batch, wait: infer.wait };
         let mut ledger = Ledger::new(infer.max_batch).with_streams(infer.streams).with_ready(infer.ready);
-        devices.iter().for_each(|d| ledger.expect_device(*d));
+        infer.workers.iter().filter(|w| w.count > 0).for_each(|w| ledger.expect_device(w.device));
         Ok(Self {
             name: stage.name.clone(),
             pipeline_name: plan.pipelines[stage.pipeline.index()].name.clone(),
@@ -134,8 +130,6 @@ impl BatcherState {
             slots: HashMap::new(),
             ports: HashMap::new(),
             flights: Flights::new(&args.context, args.stage),
-            devices,
-            last_reason: String::new(),
             look_at: None,
             drained: false,
             told_end: false,
@@ -318,7 +312,7 @@ impl BatcherState {
         let flight = self.flights.take(batch);
         let now = self.now();
         let ceiling = self.traced_ceiling(flight.as_ref().map(|f| f.assignment.device));
-        let Some(completed) = self.ledger.done(worker, batch, now) else { return };
+        let Some(completed) = self.ledger.done(worker, batch) else { return };
         let mut trace = None;
         if let Some(flight) = flight {
             let RunTiming { bind_ns, run_ns, copy_out_ns } = ran.timing;
@@ -344,11 +338,6 @@ impl BatcherState {
     }
 
     fn fault(&mut self, worker: WorkerId, batch: BatchId, kind: RunErrorKind, error: String, ran: Ran) {
-        let fault = match kind {
-            RunErrorKind::OutOfMemory => RunFault::OutOfMemory,
-            RunErrorKind::Model => RunFault::Model,
-            RunErrorKind::Device => RunFault::Device,
-        };
         let flight = self.flights.take(batch);
         if let Some(flight @ Flight { assignment: a, .. }) = &flight {
             self.together.failed(a.rows.count);
@@ -361,29 +350,27 @@ impl BatcherState {
         let now = self.now();
         let device = flight.as_ref().map(|f| f.assignment.device);
         let on = device.and_then(|device| self.args.context.stats.stage(self.args.stage).on(device));
-        if let Some(on) = on.filter(|_| fault == RunFault::OutOfMemory) {
+        if let Some(on) = on.filter(|_| kind == RunErrorKind::OutOfMemory) {
             on.out_of_memory.add(1);
         }
         let ceiling = self.traced_ceiling(device);
-        if let Some(aftermath) = self.ledger.fault(worker, batch, fault, error.clone(), now) {
+        if let Some(aftermath) = self.ledger.fault(worker, batch, kind, error.clone(), now) {
             if let Some(flight) = flight {
                 let end = BatchEnd::Fault { kind, error, then: flights::then(&aftermath) };
                 self.trace_failed(&flight, ran, end, ceiling.zip(self.traced_ceiling(device)));
             }
             self.after(aftermath);
         }
-        self.devices.iter().for_each(|device| self.note_ceiling(*device));
+        if let Some(device) = device {
+            self.note_ceiling(device);
+        }
         self.end_if_drained(worker);
     }
 
     /// Says whether the death was to be expected, because a batch is being halved.
-    fn worker_lost(
-        &mut self,
-        worker: WorkerId,
-        exit: &WorkerExit,
-        last_words: &str,
-        begun: &[(BatchId, Duration)],
-    ) -> bool {
+    fn worker_lost(&mut self, end: &WorkerEnd, begun: &[(BatchId, Duration)]) -> bool {
+        let WorkerEnd { worker, exit, last_words, .. } = end;
+        let worker = *worker;
         if self.ports.remove(&worker).is_none()
             && exit.evidence() == orchestra_core::worker_exit::Evidence::Weak
         {
@@ -403,7 +390,7 @@ impl BatcherState {
             if self.flights.are_traced() {
                 let begun = begun.iter().find(|(begun, _)| begun == batch).map(|(_, at)| *at);
                 let ran = Ran { begun, ..Ran::default() };
-                let (exit, last_words) = (exit.clone(), last_words.to_owned());
+                let (exit, last_words) = (exit.clone(), last_words.clone());
                 let end = BatchEnd::WorkerLost { exit, last_words, then: flights::then(aftermath) };
                 self.trace_failed(&flight, ran, end, None);
             }
@@ -460,18 +447,15 @@ impl BatcherState {
             && self.ledger.holds_nothing(worker)
             && let Some(port) = self.ports.get(&worker)
         {
-            drop(port.link().cast(LinkMsg::Shutdown));
+            drop(port.link.cast(LinkMsg::Shutdown));
         }
     }
 
-    fn device_gone(&mut self, device: DeviceId, why: String) {
-        self.devices.remove(&device);
+    fn device_gone(&mut self, device: DeviceId, why: &str) {
         self.ledger.device_gone(device);
-        self.last_reason = why;
         // A stage that has done everything needs no device.
-        if self.devices.is_empty() && !self.told_end {
-            let stage = &self.name;
-            let why = format!("no device is left for stage `{stage}`: {}", self.last_reason);
+        if !self.ledger.has_devices() && !self.told_end {
+            let why = format!("no device is left for stage `{}`: {why}", self.name);
             self.args.completion.no_device(why);
         }
     }

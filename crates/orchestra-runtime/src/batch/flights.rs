@@ -37,19 +37,16 @@ struct Noted {
 
 impl Flight {
     /// The id of its trace, for the log.
-    #[must_use]
     pub fn trace_id(&self) -> Option<String> {
         self.noted.as_ref().and_then(|n| n.number.context.as_ref()).map(id_in_logs)
     }
 }
 
 impl Flights {
-    #[must_use]
     pub fn new(context: &RunContext, stage: StageId) -> Self {
         Self { stage, tracer: context.tracer.clone(), clock: context.clock, by_batch: HashMap::new() }
     }
 
-    #[must_use]
     pub fn are_traced(&self) -> bool {
         self.tracer.is_on()
     }
@@ -72,7 +69,6 @@ impl Flights {
         self.by_batch.remove(&batch)
     }
 
-    #[must_use]
     pub fn len(&self) -> usize {
         self.by_batch.len()
     }
@@ -123,7 +119,6 @@ pub fn note_on_items(slot: &FilledSlot, rows: Rows, batch: &Arc<BatchTrace>) {
     items_of(slot, rows).filter_map(Ticket::timeline).for_each(|timeline| timeline.ran(batch));
 }
 
-#[must_use]
 pub fn then(aftermath: &Aftermath) -> Then {
     match aftermath {
         Aftermath::Requeued(batch) => Then::Requeued(*batch),

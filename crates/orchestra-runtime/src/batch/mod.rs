@@ -1,7 +1,6 @@
 //! A stage that runs in workers: its slots, its batches and the workers that hold them.
 
 pub mod batcher;
-pub mod completion;
 pub mod flights;
 pub mod outputs;
 pub mod service;

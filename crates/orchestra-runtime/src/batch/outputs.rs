@@ -60,7 +60,6 @@ pub struct OutputRows<'a> {
 }
 
 impl OutputRows<'_> {
-    #[must_use]
     pub fn row(&self, row: usize) -> TensorView<'_> {
         let data = &self.data[row * self.row_bytes..(row + 1) * self.row_bytes];
         TensorView { name: &self.spec.name, dtype: self.spec.dtype, shape: &self.shape, data }

@@ -193,25 +193,21 @@ impl Service {
     }
 
     /// The inputs, in the order of a request. Dimensions are those of one row; a request has its number of rows before them.
-    #[must_use]
     pub fn inputs(&self) -> &[TensorSpec] {
         &self.inputs
     }
 
     /// The outputs, in the order of an answer. A dimension that is known only after a run is `Dynamic`.
-    #[must_use]
     pub fn outputs(&self) -> &[TensorSpec] {
         &self.answers.outputs
     }
 
     /// The live worker processes.
-    #[must_use]
     pub fn workers(&self) -> Vec<LiveWorker> {
         self.context.stats.workers.all()
     }
 
     /// Rows in a batch, or written and waiting for one.
-    #[must_use]
     pub fn waiting(&self) -> usize {
         self.answers.n_waiting()
     }

@@ -119,14 +119,17 @@ struct Filling {
     items: Vec<Mutex<Option<Token>>>,
 }
 
-/// A filled slot that waits for the batcher. It has no reference to its pool, which holds it.
-struct Filled {
-    slot: SlotId,
-    items: SlotItems,
+/// A slot whose rows are all there. It has no reference to its pool, which holds it until the batcher takes it.
+pub struct Filled {
+    pub slot: SlotId,
+    /// The items by row; `None` is a hole.
+    pub items: SlotItems,
     n_items: usize,
-    reason: LeaveReason,
-    opened: Duration,
-    at: Duration,
+    pub reason: LeaveReason,
+    /// When its first row was claimed, since the start of the run.
+    pub opened: Duration,
+    /// When its last row was published.
+    pub filled: Duration,
 }
 
 /// A row that one writer holds. Dropped unpublished, it becomes a hole: it travels with its batch and nobody reads it.
@@ -138,18 +141,18 @@ pub struct RowLease<'a> {
     published: bool,
 }
 
-/// A slot whose rows are all there. Dropping it frees the slot.
+/// A filled slot that the batcher has taken. Dropping it frees the slot.
 pub struct FilledSlot {
     pool: Arc<SlotPool>,
-    pub slot: SlotId,
-    /// The items by row; `None` is a hole.
-    pub items: SlotItems,
-    n_items: usize,
-    pub reason: LeaveReason,
-    /// When its first row was claimed, since the start of the run.
-    pub opened: Duration,
-    /// When its last row was published.
-    pub filled: Duration,
+    of: Filled,
+}
+
+impl std::ops::Deref for FilledSlot {
+    type Target = Filled;
+
+    fn deref(&self) -> &Filled {
+        &self.of
+    }
 }
 
 impl SlotPool {
@@ -164,7 +167,6 @@ impl SlotPool {
     /// a row of this pool while it waits for another one.
     ///
     /// `in_use` is raised by one for each slot that is taken, and lowered when it comes back.
-    #[must_use]
     pub fn new(
         arena: Arena,
         clock: RunClock,
@@ -207,7 +209,6 @@ impl SlotPool {
         })
     }
 
-    #[must_use]
     pub fn arena(&self) -> &Arena {
         &self.arena
     }
@@ -334,18 +335,15 @@ impl SlotPool {
     }
 
     pub fn next_filled(self: &Arc<Self>) -> Option<FilledSlot> {
-        let Filled { slot, items, n_items, reason, opened, at } =
-            unpoisoned(self.filled.lock()).pop_front()?;
+        let of = unpoisoned(self.filled.lock()).pop_front()?;
         self.busy.fetch_sub(1, Ordering::AcqRel);
-        Some(FilledSlot { pool: Arc::clone(self), slot, items, n_items, reason, opened, filled: at })
+        Some(FilledSlot { pool: Arc::clone(self), of })
     }
 
-    #[must_use]
     pub fn has_filled(&self) -> bool {
         !unpoisoned(self.filled.lock()).is_empty()
     }
 
-    #[must_use]
     pub fn open_batch(&self) -> Option<OpenBatch> {
         let open = Open(self.open.load(Ordering::SeqCst));
         let room = self.room(open);
@@ -366,7 +364,6 @@ impl SlotPool {
     }
 
     /// No slot is open, none is being filled and none waits for the batcher.
-    #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.busy.load(Ordering::Acquire) == 0
     }
@@ -408,8 +405,8 @@ impl SlotPool {
         let reason = *unpoisoned(filling.reason.lock());
         let opened = Duration::from_nanos(filling.opened.load(Ordering::Relaxed));
         filling.progress.store(0, Ordering::Release);
-        let at = self.clock.now();
-        unpoisoned(self.filled.lock()).push_back(Filled { slot, items, n_items, reason, opened, at });
+        let filled = self.clock.now();
+        unpoisoned(self.filled.lock()).push_back(Filled { slot, items, n_items, reason, opened, filled });
         // Who watches from now on looks for filled slots after that, and finds this one.
         self.tell(Watch::Filled);
     }
@@ -466,7 +463,6 @@ impl Drop for RowLease<'_> {
 impl FilledSlot {
     /// How many of these rows are no holes. All of them, the usual case, were counted by who filled the slot: the items lie in the caches of
     /// its core.
-    #[must_use]
     pub fn n_items(&self, rows: Rows) -> usize {
         if rows.count == self.items.len() {
             return self.n_items;
@@ -476,7 +472,6 @@ impl FilledSlot {
 
     /// The bytes of `count` rows of a fixed-shape output, from row `first` on; `None` if its shape is dynamic. Only rows whose
     /// batch is done may be read: the worker is through with them.
-    #[must_use]
     pub fn output(&self, output: usize, first: usize, count: usize) -> Option<&[u8]> {
         // SAFETY: the ledger says that no worker holds these rows any more, and slots are only reused once `self` is dropped.
         unsafe { self.pool.arena.output_rows(self.slot, output, first, count) }

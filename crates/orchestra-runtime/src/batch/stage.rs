@@ -3,18 +3,36 @@
 
 use std::sync::Arc;
 
-use orchestra_core::StageId;
+use orchestra_core::{Failure, StageId};
 use orchestra_plan::BatchPlan;
 use orchestra_worker::arena::Arena;
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorCell, ActorRef, SpawnErr};
 
 use crate::batch::batcher::{Batcher, BatcherArgs};
-use crate::batch::completion::Completion;
 use crate::batch::slot_pool::SlotPool;
 use crate::context::RunContext;
 use crate::fleet::engine::load_frame;
-use crate::messages::{BatcherMsg, DeviceMsg, ServeStage};
+use crate::flow::token::Token;
+use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, ServeStage};
+
+/// Receives the reports of one batcher. Each published row is in exactly one call of `completed` or `failed`, unless `no_device` was called or
+/// the batcher has stopped. Called from the batcher's handler, so it must not block.
+pub trait Completion: Send + Sync {
+    fn serving(&self) {}
+
+    /// A worker has completed these rows. Their slot is not reused before the batch is dropped.
+    fn completed(&self, batch: CompletedBatch);
+
+    /// A row has failed for good.
+    fn failed(&self, token: &Token, failure: Failure);
+
+    /// After `BatcherMsg::Drained`: every row has been reported.
+    fn drained(&self);
+
+    /// No device is left for the stage, for this reason. Rows that were not reported yet will never be.
+    fn no_device(&self, why: String);
+}
 
 pub struct BatchStage {
     pub pool: Arc<SlotPool>,
@@ -88,15 +106,10 @@ impl BatchStage {
 
 /// The memory of the batches of a stage, or why it cannot be had.
 pub fn arena_of(stage: &str, batch: &BatchPlan) -> Result<Arena, String> {
-    let layout = &batch.layout;
-    Arena::create(stage, layout.clone())
-        .map_err(|error| refused("batches", layout.total_bytes(), stage, &error))
-}
-
-/// Why a stage cannot have this much memory, and what to do.
-pub fn refused(what: &str, bytes: usize, stage: &str, error: &dyn std::fmt::Display) -> String {
-    let mib = bytes >> 20;
-    format!(
-        "cannot take {mib} MiB of shared memory for the {what} of stage `{stage}`: {error}; set `limits.memory` or a smaller `batch.max`"
-    )
+    Arena::create(stage, batch.layout.clone()).map_err(|error| {
+        let mib = batch.layout.total_bytes() >> 20;
+        format!(
+            "cannot take {mib} MiB of shared memory for the batches of stage `{stage}`: {error}; set `limits.memory` or a smaller `batch.max`"
+        )
+    })
 }

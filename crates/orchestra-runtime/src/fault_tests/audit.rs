@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use super::account::Outcome;
 use super::stage::Ended;
-use crate::fleet::exit_kind::ExitKind;
+use orchestra_core::worker_exit::ExitKind;
 
 /// How long pauses and intervals of actors that are gone may last on.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);

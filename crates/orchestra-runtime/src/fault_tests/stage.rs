@@ -33,7 +33,6 @@ use crate::fleet::device_manager::DeviceManager;
 use crate::fleet::device_watch::DeviceOptions;
 use crate::fleet::engine::EngineSpec;
 use crate::flow::chain::{Chain, Targets};
-use crate::flow::downstream::Downstream;
 use crate::flow::processor::Processor;
 use crate::flow::ticket::Ticket;
 use crate::flow::token::Token;
@@ -173,7 +172,6 @@ struct Tree {
     /// Told whenever something was noted in the account.
     noted: Arc<Notify>,
     feed: Feed,
-    post: (Processor, JoinHandle<()>),
     batcher: JoinHandle<()>,
     devices: Vec<(ActorRef<DeviceMsg>, JoinHandle<()>)>,
     probes: Vec<(ractor::ActorCell, JoinHandle<()>)>,
@@ -183,7 +181,7 @@ struct Tree {
 }
 
 /// What follows a stage, and the stage.
-type Grown = ((Processor, JoinHandle<()>), (BatchStage, JoinHandle<()>));
+type Grown = (BatchStage, JoinHandle<()>);
 
 /// What is left of a tree that was ended.
 pub struct Ended {
@@ -255,12 +253,11 @@ impl Tree {
             stages.push((id, stage));
         }
         let idle = if stages.len() > 1 { stages.pop() } else { None };
-        let (id, (post, (BatchStage { pool, batcher }, end))) =
-            stages.pop().expect("the plan has an infer stage");
+        let (id, (BatchStage { pool, batcher }, end)) = stages.pop().expect("the plan has an infer stage");
         let looking = stage.gpus.clone().map(|gpus| tokio::spawn(gpus::look(Arc::downgrade(&context), gpus)));
         let feed = Feed { context: Arc::clone(&context), pool, batcher, freed };
         let batcher = end;
-        Self { context, stage: id, account, told, noted, feed, post, batcher, devices, probes, idle, looking }
+        Self { context, stage: id, account, told, noted, feed, batcher, devices, probes, idle, looking }
     }
 
     /// As the pipeline does it.
@@ -273,13 +270,10 @@ impl Tree {
         devices: &[ActorRef<DeviceMsg>],
     ) -> Grown {
         let chain = Chain::new(context, sink, Origin::Stage(id), &Targets::default());
-        let post = Processor::start(context, id, chain, sink.clone(), pipeline.get_cell()).await.unwrap();
-        let (processor, pipeline_ref) = (post.0.clone(), pipeline.clone());
-        let downstream =
-            Downstream { processor, folds: Arc::new([]), sink: sink.clone(), pipeline: pipeline_ref };
+        let completion = Arc::new(Processor::new(id, chain, pipeline.clone()));
         let arena = Arena::create("fake", infer.layout.clone()).unwrap();
-        let batch = BatchStage::start(context, id, arena, Arc::new(downstream), devices, pipeline.get_cell());
-        (post, batch.await.unwrap())
+        let batch = BatchStage::start(context, id, arena, completion, devices, pipeline.get_cell());
+        batch.await.unwrap()
     }
 
     fn slots_in_use(&self) -> u64 {
@@ -315,9 +309,7 @@ impl Tree {
 
     /// As the pipeline and the root do it.
     async fn end(self, stage: &Stage) -> Ended {
-        let Self {
-            context, account, told, noted, feed, post, batcher, devices, probes, idle, looking, ..
-        } = self;
+        let Self { context, account, told, noted, feed, batcher, devices, probes, idle, looking, .. } = self;
         let Feed { pool, batcher: batcher_ref, .. } = feed;
         let now = stage.stop.is_some_and(|(_, how)| how == Stop::AtOnce);
         if now {
@@ -326,18 +318,13 @@ impl Tree {
         pool.shut();
         devices.iter().for_each(|(d, _)| drop(d.cast(DeviceMsg::Retire(self.stage))));
         batcher_ref.stop(None);
-        post.0.stop();
         drop(batcher_ref);
-        for actor in [batcher, post.1] {
-            actor.await.unwrap();
-        }
-        if let Some((id, (post, (BatchStage { pool, batcher }, end)))) = idle {
+        batcher.await.unwrap();
+        if let Some((id, (BatchStage { pool, batcher }, end))) = idle {
             pool.shut();
             devices.iter().for_each(|(d, _)| drop(d.cast(DeviceMsg::Retire(id))));
             batcher.stop(None);
-            post.0.stop();
             end.await.unwrap();
-            post.1.await.unwrap();
         }
         devices.iter().for_each(|(d, _)| drop(d.cast(DeviceMsg::Shutdown { now: false })));
         let n_devices = devices.len();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use orchestra_core::restart::Death;
 use orchestra_core::survey::{FirstWorker, Survey};
-use orchestra_core::worker_places::{Order, Role, Vacancy, WorkerPlaces};
+use orchestra_core::worker_places::{Order, Predecessor, Role, WorkerPlaces};
 use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
@@ -21,8 +21,9 @@ use crate::context::RunContext;
 use crate::events::WorkerEvent;
 use crate::fleet::link_start::{Duty, LinkArgs};
 use crate::fleet::worker_link::WorkerLink;
-use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage};
-use crate::trace::{DeviceStep, WorkerStep, WorkerTrace};
+use crate::fleet::worker_memory;
+use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage, WorkerEnd};
+use crate::trace::{DeviceStep, WorkerStep};
 
 pub struct DeviceManager;
 
@@ -71,18 +72,10 @@ struct Worker {
     /// By its place in the table.
     post: usize,
     link: ActorRef<LinkMsg>,
-    /// Somebody owns the process and will report its death.
-    owned: Arc<AtomicBool>,
+    args: Arc<LinkArgs>,
     /// Its link has ended, and its process with it; the batcher still has to say what that means.
     gone: bool,
     ready_since: Option<Duration>,
-}
-
-struct End {
-    exit: WorkerExit,
-    last_words: String,
-    progressed: bool,
-    bisecting: bool,
 }
 
 impl Actor for DeviceManager {
@@ -110,26 +103,21 @@ impl Actor for DeviceManager {
         match message {
             DeviceMsg::Serve(serve) => state.serve(&me, serve).await,
             DeviceMsg::StartWorker { post, place } => state.start_place(&me, post, place).await,
-            DeviceMsg::StartSpares | DeviceMsg::GoOn => {} // What follows below.
+            DeviceMsg::GoOn => {} // What follows below.
             DeviceMsg::Looked { number, seen } => state.looked(number, seen.as_deref()),
             DeviceMsg::WorkerReady { worker, pid, is_warm } => {
                 state.worker_ready(&me, worker, FirstWorker { pid, is_warm }).await;
             }
             DeviceMsg::WorkerProgressed(worker) => state.worker_progressed(worker),
             DeviceMsg::RecycleWorker(worker) => state.recycle(&me, worker).await,
-            DeviceMsg::WorkerEnded { worker, exit, last_words, progressed, bisecting } => {
-                let end = End { exit, last_words, progressed, bisecting };
-                state.worker_ended(&me, worker, &end).await;
-            }
+            DeviceMsg::WorkerEnded(end) => state.worker_ended(&me, &end).await,
             // Nothing takes its place: its stage ends.
             DeviceMsg::WorkerUndying(worker) => drop(state.workers.remove(&worker)),
             DeviceMsg::Retire(stage) => state.retire(stage),
             DeviceMsg::Lost(why) => state.lost(&why),
             DeviceMsg::Shutdown { now } => state.shut_down(now),
         }
-        state.go_on_with_survey(&me).await;
-        state.start_spares(&me).await;
-        state.end_if_empty(&me);
+        state.go_on(&me).await;
         Ok(())
     }
 
@@ -150,9 +138,7 @@ impl Actor for DeviceManager {
             }
             _ => {}
         }
-        state.go_on_with_survey(&me).await;
-        state.start_spares(&me).await;
-        state.end_if_empty(&me);
+        state.go_on(&me).await;
         Ok(())
     }
 }
@@ -227,8 +213,8 @@ impl DeviceState {
                 Order::StartLater { place, pause } => {
                     drop(me.send_after(pause, move || DeviceMsg::StartWorker { post, place }));
                 }
-                Order::LookLater(pause) => drop(me.send_after(pause, || DeviceMsg::StartSpares)),
-                Order::Promote { spare, instead_of, why } => self.promote(spare, instead_of, why),
+                Order::LookLater(pause) => drop(me.send_after(pause, || DeviceMsg::GoOn)),
+                Order::Promote { spare, instead_of } => self.promote(spare, instead_of),
                 Order::Drain(worker) => self.tell_batcher(post, BatcherMsg::DrainWorker(worker)),
                 Order::Yield(worker) => {
                     tracing::info!(
@@ -258,7 +244,7 @@ impl DeviceState {
         me: &ActorRef<DeviceMsg>,
         post: usize,
         role: Role,
-        instead_of: Option<(WorkerId, Vacancy)>,
+        instead_of: Option<Predecessor>,
     ) {
         let Some(serve) = self.posts[post].serve.clone().filter(|_| !self.shutting_down) else { return };
         let context = &self.args.context;
@@ -271,15 +257,14 @@ impl DeviceState {
         let duty = match role {
             Role::Spare => Duty::StandBy,
             Role::Serving { .. } | Role::Successor { .. } | Role::Leaving | Role::Yielding { .. } => {
-                Duty::Serve { instead_of: instead_of.map(|(worker, _)| worker) }
+                Duty::Serve { instead_of: instead_of.map(|old| old.worker) }
             }
         };
-        if let Some((_, Vacancy::Death)) = instead_of {
+        if instead_of.is_some_and(|old| old.has_died) {
             self.stats().restarts.add(1);
         }
-        let owned = Arc::new(AtomicBool::new(false));
         let args = LinkArgs {
-            owned: Arc::clone(&owned),
+            owned: AtomicBool::new(false),
             context: Arc::clone(context),
             worker,
             device: self.args.device,
@@ -287,23 +272,24 @@ impl DeviceState {
             serve,
             manager: me.clone(),
         };
-        match Actor::spawn_linked(None, WorkerLink, args, me.get_cell()).await {
+        let args = Arc::new(args);
+        match Actor::spawn_linked(None, WorkerLink, Arc::clone(&args), me.get_cell()).await {
             Ok((link, _)) => {
-                self.workers.insert(worker, Worker { post, link, owned, gone: false, ready_since: None });
+                self.workers.insert(worker, Worker { post, link, args, gone: false, ready_since: None });
                 self.posts[post].worker_places.joined(worker, role);
             }
             Err(error) => tracing::error!(%error, "a worker link could not be spawned; this is a bug"),
         }
     }
 
-    fn promote(&self, spare: WorkerId, instead_of: WorkerId, why: Vacancy) {
+    fn promote(&self, spare: WorkerId, old: Predecessor) {
         let Some(w) = self.workers.get(&spare) else { return };
         self.stats().spare_takeovers.add(1);
-        if why == Vacancy::Death {
+        if old.has_died {
             self.stats().restarts.add(1);
         }
         // A link that is gone has reported, or is about to report, the death of its worker: the place is vacant again then.
-        drop(w.link.cast(LinkMsg::Serve { instead_of }));
+        drop(w.link.cast(LinkMsg::Serve { instead_of: old.worker }));
     }
 
     fn link_ended(&mut self, link: ractor::ActorId) {
@@ -319,7 +305,10 @@ impl DeviceState {
         self.workers.retain(|_, w| !(w.gone && (shutting_down || posts[w.post].serve.is_none())));
     }
 
-    fn end_if_empty(&self, me: &ActorRef<DeviceMsg>) {
+    /// Whatever has happened, something else may have become possible.
+    async fn go_on(&mut self, me: &ActorRef<DeviceMsg>) {
+        self.go_on_with_survey(me).await;
+        self.start_spares(me).await;
         if self.shutting_down && self.workers.is_empty() {
             (self.args.ended)(self.args.device);
             me.stop(None);
@@ -327,12 +316,15 @@ impl DeviceState {
     }
 
     async fn link_failed(&mut self, me: &ActorRef<DeviceMsg>, link: ractor::ActorId, error: String) {
-        let orphan =
-            self.workers.iter().find(|(_, w)| w.link.get_id() == link && !w.owned.load(Ordering::Acquire));
+        let orphan = self
+            .workers
+            .iter()
+            .find(|(_, w)| w.link.get_id() == link && !w.args.owned.load(Ordering::Acquire));
         if let Some((&worker, _)) = orphan {
             let exit = WorkerExit::SpawnFailed(error);
-            let end = End { exit, last_words: String::new(), progressed: false, bisecting: false };
-            self.worker_ended(me, worker, &end).await;
+            let last_words = String::new();
+            let end = WorkerEnd { worker, exit, last_words, progressed: false, bisecting: false };
+            self.worker_ended(me, &end).await;
         } else {
             self.link_ended(link);
         }
@@ -366,17 +358,13 @@ impl DeviceState {
         self.carry_out(me, post, orders).await;
     }
 
-    async fn worker_ended(&mut self, me: &ActorRef<DeviceMsg>, worker: WorkerId, end: &End) {
+    async fn worker_ended(&mut self, me: &ActorRef<DeviceMsg>, end: &WorkerEnd) {
+        let worker = end.worker;
         let Some(gone) = self.workers.remove(&worker) else { return };
         let post = gone.post;
         let Post { stage, serve, .. } = &self.posts[post];
-        match &mut self.survey {
-            Some(survey) if serve.is_some() => {
-                survey.lost(*stage);
-                survey.moved(*stage);
-            }
-            Some(survey) => survey.left(),
-            None => {}
+        if let Some(survey) = &mut self.survey {
+            survey.ended(serve.is_some().then_some(*stage));
         }
         if self.shutting_down || serve.is_none() {
             return;
@@ -388,14 +376,7 @@ impl DeviceState {
         let worker_places = &mut self.posts[post].worker_places;
         worker_places.had_stood(stood);
         let orders = worker_places.ended(worker, &death, now);
-        for order in &orders {
-            match order {
-                Order::Parked { left } => self.parked(post, *left, worker, end),
-                Order::Withdrawn { left } => self.withdrawn(post, *left, worker, end),
-                Order::SparesGivenUp => self.spares_given_up(post, worker, end),
-                _ => {}
-            }
-        }
+        orders.iter().for_each(|order| self.given_up(post, *order, end));
         self.carry_out(me, post, orders).await;
         // A place that is given up is none that has to be served.
         let Post { stage, worker_places, serve } = &self.posts[post];
@@ -415,38 +396,47 @@ impl DeviceState {
         }
     }
 
-    /// A place is given up; with the last one, the device is for this stage.
-    fn parked(&mut self, post: usize, left: usize, worker: WorkerId, end: &End) {
-        let device = &self.args.context.plan.devices[self.args.device.index()].spec;
+    /// A place is given up, or spares are; with the last place, the device is for this stage.
+    fn given_up(&mut self, post: usize, order: Order, end: &WorkerEnd) {
+        let does_not_fit = end.exit.found_no_memory();
+        let (left, what) = match order {
+            Order::Parked { left } => (Some(left), "worker place parked"),
+            Order::Withdrawn { left } if does_not_fit => {
+                (Some(left), "a worker more does not fit after all; the others go on")
+            }
+            Order::Withdrawn { left } => (Some(left), "a worker more could not be started; the others go on"),
+            Order::SparesGivenUp => (None, "no further spare is started"),
+            _ => return,
+        };
+        let (context, id) = (&self.args.context, self.args.device);
         let Some(serve) = &self.posts[post].serve else { return };
-        let why = end.in_words();
-        tracing::warn!(
-            pipeline = %serve.pipeline, stage = %serve.name, %device, left, why = %why, "worker place parked"
-        );
-        self.trace(post, worker, || WorkerStep::PlaceParked { left, why: why.clone() });
-        if left == 0 {
-            drop(serve.batcher.cast(BatcherMsg::DeviceGone { device: self.args.device, why }));
-            self.posts[post].serve = None;
-            self.leave_survey(self.posts[post].stage);
+        let (device, why) = (&context.plan.devices[id.index()].spec, end.to_string());
+        tracing::warn!(pipeline = %serve.pipeline, stage = %serve.name, %device, left, %why, "{what}");
+        self.trace(post, end.worker, || match left {
+            Some(left) => WorkerStep::PlaceParked { left, why: why.clone() },
+            None => WorkerStep::SparesGivenUp { why: why.clone() },
+        });
+        match order {
+            Order::Withdrawn { .. } => {
+                self.stats().added.sub(1);
+                if does_not_fit {
+                    // What was measured is not to be believed again.
+                    worker_memory::forget(context, id, serve.stage);
+                }
+            }
+            Order::Parked { left: 0 } => {
+                drop(serve.batcher.cast(BatcherMsg::DeviceGone { device: id, why }));
+                self.posts[post].serve = None;
+                self.leave_survey(self.posts[post].stage);
+            }
+            _ => {}
         }
-    }
-
-    fn spares_given_up(&self, post: usize, worker: WorkerId, end: &End) {
-        let device = &self.args.context.plan.devices[self.args.device.index()].spec;
-        let Some(serve) = &self.posts[post].serve else { return };
-        tracing::warn!(
-            pipeline = %serve.pipeline, stage = %serve.name, %device, why = %end.in_words(),
-            "no further spare is started"
-        );
-        self.trace(post, worker, || WorkerStep::SparesGivenUp { why: end.in_words() });
     }
 
     /// Tells whoever traces what followed from the death of `worker`.
     fn trace(&self, post: usize, worker: WorkerId, step: impl FnOnce() -> WorkerStep) {
-        let (context, device, stage) = (&self.args.context, self.args.device, self.posts[post].stage);
-        if let Some(tracer) = context.tracer.get() {
-            tracer.worker(WorkerTrace { at: context.clock.now(), worker, stage, device, step: step() });
-        }
+        let (device, stage) = (self.args.device, self.posts[post].stage);
+        self.args.context.trace_worker(worker, stage, device, step);
     }
 
     /// The device is gone. Each of its workers dies of that, which gives up its place; so does each that is started from now on.
@@ -476,15 +466,6 @@ impl DeviceState {
             drop(w.link.cast(if now { LinkMsg::Kill } else { LinkMsg::Shutdown }));
         }
         self.forget_the_gone();
-    }
-}
-
-impl End {
-    fn in_words(&self) -> String {
-        match &self.last_words[..] {
-            "" => format!("the worker {}", self.exit),
-            words => format!("the worker {}; its last words: {words}", self.exit),
-        }
     }
 }
 

@@ -14,7 +14,7 @@ use orchestra_core::{DeviceId, DeviceKind, DeviceSpec, PipelineId, StageId};
 use orchestra_machine::{Gpu, GpuProbe, ProbeError, process_cpu_time, process_memory};
 use orchestra_plan::{Measurements, Plan};
 
-use crate::account::pipeline_use::{Look, PipelineLook, PipelineUse, Shares, StageFacts};
+use crate::account::pipeline_use::{Look, PipelineLook, PipelineUse, Shares};
 use crate::account::stats::{StageOnDevice, Stats};
 use crate::fleet::device_use::{DeviceUse, Tally, WorkerUse};
 use crate::fleet::live_workers::LiveWorker;
@@ -88,29 +88,8 @@ struct Watched {
     is_silent: bool,
 }
 
-/// What a look has seen.
-struct Seen<'a> {
-    /// Of a GPU.
-    answer: Option<Result<Gpu, ProbeError>>,
-    workers: Vec<WorkerUse>,
-    /// Workers served, and none was loading.
-    settled: bool,
-    /// What the run itself knows of a stage on this device.
-    facts: &'a dyn Fn(StageId) -> StageFacts,
-    /// When the workers were looked at.
-    now: Duration,
-}
-
-/// What is to be said and told of a look, once nothing is locked any more.
-#[derive(Default)]
-struct News {
-    complaint: Option<ProbeError>,
-    lost: Option<(String, Option<WhenLost>)>,
-}
-
 impl DeviceWatch {
     /// Nothing is known yet.
-    #[must_use]
     pub fn new(plan: &Plan, stats: Arc<Stats>) -> Self {
         let devices = (0..).map(DeviceId).zip(&plan.devices).map(|(id, device)| {
             let here = |stage: StageId| stats.stage(stage).on(id).is_some_and(|on| on.is_planned);
@@ -125,39 +104,33 @@ impl DeviceWatch {
     }
 
     /// A GPU as it was at the last look; `None` also while it gives no answer.
-    #[must_use]
     pub fn latest(&self, device: DeviceId) -> Option<Gpu> {
         let watched = self.get(device)?.lock();
         watched.latest.clone().filter(|_| !watched.is_silent)
     }
 
     /// What a device and its workers took up to now.
-    #[must_use]
     pub fn usage(&self, device: DeviceId) -> DeviceUse {
         self.get(device).map(|d| d.lock().tally.usage()).unwrap_or_default()
     }
 
     /// What each pipeline took up to now of each device that it has workers on: by device, then by pipeline.
-    #[must_use]
     pub fn pipelines(&self) -> Vec<PipelineUse> {
         self.devices.iter().flat_map(|device| device.lock().pipelines()).collect()
     }
 
     /// Most bytes of the device that a single worker of the stage held, at looks while none was loading; `None` where the driver does not
     /// count what a process holds.
-    #[must_use]
     pub fn most_held(&self, device: DeviceId, stage: StageId) -> Option<u64> {
         self.get(device)?.lock().tally.most_held(stage)
     }
 
     /// The worker processes as they were at the last look.
-    #[must_use]
     pub fn workers(&self) -> Vec<WorkerUse> {
         self.devices.iter().flat_map(|d| d.lock().tally.workers().to_vec()).collect()
     }
 
     /// Why a device is lost, if it is.
-    #[must_use]
     pub fn lost(&self, device: DeviceId) -> Option<String> {
         self.get(device)?.lock().lost.clone()
     }
@@ -195,17 +168,50 @@ impl DeviceWatch {
         now: Duration,
     ) {
         let Some(device) = self.get(id) else { return };
-        let (asked, began) = (device.begin(now), Instant::now());
+        let began = Instant::now();
+        let asked = {
+            let mut watched = device.lock();
+            watched.looks_since = Some(now);
+            std::mem::take(&mut watched.asked)
+        };
         let was_settled = is_settled();
         let answer = device.uuid.as_deref().zip(probe).map(|(uuid, probe)| probe.gpu_by_uuid(uuid));
         let workers = live.iter().filter(|w| w.device == id).filter_map(worker_use).collect();
         let seen = answer.as_ref().and_then(|answer| answer.as_ref().ok()).cloned();
-        let facts = |stage| self.stats.stage(stage).on(id).map(StageOnDevice::facts).unwrap_or_default();
         // What was seen belongs to workers that were loaded before, and to none that came meanwhile.
         let settled = was_settled && is_settled();
-        // The driver may have taken its time.
-        let now = now + began.elapsed();
-        device.end(Seen { answer, workers, settled, facts: &facts, now });
+
+        let mut guard = device.lock();
+        let watched = &mut *guard;
+        watched.looks_since = None;
+        let was_silent = std::mem::take(&mut watched.is_silent);
+        let (complaint, lost) = watched.hear(device.uuid.as_deref().unwrap_or_default(), answer);
+        let when_lost = lost.as_ref().and_then(|_| watched.when_lost.take());
+        let of_gpu = watched.latest.as_ref().map(|gpu| gpu.processes.as_slice()).unwrap_or_default();
+        watched.tally.processes(workers, of_gpu, settled);
+        watched.shares.look(&Look {
+            gpu: watched.latest.as_ref().filter(|_| seen.is_some()),
+            workers: watched.tally.workers(),
+            cpu_times: &watched.tally.cpu_times().collect::<Vec<_>>(),
+            facts: &|stage| self.stats.stage(stage).on(id).map(StageOnDevice::facts).unwrap_or_default(),
+            // The driver may have taken its time.
+            now: now + began.elapsed(),
+        });
+        drop(guard);
+
+        let name = &device.name;
+        if was_silent {
+            tracing::info!(device = %name, "the driver answers about the device again");
+        }
+        if let Some(error) = complaint {
+            tracing::warn!(device = %name, %error, "the device cannot be looked at; the run goes on");
+        }
+        if let Some(why) = lost {
+            tracing::error!(device = %name, %why, "device lost");
+            if let Some(tell) = when_lost {
+                tell(why);
+            }
+        }
         asked.into_iter().for_each(|tell| tell(seen.clone()));
     }
 
@@ -232,33 +238,6 @@ impl DeviceWatch {
         }
     }
 
-    /// Logs what each GPU, and each pipeline on each device, took over the run.
-    pub(crate) fn log(&self, plan: &Plan) {
-        for device in self.devices.iter().filter(|d| d.uuid.is_some()) {
-            let usage = device.lock().tally.usage();
-            tracing::info!(
-                device = %device.name,
-                memory_used_max = usage.memory_used_max,
-                utilization_mean = usage.utilization_mean,
-                power_mean_watts = usage.power_mean_watts,
-                temperature_max_c = usage.temperature_max_c,
-                "what the device took"
-            );
-        }
-        for usage in self.pipelines() {
-            tracing::info!(
-                pipeline = %plan.pipelines[usage.pipeline.index()].name,
-                device = %plan.devices[usage.device.index()].spec.name,
-                utilization_mean = usage.utilization_mean,
-                power_mean_watts = usage.power_mean_watts,
-                gpu_memory_max = usage.gpu_memory_max,
-                memory_max = usage.memory_max,
-                cpu_seconds = usage.cpu_time.map(|time| time.as_secs_f64()),
-                "what the pipeline took of the device"
-            );
-        }
-    }
-
     fn get(&self, device: DeviceId) -> Option<&Device> {
         self.devices.get(device.index())
     }
@@ -279,33 +258,6 @@ impl Device {
         // A look that panicked leaves figures behind, each of which stands for itself.
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Who wants to know what this look sees.
-    fn begin(&self, now: Duration) -> Vec<WhenSeen> {
-        let mut watched = self.lock();
-        watched.looks_since = Some(now);
-        std::mem::take(&mut watched.asked)
-    }
-
-    fn end(&self, seen: Seen<'_>) {
-        let mut watched = self.lock();
-        watched.looks_since = None;
-        let was_silent = std::mem::take(&mut watched.is_silent);
-        let news = watched.take(self.uuid.as_deref(), seen);
-        drop(watched);
-        if was_silent {
-            tracing::info!(device = %self.name, "the driver answers about the device again");
-        }
-        if let Some(error) = news.complaint {
-            tracing::warn!(device = %self.name, %error, "the device cannot be looked at; the run goes on");
-        }
-        if let Some((why, when_lost)) = news.lost {
-            tracing::error!(device = %self.name, %why, "device lost");
-            if let Some(tell) = when_lost {
-                tell(why);
-            }
-        }
-    }
 }
 
 impl Watched {
@@ -319,51 +271,37 @@ impl Watched {
         usages
     }
 
-    fn take(&mut self, uuid: Option<&str>, seen: Seen<'_>) -> News {
-        let mut news = News::default();
-        let answers = matches!(seen.answer, Some(Ok(_)));
-        match seen.answer {
-            _ if self.lost.is_some() => {}
-            None => {}
+    /// What the driver says. Gives what is to be complained of, and why the device is lost, if it is from now on.
+    fn hear(
+        &mut self,
+        uuid: &str,
+        answer: Option<Result<Gpu, ProbeError>>,
+    ) -> (Option<ProbeError>, Option<String>) {
+        let (complaint, lost) = match answer.filter(|_| self.lost.is_none()) {
+            None => (None, None),
             Some(Ok(gpu)) => {
                 self.missing = 0;
                 self.is_known = true;
                 self.tally.gpu(&gpu);
                 self.latest = Some(gpu);
+                (None, None)
             }
-            Some(Err(error @ ProbeError::Lost(_))) => self.lose(&error, &mut news),
+            Some(Err(error @ ProbeError::Lost(_))) => (None, Some(error)),
             Some(Err(error @ ProbeError::Unknown(_))) if self.is_known => {
                 self.missing += 1;
-                if self.missing >= MISSING_IN_A_ROW {
-                    self.complain(error, &mut news);
-                    self.lose(&ProbeError::Lost(uuid.unwrap_or_default().to_owned()), &mut news);
+                if self.missing < MISSING_IN_A_ROW {
+                    return (None, None);
                 }
+                (Some(error), Some(ProbeError::Lost(uuid.to_owned())))
             }
-            Some(Err(error)) => self.complain(error, &mut news),
+            Some(Err(error)) => (Some(error), None),
+        };
+        if let Some(lost) = &lost {
+            self.lost = Some(lost.to_string());
+            self.latest = None;
         }
-        let of_gpu = self.latest.as_ref().map(|gpu| gpu.processes.as_slice()).unwrap_or_default();
-        self.tally.processes(seen.workers, of_gpu, seen.settled);
-        self.shares.look(&Look {
-            gpu: self.latest.as_ref().filter(|_| answers),
-            workers: self.tally.workers(),
-            cpu_times: &self.tally.cpu_times().collect::<Vec<_>>(),
-            facts: seen.facts,
-            now: seen.now,
-        });
-        news
-    }
-
-    fn complain(&mut self, error: ProbeError, news: &mut News) {
-        if !std::mem::replace(&mut self.has_complained, true) {
-            news.complaint = Some(error);
-        }
-    }
-
-    fn lose(&mut self, error: &ProbeError, news: &mut News) {
-        let why = error.to_string();
-        news.lost = Some((why.clone(), self.when_lost.take()));
-        self.lost = Some(why);
-        self.latest = None;
+        let is_news = complaint.is_some() && !std::mem::replace(&mut self.has_complained, true);
+        (complaint.filter(|_| is_news), lost.map(|lost| lost.to_string()))
     }
 }
 

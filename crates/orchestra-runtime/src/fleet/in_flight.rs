@@ -22,18 +22,15 @@ pub struct Sent {
 
 impl InFlight {
     /// Nothing yet, with a worker that runs up to `streams` batches at once.
-    #[must_use]
     pub fn new(streams: usize) -> Self {
         Self { streams: streams.max(1), sent: VecDeque::new() }
     }
 
     /// Batches that run at once, at least 1.
-    #[must_use]
     pub fn streams(&self) -> usize {
         self.streams
     }
 
-    #[must_use]
     pub fn len(&self) -> usize {
         self.sent.len()
     }

@@ -5,17 +5,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use orchestra_core::{DeviceId, DeviceKind, StageId, WorkerExit, WorkerId};
+use orchestra_core::{DeviceId, DeviceKind, WorkerExit, WorkerId};
 use ractor::ActorRef;
 
 use crate::context::RunContext;
 use crate::events::WorkerEvent;
-use crate::fleet::exit_kind::ExitKind;
 use crate::fleet::launcher::Launched;
 use crate::fleet::worker_port::WorkerPort;
 use crate::fleet::worker_process::ProcessEvent;
-use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage};
-use crate::trace::{WorkerStep, WorkerTrace};
+use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage, WorkerEnd};
+use crate::trace::WorkerStep;
+use orchestra_core::worker_exit::ExitKind;
 
 /// What a link is started with.
 pub struct LinkArgs {
@@ -32,7 +32,7 @@ pub struct LinkArgs {
     /// Who started it.
     pub manager: ActorRef<DeviceMsg>,
     /// Set once somebody owns the process and will report its death, whatever becomes of this actor.
-    pub owned: Arc<AtomicBool>,
+    pub owned: AtomicBool,
 }
 
 /// What a worker is for.
@@ -50,7 +50,7 @@ pub enum Duty {
 impl LinkArgs {
     /// Tells whoever traces what happened.
     pub fn trace(&self, step: impl FnOnce() -> WorkerStep) {
-        trace(&self.context, self.worker, self.serve.stage, self.device, step);
+        self.context.trace_worker(self.worker, self.serve.stage, self.device, step);
     }
 
     /// Tells whoever traces that the process was started, or could not be.
@@ -83,84 +83,78 @@ impl LinkArgs {
         Ok(launched)
     }
 
-    /// Carries what happens to the process to the port and, past it, into our mailbox; should this actor be gone, the death still reaches
-    /// the batcher.
-    pub fn reporter(&self, port: &Arc<WorkerPort>) -> impl Fn(ProcessEvent) + Send + use<> {
-        let (me, port) = (port.link().clone(), Arc::clone(port));
-        let batcher = self.serve.batcher.clone();
-        let (worker, manager) = (self.worker, self.manager.clone());
-        let (context, device, stage) = (Arc::clone(&self.context), self.device, self.serve.stage);
-        move |event| match event {
-            // A link that is gone has killed its process: what it would understand interests nobody.
-            ProcessEvent::Frame(frame) => match catch_unwind(AssertUnwindSafe(|| port.hear(frame))) {
-                Ok(Some(frame)) => drop(me.cast(LinkMsg::Frame(frame))),
-                Ok(None) => {}
-                Err(_) => {
-                    // It ends the worker and not us: we have its death to report.
-                    tracing::error!(%worker, "a panic over a frame of a worker, which is replaced; this is a bug");
-                    port.disbelieve();
-                    drop(me.cast(LinkMsg::Kill));
-                }
-            },
-            ProcessEvent::Garbled(what) => drop(me.cast(LinkMsg::Garbled(what))),
-            ProcessEvent::Undying { pid, state } => {
-                let device = &context.plan.devices[device.index()].spec;
-                let pid = pid.map_or("without an id".to_owned(), |pid| pid.to_string());
-                let patience = context.options.timeouts.kill.as_secs();
-                let (place, remedy) = match device.kind {
-                    DeviceKind::Cuda { .. } => (
-                        "most likely in the driver of its device",
-                        "reset the device (`nvidia-smi --gpu-reset`) or reboot",
-                    ),
-                    DeviceKind::Cpu => (
-                        "most likely in a file system that does not answer",
-                        "see what it waits for, or reboot",
-                    ),
-                };
-                let why = format!(
-                    "process {pid} of a worker on {device} did not end within {patience} s of SIGKILL (its state: {state}), so it hangs in the \
-                     kernel, {place}; what it held is given to no other worker, because it may still write there; {remedy}, and run the same \
-                     command again to go on"
-                );
-                tracing::error!(%worker, pid, state, "a worker outlives its SIGKILL: {why}");
-                // Without a batcher its stage is over, and nobody waits for what it held.
-                drop(batcher.cast(BatcherMsg::WorkerUndying(why)));
-                drop(manager.cast(DeviceMsg::WorkerUndying(worker)));
-                drop(me.cast(LinkMsg::Undying));
-            }
-            ProcessEvent::Exited { exit, last_words } => {
-                let told = me.cast(LinkMsg::Exited { exit: exit.clone(), last_words: last_words.clone() });
-                if told.is_err() {
-                    trace(&context, worker, stage, device, || WorkerStep::Ended {
-                        exit: exit.clone(),
-                        last_words: last_words.clone(),
-                    });
-                    context.stats.device(device).exits(ExitKind::of(&exit)).add(1);
-                    context.stats.workers.gone(worker);
-                    context.tell(|| WorkerEvent::Ended { worker, exit: exit.clone() });
-                    let lost = BatcherMsg::WorkerLost {
-                        worker,
-                        manager: manager.clone(),
-                        exit,
-                        last_words,
-                        progressed: true,
-                        begun: port.begun(),
-                    };
-                    drop(batcher.cast(lost));
-                }
-            }
+    /// Tells everybody that the process is gone: the batcher first, which deals with what it held and then tells the manager.
+    pub fn ended(&self, port: &WorkerPort, exit: WorkerExit, last_words: String) {
+        let worker = self.worker;
+        self.context.stats.device(self.device).exits(ExitKind::of(&exit)).add(1);
+        self.context.stats.workers.gone(worker);
+        self.context.tell(|| WorkerEvent::Ended { worker, exit: exit.clone() });
+        self.trace(|| WorkerStep::Ended { exit: exit.clone(), last_words: last_words.clone() });
+        let (progressed, begun) = {
+            let traffic = port.traffic();
+            (traffic.batches > 0, traffic.in_flight.begun().collect())
+        };
+        let end = WorkerEnd { worker, exit, last_words, progressed, bisecting: false };
+        let manager = self.manager.clone();
+        if self.serve.batcher.cast(BatcherMsg::WorkerLost { end: end.clone(), manager, begun }).is_err() {
+            // The stage is gone; the manager must still learn that the process is.
+            drop(self.manager.cast(DeviceMsg::WorkerEnded(end)));
         }
+    }
+
+    /// The process outlives its SIGKILL: its stage ends, and nobody waits for it any more.
+    fn undying(&self, pid: Option<u32>, state: &str) {
+        let device = &self.context.plan.devices[self.device.index()].spec;
+        let worker = self.worker;
+        let pid = pid.map_or("without an id".to_owned(), |pid| pid.to_string());
+        let patience = self.context.options.timeouts.kill.as_secs();
+        let (place, remedy) = match device.kind {
+            DeviceKind::Cuda { .. } => (
+                "most likely in the driver of its device",
+                "reset the device (`nvidia-smi --gpu-reset`) or reboot",
+            ),
+            DeviceKind::Cpu => {
+                ("most likely in a file system that does not answer", "see what it waits for, or reboot")
+            }
+        };
+        let why = format!(
+            "process {pid} of a worker on {device} did not end within {patience} s of SIGKILL (its state: {state}), so it hangs in the \
+             kernel, {place}; what it held is given to no other worker, because it may still write there; {remedy}, and run the same \
+             command again to go on"
+        );
+        tracing::error!(%worker, pid, state, "a worker outlives its SIGKILL: {why}");
+        // Without a batcher its stage is over, and nobody waits for what it held.
+        drop(self.serve.batcher.cast(BatcherMsg::WorkerUndying(why)));
+        drop(self.manager.cast(DeviceMsg::WorkerUndying(worker)));
     }
 }
 
-fn trace(
-    context: &RunContext,
-    worker: WorkerId,
-    stage: StageId,
-    device: DeviceId,
-    step: impl FnOnce() -> WorkerStep,
-) {
-    if let Some(tracer) = context.tracer.get() {
-        tracer.worker(WorkerTrace { at: context.clock.now(), worker, stage, device, step: step() });
+/// Carries what happens to the process to its port and, past it, to its link; should that be gone, the death still reaches the batcher.
+pub fn report(port: &WorkerPort, event: ProcessEvent) {
+    let worker = port.args.worker;
+    match event {
+        // A link that is gone has killed its process: what it would understand interests nobody.
+        ProcessEvent::Frame(frame) => match catch_unwind(AssertUnwindSafe(|| port.hear(frame))) {
+            Ok(Some(frame)) => drop(port.link.cast(LinkMsg::Process(ProcessEvent::Frame(frame)))),
+            Ok(None) => {}
+            Err(_) => {
+                // It ends the worker and not us: we have its death to report.
+                tracing::error!(%worker, "a panic over a frame of a worker, which is replaced; this is a bug");
+                port.traffic().is_believed = false;
+                drop(port.link.cast(LinkMsg::Kill));
+            }
+        },
+        ProcessEvent::Undying { pid, ref state } => {
+            port.args.undying(pid, state);
+            drop(port.link.cast(LinkMsg::Process(event)));
+        }
+        ProcessEvent::Garbled(_) => drop(port.link.cast(LinkMsg::Process(event))),
+        ProcessEvent::Exited { exit, last_words } => {
+            let (e, words) = (exit.clone(), last_words.clone());
+            if port.link.cast(LinkMsg::Process(ProcessEvent::Exited { exit: e, last_words: words })).is_err()
+            {
+                port.args.ended(port, exit, last_words);
+            }
+        }
     }
 }

@@ -36,7 +36,6 @@ impl LiveWorkers {
     }
 
     /// Those that live now, by worker.
-    #[must_use]
     pub fn all(&self) -> Vec<LiveWorker> {
         self.lock().values().copied().collect()
     }

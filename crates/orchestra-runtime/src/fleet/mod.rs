@@ -4,7 +4,6 @@ pub mod device_manager;
 pub mod device_use;
 pub mod device_watch;
 pub mod engine;
-pub mod exit_kind;
 pub mod handshake;
 pub mod in_flight;
 pub mod launcher;

@@ -8,9 +8,7 @@ use std::thread::{self, Thread};
 
 use orchestra_core::DeviceId;
 
-use crate::account::stats::Stats;
-use crate::context::{RunClock, RunContext};
-use crate::fleet::device_watch::{DeviceOptions, DeviceWatch};
+use crate::context::RunContext;
 
 /// See the module. Dropping it ends the threads, each after the look at which it is.
 pub(crate) struct Watcher {
@@ -22,16 +20,25 @@ impl Watcher {
     pub(crate) fn start(context: &RunContext) -> io::Result<Self> {
         let mut watcher = Self { stop: Arc::default(), threads: Vec::new() };
         for (device, plan) in (0..).map(DeviceId).zip(&context.plan.devices) {
-            let looker = Looker {
-                device,
-                watch: Arc::clone(&context.watch),
-                stats: Arc::clone(&context.stats),
-                clock: context.clock,
-                options: context.options.devices.clone(),
-                stop: Arc::clone(&watcher.stop),
+            let (watch, stats) = (Arc::clone(&context.watch), Arc::clone(&context.stats));
+            let (clock, options, stop) =
+                (context.clock, context.options.devices.clone(), Arc::clone(&watcher.stop));
+            let look_on = move || {
+                let on = stats.device(device);
+                let is_settled = || on.ready.get() > 0 && on.starting() == 0;
+                while !stop.load(Ordering::Acquire) {
+                    watch.look(
+                        device,
+                        options.probe.as_deref(),
+                        &stats.workers.all(),
+                        is_settled,
+                        clock.now(),
+                    );
+                    thread::park_timeout(options.look_every);
+                }
             };
             let name = format!("look {}", plan.spec.name);
-            let thread = thread::Builder::new().name(name).spawn(move || looker.look_on())?.thread().clone();
+            let thread = thread::Builder::new().name(name).spawn(look_on)?.thread().clone();
             context.watch.looked_at_by(device, thread.clone());
             watcher.threads.push(thread);
         }
@@ -43,26 +50,5 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.threads.iter().for_each(Thread::unpark);
-    }
-}
-
-struct Looker {
-    device: DeviceId,
-    watch: Arc<DeviceWatch>,
-    stats: Arc<Stats>,
-    clock: RunClock,
-    options: DeviceOptions,
-    stop: Arc<AtomicBool>,
-}
-
-impl Looker {
-    fn look_on(&self) {
-        let stats = self.stats.device(self.device);
-        let is_settled = || stats.ready.get() > 0 && stats.starting() == 0;
-        while !self.stop.load(Ordering::Acquire) {
-            let live = self.stats.workers.all();
-            self.watch.look(self.device, self.options.probe.as_deref(), &live, is_settled, self.clock.now());
-            thread::park_timeout(self.options.look_every);
-        }
     }
 }

@@ -36,7 +36,6 @@ pub struct Running {
 }
 
 impl Clocks {
-    #[must_use]
     pub fn start(now: Duration) -> Self {
         Self { phase: now, sign_of_life: now, awake: now, last_look: now }
     }

@@ -21,12 +21,11 @@ use tokio::sync::oneshot;
 
 use crate::account::stats::DeviceStats;
 use crate::events::WorkerEvent;
-use crate::fleet::exit_kind::ExitKind;
 use crate::fleet::handshake;
-use crate::fleet::link_start::{Duty, LinkArgs};
+use crate::fleet::link_start::{Duty, LinkArgs, report};
 use crate::fleet::worker_deadlines::{Clocks, Phase, Running, TICK};
-use crate::fleet::worker_port::{Signs, WorkerPort};
-use crate::fleet::worker_process::{self, Killing};
+use crate::fleet::worker_port::WorkerPort;
+use crate::fleet::worker_process::{self, ProcessEvent};
 use crate::fleet::worker_stderr::Speaker;
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg};
 use crate::trace::WorkerStep;
@@ -34,7 +33,7 @@ use crate::trace::WorkerStep;
 pub struct WorkerLink;
 
 pub struct LinkState {
-    args: LinkArgs,
+    args: Arc<LinkArgs>,
     phase: Phase,
     duty: Duty,
     port: Arc<WorkerPort>,
@@ -50,12 +49,12 @@ pub struct LinkState {
 impl Actor for WorkerLink {
     type Msg = LinkMsg;
     type State = LinkState;
-    type Arguments = LinkArgs;
+    type Arguments = Arc<LinkArgs>;
 
     async fn pre_start(
         &self,
         me: ActorRef<LinkMsg>,
-        args: LinkArgs,
+        args: Arc<LinkArgs>,
     ) -> Result<LinkState, ActorProcessingErr> {
         let now = args.context.clock.now();
         me.cast(LinkMsg::Start)?;
@@ -80,8 +79,7 @@ impl Actor for WorkerLink {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             LinkMsg::Start => state.start(&me).await,
-            LinkMsg::Frame(frame) => state.frame(frame).await,
-            LinkMsg::Garbled(what) => state.end_with(WorkerExit::Garbled(what)),
+            LinkMsg::Process(event) => state.process(&me, event).await,
             LinkMsg::Unsayable(error) => state.unsayable(&error),
             // It exits by itself. A driver may keep it from that.
             LinkMsg::Broken => state.leave(),
@@ -91,16 +89,6 @@ impl Actor for WorkerLink {
             LinkMsg::DeviceLost(why) => state.end_with(WorkerExit::DeviceLost(why)),
             LinkMsg::Shutdown => state.ask_to_end(&me).await,
             LinkMsg::Kill => state.end_with(WorkerExit::Clean),
-            LinkMsg::Undying => {
-                // Should it ever end, the owner of the process counts that.
-                state.leave();
-                state.stats().ending.sub(1);
-                me.stop(None);
-            }
-            LinkMsg::Exited { exit, last_words } => {
-                state.gone(exit, last_words);
-                me.stop(None);
-            }
         }
         Ok(())
     }
@@ -149,17 +137,35 @@ impl LinkState {
         let (kill, killed) = oneshot::channel();
         self.kill = Some(kill);
         self.port.connect(launched.writer).await;
-        let report = self.args.reporter(&self.port);
+        let port = Arc::clone(&self.port);
         self.args.owned.store(true, Ordering::Release);
         tokio::spawn(worker_process::own(
             launched.process,
             launched.reader,
             launched.stderr,
-            Killing { order: killed, patience: self.args.context.options.timeouts.kill },
+            killed,
+            self.args.context.options.timeouts.kill,
             speaker,
-            report,
+            move |event| report(&port, event),
         ));
         me.send_interval(TICK, || LinkMsg::Tick);
+    }
+
+    async fn process(&mut self, me: &ActorRef<LinkMsg>, event: ProcessEvent) {
+        match event {
+            ProcessEvent::Frame(frame) => self.frame(frame).await,
+            ProcessEvent::Garbled(what) => self.end_with(WorkerExit::Garbled(what)),
+            ProcessEvent::Undying { .. } => {
+                // Should it ever end, the owner of the process counts that.
+                self.leave();
+                self.stats().ending.sub(1);
+                me.stop(None);
+            }
+            ProcessEvent::Exited { exit, last_words } => {
+                self.gone(exit, last_words);
+                me.stop(None);
+            }
+        }
     }
 
     async fn frame(&mut self, frame: FromWorker) {
@@ -254,7 +260,7 @@ impl LinkState {
         self.stats().ready.add(1);
         self.args.context.tell(|| WorkerEvent::Serving { worker, replaces: instead_of, was_spare });
         self.args.trace(|| WorkerStep::Serving { instead_of, was_spare });
-        self.port.open();
+        self.port.traffic().is_open = true;
         let port = Arc::clone(&self.port);
         drop(self.args.serve.batcher.cast(BatcherMsg::WorkerReady { worker, device, port }));
     }
@@ -276,8 +282,12 @@ impl LinkState {
         let context = &self.args.context;
         let timeout = context.plan.limits.batch_timeout;
         let now = context.clock.now();
-        let Signs { last_frame, oldest_begun, is_broken } = self.port.signs();
-        let batch = oldest_begun.map(|begun| Running { begun, timeout });
+        let (last_frame, is_broken, batch) = {
+            let traffic = self.port.traffic();
+            // They begin in their order, so no other one has run for longer.
+            let oldest = traffic.in_flight.begun().next().map(|(_, begun)| Running { begun, timeout });
+            (traffic.last_frame, traffic.is_broken, oldest)
+        };
         // The clocks may have been set to a later time: see there.
         self.clocks.sign_of_life = self.clocks.sign_of_life.max(last_frame);
         let overdue = self.clocks.overdue(self.phase, &context.options.timeouts, batch, now);
@@ -304,7 +314,7 @@ impl LinkState {
     fn end_with(&mut self, cause: WorkerExit) {
         self.leave();
         if matches!(cause, WorkerExit::Garbled(_)) {
-            self.port.disbelieve();
+            self.port.traffic().is_believed = false;
         }
         self.cause.get_or_insert(cause);
         self.kill = None; // The owner of the process sees it and kills.
@@ -315,7 +325,7 @@ impl LinkState {
     }
 
     fn leave(&mut self) {
-        self.port.close();
+        self.port.traffic().is_open = false;
         let now = self.args.context.clock.now();
         match self.phase {
             Phase::Ready => self.stats().standing_by.sub(1),
@@ -335,17 +345,13 @@ impl LinkState {
     /// ## gone
     fn gone(&mut self, exit: WorkerExit, last_words: String) {
         self.leave();
-        let exit = match (self.cause.take(), exit) {
-            (Some(cause), _) => cause,
-            (None, exit) => exit,
-        };
+        let exit = self.cause.take().unwrap_or(exit);
         let worker = self.args.worker;
-        let (batches, in_flight) = (self.port.batches(), self.port.n_in_flight());
+        let (batches, in_flight) = {
+            let traffic = self.port.traffic();
+            (traffic.batches, traffic.in_flight.len())
+        };
         self.stats().ending.sub(1);
-        self.stats().exits(ExitKind::of(&exit)).add(1);
-        self.args.context.stats.workers.gone(worker);
-        self.args.context.tell(|| WorkerEvent::Ended { worker, exit: exit.clone() });
-        self.args.trace(|| WorkerStep::Ended { exit: exit.clone(), last_words: last_words.clone() });
         if exit == WorkerExit::Clean {
             tracing::info!(
                 pipeline = %self.args.serve.pipeline, stage = %self.args.serve.name, device = self.device(), worker = %worker,
@@ -358,24 +364,6 @@ impl LinkState {
                 pid = self.pid, %exit, batches, in_flight, last_words, "worker lost"
             );
         }
-        let lost = BatcherMsg::WorkerLost {
-            worker,
-            manager: self.args.manager.clone(),
-            exit: exit.clone(),
-            last_words: last_words.clone(),
-            progressed: batches > 0,
-            begun: self.port.begun(),
-        };
-        if self.args.serve.batcher.cast(lost).is_err() {
-            // The stage is gone; the manager must still learn that the process is.
-            let ended = DeviceMsg::WorkerEnded {
-                worker,
-                exit,
-                last_words,
-                progressed: batches > 0,
-                bisecting: false,
-            };
-            drop(self.args.manager.cast(ended));
-        }
+        self.args.ended(&self.port, exit, last_words);
     }
 }

@@ -4,51 +4,41 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use orchestra_core::{BatchId, DeviceId, WorkerId};
+use orchestra_core::BatchId;
 use orchestra_worker::codec::{self, CodecError};
 use orchestra_worker::frames::{FromWorker, Run, RunErrorKind, RunTiming, ToWorker};
 use ractor::ActorRef;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use crate::context::RunContext;
 use crate::fleet::in_flight::{InFlight, Sent};
 use crate::fleet::link_start::LinkArgs;
-use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage};
+use crate::fleet::worker_process::ProcessEvent;
+use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg};
 use crate::trace::Ran;
 
 pub struct WorkerPort {
-    context: Arc<RunContext>,
-    worker: WorkerId,
-    device: DeviceId,
-    serve: Arc<ServeStage>,
-    manager: ActorRef<DeviceMsg>,
-    link: ActorRef<LinkMsg>,
+    pub args: Arc<LinkArgs>,
+    /// Looks after the life of the process.
+    pub link: ActorRef<LinkMsg>,
     traffic: Mutex<Traffic>,
     /// Held for one frame.
     socket: tokio::sync::Mutex<Socket>,
 }
 
-struct Traffic {
-    in_flight: InFlight,
+pub(super) struct Traffic {
+    pub in_flight: InFlight,
     has_greeted: bool,
-    is_open: bool,
-    is_believed: bool,
+    /// It takes batches. What it holds may still be answered when it takes none any more.
+    pub is_open: bool,
+    /// `false`: it has lost its way, and nothing that it says counts any more.
+    pub is_believed: bool,
     /// It has reported a broken device, and is about to exit.
-    is_broken: bool,
+    pub is_broken: bool,
     /// Answered with results.
-    batches: u64,
+    pub batches: u64,
     /// Batches and resident memory from which wear is counted.
     fresh_at: Option<(u64, u64)>,
-    last_frame: Duration,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub struct Signs {
     pub last_frame: Duration,
-    /// Since when the batch runs that has run for longest.
-    pub oldest_begun: Option<Duration>,
-    /// It has reported a broken device.
-    pub is_broken: bool,
 }
 
 struct Socket {
@@ -59,8 +49,7 @@ struct Socket {
 
 impl WorkerPort {
     /// The way to a worker that has no process yet.
-    #[must_use]
-    pub fn new(args: &LinkArgs, link: ActorRef<LinkMsg>) -> Arc<Self> {
+    pub fn new(args: &Arc<LinkArgs>, link: ActorRef<LinkMsg>) -> Arc<Self> {
         let traffic = Traffic {
             in_flight: InFlight::new(args.serve.load.streams),
             has_greeted: false,
@@ -72,38 +61,15 @@ impl WorkerPort {
             last_frame: args.context.clock.now(),
         };
         Arc::new(Self {
-            context: Arc::clone(&args.context),
-            worker: args.worker,
-            device: args.device,
-            serve: Arc::clone(&args.serve),
-            manager: args.manager.clone(),
+            args: Arc::clone(args),
             link,
             traffic: Mutex::new(traffic),
             socket: tokio::sync::Mutex::new(Socket { writer: None, frame: Vec::new() }),
         })
     }
 
-    #[must_use]
-    pub fn link(&self) -> &ActorRef<LinkMsg> {
-        &self.link
-    }
-
     pub async fn connect(&self, writer: Box<dyn AsyncWrite + Send + Sync + Unpin>) {
         self.socket.lock().await.writer = Some(writer);
-    }
-
-    pub fn open(&self) {
-        self.traffic().is_open = true;
-    }
-
-    /// It takes none any more. What it holds may still be answered.
-    pub fn close(&self) {
-        self.traffic().is_open = false;
-    }
-
-    /// It has lost its way: nothing that it says is believed any more.
-    pub fn disbelieve(&self) {
-        self.traffic().is_believed = false;
     }
 
     /// Sends a batch. Where the way is closed it counts as sent all the same: the death of its worker is on its way to the batcher, and
@@ -120,7 +86,7 @@ impl WorkerPort {
     fn note_sent(&self, run: &Run) -> bool {
         let mut traffic = self.traffic();
         traffic.in_flight.push(run.batch, run.rows);
-        traffic.begin(self.context.clock.now());
+        traffic.begin(self.args.context.clock.now());
         traffic.is_open
     }
 
@@ -151,8 +117,8 @@ impl WorkerPort {
     /// A frame came. What is no sign of life and no answer to a batch is given back: the link understands it.
     #[must_use]
     pub fn hear(&self, frame: FromWorker) -> Option<FromWorker> {
-        let now = self.context.clock.now();
-        let (worker, batcher) = (self.worker, &self.serve.batcher);
+        let now = self.args.context.clock.now();
+        let (worker, batcher) = (self.args.worker, &self.args.serve.batcher);
         match frame {
             FromWorker::Heartbeat { .. } => drop(self.believed(now)),
             FromWorker::Done { batch, dynamic, timing, rss_bytes } => {
@@ -160,7 +126,7 @@ impl WorkerPort {
                     drop(batcher.cast(BatcherMsg::Done { worker, batch, dynamic, ran }));
                     self.done(u64::from(self.batches_in(rows)), rss_bytes);
                     // Not told from here: whoever takes long to hear it would keep us from hearing the worker's heart.
-                    if self.context.is_watched() {
+                    if self.args.context.is_watched() {
                         drop(self.link.cast(LinkMsg::BatchDone(rows)));
                     }
                 }
@@ -225,24 +191,24 @@ impl WorkerPort {
     /// What it says makes no sense, and nothing that follows is believed, also before the link has heard of this.
     fn garbled(&self, traffic: &mut Traffic, what: String) {
         traffic.is_believed = false;
-        drop(self.link.cast(LinkMsg::Garbled(what)));
+        drop(self.link.cast(LinkMsg::Process(ProcessEvent::Garbled(what))));
     }
 
     /// The batches that the model makes of so many rows.
     fn batches_in(&self, rows: usize) -> u32 {
-        u32::try_from(rows.div_ceil(self.serve.load.max_batch.max(1))).unwrap_or(u32::MAX)
+        u32::try_from(rows.div_ceil(self.args.serve.load.max_batch.max(1))).unwrap_or(u32::MAX)
     }
 
     fn count(&self, timing: RunTiming, streams: usize, batches: u32, now: Duration) {
-        let stats = &self.context.stats;
+        let stats = &self.args.context.stats;
         stats.first_batch.note_first(now);
         let took = timing.total();
         // A worker is busy as far as what it can run at once is.
         let busy = took / u32::try_from(streams).unwrap_or(1);
-        stats.device(self.device).busy.add_time(busy);
-        let stage = stats.stage(self.serve.stage);
+        stats.device(self.args.device).busy.add_time(busy);
+        let stage = stats.stage(self.args.serve.stage);
         stage.busy.add_time(busy);
-        if let Some(on) = stage.on(self.device) {
+        if let Some(on) = stage.on(self.args.device) {
             (0..batches).for_each(|_| on.run_time.add_time(took / batches));
         }
     }
@@ -251,48 +217,24 @@ impl WorkerPort {
     fn done(&self, n: u64, rss: u64) {
         let mut traffic = self.traffic();
         if traffic.batches == 0 {
-            drop(self.manager.cast(DeviceMsg::WorkerProgressed(self.worker)));
+            drop(self.args.manager.cast(DeviceMsg::WorkerProgressed(self.args.worker)));
         }
         let before = traffic.batches;
         let (batches_then, rss_then) = *traffic.fresh_at.get_or_insert((before, rss));
         let batches = before + n;
         traffic.batches = batches;
-        let bounds = self.serve.recycle;
+        let bounds = self.args.serve.recycle;
         let worn = bounds.batches.is_some_and(|n| batches - batches_then >= n)
             || bounds.growth_bytes.is_some_and(|n| rss.saturating_sub(rss_then) > n);
         if worn {
             // Counted from here again: should the successor fail, this one asks once more at its next bound.
             traffic.fresh_at = Some((batches, rss));
-            drop(self.manager.cast(DeviceMsg::RecycleWorker(self.worker)));
+            drop(self.args.manager.cast(DeviceMsg::RecycleWorker(self.args.worker)));
         }
     }
 
-    #[must_use]
-    pub fn batches(&self) -> u64 {
-        self.traffic().batches
-    }
-
-    #[must_use]
-    pub fn n_in_flight(&self) -> usize {
-        self.traffic().in_flight.len()
-    }
-
-    /// What runs, and since when, oldest first.
-    #[must_use]
-    pub fn begun(&self) -> Vec<(BatchId, Duration)> {
-        self.traffic().in_flight.begun().collect()
-    }
-
-    #[must_use]
-    pub fn signs(&self) -> Signs {
-        let traffic = self.traffic();
-        // They begin in their order, so no other one has run for longer.
-        let oldest_begun = traffic.in_flight.begun().next().map(|(_, begun)| begun);
-        Signs { last_frame: traffic.last_frame, oldest_begun, is_broken: traffic.is_broken }
-    }
-
     /// A poisoned lock means that a thread panicked between two statements that cannot panic: what it guards is whole.
-    fn traffic(&self) -> MutexGuard<'_, Traffic> {
+    pub(super) fn traffic(&self) -> MutexGuard<'_, Traffic> {
         self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,6 @@
 //! Owns one worker process from its start to its end: reads its frames and its stderr, kills it when told, and reports its death.
 //! It understands no frame and decides nothing.
 
-use std::pin::Pin;
 use std::time::Duration;
 
 use orchestra_core::WorkerExit;
@@ -34,49 +33,34 @@ pub enum ProcessEvent {
     },
 }
 
-pub struct Killing {
-    /// Dropping its sender kills the process.
-    pub order: oneshot::Receiver<()>,
-    /// How long it may then take to end.
-    pub patience: Duration,
-}
-
+/// Runs until the process is gone. Dropping the sender of `kill` kills it; it has `patience` to end of that.
 pub async fn own(
     mut process: Box<dyn WorkerProcess>,
     mut frames: Box<dyn AsyncRead + Send + Unpin>,
     stderr: Box<dyn AsyncRead + Send + Unpin>,
-    mut killing: Killing,
+    mut kill: oneshot::Receiver<()>,
+    patience: Duration,
     speaker: Speaker,
-    report: impl Fn(ProcessEvent) + Send,
+    report: impl Fn(ProcessEvent) + Send + Sync,
 ) {
     let words = tokio::spawn(worker_stderr::last_words(stderr, speaker));
-    let mut decoder = FrameDecoder::new();
-    let mut buffer = vec![0u8; 64 * 1024];
-    let mut linger: Option<Pin<Box<tokio::time::Sleep>>> = None;
-    let mut killed_at = None;
-    loop {
-        tokio::select! {
-            biased;
-            _ = &mut killing.order, if linger.is_none() => {
-                // What it still says is read to its end, unless a grandchild keeps the socket open.
-                process.kill();
-                killed_at = Some(Instant::now());
-                linger = Some(Box::pin(tokio::time::sleep(LINGER)));
-            }
-            () = async { if let Some(l) = linger.as_mut() { l.await } }, if linger.is_some() => break,
-            read = frames.read(&mut buffer) => {
-                // End of file and a reset connection mean the same: it is gone, or about to be.
-                let Ok(n @ 1..) = read else { break };
-                if let Err(what) = forward(&mut decoder, &buffer[..n], &report) {
-                    report(ProcessEvent::Garbled(what));
-                    process.kill();
-                    killed_at = Some(Instant::now());
-                    break;
-                }
-            }
+    let mut reading = std::pin::pin!(forward(&mut *frames, &report));
+    let (read, mut killed_at) = tokio::select! {
+        biased;
+        _ = &mut kill => {
+            process.kill();
+            let killed_at = Some(Instant::now());
+            // What it still says is read to its end, unless a grandchild keeps the socket open.
+            (tokio::time::timeout(LINGER, &mut reading).await.unwrap_or(Ok(())), killed_at)
         }
+        read = &mut reading => (read, None),
+    };
+    if let Err(what) = read {
+        report(ProcessEvent::Garbled(what));
+        process.kill();
+        killed_at = Some(Instant::now());
     }
-    let exit = match end_in_time(process.as_mut(), killed_at, killing.patience).await {
+    let exit = match end_in_time(process.as_mut(), killed_at, patience).await {
         Some(exit) => exit,
         None => {
             let pid = process.pid();
@@ -113,14 +97,18 @@ async fn end_in_time(
     tokio::time::timeout_at(killed_at + patience, process.wait()).await.ok()
 }
 
-fn forward(
-    decoder: &mut FrameDecoder<FromWorker>,
-    bytes: &[u8],
-    report: &impl Fn(ProcessEvent),
+/// Reports frames until no more come: end of file and a reset connection mean the same, that it is gone, or about to be.
+async fn forward(
+    frames: &mut (dyn AsyncRead + Send + Unpin),
+    report: &(impl Fn(ProcessEvent) + Sync),
 ) -> Result<(), String> {
-    decoder.push(bytes);
-    while let Some(frame) = decoder.next().map_err(|e| e.to_string())? {
-        report(ProcessEvent::Frame(frame));
+    let mut decoder = FrameDecoder::new();
+    let mut buffer = vec![0u8; 64 * 1024];
+    while let Ok(n @ 1..) = frames.read(&mut buffer).await {
+        decoder.push(&buffer[..n]);
+        while let Some(frame) = decoder.next().map_err(|e| e.to_string())? {
+            report(ProcessEvent::Frame(frame));
+        }
     }
     Ok(())
 }

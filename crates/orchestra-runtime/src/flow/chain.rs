@@ -23,11 +23,12 @@ mod walk;
 
 use build::{Builder, connect_folds, cost, start};
 pub use outcome::{MapCount, Outcome};
-use outcome::{RecordRange, RowEnd, RowState, tell};
+use outcome::{RecordRange, RowState, tell};
 use walk::Walk;
 
-use super::carried::CarriedArena;
+use super::carried::CarriedPictures;
 use super::fold::{FoldMsg, FoldPart, FoldTarget};
+use super::ticket::Ticket;
 use super::token::{PartPath, Token};
 use crate::batch::slot_pool::SlotPool;
 use crate::context::RunContext;
@@ -48,7 +49,7 @@ pub struct Targets {
     pub batches: Vec<BatchTarget>,
     pub folds: Vec<FoldTarget>,
     /// Where chains keep the pictures that are made in them, by what is at their head.
-    pub pictures: Vec<(Origin, Arc<CarriedArena>)>,
+    pub pictures: Vec<(Origin, Arc<CarriedPictures>)>,
 }
 
 impl Targets {
@@ -62,7 +63,6 @@ impl Targets {
 }
 
 /// The pictures that are made in the chain behind `origin` and carried on by a batch or a join.
-#[must_use]
 pub fn kept_pictures(plan: &Plan, origin: Origin) -> Vec<ColumnRef> {
     let mut kept = Vec::new();
     for stage in &plan.stages {
@@ -85,21 +85,22 @@ pub fn kept_pictures(plan: &Plan, origin: Origin) -> Vec<ColumnRef> {
 
 /// What follows a source, a batch stage or a fold.
 pub struct Chain {
-    context: Arc<RunContext>,
-    sink: ActorRef<SinkMsg>,
+    pub context: Arc<RunContext>,
+    pub sink: ActorRef<SinkMsg>,
     steps: Vec<Step>,
-    /// Maps, in the order of their `at`.
-    maps: Vec<StageId>,
+    /// In the order of [`Outcome::counts`].
+    pub maps: Vec<StageId>,
     /// The one sink that all items end in, here, if nothing has to be counted.
-    linear: Option<SinkId>,
+    pub linear: Option<SinkId>,
     /// Who waits for the rows that enter.
-    folds: Arc<[FoldTarget]>,
+    pub folds: Arc<[FoldTarget]>,
     origin: Origin,
     /// Where pictures that are made here are kept, if some are.
-    pictures: Option<Arc<CarriedArena>>,
+    pictures: Option<Arc<CarriedPictures>>,
     /// Held by the row that keeps pictures, where it keeps several: with one of them it may wait for room for the next.
     several: Option<Mutex<()>>,
-    cost: usize,
+    /// A bound on what one row costs, in elements that are read or numbers that are printed; the most there is where it may have to wait.
+    pub cost: usize,
 }
 
 enum Step {
@@ -142,7 +143,6 @@ pub struct Env<'a> {
 }
 
 impl<'a> Env<'a> {
-    #[must_use]
     pub fn get(&self, read: ColumnRef) -> Option<Value<'a>> {
         let mut at = Some(self);
         while let Some(env) = at {
@@ -176,7 +176,6 @@ pub struct NoHooks;
 impl Hooks for NoHooks {}
 
 impl Chain {
-    #[must_use]
     pub fn new(
         context: &Arc<RunContext>,
         sink: &ActorRef<SinkMsg>,
@@ -208,36 +207,11 @@ impl Chain {
         Self { context, sink: sink.clone(), steps, maps, linear, folds, origin, pictures, several, cost }
     }
 
-    #[must_use]
     pub fn start(&self) -> ChainRun {
         ChainRun { runs: start(&self.steps) }
     }
 
-    /// The one sink of all items, if nothing has to be counted.
-    #[must_use]
-    pub fn linear(&self) -> Option<SinkId> {
-        self.linear
-    }
-
-    /// A bound on what one row costs, in elements that are read or numbers that are printed; the most there is where it may have to wait.
-    #[must_use]
-    pub fn cost(&self) -> usize {
-        self.cost
-    }
-
-    #[must_use]
-    pub fn folds(&self) -> &Arc<[FoldTarget]> {
-        &self.folds
-    }
-
-    /// The maps of the chain, in the order of [`Outcome::counts`].
-    #[must_use]
-    pub fn maps(&self) -> &[StageId] {
-        &self.maps
-    }
-
     /// The stage that is blamed for what goes wrong before the first map: the first that reads the rows.
-    #[must_use]
     pub fn first_stage(&self) -> StageId {
         match self.steps.first() {
             Some(Step::Map(map)) => map.stage,
@@ -277,7 +251,7 @@ impl Chain {
         out.row = RowState::default();
         let before = out.text.len();
         let share = token.share();
-        let mut walk = Walk { chain: self, token, out, hooks, keeping: None };
+        let mut walk = Walk { chain: self, out, hooks, keeping: None };
         if walk.steps(&self.steps, &mut run.runs, token, share, env).is_err() {
             debug_assert!(out.row.failure.is_some() || out.row.is_void, "why it is over is noted");
         }
@@ -292,10 +266,7 @@ impl Chain {
         match (row.failure, self.linear) {
             (None, Some(_)) => out.done.push(token.ticket.id()),
             (None, None) if share.is_none() && row.records.is_empty() => {}
-            (None, None) => {
-                let token = token.clone();
-                out.ends.push(RowEnd { token, share, records: row.records, failure: None });
-            }
+            (None, None) => out.end(token, share, row.records, None),
             (Some(failure), _) if share.is_none() => {
                 // All of it was handed on before: what becomes of that decides about the item.
                 let (stage, error) = (failure.stage, failure.error);
@@ -303,9 +274,7 @@ impl Chain {
             }
             (failure @ Some(_), _) => {
                 out.text.truncate(before);
-                out.n_failed += 1;
-                let token = token.clone();
-                out.ends.push(RowEnd { token, share, records: SmallVec::new(), failure });
+                out.end(token, share, SmallVec::new(), failure);
             }
         }
     }
@@ -314,15 +283,8 @@ impl Chain {
     pub fn fail(&self, token: &Token, stage: StageId, refusal: Refusal, out: &mut Outcome) {
         self.context.stats.stage(stage).failed.add(1);
         let failure = self.failure(stage, refusal.kind, refusal.error);
-        let share = token.share();
         tell(&self.folds, token, token.path(), &Arrival::Failed, Share::NONE, out);
-        out.n_failed += 1;
-        out.ends.push(RowEnd {
-            token: token.clone(),
-            share,
-            records: SmallVec::new(),
-            failure: Some(failure),
-        });
+        out.end(token, token.share(), SmallVec::new(), Some(failure));
     }
 
     /// Ends a token in front of the chain: it is dropped, or what failed of it is reported.
@@ -334,7 +296,7 @@ impl Chain {
         };
         tell(&self.folds, token, token.path(), &arrival, given, out);
         if !share.is_none() {
-            out.ends.push(RowEnd { token: token.clone(), share, records: SmallVec::new(), failure: None });
+            out.end(token, share, SmallVec::new(), None);
         }
     }
 
@@ -352,19 +314,15 @@ impl Chain {
         if out.ends.is_empty() {
             return;
         }
-        let text = if out.ends.iter().all(|end| end.records.is_empty()) {
+        let text = if out.ends.iter().all(|(_, end)| end.records.is_empty()) {
             Bytes::new()
         } else {
             Bytes::from(std::mem::take(&mut out.text))
         };
-        let end = |RowEnd { token, share, records, failure }: RowEnd| {
-            let record = |RecordRange { sink, bytes, file }: RecordRange| Record {
-                sink,
-                bytes: text.slice(bytes),
-                file,
-            };
+        let end = |(ticket, End { share, records, failure }): (Ticket, End<RecordRange>)| {
+            let record = |r: RecordRange| Record { sink: r.sink, bytes: text.slice(r.bytes), file: r.file };
             let records = records.into_iter().map(record).collect();
-            TokenEnd { ticket: token.ticket, end: End { share, records, failure } }
+            TokenEnd { ticket, end: End { share, records, failure } }
         };
         let ends: Vec<TokenEnd> = out.ends.drain(..).map(end).collect();
         drop(self.sink.cast(SinkMsg::Ends(ends)));

@@ -1,17 +1,16 @@
-//! What lies between a loader and its thread: the items that wait, the item in hand, and what was done and not booked yet. It outlives a
+//! What lies between a source and one of its loader threads: the items that wait, the item in hand, and what was done and not booked yet. It outlives a
 //! thread that hangs, and opens no file.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ractor::ActorRef;
 use smallvec::SmallVec;
 
 use crate::flow::chain::MapCount;
 use crate::flow::loader_thread::LoaderWork;
 use crate::flow::ticket::{Ticket, Tickets};
-use crate::messages::{LoaderMsg, SourceMsg};
+use crate::messages::SourceMsg;
 
 /// More items are asked for when so few are left, or half of the last ones if that is less: enough to work on until the answer comes.
 const ASK_BELOW: usize = 32;
@@ -99,8 +98,6 @@ pub struct Abandoned {
 pub struct Tally {
     /// Items that the thread is through with.
     pub loaded: u64,
-    /// Of these, read and decoded or refused.
-    pub decoded: u64,
     /// Rows that entered and left each map of the chain.
     pub counts: SmallVec<[MapCount; 2]>,
     pub bytes: u64,
@@ -114,7 +111,6 @@ pub struct Tally {
 impl Tally {
     fn add(&mut self, other: Tally) {
         self.loaded += other.loaded;
-        self.decoded += other.decoded;
         self.counts.resize(self.counts.len().max(other.counts.len()), MapCount::default());
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             count.entered += more.entered;
@@ -132,7 +128,7 @@ impl Tally {
         stats.waiting_for_row.add_time(self.waiting_for_row);
         stats.pipeline_of(work.source).bytes_read.add(self.bytes);
         work.chain.book(&self.counts);
-        let maps = work.chain.maps();
+        let maps = &work.chain.maps;
         for map in maps {
             stats.stage(*map).busy.add_time(self.decoding / u32::try_from(maps.len()).unwrap_or(1));
         }
@@ -158,20 +154,14 @@ impl InboxState {
 }
 
 impl Inbox {
-    #[must_use]
     pub fn new(first: VecDeque<Tickets>) -> Self {
         let state = InboxState { blocks: first, ..InboxState::default() };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Waits for the next item, and says when it was there; `None`: the thread shall end. `done` is what the thread did since the last
-    /// call. `me` asks for more before the last item is taken, so that the thread does not wait for the answer. For the thread only.
-    pub fn next(
-        &self,
-        done: Tally,
-        work: &LoaderWork,
-        me: &ActorRef<LoaderMsg>,
-    ) -> Option<(Ticket, Instant)> {
+    /// call. Loader `me` asks for more before the last item is taken, so that the thread does not wait for the answer. For the thread only.
+    pub fn next(&self, done: Tally, work: &LoaderWork, me: usize) -> Option<(Ticket, Instant)> {
         let mut waited = false;
         let mut state = self.lock();
         state.tally.add(done);
@@ -184,7 +174,7 @@ impl Inbox {
                 state.asked = true;
                 let items = state.appetite.ask(Instant::now());
                 // The source is gone only when the pipeline is: then the inbox is closed, too.
-                drop(work.from.cast(SourceMsg::Demand { loader: me.clone(), items }));
+                drop(work.from.cast(SourceMsg::Demand { loader: me, items }));
             }
             if let Some(ticket) = state.next() {
                 let now = Instant::now();

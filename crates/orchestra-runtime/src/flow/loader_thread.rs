@@ -19,10 +19,10 @@ use crate::account::stats::Counter;
 use crate::context::RunContext;
 use crate::fleet::launcher::cpu_set;
 use crate::flow::chain::{Chain, ChainRun, Env, Hooks, Outcome};
-use crate::flow::loader_inbox::{Inbox, Tally};
+use crate::flow::loader_inbox::{Abandoned, Inbox, Tally};
 use crate::flow::ticket::{Ticket, Tickets};
 use crate::flow::token::Token;
-use crate::messages::{LoaderMsg, SourceMsg};
+use crate::messages::SourceMsg;
 use crate::trace::timeline::Loading;
 
 /// What the loaders of a source do with each item.
@@ -33,15 +33,11 @@ pub struct LoaderWork {
     pub fetch: Arc<dyn Fetch>,
     pub chain: Arc<Chain>,
     /// Items that loaders are through with.
-    pub loaded: Arc<Counter>,
+    pub loaded: Counter,
 }
 
-/// Starts a thread that works off `first`, and then asks for more.
-pub fn start(
-    work: &Arc<LoaderWork>,
-    me: ActorRef<LoaderMsg>,
-    first: VecDeque<Tickets>,
-) -> io::Result<Arc<Inbox>> {
+/// Starts thread `me`, which works off `first`, and then asks for more.
+pub fn start(work: &Arc<LoaderWork>, me: usize, first: VecDeque<Tickets>) -> io::Result<Arc<Inbox>> {
     let inbox = Arc::new(Inbox::new(first));
     let (work, theirs) = (Arc::clone(work), Arc::clone(&inbox));
     let near = work.context.plan.loaders_near.as_ref().map(|near| cpu_set(&near.cores));
@@ -57,11 +53,40 @@ pub fn start(
             out: Outcome::default(),
             tally: Tally::default(),
         };
-        while let Some((ticket, started)) = thread.inbox.next(std::mem::take(&mut thread.tally), &work, &me) {
+        while let Some((ticket, started)) = thread.inbox.next(std::mem::take(&mut thread.tally), &work, me) {
             thread.item(&work, ticket, started);
         }
     })?;
     Ok(inbox)
+}
+
+/// Gives thread `me` up if a file or a picture has kept it for too long: that item is failed by name, and another thread goes on.
+pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox>) -> io::Result<()> {
+    let limit = work.context.plan.limits.item_timeout;
+    let Some(Abandoned { stuck, since, rest, tally }) = inbox.abandon_if_stuck(limit) else { return Ok(()) };
+    tally.book(work);
+    *inbox = start(work, me, rest)?;
+    if let Some(timeline) = stuck.timeline() {
+        let (began, decoded) = (work.context.clock.at(since), work.context.clock.now());
+        timeline.loaded(Loading { began, read: None, decoded });
+    }
+    let error =
+        format!("reading and decoding took longer than limits.item_timeout ({} s)", limit.as_secs_f64());
+    tracing::warn!(item = %stuck.name(), %error, "item given up, its thread is replaced");
+    let mut out = Outcome::default();
+    work.fail(&Token::whole(stuck), Refusal { kind: FailureKind::Timeout, error }, &mut out);
+    work.chain.send(&mut out);
+    work.loaded.add(1);
+    Ok(())
+}
+
+impl LoaderWork {
+    /// Fails an item that has come to no stage yet.
+    fn fail(&self, token: &Token, refusal: Refusal, out: &mut Outcome) {
+        let stage = self.chain.first_stage();
+        self.context.stats.stage(stage).entered.add(1);
+        self.chain.fail(token, stage, refusal, out);
+    }
 }
 
 struct LoaderThread {
@@ -99,9 +124,7 @@ impl LoaderThread {
             }
             Err(refusal) => {
                 if watch.arrived() {
-                    let stage = work.chain.first_stage();
-                    work.context.stats.stage(stage).entered.add(1);
-                    work.chain.fail(&token, stage, refusal, &mut self.out);
+                    work.fail(&token, refusal, &mut self.out);
                 }
             }
         }
@@ -121,7 +144,6 @@ impl LoaderThread {
             let read = read.map(|read| began + (read - started));
             item.loaded(Loading { began, read, decoded: began + (decoded - started) });
         }
-        self.tally.decoded = 1;
         self.tally.decoding = decoded - started;
         self.tally.waiting_for_row = waited;
         self.tally.loading = started.elapsed().saturating_sub(waited);

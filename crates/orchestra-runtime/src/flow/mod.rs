@@ -5,11 +5,9 @@ pub mod carried;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod chain;
 pub mod committer;
-pub mod downstream;
 pub mod failures;
 pub mod file_name;
 pub mod fold;
-pub mod loader;
 pub mod loader_inbox;
 pub mod loader_thread;
 pub mod processor;

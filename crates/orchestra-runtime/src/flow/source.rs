@@ -1,5 +1,5 @@
 //! Source: hands the items of one catalog to loaders, in order, as far as they are listed and as long as the window of items in flight has room.
-//! It opens no item and knows nothing of stages.
+//! Threads of its own load them (`loader_thread`); it replaces one that hangs. It opens no item and knows nothing of stages.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,9 +14,14 @@ use crate::account::stats::Counter;
 use crate::context::RunContext;
 use crate::flow::chain::Chain;
 use crate::flow::committer::CommitterHandle;
+use crate::flow::loader_inbox::Inbox;
+use crate::flow::loader_thread::{self, LoaderWork};
 use crate::flow::ticket::{Tickets, TicketsBuilder};
-use crate::messages::{LoaderMsg, PipelineEnd, PipelineMsg, SourceMsg};
+use crate::messages::{PipelineEnd, PipelineMsg, SinkMsg, SourceMsg};
 use crate::pipeline::Listing;
+
+/// How often loader threads are looked at.
+const TICK: Duration = Duration::from_secs(1);
 
 pub struct Source;
 
@@ -27,9 +32,7 @@ pub struct SourceArgs {
     pub listing: Listing,
     /// Items that may be handed out and not committed.
     pub window: u64,
-    pub loaders: u64,
-    /// Items that its loaders are through with, counted by them.
-    pub loaded: Arc<Counter>,
+    pub loaders: usize,
     pub pipeline: ActorRef<PipelineMsg>,
     /// What its loaders take items through: it hears of the end.
     pub chain: Arc<Chain>,
@@ -39,6 +42,8 @@ pub struct SourceArgs {
 
 pub struct SourceState {
     args: SourceArgs,
+    work: Arc<LoaderWork>,
+    loaders: Vec<Arc<Inbox>>,
     /// `None` if it could not be opened, which ends the source.
     reader: Option<ListingReader>,
     /// How many items it names, as far as it was looked at.
@@ -46,7 +51,7 @@ pub struct SourceState {
     /// Of the items that are listed, those that were unfinished at the start: what there is to hand out.
     to_do: u64,
     /// Loaders that wait, each with the number of items that it asked for.
-    waiting: VecDeque<(ActorRef<LoaderMsg>, u64)>,
+    waiting: VecDeque<(usize, u64)>,
     /// Since when loaders wait because the window is full: what is done is not written fast enough.
     full_since: Option<Duration>,
     handed: u64,
@@ -67,11 +72,24 @@ impl Actor for Source {
         me: ActorRef<SourceMsg>,
         args: SourceArgs,
     ) -> Result<SourceState, ActorProcessingErr> {
+        // Before any of its items can be committed.
+        args.chain.sink.cast(SinkMsg::Attach(args.source, me.clone()))?;
+        let work = Arc::new(LoaderWork {
+            context: Arc::clone(&args.context),
+            source: args.source,
+            from: me.clone(),
+            fetch: Arc::clone(&args.context.plan.sources[args.source.index()].fetch),
+            chain: Arc::clone(&args.chain),
+            loaded: Counter::default(),
+        });
+        me.send_interval(TICK, || SourceMsg::Tick);
         // A source that is gone needs no items.
         args.listing.catalog.growth().watch(move || drop(me.cast(SourceMsg::Listed)));
         let reader = args.listing.catalog.reader();
         let mut state = SourceState {
             args,
+            work,
+            loaders: Vec::new(),
             reader: None,
             extent: Extent::Growing(0),
             to_do: 0,
@@ -87,6 +105,9 @@ impl Actor for Source {
             Ok(reader) => state.reader = Some(reader),
             Err(error) => state.end = Some(state.failed(&error)),
         }
+        for loader in 0..state.args.loaders {
+            state.loaders.push(loader_thread::start(&state.work, loader, VecDeque::new())?);
+        }
         Ok(state)
     }
 
@@ -99,6 +120,11 @@ impl Actor for Source {
         match message {
             SourceMsg::Demand { loader, items } => state.waiting.push_back((loader, items)),
             SourceMsg::LoadersProgressed | SourceMsg::Listed => {}
+            SourceMsg::Tick => {
+                for (loader, inbox) in state.loaders.iter_mut().enumerate() {
+                    loader_thread::replace_if_stuck(&state.work, loader, inbox)?;
+                }
+            }
             SourceMsg::Committed(n) => state.committed += n,
             SourceMsg::Stop => drop(state.end.get_or_insert(PipelineEnd::Stopped)),
         }
@@ -106,6 +132,13 @@ impl Actor for Source {
         state.hand_out();
         state.look_for_the_end();
         Ok(())
+    }
+}
+
+/// Its threads end, each after the item in hand.
+impl Drop for SourceState {
+    fn drop(&mut self) {
+        self.loaders.iter().for_each(|inbox| inbox.close());
     }
 }
 
@@ -152,8 +185,7 @@ impl SourceState {
                     self.args.context.stats.handed.add(items.len() as u64);
                     self.args.context.stats.pipeline_of(self.args.source).handed.add(items.len() as u64);
                     if let Some((loader, _)) = self.waiting.pop_front() {
-                        // A loader that is gone takes its pipeline with it.
-                        drop(loader.cast(LoaderMsg::Work(items)));
+                        self.loaders[loader].push(items);
                     }
                 }
                 Err(error) => self.end = Some(self.failed(&error)),
@@ -167,7 +199,7 @@ impl SourceState {
     fn share(&self) -> u64 {
         let left = self.to_do.saturating_sub(self.handed);
         let shared = left.min(self.args.window.saturating_sub(BETWEEN_COMMITS as u64));
-        (shared / (self.args.loaders * 3).max(1)).max(1)
+        (shared / (self.args.loaders as u64 * 3).max(1)).max(1)
     }
 
     /// Up to `n` unfinished items, and none where no further one is listed yet. Reading on is cheap: the list is a file in the page cache.
@@ -190,7 +222,7 @@ impl SourceState {
 
     fn look_for_the_end(&mut self) {
         let Some(end) = &self.end else { return };
-        if !self.drained && self.args.loaded.get() >= self.handed {
+        if !self.drained && self.work.loaded.get() >= self.handed {
             self.drained = true;
             self.args.committer.hurry();
             self.args.chain.drained();

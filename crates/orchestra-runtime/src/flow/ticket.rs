@@ -43,40 +43,34 @@ struct Item {
 
 impl Ticket {
     /// An item that is handed out alone, and traced.
-    #[must_use]
     pub fn alone(id: ItemId, sequence: u64, name: &str, path: &Path) -> Self {
         let mut tickets = TicketsBuilder::with_capacity(id.source, sequence, 1, true);
         tickets.add(id.index, name, path);
         Self { block: Arc::new(tickets.block), at: 0 }
     }
 
-    #[must_use]
     pub fn id(&self) -> ItemId {
         ItemId { source: self.block.source, index: self.item().index }
     }
 
     /// Its place in the order in which this run hands items out, per source, from 0.
-    #[must_use]
     pub fn sequence(&self) -> u64 {
         self.block.first + self.at as u64
     }
 
     /// Path relative to the source's root: `item` in records.
-    #[must_use]
     pub fn name(&self) -> &str {
         let &Item { name_begin, end, .. } = self.item();
         // These are the bytes of a `str`; to look at so few again costs less than to keep them apart.
         str::from_utf8(&self.block.text[name_begin..end]).unwrap_or_default()
     }
 
-    #[must_use]
     pub fn path(&self) -> &Path {
         let begin = self.at.checked_sub(1).map_or(0, |before| self.block.items[before].end);
         Path::new(OsStr::from_bytes(&self.block.text[begin..self.item().path_end]))
     }
 
     /// Its way through the run; `None` if nobody traces.
-    #[must_use]
     pub fn timeline(&self) -> Option<&Timeline> {
         self.block.timelines.get(self.at)
     }
@@ -101,7 +95,6 @@ pub struct Tickets {
 
 impl Tickets {
     /// The one that was taken last.
-    #[must_use]
     pub fn last_taken(&self) -> Option<Ticket> {
         let at = self.next.checked_sub(1)?;
         Some(Ticket { block: Arc::clone(&self.block), at })
@@ -136,7 +129,6 @@ const USUAL_PATH: usize = 96;
 
 impl TicketsBuilder {
     /// None yet, and room for `n`. The first will be number `first` of those that are handed out.
-    #[must_use]
     pub fn with_capacity(source: SourceId, first: u64, n: usize, is_traced: bool) -> Self {
         let block = Block {
             source,
@@ -162,12 +154,10 @@ impl TicketsBuilder {
         }
     }
 
-    #[must_use]
     pub fn len(&self) -> usize {
         self.block.items.len()
     }
 
-    #[must_use]
     pub fn build(self) -> Tickets {
         Tickets { block: Arc::new(self.block), next: 0 }
     }

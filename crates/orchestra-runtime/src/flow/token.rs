@@ -27,30 +27,25 @@ struct More {
 }
 
 impl Token {
-    #[must_use]
     pub fn whole(ticket: Ticket) -> Self {
         Self { ticket, more: None }
     }
 
-    #[must_use]
     pub fn new(ticket: Ticket, share: Share, path: PartPath, carried: Vec<OwnedValue>) -> Self {
         let is_whole = share == Share::WHOLE && path.is_empty() && carried.is_empty();
         let more = || Box::new(More { share, path, carried: carried.into() });
         Self { ticket, more: (!is_whole).then(more) }
     }
 
-    #[must_use]
     pub fn share(&self) -> Share {
         self.more.as_ref().map_or(Share::WHOLE, |more| more.share)
     }
 
-    #[must_use]
     pub fn path(&self) -> &[Part] {
         self.more.as_ref().map_or(&[], |more| &more.path)
     }
 
     /// The columns that it carries, in the order of the stage that it is on its way to.
-    #[must_use]
     pub fn carried(&self) -> &[OwnedValue] {
         self.more.as_ref().map_or(&[], |more| &more.carried)
     }

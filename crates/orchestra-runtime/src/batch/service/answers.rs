@@ -61,11 +61,10 @@ impl Answers {
 
     pub fn serving(&self) {
         self.phase.send_if_modified(|phase| {
-            let is_first = matches!(phase, Phase::Starting);
-            if is_first {
+            matches!(phase, Phase::Starting) && {
                 *phase = Phase::Serving;
+                true
             }
-            is_first
         });
     }
 
@@ -73,11 +72,10 @@ impl Answers {
     pub fn end(&self, why: &str) {
         let mut waiting = self.waiting();
         self.phase.send_if_modified(|phase| {
-            let is_first = !matches!(phase, Phase::Over(_));
-            if is_first {
+            !matches!(phase, Phase::Over(_)) && {
                 *phase = Phase::Over(why.to_owned());
+                true
             }
-            is_first
         });
         waiting.clear();
     }

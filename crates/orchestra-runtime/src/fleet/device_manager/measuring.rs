@@ -3,16 +3,16 @@
 
 use orchestra_core::survey::{Candidate, Reading, Step, Survey};
 use orchestra_core::worker_places::Handover;
-use orchestra_core::{DeviceId, StageId, WorkerId};
+use orchestra_core::{DeviceId, StageId};
 use orchestra_machine::Gpu;
 use orchestra_plan::{BatchPlan, Growth, Plan, WorkerMemory, WorkerPlan};
 use ractor::ActorRef;
 
-use super::{DeviceState, End};
+use super::DeviceState;
 use crate::context::RunContext;
 use crate::fleet::worker_memory;
 use crate::messages::DeviceMsg;
-use crate::trace::{DeviceStep, DeviceTrace, WorkerStep};
+use crate::trace::{DeviceStep, DeviceTrace};
 
 fn served_on(plan: &Plan, device: DeviceId) -> impl Iterator<Item = (StageId, &BatchPlan, &WorkerPlan)> {
     plan.batch_stages().filter_map(move |(stage, infer)| {
@@ -126,22 +126,6 @@ impl DeviceState {
         self.trace_device(|| DeviceStep::WorkersAdded { stage, more });
         let orders = self.posts[post].worker_places.grow(more);
         self.carry_out(me, post, orders).await;
-    }
-
-    /// A worker that should have fitted beside the others does not. What was measured is not to be believed again.
-    pub(super) fn withdrawn(&mut self, post: usize, left: usize, worker: WorkerId, end: &End) {
-        let (context, id) = (&self.args.context, self.args.device);
-        let Some(serve) = &self.posts[post].serve else { return };
-        let (device, why) = (&context.plan.devices[id.index()].spec, end.in_words());
-        let (pipeline, stage) = (&serve.pipeline, &serve.name);
-        self.stats().added.sub(1);
-        if !end.exit.found_no_memory() {
-            tracing::warn!(%pipeline, %stage, %device, left, %why, "a worker more could not be started; the others go on");
-        } else {
-            tracing::warn!(%pipeline, %stage, %device, left, %why, "a worker more does not fit after all; the others go on");
-            worker_memory::forget(context, id, serve.stage);
-        }
-        self.trace(post, worker, || WorkerStep::PlaceParked { left, why: why.clone() });
     }
 
     /// Tells whoever traces what happened to the device, or was found out about it.

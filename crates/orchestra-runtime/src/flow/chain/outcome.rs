@@ -5,21 +5,22 @@ use std::sync::Arc;
 
 use orchestra_core::collect::{Arrival, Part};
 use orchestra_core::data::{KeptPicture, OwnedRow};
-use orchestra_core::lineage::Share;
+use orchestra_core::lineage::{End, Share};
 use orchestra_core::{Failure, ItemId, SinkId, StageId};
 use orchestra_plan::ColumnRef;
 use ractor::ActorRef;
 use smallvec::SmallVec;
 
-use super::{FoldMsg, FoldPart, FoldTarget, Token};
+use super::{FoldMsg, FoldPart, FoldTarget, Ticket, Token};
 
 #[derive(Default)]
 pub struct Outcome {
     /// Items that have ended in the only sink, in the order of their records.
     pub done: Vec<ItemId>,
     pub text: Vec<u8>,
-    pub(super) ends: Vec<RowEnd>,
-    pub(super) n_failed: usize,
+    pub(super) ends: Vec<(Ticket, End<RecordRange>)>,
+    /// Rows that have failed since the last `send`.
+    pub n_failed: usize,
     pub(super) parts: Vec<(ActorRef<FoldMsg>, Vec<FoldPart>)>,
     /// Rows that entered and left each map of the chain.
     pub counts: SmallVec<[MapCount; 2]>,
@@ -31,13 +32,6 @@ pub struct Outcome {
 pub struct MapCount {
     pub entered: u64,
     pub left: u64,
-}
-
-pub(super) struct RowEnd {
-    pub token: Token,
-    pub share: Share,
-    pub records: SmallVec<[RecordRange; 1]>,
-    pub failure: Option<Failure>,
 }
 
 pub(super) struct RecordRange {
@@ -77,16 +71,21 @@ pub(super) fn tell(
 }
 
 impl Outcome {
+    pub(super) fn end(
+        &mut self,
+        token: &Token,
+        share: Share,
+        records: SmallVec<[RecordRange; 1]>,
+        failure: Option<Failure>,
+    ) {
+        self.n_failed += usize::from(failure.is_some());
+        self.ends.push((token.ticket.clone(), End { share, records, failure }));
+    }
+
     pub(super) fn part(&mut self, fold: &FoldTarget, part: FoldPart) {
         match self.parts.iter_mut().find(|(to, _)| to.get_id() == fold.actor.get_id()) {
             Some((_, parts)) => parts.push(part),
             None => self.parts.push((fold.actor.clone(), vec![part])),
         }
-    }
-
-    /// Rows that have failed since the last `send`.
-    #[must_use]
-    pub fn n_failed(&self) -> usize {
-        self.n_failed
     }
 }

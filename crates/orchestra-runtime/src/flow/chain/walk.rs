@@ -22,8 +22,6 @@ const BUG: &str = "internal error while the item was worked on; this is a bug";
 
 pub(super) struct Walk<'a, 'o> {
     pub chain: &'a Chain,
-    /// What came in: whose item it is.
-    pub token: &'a Token,
     pub out: &'o mut Outcome,
     pub hooks: &'o mut dyn Hooks,
     /// Held from the first picture on that the row keeps, where it keeps several.
@@ -59,19 +57,24 @@ impl Walk<'_, '_> {
                 // Cut as if all of the branches that are left got as much; the last one takes what remains.
                 let mut rest = left;
                 let Some(mine) = rest.cut(branches) else {
-                    return Err(self.fail_steps(&steps[n..], token, self.chain.first_stage(), too_many()));
+                    self.tell_failed(&steps[n..], token);
+                    return Err(self.fail(&[], token, self.chain.first_stage(), too_many()));
                 };
                 left = left.minus(mine);
                 mine
             };
             if let Err(over) = self.step(step, run, token, mine, env) {
-                for step in &steps[n + 1..] {
-                    tell(step.folds(), self.token, token.path(), &Arrival::Failed, Share::NONE, self.out);
-                }
+                self.tell_failed(&steps[n + 1..], token);
                 return Err(over);
             }
         }
         Ok(())
+    }
+
+    fn tell_failed(&mut self, steps: &[Step], token: &Token) {
+        for step in steps {
+            tell(step.folds(), token, token.path(), &Arrival::Failed, Share::NONE, self.out);
+        }
     }
 
     fn step(
@@ -102,14 +105,7 @@ impl Walk<'_, '_> {
             Step::Fold { fold, reads } => {
                 self.arrive()?;
                 let folds = std::slice::from_ref(fold);
-                let mut row = OwnedRow::with_capacity(reads.len());
-                for read in reads {
-                    match self.keep(*read, env) {
-                        Ok(Some(value)) => row.push(value),
-                        Ok(None) => return Err(self.void()),
-                        Err(refusal) => return Err(self.fail_at(*read, fold.stage, folds, token, refusal)),
-                    }
-                }
+                let row = self.keep_all(reads, fold.stage, folds, token, env)?;
                 self.hand(share);
                 self.out.part(fold, fold.part(token, token.path(), share, Arrival::Row(row)));
                 Ok(())
@@ -181,13 +177,8 @@ impl Walk<'_, '_> {
             self.end_parts(step, token, parts, n_rows);
             return Err(Over);
         }
-        if let Err(refusal) = applied {
-            let over = self.fail(untold(step, parts, n_rows), token, step.stage, refusal);
-            self.end_parts(step, token, parts, n_rows);
-            return Err(over);
-        }
-        match (fan, parts, n_rows) {
-            (Fan::One, None, 1) | (Fan::AtMostOne, None, 1) => Ok(()),
+        let ended = applied.and_then(|()| match (fan, parts, n_rows) {
+            (Fan::One | Fan::AtMostOne, None, 1) => Ok(()),
             (Fan::AtMostOne, None, 0) => {
                 self.give(&step.folds, token, token.path().into(), share);
                 Ok(())
@@ -199,14 +190,13 @@ impl Walk<'_, '_> {
                 Ok(())
             }
             (Fan::Parts, Some(parts), n) if parts as usize == n => Ok(()),
-            _ => {
-                let refusal =
-                    Refusal::result("a stage gave another number of rows than it may; this is a bug");
-                let over = self.fail(untold(step, parts, n_rows), token, step.stage, refusal);
-                self.end_parts(step, token, parts, n_rows);
-                Err(over)
-            }
-        }
+            _ => Err(Refusal::result("a stage gave another number of rows than it may; this is a bug")),
+        });
+        ended.map_err(|refusal| {
+            let over = self.fail(untold(step, parts, n_rows), token, step.stage, refusal);
+            self.end_parts(step, token, parts, n_rows);
+            over
+        })
     }
 
     /// A row has ended here, well: it is dropped, or has no parts. The folds that wait for it get what it stands for.
@@ -240,16 +230,7 @@ impl Walk<'_, '_> {
     ) -> Result<(), Over> {
         let chain = self.chain;
         // Before `claim`: a thread that waits for room must hold no row, or the two waits could lock each other.
-        let mut carried = Vec::with_capacity(carries.len());
-        for read in carries {
-            match self.keep(*read, env) {
-                Ok(Some(value)) => carried.push(value),
-                Ok(None) => return Err(self.void()),
-                Err(refusal) => {
-                    return Err(self.fail_at(*read, target.stage, &target.folds, token, refusal));
-                }
-            }
-        }
+        let carried = self.keep_all(carries, target.stage, &target.folds, token, env)?;
         let lease = match target.pool.claim_now() {
             Some(lease) => Some(lease),
             None => {
@@ -278,6 +259,26 @@ impl Walk<'_, '_> {
         self.hand(share);
         lease.publish(Token::new(token.ticket.clone(), share, token.path().into(), carried));
         Ok(())
+    }
+
+    /// Keeps columns for the stages behind a batch or a fold, `reader`.
+    fn keep_all(
+        &mut self,
+        reads: &[ColumnRef],
+        reader: StageId,
+        folds: &[FoldTarget],
+        token: &Token,
+        env: &Env<'_>,
+    ) -> Result<OwnedRow, Over> {
+        let mut row = OwnedRow::with_capacity(reads.len());
+        for read in reads {
+            match self.keep(*read, env) {
+                Ok(Some(value)) => row.push(value),
+                Ok(None) => return Err(self.void()),
+                Err(refusal) => return Err(self.fail_at(*read, reader, folds, token, refusal)),
+            }
+        }
+        Ok(row)
     }
 
     /// Keeps a column for the stages behind a batch or a fold. `None`: the pipeline is being torn down.
@@ -346,13 +347,6 @@ impl Walk<'_, '_> {
         refusal: Refusal,
     ) -> Over {
         self.fail(folds, token, read.from.stage().unwrap_or(reader), refusal)
-    }
-
-    fn fail_steps(&mut self, steps: &[Step], token: &Token, stage: StageId, refusal: Refusal) -> Over {
-        for step in steps {
-            tell(step.folds(), token, token.path(), &Arrival::Failed, Share::NONE, self.out);
-        }
-        self.fail(&[], token, stage, refusal)
     }
 }
 
