@@ -49,9 +49,7 @@ impl Default for Timeouts {
 pub struct RunOptions {
     /// What runs the batches of each batch stage.
     pub engines: Engines,
-    /// Bounds.
     pub timeouts: Timeouts,
-    /// When dead workers are replaced.
     pub restart: RestartPolicy,
     /// Who follows the run, its batches and its items. Without one nothing is noted for it.
     pub trace: Option<Arc<dyn Tracer>>,
@@ -66,7 +64,6 @@ pub struct RunOptions {
 pub struct RunClock(Instant);
 
 impl RunClock {
-    /// Starts now.
     pub fn start() -> Self {
         Self(Instant::now())
     }
@@ -82,21 +79,14 @@ impl RunClock {
     }
 }
 
-/// See the module.
 pub struct RunContext {
-    /// What runs.
     pub plan: Arc<Plan>,
     /// Id of the run, as in `run.json`.
     pub run_id: String,
-    /// Time.
     pub clock: RunClock,
-    /// Counters.
     pub stats: Arc<Stats>,
-    /// How.
     pub options: RunOptions,
-    /// Who follows this run.
     pub tracer: MaybeTracer,
-    /// What devices and workers take.
     pub watch: Arc<DeviceWatch>,
     runtime: OnceLock<String>,
     next_worker: AtomicU32,
@@ -168,7 +158,6 @@ impl RunContext {
         }
     }
 
-    /// Somebody wants to know.
     pub fn is_watched(&self) -> bool {
         self.options.events.is_some()
     }

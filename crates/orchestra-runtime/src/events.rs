@@ -12,25 +12,20 @@ use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
 pub enum WorkerEvent {
     /// The process runs; it is not loaded yet.
     Started {
-        /// Which.
         worker: WorkerId,
-        /// Where.
         device: DeviceId,
-        /// For which stage.
         stage: StageId,
         /// Its process id; `None` if the launcher started no process.
         pid: Option<u32>,
     },
     /// It is loaded and warm. A spare stands by from now on; any other worker serves at once.
     Ready {
-        /// Which.
         worker: WorkerId,
         /// Since the process was started.
         after: Duration,
     },
     /// It takes batches from now on.
     Serving {
-        /// Which.
         worker: WorkerId,
         /// The dead (or recycled) worker whose place it took; `None` for the first of a place.
         replaces: Option<WorkerId>,
@@ -39,7 +34,6 @@ pub enum WorkerEvent {
     },
     /// It completed a batch, or several that went together.
     BatchDone {
-        /// Which.
         worker: WorkerId,
         /// Rows of all of it.
         rows: usize,
@@ -47,14 +41,11 @@ pub enum WorkerEvent {
     /// Its process is gone and reaped; nothing of it can touch shared memory any more. Also told, alone, of a worker whose process could
     /// not be started.
     Ended {
-        /// Which.
         worker: WorkerId,
-        /// How.
         exit: WorkerExit,
     },
     /// A device is not there any more. Each of its workers ends, and its work goes to other devices.
     DeviceLost {
-        /// Which.
         device: DeviceId,
         /// Why: what its driver said.
         why: String,

@@ -17,7 +17,9 @@
 mod account;
 mod actor_threads;
 mod batch;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 mod context;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 mod events;
 #[cfg(test)]
 mod fault_tests;
@@ -27,6 +29,7 @@ mod messages;
 mod pipeline;
 mod root;
 mod run_end;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 mod start;
 pub mod trace;
 

@@ -42,7 +42,6 @@ pub enum StartRunError {
     #[error("the run in `{}` cannot be continued, because since then {}; use `--fresh` to start over (this discards {done} finished items) or another `--output`",
         folder.display(), changes.join(", "))]
     Changed {
-        /// The output folder.
         folder: PathBuf,
         /// What changed, in words.
         changes: Vec<String>,
@@ -52,34 +51,26 @@ pub enum StartRunError {
     /// The journal is damaged beyond use.
     #[error("the journal in `{}` cannot be read: {why}; use `--fresh` to start over or another `--output`", folder.display())]
     Unreadable {
-        /// The output folder.
         folder: PathBuf,
-        /// Why.
         why: String,
     },
     /// The items of a source cannot be listed.
     #[error("the items of source `{source_name}` cannot be listed: {error}")]
     Listing {
-        /// Which source.
         source_name: String,
-        /// Why.
         error: ListError,
     },
     /// What an earlier run left cannot be removed.
     #[error("the earlier run in `{}` cannot be discarded: {why}", folder.display())]
     Discard {
-        /// The output folder.
         folder: PathBuf,
-        /// Why.
         why: String,
     },
-    /// The journal cannot be begun.
     #[error(transparent)]
     Journal(#[from] StartError),
     /// The results cannot be made durable.
     #[error(transparent)]
     Commit(#[from] CommitError),
-    /// `RunOptions::engines` leaves a stage out.
     #[error(
         "nothing is said to run the batches of stage `{0}`; `RunOptions::engines` needs an engine for each batch stage of the plan"
     )]
@@ -104,7 +95,6 @@ pub enum Found {
         /// Result files with text that no run of this folder is known to have written, emptied as well.
         unknown: Vec<PathBuf>,
     },
-    /// A run that goes on.
     Resumed {
         /// Items that are finished already.
         finished: u64,
@@ -115,7 +105,6 @@ pub enum Found {
 
 /// A run that is ready to start: the output folder is ours, and there are items.
 pub struct Prepared {
-    /// The plan.
     pub plan: Arc<Plan>,
     /// Id of the run, kept when it is resumed.
     pub run_id: String,
@@ -152,10 +141,8 @@ impl Drop for AbortOnDrop {
 #[derive(Clone)]
 pub struct StopHandle(ActorRef<RootMsg>);
 
-/// How a run ended.
 #[derive(Debug, Clone)]
 pub struct RunOutcome {
-    /// The account, as in `run.json`.
     pub report: RunReport,
     /// Exit code of the command: 0, 65, 69, 70, 75 or 130.
     pub exit_code: i32,

@@ -29,7 +29,6 @@ pub const TIMES: &[u64] = &[
     60_000_000_000,
 ];
 
-/// See the module.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [u64],
@@ -59,13 +58,11 @@ impl Histogram {
         }
     }
 
-    /// Adds a value.
     pub fn add(&self, value: u64) {
         self.counts[self.bounds.partition_point(|bound| *bound < value)].add(1);
         self.sum.add(value);
     }
 
-    /// Adds a duration, in nanoseconds.
     pub fn add_time(&self, time: Duration) {
         self.add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
@@ -75,7 +72,6 @@ impl Histogram {
         self.sum.time()
     }
 
-    /// What it holds now.
     pub fn read(&self) -> HistogramReading {
         let counts = self.counts.iter().map(Counter::get).collect();
         HistogramReading { bounds: self.bounds, counts, sum: self.sum.get() }

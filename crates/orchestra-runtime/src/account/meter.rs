@@ -37,7 +37,6 @@ impl Meter {
         &self.plan
     }
 
-    /// The counters.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }

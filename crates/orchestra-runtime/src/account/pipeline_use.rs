@@ -19,11 +19,8 @@ const FADING: f64 = 0.85;
 /// What a pipeline took of one device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PipelineUse {
-    /// Which.
     pub pipeline: PipelineId,
-    /// Where.
     pub device: DeviceId,
-    /// At the last look.
     pub latest: PipelineLook,
     /// Its part of the mean utilisation of the GPU, 0 to 1.
     pub utilization_mean: Option<f64>,

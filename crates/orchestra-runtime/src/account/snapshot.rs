@@ -12,7 +12,6 @@ use serde::Serialize;
 use crate::account::pipeline_use::PipelineLook;
 use crate::context::RunContext;
 
-/// A run at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Snapshot {
     /// Since the start of this run (not of those that it continues).
@@ -37,17 +36,14 @@ pub struct Snapshot {
     pub restarts: u64,
     /// Batches sent more than once, whole or in parts.
     pub retries: u64,
-    /// Where the time went.
     #[serde(skip)]
     pub time: TimeSpent,
     /// The part that sets the pace.
     pub bottleneck: Bottleneck,
 }
 
-/// A stage at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct StageSnapshot {
-    /// Its name.
     pub name: String,
     /// Items that reached it.
     pub entered: u64,
@@ -59,10 +55,8 @@ pub struct StageSnapshot {
     pub busy: Duration,
 }
 
-/// A device at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct DeviceSnapshot {
-    /// Its name.
     pub name: String,
     /// Workers that serve.
     pub ready: u64,
@@ -78,7 +72,6 @@ pub struct DeviceSnapshot {
     pub restarts: u64,
     /// Times that a spare took a worker's place.
     pub spare_takeovers: u64,
-    /// Batches done.
     pub batches: u64,
     /// Items in them.
     pub rows: u64,
@@ -88,17 +81,14 @@ pub struct DeviceSnapshot {
     pub gpu: Option<Gpu>,
 }
 
-/// A pipeline at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PipelineSnapshot {
-    /// Its name.
     pub name: String,
     /// What it took at the last look of each device that it has workers on.
     pub devices: Vec<PipelineLook>,
 }
 
 impl Snapshot {
-    /// Looks at the counters.
     pub fn take(context: &RunContext) -> Self {
         let (plan, stats) = (&context.plan, &context.stats);
         let elapsed = context.clock.now();

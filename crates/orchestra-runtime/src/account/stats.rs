@@ -19,17 +19,14 @@ use orchestra_core::worker_exit::ExitKind;
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `n`.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Adds a duration, in nanoseconds.
     pub fn add_time(&self, d: Duration) {
         self.add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Takes `n` away.
     pub fn sub(&self, n: u64) {
         self.0.fetch_sub(n, Ordering::Relaxed);
     }
@@ -46,7 +43,6 @@ impl Counter {
         let _ = self.0.compare_exchange(0, nanos, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// The number now.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -83,7 +79,6 @@ impl PipelineStats {
     }
 }
 
-/// Counters of one stage.
 #[derive(Debug, Default)]
 pub struct StageStats {
     /// Items that reached it.
@@ -104,7 +99,6 @@ pub struct StageStats {
     pub on: Vec<StageOnDevice>,
     /// Items whose failure names this stage and is written, by kind.
     failures: [Counter; FailureKind::ALL.len()],
-    /// Batches sent, by reason.
     reasons: [Counter; LeaveReason::ALL.len()],
 }
 
@@ -141,7 +135,6 @@ impl StageStats {
         &self.failures[kind as usize]
     }
 
-    /// Batches sent for this reason.
     pub fn reason(&self, reason: LeaveReason) -> &Counter {
         &self.reasons[reason as usize]
     }
@@ -178,7 +171,6 @@ impl StageStats {
     }
 }
 
-/// Counters of one device.
 #[derive(Debug, Default)]
 pub struct DeviceStats {
     /// Workers that serve now.
@@ -195,9 +187,7 @@ pub struct DeviceStats {
     pub restarts: Counter,
     /// Times that a spare took a worker's place.
     pub spare_takeovers: Counter,
-    /// Batches done.
     pub batches: Counter,
-    /// Rows of these.
     pub rows: Counter,
     /// Time in which a session ran.
     pub busy: Counter,
@@ -220,7 +210,6 @@ impl DeviceStats {
     }
 }
 
-/// Counters of the whole run.
 #[derive(Debug, Default)]
 pub struct Stats {
     /// How far the lists of all sources have grown, in the order of the plan; set once.
@@ -247,19 +236,14 @@ pub struct Stats {
     pub retries: Counter,
     /// Batch slots that were still taken when every batch of their stage had its end.
     pub slots_lost: Counter,
-    /// By pipeline.
     pub pipelines: Vec<PipelineStats>,
-    /// By stage.
     pub stages: Vec<StageStats>,
-    /// By device.
     pub devices: Vec<DeviceStats>,
-    /// Worker processes that live.
     pub workers: LiveWorkers,
     pipeline_of_source: Vec<PipelineId>,
 }
 
 impl Stats {
-    /// Zeros for this plan.
     pub fn new(plan: &Plan) -> Self {
         Self {
             pipelines: plan.pipelines.iter().map(|_| PipelineStats::default()).collect(),
@@ -270,12 +254,10 @@ impl Stats {
         }
     }
 
-    /// Counters of a stage.
     pub fn stage(&self, id: StageId) -> &StageStats {
         &self.stages[id.index()]
     }
 
-    /// Counters of a device.
     pub fn device(&self, id: DeviceId) -> &DeviceStats {
         &self.devices[id.index()]
     }

@@ -3,6 +3,7 @@
 pub mod batcher;
 pub mod flights;
 pub mod outputs;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod service;
 pub mod slot_pool;
 pub mod stage;

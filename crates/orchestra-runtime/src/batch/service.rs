@@ -40,7 +40,6 @@ use crate::run_end::TellTheEnd;
 /// A tensor of a request or of its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
-    /// Element type.
     pub dtype: DType,
     /// The whole shape; the first dimension counts the rows.
     pub shape: Vec<usize>,
@@ -60,7 +59,6 @@ pub enum StartServiceError {
     /// No worker could be started, for this reason.
     #[error("{0}")]
     NoDevice(String),
-    /// A thread cannot be started.
     #[error("the service cannot be started: {0}")]
     Io(#[from] std::io::Error),
     /// The actor tree did not start.
@@ -79,7 +77,6 @@ pub enum InferError {
     Failed {
         /// Which, from 0.
         row: usize,
-        /// Why.
         failure: Failure,
     },
     /// The rows of an output have different shapes, so they cannot be stacked.
@@ -87,11 +84,9 @@ pub enum InferError {
         "output `{output}` has rows of shapes {first:?} and {other:?}, which cannot be stacked; send one row per request"
     )]
     Ragged {
-        /// Name of the output.
         output: String,
         /// The shape of the first row.
         first: Vec<usize>,
-        /// Another one.
         other: Vec<usize>,
     },
     /// The service has ended, for this reason.
@@ -202,7 +197,6 @@ impl Service {
         &self.answers.outputs
     }
 
-    /// The live worker processes.
     pub fn workers(&self) -> Vec<LiveWorker> {
         self.context.stats.workers.all()
     }

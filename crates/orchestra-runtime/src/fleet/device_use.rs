@@ -9,13 +9,9 @@ use orchestra_machine::{Gpu, GpuProcess};
 /// A worker process at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerUse {
-    /// Which.
     pub worker: WorkerId,
-    /// For which stage.
     pub stage: StageId,
-    /// Where.
     pub device: DeviceId,
-    /// Its process.
     pub pid: u32,
     /// Its main memory in bytes, batch slots included.
     pub resident_bytes: u64,
@@ -44,7 +40,6 @@ pub struct DeviceUse {
     pub worker_gpu_memory_max: Option<u64>,
 }
 
-/// The sums behind it.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     usage: DeviceUse,

@@ -29,7 +29,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct DeviceOptions {
     /// Who is asked about GPUs; `None`: nobody, and then nothing is known of them but what workers say.
     pub probe: Option<Arc<dyn GpuProbe>>,
-    /// How often.
     pub look_every: Duration,
     /// Where the memory that workers took is kept for later plans.
     pub measurements: Option<Measurements>,
@@ -53,7 +52,6 @@ impl fmt::Debug for DeviceOptions {
 type WhenLost = Box<dyn Fn(String) + Send>;
 type WhenSeen = Box<dyn FnOnce(Option<Gpu>) + Send>;
 
-/// See the module.
 pub struct DeviceWatch {
     /// In the order of the plan.
     devices: Vec<Device>,
@@ -89,7 +87,6 @@ struct Watched {
 }
 
 impl DeviceWatch {
-    /// Nothing is known yet.
     pub fn new(plan: &Plan, stats: Arc<Stats>) -> Self {
         let devices = (0..).map(DeviceId).zip(&plan.devices).map(|(id, device)| {
             let here = |stage: StageId| stats.stage(stage).on(id).is_some_and(|on| on.is_planned);

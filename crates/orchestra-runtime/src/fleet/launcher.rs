@@ -34,13 +34,9 @@ pub trait Launcher: Send + Sync {
 
 /// A worker that has been started.
 pub struct Launched {
-    /// Frames from it.
     pub reader: Box<dyn AsyncRead + Send + Unpin>,
-    /// Frames to it.
     pub writer: Box<dyn AsyncWrite + Send + Sync + Unpin>,
-    /// What it says on stderr.
     pub stderr: Box<dyn AsyncRead + Send + Unpin>,
-    /// Its life.
     pub process: Box<dyn WorkerProcess>,
 }
 
@@ -65,9 +61,7 @@ pub trait WorkerProcess: Send {
 /// Starts workers as processes of an executable.
 #[derive(Debug, Clone)]
 pub struct ProcessLauncher {
-    /// The executable.
     pub program: PathBuf,
-    /// Its arguments.
     pub args: Vec<OsString>,
     /// Variables set in addition to the usual ones, those that name the device and those of the engine.
     pub env: Vec<(OsString, OsString)>,

@@ -19,23 +19,16 @@ use orchestra_core::worker_exit::ExitKind;
 
 /// What a link is started with.
 pub struct LinkArgs {
-    /// The run.
     pub context: Arc<RunContext>,
-    /// Who it is.
     pub worker: WorkerId,
-    /// Where it runs.
     pub device: DeviceId,
-    /// What it is for.
     pub duty: Duty,
-    /// What it serves.
     pub serve: Arc<ServeStage>,
-    /// Who started it.
     pub manager: ActorRef<DeviceMsg>,
     /// Set once somebody owns the process and will report its death, whatever becomes of this actor.
     pub owned: AtomicBool,
 }
 
-/// What a worker is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Duty {
     /// A spare: it stands by until it is told to serve.
@@ -48,7 +41,6 @@ pub enum Duty {
 }
 
 impl LinkArgs {
-    /// Tells whoever traces what happened.
     pub fn trace(&self, step: impl FnOnce() -> WorkerStep) {
         self.context.trace_worker(self.worker, self.serve.stage, self.device, step);
     }

@@ -12,13 +12,9 @@ pub struct LiveWorkers(Mutex<BTreeMap<WorkerId, LiveWorker>>);
 /// A worker process that was started and is not known to be gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveWorker {
-    /// Which.
     pub worker: WorkerId,
-    /// For which stage.
     pub stage: StageId,
-    /// Where.
     pub device: DeviceId,
-    /// Its process.
     pub pid: u32,
 }
 
