@@ -198,7 +198,7 @@ impl WorkerPlaces {
         if self.look_at.is_some_and(|at| at <= now) {
             self.look_at = None;
         }
-        if !self.is_served() || self.n_spares_now() >= self.n_spares {
+        if !self.is_served() || self.spares().count() >= self.n_spares {
             return Vec::new();
         }
         let has_leavers = || self.members.values().any(|m| m.role == Role::Leaving);
@@ -396,10 +396,6 @@ impl WorkerPlaces {
 
     fn spares(&self) -> impl Iterator<Item = (WorkerId, &Member)> {
         self.members.iter().filter(|(_, m)| m.role == Role::Spare).map(|(id, m)| (*id, m))
-    }
-
-    fn n_spares_now(&self) -> usize {
-        self.spares().count()
     }
 
     fn n_open(&self) -> usize {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::account::stats::Stats;
 use crate::events::{EventHook, WorkerEvent};
 use crate::fleet::device_watch::{DeviceOptions, DeviceWatch};
-use crate::fleet::engine::Engines;
+use crate::fleet::launcher::Engines;
 use crate::trace::{MaybeTracer, RunBegan, Tracer, WorkerStep, WorkerTrace};
 
 /// Durations that bound what a worker may take. The defaults suit real machines; tests shorten them.
@@ -156,9 +156,5 @@ impl RunContext {
         if let Some(tracer) = self.tracer.get() {
             tracer.worker(WorkerTrace { at: self.clock.now(), worker, stage, device, step: step() });
         }
-    }
-
-    pub fn is_watched(&self) -> bool {
-        self.options.events.is_some()
     }
 }

@@ -40,10 +40,7 @@ pub enum WorkerEvent {
     },
     /// Its process is gone and reaped; nothing of it can touch shared memory any more. Also told, alone, of a worker whose process could
     /// not be started.
-    Ended {
-        worker: WorkerId,
-        exit: WorkerExit,
-    },
+    Ended { worker: WorkerId, exit: WorkerExit },
     /// A device is not there any more. Each of its workers ends, and its work goes to other devices.
     DeviceLost {
         device: DeviceId,

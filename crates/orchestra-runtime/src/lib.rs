@@ -34,9 +34,8 @@ mod start;
 pub mod trace;
 
 pub use account::histogram::HistogramReading;
-pub use account::meter::Meter;
+pub use account::meter::{Meter, Remains};
 pub use account::pipeline_use::{PipelineLook, PipelineUse};
-pub use account::remains::Remains;
 pub use account::report::{
     DeviceReport, ItemCounts, LoaderReport, PipelineOnDevice, PipelineReport, RunReport, StageReport,
 };
@@ -48,8 +47,8 @@ pub use context::{RunOptions, Timeouts};
 pub use events::{EventHook, WorkerEvent};
 pub use fleet::device_use::{DeviceUse, WorkerUse};
 pub use fleet::device_watch::{DeviceOptions, DeviceWatch};
-pub use fleet::engine::{EngineSpec, Engines, load_frame};
 pub use fleet::launcher;
+pub use fleet::launcher::{EngineSpec, Engines, load_frame};
 pub use fleet::launcher::{Launcher, ProcessLauncher};
 pub use fleet::live_workers::{LiveWorker, LiveWorkers};
 pub use flow::chain::Env;

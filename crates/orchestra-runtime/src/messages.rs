@@ -12,12 +12,13 @@ use orchestra_core::{
     BatchId, DeviceId, ItemId, PipelineId, SinkId, SourceId, StageId, WorkerExit, WorkerId,
 };
 use orchestra_machine::Gpu;
+use orchestra_worker::arena::Arena;
 use orchestra_worker::codec::CodecError;
 use orchestra_worker::frames::{DynamicOutput, Load, RunErrorKind};
 use ractor::ActorRef;
 
 use crate::batch::slot_pool::{FilledSlot, SlotPool};
-use crate::fleet::engine::EngineSpec;
+use crate::fleet::launcher::EngineSpec;
 use crate::fleet::worker_port::WorkerPort;
 use crate::fleet::worker_process::ProcessEvent;
 use crate::flow::ticket::Ticket;
@@ -261,12 +262,11 @@ pub enum SourceMsg {
     },
     /// See whether a loader hangs.
     Tick,
-    /// Loaders are through with some more items; the number is in the shared counter.
-    LoadersProgressed,
     /// So many items of this source are committed.
     Committed(u64),
-    /// Its list has grown, or its listing has ended. No more than one for each time that the list is forced to the disk.
-    Listed,
+    /// Loaders are through with some more items, or its list has grown or ended: both are seen where they are counted. The list tells no more
+    /// than once for each time that it is forced to the disk.
+    Progressed,
     Stop,
 }
 
@@ -304,16 +304,9 @@ impl CommitCounts {
     }
 }
 
-pub struct PipelineMemory {
-    /// The slots of its batch stages, in their order.
-    pub slots: Vec<(StageId, orchestra_worker::arena::Arena)>,
-    /// Where pictures are kept that are made behind a source, a batch or a fold.
-    pub pictures: Vec<(orchestra_plan::Origin, Arc<crate::flow::carried::CarriedPictures>)>,
-}
-
 pub enum PipelineMsg {
-    Start,
-    Prepared(Result<PipelineMemory, String>),
+    /// The slots of its batch stages, in their order.
+    Prepared(Result<Vec<(StageId, Arena)>, String>),
     /// A source has nothing in flight and hands out nothing more.
     SourceFinished {
         source: SourceId,

@@ -23,7 +23,7 @@ use crate::flow::fold::{Fold, FoldArgs, FoldTarget};
 use crate::flow::processor::Processor;
 use crate::flow::sink::{Sink, SinkArgs};
 use crate::flow::source::{Source, SourceArgs};
-use crate::messages::{DeviceMsg, PipelineEnd, PipelineMemory, PipelineMsg, RootMsg, SinkMsg, SourceMsg};
+use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg, SinkMsg, SourceMsg};
 
 pub struct Pipeline;
 
@@ -67,8 +67,7 @@ impl Actor for Pipeline {
         args: PipelineArgs,
     ) -> Result<PipelineState, ActorProcessingErr> {
         let plan = &args.context.plan.pipelines[args.pipeline.index()];
-        me.cast(PipelineMsg::Start)?;
-        Ok(PipelineState {
+        let state = PipelineState {
             name: plan.name.clone(),
             targets: Targets::default(),
             sources: HashMap::new(),
@@ -77,7 +76,9 @@ impl Actor for Pipeline {
             stop_asked: false,
             over: false,
             args,
-        })
+        };
+        state.prepare(&me);
+        Ok(state)
     }
 
     async fn handle(
@@ -87,8 +88,7 @@ impl Actor for Pipeline {
         state: &mut PipelineState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            PipelineMsg::Start => state.prepare(&me),
-            PipelineMsg::Prepared(Ok(memory)) => state.build(&me, memory).await?,
+            PipelineMsg::Prepared(Ok(slots)) => state.build(&me, slots).await?,
             PipelineMsg::Prepared(Err(why)) => state.end(&me, PipelineEnd::NoDevice(why)).await,
             PipelineMsg::SourceFinished { source, end } => state.source_finished(&me, source, end).await,
             PipelineMsg::NoDevice(why) => state.end(&me, PipelineEnd::NoDevice(why)).await,
@@ -131,7 +131,7 @@ impl PipelineState {
         let pipeline = self.args.pipeline;
         let me = me.clone();
         tokio::task::spawn_blocking(move || {
-            drop(me.cast(PipelineMsg::Prepared(memory_of(&plan, &plan.pipelines[pipeline.index()]))));
+            drop(me.cast(PipelineMsg::Prepared(slots_of(&plan, &plan.pipelines[pipeline.index()]))));
         });
     }
 
@@ -139,7 +139,7 @@ impl PipelineState {
     async fn build(
         &mut self,
         me: &ActorRef<PipelineMsg>,
-        mut memory: PipelineMemory,
+        mut slots: Vec<(StageId, Arena)>,
     ) -> Result<(), ActorProcessingErr> {
         if self.over {
             return Ok(());
@@ -153,14 +153,14 @@ impl PipelineState {
         };
         let (sink, _) = Actor::spawn_linked(None, Sink, sink_args, me.get_cell()).await?;
         // Stages stand after what they read from; built backwards, each finds those that follow it.
-        self.targets.pictures = memory.pictures;
         let plan = Arc::clone(&self.args.context.plan);
         let pipeline = &plan.pipelines[self.args.pipeline.index()];
+        self.targets.pictures = pictures_of(&plan, pipeline);
         for &stage in pipeline.stages.iter().rev() {
             match &plan.stages[stage.index()].runs {
                 Shape::Map(_) => {}
                 Shape::Batch(_) => {
-                    let own = memory.slots.pop_if(|(of, _)| *of == stage).map(|(_, arena)| arena);
+                    let own = slots.pop_if(|(of, _)| *of == stage).map(|(_, arena)| arena);
                     let own = own.ok_or("memory was made for other stages than those of the plan")?;
                     self.build_batch(me, stage, own, &sink).await?;
                 }
@@ -294,18 +294,20 @@ impl PipelineState {
     }
 }
 
-fn memory_of(plan: &Plan, pipeline: &PipelinePlan) -> Result<PipelineMemory, String> {
-    let mut slots = Vec::new();
-    for &stage in &pipeline.stages {
-        let planned = &plan.stages[stage.index()];
-        if let Some(batch) = planned.batch() {
-            slots.push((stage, arena_of(&planned.name, batch)?));
-        }
-    }
+fn slots_of(plan: &Plan, pipeline: &PipelinePlan) -> Result<Vec<(StageId, Arena)>, String> {
+    let stages = pipeline.stages.iter().map(|stage| (*stage, &plan.stages[stage.index()]));
+    let slots = stages.filter_map(|(id, stage)| {
+        let batch = stage.batch()?;
+        Some(arena_of(&stage.name, batch).map(|arena| (id, arena)))
+    });
+    slots.collect()
+}
+
+/// Room for the pictures that are made behind a source, a batch or a fold, in equal parts.
+fn pictures_of(plan: &Plan, pipeline: &PipelinePlan) -> Vec<(Origin, Arc<CarriedPictures>)> {
     let origins = pipeline.sources.iter().copied().map(Origin::Source);
     let origins = origins.chain(pipeline.stages.iter().copied().map(Origin::Stage));
     let keepers: Vec<Origin> = origins.filter(|origin| !kept_pictures(plan, *origin).is_empty()).collect();
     let share = usize::try_from(pipeline.carried_bytes).unwrap_or(usize::MAX) / keepers.len().max(1);
-    let pictures = keepers.into_iter().map(|origin| (origin, CarriedPictures::new(share))).collect();
-    Ok(PipelineMemory { slots, pictures })
+    keepers.into_iter().map(|origin| (origin, CarriedPictures::new(share))).collect()
 }

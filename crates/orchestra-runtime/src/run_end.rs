@@ -10,21 +10,18 @@ use crate::root::Ending;
 use crate::trace::RunEnded;
 
 /// Tells whoever traces the run how it ended, also when nobody waits for the end.
-pub struct TellTheEnd {
-    context: Arc<RunContext>,
-    told: bool,
-}
+pub struct TellTheEnd(Option<Arc<RunContext>>);
 
 impl TellTheEnd {
     /// Until it is told, whoever drops this gives the run up.
     pub fn of(context: &Arc<RunContext>) -> Self {
-        Self { context: Arc::clone(context), told: false }
+        Self(Some(Arc::clone(context)))
     }
 
     pub fn tell(&mut self, counts: Counts, exit_code: Option<i32>, problems: &[String]) {
-        self.told = true;
-        let Some(tracer) = self.context.tracer.get() else { return };
-        let (stats, at) = (&self.context.stats, self.context.clock.now());
+        let Some(context) = self.0.take() else { return };
+        let Some(tracer) = context.tracer.get() else { return };
+        let (stats, at) = (&context.stats, context.clock.now());
         let (total, resumed) = (stats.extent().known(), stats.resumed.get());
         let Counts { done, failed } = counts;
         tracer.ended(RunEnded { at, total, resumed, done, failed, exit_code, problems: problems.to_vec() });
@@ -33,10 +30,9 @@ impl TellTheEnd {
 
 impl Drop for TellTheEnd {
     fn drop(&mut self) {
-        if !self.told {
-            let stats = &self.context.stats;
-            let counts = Counts { done: stats.done.get(), failed: stats.failed.get() };
-            self.tell(counts, None, &[]);
+        if let Some(context) = &self.0 {
+            let (done, failed) = (context.stats.done.get(), context.stats.failed.get());
+            self.tell(Counts { done, failed }, None, &[]);
         }
     }
 }

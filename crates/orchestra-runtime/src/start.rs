@@ -19,12 +19,11 @@ use ractor::{Actor, ActorRef, SpawnErr};
 use thiserror::Error;
 use tokio::sync::{oneshot, watch};
 
-use crate::account::meter::Meter;
-use crate::account::remains::Remains;
+use crate::account::meter::{Meter, Remains};
 use crate::account::report::RunReport;
 use crate::account::snapshot::Snapshot;
 use crate::context::{RunContext, RunOptions};
-use crate::fleet::watcher::Watcher;
+use crate::fleet::device_watch::Watcher;
 use crate::fleet::worker_memory;
 use crate::flow::committer::{self, Traces};
 use crate::messages::{PipelineEnd, RootMsg};
@@ -50,22 +49,13 @@ pub enum StartRunError {
     },
     /// The journal is damaged beyond use.
     #[error("the journal in `{}` cannot be read: {why}; use `--fresh` to start over or another `--output`", folder.display())]
-    Unreadable {
-        folder: PathBuf,
-        why: String,
-    },
+    Unreadable { folder: PathBuf, why: String },
     /// The items of a source cannot be listed.
     #[error("the items of source `{source_name}` cannot be listed: {error}")]
-    Listing {
-        source_name: String,
-        error: ListError,
-    },
+    Listing { source_name: String, error: ListError },
     /// What an earlier run left cannot be removed.
     #[error("the earlier run in `{}` cannot be discarded: {why}", folder.display())]
-    Discard {
-        folder: PathBuf,
-        why: String,
-    },
+    Discard { folder: PathBuf, why: String },
     #[error(transparent)]
     Journal(#[from] StartError),
     /// The results cannot be made durable.

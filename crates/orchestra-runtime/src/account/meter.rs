@@ -1,7 +1,7 @@
-//! The counters of a run for whoever exports them, during the run and after it. It reads only, knows no exporter, and keeps nothing of a run
-//! alive but its plan and its numbers.
+//! What a host sees of a run, during it and after it: its counters, and what of it is still there. It reads only, knows no exporter, and keeps
+//! nothing of a run alive but its plan and its numbers.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use orchestra_plan::Plan;
@@ -60,5 +60,35 @@ impl Meter {
 impl std::fmt::Debug for Meter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Meter").field("run_id", &self.run_id).finish_non_exhaustive()
+    }
+}
+
+/// Looks at a run from outside, also after its end. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Remains {
+    context: Weak<RunContext>,
+    stats: Arc<Stats>,
+}
+
+impl Remains {
+    pub(crate) fn of(context: &Arc<RunContext>) -> Self {
+        Self { context: Arc::downgrade(context), stats: Arc::clone(&context.stats) }
+    }
+
+    /// Actors, decoding threads, tasks and handles that belong to the run. 0 a moment after its end; a thread that was given up, because
+    /// it hangs on a file, counts for as long as it hangs.
+    pub fn holders(&self) -> usize {
+        self.context.strong_count()
+    }
+
+    /// Batch slots that are taken now, of all stages: the credits of the data path that have not come home.
+    pub fn slots_in_use(&self) -> u64 {
+        self.stats.slots_in_use()
+    }
+
+    /// Batch slots that were still taken when every batch of their stage had its end, so that they could never be filled again. Always 0:
+    /// anything else is a bug.
+    pub fn slots_lost(&self) -> u64 {
+        self.stats.slots_lost.get()
     }
 }

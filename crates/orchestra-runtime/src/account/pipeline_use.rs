@@ -96,7 +96,16 @@ impl Shares {
         pipelines.dedup();
         let of = |pipeline: PipelineId| Share {
             stages: stages.iter().filter(|(_, p)| *p == pipeline).map(|(stage, _)| *stage).collect(),
-            usage: PipelineUse::none(pipeline, device),
+            usage: PipelineUse {
+                pipeline,
+                device,
+                latest: PipelineLook::default(),
+                utilization_mean: None,
+                power_mean_watts: None,
+                gpu_memory_max: None,
+                memory_max: None,
+                cpu_time: None,
+            },
             ran: Duration::ZERO,
             lately: 0.0,
             cpu_at: None,
@@ -165,21 +174,6 @@ impl Share {
         if span >= MIN_SPAN {
             usage.latest.cores = Some(cpu_time.saturating_sub(before).as_secs_f64() / span.as_secs_f64());
             self.cpu_at = Some((look.now, cpu_time));
-        }
-    }
-}
-
-impl PipelineUse {
-    fn none(pipeline: PipelineId, device: DeviceId) -> Self {
-        Self {
-            pipeline,
-            device,
-            latest: PipelineLook::default(),
-            utilization_mean: None,
-            power_mean_watts: None,
-            gpu_memory_max: None,
-            memory_max: None,
-            cpu_time: None,
         }
     }
 }

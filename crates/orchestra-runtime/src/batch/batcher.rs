@@ -209,7 +209,7 @@ impl BatcherState {
 
     /// Every batch has its end. A slot that is still held here would never come back.
     fn must_hold_nothing(&self) {
-        let (slots, sent) = (self.slots.len(), self.flights.len());
+        let (slots, sent) = (self.slots.len(), self.flights.by_batch.len());
         if slots > 0 || sent > 0 {
             self.args.context.stats.slots_lost.add(slots.max(sent) as u64);
             tracing::error!(
@@ -305,11 +305,11 @@ impl BatcherState {
 
     /// The most rows that a device takes, as long as somebody wants to know how that changes.
     fn traced_ceiling(&self, device: Option<DeviceId>) -> Option<usize> {
-        device.filter(|_| self.flights.are_traced()).map(|device| self.ledger.ceiling(device))
+        device.filter(|_| self.flights.tracer.is_on()).map(|device| self.ledger.ceiling(device))
     }
 
     fn done(&mut self, worker: WorkerId, batch: BatchId, dynamic: Vec<DynamicOutput>, ran: Ran) {
-        let flight = self.flights.take(batch);
+        let flight = self.flights.by_batch.remove(&batch);
         let now = self.now();
         let ceiling = self.traced_ceiling(flight.as_ref().map(|f| f.assignment.device));
         let Some(completed) = self.ledger.done(worker, batch) else { return };
@@ -338,7 +338,7 @@ impl BatcherState {
     }
 
     fn fault(&mut self, worker: WorkerId, batch: BatchId, kind: RunErrorKind, error: String, ran: Ran) {
-        let flight = self.flights.take(batch);
+        let flight = self.flights.by_batch.remove(&batch);
         if let Some(flight @ Flight { assignment: a, .. }) = &flight {
             self.together.failed(a.rows.count);
             tracing::warn!(
@@ -379,7 +379,7 @@ impl BatcherState {
         let lost = self.ledger.worker_lost(worker, exit, last_words);
         // What follows is told for the youngest first.
         for (batch, aftermath) in lost.held.iter().rev().zip(&lost.aftermath) {
-            let Some(flight) = self.flights.take(*batch) else { continue };
+            let Some(flight) = self.flights.by_batch.remove(batch) else { continue };
             let a = &flight.assignment;
             self.together.failed(a.rows.count);
             tracing::debug!(
@@ -387,7 +387,7 @@ impl BatcherState {
                 attempt = a.attempt, device = %self.device_name(a.device), %worker, trace_id = flight.trace_id(),
                 %exit, "batch lost its worker"
             );
-            if self.flights.are_traced() {
+            if self.flights.tracer.is_on() {
                 let begun = begun.iter().find(|(begun, _)| begun == batch).map(|(_, at)| *at);
                 let ran = Ran { begun, ..Ran::default() };
                 let (exit, last_words) = (exit.clone(), last_words.clone());

@@ -17,9 +17,9 @@ use crate::trace::{BatchEnd, BatchNumber, BatchTrace, MaybeTracer, Ran, Then, id
 /// See the module. What is left when it is dropped is told to have been given up.
 pub struct Flights {
     stage: StageId,
-    tracer: MaybeTracer,
+    pub tracer: MaybeTracer,
     clock: RunClock,
-    by_batch: HashMap<BatchId, Flight>,
+    pub by_batch: HashMap<BatchId, Flight>,
 }
 
 pub struct Flight {
@@ -47,10 +47,6 @@ impl Flights {
         Self { stage, tracer: context.tracer.clone(), clock: context.clock, by_batch: HashMap::new() }
     }
 
-    pub fn are_traced(&self) -> bool {
-        self.tracer.is_on()
-    }
-
     /// A batch leaves, out of this slot. Gives the context for its frame.
     pub fn begin(&mut self, assignment: Assignment, from: Option<&FilledSlot>) -> Option<TraceContext> {
         let noted = self.tracer.get().zip(from).map(|(tracer, slot)| Noted {
@@ -63,14 +59,6 @@ impl Flights {
         let flight = Flight { assignment, sent: self.clock.now(), noted };
         self.by_batch.insert(assignment.batch, flight);
         context
-    }
-
-    pub fn take(&mut self, batch: BatchId) -> Option<Flight> {
-        self.by_batch.remove(&batch)
-    }
-
-    pub fn len(&self) -> usize {
-        self.by_batch.len()
     }
 
     pub fn end(

@@ -37,7 +37,7 @@ pub enum Watch {
 type Tell = Box<dyn Fn() + Send + Sync>;
 
 pub struct SlotPool {
-    arena: Arena,
+    pub arena: Arena,
     clock: RunClock,
     max_batch: usize,
     /// For how many batches a slot that is opened has room.
@@ -207,10 +207,6 @@ impl SlotPool {
             in_use,
             notify,
         })
-    }
-
-    pub fn arena(&self) -> &Arena {
-        &self.arena
     }
 
     /// Claims the next row of the open slot, if there is one.

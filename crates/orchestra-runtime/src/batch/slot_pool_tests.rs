@@ -78,7 +78,7 @@ fn many_writers_fill_slots_without_losing_or_doubling_an_item() {
             for (row, item) in slot.items.iter().enumerate() {
                 let Some(item) = item else { continue };
                 // SAFETY: the slot is filled and held by `slot`.
-                let bytes = unsafe { pool.arena().input_rows(slot.slot, 0, row, 1) };
+                let bytes = unsafe { pool.arena.input_rows(slot.slot, 0, row, 1) };
                 assert_eq!(bytes, item.ticket.id().index.to_ne_bytes(), "the row holds its own item");
                 assert!(seen.insert(item.ticket.id().index), "no item comes twice");
             }

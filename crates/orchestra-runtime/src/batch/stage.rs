@@ -12,7 +12,7 @@ use ractor::{Actor, ActorCell, ActorRef, SpawnErr};
 use crate::batch::batcher::{Batcher, BatcherArgs};
 use crate::batch::slot_pool::SlotPool;
 use crate::context::RunContext;
-use crate::fleet::engine::load_frame;
+use crate::fleet::launcher::load_frame;
 use crate::flow::token::Token;
 use crate::messages::{BatcherMsg, CompletedBatch, DeviceMsg, ServeStage};
 

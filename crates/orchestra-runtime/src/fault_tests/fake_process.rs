@@ -19,7 +19,7 @@ use super::fake_worker::Worker;
 use super::gpus::Gpus;
 use super::log::{Log, What};
 use super::script::{KILLED, Script, Start, ms};
-use crate::fleet::engine::EngineSpec;
+use crate::fleet::launcher::EngineSpec;
 use crate::fleet::launcher::{Launched, WorkerProcess};
 
 /// Room of each in-memory stream in bytes: as much as a socket has, so that nobody waits for the other side to read.

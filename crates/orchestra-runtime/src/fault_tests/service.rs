@@ -16,7 +16,7 @@ use super::stage::Stage;
 use crate::batch::service::{InferError, Service, StartServiceError, Tensor};
 use crate::context::RunOptions;
 use crate::fleet::device_watch::DeviceOptions;
-use crate::fleet::engine::EngineSpec;
+use crate::fleet::launcher::EngineSpec;
 
 async fn start(
     stage: &Stage,

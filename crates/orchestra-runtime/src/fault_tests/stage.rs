@@ -31,7 +31,7 @@ use crate::batch::stage::BatchStage;
 use crate::context::{RunContext, RunOptions, Timeouts};
 use crate::fleet::device_manager::DeviceManager;
 use crate::fleet::device_watch::DeviceOptions;
-use crate::fleet::engine::EngineSpec;
+use crate::fleet::launcher::EngineSpec;
 use crate::flow::chain::{Chain, Targets};
 use crate::flow::processor::Processor;
 use crate::flow::ticket::Ticket;
@@ -377,7 +377,7 @@ impl Ended {
 
 /// Puts the items into rows, as loaders do, as long as there are free ones.
 async fn feed(stage: Stage, feed: Feed) {
-    let slots = feed.pool.arena().layout().slots as u64;
+    let slots = feed.pool.arena.layout().slots as u64;
     tokio::time::sleep(stage.first_item).await;
     for index in 0..stage.items {
         if index > 0 && stage.pause > Duration::ZERO {

@@ -1,13 +1,15 @@
-//! What the devices of a run and its worker processes take, and whether a device is still there. It starts no thread (`watcher.rs` does)
-//! and steers nothing: a device that is lost is told to its manager, and figures go to whoever asks. A driver that gives no answer is
+//! What the devices of a run and its worker processes take, and whether a device is still there. It steers
+//! nothing: a device that is lost is told to its manager, and figures go to whoever asks. A driver that gives no answer is
 //! noted once and never fails a run.
 //!
 //! Each device has a lock of its own, which is never held while the driver or the kernel is asked, while somebody is told or while
 //! anything is logged. So a device whose driver hangs holds up nobody but those who want to know about it.
 
 use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::Thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use orchestra_core::{DeviceId, DeviceKind, DeviceSpec, PipelineId, StageId};
@@ -16,6 +18,7 @@ use orchestra_plan::{Measurements, Plan};
 
 use crate::account::pipeline_use::{Look, PipelineLook, PipelineUse, Shares};
 use crate::account::stats::{StageOnDevice, Stats};
+use crate::context::RunContext;
 use crate::fleet::device_use::{DeviceUse, Tally, WorkerUse};
 use crate::fleet::live_workers::LiveWorker;
 
@@ -228,13 +231,6 @@ impl DeviceWatch {
         }
     }
 
-    /// The thread that looks at a device: it is woken when somebody asks.
-    pub(crate) fn looked_at_by(&self, device: DeviceId, looker: Thread) {
-        if let Some(device) = self.get(device) {
-            device.looker.get_or_init(|| looker);
-        }
-    }
-
     fn get(&self, device: DeviceId) -> Option<&Device> {
         self.devices.get(device.index())
     }
@@ -299,6 +295,51 @@ impl Watched {
         }
         let is_news = complaint.is_some() && !std::mem::replace(&mut self.has_complained, true);
         (complaint.filter(|_| is_news), lost.map(|lost| lost.to_string()))
+    }
+}
+
+/// The threads that look at the devices of a run, one for each: a driver that hangs over one of them blinds nobody to the others. Dropping it
+/// ends the threads, each after the look at which it is.
+pub(crate) struct Watcher {
+    stop: Arc<AtomicBool>,
+    threads: Vec<Thread>,
+}
+
+impl Watcher {
+    pub(crate) fn start(context: &RunContext) -> io::Result<Self> {
+        let mut watcher = Self { stop: Arc::default(), threads: Vec::new() };
+        for (device, plan) in (0..).map(DeviceId).zip(&context.plan.devices) {
+            let (watch, stats) = (Arc::clone(&context.watch), Arc::clone(&context.stats));
+            let (clock, options, stop) =
+                (context.clock, context.options.devices.clone(), Arc::clone(&watcher.stop));
+            let look_on = move || {
+                let on = stats.device(device);
+                let is_settled = || on.ready.get() > 0 && on.starting() == 0;
+                while !stop.load(Ordering::Acquire) {
+                    watch.look(
+                        device,
+                        options.probe.as_deref(),
+                        &stats.workers.all(),
+                        is_settled,
+                        clock.now(),
+                    );
+                    thread::park_timeout(options.look_every);
+                }
+            };
+            let name = format!("look {}", plan.spec.name);
+            let thread = thread::Builder::new().name(name).spawn(look_on)?.thread().clone();
+            // It is woken when somebody asks.
+            context.watch.devices[device.index()].looker.get_or_init(|| thread.clone());
+            watcher.threads.push(thread);
+        }
+        Ok(watcher)
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.threads.iter().for_each(Thread::unpark);
     }
 }
 

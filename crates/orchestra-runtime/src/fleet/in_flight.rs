@@ -8,8 +8,9 @@ use orchestra_core::BatchId;
 /// The batches that are with one worker, in the order in which it begins them.
 #[derive(Debug)]
 pub struct InFlight {
-    streams: usize,
-    sent: VecDeque<Sent>,
+    /// Batches that run at once, at least 1.
+    pub streams: usize,
+    pub sent: VecDeque<Sent>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,15 +25,6 @@ impl InFlight {
     /// Nothing yet, with a worker that runs up to `streams` batches at once.
     pub fn new(streams: usize) -> Self {
         Self { streams: streams.max(1), sent: VecDeque::new() }
-    }
-
-    /// Batches that run at once, at least 1.
-    pub fn streams(&self) -> usize {
-        self.streams
-    }
-
-    pub fn len(&self) -> usize {
-        self.sent.len()
     }
 
     pub fn push(&mut self, batch: BatchId, rows: usize) {
@@ -87,7 +79,7 @@ mod tests {
         all.begin(AT[1]);
         assert_eq!(begun(&all), [(0, AT[0]), (2, AT[1])]);
         all.begin(AT[2]);
-        assert_eq!((begun(&all), all.len()), (vec![(0, AT[0]), (2, AT[1])], 2), "what has begun has begun");
+        assert_eq!((begun(&all), all.sent.len()), (vec![(0, AT[0]), (2, AT[1])], 2), "what has begun has begun");
     }
 
     #[test]
@@ -97,6 +89,6 @@ mod tests {
         assert_eq!(all.answered(BatchId(9)), Err("batch-0 or batch-1".to_owned()));
         assert_eq!(of(1, 1).answered(BatchId(9)), Err("batch-0".to_owned()));
         assert_eq!(of(1, 0).answered(BatchId(0)), Err("none".to_owned()));
-        assert_eq!(all.len(), 3);
+        assert_eq!(all.sent.len(), 3);
     }
 }

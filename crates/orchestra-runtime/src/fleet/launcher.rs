@@ -1,6 +1,7 @@
-//! Starts worker processes: the one place that knows of file descriptors, environments and exec. It neither speaks the protocol nor
-//! decides when a worker is needed.
+//! Starts worker processes: the one place that knows of file descriptors, environments and exec. Of the engine of a batch stage the runtime
+//! knows no more than that. It neither speaks the protocol nor decides when a worker is needed.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,8 +10,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 
-use orchestra_core::{DeviceKind, WorkerExit};
+use orchestra_core::{DeviceKind, StageId, WorkerExit};
+use orchestra_plan::BatchPlan;
+use orchestra_worker::frames::Load;
 use orchestra_worker::{WORKER_ARENA_FD, WORKER_SOCKET_FD};
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -56,6 +60,46 @@ pub trait WorkerProcess: Send {
     fn kill(&mut self);
     /// Waits until it is gone and can touch nothing any more. May be dropped and called again.
     fn wait(&mut self) -> Pin<Box<dyn Future<Output = WorkerExit> + Send + '_>>;
+}
+
+/// Runs the batches of one stage in worker processes.
+pub trait EngineSpec: Send + Sync {
+    /// Starts one worker for a device over the arena `arena`. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// There is no process. The device manager tries again, as its restart policy says.
+    fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched>;
+
+    /// What a worker on `device` has to load: [`Load::spec`], which its engine alone reads.
+    ///
+    /// # Errors
+    /// It cannot be encoded; the text is for the user. The stage counts as one without a device.
+    fn spec(&self, device: &DeviceKind) -> Result<Vec<u8>, String>;
+}
+
+/// The engines of a plan: one for each of its batch stages.
+pub type Engines = BTreeMap<StageId, Arc<dyn EngineSpec>>;
+
+/// What a worker of a batch stage on `device` is told.
+///
+/// # Errors
+/// As [`EngineSpec::spec`].
+pub fn load_frame(
+    engine: &dyn EngineSpec,
+    batch: &BatchPlan,
+    device: &DeviceKind,
+    threads: usize,
+) -> Result<Load, String> {
+    Ok(Load {
+        spec: engine.spec(device)?,
+        device: device.clone(),
+        threads,
+        streams: batch.streams,
+        max_batch: batch.max_batch,
+        batch_sizes: batch.batch_sizes.clone(),
+        pad: *device != DeviceKind::Cpu,
+        layout: batch.layout.clone(),
+    })
 }
 
 /// Starts workers as processes of an executable.

@@ -63,7 +63,7 @@ impl LinkArgs {
             return Err(WorkerExit::DeviceLost(why));
         }
         let device = &context.plan.devices[self.device.index()];
-        let arena = self.serve.pool.arena().fd();
+        let arena = self.serve.pool.arena.fd();
         let launched = self.serve.engine.launch(&device.spec.kind, arena);
         let mut launched = launched.map_err(|error| WorkerExit::SpawnFailed(error.to_string()))?;
         // It has not been told to load anything yet: the threads that matter will be where it is.

@@ -5,7 +5,6 @@ pub mod device_manager;
 pub mod device_use;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod device_watch;
-pub mod engine;
 pub mod handshake;
 pub mod in_flight;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
@@ -13,7 +12,6 @@ pub mod launcher;
 pub mod link_start;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod live_workers;
-pub mod watcher;
 pub mod worker_deadlines;
 pub mod worker_link;
 pub mod worker_memory;

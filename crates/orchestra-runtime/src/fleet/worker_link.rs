@@ -349,7 +349,7 @@ impl LinkState {
         let worker = self.args.worker;
         let (batches, in_flight) = {
             let traffic = self.port.traffic();
-            (traffic.batches, traffic.in_flight.len())
+            (traffic.batches, traffic.in_flight.sent.len())
         };
         self.stats().ending.sub(1);
         if exit == WorkerExit::Clean {

@@ -126,7 +126,7 @@ impl WorkerPort {
                     drop(batcher.cast(BatcherMsg::Done { worker, batch, dynamic, ran }));
                     self.done(u64::from(self.batches_in(rows)), rss_bytes);
                     // Not told from here: whoever takes long to hear it would keep us from hearing the worker's heart.
-                    if self.args.context.is_watched() {
+                    if self.args.context.options.events.is_some() {
                         drop(self.link.cast(LinkMsg::BatchDone(rows)));
                     }
                 }
@@ -182,7 +182,7 @@ impl WorkerPort {
             drop(self.link.cast(LinkMsg::Broken));
         }
         traffic.begin(now);
-        let streams = traffic.in_flight.streams();
+        let streams = traffic.in_flight.streams;
         drop(traffic);
         self.count(timing, streams, self.batches_in(sent.rows), now);
         Some((sent, Ran { begun: sent.begun, answered: Some(now), timing }))

@@ -190,7 +190,7 @@ impl Inbox {
                 waited = true;
                 // Everything handed to this thread is loaded: at the end of the listing the source waits for this.
                 state.book(work);
-                drop(work.from.cast(SourceMsg::LoadersProgressed));
+                drop(work.from.cast(SourceMsg::Progressed));
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }

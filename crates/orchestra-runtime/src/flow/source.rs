@@ -84,7 +84,7 @@ impl Actor for Source {
         });
         me.send_interval(TICK, || SourceMsg::Tick);
         // A source that is gone needs no items.
-        args.listing.catalog.growth().watch(move || drop(me.cast(SourceMsg::Listed)));
+        args.listing.catalog.growth().watch(move || drop(me.cast(SourceMsg::Progressed)));
         let reader = args.listing.catalog.reader();
         let mut state = SourceState {
             args,
@@ -119,7 +119,7 @@ impl Actor for Source {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             SourceMsg::Demand { loader, items } => state.waiting.push_back((loader, items)),
-            SourceMsg::LoadersProgressed | SourceMsg::Listed => {}
+            SourceMsg::Progressed => {}
             SourceMsg::Tick => {
                 for (loader, inbox) in state.loaders.iter_mut().enumerate() {
                     loader_thread::replace_if_stuck(&state.work, loader, inbox)?;
