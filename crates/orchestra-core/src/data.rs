@@ -15,7 +15,6 @@ use crate::tensor::{DType, Dim, TensorSpec};
 pub struct Schema(pub Vec<Column>);
 
 impl Schema {
-    /// A schema of one column.
     #[must_use]
     pub fn of(name: &str, ty: ColumnType) -> Self {
         Self(vec![Column { name: name.to_owned(), ty }])
@@ -27,7 +26,6 @@ impl Schema {
         self.0.iter().position(|column| column.name == name)
     }
 
-    /// The names, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|column| column.name.as_str())
     }
@@ -47,12 +45,10 @@ impl fmt::Display for Schema {
     }
 }
 
-/// A named column.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Column {
     /// What `from = "stage.column"` and records call it.
     pub name: String,
-    /// What its values are.
     pub ty: ColumnType,
 }
 
@@ -60,22 +56,17 @@ pub struct Column {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ColumnType {
-    /// A tensor per row.
     Tensor(TensorSpec),
     /// The pixels of a tensor that the graph of the model normalises: `stored` lies in the row, `model` is what the model then sees.
     Pixels {
         /// What lies in a batch slot, `u8 [height, width, channels]`.
         stored: TensorSpec,
-        /// What the model takes.
         model: TensorSpec,
-        /// How one becomes the other.
         input: PixelInput,
     },
-    /// A picture of any size.
     Picture,
     /// Classes with their scores, best first.
     Labels,
-    /// A list of rows.
     List(Schema),
 }
 
@@ -117,11 +108,9 @@ pub enum Value<'a> {
     Tensor(TensorView<'a>),
     /// A tensor that is written once its place is known: into a batch slot, or into the buffer of a sink.
     Unwritten(&'a dyn WriteTensor),
-    /// A picture.
     Picture(&'a dyn Picture),
     /// Classes with their scores, best first.
     Labels(&'a [Label<'a>]),
-    /// A list of rows.
     List(&'a [OwnedRow]),
 }
 
@@ -162,25 +151,19 @@ impl Value<'_> {
     }
 }
 
-/// A tensor of one item.
 #[derive(Debug, Clone, Copy)]
 pub struct TensorView<'a> {
-    /// Its name in the model.
     pub name: &'a str,
-    /// Element type.
     pub dtype: DType,
-    /// Shape without the batch dimension.
     pub shape: &'a [usize],
     /// Elements in native byte order, row-major.
     pub data: &'a [u8],
 }
 
-/// A class with its score.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Label<'a> {
     /// The name of the class; its number where it has none.
     pub label: &'a str,
-    /// Its number.
     pub class: u32,
     /// Its score. Not a number where the model gave none.
     pub score: f32,
@@ -240,22 +223,16 @@ pub type OwnedRow = Vec<OwnedValue>;
 /// A value that owns its data. Clones share it.
 #[derive(Debug, Clone)]
 pub enum OwnedValue {
-    /// See [`Value::Tensor`].
     Tensor {
-        /// Its name in the model.
         name: Arc<str>,
-        /// Element type.
         dtype: DType,
         /// Shape without the batch dimension.
         shape: Arc<[usize]>,
         /// Elements in native byte order, row-major.
         data: Arc<[u8]>,
     },
-    /// See [`Value::Picture`].
     Picture(Arc<dyn KeptPicture>),
-    /// See [`Value::Labels`].
     Labels(Arc<[(Arc<str>, u32, f32)]>),
-    /// See [`Value::List`].
     List(Arc<[OwnedRow]>),
 }
 
@@ -314,7 +291,6 @@ impl OwnedValue {
 /// Why a value cannot be made of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// The class of the failure.
     pub kind: FailureKind,
     /// What exactly, as a lowercase fragment.
     pub error: String,

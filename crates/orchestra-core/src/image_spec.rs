@@ -33,13 +33,10 @@ pub enum Fit {
     Shorter,
 }
 
-/// Colour channels and their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Channels {
-    /// Red, green, blue.
     Rgb,
-    /// Blue, green, red.
     Bgr,
     /// ITU-R 601-2 luma, as Pillow's "L": (19595 R + 38470 G + 7471 B + 32768) >> 16.
     Gray,
@@ -89,11 +86,8 @@ pub struct ImageSpec {
     pub fit: Fit,
     /// For `Fit::Shorter`: the length of the shorter side before the crop, in pixels.
     pub shorter: u32,
-    /// Interpolation.
     pub filter: ResizeFilter,
-    /// Channels.
     pub color: Channels,
-    /// Axes.
     pub layout: Layout,
     /// `F32`, `F16` or `U8`. With `U8` the pixels are stored as they are; scale, mean and std must be left out.
     pub dtype: DType,
@@ -118,7 +112,6 @@ pub struct ImageSpec {
 }
 
 impl ImageSpec {
-    /// Shape of one row.
     #[must_use]
     pub fn row(&self) -> Vec<usize> {
         let [h, w] = [self.size[0] as usize, self.size[1] as usize];

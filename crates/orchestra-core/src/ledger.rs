@@ -139,14 +139,11 @@ impl Ledger {
 
     /// A worker whose successor is there gets nothing new; what it holds it may finish. Returns whether it holds nothing already.
     pub fn drain_worker(&mut self, worker: WorkerId) -> bool {
-        match self.workers.get_mut(&worker) {
-            Some(w) => {
-                w.draining = true;
-                w.has_successor = true;
-                w.holds.is_empty()
-            }
-            None => true,
+        self.make_way(worker);
+        if let Some(w) = self.workers.get_mut(&worker) {
+            w.has_successor = true;
         }
+        self.holds_nothing(worker)
     }
 
     /// A worker gets nothing new, so that it can make way for its successor, which comes when it is gone. What it holds it may finish.

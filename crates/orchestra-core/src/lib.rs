@@ -16,6 +16,7 @@ pub mod bottleneck;
 mod ceiling;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod collect;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod data;
 pub mod device;
 mod device_record;
@@ -23,6 +24,7 @@ mod device_record;
 pub mod device_share;
 pub mod failure;
 pub mod ids;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod image_spec;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod ledger;

@@ -88,7 +88,8 @@ pub struct RunContext {
     pub options: RunOptions,
     pub tracer: MaybeTracer,
     pub watch: Arc<DeviceWatch>,
-    runtime: OnceLock<String>,
+    /// The version of the engine, once a worker has said it: the same one as all others.
+    pub runtime: OnceLock<String>,
     next_worker: AtomicU32,
 }
 
@@ -122,16 +123,6 @@ impl RunContext {
     /// An id that no other worker of this run has or had.
     pub fn new_worker_id(&self) -> WorkerId {
         WorkerId(self.next_worker.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// A worker says which version its engine has: the same one as all others.
-    pub fn note_runtime(&self, version: &str) {
-        self.runtime.get_or_init(|| version.to_owned());
-    }
-
-    /// The version of the engine; empty until a worker is loaded.
-    pub fn runtime(&self) -> &str {
-        self.runtime.get().map_or("", String::as_str)
     }
 
     /// Tells who wants to know. Where nobody does, the event is not even made. What goes wrong in there is no matter of the run.

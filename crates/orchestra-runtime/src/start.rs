@@ -34,26 +34,20 @@ use crate::run_end::{TellTheEnd, judge};
 /// Why a run could not be started.
 #[derive(Debug, Error)]
 pub enum StartRunError {
-    /// The output folder cannot be used.
     #[error(transparent)]
     Folder(#[from] OpenError),
-    /// What is in the output folder belongs to another workflow.
     #[error("the run in `{}` cannot be continued, because since then {}; use `--fresh` to start over (this discards {done} finished items) or another `--output`",
         folder.display(), changes.join(", "))]
     Changed {
         folder: PathBuf,
-        /// What changed, in words.
         changes: Vec<String>,
         /// Items that `--fresh` discards.
         done: u64,
     },
-    /// The journal is damaged beyond use.
     #[error("the journal in `{}` cannot be read: {why}; use `--fresh` to start over or another `--output`", folder.display())]
     Unreadable { folder: PathBuf, why: String },
-    /// The items of a source cannot be listed.
     #[error("the items of source `{source_name}` cannot be listed: {error}")]
     Listing { source_name: String, error: ListError },
-    /// What an earlier run left cannot be removed.
     #[error("the earlier run in `{}` cannot be discarded: {why}", folder.display())]
     Discard { folder: PathBuf, why: String },
     #[error(transparent)]
@@ -65,10 +59,8 @@ pub enum StartRunError {
         "nothing is said to run the batches of stage `{0}`; `RunOptions::engines` needs an engine for each batch stage of the plan"
     )]
     NoEngine(String),
-    /// A thread or file of ours cannot be made.
     #[error("the run cannot be started: {0}")]
     Io(#[from] io::Error),
-    /// The actor tree did not start.
     #[error("the run cannot be started: {0}; this is a bug")]
     Actors(#[from] SpawnErr),
 }

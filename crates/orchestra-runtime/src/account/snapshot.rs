@@ -42,35 +42,27 @@ pub struct Snapshot {
     pub bottleneck: Bottleneck,
 }
 
+/// Counts as in [`StageReport`](crate::StageReport).
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct StageSnapshot {
     pub name: String,
-    /// Items that reached it.
     pub entered: u64,
-    /// Items that left it with a result.
     pub left: u64,
-    /// Items that ended here.
     pub failed: u64,
-    /// Time that threads or workers spent on it.
     pub busy: Duration,
 }
 
+/// Counts as in [`DeviceReport`](crate::DeviceReport), and what is there now.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct DeviceSnapshot {
     pub name: String,
-    /// Workers that serve.
     pub ready: u64,
-    /// Workers that the plan gives it, and those that were added in the run.
     pub workers: u64,
     /// Spares that are loaded and stand by.
     pub standing_by: u64,
-    /// Spares that the plan gives it.
     pub spares: u64,
-    /// Worker processes started, spares included.
     pub starts: u64,
-    /// Dead workers that were replaced, by a start or by a spare.
     pub restarts: u64,
-    /// Times that a spare took a worker's place.
     pub spare_takeovers: u64,
     pub batches: u64,
     /// Items in them.

@@ -50,7 +50,6 @@ pub struct Tensor {
 /// Why a service did not start.
 #[derive(Debug, Error)]
 pub enum StartServiceError {
-    /// The plan has no batch stage of this number, or `RunOptions::engines` has no engine for it.
     #[error("stage number {0} is no batch stage of the plan, or `RunOptions::engines` has no engine for it")]
     NoStage(u16),
     /// The shared memory of the slots cannot be allocated.
@@ -61,7 +60,6 @@ pub enum StartServiceError {
     NoDevice(String),
     #[error("the service cannot be started: {0}")]
     Io(#[from] std::io::Error),
-    /// The actor tree did not start.
     #[error("the service cannot be started: {0}; this is a bug")]
     Actors(#[from] SpawnErr),
 }
@@ -79,7 +77,6 @@ pub enum InferError {
         row: usize,
         failure: Failure,
     },
-    /// The rows of an output have different shapes, so they cannot be stacked.
     #[error(
         "output `{output}` has rows of shapes {first:?} and {other:?}, which cannot be stacked; send one row per request"
     )]
@@ -89,7 +86,6 @@ pub enum InferError {
         first: Vec<usize>,
         other: Vec<usize>,
     },
-    /// The service has ended, for this reason.
     #[error("the service has ended: {0}")]
     Over(String),
 }

@@ -256,9 +256,7 @@ impl DeviceState {
         }
         let duty = match role {
             Role::Spare => Duty::StandBy,
-            Role::Serving { .. } | Role::Successor { .. } | Role::Leaving | Role::Yielding { .. } => {
-                Duty::Serve { instead_of: instead_of.map(|old| old.worker) }
-            }
+            _ => Duty::Serve { instead_of: instead_of.map(|old| old.worker) },
         };
         if instead_of.is_some_and(|old| old.has_died) {
             self.stats().restarts.add(1);

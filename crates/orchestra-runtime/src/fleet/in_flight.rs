@@ -79,7 +79,11 @@ mod tests {
         all.begin(AT[1]);
         assert_eq!(begun(&all), [(0, AT[0]), (2, AT[1])]);
         all.begin(AT[2]);
-        assert_eq!((begun(&all), all.sent.len()), (vec![(0, AT[0]), (2, AT[1])], 2), "what has begun has begun");
+        assert_eq!(
+            (begun(&all), all.sent.len()),
+            (vec![(0, AT[0]), (2, AT[1])], 2),
+            "what has begun has begun"
+        );
     }
 
     #[test]

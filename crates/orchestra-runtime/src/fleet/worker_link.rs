@@ -223,7 +223,7 @@ impl LinkState {
         self.args.context.tell(|| WorkerEvent::Ready { worker, after });
         self.args.trace(|| WorkerStep::Loaded);
         let is_warm = self.args.serve.load.batch_sizes.iter().all(|rows| *rows <= warmed);
-        self.args.context.note_runtime(version);
+        self.args.context.runtime.get_or_init(|| version.to_owned());
         let on = self.args.context.stats.stage(self.args.serve.stage).on(self.args.device);
         if let Some(on) = on.filter(|_| is_warm) {
             on.warm.add(1);

@@ -15,13 +15,15 @@ struct Place<'a> {
     id: (DeviceId, StageId),
     device: &'a DevicePlan,
     infer: &'a BatchPlan,
+    on: &'a StageOnDevice,
 }
 
 impl<'a> Place<'a> {
     fn new(context: &'a RunContext, device: DeviceId, stage: StageId) -> Option<Self> {
         let infer = context.plan.stages.get(stage.index())?.batch()?;
         let plan = context.plan.devices.get(device.index())?;
-        Some(Self { context, id: (device, stage), device: plan, infer })
+        let on = context.stats.stage(stage).on(device)?;
+        Some(Self { context, id: (device, stage), device: plan, infer, on })
     }
 
     fn measurements(&self) -> Option<&'a Measurements> {
@@ -53,7 +55,7 @@ impl<'a> Place<'a> {
     fn keep(&self, bytes: u64, is_most: bool) {
         let Some(measurements) = self.measurements() else { return };
         let key = self.key();
-        let measured = Measured { bytes, runtime: self.context.runtime().to_owned() };
+        let measured = Measured { bytes, runtime: self.context.runtime.get().cloned().unwrap_or_default() };
         let known = measurements.look_up(&key).filter(|known| known.runtime == measured.runtime);
         let most = if is_most { bytes.saturating_add(bytes / LITTLE_MORE) } else { u64::MAX };
         if known.is_some_and(|known| (bytes..=most).contains(&known.bytes)) {
@@ -88,9 +90,7 @@ impl<'a> Place<'a> {
 pub(crate) fn measured(context: &RunContext, device: DeviceId, stage: StageId, bytes: u64) {
     let Some(place) = Place::new(context, device, stage) else { return };
     tracing::info!(stage = %place.stage(), device = %place.device.spec, bytes, "memory of a worker measured");
-    if let Some(on) = context.stats.stage(stage).on(device) {
-        on.worker_bytes.set(bytes);
-    }
+    place.on.worker_bytes.set(bytes);
     // A file of a few hundred bytes: once per stage and GPU, while nothing else of the stage runs yet.
     place.keep(bytes, true);
 }
@@ -98,10 +98,8 @@ pub(crate) fn measured(context: &RunContext, device: DeviceId, stage: StageId, b
 /// What was measured has let workers start that do not fit: later plans are to do without it.
 pub(crate) fn forget(context: &RunContext, device: DeviceId, stage: StageId) {
     let Some(place) = Place::new(context, device, stage) else { return };
-    if let Some(on) = context.stats.stage(stage).on(device) {
-        on.worker_bytes.set(0);
-        on.out_of_memory.add(1);
-    }
+    place.on.worker_bytes.set(0);
+    place.on.out_of_memory.add(1);
     place.forget();
 }
 
@@ -110,12 +108,9 @@ pub(crate) fn forget(context: &RunContext, device: DeviceId, stage: StageId) {
 pub(crate) fn keep(context: &RunContext) {
     for (device, _) in (0..).map(DeviceId).zip(&context.plan.devices) {
         for (stage, _) in context.plan.batch_stages() {
-            let (Some(place), Some(on)) =
-                (Place::new(context, device, stage), context.stats.stage(stage).on(device))
-            else {
-                continue;
-            };
-            let Some(held) = context.watch.most_held(device, stage) else { continue };
+            let place = Place::new(context, device, stage).zip(context.watch.most_held(device, stage));
+            let Some((place, held)) = place else { continue };
+            let on = place.on;
             place.warn_if_more_than_declared(held);
             if alike(&place).any(|(_, on)| on.out_of_memory.get() > 0) {
                 // What was measured has let more workers start than there was memory for.
@@ -136,8 +131,7 @@ pub(crate) fn keep(context: &RunContext) {
 fn alike<'a>(place: &'a Place<'_>) -> impl Iterator<Item = (u64, &'a StageOnDevice)> + 'a {
     let (context, (_, stage)) = (place.context, place.id);
     (0..).map(DeviceId).zip(&context.plan.devices).filter_map(move |(device, _)| {
-        let on = context.stats.stage(stage).on(device)?;
-        let is_alike = Place::new(context, device, stage)?.key() == place.key();
-        is_alike.then(|| (context.watch.most_held(device, stage).unwrap_or_default(), on))
+        let other = Place::new(context, device, stage).filter(|other| other.key() == place.key())?;
+        Some((context.watch.most_held(device, stage).unwrap_or_default(), other.on))
     })
 }
