@@ -81,6 +81,7 @@ impl BatchLayout {
             _ => Err(LayoutError::TooLarge),
         }
     }
+
     pub fn slot_bytes(&self) -> usize {
         self.input_slot_bytes + self.output_slot_bytes
     }
@@ -89,9 +90,11 @@ impl BatchLayout {
     pub fn inputs_bytes(&self) -> usize {
         (self.input_slot_bytes * self.slots).next_multiple_of(PAGE)
     }
+
     pub fn outputs_bytes(&self) -> usize {
         (self.output_slot_bytes * self.slots).next_multiple_of(PAGE)
     }
+
     pub fn total_bytes(&self) -> usize {
         self.inputs_bytes() + self.outputs_bytes()
     }

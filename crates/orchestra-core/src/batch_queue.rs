@@ -51,6 +51,7 @@ impl BatchQueue {
             _ => self.fresh.pop_front(),
         }
     }
+
     pub fn pop_suspect(&mut self, wanted: impl Fn(BatchId) -> bool) -> Option<BatchId> {
         let at = self.suspects.iter().position(|id| wanted(*id))?;
         self.suspects.remove(at)
@@ -65,12 +66,15 @@ impl BatchQueue {
         let at = self.alone.iter().position(|(id, due)| *due <= now && may_run(*id))?;
         self.alone.remove(at).map(|(id, _)| id)
     }
+
     pub fn suspects(&self) -> impl Iterator<Item = BatchId> {
         self.suspects.iter().copied()
     }
+
     pub fn alone_due(&self, now: Duration) -> impl Iterator<Item = BatchId> {
         self.alone.iter().filter(move |(_, due)| *due <= now).map(|(id, _)| *id)
     }
+
     pub fn doubtful(&self) -> impl Iterator<Item = BatchId> {
         self.suspects().chain(self.alone.iter().map(|(id, _)| *id))
     }
@@ -80,6 +84,7 @@ impl BatchQueue {
         self.suspects.retain(|b| *b != id);
         self.alone.retain(|(b, _)| *b != id);
     }
+
     pub fn n_fresh(&self) -> usize {
         self.fresh.len()
     }
@@ -88,6 +93,7 @@ impl BatchQueue {
     pub fn any_worker_will_do(&self) -> bool {
         self.suspects.is_empty() && !self.fresh.is_empty()
     }
+
     pub fn is_empty(&self) -> bool {
         self.fresh.is_empty() && self.suspects.is_empty() && self.alone.is_empty()
     }

@@ -42,12 +42,14 @@ impl LeaveReason {
         if self == LeaveReason::Full { LeaveReason::Idle } else { self }
     }
 }
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchPolicy {
     pub max_rows: usize,
     /// How long the oldest row waits for company while a worker is free.
     pub wait: Duration,
 }
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenBatch {
     pub rows: usize,
@@ -55,6 +57,7 @@ pub struct OpenBatch {
     pub room: usize,
     pub oldest_since: Duration,
 }
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     Leave(LeaveReason),

@@ -55,6 +55,7 @@ pub struct Suspicion {
     /// The run's count of weak deaths elsewhere when `weak_alone` was last counted.
     elsewhere: u64,
 }
+
 #[derive(Debug, Clone, Copy)]
 pub struct DeathOf {
     pub rows: usize,
@@ -69,6 +70,7 @@ pub struct DeathOf {
     /// Weak deaths of the run so far that hit something else.
     pub weak_elsewhere: u64,
 }
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Send it again as it is, to whom its [`Trial`] allows.
@@ -103,6 +105,7 @@ impl Suspicion {
     pub fn speaks_for(&self, device: DeviceId) -> bool {
         !self.devices.contains(&device) && !self.no_room.contains(&device)
     }
+
     pub fn trial(&self, record: &DeviceRecord) -> Trial {
         if self.accusers.is_empty() {
             return Trial::None;
@@ -163,6 +166,7 @@ impl Suspicion {
             Evidence::Weak => self.died_of_weak(death),
         }
     }
+
     pub fn inherited(&self) -> Self {
         Self { strong: self.strong, devices: self.devices.clone(), ..Self::default() }
     }

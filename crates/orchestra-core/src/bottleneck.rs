@@ -18,6 +18,7 @@ pub struct TimeSpent {
     /// Workers: there, but with nothing to run.
     pub idle: Duration,
 }
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bottleneck {

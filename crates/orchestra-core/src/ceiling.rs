@@ -17,6 +17,7 @@ impl Ceiling {
         let max = max.max(1);
         Self { max, current: max, successes: 0 }
     }
+
     pub fn rows(&self) -> usize {
         self.current
     }

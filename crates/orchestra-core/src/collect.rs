@@ -97,6 +97,7 @@ impl<K: Eq + Hash, T, V> Collector<K, T, V> {
         let parts = (!has_failed).then(|| rows.into_iter().map(|(_, row)| row).collect());
         Some(Collected { ticket, share, parts })
     }
+
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }

@@ -79,6 +79,7 @@ impl DeviceRecord {
     pub fn is_resting(&self, device: DeviceId, now: Duration) -> bool {
         self.devices.get(&device).is_some_and(|d| now < d.rests_until)
     }
+
     pub fn next_rested(&self, now: Duration) -> Option<Duration> {
         self.devices.values().filter(|d| !d.is_gone).map(|d| d.rests_until).filter(|end| *end > now).min()
     }
@@ -92,9 +93,11 @@ impl DeviceRecord {
     pub fn left(&self) -> impl Iterator<Item = DeviceId> {
         self.devices.iter().filter(|(_, d)| !d.is_gone).map(|(id, _)| *id)
     }
+
     pub fn expects_workers(&self) -> bool {
         self.devices.values().any(|d| d.coming > 0)
     }
+
     pub fn deaths_in_a_row(&self, device: DeviceId) -> u32 {
         self.devices.get(&device).map_or(0, |d| d.deaths)
     }
@@ -108,6 +111,7 @@ impl DeviceRecord {
     pub fn is_in_doubt(&self, device: DeviceId) -> bool {
         self.devices.get(&device).is_some_and(|d| d.deaths > 0 || d.refusals >= REFUSALS_BEFORE_REST)
     }
+
     pub fn is_proven(&self, device: DeviceId) -> bool {
         self.devices.get(&device).is_some_and(|d| d.is_proven)
     }

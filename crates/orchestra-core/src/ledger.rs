@@ -152,9 +152,11 @@ impl Ledger {
             w.draining = true;
         }
     }
+
     pub fn is_draining(&self, worker: WorkerId) -> bool {
         self.workers.get(&worker).is_some_and(|w| w.draining)
     }
+
     pub fn n_batches(&self) -> usize {
         self.batches.len()
     }
@@ -266,6 +268,7 @@ impl Ledger {
     pub fn weak_death_elsewhere(&mut self) {
         self.weak_deaths += 1;
     }
+
     pub fn ceiling(&self, device: DeviceId) -> usize {
         self.ceilings.get(&device).map_or(self.max_rows, Ceiling::rows)
     }

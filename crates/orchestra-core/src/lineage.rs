@@ -39,6 +39,7 @@ impl Share {
     pub fn minus(self, other: Share) -> Share {
         Share(self.0.saturating_sub(other.0))
     }
+
     pub fn is_none(self) -> bool {
         self.0 == 0
     }

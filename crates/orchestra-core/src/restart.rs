@@ -37,6 +37,7 @@ impl Default for RestartPolicy {
         }
     }
 }
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Restart {
     /// Start its replacement after this pause (zero: at once).
@@ -44,6 +45,7 @@ pub enum Restart {
     /// Give the device up for this stage.
     Park,
 }
+
 #[derive(Debug, Clone, Copy)]
 pub struct Death<'a> {
     pub exit: &'a WorkerExit,
@@ -54,6 +56,7 @@ pub struct Death<'a> {
     /// Uniform in 0.0..1.0, so that many workers do not come back in step.
     pub jitter: f64,
 }
+
 #[derive(Debug, Clone)]
 pub struct RestartBudget {
     policy: RestartPolicy,

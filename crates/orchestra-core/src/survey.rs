@@ -213,6 +213,7 @@ impl Survey {
     pub fn each(&self, stage: StageId) -> Option<u64> {
         self.entries.iter().find(|e| e.of.stage == stage)?.of.each
     }
+
     pub fn is_over(&self) -> bool {
         self.entries.iter().all(|e| matches!(e.phase, Phase::Grown | Phase::Gone))
     }

@@ -13,7 +13,6 @@ use orchestra_core::{
 };
 use orchestra_machine::Gpu;
 use orchestra_worker::arena::Arena;
-use orchestra_worker::codec::CodecError;
 use orchestra_worker::frames::{DynamicOutput, Load, RunErrorKind};
 use ractor::ActorRef;
 
@@ -45,7 +44,6 @@ pub struct FinishedItems {
     pub sink: SinkId,
     pub done: Vec<ItemId>,
     pub text: Vec<u8>,
-    /// What whoever traces is told of them; `None` if nobody does.
     pub traced: Option<DoneRows>,
     /// The slot that they come from, if it is not to be filled anew before they are written: so text that is made faster than it can be
     /// written does not pile up. Nothing else may be waited for before they are, or the slot would never come back.
@@ -95,7 +93,6 @@ pub enum RootMsg {
     Abort,
     /// What is finished, so that a pipeline that fell over a bug can be built anew.
     Rebuild(PipelineId, Vec<Arc<orchestra_store::BitSet>>),
-    /// Publish a snapshot.
     Look,
     JournalClosed(Result<orchestra_store::Counts, String>),
 }
@@ -107,7 +104,6 @@ pub struct WorkerEnd {
     pub exit: WorkerExit,
     /// The tail of its stderr.
     pub last_words: String,
-    /// It completed at least one batch.
     pub progressed: bool,
     /// Bisection caused the death, as the batcher says.
     pub bisecting: bool,
@@ -159,7 +155,6 @@ pub enum DeviceMsg {
     },
     /// A pause, a look or a load has had its time: see what else can be done.
     GoOn,
-    /// A worker completed its first batch.
     WorkerProgressed(WorkerId),
     RecycleWorker(WorkerId),
     /// A worker process is gone; the batcher has dealt with what it held.
@@ -178,22 +173,18 @@ pub enum LinkMsg {
     Start,
     /// What happened to the process, but for the frames that its port has understood.
     Process(ProcessEvent),
-    /// A frame for it cannot be made into bytes.
-    Unsayable(CodecError),
     /// It has answered that its device is broken.
     Broken,
     /// It has answered with the results of so many rows, and somebody wants to know.
     BatchDone(usize),
     /// It was started as a spare: let it serve from now on, or as soon as it is loaded.
     Serve {
-        /// Whose place it takes.
         instead_of: WorkerId,
     },
     Tick,
-    /// Its device is lost, for this reason: kill it.
-    DeviceLost(String),
     Shutdown,
-    Kill,
+    /// Kill it, for this reason.
+    Kill(WorkerExit),
 }
 
 pub enum BatcherMsg {
@@ -202,7 +193,6 @@ pub enum BatcherMsg {
     /// Something has happened in the memory that the batcher watches for.
     PoolChanged,
     Look,
-    /// No further row will come.
     Drained,
     WorkerReady {
         worker: WorkerId,
@@ -213,7 +203,6 @@ pub enum BatcherMsg {
         worker: WorkerId,
         batch: BatchId,
         dynamic: Vec<DynamicOutput>,
-        /// When it ran, and where its time went.
         ran: Ran,
     },
     /// A batch gave no result, but the worker lives.
@@ -221,9 +210,7 @@ pub enum BatcherMsg {
         worker: WorkerId,
         batch: BatchId,
         kind: RunErrorKind,
-        /// The runtime's words.
         error: String,
-        /// When it ran, and where its time went.
         ran: Ran,
     },
     /// Give this worker nothing new; end it when it holds nothing. Its successor is there.
@@ -238,7 +225,6 @@ pub enum BatcherMsg {
     },
     /// A worker process outlives its SIGKILL, as this says. It may still write to what it holds, so nobody else ever gets that.
     WorkerUndying(String),
-    /// A device is parked for this stage.
     DeviceGone {
         device: DeviceId,
         why: String,
@@ -248,7 +234,6 @@ pub enum BatcherMsg {
 pub struct CompletedBatch {
     /// The memory; dropping the last reference frees the slot.
     pub slot: Arc<FilledSlot>,
-    /// Which rows of it.
     pub rows: Rows,
     pub dynamic: Vec<DynamicOutput>,
     pub trace: Option<Arc<BatchTrace>>,
@@ -290,7 +275,6 @@ pub struct CommitCounts {
 }
 
 impl CommitCounts {
-    /// Adds those of another commit.
     pub fn add(&mut self, other: &CommitCounts) {
         self.done += other.done;
         self.failed += other.failed;

@@ -22,10 +22,8 @@ use crate::flow::committer::CommitterHandle;
 use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg};
 use crate::pipeline::{Listing, Pipeline, PipelineArgs};
 
-/// How often a pipeline is built anew after a bug.
 const MOST_REBUILDS: u32 = 3;
 
-/// How often the counters are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 pub struct Orchestra;

@@ -37,7 +37,6 @@ impl Drop for TellTheEnd {
     }
 }
 
-/// Exit code of the command, and what stopped the run, in words.
 pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
     let mut code = if failed > 0 { 65 } else { 0 };
     let mut problems = Vec::new();

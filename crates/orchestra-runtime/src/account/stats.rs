@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use orchestra_core::batching::LeaveReason;
+use orchestra_core::worker_exit::ExitKind;
 use orchestra_core::{DeviceId, DeviceKind, FailureKind, PipelineId, SourceId, StageId};
 use orchestra_plan::{Plan, WorkerMemory};
 use orchestra_store::{Extent, Growth};
@@ -12,7 +13,6 @@ use orchestra_store::{Extent, Growth};
 use crate::account::histogram::{BATCH_SIZES, Histogram, TIMES};
 use crate::account::pipeline_use::StageFacts;
 use crate::fleet::live_workers::LiveWorkers;
-use orchestra_core::worker_exit::ExitKind;
 
 /// A number that only its writers change and that may be read at any time.
 #[derive(Debug, Default)]

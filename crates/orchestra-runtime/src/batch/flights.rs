@@ -36,7 +36,6 @@ struct Noted {
 }
 
 impl Flight {
-    /// The id of its trace, for the log.
     pub fn trace_id(&self) -> Option<String> {
         self.noted.as_ref().and_then(|n| n.number.context.as_ref()).map(id_in_logs)
     }

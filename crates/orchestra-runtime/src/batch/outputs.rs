@@ -51,7 +51,6 @@ impl CompletedBatch {
     }
 }
 
-/// What a batch has of one output of the model.
 pub struct OutputRows<'a> {
     spec: &'a TensorSpec,
     shape: Vec<usize>,

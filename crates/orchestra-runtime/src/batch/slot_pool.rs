@@ -100,13 +100,6 @@ impl Open {
     }
 }
 
-struct Claimed {
-    slot: SlotId,
-    row: usize,
-    /// There is room for no other one.
-    is_last: bool,
-}
-
 struct Filling {
     /// When its first row was claimed, in nanoseconds of the run's clock. Set by whoever opens the slot, before any other row is claimed.
     opened: AtomicU64,
@@ -214,7 +207,7 @@ impl SlotPool {
         if self.shut.load(Ordering::Acquire) {
             return None;
         }
-        self.claim_open().map(|claimed| self.lease(claimed))
+        self.claim_open()
     }
 
     /// Claims the next row, waiting for a free slot if need be. `None` when the pool was shut. Blocks: never call it in an actor.
@@ -239,8 +232,7 @@ impl SlotPool {
         if let Some(lease) = self.claim_now() {
             return Some(lease);
         }
-        let (claimed, opened) = self.claim_or_open(wait)?;
-        let lease = self.lease(claimed);
+        let (lease, opened) = self.claim_or_open(wait)?;
         // Both are in one total order with `watch` and the look at the open batch after it: one of the two sides sees the other.
         if opened {
             self.tell(Watch::Openings);
@@ -248,33 +240,30 @@ impl SlotPool {
         Some(lease)
     }
 
-    fn lease(&self, Claimed { slot, row, is_last }: Claimed) -> RowLease<'_> {
-        if is_last {
-            // No claim can follow, and all before were counted: the slot is closed by this one.
-            self.close_slot(slot, row + 1, LeaveReason::Full);
-        }
-        RowLease { pool: self, slot, row, published: false }
-    }
-
     /// The next row of the open slot, if one is open and has room.
-    fn claim_open(&self) -> Option<Claimed> {
-        self.claimed(Open(self.open.fetch_add(Open::ONE_CLAIM, Ordering::AcqRel)))
+    fn claim_open(&self) -> Option<RowLease<'_>> {
+        self.lease(Open(self.open.fetch_add(Open::ONE_CLAIM, Ordering::AcqRel)))
     }
 
-    fn claimed(&self, before: Open) -> Option<Claimed> {
+    /// What one more claim gets of the slot that was open `before`.
+    fn lease(&self, before: Open) -> Option<RowLease<'_>> {
         let (slot, row, room) = (before.slot()?, before.claims(), self.room(before));
-        (row < room).then_some(Claimed { slot, row, is_last: row + 1 == room })
+        if row + 1 == room {
+            // No claim can follow, and all before were counted: the slot is closed by this one.
+            self.close_slot(slot, room, LeaveReason::Full);
+        }
+        (row < room).then(|| RowLease { pool: self, slot, row, published: false })
     }
 
     /// The same; opens a free slot if none is open or the open one is full, and waits for one if `wait`. Says whether it opened one.
-    fn claim_or_open(&self, wait: bool) -> Option<(Claimed, bool)> {
+    fn claim_or_open(&self, wait: bool) -> Option<(RowLease<'_>, bool)> {
         let mut free = self.lock();
         loop {
             if self.shut.load(Ordering::Acquire) {
                 return None;
             }
-            if let Some(claimed) = self.claim_open() {
-                return Some((claimed, false));
+            if let Some(lease) = self.claim_open() {
+                return Some((lease, false));
             }
             if let Some(slot) = free.pop() {
                 self.busy.fetch_add(1, Ordering::AcqRel);
@@ -285,7 +274,7 @@ impl SlotPool {
                 let together = self.together.load(Ordering::Relaxed);
                 let open = Open::new(slot, together, 0);
                 self.open.store(open.0 + Open::ONE_CLAIM, Ordering::SeqCst);
-                return self.claimed(open).map(|claimed| (claimed, true));
+                return self.lease(open).map(|lease| (lease, true));
             }
             if !wait {
                 return None;

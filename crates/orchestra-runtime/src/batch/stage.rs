@@ -24,7 +24,6 @@ pub trait Completion: Send + Sync {
     /// A worker has completed these rows. Their slot is not reused before the batch is dropped.
     fn completed(&self, batch: CompletedBatch);
 
-    /// A row has failed for good.
     fn failed(&self, token: &Token, failure: Failure);
 
     /// After `BatcherMsg::Drained`: every row has been reported.

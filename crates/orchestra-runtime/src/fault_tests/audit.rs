@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use orchestra_core::worker_exit::ExitKind;
 use tokio::runtime::Handle;
 
 use super::account::Outcome;
 use super::stage::Ended;
-use orchestra_core::worker_exit::ExitKind;
 
 /// How long pauses and intervals of actors that are gone may last on.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);

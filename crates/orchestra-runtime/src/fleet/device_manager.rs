@@ -443,7 +443,7 @@ impl DeviceState {
         self.args.context.tell(|| WorkerEvent::DeviceLost { device, why: why.to_owned() });
         self.trace_device(|| DeviceStep::Lost { why: why.to_owned() });
         for w in self.workers.values() {
-            drop(w.link.cast(LinkMsg::DeviceLost(why.to_owned())));
+            drop(w.link.cast(LinkMsg::Kill(WorkerExit::DeviceLost(why.to_owned()))));
         }
     }
 
@@ -461,7 +461,7 @@ impl DeviceState {
     fn shut_down(&mut self, now: bool) {
         self.shutting_down = true;
         for w in self.workers.values() {
-            drop(w.link.cast(if now { LinkMsg::Kill } else { LinkMsg::Shutdown }));
+            drop(w.link.cast(if now { LinkMsg::Kill(WorkerExit::Clean) } else { LinkMsg::Shutdown }));
         }
         self.forget_the_gone();
     }

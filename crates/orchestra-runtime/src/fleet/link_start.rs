@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use orchestra_core::worker_exit::ExitKind;
 use orchestra_core::{DeviceId, DeviceKind, WorkerExit, WorkerId};
 use ractor::ActorRef;
 
@@ -15,7 +16,6 @@ use crate::fleet::worker_port::WorkerPort;
 use crate::fleet::worker_process::ProcessEvent;
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage, WorkerEnd};
 use crate::trace::WorkerStep;
-use orchestra_core::worker_exit::ExitKind;
 
 /// What a link is started with.
 pub struct LinkArgs {
@@ -133,7 +133,7 @@ pub fn report(port: &WorkerPort, event: ProcessEvent) {
                 // It ends the worker and not us: we have its death to report.
                 tracing::error!(%worker, "a panic over a frame of a worker, which is replaced; this is a bug");
                 port.traffic().is_believed = false;
-                drop(port.link.cast(LinkMsg::Kill));
+                drop(port.link.cast(LinkMsg::Kill(WorkerExit::Clean)));
             }
         },
         ProcessEvent::Undying { pid, ref state } => {

@@ -30,7 +30,6 @@ pub struct Clocks {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Running {
-    /// Since when.
     pub begun: Duration,
     pub timeout: Duration,
 }

@@ -13,8 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use orchestra_core::{ErrorClass, WorkerExit, WorkerId};
-use orchestra_worker::codec::CodecError;
+use orchestra_core::{WorkerExit, WorkerId};
 use orchestra_worker::frames::{FromWorker, ToWorker};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
@@ -42,7 +41,6 @@ pub struct LinkState {
     cause: Option<WorkerExit>,
     clocks: Clocks,
     started: Duration,
-    /// Its process, if it has one.
     pid: Option<u32>,
 }
 
@@ -80,15 +78,13 @@ impl Actor for WorkerLink {
         match message {
             LinkMsg::Start => state.start(&me).await,
             LinkMsg::Process(event) => state.process(&me, event).await,
-            LinkMsg::Unsayable(error) => state.unsayable(&error),
             // It exits by itself. A driver may keep it from that.
             LinkMsg::Broken => state.leave(),
             LinkMsg::BatchDone(rows) => state.batch_done(rows),
             LinkMsg::Serve { instead_of } => state.called(instead_of),
             LinkMsg::Tick => state.check_deadlines(),
-            LinkMsg::DeviceLost(why) => state.end_with(WorkerExit::DeviceLost(why)),
-            LinkMsg::Shutdown => state.ask_to_end(&me).await,
-            LinkMsg::Kill => state.end_with(WorkerExit::Clean),
+            LinkMsg::Shutdown => state.ask_to_end().await,
+            LinkMsg::Kill(why) => state.end_with(why),
         }
         Ok(())
     }
@@ -201,8 +197,8 @@ impl LinkState {
             load.batch_sizes = vec![1, load.max_batch];
             load.batch_sizes.dedup();
         }
-        if let Err(error) = self.port.write(&ToWorker::Load(Box::new(load))).await {
-            self.unsayable(&error);
+        if let Err(exit) = self.port.write(&ToWorker::Load(Box::new(load))).await {
+            self.end_with(exit);
         }
     }
 
@@ -297,11 +293,11 @@ impl LinkState {
     }
 
     /// ## (Ready | Serving) => Ending, politely
-    async fn ask_to_end(&mut self, me: &ActorRef<LinkMsg>) {
+    async fn ask_to_end(&mut self) {
         match self.phase {
             Phase::Ending => {}
             // It may not have a socket yet, or be deep in a load: nothing is lost by a kill.
-            Phase::Starting | Phase::Greeted => drop(me.cast(LinkMsg::Kill)),
+            Phase::Starting | Phase::Greeted => self.end_with(WorkerExit::Clean),
             Phase::Ready | Phase::Serving => {
                 self.leave();
                 self.cause = Some(WorkerExit::Clean);
@@ -318,10 +314,6 @@ impl LinkState {
         }
         self.cause.get_or_insert(cause);
         self.kill = None; // The owner of the process sees it and kills.
-    }
-
-    fn unsayable(&mut self, error: &CodecError) {
-        self.end_with(WorkerExit::LoadFailed { class: ErrorClass::Permanent, why: error.to_string() });
     }
 
     fn leave(&mut self) {

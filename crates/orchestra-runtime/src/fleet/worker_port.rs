@@ -4,15 +4,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use orchestra_core::BatchId;
-use orchestra_worker::codec::{self, CodecError};
+use orchestra_core::{BatchId, ErrorClass, WorkerExit};
+use orchestra_worker::codec;
 use orchestra_worker::frames::{FromWorker, Run, RunErrorKind, RunTiming, ToWorker};
 use ractor::ActorRef;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::fleet::in_flight::{InFlight, Sent};
 use crate::fleet::link_start::LinkArgs;
-use crate::fleet::worker_process::ProcessEvent;
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg};
 use crate::trace::Ran;
 
@@ -76,9 +75,9 @@ impl WorkerPort {
     /// brings it back.
     pub async fn send(&self, run: Run) {
         if self.note_sent(&run)
-            && let Err(error) = self.write(&ToWorker::Run(run)).await
+            && let Err(exit) = self.write(&ToWorker::Run(run)).await
         {
-            drop(self.link.cast(LinkMsg::Unsayable(error)));
+            drop(self.link.cast(LinkMsg::Kill(exit)));
         }
     }
 
@@ -95,12 +94,15 @@ impl WorkerPort {
     ///
     /// # Errors
     /// It cannot be made into bytes. That the process is gone is no error: its owner is about to report that.
-    pub async fn write(&self, frame: &ToWorker) -> Result<(), CodecError> {
+    pub async fn write(&self, frame: &ToWorker) -> Result<(), WorkerExit> {
         let mut socket = self.socket.lock().await;
         let Socket { writer, frame: bytes } = &mut *socket;
         let Some(open) = writer.as_mut() else { return Ok(()) };
         bytes.clear();
-        codec::encode(frame, bytes)?;
+        codec::encode(frame, bytes).map_err(|error| {
+            let (class, why) = (ErrorClass::Permanent, error.to_string());
+            WorkerExit::LoadFailed { class, why }
+        })?;
         if open.write_all(bytes).await.is_err() {
             *writer = None;
         }
@@ -191,7 +193,7 @@ impl WorkerPort {
     /// What it says makes no sense, and nothing that follows is believed, also before the link has heard of this.
     fn garbled(&self, traffic: &mut Traffic, what: String) {
         traffic.is_believed = false;
-        drop(self.link.cast(LinkMsg::Process(ProcessEvent::Garbled(what))));
+        drop(self.link.cast(LinkMsg::Kill(WorkerExit::Garbled(what))));
     }
 
     /// The batches that the model makes of so many rows.

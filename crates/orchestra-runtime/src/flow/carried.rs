@@ -9,7 +9,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use orchestra_core::data::{KeptPicture, Picture, Pixels, Refusal};
 use orchestra_core::{FailureKind, ImageSpec};
 
-/// Room for pictures.
 pub struct CarriedPictures {
     /// Bytes that all may take together.
     most: usize,

@@ -83,7 +83,6 @@ pub fn kept_pictures(plan: &Plan, origin: Origin) -> Vec<ColumnRef> {
     kept
 }
 
-/// What follows a source, a batch stage or a fold.
 pub struct Chain {
     pub context: Arc<RunContext>,
     pub sink: ActorRef<SinkMsg>,
@@ -328,7 +327,6 @@ impl Chain {
         drop(self.sink.cast(SinkMsg::Ends(ends)));
     }
 
-    /// Adds what maps have taken and given to the counters of the run.
     pub fn book(&self, counts: &[MapCount]) {
         for (stage, count) in self.maps.iter().zip(counts) {
             let stats = self.context.stats.stage(*stage);

@@ -82,13 +82,9 @@ impl Appetite {
 
 /// What is left of a thread that was given up.
 pub struct Abandoned {
-    /// The item that it hangs on.
     pub stuck: Ticket,
-    /// Since when.
     pub since: Instant,
-    /// Items that it had not begun.
     pub rest: VecDeque<Tickets>,
-    /// What it had done and not booked.
     pub tally: Tally,
 }
 
@@ -96,12 +92,10 @@ pub struct Abandoned {
 /// are changed once for many small items.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Items that the thread is through with.
     pub loaded: u64,
     /// Rows that entered and left each map of the chain.
     pub counts: SmallVec<[MapCount; 2]>,
     pub bytes: u64,
-    /// Time of reading and decoding.
     pub decoding: Duration,
     /// The same, with writing rows and records.
     pub loading: Duration,
