@@ -18,6 +18,7 @@ use crate::device_record::DeviceRecord;
 use crate::failure::FailureKind;
 use crate::ids::{BatchId, DeviceId, WorkerId};
 use crate::worker_exit::{Evidence, WorkerExit};
+use crate::worker_places::Handover;
 
 use worker::Worker;
 
@@ -137,20 +138,14 @@ impl Ledger {
         self.workers.insert(worker, Worker::on(device));
     }
 
-    /// A worker whose successor is there gets nothing new; what it holds it may finish. Returns whether it holds nothing already.
-    pub fn drain_worker(&mut self, worker: WorkerId) -> bool {
-        self.make_way(worker);
-        if let Some(w) = self.workers.get_mut(&worker) {
-            w.has_successor = true;
-        }
-        self.holds_nothing(worker)
-    }
-
-    /// A worker gets nothing new, so that it can make way for its successor, which comes when it is gone. What it holds it may finish.
-    pub fn make_way(&mut self, worker: WorkerId) {
+    /// A worker gets nothing new, because its successor is there or comes when it is gone. What it holds it may finish. Returns whether it
+    /// holds nothing already.
+    pub fn drain_worker(&mut self, worker: WorkerId, handover: Handover) -> bool {
         if let Some(w) = self.workers.get_mut(&worker) {
             w.draining = true;
+            w.has_successor |= handover == Handover::SuccessorFirst;
         }
+        self.holds_nothing(worker)
     }
 
     pub fn is_draining(&self, worker: WorkerId) -> bool {

@@ -380,7 +380,7 @@ fn a_draining_worker_gets_nothing_new_and_says_when_it_is_empty() {
     ledger.add(rows(0, 2), LeaveReason::Full);
     ledger.add(rows(1, 2), LeaveReason::Full);
     let a = ledger.dispatch(T).unwrap();
-    assert!(!ledger.drain_worker(WorkerId(0)));
+    assert!(!ledger.drain_worker(WorkerId(0), Handover::SuccessorFirst));
     assert_eq!(ledger.dispatch(T), None);
     let _ = ledger.done(WorkerId(0), a.batch);
     assert!(ledger.holds_nothing(WorkerId(0)));

@@ -16,7 +16,7 @@
 //! decided by the same [`RestartBudget`] with spares as without, so a spare never keeps a place alive that is to be parked. It only
 //! saves the load: the pause that the budget asks for falls on the next spare.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::ids::WorkerId;
@@ -63,10 +63,8 @@ pub enum Order {
         /// Whose place it takes.
         instead_of: Predecessor,
     },
-    /// Give this worker no more batches, and end it when it has none. Its successor is there.
-    Drain(WorkerId),
-    /// The same, and its successor comes when it is gone.
-    Yield(WorkerId),
+    /// Give this worker no more batches, and end it when it has none.
+    Drain(WorkerId, Handover),
     /// A place that was added has found no room for its worker, and is taken back; so many are left.
     Withdrawn { left: usize },
     /// A place was given up; so many are left.
@@ -140,7 +138,7 @@ pub struct WorkerPlaces {
     /// A successor found no memory beside the worker whose place it was to take.
     is_tight: bool,
     /// Those that are to make way for a successor once nobody else does.
-    worn: VecDeque<WorkerId>,
+    worn: BTreeSet<WorkerId>,
 }
 
 impl WorkerPlaces {
@@ -157,7 +155,7 @@ impl WorkerPlaces {
             spare_due: None,
             look_at: None,
             is_tight: false,
-            worn: VecDeque::new(),
+            worn: BTreeSet::new(),
         }
     }
 
@@ -226,7 +224,8 @@ impl WorkerPlaces {
         let mut orders = Vec::new();
         if let Role::Successor { place, of } = member.role {
             member.role = Role::Serving { place };
-            orders.extend(self.members.contains_key(&of).then_some(Order::Drain(of)));
+            orders
+                .extend(self.members.contains_key(&of).then_some(Order::Drain(of, Handover::SuccessorFirst)));
         }
         orders.extend(self.next_makes_way());
         orders
@@ -238,10 +237,9 @@ impl WorkerPlaces {
             return None;
         }
         loop {
-            let worker = self.worn.pop_front()?;
+            let worker = self.worn.pop_first()?;
             if let Some(Role::Serving { place }) = self.members.get(&worker).map(|m| m.role) {
-                self.set_role(worker, Role::Yielding { place });
-                return Some(Order::Yield(worker));
+                return Some(self.yields(worker, place));
             }
         }
     }
@@ -264,11 +262,10 @@ impl WorkerPlaces {
         if spare.is_none() && self.is_tight(handover) {
             if self.is_handing_over() {
                 // Together they would leave the device without a worker.
-                self.wait_to_make_way(worker);
+                self.worn.insert(worker);
                 return Vec::new();
             }
-            self.set_role(worker, Role::Yielding { place });
-            return vec![Order::Yield(worker)];
+            return vec![self.yields(worker, place)];
         }
         self.set_role(worker, Role::Leaving);
         let Some(spare) = spare else {
@@ -277,13 +274,12 @@ impl WorkerPlaces {
         let promote = Order::Promote { spare, instead_of: old };
         let is_ready = self.members.get(&spare).is_some_and(|s| s.is_ready);
         self.set_role(spare, if is_ready { Role::Serving { place } } else { successor });
-        if is_ready { vec![promote, Order::Drain(worker)] } else { vec![promote] }
+        if is_ready { vec![promote, Order::Drain(worker, Handover::SuccessorFirst)] } else { vec![promote] }
     }
 
-    fn wait_to_make_way(&mut self, worker: WorkerId) {
-        if !self.worn.contains(&worker) {
-            self.worn.push_back(worker);
-        }
+    fn yields(&mut self, worker: WorkerId, place: usize) -> Order {
+        self.set_role(worker, Role::Yielding { place });
+        Order::Drain(worker, Handover::OldFirst)
     }
 
     /// The worker that is about to be reported as ended had stood for so long: loaded, and not running what it died of.
@@ -301,10 +297,9 @@ impl WorkerPlaces {
                     // It will find none at the next bound either, as long as the old one is there.
                     self.is_tight = true;
                     if !self.is_handing_over() {
-                        self.set_role(of, Role::Yielding { place });
-                        return vec![Order::Yield(of)];
+                        return vec![self.yields(of, place)];
                     }
-                    self.wait_to_make_way(of);
+                    self.worn.insert(of);
                 }
                 // If not, it tries again at its next bound: the old one still serves.
                 self.set_role(of, Role::Serving { place });

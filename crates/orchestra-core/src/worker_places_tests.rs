@@ -85,8 +85,8 @@ impl World {
                 Order::StartLater { place, .. } => self.waiting.push(place),
                 Order::LookLater(_) => {}
                 Order::Promote { spare, instead_of } => self.promoted.push((spare, instead_of.worker)),
-                Order::Drain(worker) => self.drained.push(worker),
-                Order::Yield(worker) => self.yielding.push(worker),
+                Order::Drain(worker, SuccessorFirst) => self.drained.push(worker),
+                Order::Drain(worker, Handover::OldFirst) => self.yielding.push(worker),
                 Order::Withdrawn { .. } => self.withdrawn += 1,
                 Order::Parked { left } => self.left = Some(left),
                 Order::SparesGivenUp => self.given_up = true,

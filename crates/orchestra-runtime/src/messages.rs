@@ -8,6 +8,7 @@ use bytes::Bytes;
 use orchestra_core::FailureKind;
 use orchestra_core::ledger::Rows;
 use orchestra_core::lineage::End;
+use orchestra_core::worker_places::Handover;
 use orchestra_core::{
     BatchId, DeviceId, ItemId, PipelineId, SinkId, SourceId, StageId, WorkerExit, WorkerId,
 };
@@ -213,10 +214,8 @@ pub enum BatcherMsg {
         error: String,
         ran: Ran,
     },
-    /// Give this worker nothing new; end it when it holds nothing. Its successor is there.
-    DrainWorker(WorkerId),
-    /// The same, and its successor comes when it is gone.
-    MakeWay(WorkerId),
+    /// Give this worker nothing new; end it when it holds nothing.
+    DrainWorker(WorkerId, Handover),
     WorkerLost {
         end: WorkerEnd,
         manager: ActorRef<DeviceMsg>,

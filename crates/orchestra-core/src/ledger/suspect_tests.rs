@@ -421,7 +421,7 @@ fn nobody_is_waited_for_once_the_successor_of_a_replaced_worker_is_there() {
         // It was being recycled as well, so its successor has been loading for a while.
         if successor_comes_first {
             ledger.worker_ready(WorkerId(3), DeviceId(0));
-            assert!(ledger.drain_worker(replaced));
+            assert!(ledger.drain_worker(replaced, Handover::SuccessorFirst));
             let _ = ledger.worker_lost(replaced, &WorkerExit::Clean, "");
         } else {
             let _ = ledger.worker_lost(replaced, &WorkerExit::Clean, "");

@@ -113,19 +113,11 @@ impl World {
         self.workers.insert(worker, w);
     }
 
-    pub(super) fn drain(&mut self, worker: WorkerId) {
-        let empty = self.ledger.drain_worker(worker);
+    pub(super) fn drain(&mut self, worker: WorkerId, handover: Handover) {
+        let empty = self.ledger.drain_worker(worker, handover);
         if let Some(w) = self.workers.get_mut(&worker) {
             w.draining = true;
             assert_eq!(empty, w.holds.is_empty());
-        }
-        self.end_if_drained(worker);
-    }
-
-    pub(super) fn make_way(&mut self, worker: WorkerId) {
-        self.ledger.make_way(worker);
-        if let Some(w) = self.workers.get_mut(&worker) {
-            w.draining = true;
         }
         self.end_if_drained(worker);
     }
@@ -146,8 +138,7 @@ impl World {
                 }
                 Order::LookLater(pause) => self.at(self.now + pause, Timer::StartSpares(device)),
                 Order::Promote { spare, .. } => self.promote(spare),
-                Order::Drain(worker) => self.drain(worker),
-                Order::Yield(worker) => self.make_way(worker),
+                Order::Drain(worker, handover) => self.drain(worker, handover),
                 Order::Dismiss(worker) => self.at(self.now + HANG_UP, Timer::Ended(worker)),
                 Order::Parked { left: 0 } => self.device_gone(device),
                 Order::Parked { .. } | Order::Withdrawn { .. } | Order::SparesGivenUp => {}

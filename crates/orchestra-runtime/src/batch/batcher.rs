@@ -87,12 +87,8 @@ impl Actor for Batcher {
             BatcherMsg::Fault { worker, batch, kind, error, ran } => {
                 state.fault(worker, batch, kind, error, ran);
             }
-            BatcherMsg::DrainWorker(worker) => {
-                state.ledger.drain_worker(worker);
-                state.end_if_drained(worker);
-            }
-            BatcherMsg::MakeWay(worker) => {
-                state.ledger.make_way(worker);
+            BatcherMsg::DrainWorker(worker, handover) => {
+                state.ledger.drain_worker(worker, handover);
                 state.end_if_drained(worker);
             }
             BatcherMsg::WorkerLost { mut end, manager, begun } => {

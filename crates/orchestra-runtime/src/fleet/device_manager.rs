@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use orchestra_core::restart::Death;
 use orchestra_core::survey::{FirstWorker, Survey};
-use orchestra_core::worker_places::{Order, Predecessor, Role, WorkerPlaces};
+use orchestra_core::worker_places::{Handover, Order, Predecessor, Role, WorkerPlaces};
 use orchestra_core::{DeviceId, StageId, WorkerExit, WorkerId};
 use ractor::concurrency::JoinHandle;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
@@ -215,12 +215,13 @@ impl DeviceState {
                 }
                 Order::LookLater(pause) => drop(me.send_after(pause, || DeviceMsg::GoOn)),
                 Order::Promote { spare, instead_of } => self.promote(spare, instead_of),
-                Order::Drain(worker) => self.tell_batcher(post, BatcherMsg::DrainWorker(worker)),
-                Order::Yield(worker) => {
-                    tracing::info!(
-                        %worker, "there is no memory for a successor beside the worker: it ends first"
-                    );
-                    self.tell_batcher(post, BatcherMsg::MakeWay(worker));
+                Order::Drain(worker, handover) => {
+                    if handover == Handover::OldFirst {
+                        tracing::info!(
+                            %worker, "there is no memory for a successor beside the worker: it ends first"
+                        );
+                    }
+                    self.tell_batcher(post, BatcherMsg::DrainWorker(worker, handover));
                 }
                 Order::Dismiss(worker) => {
                     if let Some(w) = self.workers.get(&worker) {
