@@ -13,6 +13,7 @@ use orchestra_core::{
     BatchId, DeviceId, ItemId, PipelineId, SinkId, SourceId, StageId, WorkerExit, WorkerId,
 };
 use orchestra_machine::Gpu;
+use orchestra_plan::Origin;
 use orchestra_worker::arena::Arena;
 use orchestra_worker::frames::{DynamicOutput, Load, RunErrorKind};
 use ractor::ActorRef;
@@ -21,6 +22,7 @@ use crate::batch::slot_pool::{FilledSlot, SlotPool};
 use crate::fleet::launcher::EngineSpec;
 use crate::fleet::worker_port::WorkerPort;
 use crate::fleet::worker_process::ProcessEvent;
+use crate::flow::carried::CarriedArena;
 use crate::flow::ticket::Ticket;
 use crate::trace::{BatchTrace, DoneRows, EndedItems, Ran};
 
@@ -287,9 +289,16 @@ impl CommitCounts {
     }
 }
 
-pub enum PipelineMsg {
+/// The memory of a pipeline.
+pub struct PipelineMemory {
     /// The slots of its batch stages, in their order.
-    Prepared(Result<Vec<(StageId, Arena)>, String>),
+    pub slots: Vec<(StageId, Arena)>,
+    /// Where pictures are kept that are made behind a source, a batch or a fold.
+    pub pictures: Vec<(Origin, Arc<CarriedArena>)>,
+}
+
+pub enum PipelineMsg {
+    Prepared(Result<PipelineMemory, String>),
     /// A source has nothing in flight and hands out nothing more.
     SourceFinished {
         source: SourceId,

@@ -14,16 +14,16 @@ use orchestra_store::Catalog;
 use orchestra_worker::arena::Arena;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
-use crate::batch::stage::{BatchStage, arena_of};
+use crate::batch::stage::{BatchStage, arena_of, refused};
 use crate::context::RunContext;
-use crate::flow::carried::CarriedPictures;
+use crate::flow::carried::CarriedArena;
 use crate::flow::chain::{BatchTarget, Chain, Targets, kept_pictures};
 use crate::flow::committer::CommitterHandle;
 use crate::flow::fold::{Fold, FoldArgs, FoldTarget};
 use crate::flow::processor::Processor;
 use crate::flow::sink::{Sink, SinkArgs};
 use crate::flow::source::{Source, SourceArgs};
-use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg, SinkMsg, SourceMsg};
+use crate::messages::{DeviceMsg, PipelineEnd, PipelineMemory, PipelineMsg, RootMsg, SinkMsg, SourceMsg};
 
 pub struct Pipeline;
 
@@ -88,7 +88,7 @@ impl Actor for Pipeline {
         state: &mut PipelineState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            PipelineMsg::Prepared(Ok(slots)) => state.build(&me, slots).await?,
+            PipelineMsg::Prepared(Ok(memory)) => state.build(&me, memory).await?,
             PipelineMsg::Prepared(Err(why)) => state.end(&me, PipelineEnd::NoDevice(why)).await,
             PipelineMsg::SourceFinished { source, end } => state.source_finished(&me, source, end).await,
             PipelineMsg::NoDevice(why) => state.end(&me, PipelineEnd::NoDevice(why)).await,
@@ -131,7 +131,7 @@ impl PipelineState {
         let pipeline = self.args.pipeline;
         let me = me.clone();
         tokio::task::spawn_blocking(move || {
-            drop(me.cast(PipelineMsg::Prepared(slots_of(&plan, &plan.pipelines[pipeline.index()]))));
+            drop(me.cast(PipelineMsg::Prepared(memory_of(&plan, &plan.pipelines[pipeline.index()]))));
         });
     }
 
@@ -139,7 +139,7 @@ impl PipelineState {
     async fn build(
         &mut self,
         me: &ActorRef<PipelineMsg>,
-        mut slots: Vec<(StageId, Arena)>,
+        memory: PipelineMemory,
     ) -> Result<(), ActorProcessingErr> {
         if self.over {
             return Ok(());
@@ -155,7 +155,8 @@ impl PipelineState {
         // Stages stand after what they read from; built backwards, each finds those that follow it.
         let plan = Arc::clone(&self.args.context.plan);
         let pipeline = &plan.pipelines[self.args.pipeline.index()];
-        self.targets.pictures = pictures_of(&plan, pipeline);
+        let PipelineMemory { mut slots, pictures } = memory;
+        self.targets.pictures = pictures;
         for &stage in pipeline.stages.iter().rev() {
             match &plan.stages[stage.index()].runs {
                 Shape::Map(_) => {}
@@ -294,20 +295,22 @@ impl PipelineState {
     }
 }
 
-fn slots_of(plan: &Plan, pipeline: &PipelinePlan) -> Result<Vec<(StageId, Arena)>, String> {
+/// The slots of the batch stages, and room for the pictures that are made behind a source, a batch or a fold, in equal parts.
+fn memory_of(plan: &Plan, pipeline: &PipelinePlan) -> Result<PipelineMemory, String> {
     let stages = pipeline.stages.iter().map(|stage| (*stage, &plan.stages[stage.index()]));
     let slots = stages.filter_map(|(id, stage)| {
         let batch = stage.batch()?;
         Some(arena_of(&stage.name, batch).map(|arena| (id, arena)))
     });
-    slots.collect()
-}
-
-/// Room for the pictures that are made behind a source, a batch or a fold, in equal parts.
-fn pictures_of(plan: &Plan, pipeline: &PipelinePlan) -> Vec<(Origin, Arc<CarriedPictures>)> {
+    let slots = slots.collect::<Result<_, String>>()?;
     let origins = pipeline.sources.iter().copied().map(Origin::Source);
     let origins = origins.chain(pipeline.stages.iter().copied().map(Origin::Stage));
     let keepers: Vec<Origin> = origins.filter(|origin| !kept_pictures(plan, *origin).is_empty()).collect();
     let share = usize::try_from(pipeline.carried_bytes).unwrap_or(usize::MAX) / keepers.len().max(1);
-    keepers.into_iter().map(|origin| (origin, CarriedPictures::new(share))).collect()
+    let arena = |origin| {
+        let arena = CarriedArena::new(share)
+            .map_err(|error| refused("pictures", share, plan.name_of(origin), &error))?;
+        Ok((origin, arena))
+    };
+    Ok(PipelineMemory { slots, pictures: keepers.into_iter().map(arena).collect::<Result<_, String>>()? })
 }

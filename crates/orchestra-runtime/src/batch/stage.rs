@@ -105,10 +105,15 @@ impl BatchStage {
 
 /// The memory of the batches of a stage, or why it cannot be had.
 pub fn arena_of(stage: &str, batch: &BatchPlan) -> Result<Arena, String> {
-    Arena::create(stage, batch.layout.clone()).map_err(|error| {
-        let mib = batch.layout.total_bytes() >> 20;
-        format!(
-            "cannot take {mib} MiB of shared memory for the batches of stage `{stage}`: {error}; set `limits.memory` or a smaller `batch.max`"
-        )
-    })
+    let layout = batch.layout.clone();
+    Arena::create(stage, layout)
+        .map_err(|error| refused("batches", batch.layout.total_bytes(), stage, &error))
+}
+
+/// Why a stage cannot have this much memory, and what to do.
+pub fn refused(what: &str, bytes: usize, stage: &str, error: &dyn std::fmt::Display) -> String {
+    let mib = bytes >> 20;
+    format!(
+        "cannot take {mib} MiB of shared memory for the {what} of stage `{stage}`: {error}; set `limits.memory` or a smaller `batch.max`"
+    )
 }

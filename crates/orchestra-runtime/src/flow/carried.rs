@@ -1,61 +1,86 @@
-//! Pictures that stages carry along, within a budget of bytes. A thread that finds no room waits, so the pictures in flight are bounded.
+//! Memory for pictures that stages carry along, handed out in blocks of a region of fixed size. A thread that finds no room waits, so the
+//! pictures in flight are bounded by bytes.
 //!
 //! A picture is kept once, by the chain that made it, and shared by all that carry it on. So no thread that holds a
-//! picture waits for room in the same budget, and stages behind a batch or a join always go on and free room.
+//! picture waits for room in the same region, and stages behind a batch or a join always go on and free room.
+//!
+//! The region is a sealed memory file, as the slots of batches are, so that other processes can be given it.
 
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use memmap2::{MmapOptions, MmapRaw};
 use orchestra_core::data::{KeptPicture, Picture, Pixels, Refusal};
 use orchestra_core::{FailureKind, ImageSpec};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-pub struct CarriedPictures {
-    /// Bytes that all may take together.
-    most: usize,
+/// Blocks begin at multiples of this, so that no two of them share a cache line.
+const ALIGN: usize = 64;
+
+/// A region of shared memory for pictures.
+pub struct CarriedArena {
+    map: MmapRaw,
+    len: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
-    free: usize,
+    /// Free blocks, `(start, len)`, by their place; no two of them touch.
+    free: Vec<(usize, usize)>,
     is_shut: bool,
 }
 
-impl CarriedPictures {
-    pub fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self {
-            most,
-            state: Mutex::new(State { free: most, is_shut: false }),
-            changed: Condvar::new(),
-        })
+/// A block of the region. It comes back when it is dropped.
+struct Block {
+    arena: Arc<CarriedArena>,
+    start: usize,
+    len: usize,
+}
+
+impl CarriedArena {
+    /// A region of `len` bytes. Memory is taken when it is first written to.
+    ///
+    /// # Errors
+    /// The kernel gives no such memory.
+    pub fn new(len: usize) -> io::Result<Arc<Self>> {
+        let len = len.max(ALIGN) / ALIGN * ALIGN;
+        let file = memfd_create("orchestra-carried", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, len as u64)?;
+        // Sealed: a process that cuts the file short would kill those that have it mapped (SIGBUS).
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let map = MmapOptions::new().len(len).map_raw(&file)?;
+        let state = State { free: vec![(0, len)], is_shut: false };
+        Ok(Arc::new(Self { map, len, state: Mutex::new(state), changed: Condvar::new() }))
     }
 
-    /// Keeps pixels. Waits until there is room; `None` when it was shut. Blocks: never call it in an actor.
+    /// Keeps pixels. Waits until there is room; `None` when the region was shut. Blocks: never call it in an actor.
     ///
     /// # Errors
     /// The pixels do not fit even when nothing else is there.
     pub fn keep(self: &Arc<Self>, pixels: &Pixels<'_>) -> Result<Option<Arc<dyn KeptPicture>>, Refusal> {
-        let &Pixels { width, height, channels, bytes } = pixels;
-        if bytes.len() > self.most {
+        let len = pixels.bytes.len().next_multiple_of(ALIGN);
+        if len > self.len {
             let error = format!(
-                "the picture takes {} MiB ({width} x {height} pixels), and pictures that stages carry along may take {} MiB together; raise `limits.memory`",
-                bytes.len().div_ceil(1 << 20),
-                self.most >> 20
+                "the picture takes {} MiB ({} x {} pixels), and pictures that stages carry along may take {} MiB together; raise `limits.memory`",
+                pixels.bytes.len().div_ceil(1 << 20),
+                pixels.width,
+                pixels.height,
+                self.len >> 20
             );
             return Err(Refusal { kind: FailureKind::TooLarge, error });
         }
-        let mut state = self.lock();
-        while state.free < bytes.len() && !state.is_shut {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        if state.is_shut {
-            return Ok(None);
-        }
-        state.free -= bytes.len();
-        drop(state);
-        let kept = Kept { room: Arc::clone(self), bytes: bytes.into(), width, height, channels };
-        Ok(Some(Arc::new(CarriedPicture(Arc::new(kept)))))
+        let Some(block) = self.take(len) else { return Ok(None) };
+        // SAFETY: the block lies within the map, and no other thread has it before it is shared below.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(self.map.as_mut_ptr().add(block.start), pixels.bytes.len())
+        };
+        bytes.copy_from_slice(pixels.bytes);
+        let (width, height, channels) = (pixels.width, pixels.height, pixels.channels);
+        let (block, bytes) = (Arc::new(block), pixels.bytes.len());
+        Ok(Some(Arc::new(CarriedPicture { block, bytes, width, height, channels })))
     }
 
     /// Wakes all threads that wait in `keep`, which gives `None` from now on.
@@ -64,37 +89,67 @@ impl CarriedPictures {
         self.changed.notify_all();
     }
 
+    /// First fit.
+    fn take(self: &Arc<Self>, len: usize) -> Option<Block> {
+        let mut state = self.lock();
+        loop {
+            if state.is_shut {
+                return None;
+            }
+            if let Some(at) = state.free.iter().position(|(_, free)| *free >= len) {
+                let (start, free) = state.free[at];
+                if free == len {
+                    state.free.remove(at);
+                } else {
+                    state.free[at] = (start + len, free - len);
+                }
+                return Some(Block { arena: Arc::clone(self), start, len });
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn give_back(&self, start: usize, len: usize) {
+        let mut state = self.lock();
+        let at = state.free.partition_point(|(other, _)| *other < start);
+        state.free.insert(at, (start, len));
+        for left in [at, at.wrapping_sub(1)] {
+            if let (Some(&(a, a_len)), Some(&(b, b_len))) =
+                (state.free.get(left), state.free.get(left.wrapping_add(1)))
+                && a + a_len == b
+            {
+                state.free[left] = (a, a_len + b_len);
+                state.free.remove(left + 1);
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Its room comes back when it is dropped.
-struct Kept {
-    room: Arc<CarriedPictures>,
-    bytes: Box<[u8]>,
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.arena.give_back(self.start, self.len);
+    }
+}
+
+/// A picture in the region.
+#[derive(Clone)]
+struct CarriedPicture {
+    block: Arc<Block>,
+    bytes: usize,
     width: u32,
     height: u32,
     channels: usize,
 }
 
-impl Drop for Kept {
-    fn drop(&mut self) {
-        let bytes = std::mem::take(&mut self.bytes).len(); // They are gone before somebody else has the room.
-        self.room.lock().free += bytes;
-        self.room.changed.notify_all();
-    }
-}
-
-#[derive(Clone)]
-struct CarriedPicture(Arc<Kept>);
-
 impl fmt::Debug for CarriedPicture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CarriedPicture")
-            .field("width", &self.0.width)
-            .field("height", &self.0.height)
-            .finish()
+        f.debug_struct("CarriedPicture").field("width", &self.width).field("height", &self.height).finish()
     }
 }
 
@@ -110,8 +165,11 @@ impl Picture for CarriedPicture {
     }
 
     fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
-        let Kept { bytes, width, height, channels, .. } = &*self.0;
-        show(Pixels { width: *width, height: *height, channels: *channels, bytes })
+        // SAFETY: the block lies within the map, was written before it was shared, and is only read from then on.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(self.block.arena.map.as_ptr().add(self.block.start), self.bytes)
+        };
+        show(Pixels { width: self.width, height: self.height, channels: self.channels, bytes })
     }
 
     fn kept(&self) -> Option<Arc<dyn KeptPicture>> {
@@ -123,15 +181,15 @@ impl Picture for CarriedPicture {
 mod tests {
     use super::*;
 
-    fn keep(room: &Arc<CarriedPictures>, side: u32, value: u8) -> Option<Arc<dyn KeptPicture>> {
+    fn keep(arena: &Arc<CarriedArena>, side: u32, value: u8) -> Option<Arc<dyn KeptPicture>> {
         let bytes = vec![value; (side * side) as usize];
-        room.keep(&Pixels { width: side, height: side, channels: 1, bytes: &bytes }).unwrap()
+        arena.keep(&Pixels { width: side, height: side, channels: 1, bytes: &bytes }).unwrap()
     }
 
     #[test]
-    fn each_picture_keeps_its_pixels_and_all_room_comes_back() {
-        let room = CarriedPictures::new(1024);
-        let kept: Vec<_> = (0..4_u8).map(|n| keep(&room, 16, n).unwrap()).collect();
+    fn blocks_do_not_overlap_and_room_comes_back_in_one_piece() {
+        let arena = CarriedArena::new(1024).unwrap();
+        let kept: Vec<_> = (0..4_u8).map(|n| keep(&arena, 16, n).unwrap()).collect();
         for (n, picture) in (0_u8..).zip(&kept) {
             picture
                 .with_pixels(&mut |pixels| {
@@ -140,32 +198,29 @@ mod tests {
                 })
                 .unwrap();
         }
-        assert_eq!(room.lock().free, 0);
         let mut kept = kept;
-        let again = kept[0].kept();
         kept.swap_remove(1);
         kept.swap_remove(0);
         drop(kept);
-        assert_eq!(room.lock().free, 1024 - 256, "one of them is shared");
-        drop(again);
-        assert_eq!(room.lock().free, 1024);
-        drop(keep(&room, 32, 9).unwrap());
+        assert_eq!(arena.lock().free, [(0, 1024)], "neighbours are joined");
+        drop(keep(&arena, 32, 9).unwrap());
         let bytes = vec![0; 33 * 33];
-        let too_large = room.keep(&Pixels { width: 33, height: 33, channels: 1, bytes: &bytes }).unwrap_err();
+        let too_large =
+            arena.keep(&Pixels { width: 33, height: 33, channels: 1, bytes: &bytes }).unwrap_err();
         assert_eq!(too_large.kind, FailureKind::TooLarge);
     }
 
     #[test]
-    fn a_thread_without_room_waits_until_there_is_some_or_it_is_shut() {
-        let room = CarriedPictures::new(256);
-        let first = keep(&room, 16, 1).unwrap();
-        let theirs = Arc::clone(&room);
+    fn a_thread_without_room_waits_until_there_is_some_or_the_region_is_shut() {
+        let arena = CarriedArena::new(256).unwrap();
+        let first = keep(&arena, 16, 1).unwrap();
+        let theirs = Arc::clone(&arena);
         let waiting = std::thread::spawn(move || keep(&theirs, 16, 2));
         drop(first);
         let second = waiting.join().unwrap().expect("it gets the room that has come back");
-        let theirs = Arc::clone(&room);
+        let theirs = Arc::clone(&arena);
         let waiting = std::thread::spawn(move || keep(&theirs, 16, 3).is_none());
-        room.shut();
+        arena.shut();
         assert!(waiting.join().unwrap());
         drop(second);
     }

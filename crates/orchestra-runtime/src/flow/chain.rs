@@ -26,7 +26,7 @@ pub use outcome::{MapCount, Outcome};
 use outcome::{RecordRange, RowState, tell};
 use walk::Walk;
 
-use super::carried::CarriedPictures;
+use super::carried::CarriedArena;
 use super::fold::{FoldMsg, FoldPart, FoldTarget};
 use super::ticket::Ticket;
 use super::token::{PartPath, Token};
@@ -49,7 +49,7 @@ pub struct Targets {
     pub batches: Vec<BatchTarget>,
     pub folds: Vec<FoldTarget>,
     /// Where chains keep the pictures that are made in them, by what is at their head.
-    pub pictures: Vec<(Origin, Arc<CarriedPictures>)>,
+    pub pictures: Vec<(Origin, Arc<CarriedArena>)>,
 }
 
 impl Targets {
@@ -95,7 +95,7 @@ pub struct Chain {
     pub folds: Arc<[FoldTarget]>,
     origin: Origin,
     /// Where pictures that are made here are kept, if some are.
-    pictures: Option<Arc<CarriedPictures>>,
+    pictures: Option<Arc<CarriedArena>>,
     /// Held by the row that keeps pictures, where it keeps several: with one of them it may wait for room for the next.
     several: Option<Mutex<()>>,
     /// A bound on what one row costs, in elements that are read or numbers that are printed; the most there is where it may have to wait.
