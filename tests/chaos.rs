@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Blocks, Ended, Workplace, write_pictures};
-use orchestra_lab::striker::workers_of;
+use orchestra_testkit::striker::workers_of;
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::write_trap_picture;
 use rustix::process::Signal;

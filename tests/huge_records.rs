@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 
 use common::{Blocks, Workplace, write_pictures};
-use orchestra_lab::audit::items;
+use orchestra_testkit::records::items;
 use orchestra_testkit::models;
 
 /// Items of the small run.

@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Blocks, Workplace, write_pictures};
-use orchestra_lab::striker::{Fault, Striker};
+use orchestra_testkit::striker::{Fault, Striker};
 use orchestra_testkit::leaks::Holdings;
 
 const ITEMS: u64 = 20_000;

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Blocks, Workplace, drawn, write_pictures};
-use orchestra_lab::audit::{ItemKey, items};
+use orchestra_testkit::records::{ItemKey, items};
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::write_trap_picture;
 use serde_json::Value;

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Blocks, Workplace, drawn, write_pictures};
-use orchestra_lab::audit::items;
+use orchestra_testkit::records::items;
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::write_trap_picture;
 

@@ -14,8 +14,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use orchestra_lab::audit::{ItemKey, Records, items};
-use orchestra_lab::striker::workers_of;
+use orchestra_testkit::records::{ItemKey, Records, items};
+use orchestra_testkit::striker::workers_of;
 use orchestra_testkit::gate::Gate;
 use orchestra_testkit::images::index_of_blocks;
 use orchestra_testkit::processes::with_variable;

@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 
 use common::{all_copied, audited, bounded, copying, hurried, until};
-use orchestra_lab::striker::{Fault, strike};
+use orchestra_testkit::striker::{Fault, strike};
 use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
 
 const ITEMS: u64 = 60;

@@ -14,7 +14,7 @@ use orchestra::kind::{
     ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Key, Kinds, Limits, Map, MapRun, Refusal, Runs,
     Schema, StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
 };
-use orchestra_lab::audit::items;
+use orchestra_testkit::records::items;
 use orchestra_testkit::models;
 use serde_json::Value as Json;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{Workplace, all_copied, copies, copying, hurried, impatient, restarts};
 use orchestra::RunOutcome;
-use orchestra_lab::audit::items;
+use orchestra_testkit::records::items;
 use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
 
 /// On one device with two workers, and none that stands by: the tests count who died.

@@ -14,7 +14,7 @@ use orchestra::StartOptions;
 use orchestra::trace::{
     BatchNumber, BatchTrace, DeviceTrace, EndedItems, RunBegan, RunEnded, RunTracer, Tracer, WorkerTrace,
 };
-use orchestra_lab::audit::items;
+use orchestra_testkit::records::items;
 use orchestra_testkit::models;
 
 const ITEMS: u64 = 200;

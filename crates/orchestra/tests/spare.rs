@@ -17,8 +17,8 @@ use orchestra::{
     DeviceKind, Launched, Launcher, ProcessLauncher, RunHandle, RunOutcome, StartOptions, WorkerEvent,
     WorkerExit, WorkerId,
 };
-use orchestra_lab::audit::items;
-use orchestra_lab::striker::{Fault, strike};
+use orchestra_testkit::records::items;
+use orchestra_testkit::striker::{Fault, strike};
 use orchestra_testkit::Trap;
 use orchestra_testkit::faulty::FAULT;
 use orchestra_testkit::{images, models, trap_library};

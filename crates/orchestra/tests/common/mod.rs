@@ -20,8 +20,8 @@ use orchestra::{
     RunOutcome, StartOptions,
 };
 use orchestra_core::DType;
-use orchestra_lab::audit::{ItemKey, Records, items};
-use orchestra_lab::striker::{Fault, strike};
+use orchestra_testkit::records::{ItemKey, Records, items};
+use orchestra_testkit::striker::{Fault, strike};
 use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
 use orchestra_testkit::gate::Gate;
 use orchestra_testkit::images::{self, Kind, index_of_blocks};
