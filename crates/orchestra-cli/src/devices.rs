@@ -11,7 +11,6 @@ use crate::exit_code::ExitCode;
 use crate::human::counted;
 use crate::stdout;
 
-/// Lists the devices.
 pub fn devices(args: &DevicesArgs) -> Result<ExitCode, Failed> {
     let machine = orchestra::usable_machine(None, false);
     if args.json {

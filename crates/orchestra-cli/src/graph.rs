@@ -13,7 +13,6 @@ use crate::planning::{self, Workflow};
 use crate::surroundings::Surroundings;
 use crate::{stderr, stdout};
 
-/// Draws the workflow to standard output or into a file.
 pub fn graph(
     args: &GraphArgs,
     verbosity: Verbosity,
@@ -23,10 +22,7 @@ pub fn graph(
     let format = format(args).map_err(|e| Failed::new(ExitCode::Usage, e))?;
     let options = PlanOptions { offline: true, ..PlanOptions::default() };
     let planned = Workflow::read(&args.file)?.plan_for(&options, MachineView::default());
-    let plan = match planning::show(planned, surroundings) {
-        Ok(plan) => plan,
-        Err(code) => return Ok(code),
-    };
+    let plan = planning::show(planned, surroundings)?;
     let view = GraphView::new(&plan);
     let picture = match format {
         Format::Json => {
