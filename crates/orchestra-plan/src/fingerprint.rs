@@ -13,7 +13,7 @@ use crate::raw::{RawListing, RawSource};
 /// written and by digest: absolute paths do not count, so that a moved workflow goes on.
 pub(crate) fn fingerprint(
     plan: &Plan,
-    sources: &[&RawSource],
+    sources: &[RawSource],
     operators: &[Vec<[u8; 32]>],
 ) -> Vec<(String, String)> {
     let mut entries = Vec::new();
