@@ -130,46 +130,14 @@ impl<'a> Wiring<'a> {
     /// The tensor that a link of a stage with a model means.
     fn output(&mut self, reader: &str, link: &Link) -> Option<(ColumnRef, ColumnType)> {
         let input = self.input(link)?;
-        let name = &input.name;
-        let tensors = || input.gives.0.iter().enumerate().filter(|(_, column)| column.ty.tensor().is_some());
-        let names = || tensors().map(|(_, column)| column.name.as_str());
-        let place = match &link.tensor {
-            Some(tensor) => tensors().find(|(_, column)| column.name == *tensor).map(|(place, _)| place),
-            None => match tensors().count() {
-                1 => tensors().next().map(|(place, _)| place),
-                0 => {
-                    let message = format!("infer stage {reader} cannot read from {}", input.described());
-                    let help = if input.is_source {
-                        format!(
-                            "put an image stage in between: [stages.pixels], kind = \"image\", from = \"{name}\", size = [..]"
-                        )
-                    } else {
-                        format!("it gives {}, and a model takes tensors", input.gives)
-                    };
-                    self.diags.error(link.span, message).help(help);
-                    return None;
-                }
-                _ => {
-                    self.diags
-                        .error(
-                            link.span,
-                            format!(
-                                "stage {reader} must say which of the outputs of stage `{name}` it reads"
-                            ),
-                        )
-                        .help(format!("write \"{name}.tensor\"; outputs: {}", list(names())));
-                    return None;
-                }
-            },
+        let what = match input.is_source {
+            true => format!(
+                "a tensor: put an image stage in between: [stages.pixels], kind = \"image\", from = \"{}\", size = [..]",
+                input.name
+            ),
+            false => "a tensor".to_owned(),
         };
-        let Some(place) = place else {
-            let tensor = link.tensor.as_deref().unwrap_or_default();
-            let kind = if input.is_source { "source" } else { "stage" };
-            self.diags
-                .error(link.span, format!("{kind} `{name}` has no output `{tensor}`"))
-                .help(suggestion("outputs", tensor, names().collect::<Vec<_>>()));
-            return None;
-        };
+        let place = input.column(reader, &what, |column| column.ty.tensor().is_some(), self.diags)?;
         Some((ColumnRef { from: link.target, column: place }, input.gives.0[place].ty.clone()))
     }
 
@@ -192,7 +160,7 @@ impl<'a> Wiring<'a> {
         let mut tensors = Vec::new();
         let mut pixels = Vec::new();
         for (want, link) in signature.inputs.iter().zip(links) {
-            if let Some((read, ty)) = self.output(&format!("`{}`", raw.name.value), link)
+            if let Some((read, ty)) = self.output(&format!("stage `{}`", raw.name.value), link)
                 && let Some(tensor) = self.fits(&model.value, want, link, &ty)
             {
                 inputs.push(read);
