@@ -67,17 +67,17 @@ impl Workflow {
 
     /// Plans it for this machine.
     pub fn plan(&self, options: &PlanOptions, machine: &Machine) -> (Option<Plan>, Diagnostics) {
-        self.plan_with(options, RealHost::with_machine(orchestra::kinds(), orchestra::machine_view(machine)))
+        self.plan_with(options, &orchestra::host(orchestra::kinds(), orchestra::machine_view(machine)))
     }
 
     /// Plans it for a machine that is not this one.
     pub fn plan_for(&self, options: &PlanOptions, machine: MachineView) -> (Option<Plan>, Diagnostics) {
-        self.plan_with(options, RealHost::with_machine(orchestra::kinds(), machine).described())
+        let host = orchestra::host(orchestra::kinds(), machine);
+        self.plan_with(options, &RealHost { is_described: true, ..host })
     }
 
-    fn plan_with(&self, options: &PlanOptions, host: RealHost) -> (Option<Plan>, Diagnostics) {
-        let host = host.with_measurements(orchestra::measurements()).with_engines(orchestra::engines());
-        orchestra_plan::plan(&self.text, &self.path, options, &host)
+    fn plan_with(&self, options: &PlanOptions, host: &RealHost) -> (Option<Plan>, Diagnostics) {
+        orchestra_plan::plan(&self.text, &self.path, options, host)
     }
 }
 

@@ -11,10 +11,10 @@ use common::{
     AS_IT_IS, ONE_PIXEL_PER_BLOCK, ROW, Workplace, each_shows_its_own_picture, numbers, pixels, scan,
 };
 use orchestra_core::{DType, Dim, TensorSpec};
-use orchestra_testkit::records::items;
 use orchestra_testkit::images::{self, Kind};
 use orchestra_testkit::models::{self, spec};
 use orchestra_testkit::onnx::{Attribute, ModelBuilder, data_type};
+use orchestra_testkit::records::items;
 use orchestra_testkit::{Trap, trap_library};
 
 const NONE: BTreeSet<orchestra_testkit::records::ItemKey> = BTreeSet::new();
