@@ -92,11 +92,6 @@ impl Planner<'_> {
             workflow.sources.iter().map(|s| sources::resolve_listing(s, &folder, self.host, diags)).collect();
         let models: Vec<_> =
             workflow.models.iter().map(|m| models::load(m, &folder, self.host, diags)).collect();
-        for (raw, model) in workflow.models.iter().zip(&models) {
-            if let Some(model) = model {
-                tuning::check_outputs(&raw.name.value, &raw.tuning, &model.file.signature.outputs, diags);
-            }
-        }
         let connect = |(source, listing): (&RawSource, &Option<ListingSpec>)| {
             sources::connect(source, listing.as_ref(), &workflow.limits, self.host, diags)
         };
@@ -179,7 +174,7 @@ impl Planner<'_> {
             let Some(at) = workflow.models.iter().position(|m| m.name.value == model.value) else { continue };
             let model = &workflow.models[at];
             // A model that could not be read was reported: there will be no plan.
-            let model_bytes = models[at].as_ref().map_or(0, |m| m.file.bytes);
+            let model_bytes = models[at].as_ref().map_or(0, |m| m.bytes);
             let own = match &model.devices {
                 Some(names) => devices.of_model(names, diags),
                 None => Some(devices.in_use.clone()),
@@ -228,7 +223,7 @@ impl Planner<'_> {
             return Some(WorkerMemory::Declared(declared.value));
         }
         let key = MeasureKey {
-            model: &model?.file.digest,
+            model: &model?.plan.digest,
             device: &device.product,
             max_batch: assemble::largest_on_cuda(raw, stage, wired[index].as_ref()),
             settings: &assemble::settings_of(raw, index, wired)?,

@@ -14,7 +14,7 @@ use crate::raw::{RawListing, RawSource};
 pub(crate) fn fingerprint(
     plan: &Plan,
     sources: &[RawSource],
-    operators: &[Vec<[u8; 32]>],
+    operators: &[&[[u8; 32]]],
 ) -> Vec<(String, String)> {
     let mut entries = Vec::new();
     for (source, planned) in sources.iter().zip(&plan.sources) {

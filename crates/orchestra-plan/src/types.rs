@@ -153,7 +153,7 @@ impl<'a> Wiring<'a> {
             self.diags.error(model.span, message).help(help);
             return None;
         };
-        let signature = &self.models[index].as_ref()?.file.signature;
+        let signature = &self.models[index].as_ref()?.plan;
         let fixed_batch = self.fixed_batch(model, &signature.inputs, &signature.outputs);
         let links = self.inputs(stage, raw, &model.value, &signature.inputs)?;
         let mut inputs = Vec::new();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{DeviceSpec, ModelId, PipelineId, Provider, SinkId, SourceId, StageId};
+use orchestra_core::{DeviceSpec, ModelId, PipelineId, SinkId, SourceId, StageId};
 use orchestra_store::ListingSpec;
 use serde_json::Value as Json;
 
@@ -18,10 +18,11 @@ use crate::flow::connect;
 use crate::graph::Link;
 use crate::kind::{Runs, Writes};
 use crate::measured::settings;
+use crate::models::Model;
 use crate::near_cores::{Placed, near};
 use crate::plan::{
-    BETWEEN_COMMITS, BatchPlan, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, ModelPlan, NodeCores,
-    Origin, PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
+    BETWEEN_COMMITS, BatchPlan, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, NodeCores, Origin,
+    PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
 };
 use crate::raw::{RawModel, RawStage};
 use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
@@ -69,7 +70,7 @@ impl<'a> Assembler<'a> {
             name: workflow.name.clone().unwrap_or_else(stem),
             output: self.parts.output.clone(),
             sources,
-            models: self.model_plans()?,
+            models: self.used_models().map(|model| model.plan.clone()).collect(),
             stages,
             sinks,
             devices: self.device_plans(near.devices),
@@ -86,11 +87,13 @@ impl<'a> Assembler<'a> {
         number_files(&mut plan);
         let carried = self.slot_memory().0.map_or(CARRIED_BYTES, |limit| (limit / 4).min(CARRIED_BYTES));
         plan.pipelines.iter_mut().for_each(|pipeline| pipeline.carried_bytes = carried);
-        let models = self.parts.models.iter().flatten();
-        let operators: Vec<Vec<_>> =
-            models.map(|m| m.custom_ops.iter().map(|o| o.digest).collect()).collect();
+        let operators: Vec<_> = self.used_models().map(|model| &model.operators[..]).collect();
         plan.fingerprint = fingerprint(&plan, &workflow.sources, &operators);
         Some(plan)
+    }
+
+    fn used_models(&self) -> impl Iterator<Item = &'a Model> {
+        self.parts.models[..self.parts.graph.n_models].iter().flatten()
     }
 
     /// Batch sizes and slots of all batch stages, by stage of the plan.
@@ -107,7 +110,7 @@ impl<'a> Assembler<'a> {
             demands.push(SlotDemand {
                 stage: &raw.name.value,
                 inputs: tensors,
-                outputs: &parts.models[*model].as_ref()?.file.signature.outputs,
+                outputs: &parts.models[*model].as_ref()?.plan.outputs,
                 max_batch: self.max_batch(stage, raw_model, *fixed_batch)?,
                 together: raw.batch().and_then(|batch| batch.together),
                 workers: parts.workers[stage].iter().map(|w| w.count).sum(),
@@ -252,32 +255,6 @@ impl<'a> Assembler<'a> {
             })
         };
         pipelines.iter().enumerate().map(plan).collect()
-    }
-
-    fn model_plans(&self) -> Option<Vec<ModelPlan>> {
-        (0..self.parts.graph.n_models)
-            .map(|index| {
-                let raw = &self.parts.workflow.models[index];
-                let model = self.parts.models[index].as_ref()?;
-                let mut tuning = raw.tuning.wanted.clone();
-                if let Provider::TensorRt(wanted) = &mut tuning.provider {
-                    wanted.engines.clone_from(&model.engines);
-                }
-                Some(ModelPlan {
-                    name: raw.name.value.clone(),
-                    path: model.path.clone(),
-                    digest: model.file.digest,
-                    file_digest: model.file.file_digest,
-                    inputs: model.file.signature.inputs.clone(),
-                    outputs: model.file.signature.outputs.clone(),
-                    custom_ops: model.custom_ops.iter().map(|o| o.path.clone()).collect(),
-                    memory_limit: raw.memory_limit.as_ref().map(|m| m.value),
-                    memory: raw.memory.as_ref().map(|m| m.value),
-                    tf32: raw.tf32,
-                    tuning,
-                })
-            })
-            .collect()
     }
 
     fn stage_plans(&self, pipelines: &[PipelineId], layouts: Vec<Option<Layout>>) -> Option<Vec<StagePlan>> {
