@@ -52,6 +52,6 @@ mod tracker;
 mod whole_run;
 pub mod worker_client;
 
-pub use error::{Cause, LabError};
+pub use error::LabError;
 pub use run::{Cancel, EnginesOf, Progress, Tell, Tools};
 pub use stats::{Quantiles, Spread};

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use orchestra_core::WorkerId;
 use orchestra_runtime::{EventHook, WorkerEvent};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Serialize, Serializer};
 
 use crate::tracker::Tracker;
 
@@ -20,15 +21,22 @@ pub enum Fault {
     Stop,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Strikes {
     /// Mean time between two SIGKILLs; `None`: never.
+    #[serde(serialize_with = "seconds")]
     pub kill_every: Option<Duration>,
     /// Mean time between two SIGSTOPs; `None`: never.
+    #[serde(serialize_with = "seconds")]
     pub stop_every: Option<Duration>,
+    #[serde(skip)]
     pub spares: bool,
     /// The same seed chooses the same moments, and the same workers among the same ones.
     pub seed: u64,
+}
+
+fn seconds<S: Serializer>(every: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    every.map(|every| every.as_secs_f64()).serialize(serializer)
 }
 
 /// The thread that strikes. Dropping it ends it, which takes no longer than a strike.

@@ -35,10 +35,10 @@ pub fn bench(
     let text = Bench::prepare(ready.plan, options, &mut tell).and_then(|mut bench| {
         Ok(if args.batch_sizes {
             let report = bench.batch_sizes()?;
-            if args.json { lab::json(&report) } else { Ok(table::batch_sizes(&report)) }
+            if args.json { stdout::json(&report) } else { Ok(table::batch_sizes(&report)) }
         } else {
             let report = bench.measure(&mut tell)?;
-            if args.json { lab::json(&report) } else { Ok(table::table(&report, args)) }
+            if args.json { stdout::json(&report) } else { Ok(table::table(&report, args)) }
         })
     });
     told.end();

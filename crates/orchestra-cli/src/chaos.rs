@@ -59,7 +59,7 @@ pub fn chaos(
         stderr::say_line(&warning);
     }
     let report = report.map_err(failed)?;
-    stdout::print(&if args.json { lab::json(&report)? } else { table::table(&report) })?;
+    stdout::print(&if args.json { stdout::json(&report)? } else { table::table(&report) })?;
     if report.passed {
         return Ok(ExitCode::Done);
     }

@@ -38,6 +38,12 @@ impl ExitCode {
         (ExitCode::Interrupted, "interrupted; the same command goes on"),
     ];
 
+    /// That with this number; of one that is not ours, try again.
+    pub fn of(number: i32) -> Self {
+        let all = Self::ALL.into_iter().map(|(code, _)| code);
+        all.into_iter().find(|code| i32::from(code.number()) == number).unwrap_or(Self::TryAgain)
+    }
+
     #[must_use]
     pub fn number(self) -> u8 {
         self as u8

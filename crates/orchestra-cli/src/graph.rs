@@ -25,10 +25,7 @@ pub fn graph(
     let plan = planning::show(planned, surroundings)?;
     let view = GraphView::new(&plan);
     let picture = match format {
-        Format::Json => {
-            let json = serde_json::to_string_pretty(&view).map_err(|e| Failed::new(ExitCode::Bug, e))?;
-            format!("{json}\n")
-        }
+        Format::Json => stdout::json(&view)?,
         Format::Picture(GraphFormat::Dot) => view.to_dot(),
         Format::Picture(GraphFormat::Mermaid) => view.to_mermaid(),
         Format::Picture(GraphFormat::Svg) => view.to_svg(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use orchestra::{Launcher, Plan, ProcessLauncher};
-use orchestra_lab::{Cancel, Cause, LabError, Progress, Tools};
+use orchestra_lab::{Cancel, LabError, Progress, Tools};
 use orchestra_telemetry::{
     ConfiguredTraces, LogSettings, ResolvedTraces, Telemetry, TelemetryGuard, TraceSettings,
 };
@@ -82,20 +82,7 @@ fn traces(otlp: &str, plan: &Plan) -> Result<ResolvedTraces, Failed> {
 }
 
 pub fn failed(error: LabError) -> Failed {
-    let code = match error.cause() {
-        Cause::File => ExitCode::BadFile,
-        Cause::Items => ExitCode::ItemsFailed,
-        Cause::Unavailable => ExitCode::Unavailable,
-        Cause::Surroundings => ExitCode::TryAgain,
-        Cause::Interrupted => ExitCode::Interrupted,
-        Cause::Bug => ExitCode::Bug,
-    };
-    Failed::new(code, error)
-}
-
-pub fn json(report: &impl serde::Serialize) -> Result<String, Failed> {
-    let text = serde_json::to_string_pretty(report).map_err(|e| Failed::new(ExitCode::Bug, e))?;
-    Ok(text + "\n")
+    Failed::new(ExitCode::of(error.exit_code()), error)
 }
 
 /// The first signal ends what is being done, which then cleans up; the second ends the process, should something hang. They are caught

@@ -23,8 +23,7 @@ pub fn plan(args: &PlanArgs, surroundings: &Surroundings) -> Result<ExitCode, Fa
     let planned = Workflow::read(&args.workflow.file)?.plan_for(&options, machine);
     let plan = planning::show(planned, surroundings)?;
     if args.json {
-        let json = serde_json::to_string_pretty(&plan).map_err(|e| Failed::new(ExitCode::Bug, e))?;
-        stdout::print(&format!("{json}\n"))
+        stdout::print_json(&plan)
     } else {
         stdout::print(&format!("{}{}", about.unwrap_or_default(), orchestra_plan::describe(&plan)))
     }

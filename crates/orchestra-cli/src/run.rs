@@ -269,10 +269,7 @@ fn run_end(outcome: &RunOutcome) -> RunEnd {
         65 if outcome.problems.is_empty() => RunEnd::Finished,
         65 => RunEnd::FailureLimit,
         130 => RunEnd::Interrupted,
-        69 => RunEnd::Stopped { reason, code: ExitCode::Unavailable },
-        70 => RunEnd::Stopped { reason, code: ExitCode::Bug },
-        78 => RunEnd::Stopped { reason, code: ExitCode::BadFile },
-        _ => RunEnd::Stopped { reason, code: ExitCode::TryAgain },
+        code => RunEnd::Stopped { reason, code: ExitCode::of(code) },
     }
 }
 
@@ -337,8 +334,7 @@ impl Output {
 fn print_summary(summary: &Summary, report: &orchestra::RunReport, output: Output) -> Result<(), Failed> {
     match output {
         Output::Json => {
-            let text = serde_json::to_string_pretty(report).map_err(|e| Failed::new(ExitCode::Bug, e))?;
-            stdout::print(&format!("{text}\n"))?;
+            stdout::print_json(report)?;
         }
         Output::Quiet if summary.exit_code() == ExitCode::Done => {}
         Output::Text | Output::Quiet => stderr::say(&summary.text()),
