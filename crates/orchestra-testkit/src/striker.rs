@@ -67,7 +67,7 @@ impl Striker {
                 let mut targets = workers_of(parent);
                 // A stopped one stays a child, and a killed one takes a moment to die.
                 targets.retain(|w| !struck.contains(&w.pid));
-                let target = if struck.len() % 2 == 0 { targets.first() } else { targets.last() };
+                let target = if struck.len().is_multiple_of(2) { targets.first() } else { targets.last() };
                 struck.extend(target.map(|w| w.pid).filter(|pid| strike(parent, *pid, fault)));
             }
             struck
