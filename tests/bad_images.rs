@@ -10,8 +10,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 
 use common::{Blocks, Workplace, drawn, write_pictures};
-use orchestra_lab::audit::{ItemKey, items};
 use orchestra_testkit::images::{write_bad_pictures, write_picture};
+use orchestra_testkit::records::{ItemKey, items};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 #[test]

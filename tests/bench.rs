@@ -9,8 +9,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use common::{Blocks, Ended, Workplace, write_pictures};
-use orchestra_lab::striker::{Fault, strike, workers_of};
 use orchestra_testkit::models;
+use orchestra_testkit::striker::{Fault, strike, workers_of};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 use serde_json::Value;

@@ -8,9 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Blocks, Ended, Workplace, write_pictures};
-use orchestra_lab::striker::workers_of;
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::write_trap_picture;
+use orchestra_testkit::striker::workers_of;
 use rustix::process::Signal;
 use serde_json::Value;
 

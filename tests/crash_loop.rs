@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::Workplace;
-use orchestra_lab::audit::items;
+use orchestra_testkit::records::items;
 use orchestra_testkit::{DEADLY, IN_LOAD, IN_RUN, LAST_WORDS};
 
 const ITEMS: u64 = 300;

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Ended, Workplace};
-use orchestra_lab::audit::{Records, items};
+use orchestra_testkit::records::{Records, items};
 use serde_json::Value;
 
 const IMAGES: u64 = 400;

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Workplace, until};
-use orchestra_lab::striker::{Fault, strike};
+use orchestra_testkit::striker::{Fault, strike};
 
 const ITEMS: u64 = 1_000;
 

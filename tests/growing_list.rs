@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::process::Stdio;
 
 use common::{Blocks, Run, Workplace, drawn, write_pictures};
-use orchestra_lab::audit::items;
+use orchestra_testkit::records::items;
 use rustix::process::Signal;
 
 const ITEMS: u64 = 200;

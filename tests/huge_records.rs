@@ -7,8 +7,8 @@ mod common;
 use std::fs;
 
 use common::{Blocks, Workplace, write_pictures};
-use orchestra_lab::audit::items;
 use orchestra_testkit::models;
+use orchestra_testkit::records::items;
 
 /// Items of the small run.
 const FEW: u64 = 120;

@@ -7,10 +7,10 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::{Blocks, Workplace, write_pictures};
-use orchestra_lab::audit::items;
-use orchestra_lab::striker::workers_of;
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::write_trap_picture;
+use orchestra_testkit::records::items;
+use orchestra_testkit::striker::workers_of;
 use rustix::process::Signal;
 
 const ITEMS: u64 = 4_000;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use common::Workplace;
-use orchestra_lab::audit::{Records, items};
+use orchestra_testkit::records::{Records, items};
 
 const IMAGES: u64 = 400;
 /// Scores of both ways may differ by so much.

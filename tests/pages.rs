@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Run, Workplace};
-use orchestra_lab::audit::items;
+use orchestra_testkit::records::items;
 use serde_json::Value;
 
 const PAGES: u64 = 300;

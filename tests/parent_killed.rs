@@ -20,7 +20,7 @@ fn ten_kills_of_the_parent_lose_nothing_and_double_nothing() {
         let mut run = place.start(&[]);
         let pid = run.pid();
         let reached = run.until("the moment of the kill", || {
-            place.n_results() >= n && !orchestra_lab::striker::workers_of(pid).is_empty()
+            place.n_results() >= n && !orchestra_testkit::striker::workers_of(pid).is_empty()
         });
         assert!(reached, "start {i} ended before it had {n} results:\n{}", run.said());
         run.signal(Signal::KILL);

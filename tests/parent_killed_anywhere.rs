@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use common::{Blocks, Workplace, write_pictures};
-use orchestra_lab::audit::Records;
+use orchestra_testkit::records::Records;
 use rustix::process::Signal;
 
 const ITEMS: u64 = 3_000;

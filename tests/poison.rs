@@ -5,9 +5,9 @@
 mod common;
 
 use common::{Blocks, Workplace, drawn, write_pictures};
-use orchestra_lab::audit::{ItemKey, items};
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::write_trap_picture;
+use orchestra_testkit::records::{ItemKey, items};
 use serde_json::Value;
 
 const ITEMS: u64 = 300;

@@ -5,9 +5,9 @@
 mod common;
 
 use common::{Blocks, Workplace, drawn, write_pictures};
-use orchestra_lab::audit::items;
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::write_trap_picture;
+use orchestra_testkit::records::items;
 
 const ITEMS: u64 = 10_000;
 const BATCH: usize = 64;

@@ -7,9 +7,9 @@ mod common;
 use std::fs;
 
 use common::{Blocks, Workplace, copy_folder, write_pictures};
-use orchestra_lab::audit::items;
 use orchestra_testkit::images::{Kind, write_bad_pictures, write_picture};
 use orchestra_testkit::models;
+use orchestra_testkit::records::items;
 use rustix::process::Signal;
 
 /// A run of 200 pictures that has ended well.

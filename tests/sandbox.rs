@@ -8,8 +8,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use common::{Blocks, Workplace, drawn, write_pictures};
-use orchestra_lab::audit::{ItemKey, items};
 use orchestra_testkit::images::write_trap_picture;
+use orchestra_testkit::records::{ItemKey, items};
 use orchestra_testkit::{GOT_THROUGH, INHERITED_FD, INTRUDE, SECRET, Trap};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 

@@ -16,7 +16,7 @@ use common::{Blocks, Ended, Workplace, write_pictures};
 use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
 use opentelemetry_proto::tonic::common::v1::{AnyValue as Any, KeyValue};
 use opentelemetry_proto::tonic::trace::v1::Span as WireSpan;
-use orchestra_lab::audit::items;
+use orchestra_testkit::records::items;
 use orchestra_testkit::{DEADLY, IN_LOAD, LAST_WORDS, Trap};
 use rustix::process::Signal;
 use serde_json::Value;

@@ -14,11 +14,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use orchestra_lab::audit::{ItemKey, Records, items};
-use orchestra_lab::striker::workers_of;
 use orchestra_testkit::gate::Gate;
 use orchestra_testkit::images::index_of_blocks;
 use orchestra_testkit::processes::with_variable;
+use orchestra_testkit::records::{ItemKey, Records, items};
+use orchestra_testkit::striker::workers_of;
 use orchestra_testkit::{GATE, leaks, models};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use orchestra_lab::striker::{Fault, Striker};
+use orchestra_testkit::striker::{Fault, Striker};
 use rustix::process::Signal;
 
 use crate::common::Workplace;

@@ -1,9 +1,8 @@
 //! The audit: what became of each item of a run, against the list of items and against a run that was left in peace. It reads files and
-//! counts; it changes nothing. Tests of small runs compare their [`Records`] with the items that they expect.
+//! counts; it changes nothing.
 
 mod account;
 mod compare;
-mod records;
 
 use std::fmt;
 use std::io;
@@ -12,7 +11,6 @@ use orchestra_store::ListingReader;
 use serde::Serialize;
 
 pub use account::{Account, Items};
-pub use records::{ItemKey, Records, items};
 
 use account::Key;
 use compare::{same_failure, same_record};

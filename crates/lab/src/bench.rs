@@ -7,7 +7,7 @@ use orchestra_core::StageId;
 use orchestra_plan::{BatchPlan, Plan, batch_sizes};
 use tempfile::TempDir;
 
-use crate::bench_report::{BatchSizeFigures, BatchSizeReport, Judge, Report, Round};
+use crate::bench_report::{BatchSizeReport, Judge, Report, Round};
 use crate::catalogue::{Catalogue, Lists};
 use crate::decode::{DecodeFigures, DecodePart};
 use crate::error::LabError;
@@ -91,8 +91,7 @@ impl Bench {
         let mut measured = Vec::new();
         for (stage, infer) in self.plan.batch_stages() {
             let sizes = infer.fixed_batch.map_or_else(|| batch_sizes(infer.max_batch), |only| vec![only]);
-            let figures = self.infer_part(stage, infer).measure(&sizes, self.options.part)?;
-            measured.extend(figures.iter().map(|figures| BatchSizeFigures::of(&self.plan, figures)));
+            measured.extend(self.infer_part(stage, infer).measure(&sizes, self.options.part)?);
         }
         Ok(BatchSizeReport { workflow: self.plan.name.clone(), batch_sizes: measured })
     }

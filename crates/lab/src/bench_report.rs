@@ -113,44 +113,7 @@ pub struct RoundReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BatchSizeReport {
     pub workflow: String,
-    pub batch_sizes: Vec<BatchSizeFigures>,
-}
-
-/// One size of batches of one stage on one device. Of several workers the times are those of the slowest.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct BatchSizeFigures {
-    pub stage: String,
-    pub device: String,
-    pub workers: usize,
-    /// Threads of each one's session.
-    pub threads: usize,
-    pub batch: usize,
-    /// Items per second of all of these workers, as many batches on the way to each as in a run.
-    pub items_per_second: f64,
-    pub cpu_seconds_per_item: f64,
-    /// The first batch of this size after the warm-up.
-    pub first_batch_seconds: f64,
-    /// A batch, as a median.
-    pub median_batch_seconds: f64,
-    /// A batch right after one of another size, as a median; `null` where there is one size.
-    pub switched_batch_seconds: Option<f64>,
-}
-
-impl BatchSizeFigures {
-    pub(crate) fn of(plan: &Plan, figures: &InferFigures) -> Self {
-        Self {
-            stage: plan.stages[figures.stage.index()].name.clone(),
-            device: plan.devices[figures.device.index()].spec.name.clone(),
-            workers: figures.workers,
-            threads: figures.threads,
-            batch: figures.batch,
-            items_per_second: figures.rate,
-            cpu_seconds_per_item: figures.cpu_seconds,
-            first_batch_seconds: figures.first_batch.as_secs_f64(),
-            median_batch_seconds: figures.usual_batch.as_secs_f64(),
-            switched_batch_seconds: figures.switched_batch.map(|taken| taken.as_secs_f64()),
-        }
-    }
+    pub batch_sizes: Vec<InferFigures>,
 }
 
 pub(crate) struct Judge<'a> {
@@ -165,14 +128,14 @@ impl Judge<'_> {
         let decode_seconds =
             decode.iter().map(|d| self.lists.weight(d.source) * d.core_seconds(self.cores)).sum();
         let device = |f: &InferFigures| DeviceLoad {
-            device: f.device.index(),
+            device: f.device_id.index(),
             on_cpu: f.on_cpu,
-            rate: f.rate,
+            rate: f.items_per_second,
             core_seconds: self.core_seconds(infer, f),
         };
         let stages = self.plan.batch_stages().map(|(stage, _)| StageLoad {
             weight: self.weight(stage),
-            devices: infer.iter().filter(|f| f.stage == stage).map(device).collect(),
+            devices: infer.iter().filter(|f| f.stage_id == stage).map(device).collect(),
         });
         Loads { cores: self.cores, decode_seconds, stages: stages.collect() }.limit()
     }
@@ -224,7 +187,8 @@ impl Judge<'_> {
     }
 
     fn core_seconds(&self, all: &[InferFigures], of: &InferFigures) -> f64 {
-        let lanes = all.iter().filter(|f| f.stage == of.stage && f.on_cpu).map(InferFigures::lanes).sum();
+        let lanes =
+            all.iter().filter(|f| f.stage_id == of.stage_id && f.on_cpu).map(InferFigures::lanes).sum();
         of.core_seconds(self.cores, lanes)
     }
 
@@ -260,18 +224,18 @@ impl Judge<'_> {
         let part = |(i, figures): (usize, &InferFigures)| {
             let all = |of: &dyn Fn(&Round) -> f64| Spread::of(rounds.iter().map(of));
             InferPart {
-                stage: self.plan.stages[figures.stage.index()].name.clone(),
-                device: self.plan.devices[figures.device.index()].spec.name.clone(),
-                weight: self.weight(figures.stage),
+                stage: figures.stage.clone(),
+                device: figures.device.clone(),
+                weight: self.weight(figures.stage_id),
                 workers: figures.workers,
                 threads: figures.threads,
                 streams: figures.streams,
                 batch: figures.batch,
-                items_per_second: all(&|r| r.infer[i].rate),
+                items_per_second: all(&|r| r.infer[i].items_per_second),
                 core_seconds_per_item: figures
                     .on_cpu
                     .then(|| all(&|r| self.core_seconds(&r.infer, &r.infer[i]))),
-                cpu_seconds_per_item: all(&|r| r.infer[i].cpu_seconds),
+                cpu_seconds_per_item: all(&|r| r.infer[i].cpu_seconds_per_item),
             }
         };
         rounds[0].infer.iter().enumerate().map(part).collect()

@@ -172,7 +172,7 @@ impl Chaos {
         let workers = Workers::new();
         let (trace, events) = (self.options.trace.clone(), Some(workers.hook()));
         let options = RunOptions { trace, events, ..tools.run_options(&self.plan) };
-        let striker = strikes.map(|strikes| Striker::of_run(Arc::clone(&workers), strikes)).transpose();
+        let striker = strikes.map(|strikes| Striker::start(Arc::clone(&workers), strikes)).transpose();
         let striker = striker.map_err(LabError::io("starting the thread that strikes"))?;
         let name = if strikes.is_some() { "run with faults" } else { "run without faults" };
         let ran = run(self.plan_of_run(which), options, &tools.cancel, name, look);

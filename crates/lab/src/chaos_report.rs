@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use orchestra_plan::Plan;
-use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
 use crate::audit::{Audit, Finding};
@@ -14,21 +13,27 @@ use crate::tracker::{Strike, Tracker};
 
 /// Everything that was found. Counts are sums over all rounds, and over the runs with faults unless they say otherwise; times are in
 /// seconds.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Report {
     pub workflow: String,
     /// Nothing was lost, doubled or leaked, nothing differs, and nothing is unknown.
     pub passed: bool,
+    #[serde(flatten)]
     pub strikes: Strikes,
     /// What the rounds were: `items_listed`, `runs`, `workers`, `spares`, `failed_without_faults`.
+    #[serde(flatten, serialize_with = "keyed")]
     pub setting: Vec<(&'static str, u64)>,
     /// Items by their end, and strikes.
+    #[serde(flatten, serialize_with = "keyed")]
     pub counts: Vec<(&'static str, u64)>,
     /// Of what was measured.
+    #[serde(flatten, serialize_with = "keyed")]
     pub times: Vec<(&'static str, Option<Quantiles>)>,
     /// Medians: `kill_recovery` by `batch` and by `load_with_faults`.
+    #[serde(flatten, serialize_with = "keyed")]
     pub recovery: Vec<(&'static str, Option<f64>)>,
     /// Items per second until the last batch was done, over the rounds, and the ratio of both.
+    #[serde(flatten, serialize_with = "keyed")]
     pub throughput: Vec<(&'static str, Spread)>,
     pub findings: Vec<Finding>,
     pub leaks: Vec<String>,
@@ -158,28 +163,7 @@ impl Report {
     }
 }
 
-impl Serialize for Report {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        fn all<M: serde::ser::SerializeMap>(
-            map: &mut M,
-            rows: &[(&'static str, impl Serialize)],
-        ) -> Result<(), M::Error> {
-            rows.iter().try_for_each(|(key, value)| map.serialize_entry(key, value))
-        }
-        let seconds = |every: Option<Duration>| every.map(|every| every.as_secs_f64());
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("workflow", &self.workflow)?;
-        map.serialize_entry("passed", &self.passed)?;
-        map.serialize_entry("kill_every", &seconds(self.strikes.kill_every))?;
-        map.serialize_entry("stop_every", &seconds(self.strikes.stop_every))?;
-        map.serialize_entry("seed", &self.strikes.seed)?;
-        all(&mut map, &self.setting)?;
-        all(&mut map, &self.counts)?;
-        all(&mut map, &self.times)?;
-        all(&mut map, &self.recovery)?;
-        all(&mut map, &self.throughput)?;
-        map.serialize_entry("findings", &self.findings)?;
-        map.serialize_entry("leaks", &self.leaks)?;
-        map.end()
-    }
+/// Each entry under its own key.
+fn keyed<S: Serializer>(rows: &[(&'static str, impl Serialize)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(rows.iter().map(|(key, value)| (key, value)))
 }

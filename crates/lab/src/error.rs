@@ -1,4 +1,4 @@
-//! Every way in which an experiment ends without a report. Which exit code that means, the command decides by [`Cause`].
+//! Every way in which an experiment ends without a report. Each has the exit code that a run would have.
 
 use std::io;
 
@@ -57,20 +57,6 @@ pub enum LabError {
     Cancelled,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
-    /// The workflow file, or what it names.
-    File,
-    Items,
-    /// A device, the runtime library or a model is not available.
-    Unavailable,
-    /// The system: it may work later, or elsewhere.
-    Surroundings,
-    /// A signal.
-    Interrupted,
-    Bug,
-}
-
 impl LabError {
     /// Says what was tried, as a noun phrase.
     pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
@@ -78,26 +64,18 @@ impl LabError {
         move |error| Self::Io { doing, error }
     }
 
+    /// What the command ends with: as `orchestra run` in the same case.
     #[must_use]
-    pub fn cause(&self) -> Cause {
+    pub fn exit_code(&self) -> i32 {
         match self {
-            Self::NoInferStage | Self::NotOneRecord { .. } | Self::NoItems | Self::Listing { .. } => {
-                Cause::File
-            }
-            Self::NothingDecodes { .. } | Self::NothingDone { .. } => Cause::Items,
-            Self::Worker { .. } => Cause::Unavailable,
-            Self::NotStarted(StartRunError::Listing { .. } | StartRunError::Changed { .. }) => Cause::File,
-            Self::NotStarted(StartRunError::Actors(_)) => Cause::Bug,
-            Self::Io { .. } | Self::NotStarted(_) => Cause::Surroundings,
-            Self::Cancelled => Cause::Interrupted,
-            Self::Run { exit_code, .. } => match exit_code {
-                65 => Cause::Items,
-                69 => Cause::Unavailable,
-                70 => Cause::Bug,
-                78 => Cause::File,
-                130 => Cause::Interrupted,
-                _ => Cause::Surroundings,
-            },
+            Self::NoInferStage | Self::NotOneRecord { .. } | Self::NoItems | Self::Listing { .. } => 78,
+            Self::NothingDecodes { .. } | Self::NothingDone { .. } => 65,
+            Self::Worker { .. } => 69,
+            Self::NotStarted(StartRunError::Listing { .. } | StartRunError::Changed { .. }) => 78,
+            Self::NotStarted(StartRunError::Actors(_)) => 70,
+            Self::Io { .. } | Self::NotStarted(_) => 75,
+            Self::Cancelled => 130,
+            Self::Run { exit_code, .. } => *exit_code,
         }
     }
 }

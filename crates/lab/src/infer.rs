@@ -9,6 +9,7 @@ use orchestra_machine::process_cpu_time;
 use orchestra_plan::{BatchPlan, Plan, WorkerPlan};
 use orchestra_runtime::{EngineSpec, StartRunError, load_frame};
 use orchestra_worker::frames::{FromWorker, Load, Run, ToWorker};
+use serde::Serialize;
 
 use crate::error::LabError;
 use crate::memory::Memory;
@@ -38,28 +39,33 @@ pub struct InferPart<'a> {
     pub tools: &'a Tools,
 }
 
-/// A stage on one device, with batches of one size.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// A stage on one device, with batches of one size. Of several workers the times are those of the slowest.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct InferFigures {
-    pub stage: StageId,
-    pub device: DeviceId,
+    #[serde(skip)]
+    pub stage_id: StageId,
+    #[serde(skip)]
+    pub device_id: DeviceId,
+    #[serde(skip)]
     pub on_cpu: bool,
+    /// Batches that each worker runs at once.
+    #[serde(skip)]
+    pub streams: usize,
+    pub stage: String,
+    pub device: String,
     pub workers: usize,
     /// Threads of each one's session.
     pub threads: usize,
-    /// Batches that each runs at once.
-    pub streams: usize,
     pub batch: usize,
-    /// Items per second of all of these workers.
-    pub rate: f64,
-    /// CPU time of the workers per item, in seconds.
-    pub cpu_seconds: f64,
-    /// The first batch of this size after the warm-up, in the worker where it took longest.
-    pub first_batch: Duration,
-    /// Median time of a batch in a worker; of several workers the longest.
-    pub usual_batch: Duration,
-    /// The same right after a batch of another size, where several are measured.
-    pub switched_batch: Option<Duration>,
+    /// Of all of these workers, as many batches on the way to each as in a run.
+    pub items_per_second: f64,
+    pub cpu_seconds_per_item: f64,
+    /// The first batch of this size after the warm-up.
+    pub first_batch_seconds: f64,
+    /// A batch, as a median.
+    pub median_batch_seconds: f64,
+    /// A batch right after one of another size, as a median; `null` where there is one size.
+    pub switched_batch_seconds: Option<f64>,
 }
 
 #[derive(Clone, Copy)]
@@ -101,11 +107,11 @@ impl InferFigures {
             return 0.0;
         }
         if self.threads > 1 {
-            return self.cpu_seconds;
+            return self.cpu_seconds_per_item;
         }
         // With more batches at once, each on one thread, than cores, each has only a part of a core.
         let part = divide(cores as f64, lanes as f64).min(1.0);
-        divide(self.lanes() as f64 * part, self.rate)
+        divide(self.lanes() as f64 * part, self.items_per_second)
     }
 }
 
@@ -161,19 +167,22 @@ impl InferPart<'_> {
         let here = || done.iter().filter(|(p, _)| p.device == w.device).filter_map(|(_, d)| d.get(at));
         let items = |d: &Done| (d.batches * batch as u64) as f64;
         let cpu: Duration = here().map(|d| d.cpu).sum();
+        let longest = |of: fn(&Done) -> Duration| here().map(of).max().unwrap_or_default().as_secs_f64();
         InferFigures {
-            stage: self.stage,
-            device: w.device,
+            stage_id: self.stage,
+            device_id: w.device,
             on_cpu: *self.kind(w.device) == DeviceKind::Cpu,
+            streams: self.infer.streams,
+            stage: self.plan.stages[self.stage.index()].name.clone(),
+            device: self.plan.devices[w.device.index()].spec.name.clone(),
             workers: w.count,
             threads: w.threads,
-            streams: self.infer.streams,
             batch,
-            rate: here().map(|d| divide(items(d), d.elapsed.as_secs_f64())).sum(),
-            cpu_seconds: divide(cpu.as_secs_f64(), here().map(items).sum()),
-            first_batch: here().map(|d| d.first_batch).max().unwrap_or_default(),
-            usual_batch: here().map(|d| d.usual_batch).max().unwrap_or_default(),
-            switched_batch: here().filter_map(|d| d.switched_batch).max(),
+            items_per_second: here().map(|d| divide(items(d), d.elapsed.as_secs_f64())).sum(),
+            cpu_seconds_per_item: divide(cpu.as_secs_f64(), here().map(items).sum()),
+            first_batch_seconds: longest(|d| d.first_batch),
+            median_batch_seconds: longest(|d| d.usual_batch),
+            switched_batch_seconds: here().filter_map(|d| d.switched_batch).max().map(|t| t.as_secs_f64()),
         }
     }
 
@@ -446,18 +455,20 @@ mod tests {
 
     fn infer(workers: usize, threads: usize, rate: f64) -> InferFigures {
         InferFigures {
-            stage: StageId(0),
-            device: DeviceId(0),
+            stage_id: StageId(0),
+            device_id: DeviceId(0),
             on_cpu: true,
+            streams: 1,
+            stage: String::new(),
+            device: String::new(),
             workers,
             threads,
-            streams: 1,
             batch: 8,
-            rate,
-            cpu_seconds: 0.003,
-            first_batch: Duration::ZERO,
-            usual_batch: Duration::ZERO,
-            switched_batch: None,
+            items_per_second: rate,
+            cpu_seconds_per_item: 0.003,
+            first_batch_seconds: 0.0,
+            median_batch_seconds: 0.0,
+            switched_batch_seconds: None,
         }
     }
 

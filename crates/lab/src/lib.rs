@@ -2,7 +2,7 @@
 //! record. It prints nothing, changes no file of the user, and no run depends on it.
 //!
 //! Every run here goes over a list of its own into a folder of its own ([`run`](mod@run), `catalogue`); the folder is removed with the
-//! experiment. Tests use the [`audit`], the [`striker`] and the [`worker_client`] as well.
+//! experiment. Tests use the [`worker_client`] as well.
 //!
 //! # Bench
 //! Each round measures three things, one after the other:
@@ -52,6 +52,6 @@ mod tracker;
 mod whole_run;
 pub mod worker_client;
 
-pub use error::{Cause, LabError};
+pub use error::LabError;
 pub use run::{Cancel, EnginesOf, Progress, Tell, Tools};
 pub use stats::{Quantiles, Spread};

@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use orchestra_core::WorkerId;
-use orchestra_machine::processes::{Process, children};
 use orchestra_runtime::{EventHook, WorkerEvent};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Serialize, Serializer};
 
 use crate::tracker::Tracker;
 
@@ -19,26 +19,31 @@ pub enum Fault {
     Kill,
     /// SIGSTOP: it lives, and does nothing more.
     Stop,
-    /// SIGSEGV from outside.
-    Segfault,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Strikes {
     /// Mean time between two SIGKILLs; `None`: never.
+    #[serde(serialize_with = "seconds")]
     pub kill_every: Option<Duration>,
     /// Mean time between two SIGSTOPs; `None`: never.
+    #[serde(serialize_with = "seconds")]
     pub stop_every: Option<Duration>,
+    #[serde(skip)]
     pub spares: bool,
     /// The same seed chooses the same moments, and the same workers among the same ones.
     pub seed: u64,
 }
 
+fn seconds<S: Serializer>(every: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    every.map(|every| every.as_secs_f64()).serialize(serializer)
+}
+
 /// The thread that strikes. Dropping it ends it, which takes no longer than a strike.
 #[derive(Debug)]
-pub struct Striker<T> {
+pub(crate) struct Striker {
     stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<T>>,
+    thread: Option<JoinHandle<u64>>,
 }
 
 /// Workers of a run as its events tell of them.
@@ -54,22 +59,6 @@ struct Seen {
     live: HashMap<WorkerId, OwnedFd>,
 }
 
-/// Live worker processes of `parent`: children one of whose arguments is, or ends with, `worker`.
-#[must_use]
-pub fn workers_of(parent: u32) -> Vec<Process> {
-    let is_worker = |p: &Process| p.state != 'Z' && p.arguments.iter().any(|a| a.ends_with("worker"));
-    children(parent).into_iter().filter(is_worker).collect()
-}
-
-/// Does `fault` to the process `pid` if it is a child of `parent`; whether it was.
-#[must_use]
-pub fn strike(parent: u32, pid: u32, fault: Fault) -> bool {
-    // Opened first: what is a child after that is the process of the descriptor.
-    let process = descriptor(pid);
-    let is_child = children(parent).iter().any(|c| c.pid == pid && c.state != 'Z');
-    is_child && process.is_some_and(|process| hit(&process, fault))
-}
-
 fn descriptor(pid: u32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()
 }
@@ -79,93 +68,51 @@ fn hit(process: &OwnedFd, fault: Fault) -> bool {
     let signal = match fault {
         Fault::Kill => Signal::KILL,
         Fault::Stop => Signal::STOP,
-        Fault::Segfault => Signal::SEGV,
     };
     pidfd_send_signal(process, signal).is_ok()
 }
 
-impl Striker<Vec<u32>> {
-    /// Strikes a worker of the process `parent` each time that about `every` has passed, the oldest and the youngest in turn, each once.
-    /// [`Striker::stop`] gives their ids, in order.
-    #[must_use]
-    pub fn of_process(parent: u32, every: Duration, fault: Fault) -> Self {
-        let mut struck = Vec::new();
-        Self::start(&[(fault, every)], Random(1), move |fault, _| {
-            if let Some(fault) = fault {
-                let mut targets = workers_of(parent);
-                // A stopped one stays a child, and a killed one takes a moment to die.
-                targets.retain(|w| !struck.contains(&w.pid));
-                let target = if struck.len() % 2 == 0 { targets.first() } else { targets.last() };
-                struck.extend(target.map(|w| w.pid).filter(|pid| strike(parent, *pid, fault)));
-            }
-            struck.clone()
-        })
-        .expect("a test may start a thread")
-    }
-}
-
-impl Striker<u64> {
-    /// Strikes workers of a run. [`Striker::stop`] gives how many strikes found none.
-    pub(crate) fn of_run(workers: Arc<Workers>, strikes: Strikes) -> std::io::Result<Self> {
-        let kinds = [(Fault::Kill, strikes.kill_every), (Fault::Stop, strikes.stop_every)];
-        let kinds: Vec<_> = kinds.into_iter().filter_map(|(fault, every)| Some((fault, every?))).collect();
-        let mut missed = 0;
-        Self::start(&kinds, Random(strikes.seed), move |fault, random| {
-            if let Some(fault) = fault {
-                missed += u64::from(!workers.strike(fault, strikes.spares, random));
-            }
-            missed
-        })
-    }
-}
-
-impl<T: Default + Send + 'static> Striker<T> {
-    /// Calls `strike` for each kind at uneven intervals, and once with `None` at the end, which gives the result.
-    fn start(
-        kinds: &[(Fault, Duration)],
-        mut random: Random,
-        mut strike: impl FnMut(Option<Fault>, &mut Random) -> T + Send + 'static,
-    ) -> std::io::Result<Self> {
+impl Striker {
+    /// Strikes workers of a run, at uneven intervals for each kind of fault.
+    pub fn start(workers: Arc<Workers>, strikes: Strikes) -> std::io::Result<Self> {
         let (stop, stopped) = channel::<()>();
-        let now = Instant::now();
-        let mut clocks: Vec<(Instant, Fault, Duration)> =
-            kinds.iter().map(|&(fault, every)| (now + uneven(every, &mut random), fault, every)).collect();
+        let mut random = Random(strikes.seed);
+        let mut clocks = Vec::new();
+        for (fault, every) in [(Fault::Kill, strikes.kill_every), (Fault::Stop, strikes.stop_every)] {
+            clocks.extend(every.map(|every| (Instant::now() + uneven(every, &mut random), fault, every)));
+        }
         let work = move || {
+            let mut missed = 0;
             while let Some((due, fault, every)) = clocks.iter_mut().min_by_key(|(due, ..)| *due) {
                 let wait = due.saturating_duration_since(Instant::now());
                 if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                     break;
                 }
-                strike(Some(*fault), &mut random);
+                missed += u64::from(!workers.strike(*fault, strikes.spares, &mut random));
                 // What was missed is not made up for: after a pause of this machine there is one strike, not many.
                 *due = (*due).max(Instant::now()) + uneven(*every, &mut random);
             }
-            strike(None, &mut random)
+            missed
         };
         let thread = std::thread::Builder::new().name("striker".into()).spawn(work)?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 
-    #[must_use]
-    pub fn stop(mut self) -> T {
+    /// Ends it; how many strikes found no worker.
+    pub fn stop(mut self) -> u64 {
         self.end()
     }
-}
 
-impl<T: Default> Striker<T> {
-    fn end(&mut self) -> T {
+    fn end(&mut self) -> u64 {
         drop(self.stop.take());
         // The thread does not panic; if it did, there would be nothing to tell.
         self.thread.take().and_then(|t| t.join().ok()).unwrap_or_default()
     }
 }
 
-impl<T> Drop for Striker<T> {
+impl Drop for Striker {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            drop(thread.join());
-        }
+        self.end();
     }
 }
 
@@ -266,7 +213,7 @@ mod tests {
     #[test]
     fn a_striker_without_anything_to_do_ends_by_itself() {
         let nothing = Strikes { kill_every: None, stop_every: None, spares: false, seed: 0 };
-        assert_eq!(Striker::of_run(Workers::new(), nothing).unwrap().stop(), 0);
+        assert_eq!(Striker::start(Workers::new(), nothing).unwrap().stop(), 0);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use values::{Setting, device, setting};
 
 /// Runs ONNX models over images, on every GPU of this machine or on its CPU, from one workflow file.
 #[derive(Debug, Parser)]
-#[command(name = "orchestra", version, after_help = help::MAIN, disable_help_subcommand = true)]
+#[command(name = "orchestra", version, after_help = help::main(), disable_help_subcommand = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -57,7 +57,7 @@ pub enum Command {
     Worker,
 }
 
-/// What `run` and `plan` have in common.
+/// What all commands that plan have in common.
 #[derive(Debug, Clone, Args)]
 pub struct WorkflowArgs {
     /// The workflow file
@@ -69,9 +69,6 @@ pub struct WorkflowArgs {
     /// Change one setting of the file: `--set stages.classify.batch.max=16` (repeatable; the value is TOML or plain text)
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     pub set: Vec<Setting>,
-    /// Folder for results, journal and logs [default: out/ beside the file]
-    #[arg(long, value_name = "DIR")]
-    pub output: Option<PathBuf>,
     /// Never use the network: ONNX Runtime must be on this machine already
     #[arg(long)]
     pub offline: bool,
@@ -82,11 +79,14 @@ pub struct WorkflowArgs {
 
 /// `orchestra run`
 #[derive(Debug, Args)]
-#[command(after_help = help::RUN)]
+#[command(after_help = help::run())]
 pub struct RunArgs {
     /// File, devices, settings.
     #[command(flatten)]
     pub workflow: WorkflowArgs,
+    /// Folder for results, journal and logs [default: out/ beside the file]
+    #[arg(long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
     /// Start over: discard what earlier runs left in the output folder
     #[arg(long)]
     pub fresh: bool,
@@ -138,6 +138,9 @@ pub struct PlanArgs {
     /// File, devices, settings.
     #[command(flatten)]
     pub workflow: WorkflowArgs,
+    /// Folder for results, journal and logs [default: out/ beside the file]
+    #[arg(long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
     /// Plan for the machine that this file describes instead of this one
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
@@ -301,7 +304,7 @@ mod tests {
         assert_eq!(args.workflow.devices, ["cuda:0", "cuda:1"]);
         let set: Vec<_> = args.workflow.set.iter().map(|s| (s.key.as_str(), s.value.as_str())).collect();
         assert_eq!(set, [("a.b", "1"), ("c", "d=e")]);
-        assert_eq!(args.workflow.output, Some(PathBuf::from("o")));
+        assert_eq!(args.output, Some(PathBuf::from("o")));
         assert_eq!(args.workflow.ort_library, Some(PathBuf::from("l.so")));
         assert_eq!(args.otlp.as_deref(), Some("http://c:4318"));
         assert_eq!(args.metrics.as_deref(), Some("127.0.0.1:9464"));
@@ -359,7 +362,7 @@ mod tests {
 
     #[test]
     fn the_help_lists_every_exit_code() {
-        for help in [help::MAIN, help::RUN] {
+        for help in [help::main(), help::run()] {
             for (code, meaning) in ExitCode::ALL {
                 assert!(help.contains(&format!("\n  {:<5}{meaning}", code.number())), "{code:?}");
             }

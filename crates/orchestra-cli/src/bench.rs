@@ -15,7 +15,6 @@ use crate::surroundings::Surroundings;
 
 mod table;
 
-/// Measures, and prints a table or one JSON object.
 pub fn bench(
     args: &BenchArgs,
     verbosity: Verbosity,
@@ -23,10 +22,7 @@ pub fn bench(
 ) -> Result<ExitCode, Failed> {
     let (talk, level) = (Talk { quiet: verbosity.quiet }, verbosity.terminal_level());
     let setting = lab::Setting { args: &args.lab, surroundings, level, otlp: None, talk };
-    let ready = match lab::get_ready(&setting)? {
-        Ok(ready) => ready,
-        Err(code) => return Ok(code),
-    };
+    let ready = lab::get_ready(&setting)?;
     let options = Options {
         rounds: args.runs,
         part: Duration::from_secs_f64(args.seconds),
@@ -39,10 +35,10 @@ pub fn bench(
     let text = Bench::prepare(ready.plan, options, &mut tell).and_then(|mut bench| {
         Ok(if args.batch_sizes {
             let report = bench.batch_sizes()?;
-            if args.json { lab::json(&report) } else { Ok(table::batch_sizes(&report)) }
+            if args.json { stdout::json(&report) } else { Ok(table::batch_sizes(&report)) }
         } else {
             let report = bench.measure(&mut tell)?;
-            if args.json { lab::json(&report) } else { Ok(table::table(&report, args)) }
+            if args.json { stdout::json(&report) } else { Ok(table::table(&report, args)) }
         })
     });
     told.end();

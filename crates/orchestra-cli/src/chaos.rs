@@ -22,7 +22,6 @@ mod table;
 
 const DIFFERING: &str = "differing";
 
-/// Runs, and prints a table or one JSON object.
 pub fn chaos(
     args: &ChaosArgs,
     verbosity: Verbosity,
@@ -43,10 +42,7 @@ pub fn chaos(
     // Of every worker that is struck the log says that it was lost: here that is no news.
     let level = if verbosity.verbose == 0 { LevelFilter::ERROR } else { verbosity.terminal_level() };
     let setting = lab::Setting { args: &args.lab, surroundings, level, otlp: args.otlp.as_deref(), talk };
-    let ready = match lab::get_ready(&setting)? {
-        Ok(ready) => ready,
-        Err(code) => return Ok(code),
-    };
+    let ready = lab::get_ready(&setting)?;
     let options = Options {
         runs: args.runs,
         items: args.items,
@@ -63,7 +59,7 @@ pub fn chaos(
         stderr::say_line(&warning);
     }
     let report = report.map_err(failed)?;
-    stdout::print(&if args.json { lab::json(&report)? } else { table::table(&report) })?;
+    stdout::print(&if args.json { stdout::json(&report)? } else { table::table(&report) })?;
     if report.passed {
         return Ok(ExitCode::Done);
     }

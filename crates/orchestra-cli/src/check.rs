@@ -12,14 +12,13 @@ use crate::planning::{self, Workflow};
 use crate::surroundings::Surroundings;
 use crate::{stderr, stdout};
 
-/// Checks the file; prints what is wrong, or that nothing is.
 pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
     let options = PlanOptions { offline: args.offline, ..PlanOptions::default() };
     let machine = if args.offline { no_devices() } else { orchestra::usable_machine(None, false) };
     let workflow = match Workflow::read(&args.file) {
-        Err(failed) if args.json => {
-            stdout::print(&format!("{}\n", unreadable(&args.file, &failed)))?;
-            return Ok(failed.code);
+        Err(Failed { error: Some(error), code }) if args.json => {
+            stdout::print(&format!("{}\n", unreadable(&args.file, &error)))?;
+            return Ok(code);
         }
         read => read?,
     };
@@ -43,9 +42,9 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
 }
 
 /// The error of a file that could not even be read, in the form of the others.
-fn unreadable(file: &Path, failed: &Failed) -> serde_json::Value {
+fn unreadable(file: &Path, error: &anyhow::Error) -> serde_json::Value {
     let error = serde_json::json!({
-        "message": crate::chain(&failed.error), "label": "", "help": [], "cause": "file",
+        "message": crate::chain(error), "label": "", "help": [], "cause": "file",
     });
     serde_json::json!({"file": file.to_string_lossy(), "errors": [error], "warnings": []})
 }

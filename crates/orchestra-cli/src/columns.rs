@@ -4,14 +4,12 @@ use std::fmt::Write as _;
 
 /// A line: a label on the left, and cells that end below each other.
 pub struct Row {
-    /// What it is.
     pub label: String,
     /// The figures. Every row of a table has as many.
     pub cells: Vec<String>,
 }
 
 impl Row {
-    /// A label and its cells.
     pub fn new<const N: usize>(label: impl Into<String>, cells: [String; N]) -> Self {
         Self { label: label.into(), cells: cells.into() }
     }

@@ -11,12 +11,10 @@ use crate::exit_code::ExitCode;
 use crate::human::counted;
 use crate::stdout;
 
-/// Lists the devices.
 pub fn devices(args: &DevicesArgs) -> Result<ExitCode, Failed> {
     let machine = orchestra::usable_machine(None, false);
     if args.json {
-        let json = serde_json::to_string_pretty(&machine).map_err(|e| Failed::new(ExitCode::Bug, e))?;
-        return stdout::print(&format!("{json}\n"));
+        return stdout::print_json(&machine);
     }
     let model = orchestra_machine::cpu_model().unwrap_or_else(|| "unknown model".to_owned());
     stdout::print(&in_words(&machine, &model))

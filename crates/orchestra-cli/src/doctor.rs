@@ -3,11 +3,14 @@
 mod cuda;
 mod tensorrt;
 
+use std::fmt::Display;
+use std::path::Path;
+
 use orchestra::Machine;
 use orchestra_machine::{DriverProbe, NvmlProbe, driver_problem};
 use orchestra_onnx::library::{CudaLibraries, Env, Flavor, Library, Request, Tried, find_cuda};
 use orchestra_plan::format_bytes;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use crate::Failed;
 use crate::args::DoctorArgs;
@@ -18,7 +21,7 @@ use crate::stdout;
 /// Open files that a run with many workers may need.
 const ENOUGH_OPEN_FILES: u64 = 1024;
 
-/// One finding.
+#[derive(Serialize)]
 struct Finding {
     subject: &'static str,
     ok: bool,
@@ -35,6 +38,12 @@ impl Finding {
         Self { subject, ok: false, text: text.into(), help: Some(help.into()) }
     }
 
+    /// A library that is there.
+    fn found(subject: &'static str, version: Option<&str>, origin: impl Display, path: &Path) -> Self {
+        let version = version.unwrap_or("unknown version");
+        Self::good(subject, format!("{version}, {origin}: {}", path.display()))
+    }
+
     fn lines(&self) -> String {
         let mut text =
             format!("{:<8} {:<15} {}\n", if self.ok { "ok" } else { "MISSING" }, self.subject, self.text);
@@ -42,10 +51,6 @@ impl Finding {
             text += &format!("{:<24} {line}\n", "");
         }
         text
-    }
-
-    fn json(&self) -> Value {
-        json!({"subject": self.subject, "ok": self.ok, "text": self.text, "help": self.help})
     }
 }
 
@@ -68,7 +73,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, Failed> {
     ];
     findings.extend(of_gpus(&machine, args));
     if args.json {
-        stdout::print(&format!("{}\n", Value::Array(findings.iter().map(Finding::json).collect())))?;
+        stdout::print_json(&findings)?;
     } else {
         stdout::print(&findings.iter().map(Finding::lines).collect::<String>())?;
     }
@@ -110,8 +115,7 @@ fn runtime_library(flavor: Flavor, args: &DoctorArgs) -> Finding {
     let request = Request { flavor, explicit: args.ort_library.clone(), offline: true };
     match orchestra_onnx::library::find(&request, &Env::from_process()) {
         (Some(Library { path, version, origin, .. }), _) => {
-            let version = version.unwrap_or_else(|| "unknown version".to_owned());
-            Finding::good(subject, format!("{version}, {origin}: {}", path.display()))
+            Finding::found(subject, version.as_deref(), origin, &path)
         }
         (None, tried) => {
             let places = tried.iter().map(Tried::to_string).collect::<Vec<_>>().join("\n");

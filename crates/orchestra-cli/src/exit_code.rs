@@ -9,17 +9,14 @@ use std::process::ExitCode as ProcessExitCode;
 pub enum ExitCode {
     /// All done: every item has its record.
     Done = 0,
-    /// The command line is wrong.
     Usage = 2,
     /// Finished, but some items failed, or the failure limit stopped the run.
     ItemsFailed = 65,
     /// A device, the runtime library or a model is not available.
     Unavailable = 69,
-    /// A bug of ours.
     Bug = 70,
     /// Stopped for a reason outside the run; it may work later or elsewhere.
     TryAgain = 75,
-    /// The workflow file is wrong.
     BadFile = 78,
     /// Interrupted; the same command goes on where it stopped.
     Interrupted = 130,
@@ -41,7 +38,12 @@ impl ExitCode {
         (ExitCode::Interrupted, "interrupted; the same command goes on"),
     ];
 
-    /// The number.
+    /// That with this number; of one that is not ours, try again.
+    pub fn of(number: i32) -> Self {
+        let all = Self::ALL.into_iter().map(|(code, _)| code);
+        all.into_iter().find(|code| i32::from(code.number()) == number).unwrap_or(Self::TryAgain)
+    }
+
     #[must_use]
     pub fn number(self) -> u8 {
         self as u8

@@ -13,7 +13,6 @@ use crate::args::{Cli, CompletionsArgs, ManArgs, Verbosity};
 use crate::exit_code::ExitCode;
 use crate::{stderr, stdout};
 
-/// Prints the completions of one shell.
 pub fn completions(args: &CompletionsArgs) -> Result<ExitCode, Failed> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut public(), "orchestra", &mut script);

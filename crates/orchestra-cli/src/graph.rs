@@ -13,7 +13,6 @@ use crate::planning::{self, Workflow};
 use crate::surroundings::Surroundings;
 use crate::{stderr, stdout};
 
-/// Draws the workflow to standard output or into a file.
 pub fn graph(
     args: &GraphArgs,
     verbosity: Verbosity,
@@ -23,16 +22,10 @@ pub fn graph(
     let format = format(args).map_err(|e| Failed::new(ExitCode::Usage, e))?;
     let options = PlanOptions { offline: true, ..PlanOptions::default() };
     let planned = Workflow::read(&args.file)?.plan_for(&options, MachineView::default());
-    let plan = match planning::show(planned, surroundings) {
-        Ok(plan) => plan,
-        Err(code) => return Ok(code),
-    };
+    let plan = planning::show(planned, surroundings)?;
     let view = GraphView::new(&plan);
     let picture = match format {
-        Format::Json => {
-            let json = serde_json::to_string_pretty(&view).map_err(|e| Failed::new(ExitCode::Bug, e))?;
-            format!("{json}\n")
-        }
+        Format::Json => stdout::json(&view)?,
         Format::Picture(GraphFormat::Dot) => view.to_dot(),
         Format::Picture(GraphFormat::Mermaid) => view.to_mermaid(),
         Format::Picture(GraphFormat::Svg) => view.to_svg(),

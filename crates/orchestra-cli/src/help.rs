@@ -1,23 +1,8 @@
 //! The ends of the help texts: examples and exit codes. Text only; what may be written is in `args.rs`.
 
-/// The end of the help texts that a script's author reads. A macro, because `concat!` takes literals only.
-macro_rules! exit_codes {
-    () => {
-        "\
-Exit codes:
-  0    all done
-  2    the command line is wrong
-  65   finished, some items failed (or the failure limit stopped it)
-  69   a device, ONNX Runtime or a model is not available
-  70   a bug of ours
-  75   stopped for a reason outside, such as a full disk; start it again when that is gone
-  78   the file is wrong, or something changed since the run that would go on
-  130  interrupted; the same command goes on"
-    };
-}
+use crate::exit_code::ExitCode;
 
-pub const MAIN: &str = concat!(
-    "\
+const MAIN: &str = "\
 Examples:
   orchestra init first              a small workflow to start from, in the new folder `first`
   orchestra check workflow.toml     every error of the file, with line and help
@@ -25,13 +10,9 @@ Examples:
   orchestra run workflow.toml       run it, or go on with it
   orchestra bench workflow.toml     how fast it can be here, and how fast it is
   orchestra chaos workflow.toml     whether anything is lost when workers die
+";
 
-",
-    exit_codes!()
-);
-
-pub const RUN: &str = concat!(
-    "\
+const RUN: &str = "\
 Examples:
   orchestra run workflow.toml
   orchestra run workflow.toml --devices cuda:0,cuda:1 --output /data/out
@@ -39,10 +20,20 @@ Examples:
 
 A run goes on where it stopped. The first Ctrl-C finishes what is in flight and exits with 130,
 the second kills the workers, the third exits at once.
+";
 
-",
-    exit_codes!()
-);
+pub fn main() -> String {
+    with_exit_codes(MAIN)
+}
+
+pub fn run() -> String {
+    with_exit_codes(RUN)
+}
+
+fn with_exit_codes(text: &str) -> String {
+    let code = |(code, meaning): &(ExitCode, &str)| format!("\n  {:<5}{meaning}", code.number());
+    format!("{text}\nExit codes:{}", ExitCode::ALL.iter().map(code).collect::<String>())
+}
 
 pub const CHECK: &str = "\
 Examples:

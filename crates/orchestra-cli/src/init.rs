@@ -43,7 +43,6 @@ const FILES: [(&str, &[u8]); 14] = [
 const MOST_NAMED: usize = 5;
 const WORKFLOW: &str = "workflow.toml";
 
-/// Writes the workflow, or says what is in the way.
 pub fn init(args: &InitArgs, verbosity: Verbosity) -> Result<ExitCode, Failed> {
     refuse_to_overwrite(&args.folder)?;
     let mut created = Created::default();
@@ -96,7 +95,6 @@ fn refuse_to_overwrite(folder: &Path) -> Result<(), Failed> {
     Err(Failed::new(ExitCode::Usage, error))
 }
 
-/// The first few by name.
 fn named(files: &[&str]) -> String {
     let shown = if files.len() > MOST_NAMED { MOST_NAMED - 1 } else { files.len() };
     let mut names: Vec<String> = files[..shown].iter().map(|name| format!("`{name}`")).collect();

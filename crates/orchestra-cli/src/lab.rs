@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use orchestra::{Launcher, Plan, ProcessLauncher};
-use orchestra_lab::{Cancel, Cause, LabError, Progress, Tools};
+use orchestra_lab::{Cancel, LabError, Progress, Tools};
 use orchestra_telemetry::{
     ConfiguredTraces, LogSettings, ResolvedTraces, Telemetry, TelemetryGuard, TraceSettings,
 };
 use tracing::level_filters::LevelFilter;
 
 use crate::Failed;
-use crate::args::{LabArgs, WorkflowArgs};
+use crate::args::LabArgs;
 use crate::exit_code::ExitCode;
 use crate::planning::{self, Workflow};
 use crate::run::{LibraryNotes, Talk, configured_traces};
@@ -20,7 +20,6 @@ use crate::surroundings::Surroundings;
 
 /// All that runs need, and nothing has been run.
 pub struct Ready {
-    /// The workflow.
     pub plan: Plan,
     /// Its `cancel` is called by the first signal.
     pub tools: Tools,
@@ -28,31 +27,22 @@ pub struct Ready {
     pub telemetry: TelemetryGuard,
 }
 
-/// How to get ready.
 pub struct Setting<'a> {
-    /// What was asked for.
     pub args: &'a LabArgs,
-    /// Who reads it.
     pub surroundings: &'a Surroundings,
-    /// What the terminal shows of the log.
     pub level: LevelFilter,
     /// Where traces go. What the file and the environment say of that is for runs that count.
     pub otlp: Option<&'a str>,
-    /// How to say things.
     pub talk: Talk,
 }
 
-/// Plans, and finds or fetches the library. `Ok(Err(..))`: what is wrong with the file has been said.
-pub fn get_ready(setting: &Setting<'_>) -> Result<Result<Ready, ExitCode>, Failed> {
+/// Plans, and finds or fetches the library.
+pub fn get_ready(setting: &Setting<'_>) -> Result<Ready, Failed> {
     let Setting { args, surroundings, level, otlp, talk } = setting;
-    let workflow = Workflow::read(&args.file)?;
-    let workflow_args = workflow_args(args);
-    let machine = &planning::machine(&workflow_args);
-    let planned = workflow.plan(&planning::options(&workflow_args), machine);
-    let plan = match planning::show(planned, surroundings) {
-        Ok(plan) => plan,
-        Err(code) => return Ok(Err(code)),
-    };
+    let workflow = &args.workflow;
+    let text = Workflow::read(&workflow.file)?;
+    let machine = &planning::machine(workflow);
+    let plan = planning::show(text.plan(&planning::options(workflow, None), machine), surroundings)?;
     planning::say_why_cpu(&plan, machine, *talk);
     if plan.batch_stages().next().is_none() {
         return Err(failed(LabError::NoInferStage));
@@ -71,8 +61,9 @@ pub fn get_ready(setting: &Setting<'_>) -> Result<Result<Ready, ExitCode>, Faile
         tracing::warn!("{warning}");
     }
     let mut notes = LibraryNotes { talk: *talk, last: None };
-    let library = orchestra::runtime_library(&plan, args.ort_library.clone(), args.offline, &mut notes)
-        .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
+    let library =
+        orchestra::runtime_library(&plan, workflow.ort_library.clone(), workflow.offline, &mut notes)
+            .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
     let launcher = ProcessLauncher::this_executable().map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
     let scratch = args.scratch.clone();
     let engines = Arc::new(move |plan: &Plan, launcher: ProcessLauncher| {
@@ -80,7 +71,7 @@ pub fn get_ready(setting: &Setting<'_>) -> Result<Result<Ready, ExitCode>, Faile
     });
     let tools = Tools { launcher, engines, cancel: Cancel::default(), scratch };
     listen_for_signals(tools.cancel.clone())?;
-    Ok(Ok(Ready { plan, tools, telemetry }))
+    Ok(Ready { plan, tools, telemetry })
 }
 
 /// Traces to this address, else as a run of the workflow would send them.
@@ -90,35 +81,8 @@ fn traces(otlp: &str, plan: &Plan) -> Result<ResolvedTraces, Failed> {
         .map_err(|e| Failed::new(ExitCode::Usage, e))
 }
 
-/// The part of it that the planner understands.
-fn workflow_args(args: &LabArgs) -> WorkflowArgs {
-    WorkflowArgs {
-        file: args.file.clone(),
-        devices: args.devices.clone(),
-        set: args.set.clone(),
-        output: None,
-        offline: args.offline,
-        ort_library: args.ort_library.clone(),
-    }
-}
-
-/// An error with the code that a script is told.
 pub fn failed(error: LabError) -> Failed {
-    let code = match error.cause() {
-        Cause::File => ExitCode::BadFile,
-        Cause::Items => ExitCode::ItemsFailed,
-        Cause::Unavailable => ExitCode::Unavailable,
-        Cause::Surroundings => ExitCode::TryAgain,
-        Cause::Interrupted => ExitCode::Interrupted,
-        Cause::Bug => ExitCode::Bug,
-    };
-    Failed::new(code, error)
-}
-
-/// A report as JSON.
-pub fn json(report: &impl serde::Serialize) -> Result<String, Failed> {
-    let text = serde_json::to_string_pretty(report).map_err(|e| Failed::new(ExitCode::Bug, e))?;
-    Ok(text + "\n")
+    Failed::new(ExitCode::of(error.exit_code()), error)
 }
 
 /// The first signal ends what is being done, which then cleans up; the second ends the process, should something hang. They are caught
@@ -154,12 +118,10 @@ pub struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    /// Nothing has been said.
     pub fn new(talk: Talk, surroundings: &'a Surroundings) -> Self {
         Self { talk, surroundings, is_open: false, last: None }
     }
 
-    /// Says it.
     pub fn tell(&mut self, what: Progress) {
         if self.talk.quiet {
             return;
@@ -174,7 +136,6 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// The line goes away.
     pub fn end(&mut self) {
         if std::mem::take(&mut self.is_open) {
             stderr::say("\r\x1b[K");

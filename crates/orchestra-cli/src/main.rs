@@ -57,7 +57,9 @@ fn main() -> ProcessExitCode {
         Command::Worker => return orchestra::worker_main(),
     };
     let code = done.unwrap_or_else(|failed| {
-        stderr::say_line(&format!("error: {}", chain(&failed.error)));
+        if let Some(error) = &failed.error {
+            stderr::say_line(&format!("error: {}", chain(error)));
+        }
         failed.code
     });
     code.into()
@@ -72,19 +74,19 @@ fn chain(error: &anyhow::Error) -> String {
     })
 }
 
-/// An error that ends the command, and what its exit code says.
+/// What ends the command otherwise than well.
 #[derive(Debug)]
 pub struct Failed {
-    /// What happened.
-    pub error: anyhow::Error,
+    /// `None`: it was said already.
+    pub error: Option<anyhow::Error>,
     /// What a script is told.
     pub code: ExitCode,
 }
 
 impl Failed {
-    /// An error with its code.
+    /// An error that is still to be said.
     pub fn new(code: ExitCode, error: impl Into<anyhow::Error>) -> Self {
-        Self { error: error.into(), code }
+        Self { error: Some(error.into()), code }
     }
 }
 

@@ -65,7 +65,7 @@ pub fn end(metrics: Metrics) {
     }
 }
 
-fn protocol(of_plan: OtlpProtocol) -> Protocol {
+pub fn protocol(of_plan: OtlpProtocol) -> Protocol {
     match of_plan {
         OtlpProtocol::Grpc => Protocol::Grpc,
         OtlpProtocol::HttpProtobuf => Protocol::HttpProtobuf,

@@ -13,25 +13,17 @@ use crate::planning::{self, Workflow};
 use crate::stdout;
 use crate::surroundings::Surroundings;
 
-/// Prints the plan.
 pub fn plan(args: &PlanArgs, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
-    let options = planning::options(&args.workflow);
+    let options = planning::options(&args.workflow, args.output.as_deref());
     let machine = match &args.machine {
         None => orchestra::machine_view(&planning::machine(&args.workflow)),
-        Some(file) => match planning::described_machine(file, surroundings)? {
-            Ok(machine) => machine,
-            Err(code) => return Ok(code),
-        },
+        Some(file) => planning::described_machine(file, surroundings)?,
     };
     let about = args.machine.as_ref().map(|file| in_words(file, &machine));
     let planned = Workflow::read(&args.workflow.file)?.plan_for(&options, machine);
-    let plan = match planning::show(planned, surroundings) {
-        Ok(plan) => plan,
-        Err(code) => return Ok(code),
-    };
+    let plan = planning::show(planned, surroundings)?;
     if args.json {
-        let json = serde_json::to_string_pretty(&plan).map_err(|e| Failed::new(ExitCode::Bug, e))?;
-        stdout::print(&format!("{json}\n"))
+        stdout::print_json(&plan)
     } else {
         stdout::print(&format!("{}{}", about.unwrap_or_default(), orchestra_plan::describe(&plan)))
     }

@@ -19,9 +19,9 @@ use crate::surroundings::Surroundings;
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// What the planner is told by the command line.
-pub fn options(args: &WorkflowArgs) -> PlanOptions {
+pub fn options(args: &WorkflowArgs, output: Option<&Path>) -> PlanOptions {
     PlanOptions {
-        output: args.output.clone(),
+        output: output.map(Path::to_owned),
         devices: (!args.devices.is_empty()).then(|| args.devices.clone()),
         set: args.set.iter().map(|s| (s.key.clone(), s.value.clone())).collect(),
         // `--offline` forbids these commands the network only; `check --offline` also leaves the machine alone.
@@ -51,14 +51,12 @@ fn why_cpu<'a>(plan: &'a Plan, machine: &Machine) -> Option<&'a str> {
 /// only once anyway.
 #[derive(Debug, Clone)]
 pub struct Workflow {
-    /// What it says.
     pub text: String,
     /// Where it lies, from the root.
     path: PathBuf,
 }
 
 impl Workflow {
-    /// Reads the file.
     pub fn read(file: &Path) -> Result<Self, Failed> {
         let text = read_text(file, "workflow file")?;
         let path = std::path::absolute(file)
@@ -69,29 +67,26 @@ impl Workflow {
 
     /// Plans it for this machine.
     pub fn plan(&self, options: &PlanOptions, machine: &Machine) -> (Option<Plan>, Diagnostics) {
-        self.plan_with(options, RealHost::with_machine(orchestra::kinds(), orchestra::machine_view(machine)))
+        self.plan_with(options, &orchestra::host(orchestra::kinds(), orchestra::machine_view(machine)))
     }
 
     /// Plans it for a machine that is not this one.
     pub fn plan_for(&self, options: &PlanOptions, machine: MachineView) -> (Option<Plan>, Diagnostics) {
-        self.plan_with(options, RealHost::with_machine(orchestra::kinds(), machine).described())
+        let host = orchestra::host(orchestra::kinds(), machine);
+        self.plan_with(options, &RealHost { is_described: true, ..host })
     }
 
-    fn plan_with(&self, options: &PlanOptions, host: RealHost) -> (Option<Plan>, Diagnostics) {
-        let host = host.with_measurements(orchestra::measurements()).with_engines(orchestra::engines());
-        orchestra_plan::plan(&self.text, &self.path, options, &host)
+    fn plan_with(&self, options: &PlanOptions, host: &RealHost) -> (Option<Plan>, Diagnostics) {
+        orchestra_plan::plan(&self.text, &self.path, options, host)
     }
 }
 
-/// Reads the description of a machine; what is wrong with it is printed, and its exit code given back.
-pub fn described_machine(
-    file: &Path,
-    surroundings: &Surroundings,
-) -> Result<Result<MachineView, ExitCode>, Failed> {
+/// Reads the description of a machine; what is wrong with it is printed.
+pub fn described_machine(file: &Path, surroundings: &Surroundings) -> Result<MachineView, Failed> {
     let text = read_text(file, "machine file")?;
     let (machine, diagnostics) = orchestra_plan::machine_from_toml(&text, &file.display().to_string());
     stderr::say(&diagnostics.render(style(surroundings)));
-    Ok(machine.ok_or(ExitCode::BadFile))
+    machine.ok_or(Failed { error: None, code: ExitCode::BadFile })
 }
 
 fn read_text(file: &Path, what: &str) -> Result<String, Failed> {
@@ -110,21 +105,20 @@ fn bounded_text(file: &Path) -> anyhow::Result<String> {
     String::from_utf8(bytes).map_err(|_| anyhow!("it is not text in UTF-8; a TOML file is expected"))
 }
 
-/// Prints errors and warnings to standard error; the plan, or the exit code of what is wrong.
+/// Prints errors and warnings to standard error; the plan, if there is one.
 pub fn show(
     (plan, diagnostics): (Option<Plan>, Diagnostics),
     surroundings: &Surroundings,
-) -> Result<Plan, ExitCode> {
+) -> Result<Plan, Failed> {
     if !diagnostics.all().is_empty() {
         stderr::say(&diagnostics.render(style(surroundings)));
     }
     match plan {
         Some(plan) if !diagnostics.has_errors() => Ok(plan),
-        _ => Err(code(&diagnostics)),
+        _ => Err(Failed { error: None, code: code(&diagnostics) }),
     }
 }
 
-/// With colours or without.
 pub fn style(surroundings: &Surroundings) -> RenderStyle {
     if surroundings.color() { RenderStyle::Coloured } else { RenderStyle::Plain }
 }

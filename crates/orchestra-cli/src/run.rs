@@ -10,8 +10,6 @@ use orchestra::{
     StartRunError,
 };
 use orchestra_core::bottleneck::Bottleneck;
-use orchestra_plan::OtlpProtocol;
-use orchestra_telemetry::otlp::Protocol;
 use orchestra_telemetry::{
     ConfiguredTraces, LogSettings, SpanReport, Telemetry, TelemetryGuard, TraceSettings,
 };
@@ -38,13 +36,10 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     if args.log_format == Some(LogFormat::Json) {
         stderr::speak_json();
     }
-    let options = planning::options(&args.workflow);
+    let options = planning::options(&args.workflow, args.output.as_deref());
     let machine = planning::machine(&args.workflow);
     let planned = Workflow::read(&args.workflow.file)?.plan(&options, &machine);
-    let plan = match planning::show(planned, surroundings) {
-        Ok(plan) => Arc::new(plan),
-        Err(code) => return Ok(code),
-    };
+    let plan = Arc::new(planning::show(planned, surroundings)?);
     let talk = Talk { quiet: verbosity.quiet };
     planning::say_why_cpu(&plan, &machine, talk);
     let (telemetry, said) = telemetry(args, verbosity, surroundings, &plan)?;
@@ -154,10 +149,7 @@ fn telemetry(
 pub fn configured_traces(plan: &Plan) -> ConfiguredTraces<'_> {
     ConfiguredTraces {
         endpoint: plan.telemetry.otlp.as_deref(),
-        protocol: plan.telemetry.protocol.map(|p| match p {
-            OtlpProtocol::Grpc => Protocol::Grpc,
-            OtlpProtocol::HttpProtobuf => Protocol::HttpProtobuf,
-        }),
+        protocol: plan.telemetry.protocol.map(metrics::protocol),
         items: plan.telemetry.sample,
         slow: plan.telemetry.slow,
         flush_timeout: plan.telemetry.flush_timeout,
@@ -228,9 +220,6 @@ fn end(
 ) -> Result<ExitCode, Failed> {
     let report = &outcome.report;
     let summary = Summary {
-        workflow: report.workflow.clone(),
-        run_id: report.run_id.clone(),
-        end: run_end(outcome),
         read: report.items.read,
         done: report.items.done,
         failed: report.items.failed,
@@ -238,10 +227,8 @@ fn end(
         items_per_second: report.items_per_second,
         restarts: report.devices.iter().map(|d| d.restarts).sum(),
         bottleneck: report.bottleneck,
-        outputs: plan.sinks.iter().map(|s| s.path.clone()).collect(),
-        failures_path: plan.output.join("failures.jsonl"),
         resumed_from,
-        resume_command: resume_command(std::env::args_os()),
+        ..summary(plan, &report.run_id, run_end(outcome))
     };
     print_summary(&summary, report, output)?;
     if let Some(after) = after {
@@ -282,10 +269,7 @@ fn run_end(outcome: &RunOutcome) -> RunEnd {
         65 if outcome.problems.is_empty() => RunEnd::Finished,
         65 => RunEnd::FailureLimit,
         130 => RunEnd::Interrupted,
-        69 => RunEnd::Stopped { reason, code: ExitCode::Unavailable },
-        70 => RunEnd::Stopped { reason, code: ExitCode::Bug },
-        78 => RunEnd::Stopped { reason, code: ExitCode::BadFile },
-        _ => RunEnd::Stopped { reason, code: ExitCode::TryAgain },
+        code => RunEnd::Stopped { reason, code: ExitCode::of(code) },
     }
 }
 
@@ -293,20 +277,10 @@ fn finished_before(prepared: Prepared, code: i32, output: Output) -> Result<Exit
     let plan = Arc::clone(&prepared.plan);
     let counts = prepared.counts();
     let summary = Summary {
-        workflow: plan.name.clone(),
-        run_id: prepared.run_id.clone(),
-        end: RunEnd::FinishedBefore,
         read: counts.total(),
         done: counts.done,
         failed: counts.failed,
-        seconds: 0.0,
-        items_per_second: 0.0,
-        restarts: 0,
-        bottleneck: Bottleneck::Unknown,
-        outputs: plan.sinks.iter().map(|s| s.path.clone()).collect(),
-        failures_path: plan.output.join("failures.jsonl"),
-        resumed_from: None,
-        resume_command: resume_command(std::env::args_os()),
+        ..summary(&plan, &prepared.run_id, RunEnd::FinishedBefore)
     };
     prepared.close().map_err(not_started)?;
     tracing::debug!(code, "the run was finished before");
@@ -316,6 +290,26 @@ fn finished_before(prepared: Prepared, code: i32, output: Output) -> Result<Exit
         Output::Quiet => {}
     }
     Ok(summary.exit_code())
+}
+
+/// Of a run in which nothing has happened.
+fn summary(plan: &Plan, run_id: &str, end: RunEnd) -> Summary {
+    Summary {
+        workflow: plan.name.clone(),
+        run_id: run_id.to_owned(),
+        end,
+        read: 0,
+        done: 0,
+        failed: 0,
+        seconds: 0.0,
+        items_per_second: 0.0,
+        restarts: 0,
+        bottleneck: Bottleneck::Unknown,
+        outputs: plan.sinks.iter().map(|s| s.path.clone()).collect(),
+        failures_path: plan.output.join("failures.jsonl"),
+        resumed_from: None,
+        resume_command: resume_command(std::env::args_os()),
+    }
 }
 
 /// How the end of a run is told.
@@ -340,8 +334,7 @@ impl Output {
 fn print_summary(summary: &Summary, report: &orchestra::RunReport, output: Output) -> Result<(), Failed> {
     match output {
         Output::Json => {
-            let text = serde_json::to_string_pretty(report).map_err(|e| Failed::new(ExitCode::Bug, e))?;
-            stdout::print(&format!("{text}\n"))?;
+            stdout::print_json(report)?;
         }
         Output::Quiet if summary.exit_code() == ExitCode::Done => {}
         Output::Text | Output::Quiet => stderr::say(&summary.text()),
@@ -356,15 +349,12 @@ fn print_json(path: &Path) -> Result<(), Failed> {
     stdout::print(&text).map(|_| ())
 }
 
-/// Says things that are worth a line, unless everything is to be quiet.
 #[derive(Debug, Clone, Copy)]
 pub struct Talk {
-    /// Say nothing.
     pub quiet: bool,
 }
 
 impl Talk {
-    /// Says a line.
     pub fn say(self, text: &str) {
         if !self.quiet {
             stderr::say_line(text);
@@ -398,7 +388,6 @@ impl Talk {
 
 /// Says what the search for the runtime library does when it takes a while.
 pub struct LibraryNotes {
-    /// How to say it.
     pub talk: Talk,
     /// Bytes when it was said last.
     pub last: Option<u64>,

@@ -19,15 +19,11 @@ pub struct Signals {
 
 impl Signals {
     /// To be made where a runtime is at work.
-    ///
-    /// # Errors
-    /// They cannot be caught.
     pub fn caught() -> io::Result<Self> {
         let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         Ok(Self { interrupt, terminate })
     }
 
-    /// Waits for one of them.
     pub async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
@@ -74,9 +70,6 @@ pub struct AfterTheRun {
 
 impl AfterTheRun {
     /// From now on they are caught.
-    ///
-    /// # Errors
-    /// They cannot be caught.
     pub fn caught() -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let signals = {
@@ -122,7 +115,6 @@ impl Continued {
         Self(signal(kind).ok())
     }
 
-    /// Waits until it happens the next time.
     pub async fn next(&mut self) {
         let told = match &mut self.0 {
             Some(signals) => signals.recv().await.is_some(),

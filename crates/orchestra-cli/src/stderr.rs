@@ -30,7 +30,6 @@ pub fn say(text: &str) {
     }
 }
 
-/// Writes a line.
 pub fn say_line(text: &str) {
     match JSON.get() {
         Some(_) => say(text),

@@ -12,6 +12,17 @@ pub fn print(text: &str) -> Result<ExitCode, Failed> {
     print_bytes(text.as_bytes())
 }
 
+/// The same as JSON.
+pub fn print_json(value: &impl serde::Serialize) -> Result<ExitCode, Failed> {
+    print(&json(value)?)
+}
+
+/// A value as lines of JSON.
+pub fn json(value: &impl serde::Serialize) -> Result<String, Failed> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| Failed::new(ExitCode::Bug, e))?;
+    Ok(text + "\n")
+}
+
 /// The same for text that a generator made.
 pub fn print_bytes(bytes: &[u8]) -> Result<ExitCode, Failed> {
     let mut out = io::stdout().lock();

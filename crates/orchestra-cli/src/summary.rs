@@ -7,14 +7,10 @@ use orchestra_core::bottleneck::Bottleneck;
 use crate::exit_code::ExitCode;
 use crate::human::{count, counted, elapsed, per_second};
 
-/// A run that has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
-    /// Name of the workflow.
     pub workflow: String,
-    /// Id of the run.
     pub run_id: String,
-    /// How it ended.
     pub end: RunEnd,
     /// Items that the sources named so far, with those of the runs that this one continues.
     pub read: u64,
@@ -22,17 +18,12 @@ pub struct Summary {
     pub done: u64,
     /// Of these, items with failures.
     pub failed: u64,
-    /// How long this start took.
     pub seconds: f64,
     /// Items finished per second by this start.
     pub items_per_second: f64,
-    /// Workers that died and were replaced.
     pub restarts: u64,
-    /// What set the pace.
     pub bottleneck: Bottleneck,
-    /// Where the records are.
     pub outputs: Vec<PathBuf>,
-    /// Where the failures are.
     pub failures_path: PathBuf,
     /// Items that earlier starts had finished, if this one continued them.
     pub resumed_from: Option<u64>,
@@ -43,14 +34,12 @@ pub struct Summary {
 /// A shorter run is mostly the start of its workers, and says nothing about what sets the pace.
 const TELLING_SECONDS: f64 = 2.0;
 
-/// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunEnd {
     /// Every item has its record or its failure.
     Finished,
     /// An earlier start had finished it; nothing was left to do.
     FinishedBefore,
-    /// A signal stopped it.
     Interrupted,
     /// More items failed than `limits.max_failed` allows.
     FailureLimit,
@@ -64,7 +53,6 @@ pub enum RunEnd {
 }
 
 impl Summary {
-    /// The exit code of the command.
     pub fn exit_code(&self) -> ExitCode {
         match &self.end {
             RunEnd::Finished | RunEnd::FinishedBefore if self.failed == 0 => ExitCode::Done,

@@ -5,16 +5,12 @@ use std::io::IsTerminal as _;
 /// What matters of the surroundings for what is printed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Surroundings {
-    /// Standard error is a terminal.
     pub stderr_is_terminal: bool,
-    /// `TERM`.
     pub term: Option<String>,
-    /// `NO_COLOR`.
     pub no_color: Option<String>,
 }
 
 impl Surroundings {
-    /// Those of this process.
     pub fn detect() -> Self {
         Self {
             stderr_is_terminal: std::io::stderr().is_terminal(),

@@ -10,7 +10,6 @@ use crate::progress::{DeviceView, PipelineView, ProgressView, StageView};
 /// Rates are means over this long.
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// The last few seconds of a run.
 #[derive(Debug, Default)]
 pub struct Watch {
     seen: VecDeque<Snapshot>,

@@ -9,13 +9,13 @@ use orchestra_store::ListingSpec;
 use crate::devices::{Device, Devices, from_option};
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
-use crate::graph::{Graph, Link, Target};
+use crate::graph::{Graph, Link};
 use crate::host::{Host, MachineView, lexical};
 use crate::kind::{Input, SourceConnected, whole_row};
 use crate::measured::MeasureKey;
 use crate::models::{self, Model};
-use crate::placement::{Demand, Share, place};
-use crate::plan::{Plan, WorkerMemory};
+use crate::placement::{Demand, place};
+use crate::plan::{ColumnRef, Plan, WorkerMemory, WorkerPlan};
 use crate::raw::{self, RawModel, RawSource, RawStage, RawWorkflow};
 use crate::types::{self, Wired, Wiring};
 use crate::{sinks, sources, spares, tree, tuning};
@@ -74,7 +74,7 @@ struct Parts {
     sink_paths: Vec<Option<PathBuf>>,
     devices: Vec<Device>,
     /// Per stage.
-    shares: Vec<Vec<Share>>,
+    workers: Vec<Vec<WorkerPlan>>,
     machine: Option<MachineView>,
     output: PathBuf,
 }
@@ -85,27 +85,22 @@ impl Planner<'_> {
         for (key, value) in &self.options.set {
             tree::set(&mut tree, key, value, diags);
         }
-        let workflow = raw::read(&tree, &self.host.kinds(), diags);
+        let mut workflow = raw::read(&tree, &self.host.kinds(), diags);
+        let graph = Graph::new(&mut workflow, diags);
         let folder = self.file.parent().unwrap_or(Path::new("/")).to_owned();
         let listings: Vec<_> =
             workflow.sources.iter().map(|s| sources::resolve_listing(s, &folder, self.host, diags)).collect();
         let models: Vec<_> =
             workflow.models.iter().map(|m| models::load(m, &folder, self.host, diags)).collect();
-        for (raw, model) in workflow.models.iter().zip(&models) {
-            if let Some(model) = model {
-                tuning::check_outputs(&raw.name.value, &raw.tuning, &model.file.signature.outputs, diags);
-            }
-        }
         let connect = |(source, listing): (&RawSource, &Option<ListingSpec>)| {
             sources::connect(source, listing.as_ref(), &workflow.limits, self.host, diags)
         };
         let sources: Vec<_> = workflow.sources.iter().zip(&listings).map(connect).collect();
-        let graph = Graph::new(&workflow, diags);
         let wired = Wiring::new(&workflow, &graph, &sources, &models, (self.host, &folder), diags).check();
         let records = records(&workflow, &graph, &sources, &models, &wired, diags);
         let sink_paths = sinks::check_paths(&workflow.sinks, diags);
         let machine = self.machine(diags);
-        let (devices, shares) = self.devices(&workflow, &models, &graph, &wired, machine.as_ref(), diags);
+        let (devices, workers) = self.devices(&workflow, &models, &graph, &wired, machine.as_ref(), diags);
         let output = match &self.options.output {
             Some(output) => absolute(output),
             None => folder.join("out"),
@@ -121,7 +116,7 @@ impl Planner<'_> {
             records,
             sink_paths,
             devices,
-            shares,
+            workers,
             machine,
             output,
         };
@@ -156,18 +151,18 @@ impl Planner<'_> {
         wired: &[Option<Wired>],
         machine: Option<&MachineView>,
         diags: &mut Diagnostics,
-    ) -> (Vec<Device>, Vec<Vec<Share>>) {
-        let mut shares: Vec<Vec<Share>> = workflow.stages.iter().map(|_| Vec::new()).collect();
+    ) -> (Vec<Device>, Vec<Vec<WorkerPlan>>) {
+        let mut workers: Vec<Vec<WorkerPlan>> = workflow.stages.iter().map(|_| Vec::new()).collect();
         let asked: Option<Vec<At<String>>> = match &self.options.devices {
             Some(names) => from_option(names, diags),
             None => workflow.devices.use_.clone(),
         };
         let looked_at = if self.options.offline { None } else { Some(machine.cloned().unwrap_or_default()) };
         if looked_at.is_some() && machine.is_none() {
-            return (Vec::new(), shares); // Already reported: nothing can be said about devices.
+            return (Vec::new(), workers); // Already reported: nothing can be said about devices.
         }
         let Some(mut devices) = Devices::resolve(asked.as_deref(), looked_at.as_ref(), diags) else {
-            return (Vec::new(), shares);
+            return (Vec::new(), workers);
         };
         let mut table: Vec<Device> = Vec::new();
         let mut demands = Vec::new();
@@ -179,12 +174,12 @@ impl Planner<'_> {
             let Some(at) = workflow.models.iter().position(|m| m.name.value == model.value) else { continue };
             let model = &workflow.models[at];
             // A model that could not be read was reported: there will be no plan.
-            let model_bytes = models[at].as_ref().map_or(0, |m| m.file.bytes);
+            let model_bytes = models[at].as_ref().map_or(0, |m| m.bytes);
             let own = match &model.devices {
                 Some(names) => devices.of_model(names, diags),
                 None => Some(devices.in_use.clone()),
             };
-            let Some(own) = own.filter(|_| graph.used[index]) else { continue };
+            let Some(own) = own.filter(|_| index < graph.n_stages) else { continue };
             if std::mem::take(&mut unchecked[at]) {
                 let named = asked.is_some() || model.devices.is_some();
                 tuning::check_devices(&model.name.value, &model.tuning, &own, named, diags);
@@ -205,10 +200,10 @@ impl Planner<'_> {
         let mut placed = place(&demands, &table, cores, headroom, &mut self.reasons, diags);
         let memory = looked_at.as_ref().map_or(0, |m| m.memory);
         spares::assign(&demands, &mut placed, &table, memory, &mut self.reasons);
-        for (stage, share) in stages.into_iter().zip(placed) {
-            shares[stage] = share;
+        for (stage, placed) in stages.into_iter().zip(placed) {
+            workers[stage] = placed;
         }
-        (table, shares)
+        (table, workers)
     }
 
     /// What one worker of the stage takes on the device: as the file says, else as an earlier run has measured.
@@ -228,7 +223,7 @@ impl Planner<'_> {
             return Some(WorkerMemory::Declared(declared.value));
         }
         let key = MeasureKey {
-            model: &model?.file.digest,
+            model: &model?.plan.digest,
             device: &device.product,
             max_batch: assemble::largest_on_cuda(raw, stage, wired[index].as_ref()),
             settings: &assemble::settings_of(raw, index, wired)?,
@@ -239,8 +234,7 @@ impl Planner<'_> {
 
 /// What a sink writes.
 struct RecordConnected {
-    /// Per column: who gives it, and which of its columns.
-    reads: Vec<(Target, usize)>,
+    reads: Vec<ColumnRef>,
     /// What records call them.
     columns: Vec<String>,
     encoder: Arc<dyn Encoder>,
@@ -263,7 +257,8 @@ fn records(
         let (input, reads) = whole_row(&what, &inputs, diags)?;
         let mut fields = Fields::again(what, sink.name.span, &sink.table, diags);
         let encoder = sink.kind.as_ref()?.connect(&input, &mut fields)?;
-        let reads = reads.into_iter().map(|(input, column)| (links[input].target, column)).collect();
+        let read = |(input, column): (usize, usize)| ColumnRef { from: links[input].target, column };
+        let reads = reads.into_iter().map(read).collect();
         let columns = input.gives.names().map(str::to_owned).collect();
         Some(RecordConnected { reads, columns, encoder })
     };

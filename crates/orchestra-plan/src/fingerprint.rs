@@ -13,8 +13,8 @@ use crate::raw::{RawListing, RawSource};
 /// written and by digest: absolute paths do not count, so that a moved workflow goes on.
 pub(crate) fn fingerprint(
     plan: &Plan,
-    sources: &[&RawSource],
-    operators: &[Vec<[u8; 32]>],
+    sources: &[RawSource],
+    operators: &[&[[u8; 32]]],
 ) -> Vec<(String, String)> {
     let mut entries = Vec::new();
     for (source, planned) in sources.iter().zip(&plan.sources) {

@@ -9,33 +9,30 @@ use orchestra_core::{PipelineId, SinkId, SourceId, StageId};
 use serde_json::Value as Json;
 
 use crate::diagnostics::{Diagnostics, Span};
+use crate::graph::{Graph, Link};
 use crate::nearest::list;
 use crate::plan::{ColumnRef, FoldPlan, JoinInput, Origin, Plan, Shape, StagePlan};
-
-/// The places in the file of a stage or a sink.
-pub(crate) struct Places {
-    /// Of its name.
-    pub name: Span,
-    /// Of what it reads from.
-    pub from: Vec<(Origin, Span)>,
-}
+use crate::raw::RawWorkflow;
 
 /// Fills in `home`, `within` and what is carried of all stages and sinks, and `linear` of all pipelines; adds the joins. `None` after an
 /// error.
 pub(crate) fn connect(
     plan: &mut Plan,
-    stages: &[Places],
-    sinks: &[Places],
+    file: &RawWorkflow,
+    graph: &Graph,
     diags: &mut Diagnostics,
 ) -> Option<()> {
     let mut is_fine = true;
-    for (stage, places) in (0..).map(StageId).zip(stages) {
+    let stages = file.stages.iter().zip(&graph.reads).take(graph.n_stages);
+    for (stage, (raw, links)) in (0..).map(StageId).zip(stages) {
+        let places = Places { name: raw.name.span, links };
         is_fine &= connect_stage(plan, stage, places, diags).is_some();
     }
     if !is_fine {
         return None; // What stands behind a stage with an error has one, too.
     }
-    for (sink, places) in (0..).map(SinkId).zip(sinks) {
+    for (sink, (raw, links)) in (0..).map(SinkId).zip(file.sinks.iter().zip(&graph.sinks)) {
+        let places = Places { name: raw.name.span, links };
         is_fine &= connect_sink(plan, sink, places, diags).is_some();
     }
     if !is_fine {
@@ -47,11 +44,18 @@ pub(crate) fn connect(
     Some(())
 }
 
+/// The places in the file of the name of a stage or a sink, and of what it reads from.
+#[derive(Clone, Copy)]
+struct Places<'a> {
+    name: Span,
+    links: &'a [Option<Link>],
+}
+
 /// What reads: a stage or a sink.
 struct Reader<'a> {
     /// "stage `x`"
     what: String,
-    places: &'a Places,
+    places: Places<'a>,
     pipeline: PipelineId,
     /// The stage, if it is one.
     stage: Option<StageId>,
@@ -59,7 +63,7 @@ struct Reader<'a> {
     reads: Vec<ColumnRef>,
 }
 
-fn connect_stage(plan: &mut Plan, stage: StageId, places: &Places, diags: &mut Diagnostics) -> Option<()> {
+fn connect_stage(plan: &mut Plan, stage: StageId, places: Places<'_>, diags: &mut Diagnostics) -> Option<()> {
     let at = stage.index();
     let StagePlan { name, pipeline, from, reads, .. } = &plan.stages[at];
     let reader = Reader {
@@ -88,7 +92,7 @@ fn connect_stage(plan: &mut Plan, stage: StageId, places: &Places, diags: &mut D
     Some(())
 }
 
-fn connect_sink(plan: &mut Plan, sink: SinkId, places: &Places, diags: &mut Diagnostics) -> Option<()> {
+fn connect_sink(plan: &mut Plan, sink: SinkId, places: Places<'_>, diags: &mut Diagnostics) -> Option<()> {
     let this = &plan.sinks[sink.index()];
     let reader = Reader {
         what: format!("sink `{}`", this.name),
@@ -106,8 +110,8 @@ fn connect_sink(plan: &mut Plan, sink: SinkId, places: &Places, diags: &mut Diag
 impl Reader<'_> {
     /// Where it names one of these.
     fn span_of(&self, of: &[Origin]) -> Span {
-        let named = self.places.from.iter().find(|(from, _)| of.contains(from));
-        named.map_or(self.places.name, |(_, span)| *span)
+        let named = self.places.links.iter().flatten().find(|link| of.contains(&link.target));
+        named.map_or(self.places.name, |link| link.span)
     }
 }
 

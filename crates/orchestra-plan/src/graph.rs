@@ -1,22 +1,18 @@
-//! Who reads from whom: names to tables, cycles, order, what is used, and which tables are connected. Knows no shapes.
+//! Who reads from whom: names to tables, cycles, order, and what is used. Knows no shapes.
+
+use orchestra_core::{SourceId, StageId};
 
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::At;
-use crate::kind::Draft;
+use crate::kind::{BatchDraft, Draft};
 use crate::nearest::suggestion;
-use crate::raw::{RawStage, RawWorkflow};
-
-/// What a `from` names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Target {
-    Source(usize),
-    Stage(usize),
-}
+use crate::plan::Origin;
+use crate::raw::{RawModel, RawSink, RawStage, RawWorkflow};
 
 /// A resolved `from`.
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
-    pub target: Target,
+    pub target: Origin,
     /// `stage.tensor`
     pub tensor: Option<String>,
     pub span: Span,
@@ -24,66 +20,93 @@ pub(crate) struct Link {
 
 impl Link {
     pub fn stage(&self) -> Option<usize> {
-        match self.target {
-            Target::Stage(stage) => Some(stage),
-            Target::Source(_) => None,
-        }
+        self.target.stage().map(StageId::index)
     }
 }
 
-/// The topology. Indices are places in the tables of the file.
+/// The topology. It has sorted the tables of the file as the plan will have them, what is used before the rest, so that places in the tables
+/// are ids.
 #[derive(Debug)]
 pub(crate) struct Graph {
     /// Per stage, per entry of its `reads`; `None` was reported.
     pub reads: Vec<Vec<Option<Link>>>,
     /// Per sink, per entry of its `from`; `None` was reported.
     pub sinks: Vec<Vec<Option<Link>>>,
-    /// Stages, each after what it reads from. Those on a cycle are absent.
-    pub order: Vec<usize>,
-    /// Stages from which some sink is reached.
-    pub used: Vec<bool>,
+    /// Stages, each after what it reads from, from which some sink is reached: the first of all, with the sources and the models that they
+    /// name.
+    pub n_stages: usize,
+    pub n_sources: usize,
+    pub n_models: usize,
+    /// Stages on no cycle: behind those that are used, those that are not.
+    pub n_ordered: usize,
 }
 
 impl Graph {
-    /// Resolves every `from` and reports what is wrong with any.
-    pub fn new(workflow: &RawWorkflow, diags: &mut Diagnostics) -> Self {
+    /// Resolves every `from`, reports what is wrong with any, and sorts the tables.
+    pub fn new(workflow: &mut RawWorkflow, diags: &mut Diagnostics) -> Self {
         let names = Names { workflow };
         names.report_doubles(diags);
-        let reads: Vec<Vec<Option<Link>>> = workflow
-            .stages
-            .iter()
-            .map(|stage| stage.reads.iter().map(|(_, from)| names.stage_link(stage, from, diags)).collect())
-            .collect();
-        let sinks: Vec<Vec<Option<Link>>> = workflow
-            .sinks
-            .iter()
-            .map(|sink| sink.from.iter().map(|from| names.sink_link(&sink.name.value, from, diags)).collect())
-            .collect();
+        let (reads, sinks) = names.links(diags);
         let order = order(workflow, &reads, diags);
         let used = used(&reads, &sinks);
         report_unused(workflow, &reads, &sinks, diags);
-        Self { reads, sinks, order, used }
+        let read = |target: Origin| (0..reads.len()).any(|s| used[s] && names_it(&reads[s], target));
+        let sources = |s: usize| read(Origin::Source(SourceId(s as u16))); // tables are no more than ids
+        let n_sources = sort(&mut workflow.sources, sources);
+        let models: Vec<_> = (0..used.len()).filter(|s| used[*s]).map(|s| &workflow.stages[s]).collect();
+        let named = |m: &RawModel| models.iter().any(|s| s.batch().is_some_and(|b| names_model(b, m)));
+        let named: Vec<bool> = workflow.models.iter().map(named).collect();
+        let n_models = sort(&mut workflow.models, |m| named[m]);
+        let n_ordered = order.len();
+        let mut at: Vec<usize> = order.iter().copied().filter(|s| used[*s]).collect();
+        let n_stages = at.len();
+        at.extend(order.iter().filter(|s| !used[**s]));
+        at.extend((0..used.len()).filter(|s| !order.contains(s)));
+        let mut stages: Vec<_> = std::mem::take(&mut workflow.stages).into_iter().map(Some).collect();
+        workflow.stages = at.iter().filter_map(|s| stages[*s].take()).collect();
+        // All that is wrong with names was reported.
+        let (reads, sinks) = Names { workflow }.links(&mut Diagnostics::new("", ""));
+        Self { reads, sinks, n_stages, n_sources, n_models, n_ordered }
     }
+}
 
-    /// The stages that `stage` reads from.
-    pub fn upstream(&self, stage: usize) -> impl Iterator<Item = usize> {
-        self.reads[stage].iter().flatten().filter_map(Link::stage)
-    }
+/// Moves what is used to the front, both parts in the order of the file; how many are used.
+fn sort<T>(tables: &mut Vec<T>, is_used: impl Fn(usize) -> bool) -> usize {
+    let (front, back): (Vec<_>, Vec<_>) =
+        std::mem::take(tables).into_iter().enumerate().partition(|(i, _)| is_used(*i));
+    let n = front.len();
+    tables.extend(front.into_iter().chain(back).map(|(_, table)| table));
+    n
+}
 
-    /// The sources that `stage` reads from itself.
-    pub fn sources(&self, stage: usize) -> impl Iterator<Item = usize> {
-        self.reads[stage].iter().flatten().filter_map(|l| match l.target {
-            Target::Source(source) => Some(source),
-            Target::Stage(_) => None,
-        })
-    }
+fn names_it(links: &[Option<Link>], target: Origin) -> bool {
+    links.iter().flatten().any(|link| link.target == target)
+}
+
+fn names_model(batch: &BatchDraft, model: &RawModel) -> bool {
+    batch.model.as_ref().is_some_and(|name| name.value == model.name.value)
 }
 
 struct Names<'a> {
     workflow: &'a RawWorkflow,
 }
 
+type Links = Vec<Vec<Option<Link>>>;
+
 impl Names<'_> {
+    /// Of the stages, and of the sinks.
+    fn links(&self, diags: &mut Diagnostics) -> (Links, Links) {
+        let mut of_stage = |stage: &RawStage| {
+            let reader = format!("stage `{}`", stage.name.value);
+            stage.reads.iter().map(|(_, from)| self.resolve(&reader, from, diags)).collect()
+        };
+        let stages = self.workflow.stages.iter().map(&mut of_stage).collect();
+        let mut of_sink = |sink: &RawSink| {
+            sink.from.iter().map(|from| self.sink_link(&sink.name.value, from, diags)).collect()
+        };
+        (stages, self.workflow.sinks.iter().map(&mut of_sink).collect())
+    }
+
     fn report_doubles(&self, diags: &mut Diagnostics) {
         for stage in &self.workflow.stages {
             if self.workflow.sources.iter().any(|s| s.name.value == stage.name.value) {
@@ -105,9 +128,9 @@ impl Names<'_> {
         let sources = || self.workflow.sources.iter().map(|s| s.name.value.as_str());
         let stages = || self.workflow.stages.iter().map(|s| s.name.value.as_str());
         let target = match sources().position(|s| s == name) {
-            Some(source) => Target::Source(source),
+            Some(source) => Origin::Source(SourceId(source as u16)), // tables are no more than ids
             None => match stages().position(|s| s == name) {
-                Some(stage) => Target::Stage(stage),
+                Some(stage) => Origin::Stage(StageId(stage as u16)),
                 None => {
                     let known: Vec<&str> = sources().chain(stages()).collect();
                     diags
@@ -123,21 +146,17 @@ impl Names<'_> {
         Some(Link { target, tensor, span: from.span })
     }
 
-    fn stage_link(&self, stage: &RawStage, from: &At<String>, diags: &mut Diagnostics) -> Option<Link> {
-        self.resolve(&format!("stage `{}`", stage.name.value), from, diags)
-    }
-
     fn sink_link(&self, name: &str, from: &At<String>, diags: &mut Diagnostics) -> Option<Link> {
         let link = self.resolve(&format!("sink `{name}`"), from, diags)?;
         match link.target {
-            Target::Source(source) => {
-                let source = &self.workflow.sources[source].name.value;
+            Origin::Source(source) => {
+                let source = &self.workflow.sources[source.index()].name.value;
                 diags
                     .error(from.span, format!("sink `{name}` cannot read from source `{source}`"))
                     .help("a sink writes the results of a stage");
                 None
             }
-            Target::Stage(_) => Some(link),
+            Origin::Stage(_) => Some(link),
         }
     }
 }
@@ -172,13 +191,13 @@ fn order(workflow: &RawWorkflow, reads: &[Vec<Option<Link>>], diags: &mut Diagno
                     }
                     path.pop();
                 }
-                Some(Some(Link { target: Target::Stage(up), span, .. })) => match marks[*up] {
+                Some(Some(Link { target: Origin::Stage(up), span, .. })) => match marks[up.index()] {
                     Mark::New => {
-                        marks[*up] = Mark::OnPath;
-                        path.push((*up, 0));
+                        marks[up.index()] = Mark::OnPath;
+                        path.push((up.index(), 0));
                     }
                     Mark::OnPath => {
-                        let from = path.iter().position(|(s, _)| s == up).unwrap_or(0);
+                        let from = path.iter().position(|(s, _)| *s == up.index()).unwrap_or(0);
                         let cycle: Vec<usize> = path[from..].iter().map(|(s, _)| *s).collect();
                         report_cycle(workflow, &cycle, *span, diags);
                         cycle.iter().for_each(|s| marks[*s] = Mark::OnCycle);
@@ -213,10 +232,7 @@ fn used(reads: &[Vec<Option<Link>>], sinks: &[Vec<Option<Link>>]) -> Vec<bool> {
 
 fn names_its_model(workflow: &RawWorkflow, stage: &RawStage) -> bool {
     match &stage.draft {
-        Some(Draft::Batch(batch)) => {
-            let model = batch.model.as_ref();
-            model.is_some_and(|model| workflow.models.iter().any(|m| m.name.value == model.value))
-        }
+        Some(Draft::Batch(batch)) => workflow.models.iter().any(|model| names_model(batch, model)),
         Some(Draft::Stage(_)) => true,
         // A wrong setting was reported.
         None => stage.kind.is_some(),
@@ -243,26 +259,24 @@ fn report_unused(
     if !all_lead_somewhere {
         return;
     }
-    let read = |target: Target| reads.iter().chain(sinks).flatten().flatten().any(|l| l.target == target);
+    let read = |target: Origin| reads.iter().chain(sinks).any(|links| names_it(links, target));
     let mut warn = |what: &str, name: &At<String>| {
         diags
             .warning(name.span, format!("nothing uses {what} `{}`", name.value))
             .label("it is left out of the plan");
     };
     for (i, source) in workflow.sources.iter().enumerate() {
-        if !read(Target::Source(i)) {
+        if !read(Origin::Source(SourceId(i as u16))) {
             warn("source", &source.name);
         }
     }
     for model in &workflow.models {
-        let named = |s: &RawStage| s.batch().and_then(|batch| batch.model.clone());
-        let names_it = |s: &RawStage| named(s).is_some_and(|m| m.value == model.name.value);
-        if !workflow.stages.iter().any(names_it) {
+        if !workflow.stages.iter().any(|s| s.batch().is_some_and(|batch| names_model(batch, model))) {
             warn("model", &model.name);
         }
     }
     for (i, stage) in workflow.stages.iter().enumerate() {
-        if !read(Target::Stage(i)) {
+        if !read(Origin::Stage(StageId(i as u16))) {
             warn("stage", &stage.name);
         }
     }

@@ -192,55 +192,26 @@ pub struct DeviceView {
     pub node: Option<u32>,
 }
 
-type MachineProbe = Box<dyn Fn() -> Result<MachineView, String> + Send + Sync>;
-
-/// Real files; the machine is seen through a function that the caller brings.
+/// Real files, and a machine that is given.
+#[derive(Debug)]
 pub struct RealHost {
-    kinds: Kinds,
-    machine: MachineProbe,
-    measurements: Option<Measurements>,
-    /// Its GPUs are not here.
-    is_described: bool,
-    engines: Option<PathBuf>,
+    /// That a file may name.
+    pub kinds: Kinds,
+    /// Cores, memory and devices.
+    pub machine: MachineView,
+    /// What earlier runs measured.
+    pub measurements: Option<Measurements>,
+    /// A folder for compiled models, which need not exist.
+    pub engines: Option<PathBuf>,
+    /// The machine is not this one: what was measured on any GPU is taken where nothing was on its own.
+    pub is_described: bool,
 }
 
 impl RealHost {
-    /// A host that knows these kinds, and asks `machine` when (and only when) the plan needs to know.
-    pub fn new(
-        kinds: Kinds,
-        machine: impl Fn() -> Result<MachineView, String> + Send + Sync + 'static,
-    ) -> Self {
-        Self { kinds, machine: Box::new(machine), measurements: None, is_described: false, engines: None }
-    }
-
-    /// This host, with what earlier runs measured.
-    #[must_use]
-    pub fn with_measurements(self, measurements: Option<Measurements>) -> Self {
-        Self { measurements, ..self }
-    }
-
-    /// This host, as one whose GPUs somebody has only described: what was measured on any GPU is taken where nothing was on theirs.
-    #[must_use]
-    pub fn described(self) -> Self {
-        Self { is_described: true, ..self }
-    }
-
-    /// This host, with a folder for compiled models, which need not exist.
-    #[must_use]
-    pub fn with_engines(self, engines: Option<PathBuf>) -> Self {
-        Self { engines, ..self }
-    }
-
-    /// A host with real files and a described machine.
+    /// A host that remembers nothing of earlier runs.
     #[must_use]
     pub fn with_machine(kinds: Kinds, machine: MachineView) -> Self {
-        Self::new(kinds, move || Ok(machine.clone()))
-    }
-}
-
-impl std::fmt::Debug for RealHost {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RealHost").finish_non_exhaustive()
+        Self { kinds, machine, measurements: None, engines: None, is_described: false }
     }
 }
 
@@ -306,7 +277,7 @@ impl Host for RealHost {
     }
 
     fn machine(&self) -> Result<MachineView, String> {
-        (self.machine)()
+        Ok(self.machine.clone())
     }
 }
 

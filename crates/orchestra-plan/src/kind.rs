@@ -13,6 +13,7 @@ use serde_json::Value as Json;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{At, Fields};
 use crate::host::Host;
+use crate::nearest::{list, suggestion};
 use crate::plan::Limits;
 
 /// A key of a table: parsing, `check` and the reference pages come from this declaration.
@@ -208,10 +209,62 @@ impl Input {
     /// "infer stage `boxes`"
     #[must_use]
     pub fn described(&self) -> String {
-        let what = if self.is_source { "source" } else { "stage" };
         match self.is_source {
-            true => format!("{what} `{}`", self.name),
-            false => format!("{} {what} `{}`", self.kind, self.name),
+            true => format!("source `{}`", self.name),
+            false => format!("{} stage `{}`", self.kind, self.name),
+        }
+    }
+
+    /// The place of a column; that there is none of that name is reported.
+    fn place_of(&self, name: &str, diags: &mut Diagnostics) -> Option<usize> {
+        let place = self.gives.position(name);
+        if place.is_none() {
+            let kind = if self.is_source { "source" } else { "stage" };
+            diags
+                .error(self.span, format!("{kind} `{}` has no output `{name}`", self.name))
+                .help(suggestion("outputs", name, self.gives.names().collect::<Vec<_>>()));
+        }
+        place
+    }
+
+    /// The place of the column that is meant: the one that is named, or the only one that `fits`. `what` completes "takes ..".
+    pub(crate) fn column(
+        &self,
+        reader: &str,
+        what: &str,
+        fits: impl Fn(&Column) -> bool,
+        diags: &mut Diagnostics,
+    ) -> Option<usize> {
+        let columns = &self.gives.0;
+        if let Some(name) = &self.column {
+            let place = self.place_of(name, diags)?;
+            if !fits(&columns[place]) {
+                diags
+                    .error(self.span, format!("{reader} cannot take `{}.{name}`", self.name))
+                    .label(format!("it is {}", columns[place].ty))
+                    .help(format!("it takes {what}"));
+                return None;
+            }
+            return Some(place);
+        }
+        let fitting: Vec<usize> = (0..columns.len()).filter(|place| fits(&columns[*place])).collect();
+        match fitting[..] {
+            [only] => Some(only),
+            [] => {
+                diags
+                    .error(self.span, format!("{reader} cannot read from {}", self.described()))
+                    .label(format!("it gives {}", self.gives))
+                    .help(format!("it takes {what}"));
+                None
+            }
+            _ => {
+                let names = list(fitting.iter().map(|place| columns[*place].name.as_str()));
+                let which = self.described();
+                diags
+                    .error(self.span, format!("{reader} must say which of the outputs of {which} it reads"))
+                    .help(format!("write \"{}.tensor\"; outputs: {names}", self.name));
+                None
+            }
         }
     }
 }
@@ -233,15 +286,7 @@ pub(crate) fn whole_row(
         let all = &input.gives.0;
         let named = match &input.column {
             Some(name) => {
-                let Some(place) = input.gives.position(name) else {
-                    let help =
-                        crate::nearest::suggestion("outputs", name, input.gives.names().collect::<Vec<_>>());
-                    let kind = if input.is_source { "source" } else { "stage" };
-                    diags
-                        .error(input.span, format!("{kind} `{}` has no output `{name}`", input.name))
-                        .help(help);
-                    return None;
-                };
+                let place = input.place_of(name, diags)?;
                 place..place + 1
             }
             None => 0..all.len(),
@@ -323,59 +368,7 @@ impl StageContext<'_> {
             }
             return None;
         };
-        let columns = &input.gives.0;
-        match &input.column {
-            Some(name) => match input.gives.position(name) {
-                Some(place) if fits(&columns[place]) => Some(place),
-                Some(place) => {
-                    let found = &columns[place];
-                    self.diags
-                        .error(
-                            input.span,
-                            format!("stage `{}` cannot take `{}.{name}`", self.name, input.name),
-                        )
-                        .label(format!("it is {}", found.ty))
-                        .help(format!("it takes {what}"));
-                    None
-                }
-                None => {
-                    let kind = if input.is_source { "source" } else { "stage" };
-                    let help =
-                        crate::nearest::suggestion("outputs", name, input.gives.names().collect::<Vec<_>>());
-                    self.diags
-                        .error(input.span, format!("{kind} `{}` has no output `{name}`", input.name))
-                        .help(help);
-                    None
-                }
-            },
-            None => {
-                let mut places = (0..columns.len()).filter(|place| fits(&columns[*place]));
-                let first = places.next();
-                if let (Some(_), Some(_)) = (first, places.next()) {
-                    let names = crate::nearest::list(input.gives.names());
-                    self.diags
-                        .error(
-                            input.span,
-                            format!(
-                                "stage `{}` must say which of the outputs of stage `{}` it reads",
-                                self.name, input.name
-                            ),
-                        )
-                        .help(format!("write \"{}.tensor\"; outputs: {names}", input.name));
-                    return None;
-                }
-                if first.is_none() {
-                    self.diags
-                        .error(
-                            input.span,
-                            format!("stage `{}` cannot read from {}", self.name, input.described()),
-                        )
-                        .label(format!("it gives {}", input.gives))
-                        .help(format!("it takes {what}"));
-                }
-                first
-            }
-        }
+        input.column(&format!("stage `{}`", self.name), what, fits, self.diags)
     }
 }
 

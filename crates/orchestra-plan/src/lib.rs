@@ -25,7 +25,6 @@ mod nearest;
 mod onnx;
 mod placement;
 mod plan;
-mod protobuf;
 mod raw;
 mod sinks;
 mod slots;

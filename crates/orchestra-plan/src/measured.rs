@@ -2,7 +2,6 @@
 //! whatever else that depends on.
 //! Measures nothing, and a file that is damaged counts as none.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use orchestra_core::{PixelInput, TensorSpec};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::fingerprint::hex;
 use crate::raw::RawModel;
 
 /// What a worker's memory depends on.
@@ -139,14 +139,6 @@ fn record_of(key: &MeasureKey<'_>, measured: &Measured) -> Record {
         runtime: measured.runtime.clone(),
         bytes: measured.bytes,
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use orchestra_core::{SandboxMode, SandboxRules};
+use orchestra_core::{Provider, SandboxMode, SandboxRules};
 
 use crate::build::resolve;
 use crate::diagnostics::Diagnostics;
@@ -10,7 +10,7 @@ use crate::fields::{At, Fields};
 use crate::fingerprint::hex;
 use crate::host::{Host, ModelError, ModelFile};
 use crate::keys;
-use crate::plan::Recycle;
+use crate::plan::{ModelPlan, Recycle};
 use crate::raw::{RawModel, RawSandbox};
 use crate::tree::{Entry, Table};
 use crate::tuning;
@@ -25,21 +25,12 @@ pub const MAX_BATCH: u64 = 65_536;
 /// A model whose file has been read.
 #[derive(Debug)]
 pub(crate) struct Model {
-    pub path: PathBuf,
-    pub file: ModelFile,
+    pub plan: ModelPlan,
     pub labels: Option<At<Vec<String>>>,
-    pub custom_ops: Vec<CustomOps>,
-    /// Where programs keep what they have compiled of it.
-    pub engines: Option<PathBuf>,
-    /// What its workers may do. The mode is in the plan.
-    pub sandbox: SandboxRules,
-}
-
-/// A library of custom operators.
-#[derive(Debug)]
-pub(crate) struct CustomOps {
-    pub path: PathBuf,
-    pub digest: [u8; 32],
+    /// Digests of its libraries of operators.
+    pub operators: Vec<[u8; 32]>,
+    /// Bytes of the file and of its external weights.
+    pub bytes: u64,
 }
 
 pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawModel {
@@ -121,22 +112,34 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         Some(None) => return None,
         labels => labels.flatten(),
     };
+    let ModelFile { file_digest, digest, bytes, signature } = file;
+    tuning::check_outputs(&raw.name.value, &raw.tuning, &signature.outputs, diags);
+    let (custom_ops, operators) = custom_ops.into_iter().collect::<Option<Vec<_>>>()?.into_iter().unzip();
+    let mut tuning = raw.tuning.wanted.clone();
+    if let Provider::TensorRt(wanted) = &mut tuning.provider {
+        wanted.engines = host.engines().map(|folder| folder.join(hex(&digest)));
+    }
     let paths = |written: &[At<String>]| written.iter().map(|p| resolve(folder, &p.value, host)).collect();
-    let sandbox = SandboxRules {
-        mode: SandboxMode::default(),
-        read: paths(&raw.sandbox.read),
-        write: paths(&raw.sandbox.write),
-        env: raw.sandbox.env.iter().map(|name| name.value.clone()).collect(),
-    };
-    let engines = host.engines().map(|folder| folder.join(hex(&file.digest)));
-    Some(Model {
+    let plan = ModelPlan {
+        name: raw.name.value.clone(),
         path,
-        file,
-        labels,
-        custom_ops: custom_ops.into_iter().collect::<Option<_>>()?,
-        engines,
-        sandbox,
-    })
+        digest,
+        file_digest,
+        inputs: signature.inputs,
+        outputs: signature.outputs,
+        custom_ops,
+        memory_limit: raw.memory_limit.as_ref().map(|m| m.value),
+        memory: raw.memory.as_ref().map(|m| m.value),
+        tf32: raw.tf32,
+        tuning,
+        sandbox: SandboxRules {
+            mode: raw.sandbox.mode.unwrap_or_default(),
+            read: paths(&raw.sandbox.read),
+            write: paths(&raw.sandbox.write),
+            env: raw.sandbox.env.iter().map(|name| name.value.clone()).collect(),
+        },
+    };
+    Some(Model { plan, labels, operators, bytes })
 }
 
 fn library(
@@ -145,10 +148,10 @@ fn library(
     folder: &Path,
     host: &dyn Host,
     diags: &mut Diagnostics,
-) -> Option<CustomOps> {
+) -> Option<(PathBuf, [u8; 32])> {
     let path = resolve(folder, &written.value, host);
     match host.digest(&path) {
-        Ok(digest) => Some(CustomOps { path, digest }),
+        Ok(digest) => Some((path, digest)),
         Err(error) => {
             let name = &raw.name.value;
             diags

@@ -1,41 +1,68 @@
 //! What an ONNX file says about itself: inputs, outputs, versions, digest. Loads no weights and no ONNX Runtime.
 
 use std::collections::{BTreeSet, HashSet};
-use std::io::{self, BufReader, Read};
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
 use std::path::{Component, Path};
 
 use orchestra_core::{DType, Dim, TensorSpec};
-use prost::Message;
+use prost::bytes::Buf;
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, int64, skip_field};
+use prost::{DecodeError, Message};
 use sha2::{Digest, Sha256};
 
 use crate::host::{ModelError, ModelFile, Signature, digest_file, open_regular};
-use crate::protobuf::{FieldValue, ScanError, Scanner};
 
-/// Longest name, shape or similar that is believed.
-const SMALL: u64 = 1 << 20;
 /// Dimensions of a tensor. Records hold lists within lists, one for each.
 const MAX_DIMS: usize = 64;
-/// Subgraphs within subgraphs that are followed.
-const MAX_DEPTH: usize = 32;
 
-// Field numbers of onnx.proto3.
-mod number {
-    pub const MODEL_IR_VERSION: u32 = 1;
-    pub const MODEL_GRAPH: u32 = 7;
-    pub const MODEL_OPSET: u32 = 8;
-    pub const GRAPH_NODE: u32 = 1;
-    pub const GRAPH_INITIALIZER: u32 = 5;
-    pub const GRAPH_INPUT: u32 = 11;
-    pub const GRAPH_OUTPUT: u32 = 12;
-    pub const GRAPH_SPARSE: u32 = 15;
-    pub const NODE_ATTRIBUTE: u32 = 5;
-    pub const ATTRIBUTE_TENSOR: u32 = 5;
-    pub const ATTRIBUTE_GRAPH: u32 = 6;
-    pub const ATTRIBUTE_TENSORS: u32 = 10;
-    pub const ATTRIBUTE_GRAPHS: u32 = 11;
-    pub const SPARSE_VALUES: u32 = 1;
-    pub const TENSOR_NAME: u32 = 8;
-    pub const TENSOR_EXTERNAL: u32 = 13;
+// The part of onnx.proto3 that is looked at; all other fields, weights among them, are skipped.
+
+#[derive(Clone, PartialEq, Message)]
+struct Graph {
+    #[prost(message, repeated, tag = "1")]
+    nodes: Vec<Node>,
+    #[prost(message, repeated, tag = "5")]
+    initializers: Vec<Tensor>,
+    #[prost(message, repeated, tag = "11")]
+    inputs: Vec<ValueInfo>,
+    #[prost(message, repeated, tag = "12")]
+    outputs: Vec<ValueInfo>,
+    #[prost(message, repeated, tag = "15")]
+    sparse: Vec<SparseTensor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Node {
+    #[prost(message, repeated, tag = "5")]
+    attributes: Vec<Attribute>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Attribute {
+    #[prost(message, optional, boxed, tag = "5")]
+    tensor: Option<Box<Tensor>>,
+    #[prost(message, optional, boxed, tag = "6")]
+    graph: Option<Box<Graph>>,
+    #[prost(message, repeated, tag = "10")]
+    tensors: Vec<Tensor>,
+    #[prost(message, repeated, tag = "11")]
+    graphs: Vec<Graph>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SparseTensor {
+    #[prost(message, optional, tag = "1")]
+    values: Option<Tensor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Tensor {
+    #[prost(string, tag = "8")]
+    name: String,
+    #[prost(message, repeated, tag = "13")]
+    external: Vec<KeyValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -90,7 +117,7 @@ struct KeyValue {
     value: String,
 }
 
-/// Reads the model file at `path` as a stream, in memory that does not depend on its size.
+/// Reads the model file at `path` as a stream: in memory are names and shapes, and never its weights.
 ///
 /// # Errors
 /// See [`ModelError`].
@@ -103,12 +130,19 @@ pub fn read_model(path: &Path) -> Result<ModelFile, ModelError> {
     if meta.is_dir() {
         return Err(ModelError::NotOnnx("it is a folder".into()));
     }
-    let (found, digest) = scan(file)?;
-    let signature = found.signature()?;
+    let mut stream = HashedStream::new(file, meta.len());
+    let model = Model::read(&mut stream);
+    if let Some(error) = stream.error {
+        return Err(ModelError::Unreadable(error));
+    }
+    let model = model?;
+    let mut weights = BTreeSet::new();
+    model.graph.find_weights(&mut weights);
+    let signature = model.signature()?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    let file_digest = digest;
-    let digest = with_weights(digest, &found.weights, folder)?;
-    let weights = found.weights.iter().filter_map(|name| folder.join(name).metadata().ok());
+    let file_digest = stream.hash.finalize().into();
+    let digest = with_weights(file_digest, &weights, folder)?;
+    let weights = weights.iter().filter_map(|name| folder.join(name).metadata().ok());
     let bytes = weights.fold(meta.len(), |sum, weights| sum.saturating_add(weights.len()));
     Ok(ModelFile { digest, file_digest, bytes, signature })
 }
@@ -132,162 +166,149 @@ fn with_weights(digest: [u8; 32], weights: &BTreeSet<String>, folder: &Path) -> 
     Ok(all.finalize().into())
 }
 
+/// A file as decoders read it. What passes is digested. After an error zeros follow, which are no protocol buffers and soon end the decoding.
+struct HashedStream {
+    file: File,
+    hash: Sha256,
+    error: Option<io::Error>,
+    buffer: Vec<u8>,
+    /// The part of `buffer` that comes next; empty only at the end.
+    next: Range<usize>,
+    remaining: u64,
+}
+
+impl HashedStream {
+    fn new(file: File, length: u64) -> Self {
+        let buffer = vec![0; 1 << 16];
+        let mut stream =
+            Self { file, hash: Sha256::new(), error: None, buffer, next: 0..0, remaining: length };
+        stream.fill();
+        stream
+    }
+
+    fn fill(&mut self) {
+        let most = self.buffer.len().min(usize::try_from(self.remaining).unwrap_or(usize::MAX));
+        match self.file.read_exact(&mut self.buffer[..most]) {
+            Ok(()) => self.hash.update(&self.buffer[..most]),
+            Err(error) => {
+                self.error.get_or_insert(error);
+                self.buffer.fill(0);
+            }
+        }
+        self.next = 0..most;
+    }
+}
+
+impl Buf for HashedStream {
+    fn remaining(&self) -> usize {
+        usize::try_from(self.remaining).unwrap_or(usize::MAX)
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.buffer[self.next.clone()]
+    }
+
+    fn advance(&mut self, mut n: usize) {
+        while n > 0 {
+            let here = n.min(self.next.len());
+            self.next.start += here;
+            self.remaining -= here as u64;
+            n -= here;
+            if self.next.is_empty() {
+                self.fill();
+            }
+        }
+    }
+}
+
 #[derive(Default)]
-struct Found {
-    has_graph: bool,
+struct Model {
     ir_version: i64,
     opset: i64,
-    inputs: Vec<ValueInfo>,
-    outputs: Vec<ValueInfo>,
-    initializers: HashSet<String>,
-    /// Names of files with external weights.
-    weights: BTreeSet<String>,
+    graph: Graph,
 }
 
-fn scan(input: impl Read) -> Result<(Found, [u8; 32]), ModelError> {
-    let mut hashing = Hashing { input, hash: Sha256::new(), start: Vec::new(), bytes: 0 };
-    let mut found = Found::default();
-    let result = found.model(&mut Scanner::new(BufReader::with_capacity(1 << 16, &mut hashing)));
-    let (start, bytes) = (hashing.start, hashing.bytes);
-    match result {
-        Ok(()) if found.has_graph => Ok((found, hashing.hash.finalize().into())),
-        _ if start.is_empty() => Err(ModelError::NotOnnx("it is empty".into())),
-        _ if start.starts_with(b"version https://git-lfs") => {
-            Err(ModelError::NotOnnx("it is a Git LFS pointer; fetch it with `git lfs pull`".into()))
+impl Model {
+    fn read(stream: &mut HashedStream) -> Result<Self, ModelError> {
+        let length = stream.remaining;
+        if stream.chunk().starts_with(b"version https://git-lfs") {
+            return Err(ModelError::NotOnnx("it is a Git LFS pointer; fetch it with `git lfs pull`".into()));
         }
-        Err(ScanError::Io(e)) => Err(ModelError::Unreadable(e)),
         // A model starts with its `ir_version`; text or a picture does not.
-        Err(ScanError::Truncated) if start[0] == 0x08 || found.has_graph => Err(ModelError::Truncated(bytes)),
-        Err(ScanError::Malformed(reason)) => Err(ModelError::NotOnnx(reason)),
-        Ok(()) | Err(ScanError::Truncated) => Err(ModelError::NotOnnx("it holds no graph".into())),
-    }
-}
-
-/// Digests what is read through it, and keeps the first bytes.
-struct Hashing<R> {
-    input: R,
-    hash: Sha256,
-    start: Vec<u8>,
-    bytes: u64,
-}
-
-impl<R: Read> Read for Hashing<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let n = self.input.read(buffer)?;
-        self.hash.update(&buffer[..n]);
-        self.bytes += n as u64;
-        if self.start.len() < 64 {
-            self.start.extend_from_slice(&buffer[..n.min(64)]);
+        match stream.chunk() {
+            [] => return Err(ModelError::NotOnnx("it is empty".into())),
+            [0x08, ..] => {}
+            _ => return Err(ModelError::NotOnnx("it does not begin like one".into())),
         }
-        Ok(n)
-    }
-}
-
-impl Found {
-    fn model<R: Read>(&mut self, s: &mut Scanner<R>) -> Result<(), ScanError> {
-        while let Some((n, value)) = s.field(u64::MAX)? {
-            match (n, value) {
-                (number::MODEL_IR_VERSION, FieldValue::Varint(v)) => self.ir_version = v.cast_signed(),
-                (number::MODEL_GRAPH, FieldValue::Bytes { end }) => {
-                    self.has_graph = true;
-                    self.graph(s, end, 0)?;
-                }
-                (number::MODEL_OPSET, FieldValue::Bytes { end }) => {
-                    let set: OperatorSet = decode(&s.bytes(end, SMALL)?)?;
-                    if set.domain.is_empty() || set.domain == "ai.onnx" {
-                        self.opset = set.version;
-                    }
-                }
-                (_, value) => s.skip(value)?,
+        let (mut model, mut has_graph) = (Self::default(), false);
+        while stream.has_remaining() {
+            let field = model.field(stream);
+            match field.map_err(|error| ModelError::NotOnnx(error.to_string())) {
+                Ok(Some(is_graph)) => has_graph |= is_graph,
+                Err(error) if stream.has_remaining() => return Err(error),
+                Ok(None) | Err(_) => return Err(ModelError::Truncated(length)),
             }
         }
-        Ok(())
+        if has_graph { Ok(model) } else { Err(ModelError::NotOnnx("it holds no graph".into())) }
     }
 
-    fn graph<R: Read>(&mut self, s: &mut Scanner<R>, end: u64, depth: usize) -> Result<(), ScanError> {
-        if depth > MAX_DEPTH {
-            return Err(ScanError::Malformed("graphs within graphs without end".into()));
-        }
-        while let Some((n, value)) = s.field(end)? {
-            let FieldValue::Bytes { end } = value else { continue };
-            match n {
-                number::GRAPH_NODE => self.node(s, end, depth)?,
-                number::GRAPH_INITIALIZER => {
-                    let name = self.tensor(s, end)?;
-                    // The weights of a subgraph are its own affair.
-                    if depth == 0 {
-                        self.initializers.insert(name);
-                    }
-                }
-                number::GRAPH_SPARSE => {
-                    while let Some((n, value)) = s.field(end)? {
-                        match (n, value) {
-                            (number::SPARSE_VALUES, FieldValue::Bytes { end }) => {
-                                let name = self.tensor(s, end)?;
-                                self.initializers.insert(name);
-                            }
-                            (_, value) => s.skip(value)?,
-                        }
-                    }
-                }
-                number::GRAPH_INPUT if depth == 0 => self.inputs.push(decode(&s.bytes(end, SMALL)?)?),
-                number::GRAPH_OUTPUT if depth == 0 => self.outputs.push(decode(&s.bytes(end, SMALL)?)?),
-                _ => s.skip(value)?,
+    /// Reads a field; whether it was the graph. `None`: the file ends within it.
+    fn field(&mut self, stream: &mut HashedStream) -> Result<Option<bool>, DecodeError> {
+        let (number, wire_type) = decode_key(stream)?;
+        if wire_type != WireType::LengthDelimited {
+            match number {
+                1 => int64::merge(wire_type, &mut self.ir_version, stream, DecodeContext::default())?,
+                _ => skip_field(wire_type, number, stream, DecodeContext::default())?,
             }
+            return Ok(Some(false));
         }
-        Ok(())
-    }
-
-    fn node<R: Read>(&mut self, s: &mut Scanner<R>, end: u64, depth: usize) -> Result<(), ScanError> {
-        while let Some((n, value)) = s.field(end)? {
-            let (number::NODE_ATTRIBUTE, FieldValue::Bytes { end }) = (n, value) else {
-                s.skip(value)?;
-                continue;
-            };
-            while let Some((n, value)) = s.field(end)? {
-                match (n, value) {
-                    (number::ATTRIBUTE_TENSOR | number::ATTRIBUTE_TENSORS, FieldValue::Bytes { end }) => {
-                        self.tensor(s, end)?;
-                    }
-                    (number::ATTRIBUTE_GRAPH | number::ATTRIBUTE_GRAPHS, FieldValue::Bytes { end }) => {
-                        self.graph(s, end, depth + 1)?;
-                    }
-                    (_, value) => s.skip(value)?,
+        let length = decode_varint(stream)?;
+        if length > stream.remaining {
+            return Ok(None);
+        }
+        let length = length as usize; // no more than remain
+        match number {
+            7 => self.graph.merge(stream.take(length))?,
+            8 => {
+                let set = OperatorSet::decode(stream.take(length))?;
+                if set.domain.is_empty() || set.domain == "ai.onnx" {
+                    self.opset = set.version;
                 }
             }
+            _ => stream.advance(length),
         }
-        Ok(())
-    }
-
-    /// Gives the name of a tensor, and notes where its data lie when that is in another file.
-    fn tensor<R: Read>(&mut self, s: &mut Scanner<R>, end: u64) -> Result<String, ScanError> {
-        let mut name = String::new();
-        while let Some((n, value)) = s.field(end)? {
-            match (n, value) {
-                (number::TENSOR_NAME, FieldValue::Bytes { end }) => {
-                    name = String::from_utf8_lossy(&s.bytes(end, SMALL)?).into_owned();
-                }
-                (number::TENSOR_EXTERNAL, FieldValue::Bytes { end }) => {
-                    let entry: KeyValue = decode(&s.bytes(end, SMALL)?)?;
-                    if entry.key == "location" {
-                        self.weights.insert(entry.value);
-                    }
-                }
-                (_, value) => s.skip(value)?,
-            }
-        }
-        Ok(name)
+        Ok(Some(number == 7))
     }
 
     fn signature(&self) -> Result<Signature, ModelError> {
-        let inputs = self.inputs.iter().filter(|i| !self.initializers.contains(&i.name));
+        let Graph { initializers, sparse, .. } = &self.graph;
+        let values = sparse.iter().filter_map(|sparse| sparse.values.as_ref());
+        let given: HashSet<&str> = initializers.iter().chain(values).map(|tensor| &*tensor.name).collect();
+        let inputs = self.graph.inputs.iter().filter(|i| !given.contains(&*i.name));
         let inputs = inputs.map(input).collect::<Result<Vec<_>, _>>()?;
-        let outputs = self.outputs.iter().map(output).collect::<Result<Vec<_>, _>>()?;
+        let outputs = self.graph.outputs.iter().map(output).collect::<Result<Vec<_>, _>>()?;
         if inputs.is_empty() || outputs.is_empty() {
             let what = if inputs.is_empty() { "input" } else { "output" };
             return Err(ModelError::Unsupported(format!("the model has no {what}")));
         }
         Ok(Signature { inputs, outputs, ir_version: self.ir_version, opset: self.opset })
+    }
+}
+
+impl Graph {
+    /// Adds the names of all files of external weights. No deeper than the decoder goes.
+    fn find_weights(&self, found: &mut BTreeSet<String>) {
+        let attributes = || self.nodes.iter().flat_map(|node| &node.attributes);
+        let values = self.sparse.iter().filter_map(|sparse| sparse.values.as_ref());
+        let of_nodes = attributes().flat_map(|a| a.tensors.iter().chain(a.tensor.as_deref()));
+        for entry in self.initializers.iter().chain(values).chain(of_nodes).flat_map(|t| &t.external) {
+            if entry.key == "location" {
+                found.insert(entry.value.clone());
+            }
+        }
+        for graph in attributes().flat_map(|a| a.graphs.iter().chain(a.graph.as_deref())) {
+            graph.find_weights(found);
+        }
     }
 }
 
@@ -370,10 +391,6 @@ fn element_name(element: i32) -> &'static str {
         21 | 22 => "4-bit integer",
         _ => "unknown",
     }
-}
-
-fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M, ScanError> {
-    M::decode(bytes).map_err(|e| ScanError::Malformed(e.to_string()))
 }
 
 #[cfg(test)]

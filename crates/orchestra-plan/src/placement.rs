@@ -1,11 +1,12 @@
 //! How many workers each batch stage gets on each device, and with how many threads. Arithmetic only.
 
+use orchestra_core::DeviceId;
 use orchestra_core::device_share::{Want, behind, share_out};
 
 use crate::bytes::format_bytes;
 use crate::devices::Device;
 use crate::diagnostics::{Diagnostics, Span};
-use crate::plan::{Growth, WorkerMemory};
+use crate::plan::{Growth, WorkerMemory, WorkerPlan};
 use crate::raw::RawModel;
 
 /// One-thread workers on the CPU beyond this number gain nothing but memory use.
@@ -34,25 +35,7 @@ impl Demand<'_> {
     }
 }
 
-/// Workers of one stage on one device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Share {
-    pub device: usize,
-    pub count: usize,
-    pub growth: Option<Growth>,
-    pub threads: usize,
-    pub spares: usize,
-    pub memory: Option<WorkerMemory>,
-}
-
-impl Share {
-    /// Workers that there may be in the end.
-    pub fn most(&self) -> usize {
-        self.growth.map_or(self.count, |growth| growth.most)
-    }
-}
-
-/// Places the workers of all stages: per stage its shares. Errors (memory) are reported.
+/// Places the workers of all stages, without spares. Errors (memory) are reported.
 pub(crate) fn place(
     demands: &[Demand<'_>],
     devices: &[Device],
@@ -60,45 +43,37 @@ pub(crate) fn place(
     headroom: u64,
     reasons: &mut Vec<String>,
     diags: &mut Diagnostics,
-) -> Vec<Vec<Share>> {
-    let mut shares: Vec<Vec<Share>> = demands.iter().map(|_| Vec::new()).collect();
+) -> Vec<Vec<WorkerPlan>> {
+    let mut workers: Vec<Vec<WorkerPlan>> = demands.iter().map(|_| Vec::new()).collect();
     let on = |device: usize| -> Vec<usize> {
         (0..demands.len()).filter(|d| demands[*d].devices.contains(&device)).collect()
     };
     let n_cpus = (0..devices.len()).filter(|d| !devices[*d].is_cuda() && !on(*d).is_empty()).count();
     for (index, device) in devices.iter().enumerate() {
         let stages = on(index);
+        let id = DeviceId(index as u16); // a machine has fewer
         let placed = if stages.is_empty() {
             continue;
         } else if device.is_cuda() {
-            OnCuda { demands, stages: &stages, index, device, headroom, doubts: false }.place(reasons, diags)
+            OnCuda { demands, stages: &stages, id, device, headroom, doubts: false }.place(reasons, diags)
         } else {
             let cores = (cores / n_cpus.max(1)).max(1);
-            on_cpu(demands, &stages, device, cores, reasons)
+            on_cpu(demands, &stages, (id, device), cores, reasons)
         };
-        for (stage, Placed { count, growth, threads, memory }) in stages.into_iter().zip(placed) {
-            shares[stage].push(Share { device: index, count, growth, threads, spares: 0, memory });
+        for (stage, placed) in stages.into_iter().zip(placed) {
+            workers[stage].push(placed);
         }
     }
-    shares
-}
-
-/// The workers of a stage on one device.
-struct Placed {
-    count: usize,
-    growth: Option<Growth>,
-    threads: usize,
-    /// What one takes of a GPU, where that is known and believed.
-    memory: Option<WorkerMemory>,
+    workers
 }
 
 fn on_cpu(
     demands: &[Demand<'_>],
     stages: &[usize],
-    device: &Device,
+    (id, device): (DeviceId, &Device),
     cores: usize,
     reasons: &mut Vec<String>,
-) -> Vec<Placed> {
+) -> Vec<WorkerPlan> {
     let weights: Vec<u32> = stages.iter().map(|s| demands[*s].model.priority).collect();
     let parts = divide(cores, &weights);
     stages
@@ -127,7 +102,7 @@ fn on_cpu(
                 plural(count, "worker"),
                 plural(threads, "thread")
             ));
-            Placed { count, growth: None, threads, memory: None }
+            WorkerPlan { device: id, count, growth: None, threads, spares: 0, memory: None }
         })
         .collect()
 }
@@ -155,8 +130,7 @@ fn workers_and_threads(
 struct OnCuda<'a> {
     demands: &'a [Demand<'a>],
     stages: &'a [usize],
-    /// Its place in the device table.
-    index: usize,
+    id: DeviceId,
     device: &'a Device,
     headroom: u64,
     /// What earlier runs have measured is not believed.
@@ -172,7 +146,7 @@ impl OnCuda<'_> {
     fn memory(&self, stage: usize) -> Option<WorkerMemory> {
         let is_believed =
             |memory: &WorkerMemory| !(self.doubts && matches!(memory, WorkerMemory::Measured(_)));
-        self.demands[stage].memory_on(self.index).filter(is_believed)
+        self.demands[stage].memory_on(self.id.index()).filter(is_believed)
     }
 
     /// Bytes of one worker of a stage; 0 where that is not known.
@@ -230,7 +204,7 @@ impl OnCuda<'_> {
 
     /// Workers and threads of each stage. One worker and its spares each, then the rest in turns, the stage furthest behind its priority
     /// first, as long as there is room.
-    fn place(mut self, reasons: &mut Vec<String>, diags: &mut Diagnostics) -> Vec<Placed> {
+    fn place(mut self, reasons: &mut Vec<String>, diags: &mut Diagnostics) -> Vec<WorkerPlan> {
         let room = self.room().unwrap_or(u64::MAX);
         if self.needed() > room {
             self.full(reasons, diags);
@@ -257,7 +231,7 @@ impl OnCuda<'_> {
                 plural(count, "worker")
             ));
             let threads = self.model(stage).threads.unwrap_or(1);
-            Placed { count, growth, threads, memory: self.memory(stage) }
+            WorkerPlan { device: self.id, count, growth, threads, spares: 0, memory: self.memory(stage) }
         };
         self.stages.iter().zip(counts).zip(&wants).map(place).collect()
     }

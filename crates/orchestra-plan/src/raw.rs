@@ -156,10 +156,14 @@ pub(crate) fn read(root: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawW
     let sink = |name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics| {
         sinks::read(name, table, kinds, diags)
     };
+    let mut models = tables(root, "models", "model", diags, models::read);
+    for model in &mut models {
+        model.sandbox.mode.get_or_insert(limits.sandbox);
+    }
     RawWorkflow {
         name,
         sources: tables(root, "sources", "source", diags, source),
-        models: tables(root, "models", "model", diags, models::read),
+        models,
         stages,
         sinks: tables(root, "sinks", "sink", diags, sink),
         devices,

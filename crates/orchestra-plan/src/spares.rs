@@ -5,7 +5,8 @@
 
 use crate::bytes::format_bytes;
 use crate::devices::Device;
-use crate::placement::{Demand, Share, plural};
+use crate::placement::{Demand, plural};
+use crate::plan::WorkerPlan;
 
 /// Largest model, with its weights, that gets a spare unasked. It loads within a few tenths of a second, and a second copy of it is no
 /// burden to a machine that runs it at all; what is larger is the user's choice.
@@ -17,25 +18,25 @@ const COPIES: u64 = 3;
 /// All workers on the CPU may take this part of the machine's memory for a spare to be added unasked; half of it are batch slots.
 const PART: u64 = 4;
 
-/// Gives every share its spares, and says why.
+/// Gives the workers of every stage their spares, and says why.
 pub(crate) fn assign(
     demands: &[Demand<'_>],
-    shares: &mut [Vec<Share>],
+    workers: &mut [Vec<WorkerPlan>],
     devices: &[Device],
     memory: u64,
     reasons: &mut Vec<String>,
 ) {
     let mut room = Room { memory, taken: 0 };
-    for (demand, shares) in demands.iter().zip(shares.iter()) {
-        for share in shares.iter().filter(|s| !devices[s.device].is_cuda()) {
-            room.take(per_worker(demand).saturating_mul(share.count as u64));
+    for (demand, workers) in demands.iter().zip(workers.iter()) {
+        for placed in workers.iter().filter(|w| !devices[w.device.index()].is_cuda()) {
+            room.take(per_worker(demand).saturating_mul(placed.count as u64));
         }
     }
-    for (demand, shares) in demands.iter().zip(shares) {
-        for share in shares {
-            let device = &devices[share.device];
+    for (demand, workers) in demands.iter().zip(workers) {
+        for placed in workers {
+            let device = &devices[placed.device.index()];
             let (spares, why) = decide(demand, device, &mut room);
-            share.spares = spares;
+            placed.spares = spares;
             let what = match spares {
                 0 => "no spare".to_owned(),
                 n => format!("{}, loaded and idle", plural(n, "spare")),

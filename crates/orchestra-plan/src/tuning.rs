@@ -6,7 +6,6 @@ use crate::devices::Device;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{At, Fields};
 
-/// The keys that are read here.
 /// How reports name a wish for TensorRT.
 const TENSORRT: &str = "provider = \"tensorrt\"";
 

@@ -7,12 +7,13 @@ use orchestra_core::{Dim, PixelInput, TensorSpec};
 
 use crate::diagnostics::Diagnostics;
 use crate::fields::At;
-use crate::graph::{Graph, Link, Target};
+use crate::graph::{Graph, Link};
 use crate::host::Host;
 use crate::kind::{Connect, Draft, Input, SourceConnected, StageConnected, StageContext};
 use crate::models::Model;
 use crate::nearest::{list, suggestion};
 use crate::placement::plural;
+use crate::plan::{ColumnRef, Origin};
 use crate::raw::{RawStage, RawWorkflow};
 
 /// A stage with all its inputs known to fit.
@@ -21,8 +22,8 @@ pub(crate) enum Wired {
     /// It runs a model.
     Batch {
         model: usize,
-        /// Per model input: who gives it, and which of its columns.
-        inputs: Vec<(Target, usize)>,
+        /// Per model input.
+        inputs: Vec<ColumnRef>,
         /// The model's inputs with every open dimension of the row filled in.
         tensors: Vec<TensorSpec>,
         /// Per model input: what the graph makes of pixels.
@@ -32,8 +33,8 @@ pub(crate) enum Wired {
     },
     /// Anything else.
     Stage {
-        /// Per column that it takes: who gives it, and which of its columns.
-        reads: Vec<(Target, usize)>,
+        /// The columns that it takes.
+        reads: Vec<ColumnRef>,
         connected: StageConnected,
         /// The labels of the model whose rows it passes on as they are.
         labels: Option<At<Vec<String>>>,
@@ -79,7 +80,7 @@ impl<'a> Wiring<'a> {
 
     /// Per stage what it is; `None` where it, or something before it, has an error.
     pub fn check(mut self) -> Vec<Option<Wired>> {
-        for &stage in &self.graph.order {
+        for stage in 0..self.graph.n_ordered {
             let raw = &self.workflow.stages[stage];
             self.wired[stage] = match &raw.draft {
                 Some(Draft::Batch(batch)) => self.batch(stage, raw, batch.model.as_ref()),
@@ -109,7 +110,9 @@ impl<'a> Wiring<'a> {
                 return None;
             }
         }
-        let reads = connected.reads.iter().map(|(input, column)| (links[*input].target, *column)).collect();
+        let read =
+            |(input, column): &(usize, usize)| ColumnRef { from: links[*input].target, column: *column };
+        let reads = connected.reads.iter().map(read).collect();
         let labels = match &inputs[..] {
             [input] if connected.gives.0.iter().all(|column| input.gives.0.contains(column)) => {
                 input.labels.clone()
@@ -125,49 +128,17 @@ impl<'a> Wiring<'a> {
     }
 
     /// The tensor that a link of a stage with a model means.
-    fn output(&mut self, reader: &str, link: &Link) -> Option<(Target, usize, ColumnType)> {
+    fn output(&mut self, reader: &str, link: &Link) -> Option<(ColumnRef, ColumnType)> {
         let input = self.input(link)?;
-        let name = &input.name;
-        let tensors = || input.gives.0.iter().enumerate().filter(|(_, column)| column.ty.tensor().is_some());
-        let names = || tensors().map(|(_, column)| column.name.as_str());
-        let place = match &link.tensor {
-            Some(tensor) => tensors().find(|(_, column)| column.name == *tensor).map(|(place, _)| place),
-            None => match tensors().count() {
-                1 => tensors().next().map(|(place, _)| place),
-                0 => {
-                    let message = format!("infer stage {reader} cannot read from {}", input.described());
-                    let help = if input.is_source {
-                        format!(
-                            "put an image stage in between: [stages.pixels], kind = \"image\", from = \"{name}\", size = [..]"
-                        )
-                    } else {
-                        format!("it gives {}, and a model takes tensors", input.gives)
-                    };
-                    self.diags.error(link.span, message).help(help);
-                    return None;
-                }
-                _ => {
-                    self.diags
-                        .error(
-                            link.span,
-                            format!(
-                                "stage {reader} must say which of the outputs of stage `{name}` it reads"
-                            ),
-                        )
-                        .help(format!("write \"{name}.tensor\"; outputs: {}", list(names())));
-                    return None;
-                }
-            },
+        let what = match input.is_source {
+            true => format!(
+                "a tensor: put an image stage in between: [stages.pixels], kind = \"image\", from = \"{}\", size = [..]",
+                input.name
+            ),
+            false => "a tensor".to_owned(),
         };
-        let Some(place) = place else {
-            let tensor = link.tensor.as_deref().unwrap_or_default();
-            let kind = if input.is_source { "source" } else { "stage" };
-            self.diags
-                .error(link.span, format!("{kind} `{name}` has no output `{tensor}`"))
-                .help(suggestion("outputs", tensor, names().collect::<Vec<_>>()));
-            return None;
-        };
-        Some((link.target, place, input.gives.0[place].ty.clone()))
+        let place = input.column(reader, &what, |column| column.ty.tensor().is_some(), self.diags)?;
+        Some((ColumnRef { from: link.target, column: place }, input.gives.0[place].ty.clone()))
     }
 
     fn batch(&mut self, stage: usize, raw: &RawStage, model: Option<&At<String>>) -> Option<Wired> {
@@ -182,17 +153,17 @@ impl<'a> Wiring<'a> {
             self.diags.error(model.span, message).help(help);
             return None;
         };
-        let signature = &self.models[index].as_ref()?.file.signature;
+        let signature = &self.models[index].as_ref()?.plan;
         let fixed_batch = self.fixed_batch(model, &signature.inputs, &signature.outputs);
         let links = self.inputs(stage, raw, &model.value, &signature.inputs)?;
         let mut inputs = Vec::new();
         let mut tensors = Vec::new();
         let mut pixels = Vec::new();
         for (want, link) in signature.inputs.iter().zip(links) {
-            if let Some((target, place, ty)) = self.output(&format!("`{}`", raw.name.value), link)
-                && let Some(tensor) = self.fits(&model.value, want, link, target, &ty)
+            if let Some((read, ty)) = self.output(&format!("stage `{}`", raw.name.value), link)
+                && let Some(tensor) = self.fits(&model.value, want, link, &ty)
             {
-                inputs.push((target, place));
+                inputs.push(read);
                 tensors.push(tensor);
                 pixels.push(match ty {
                     ColumnType::Pixels { input, .. } => Some(input),
@@ -304,16 +275,9 @@ impl<'a> Wiring<'a> {
     }
 
     /// The tensor as it lies in a slot, or an error.
-    fn fits(
-        &mut self,
-        model: &str,
-        want: &TensorSpec,
-        link: &Link,
-        target: Target,
-        ty: &ColumnType,
-    ) -> Option<TensorSpec> {
+    fn fits(&mut self, model: &str, want: &TensorSpec, link: &Link, ty: &ColumnType) -> Option<TensorSpec> {
         let give = ty.tensor()?;
-        let giver = name_of(self.workflow, target);
+        let giver = name_of(self.workflow, link.target);
         let Some(row) = give.fixed_row() else {
             self.diags
                 .error(
@@ -331,13 +295,10 @@ impl<'a> Wiring<'a> {
             && want.row.iter().zip(&row).all(|(want, give)| want.fixed().is_none_or(|n| n == *give));
         if !same_row || want.dtype != give.dtype {
             let what = if same_row { "type" } else { "shape" };
-            let advice = match target {
-                Target::Stage(stage) => match &self.workflow.stages[stage].draft {
-                    Some(Draft::Stage(draft)) => draft.advice(giver, want),
-                    _ => None,
-                },
-                Target::Source(_) => None,
-            };
+            let advice = link.stage().and_then(|stage| match &self.workflow.stages[stage].draft {
+                Some(Draft::Stage(draft)) => draft.advice(giver, want),
+                _ => None,
+            });
             let d = self.diags.error(
                 link.span,
                 format!(
@@ -366,23 +327,23 @@ pub(crate) fn input(
     link: &Link,
 ) -> Option<Input> {
     let (kind, gives, labels) = match link.target {
-        Target::Source(source) => {
-            let kind = workflow.sources[source].kind.as_ref()?.name();
-            (kind, sources[source].as_ref()?.gives.clone(), None)
+        Origin::Source(source) => {
+            let kind = workflow.sources[source.index()].kind.as_ref()?.name();
+            (kind, sources[source.index()].as_ref()?.gives.clone(), None)
         }
-        Target::Stage(stage) => {
-            let is = wired[stage].as_ref()?;
+        Origin::Stage(stage) => {
+            let is = wired[stage.index()].as_ref()?;
             let labels = match is {
                 Wired::Batch { model, .. } => models[*model].as_ref()?.labels.clone(),
                 Wired::Stage { labels, .. } => labels.clone(),
             };
-            (workflow.stages[stage].kind_name(), is.gives().clone(), labels)
+            (workflow.stages[stage.index()].kind_name(), is.gives().clone(), labels)
         }
     };
     Some(Input {
         name: name_of(workflow, link.target).to_owned(),
         kind,
-        is_source: matches!(link.target, Target::Source(_)),
+        is_source: link.stage().is_none(),
         span: link.span,
         gives,
         column: link.tensor.clone(),
@@ -390,9 +351,9 @@ pub(crate) fn input(
     })
 }
 
-fn name_of(workflow: &RawWorkflow, target: Target) -> &str {
+fn name_of(workflow: &RawWorkflow, target: Origin) -> &str {
     match target {
-        Target::Source(source) => &workflow.sources[source].name.value,
-        Target::Stage(stage) => &workflow.stages[stage].name.value,
+        Origin::Source(source) => &workflow.sources[source.index()].name.value,
+        Origin::Stage(stage) => &workflow.stages[stage.index()].name.value,
     }
 }

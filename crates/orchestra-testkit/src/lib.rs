@@ -4,8 +4,9 @@
 //! - [`images`]: pictures that carry their index in their pixels, and pictures that are broken.
 //! - [`faulty`]: a worker that misbehaves on purpose; [`gate`]: makes a run wait for the test; [`hold`]: stops a thread.
 //! - [`leaks`]: whether anything is left behind; [`processes`]: what `/proc` shows.
+//! - [`records`]: what lies in an output folder; [`striker`]: kills and stops workers.
 //!
-//! The audit of output folders, the striker and the client of one worker are those of `orchestra-lab`.
+//! The client of one worker is that of `orchestra-lab`.
 
 pub mod faulty;
 pub mod gate;
@@ -16,6 +17,8 @@ pub mod models;
 pub mod onnx;
 pub mod processes;
 pub mod programs;
+pub mod records;
+pub mod striker;
 
 pub use orchestra_testkit_ops::{
     DEADLY, FLOOD, FLOOD_IN_RUN, FLOOD_LINES, GATE, GOT_THROUGH, IN_LOAD, IN_RUN, INHERITED_FD, INTRUDE,

@@ -7,9 +7,9 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use orchestra_lab::striker::{Fault, Striker, strike, workers_of};
 use orchestra_testkit::faulty::{FAULT, SILENT};
 use orchestra_testkit::processes::{process, with_variable};
+use orchestra_testkit::striker::{Fault, Striker, strike, workers_of};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 /// Killed when the test ends, however it ends.

@@ -191,10 +191,14 @@ pub fn plan_file_with(
 ) -> io::Result<(Option<Plan>, Diagnostics)> {
     let text = std::fs::read_to_string(file)?;
     let file = std::path::absolute(file)?;
-    let host = RealHost::with_machine(kinds, machine_view(machine))
-        .with_measurements(measurements())
-        .with_engines(engines());
-    Ok(orchestra_plan::plan(&text, &file, options, &host))
+    Ok(orchestra_plan::plan(&text, &file, options, &host(kinds, machine_view(machine))))
+}
+
+/// What plans are made with: real files, this machine or another, and what this user's earlier runs have left.
+#[must_use]
+pub fn host(kinds: Kinds, machine: MachineView) -> RealHost {
+    let (measurements, engines) = (measurements(), engines());
+    RealHost { measurements, engines, ..RealHost::with_machine(kinds, machine) }
 }
 
 /// Finds ONNX Runtime for a plan, or fetches it once: the GPU build, and the libraries of CUDA and TensorRT, if the plan needs them. `None` for a

@@ -9,15 +9,11 @@ use orchestra_core::shapes::{Fetch, FetchRun};
 use orchestra_core::{StageId, TensorSpec};
 use orchestra_machine::Machine;
 use orchestra_onnx::library::Silent;
-use orchestra_plan::{
-    Host as _, Plan, PlanOptions, RealHost, RenderStyle, SourceConnected, SourceContext, SourceKind,
-};
+use orchestra_plan::{Plan, PlanOptions, RenderStyle, SourceConnected, SourceContext, SourceKind};
 use orchestra_runtime::{Service, StartServiceError};
 use thiserror::Error;
 
-use crate::{
-    StartError, StartOptions, engines, kinds, machine_view, measurements, run_options, runtime_library,
-};
+use crate::{StartError, StartOptions, kinds, machine_view, run_options, runtime_library};
 
 /// How a model is served.
 #[derive(Clone, Default)]
@@ -101,8 +97,7 @@ fn plan_of(
     mut options: PlanOptions,
 ) -> Result<Plan, ServeError> {
     let path = std::path::absolute(model)?;
-    let host = RealHost::with_machine(kinds(), machine_view(machine));
-    let file = host.model(&path);
+    let file = orchestra_plan::read_model(&path);
     let file = file.map_err(|error| ServeError::Plan(format!("model `{}`: {error}", path.display())))?;
     let inputs: Vec<Column> =
         file.signature.inputs.iter().map(|input| column(input, shapes)).collect::<Result<_, _>>()?;
@@ -123,9 +118,7 @@ fn plan_of(
     );
     // `set` parses TOML first; an absolute path is no TOML, so it is taken as a string.
     options.set.insert(0, ("models.model.path".to_owned(), path.display().to_string()));
-    let host = RealHost::with_machine(kinds().with_source(Requests(Schema(inputs))), machine_view(machine))
-        .with_measurements(measurements())
-        .with_engines(engines());
+    let host = crate::host(kinds().with_source(Requests(Schema(inputs))), machine_view(machine));
     let name = format!("service of {}", path.file_name().unwrap_or_default().to_string_lossy());
     let (plan, diagnostics) = orchestra_plan::plan(&text, &path.with_file_name(name), &options, &host);
     plan.ok_or_else(|| ServeError::Plan(diagnostics.render(RenderStyle::Plain)))

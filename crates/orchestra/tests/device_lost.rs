@@ -12,8 +12,8 @@ use std::sync::Mutex;
 
 use common::{Workplace, all_copied, audited, copies, copying, impatient};
 use orchestra::{DeviceKind, Launched, Launcher, ProcessLauncher, RunOutcome};
-use orchestra_lab::audit::items;
 use orchestra_testkit::faulty::FAULT;
+use orchestra_testkit::records::items;
 
 const ITEMS: u64 = 200;
 

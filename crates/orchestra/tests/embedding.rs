@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use common::{AS_IT_IS, ONE_PIXEL_PER_BLOCK, ROW, Workplace, bounded, each_shows_its_own_picture, until};
 use orchestra::{Extent, ProcessLauncher, RunHandle, StartError, StartOptions, StartRunError};
-use orchestra_lab::audit::items;
 use orchestra_testkit::models;
+use orchestra_testkit::records::items;
 
 const ITEMS: u64 = 500;
 /// Results that show that a run is under way.

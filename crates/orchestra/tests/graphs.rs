@@ -11,13 +11,13 @@ use common::{
     AS_IT_IS, ONE_PIXEL_PER_BLOCK, ROW, Workplace, each_shows_its_own_picture, numbers, pixels, scan,
 };
 use orchestra_core::{DType, Dim, TensorSpec};
-use orchestra_lab::audit::items;
 use orchestra_testkit::images::{self, Kind};
 use orchestra_testkit::models::{self, spec};
 use orchestra_testkit::onnx::{Attribute, ModelBuilder, data_type};
+use orchestra_testkit::records::items;
 use orchestra_testkit::{Trap, trap_library};
 
-const NONE: BTreeSet<orchestra_lab::audit::ItemKey> = BTreeSet::new();
+const NONE: BTreeSet<orchestra_testkit::records::ItemKey> = BTreeSet::new();
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_item_that_fails_in_one_branch_has_no_record_in_any_sink_and_one_failure() {

@@ -7,8 +7,8 @@ mod common;
 use std::fs;
 
 use common::{all_copied, audited, bounded, copying, hurried, until};
-use orchestra_lab::striker::{Fault, strike};
 use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
+use orchestra_testkit::striker::{Fault, strike};
 
 const ITEMS: u64 = 60;
 /// Items of a batch. The worker that hangs holds one batch, and two more that wait behind it.

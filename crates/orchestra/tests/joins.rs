@@ -14,8 +14,8 @@ use orchestra::kind::{
     ColumnType, Connect, DType, Draft, Emit, Fan, Fields, Key, Kinds, Limits, Map, MapRun, Refusal, Runs,
     Schema, StageConnected, StageContext, StageKind, TensorView, Value, fixed_tensor,
 };
-use orchestra_lab::audit::items;
 use orchestra_testkit::models;
+use orchestra_testkit::records::items;
 use serde_json::Value as Json;
 
 /// Refuses the numbers `[27, _]`, which the affine model makes of item 13, and panics over `[47, _]`.

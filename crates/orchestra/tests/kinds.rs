@@ -13,7 +13,7 @@ use orchestra::kind::{
     StageContext, StageKind, TensorView, Value, key,
 };
 use orchestra::{PlanOptions, RenderStyle};
-use orchestra_lab::audit::items;
+use orchestra_testkit::records::items;
 
 /// `kind = "invert"`: 1 - x for each number of a tensor.
 struct Invert;

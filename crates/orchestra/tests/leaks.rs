@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use common::{AS_IT_IS, Workplace, audited, bounded, until};
 use orchestra::{RunHandle, StartOptions};
-use orchestra_lab::audit::items;
 use orchestra_testkit::images;
 use orchestra_testkit::models;
+use orchestra_testkit::records::items;
 
 const ITEMS: u64 = 200;
 

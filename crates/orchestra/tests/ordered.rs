@@ -5,8 +5,8 @@
 mod common;
 
 use common::{AS_IT_IS, Workplace, bounded, each_shows_its_own_picture, until};
-use orchestra_lab::audit::items;
 use orchestra_testkit::images::{self, Kind};
+use orchestra_testkit::records::items;
 use orchestra_testkit::{Trap, models, trap_library};
 use serde_json::Value;
 

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use common::number_stages::{SCATTER, Stage, index_of, n_parts};
 use common::{ONE_PIXEL_PER_BLOCK, Workplace, numbers, scan};
 use orchestra::kind::{Fan, Kinds, Refusal};
-use orchestra_lab::audit::items;
 use orchestra_testkit::models;
+use orchestra_testkit::records::items;
 use serde_json::Value as Json;
 
 /// Each row becomes two parts.

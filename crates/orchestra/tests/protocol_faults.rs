@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use common::{Workplace, all_copied, copies, copying, hurried, impatient, restarts};
 use orchestra::RunOutcome;
-use orchestra_lab::audit::items;
 use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
+use orchestra_testkit::records::items;
 
 /// On one device with two workers, and none that stands by: the tests count who died.
 fn workplace(items: u64, batch: usize) -> Workplace {

@@ -14,8 +14,8 @@ use orchestra::StartOptions;
 use orchestra::trace::{
     BatchNumber, BatchTrace, DeviceTrace, EndedItems, RunBegan, RunEnded, RunTracer, Tracer, WorkerTrace,
 };
-use orchestra_lab::audit::items;
 use orchestra_testkit::models;
+use orchestra_testkit::records::items;
 
 const ITEMS: u64 = 200;
 

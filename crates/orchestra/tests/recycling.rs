@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 use common::{
     AS_IT_IS, Workplace, all_copied, bounded, copying, each_shows_its_own_picture, hurried, restarts,
 };
-use orchestra_lab::audit::items;
 use orchestra_testkit::faulty::{FAULT, FAULT_ONCE, file_of};
 use orchestra_testkit::models;
+use orchestra_testkit::records::items;
 
 const ITEMS: u64 = 300;
 const WORKERS: u64 = 2;

@@ -17,10 +17,10 @@ use orchestra::{
     DeviceKind, Launched, Launcher, ProcessLauncher, RunHandle, RunOutcome, StartOptions, WorkerEvent,
     WorkerExit, WorkerId,
 };
-use orchestra_lab::audit::items;
-use orchestra_lab::striker::{Fault, strike};
 use orchestra_testkit::Trap;
 use orchestra_testkit::faulty::FAULT;
+use orchestra_testkit::records::items;
+use orchestra_testkit::striker::{Fault, strike};
 use orchestra_testkit::{images, models, trap_library};
 
 /// Seconds of work for one worker, so that a run goes on while something is waited for. Most tests stop it after that.

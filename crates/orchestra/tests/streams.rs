@@ -6,8 +6,8 @@
 mod common;
 
 use common::{AS_IT_IS, Workplace, audited, copying, each_shows_its_own_picture, one_replaced, restarts};
-use orchestra_lab::audit::items;
 use orchestra_testkit::images;
+use orchestra_testkit::records::items;
 use orchestra_testkit::{Trap, models, trap_library};
 
 const ITEMS: u64 = 200;

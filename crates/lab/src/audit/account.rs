@@ -1,15 +1,15 @@
 //! Where each record of an output folder lies, for runs of any size: 8 bytes per item and file are held.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
-use std::io;
+use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use orchestra_store::{ListError, ListingReader};
-
-use super::records::{Head, each_record};
+use serde::Deserialize;
 
 /// Places that are shown of many that are no records.
 const SHOWN: usize = 5;
@@ -196,4 +196,45 @@ impl Places {
             at += n as u64;
         }
     }
+}
+
+/// What every record names.
+#[derive(Debug, Deserialize)]
+struct Head<'a> {
+    #[serde(borrow)]
+    item: Cow<'a, str>,
+    index: u64,
+    #[serde(borrow)]
+    source: Cow<'a, str>,
+}
+
+/// Offset, line, and what it names or why it is no record.
+type Visit<'a> = &'a mut dyn FnMut(u64, &[u8], Result<Head<'_>, String>);
+
+/// Visits each line of a file. `None`: there is no such file.
+fn each_record(path: &Path, visit: Visit<'_>) -> io::Result<Option<File>> {
+    let in_file = |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(in_file(error)),
+    };
+    let mut reader = BufReader::with_capacity(1 << 20, &file);
+    let (mut line, mut offset) = (Vec::new(), 0u64);
+    loop {
+        line.clear();
+        let n = reader.read_until(b'\n', &mut line).map_err(in_file)?;
+        if n == 0 {
+            break;
+        }
+        let head = match line.last() {
+            Some(b'\n') => {
+                serde_json::from_slice(&line).map_err(|error| format!("a line that is no record ({error})"))
+            }
+            _ => Err("a torn line".to_owned()),
+        };
+        visit(offset, &line, head);
+        offset += n as u64;
+    }
+    Ok(Some(file))
 }

@@ -4,30 +4,19 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::values::{Every, Setting, device, every, rounds, seconds, setting};
+use super::WorkflowArgs;
+use super::values::{Every, every, rounds, seconds};
 use crate::help;
 
 /// What `bench` and `chaos` have in common.
 #[derive(Debug, Clone, Args)]
 pub struct LabArgs {
-    /// The workflow file
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+    /// File, devices, settings.
+    #[command(flatten)]
+    pub workflow: WorkflowArgs,
     /// Folder in which the runs write; nothing stays there [default: where temporary files go]
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
-    /// Devices to use instead of the file's: `auto`, `cpu`, `cuda:0`, ... (comma-separated; `cpu,cpu` is two)
-    #[arg(long, value_name = "DEVICES", value_delimiter = ',', value_parser = device)]
-    pub devices: Vec<String>,
-    /// Change one setting of the file: `--set stages.classify.batch.max=16` (repeatable; the value is TOML or plain text)
-    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
-    pub set: Vec<Setting>,
-    /// Never use the network: ONNX Runtime must be on this machine already
-    #[arg(long)]
-    pub offline: bool,
-    /// ONNX Runtime's shared library, instead of searching for it
-    #[arg(long, value_name = "PATH")]
-    pub ort_library: Option<PathBuf>,
 }
 
 /// `orchestra bench`

@@ -5,7 +5,6 @@ use std::time::Duration;
 /// `--set KEY=VALUE`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
-    /// Names joined by dots.
     pub key: String,
     /// TOML, or plain text; which of them, the planner finds out.
     pub value: String,
@@ -26,19 +25,16 @@ pub fn setting(text: &str) -> Result<Setting, String> {
     Ok(Setting { key: key.to_owned(), value: value.trim().to_owned() })
 }
 
-/// How many rounds.
 pub fn rounds(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|n| (1..=1000).contains(n));
     number.ok_or_else(|| "expected a whole number from 1 to 1000".to_owned())
 }
 
-/// A number of seconds.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|s| (0.05..=3600.0).contains(s));
     number.ok_or_else(|| "expected seconds from 0.05 to 3600".to_owned())
 }
 
-/// A time, or never.
 pub fn every(text: &str) -> Result<Every, String> {
     let expected = "expected a time from 1ms to 1h such as `100ms` or `2s`, or `never`";
     match text.trim() {
@@ -51,7 +47,6 @@ pub fn every(text: &str) -> Result<Every, String> {
     }
 }
 
-/// The name of a device.
 pub fn device(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("a device has no name; expected for example `cuda:0,cuda:1`, `cpu` or `auto`".to_owned()),

@@ -9,7 +9,6 @@ use crate::args::BenchArgs;
 use crate::columns::{Row, aligned};
 use crate::human::{count, counted, per_second, short_time};
 
-/// Everything that a person wants to know.
 pub fn table(report: &Report, args: &BenchArgs) -> String {
     let rounds = counted(report.rounds.len() as u64, "round", "rounds");
     let (items, total) = (count(report.items), count(report.items_total));

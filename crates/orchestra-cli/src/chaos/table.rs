@@ -8,7 +8,6 @@ use orchestra_lab::chaos_report::Report;
 use crate::columns::{Row, aligned};
 use crate::human::{count, counted, per_second, short_time};
 
-/// Everything that a person wants to know.
 pub fn table(report: &Report) -> String {
     let leaks = ("leaks", report.leaks.len() as u64);
     let counts: Vec<Row> =

@@ -47,8 +47,7 @@ fn what_to_do(libraries: &CudaLibraries) -> String {
 
 fn found_in_words(product: &'static str, parts: &[&CudaLibrary]) -> Option<Finding> {
     let FoundLibrary { path, version, origin } = parts.last()?.found.as_ref()?;
-    let version = version.as_deref().unwrap_or("unknown version");
-    Some(Finding::good(product, format!("{version}, {origin}: {}", path.display())))
+    Some(Finding::found(product, version.as_deref(), origin, path))
 }
 
 fn lacking_in_words(product: &'static str, parts: &[&CudaLibrary]) -> Finding {

@@ -22,8 +22,7 @@ fn in_words(libraries: &CudaLibraries, has_provider: bool) -> Finding {
     let first = libraries.libraries.iter().find_map(|library| library.found.as_ref());
     match first.filter(|_| missing.is_empty()) {
         Some(FoundLibrary { path, version, origin }) => {
-            let version = version.as_deref().unwrap_or("unknown version");
-            let mut finding = Finding::good(SUBJECT, format!("{version}, {origin}: {}", path.display()));
+            let mut finding = Finding::found(SUBJECT, version.as_deref(), origin, path);
             if !has_provider {
                 finding.help =
                     Some(format!("of no use yet: no ONNX Runtime with `{TENSORRT_PROVIDER}` was found"));

@@ -9,12 +9,10 @@ use orchestra_plan::BatchPlan;
 use orchestra_telemetry::metrics::names;
 use orchestra_telemetry::metrics::{Buckets, Reading};
 
-/// Adds all of them.
 pub fn read(meter: &Meter, reading: &mut Reading) {
     RunReading { meter, reading }.read();
 }
 
-/// The counters on their way into a reading.
 struct RunReading<'a> {
     meter: &'a Meter,
     reading: &'a mut Reading,

@@ -8,7 +8,6 @@ use orchestra_machine::{process_cpu_time, process_memory};
 use orchestra_telemetry::metrics::Reading;
 use orchestra_telemetry::metrics::names;
 
-/// Adds all of it.
 pub fn read(meter: &Meter, reading: &mut Reading) {
     let plan = meter.plan();
     // The last look may be from before their end.

@@ -20,11 +20,8 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// The state of a run, as it is shown.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ProgressView {
-    /// How many items the sources name.
     pub extent: Extent,
-    /// Items with records.
     pub done: u64,
-    /// Items with failures.
     pub failed: u64,
     /// Items finished per second, lately.
     pub per_second: f64,
@@ -36,27 +33,19 @@ pub struct ProgressView {
     pub devices: Vec<DeviceView>,
     /// Pipelines, in the order of the plan.
     pub pipelines: Vec<PipelineView>,
-    /// Workers that died and were replaced.
     pub restarts: u64,
 }
 
-/// A stage.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StageView {
-    /// Its name.
     pub name: String,
-    /// Items that wait in front of it.
     pub queued: u64,
-    /// Items that leave it per second.
     pub per_second: f64,
 }
 
-/// A device.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeviceView {
-    /// Its name.
     pub name: String,
-    /// Workers that are ready.
     pub workers: u64,
     /// Share of time in which they ran, 0.0 to 1.0.
     pub busy: f64,
@@ -71,33 +60,26 @@ pub struct DeviceView {
 /// What a pipeline takes of all its devices.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PipelineView {
-    /// Its name.
     pub name: String,
     /// Its part of the utilisation of its GPUs, 0 to 1, in the mean.
     pub utilization: Option<f64>,
-    /// Bytes of GPUs that its workers hold.
     pub gpu_memory: Option<u64>,
     /// Its part of what its GPUs draw, in watts.
     pub watts: Option<f64>,
-    /// Cores that its workers keep busy.
     pub cores: Option<f64>,
     /// Main memory of its workers in bytes.
     pub memory: u64,
 }
 
-/// How progress is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProgressMode {
-    /// Drawn in place.
     Bar,
-    /// A line every ten seconds.
     Lines,
     /// Not at all (`--quiet`).
     Off,
 }
 
 impl ProgressMode {
-    /// In place on a terminal, else lines.
     pub fn of(surroundings: &Surroundings) -> Self {
         if surroundings.interactive() { Self::Bar } else { Self::Lines }
     }

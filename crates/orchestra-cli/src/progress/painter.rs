@@ -32,7 +32,6 @@ struct Shared {
 struct Orders {
     /// The newest state that is not drawn yet.
     view: Option<ProgressView>,
-    /// Lines to print above it.
     lines: VecDeque<String>,
     /// Oldest lines that found no room in `lines`.
     n_dropped: usize,
@@ -49,7 +48,6 @@ impl Painter {
         Some(Self { shared, thread: Some(thread.ok()?) })
     }
 
-    /// Shows this instead of what was shown.
     pub fn show(&self, view: ProgressView) {
         self.shared.order(|orders| orders.view = Some(view));
     }
@@ -122,7 +120,6 @@ impl Orders {
         self.lines.push_back(line.to_owned());
     }
 
-    /// The lines to print.
     fn printed(&mut self) -> Vec<String> {
         let dropped =
             (self.n_dropped > 0).then(|| format!("({} lines are in the logs only)", self.n_dropped));

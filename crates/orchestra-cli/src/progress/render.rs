@@ -17,12 +17,9 @@ const HEADING: usize = 9;
 const MAX_LINES: usize = 4;
 const GAP: &str = "  ";
 
-/// How it shall look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
-    /// Columns of the terminal.
     pub width: usize,
-    /// With ANSI colours.
     pub color: bool,
 }
 

@@ -4,27 +4,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{
-    DeviceId, DeviceSpec, ModelId, PipelineId, Provider, SandboxRules, SinkId, SourceId, StageId, TensorSpec,
-};
+use orchestra_core::{DeviceSpec, ModelId, PipelineId, SinkId, SourceId, StageId};
 use orchestra_store::ListingSpec;
 use serde_json::Value as Json;
 
 use super::Parts;
 use crate::batch_sizes::batch_sizes;
 use crate::bytes::format_bytes;
+use crate::devices::Device;
 use crate::diagnostics::{Diagnostics, Span};
-use crate::fields::At;
 use crate::fingerprint::fingerprint;
-use crate::flow::{Places, connect};
-use crate::graph::{Link, Target};
+use crate::flow::connect;
+use crate::graph::Link;
 use crate::kind::{Runs, Writes};
 use crate::measured::settings;
+use crate::models::Model;
 use crate::near_cores::{Placed, near};
-use crate::placement::Share;
 use crate::plan::{
-    BETWEEN_COMMITS, BatchPlan, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, ModelPlan,
-    NodeCores, Origin, PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
+    BETWEEN_COMMITS, BatchPlan, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, NodeCores, Origin,
+    PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
 };
 use crate::raw::{RawModel, RawStage};
 use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
@@ -42,40 +40,15 @@ pub(super) struct Assembler<'a> {
     file: PathBuf,
     reasons: Vec<String>,
     diags: &'a mut Diagnostics,
-    /// Places in the file of what the plan holds, in the order of the plan.
-    sources: Vec<usize>,
-    models: Vec<usize>,
-    stages: Vec<usize>,
-    devices: Vec<usize>,
-    sinks: Vec<usize>,
 }
 
-/// A batch stage but for its slots.
-struct Sized<'a> {
-    stage: usize,
-    tensors: &'a [TensorSpec],
-    outputs: &'a [TensorSpec],
-    max_batch: usize,
-    together: Option<usize>,
-    streams: usize,
-}
+/// Batch size, and where rows lie.
+type Layout = (usize, BatchLayout);
 
 impl<'a> Assembler<'a> {
     /// Nothing in `parts` that is used may be missing: errors ended the planning before.
     pub fn new(parts: &'a Parts, file: PathBuf, reasons: Vec<String>, diags: &'a mut Diagnostics) -> Self {
-        let stages: Vec<usize> = parts.graph.order.iter().copied().filter(|s| parts.graph.used[*s]).collect();
-        let in_order = |n: usize, is_used: &dyn Fn(usize) -> bool| (0..n).filter(|i| is_used(*i)).collect();
-        let sources = in_order(parts.workflow.sources.len(), &|i| {
-            stages.iter().any(|s| parts.graph.sources(*s).any(|x| x == i))
-        });
-        let models = in_order(parts.workflow.models.len(), &|i| {
-            stages.iter().any(|s| matches!(parts.wired[*s], Some(Wired::Batch { model, .. }) if model == i))
-        });
-        let devices = in_order(parts.devices.len(), &|i| {
-            stages.iter().any(|s| parts.shares[*s].iter().any(|w| w.device == i))
-        });
-        let sinks = (0..parts.workflow.sinks.len()).collect();
-        Self { parts, file, reasons, diags, sources, models, stages, devices, sinks }
+        Self { parts, file, reasons, diags }
     }
 
     pub fn assemble(mut self) -> Option<Plan> {
@@ -83,13 +56,13 @@ impl<'a> Assembler<'a> {
         let loader_threads =
             workflow.loaders.or(self.parts.machine.as_ref().map(|m| m.cores)).unwrap_or(1).max(1);
         let layouts = self.layouts()?;
-        let used: Vec<_> = self.devices.iter().map(|d| placed(self.parts, *d)).collect();
+        let used: Vec<_> = (0..self.parts.devices.len()).map(|d| placed(self.parts, d)).collect();
         let nodes = self.parts.machine.as_ref().map_or(&[][..], |m| &m.nodes);
         let near = near(&used, nodes, loader_threads, &mut self.reasons);
-        let pipeline_of = self.pipelines();
-        let sources = self.source_plans(&pipeline_of)?;
-        let stages = self.stage_plans(&pipeline_of, layouts)?;
-        let sinks = self.sink_plans(&pipeline_of)?;
+        let (of_source, of_stage) = self.pipelines();
+        let sources = self.source_plans(&of_source)?;
+        let stages = self.stage_plans(&of_stage, layouts)?;
+        let sinks = self.sink_plans(&of_stage)?;
         let pipelines = pipeline_plans(&sources, &stages, &sinks, loader_threads);
         let stem =
             || self.file.file_stem().map_or_else(|| "workflow".into(), |s| s.to_string_lossy().into_owned());
@@ -97,7 +70,7 @@ impl<'a> Assembler<'a> {
             name: workflow.name.clone().unwrap_or_else(stem),
             output: self.parts.output.clone(),
             sources,
-            models: self.model_plans()?,
+            models: self.used_models().map(|model| model.plan.clone()).collect(),
             stages,
             sinks,
             devices: self.device_plans(near.devices),
@@ -110,81 +83,60 @@ impl<'a> Assembler<'a> {
             reasons: std::mem::take(&mut self.reasons),
             file: self.file.clone(),
         };
-        let raw_sources: Vec<_> = self.sources.iter().map(|s| &workflow.sources[*s]).collect();
-        let operators: Vec<Vec<_>> = self
-            .models
-            .iter()
-            .filter_map(|m| self.parts.models[*m].as_ref())
-            .map(|m| m.custom_ops.iter().map(|o| o.digest).collect())
-            .collect();
-        let places = |name: &At<String>, links: &[Option<Link>]| {
-            let from = links.iter().flatten();
-            let from = from.filter_map(|link| Some((self.origin(link.target)?, link.span))).collect();
-            Places { name: name.span, from }
-        };
-        let graph = &self.parts.graph;
-        let stages = self.stages.iter().map(|s| places(&workflow.stages[*s].name, &graph.reads[*s]));
-        let stages: Vec<Places> = stages.collect();
-        let sinks = workflow.sinks.iter().zip(&graph.sinks);
-        let sinks: Vec<Places> = sinks.map(|(sink, links)| places(&sink.name, links)).collect();
-        connect(&mut plan, &stages, &sinks, self.diags)?;
+        connect(&mut plan, workflow, &self.parts.graph, self.diags)?;
         number_files(&mut plan);
         let carried = self.slot_memory().0.map_or(CARRIED_BYTES, |limit| (limit / 4).min(CARRIED_BYTES));
         plan.pipelines.iter_mut().for_each(|pipeline| pipeline.carried_bytes = carried);
-        plan.fingerprint = fingerprint(&plan, &raw_sources, &operators);
+        let operators: Vec<_> = self.used_models().map(|model| &model.operators[..]).collect();
+        plan.fingerprint = fingerprint(&plan, &workflow.sources, &operators);
         Some(plan)
     }
 
-    fn stage_id(&self, stage: usize) -> Option<StageId> {
-        id(&self.stages, stage).map(StageId)
+    fn used_models(&self) -> impl Iterator<Item = &'a Model> {
+        self.parts.models[..self.parts.graph.n_models].iter().flatten()
     }
 
     /// Batch sizes and slots of all batch stages, by stage of the plan.
-    fn layouts(&mut self) -> Option<Vec<Option<(usize, BatchLayout)>>> {
+    fn layouts(&mut self) -> Option<Vec<Option<Layout>>> {
         let parts = self.parts;
-        let mut sized = Vec::new();
-        for &stage in &self.stages.clone() {
+        let mut demands = Vec::new();
+        let mut stages = Vec::new();
+        for stage in 0..parts.graph.n_stages {
             let Some(Wired::Batch { model, tensors, fixed_batch, .. }) = &parts.wired[stage] else {
                 continue;
             };
-            let max_batch = self.max_batch(stage, &parts.workflow.models[*model], *fixed_batch)?;
-            let outputs = &parts.models[*model].as_ref()?.file.signature.outputs;
-            let streams = parts.workflow.models[*model].streams();
-            let together = parts.workflow.stages[stage].batch().and_then(|batch| batch.together);
-            sized.push(Sized { stage, tensors, outputs, max_batch, together, streams });
+            let (raw, raw_model) = (&parts.workflow.stages[stage], &parts.workflow.models[*model]);
+            stages.push(stage);
+            demands.push(SlotDemand {
+                stage: &raw.name.value,
+                inputs: tensors,
+                outputs: &parts.models[*model].as_ref()?.plan.outputs,
+                max_batch: self.max_batch(stage, raw_model, *fixed_batch)?,
+                together: raw.batch().and_then(|batch| batch.together),
+                workers: parts.workers[stage].iter().map(|w| w.count).sum(),
+                most: parts.workers[stage].iter().map(WorkerPlan::most).sum(),
+                streams: raw_model.streams(),
+                on_cpu: !self.is_on_cuda(stage),
+            });
         }
-        let demands: Vec<SlotDemand<'_>> = sized
-            .iter()
-            .map(|s| SlotDemand {
-                stage: &parts.workflow.stages[s.stage].name.value,
-                inputs: s.tensors,
-                outputs: s.outputs,
-                max_batch: s.max_batch,
-                together: s.together,
-                workers: parts.shares[s.stage].iter().map(|w| w.count).sum(),
-                most: parts.shares[s.stage].iter().map(Share::most).sum(),
-                streams: s.streams,
-                on_cpu: !self.is_on_cuda(s.stage),
-            })
-            .collect();
         let (limit, limit_span) = self.slot_memory();
         let layouts = match allot(&demands, limit, &mut self.reasons) {
             Ok(layouts) => layouts,
             Err(error) => {
-                self.report(&error, &sized, limit.unwrap_or_default(), limit_span);
+                self.report(&error, &stages, limit.unwrap_or_default(), limit_span);
                 return None;
             }
         };
-        let mut by_stage: Vec<Option<(usize, BatchLayout)>> = self.stages.iter().map(|_| None).collect();
-        for (sized, layout) in sized.iter().zip(layouts) {
-            by_stage[self.stage_id(sized.stage)?.index()] = Some((sized.max_batch, layout));
+        let mut by_stage: Vec<Option<Layout>> = (0..parts.graph.n_stages).map(|_| None).collect();
+        for ((stage, demand), layout) in stages.into_iter().zip(&demands).zip(layouts) {
+            by_stage[stage] = Some((demand.max_batch, layout));
         }
         Some(by_stage)
     }
 
     /// Some worker of the stage runs on a GPU.
     fn is_on_cuda(&self, stage: usize) -> bool {
-        self.parts.shares[stage].iter().any(|s| self.parts.devices[s.device].is_cuda())
+        self.parts.workers[stage].iter().any(|w| self.parts.devices[w.device.index()].is_cuda())
     }
 
     /// What all slots together may take: as the file says, else half of the memory of the machine.
@@ -198,11 +150,11 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    fn report(&mut self, error: &SlotError, sized: &[Sized<'_>], limit: u64, span: Option<Span>) {
+    fn report(&mut self, error: &SlotError, stages: &[usize], limit: u64, span: Option<Span>) {
         let workflow = &self.parts.workflow;
         match error {
             SlotError::Layout { stage, error } => {
-                let name = &workflow.stages[sized[*stage].stage].name;
+                let name = &workflow.stages[stages[*stage]].name;
                 self.diags
                     .error(name.span, format!("batches of stage `{}` are too large: {error}", name.value))
                     .help("lower `batch.max` or the size of the images");
@@ -262,112 +214,77 @@ impl<'a> Assembler<'a> {
         Some(max)
     }
 
-    /// The pipeline of every table: connected tables share one, numbered in the order of their sources.
-    fn pipelines(&self) -> Vec<Option<PipelineId>> {
-        let parts = self.parts;
-        let mut of_source: Vec<usize> = (0..parts.workflow.sources.len()).collect();
-        let mut of_stage: Vec<Option<usize>> = vec![None; parts.workflow.stages.len()];
-        for &stage in &self.stages {
-            let sources = parts.graph.sources(stage).map(|s| of_source[s]);
-            let groups: Vec<usize> =
-                sources.chain(parts.graph.upstream(stage).filter_map(|up| of_stage[up])).collect();
-            let Some(&least) = groups.iter().min() else { continue };
+    /// The pipeline of every source and stage: what is connected shares one, numbered in the order of the sources.
+    fn pipelines(&self) -> (Vec<PipelineId>, Vec<PipelineId>) {
+        let graph = &self.parts.graph;
+        let mut of_source: Vec<usize> = (0..graph.n_sources).collect();
+        let mut of_stage: Vec<usize> = Vec::with_capacity(graph.n_stages);
+        for reads in &graph.reads[..graph.n_stages] {
+            let group = |link: &Link| match link.target {
+                Origin::Source(source) => of_source[source.index()],
+                Origin::Stage(stage) => of_stage[stage.index()],
+            };
+            let groups: Vec<usize> = reads.iter().flatten().map(group).collect();
+            let least = groups.iter().copied().min().unwrap_or_default();
             // A stage that joins two graphs makes them one.
-            of_source.iter_mut().filter(|g| groups.contains(g)).for_each(|g| *g = least);
-            of_stage.iter_mut().flatten().filter(|g| groups.contains(g)).for_each(|g| *g = least);
-            of_stage[stage] = Some(least);
+            let all = of_source.iter_mut().chain(&mut of_stage);
+            all.filter(|g| groups.contains(g)).for_each(|g| *g = least);
+            of_stage.push(least);
         }
-        let mut numbers: Vec<usize> = self.sources.iter().map(|s| of_source[*s]).collect();
+        let mut numbers = of_source.clone();
         numbers.sort_unstable();
         numbers.dedup();
-        of_stage.into_iter().map(|group| id(&numbers, group?).map(PipelineId)).collect()
+        // Each group is called as its first source, of which there are no more than ids.
+        let number = |group: usize| PipelineId(numbers.partition_point(|n| *n < group) as u16);
+        (of_source.into_iter().map(number).collect(), of_stage.into_iter().map(number).collect())
     }
 
-    fn source_plans(&self, pipeline_of: &[Option<PipelineId>]) -> Option<Vec<SourcePlan>> {
-        self.sources
-            .iter()
-            .map(|&source| {
-                let reader =
-                    self.stages.iter().find(|s| self.parts.graph.sources(**s).any(|x| x == source))?;
-                let raw = &self.parts.workflow.sources[source];
-                let connected = self.parts.sources[source].as_ref()?;
-                Some(SourcePlan {
-                    name: raw.name.value.clone(),
-                    pipeline: pipeline_of[*reader]?,
-                    kind: raw.kind.as_ref()?.name().to_owned(),
-                    listing: self.parts.listings[source].clone()?,
-                    expand: connected.expand.clone(),
-                    gives: connected.gives.clone(),
-                    fetch: Arc::clone(&connected.fetch),
-                    settings: connected.settings.clone(),
-                })
+    fn source_plans(&self, pipelines: &[PipelineId]) -> Option<Vec<SourcePlan>> {
+        let plan = |(source, pipeline): (usize, &PipelineId)| {
+            let raw = &self.parts.workflow.sources[source];
+            let connected = self.parts.sources[source].as_ref()?;
+            Some(SourcePlan {
+                name: raw.name.value.clone(),
+                pipeline: *pipeline,
+                kind: raw.kind.as_ref()?.name().to_owned(),
+                listing: self.parts.listings[source].clone()?,
+                expand: connected.expand.clone(),
+                gives: connected.gives.clone(),
+                fetch: Arc::clone(&connected.fetch),
+                settings: connected.settings.clone(),
             })
-            .collect()
+        };
+        pipelines.iter().enumerate().map(plan).collect()
     }
 
-    fn model_plans(&self) -> Option<Vec<ModelPlan>> {
-        self.models
-            .iter()
-            .map(|&index| {
-                let raw = &self.parts.workflow.models[index];
-                let model = self.parts.models[index].as_ref()?;
-                let mut tuning = raw.tuning.wanted.clone();
-                if let Provider::TensorRt(wanted) = &mut tuning.provider {
-                    wanted.engines.clone_from(&model.engines);
-                }
-                Some(ModelPlan {
-                    name: raw.name.value.clone(),
-                    path: model.path.clone(),
-                    digest: model.file.digest,
-                    file_digest: model.file.file_digest,
-                    inputs: model.file.signature.inputs.clone(),
-                    outputs: model.file.signature.outputs.clone(),
-                    custom_ops: model.custom_ops.iter().map(|o| o.path.clone()).collect(),
-                    memory_limit: raw.memory_limit.as_ref().map(|m| m.value),
-                    memory: raw.memory.as_ref().map(|m| m.value),
-                    tf32: raw.tf32,
-                    tuning,
-                    sandbox: SandboxRules {
-                        mode: raw.sandbox.mode.unwrap_or(self.parts.workflow.limits.sandbox),
-                        ..model.sandbox.clone()
-                    },
-                })
-            })
-            .collect()
-    }
-
-    fn stage_plans(
-        &self,
-        pipeline_of: &[Option<PipelineId>],
-        layouts: Vec<Option<(usize, BatchLayout)>>,
-    ) -> Option<Vec<StagePlan>> {
-        self.stages
-            .iter()
-            .zip(layouts)
-            .map(|(&stage, layout)| {
+    fn stage_plans(&self, pipelines: &[PipelineId], layouts: Vec<Option<Layout>>) -> Option<Vec<StagePlan>> {
+        layouts
+            .into_iter()
+            .enumerate()
+            .map(|(stage, layout)| {
                 let raw = &self.parts.workflow.stages[stage];
-                let from = self.origins(&self.parts.graph.reads[stage])?;
+                let from = origins(&self.parts.graph.reads[stage]);
                 let (reads, gives, runs, about) = match self.parts.wired[stage].as_ref()? {
                     Wired::Batch { model, inputs, fixed_batch, gives, .. } => {
                         let infer = self.infer_plan(stage, *model, *fixed_batch, layout?)?;
-                        (self.columns(inputs)?, gives, Shape::Batch(Box::new(infer)), None)
+                        (inputs, gives, Shape::Batch(Box::new(infer)), None)
                     }
                     Wired::Stage { reads, connected, .. } => {
                         let runs = match &connected.runs {
                             Runs::Map(map) => Shape::Map(Arc::clone(map)),
                             Runs::Fold(fold) => Shape::Fold(FoldPlan::Parts(Arc::clone(fold))),
                         };
-                        (self.columns(reads)?, &connected.gives, runs, Some(connected))
+                        (reads, &connected.gives, runs, Some(connected))
                     }
                 };
                 Some(StagePlan {
                     name: raw.name.value.clone(),
-                    pipeline: pipeline_of[stage]?,
+                    pipeline: pipelines[stage],
                     kind: raw.kind_name().to_owned(),
                     home: *from.first()?,
                     within: Vec::new(),
                     from,
-                    reads,
+                    reads: reads.clone(),
                     gives: gives.clone(),
                     settings: about.map_or(Json::Null, |c| c.settings.clone()),
                     details: about.map_or_else(Vec::new, |c| c.details.clone()),
@@ -378,69 +295,31 @@ impl<'a> Assembler<'a> {
             .collect()
     }
 
-    /// What links lead to, each once.
-    fn origins(&self, links: &[Option<Link>]) -> Option<Vec<Origin>> {
-        let mut from: Vec<Origin> = Vec::new();
-        for link in links.iter().flatten() {
-            let origin = self.origin(link.target)?;
-            if !from.contains(&origin) {
-                from.push(origin);
-            }
-        }
-        Some(from)
-    }
-
-    fn columns(&self, reads: &[(Target, usize)]) -> Option<Vec<ColumnRef>> {
-        let column = |(target, column): &(Target, usize)| {
-            Some(ColumnRef { from: self.origin(*target)?, column: *column })
-        };
-        reads.iter().map(column).collect()
-    }
-
-    fn origin(&self, target: Target) -> Option<Origin> {
-        Some(match target {
-            Target::Source(source) => Origin::Source(SourceId(id(&self.sources, source)?)),
-            Target::Stage(stage) => Origin::Stage(self.stage_id(stage)?),
-        })
-    }
-
     fn infer_plan(
         &self,
         stage: usize,
         model: usize,
         fixed_batch: Option<usize>,
-        (max_batch, layout): (usize, BatchLayout),
+        (max_batch, layout): Layout,
     ) -> Option<BatchPlan> {
         let wait = self.parts.workflow.stages[stage].batch()?.wait;
-        let shares = &self.parts.shares[stage];
         let on_cuda = self.is_on_cuda(stage);
         let sizes = match fixed_batch {
             _ if !on_cuda => Vec::new(),
             Some(n) => vec![n],
             None => batch_sizes(max_batch),
         };
-        let mut shares = shares.clone();
-        cut_growth(&mut shares, layout.slots);
-        let workers = shares.iter().map(|s| {
-            let device = DeviceId(id(&self.devices, s.device)?);
-            Some(WorkerPlan {
-                device,
-                count: s.count,
-                growth: s.growth,
-                threads: s.threads,
-                spares: s.spares,
-                memory: s.memory,
-            })
-        });
+        let mut workers = self.parts.workers[stage].clone();
+        cut_growth(&mut workers, layout.slots);
         let raw = &self.parts.workflow.models[model];
         Some(BatchPlan {
-            model: ModelId(id(&self.models, model)?),
+            model: ModelId(model as u16), // tables are no more than ids
             carries: Vec::new(),
             max_batch,
             fixed_batch,
             wait,
             batch_sizes: sizes,
-            workers: workers.collect::<Option<_>>()?,
+            workers,
             streams: raw.streams(),
             ready: ready_batches(&layout, !on_cuda),
             priority: raw.priority,
@@ -451,14 +330,13 @@ impl<'a> Assembler<'a> {
         })
     }
 
-    fn sink_plans(&self, pipeline_of: &[Option<PipelineId>]) -> Option<Vec<SinkPlan>> {
-        self.sinks
-            .iter()
-            .map(|&sink| {
+    fn sink_plans(&self, pipelines: &[PipelineId]) -> Option<Vec<SinkPlan>> {
+        (0..self.parts.workflow.sinks.len())
+            .map(|sink| {
                 let raw = &self.parts.workflow.sinks[sink];
                 let links = &self.parts.graph.sinks[sink];
                 let connected = self.parts.records[sink].as_ref()?;
-                let from = self.origins(links)?;
+                let from = origins(links);
                 let (kind, path) = (raw.kind.as_ref()?, self.parts.sink_paths[sink].as_ref()?);
                 let files = || FilesPlan {
                     folder: path.parent().unwrap_or(path).to_owned(),
@@ -467,11 +345,11 @@ impl<'a> Assembler<'a> {
                 };
                 Some(SinkPlan {
                     name: raw.name.value.clone(),
-                    pipeline: pipeline_of[links.iter().flatten().find_map(Link::stage)?]?,
+                    pipeline: pipelines[links.iter().flatten().find_map(Link::stage)?],
                     kind: kind.name().to_owned(),
                     home: *from.first()?,
                     from,
-                    reads: self.columns(&connected.reads)?,
+                    reads: connected.reads.clone(),
                     columns: connected.columns.clone(),
                     encoder: Arc::clone(&connected.encoder),
                     path: self.parts.output.join(path),
@@ -484,29 +362,37 @@ impl<'a> Assembler<'a> {
 
     fn device_plans(&self, near: Vec<Option<NodeCores>>) -> Vec<DevicePlan> {
         let headroom = self.parts.workflow.devices.headroom;
-        let plan = |(&device, near): (&usize, Option<NodeCores>)| {
-            let device = &self.parts.devices[device];
-            DevicePlan {
-                spec: DeviceSpec { name: device.name.clone(), kind: device.kind.clone() },
-                product: device.product.clone(),
-                memory: device.memory.map(|(total, free)| DeviceMemory { total, free, headroom }),
-                near,
-            }
+        let plan = |(device, near): (&Device, Option<NodeCores>)| DevicePlan {
+            spec: DeviceSpec { name: device.name.clone(), kind: device.kind.clone() },
+            product: device.product.clone(),
+            memory: device.memory.map(|(total, free)| DeviceMemory { total, free, headroom }),
+            near,
         };
-        self.devices.iter().zip(near).map(plan).collect()
+        self.parts.devices.iter().zip(near).map(plan).collect()
     }
 }
 
+/// What links lead to, each once.
+fn origins(links: &[Option<Link>]) -> Vec<Origin> {
+    let mut from: Vec<Origin> = Vec::new();
+    for link in links.iter().flatten() {
+        if !from.contains(&link.target) {
+            from.push(link.target);
+        }
+    }
+    from
+}
+
 fn placed(parts: &Parts, device: usize) -> Placed<'_> {
-    let shares = parts.shares.iter().flatten().filter(|share| share.device == device);
-    let threads = shares.map(|share| share.count * share.threads).sum();
+    let workers = parts.workers.iter().flatten().filter(|w| w.device.index() == device);
+    let threads = workers.map(|w| w.count * w.threads).sum();
     Placed { device: &parts.devices[device], threads }
 }
 
 /// Each worker needs a slot: where memory for slots is short, fewer may come.
-fn cut_growth(shares: &mut [Share], slots: usize) {
-    while shares.iter().map(Share::most).sum::<usize>() > slots {
-        let Some(largest) = shares.iter_mut().filter(|s| s.growth.is_some()).max_by_key(|s| s.most()) else {
+fn cut_growth(workers: &mut [WorkerPlan], slots: usize) {
+    while workers.iter().map(WorkerPlan::most).sum::<usize>() > slots {
+        let Some(largest) = workers.iter_mut().filter(|s| s.growth.is_some()).max_by_key(|s| s.most()) else {
             return;
         };
         largest.growth =
@@ -583,9 +469,4 @@ fn pipeline_plans(
         plans[sink.pipeline.index()].sinks.push(SinkId(id));
     }
     plans
-}
-
-/// The place of `item` in a table of the plan.
-fn id(table: &[usize], item: usize) -> Option<u16> {
-    table.iter().position(|i| *i == item).and_then(|at| u16::try_from(at).ok())
 }

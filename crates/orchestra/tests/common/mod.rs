@@ -20,14 +20,14 @@ use orchestra::{
     RunOutcome, StartOptions,
 };
 use orchestra_core::DType;
-use orchestra_lab::audit::{ItemKey, Records, items};
-use orchestra_lab::striker::{Fault, strike};
 use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
 use orchestra_testkit::gate::Gate;
 use orchestra_testkit::images::{self, Kind, index_of_blocks};
 use orchestra_testkit::leaks::{self, Holdings};
 use orchestra_testkit::processes::{Process, with_variable};
 use orchestra_testkit::programs::beside_this_program;
+use orchestra_testkit::records::{ItemKey, Records, items};
+use orchestra_testkit::striker::{Fault, strike};
 use orchestra_testkit::{GATE, models, trap_library};
 use serde_json::Value;
 use tempfile::TempDir;

@@ -1,55 +1,10 @@
-//! Records of result files and `failures.jsonl`, read as a user would read them: one line each. It knows no journal.
+//! Records of result files and `failures.jsonl`, read as a user would read them: one line each. Knows no journal, and holds all of them.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::fs::File;
-use std::io::{self, BufRead as _, BufReader};
 use std::path::Path;
+use std::{fmt, fs, io};
 
-use serde::Deserialize;
 use serde_json::Value;
-
-/// What every record names.
-#[derive(Debug, Deserialize)]
-pub(super) struct Head<'a> {
-    #[serde(borrow)]
-    pub item: Cow<'a, str>,
-    pub index: u64,
-    #[serde(borrow)]
-    pub source: Cow<'a, str>,
-}
-
-/// Offset, line, and what it names or why it is no record.
-type Visit<'a> = &'a mut dyn FnMut(u64, &[u8], Result<Head<'_>, String>);
-
-/// Visits each line of a file. `None`: there is no such file.
-pub(super) fn each_record(path: &Path, visit: Visit<'_>) -> io::Result<Option<File>> {
-    let in_file = |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(in_file(error)),
-    };
-    let mut reader = BufReader::with_capacity(1 << 20, &file);
-    let (mut line, mut offset) = (Vec::new(), 0u64);
-    loop {
-        line.clear();
-        let n = reader.read_until(b'\n', &mut line).map_err(in_file)?;
-        if n == 0 {
-            break;
-        }
-        let head = match line.last() {
-            Some(b'\n') => {
-                serde_json::from_slice(&line).map_err(|error| format!("a line that is no record ({error})"))
-            }
-            _ => Err("a torn line".to_owned()),
-        };
-        visit(offset, &line, head);
-        offset += n as u64;
-    }
-    Ok(Some(file))
-}
 
 /// An item as records name it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,26 +89,34 @@ fn same(what: &str, found: &BTreeSet<ItemKey>, expected: &BTreeSet<ItemKey>) -> 
 
 /// The records of one file; `None`: there is no such file.
 fn records_of(path: &Path) -> Result<Option<BTreeMap<ItemKey, Value>>, String> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(|error| format!("`{}`: {error}", path.display()))?,
+    };
     let name = path.file_name().unwrap_or_default().display();
-    let (mut records, mut wrong) = (BTreeMap::new(), None);
-    let file = each_record(path, &mut |_, line, head| {
-        let record = head.and_then(|head| {
-            let key = ItemKey { source: head.source.into_owned(), index: head.index };
-            Ok((key, serde_json::from_slice(line).map_err(|error| error.to_string())?))
-        });
-        let what = match record {
-            Ok((key, record)) => match records.insert(key.clone(), record) {
-                None => return,
-                Some(_) => format!("`{key}` is twice in `{name}`"),
-            },
-            Err(what) => format!("`{name}` has {what}: {:.200}", String::from_utf8_lossy(line)),
-        };
-        wrong.get_or_insert(what);
-    });
-    match (file.map_err(|error| error.to_string())?, wrong) {
-        (_, Some(wrong)) => Err(wrong),
-        (file, None) => Ok(file.map(|_| records)),
+    let mut records = BTreeMap::new();
+    for line in text.split_inclusive('\n') {
+        let (key, record) = record(line).map_err(|what| format!("`{name}` has {what}: {line:.200}"))?;
+        if records.insert(key.clone(), record).is_some() {
+            return Err(format!("`{key}` is twice in `{name}`"));
+        }
     }
+    Ok(Some(records))
+}
+
+fn record(line: &str) -> Result<(ItemKey, Value), String> {
+    let line = line.strip_suffix('\n').ok_or("a torn line")?;
+    let record: Value =
+        serde_json::from_str(line).map_err(|error| format!("a line that is no record ({error})"))?;
+    let key = || {
+        record.get("item")?.as_str()?;
+        Some(ItemKey {
+            source: record.get("source")?.as_str()?.to_owned(),
+            index: record.get("index")?.as_u64()?,
+        })
+    };
+    let key = key().ok_or("a line that is no record of an item")?;
+    Ok((key, record))
 }
 
 #[cfg(test)]
