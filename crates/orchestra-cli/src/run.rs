@@ -10,8 +10,6 @@ use orchestra::{
     StartRunError,
 };
 use orchestra_core::bottleneck::Bottleneck;
-use orchestra_plan::OtlpProtocol;
-use orchestra_telemetry::otlp::Protocol;
 use orchestra_telemetry::{
     ConfiguredTraces, LogSettings, SpanReport, Telemetry, TelemetryGuard, TraceSettings,
 };
@@ -154,10 +152,6 @@ fn telemetry(
 pub fn configured_traces(plan: &Plan) -> ConfiguredTraces<'_> {
     ConfiguredTraces {
         endpoint: plan.telemetry.otlp.as_deref(),
-        protocol: plan.telemetry.protocol.map(|p| match p {
-            OtlpProtocol::Grpc => Protocol::Grpc,
-            OtlpProtocol::HttpProtobuf => Protocol::HttpProtobuf,
-        }),
         items: plan.telemetry.sample,
         slow: plan.telemetry.slow,
         flush_timeout: plan.telemetry.flush_timeout,

@@ -75,28 +75,30 @@ impl Queue {
         self.waiting.load(Ordering::Relaxed) + spans <= self.room / 4 * 3
     }
 
-    /// The next full request.
-    pub(super) fn full(&self) -> Option<Vec<SpanData>> {
-        self.take(self.request)
+    /// Whether a full request waits.
+    pub(super) fn has_request(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) >= self.request
     }
 
-    /// The next request, full or not.
-    pub(super) fn any(&self) -> Option<Vec<SpanData>> {
-        self.take(1)
-    }
-
-    /// A request, what is rare first, if `least` spans wait.
-    fn take(&self, least: usize) -> Option<Vec<SpanData>> {
+    /// The next request, full or not, what is rare first; `None` if nothing waits.
+    pub(super) fn take(&self) -> Option<Vec<SpanData>> {
         let mut state = self.lock();
-        if state.waiting() < least {
-            return None;
-        }
         let n_rare = state.rare.len().min(self.request);
         let n_plain = state.plain.len().min(self.request - n_rare);
         let mut spans: Vec<SpanData> = state.rare.drain(..n_rare).collect();
         spans.extend(state.plain.drain(..n_plain));
         self.waiting.store(state.waiting(), Ordering::Relaxed);
-        Some(spans)
+        (!spans.is_empty()).then_some(spans)
+    }
+
+    /// Drops all that wait, and says how many they were.
+    pub(super) fn drain(&self) -> u64 {
+        let mut state = self.lock();
+        let waiting = state.waiting() as u64;
+        state.rare.clear();
+        state.plain.clear();
+        self.waiting.store(0, Ordering::Relaxed);
+        waiting
     }
 
     /// The collector has taken all of a request but `rejected` spans, and says `words` of it. Gives back whether it is the first of which

@@ -112,7 +112,7 @@ impl Made {
         let Self { run, queue, .. } = self;
         run.flush();
         let mut all = Vec::new();
-        while let Some(request) = queue.any() {
+        while let Some(request) = queue.take() {
             all.extend(request);
         }
         Spans(all)

@@ -32,7 +32,7 @@ fn recorder_of(ratio: f64) -> (Recorder, Arc<Queue>) {
 
 fn names(queue: &Queue) -> Vec<String> {
     let mut names = Vec::new();
-    while let Some(spans) = queue.any() {
+    while let Some(spans) = queue.take() {
         names.extend(spans.into_iter().map(|s| s.name.into_owned()));
     }
     names
@@ -79,7 +79,7 @@ fn items_that_find_no_room_are_left_out_and_counted_but_for_those_that_somebody_
         "the run, and items that were read, decoded and written"
     );
     // What is rare goes first: the run, and the item that failed and came last.
-    let rare = queue.any().unwrap();
+    let rare = queue.take().unwrap();
     assert!(rare.iter().any(|s| s.name == span::ITEM && s.status != Status::Unset));
     assert!(rare.iter().any(|s| s.name == span::RUN));
 }
@@ -106,7 +106,7 @@ fn while_the_exporter_is_full_plain_items_are_left_out_and_counted_and_others_ar
     run.ended(over());
     let left_out = recorder.finish(PATIENCE);
     let mut items = Vec::new();
-    while let Some(spans) = queue.any() {
+    while let Some(spans) = queue.take() {
         items.extend(spans.into_iter().filter(|s| s.name == span::ITEM));
     }
     assert!(items.iter().any(|s| s.status != Status::Unset), "the one that failed");
@@ -122,7 +122,7 @@ fn what_a_host_wants_is_traced_also_while_the_exporter_is_full() {
     run.items_ended(&groups(vec![item(0, &[], ItemEnd::Done)]));
     recorder.finish(PATIENCE);
     let mut spans = Vec::new();
-    while let Some(request) = queue.any() {
+    while let Some(request) = queue.take() {
         spans.extend(request);
     }
     let is_wanted = |s: &&SpanData| s.name == span::ITEM && s.span_context.trace_id().to_bytes() == [7; 16];
@@ -148,7 +148,7 @@ fn the_log_names_the_trace_that_a_failed_item_is_found_in() {
     let named = run.trace_of_failed(failed.id).unwrap();
     run.items_ended(&groups(vec![failed]));
     recorder.finish(PATIENCE);
-    let spans = queue.any().unwrap();
+    let spans = queue.take().unwrap();
     let item = spans.iter().find(|s| s.name == span::ITEM).unwrap();
     assert_eq!(item.span_context.trace_id().to_bytes(), named.trace_id);
 }
@@ -174,7 +174,7 @@ fn said_of_batches(ratio: f64, together: bool, slow: Option<u64>) -> BTreeSet<St
     run.ended(over());
     assert_eq!(recorder.finish(PATIENCE), 0);
     let mut said = BTreeSet::new();
-    while let Some(request) = queue.any() {
+    while let Some(request) = queue.take() {
         for span in request {
             let of =
                 |name| span.attributes.iter().find(|a| a.key.as_str() == name).map(|a| a.value.to_string());
@@ -212,7 +212,7 @@ fn kept_of(sampling: ItemSampling, mut group: EndedItems) -> BTreeSet<(String, S
     run.ended(over());
     assert_eq!(recorder.finish(PATIENCE), 0);
     let mut kept = BTreeSet::new();
-    while let Some(request) = queue.any() {
+    while let Some(request) = queue.take() {
         for span in request.iter().filter(|s| s.name == span::ITEM) {
             let of =
                 |name| span.attributes.iter().find(|a| a.key.as_str() == name).map(|a| a.value.to_string());
