@@ -311,10 +311,9 @@ fn a_collector_that_was_busy_gets_all_in_the_end() {
 
 #[test]
 fn addresses_that_cannot_be_used_are_errors_before_anything_runs() {
-    for (endpoint, words) in [
-        ("https://c:4317", "without encryption"),
-        ("c:4317", "`OTEL_EXPORTER_OTLP_ENDPOINT`"),
-    ] {
+    for (endpoint, words) in
+        [("https://c:4317", "without encryption"), ("c:4317", "`OTEL_EXPORTER_OTLP_ENDPOINT`")]
+    {
         let place = Workplace::new();
         let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)];
         digits(&place, &[], &variables).must_exit(78).must_say(&[words]);

@@ -19,7 +19,6 @@ pub struct Memory {
 /// The tightest limit among this process's control groups, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryLimit {
-    /// The limit.
     pub bytes: u64,
     /// What the group holds of it. File cache that the kernel can drop at once is not counted.
     pub used: u64,

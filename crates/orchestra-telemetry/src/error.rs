@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why logs or traces could not be set up.
 #[derive(Debug, Error)]
 pub enum TelemetryError {
     #[error(

@@ -25,7 +25,6 @@ pub const CUDA_LIBRARIES_VARIABLE: &str = "ORCHESTRA_CUDA_LIBRARIES";
 /// What was found, and what was not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CudaLibraries {
-    /// The release of CUDA that ONNX Runtime is built for.
     pub generation: CudaGeneration,
     /// Why the CUDA provider of ONNX Runtime cannot be used whatever else is there; completes "it cannot be used: ".
     pub provider_problem: Option<String>,
@@ -38,7 +37,6 @@ pub struct CudaLibraries {
     pub tried: Vec<Tried>,
 }
 
-/// One library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CudaLibrary {
     /// The name under which programs ask for it, for example `libcublas.so.13`.
@@ -47,7 +45,6 @@ pub struct CudaLibrary {
     pub product: &'static str,
     /// Who cannot do without it.
     pub need: Need,
-    /// The Python package that holds it.
     pub package: &'static str,
     /// Where it is; `None`: nowhere that was looked at.
     pub found: Option<FoundLibrary>,
@@ -72,7 +69,6 @@ pub struct FoundLibrary {
     pub path: PathBuf,
     /// From the name of the file or of the Python package; `None` where neither tells.
     pub version: Option<String>,
-    /// Which kind of place it is.
     pub origin: CudaOrigin,
 }
 

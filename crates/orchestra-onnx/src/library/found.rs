@@ -26,14 +26,12 @@ impl fmt::Display for Flavor {
     }
 }
 
-/// What to look for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// What the library must be able to do.
     pub flavor: Flavor,
     /// A library, or the folder of one, that the user named. It is used or it is an error; nothing else is looked at.
     pub explicit: Option<PathBuf>,
-    /// Never fetch.
     pub offline: bool,
 }
 
@@ -44,16 +42,13 @@ pub struct Library {
     pub path: PathBuf,
     /// For example `1.31.1`; `None` where neither the file's name nor its symbols tell. Its loader must then check.
     pub version: Option<String>,
-    /// Where it was found.
     pub origin: Origin,
-    /// What was asked of it.
     pub flavor: Flavor,
     /// What a GPU needs besides; empty unless `find_or_fetch_with_cuda` found it.
     #[serde(skip)]
     pub cuda: CudaLibraries,
 }
 
-/// Where a library comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "`Display` says what each is")]
@@ -108,7 +103,6 @@ pub trait Progress {
     }
 }
 
-/// Drops all progress.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

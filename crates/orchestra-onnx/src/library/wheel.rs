@@ -2,7 +2,7 @@
 //! is not asked for.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek};
+use std::io::{self, BufReader, Seek};
 use std::path::Path;
 
 use zip::ZipArchive;
@@ -33,10 +33,11 @@ pub(crate) fn unpack(wheel: &Path, pin: &Pin, target: &Path) -> Result<Vec<Recor
     let mut files = Vec::new();
     for entry in entries {
         let name = entry.rsplit('/').next().unwrap_or(&entry);
-        let input = archive.by_name(&entry).map_err(|error| damaged(wheel, error))?;
+        let mut input = archive.by_name(&entry).map_err(|error| damaged(wheel, error))?;
         let path = target.join(name);
-        let (bytes, sha256) = copy(input, &path).map_err(LibraryError::io("unpack", &path))?;
-        files.push(RecordedFile { name: name.to_owned(), bytes, sha256 });
+        let written = File::create_new(&path).and_then(|mut file| io::copy(&mut input, &mut file));
+        let bytes = written.map_err(LibraryError::io("unpack", &path))?;
+        files.push(RecordedFile { name: name.to_owned(), bytes });
     }
     Ok(files)
 }
@@ -72,14 +73,6 @@ fn check_complete(wheel: &Path, entries: &[String], flavor: Flavor) -> Result<()
     };
     let why = format!("it holds no `{FOLDER}{missing}`");
     Err(damaged(wheel, why))
-}
-
-/// Writes a file durably. The length and the digest are those of what was written.
-fn copy(mut input: impl Read, path: &Path) -> io::Result<(u64, String)> {
-    let mut output = File::create_new(path)?;
-    let bytes = io::copy(&mut input, &mut output)?;
-    output.sync_all()?;
-    Ok((bytes, sha256(File::open(path)?)?))
 }
 
 /// The folder is gone when the error is read, so the wheel's own name has to do.

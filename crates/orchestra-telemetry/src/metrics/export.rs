@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::{MetricExport, MetricReport, Source, wire};
 use crate::TelemetryError;
 use crate::background::Background;
-use crate::otlp::client::{Client, Outcome};
 use crate::otlp::OtlpSettings;
+use crate::otlp::client::{Client, Outcome};
 
 /// How long the end may take, from [`Export::finish`] on.
 const PATIENCE: Duration = Duration::from_secs(3);

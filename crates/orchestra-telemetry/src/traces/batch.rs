@@ -16,8 +16,7 @@ use super::queue::Importance;
 use super::span::{Span, number};
 use crate::names::{attribute, event, span};
 
-/// Items that a batch is linked with at most. The SDK keeps 128 links of a span unless a variable says otherwise, and those to the run and
-/// to other attempts are among them.
+/// Items that a batch is linked with at most. A span has room for 128 links, and those to the run and to other attempts are among them.
 const MOST_LINKS: u64 = 120;
 /// Batches that are held at most. Far above what a run has in flight: only lost records bring it here.
 const MOST_PENDING: usize = 8192;
@@ -30,9 +29,7 @@ pub(super) struct Batches {
 
 struct Pending {
     batch: Arc<BatchTrace>,
-    /// Items that have not ended.
     undecided: usize,
-    /// Items that are traced.
     kept: u64,
     /// A span that is not plain refers to it.
     is_wanted: bool,

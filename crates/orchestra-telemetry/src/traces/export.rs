@@ -18,18 +18,17 @@ use super::queue::Queue;
 use super::{SpanReport, TraceSettings};
 use crate::TelemetryError;
 use crate::background::{Background, step_back};
-use crate::otlp::client::{Client, Outcome};
 use crate::otlp::OtlpSettings;
+use crate::otlp::client::{Client, Outcome};
 
 /// The longest pause before a request is sent again, unless the collector asks for another.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// A running exporter. Dropping it is a shutdown.
+/// A running exporter. Dropping it ends it without what is left.
 #[derive(Debug)]
 pub(crate) struct Traces {
     queue: Arc<Queue>,
-    thread: Option<Background>,
-    patience: Duration,
+    thread: Background,
 }
 
 impl Traces {
@@ -43,7 +42,7 @@ impl Traces {
                 sender.run()
             })
         })?;
-        Ok(Self { queue, thread: Some(thread), patience: settings.patience })
+        Ok(Self { queue, thread })
     }
 
     /// Where spans go when they end.
@@ -51,27 +50,14 @@ impl Traces {
         Arc::clone(&self.queue)
     }
 
-    /// Sends what is left, within the time allowed, and says what was lost.
-    pub(crate) fn shutdown(mut self) -> SpanReport {
-        self.stop()
-    }
-
-    fn stop(&mut self) -> SpanReport {
-        if let Some(thread) = self.thread.take() {
-            thread.stop();
-            thread.wait(self.patience);
-        }
+    /// Sends what is left, but waits no longer than `patience`, and says what was lost.
+    pub(crate) fn shutdown(self, patience: Duration) -> SpanReport {
+        self.thread.stop();
+        self.thread.wait(patience);
         self.queue.close()
     }
 }
 
-impl Drop for Traces {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-/// Sends one request after the other.
 struct Sender {
     queue: Arc<Queue>,
     exporter: SpanExporter,

@@ -53,7 +53,7 @@ fn end_all(sink: &Arc<Queue>, spans: std::ops::Range<u64>, importance: Importanc
 fn run(settings: &TraceSettings, spans: u64) -> SpanReport {
     let traces = Traces::start(settings).unwrap();
     end_all(&traces.sink(), 0..spans, Importance::Plain);
-    traces.shutdown()
+    traces.shutdown(settings.patience)
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn while_the_run_goes_on_a_collector_that_is_down_is_tried_until_the_time_is_ove
     while sink.report().unsent == 0 {
         std::thread::yield_now();
     }
-    assert!(traces.shutdown().words.unwrap().contains("no connection"));
+    assert!(traces.shutdown(LONG).words.unwrap().contains("no connection"));
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn the_end_cuts_the_pauses_between_tries_short() {
     // Without that it would be tried for ever.
     let traces = Traces::start(&TraceSettings { request: 1, ..settings(&nobody.url()) }).unwrap();
     end_all(&traces.sink(), 0..1, Importance::Plain);
-    assert_eq!(traces.shutdown().unsent, 1);
+    assert_eq!(traces.shutdown(LONG).unsent, 1);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn a_collector_that_never_answers_costs_the_timeout_and_gets_the_next_request() 
     while sink.report().delivered == 0 {
         std::thread::yield_now();
     }
-    assert_eq!(traces.shutdown().lost(), 1);
+    assert_eq!(traces.shutdown(LONG).lost(), 1);
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn what_finds_the_queue_full_is_counted_and_gives_way_to_what_is_rare() {
     assert_eq!(waiting().overflowed, 15, "the oldest five that are plain give way");
     end_all(&sink, 45..65, Importance::Rare);
     assert_eq!(waiting().overflowed, 35, "fifteen more, and what is rare gives way to nothing");
-    let report = traces.shutdown();
+    let report = traces.shutdown(settings.patience);
     assert_eq!((report.ended, report.overflowed, report.late), (65, 35, 30));
     assert_eq!(report.lost(), 65);
 }
@@ -265,7 +265,7 @@ fn a_span_that_is_alone_is_sent_while_the_run_goes_on() {
     while collector.got().is_empty() {
         std::thread::yield_now();
     }
-    assert_eq!(traces.shutdown().delivered, 1);
+    assert_eq!(traces.shutdown(LONG).delivered, 1);
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn what_ends_after_the_end_is_counted_as_late_and_not_kept() {
     let collector = Collector::http(&[]);
     let traces = Traces::start(&settings(&collector.url())).unwrap();
     let sink = traces.sink();
-    assert_eq!(traces.shutdown(), SpanReport::default());
+    assert_eq!(traces.shutdown(LONG), SpanReport::default());
     end_all(&sink, 0..1, Importance::Plain);
     assert_eq!(sink.close().late, 1);
 }

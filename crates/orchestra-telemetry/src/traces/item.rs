@@ -21,14 +21,13 @@ pub(super) fn draw(
     run: &RunFacts,
     item: &ItemTrace,
     kept: Kept,
-    parent: Option<&SpanContext>,
     batches: &[Option<SpanContext>],
 ) -> SpanContext {
     let (id, steps) = (item.id, &item.steps);
     let about = About::Item(id.source.0, id.index);
     let queued = steps.queued.first().map(|(_, at)| *at);
     let began = steps.loading.map(|l| l.began).or(queued).unwrap_or(item.handed);
-    let mut span = run.open(kept.importance(), span::ITEM, run.seed.root(about), parent, began);
+    let mut span = run.open(kept.importance(), span::ITEM, run.seed.root(about), None, began);
     span.link(run.context.clone(), "run");
     batches.iter().flatten().for_each(|batch| span.link(batch.clone(), "batch"));
     span.add(run.source(id.source).iter().cloned());

@@ -17,7 +17,6 @@ pub(super) enum Importance {
     Rare,
 }
 
-/// Spans that wait, and the counts.
 #[derive(Debug)]
 pub(crate) struct Queue {
     /// Taken by threads that run behind those of the run, and by reports, which can wait. No thread of the run takes it.

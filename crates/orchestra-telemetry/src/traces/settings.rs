@@ -74,8 +74,8 @@ impl TraceSettings {
         }
     }
 
-    /// What the command line or the workflow file say, and the variables that `docs/tracing.md` lists. What the SDK and its exporter look up
-    /// themselves (limits of spans, compression) is not among the settings.
+    /// What the command line or the workflow file say, and the variables that `docs/tracing.md` lists. What the exporter looks up
+    /// itself (compression) is not among the settings.
     ///
     /// # Errors
     /// An address that cannot be used.
@@ -89,7 +89,7 @@ impl TraceSettings {
             let (name, resource) = variables.resource();
             let ratio = configured.items.unwrap_or(USUAL_SHARE);
             Self {
-                sampling: ItemSampling { ratio, slow: configured.slow, ..ItemSampling::default() },
+                sampling: ItemSampling { ratio, slow: configured.slow },
                 service_name: name.unwrap_or_else(|| SERVICE.to_owned()),
                 resource,
                 patience: configured.flush_timeout.unwrap_or(PATIENCE),
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn one_item_in_a_hundred_is_traced_unless_the_file_says_otherwise() {
-        assert_eq!((resolved(&[]).sampling.ratio, resolved(&[]).sampling.follow_parent), (0.01, true));
+        assert_eq!(resolved(&[]).sampling, ItemSampling { ratio: 0.01, slow: None });
         let second = Some(Duration::from_secs(1));
         let configured = ConfiguredTraces { items: Some(0.5), slow: second, flush_timeout: second, ..TO };
         let settings = resolve(configured, &[]).settings.unwrap();

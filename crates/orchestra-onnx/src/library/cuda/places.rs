@@ -18,7 +18,6 @@ fn usual(generation: CudaGeneration) -> [String; 4] {
     ["/usr/local/cuda/lib64".into(), release, "/opt/cuda/lib64".into(), "/usr/local/cudnn/lib64".into()]
 }
 
-/// Whether the driver's library lies where the system looks for libraries.
 pub(super) fn has_driver_library(env: &Env) -> bool {
     let folders = env.list("LD_LIBRARY_PATH").into_iter().chain(env.system_folders.iter().cloned());
     folders.into_iter().any(|folder| folder.join(DRIVER_LIBRARY).exists())

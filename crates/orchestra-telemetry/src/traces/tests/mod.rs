@@ -11,8 +11,8 @@ use opentelemetry::trace::{SpanId, Status};
 use opentelemetry_sdk::trace::SpanData;
 use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, WorkerExit, WorkerId};
 use orchestra_runtime::trace::{
-    BatchEnd, BatchTrace, DeviceStep, DeviceTrace, ItemEnd, Ran, RunErrorKind, RunTiming, Then, TraceContext,
-    WorkerStep, WorkerTrace,
+    BatchEnd, BatchTrace, DeviceStep, DeviceTrace, ItemEnd, Ran, RunErrorKind, RunTiming, Then, WorkerStep,
+    WorkerTrace,
 };
 
 use self::fixture::{Made, READ, get, item, killed, links, ms, over, text};
@@ -175,26 +175,6 @@ fn a_batch_names_so_many_items_and_counts_all() {
     assert_eq!(links(batch, "item").len(), 120);
     assert_eq!(get(batch, attribute::BATCH_KEPT), Some(Value::I64(300)));
     assert_eq!(spans.named(span::ITEM).len(), 300);
-}
-
-#[test]
-fn an_item_with_a_parent_is_its_child_and_follows_its_decision() {
-    let traced = TraceContext { trace_id: [7; 16], span_id: [9; 8], flags: 1 };
-    let parents = move |source: &str, name: &str| {
-        let is_traced = name != "1.png";
-        (source == "items" && name != "2.png").then(|| TraceContext { flags: u8::from(is_traced), ..traced })
-    };
-    let mut made = Made::with_parents(0.0, Some(Arc::new(parents)));
-    made.items((0..3).map(|n| item(n, &[], failure())).collect());
-    let spans = made.all();
-    let items = spans.named(span::ITEM);
-    assert_eq!(items.len(), 2, "one is not traced by whoever asked for it");
-    assert_eq!(items[0].span_context.trace_id().to_bytes(), traced.trace_id);
-    assert_eq!(items[0].parent_span_id.to_bytes(), traced.span_id);
-    assert!(items[0].parent_span_is_remote);
-    let below = [span::ITEM_READ, span::ITEM_DECODE, span::ITEM_WRITE];
-    assert_eq!(spans.names_below(items[0]), below, "and what is below it is in that trace, too");
-    assert_eq!(text(items[1], attribute::ITEM), "2.png");
 }
 
 #[test]

@@ -6,9 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use opentelemetry::trace::Status;
-use opentelemetry_sdk::trace::SpanData;
 use orchestra_runtime::trace::{
-    BatchEnd, BatchTrace, DoneRows, EndedItems, ItemEnd, RunTracer, Token, TraceContext, Tracer as _,
+    BatchEnd, BatchTrace, DoneRows, EndedItems, ItemEnd, RunTracer, Token, Tracer as _,
 };
 
 use super::fixture::{Made, began, began_at, each_of, groups, item, ms, over, rows_of};
@@ -112,21 +111,6 @@ fn while_the_exporter_is_full_plain_items_are_left_out_and_counted_and_others_ar
     assert!(items.iter().any(|s| s.status != Status::Unset), "the one that failed");
     assert!(left_out >= 1, "the plain one after it was full");
     assert_eq!(items.len() as u64 + left_out, told + 2, "each is there, or counted");
-}
-
-#[test]
-fn what_a_host_wants_is_traced_also_while_the_exporter_is_full() {
-    let (recorder, queue, _filling, _) = full();
-    let request = TraceContext { trace_id: [7; 16], span_id: [8; 8], flags: 1 };
-    let run = recorder.clone().with_item_parents(Arc::new(move |_, _| Some(request))).begin(began());
-    run.items_ended(&groups(vec![item(0, &[], ItemEnd::Done)]));
-    recorder.finish(PATIENCE);
-    let mut spans = Vec::new();
-    while let Some(request) = queue.take() {
-        spans.extend(request);
-    }
-    let is_wanted = |s: &&SpanData| s.name == span::ITEM && s.span_context.trace_id().to_bytes() == [7; 16];
-    assert_eq!(spans.iter().filter(is_wanted).count(), 1);
 }
 
 #[test]
