@@ -6,14 +6,13 @@ mod places;
 mod tensorrt;
 mod version;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use crate::library::candidate::CUDA_PROVIDER;
 use crate::library::env::Env;
-use crate::library::found::Tried;
+use crate::library::found::{Origin, Tried};
 pub use generation::CudaGeneration;
 use generation::{Linked, Wanted};
 use places::Place;
@@ -69,31 +68,7 @@ pub struct FoundLibrary {
     pub path: PathBuf,
     /// From the name of the file or of the Python package; `None` where neither tells.
     pub version: Option<String>,
-    pub origin: CudaOrigin,
-}
-
-/// Kinds of places, in the order in which they are looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "`Display` says what each is")]
-pub enum CudaOrigin {
-    Named,
-    LoaderPath,
-    BesideRuntime,
-    System,
-    Python,
-}
-
-impl fmt::Display for CudaOrigin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            CudaOrigin::Named => CUDA_LIBRARIES_VARIABLE,
-            CudaOrigin::LoaderPath => "LD_LIBRARY_PATH",
-            CudaOrigin::BesideRuntime => "beside ONNX Runtime",
-            CudaOrigin::System => "system",
-            CudaOrigin::Python => "Python package",
-        })
-    }
+    pub origin: Origin,
 }
 
 /// Looks for all of them. `runtime` is ONNX Runtime's library: the CUDA provider beside it says which release of CUDA is needed, and its

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::library::cuda::CudaLibraries;
+use crate::library::cuda::{CUDA_LIBRARIES_VARIABLE, CudaLibraries};
 
 /// What the library must be able to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -49,16 +49,20 @@ pub struct Library {
     pub cuda: CudaLibraries,
 }
 
+/// Where a library lies. The second half is of CUDA's, in the order in which these are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "`Display` says what each is")]
 pub enum Origin {
     Explicit,
     Env,
     Cache,
+    Fetched,
+    Named,
+    LoaderPath,
+    BesideRuntime,
     System,
     Python,
-    Fetched,
 }
 
 impl fmt::Display for Origin {
@@ -67,9 +71,12 @@ impl fmt::Display for Origin {
             Origin::Explicit => "named explicitly",
             Origin::Env => "ORT_DYLIB_PATH",
             Origin::Cache => "cache",
+            Origin::Fetched => "fetched",
+            Origin::Named => CUDA_LIBRARIES_VARIABLE,
+            Origin::LoaderPath => "LD_LIBRARY_PATH",
+            Origin::BesideRuntime => "beside ONNX Runtime",
             Origin::System => "system",
             Origin::Python => "Python package",
-            Origin::Fetched => "fetched",
         })
     }
 }

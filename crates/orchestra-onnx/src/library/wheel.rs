@@ -9,14 +9,12 @@ use zip::ZipArchive;
 
 use crate::library::cache::{RecordedFile, sha256};
 use crate::library::candidate::{CUDA_PROVIDER, LIBRARY, is_library_name};
-use crate::library::cuda::TENSORRT_PROVIDER;
 use crate::library::error::LibraryError;
 use crate::library::found::Flavor;
 use crate::library::pins::Pin;
 
 const FOLDER: &str = "onnxruntime/capi/";
 const LICENSE: &str = "onnxruntime/LICENSE";
-const SHARED_PROVIDER: &str = "libonnxruntime_providers_shared.so";
 const TRY_AGAIN: &str = "it was not used; try again";
 
 /// Checks the wheel and writes its library, with all that must lie beside it, into `target`. What was checked is what is
@@ -27,7 +25,7 @@ pub(crate) fn unpack(wheel: &Path, pin: &Pin, target: &Path) -> Result<Vec<Recor
     file.rewind().map_err(LibraryError::io("read", wheel))?;
     let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|error| damaged(wheel, error))?;
     let mut entries: Vec<String> =
-        archive.file_names().filter(|name| is_wanted(name, pin.flavor)).map(str::to_owned).collect();
+        archive.file_names().filter(|name| is_wanted(name)).map(str::to_owned).collect();
     entries.sort();
     check_complete(wheel, &entries, pin.flavor)?;
     let mut files = Vec::new();
@@ -56,12 +54,10 @@ fn check(wheel: &Path, file: &mut File, pin: &Pin) -> Result<(), LibraryError> {
     Err(LibraryError::Checksum { file: name, expected: pin.sha256.clone(), found })
 }
 
-fn is_wanted(entry: &str, flavor: Flavor) -> bool {
-    match entry.strip_prefix(FOLDER) {
-        Some(CUDA_PROVIDER | TENSORRT_PROVIDER) => flavor == Flavor::Gpu,
-        Some(name) => !name.contains('/') && (name == SHARED_PROVIDER || is_library_name(name)),
-        None => entry == LICENSE,
-    }
+/// ONNX Runtime's library, its providers, and what they may be used for.
+fn is_wanted(entry: &str) -> bool {
+    let of_runtime = |name: &str| name.starts_with("libonnxruntime") && !name.contains('/');
+    entry == LICENSE || entry.strip_prefix(FOLDER).is_some_and(of_runtime)
 }
 
 fn check_complete(wheel: &Path, entries: &[String], flavor: Flavor) -> Result<(), LibraryError> {

@@ -117,6 +117,10 @@ impl RunFacts {
     pub(super) fn parent_of_batch(&self, number: u64) -> Option<&SpanContext> {
         Some(&self.context).filter(|_| number < BATCHES_IN_RUN)
     }
+
+    pub(super) fn batch_context(&self, number: u64) -> SpanContext {
+        batch_context(self.seed, self.context.trace_id(), number)
+    }
 }
 
 impl StageFacts {
@@ -204,9 +208,9 @@ impl Assembly {
         let numbers = || of_item.iter().map(|b| b.number.number);
         if finds_room {
             let importance = kept.importance();
-            let spans: SmallVec<[_; 1]> = numbers().map(|n| batches.context(n, facts, importance)).collect();
+            let spans: SmallVec<[_; 1]> = numbers().map(|n| batches.refer(n, facts, importance)).collect();
             let context = item::draw(facts, item, kept, &spans);
-            numbers().for_each(|n| batches.link_item(n, &context, facts, importance));
+            numbers().for_each(|n| batches.link_item(n, &context));
         }
         numbers().for_each(|n| batches.decided(n, 1, facts));
     }

@@ -29,53 +29,50 @@ pub(super) struct Batches {
 
 struct Pending {
     batch: Arc<BatchTrace>,
+    /// Items that have not ended.
     undecided: usize,
+    /// Items that are traced.
     kept: u64,
-    /// A span that is not plain refers to it.
-    is_wanted: bool,
+    /// The most important span that refers to it.
+    wanted: Option<Importance>,
     /// Other attempts that it is linked with.
     related: Vec<u64>,
-    /// Begun when something first refers to it: then it is drawn.
-    span: Option<Span>,
+    links: Vec<(SpanContext, &'static str)>,
 }
 
 impl Batches {
     pub(super) fn add(&mut self, batch: Arc<BatchTrace>, run: &RunFacts) {
         let (number, undecided) = (batch.number.number, batch.items);
-        let mut pending =
-            Pending { batch, undecided, kept: 0, is_wanted: false, related: Vec::new(), span: None };
-        if undecided > 0 {
-            self.pending.insert(number, pending);
-            if self.pending.len() <= MOST_PENDING {
-                return;
-            }
-            let Some((_, oldest)) = self.pending.pop_first() else { return };
-            pending = oldest;
+        let pending =
+            Pending { batch, undecided, kept: 0, wanted: None, related: Vec::new(), links: Vec::new() };
+        if undecided == 0 {
+            return pending.draw(run);
         }
-        pending.draw(run);
+        self.pending.insert(number, pending);
+        if self.pending.len() > MOST_PENDING
+            && let Some((_, oldest)) = self.pending.pop_first()
+        {
+            oldest.draw(run);
+        }
     }
 
-    /// The span of a batch, for an item that is in it and traced with this importance.
-    pub(super) fn context(
+    /// The span of a batch, which is drawn because a span of this importance refers to it.
+    pub(super) fn refer(
         &mut self,
         number: u64,
         run: &RunFacts,
         importance: Importance,
     ) -> Option<SpanContext> {
-        self.pending.get_mut(&number).map(|p| p.span(run, importance).context())
+        let pending = self.pending.get_mut(&number)?;
+        pending.wanted = pending.wanted.max(Some(importance));
+        Some(run.batch_context(number))
     }
 
-    pub(super) fn link_item(
-        &mut self,
-        number: u64,
-        item: &SpanContext,
-        run: &RunFacts,
-        importance: Importance,
-    ) {
+    pub(super) fn link_item(&mut self, number: u64, item: &SpanContext) {
         if let Some(p) = self.pending.get_mut(&number) {
             p.kept += 1;
             if p.kept <= MOST_LINKS {
-                p.span(run, importance).link(item.clone(), "item");
+                p.links.push((item.clone(), "item"));
             }
         }
     }
@@ -85,13 +82,13 @@ impl Batches {
         if self.pending.get(&before).is_none_or(|p| p.related.contains(&after)) {
             return;
         }
-        let mut context = |number| self.context(number, run, Importance::Rare);
-        let (Some(first), Some(second)) = (context(before), context(after)) else { return };
+        let mut refer = |number| self.refer(number, run, Importance::Rare);
+        let (Some(first), Some(second)) = (refer(before), refer(after)) else { return };
         for (number, other, to, how) in [(before, after, second, "next"), (after, before, first, "previous")]
         {
             if let Some(p) = self.pending.get_mut(&number) {
                 p.related.push(other);
-                p.span(run, Importance::Rare).link(to, how);
+                p.links.push((to, how));
             }
         }
     }
@@ -114,40 +111,19 @@ impl Batches {
 }
 
 impl Pending {
-    fn about(&self) -> About {
-        About::Batch(self.batch.number.number)
-    }
-
-    fn parent<'a>(&self, run: &'a RunFacts) -> Option<&'a SpanContext> {
-        run.parent_of_batch(self.batch.number.number)
-    }
-
-    /// Batches in the trace of the run are drawn and matter, and those without a result; of the others, those that something refers to.
-    fn importance(&self, run: &RunFacts) -> Importance {
-        let is_rare = self.is_wanted || self.parent(run).is_some() || self.batch.end != BatchEnd::Done;
-        if is_rare { Importance::Rare } else { Importance::Plain }
-    }
-
-    /// Begins the span if it is not begun. What is known of the batch comes with [`Pending::draw`].
-    fn span(&mut self, run: &RunFacts, importance: Importance) -> &mut Span {
-        self.is_wanted |= importance == Importance::Rare;
-        let (importance, parent, ids) = (self.importance(run), self.parent(run), run.seed.root(self.about()));
-        self.span.get_or_insert_with(|| {
-            let mut span = run.open(importance, span::BATCH, ids, parent, self.batch.sent);
-            if parent.is_none() {
-                span.link(run.context.clone(), "run");
-            }
-            span
-        })
-    }
-
-    fn draw(mut self, run: &RunFacts) {
-        let importance = self.importance(run);
-        if self.span.is_none() && importance == Importance::Plain {
-            return;
+    fn draw(self, run: &RunFacts) {
+        let Self { batch, kept, links, wanted, .. } = self;
+        let number_in_run = batch.number.number;
+        let parent = run.parent_of_batch(number_in_run);
+        // Batches in the trace of the run are drawn and matter, and those without a result; of the others, those that something refers to.
+        let is_rare = parent.is_some() || batch.end != BatchEnd::Done;
+        let Some(importance) = (if is_rare { Some(Importance::Rare) } else { wanted }) else { return };
+        let ids = run.seed.root(About::Batch(number_in_run));
+        let mut span = run.open(importance, span::BATCH, ids, parent, batch.sent);
+        if parent.is_none() {
+            span.link(run.context.clone(), "run");
         }
-        self.span(run, importance);
-        let Self { batch, kept, span: Some(mut span), .. } = self else { return };
+        links.into_iter().for_each(|(to, how)| span.link(to, how));
         let stage = run.stage(batch.stage);
         let (outcome, error) = outcome(&batch.end);
         span.set(attribute::BATCH_ID, number(batch.batch.0));

@@ -93,7 +93,7 @@ impl Sender {
             self.note(n, sent, &outcome);
             if is_silent && *self.stopping.borrow() {
                 // The rest would fail in the same way and delay the end of the run.
-                self.queue.unsent(self.queue.drain(), None);
+                self.queue.sent(self.queue.drain(), None, None);
             }
         }
     }
@@ -123,13 +123,13 @@ impl Sender {
         let endpoint = &self.endpoint;
         if let Err(error) = sent {
             let error = outcome.problem().unwrap_or(error);
-            if self.queue.unsent(spans, Some(error.clone())) {
+            if self.queue.sent(spans, None, Some(error.clone())) {
                 tracing::warn!(%endpoint, %error, "traces cannot be delivered, the run goes on without them");
             }
             return;
         }
         let (rejected, words) = rejected(outcome);
-        if self.queue.taken(spans, rejected, words.clone()) {
+        if self.queue.sent(spans, Some(rejected), words.clone()) {
             let words = words.unwrap_or_default();
             tracing::warn!(%endpoint, rejected, %words, "the trace collector rejects spans");
         }

@@ -9,7 +9,7 @@ use opentelemetry_sdk::trace::SpanData;
 use tokio::sync::Notify;
 
 /// What gives way to what when there is no room for all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Importance {
     /// One of many: an item that is traced for the share, and batches of such items.
     Plain,
@@ -100,25 +100,20 @@ impl Queue {
         waiting
     }
 
-    /// The collector has taken all of a request but `rejected` spans, and says `words` of it. Gives back whether it is the first of which
-    /// it rejects some.
-    pub(super) fn taken(&self, spans: u64, rejected: u64, words: Option<String>) -> bool {
+    /// What became of a request of so many spans: the collector has rejected so many of them, or with `None` it could not be sent; `words` says
+    /// why. Gives back whether this is the first loss of its kind.
+    pub(super) fn sent(&self, spans: u64, rejected: Option<u64>, words: Option<String>) -> bool {
         let mut state = self.lock();
+        let report = &mut state.report;
+        report.words = words.or(report.words.take());
+        let Some(rejected) = rejected else {
+            report.unsent += spans;
+            return report.unsent == spans;
+        };
         let rejected = rejected.min(spans);
-        let first = state.report.rejected == 0 && rejected > 0;
-        state.report.delivered += spans - rejected;
-        state.report.rejected += rejected;
-        state.report.words = words.or(state.report.words.take());
-        first
-    }
-
-    /// A request could not be sent. Gives back whether this is the first.
-    pub(super) fn unsent(&self, spans: u64, words: Option<String>) -> bool {
-        let mut state = self.lock();
-        let first = state.report.unsent == 0;
-        state.report.unsent += spans;
-        state.report.words = words.or(state.report.words.take());
-        first
+        report.delivered += spans - rejected;
+        report.rejected += rejected;
+        rejected > 0 && report.rejected == rejected
     }
 
     /// What became of the spans so far. Those that wait are among those that ended alone.
