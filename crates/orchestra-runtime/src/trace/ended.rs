@@ -101,7 +101,6 @@ impl DoneRows {
 pub struct UsualItems<'a> {
     /// In the order of their rows, as [`EndedItems::items`].
     pub ids: &'a [ItemId],
-    pub batch: &'a Arc<BatchTrace>,
     /// From the loader that took the first of them until they were in the journal: none took longer.
     pub longest: Duration,
     /// The same of the one in the middle, which stands for all.
@@ -140,10 +139,10 @@ impl EndedItems {
     /// The group, if all of it went the usual way.
     #[must_use]
     pub fn usual(&self) -> Option<UsualItems<'_>> {
-        let Items::Rows(DoneRows { ids, batch, usual, .. }) = &self.items else { return None };
+        let Items::Rows(DoneRows { ids, usual, .. }) = &self.items else { return None };
         let took = |began: Duration| self.ended.saturating_sub(began);
         let began = usual.filter(|_| self.not_written.is_none())?;
-        Some(UsualItems { ids, batch, longest: took(began.first), typical: took(began.middle) })
+        Some(UsualItems { ids, longest: took(began.first), typical: took(began.middle) })
     }
 
     /// All of them.
@@ -187,14 +186,6 @@ impl<'a> EndedItem<'a> {
     #[must_use]
     pub fn was_retried(&self) -> bool {
         self.ticket.timeline().is_some_and(Timeline::was_retried)
-    }
-
-    /// Calls `f` for each batch that it was in, in the order in which they ended.
-    pub fn each_batch(&self, mut f: impl FnMut(&Arc<BatchTrace>)) {
-        if let Some(timeline) = self.ticket.timeline() {
-            timeline.each_batch(&mut f);
-        }
-        self.batch.into_iter().for_each(f);
     }
 
     /// Everything that is known of it.

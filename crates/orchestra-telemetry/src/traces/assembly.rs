@@ -10,7 +10,6 @@ use orchestra_core::{DeviceId, SourceId, StageId, WorkerId};
 use orchestra_runtime::trace::{
     BatchTrace, DeviceTrace, ItemTrace, RunBegan, RunEnded, TraceContext, WorkerStep, WorkerTrace,
 };
-use smallvec::SmallVec;
 
 use super::batch::Batches;
 use super::context;
@@ -168,10 +167,9 @@ impl Assembly {
         self.batches.add(batch, &self.facts);
     }
 
-    /// Items that are traced, and why; and how many others of which batches have ended.
-    pub(super) fn items(&mut self, items: &[(ItemTrace, Kept)], others: &[(u64, usize)]) {
+    /// Items that are traced, and why.
+    pub(super) fn items(&mut self, items: &[(ItemTrace, Kept)]) {
         items.iter().for_each(|(item, kept)| self.item(item, *kept));
-        others.iter().for_each(|(batch, n)| self.batches.decided(*batch, *n, &self.facts));
     }
 
     pub(super) fn worker(&mut self, step: WorkerTrace) {
@@ -191,28 +189,18 @@ impl Assembly {
 
     /// Ends what is open: nothing more will be told.
     pub(super) fn flush(mut self) {
-        self.batches.flush(&self.facts);
         self.run.flush(&self.facts, self.totals);
     }
 
     fn item(&mut self, item: &ItemTrace, kept: Kept) {
-        let of_item = &item.steps.batches;
-        let finds_room = self.finds_room(kept, of_item.len());
-        self.totals.items_kept += u64::from(finds_room);
-        let (batches, facts) = (&mut self.batches, &self.facts);
-        for (at, batch) in of_item.iter().enumerate() {
-            if let Some(before) = item::previous(&of_item[..at], batch) {
-                batches.relate(before.number.number, batch.number.number, facts);
-            }
+        if !self.finds_room(kept, item.steps.batches.len()) {
+            return;
         }
-        let numbers = || of_item.iter().map(|b| b.number.number);
-        if finds_room {
-            let importance = kept.importance();
-            let spans: SmallVec<[_; 1]> = numbers().map(|n| batches.refer(n, facts, importance)).collect();
-            let context = item::draw(facts, item, kept, &spans);
-            numbers().for_each(|n| batches.link_item(n, &context));
+        self.totals.items_kept += 1;
+        for batch in &item.steps.batches {
+            self.batches.refer(batch.number.number, &self.facts, kept.importance());
         }
-        numbers().for_each(|n| batches.decided(n, 1, facts));
+        item::draw(&self.facts, item, kept);
     }
 
     /// Under load an item that is only one of many stays behind whole, rather than some spans of each.

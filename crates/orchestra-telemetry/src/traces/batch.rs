@@ -1,5 +1,5 @@
-//! Batches as spans: `batch`, under it `worker.run`, and under that the phases that the worker reported. A batch is drawn when it is known
-//! which of its items are traced, so that it can name them. It decides about no item.
+//! Batches as spans: `batch`, under it `worker.run`, and under that the phases that the worker reported. Items refer to their batches, and
+//! a batch knows no item.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,137 +16,63 @@ use super::queue::Importance;
 use super::span::{Span, number};
 use crate::names::{attribute, event, span};
 
-/// Items that a batch is linked with at most. A span has room for 128 links, and those to the run and to other attempts are among them.
-const MOST_LINKS: u64 = 120;
-/// Batches that are held at most. Far above what a run has in flight: only lost records bring it here.
-const MOST_PENDING: usize = 8192;
+/// Batches that are held at most. Far above what a run has in flight: what its items have not referred to by then, none of them does.
+const MOST_WAITING: usize = 8192;
 
-/// The batches of a run of which some item has not ended, by number.
+/// The later batches of a run, by number, to which no span refers yet.
 #[derive(Default)]
-pub(super) struct Batches {
-    pending: BTreeMap<u64, Pending>,
-}
-
-struct Pending {
-    batch: Arc<BatchTrace>,
-    /// Items that have not ended.
-    undecided: usize,
-    /// Items that are traced.
-    kept: u64,
-    /// The most important span that refers to it.
-    wanted: Option<Importance>,
-    /// Other attempts that it is linked with.
-    related: Vec<u64>,
-    links: Vec<(SpanContext, &'static str)>,
-}
+pub(super) struct Batches(BTreeMap<u64, Arc<BatchTrace>>);
 
 impl Batches {
+    /// Batches in the trace of the run are drawn and matter, and those without a result; the others wait for a span that refers to them.
     pub(super) fn add(&mut self, batch: Arc<BatchTrace>, run: &RunFacts) {
-        let (number, undecided) = (batch.number.number, batch.items);
-        let pending =
-            Pending { batch, undecided, kept: 0, wanted: None, related: Vec::new(), links: Vec::new() };
-        if undecided == 0 {
-            return pending.draw(run);
+        let number = batch.number.number;
+        if run.parent_of_batch(number).is_some() || batch.end != BatchEnd::Done {
+            return draw(&batch, run, Importance::Rare);
         }
-        self.pending.insert(number, pending);
-        if self.pending.len() > MOST_PENDING
-            && let Some((_, oldest)) = self.pending.pop_first()
-        {
-            oldest.draw(run);
+        self.0.insert(number, batch);
+        if self.0.len() > MOST_WAITING {
+            self.0.pop_first();
         }
     }
 
-    /// The span of a batch, which is drawn because a span of this importance refers to it.
-    pub(super) fn refer(
-        &mut self,
-        number: u64,
-        run: &RunFacts,
-        importance: Importance,
-    ) -> Option<SpanContext> {
-        let pending = self.pending.get_mut(&number)?;
-        pending.wanted = pending.wanted.max(Some(importance));
-        Some(run.batch_context(number))
-    }
-
-    pub(super) fn link_item(&mut self, number: u64, item: &SpanContext) {
-        if let Some(p) = self.pending.get_mut(&number) {
-            p.kept += 1;
-            if p.kept <= MOST_LINKS {
-                p.links.push((item.clone(), "item"));
-            }
+    /// A span of this importance refers to the batch.
+    pub(super) fn refer(&mut self, number: u64, run: &RunFacts, importance: Importance) {
+        if let Some(batch) = self.0.remove(&number) {
+            draw(&batch, run, importance);
         }
-    }
-
-    /// Rows of the batch `before`, which failed, were in the batch `after` next.
-    pub(super) fn relate(&mut self, before: u64, after: u64, run: &RunFacts) {
-        if self.pending.get(&before).is_none_or(|p| p.related.contains(&after)) {
-            return;
-        }
-        let mut refer = |number| self.refer(number, run, Importance::Rare);
-        let (Some(first), Some(second)) = (refer(before), refer(after)) else { return };
-        for (number, other, to, how) in [(before, after, second, "next"), (after, before, first, "previous")]
-        {
-            if let Some(p) = self.pending.get_mut(&number) {
-                p.related.push(other);
-                p.links.push((to, how));
-            }
-        }
-    }
-
-    /// So many of its items are decided about. Draws the batch if those were the last ones.
-    pub(super) fn decided(&mut self, number: u64, items: usize, run: &RunFacts) {
-        let Some(p) = self.pending.get_mut(&number) else { return };
-        p.undecided = p.undecided.saturating_sub(items);
-        if p.undecided == 0
-            && let Some(p) = self.pending.remove(&number)
-        {
-            p.draw(run);
-        }
-    }
-
-    /// Nothing more is to be expected of the items.
-    pub(super) fn flush(&mut self, run: &RunFacts) {
-        std::mem::take(&mut self.pending).into_values().for_each(|p| p.draw(run));
     }
 }
 
-impl Pending {
-    fn draw(self, run: &RunFacts) {
-        let Self { batch, kept, links, wanted, .. } = self;
-        let number_in_run = batch.number.number;
-        let parent = run.parent_of_batch(number_in_run);
-        // Batches in the trace of the run are drawn and matter, and those without a result; of the others, those that something refers to.
-        let is_rare = parent.is_some() || batch.end != BatchEnd::Done;
-        let Some(importance) = (if is_rare { Some(Importance::Rare) } else { wanted }) else { return };
-        let ids = run.seed.root(About::Batch(number_in_run));
-        let mut span = run.open(importance, span::BATCH, ids, parent, batch.sent);
-        if parent.is_none() {
-            span.link(run.context.clone(), "run");
-        }
-        links.into_iter().for_each(|(to, how)| span.link(to, how));
-        let stage = run.stage(batch.stage);
-        let (outcome, error) = outcome(&batch.end);
-        span.set(attribute::BATCH_ID, number(batch.batch.0));
-        span.set(attribute::BATCH_SIZE, number(batch.items));
-        span.set(attribute::BATCH_REASON, batch.reason.as_str());
-        if let Some(size) = stage.padded_size(batch.rows) {
-            span.set(attribute::BATCH_PADDED_SIZE, number(size));
-        }
-        span.set(attribute::ATTEMPT, i64::from(batch.attempt));
-        span.add(stage.attributes.iter().cloned());
-        span.add([run.device(batch.device)]);
-        span.set(attribute::WORKER, i64::from(batch.worker.0));
-        span.set(attribute::BATCH_FILLING, millis(batch.filled.saturating_sub(batch.opened)));
-        span.set(attribute::BATCH_WAITING, millis(batch.sent.saturating_sub(batch.filled)));
-        span.set(attribute::BATCH_KEPT, number(kept));
-        span.set(attribute::BATCH_OUTCOME, outcome);
-        if let Some((kind, error)) = &error {
-            span.fail(*kind, error, batch.ended);
-        }
-        what_followed(&batch, &mut span);
-        worker_run(run, importance, &batch, &span.context(), error);
-        span.end(batch.ended);
+fn draw(batch: &BatchTrace, run: &RunFacts, importance: Importance) {
+    let number_in_run = batch.number.number;
+    let parent = run.parent_of_batch(number_in_run);
+    let ids = run.seed.root(About::Batch(number_in_run));
+    let mut span = run.open(importance, span::BATCH, ids, parent, batch.sent);
+    if parent.is_none() {
+        span.link(run.context.clone(), "run");
     }
+    let stage = run.stage(batch.stage);
+    let (outcome, error) = outcome(&batch.end);
+    span.set(attribute::BATCH_ID, number(batch.batch.0));
+    span.set(attribute::BATCH_SIZE, number(batch.items));
+    span.set(attribute::BATCH_REASON, batch.reason.as_str());
+    if let Some(size) = stage.padded_size(batch.rows) {
+        span.set(attribute::BATCH_PADDED_SIZE, number(size));
+    }
+    span.set(attribute::ATTEMPT, i64::from(batch.attempt));
+    span.add(stage.attributes.iter().cloned());
+    span.add([run.device(batch.device)]);
+    span.set(attribute::WORKER, i64::from(batch.worker.0));
+    span.set(attribute::BATCH_FILLING, millis(batch.filled.saturating_sub(batch.opened)));
+    span.set(attribute::BATCH_WAITING, millis(batch.sent.saturating_sub(batch.filled)));
+    span.set(attribute::BATCH_OUTCOME, outcome);
+    if let Some((kind, error)) = &error {
+        span.fail(*kind, error, batch.ended);
+    }
+    what_followed(batch, &mut span);
+    worker_run(run, importance, batch, &span.context(), error);
+    span.end(batch.ended);
 }
 
 fn what_followed(batch: &BatchTrace, span: &mut Span) {

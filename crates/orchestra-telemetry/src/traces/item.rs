@@ -16,20 +16,17 @@ use super::sampling::Kept;
 use super::span::{Span, number};
 use crate::names::{attribute, span};
 
-/// Makes the spans of an item. `batches` are the spans of those that it was in, in their order. Gives what others refer to it by.
-pub(super) fn draw(
-    run: &RunFacts,
-    item: &ItemTrace,
-    kept: Kept,
-    batches: &[Option<SpanContext>],
-) -> SpanContext {
+/// Makes the spans of an item.
+pub(super) fn draw(run: &RunFacts, item: &ItemTrace, kept: Kept) {
     let (id, steps) = (item.id, &item.steps);
     let about = About::Item(id.source.0, id.index);
     let queued = steps.queued.first().map(|(_, at)| *at);
     let began = steps.loading.map(|l| l.began).or(queued).unwrap_or(item.handed);
     let mut span = run.open(kept.importance(), span::ITEM, run.seed.root(about), None, began);
     span.link(run.context.clone(), "run");
-    batches.iter().flatten().for_each(|batch| span.link(batch.clone(), "batch"));
+    for batch in &steps.batches {
+        span.link(run.batch_context(batch.number.number), "batch");
+    }
     span.add(run.source(id.source).iter().cloned());
     span.set(attribute::ITEM, item.name.clone());
     span.set(attribute::ITEM_INDEX, number(id.index));
@@ -37,7 +34,7 @@ pub(super) fn draw(
     let context = span.context();
     let mut parts = Parts { run, about, importance: kept.importance(), item: &context, n: 0 };
     parts.loading(item);
-    parts.batches(item, batches);
+    parts.batches(item);
     parts.open(span::ITEM_WRITE, item.handed).end(item.ended);
     let outcome = match &item.end {
         ItemEnd::Done => "done",
@@ -54,11 +51,10 @@ pub(super) fn draw(
     };
     span.set(attribute::ITEM_OUTCOME, outcome);
     span.end(item.ended);
-    context
 }
 
 /// The attempt of the same stage before this one.
-pub(super) fn previous<'a>(before: &'a [Arc<BatchTrace>], batch: &BatchTrace) -> Option<&'a Arc<BatchTrace>> {
+fn previous<'a>(before: &'a [Arc<BatchTrace>], batch: &BatchTrace) -> Option<&'a Arc<BatchTrace>> {
     before.iter().rev().find(|b| b.stage == batch.stage)
 }
 
@@ -115,7 +111,7 @@ impl Parts<'_> {
         }
     }
 
-    fn batches(&mut self, item: &ItemTrace, spans: &[Option<SpanContext>]) {
+    fn batches(&mut self, item: &ItemTrace) {
         let steps = &item.steps;
         for (at, batch) in steps.batches.iter().enumerate() {
             let which = [
@@ -132,9 +128,7 @@ impl Parts<'_> {
             }
             let mut span = self.open(span::ITEM_INFER, batch.sent);
             span.add(which.clone());
-            if let Some(Some(batch)) = spans.get(at) {
-                span.link(batch.clone(), "batch");
-            }
+            span.link(self.run.batch_context(batch.number.number), "batch");
             if let (_, Some((kind, error))) = batch::outcome(&batch.end) {
                 span.fail(kind, &error, batch.ended);
             }

@@ -211,8 +211,10 @@ impl RunTracer for RunRecorder {
         items.iter().for_each(|group| sorted.group(group, &mut sampler));
         drop(sampler);
         self.shared.left_out.add_items(sorted.left_out);
-        let (items, others) = (sorted.kept, sorted.others);
-        self.tell(items.len() + 1, [items.len() as u64, 0], move |run| run.items(&items, &others));
+        let items = sorted.kept;
+        if !items.is_empty() {
+            self.tell(items.len(), [items.len() as u64, 0], move |run| run.items(&items));
+        }
     }
 
     fn worker(&self, step: WorkerTrace) {

@@ -130,11 +130,9 @@ impl Sampler {
     }
 }
 
-/// Items that have ended together, apart: those that are traced, and the others.
+/// Those of some items that are traced.
 pub(super) struct Sorted {
     pub(super) kept: Vec<(ItemTrace, Kept)>,
-    /// How many items of which batches are not traced. Few batches at a time, and mostly the same as the item before.
-    pub(super) others: Vec<(u64, usize)>,
     /// For so many more items that others can stand for.
     room: usize,
     /// Items that found no room.
@@ -143,7 +141,7 @@ pub(super) struct Sorted {
 
 impl Sorted {
     pub(super) fn new(room: usize) -> Self {
-        Self { kept: Vec::new(), others: Vec::new(), room, left_out: 0 }
+        Self { kept: Vec::new(), room, left_out: 0 }
     }
 
     pub(super) fn group(&mut self, group: &EndedItems, sampler: &mut Sampler) {
@@ -167,13 +165,14 @@ impl Sorted {
             if usual.is_none() {
                 sampler.note(ended.took, 1);
             }
-            self.item(&item, sampler.decide(&ended));
+            if let Some(kept) = sampler.decide(&ended) {
+                self.item(&item, kept);
+            }
         }
     }
 
     /// A group of which nothing is to be said but which of them are in the share.
     fn usual(&mut self, group: &EndedItems, usual: &UsualItems<'_>, sampler: &Sampler) {
-        let before = self.kept.len();
         // Walked only as far as there is something to take.
         let (mut walk, mut walked) = (group.items(), 0);
         for (at, id) in usual.ids.iter().enumerate() {
@@ -187,29 +186,15 @@ impl Sorted {
                 self.kept.push((item.trace(), Kept::Ratio));
             }
         }
-        let traced = self.kept.len() - before;
-        self.count_other(usual.batch.number.number, usual.ids.len() - traced);
     }
 
-    fn item(&mut self, item: &EndedItem<'_>, kept: Option<Kept>) {
-        match kept {
-            Some(kept) if self.room > 0 || !kept.is_plain() => {
-                self.room -= usize::from(kept.is_plain());
-                self.kept.push((item.trace(), kept));
-            }
-            _ => {
-                self.left_out += u64::from(kept.is_some());
-                item.each_batch(|batch| self.count_other(batch.number.number, 1));
-            }
+    fn item(&mut self, item: &EndedItem<'_>, kept: Kept) {
+        if self.room == 0 && kept.is_plain() {
+            self.left_out += 1;
+            return;
         }
-    }
-
-    fn count_other(&mut self, batch: u64, items: usize) {
-        match self.others.iter_mut().rev().find(|(known, _)| *known == batch) {
-            Some((_, n)) => *n += items,
-            None if items > 0 => self.others.push((batch, items)),
-            None => {}
-        }
+        self.room -= usize::from(kept.is_plain());
+        self.kept.push((item.trace(), kept));
     }
 }
 

@@ -60,7 +60,7 @@ impl Made {
 
     /// Items that have ended, decided about as a recorder does.
     pub fn items(&mut self, items: Vec<ItemTrace>) {
-        let (mut traced, mut others) = (Vec::new(), Vec::new());
+        let mut traced = Vec::new();
         for item in items {
             let began = item.steps.loading.map_or(item.handed, |l| l.began);
             self.sampler.note(item.ended - began, 1);
@@ -71,12 +71,9 @@ impl Made {
                 was_retried: item.steps.batches.iter().any(|b| b.end != BatchEnd::Done),
                 took: item.ended - began,
             });
-            match kept {
-                Some(kept) => traced.push((item, kept)),
-                None => others.extend(item.steps.batches.iter().map(|batch| (batch.number.number, 1))),
-            }
+            traced.extend(kept.map(|kept| (item, kept)));
         }
-        self.run.items(&traced, &others);
+        self.run.items(&traced);
     }
 
     /// A batch of `items` items with this number, which ran from `number` * 10 ms on.
