@@ -22,7 +22,7 @@ mod visible;
 
 pub use driver::{DriverProbe, driver_problem};
 pub use gpu::{FakeProbe, Gpu, GpuProbe, GpuProcess, ProbeError};
-pub use memory::{Memory, MemoryLimit};
+pub use memory::Memory;
 pub use nvml::NvmlProbe;
 pub use process::{ProcessMemory, process_cpu_time, process_memory, process_state};
 pub use topology::Node;

@@ -1,7 +1,8 @@
 //! Makes the spans of one run out of what it told. Takes records one after the other; waits for nothing and sends nothing.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceId};
@@ -11,7 +12,7 @@ use orchestra_runtime::trace::{
     BatchTrace, DeviceTrace, ItemTrace, RunBegan, RunEnded, TraceContext, WorkerStep, WorkerTrace,
 };
 
-use super::batch::Batches;
+use super::batch;
 use super::context;
 use super::ids::{About, Seed};
 use super::item;
@@ -141,9 +142,12 @@ pub(super) fn batch_context(seed: Seed, run: TraceId, number: u64) -> SpanContex
 
 pub(super) struct Assembly {
     facts: RunFacts,
-    batches: Batches,
     run: RunSpans,
-    totals: Totals,
+    /// Batches that were sent up to now.
+    sent: Arc<AtomicU64>,
+    items_kept: u64,
+    /// Batches that were drawn for an item, by number.
+    drawn: HashSet<u64>,
     /// Items without spans, of all runs.
     left_out: Arc<LeftOut>,
 }
@@ -153,18 +157,18 @@ impl Assembly {
         began: &RunBegan,
         (seed, out): (Seed, Out),
         parent: Option<TraceContext>,
+        sent: Arc<AtomicU64>,
         left_out: Arc<LeftOut>,
     ) -> Self {
         let mut facts = RunFacts::new(began, seed, out);
         let run;
         (run, facts.context) = RunSpans::new(&facts, parent.map(context::to_span).as_ref());
-        let (batches, totals) = (Batches::default(), Totals::default());
-        Self { facts, batches, run, totals, left_out }
+        Self { facts, run, sent, items_kept: 0, drawn: HashSet::new(), left_out }
     }
 
-    pub(super) fn batch(&mut self, batch: Arc<BatchTrace>) {
-        self.totals.batches += 1;
-        self.batches.add(batch, &self.facts);
+    /// A batch that [matters](batch::matters).
+    pub(super) fn batch(&mut self, batch: &BatchTrace) {
+        batch::draw(batch, &self.facts, Importance::Rare);
     }
 
     /// Items that are traced, and why.
@@ -184,21 +188,28 @@ impl Assembly {
     }
 
     pub(super) fn ended(&mut self, end: &RunEnded) {
-        self.run.ended(end, self.totals);
+        self.run.ended(end, self.totals());
     }
 
     /// Ends what is open: nothing more will be told.
     pub(super) fn flush(mut self) {
-        self.run.flush(&self.facts, self.totals);
+        let totals = self.totals();
+        self.run.flush(&self.facts, totals);
+    }
+
+    fn totals(&self) -> Totals {
+        Totals { batches: self.sent.load(Ordering::Relaxed), items_kept: self.items_kept }
     }
 
     fn item(&mut self, item: &ItemTrace, kept: Kept) {
         if !self.finds_room(kept, item.steps.batches.len()) {
             return;
         }
-        self.totals.items_kept += 1;
-        for batch in &item.steps.batches {
-            self.batches.refer(batch.number.number, &self.facts, kept.importance());
+        self.items_kept += 1;
+        for batch in item.steps.batches.iter().filter(|batch| !batch::matters(batch)) {
+            if self.drawn.insert(batch.number.number) {
+                batch::draw(batch, &self.facts, kept.importance());
+            }
         }
         item::draw(&self.facts, item, kept);
     }

@@ -1,8 +1,6 @@
 //! Batches as spans: `batch`, under it `worker.run`, and under that the phases that the worker reported. Items refer to their batches, and
 //! a batch knows no item.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
@@ -10,41 +8,18 @@ use opentelemetry::trace::SpanContext;
 use orchestra_runtime::ExitKind;
 use orchestra_runtime::trace::{BatchEnd, BatchTrace, RunErrorKind, Then};
 
-use super::assembly::RunFacts;
+use super::assembly::{BATCHES_IN_RUN, RunFacts};
 use super::ids::About;
 use super::queue::Importance;
 use super::span::{Span, number};
 use crate::names::{attribute, event, span};
 
-/// Batches that are held at most. Far above what a run has in flight: what its items have not referred to by then, none of them does.
-const MOST_WAITING: usize = 8192;
-
-/// The later batches of a run, by number, to which no span refers yet.
-#[derive(Default)]
-pub(super) struct Batches(BTreeMap<u64, Arc<BatchTrace>>);
-
-impl Batches {
-    /// Batches in the trace of the run are drawn and matter, and those without a result; the others wait for a span that refers to them.
-    pub(super) fn add(&mut self, batch: Arc<BatchTrace>, run: &RunFacts) {
-        let number = batch.number.number;
-        if run.parent_of_batch(number).is_some() || batch.end != BatchEnd::Done {
-            return draw(&batch, run, Importance::Rare);
-        }
-        self.0.insert(number, batch);
-        if self.0.len() > MOST_WAITING {
-            self.0.pop_first();
-        }
-    }
-
-    /// A span of this importance refers to the batch.
-    pub(super) fn refer(&mut self, number: u64, run: &RunFacts, importance: Importance) {
-        if let Some(batch) = self.0.remove(&number) {
-            draw(&batch, run, importance);
-        }
-    }
+/// Batches in the trace of the run are drawn and matter, and those without a result; the others if an item that is traced was in them.
+pub(super) fn matters(batch: &BatchTrace) -> bool {
+    batch.number.number < BATCHES_IN_RUN || batch.end != BatchEnd::Done
 }
 
-fn draw(batch: &BatchTrace, run: &RunFacts, importance: Importance) {
+pub(super) fn draw(batch: &BatchTrace, run: &RunFacts, importance: Importance) {
     let number_in_run = batch.number.number;
     let parent = run.parent_of_batch(number_in_run);
     let ids = run.seed.root(About::Batch(number_in_run));

@@ -35,7 +35,7 @@ pub(super) fn draw(run: &RunFacts, item: &ItemTrace, kept: Kept) {
     let mut parts = Parts { run, about, importance: kept.importance(), item: &context, n: 0 };
     parts.loading(item);
     parts.batches(item);
-    parts.open(span::ITEM_WRITE, item.handed).end(item.ended);
+    parts.step(span::ITEM_WRITE, item.handed, item.ended, &[]);
     let outcome = match &item.end {
         ItemEnd::Done => "done",
         ItemEnd::Failed(failure) => {
@@ -77,6 +77,13 @@ impl Parts<'_> {
         self.run.open(self.importance, name, ids, Some(self.item), from)
     }
 
+    /// One in which nothing goes wrong.
+    fn step(&mut self, name: &'static str, from: Duration, to: Duration, attributes: &[KeyValue]) {
+        let mut span = self.open(name, from);
+        span.add(attributes.iter().cloned());
+        span.end(to);
+    }
+
     fn loading(&mut self, item: &ItemTrace) {
         let steps = &item.steps;
         let Some(loading) = steps.loading else { return };
@@ -103,9 +110,7 @@ impl Parts<'_> {
         for (stage, queued) in &steps.queued {
             let stage = self.run.stage(*stage);
             if stage.is_fed_by_loaders {
-                let mut span = self.open(span::ITEM_ROW, since);
-                span.add([stage.name()]);
-                span.end(*queued);
+                self.step(span::ITEM_ROW, since, *queued, &[stage.name()]);
                 since = *queued;
             }
         }
@@ -122,9 +127,7 @@ impl Parts<'_> {
             let before = previous(&steps.batches[..at], batch).map(|b| b.ended);
             let row = steps.queued.iter().find(|(stage, _)| *stage == batch.stage).map(|(_, at)| *at);
             if let Some(since) = before.or(row) {
-                let mut span = self.open(span::ITEM_QUEUE, since);
-                span.add(which.clone());
-                span.end(batch.sent);
+                self.step(span::ITEM_QUEUE, since, batch.sent, &which);
             }
             let mut span = self.open(span::ITEM_INFER, batch.sent);
             span.add(which.clone());
@@ -134,9 +137,7 @@ impl Parts<'_> {
             }
             span.end(batch.ended);
             if let Some((from, to)) = batch.processed.get() {
-                let mut span = self.open(span::ITEM_POST, *from);
-                span.add(which);
-                span.end(*to);
+                self.step(span::ITEM_POST, *from, *to, &which);
             }
         }
     }

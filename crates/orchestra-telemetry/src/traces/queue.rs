@@ -9,7 +9,7 @@ use opentelemetry_sdk::trace::SpanData;
 use tokio::sync::Notify;
 
 /// What gives way to what when there is no room for all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Importance {
     /// One of many: an item that is traced for the share, and batches of such items.
     Plain,

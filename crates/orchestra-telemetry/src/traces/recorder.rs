@@ -21,11 +21,11 @@ use orchestra_runtime::trace::{
 };
 
 use super::assembly::{Assembly, batch_context};
-use super::context;
 use super::ids::{About, Seed};
 use super::queue::{LeftOut, Queue};
 use super::sampling::{ItemSampling, Sampler, Sorted};
 use super::span::{Out, Sink};
+use super::{batch, context};
 use crate::{TelemetryError, step_back};
 
 /// Items and batches that may wait. A record of an item is a few hundred bytes.
@@ -165,11 +165,12 @@ impl Tracer for Recorder {
         let trace = parent.map_or(seed.root(About::Run).0, |parent| TraceId::from_bytes(parent.trace_id));
         let shared = Arc::clone(&self.shared);
         let run = shared.next_run.fetch_add(1, Ordering::Relaxed);
-        let (left_out, to) = (self.left_out(), sink.clone());
+        let (left_out, to, batches) = (self.left_out(), sink.clone(), Arc::<AtomicU64>::default());
+        let sent = Arc::clone(&batches);
         shared.put(0, [0, 0], move |runs| {
-            runs.insert(run, Assembly::new(&began, (seed, Out::new(to)), parent, left_out));
+            runs.insert(run, Assembly::new(&began, (seed, Out::new(to)), parent, sent, left_out));
         });
-        let (sampler, batches) = (Mutex::new(Sampler::new(sampling)), AtomicU64::new(0));
+        let sampler = Mutex::new(Sampler::new(sampling));
         Arc::new(RunRecorder { run, shared, seed, trace, sink, sampler, batches })
     }
 }
@@ -183,7 +184,7 @@ struct RunRecorder {
     sink: Sink,
     /// Never waited for: items are told of by one thread, and the recorder's does not take it.
     sampler: Mutex<Sampler>,
-    batches: AtomicU64,
+    batches: Arc<AtomicU64>,
 }
 
 impl RunTracer for RunRecorder {
@@ -199,7 +200,9 @@ impl RunTracer for RunRecorder {
     }
 
     fn batch_ended(&self, batch: Arc<BatchTrace>) {
-        self.tell(1, [0, 1], |run| run.batch(batch));
+        if batch::matters(&batch) {
+            self.tell(1, [0, 1], move |run| run.batch(&batch));
+        }
     }
 
     fn items_ended(&self, items: &[EndedItems]) {

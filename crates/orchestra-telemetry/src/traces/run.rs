@@ -31,7 +31,7 @@ pub(super) struct RunSpans {
     last: Duration,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Totals {
     pub(super) batches: u64,
     pub(super) items_kept: u64,

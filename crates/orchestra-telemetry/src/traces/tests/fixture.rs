@@ -15,6 +15,7 @@ use orchestra_runtime::trace::{
 };
 
 use super::super::assembly::{Assembly, batch_context};
+use super::super::batch::matters;
 use super::super::ids::{About, Seed};
 use super::super::queue::Queue;
 use super::super::sampling::{Ended, ItemSampling, Sampler};
@@ -54,8 +55,15 @@ impl Made {
         let seed = Seed::new(&began.run_id, began.zero);
         let out = Out::new(Sink::Queue(Arc::clone(&queue)));
         let sampling = ItemSampling { ratio, ..ItemSampling::default() };
-        let run = Assembly::new(&began, (seed, out), None, Arc::default());
+        let run = Assembly::new(&began, (seed, out), None, Arc::default(), Arc::default());
         Self { run, seed, sampler: Sampler::new(sampling), queue }
+    }
+
+    /// A batch that has ended, told as a recorder does.
+    pub fn ended(&mut self, batch: &BatchTrace) {
+        if matters(batch) {
+            self.run.batch(batch);
+        }
     }
 
     /// Items that have ended, decided about as a recorder does.

@@ -33,7 +33,7 @@ fn failure() -> ItemEnd {
 fn a_batch_hangs_below_the_run_and_an_item_is_a_trace_of_its_own_linked_with_both() {
     let mut made = Made::with(1.0);
     let batch = made.batch(0, 1, BatchEnd::Done);
-    made.run.batch(Arc::clone(&batch));
+    made.ended(&batch);
     made.items(vec![item(4, &[batch], ItemEnd::Done)]);
     made.run.ended(&over());
     let spans = made.all();
@@ -68,7 +68,7 @@ fn a_batch_hangs_below_the_run_and_an_item_is_a_trace_of_its_own_linked_with_bot
 fn the_frame_names_the_span_that_the_batch_gets() {
     let mut made = Made::with(1.0);
     let batches = [0, BATCHES_IN_RUN].map(|n| made.batch(n, 1, killed(9)));
-    batches.iter().for_each(|b| made.run.batch(Arc::clone(b)));
+    batches.iter().for_each(|b| made.ended(b));
     let contexts = batches.map(|b| b.number.context.expect("ours are known beforehand"));
     let spans = made.all();
     for context in contexts {
@@ -85,8 +85,8 @@ fn the_frame_names_the_span_that_the_batch_gets() {
 fn a_batch_whose_worker_was_killed_is_closed_with_the_error_and_names_its_retry() {
     let mut made = Made::with(0.0);
     let (lost, retry) = (made.batch(0, 1, killed(1)), made.batch(1, 1, BatchEnd::Done));
-    made.run.batch(Arc::clone(&lost));
-    made.run.batch(Arc::clone(&retry));
+    made.ended(&lost);
+    made.ended(&retry);
     made.items(vec![item(4, &[lost, retry], ItemEnd::Done)]);
     let spans = made.all();
     let batches = spans.named(span::BATCH);
@@ -116,7 +116,7 @@ fn of_items_that_are_not_in_the_share_only_those_that_failed_are_drawn() {
     let later = BATCHES_IN_RUN + 5;
     let (good, bad) = (made.batch(later, 2, BatchEnd::Done), made.batch(later + 1, 2, BatchEnd::Done));
     for (n, batch) in [(0, &good), (2, &bad)] {
-        made.run.batch(Arc::clone(batch));
+        made.ended(batch);
         made.items(vec![item(n, std::slice::from_ref(batch), ItemEnd::Done)]);
     }
     made.items(vec![item(1, &[good], ItemEnd::Done), item(3, &[bad], failure())]);
@@ -150,7 +150,7 @@ fn the_trace_of_the_run_holds_the_first_batches_and_later_ones_are_traces_of_the
     let mut made = Made::with(1.0);
     for n in 0..BATCHES_IN_RUN + 10 {
         let batch = made.batch(n, 1, BatchEnd::Done);
-        made.run.batch(Arc::clone(&batch));
+        made.ended(&batch);
         made.items(vec![item(n, &[batch], ItemEnd::Done)]);
     }
     let spans = made.all();
@@ -237,7 +237,7 @@ fn what_happens_to_a_device_and_is_found_out_about_it_stands_in_the_run() {
 fn what_is_open_when_nothing_more_is_told_is_closed_with_an_error() {
     let mut made = Made::with(0.0);
     let batch = made.batch(BATCHES_IN_RUN, 3, BatchEnd::GivenUp);
-    made.run.batch(batch);
+    made.ended(&batch);
     let spans = made.all();
     for name in [span::RUN, span::BATCH, span::WORKER_RUN] {
         assert_eq!(text(spans.one(name), attribute::ERROR_TYPE), "given_up", "{name}");
@@ -251,7 +251,7 @@ fn a_device_that_ran_out_of_memory_is_told_with_what_followed() {
     let end = BatchEnd::Fault { kind, error, then: Then::Split };
     let batch = made.batch(0, 1, end);
     let batch = BatchTrace { ceiling: Some((4, 2)), items: 0, ..Arc::into_inner(batch).unwrap() };
-    made.run.batch(Arc::new(batch));
+    made.ended(&batch);
     let spans = made.all();
     let batch = spans.one(span::BATCH);
     let events: Vec<&str> = batch.events.iter().map(|e| &*e.name).collect();
