@@ -216,7 +216,7 @@ fn holes_and_rows_that_failed_are_not_of_the_group_and_a_bound_for_slow_items_ho
     let ids = || left().iter().map(|t| t.id()).collect();
     for slow in [None, Some(ms(20))] {
         let rows = DoneRows::new(slot(), 0..40, failed(), ids(), Arc::clone(&batch));
-        let sampling = ItemSampling { ratio: 0.4, slow, ..ItemSampling::default() };
+        let sampling = ItemSampling { ratio: 0.4, slow };
         let kept = kept_of(sampling, EndedItems::rows(rows, ms(0)));
         assert_eq!(kept, kept_of(sampling, each_of(left(), &batch)));
         assert_eq!(kept.contains(&("25.png".to_owned(), "slow".to_owned())), slow.is_some(), "{kept:?}");
