@@ -150,8 +150,7 @@ impl Run {
     fn new(case: Case, workflow: &Path, out: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_orchestra"));
         command.arg("run").arg(workflow).arg("--fresh").arg("--output").arg(out);
-        command.args(["--set", "telemetry.protocol=http/protobuf", "--set"]);
-        command.arg(format!("telemetry.sample={}", case.sample));
+        command.arg("--set").arg(format!("telemetry.sample={}", case.sample));
         fs::create_dir_all(out).unwrap();
         let stderr = out.with_extension("stderr");
         command.stdout(Stdio::null()).stderr(fs::File::create(&stderr).unwrap());

@@ -7,9 +7,7 @@ mod devices;
 use std::sync::Arc;
 
 use orchestra::{Meter, Plan};
-use orchestra_plan::OtlpProtocol;
 use orchestra_telemetry::metrics::{MetricReport, MetricSettings, Metrics, Reading, Source, names};
-use orchestra_telemetry::otlp::{Configured, Protocol};
 use orchestra_telemetry::{LogFiles, SpanWatch, TelemetryError, TelemetryGuard};
 
 use crate::Failed;
@@ -21,10 +19,7 @@ use crate::stderr;
 /// Serves and sends metrics as the command line, the file and the environment say. `said`: warnings that need not be repeated.
 pub fn start(args: &RunArgs, plan: &Plan, talk: Talk, said: &[String]) -> Result<Metrics, Failed> {
     let page = args.metrics.as_deref().or(plan.telemetry.metrics.as_deref());
-    let collector = Configured {
-        endpoint: args.otlp.as_deref().or(plan.telemetry.otlp.as_deref()),
-        protocol: plan.telemetry.protocol.map(protocol),
-    };
+    let collector = args.otlp.as_deref().or(plan.telemetry.otlp.as_deref());
     let refused = match args.metrics {
         Some(_) => ExitCode::Usage,
         None => ExitCode::BadFile,
@@ -62,13 +57,6 @@ pub fn end(metrics: Metrics) {
         stderr::say_line(&format!(
             "warning: metrics are incomplete: {lost} of {requests} requests were not taken by the collector{words}"
         ));
-    }
-}
-
-pub fn protocol(of_plan: OtlpProtocol) -> Protocol {
-    match of_plan {
-        OtlpProtocol::Grpc => Protocol::Grpc,
-        OtlpProtocol::HttpProtobuf => Protocol::HttpProtobuf,
     }
 }
 

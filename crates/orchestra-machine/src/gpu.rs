@@ -22,9 +22,7 @@ pub struct Gpu {
     /// The NUMA node that it is plugged into; `None` where the kernel does not tell, or there is only one.
     #[serde(default)]
     pub numa_node: Option<u32>,
-    /// All of its memory.
     pub memory_total: u64,
-    /// Memory that no process holds.
     pub memory_free: u64,
     /// Percent of the last sample period in which a kernel ran, 0 to 100; `None` where the driver does not tell.
     pub utilization: Option<u8>,
@@ -36,13 +34,10 @@ pub struct Gpu {
     /// What it draws now, in milliwatts. A MIG instance has no figure of its own.
     #[serde(default)]
     pub power_mw: Option<u32>,
-    /// What it may draw, in milliwatts.
     #[serde(default)]
     pub power_limit_mw: Option<u32>,
-    /// Clock of its multiprocessors in MHz.
     #[serde(default)]
     pub clock_sm_mhz: Option<u32>,
-    /// Clock of its memory in MHz.
     #[serde(default)]
     pub clock_memory_mhz: Option<u32>,
     /// Processes that compute on it, those of others included.
@@ -60,14 +55,12 @@ pub struct GpuProcess {
 }
 
 impl Gpu {
-    /// Bytes that are taken.
     #[must_use]
     pub fn memory_used(&self) -> u64 {
         self.memory_total.saturating_sub(self.memory_free)
     }
 }
 
-/// Finds GPUs.
 pub trait GpuProbe: Send + Sync {
     /// All GPUs of the machine with their present state, in PCI bus order. A GPU that is cut into MIG instances is represented by these,
     /// since nothing can run on it as a whole.
@@ -89,56 +82,36 @@ pub trait GpuProbe: Send + Sync {
     }
 }
 
-/// Why GPUs cannot be named.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ProbeError {
-    /// The driver's management library is not there.
     #[error(
         "no NVIDIA driver is installed: `libnvidia-ml.so.1` cannot be loaded ({0}); install the driver, and in a \
          container start it with GPU access"
     )]
     NoLibrary(String),
-    /// The driver's library for programs that compute is not there.
     #[error(
         "the NVIDIA driver's library `libcuda.so.1` is not there, and nothing runs on a GPU without it; install it with the driver (Debian: \
          `apt install libcuda1`), and start a container with `NVIDIA_DRIVER_CAPABILITIES=compute,utility`"
     )]
     NoDriverLibrary,
-    /// The library is there, but the kernel's part of the driver is not.
     #[error("the NVIDIA driver is not running ({0}); load the kernel module `nvidia` or reboot")]
     NoDriver(String),
-    /// The library and the kernel module are of different versions.
     #[error("the NVIDIA driver was updated while it ran ({0}); reboot or reload its kernel modules")]
     VersionMismatch(String),
-    /// This user may not talk to the driver.
     #[error(
         "no permission to use the NVIDIA driver ({0}); check the rights of `/dev/nvidia*` and the device cgroup"
     )]
     NoPermission(String),
-    /// A GPU that was there is not any more.
     #[error(
         "the GPU `{0}` is lost: it has fallen off the bus or met an error that it cannot recover from; reset it or reboot"
     )]
     Lost(String),
-    /// There is no GPU of this UUID.
     #[error("no GPU has the UUID `{0}`; `orchestra devices` lists those there are")]
     Unknown(String),
-    /// Some GPUs answered and some did not.
     #[error("{problem}")]
-    Partial {
-        /// Those that answered.
-        gpus: Vec<Gpu>,
-        /// Which did not, and why.
-        problem: String,
-    },
-    /// The driver failed in another way.
+    Partial { gpus: Vec<Gpu>, problem: String },
     #[error("the NVIDIA driver failed to {action}: {why}")]
-    Driver {
-        /// What was asked of it.
-        action: String,
-        /// What it said.
-        why: String,
-    },
+    Driver { action: String, why: String },
 }
 
 /// A probe that reports what it was given, and later what it is given then: for tests, and for planning for a machine that is not this
@@ -149,7 +122,6 @@ pub struct FakeProbe {
 }
 
 impl FakeProbe {
-    /// A machine with these GPUs.
     #[must_use]
     pub fn new(gpus: Vec<Gpu>) -> Self {
         Self { answer: Arc::new(Mutex::new(Ok(gpus))) }
@@ -166,7 +138,6 @@ impl FakeProbe {
         *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = answer;
     }
 
-    /// Changes the GPU of this UUID, if there is one.
     pub fn change(&self, uuid: &str, change: impl FnOnce(&mut Gpu)) {
         let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         if let Ok(gpus) | Err(ProbeError::Partial { gpus, .. }) = &mut *answer

@@ -13,7 +13,6 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// Of the process with this id.
     #[must_use]
     pub fn of(pid: u32) -> Self {
         let mut files = BTreeMap::new();
@@ -23,19 +22,16 @@ impl Holdings {
         Self { pid, files, children: children(pid) }
     }
 
-    /// Of this process.
     #[must_use]
     pub fn now() -> Self {
         Self::of(std::process::id())
     }
 
-    /// How many descriptors are open.
     #[must_use]
     pub fn open_files(&self) -> usize {
         self.files.values().sum()
     }
 
-    /// How many of them are memory files.
     #[must_use]
     pub fn memory_files(&self) -> usize {
         self.files.iter().filter(|(k, _)| k.starts_with("/memfd:")).map(|(_, n)| n).sum()

@@ -8,6 +8,8 @@
 //! println!("{} cores, {} GPUs", machine.cores, machine.gpus.len());
 //! ```
 
+#![expect(missing_docs, reason = "an item that explains itself needs no comment")]
+
 mod driver;
 mod gpu;
 pub mod holdings;
@@ -20,10 +22,10 @@ mod visible;
 
 pub use driver::{DriverProbe, driver_problem};
 pub use gpu::{FakeProbe, Gpu, GpuProbe, GpuProcess, ProbeError};
-pub use memory::{Memory, MemoryLimit};
+pub use memory::Memory;
 pub use nvml::NvmlProbe;
-pub use process::{ProcessMemory, process_cpu_time, process_memory, process_rss, process_state};
-pub use topology::{FakeTopology, Node, SysTopology, Topology};
+pub use process::{ProcessMemory, process_cpu_time, process_memory, process_state};
+pub use topology::Node;
 pub use visible::{Visible, visible, worker_environment};
 
 use std::num::NonZero;
@@ -56,21 +58,17 @@ pub struct Machine {
 /// Looks at this machine. `cuda_visible_devices` is the inherited variable of that name: a list given by a scheduler is
 /// only ever narrowed, so `gpus` holds no GPU that it hides.
 pub fn inspect(probe: &dyn GpuProbe, cuda_visible_devices: Option<&str>) -> Machine {
-    inspect_with(probe, &SysTopology::new(Path::new("/")), cuda_visible_devices)
+    inspect_under(Path::new("/"), probe, cuda_visible_devices)
 }
 
-/// As `inspect`, over a layout of nodes that need not be this machine's.
-pub fn inspect_with(
-    probe: &dyn GpuProbe,
-    topology: &dyn Topology,
-    cuda_visible_devices: Option<&str>,
-) -> Machine {
-    let memory = Memory::read(Path::new("/"));
+/// As `inspect`, with `proc` and `sys` under `root`.
+fn inspect_under(root: &Path, probe: &dyn GpuProbe, cuda_visible_devices: Option<&str>) -> Machine {
+    let memory = Memory::read(root);
     let (mut gpus, gpu_error) = visible_gpus(probe, cuda_visible_devices);
-    let nodes = topology.nodes();
+    let nodes = topology::nodes(root);
     // On one node everything is equally near.
     for gpu in gpus.iter_mut().filter(|_| nodes.len() > 1) {
-        gpu.numa_node = gpu.numa_node.or_else(|| topology.node_of(&gpu.pci_bus_id));
+        gpu.numa_node = gpu.numa_node.or_else(|| topology::node_of(root, &gpu.pci_bus_id));
     }
     Machine {
         cores: std::thread::available_parallelism().map_or(1, NonZero::get),
@@ -131,13 +129,18 @@ mod tests {
     #[test]
     fn gpus_and_their_slices_are_on_the_node_that_they_are_plugged_into() {
         let probe = FakeProbe::new(vec![gpu(0), slice(1, 0), slice(1, 1)]);
-        let devices = vec![(gpu(0).pci_bus_id, 0), (gpu(1).pci_bus_id, 1)];
-        let two = FakeTopology { devices: devices.clone(), ..FakeTopology::even(2, 4) };
-        let nodes = |topology: &FakeTopology| -> Vec<_> {
-            inspect_with(&probe, topology, None).gpus.iter().map(|gpu| gpu.numa_node).collect()
+        let of_gpus = [
+            ("sys/bus/pci/devices/0000:00:00.0/numa_node", "0\n"),
+            ("sys/bus/pci/devices/0000:01:00.0/numa_node", "1\n"),
+            ("sys/devices/system/node/node0/cpulist", "0-3\n"),
+        ];
+        let nodes = |files: &[(&str, &str)]| -> Vec<_> {
+            let root = topology::tests::machine(files);
+            inspect_under(root.path(), &probe, None).gpus.iter().map(|gpu| gpu.numa_node).collect()
         };
-        assert_eq!(nodes(&two), [Some(0), Some(1), Some(1)]);
-        assert_eq!(nodes(&FakeTopology { devices, ..FakeTopology::even(1, 4) }), [None, None, None]);
+        let second = [("sys/devices/system/node/node1/cpulist", "4-7\n")];
+        assert_eq!(nodes(&[&of_gpus[..], &second].concat()), [Some(0), Some(1), Some(1)]);
+        assert_eq!(nodes(&of_gpus), [None, None, None]);
     }
 
     #[test]

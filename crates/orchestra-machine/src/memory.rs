@@ -3,26 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
 /// Main memory as this process may use it, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// The machine's memory, or the control group's limit where that is less.
+    /// The machine's memory, or the smallest limit of a control group where that is less.
     pub total: u64,
-    /// What can still be taken without swapping and without meeting the limit.
+    /// What can still be taken without swapping and without meeting a limit.
     pub available: u64,
-    /// The control group's limit, if one is set.
-    pub limit: Option<MemoryLimit>,
-}
-
-/// The tightest limit among this process's control groups, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemoryLimit {
-    /// The limit.
-    pub bytes: u64,
-    /// What the group holds of it. File cache that the kernel can drop at once is not counted.
-    pub used: u64,
 }
 
 impl Memory {
@@ -33,13 +20,10 @@ impl Memory {
         let total = kib_field(&info, "MemTotal:").unwrap_or_default();
         let available =
             kib_field(&info, "MemAvailable:").or_else(|| kib_field(&info, "MemFree:")).unwrap_or_default();
-        let limit = tightest_limit(root).filter(|limit| limit.bytes < total);
-        match limit {
-            None => Self { total, available, limit },
-            Some(l) => {
-                Self { total: l.bytes, available: available.min(l.bytes.saturating_sub(l.used)), limit }
-            }
-        }
+        limits(root).into_iter().fold(Self { total, available }, |memory, (limit, used)| Self {
+            total: memory.total.min(limit),
+            available: memory.available.min(limit.saturating_sub(used)),
+        })
     }
 }
 
@@ -67,17 +51,15 @@ const VERSION_1: Names = Names {
 const VERSION_2: Names =
     Names { mount: "sys/fs/cgroup", limit: "memory.max", used: "memory.current", droppable: "inactive_file" };
 
-/// A limit binds all groups below it, so every ancestor is asked. The one that leaves least room counts.
-fn tightest_limit(root: &Path) -> Option<MemoryLimit> {
-    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
-    groups
-        .lines()
-        .filter_map(own_group)
-        .flat_map(|(names, group)| {
-            let mount = root.join(names.mount);
-            ancestors(&mount, group).into_iter().filter_map(move |folder| limit_of(&folder, names))
-        })
-        .min_by_key(|limit| limit.bytes.saturating_sub(limit.used))
+/// The limits of this process's control groups, and what each group holds of its own. A limit binds all groups below it, so every ancestor is
+/// asked.
+fn limits(root: &Path) -> Vec<(u64, u64)> {
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let of_group = |(names, group): (&'static Names, &str)| {
+        let mount = root.join(names.mount);
+        ancestors(&mount, group).into_iter().filter_map(move |folder| limit_of(&folder, names))
+    };
+    groups.lines().filter_map(own_group).flat_map(of_group).collect()
 }
 
 /// From a line of `/proc/self/cgroup`: `0::/path` (version 2) or `4:memory:/path` (version 1).
@@ -98,7 +80,8 @@ fn ancestors(mount: &Path, group: &str) -> Vec<PathBuf> {
     group.ancestors().take_while(|folder| folder.starts_with(mount)).map(Path::to_owned).collect()
 }
 
-fn limit_of(folder: &Path, names: &Names) -> Option<MemoryLimit> {
+/// What a group may hold and holds. File cache that the kernel can drop at once is not counted.
+fn limit_of(folder: &Path, names: &Names) -> Option<(u64, u64)> {
     let number = |file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
     let bytes = number(names.limit)?; // version 2 says `max` for no limit, which is no number
     let used = number(names.used).unwrap_or_default();
@@ -109,7 +92,7 @@ fn limit_of(folder: &Path, names: &Names) -> Option<MemoryLimit> {
         .find(|(name, _)| *name == names.droppable)
         .and_then(|(_, value)| value.trim().parse::<u64>().ok())
         .unwrap_or_default();
-    Some(MemoryLimit { bytes, used: used.saturating_sub(droppable) })
+    Some((bytes, used.saturating_sub(droppable)))
 }
 
 #[cfg(test)]
@@ -132,7 +115,7 @@ mod tests {
     #[test]
     fn without_a_limit_the_machine_counts() {
         let root = machine(&[("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/memory.max", "max\n")]);
-        assert_eq!(Memory::read(root.path()), Memory { total: 16 * GIB, available: 8 * GIB, limit: None });
+        assert_eq!(Memory::read(root.path()), Memory { total: 16 * GIB, available: 8 * GIB });
     }
 
     #[test]
@@ -146,7 +129,17 @@ mod tests {
         ]);
         let memory = Memory::read(root.path());
         assert_eq!((memory.total, memory.available), (4 * GIB, 2 * GIB));
-        assert_eq!(memory.limit, Some(MemoryLimit { bytes: 4 * GIB, used: 2 * GIB }));
+    }
+
+    #[test]
+    fn the_smallest_limit_and_the_least_room_may_be_of_two_groups() {
+        let root = machine(&[
+            ("proc/self/cgroup", "0::/job/step\n"),
+            ("sys/fs/cgroup/job/memory.max", "8589934592\n"),
+            ("sys/fs/cgroup/job/memory.current", "7516192768\n"),
+            ("sys/fs/cgroup/job/step/memory.max", "4294967296\n"),
+        ]);
+        assert_eq!(Memory::read(root.path()), Memory { total: 4 * GIB, available: GIB });
     }
 
     #[test]
@@ -166,13 +159,13 @@ mod tests {
             ("proc/self/cgroup", "4:memory:/\n"),
             ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
         ]);
-        assert_eq!(Memory::read(root.path()).limit, None);
+        assert_eq!(Memory::read(root.path()), Memory { total: 16 * GIB, available: 8 * GIB });
     }
 
     #[test]
     fn nothing_to_read_is_no_panic() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(Memory::read(root.path()), Memory { total: 0, available: 0, limit: None });
+        assert_eq!(Memory::read(root.path()), Memory { total: 0, available: 0 });
         assert_eq!(kib_field("MemTotal: lots kB", "MemTotal:"), None);
         assert_eq!(kib_field("MemTotal: 99999999999999999999 kB", "MemTotal:"), None);
     }

@@ -22,7 +22,6 @@ pub struct NvmlProbe {
 }
 
 impl NvmlProbe {
-    /// Opens nothing yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -43,12 +43,6 @@ pub fn process_state(pid: u32) -> Option<String> {
     status.lines().find_map(|line| line.strip_prefix("State:")).map(|state| state.trim().to_owned())
 }
 
-/// The resident bytes of process `pid`; `None` when it has ended.
-#[must_use]
-pub fn process_rss(pid: u32) -> Option<u64> {
-    process_memory(pid).map(|memory| memory.resident)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,7 +53,7 @@ mod tests {
         assert!(own.private > 0 && own.private <= own.resident);
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        assert_eq!(process_rss(child.id()), None);
+        assert_eq!(process_memory(child.id()), None);
     }
 
     #[test]

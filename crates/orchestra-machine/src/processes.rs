@@ -2,20 +2,15 @@
 
 use std::fs;
 
-/// A process as `/proc` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Process id.
     pub pid: u32,
-    /// Its parent's id.
     pub parent: u32,
-    /// Its arguments, the program first.
     pub arguments: Vec<String>,
     /// `R`, `S`, `T` (stopped), `Z` (dead, not yet waited for) and so on.
     pub state: char,
 }
 
-/// All processes that can be seen now.
 #[must_use]
 pub fn all() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };

@@ -5,7 +5,6 @@ use orchestra_core::DeviceKind;
 
 use crate::gpu::Gpu;
 
-/// What is left of a list of GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Visible {
     /// The GPUs that may be used, in the order of the variable.

@@ -8,92 +8,44 @@ use thiserror::Error;
 
 use crate::format::Format;
 
-/// Why an image did not become a row. The text is a lowercase fragment to be put behind the item's name.
+/// Why an image did not become a row. The text is a lowercase fragment to be put behind the item's name. Sizes are in pixels, as the header
+/// claims them, before orientation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MediaError {
-    /// No bytes at all.
     #[error("the file is empty, expected a {}", Format::LIST)]
     Empty,
-    /// The first bytes belong to no format that is read here.
     #[error("starts with `{start}`, expected a {}; convert it first", Format::LIST)]
     UnknownFormat {
         /// The first bytes, printable ones as they are, others as `\xNN`.
         start: String,
     },
-    /// The file stops before its picture does.
     #[error("the {format} file is cut off: {what}; copy or download it again")]
-    Truncated {
-        /// What the first bytes say it is.
-        format: Format,
-        /// Where it stops.
-        what: &'static str,
-    },
-    /// The decoder cannot make a picture of it.
+    Truncated { format: Format, what: &'static str },
     #[error("the {format} file cannot be decoded: {reason}")]
-    Broken {
-        /// What the first bytes say it is.
-        format: Format,
-        /// The decoder's words.
-        reason: String,
-    },
+    Broken { format: Format, reason: String },
     /// The header claims more pixels than allowed. No memory was taken.
     #[error(
         "the {format} header claims {width}x{height} = {pixels} pixels, at most `max_pixels = {max_pixels}` are \
          allowed; raise the limit if the picture is genuine",
         pixels = u64::from(*.width) * u64::from(*.height)
     )]
-    TooLarge {
-        /// What the first bytes say it is.
-        format: Format,
-        /// Claimed width in pixels, before orientation.
-        width: u32,
-        /// Claimed height in pixels, before orientation.
-        height: u32,
-        /// The limit that `decode` was given.
-        max_pixels: u64,
-    },
+    TooLarge { format: Format, width: u32, height: u32, max_pixels: u64 },
     /// One side is longer than any resampling table here.
     #[error("the {format} header claims {width}x{height} pixels, at most {max_side} are allowed on a side")]
-    TooLong {
-        /// What the first bytes say it is.
-        format: Format,
-        /// Claimed width in pixels, before orientation.
-        width: u32,
-        /// Claimed height in pixels, before orientation.
-        height: u32,
-        /// The longest side that is accepted, in pixels.
-        max_side: u32,
-    },
+    TooLong { format: Format, width: u32, height: u32, max_side: u32 },
     /// The decoder would have needed more memory than the pixel limit leaves it.
     #[error(
         "the {format} file needs more memory to decode than `max_pixels = {max_pixels}` allows: {reason}"
     )]
-    TooMuchMemory {
-        /// What the first bytes say it is.
-        format: Format,
-        /// The limit that `decode` was given.
-        max_pixels: u64,
-        /// The decoder's words.
-        reason: String,
-    },
-    /// `write_row` without a successful `decode` before it.
+    TooMuchMemory { format: Format, max_pixels: u64, reason: String },
     #[error("no picture is decoded, expected a successful `decode` before `write_row`")]
     NothingDecoded,
-    /// The row has another length than the spec asks for.
     #[error("the row has {found} bytes, expected {expected} for an image of this spec")]
-    RowLength {
-        /// Bytes that the spec asks for.
-        expected: usize,
-        /// Bytes that the caller gave.
-        found: usize,
-    },
+    RowLength { expected: usize, found: usize },
     /// The spec contradicts itself. The plan checks specs, so a workflow file cannot cause this.
     #[error("the image spec cannot be used: {what}")]
-    BadSpec {
-        /// The field, its value and what was expected.
-        what: String,
-    },
+    BadSpec { what: String },
 }
 
 impl MediaError {

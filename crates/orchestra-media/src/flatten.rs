@@ -1,6 +1,6 @@
 //! Brings a decoded picture to the one or three channels that a row is made of. It neither resizes nor turns.
 
-use crate::kernels::{blend_gray, blend_gray_rgb, blend_luma, blend_rgb, luma};
+use crate::kernels::{blend_luma, blend_rgb, luma};
 use crate::picture::{PictureInfo, PixelKind, View};
 use crate::row_spec::RowSpec;
 
@@ -8,8 +8,6 @@ use crate::row_spec::RowSpec;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     Luma,
-    BlendGray(u8),
-    BlendGrayRgb([u8; 3]),
     BlendRgb([u8; 3]),
     BlendLuma(u8),
 }
@@ -17,31 +15,25 @@ enum Change {
 impl Change {
     /// The change that a row needs; none for most pictures.
     fn needed(kind: PixelKind, spec: &RowSpec) -> Option<Change> {
-        let [r, g, b] = spec.pad;
         match (kind, spec.channels) {
             // Gray stays one channel: it is spread over three when it is written.
             (PixelKind::Gray, _) | (PixelKind::Rgb, 3) => None,
             (PixelKind::Rgb, _) => Some(Change::Luma),
-            (PixelKind::GrayAlpha, _) if r == g && g == b => Some(Change::BlendGray(r)),
-            (PixelKind::GrayAlpha, _) => Some(Change::BlendGrayRgb(spec.pad)),
             (PixelKind::Rgba, 3) => Some(Change::BlendRgb(spec.pad)),
-            (PixelKind::Rgba, _) => Some(Change::BlendLuma(r)),
+            (PixelKind::Rgba, _) => Some(Change::BlendLuma(spec.pad[0])),
         }
     }
 
-    /// Channels behind the change.
     fn channels(self) -> usize {
         match self {
-            Change::Luma | Change::BlendGray(_) | Change::BlendLuma(_) => 1,
-            Change::BlendGrayRgb(_) | Change::BlendRgb(_) => 3,
+            Change::Luma | Change::BlendLuma(_) => 1,
+            Change::BlendRgb(_) => 3,
         }
     }
 
     fn run(self, source: &[u8], out: &mut [u8]) {
         match self {
             Change::Luma => luma::run(source, out),
-            Change::BlendGray(ground) => blend_gray::run(source, ground, out),
-            Change::BlendGrayRgb(ground) => blend_gray_rgb::run(source, ground, out),
             Change::BlendRgb(ground) => blend_rgb::run(source, ground, out),
             Change::BlendLuma(ground) => blend_luma::run(source, ground, out),
         }

@@ -7,7 +7,6 @@ use crate::error::MediaError;
 /// Bytes quoted when a signature is not known.
 const QUOTED_BYTES: usize = 12;
 
-/// A format that can be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     /// JPEG: baseline and progressive; gray, YCbCr, RGB, CMYK and YCCK.
@@ -16,7 +15,6 @@ pub enum Format {
     Png,
     /// WebP: lossy and lossless; the first frame of an animation.
     WebP,
-    /// Windows bitmap.
     Bmp,
     /// TIFF and BigTIFF: the first picture of the file.
     Tiff,

@@ -90,7 +90,6 @@ impl Placement {
         nearest(self.x, self.dest.width, self.cuts.map(|cuts| cuts[0]))
     }
 
-    /// As `nearest_columns`, for rows.
     pub(crate) fn nearest_rows(&self) -> impl Iterator<Item = usize> {
         nearest(self.y, self.dest.height, self.cuts.map(|cuts| cuts[1]))
     }

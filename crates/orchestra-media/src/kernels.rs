@@ -161,24 +161,6 @@ kernel! {
     }
 }
 
-kernel! {
-    /// Gray, alpha over a gray ground, to gray.
-    blend_gray(source: &[u8], ground: u8, out: &mut [u8]) {
-        for (out, [gray, a]) in out.iter_mut().zip(source.as_chunks::<2>().0) {
-            *out = blend(*gray, ground, *a);
-        }
-    }
-}
-
-kernel! {
-    /// Gray, alpha over a coloured ground, to red, green, blue.
-    blend_gray_rgb(source: &[u8], ground: [u8; 3], out: &mut [u8]) {
-        for (out, [gray, a]) in out.as_chunks_mut::<3>().0.iter_mut().zip(source.as_chunks::<2>().0) {
-            *out = ground.map(|ground| blend(*gray, ground, *a));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

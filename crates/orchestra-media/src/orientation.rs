@@ -12,7 +12,6 @@ pub(crate) struct Orientation {
 }
 
 impl Orientation {
-    /// Shown as stored.
     pub(crate) const UPRIGHT: Orientation = Orientation { transpose: false, flip_x: false, flip_y: false };
 
     /// The turn that EXIF value 1 to 8 asks for.

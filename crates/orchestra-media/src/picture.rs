@@ -15,9 +15,7 @@ const SPARE_BYTES: u64 = 64 << 20;
 /// Width and height of a picture, as a viewer shows it: orientation applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PictureSize {
-    /// Pixels from left to right.
     pub width: u32,
-    /// Pixels from top to bottom.
     pub height: u32,
 }
 
@@ -25,17 +23,14 @@ pub struct PictureSize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PixelKind {
     Gray,
-    GrayAlpha,
     Rgb,
     Rgba,
 }
 
 impl PixelKind {
-    /// Bytes of one pixel.
     pub(crate) fn channels(self) -> usize {
         match self {
             PixelKind::Gray => 1,
-            PixelKind::GrayAlpha => 2,
             PixelKind::Rgb => 3,
             PixelKind::Rgba => 4,
         }
@@ -45,9 +40,7 @@ impl PixelKind {
 /// What is known of a decoded picture beside its pixels. Sizes are before `orientation`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PictureInfo {
-    /// Pixels of a row in memory.
     pub(crate) width: u32,
-    /// Rows in memory.
     pub(crate) height: u32,
     /// Width and height that the file has.
     pub(crate) full: (u32, u32),
@@ -92,7 +85,6 @@ impl<'a> View<'a> {
         View { bytes, stride: width * channels, width, height, channels }
     }
 
-    /// Row `y`, as bytes.
     pub(crate) fn row(&self, y: usize) -> &'a [u8] {
         &self.bytes[y * self.stride..][..self.width * self.channels]
     }

@@ -30,7 +30,6 @@ pub struct Preparer {
 }
 
 impl Preparer {
-    /// Takes no memory for pixels yet.
     #[must_use]
     pub fn new() -> Preparer {
         Preparer::default()

@@ -88,38 +88,34 @@ impl Job<'_> {
         self.pixels.clear();
         self.pixels.resize(length, 0);
         decoder.read_image(self.pixels).map_err(broken)?;
-        let kind = to_bytes(self.pixels, color).ok_or_else(|| MediaError::Broken {
+        let channels = to_bytes(self.pixels, color).ok_or_else(|| MediaError::Broken {
             format,
             reason: format!("its pixels are {color:?}, expected gray or colour of 8, 16 or 32 bits"),
         })?;
-        let kind = drop_opaque_alpha(self.pixels, kind);
+        let kind = match drop_opaque_alpha(self.pixels, channels) {
+            1 => PixelKind::Gray,
+            2 => {
+                gray_to_colour(self.pixels);
+                PixelKind::Rgba
+            }
+            3 => PixelKind::Rgb,
+            _ => PixelKind::Rgba,
+        };
         Ok(PictureInfo::full(width, height, kind, orientation))
     }
 }
 
-/// Brings the samples, which are in native byte order, to 8 bits, in place.
-fn to_bytes(pixels: &mut Vec<u8>, color: ColorType) -> Option<PixelKind> {
-    let (kind, bits) = match color {
-        ColorType::L8 => (PixelKind::Gray, 8),
-        ColorType::La8 => (PixelKind::GrayAlpha, 8),
-        ColorType::Rgb8 => (PixelKind::Rgb, 8),
-        ColorType::Rgba8 => (PixelKind::Rgba, 8),
-        ColorType::L16 => (PixelKind::Gray, 16),
-        ColorType::La16 => (PixelKind::GrayAlpha, 16),
-        ColorType::Rgb16 => (PixelKind::Rgb, 16),
-        ColorType::Rgba16 => (PixelKind::Rgba, 16),
-        ColorType::Rgb32F => (PixelKind::Rgb, 32),
-        ColorType::Rgba32F => (PixelKind::Rgba, 32),
-        _ => return None,
-    };
-    match bits {
+/// Brings the samples, which are in native byte order, to 8 bits, in place. Gives how many a pixel has.
+fn to_bytes(pixels: &mut Vec<u8>, color: ColorType) -> Option<usize> {
+    match color.bytes_per_pixel() / color.channel_count() {
+        1 => {}
         // To the nearest of 256 levels: 65535 = 255 * 257.
-        16 => narrow(pixels, |sample: [u8; 2]| ((u32::from(u16::from_ne_bytes(sample)) + 128) / 257) as u8),
+        2 => narrow(pixels, |sample: [u8; 2]| ((u32::from(u16::from_ne_bytes(sample)) + 128) / 257) as u8),
         // 0.0 ..= 1.0; `as` cuts what stands over, and makes 0 of NaN.
-        32 => narrow(pixels, |sample: [u8; 4]| (f32::from_ne_bytes(sample) * 255.0).round() as u8),
-        _ => {}
+        4 => narrow(pixels, |sample: [u8; 4]| (f32::from_ne_bytes(sample) * 255.0).round() as u8),
+        _ => return None,
     }
-    Some(kind)
+    Some(color.channel_count().into())
 }
 
 /// Replaces each sample of `N` bytes by one byte.
@@ -133,22 +129,28 @@ fn narrow<const N: usize>(pixels: &mut Vec<u8>, one: impl Fn([u8; N]) -> u8) {
     pixels.truncate(count);
 }
 
-/// Removes an alpha channel that is opaque everywhere, so that such a picture is not composited later.
-fn drop_opaque_alpha(pixels: &mut Vec<u8>, kind: PixelKind) -> PixelKind {
-    let (channels, opaque_kind) = match kind {
-        PixelKind::GrayAlpha => (2, PixelKind::Gray),
-        PixelKind::Rgba => (4, PixelKind::Rgb),
-        PixelKind::Gray | PixelKind::Rgb => return kind,
-    };
-    if pixels.chunks_exact(channels).any(|pixel| pixel[channels - 1] != 255) {
-        return kind;
+/// Removes an alpha channel, of 2 or of 4, that is opaque everywhere, so that such a picture is not composited later. Gives how many
+/// channels are left.
+fn drop_opaque_alpha(pixels: &mut Vec<u8>, channels: usize) -> usize {
+    if channels % 2 == 1 || pixels.chunks_exact(channels).any(|pixel| pixel[channels - 1] != 255) {
+        return channels;
     }
     let count = pixels.len() / channels;
     for at in 0..count {
         pixels.copy_within(at * channels..at * channels + channels - 1, at * (channels - 1));
     }
     pixels.truncate(count * (channels - 1));
-    opaque_kind
+    channels - 1
+}
+
+/// Gray and alpha as red, green, blue and alpha, in place: few pictures are like that, so nothing else knows it.
+fn gray_to_colour(pixels: &mut Vec<u8>) {
+    let count = pixels.len() / 2;
+    pixels.resize(count * 4, 0);
+    for at in (0..count).rev() {
+        let [gray, alpha] = [pixels[at * 2], pixels[at * 2 + 1]];
+        pixels[at * 4..][..4].copy_from_slice(&[gray, gray, gray, alpha]);
+    }
 }
 
 #[cfg(test)]
@@ -159,7 +161,7 @@ mod tests {
     fn sixteen_bits_go_to_the_nearest_level() {
         for value in 0..=u16::MAX {
             let mut pixels = value.to_ne_bytes().to_vec();
-            assert_eq!(to_bytes(&mut pixels, ColorType::L16), Some(PixelKind::Gray));
+            assert_eq!(to_bytes(&mut pixels, ColorType::L16), Some(1));
             assert_eq!(pixels, [(f64::from(value) / 257.0).round() as u8], "{value}");
         }
     }
@@ -168,17 +170,19 @@ mod tests {
     fn floats_are_cut_to_the_range() {
         let samples = [-1.0_f32, 0.0, 0.5, 1.0, 7.0, f32::NAN];
         let mut pixels: Vec<u8> = samples.iter().flat_map(|v| v.to_ne_bytes()).collect();
-        assert_eq!(to_bytes(&mut pixels, ColorType::Rgb32F), Some(PixelKind::Rgb));
+        assert_eq!(to_bytes(&mut pixels, ColorType::Rgb32F), Some(3));
         assert_eq!(pixels, [0, 0, 128, 255, 255, 0]);
     }
 
     #[test]
     fn only_an_alpha_channel_that_is_opaque_everywhere_is_dropped() {
         let mut pixels = vec![1, 2, 3, 255, 4, 5, 6, 255];
-        assert_eq!(drop_opaque_alpha(&mut pixels, PixelKind::Rgba), PixelKind::Rgb);
+        assert_eq!(drop_opaque_alpha(&mut pixels, 4), 3);
         assert_eq!(pixels, [1, 2, 3, 4, 5, 6]);
         let mut pixels = vec![1, 255, 2, 254];
-        assert_eq!(drop_opaque_alpha(&mut pixels, PixelKind::GrayAlpha), PixelKind::GrayAlpha);
+        assert_eq!(drop_opaque_alpha(&mut pixels, 2), 2);
         assert_eq!(pixels, [1, 255, 2, 254]);
+        gray_to_colour(&mut pixels);
+        assert_eq!(pixels, [1, 1, 1, 255, 2, 2, 2, 254]);
     }
 }

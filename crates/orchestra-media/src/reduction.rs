@@ -11,15 +11,12 @@ use crate::picture::PictureSize;
 pub(crate) struct Reduction(u32);
 
 impl Reduction {
-    /// All pixels.
     pub(crate) const NONE: Reduction = Reduction(1);
 
-    /// The divisor.
     pub(crate) fn factor(self) -> u32 {
         self.0
     }
 
-    /// A side of the reduced picture.
     pub(crate) fn side(self, full: u32) -> u32 {
         full.div_ceil(self.0)
     }

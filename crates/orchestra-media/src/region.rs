@@ -10,9 +10,7 @@ use crate::preparer::Preparer;
 /// A rectangle of whole pixels within a picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
-    /// Pixels left of it.
     pub left: u32,
-    /// Pixels above it.
     pub top: u32,
     /// Its width in pixels, at least 1.
     pub width: u32,
@@ -54,7 +52,7 @@ impl Preparer {
     /// Whether the picture at hand has one channel; `None` where none is decoded.
     #[must_use]
     pub fn is_gray(&self) -> Option<bool> {
-        self.picture.map(|info| matches!(info.kind, PixelKind::Gray | PixelKind::GrayAlpha))
+        self.picture.map(|info| info.kind == PixelKind::Gray)
     }
 
     /// Whether the picture at hand was decoded to a fraction of its size.

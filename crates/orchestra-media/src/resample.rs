@@ -15,7 +15,6 @@ use crate::picture::{PictureInfo, View};
 /// Rows beyond the wanted part that a filter reaches where it enlarges: Lanczos has 3 lobes.
 const REACH: usize = 3;
 
-/// Resampler and its reused memory.
 #[derive(Debug, Default)]
 pub(crate) struct Resampler {
     resizer: Resizer,

@@ -5,7 +5,6 @@ use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout};
 use crate::error::MediaError;
 use crate::kernels::Affine;
 
-/// Element type of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Element {
     F32,
@@ -13,7 +12,6 @@ pub(crate) enum Element {
     U8,
 }
 
-/// What a writer needs of a spec.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct RowSpec {
     pub(crate) width: usize,
@@ -72,7 +70,6 @@ impl RowSpec {
         })
     }
 
-    /// Pixels of the row.
     pub(crate) fn area(&self) -> usize {
         self.width * self.height
     }

@@ -50,7 +50,6 @@ pub(crate) fn write(spec: &RowSpec, part: View<'_>, dest: Rect, row: &mut [u8], 
     }
 }
 
-/// One value of a row.
 trait Value: Copy {
     /// Writes a run of pixels from position `at` on. The three planes of a planar row are `area` values apart.
     fn run(spec: &RowSpec, source: &[u8], channels: usize, at: usize, row: &mut [Self]);

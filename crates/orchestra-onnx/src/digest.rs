@@ -1,24 +1,16 @@
 //! The digest that says which model file a plan was made for. It reads the file and nothing that the file refers to.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
 /// SHA-256 of the file at `path`: what `ModelPlan::file_digest` and `OnnxSpec::digest` hold. External data files do not count.
 pub fn model_digest(path: &Path) -> io::Result<[u8; 32]> {
-    let mut file = File::open(path)?;
     let mut hasher = Sha256::new();
-    let mut chunk = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut chunk) {
-            Ok(0) => return Ok(hasher.finalize().into()),
-            Ok(n) => hasher.update(&chunk[..n]),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
+    io::copy(&mut File::open(path)?, &mut hasher)?;
+    Ok(hasher.finalize().into())
 }
 
 /// The first 12 hexadecimal digits: enough to tell two digests apart in a message.

@@ -32,14 +32,13 @@ mod staging;
 mod system_folders;
 mod wheel;
 
-pub use self::cache::{Verified, verify};
 pub use self::candidate::MINIMUM_VERSION;
 pub use self::cuda::{
-    CUDA_LIBRARIES_VARIABLE, CudaGeneration, CudaLibraries, CudaLibrary, CudaOrigin, FoundLibrary, Need,
+    CUDA_LIBRARIES_VARIABLE, CudaGeneration, CudaLibraries, CudaLibrary, FoundLibrary, Need,
     TENSORRT_PROVIDER, add_tensorrt, find_cuda, find_tensorrt, how_to_get_tensorrt, tensorrt_provider,
 };
 pub use self::env::Env;
-pub use self::error::{LibraryError, PipProblem};
+pub use self::error::LibraryError;
 pub use self::found::{Flavor, Library, Origin, Progress, Request, Silent, Tried};
 pub use self::pins::{Pin, pinned};
 

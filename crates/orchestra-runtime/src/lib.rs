@@ -31,6 +31,7 @@ mod root;
 mod run_end;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 mod start;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod trace;
 
 pub use account::histogram::HistogramReading;

@@ -26,7 +26,6 @@ pub(crate) struct Background {
     stop: watch::Sender<bool>,
     /// Told or dropped when the owner waits no longer.
     give_up: watch::Sender<()>,
-    /// Ends with the thread.
     done: Receiver<()>,
 }
 

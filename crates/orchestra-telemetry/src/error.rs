@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why logs or traces could not be set up.
 #[derive(Debug, Error)]
 pub enum TelemetryError {
     #[error(
@@ -17,12 +16,10 @@ pub enum TelemetryError {
     #[error("the collector `{endpoint}`, from {origin}, cannot be used: {reason}")]
     Endpoint { endpoint: String, origin: String, reason: String },
     #[error(
-        "the collector `{endpoint}`, from {origin}, cannot be used: this build sends over HTTP, and {instead}; or build orchestra with \
-         `--features grpc`"
+        "the collector `{endpoint}`, from {origin}, cannot be used: traces and metrics are sent over HTTP, and port 4317 is for gRPC; write \
+         `http://{host}:4318`"
     )]
-    NoGrpc { endpoint: String, origin: String, instead: String },
-    #[error("`{variable}` is `{value}`, which cannot be sent: expected `grpc` or `http/protobuf`")]
-    Protocol { variable: String, value: String },
+    PortOfGrpc { endpoint: String, origin: String, host: String },
     #[error("the metrics page cannot be served at `{address}`, from {origin}: {reason}")]
     Page { address: String, origin: &'static str, reason: String },
     #[error("the metrics page cannot be served at `{address}`, from {origin}: {source}; {advice}")]

@@ -15,6 +15,7 @@ pub mod names;
 pub mod otlp;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 mod setup;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod traces;
 
 use background::step_back;
@@ -22,6 +23,5 @@ pub use error::TelemetryError;
 pub use logs::{Format as LogFormat, LogFiles, LogReport, Terminal};
 pub use setup::{LogSettings, SpanWatch, Telemetry, TelemetryGuard, TelemetryReport};
 pub use traces::{
-    ConfiguredTraces, ItemParents, ItemSampling, Recorder, ResolvedTraces, SpanReport, TraceContext,
-    TraceSettings,
+    ConfiguredTraces, ItemSampling, Recorder, ResolvedTraces, SpanReport, TraceContext, TraceSettings,
 };

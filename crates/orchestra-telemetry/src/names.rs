@@ -65,7 +65,6 @@ pub mod attribute {
     pub const BATCH_FILLING: &str = "orchestra.batch.filling_ms";
     pub const BATCH_WAITING: &str = "orchestra.batch.waiting_ms";
     pub const BATCH_OUTCOME: &str = "orchestra.batch.outcome";
-    pub const BATCH_KEPT: &str = "orchestra.batch.items.kept";
     pub const ATTEMPT: &str = "orchestra.attempt";
     pub const CEILING_FROM: &str = "orchestra.ceiling.from";
     pub const CEILING_TO: &str = "orchestra.ceiling.to";

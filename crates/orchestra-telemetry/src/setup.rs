@@ -149,7 +149,7 @@ impl TelemetryGuard {
     fn end_tracing(&mut self) -> Option<SpanReport> {
         let Tracing { recorder, traces, patience } = self.tracing.take()?;
         recorder.finish(patience);
-        Some(recorder.left_out().and(traces.shutdown()))
+        Some(recorder.left_out().and(traces.shutdown(patience)))
     }
 }
 

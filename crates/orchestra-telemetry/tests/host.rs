@@ -1,5 +1,4 @@
-//! A host with a tracer provider of its own keeps it: spans go through it, with its sampler, its ids and its parents. One test, because a
-//! process has one provider.
+//! A host has OpenTelemetry of its own: spans go through its span processor, below its own span.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,10 +6,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use opentelemetry::trace::{SpanContext, TraceContextExt as _, Tracer as _, TracerProvider as _};
-use opentelemetry::{Context, global};
+use opentelemetry::trace::{SpanContext, Tracer as _, TracerProvider as _};
 use opentelemetry_sdk::error::OTelSdkResult;
-use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
+use opentelemetry_sdk::trace::{SdkTracerProvider, SimpleSpanProcessor, SpanData, SpanExporter};
 use orchestra_core::{ItemId, SourceId};
 use orchestra_runtime::Tracer as _;
 use orchestra_runtime::trace::{EndedItems, RunBegan, RunEnded, Ticket};
@@ -43,25 +41,21 @@ fn items(indices: [u64; 2]) -> EndedItems {
 }
 
 #[test]
-fn spans_go_through_the_provider_of_the_host_below_its_requests() {
+fn spans_go_through_the_processor_of_the_host_below_its_request() {
     let exported = Exporter::default();
-    let provider = SdkTracerProvider::builder().with_simple_exporter(exported.clone()).build();
-    global::set_tracer_provider(provider.clone());
     // As the host's own instrumentation of an incoming request would do it.
-    let tracer = provider.tracer("host");
-    let request = Context::new().with_span(tracer.start("request"));
-    let incoming = {
-        let _active = request.clone().attach();
-        context::current().unwrap()
-    };
-    let parents = move |_: &str, item: &str| (item == "1.png").then_some(incoming);
-    let recorder = Recorder::for_host(ItemSampling { ratio: 1.0, ..ItemSampling::default() })
+    let tracer = SdkTracerProvider::builder().build().tracer("host");
+    let request = tracer.start("request");
+    let request: SpanContext = opentelemetry::trace::Span::span_context(&request).clone();
+    let sampling = ItemSampling { ratio: 1.0, ..ItemSampling::default() };
+    let recorder = Recorder::for_host(SimpleSpanProcessor::new(exported.clone()), sampling)
         .unwrap()
-        .with_item_parents(Arc::new(parents));
+        .with_run_parent(context::of_span(&request).unwrap());
 
     let plan = fake_plan::plan();
     let run = recorder.begin(RunBegan { plan, run_id: "run-1".to_owned(), zero: SystemTime::now() });
-    assert_eq!(run.number_batch().context, None, "a host chooses its ids when it makes a span");
+    let batch = run.number_batch().context.unwrap();
+    assert_eq!(batch.trace_id, request.trace_id().to_bytes(), "for the log, and for the worker");
     run.items_ended(&[items([0, 1])]);
     let (at, problems) = (Duration::from_millis(9), Vec::new());
     run.ended(RunEnded { at, total: Some(2), resumed: 0, done: 2, failed: 0, exit_code: Some(0), problems });
@@ -71,10 +65,9 @@ fn spans_go_through_the_provider_of_the_host_below_its_requests() {
     let named = |name: &str| spans.iter().filter(|s| s.name == name).collect::<Vec<_>>();
     let (runs, items) = (named("workflow.run"), named("item"));
     assert_eq!((runs.len(), items.len(), named("item.write").len()), (1, 2, 2));
-    let request: SpanContext = request.span().span_context().clone();
+    assert_eq!(runs[0].span_context.trace_id(), request.trace_id());
+    assert_eq!(runs[0].parent_span_id, request.span_id());
     assert_ne!(items[0].span_context.trace_id(), request.trace_id());
-    assert_eq!(items[1].span_context.trace_id(), request.trace_id());
-    assert_eq!(items[1].parent_span_id, request.span_id());
     let link = &items[0].links.links[0].span_context;
-    assert_eq!(link.span_id(), runs[0].span_context.span_id(), "linked by the ids that the host chose");
+    assert_eq!(link.span_id(), runs[0].span_context.span_id(), "linked with the run");
 }

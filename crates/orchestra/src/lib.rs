@@ -24,8 +24,8 @@
 //!
 //! No ractor type appears here, nothing prints, and no global subscriber or tracer provider is installed: logs go to the host's `tracing`.
 //! To whoever is in [`StartOptions::trace`] a run tells what happens to its items, batches and workers. `orchestra_telemetry::Recorder` makes
-//! spans of that: `Recorder::for_host` through the OpenTelemetry provider of the host, below the host's own spans where it names them
-//! (`with_run_parent` for the run, `with_item_parents` for items that came with a request).
+//! spans of that: `Recorder::for_host` for the OpenTelemetry span processor of the host, below the host's own span where it names one
+//! (`with_run_parent`).
 
 mod onnx;
 mod serve;

@@ -50,7 +50,7 @@ impl RunTracer for Told {
 
     fn items_ended(&self, items: &[EndedItems]) {
         let mut told = self.items.lock().unwrap();
-        items.iter().for_each(|group| group.each(|item| told.push(item.trace())));
+        told.extend(items.iter().flat_map(EndedItems::items).map(|item| item.trace()));
     }
 
     fn worker(&self, step: WorkerTrace) {

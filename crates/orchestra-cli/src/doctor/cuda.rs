@@ -62,7 +62,7 @@ fn lacking_in_words(product: &'static str, parts: &[&CudaLibrary]) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use orchestra_onnx::library::CudaOrigin;
+    use orchestra_onnx::library::Origin;
 
     use super::*;
 
@@ -70,7 +70,7 @@ mod tests {
         let found = found.then(|| FoundLibrary {
             path: format!("/nv/{name}").into(),
             version: Some("13.2".into()),
-            origin: CudaOrigin::System,
+            origin: Origin::System,
         });
         CudaLibrary { name, product, need, package: product, found }
     }

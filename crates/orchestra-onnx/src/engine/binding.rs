@@ -44,7 +44,6 @@ pub struct BoundSession {
 }
 
 impl BoundSession {
-    /// Nothing is bound yet.
     pub fn new(session: Session, device: &DeviceKind, tuning: &SessionTuning) -> ort::Result<BoundSession> {
         let binding = session.create_binding()?;
         let on_device = matches!(device, DeviceKind::Cuda { .. });
@@ -147,7 +146,6 @@ impl BoundSession {
         ran
     }
 
-    /// Lets go of all memory that was bound.
     pub fn release(&mut self) {
         self.dynamic.clear();
         self.binding.clear();
@@ -294,7 +292,6 @@ pub fn run_binding(session: &Session, binding: &IoBinding, options: Option<&RunO
     unsafe { ort::Error::result_from_status(status) }
 }
 
-/// Element type, shape and bytes of a tensor in CPU memory.
 fn contents(name: &str, tensor: &DynTensor) -> Result<(DType, Vec<usize>, Vec<u8>), RunError> {
     let found = *tensor.data_type();
     let dtype = DType::ALL

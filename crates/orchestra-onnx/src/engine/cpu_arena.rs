@@ -4,19 +4,20 @@
 //! that was too large a worker would hold nearly all of the machine's address space, and touch 3 % of it for book-keeping. A request
 //! beyond the bound fails at once instead, as out of memory.
 
+use std::path::Path;
+
+use orchestra_machine::Memory;
 use ort::AsPointer;
 use ort::environment::Environment;
 use ort::memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType};
-
-use crate::memory_limit::memory_limit_bytes;
 
 /// The entry of a session's configuration that makes it use the arena of the environment.
 pub const USE_IT: (&str, &str) = ("session.use_env_allocators", "1");
 
 /// Registers an arena that never grows beyond what this process can have, for all sessions of the environment.
 pub fn register(environment: &Environment) -> ort::Result<()> {
-    // 0 means no bound.
-    let bound = memory_limit_bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
+    // 0, where the kernel tells nothing, means no bound.
+    let bound = usize::try_from(Memory::read(Path::new("/")).total).unwrap_or(0);
     let cpu = MemoryInfo::new(AllocationDevice::CPU, 0, AllocatorType::Arena, MemoryType::Default)?;
     let api = ort::api();
     let mut config = std::ptr::null_mut();

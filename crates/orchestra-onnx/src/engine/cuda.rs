@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use orchestra_core::ErrorClass;
 use ort::ep;
 use ort::ep::ExecutionProviderDispatch;
-use ort::ep::cuda::{CUDA_DYLIBS, CUDNN_DYLIBS, ConvAlgorithmSearch};
+use ort::ep::cuda::ConvAlgorithmSearch;
 
 use super::cuda_runtime::CudaRuntime;
 use super::errors;
@@ -77,16 +77,9 @@ pub fn not_usable(error: &ort::Error) -> LoadError {
 }
 
 /// Loads CUDA's and cuDNN's libraries by full path, in this order: the provider then finds them without `LD_LIBRARY_PATH`, because the
-/// loader takes a library that is in the process already for one of the same name. Without a list, from where Python wheels and
-/// NVIDIA's installer put them, if they are there. One that cannot be loaded is named; whether it is needed, the provider says.
-pub fn preload(libraries: &[PathBuf], runtime: &Path) {
-    let found;
-    let libraries = if libraries.is_empty() {
-        found = search(runtime);
-        &found
-    } else {
-        libraries
-    };
+/// loader takes a library that is in the process already for one of the same name. One that cannot be loaded is named; whether it is needed,
+/// the provider says.
+pub fn preload<'a>(libraries: impl IntoIterator<Item = &'a PathBuf>) {
     for library in libraries {
         if let Err(why) = keep(library) {
             eprintln!("worker: `{}` cannot be preloaded: {why}", library.display());
@@ -109,28 +102,6 @@ fn keep(library: &Path) -> Result<(), String> {
     }
     // SAFETY: not null, and valid until the next call of the loader by this thread.
     Err(unsafe { CStr::from_ptr(why) }.to_string_lossy().into_owned())
-}
-
-fn search(runtime: &Path) -> Vec<PathBuf> {
-    let folders = folders(runtime);
-    let file = |name: &&str| folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file());
-    CUDA_DYLIBS.iter().chain(CUDNN_DYLIBS).filter_map(file).collect()
-}
-
-/// Folders to look in, best first: beside the runtime, `nvidia/*/lib` of the wheels that it was installed with, the installer's.
-fn folders(library: &Path) -> Vec<PathBuf> {
-    let mut folders = Vec::new();
-    for (up, folder) in library.ancestors().skip(1).take(4).enumerate() {
-        if up == 0 {
-            folders.push(folder.to_owned());
-        }
-        let Ok(wheels) = std::fs::read_dir(folder.join("nvidia")) else { continue };
-        let mut of_wheels: Vec<_> = wheels.flatten().map(|wheel| wheel.path().join("lib")).collect();
-        of_wheels.sort();
-        folders.append(&mut of_wheels);
-    }
-    folders.push("/usr/local/cuda/lib64".into());
-    folders
 }
 
 #[cfg(test)]
@@ -163,7 +134,7 @@ mod tests {
         let nothing = Path::new("/nowhere/libcudart.so.13");
         let why = keep(nothing).unwrap_err();
         assert!(why.contains("/nowhere/libcudart.so.13"), "{why}");
-        preload(&[nothing.to_owned()], Path::new("/nowhere/libonnxruntime.so"));
+        preload(&[nothing.to_owned()]);
         // The C library is in every process, so that loading it again changes nothing.
         assert_eq!(keep(Path::new("libc.so.6")), Ok(()));
     }
@@ -177,16 +148,5 @@ mod tests {
         assert!(error.error.contains("shows 2 devices") && error.error.contains("`GPU-1` alone"), "{error}");
         fake::refuse(&["count"]);
         assert_eq!(alone(&fake::RUNTIME, "GPU-1").unwrap_err().class, ErrorClass::Transient);
-    }
-
-    #[test]
-    fn wheels_beside_the_runtime_come_before_the_system() {
-        let root = std::env::temp_dir().join(format!("orchestra-wheels-{}", std::process::id()));
-        let capi = root.join("onnxruntime/capi");
-        std::fs::create_dir_all(&capi).unwrap();
-        std::fs::create_dir_all(root.join("nvidia/cu13/lib")).unwrap();
-        let found = folders(&capi.join("libonnxruntime.so.1"));
-        std::fs::remove_dir_all(&root).unwrap();
-        assert_eq!(found, [capi, root.join("nvidia/cu13/lib"), "/usr/local/cuda/lib64".into()]);
     }
 }

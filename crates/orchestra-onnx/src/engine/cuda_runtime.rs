@@ -88,7 +88,7 @@ impl CudaRuntime {
 ///
 /// # Safety
 /// `F` is a function pointer, and has the type that the function has in the library.
-unsafe fn function<F: Copy>(library: *mut c_void, name: &CStr) -> Option<F> {
+pub unsafe fn function<F: Copy>(library: *mut c_void, name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     // SAFETY: the handle is valid and the name ends with 0.
     let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };

@@ -54,7 +54,6 @@ const DEVICE: [&str; 26] = [
 /// A library of the device has nothing for this node. It speaks against the model, though it bears the library's name.
 const NOT_FOR_THIS_DEVICE: &str = "not supported by cudnn frontend";
 
-/// What an error of a run means.
 pub fn run_kind(text: &str) -> RunErrorKind {
     let text = text.to_ascii_lowercase();
     let says = |patterns: &[&str]| patterns.iter().any(|p| text.contains(p));
@@ -67,7 +66,6 @@ pub fn run_kind(text: &str) -> RunErrorKind {
     }
 }
 
-/// An error of a run, by its text.
 pub fn run(error: &ort::Error) -> RunError {
     let error = error.to_string();
     RunError { kind: run_kind(&error), error }

@@ -49,7 +49,6 @@ pub struct Graphs {
     without: RunOptions,
 }
 
-/// One size.
 struct Graph {
     /// Holds the tensors.
     binding: IoBinding,
@@ -62,7 +61,6 @@ struct Graph {
 unsafe impl Send for Graph {}
 
 impl Graphs {
-    /// None yet.
     pub fn new(cuda: CudaRuntime) -> ort::Result<Graphs> {
         Graphs::on(AllocationDevice::CUDA, cuda)
     }
@@ -73,7 +71,6 @@ impl Graphs {
         Ok(Graphs { cuda, device, by_rows: BTreeMap::new(), without })
     }
 
-    /// Whether batches of `rows` rows have a graph.
     pub fn has(&self, rows: usize) -> bool {
         self.by_rows.contains_key(&rows)
     }

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use orchestra_core::batch_layout::REGION_ALIGN;
 
 use super::cuda_runtime::CudaRuntime;
+use super::errors;
+use orchestra_worker::serve::RunError;
 
 /// `cudaHostAllocDefault`
 const DEFAULT: c_uint = 0;
@@ -22,23 +24,21 @@ pub struct HostMemory {
 }
 
 impl HostMemory {
-    /// For a GPU.
     pub fn for_gpu(cuda: CudaRuntime) -> HostMemory {
         HostMemory { cuda: Some(cuda), ..HostMemory::default() }
     }
 
-    /// Zeros for a GPU to copy from and to: page-locked, else ordinary memory, which it copies more slowly and as well. `None` where
-    /// there is not so much memory.
-    pub fn zeros(&self, len: usize) -> Option<Block> {
+    /// Zeros for `rows` rows for a GPU to copy from and to: page-locked, else ordinary memory, which it copies more slowly and as well.
+    pub fn zeros(&self, len: usize, rows: usize) -> Result<Block, RunError> {
         match self.page_locked(len) {
-            Ok(block) => Some(block),
+            Ok(block) => Ok(block),
             Err(why) => {
                 if self.cuda.is_some() && !self.refused.swap(true, Ordering::Relaxed) {
                     eprintln!(
                         "worker: rows beside the batch slots are not page-locked, so copies take longer: {why}"
                     );
                 }
-                Block::on_the_heap(len)
+                Block::on_the_heap(len).ok_or_else(|| errors::no_memory(rows))
             }
         }
     }
@@ -86,7 +86,6 @@ impl Block {
         self.start.as_ptr()
     }
 
-    /// How many bytes it has.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -120,7 +119,7 @@ mod tests {
     #[test]
     fn rows_for_a_gpu_are_page_locked_zeros_and_go_back_to_cuda() {
         let memory = HostMemory::for_gpu(fake::RUNTIME);
-        let block = memory.zeros(100).unwrap();
+        let block = memory.zeros(100, 1).unwrap();
         assert_eq!(bytes(&block), [0; 100]);
         assert_eq!(block.ptr() as usize % REGION_ALIGN, 0);
         drop(block);
@@ -132,7 +131,7 @@ mod tests {
         fake::refuse(&["alloc"]);
         let memory = HostMemory::for_gpu(fake::RUNTIME);
         assert!(memory.page_locked(8).is_err_and(|why| why.contains("801")));
-        let block = memory.zeros(100).unwrap();
+        let block = memory.zeros(100, 1).unwrap();
         assert_eq!(bytes(&block), [0; 100]);
         drop(block);
         assert!(!fake::holds_an_error());
@@ -142,9 +141,9 @@ mod tests {
     #[test]
     fn without_a_gpu_rows_come_from_the_heap_and_cuda_is_not_asked() {
         let memory = HostMemory::default();
-        assert_eq!(bytes(&memory.zeros(3).unwrap()), [0; 3]);
-        assert_eq!(memory.zeros(0).unwrap().len(), 0);
-        assert!(memory.zeros(usize::MAX).is_none());
+        assert_eq!(bytes(&memory.zeros(3, 1).unwrap()), [0; 3]);
+        assert_eq!(memory.zeros(0, 1).unwrap().len(), 0);
+        assert!(memory.zeros(usize::MAX, 1).is_err());
         assert!(memory.page_locked(1).is_err());
         assert_eq!(fake::calls(), [] as [&str; 0]);
     }

@@ -7,19 +7,18 @@ use orchestra_worker::arena::WorkerArena;
 
 use super::cuda_runtime::CudaRuntime;
 use super::host_memory::HostMemory;
+use super::memory::PrivateRows;
 use super::model::Model;
 use super::page_lock::{PageLock, Refused};
-use super::staging::Staging;
 
 /// What copies of a session go through. The default is that of the CPU: sessions read and write the slots themselves. Drop it before the
 /// arena.
 #[derive(Default)]
 pub struct HostSide {
     /// For parts of the slots that could not be page-locked.
-    pub staging: Option<Staging>,
+    pub staging: Option<PrivateRows>,
     /// Where rows beside the slots come from.
     pub memory: Arc<HostMemory>,
-    /// What could not be page-locked.
     refused: Refused,
     _page_lock: Option<Arc<PageLock>>,
 }
@@ -42,7 +41,9 @@ impl HostSide {
 
     /// For another run beside those that there are: rows of its own between the GPU and the slots, and all else in common.
     pub fn beside(&self, model: &Model) -> HostSide {
-        let staging = self.staging.as_ref().map(|_| Staging::new(model, &self.refused, &self.memory));
+        let page_locked = |bytes| self.memory.page_locked(bytes);
+        let staging =
+            self.staging.as_ref().map(|_| PrivateRows::for_refused(model, &self.refused, page_locked));
         if let Some(Err(why)) = &staging {
             eprintln!("worker: rows of one more stream are not page-locked, so copies take longer: {why}");
         }
@@ -58,7 +59,8 @@ impl HostSide {
     fn with(cuda: CudaRuntime, arena: &WorkerArena, model: &Model) -> (HostSide, Option<String>) {
         let (lock, refused) = PageLock::of(cuda, arena);
         let memory = Arc::new(HostMemory::for_gpu(cuda));
-        let staging = (!refused.is_nothing()).then(|| Staging::new(model, &refused, &memory));
+        let page_locked = |bytes| memory.page_locked(bytes);
+        let staging = (!refused.is_nothing()).then(|| PrivateRows::for_refused(model, &refused, page_locked));
         let note = match &staging {
             None => None,
             Some(Ok(staging)) => Some(format!(

@@ -9,6 +9,7 @@ use orchestra_core::ErrorClass;
 use ort::environment::Environment;
 
 use super::cpu_arena;
+use super::cuda_runtime::function;
 use orchestra_worker::serve::LoadError;
 
 /// The runtime allows one environment per process, ever.
@@ -56,13 +57,8 @@ fn query_version(path: &Path) -> Option<String> {
     if library.is_null() {
         return None;
     }
-    // SAFETY: the handle is valid and the name ends with 0.
-    let symbol = unsafe { libc::dlsym(library, c"OrtGetApiBase".as_ptr()) };
-    if symbol.is_null() {
-        return None;
-    }
     // SAFETY: a symbol of this name has this type in every release of ONNX Runtime.
-    let get_api_base = unsafe { std::mem::transmute::<*mut libc::c_void, GetApiBase>(symbol) };
+    let get_api_base: GetApiBase = unsafe { function(library, c"OrtGetApiBase") }?;
     // SAFETY: it takes nothing and returns null or a static table.
     let base = unsafe { get_api_base().as_ref() }?;
     // SAFETY: it returns a static string.

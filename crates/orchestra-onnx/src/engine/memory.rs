@@ -1,67 +1,104 @@
-//! Rows in the worker's own memory: for warm-up, and for batches that must be padded. It never runs a session.
+//! Rows in the worker's own memory, which a session uses in place of those in the batch slots: for warm-up, for batches that must be padded,
+//! and page-locked between a GPU and slots that it may not copy from or to by itself. One more copy in memory takes less time there than the
+//! copies of pageable memory that CUDA makes otherwise, a little at a time. It never runs a session.
 
 use orchestra_worker::arena::Rows;
 
-use super::host_memory::{Block, HostMemory};
+use super::host_memory::Block;
 use super::model::{Model, Places, RowTensor};
+use super::page_lock::Refused;
 
-/// One row block per input and per output of fixed shape, all zeros at first.
+/// A block per input and per output of fixed shape, all zeros at first; `None` where the slots' own rows are used.
 pub struct PrivateRows {
+    /// Rows of each block.
     rows: usize,
-    inputs: Vec<Block>,
+    inputs: Vec<Option<Block>>,
     outputs: Vec<Option<Block>>,
 }
 
 impl PrivateRows {
-    /// Memory for `rows` rows of every tensor of the model; `None` if there is not so much.
-    pub fn new(model: &Model, rows: usize, memory: &HostMemory) -> Option<PrivateRows> {
-        let block = |tensor: &RowTensor| memory.zeros(tensor.row_bytes.checked_mul(rows)?);
-        let inputs = model.inputs.iter().map(block).collect::<Option<_>>()?;
-        let outputs = model.outputs.iter().map(|tensor| match tensor {
-            Some(tensor) => Some(Some(block(tensor)?)),
-            None => Some(None),
-        });
-        Some(PrivateRows { rows, inputs, outputs: outputs.collect::<Option<_>>()? })
+    /// Rows for every tensor of the model, out of `block`, which is asked for so many bytes.
+    pub fn new<E>(model: &Model, rows: usize, block: impl Fn(usize) -> Result<Block, E>) -> Result<Self, E> {
+        Self::for_some(model, rows, [true; 2], block)
     }
 
-    /// Where the rows lie. Valid until this is dropped.
+    /// Rows for the largest batch, in place of those slots that were refused.
+    pub fn for_refused<E>(
+        model: &Model,
+        refused: &Refused,
+        block: impl Fn(usize) -> Result<Block, E>,
+    ) -> Result<Self, E> {
+        Self::for_some(model, model.max_rows, [refused.inputs.is_some(), refused.outputs.is_some()], block)
+    }
+
+    fn for_some<E>(
+        model: &Model,
+        rows: usize,
+        [inputs, outputs]: [bool; 2],
+        block: impl Fn(usize) -> Result<Block, E>,
+    ) -> Result<Self, E> {
+        // What no address space holds, no allocator gives.
+        let block = |tensor: &RowTensor| block(tensor.row_bytes.saturating_mul(rows));
+        let input = |tensor| inputs.then(|| block(tensor)).transpose();
+        let output = |tensor: &Option<_>| tensor.as_ref().filter(|_| outputs).map(block).transpose();
+        Ok(Self {
+            rows,
+            inputs: model.inputs.iter().map(input).collect::<Result<_, _>>()?,
+            outputs: model.outputs.iter().map(output).collect::<Result<_, _>>()?,
+        })
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.inputs.iter().chain(&self.outputs).flatten().map(Block::len).sum()
+    }
+
+    /// All rows of all tensors. Valid until this is dropped.
     pub fn places(&self) -> Places {
+        let input = |block: &Block| Rows { ptr: block.ptr().cast_const(), len: block.len() };
+        let output = |block: &Block| Rows { ptr: block.ptr(), len: block.len() };
         Places {
             rows: self.rows,
-            inputs: self.inputs.iter().map(|b| Rows { ptr: b.ptr().cast_const(), len: b.len() }).collect(),
-            outputs: self
-                .outputs
-                .iter()
-                .map(|b| b.as_ref().map(|b| Rows { ptr: b.ptr(), len: b.len() }))
-                .collect(),
+            inputs: self.inputs.iter().flatten().map(input).collect(),
+            outputs: self.outputs.iter().map(|block| block.as_ref().map(output)).collect(),
         }
     }
 
-    /// Takes the inputs at `from`, at most as many rows as there are here, and fills the other rows with zeros.
+    /// The places of `rows` rows that a session uses instead of those in the `slots`, which are fewer only where every tensor has a block
+    /// here. Inputs are there already, with zeros behind them.
     ///
     /// # Safety
-    /// Nobody writes to the inputs at `from` meanwhile, and no run reads these rows.
-    pub unsafe fn copy_in(&mut self, from: &Places) {
-        for (block, source) in self.inputs.iter_mut().zip(&from.inputs) {
-            let len = source.len.min(block.len());
-            // SAFETY: both have at least `len` bytes, and one is private, so they do not overlap.
+    /// Nobody writes to the inputs at `slots` meanwhile, and no run uses these rows.
+    pub unsafe fn copy_in(&mut self, slots: &Places, rows: usize) -> Places {
+        let mut places = Places { rows, ..slots.clone() };
+        let bytes = |block: &Block| block.len() / self.rows.max(1) * rows.min(self.rows);
+        for (place, block) in places.inputs.iter_mut().zip(&self.inputs) {
+            let Some(block) = block else { continue };
+            let (len, all) = (place.len.min(block.len()), bytes(block));
+            // SAFETY: both have at least `len` bytes, and the block, which is ours, has `all`, so they do not overlap.
             unsafe {
-                std::ptr::copy_nonoverlapping(source.ptr, block.ptr(), len);
-                std::ptr::write_bytes(block.ptr().add(len), 0, block.len() - len);
+                std::ptr::copy_nonoverlapping(place.ptr, block.ptr(), len);
+                std::ptr::write_bytes(block.ptr().add(len), 0, all.saturating_sub(len));
+            }
+            *place = Rows { ptr: block.ptr().cast_const(), len: all };
+        }
+        for (place, block) in places.outputs.iter_mut().zip(&self.outputs) {
+            if let (Some(place), Some(block)) = (place, block) {
+                *place = Rows { ptr: block.ptr(), len: bytes(block) };
             }
         }
+        places
     }
 
-    /// Gives the first rows of the outputs to `to`, as many as it has.
+    /// Gives the first rows of the outputs that are here to the `slots`, as many as these have.
     ///
     /// # Safety
-    /// Nobody else uses the outputs at `to` meanwhile, and no run writes these rows.
-    pub unsafe fn copy_out(&self, to: &Places) {
-        for (block, target) in self.outputs.iter().zip(&to.outputs) {
-            if let (Some(block), Some(target)) = (block, target) {
-                let len = target.len.min(block.len());
-                // SAFETY: both have at least `len` bytes, and one is private, so they do not overlap.
-                unsafe { std::ptr::copy_nonoverlapping(block.ptr().cast_const(), target.ptr, len) };
+    /// Nobody else uses the outputs at `slots` meanwhile, and no run writes these rows.
+    pub unsafe fn copy_out(&self, slots: &Places) {
+        for (place, block) in slots.outputs.iter().zip(&self.outputs) {
+            if let (Some(place), Some(block)) = (place, block) {
+                let len = place.len.min(block.len());
+                // SAFETY: both have at least `len` bytes, and the block is ours, so they do not overlap.
+                unsafe { std::ptr::copy_nonoverlapping(block.ptr().cast_const(), place.ptr, len) };
             }
         }
     }

@@ -18,7 +18,6 @@ mod protobuf;
 mod provider_options;
 mod session;
 mod shrink;
-mod staging;
 mod tensorrt;
 #[cfg(test)]
 mod twin;
@@ -55,7 +54,6 @@ pub struct OnnxEngine {
 /// What runs one batch at a time on the session. Fields are dropped in this order: what points into memory before the memory.
 struct Serving {
     bound: BoundSession,
-    /// The largest batch.
     max_batch: usize,
     /// Sizes that others are padded to, ascending; none where batches run as they are. A size for which memory ran out is none any more.
     batch_sizes: Vec<usize>,
@@ -167,9 +165,8 @@ impl Stream for Serving {
 impl Serving {
     fn run_batch(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
         match self.shared.model.batch {
-            Some(batch) if batch != run.rows => self.run_padded(run, batch, timing),
+            Some(batch) => self.run_as(run, batch, timing),
             None => self.run_at_next_size(run, timing),
-            Some(_) => self.run_in_place(run, timing),
         }
     }
 
@@ -185,27 +182,6 @@ impl Serving {
         })
     }
 
-    /// The session reads and writes the arena itself, or as near to it as its device can.
-    fn run_in_place(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
-        let start = Instant::now();
-        let Shared { model, arena } = &*self.shared;
-        let slots = model.places_in(arena, run).map_err(|e| errors::model(e.to_string()))?;
-        // SAFETY: the parent has leased these rows to this run, and no other run uses the rows between.
-        let staged = self.host.staging.as_mut().map(|staging| unsafe { staging.copy_in(&slots) });
-        let places = staged.as_ref().unwrap_or(&slots);
-        timing.bind_ns = nanos(start.elapsed());
-        // SAFETY: the parent has leased these rows to this run, and the arena outlives the session, as the rows between do.
-        unsafe { self.bound.run(model, places, timing)? };
-        let start = Instant::now();
-        let dynamic = self.bound.take_dynamic(model, places.rows, run.rows)?;
-        if let Some(staging) = &self.host.staging {
-            // SAFETY: the parent has leased these rows to this run, which is over.
-            unsafe { staging.copy_out(&slots) };
-        }
-        timing.copy_out_ns = nanos(start.elapsed());
-        Ok(dynamic)
-    }
-
     /// A size that a device has not seen costs it time, so the batch takes the next larger one that it was warmed with. Where there is
     /// not enough memory for that one, there may be for the batch itself.
     fn run_at_next_size(
@@ -213,50 +189,47 @@ impl Serving {
         run: &Run,
         timing: &mut RunTiming,
     ) -> Result<Vec<DynamicOutput>, RunError> {
-        let Some(size) = self.batch_sizes.iter().copied().find(|size| *size >= run.rows) else {
-            return self.run_in_place(run, timing);
-        };
-        if size == run.rows {
-            return self.run_in_place(run, timing);
-        }
-        match self.run_padded(run, size, timing) {
-            Err(RunError { kind: RunErrorKind::OutOfMemory, .. }) => {
+        let size = self.batch_sizes.iter().copied().find(|size| *size >= run.rows).unwrap_or(run.rows);
+        match self.run_as(run, size, timing) {
+            Err(RunError { kind: RunErrorKind::OutOfMemory, .. }) if size > run.rows => {
                 self.batch_sizes.retain(|smaller| *smaller < size);
                 self.padding.retain(|smaller, _| *smaller < size);
-                self.run_in_place(run, timing)
+                self.run_as(run, run.rows, timing)
             }
             ran => ran,
         }
     }
 
-    /// The batch is run as one of `batch` rows, and has fewer: rows are copied to and from memory of that size, so that
-    /// nothing outside of the run's rows is read or written.
-    fn run_padded(
+    /// Runs the batch as one of `rows` rows. If it has fewer, rows are copied to and from memory of that size, so that nothing outside of
+    /// the run's rows is read or written; else the session reads and writes the arena itself, or as near to it as its device can.
+    fn run_as(
         &mut self,
         run: &Run,
-        batch: usize,
+        rows: usize,
         timing: &mut RunTiming,
     ) -> Result<Vec<DynamicOutput>, RunError> {
         let start = Instant::now();
         let Shared { model, arena } = &*self.shared;
-        let arena_places = model.places_in(arena, run).map_err(|e| errors::model(e.to_string()))?;
-        let padding = match self.padding.entry(batch) {
-            Entry::Occupied(there) => there.into_mut(),
-            Entry::Vacant(place) => {
-                let rows = PrivateRows::new(model, batch, &self.host.memory);
-                place.insert(rows.ok_or_else(|| errors::no_memory(batch))?)
-            }
+        let slots = model.places_in(arena, run).map_err(|e| errors::model(e.to_string()))?;
+        let mut private = match self.padding.entry(rows) {
+            _ if rows == run.rows => self.host.staging.as_mut(),
+            Entry::Occupied(there) => Some(there.into_mut()),
+            Entry::Vacant(place) => Some(
+                place.insert(PrivateRows::new(model, rows, |bytes| self.host.memory.zeros(bytes, rows))?),
+            ),
         };
-        // SAFETY: the parent has leased these rows to this run.
-        unsafe { padding.copy_in(&arena_places) };
-        let places = padding.places();
+        // SAFETY: the parent has leased these rows to this run, and no other run uses the private rows.
+        let copied = private.as_mut().map(|private| unsafe { private.copy_in(&slots, rows) });
+        let places = copied.as_ref().unwrap_or(&slots);
         timing.bind_ns = nanos(start.elapsed());
-        // SAFETY: the private rows belong to this stream alone and outlive the run.
-        unsafe { self.bound.run(model, &places, timing)? };
+        // SAFETY: the parent has leased these rows to this run, and the arena outlives the session, as the private rows do.
+        unsafe { self.bound.run(model, places, timing)? };
         let start = Instant::now();
-        let dynamic = self.bound.take_dynamic(model, places.rows, run.rows)?;
-        // SAFETY: the parent has leased these rows to this run.
-        unsafe { padding.copy_out(&arena_places) };
+        let dynamic = self.bound.take_dynamic(model, rows, run.rows)?;
+        if let Some(private) = private {
+            // SAFETY: the parent has leased these rows to this run, which is over.
+            unsafe { private.copy_out(&slots) };
+        }
         timing.copy_out_ns = nanos(start.elapsed());
         Ok(dynamic)
     }
@@ -363,7 +336,7 @@ fn run_zeros(
     memory: &HostMemory,
     rows: usize,
 ) -> Result<(), RunError> {
-    let zeros = PrivateRows::new(model, rows, memory).ok_or_else(|| errors::no_memory(rows))?;
+    let zeros = PrivateRows::new(model, rows, |bytes| memory.zeros(bytes, rows))?;
     // SAFETY: the private rows belong to this function alone and outlive the run.
     unsafe { bound.warm(model, &zeros.places()) }
 }

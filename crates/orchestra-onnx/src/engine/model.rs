@@ -22,24 +22,19 @@ pub struct Model {
     pub outputs: Vec<Option<RowTensor>>,
     /// The only batch size that the model accepts, if it has one.
     pub batch: Option<usize>,
-    /// The largest batch.
     pub max_rows: usize,
 }
 
 /// A tensor whose rows have a fixed shape.
 pub struct RowTensor {
-    /// Element type.
     pub dtype: DType,
-    /// Shape of one row.
     pub row: Vec<i64>,
-    /// Bytes of one row.
     pub row_bytes: usize,
 }
 
 /// Where the tensors of one run lie.
 #[derive(Clone)]
 pub struct Places {
-    /// Rows of each tensor.
     pub rows: usize,
     /// Inputs, to be read only.
     pub inputs: Vec<Rows<*const u8>>,
@@ -87,7 +82,6 @@ impl Model {
         })
     }
 
-    /// The rows of `run` in the arena.
     pub fn places_in(&self, arena: &WorkerArena, run: &Run) -> Result<Places, RangeError> {
         let Run { slot, first_row, rows, .. } = *run;
         let inputs = (0..self.inputs.len())
@@ -102,7 +96,6 @@ impl Model {
 }
 
 impl RowTensor {
-    /// The shape of `rows` rows.
     pub fn shape(&self, rows: usize) -> Vec<i64> {
         let mut shape = Vec::with_capacity(1 + self.row.len());
         shape.push(rows as i64);
@@ -111,7 +104,6 @@ impl RowTensor {
     }
 }
 
-/// The runtime's name for an element type.
 pub fn element_type(dtype: DType) -> TensorElementType {
     match dtype {
         DType::F32 => TensorElementType::Float32,

@@ -45,38 +45,33 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// Memory to lock, and with which flags to try it.
-struct Region {
-    start: *mut c_void,
-    bytes: usize,
-    flags: &'static [c_uint],
-}
-
 impl PageLock {
     /// Page-locks what it can of the arena. Call it when the provider is loaded, and drop the lock before the arena.
     pub fn of(cuda: CudaRuntime, arena: &WorkerArena) -> (PageLock, Refused) {
         let (inputs, outputs) = (arena.all_inputs(), arena.all_outputs());
-        let inputs =
-            Region { start: inputs.ptr.cast_mut().cast(), bytes: inputs.len, flags: &[READ_ONLY, DEFAULT] };
-        let outputs = Region { start: outputs.ptr.cast(), bytes: outputs.len, flags: &[DEFAULT] };
         let mut lock = PageLock { cuda, locked: Vec::new() };
         // SAFETY: both lie in the arena, which outlives the lock.
-        let refused =
-            unsafe { Refused { inputs: lock.add(&inputs).err(), outputs: lock.add(&outputs).err() } };
+        let refused = unsafe {
+            Refused {
+                inputs: lock.add(inputs.ptr.cast_mut(), inputs.len, &[READ_ONLY, DEFAULT]).err(),
+                outputs: lock.add(outputs.ptr, outputs.len, &[DEFAULT]).err(),
+            }
+        };
         (lock, refused)
     }
 
-    /// Locks one more region, or says why it cannot be.
+    /// Locks `bytes` bytes more, with the first of these `flags` that is taken, or says why they cannot be.
     ///
     /// # Safety
-    /// The region is mapped for as long as the lock lives.
-    unsafe fn add(&mut self, region: &Region) -> Result<(), String> {
+    /// They are mapped for as long as the lock lives.
+    unsafe fn add(&mut self, start: *mut u8, bytes: usize, flags: &[c_uint]) -> Result<(), String> {
+        let start = start.cast::<c_void>();
         let mut tried = Ok(());
-        for flags in region.flags.iter().filter(|_| region.bytes > 0) {
-            // SAFETY: the region is mapped, as the caller vouches.
-            tried = self.cuda.check(unsafe { (self.cuda.register)(region.start, region.bytes, *flags) });
+        for flags in flags.iter().filter(|_| bytes > 0) {
+            // SAFETY: they are mapped, as the caller vouches.
+            tried = self.cuda.check(unsafe { (self.cuda.register)(start, bytes, *flags) });
             if tried.is_ok() {
-                self.locked.push(region.start);
+                self.locked.push(start);
                 break;
             }
         }
@@ -98,10 +93,6 @@ mod tests {
     use super::super::cuda_runtime::fake;
     use super::*;
 
-    fn region(start: usize, bytes: usize, flags: &'static [c_uint]) -> Region {
-        Region { start: start as *mut c_void, bytes, flags }
-    }
-
     #[test]
     fn what_is_locked_is_unlocked_once_and_what_is_refused_leaves_no_error_behind() {
         // Some drivers refuse to lock for reading.
@@ -110,9 +101,9 @@ mod tests {
         // SAFETY: this runtime touches no memory.
         let refused = unsafe {
             [
-                lock.add(&region(4096, 10, &[READ_ONLY, DEFAULT])),
-                lock.add(&region(8192, 20, &[READ_ONLY, DEFAULT])),
-                lock.add(&region(64, 0, &[DEFAULT])),
+                lock.add(4096 as *mut u8, 10, &[READ_ONLY, DEFAULT]),
+                lock.add(8192 as *mut u8, 20, &[READ_ONLY, DEFAULT]),
+                lock.add(64 as *mut u8, 0, &[DEFAULT]),
             ]
         };
         assert_eq!(refused, [Err("CUDA error 801, operation not supported".to_owned()), Ok(()), Ok(())]);

@@ -10,27 +10,21 @@ pub struct Malformed(usize);
 /// One field as it lies in its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field<'a> {
-    /// Its number.
     pub number: u32,
     /// Key, length and value: what a copy takes.
     pub whole: &'a [u8],
-    /// What it holds.
     pub value: Value<'a>,
 }
 
-/// What a field holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// An integer.
     Varint(u64),
-    /// Text, bytes or a message.
     Bytes(&'a [u8]),
     /// A number of fixed size, which nobody here looks at.
     Fixed,
 }
 
 impl<'a> Value<'a> {
-    /// The bytes of text, bytes or a message.
     pub fn bytes(self) -> Option<&'a [u8]> {
         match self {
             Value::Bytes(bytes) => Some(bytes),
@@ -47,7 +41,6 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Of a whole message.
     pub fn of(message: &'a [u8]) -> Self {
         Self { message, at: 0, broken: false }
     }
@@ -105,12 +98,10 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// A message under construction.
 #[derive(Debug, Default)]
 pub struct Message(Vec<u8>);
 
 impl Message {
-    /// An empty message, with room for so many bytes.
     pub fn with_capacity(bytes: usize) -> Self {
         Self(Vec::with_capacity(bytes))
     }
@@ -135,12 +126,10 @@ impl Message {
         self.0.extend_from_slice(value);
     }
 
-    /// Adds a field as it is.
     pub fn push_field(&mut self, field: &Field<'_>) {
         self.0.extend_from_slice(field.whole);
     }
 
-    /// The message.
     pub fn done(self) -> Vec<u8> {
         self.0
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use orchestra_core::{DeviceKind, ErrorClass, Provider};
 use orchestra_worker::frames::Load;
@@ -27,8 +27,7 @@ pub fn open(
     let mut builder = options(environment, load.threads).map_err(|e| errors::load(&e.to_string()))?;
     if let DeviceKind::Cuda { .. } = load.device {
         // First of all: custom operators may need these libraries, too.
-        let needed: Vec<PathBuf> = spec.preload.iter().filter(|l| is_needed(l, spec)).cloned().collect();
-        cuda::preload(&needed, &spec.library);
+        cuda::preload(spec.preload.iter().filter(|library| is_needed(library, spec)));
     }
     for library in &spec.custom_ops {
         let registered = builder.with_operator_library(library);

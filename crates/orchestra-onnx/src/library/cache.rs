@@ -3,7 +3,7 @@
 //! A folder counts only when its record is there, names the pinned wheel, and every file has the recorded size. The record is
 //! written before the folder gets its final name, so a folder that lacks it was not made by us.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -11,17 +11,12 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::library::candidate::LIBRARY;
-use crate::library::error::LibraryError;
-use crate::library::found::Library;
 use crate::library::pins::Pin;
 
 pub(crate) const RECORD: &str = "orchestra.json";
 
-/// What was taken out of a wheel.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
-    pub(crate) package: String,
-    pub(crate) version: String,
     pub(crate) wheel_sha256: String,
     pub(crate) files: Vec<RecordedFile>,
 }
@@ -30,39 +25,6 @@ pub(crate) struct Record {
 pub(crate) struct RecordedFile {
     pub(crate) name: String,
     pub(crate) bytes: u64,
-    pub(crate) sha256: String,
-}
-
-/// What a full check found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verified {
-    /// Every byte is as it was in the pinned wheel; so many files were read.
-    Checked(usize),
-    /// The library was not fetched by orchestra, so there is nothing to compare it with.
-    NoRecord,
-}
-
-/// Reads a library of our cache and all files beside it, and compares them with the digests taken when it was fetched. Takes
-/// as long as reading up to 350 MB does.
-///
-/// # Errors
-/// A file is missing, cannot be read or differs.
-pub fn verify(library: &Library) -> Result<Verified, LibraryError> {
-    let Some(folder) = library.path.parent() else { return Ok(Verified::NoRecord) };
-    let path = folder.join(RECORD);
-    if !path.exists() {
-        return Ok(Verified::NoRecord);
-    }
-    let record = read_record(&path).map_err(|why| damaged(&path, why))?;
-    for file in &record.files {
-        let path = folder.join(&file.name);
-        check_size(&path, file.bytes).map_err(|why| damaged(&path, why))?;
-        let found = File::open(&path).and_then(sha256).map_err(LibraryError::io("read", &path))?;
-        if found != file.sha256 {
-            return Err(damaged(&path, format!("its SHA-256 is {found}, expected {}", file.sha256)));
-        }
-    }
-    Ok(Verified::Checked(record.files.len()))
 }
 
 /// The library in a folder of our cache. The error completes "it cannot be used: ".
@@ -105,13 +67,5 @@ fn check_size(path: &Path, expected: u64) -> Result<(), String> {
         Ok(data) if data.len() == expected => Ok(()),
         Ok(data) => Err(format!("it has {} bytes, expected {expected}", data.len())),
         Err(error) => Err(format!("it cannot be read: {error}")),
-    }
-}
-
-fn damaged(path: &Path, why: String) -> LibraryError {
-    LibraryError::Damaged {
-        file: path.to_owned(),
-        why,
-        help: "delete the folder it lies in, and the next run fetches it again",
     }
 }

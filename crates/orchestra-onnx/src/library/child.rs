@@ -11,8 +11,8 @@ use std::time::Duration;
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// For how many of these an ended child whose outputs stay open is listened to.
 const SILENT_TICKS: u32 = 10;
-/// How soon a child is looked at again that has closed its outputs, and so is about to end.
-const LAST_TICK: Duration = Duration::from_millis(2);
+/// How often a child is looked at in one of these that has closed its outputs, and so is about to end.
+const LOOKS: u32 = 50;
 /// A line is cut after this many bytes, so that a child cannot fill our memory.
 const LINE_BYTES: u64 = 16 << 10;
 /// Lines that wait to be heard. A child that writes faster waits in its turn.
@@ -34,7 +34,7 @@ pub(crate) fn run(
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let mut child = Running(child);
     let lines = child.listen();
-    let mut silent_since_end = 0;
+    let (mut silent_since_end, mut looks) = (0, 0);
     loop {
         let ended = child.0.try_wait()?;
         let event = match lines.recv_timeout(TICK) {
@@ -49,23 +49,20 @@ pub(crate) fn run(
                 continue;
             }
             Err(RecvTimeoutError::Timeout) => Event::Quiet,
-            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Disconnected) if ended.is_some() => return Ok(ended),
+            // It has closed its outputs, so it most likely ends at once.
+            Err(RecvTimeoutError::Disconnected) => {
+                thread::park_timeout(TICK / LOOKS);
+                looks += 1;
+                if looks % LOOKS != 0 {
+                    continue;
+                }
+                Event::Quiet
+            }
         };
         if hear(event).is_break() {
             return Ok(None);
         }
-    }
-    // It has closed its outputs, so it most likely ends at once.
-    let mut wait = LAST_TICK;
-    loop {
-        if let Some(status) = child.0.try_wait()? {
-            return Ok(Some(status));
-        }
-        thread::park_timeout(wait);
-        if wait >= TICK && hear(Event::Quiet).is_break() {
-            return Ok(None);
-        }
-        wait = (wait * 2).min(TICK);
     }
 }
 

@@ -6,14 +6,13 @@ mod places;
 mod tensorrt;
 mod version;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use crate::library::candidate::CUDA_PROVIDER;
 use crate::library::env::Env;
-use crate::library::found::Tried;
+use crate::library::found::{Origin, Tried};
 pub use generation::CudaGeneration;
 use generation::{Linked, Wanted};
 use places::Place;
@@ -25,7 +24,6 @@ pub const CUDA_LIBRARIES_VARIABLE: &str = "ORCHESTRA_CUDA_LIBRARIES";
 /// What was found, and what was not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CudaLibraries {
-    /// The release of CUDA that ONNX Runtime is built for.
     pub generation: CudaGeneration,
     /// Why the CUDA provider of ONNX Runtime cannot be used whatever else is there; completes "it cannot be used: ".
     pub provider_problem: Option<String>,
@@ -38,7 +36,6 @@ pub struct CudaLibraries {
     pub tried: Vec<Tried>,
 }
 
-/// One library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CudaLibrary {
     /// The name under which programs ask for it, for example `libcublas.so.13`.
@@ -47,7 +44,6 @@ pub struct CudaLibrary {
     pub product: &'static str,
     /// Who cannot do without it.
     pub need: Need,
-    /// The Python package that holds it.
     pub package: &'static str,
     /// Where it is; `None`: nowhere that was looked at.
     pub found: Option<FoundLibrary>,
@@ -72,32 +68,7 @@ pub struct FoundLibrary {
     pub path: PathBuf,
     /// From the name of the file or of the Python package; `None` where neither tells.
     pub version: Option<String>,
-    /// Which kind of place it is.
-    pub origin: CudaOrigin,
-}
-
-/// Kinds of places, in the order in which they are looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "`Display` says what each is")]
-pub enum CudaOrigin {
-    Named,
-    LoaderPath,
-    BesideRuntime,
-    System,
-    Python,
-}
-
-impl fmt::Display for CudaOrigin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            CudaOrigin::Named => CUDA_LIBRARIES_VARIABLE,
-            CudaOrigin::LoaderPath => "LD_LIBRARY_PATH",
-            CudaOrigin::BesideRuntime => "beside ONNX Runtime",
-            CudaOrigin::System => "system",
-            CudaOrigin::Python => "Python package",
-        })
-    }
+    pub origin: Origin,
 }
 
 /// Looks for all of them. `runtime` is ONNX Runtime's library: the CUDA provider beside it says which release of CUDA is needed, and its

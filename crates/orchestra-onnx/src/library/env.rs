@@ -18,14 +18,12 @@ pub struct Env {
     pub current_folder: PathBuf,
     /// The folders of the dynamic linker, in its order, without those of `LD_LIBRARY_PATH`.
     pub system_folders: Vec<PathBuf>,
-    /// The wheels that may be fetched.
     pub pins: Vec<Pin>,
     /// `/`, outside tests: what folders that never change their name lie below.
     pub root: PathBuf,
 }
 
 impl Env {
-    /// The environment of this process.
     #[must_use]
     pub fn from_process() -> Self {
         Self {

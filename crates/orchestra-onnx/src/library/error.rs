@@ -1,6 +1,5 @@
 //! Every way in which looking for the library can fail, each with what to do about it. Decides nothing.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -73,8 +72,13 @@ pub enum LibraryError {
          `dnf install python3-pip`, or set `ORT_DYLIB_PATH` to a `libonnxruntime.so`"
     )]
     NoPip { python: PathBuf, package: String },
-    #[error("pip could not download `{package}`: {problem}{}", said(lines))]
-    Pip { package: String, problem: PipProblem, lines: Vec<String> },
+    #[error(
+        "pip could not download `{package}`{}; check the network, and the index and the proxy that pip is set up with, or copy the cache folder \
+         of a machine that has it, or set `ORT_DYLIB_PATH` to a `libonnxruntime.so`{}",
+        if *has_stalled { ", because nothing arrived for minutes" } else { "" },
+        said(lines)
+    )]
+    Pip { package: String, has_stalled: bool, lines: Vec<String> },
     #[error(
         "`{file}` is not the wheel that this orchestra knows: its SHA-256 is {found}, expected {expected}; it was not used; \
          try again, and if it stays so check the package index or mirror that pip is set up with"
@@ -105,61 +109,6 @@ impl LibraryError {
     }
 }
 
-/// What kind of failure pip's words look like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the messages say what each variant is")]
-pub enum PipProblem {
-    Network,
-    NotThere,
-    Checksum,
-    Stalled,
-    Other,
-}
-
-impl PipProblem {
-    /// Reads pip's own words. They are no interface, so an unknown text is only `Other`.
-    pub(crate) fn of(lines: &[String]) -> Self {
-        const NETWORK: [&str; 8] = [
-            "name resolution",
-            "Name or service not known",
-            "Failed to establish a new connection",
-            "ConnectTimeout",
-            "timed out",
-            "Connection refused",
-            "Connection aborted",
-            "ProxyError",
-        ];
-        let says = |words: &str| lines.iter().any(|line| line.contains(words));
-        match () {
-            () if says("DO NOT MATCH THE HASHES") => Self::Checksum,
-            () if NETWORK.iter().any(|words| says(words)) => Self::Network,
-            () if says("No matching distribution") => Self::NotThere,
-            () => Self::Other,
-        }
-    }
-}
-
-impl fmt::Display for PipProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Network => {
-                "the package index cannot be reached; check the network and pip's proxy settings, or copy the cache folder of a \
-                 machine that has it, or set `ORT_DYLIB_PATH` to a `libonnxruntime.so`"
-            }
-            Self::NotThere => {
-                "the package index that pip is set up with does not have this wheel, or cannot be reached; check the network, \
-                 let pip use an index that has it, or set `ORT_DYLIB_PATH` to a `libonnxruntime.so`"
-            }
-            Self::Checksum => {
-                "what arrived is not the wheel that this orchestra knows, and was not used; try again, and if it stays so check \
-                 the package index or mirror that pip is set up with"
-            }
-            Self::Stalled => "nothing arrived for minutes, so it was stopped; check the network and try again",
-            Self::Other => "see what it says, or set `ORT_DYLIB_PATH` to a `libonnxruntime.so`",
-        })
-    }
-}
-
 fn listed(tried: &[Tried]) -> String {
     tried.iter().map(Tried::to_string).collect::<Vec<_>>().join("; ")
 }
@@ -179,17 +128,6 @@ fn said(lines: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pips_words_are_sorted_by_cause() {
-        let of = |line: &str| PipProblem::of(&[line.to_owned()]);
-        assert_eq!(of("NewConnectionError: Temporary failure in name resolution"), PipProblem::Network);
-        assert_eq!(of("ERROR: No matching distribution found for x"), PipProblem::NotThere);
-        assert_eq!(of("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM"), PipProblem::Checksum);
-        assert_eq!(of("ERROR: something new"), PipProblem::Other);
-        let both = ["ERROR: Read timed out.", "ERROR: No matching distribution found"].map(str::to_owned);
-        assert_eq!(PipProblem::of(&both), PipProblem::Network);
-    }
 
     #[test]
     fn messages_name_the_file_and_what_to_do() {

@@ -53,12 +53,7 @@ pub(crate) fn fetch(flavor: Flavor, env: &Env, progress: &mut dyn Progress) -> R
     if progress.cancelled() {
         return Err(LibraryError::Cancelled);
     }
-    let record = Record {
-        package: pin.package.clone(),
-        version: pin.version.clone(),
-        wheel_sha256: pin.sha256.clone(),
-        files,
-    };
+    let record = Record { wheel_sha256: pin.sha256.clone(), files };
     staging.publish(&folder, &record).map_err(|error| full_disk(error, &root, pin))?;
     progress.note(&format!("{} {} is ready", pin.package, pin.version));
     cached(&folder, pin, flavor, Origin::Fetched).map_err(|why| LibraryError::Damaged {

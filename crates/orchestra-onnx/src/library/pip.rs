@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::library::child::{self, Event, TICK};
 use crate::library::env::Env;
-use crate::library::error::{LibraryError, PipProblem};
+use crate::library::error::LibraryError;
 use crate::library::found::Progress;
 use crate::library::pins::{PYTHON_ABI, PYTHON_VERSION, Pin};
 use crate::library::python;
@@ -72,15 +72,15 @@ pub(crate) fn download(
     match status {
         Ok(Some(status)) if status.success() => {
             progress.bytes(pin.wheel_bytes, Some(pin.wheel_bytes));
-            the_wheel(&staging.download, || said.error(pin, PipProblem::Other))
+            the_wheel(&staging.download, || said.error(pin, false))
         }
         Ok(Some(_)) if said.disk_is_full() => Err(disk_full(&staging.root, pin, None)),
-        Ok(Some(_)) => Err(said.error(pin, PipProblem::of(&said.lines))),
+        Ok(Some(_)) => Err(said.error(pin, false)),
         Ok(None) if quiet_ticks <= PATIENCE_TICKS => Err(LibraryError::Cancelled),
-        Ok(None) => Err(said.error(pin, PipProblem::Stalled)),
+        Ok(None) => Err(said.error(pin, true)),
         Err(error) => {
             said.lines.push(format!("`{}` cannot be started: {error}", program.display()));
-            Err(said.error(pin, PipProblem::Other))
+            Err(said.error(pin, false))
         }
     }
 }
@@ -144,11 +144,8 @@ impl Words {
         says("No space left on device") || says("Disk quota exceeded")
     }
 
-    fn error(&self, pin: &Pin, problem: PipProblem) -> LibraryError {
-        LibraryError::Pip {
-            package: format!("{}=={}", pin.package, pin.version),
-            problem,
-            lines: self.lines.clone(),
-        }
+    fn error(&self, pin: &Pin, has_stalled: bool) -> LibraryError {
+        let package = format!("{}=={}", pin.package, pin.version);
+        LibraryError::Pip { package, has_stalled, lines: self.lines.clone() }
     }
 }

@@ -2,7 +2,7 @@
 //! incomplete.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
@@ -59,25 +59,21 @@ impl Staging {
     pub(crate) fn publish(&self, target: &Path, record: &Record) -> Result<(), LibraryError> {
         let path = self.library.join(RECORD);
         let text = serde_json::to_vec_pretty(record).map_err(io::Error::other);
-        text.and_then(|text| durable(&path, &text)).map_err(LibraryError::io("write", &path))?;
-        sync_folder(&self.library)?;
+        text.and_then(|text| fs::write(&path, text)).map_err(LibraryError::io("write", &path))?;
+        self.sync()?;
         if target.exists() {
             fs::rename(target, self.folder.path().join("replaced"))
                 .map_err(LibraryError::io("replace", target))?;
         }
         fs::rename(&self.library, target).map_err(LibraryError::io("create", target))?;
-        sync_folder(&self.root)
+        self.sync()
     }
-}
 
-fn durable(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create_new(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-fn sync_folder(path: &Path) -> Result<(), LibraryError> {
-    File::open(path).and_then(|folder| folder.sync_all()).map_err(LibraryError::io("sync", path))
+    /// Makes everything on the disk of the cache durable.
+    fn sync(&self) -> Result<(), LibraryError> {
+        let synced = File::open(&self.root).and_then(|folder| Ok(rustix::fs::syncfs(folder)?));
+        synced.map_err(LibraryError::io("sync", &self.root))
+    }
 }
 
 fn largest(folder: &Path, depth: usize) -> u64 {

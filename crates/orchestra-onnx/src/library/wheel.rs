@@ -2,21 +2,19 @@
 //! is not asked for.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek};
+use std::io::{self, BufReader, Seek};
 use std::path::Path;
 
 use zip::ZipArchive;
 
 use crate::library::cache::{RecordedFile, sha256};
 use crate::library::candidate::{CUDA_PROVIDER, LIBRARY, is_library_name};
-use crate::library::cuda::TENSORRT_PROVIDER;
 use crate::library::error::LibraryError;
 use crate::library::found::Flavor;
 use crate::library::pins::Pin;
 
 const FOLDER: &str = "onnxruntime/capi/";
 const LICENSE: &str = "onnxruntime/LICENSE";
-const SHARED_PROVIDER: &str = "libonnxruntime_providers_shared.so";
 const TRY_AGAIN: &str = "it was not used; try again";
 
 /// Checks the wheel and writes its library, with all that must lie beside it, into `target`. What was checked is what is
@@ -27,16 +25,17 @@ pub(crate) fn unpack(wheel: &Path, pin: &Pin, target: &Path) -> Result<Vec<Recor
     file.rewind().map_err(LibraryError::io("read", wheel))?;
     let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|error| damaged(wheel, error))?;
     let mut entries: Vec<String> =
-        archive.file_names().filter(|name| is_wanted(name, pin.flavor)).map(str::to_owned).collect();
+        archive.file_names().filter(|name| is_wanted(name)).map(str::to_owned).collect();
     entries.sort();
     check_complete(wheel, &entries, pin.flavor)?;
     let mut files = Vec::new();
     for entry in entries {
         let name = entry.rsplit('/').next().unwrap_or(&entry);
-        let input = archive.by_name(&entry).map_err(|error| damaged(wheel, error))?;
+        let mut input = archive.by_name(&entry).map_err(|error| damaged(wheel, error))?;
         let path = target.join(name);
-        let (bytes, sha256) = copy(input, &path).map_err(LibraryError::io("unpack", &path))?;
-        files.push(RecordedFile { name: name.to_owned(), bytes, sha256 });
+        let written = File::create_new(&path).and_then(|mut file| io::copy(&mut input, &mut file));
+        let bytes = written.map_err(LibraryError::io("unpack", &path))?;
+        files.push(RecordedFile { name: name.to_owned(), bytes });
     }
     Ok(files)
 }
@@ -55,12 +54,10 @@ fn check(wheel: &Path, file: &mut File, pin: &Pin) -> Result<(), LibraryError> {
     Err(LibraryError::Checksum { file: name, expected: pin.sha256.clone(), found })
 }
 
-fn is_wanted(entry: &str, flavor: Flavor) -> bool {
-    match entry.strip_prefix(FOLDER) {
-        Some(CUDA_PROVIDER | TENSORRT_PROVIDER) => flavor == Flavor::Gpu,
-        Some(name) => !name.contains('/') && (name == SHARED_PROVIDER || is_library_name(name)),
-        None => entry == LICENSE,
-    }
+/// ONNX Runtime's library, its providers, and what they may be used for.
+fn is_wanted(entry: &str) -> bool {
+    let of_runtime = |name: &str| name.starts_with("libonnxruntime") && !name.contains('/');
+    entry == LICENSE || entry.strip_prefix(FOLDER).is_some_and(of_runtime)
 }
 
 fn check_complete(wheel: &Path, entries: &[String], flavor: Flavor) -> Result<(), LibraryError> {
@@ -72,14 +69,6 @@ fn check_complete(wheel: &Path, entries: &[String], flavor: Flavor) -> Result<()
     };
     let why = format!("it holds no `{FOLDER}{missing}`");
     Err(damaged(wheel, why))
-}
-
-/// Writes a file durably. The length and the digest are those of what was written.
-fn copy(mut input: impl Read, path: &Path) -> io::Result<(u64, String)> {
-    let mut output = File::create_new(path)?;
-    let bytes = io::copy(&mut input, &mut output)?;
-    output.sync_all()?;
-    Ok((bytes, sha256(File::open(path)?)?))
 }
 
 /// The folder is gone when the error is read, so the wheel's own name has to do.

@@ -65,7 +65,7 @@ fn the_second_process_waits_and_then_finds_what_the_first_fetched() {
     let start = || {
         let pin = &world.env.pins[0];
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "one_process_of_two", "--nocapture"])
+            .args(["--exact", "at_once::one_process_of_two", "--nocapture"])
             .env(CHILD, world.path(""))
             .env("ORTLIB_TEST_PATH", &world.env.variables[std::ffi::OsStr::new("PATH")])
             .env("ORTLIB_TEST_SHA256", &pin.sha256)

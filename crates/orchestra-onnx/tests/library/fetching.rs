@@ -5,10 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use crate::common::{Notes, VERSION, World, request, wheel_entries, zip_of};
-use orchestra_onnx::library::{
-    Flavor, LibraryError, Origin, PipProblem, Progress, Request, Silent, Verified, find, find_or_fetch,
-    verify,
-};
+use orchestra_onnx::library::{Flavor, LibraryError, Origin, Progress, Request, Silent, find, find_or_fetch};
 
 fn fetch(world: &World, flavor: Flavor) -> Result<orchestra_onnx::library::Library, LibraryError> {
     find_or_fetch(&request(flavor), &world.env, &mut Silent)
@@ -147,15 +144,16 @@ fn without_python_or_pip_the_error_says_how_to_get_them() {
 #[test]
 fn pips_own_words_reach_the_user() {
     let world = World::with_pip();
-    for (said, problem) in [
-        ("ERROR: NewConnectionError: Temporary failure in name resolution", PipProblem::Network),
-        ("ERROR: No matching distribution found for onnxruntime", PipProblem::NotThere),
-        ("ERROR: the moon is full", PipProblem::Other),
+    for said in [
+        "ERROR: NewConnectionError: Temporary failure in name resolution",
+        "ERROR: No matching distribution found for onnxruntime",
+        "ERROR: the moon is full",
     ] {
         fs::write(world.path("bin/complaint"), format!("{said}\n")).unwrap();
         let error = refused(&world);
         assert!(error.to_string().contains(&format!("pip: {said}")), "{error}");
-        assert!(matches!(error, LibraryError::Pip { problem: p, .. } if p == problem), "{error}");
+        assert!(matches!(error, LibraryError::Pip { has_stalled: false, .. }), "{error}");
+        assert!(error.to_string().contains("check the network"), "{error}");
     }
     fs::write(world.path("bin/complaint"), "ERROR: [Errno 28] No space left on device\n").unwrap();
     let error = refused(&world);
@@ -213,22 +211,6 @@ fn a_damaged_cache_is_never_used_and_is_fetched_again() {
         assert_eq!(fs::read(&library.path).unwrap(), good);
         assert_eq!(world.cache_entries(), [format!("onnxruntime-{VERSION}")]);
     }
-}
-
-#[test]
-fn a_full_check_finds_one_changed_byte() {
-    let world = World::with_pip();
-    let library = fetch(&world, Flavor::Cpu).unwrap();
-    assert_eq!(verify(&library).unwrap(), Verified::Checked(3));
-    let mut bytes = fs::read(&library.path).unwrap();
-    bytes[200] ^= 1;
-    fs::write(&library.path, bytes).unwrap();
-    let error = verify(&library).unwrap_err().to_string();
-    assert!(error.contains(&library.path.display().to_string()) && error.contains("SHA-256"), "{error}");
-
-    let path = crate::common::write_library(&world.path("own/libonnxruntime.so.1.31.1"));
-    let own = orchestra_onnx::library::Library { path, ..library };
-    assert_eq!(verify(&own).unwrap(), Verified::NoRecord);
 }
 
 #[test]

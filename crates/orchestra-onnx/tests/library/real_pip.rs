@@ -2,10 +2,10 @@
 
 use std::ffi::OsStr;
 
-use orchestra_onnx::library::{Env, Flavor, Origin, Request, Silent, Verified, find, find_or_fetch, verify};
+use orchestra_onnx::library::{Env, Flavor, Request, Silent, find, find_or_fetch};
 
 #[test]
-fn the_pinned_wheel_gives_a_library_that_is_found_again_and_is_whole() {
+fn the_pinned_wheel_gives_a_library_that_is_found_again() {
     let mut env = Env::from_process();
     // Only the cache and the fetch are meant here.
     env.system_folders.clear();
@@ -14,9 +14,6 @@ fn the_pinned_wheel_gives_a_library_that_is_found_again_and_is_whole() {
     let request = Request { flavor: Flavor::Cpu, explicit: None, offline: false };
     let library = find_or_fetch(&request, &env, &mut Silent).unwrap();
     assert!(library.version.as_deref().is_some_and(|version| version.starts_with("1.")), "{library:?}");
-    if matches!(library.origin, Origin::Fetched | Origin::Cache) {
-        assert!(matches!(verify(&library).unwrap(), Verified::Checked(n) if n >= 2));
-    }
     let (again, tried) = find(&Request { offline: true, ..request }, &env);
     assert_eq!(again.map(|l| l.path), Some(library.path), "{tried:?}");
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::common::{World, write_library};
 use orchestra_onnx::library::{
-    CUDA_LIBRARIES_VARIABLE, CudaLibraries, CudaOrigin, Flavor, Library, LibraryError, Origin,
-    TENSORRT_PROVIDER, add_tensorrt, find_tensorrt,
+    CUDA_LIBRARIES_VARIABLE, CudaLibraries, Flavor, Library, LibraryError, Origin, TENSORRT_PROVIDER,
+    add_tensorrt, find_tensorrt,
 };
 
 const LIBRARIES: [&str; 3] = ["libnvinfer.so.10", "libnvonnxparser.so.10", "libnvinfer_plugin.so.10"];
@@ -36,7 +36,7 @@ fn a_pythons_package_is_found_beside_its_nvidia_packages_with_its_version() {
         .add_python(&format!("{{\"pip\": true, \"runtime\": null, \"nvidia\": [\"{}\"]}}", nvidia.display()));
     let found = find_tensorrt(&world.env, None);
     let first = found.libraries[0].found.clone().unwrap();
-    assert_eq!((first.version.as_deref(), first.origin), (Some("10.16.1.11"), CudaOrigin::Python));
+    assert_eq!((first.version.as_deref(), first.origin), (Some("10.16.1.11"), Origin::Python));
     assert_eq!(found.preload(), LIBRARIES.map(|name| site.join("tensorrt_libs").join(name)));
 }
 

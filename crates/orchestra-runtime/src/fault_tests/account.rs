@@ -78,7 +78,8 @@ impl Account {
                         self.problems.push("other tickets than items".to_owned());
                     }
                     let group = EndedItems::rows(traced, Duration::ZERO);
-                    group.each(|item| self.tickets.push((item.ticket().clone(), item.trace().steps)));
+                    self.tickets
+                        .extend(group.items().map(|item| (item.ticket().clone(), item.trace().steps)));
                 }
                 let lines = String::from_utf8(text).unwrap();
                 let n = done.len();

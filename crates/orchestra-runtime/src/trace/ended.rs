@@ -15,7 +15,6 @@ use crate::trace::{BatchTrace, ItemEnd, ItemTrace};
 /// The items of a slot by row, shared: the slot itself may be filled anew.
 pub type SlotItems = Arc<[Option<Token>]>;
 
-/// An item; with its failure, if it failed.
 pub type MaybeFailed = (Ticket, Option<Failure>);
 
 /// Items that were handed to the committer together and have ended together.
@@ -100,12 +99,15 @@ impl DoneRows {
 /// caches of other cores.
 #[derive(Debug, Clone, Copy)]
 pub struct UsualItems<'a> {
-    group: &'a EndedItems,
-    rows: &'a DoneRows,
-    began: Began,
+    /// In the order of their rows, as [`EndedItems::items`].
+    pub ids: &'a [ItemId],
+    /// From the loader that took the first of them until they were in the journal: none took longer.
+    pub longest: Duration,
+    /// The same of the one in the middle, which stands for all.
+    pub typical: Duration,
 }
 
-/// One of them.
+/// One of the items of a group.
 #[derive(Debug, Clone, Copy)]
 pub struct EndedItem<'a> {
     group: &'a EndedItems,
@@ -137,64 +139,31 @@ impl EndedItems {
     /// The group, if all of it went the usual way.
     #[must_use]
     pub fn usual(&self) -> Option<UsualItems<'_>> {
-        match &self.items {
-            Items::Rows(rows) if self.not_written.is_none() => {
-                Some(UsualItems { group: self, rows, began: rows.usual? })
-            }
-            Items::Rows(_) | Items::Each(_) => None,
-        }
+        let Items::Rows(DoneRows { ids, usual, .. }) = &self.items else { return None };
+        let took = |began: Duration| self.ended.saturating_sub(began);
+        let began = usual.filter(|_| self.not_written.is_none())?;
+        Some(UsualItems { ids, longest: took(began.first), typical: took(began.middle) })
     }
 
-    /// Calls `f` for each of them.
-    pub fn each<'a>(&'a self, mut f: impl FnMut(EndedItem<'a>)) {
-        match &self.items {
-            Items::Rows(rows) => {
-                let batch = Some(&rows.batch);
-                rows.tickets().for_each(|ticket| f(EndedItem { group: self, ticket, failure: None, batch }));
-            }
-            Items::Each(items) => {
-                let items = items.iter().map(|(ticket, failure)| (ticket, failure.as_ref()));
-                items
-                    .for_each(|(ticket, failure)| f(EndedItem { group: self, ticket, failure, batch: None }));
-            }
-        }
-    }
-}
-
-impl<'a> UsualItems<'a> {
-    /// Which, in the order of their rows.
-    #[must_use]
-    pub fn ids(&self) -> &'a [ItemId] {
-        &self.rows.ids
-    }
-
-    /// The batch that all of them were in.
-    #[must_use]
-    pub fn batch(&self) -> &'a Arc<BatchTrace> {
-        &self.rows.batch
-    }
-
-    /// From the loader that took the first of them until they were in the journal: none took longer.
-    #[must_use]
-    pub fn longest(&self) -> Duration {
-        self.group.ended.saturating_sub(self.began.first)
-    }
-
-    /// The same of the one in the middle, which stands for all.
-    #[must_use]
-    pub fn typical(&self) -> Duration {
-        self.group.ended.saturating_sub(self.began.middle)
-    }
-
-    /// All of them, in the same order.
-    pub fn items(&self) -> impl Iterator<Item = EndedItem<'a>> + use<'a> {
-        let (group, batch) = (self.group, Some(&self.rows.batch));
-        self.rows.tickets().map(move |ticket| EndedItem { group, ticket, failure: None, batch })
+    /// All of them.
+    pub fn items(&self) -> impl Iterator<Item = EndedItem<'_>> {
+        let (rows, each) = match &self.items {
+            Items::Rows(rows) => (Some(rows), &[][..]),
+            Items::Each(items) => (None, &items[..]),
+        };
+        let of_rows =
+            rows.into_iter().flat_map(|rows| rows.tickets().map(|ticket| (ticket, None, Some(&rows.batch))));
+        let of_each = each.iter().map(|(ticket, failure)| (ticket, failure.as_ref(), None));
+        of_rows.chain(of_each).map(|(ticket, failure, batch)| EndedItem {
+            group: self,
+            ticket,
+            failure,
+            batch,
+        })
     }
 }
 
 impl<'a> EndedItem<'a> {
-    /// The item.
     #[must_use]
     pub fn ticket(&self) -> &'a Ticket {
         self.ticket
@@ -217,14 +186,6 @@ impl<'a> EndedItem<'a> {
     #[must_use]
     pub fn was_retried(&self) -> bool {
         self.ticket.timeline().is_some_and(Timeline::was_retried)
-    }
-
-    /// Calls `f` for each batch that it was in, in the order in which they ended.
-    pub fn each_batch(&self, mut f: impl FnMut(&Arc<BatchTrace>)) {
-        if let Some(timeline) = self.ticket.timeline() {
-            timeline.each_batch(&mut f);
-        }
-        self.batch.into_iter().for_each(f);
     }
 
     /// Everything that is known of it.

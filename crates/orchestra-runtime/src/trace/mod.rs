@@ -49,7 +49,6 @@ pub trait RunTracer: Send + Sync {
     fn ended(&self, end: RunEnded);
 }
 
-/// The beginning of a run.
 #[derive(Debug, Clone)]
 pub struct RunBegan {
     /// What runs: names of stages, devices, models, pipelines and sources.
@@ -60,18 +59,15 @@ pub struct RunBegan {
     pub zero: SystemTime,
 }
 
-/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunEnded {
-    /// When.
     pub at: Duration,
     /// Items that the sources name, if that was known.
     pub total: Option<u64>,
     /// Of these, finished by the runs that it continues.
     pub resumed: u64,
-    /// Items with records, in this run and those that it continues.
+    /// Items with records, and those that failed, in this run and those that it continues.
     pub done: u64,
-    /// Items that failed, likewise.
     pub failed: u64,
     /// Exit code of the command; `None` if the run was given up by whoever held it.
     pub exit_code: Option<i32>,
@@ -91,35 +87,26 @@ pub struct BatchNumber {
 /// A batch that was sent to a worker, from its first row to its end. Each attempt at the same rows is a batch of its own.
 #[derive(Debug)]
 pub struct BatchTrace {
-    /// Its number.
     pub number: BatchNumber,
     /// What the log calls it.
     pub batch: BatchId,
-    /// Which stage ran it.
     pub stage: StageId,
-    /// Where.
     pub device: DeviceId,
-    /// Who.
     pub worker: WorkerId,
     /// How often a worker has begun these rows, this time included; from 1.
     pub attempt: u32,
-    /// Why it left.
     pub reason: LeaveReason,
     /// Rows of the batch, holes included.
     pub rows: usize,
-    /// Items in it.
     pub items: usize,
     /// When the first row of its slot was claimed.
     pub opened: Duration,
     /// When its slot was full or closed, and all rows were there.
     pub filled: Duration,
-    /// When it was sent.
     pub sent: Duration,
-    /// What is known of it from its worker.
     pub ran: Ran,
     /// When its end was noted.
     pub ended: Duration,
-    /// How it ended.
     pub end: BatchEnd,
     /// The most rows that the device takes of this stage, before and after, where this batch changed it.
     pub ceiling: Option<(usize, usize)>,
@@ -138,27 +125,20 @@ pub struct Ran {
     pub timing: RunTiming,
 }
 
-/// How a batch ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BatchEnd {
-    /// With results.
     Done,
     /// The worker had no result for it.
     Fault {
-        /// Why.
         kind: RunErrorKind,
         /// The runtime's words.
         error: String,
-        /// What followed.
         then: Then,
     },
-    /// Its worker died.
+    /// Its worker died. The `last_words` of a worker are what it said last on stderr.
     WorkerLost {
-        /// How.
         exit: WorkerExit,
-        /// What it said last on stderr.
         last_words: String,
-        /// What followed.
         then: Then,
     },
     /// The run ended, or its pipeline fell over, before it was answered.
@@ -176,53 +156,38 @@ pub enum Then {
     Failed(FailureKind),
 }
 
-/// An item that has ended.
 #[derive(Debug, Clone)]
 pub struct ItemTrace {
-    /// Which.
     pub id: ItemId,
     /// Path relative to the source's root.
     pub name: String,
-    /// Its way here.
     pub steps: Steps,
     /// When it was handed to the committer.
     pub handed: Duration,
     /// When it was in the journal, or could not be written.
     pub ended: Duration,
-    /// How it ended.
     pub end: ItemEnd,
 }
 
-/// How an item ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ItemEnd {
-    /// Its records are written.
     Done,
-    /// Its failure is written.
     Failed(Failure),
     /// It could not be written, and is to be done again by another run.
     NotWritten(String),
 }
 
-/// A step in the life of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerTrace {
-    /// When.
     pub at: Duration,
-    /// Who.
     pub worker: WorkerId,
-    /// For which stage.
     pub stage: StageId,
-    /// Where.
     pub device: DeviceId,
-    /// What.
     pub step: WorkerStep,
 }
 
-/// What happened to a worker or to its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkerStep {
-    /// Its process was started.
     Started {
         /// Its process id, if it is a process.
         pid: Option<u32>,
@@ -231,7 +196,6 @@ pub enum WorkerStep {
         /// The worker whose place it takes when it is loaded.
         instead_of: Option<WorkerId>,
     },
-    /// It is loaded and warm.
     Loaded,
     /// It takes batches from now on.
     Serving {
@@ -242,63 +206,46 @@ pub enum WorkerStep {
     },
     /// It is gone, or could not be started.
     Ended {
-        /// How.
         exit: WorkerExit,
-        /// What it said last on stderr.
         last_words: String,
     },
     /// After its death its place is given up.
     PlaceParked {
         /// Places that are left on the device. With none, the device is parked for the stage.
         left: usize,
-        /// Why.
         why: String,
     },
     /// After its death no further spare is started.
     SparesGivenUp {
-        /// Why.
         why: String,
     },
 }
 
-/// Something about a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceTrace {
-    /// When.
     pub at: Duration,
-    /// Which.
     pub device: DeviceId,
-    /// What.
     pub step: DeviceStep,
 }
 
-/// What happened to a device, or was found out about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceStep {
-    /// It is not there any more.
     Lost {
-        /// Why.
         why: String,
     },
     /// It is known now what one worker of a stage takes of its memory.
     Measured {
-        /// Which stage.
         stage: StageId,
-        /// Bytes.
         bytes: u64,
     },
     /// It will not be known in this run.
     NotMeasured {
-        /// Which stage.
         stage: StageId,
-        /// Why.
         why: String,
     },
     /// More workers are started, because they fit.
     WorkersAdded {
-        /// Of which stage.
         stage: StageId,
-        /// How many.
         more: usize,
     },
 }
@@ -319,13 +266,11 @@ impl MaybeTracer {
         Self(tracer.map(|t| t.begin(run())))
     }
 
-    /// The tracer, if there is one.
     #[inline]
     pub(crate) fn get(&self) -> Option<&Arc<dyn RunTracer>> {
         self.0.as_ref()
     }
 
-    /// Whether anybody follows the run.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.0.is_some()

@@ -59,7 +59,6 @@ pub struct Loading {
 }
 
 impl Timeline {
-    /// Notes how the item was loaded.
     pub fn loaded(&self, loading: Loading) {
         note(&self.began, loading.began);
         if let Some(read) = loading.read {
@@ -92,9 +91,11 @@ impl Timeline {
     /// Whether a batch is noted that gave no result for it.
     #[must_use]
     pub fn was_retried(&self) -> bool {
-        let mut was_retried = false;
-        self.each_batch(|batch| was_retried |= batch.end != BatchEnd::Done);
-        was_retried
+        let is_retry = |more: &Mutex<More>| {
+            let more = more.lock().unwrap_or_else(PoisonError::into_inner);
+            more.batches.iter().any(|batch| batch.end != BatchEnd::Done)
+        };
+        self.more.get().is_some_and(|more| is_retry(more))
     }
 
     /// No more is noted than what happens to all items.
@@ -103,17 +104,9 @@ impl Timeline {
         self.more.get().is_none()
     }
 
-    /// Nothing is noted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.began().is_none() && self.is_usual()
-    }
-
-    /// The batches that are noted.
-    pub fn each_batch(&self, f: impl FnMut(&Arc<BatchTrace>)) {
-        if let Some(more) = self.more.get() {
-            more.lock().unwrap_or_else(PoisonError::into_inner).batches.iter().for_each(f);
-        }
     }
 
     /// What is noted so far.

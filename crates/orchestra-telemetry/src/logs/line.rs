@@ -12,10 +12,8 @@ use crate::names::field;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
-    /// For people.
     #[default]
     Text,
-    /// For programs: one JSON object.
     Json,
 }
 
@@ -51,7 +49,6 @@ impl FieldValue {
     }
 }
 
-/// Collects the fields of an event or a span.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Fields {
     pub(crate) message: String,

@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 use opentelemetry_http::{HttpClient as _, Request};
-use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use prost::Message as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -15,8 +14,8 @@ use tokio::time::Instant;
 use super::{MetricExport, MetricReport, Source, wire};
 use crate::TelemetryError;
 use crate::background::Background;
+use crate::otlp::OtlpSettings;
 use crate::otlp::client::{Client, Outcome};
-use crate::otlp::{OtlpSettings, Protocol};
 
 /// How long the end may take, from [`Export::finish`] on.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -35,7 +34,8 @@ impl Export {
         let report = Arc::new(Mutex::new(MetricReport::default()));
         let thread = Background::start("metrics-export", |finishing| {
             let exporter = Exporter {
-                transport: Transport::new(&settings.to)?,
+                client: Client::new(settings.to.timeout),
+                post: post(&settings.to)?,
                 endpoint: settings.to.endpoint.clone(),
                 source,
                 finishing,
@@ -67,7 +67,9 @@ impl Export {
 }
 
 struct Exporter {
-    transport: Transport,
+    client: Client,
+    /// A request without its body.
+    post: Request<()>,
     endpoint: String,
     source: Source,
     finishing: watch::Receiver<bool>,
@@ -85,9 +87,10 @@ impl Exporter {
                 () = tokio::time::sleep_until(due) => false,
             };
             let message = self.header.request(&(self.source)(), SystemTime::now());
-            // It is not sent again: the next one has all numbers, too.
-            let outcome = self.transport.send(message).await;
-            if !self.note(&outcome) || last {
+            let request = self.post.clone().map(|()| message.encode_to_vec().into());
+            // It is not sent again: the next one has all numbers, too. The client notes what comes of it.
+            let _ = self.client.send_bytes(request).await;
+            if !self.note(&self.client.outcome()) || last {
                 return;
             }
             // What took longer than the interval is not made up for.
@@ -126,39 +129,7 @@ fn takes_no_metrics(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Answered(status, _) if unknown.contains(status))
 }
 
-enum Transport {
-    /// With a request without its body.
-    Http(Box<Client>, Request<()>),
-    #[cfg(feature = "grpc")]
-    Grpc(super::grpc::Client),
-}
-
-impl Transport {
-    fn new(to: &OtlpSettings) -> Result<Self, TelemetryError> {
-        match to.protocol {
-            Protocol::HttpProtobuf => Ok(Self::Http(Box::new(Client::new(to.timeout)), post(to)?)),
-            #[cfg(feature = "grpc")]
-            Protocol::Grpc => super::grpc::Client::new(to).map(Self::Grpc),
-            #[cfg(not(feature = "grpc"))]
-            Protocol::Grpc => Err(to.refused("this build has no gRPC")),
-        }
-    }
-
-    async fn send(&mut self, message: ExportMetricsServiceRequest) -> Outcome {
-        match self {
-            Self::Http(client, post) => {
-                let request = post.clone().map(|()| message.encode_to_vec().into());
-                // The client notes what comes of it.
-                let _ = client.send_bytes(request).await;
-                client.outcome()
-            }
-            #[cfg(feature = "grpc")]
-            Self::Grpc(client) => client.send(message).await,
-        }
-    }
-}
-
-/// What all requests over HTTP have in common.
+/// What all requests have in common.
 fn post(to: &OtlpSettings) -> Result<Request<()>, TelemetryError> {
     let mut post = Request::post(&to.endpoint).body(()).map_err(|error| to.refused(&error.to_string()))?;
     *post.headers_mut() = to.header_map()?;

@@ -16,8 +16,6 @@
 //! ```
 
 mod export;
-#[cfg(feature = "grpc")]
-mod grpc;
 pub mod names;
 mod page;
 mod reading;

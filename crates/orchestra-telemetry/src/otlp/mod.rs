@@ -4,9 +4,9 @@ pub(crate) mod client;
 mod settings;
 pub(crate) mod variables;
 
-pub use settings::{Configured, OtlpSettings};
+pub use settings::OtlpSettings;
 
-/// What is sent. Each has variables, a path and a service of its own.
+/// What is sent. Each has variables and a path of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     Traces,
@@ -22,29 +22,9 @@ impl Signal {
         }
     }
 
-    /// What follows a general address over HTTP.
+    /// What follows a general address.
     #[must_use]
     pub fn http_path(self) -> String {
         format!("/v1/{}", self.name())
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// gRPC; collectors listen on port 4317. Only with the feature `grpc`.
-    Grpc,
-    /// Protobuf messages over HTTP/1.1; collectors listen on port 4318.
-    HttpProtobuf,
-}
-
-impl Protocol {
-    /// The protocol that files and variables call so.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "grpc" => Some(Self::Grpc),
-            "http/protobuf" => Some(Self::HttpProtobuf),
-            _ => None,
-        }
     }
 }

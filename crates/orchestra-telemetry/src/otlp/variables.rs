@@ -57,11 +57,6 @@ impl<'a> Variables<'a> {
         self.read(set, "number of milliseconds from 1 on", parse)
     }
 
-    pub(crate) fn count(&mut self, set: Option<Set>, most: usize) -> Option<usize> {
-        let expected = format!("whole number from 1 to {most}");
-        self.read(set, &expected, |value| value.parse().ok().filter(|n| (1..=most).contains(n)))
-    }
-
     /// `key=value,key=value`, percent-encoded. Values may be secrets, so no message shows one.
     pub(crate) fn pairs(&mut self, set: Option<Set>) -> Vec<(String, String)> {
         let Some((name, value)) = set else { return Vec::new() };
@@ -132,11 +127,10 @@ mod tests {
         let lookup = |name: &str| Some(if name == "HEADERS" { "key:secret" } else { "-3" }.to_owned());
         let mut variables = Variables::new(&lookup);
         assert_eq!(variables.milliseconds(variables.one("TIMEOUT")), None);
-        assert_eq!(variables.count(variables.one("SIZE"), 10), None);
         assert_eq!(variables.pairs(variables.one("HEADERS")), Vec::new());
-        for (warning, name) in variables.warnings.iter().zip(["`TIMEOUT`", "`SIZE`", "`HEADERS`"]) {
+        for (warning, name) in variables.warnings.iter().zip(["`TIMEOUT`", "`HEADERS`"]) {
             assert!(warning.contains(name) && !warning.contains("secret"), "{warning}");
         }
-        assert_eq!(variables.warnings.len(), 3);
+        assert_eq!(variables.warnings.len(), 2);
     }
 }

@@ -1,48 +1,40 @@
 //! Makes the spans of one run out of what it told. Takes records one after the other; waits for nothing and sends nothing.
 
-use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceId};
 use opentelemetry::{KeyValue, StringValue};
 use orchestra_core::{DeviceId, SourceId, StageId, WorkerId};
 use orchestra_runtime::trace::{
-    BatchTrace, DeviceTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, TraceContext, WorkerStep, WorkerTrace,
-    id_in_logs,
+    BatchTrace, DeviceTrace, ItemTrace, RunBegan, RunEnded, TraceContext, WorkerStep, WorkerTrace,
 };
-use smallvec::SmallVec;
 
-use super::batch::Batches;
+use super::batch;
 use super::context;
 use super::ids::{About, Seed};
 use super::item;
 use super::queue::{Importance, LeftOut};
 use super::run::{RunSpans, Totals};
-use super::sampling::{ItemSampling, Kept};
+use super::sampling::Kept;
 use super::span::{Out, Span};
 use crate::names::attribute;
 
 /// Batches in the trace of the run, six spans each: the trace stays readable, and later ones have traces of their own.
 pub(super) const BATCHES_IN_RUN: u64 = 333;
 
-/// Gives the parent of an item, by the names of its source and of itself, if the program that embeds the run has one. It is called in a
-/// thread of the recorder: while it takes long, spans wait and may find no room, and the run goes on; if it panics, the item has no parent.
-pub type ItemParents = Arc<dyn Fn(&str, &str) -> Option<TraceContext> + Send + Sync>;
-
 /// What all spans of a run have in common. Names are shared texts, so that a span copies none.
 pub(super) struct RunFacts {
     pub(super) seed: Seed,
     /// The span of the run.
     pub(super) context: SpanContext,
-    /// Process ids of workers.
     pub(super) pids: HashMap<WorkerId, u32>,
     pub(super) workflow: StringValue,
     run_id: KeyValue,
     stages: Vec<StageFacts>,
     devices: Vec<KeyValue>,
-    /// Source and pipeline.
     sources: Vec<[KeyValue; 2]>,
     zero: SystemTime,
     out: Out,
@@ -125,6 +117,10 @@ impl RunFacts {
     pub(super) fn parent_of_batch(&self, number: u64) -> Option<&SpanContext> {
         Some(&self.context).filter(|_| number < BATCHES_IN_RUN)
     }
+
+    pub(super) fn batch_context(&self, number: u64) -> SpanContext {
+        batch_context(self.seed, self.context.trace_id(), number)
+    }
 }
 
 impl StageFacts {
@@ -146,13 +142,12 @@ pub(super) fn batch_context(seed: Seed, run: TraceId, number: u64) -> SpanContex
 
 pub(super) struct Assembly {
     facts: RunFacts,
-    parents: Option<ItemParents>,
-    sampling: ItemSampling,
-    /// A panic of `parents` was logged.
-    has_warned: bool,
-    batches: Batches,
     run: RunSpans,
-    totals: Totals,
+    /// Batches that were sent up to now.
+    sent: Arc<AtomicU64>,
+    items_kept: u64,
+    /// Batches that were drawn for an item, by number.
+    drawn: HashSet<u64>,
     /// Items without spans, of all runs.
     left_out: Arc<LeftOut>,
 }
@@ -160,27 +155,25 @@ pub(super) struct Assembly {
 impl Assembly {
     pub(super) fn new(
         began: &RunBegan,
-        (seed, out, sampling): (Seed, Out, ItemSampling),
+        (seed, out): (Seed, Out),
         parent: Option<TraceContext>,
-        parents: Option<ItemParents>,
+        sent: Arc<AtomicU64>,
         left_out: Arc<LeftOut>,
     ) -> Self {
         let mut facts = RunFacts::new(began, seed, out);
         let run;
         (run, facts.context) = RunSpans::new(&facts, parent.map(context::to_span).as_ref());
-        let (batches, totals) = (Batches::default(), Totals::default());
-        Self { facts, parents, sampling, has_warned: false, batches, run, totals, left_out }
+        Self { facts, run, sent, items_kept: 0, drawn: HashSet::new(), left_out }
     }
 
-    pub(super) fn batch(&mut self, batch: Arc<BatchTrace>) {
-        self.totals.batches += 1;
-        self.batches.add(batch, &self.facts);
+    /// A batch that [matters](batch::matters).
+    pub(super) fn batch(&mut self, batch: &BatchTrace) {
+        batch::draw(batch, &self.facts, Importance::Rare);
     }
 
-    /// Items that may be traced, and why; and how many others of which batches have ended.
-    pub(super) fn items(&mut self, items: &[(ItemTrace, Option<Kept>)], others: &[(u64, usize)]) {
+    /// Items that are traced, and why.
+    pub(super) fn items(&mut self, items: &[(ItemTrace, Kept)]) {
         items.iter().for_each(|(item, kept)| self.item(item, *kept));
-        others.iter().for_each(|(batch, n)| self.batches.decided(*batch, *n, &self.facts));
     }
 
     pub(super) fn worker(&mut self, step: WorkerTrace) {
@@ -195,57 +188,36 @@ impl Assembly {
     }
 
     pub(super) fn ended(&mut self, end: &RunEnded) {
-        self.run.ended(end, self.totals);
+        self.run.ended(end, self.totals());
     }
 
     /// Ends what is open: nothing more will be told.
     pub(super) fn flush(mut self) {
-        self.batches.flush(&self.facts);
-        self.run.flush(&self.facts, self.totals);
+        let totals = self.totals();
+        self.run.flush(&self.facts, totals);
     }
 
-    fn item(&mut self, item: &ItemTrace, kept: Option<Kept>) {
-        let parent = self.parent(item);
-        let kept = self.sampling.with_parent(kept, parent.as_ref().map(SpanContext::is_sampled));
-        let of_item = &item.steps.batches;
-        let kept = kept.filter(|kept| self.finds_room(*kept, of_item.len()));
-        self.totals.items_kept += u64::from(kept.is_some());
-        if let (Some(Kept::Parent), ItemEnd::Failed(failure)) = (kept, &item.end) {
-            // The line about its failure could not: the parent is asked for later, and not in a thread of the run.
-            let trace = parent.as_ref().and_then(context::of_span).map(|parent| id_in_logs(&parent));
-            tracing::info!(item = %item.name, stage = %failure.stage, trace_id = trace, "the failed item is in the trace of its parent");
+    fn totals(&self) -> Totals {
+        Totals { batches: self.sent.load(Ordering::Relaxed), items_kept: self.items_kept }
+    }
+
+    fn item(&mut self, item: &ItemTrace, kept: Kept) {
+        if !self.finds_room(kept, item.steps.batches.len()) {
+            return;
         }
-        let (batches, facts) = (&mut self.batches, &self.facts);
-        for (at, batch) in of_item.iter().enumerate() {
-            if let Some(before) = item::previous(&of_item[..at], batch) {
-                batches.relate(before.number.number, batch.number.number, facts);
+        self.items_kept += 1;
+        for batch in item.steps.batches.iter().filter(|batch| !batch::matters(batch)) {
+            if self.drawn.insert(batch.number.number) {
+                batch::draw(batch, &self.facts, kept.importance());
             }
         }
-        let numbers = || of_item.iter().map(|b| b.number.number);
-        if let Some(kept) = kept {
-            let importance = kept.importance();
-            let spans: SmallVec<[_; 1]> = numbers().map(|n| batches.context(n, facts, importance)).collect();
-            let context = item::draw(facts, item, kept, parent.as_ref(), &spans);
-            numbers().for_each(|n| batches.link_item(n, &context, facts, importance));
-        }
-        numbers().for_each(|n| batches.decided(n, 1, facts));
+        item::draw(&self.facts, item, kept);
     }
 
     /// Under load an item that is only one of many stays behind whole, rather than some spans of each.
     fn finds_room(&mut self, kept: Kept, n_batches: usize) -> bool {
-        let finds_room = !kept.is_plain() || self.facts.out.has_room(4 + 4 * n_batches);
+        let finds_room = !kept.is_plain() || self.facts.out.sink.has_room(4 + 4 * n_batches);
         self.left_out.add_items(u64::from(!finds_room));
         finds_room
-    }
-
-    /// The host's code: what it does wrong must not cost more than the parent of one item.
-    fn parent(&mut self, item: &ItemTrace) -> Option<SpanContext> {
-        let parents = self.parents.as_ref()?;
-        let [source, _] = self.facts.source(item.id.source);
-        let asked = catch_unwind(AssertUnwindSafe(|| parents(&source.value.as_str(), &item.name)));
-        if asked.is_err() && !std::mem::replace(&mut self.has_warned, true) {
-            tracing::warn!(item = %item.name, "the function that gives parents of items panicked; such items have none");
-        }
-        asked.ok().flatten().map(context::to_span)
     }
 }

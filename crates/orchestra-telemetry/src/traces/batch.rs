@@ -1,8 +1,6 @@
-//! Batches as spans: `batch`, under it `worker.run`, and under that the phases that the worker reported. A batch is drawn when it is known
-//! which of its items are traced, so that it can name them. It decides about no item.
+//! Batches as spans: `batch`, under it `worker.run`, and under that the phases that the worker reported. Items refer to their batches, and
+//! a batch knows no item.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
@@ -10,170 +8,46 @@ use opentelemetry::trace::SpanContext;
 use orchestra_runtime::ExitKind;
 use orchestra_runtime::trace::{BatchEnd, BatchTrace, RunErrorKind, Then};
 
-use super::assembly::RunFacts;
+use super::assembly::{BATCHES_IN_RUN, RunFacts};
 use super::ids::About;
 use super::queue::Importance;
 use super::span::{Span, number};
 use crate::names::{attribute, event, span};
 
-/// Items that a batch is linked with at most. The SDK keeps 128 links of a span unless a variable says otherwise, and those to the run and
-/// to other attempts are among them.
-const MOST_LINKS: u64 = 120;
-/// Batches that are held at most. Far above what a run has in flight: only lost records bring it here.
-const MOST_PENDING: usize = 8192;
-
-/// The batches of a run of which some item has not ended, by number.
-#[derive(Default)]
-pub(super) struct Batches {
-    pending: BTreeMap<u64, Pending>,
+/// Batches in the trace of the run are drawn and matter, and those without a result; the others if an item that is traced was in them.
+pub(super) fn matters(batch: &BatchTrace) -> bool {
+    batch.number.number < BATCHES_IN_RUN || batch.end != BatchEnd::Done
 }
 
-struct Pending {
-    batch: Arc<BatchTrace>,
-    /// Items that have not ended.
-    undecided: usize,
-    /// Items that are traced.
-    kept: u64,
-    /// A span that is not plain refers to it.
-    is_wanted: bool,
-    /// Other attempts that it is linked with.
-    related: Vec<u64>,
-    /// Begun when something first refers to it: then it is drawn.
-    span: Option<Span>,
-}
-
-impl Batches {
-    pub(super) fn add(&mut self, batch: Arc<BatchTrace>, run: &RunFacts) {
-        let (number, undecided) = (batch.number.number, batch.items);
-        let mut pending =
-            Pending { batch, undecided, kept: 0, is_wanted: false, related: Vec::new(), span: None };
-        if undecided > 0 {
-            self.pending.insert(number, pending);
-            if self.pending.len() <= MOST_PENDING {
-                return;
-            }
-            let Some((_, oldest)) = self.pending.pop_first() else { return };
-            pending = oldest;
-        }
-        pending.draw(run);
+pub(super) fn draw(batch: &BatchTrace, run: &RunFacts, importance: Importance) {
+    let number_in_run = batch.number.number;
+    let parent = run.parent_of_batch(number_in_run);
+    let ids = run.seed.root(About::Batch(number_in_run));
+    let mut span = run.open(importance, span::BATCH, ids, parent, batch.sent);
+    if parent.is_none() {
+        span.link(run.context.clone(), "run");
     }
-
-    /// The span of a batch, for an item that is in it and traced with this importance.
-    pub(super) fn context(
-        &mut self,
-        number: u64,
-        run: &RunFacts,
-        importance: Importance,
-    ) -> Option<SpanContext> {
-        self.pending.get_mut(&number).map(|p| p.span(run, importance).context())
+    let stage = run.stage(batch.stage);
+    let (outcome, error) = outcome(&batch.end);
+    span.set(attribute::BATCH_ID, number(batch.batch.0));
+    span.set(attribute::BATCH_SIZE, number(batch.items));
+    span.set(attribute::BATCH_REASON, batch.reason.as_str());
+    if let Some(size) = stage.padded_size(batch.rows) {
+        span.set(attribute::BATCH_PADDED_SIZE, number(size));
     }
-
-    pub(super) fn link_item(
-        &mut self,
-        number: u64,
-        item: &SpanContext,
-        run: &RunFacts,
-        importance: Importance,
-    ) {
-        if let Some(p) = self.pending.get_mut(&number) {
-            p.kept += 1;
-            if p.kept <= MOST_LINKS {
-                p.span(run, importance).link(item.clone(), "item");
-            }
-        }
+    span.set(attribute::ATTEMPT, i64::from(batch.attempt));
+    span.add(stage.attributes.iter().cloned());
+    span.add([run.device(batch.device)]);
+    span.set(attribute::WORKER, i64::from(batch.worker.0));
+    span.set(attribute::BATCH_FILLING, millis(batch.filled.saturating_sub(batch.opened)));
+    span.set(attribute::BATCH_WAITING, millis(batch.sent.saturating_sub(batch.filled)));
+    span.set(attribute::BATCH_OUTCOME, outcome);
+    if let Some((kind, error)) = &error {
+        span.fail(*kind, error, batch.ended);
     }
-
-    /// Rows of the batch `before`, which failed, were in the batch `after` next.
-    pub(super) fn relate(&mut self, before: u64, after: u64, run: &RunFacts) {
-        if self.pending.get(&before).is_none_or(|p| p.related.contains(&after)) {
-            return;
-        }
-        let mut context = |number| self.context(number, run, Importance::Rare);
-        let (Some(first), Some(second)) = (context(before), context(after)) else { return };
-        for (number, other, to, how) in [(before, after, second, "next"), (after, before, first, "previous")]
-        {
-            if let Some(p) = self.pending.get_mut(&number) {
-                p.related.push(other);
-                p.span(run, Importance::Rare).link(to, how);
-            }
-        }
-    }
-
-    /// So many of its items are decided about. Draws the batch if those were the last ones.
-    pub(super) fn decided(&mut self, number: u64, items: usize, run: &RunFacts) {
-        let Some(p) = self.pending.get_mut(&number) else { return };
-        p.undecided = p.undecided.saturating_sub(items);
-        if p.undecided == 0
-            && let Some(p) = self.pending.remove(&number)
-        {
-            p.draw(run);
-        }
-    }
-
-    /// Nothing more is to be expected of the items.
-    pub(super) fn flush(&mut self, run: &RunFacts) {
-        std::mem::take(&mut self.pending).into_values().for_each(|p| p.draw(run));
-    }
-}
-
-impl Pending {
-    fn about(&self) -> About {
-        About::Batch(self.batch.number.number)
-    }
-
-    fn parent<'a>(&self, run: &'a RunFacts) -> Option<&'a SpanContext> {
-        run.parent_of_batch(self.batch.number.number)
-    }
-
-    /// Batches in the trace of the run are drawn and matter, and those without a result; of the others, those that something refers to.
-    fn importance(&self, run: &RunFacts) -> Importance {
-        let is_rare = self.is_wanted || self.parent(run).is_some() || self.batch.end != BatchEnd::Done;
-        if is_rare { Importance::Rare } else { Importance::Plain }
-    }
-
-    /// Begins the span if it is not begun. What is known of the batch comes with [`Pending::draw`].
-    fn span(&mut self, run: &RunFacts, importance: Importance) -> &mut Span {
-        self.is_wanted |= importance == Importance::Rare;
-        let (importance, parent, ids) = (self.importance(run), self.parent(run), run.seed.root(self.about()));
-        self.span.get_or_insert_with(|| {
-            let mut span = run.open(importance, span::BATCH, ids, parent, self.batch.sent);
-            if parent.is_none() {
-                span.link(run.context.clone(), "run");
-            }
-            span
-        })
-    }
-
-    fn draw(mut self, run: &RunFacts) {
-        let importance = self.importance(run);
-        if self.span.is_none() && importance == Importance::Plain {
-            return;
-        }
-        self.span(run, importance);
-        let Self { batch, kept, span: Some(mut span), .. } = self else { return };
-        let stage = run.stage(batch.stage);
-        let (outcome, error) = outcome(&batch.end);
-        span.set(attribute::BATCH_ID, number(batch.batch.0));
-        span.set(attribute::BATCH_SIZE, number(batch.items));
-        span.set(attribute::BATCH_REASON, batch.reason.as_str());
-        if let Some(size) = stage.padded_size(batch.rows) {
-            span.set(attribute::BATCH_PADDED_SIZE, number(size));
-        }
-        span.set(attribute::ATTEMPT, i64::from(batch.attempt));
-        span.add(stage.attributes.iter().cloned());
-        span.add([run.device(batch.device)]);
-        span.set(attribute::WORKER, i64::from(batch.worker.0));
-        span.set(attribute::BATCH_FILLING, millis(batch.filled.saturating_sub(batch.opened)));
-        span.set(attribute::BATCH_WAITING, millis(batch.sent.saturating_sub(batch.filled)));
-        span.set(attribute::BATCH_KEPT, number(kept));
-        span.set(attribute::BATCH_OUTCOME, outcome);
-        if let Some((kind, error)) = &error {
-            span.fail(*kind, error, batch.ended);
-        }
-        what_followed(&batch, &mut span);
-        worker_run(run, importance, &batch, &span.context(), error);
-        span.end(batch.ended);
-    }
+    what_followed(batch, &mut span);
+    worker_run(run, importance, batch, &span.context(), error);
+    span.end(batch.ended);
 }
 
 fn what_followed(batch: &BatchTrace, span: &mut Span) {

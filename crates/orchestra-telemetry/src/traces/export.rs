@@ -1,12 +1,10 @@
-//! The exporter's life: a thread that hands requests of spans to OpenTelemetry's exporter, several at once where the collector is far, and
-//! an end that waits no longer than it was told. It makes no spans and keeps none back.
+//! The exporter's life: a thread that hands requests of spans to OpenTelemetry's exporter, one after the other, and an end that waits no
+//! longer than it was told. It makes no spans and keeps none back.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
-#[cfg(feature = "grpc")]
-use opentelemetry_otlp::WithTonicConfig as _;
 use opentelemetry_otlp::{RetryPolicy, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use opentelemetry_sdk::Resource;
@@ -20,20 +18,17 @@ use super::queue::Queue;
 use super::{SpanReport, TraceSettings};
 use crate::TelemetryError;
 use crate::background::{Background, step_back};
+use crate::otlp::OtlpSettings;
 use crate::otlp::client::{Client, Outcome};
-use crate::otlp::{OtlpSettings, Protocol};
 
-/// Requests under way at once, at most: a far collector answers late, and meanwhile the next ones can go.
-const LANES: usize = 4;
 /// The longest pause before a request is sent again, unless the collector asks for another.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// A running exporter. Dropping it is a shutdown.
+/// A running exporter. Dropping it ends it without what is left.
 #[derive(Debug)]
 pub(crate) struct Traces {
     queue: Arc<Queue>,
-    thread: Option<Background>,
-    patience: Duration,
+    thread: Background,
 }
 
 impl Traces {
@@ -41,18 +36,13 @@ impl Traces {
     pub(crate) fn start(settings: &TraceSettings) -> Result<Self, TelemetryError> {
         let queue = Arc::new(Queue::new(settings.queue, settings.request));
         let thread = Background::start("orchestra-traces", |stopping| {
-            let lane = |takes| Lane::new(settings, &queue, takes, stopping.clone());
-            let lanes: [_; LANES] =
-                [lane(Takes::All)?, lane(Takes::Full)?, lane(Takes::Full)?, lane(Takes::Full)?];
+            let sender = Sender::new(settings, &queue, stopping)?;
             Ok(move || {
                 step_back();
-                let [a, b, c, d] = lanes.map(Lane::run);
-                async {
-                    let ((), (), (), ()) = tokio::join!(a, b, c, d);
-                }
+                sender.run()
             })
         })?;
-        Ok(Self { queue, thread: Some(thread), patience: settings.patience })
+        Ok(Self { queue, thread })
     }
 
     /// Where spans go when they end.
@@ -60,58 +50,34 @@ impl Traces {
         Arc::clone(&self.queue)
     }
 
-    /// Sends what is left, within the time allowed, and says what was lost.
-    pub(crate) fn shutdown(mut self) -> SpanReport {
-        self.stop()
-    }
-
-    fn stop(&mut self) -> SpanReport {
-        if let Some(thread) = self.thread.take() {
-            thread.stop();
-            thread.wait(self.patience);
-        }
+    /// Sends what is left, but waits no longer than `patience`, and says what was lost.
+    pub(crate) fn shutdown(self, patience: Duration) -> SpanReport {
+        self.thread.stop();
+        self.thread.wait(patience);
         self.queue.close()
     }
 }
 
-impl Drop for Traces {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-/// Sends one request after the other. Each lane has an exporter and a client of its own, so that the outcome of its last request is known.
-struct Lane {
+struct Sender {
     queue: Arc<Queue>,
     exporter: SpanExporter,
     client: Arc<Client>,
-    takes: Takes,
     delay: Duration,
     endpoint: String,
     stopping: watch::Receiver<bool>,
 }
 
-/// Which requests a lane takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Takes {
-    /// All of them: those that are full, those that have waited, and the last.
-    All,
-    /// Full ones only: those that wait while the others are at work.
-    Full,
-}
-
-impl Lane {
+impl Sender {
     fn new(
         settings: &TraceSettings,
         queue: &Arc<Queue>,
-        takes: Takes,
         stopping: watch::Receiver<bool>,
     ) -> Result<Self, TelemetryError> {
         let client = Arc::new(Client::new(settings.otlp.timeout));
         let mut exporter = exporter(&settings.otlp, &client)?;
         exporter.set_resource(&resource(settings));
         let (queue, endpoint) = (Arc::clone(queue), settings.otlp.endpoint.clone());
-        Ok(Self { queue, exporter, client, takes, delay: settings.delay, endpoint, stopping })
+        Ok(Self { queue, exporter, client, delay: settings.delay, endpoint, stopping })
     }
 
     async fn run(mut self) {
@@ -123,39 +89,31 @@ impl Lane {
                 () = hopeless(&mut self.stopping, &self.client) => Err(String::new()),
             };
             let outcome = self.client.outcome();
-            let is_silent = sent.as_ref().is_err_and(|error| match outcome {
-                Outcome::Answered(..) => false,
-                // Over gRPC only the exporter's words tell.
-                Outcome::Open => error.is_empty() || error.contains("Unavailable"),
-                Outcome::Unreachable(_) | Outcome::Lost(_) | Outcome::TimedOut(_) => true,
-            });
+            let is_silent = sent.is_err() && !matches!(outcome, Outcome::Answered(..));
             self.note(n, sent, &outcome);
             if is_silent && *self.stopping.borrow() {
                 // The rest would fail in the same way and delay the end of the run.
-                while let Some(rest) = self.queue.any() {
-                    self.queue.unsent(rest.len() as u64, None);
-                }
+                self.queue.sent(self.queue.drain(), None, None);
             }
         }
     }
 
     /// The next request: a full one, or what there is once it has waited for a while. `None` at the end.
     async fn next(&mut self) -> Option<Vec<SpanData>> {
-        let mut due = Instant::now() + self.delay;
         loop {
-            if let Some(full) = self.queue.full() {
-                return Some(full);
+            let due = Instant::now() + self.delay;
+            while !self.queue.has_request() && !*self.stopping.borrow() {
+                tokio::select! {
+                    () = self.queue.wake.notified() => {}
+                    _ = self.stopping.wait_for(|stop| *stop) => {}
+                    () = tokio::time::sleep_until(due) => break,
+                }
             }
-            if *self.stopping.borrow() {
-                return (self.takes == Takes::All).then(|| self.queue.any()).flatten();
-            }
-            tokio::select! {
-                () = self.queue.wake.notified() => {}
-                _ = self.stopping.wait_for(|stop| *stop) => {}
-                () = tokio::time::sleep_until(due), if self.takes == Takes::All => match self.queue.any() {
-                    Some(some) => return Some(some),
-                    None => due = Instant::now() + self.delay,
-                },
+            // Before the queue is looked at: what ends after the stop is late.
+            let is_stopping = *self.stopping.borrow();
+            let spans = self.queue.take();
+            if spans.is_some() || is_stopping {
+                return spans;
             }
         }
     }
@@ -165,13 +123,13 @@ impl Lane {
         let endpoint = &self.endpoint;
         if let Err(error) = sent {
             let error = outcome.problem().unwrap_or(error);
-            if self.queue.unsent(spans, Some(error.clone())) {
+            if self.queue.sent(spans, None, Some(error.clone())) {
                 tracing::warn!(%endpoint, %error, "traces cannot be delivered, the run goes on without them");
             }
             return;
         }
         let (rejected, words) = rejected(outcome);
-        if self.queue.taken(spans, rejected, words.clone()) {
+        if self.queue.sent(spans, Some(rejected), words.clone()) {
             let words = words.unwrap_or_default();
             tracing::warn!(%endpoint, rejected, %words, "the trace collector rejects spans");
         }
@@ -188,26 +146,15 @@ async fn hopeless(stopping: &mut watch::Receiver<bool>, client: &Client) {
 /// OpenTelemetry's exporter. It sends a request again for as long as its time allows where the specification says so.
 fn exporter(otlp: &OtlpSettings, client: &Arc<Client>) -> Result<SpanExporter, TelemetryError> {
     let retries = RetryPolicy::recommended().with_max_retries(usize::MAX).with_max_delay(LONGEST_PAUSE);
-    let built = match otlp.protocol {
-        Protocol::HttpProtobuf => SpanExporter::builder()
-            .with_http()
-            .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
-            .with_endpoint(&otlp.endpoint)
-            .with_timeout(otlp.timeout)
-            .with_headers(otlp.headers.iter().cloned().collect())
-            .with_retry_policy(retries)
-            .with_shared_http_client(Arc::clone(client) as Arc<_>)
-            .build(),
-        #[cfg(feature = "grpc")]
-        Protocol::Grpc => SpanExporter::builder()
-            .with_tonic()
-            .with_endpoint(&otlp.endpoint)
-            .with_timeout(otlp.timeout)
-            .with_retry_policy(retries)
-            .build(),
-        #[cfg(not(feature = "grpc"))]
-        Protocol::Grpc => return Err(otlp.refused("this build has no gRPC")),
-    };
+    let built = SpanExporter::builder()
+        .with_http()
+        .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
+        .with_endpoint(&otlp.endpoint)
+        .with_timeout(otlp.timeout)
+        .with_headers(otlp.headers.iter().cloned().collect())
+        .with_retry_policy(retries)
+        .with_shared_http_client(Arc::clone(client) as Arc<_>)
+        .build();
     built.map_err(|error| otlp.refused(&error.to_string()))
 }
 

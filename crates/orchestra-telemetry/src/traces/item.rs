@@ -16,21 +16,17 @@ use super::sampling::Kept;
 use super::span::{Span, number};
 use crate::names::{attribute, span};
 
-/// Makes the spans of an item. `batches` are the spans of those that it was in, in their order. Gives what others refer to it by.
-pub(super) fn draw(
-    run: &RunFacts,
-    item: &ItemTrace,
-    kept: Kept,
-    parent: Option<&SpanContext>,
-    batches: &[Option<SpanContext>],
-) -> SpanContext {
+/// Makes the spans of an item.
+pub(super) fn draw(run: &RunFacts, item: &ItemTrace, kept: Kept) {
     let (id, steps) = (item.id, &item.steps);
     let about = About::Item(id.source.0, id.index);
     let queued = steps.queued.first().map(|(_, at)| *at);
     let began = steps.loading.map(|l| l.began).or(queued).unwrap_or(item.handed);
-    let mut span = run.open(kept.importance(), span::ITEM, run.seed.root(about), parent, began);
+    let mut span = run.open(kept.importance(), span::ITEM, run.seed.root(about), None, began);
     span.link(run.context.clone(), "run");
-    batches.iter().flatten().for_each(|batch| span.link(batch.clone(), "batch"));
+    for batch in &steps.batches {
+        span.link(run.batch_context(batch.number.number), "batch");
+    }
     span.add(run.source(id.source).iter().cloned());
     span.set(attribute::ITEM, item.name.clone());
     span.set(attribute::ITEM_INDEX, number(id.index));
@@ -38,8 +34,8 @@ pub(super) fn draw(
     let context = span.context();
     let mut parts = Parts { run, about, importance: kept.importance(), item: &context, n: 0 };
     parts.loading(item);
-    parts.batches(item, batches);
-    parts.open(span::ITEM_WRITE, item.handed).end(item.ended);
+    parts.batches(item);
+    parts.step(span::ITEM_WRITE, item.handed, item.ended, &[]);
     let outcome = match &item.end {
         ItemEnd::Done => "done",
         ItemEnd::Failed(failure) => {
@@ -55,11 +51,10 @@ pub(super) fn draw(
     };
     span.set(attribute::ITEM_OUTCOME, outcome);
     span.end(item.ended);
-    context
 }
 
 /// The attempt of the same stage before this one.
-pub(super) fn previous<'a>(before: &'a [Arc<BatchTrace>], batch: &BatchTrace) -> Option<&'a Arc<BatchTrace>> {
+fn previous<'a>(before: &'a [Arc<BatchTrace>], batch: &BatchTrace) -> Option<&'a Arc<BatchTrace>> {
     before.iter().rev().find(|b| b.stage == batch.stage)
 }
 
@@ -80,6 +75,13 @@ impl Parts<'_> {
         self.n += 1;
         let ids = (self.item.trace_id(), self.run.seed.part(self.about, self.n));
         self.run.open(self.importance, name, ids, Some(self.item), from)
+    }
+
+    /// One in which nothing goes wrong.
+    fn step(&mut self, name: &'static str, from: Duration, to: Duration, attributes: &[KeyValue]) {
+        let mut span = self.open(name, from);
+        span.add(attributes.iter().cloned());
+        span.end(to);
     }
 
     fn loading(&mut self, item: &ItemTrace) {
@@ -108,15 +110,13 @@ impl Parts<'_> {
         for (stage, queued) in &steps.queued {
             let stage = self.run.stage(*stage);
             if stage.is_fed_by_loaders {
-                let mut span = self.open(span::ITEM_ROW, since);
-                span.add([stage.name()]);
-                span.end(*queued);
+                self.step(span::ITEM_ROW, since, *queued, &[stage.name()]);
                 since = *queued;
             }
         }
     }
 
-    fn batches(&mut self, item: &ItemTrace, spans: &[Option<SpanContext>]) {
+    fn batches(&mut self, item: &ItemTrace) {
         let steps = &item.steps;
         for (at, batch) in steps.batches.iter().enumerate() {
             let which = [
@@ -127,23 +127,17 @@ impl Parts<'_> {
             let before = previous(&steps.batches[..at], batch).map(|b| b.ended);
             let row = steps.queued.iter().find(|(stage, _)| *stage == batch.stage).map(|(_, at)| *at);
             if let Some(since) = before.or(row) {
-                let mut span = self.open(span::ITEM_QUEUE, since);
-                span.add(which.clone());
-                span.end(batch.sent);
+                self.step(span::ITEM_QUEUE, since, batch.sent, &which);
             }
             let mut span = self.open(span::ITEM_INFER, batch.sent);
             span.add(which.clone());
-            if let Some(Some(batch)) = spans.get(at) {
-                span.link(batch.clone(), "batch");
-            }
+            span.link(self.run.batch_context(batch.number.number), "batch");
             if let (_, Some((kind, error))) = batch::outcome(&batch.end) {
                 span.fail(kind, &error, batch.ended);
             }
             span.end(batch.ended);
             if let Some((from, to)) = batch.processed.get() {
-                let mut span = self.open(span::ITEM_POST, *from);
-                span.add(which);
-                span.end(*to);
+                self.step(span::ITEM_POST, *from, *to, &which);
             }
         }
     }

@@ -17,13 +17,11 @@ mod queue;
 mod recorder;
 mod run;
 mod sampling;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 mod settings;
 mod span;
 #[cfg(test)]
 mod tests;
 
-pub use assembly::ItemParents;
 pub use context::TraceContext;
 pub use queue::SpanReport;
 pub use recorder::Recorder;

@@ -17,7 +17,6 @@ pub(super) enum Importance {
     Rare,
 }
 
-/// Spans that wait, and the counts.
 #[derive(Debug)]
 pub(crate) struct Queue {
     /// Taken by threads that run behind those of the run, and by reports, which can wait. No thread of the run takes it.
@@ -75,49 +74,46 @@ impl Queue {
         self.waiting.load(Ordering::Relaxed) + spans <= self.room / 4 * 3
     }
 
-    /// The next full request.
-    pub(super) fn full(&self) -> Option<Vec<SpanData>> {
-        self.take(self.request)
+    /// Whether a full request waits.
+    pub(super) fn has_request(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) >= self.request
     }
 
-    /// The next request, full or not.
-    pub(super) fn any(&self) -> Option<Vec<SpanData>> {
-        self.take(1)
-    }
-
-    /// A request, what is rare first, if `least` spans wait.
-    fn take(&self, least: usize) -> Option<Vec<SpanData>> {
+    /// The next request, full or not, what is rare first; `None` if nothing waits.
+    pub(super) fn take(&self) -> Option<Vec<SpanData>> {
         let mut state = self.lock();
-        if state.waiting() < least {
-            return None;
-        }
         let n_rare = state.rare.len().min(self.request);
         let n_plain = state.plain.len().min(self.request - n_rare);
         let mut spans: Vec<SpanData> = state.rare.drain(..n_rare).collect();
         spans.extend(state.plain.drain(..n_plain));
         self.waiting.store(state.waiting(), Ordering::Relaxed);
-        Some(spans)
+        (!spans.is_empty()).then_some(spans)
     }
 
-    /// The collector has taken all of a request but `rejected` spans, and says `words` of it. Gives back whether it is the first of which
-    /// it rejects some.
-    pub(super) fn taken(&self, spans: u64, rejected: u64, words: Option<String>) -> bool {
+    /// Drops all that wait, and says how many they were.
+    pub(super) fn drain(&self) -> u64 {
         let mut state = self.lock();
+        let waiting = state.waiting() as u64;
+        state.rare.clear();
+        state.plain.clear();
+        self.waiting.store(0, Ordering::Relaxed);
+        waiting
+    }
+
+    /// What became of a request of so many spans: the collector has rejected so many of them, or with `None` it could not be sent; `words` says
+    /// why. Gives back whether this is the first loss of its kind.
+    pub(super) fn sent(&self, spans: u64, rejected: Option<u64>, words: Option<String>) -> bool {
+        let mut state = self.lock();
+        let report = &mut state.report;
+        report.words = words.or(report.words.take());
+        let Some(rejected) = rejected else {
+            report.unsent += spans;
+            return report.unsent == spans;
+        };
         let rejected = rejected.min(spans);
-        let first = state.report.rejected == 0 && rejected > 0;
-        state.report.delivered += spans - rejected;
-        state.report.rejected += rejected;
-        state.report.words = words.or(state.report.words.take());
-        first
-    }
-
-    /// A request could not be sent. Gives back whether this is the first.
-    pub(super) fn unsent(&self, spans: u64, words: Option<String>) -> bool {
-        let mut state = self.lock();
-        let first = state.report.unsent == 0;
-        state.report.unsent += spans;
-        state.report.words = words.or(state.report.words.take());
-        first
+        report.delivered += spans - rejected;
+        report.rejected += rejected;
+        rejected > 0 && report.rejected == rejected
     }
 
     /// What became of the spans so far. Those that wait are among those that ended alone.

@@ -2,29 +2,30 @@
 //! that is full it is lost and counted.
 //!
 //! Of nearly all items nothing is wanted, so the thread that tells of them decides about each right there, which takes a look at a few
-//! numbers and no copy, and only those that may be traced go to the thread of the recorder.
+//! numbers and no copy, and only those that are traced go to the thread of the recorder.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
 use opentelemetry::trace::TraceId;
+use opentelemetry_sdk::trace::SpanProcessor;
 use orchestra_core::ItemId;
 use orchestra_runtime::trace::{
-    BatchNumber, BatchTrace, DeviceTrace, EndedItems, ItemTrace, RunBegan, RunEnded, RunTracer, TraceContext,
-    Tracer, WorkerTrace,
+    BatchNumber, BatchTrace, DeviceTrace, EndedItems, RunBegan, RunEnded, RunTracer, TraceContext, Tracer,
+    WorkerTrace,
 };
 
-use super::assembly::{Assembly, ItemParents, batch_context};
-use super::context;
+use super::assembly::{Assembly, batch_context};
 use super::ids::{About, Seed};
 use super::queue::{LeftOut, Queue};
-use super::sampling::{ItemSampling, Kept, Sampler, Sorted};
-use super::span::Out;
+use super::sampling::{ItemSampling, Sampler, Sorted};
+use super::span::{Out, Sink};
+use super::{batch, context};
 use crate::{TelemetryError, step_back};
 
 /// Items and batches that may wait. A record of an item is a few hundred bytes.
@@ -38,64 +39,58 @@ const EVERY: Duration = Duration::from_millis(50);
 /// or when so much waits: to wake it for each record would cost the run more than all the rest.
 const WAKE_AT: usize = 4_096;
 
-/// Makes spans of runs. Clones share a thread and a queue; dropping the last one ends the thread when it has done what waits.
+/// Makes spans of runs. Clones share a thread and a queue; the thread ends when the last one is dropped and it has done what waits.
 #[derive(Clone)]
 pub struct Recorder {
-    owner: Arc<Owner>,
-    run_parent: Option<TraceContext>,
-    item_parents: Option<ItemParents>,
-}
-
-struct Owner {
     shared: Arc<Shared>,
-    /// `None`: spans go to a host.
-    sink: Option<Arc<Queue>>,
+    sink: Sink,
     sampling: ItemSampling,
-    /// Ends with the thread.
-    done: Mutex<Receiver<()>>,
-    next_run: AtomicU64,
+    run_parent: Option<TraceContext>,
 }
 
-/// What the thread shares with those who tell. There is no lock in it: the thread runs behind those of the run, and may stand still at any
+/// What those who tell share. There is no lock in it that they take: the thread runs behind those of the run, and may stand still at any
 /// moment. (Those who send to such a channel never wait for its receiver.)
 struct Shared {
-    /// Bounded by `weight`.
-    records: Sender<(u64, Record)>,
+    /// Bounded by `weight`. `None`: nothing more will come, of any run.
+    records: Sender<Option<Record>>,
     /// Items and batches that wait.
-    weight: AtomicUsize,
+    weight: Arc<AtomicUsize>,
     closed: AtomicBool,
     /// Items and batches for which there was no room, here or at the exporter.
     left_out: Arc<LeftOut>,
-    thread: OnceLock<Thread>,
+    next_run: AtomicU64,
+    thread: Thread,
+    done: Mutex<Receiver<()>>,
 }
 
-enum Record {
-    /// Makes the spans of the run, on the thread.
-    Began(Box<dyn FnOnce() -> Assembly + Send>),
-    Batch(Arc<BatchTrace>),
-    /// Candidates, and how many others of which batches.
-    Items(Vec<(ItemTrace, Option<Kept>)>, Vec<(u64, usize)>),
-    Worker(Box<WorkerTrace>),
-    Device(Box<DeviceTrace>),
-    Ended(Box<RunEnded>),
-    Gone,
-    /// Of all runs: nothing more will come.
-    Close,
+/// The runs that are followed, on the thread.
+type Runs = HashMap<u64, Assembly>;
+/// What the thread does about a record.
+type Work = Box<dyn FnOnce(&mut Runs) + Send>;
+
+/// Something that a run has told.
+struct Record {
+    /// How much room it takes. What there are few of has no weight and always finds some.
+    weight: usize,
+    work: Work,
 }
 
 impl Recorder {
-    /// Makes spans through the OpenTelemetry tracer provider that the host has set for the process, with the host's sampler, resource and
-    /// exporter. Nothing is installed. Its thread runs like any other of the host, since it takes the same locks as they do when a span
-    /// ends.
+    /// Makes spans for a program that has its own OpenTelemetry: each goes to this span processor when it ends, and so to the program's own
+    /// exporter, with its resource. Nothing is installed. The thread runs like any other of the host, since it takes the same locks as they
+    /// do when a span ends.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn for_host(sampling: ItemSampling) -> Result<Self, TelemetryError> {
-        Self::start(None, sampling)
+    pub fn for_host(
+        processor: impl SpanProcessor + 'static,
+        sampling: ItemSampling,
+    ) -> Result<Self, TelemetryError> {
+        Self::start(Sink::Host(Arc::new(processor)), sampling)
     }
 
     pub(crate) fn own(sink: Arc<Queue>, sampling: ItemSampling) -> Result<Self, TelemetryError> {
-        Self::start(Some(sink), sampling)
+        Self::start(Sink::Queue(sink), sampling)
     }
 
     /// The same as a run takes it.
@@ -104,30 +99,24 @@ impl Recorder {
         Arc::new(self.clone())
     }
 
-    fn start(sink: Option<Arc<Queue>>, sampling: ItemSampling) -> Result<Self, TelemetryError> {
+    fn start(sink: Sink, sampling: ItemSampling) -> Result<Self, TelemetryError> {
         let (records, waiting) = channel();
-        let shared = Arc::new(Shared {
-            records,
-            weight: AtomicUsize::new(0),
-            closed: AtomicBool::new(false),
-            left_out: Arc::default(),
-            thread: OnceLock::new(),
-        });
-        let (theirs, is_own) = (Arc::clone(&shared), sink.is_some());
         let (ends, done) = channel();
+        let (weight, is_own) = (Arc::new(AtomicUsize::new(0)), matches!(sink, Sink::Queue(_)));
+        let waits = Arc::clone(&weight);
         let work = move || {
             if is_own {
                 step_back();
             }
-            work(&theirs, &waiting);
+            work(&waits, &waiting);
             // An error: nothing waits for the thread any more.
             let _ = ends.send(());
         };
         let thread = thread::Builder::new().name("orchestra-spans".into());
-        let thread = thread.spawn(work).map_err(TelemetryError::Thread)?;
-        shared.thread.get_or_init(|| thread.thread().clone());
-        let owner = Owner { shared, sink, sampling, done: Mutex::new(done), next_run: AtomicU64::new(0) };
-        Ok(Self { owner: Arc::new(owner), run_parent: None, item_parents: None })
+        let thread = thread.spawn(work).map_err(TelemetryError::Thread)?.thread().clone();
+        let (closed, left_out, next_run) = (AtomicBool::new(false), Arc::default(), AtomicU64::new(0));
+        let shared = Shared { records, weight, closed, left_out, next_run, thread, done: Mutex::new(done) };
+        Ok(Self { shared: Arc::new(shared), sink, sampling, run_parent: None })
     }
 
     /// A recorder that makes the spans of runs children of this one, for example of the request that started the run.
@@ -137,21 +126,12 @@ impl Recorder {
         self
     }
 
-    /// A recorder that asks for the parent of each item, by the names of its source and of itself; for example for the request that the
-    /// item came with. It is asked when the item has ended, in the thread of the recorder and never in one of the run: see
-    /// [`ItemParents`].
-    #[must_use]
-    pub fn with_item_parents(mut self, parents: ItemParents) -> Self {
-        self.item_parents = Some(parents);
-        self
-    }
-
     /// Makes the spans of all that was told, and ends those that are open, but waits no longer than `patience`. What is told from now on
     /// is not taken down. Gives how much was left out because too much happened at once: items and batches.
     pub fn finish(&self, patience: Duration) -> u64 {
-        let shared = &self.owner.shared;
+        let shared = &self.shared;
         shared.close();
-        let done = self.owner.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = shared.done.lock().unwrap_or_else(PoisonError::into_inner);
         // An answer means that it is through. Without one in time, or from a thread that is gone, what still waits is lost.
         if done.recv_timeout(patience).is_err() {
             // No record comes any more, and the weight is 0 now: each item that still waits is counted once, here.
@@ -162,39 +142,36 @@ impl Recorder {
     }
 
     pub(crate) fn left_out(&self) -> Arc<LeftOut> {
-        Arc::clone(&self.owner.shared.left_out)
+        Arc::clone(&self.shared.left_out)
     }
 }
 
 impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recorder").field("sampling", &self.owner.sampling).finish_non_exhaustive()
+        f.debug_struct("Recorder").field("sampling", &self.sampling).finish_non_exhaustive()
     }
 }
 
-impl Drop for Owner {
+impl Drop for Shared {
     fn drop(&mut self) {
-        self.shared.close();
+        self.close();
     }
 }
 
 impl Tracer for Recorder {
     fn begin(&self, began: RunBegan) -> Arc<dyn RunTracer> {
-        let (owner, parent) = (&self.owner, self.run_parent);
+        let Self { sink, sampling, run_parent: parent, .. } = self.clone();
         let seed = Seed::new(&began.run_id, began.zero);
-        let trace = owner.sink.as_ref().map(|_| match parent {
-            Some(parent) => TraceId::from_bytes(parent.trace_id),
-            None => seed.root(About::Run).0,
+        let trace = parent.map_or(seed.root(About::Run).0, |parent| TraceId::from_bytes(parent.trace_id));
+        let shared = Arc::clone(&self.shared);
+        let run = shared.next_run.fetch_add(1, Ordering::Relaxed);
+        let (left_out, to, batches) = (self.left_out(), sink.clone(), Arc::<AtomicU64>::default());
+        let sent = Arc::clone(&batches);
+        shared.put(0, [0, 0], move |runs| {
+            runs.insert(run, Assembly::new(&began, (seed, Out::new(to)), parent, sent, left_out));
         });
-        let run = owner.next_run.fetch_add(1, Ordering::Relaxed);
-        let (shared, sink, sampling) = (Arc::clone(&owner.shared), owner.sink.clone(), owner.sampling);
-        let (parents, left_out, to) = (self.item_parents.clone(), self.left_out(), sink.clone());
-        let assemble =
-            move || Assembly::new(&began, (seed, Out::new(to.as_ref()), sampling), parent, parents, left_out);
-        shared.put(run, Record::Began(Box::new(assemble)));
-        let has_parents = self.item_parents.is_some();
-        let (sampler, batches) = (Mutex::new(Sampler::new(sampling)), AtomicU64::new(0));
-        Arc::new(RunRecorder { run, shared, seed, trace, sink, has_parents, sampler, batches })
+        let sampler = Mutex::new(Sampler::new(sampling));
+        Arc::new(RunRecorder { run, shared, seed, trace, sink, sampler, batches })
     }
 }
 
@@ -202,139 +179,123 @@ struct RunRecorder {
     run: u64,
     shared: Arc<Shared>,
     seed: Seed,
-    /// The trace of the run; `None` if a host chooses the ids.
-    trace: Option<TraceId>,
-    /// Where the spans go, if they do not go to a host.
-    sink: Option<Arc<Queue>>,
-    /// Items may have parents of the host, so that nothing is known of their traces here.
-    has_parents: bool,
+    /// The trace of the run.
+    trace: TraceId,
+    sink: Sink,
     /// Never waited for: items are told of by one thread, and the recorder's does not take it.
     sampler: Mutex<Sampler>,
-    batches: AtomicU64,
+    batches: Arc<AtomicU64>,
 }
 
 impl RunTracer for RunRecorder {
     fn number_batch(&self) -> BatchNumber {
         let number = self.batches.fetch_add(1, Ordering::Relaxed);
-        let context = self.trace.and_then(|trace| context::of_span(&batch_context(self.seed, trace, number)));
+        let context = context::of_span(&batch_context(self.seed, self.trace, number));
         BatchNumber { number, context }
     }
 
     fn trace_of_failed(&self, item: ItemId) -> Option<TraceContext> {
-        // A host chooses its ids later, and is not asked for a parent in a thread of the run.
-        self.trace.filter(|_| !self.has_parents)?;
         let (trace, span) = self.seed.root(About::Item(item.source.0, item.index));
         context::of_span(&context::sampled(trace, span))
     }
 
     fn batch_ended(&self, batch: Arc<BatchTrace>) {
-        self.shared.put(self.run, Record::Batch(batch));
+        if batch::matters(&batch) {
+            self.tell(1, [0, 1], move |run| run.batch(&batch));
+        }
     }
 
     fn items_ended(&self, items: &[EndedItems]) {
         let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
-        // What the exporter would drop need not be copied for it. Which items a host wants is not known here.
-        let takes_items =
-            self.has_parents || self.sink.as_ref().is_none_or(|sink| sink.has_room(SPANS_OF_ITEM));
+        // What the exporter would drop need not be copied for it.
+        let takes_items = self.sink.has_room(SPANS_OF_ITEM);
         let room = ROOM_FOR_ITEMS.saturating_sub(self.shared.weight.load(Ordering::Relaxed));
-        let mut sorted = Sorted::new(if takes_items { room } else { 0 }, self.has_parents);
+        let mut sorted = Sorted::new(if takes_items { room } else { 0 });
         items.iter().for_each(|group| sorted.group(group, &mut sampler));
         drop(sampler);
         self.shared.left_out.add_items(sorted.left_out);
-        self.shared.put(self.run, Record::Items(sorted.candidates, sorted.others));
+        let items = sorted.kept;
+        if !items.is_empty() {
+            self.tell(items.len(), [items.len() as u64, 0], move |run| run.items(&items));
+        }
     }
 
     fn worker(&self, step: WorkerTrace) {
-        self.shared.put(self.run, Record::Worker(Box::new(step)));
+        self.tell(0, [0, 0], |run| run.worker(step));
     }
 
     fn device(&self, step: DeviceTrace) {
-        self.shared.put(self.run, Record::Device(Box::new(step)));
+        self.tell(0, [0, 0], |run| run.device(step));
     }
 
     fn ended(&self, end: RunEnded) {
-        self.shared.put(self.run, Record::Ended(Box::new(end)));
+        self.tell(0, [0, 0], move |run| run.ended(&end));
+    }
+}
+
+impl RunRecorder {
+    /// As [`Shared::put`], of this run.
+    fn tell(&self, weight: usize, lost: [u64; 2], tell: impl FnOnce(&mut Assembly) + Send + 'static) {
+        let run = self.run;
+        self.shared.put(weight, lost, move |runs| {
+            if let Some(run) = runs.get_mut(&run) {
+                tell(run);
+            }
+        });
     }
 }
 
 impl Drop for RunRecorder {
     fn drop(&mut self) {
-        self.shared.put(self.run, Record::Gone);
-    }
-}
-
-impl Record {
-    /// How much room it takes. What there are few of has no weight and always finds some.
-    fn weight(&self) -> usize {
-        match self {
-            Record::Batch(_) => 1,
-            Record::Items(items, _) => items.len() + 1,
-            _ => 0,
-        }
+        let run = self.run;
+        self.shared.put(0, [0, 0], move |runs| {
+            if let Some(run) = runs.remove(&run) {
+                run.flush();
+            }
+        });
     }
 }
 
 impl Shared {
-    fn put(&self, run: u64, record: Record) {
-        let weight = record.weight();
+    /// Has the thread do this. Where there is no room for it, so many items and batches are lost.
+    fn put(&self, weight: usize, [items, batches]: [u64; 2], work: impl FnOnce(&mut Runs) + Send + 'static) {
         let is_full = weight > 0 && self.weight.load(Ordering::Relaxed) + weight > ROOM;
         if is_full || self.closed.load(Ordering::Relaxed) {
-            match record {
-                Record::Batch(_) => self.left_out.add_batches(1),
-                Record::Items(items, _) => {
-                    self.left_out.add_items(items.iter().filter(|(_, kept)| kept.is_some()).count() as u64);
-                }
-                _ => {}
-            }
+            self.left_out.add_items(items);
+            self.left_out.add_batches(batches);
             return;
         }
         let before = self.weight.fetch_add(weight, Ordering::Relaxed);
         // A thread that is gone was told to end.
-        drop(self.records.send((run, record)));
+        drop(self.records.send(Some(Record { weight, work: Box::new(work) })));
         if before < WAKE_AT && before + weight >= WAKE_AT {
-            self.wake();
+            self.thread.unpark();
         }
     }
 
     fn close(&self) {
         if !self.closed.swap(true, Ordering::Relaxed) {
-            drop(self.records.send((0, Record::Close)));
-            self.wake();
-        }
-    }
-
-    fn wake(&self) {
-        if let Some(thread) = self.thread.get() {
-            thread.unpark();
+            drop(self.records.send(None));
+            self.thread.unpark();
         }
     }
 }
 
-fn work(shared: &Shared, waiting: &Receiver<(u64, Record)>) {
-    let mut runs: HashMap<u64, Assembly> = HashMap::new();
+fn work(waits: &AtomicUsize, waiting: &Receiver<Option<Record>>) {
+    let mut runs = Runs::new();
     loop {
-        let (run, record) = match waiting.try_recv() {
-            Ok((_, Record::Close)) | Err(TryRecvError::Disconnected) => break,
-            Ok(told) => told,
+        let Record { weight, work } = match waiting.try_recv() {
+            Ok(Some(record)) => record,
+            Ok(None) | Err(TryRecvError::Disconnected) => break,
             Err(TryRecvError::Empty) => {
                 thread::park_timeout(EVERY);
                 continue;
             }
         };
-        let weight = record.weight();
-        match (record, runs.get_mut(&run)) {
-            (Record::Began(assemble), _) => drop(runs.insert(run, assemble())),
-            (Record::Batch(batch), Some(assembly)) => assembly.batch(batch),
-            (Record::Items(items, others), Some(assembly)) => assembly.items(&items, &others),
-            (Record::Worker(step), Some(assembly)) => assembly.worker(*step),
-            (Record::Device(step), Some(assembly)) => assembly.device(*step),
-            (Record::Ended(end), Some(assembly)) => assembly.ended(&end),
-            (Record::Gone, Some(_)) => drop(runs.remove(&run).map(Assembly::flush)),
-            (_, None) | (Record::Close, _) => {}
-        }
+        work(&mut runs);
         // `finish` has counted what was left when it gave up waiting.
         let less = |waits: usize| Some(waits.saturating_sub(weight));
-        let _ = shared.weight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let _ = waits.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
     runs.into_values().for_each(Assembly::flush);
 }

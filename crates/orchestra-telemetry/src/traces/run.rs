@@ -23,20 +23,15 @@ const MOST_LOADS: u64 = 256;
 
 pub(super) struct RunSpans {
     span: Option<Span>,
-    loading: HashMap<WorkerId, Loading>,
+    /// The steps with which workers were started that are not loaded yet.
+    loading: HashMap<WorkerId, WorkerTrace>,
     loads: u64,
     events: u64,
     /// The last time that is known.
     last: Duration,
 }
 
-struct Loading {
-    since: WorkerTrace,
-    pid: Option<u32>,
-    is_spare: bool,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Totals {
     pub(super) batches: u64,
     pub(super) items_kept: u64,
@@ -57,12 +52,11 @@ impl RunSpans {
         self.last = self.last.max(step.at);
         let replaces = |before: &WorkerId| vec![KeyValue::new(attribute::REPLACES, i64::from(before.0))];
         match &step.step {
-            WorkerStep::Started { pid, is_spare, instead_of } => {
+            WorkerStep::Started { instead_of, .. } => {
                 if let Some(before) = instead_of {
                     self.worker_event(run, event::WORKER_RESTARTED, &step, replaces(before));
                 }
-                let (pid, is_spare) = (*pid, *is_spare);
-                self.loading.insert(step.worker, Loading { since: step, pid, is_spare });
+                self.loading.insert(step.worker, step);
             }
             WorkerStep::Loaded => self.loaded(run, &step, None),
             WorkerStep::Serving { instead_of, was_spare } => {
@@ -121,27 +115,28 @@ impl RunSpans {
     }
 
     fn loaded(&mut self, run: &RunFacts, step: &WorkerTrace, exit: Option<(&WorkerExit, &String)>) {
-        if let Some(loading) = self.loading.remove(&step.worker) {
-            self.load(run, &loading, step.at, exit);
+        if let Some(started) = self.loading.remove(&step.worker) {
+            self.load(run, &started, step.at, exit);
         }
     }
 
     fn load(
         &mut self,
         run: &RunFacts,
-        Loading { since, pid, is_spare }: &Loading,
+        started: &WorkerTrace,
         ended: Duration,
         exit: Option<(&WorkerExit, &String)>,
     ) {
+        let WorkerStep::Started { pid, is_spare, .. } = &started.step else { return };
         self.loads += 1;
         if self.loads > MOST_LOADS {
             return;
         }
-        let ids = (run.context.trace_id(), run.seed.part(About::Worker(since.worker.0), 0));
-        let mut span = run.open(Importance::Rare, span::WORKER_LOAD, ids, Some(&run.context), since.at);
-        span.set(attribute::WORKER, i64::from(since.worker.0));
-        span.add(run.stage(since.stage).attributes.iter().cloned());
-        span.add([run.device(since.device)]);
+        let ids = (run.context.trace_id(), run.seed.part(About::Worker(started.worker.0), 0));
+        let mut span = run.open(Importance::Rare, span::WORKER_LOAD, ids, Some(&run.context), started.at);
+        span.set(attribute::WORKER, i64::from(started.worker.0));
+        span.add(run.stage(started.stage).attributes.iter().cloned());
+        span.add([run.device(started.device)]);
         span.set(attribute::WORKER_SPARE, *is_spare);
         if let Some(pid) = pid {
             span.set(attribute::PID, i64::from(*pid));
@@ -178,8 +173,8 @@ impl RunSpans {
     /// Nothing more will be told of the run.
     pub(super) fn flush(&mut self, run: &RunFacts, totals: Totals) {
         let last = self.last;
-        for loading in std::mem::take(&mut self.loading).into_values() {
-            self.load(run, &loading, last.max(loading.since.at), None);
+        for started in std::mem::take(&mut self.loading).into_values() {
+            self.load(run, &started, last.max(started.at), None);
         }
         if let Some(span) = &mut self.span {
             span.fail("given_up", "nothing was told of the end of the run", last);

@@ -11,13 +11,10 @@ use super::queue::Importance;
 /// The share of the items that is traced unless a setting says otherwise.
 pub(super) const USUAL_SHARE: f64 = 0.01;
 
-/// Which items are traced.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ItemSampling {
     /// The share of all items, 0.0 to 1.0. An item is in it by its number, so the same ones are in every run of a workflow.
     pub ratio: f64,
-    /// An item whose host gave it a parent is traced if that is, and not otherwise.
-    pub follow_parent: bool,
     /// An item that takes longer than this is traced. `None`: one that takes ten times as long as half of the items before it.
     pub slow: Option<Duration>,
 }
@@ -25,15 +22,13 @@ pub struct ItemSampling {
 impl Default for ItemSampling {
     /// One item in a hundred, and all that failed, were tried again or were slow.
     fn default() -> Self {
-        Self { ratio: USUAL_SHARE, follow_parent: true, slow: None }
+        Self { ratio: USUAL_SHARE, slow: None }
     }
 }
 
-/// Why an item is traced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kept {
     Ratio,
-    Parent,
     Failed,
     Retried,
     Slow,
@@ -52,7 +47,6 @@ impl Kept {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Kept::Ratio => "ratio",
-            Kept::Parent => "parent",
             Kept::Failed => "failed",
             Kept::Retried => "retried",
             Kept::Slow => "slow",
@@ -87,18 +81,6 @@ const KNOWN: u64 = 256;
 const DURATIONS: u64 = 8;
 /// Of so many items at most one is: where a tenth is "slow", that is how it is there.
 const ONE_SLOW_IN: u64 = 50;
-
-impl ItemSampling {
-    /// What becomes of the decision about an item that has a parent, which is traced or not.
-    pub(super) fn with_parent(&self, kept: Option<Kept>, is_traced: Option<bool>) -> Option<Kept> {
-        match is_traced.filter(|_| self.follow_parent) {
-            Some(true) => Some(Kept::Parent),
-            // Its parent has no span at the collector, so ours would have none above it.
-            Some(false) => None,
-            None => kept,
-        }
-    }
-}
 
 impl Sampler {
     pub(super) fn new(sampling: ItemSampling) -> Self {
@@ -148,34 +130,30 @@ impl Sampler {
     }
 }
 
-/// Items that have ended together, apart: those that may be traced, and the others.
+/// Those of some items that are traced.
 pub(super) struct Sorted {
-    pub(super) candidates: Vec<(ItemTrace, Option<Kept>)>,
-    /// How many items of which batches are not traced. Few batches at a time, and mostly the same as the item before.
-    pub(super) others: Vec<(u64, usize)>,
-    /// For so many more candidates that others can stand for.
+    pub(super) kept: Vec<(ItemTrace, Kept)>,
+    /// For so many more items that others can stand for.
     room: usize,
-    /// Candidates that found no room.
+    /// Items that found no room.
     pub(super) left_out: u64,
-    /// Items may have parents of the host: then all are candidates.
-    has_parents: bool,
 }
 
 impl Sorted {
-    pub(super) fn new(room: usize, has_parents: bool) -> Self {
-        Self { candidates: Vec::new(), others: Vec::new(), room, left_out: 0, has_parents }
+    pub(super) fn new(room: usize) -> Self {
+        Self { kept: Vec::new(), room, left_out: 0 }
     }
 
     pub(super) fn group(&mut self, group: &EndedItems, sampler: &mut Sampler) {
-        let usual = group.usual().filter(|_| !self.has_parents);
+        let usual = group.usual();
         if let Some(usual) = usual {
-            sampler.note(usual.typical(), usual.ids().len() as u64);
-            if !sampler.may_be_slow(usual.longest()) {
-                self.usual(&usual, sampler);
+            sampler.note(usual.typical, usual.ids.len() as u64);
+            if !sampler.may_be_slow(usual.longest) {
+                self.usual(group, &usual, sampler);
                 return;
             }
         }
-        group.each(|item| {
+        for item in group.items() {
             let id = item.ticket().id();
             let ended = Ended {
                 source: id.source.0,
@@ -187,16 +165,17 @@ impl Sorted {
             if usual.is_none() {
                 sampler.note(ended.took, 1);
             }
-            self.item(&item, sampler.decide(&ended));
-        });
+            if let Some(kept) = sampler.decide(&ended) {
+                self.item(&item, kept);
+            }
+        }
     }
 
     /// A group of which nothing is to be said but which of them are in the share.
-    fn usual(&mut self, items: &UsualItems<'_>, sampler: &Sampler) {
-        let before = self.candidates.len();
+    fn usual(&mut self, group: &EndedItems, usual: &UsualItems<'_>, sampler: &Sampler) {
         // Walked only as far as there is something to take.
-        let (mut walk, mut walked) = (items.items(), 0);
-        for (at, id) in items.ids().iter().enumerate() {
+        let (mut walk, mut walked) = (group.items(), 0);
+        for (at, id) in usual.ids.iter().enumerate() {
             if !sampler.is_in_the_share(id.source.0, id.index) {
                 continue;
             }
@@ -204,31 +183,18 @@ impl Sorted {
                 self.left_out += 1;
             } else if let Some(item) = walk.nth(at - std::mem::replace(&mut walked, at + 1)) {
                 self.room -= 1;
-                self.candidates.push((item.trace(), Some(Kept::Ratio)));
+                self.kept.push((item.trace(), Kept::Ratio));
             }
         }
-        let traced = self.candidates.len() - before;
-        self.count_other(items.batch().number.number, items.ids().len() - traced);
     }
 
-    fn item(&mut self, item: &EndedItem<'_>, kept: Option<Kept>) {
-        let is_candidate = kept.is_some() || self.has_parents;
-        let is_plain = kept.is_none_or(Kept::is_plain);
-        if is_candidate && !(is_plain && self.room == 0) {
-            self.room -= usize::from(is_plain);
-            self.candidates.push((item.trace(), kept));
-        } else {
-            self.left_out += u64::from(kept.is_some());
-            item.each_batch(|batch| self.count_other(batch.number.number, 1));
+    fn item(&mut self, item: &EndedItem<'_>, kept: Kept) {
+        if self.room == 0 && kept.is_plain() {
+            self.left_out += 1;
+            return;
         }
-    }
-
-    fn count_other(&mut self, batch: u64, items: usize) {
-        match self.others.iter_mut().rev().find(|(known, _)| *known == batch) {
-            Some((_, n)) => *n += items,
-            None if items > 0 => self.others.push((batch, items)),
-            None => {}
-        }
+        self.room -= usize::from(kept.is_plain());
+        self.kept.push((item.trace(), kept));
     }
 }
 
@@ -295,7 +261,7 @@ mod tests {
     }
 
     fn sampler(ratio: f64, slow: Option<Duration>) -> Sampler {
-        Sampler::new(ItemSampling { ratio, slow, follow_parent: true })
+        Sampler::new(ItemSampling { ratio, slow })
     }
 
     #[test]
@@ -318,16 +284,6 @@ mod tests {
         let mut sampler = sampler(0.0, None);
         assert_eq!(decide(&mut sampler, &Ended { has_failed: true, ..item(1) }), Some(Kept::Failed));
         assert_eq!(decide(&mut sampler, &Ended { was_retried: true, ..item(1) }), Some(Kept::Retried));
-    }
-
-    #[test]
-    fn whoever_gave_the_item_a_parent_has_decided() {
-        let sampling = ItemSampling::default();
-        assert_eq!(sampling.with_parent(None, Some(true)), Some(Kept::Parent));
-        assert_eq!(sampling.with_parent(Some(Kept::Failed), Some(false)), None);
-        assert_eq!(sampling.with_parent(Some(Kept::Failed), None), Some(Kept::Failed));
-        let sampling = ItemSampling { follow_parent: false, ..sampling };
-        assert_eq!(sampling.with_parent(Some(Kept::Failed), Some(false)), Some(Kept::Failed));
     }
 
     #[test]

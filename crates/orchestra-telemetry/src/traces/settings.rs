@@ -7,17 +7,15 @@ use super::sampling::USUAL_SHARE;
 use crate::TelemetryError;
 use crate::names::SERVICE;
 use crate::otlp::variables::Variables;
-use crate::otlp::{Configured, OtlpSettings, Protocol, Signal};
+use crate::otlp::{OtlpSettings, Signal};
 
 /// How long the end of a run waits for spans that are still to be sent.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Spans that may wait. The 2,048 of the specification overflow in bursts; a span is about a KiB.
 const QUEUE: usize = 65_536;
-/// The most that a variable may ask for: some gigabytes.
-const LARGEST_QUEUE: usize = 1 << 22;
 /// Spans of a request. A span is 6 KiB at most, nearly all of it the words of an error and the name of a file, and collectors take
-/// 4 MiB over gRPC.
-const REQUEST: usize = 512;
+/// 20 MiB.
+const REQUEST: usize = 2048;
 /// How long a span waits for company, unless a request is full.
 const DELAY: Duration = Duration::from_millis(500);
 
@@ -41,8 +39,6 @@ pub struct TraceSettings {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ConfiguredTraces<'a> {
     pub endpoint: Option<&'a str>,
-    /// How to send.
-    pub protocol: Option<Protocol>,
     /// [`ItemSampling::ratio`].
     pub items: Option<f64>,
     /// [`ItemSampling::slow`].
@@ -62,7 +58,7 @@ pub struct ResolvedTraces {
 impl TraceSettings {
     /// Traces of the usual share of the items to `endpoint`. `origin` says where the address was given.
     pub fn new(endpoint: &str, origin: &str) -> Result<Self, TelemetryError> {
-        OtlpSettings::new(Signal::Traces, endpoint, origin, None).map(Self::over)
+        OtlpSettings::new(Signal::Traces, endpoint, origin).map(Self::over)
     }
 
     fn over(otlp: OtlpSettings) -> Self {
@@ -78,73 +74,29 @@ impl TraceSettings {
         }
     }
 
-    /// What the command line or the workflow file say, and the variables that `docs/tracing.md` lists. What the SDK and its exporter look up
-    /// themselves (limits of spans, compression) is not among the settings.
+    /// What the command line or the workflow file say, and the variables that `docs/tracing.md` lists. What the exporter looks up
+    /// itself (compression) is not among the settings.
     ///
     /// # Errors
-    /// An address or a protocol that cannot be used.
+    /// An address that cannot be used.
     pub fn resolve(
         configured: ConfiguredTraces<'_>,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<ResolvedTraces, TelemetryError> {
         let mut variables = Variables::new(&variable);
-        let address = Configured { endpoint: configured.endpoint, protocol: configured.protocol };
-        let mut settings = None;
-        if let Some(otlp) = OtlpSettings::resolve(Signal::Traces, address, &mut variables)? {
-            let read = Self::over(otlp).read(&mut variables);
-            settings = sampler(&mut variables).map(|(ratio, follow_parent)| {
-                let ratio = configured.items.unwrap_or(ratio);
-                let sampling = ItemSampling { ratio, follow_parent, slow: configured.slow };
-                Self { sampling, patience: configured.flush_timeout.unwrap_or(PATIENCE), ..read }
-            });
-            if settings.is_none() && configured.endpoint.is_some() {
-                let name = variables.text(SAMPLER).unwrap_or_default();
-                variables.warn(format!("no traces are sent, because `{SAMPLER}` is `{name}`"));
+        let otlp = OtlpSettings::resolve(Signal::Traces, configured.endpoint, &mut variables)?;
+        let settings = otlp.map(|otlp| {
+            let (name, resource) = variables.resource();
+            let ratio = configured.items.unwrap_or(USUAL_SHARE);
+            Self {
+                sampling: ItemSampling { ratio, slow: configured.slow },
+                service_name: name.unwrap_or_else(|| SERVICE.to_owned()),
+                resource,
+                patience: configured.flush_timeout.unwrap_or(PATIENCE),
+                ..Self::over(otlp)
             }
-        }
+        });
         Ok(ResolvedTraces { settings, warnings: variables.warnings })
-    }
-
-    /// What the variables say of the program and of the queue.
-    fn read(mut self, variables: &mut Variables<'_>) -> Self {
-        let (name, resource) = variables.resource();
-        self.service_name = name.unwrap_or(self.service_name);
-        self.resource = resource;
-        self.queue =
-            variables.count(variables.one("OTEL_BSP_MAX_QUEUE_SIZE"), LARGEST_QUEUE).unwrap_or(QUEUE);
-        let request = variables
-            .count(variables.one("OTEL_BSP_MAX_EXPORT_BATCH_SIZE"), LARGEST_QUEUE)
-            .unwrap_or(REQUEST);
-        self.request = request.min(self.queue);
-        self.delay = variables.milliseconds(variables.one("OTEL_BSP_SCHEDULE_DELAY")).unwrap_or(DELAY);
-        if let Some(limit) = variables.milliseconds(variables.one("OTEL_BSP_EXPORT_TIMEOUT")) {
-            self.otlp.timeout = self.otlp.timeout.min(limit);
-        }
-        self
-    }
-}
-
-const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
-const SHARE: &str = "OTEL_TRACES_SAMPLER_ARG";
-
-/// The share of the items, and whether an item follows its parent, as `OTEL_TRACES_SAMPLER` says for a program that makes the first span
-/// of each of its traces. `None`: nothing is traced.
-fn sampler(variables: &mut Variables<'_>) -> Option<(f64, bool)> {
-    let expected = "sampler; they are `always_on`, `always_off`, `traceidratio`, `parentbased_always_on`, `parentbased_always_off` and \
-                    `parentbased_traceidratio`";
-    let known = |name: &str| {
-        let (name, follows) = name.strip_prefix("parentbased_").map_or((name, false), |rest| (rest, true));
-        ["always_on", "always_off", "traceidratio"].into_iter().find(|n| *n == name).map(|n| (n, follows))
-    };
-    let share = |value: &str| value.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
-    match variables.read(variables.one(SAMPLER), expected, known) {
-        None => Some((USUAL_SHARE, true)),
-        Some(("always_off", _)) => None,
-        Some(("traceidratio", follows)) => Some((
-            variables.read(variables.one(SHARE), "share from 0.0 to 1.0", share).unwrap_or(1.0),
-            follows,
-        )),
-        Some((_, follows)) => Some((1.0, follows)),
     }
 }
 
@@ -152,13 +104,8 @@ fn sampler(variables: &mut Variables<'_>) -> Option<(f64, bool)> {
 mod tests {
     use super::*;
 
-    const TO: ConfiguredTraces<'static> = ConfiguredTraces {
-        endpoint: Some("http://c:1"),
-        protocol: None,
-        items: None,
-        slow: None,
-        flush_timeout: None,
-    };
+    const TO: ConfiguredTraces<'static> =
+        ConfiguredTraces { endpoint: Some("http://c:1"), items: None, slow: None, flush_timeout: None };
 
     fn resolve(configured: ConfiguredTraces<'_>, variables: &[(&str, &str)]) -> ResolvedTraces {
         TraceSettings::resolve(configured, |name| {
@@ -179,51 +126,15 @@ mod tests {
     }
 
     #[test]
-    fn one_item_in_a_hundred_is_traced_unless_the_sampler_variables_say_otherwise() {
-        assert_eq!((resolved(&[]).sampling.ratio, resolved(&[]).sampling.follow_parent), (0.01, true));
-        let sampling = |name, arg| {
-            let settings = resolved(&[(SAMPLER, name), (SHARE, arg)]);
-            (settings.sampling.ratio, settings.sampling.follow_parent)
-        };
-        assert_eq!(sampling("always_on", ""), (1.0, false));
-        assert_eq!(sampling("parentbased_always_on", "0.5"), (1.0, true));
-        assert_eq!(sampling("traceidratio", "0.25"), (0.25, false));
-        assert_eq!(sampling("parentbased_traceidratio", "0"), (0.0, true));
-        assert_eq!(sampling("traceidratio", ""), (1.0, false));
-    }
-
-    #[test]
-    fn the_file_goes_before_the_variables() {
+    fn one_item_in_a_hundred_is_traced_unless_the_file_says_otherwise() {
+        assert_eq!(resolved(&[]).sampling, ItemSampling { ratio: 0.01, slow: None });
         let second = Some(Duration::from_secs(1));
-        let configured = ConfiguredTraces { items: Some(0.01), slow: second, flush_timeout: second, ..TO };
-        let settings = resolve(configured, &[(SAMPLER, "traceidratio"), (SHARE, "0.5")]).settings.unwrap();
+        let configured = ConfiguredTraces { items: Some(0.5), slow: second, flush_timeout: second, ..TO };
+        let settings = resolve(configured, &[]).settings.unwrap();
         assert_eq!(
             (settings.sampling.ratio, settings.sampling.slow, Some(settings.patience)),
-            (0.01, second, second)
+            (0.5, second, second)
         );
-    }
-
-    #[test]
-    fn a_wrong_sampler_or_share_is_ignored_with_a_warning() {
-        let r = resolve(TO, &[(SAMPLER, "xray")]);
-        assert_eq!(r.settings.unwrap().sampling.ratio, USUAL_SHARE);
-        assert!(r.warnings[0].contains("`xray`"));
-        for bad in ["2", "-0.1", "NaN", "half"] {
-            let r = resolve(TO, &[(SAMPLER, "traceidratio"), (SHARE, bad)]);
-            assert_eq!(r.settings.unwrap().sampling.ratio, 1.0);
-            assert_eq!(r.warnings.len(), 1);
-        }
-    }
-
-    #[test]
-    fn a_sampler_that_keeps_nothing_is_a_switch() {
-        for off in ["always_off", "parentbased_always_off"] {
-            let r = resolve(TO, &[(SAMPLER, off)]);
-            assert!(r.settings.is_none() && r.warnings[0].contains(SAMPLER), "{r:?}");
-            let address = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:1");
-            let r = resolve(ConfiguredTraces::default(), &[(SAMPLER, off), address]);
-            assert_eq!(r, ResolvedTraces::default());
-        }
     }
 
     #[test]
@@ -234,20 +145,5 @@ mod tests {
         assert_eq!(settings.resource, [("deployment.environment.name".to_owned(), "test".to_owned())]);
         assert_eq!(resolved(&[attributes, ("OTEL_SERVICE_NAME", "other")]).service_name, "other");
         assert_eq!(resolved(&[]).service_name, "orchestra");
-    }
-
-    #[test]
-    fn the_queue_is_as_the_variables_ask_within_bounds() {
-        let settings = resolved(&[
-            ("OTEL_BSP_MAX_QUEUE_SIZE", "100"),
-            ("OTEL_BSP_SCHEDULE_DELAY", "50"),
-            ("OTEL_BSP_EXPORT_TIMEOUT", "700"),
-        ]);
-        assert_eq!((settings.queue, settings.request), (100, 100));
-        assert_eq!(settings.delay, Duration::from_millis(50));
-        assert_eq!(settings.otlp.timeout, Duration::from_millis(700));
-        let r = resolve(TO, &[("OTEL_BSP_MAX_QUEUE_SIZE", "0"), ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "many")]);
-        let settings = r.settings.unwrap();
-        assert_eq!((settings.queue, settings.request, r.warnings.len()), (QUEUE, REQUEST, 2));
     }
 }

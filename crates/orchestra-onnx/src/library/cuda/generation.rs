@@ -19,7 +19,6 @@ pub enum CudaGeneration {
     Thirteen,
 }
 
-/// One library that is looked for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) name: &'static str,
@@ -91,7 +90,6 @@ static OF_12: [Wanted; 17] = libraries(
 );
 
 impl CudaGeneration {
-    /// The number of the release.
     #[must_use]
     pub fn number(self) -> u32 {
         match self {

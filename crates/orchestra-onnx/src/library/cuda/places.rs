@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::generation::Wanted;
-use super::{CUDA_LIBRARIES_VARIABLE, CudaGeneration, CudaOrigin, FoundLibrary, version};
+use super::{CUDA_LIBRARIES_VARIABLE, CudaGeneration, FoundLibrary, version};
 use crate::library::env::Env;
 use crate::library::found::{Origin, Tried};
 use crate::library::python;
@@ -18,7 +18,6 @@ fn usual(generation: CudaGeneration) -> [String; 4] {
     ["/usr/local/cuda/lib64".into(), release, "/opt/cuda/lib64".into(), "/usr/local/cudnn/lib64".into()]
 }
 
-/// Whether the driver's library lies where the system looks for libraries.
 pub(super) fn has_driver_library(env: &Env) -> bool {
     let folders = env.list("LD_LIBRARY_PATH").into_iter().chain(env.system_folders.iter().cloned());
     folders.into_iter().any(|folder| folder.join(DRIVER_LIBRARY).exists())
@@ -26,12 +25,12 @@ pub(super) fn has_driver_library(env: &Env) -> bool {
 
 /// Folders that count as one place.
 pub(super) struct Place {
-    origin: CudaOrigin,
+    origin: Origin,
     folders: Vec<PathBuf>,
 }
 
 impl Place {
-    pub(super) fn new(origin: CudaOrigin, folders: Vec<PathBuf>) -> Place {
+    pub(super) fn new(origin: Origin, folders: Vec<PathBuf>) -> Place {
         Place { origin, folders }
     }
 
@@ -51,7 +50,7 @@ impl Place {
                 }
                 Err(why) => {
                     let place = path.display().to_string();
-                    let note = Tried { origin: origin_of(self.origin), place, why };
+                    let note = Tried { origin: self.origin, place, why };
                     if !tried.contains(&note) {
                         tried.push(note);
                     }
@@ -72,21 +71,21 @@ pub(super) fn without_python(
     let mut places = Vec::new();
     for folder in env.list(CUDA_LIBRARIES_VARIABLE) {
         if folder.is_dir() {
-            places.push(Place { origin: CudaOrigin::Named, folders: with_subfolders(&folder) });
+            places.push(Place { origin: Origin::Named, folders: with_subfolders(&folder) });
         } else {
             let why = format!("`{CUDA_LIBRARIES_VARIABLE}` names it, and it is no folder");
-            tried.push(Tried { origin: Origin::Env, place: folder.display().to_string(), why });
+            tried.push(Tried { origin: Origin::Named, place: folder.display().to_string(), why });
         }
     }
     for folder in env.list("LD_LIBRARY_PATH") {
-        places.push(Place { origin: CudaOrigin::LoaderPath, folders: vec![folder] });
+        places.push(Place { origin: Origin::LoaderPath, folders: vec![folder] });
     }
     if let Some(runtime) = runtime {
-        places.push(Place { origin: CudaOrigin::BesideRuntime, folders: beside(runtime) });
+        places.push(Place { origin: Origin::BesideRuntime, folders: beside(runtime) });
     }
     let usual = usual(generation).map(|folder| env.root.join(folder.trim_start_matches('/')));
     let system = env.system_folders.iter().cloned().chain(usual).collect();
-    places.push(Place { origin: CudaOrigin::System, folders: system });
+    places.push(Place { origin: Origin::System, folders: system });
     places
 }
 
@@ -106,7 +105,7 @@ pub(super) fn of_each_python(
         match python::ask(&program, env) {
             Ok(answer) => {
                 let folders = answer.nvidia.iter().flat_map(|nvidia| near(nvidia)).collect();
-                places.push(Place::new(CudaOrigin::Python, folders));
+                places.push(Place::new(Origin::Python, folders));
             }
             Err(why) => {
                 tried.push(Tried { origin: Origin::Python, place: program.display().to_string(), why });
@@ -143,12 +142,4 @@ fn libraries_below(folder: &Path) -> Vec<PathBuf> {
         entries.flatten().map(|entry| entry.path().join("lib")).filter(|lib| lib.is_dir()).collect();
     folders.sort();
     folders
-}
-
-fn origin_of(origin: CudaOrigin) -> Origin {
-    match origin {
-        CudaOrigin::Named | CudaOrigin::LoaderPath => Origin::Env,
-        CudaOrigin::BesideRuntime | CudaOrigin::System => Origin::System,
-        CudaOrigin::Python => Origin::Python,
-    }
 }

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use super::generation::{Wanted, wanted};
 use super::places::{self, Place};
-use super::{CudaGeneration, CudaLibraries, CudaOrigin, Need, Search};
+use super::{CudaGeneration, CudaLibraries, Need, Search};
 use crate::library::candidate;
 use crate::library::env::Env;
 use crate::library::error::LibraryError;
-use crate::library::found::Library;
+use crate::library::found::{Library, Origin};
 
 /// The file of ONNX Runtime that holds the provider, beside the library itself.
 pub const TENSORRT_PROVIDER: &str = "libonnxruntime_providers_tensorrt.so";
@@ -33,7 +33,7 @@ pub fn find_tensorrt(env: &Env, runtime: Option<&Path>) -> CudaLibraries {
     let mut tried = Vec::new();
     let mut places = places::without_python(env, runtime, CudaGeneration::default(), &mut tried);
     let above = runtime.into_iter().flat_map(Path::ancestors).skip(1).take(4);
-    places.push(Place::new(CudaOrigin::BesideRuntime, above.map(|f| f.join(TENSORRT_FOLDER)).collect()));
+    places.push(Place::new(Origin::BesideRuntime, above.map(|f| f.join(TENSORRT_FOLDER)).collect()));
     let search = Search {
         wanted: &WANTED,
         is_needed: |need| need == Need::Always,

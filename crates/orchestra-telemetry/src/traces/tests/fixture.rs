@@ -14,11 +14,12 @@ use orchestra_runtime::trace::{
     RunEnded, RunTiming, Steps, Then, Ticket, Timeline, Token,
 };
 
-use super::super::assembly::{Assembly, ItemParents, batch_context};
+use super::super::assembly::{Assembly, batch_context};
+use super::super::batch::matters;
 use super::super::ids::{About, Seed};
 use super::super::queue::Queue;
 use super::super::sampling::{Ended, ItemSampling, Sampler};
-use super::super::span::Out;
+use super::super::span::{Out, Sink};
 use super::fake_plan::plan;
 use crate::names::attribute;
 
@@ -49,22 +50,26 @@ pub struct Made {
 
 impl Made {
     pub fn with(ratio: f64) -> Self {
-        Self::with_parents(ratio, None)
-    }
-
-    pub fn with_parents(ratio: f64, parents: Option<ItemParents>) -> Self {
         let queue = Arc::new(Queue::new(100_000, 512));
         let began = began();
         let seed = Seed::new(&began.run_id, began.zero);
-        let out = Out::new(Some(&Arc::clone(&queue)));
+        let out = Out::new(Sink::Queue(Arc::clone(&queue)));
         let sampling = ItemSampling { ratio, ..ItemSampling::default() };
-        let run = Assembly::new(&began, (seed, out, sampling), None, parents, Arc::default());
+        let run = Assembly::new(&began, (seed, out), None, Arc::default(), Arc::default());
         Self { run, seed, sampler: Sampler::new(sampling), queue }
+    }
+
+    /// A batch that has ended, told as a recorder does.
+    pub fn ended(&mut self, batch: &BatchTrace) {
+        if matters(batch) {
+            self.run.batch(batch);
+        }
     }
 
     /// Items that have ended, decided about as a recorder does.
     pub fn items(&mut self, items: Vec<ItemTrace>) {
-        let decide = |item: ItemTrace| {
+        let mut traced = Vec::new();
+        for item in items {
             let began = item.steps.loading.map_or(item.handed, |l| l.began);
             self.sampler.note(item.ended - began, 1);
             let kept = self.sampler.decide(&Ended {
@@ -74,10 +79,9 @@ impl Made {
                 was_retried: item.steps.batches.iter().any(|b| b.end != BatchEnd::Done),
                 took: item.ended - began,
             });
-            (item, kept)
-        };
-        let items: Vec<_> = items.into_iter().map(decide).collect();
-        self.run.items(&items, &[]);
+            traced.extend(kept.map(|kept| (item, kept)));
+        }
+        self.run.items(&traced);
     }
 
     /// A batch of `items` items with this number, which ran from `number` * 10 ms on.
@@ -112,7 +116,7 @@ impl Made {
         let Self { run, queue, .. } = self;
         run.flush();
         let mut all = Vec::new();
-        while let Some(request) = queue.any() {
+        while let Some(request) = queue.take() {
             all.extend(request);
         }
         Spans(all)

@@ -11,11 +11,11 @@ use opentelemetry::trace::{SpanId, Status};
 use opentelemetry_sdk::trace::SpanData;
 use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, WorkerExit, WorkerId};
 use orchestra_runtime::trace::{
-    BatchEnd, BatchTrace, DeviceStep, DeviceTrace, ItemEnd, Ran, RunErrorKind, RunTiming, Then, TraceContext,
-    WorkerStep, WorkerTrace,
+    BatchEnd, BatchTrace, DeviceStep, DeviceTrace, ItemEnd, Ran, RunErrorKind, RunTiming, Then, WorkerStep,
+    WorkerTrace,
 };
 
-use self::fixture::{Made, READ, get, item, killed, links, ms, over, text};
+use self::fixture::{Made, READ, get, item, killed, links, ms, over, text, value};
 use super::assembly::BATCHES_IN_RUN;
 use super::batch::phases;
 use crate::names::{attribute, event, span};
@@ -30,10 +30,10 @@ fn failure() -> ItemEnd {
 }
 
 #[test]
-fn a_batch_hangs_below_the_run_and_an_item_is_a_trace_of_its_own_linked_both_ways() {
+fn a_batch_hangs_below_the_run_and_an_item_is_a_trace_of_its_own_linked_with_both() {
     let mut made = Made::with(1.0);
     let batch = made.batch(0, 1, BatchEnd::Done);
-    made.run.batch(Arc::clone(&batch));
+    made.ended(&batch);
     made.items(vec![item(4, &[batch], ItemEnd::Done)]);
     made.run.ended(&over());
     let spans = made.all();
@@ -58,7 +58,6 @@ fn a_batch_hangs_below_the_run_and_an_item_is_a_trace_of_its_own_linked_both_way
     assert_ne!(item.span_context.trace_id(), run.span_context.trace_id());
     assert_eq!((links(item, "batch"), links(item, "run")), (vec![id(batch)], vec![id(run)]));
     assert_eq!(links(spans.one(span::ITEM_INFER), "batch"), [id(batch)]);
-    assert_eq!(links(batch, "item"), [id(item)]);
     assert!(spans.0.iter().all(|s| text(s, attribute::RUN_ID) == "run-1"), "every span is found by the run");
     assert!(spans.0.iter().all(|s| s.status == Status::Unset), "nothing went wrong");
     assert_eq!(text(item, attribute::ITEM), "4.png");
@@ -69,7 +68,7 @@ fn a_batch_hangs_below_the_run_and_an_item_is_a_trace_of_its_own_linked_both_way
 fn the_frame_names_the_span_that_the_batch_gets() {
     let mut made = Made::with(1.0);
     let batches = [0, BATCHES_IN_RUN].map(|n| made.batch(n, 1, killed(9)));
-    batches.iter().for_each(|b| made.run.batch(Arc::clone(b)));
+    batches.iter().for_each(|b| made.ended(b));
     let contexts = batches.map(|b| b.number.context.expect("ours are known beforehand"));
     let spans = made.all();
     for context in contexts {
@@ -83,11 +82,11 @@ fn the_frame_names_the_span_that_the_batch_gets() {
 }
 
 #[test]
-fn a_batch_whose_worker_was_killed_is_closed_with_the_error_and_linked_with_its_retry() {
+fn a_batch_whose_worker_was_killed_is_closed_with_the_error_and_names_its_retry() {
     let mut made = Made::with(0.0);
     let (lost, retry) = (made.batch(0, 1, killed(1)), made.batch(1, 1, BatchEnd::Done));
-    made.run.batch(Arc::clone(&lost));
-    made.run.batch(Arc::clone(&retry));
+    made.ended(&lost);
+    made.ended(&retry);
     made.items(vec![item(4, &[lost, retry], ItemEnd::Done)]);
     let spans = made.all();
     let batches = spans.named(span::BATCH);
@@ -100,7 +99,8 @@ fn a_batch_whose_worker_was_killed_is_closed_with_the_error_and_linked_with_its_
     assert_eq!(text(spans.below(lost)[0], attribute::LAST_WORDS), "goodbye");
     assert_eq!(text(lost, attribute::BATCH_OUTCOME), "worker_lost");
     assert_eq!(lost.events[1].name, event::BATCH_REQUEUED);
-    assert_eq!((links(lost, "next"), links(retry, "previous")), (vec![id(retry)], vec![id(lost)]));
+    assert_eq!(value(&lost.events[1].attributes, attribute::BATCH_NEXT), get(retry, attribute::BATCH_ID));
+    assert_eq!(links(spans.one(span::ITEM), "batch"), [id(lost), id(retry)]);
     assert_eq!(retry.status, Status::Unset);
     // Whatever the share, the item shows both attempts.
     assert_eq!(text(spans.one(span::ITEM), attribute::ITEM_KEPT), "retried");
@@ -116,7 +116,7 @@ fn of_items_that_are_not_in_the_share_only_those_that_failed_are_drawn() {
     let later = BATCHES_IN_RUN + 5;
     let (good, bad) = (made.batch(later, 2, BatchEnd::Done), made.batch(later + 1, 2, BatchEnd::Done));
     for (n, batch) in [(0, &good), (2, &bad)] {
-        made.run.batch(Arc::clone(batch));
+        made.ended(batch);
         made.items(vec![item(n, std::slice::from_ref(batch), ItemEnd::Done)]);
     }
     made.items(vec![item(1, &[good], ItemEnd::Done), item(3, &[bad], failure())]);
@@ -126,8 +126,7 @@ fn of_items_that_are_not_in_the_share_only_those_that_failed_are_drawn() {
     assert_eq!(text(item, attribute::ERROR_TYPE), "model");
     assert_eq!(text(item, attribute::FAILURE_STAGE), "read");
     let batch = spans.one(span::BATCH);
-    assert_eq!(links(batch, "item"), [id(item)]);
-    assert_eq!(get(batch, attribute::BATCH_KEPT), Some(Value::I64(1)));
+    assert_eq!(links(item, "batch"), [id(batch)]);
 }
 
 #[test]
@@ -151,7 +150,7 @@ fn the_trace_of_the_run_holds_the_first_batches_and_later_ones_are_traces_of_the
     let mut made = Made::with(1.0);
     for n in 0..BATCHES_IN_RUN + 10 {
         let batch = made.batch(n, 1, BatchEnd::Done);
-        made.run.batch(Arc::clone(&batch));
+        made.ended(&batch);
         made.items(vec![item(n, &[batch], ItemEnd::Done)]);
     }
     let spans = made.all();
@@ -161,40 +160,7 @@ fn the_trace_of_the_run_holds_the_first_batches_and_later_ones_are_traces_of_the
     let own: Vec<_> =
         spans.named(span::BATCH).into_iter().filter(|b| b.parent_span_id == SpanId::INVALID).collect();
     assert_eq!(own.len(), 10);
-    assert!(own.iter().all(|b| links(b, "run") == [id(run)] && links(b, "item").len() == 1));
-}
-
-#[test]
-fn a_batch_names_so_many_items_and_counts_all() {
-    let mut made = Made::with(1.0);
-    let batch = made.batch(0, 300, BatchEnd::Done);
-    made.run.batch(Arc::clone(&batch));
-    made.items((0..300).map(|n| item(n, std::slice::from_ref(&batch), ItemEnd::Done)).collect());
-    let spans = made.all();
-    let batch = spans.one(span::BATCH);
-    assert_eq!(links(batch, "item").len(), 120);
-    assert_eq!(get(batch, attribute::BATCH_KEPT), Some(Value::I64(300)));
-    assert_eq!(spans.named(span::ITEM).len(), 300);
-}
-
-#[test]
-fn an_item_with_a_parent_is_its_child_and_follows_its_decision() {
-    let traced = TraceContext { trace_id: [7; 16], span_id: [9; 8], flags: 1 };
-    let parents = move |source: &str, name: &str| {
-        let is_traced = name != "1.png";
-        (source == "items" && name != "2.png").then(|| TraceContext { flags: u8::from(is_traced), ..traced })
-    };
-    let mut made = Made::with_parents(0.0, Some(Arc::new(parents)));
-    made.items((0..3).map(|n| item(n, &[], failure())).collect());
-    let spans = made.all();
-    let items = spans.named(span::ITEM);
-    assert_eq!(items.len(), 2, "one is not traced by whoever asked for it");
-    assert_eq!(items[0].span_context.trace_id().to_bytes(), traced.trace_id);
-    assert_eq!(items[0].parent_span_id.to_bytes(), traced.span_id);
-    assert!(items[0].parent_span_is_remote);
-    let below = [span::ITEM_READ, span::ITEM_DECODE, span::ITEM_WRITE];
-    assert_eq!(spans.names_below(items[0]), below, "and what is below it is in that trace, too");
-    assert_eq!(text(items[1], attribute::ITEM), "2.png");
+    assert!(own.iter().all(|b| links(b, "run") == [id(run)]));
 }
 
 #[test]
@@ -271,7 +237,7 @@ fn what_happens_to_a_device_and_is_found_out_about_it_stands_in_the_run() {
 fn what_is_open_when_nothing_more_is_told_is_closed_with_an_error() {
     let mut made = Made::with(0.0);
     let batch = made.batch(BATCHES_IN_RUN, 3, BatchEnd::GivenUp);
-    made.run.batch(batch);
+    made.ended(&batch);
     let spans = made.all();
     for name in [span::RUN, span::BATCH, span::WORKER_RUN] {
         assert_eq!(text(spans.one(name), attribute::ERROR_TYPE), "given_up", "{name}");
@@ -285,7 +251,7 @@ fn a_device_that_ran_out_of_memory_is_told_with_what_followed() {
     let end = BatchEnd::Fault { kind, error, then: Then::Split };
     let batch = made.batch(0, 1, end);
     let batch = BatchTrace { ceiling: Some((4, 2)), items: 0, ..Arc::into_inner(batch).unwrap() };
-    made.run.batch(Arc::new(batch));
+    made.ended(&batch);
     let spans = made.all();
     let batch = spans.one(span::BATCH);
     let events: Vec<&str> = batch.events.iter().map(|e| &*e.name).collect();
