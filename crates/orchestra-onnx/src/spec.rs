@@ -24,7 +24,7 @@ pub struct OnnxSpec {
     pub model: PathBuf,
     /// SHA-256 of the model file that was planned for. A worker that finds another digest refuses to load.
     pub digest: [u8; 32],
-    /// Ceiling of the provider's memory arena in bytes (CUDA only).
+    /// Ceiling of the session's memory arena in bytes: that of the device that the worker is for.
     pub memory_limit: Option<u64>,
     /// Whether f32 products may be rounded to TF32 (CUDA only).
     pub tf32: bool,
@@ -55,10 +55,14 @@ impl OnnxSpec {
     /// what its file allows. It writes what TensorRT compiled and, on a GPU, the driver's cache of kernels.
     pub(crate) fn sandbox(&self, device: &DeviceKind) -> Sandbox {
         let gpu = matches!(device, DeviceKind::Cuda { .. });
-        let folder_of = |file: &PathBuf| file.parent().map(Path::to_owned);
+        // Where the file is said to be, and where it is: the kernel asks about the latter.
+        let folders_of = |file: &PathBuf| {
+            let real = file.canonicalize().ok();
+            [Some(file), real.as_ref()].map(|file| file?.parent().map(Path::to_owned)).into_iter().flatten()
+        };
         let libraries = [&self.library].into_iter().chain(&self.preload).chain(&self.custom_ops);
         let searched = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-        let mut read: Vec<PathBuf> = libraries.chain([&self.model]).filter_map(folder_of).collect();
+        let mut read: Vec<PathBuf> = libraries.chain([&self.model]).flat_map(folders_of).collect();
         // A relative folder would be one of the folder that the run was started in.
         read.extend(std::env::split_paths(&searched).filter(|folder| folder.is_absolute()));
         read.extend(self.sandbox.read.iter().cloned());

@@ -81,6 +81,18 @@ fn the_first_run_after_one_that_did_not_fit_gives_back_what_lies_idle() {
 }
 
 #[test]
+fn on_the_cpu_a_session_takes_no_more_than_its_ceiling() {
+    let mut setup = expanding();
+    Worker::of(&setup).expand_well(LARGE);
+    setup.spec.memory_limit = Some(64 * MIB);
+    let mut worker = Worker::of(&setup);
+    worker.expand_well(1 << 20);
+    let answer = worker.expand(LARGE);
+    assert!(matches!(answer, FromWorker::Failed { kind: RunErrorKind::OutOfMemory, .. }), "{answer:?}");
+    worker.expand_well(1 << 20);
+}
+
+#[test]
 fn with_shrink_every_run_gives_back_what_it_leaves() {
     let mut setup = expanding();
     setup.spec.tuning.shrink = true;

@@ -32,7 +32,12 @@ pub const MODEL: [Key; 22] = [
         "what an earlier run or this one measures",
         "device memory of one worker, to work out how many fit on a GPU",
     ),
-    key("memory_limit", "memory", "none", "ceiling of each worker's memory arena on a GPU"),
+    key(
+        "memory_limit",
+        "memory",
+        "none",
+        "ceiling of the memory that each worker's session takes on its device, a GPU or the CPU; a batch that needs more is halved",
+    ),
     key("priority", "integer, 1 to 100", "10", "share of a device's workers, relative to other models on it"),
     key("threads", "integer, 1 to 1024", "its share of the cores", "threads of each worker's session"),
     key(

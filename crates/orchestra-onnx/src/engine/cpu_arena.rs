@@ -14,10 +14,12 @@ use ort::memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType};
 /// The entry of a session's configuration that makes it use the arena of the environment.
 pub const USE_IT: (&str, &str) = ("session.use_env_allocators", "1");
 
-/// Registers an arena that never grows beyond what this process can have, for all sessions of the environment.
-pub fn register(environment: &Environment) -> ort::Result<()> {
+/// Registers an arena that never grows beyond `ceiling` bytes or what this process can have, for all sessions of the environment.
+pub fn register(environment: &Environment, ceiling: Option<u64>) -> ort::Result<()> {
     // 0, where the kernel tells nothing, means no bound.
-    let bound = usize::try_from(Memory::read(Path::new("/")).total).unwrap_or(0);
+    let possible = Some(Memory::read(Path::new("/")).total).filter(|total| *total > 0);
+    let bound = possible.into_iter().chain(ceiling).min().unwrap_or(0);
+    let bound = usize::try_from(bound).unwrap_or(0);
     let cpu = MemoryInfo::new(AllocationDevice::CPU, 0, AllocatorType::Arena, MemoryType::Default)?;
     let api = ort::api();
     let mut config = std::ptr::null_mut();

@@ -15,13 +15,14 @@ use orchestra_worker::serve::LoadError;
 /// The runtime allows one environment per process, ever.
 static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);
 
-/// The environment, from the library at `path` the first time. A process keeps its first library.
-pub fn environment(path: &Path) -> Result<Environment, LoadError> {
+/// The environment, from the library at `path` the first time, with at most `ceiling` bytes of CPU memory for its sessions. A process keeps its
+/// first library and its first ceiling.
+pub fn environment(path: &Path, ceiling: Option<u64>) -> Result<Environment, LoadError> {
     let mut kept = ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(environment) = &*kept {
         return Ok(environment.clone());
     }
-    let environment = load(path).map_err(|why| LoadError {
+    let environment = load(path, ceiling).map_err(|why| LoadError {
         class: ErrorClass::Permanent,
         error: format!(
             "onnx runtime cannot be loaded from `{}`: {why}; `orchestra doctor` says which library it needs",
@@ -32,7 +33,7 @@ pub fn environment(path: &Path) -> Result<Environment, LoadError> {
     Ok(environment)
 }
 
-fn load(path: &Path) -> Result<Environment, String> {
+fn load(path: &Path, ceiling: Option<u64>) -> Result<Environment, String> {
     // A relative path would be looked for beside the executable and then in the system's folders.
     if !path.is_absolute() {
         return Err("the path is not absolute".to_owned());
@@ -40,7 +41,7 @@ fn load(path: &Path) -> Result<Environment, String> {
     let builder = ort::init_from(path).map_err(|e| e.to_string())?;
     let environment = builder.with_name("orchestra-worker").with_telemetry(false).build();
     let environment = environment.map_err(|e| e.to_string())?;
-    cpu_arena::register(&environment).map_err(|e| e.to_string())?;
+    cpu_arena::register(&environment, ceiling).map_err(|e| e.to_string())?;
     Ok(environment)
 }
 

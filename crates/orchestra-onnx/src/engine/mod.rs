@@ -77,6 +77,11 @@ impl OnnxEngine {
     }
 }
 
+/// What the arena for CPU memory may take beside what the machine has: on a GPU `memory_limit` is that of the device.
+fn cpu_ceiling(spec: &OnnxSpec, device: &DeviceKind) -> Option<u64> {
+    spec.memory_limit.filter(|_| matches!(device, DeviceKind::Cpu))
+}
+
 impl Engine for OnnxEngine {
     fn sandbox(&self, load: &Load) -> Result<Sandbox, LoadError> {
         Ok(OnnxSpec::decode(&load.spec)?.sandbox(&load.device))
@@ -87,7 +92,7 @@ impl Engine for OnnxEngine {
         if matches!(load.device, DeviceKind::Cuda { .. }) && !spec.tf32 {
             cuda::forbid_tf32();
         }
-        let environment = library::environment(&spec.library)?;
+        let environment = library::environment(&spec.library, cpu_ceiling(&spec, &load.device))?;
         check_digest(&spec)?;
         // Held until the model is warm: then all that there is to compile has been compiled.
         let engines = match (&load.device, &spec.tuning.provider) {
