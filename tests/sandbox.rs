@@ -93,3 +93,21 @@ fn without_a_sandbox_it_may_what_its_user_may() {
         assert!(through.contains(attempt), "not `{attempt}`: {through}");
     }
 }
+
+/// The kernel asks where a file lies, not how it was called.
+#[test]
+fn a_model_that_is_a_link_into_another_folder_runs_confined() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), ITEMS);
+    let models = place.path("models");
+    for file in fs::read_dir(&models).unwrap() {
+        let file = file.unwrap();
+        let moved = elsewhere.path().join(file.file_name());
+        fs::copy(file.path(), &moved).unwrap();
+        fs::remove_file(file.path()).unwrap();
+        std::os::unix::fs::symlink(&moved, file.path()).unwrap();
+    }
+    place.run(&["--set", "limits.sandbox=require"]).must_exit(0);
+    place.holds_exactly(ITEMS);
+}
