@@ -478,10 +478,12 @@ pub struct SinkPlan {
     /// Makes the records.
     #[serde(skip)]
     pub encoder: Arc<dyn Encoder>,
-    /// The file, absolute; of records that are files of their own, the index of them.
+    /// The file, absolute; of records that are files of their own, the index of them; of part files, a glob that they fit.
     pub path: PathBuf,
     /// Where each record is a file of its own: where they lie, and how they are called.
     pub files: Option<FilesPlan>,
+    /// Where many records make a file: how those are called.
+    pub parts: Option<PartsPlan>,
     /// Records in the order of the source.
     pub ordered: bool,
 }
@@ -495,6 +497,44 @@ pub struct FilesPlan {
     pub extension: &'static str,
     /// Whether the names of items may repeat, so that the number of the item becomes a part of the name.
     pub numbered: bool,
+}
+
+/// Files of many records.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PartsPlan {
+    /// What their names begin with, relative to the output folder.
+    pub stem: PathBuf,
+    /// What their names end with, without the dot.
+    pub extension: &'static str,
+}
+
+impl PartsPlan {
+    /// The part of this number, relative to the output folder: `STEM-00017.EXTENSION`.
+    #[must_use]
+    pub fn file(&self, number: u64) -> PathBuf {
+        self.named(&format!("{number:05}"))
+    }
+
+    /// What all of them fit.
+    #[must_use]
+    pub fn glob(&self) -> PathBuf {
+        self.named("*")
+    }
+
+    /// The number of a file of that name in the folder of the parts, if it could be one of them.
+    #[must_use]
+    pub fn number_of(&self, name: &OsStr) -> Option<u64> {
+        let (stem, name) = (self.stem.file_name()?.to_str()?, name.to_str()?);
+        let number = name.strip_prefix(stem)?.strip_prefix('-')?.strip_suffix(self.extension)?.strip_suffix('.')?;
+        let is_number = number.len() >= 5 && number.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| number.parse().ok()).flatten()
+    }
+
+    fn named(&self, number: &str) -> PathBuf {
+        let mut name = self.stem.clone().into_os_string();
+        name.push(format!("-{number}.{}", self.extension));
+        name.into()
+    }
 }
 
 /// A device that is used.

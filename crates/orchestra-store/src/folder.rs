@@ -16,7 +16,8 @@ use crate::lock::{FolderLock, OpenError, make_folder};
 
 /// The run's summary in the output folder.
 pub const RUN_SUMMARY: &str = "run.json";
-const PRIVATE: &str = ".orchestra";
+/// The folder in it for what only the next run needs.
+pub(crate) const PRIVATE: &str = ".orchestra";
 const LOCK: &str = "lock";
 const JOURNAL: &str = "journal";
 
@@ -144,7 +145,7 @@ impl OutputFolder {
                 remove_empty_folders(&path, &self.folder);
                 Ok::<(), DiscardError>(())
             })?;
-            for file in &run.files {
+            for file in run.files.iter().filter(|file| !file.starts_with(PRIVATE)) {
                 let path = resolve(&self.folder, file);
                 if remove(&path)? {
                     discarded.files.push(path);

@@ -8,6 +8,7 @@ pub(crate) mod finished;
 pub(crate) mod frame;
 pub(crate) mod placed;
 pub(crate) mod recovery;
+mod seal;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +27,7 @@ pub use self::finished::{Counts, MAX_ITEM_INDEX};
 use self::frame::SEED;
 pub use self::placed::PlacedFile;
 use self::placed::{Placed, remove_empty_folders, remove_placed};
-use self::recovery::{Found, placed_files};
+use self::recovery::{Found, Survivors, placed_files};
 use crate::atomic::{sync_folder_of, write_atomic};
 use crate::bit_set::BitSet;
 use crate::folder::OutputFolder;
@@ -95,6 +96,8 @@ pub struct Journal {
     /// Checksum of the journal's last entry.
     crc: u32,
     files: Vec<AppendFile>,
+    /// How many parts each file was sealed into.
+    parts: Vec<u64>,
     finished: FinishedSet,
     recovered: Recovered,
     phase: Phase,
@@ -144,8 +147,8 @@ impl Journal {
             frame::encode(kind::HEADER, &Header::new(identity, files), SEED).map_err(failed(&path))?;
         write_atomic(&path, &header).map_err(failed(&path))?;
         let journal = AppendFile::open(&path).map_err(failed(&path))?;
-        let finished = FinishedSet::default();
-        Ok(Self::new(folder, journal, crc, open, finished, Recovered::default()))
+        let survivors = Survivors::none(identity.clone(), files.len(), crc);
+        Ok(Self::new(folder, journal, open, survivors, Recovered::default()))
     }
 
     /// Goes on with the run in the folder: cuts off what was written but not committed, and knows what is finished. `identity`
@@ -180,7 +183,7 @@ impl Journal {
         journal.cut(survivors.journal_len).map_err(failed(&path))?;
         let reopen = run.code.is_some() || survivors.identity != *identity;
         let recovered = Recovered { lost_commits, cut_bytes };
-        let mut this = Self::new(folder, journal, survivors.crc, open, survivors.finished, recovered);
+        let mut this = Self::new(folder, journal, open, survivors, recovered);
         // Also makes the cuts durable, so that no cut byte comes back after a power cut, and files that the killed run had no time to sync.
         (this.unsynced, this.has_placed) = (true, true);
         let begun = if reopen { this.append(kind::RESUMED, identity) } else { Ok(()) };
@@ -300,13 +303,13 @@ impl Journal {
     fn new(
         folder: OutputFolder,
         journal: AppendFile,
-        crc: u32,
         files: Vec<AppendFile>,
-        finished: FinishedSet,
+        survivors: Survivors,
         recovered: Recovered,
     ) -> Self {
-        let (unsynced, has_placed) = (false, false);
-        Self { folder, journal, crc, files, finished, recovered, phase: Phase::Open, unsynced, has_placed }
+        let Survivors { crc, parts, finished, .. } = survivors;
+        let (phase, unsynced, has_placed) = (Phase::Open, false, false);
+        Self { folder, journal, crc, files, parts, finished, recovered, phase, unsynced, has_placed }
     }
 
     fn must_be_open(&self) -> Result<(), CommitError> {

@@ -354,6 +354,7 @@ impl<'a> Assembler<'a> {
                     encoder: Arc::clone(&connected.encoder),
                     path: self.parts.output.join(path),
                     files: (kind.writes() == Writes::FileEach).then(files),
+                    parts: parts_of(kind.as_ref(), path),
                     ordered: raw.ordered,
                 })
             })
