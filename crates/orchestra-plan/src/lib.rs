@@ -55,7 +55,7 @@ pub use nearest::list;
 pub use onnx::read_model;
 pub use plan::{
     BETWEEN_COMMITS, BatchPlan, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, JoinInput,
-    Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, PipelinePlan, Plan, Recycle, Shape, SinkPlan,
+    Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, PartsPlan, PipelinePlan, Plan, Recycle, Shape, SinkPlan,
     SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
 };
 pub use sinks::RESERVED;

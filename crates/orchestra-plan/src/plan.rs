@@ -1,6 +1,7 @@
 //! The plan: what will run where, fully resolved. Made by this crate, carried out by `orchestra-runtime`; data only.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -525,7 +526,8 @@ impl PartsPlan {
     #[must_use]
     pub fn number_of(&self, name: &OsStr) -> Option<u64> {
         let (stem, name) = (self.stem.file_name()?.to_str()?, name.to_str()?);
-        let number = name.strip_prefix(stem)?.strip_prefix('-')?.strip_suffix(self.extension)?.strip_suffix('.')?;
+        let number =
+            name.strip_prefix(stem)?.strip_prefix('-')?.strip_suffix(self.extension)?.strip_suffix('.')?;
         let is_number = number.len() >= 5 && number.bytes().all(|byte| byte.is_ascii_digit());
         is_number.then(|| number.parse().ok()).flatten()
     }

@@ -30,7 +30,9 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
     let from = f.names("from", "name the stage whose results are written");
     let path = match (f.entry("path"), kind.writes()) {
         (Some(_), _) => f.string("path"),
-        (None, Writes::Append | Writes::Parts) => Some(At::new(format!("{}.{}", name.value, kind.extension()), name.span)),
+        (None, Writes::Append | Writes::Parts) => {
+            Some(At::new(format!("{}.{}", name.value, kind.extension()), name.span))
+        }
         (None, Writes::FileEach) => Some(At::new(name.value.clone(), name.span)),
     };
     let ordered = f.boolean("ordered").unwrap_or(false);
@@ -59,7 +61,12 @@ pub(crate) fn check_paths(sinks: &[RawSink], diags: &mut Diagnostics) -> Vec<Opt
                     .help("give each sink a `path` of its own");
             } else if is_part(&sinks[later], path, other) || is_part(&sinks[earlier], other, path) {
                 diags
-                    .error(written.span, format!("sinks `{first}` and `{name}`: a part file of one would be the file of the other"))
+                    .error(
+                        written.span,
+                        format!(
+                            "sinks `{first}` and `{name}`: a part file of one would be the file of the other"
+                        ),
+                    )
                     .help("give each sink a `path` of its own");
             } else if path.starts_with(other) || other.starts_with(path) {
                 diags
@@ -135,7 +142,8 @@ fn check_path(sink: &RawSink, diags: &mut Diagnostics) -> Option<PathBuf> {
     match sink.kind.as_ref().map(|kind| (kind.writes(), kind.extension())) {
         Some((Writes::FileEach, _)) => path.push(INDEX),
         Some((Writes::Parts, extension)) => {
-            let stem = if path.extension().is_some_and(|e| e == extension) { path.with_extension("") } else { path };
+            let stem =
+                if path.extension().is_some_and(|e| e == extension) { path.with_extension("") } else { path };
             path = PartsPlan { stem, extension }.glob();
         }
         Some((Writes::Append, _)) | None => {}

@@ -129,6 +129,12 @@ impl OutputFolder {
         &self.private
     }
 
+    /// A file in that folder, relative to the output folder.
+    #[must_use]
+    pub fn private_file(name: &str) -> PathBuf {
+        Path::new(PRIVATE).join(name)
+    }
+
     /// Starts over: empties and removes the earlier run's files, its `run.json` and everything private but the lock. From now
     /// on `Journal::begin` also empties files that it finds in its way.
     ///

@@ -25,6 +25,7 @@ use crate::plan::{
     PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
 };
 use crate::raw::{RawModel, RawStage};
+use crate::sinks::parts_of;
 use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
 use crate::types::Wired;
 
