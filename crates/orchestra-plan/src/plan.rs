@@ -1,7 +1,6 @@
 //! The plan: what will run where, fully resolved. Made by this crate, carried out by `orchestra-runtime`; data only.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +18,7 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 use crate::measured::MeasureKey;
+use crate::part_names::PartsPlan;
 
 /// A workflow, resolved. Every id is an index into the table of its kind.
 #[derive(Debug, Clone, Serialize)]
@@ -498,45 +498,6 @@ pub struct FilesPlan {
     pub extension: &'static str,
     /// Whether the names of items may repeat, so that the number of the item becomes a part of the name.
     pub numbered: bool,
-}
-
-/// Files of many records.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct PartsPlan {
-    /// What their names begin with, relative to the output folder.
-    pub stem: PathBuf,
-    /// What their names end with, without the dot.
-    pub extension: &'static str,
-}
-
-impl PartsPlan {
-    /// The part of this number, relative to the output folder: `STEM-00017.EXTENSION`.
-    #[must_use]
-    pub fn file(&self, number: u64) -> PathBuf {
-        self.named(&format!("{number:05}"))
-    }
-
-    /// What all of them fit.
-    #[must_use]
-    pub fn glob(&self) -> PathBuf {
-        self.named("*")
-    }
-
-    /// The number of a file of that name in the folder of the parts, if it could be one of them.
-    #[must_use]
-    pub fn number_of(&self, name: &OsStr) -> Option<u64> {
-        let (stem, name) = (self.stem.file_name()?.to_str()?, name.to_str()?);
-        let number =
-            name.strip_prefix(stem)?.strip_prefix('-')?.strip_suffix(self.extension)?.strip_suffix('.')?;
-        let is_number = number.len() >= 5 && number.bytes().all(|byte| byte.is_ascii_digit());
-        is_number.then(|| number.parse().ok()).flatten()
-    }
-
-    fn named(&self, number: &str) -> PathBuf {
-        let mut name = self.stem.clone().into_os_string();
-        name.push(format!("-{number}.{}", self.extension));
-        name.into()
-    }
 }
 
 /// A device that is used.

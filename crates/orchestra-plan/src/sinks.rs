@@ -5,8 +5,8 @@ use std::path::{Component, Path, PathBuf};
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::keys;
-use crate::kind::{Kinds, SinkKind, Writes};
-use crate::plan::PartsPlan;
+use crate::kind::{Kinds, Writes};
+use crate::part_names::{PartsPlan, parts_of};
 use crate::raw::{RawSink, allowed, kind};
 use crate::tree::Table;
 
@@ -88,16 +88,6 @@ fn owned<'a>(sink: &RawSink, path: &'a Path) -> &'a Path {
 
 fn is_folder(sink: &RawSink) -> bool {
     sink.kind.as_ref().is_some_and(|kind| kind.writes() == Writes::FileEach)
-}
-
-/// The part files of a sink that writes such; `path` is the glob of [`check_path`].
-pub(crate) fn parts_of(kind: &dyn SinkKind, path: &Path) -> Option<PartsPlan> {
-    if kind.writes() != Writes::Parts {
-        return None;
-    }
-    let name = path.file_name()?.to_str()?;
-    let stem = name.strip_suffix(kind.extension())?.strip_suffix("-*.")?;
-    Some(PartsPlan { stem: path.with_file_name(stem), extension: kind.extension() })
 }
 
 /// Whether a part file of the sink, whose glob is `path`, could be called as `other`.

@@ -26,7 +26,7 @@ use crate::context::{RunContext, RunOptions};
 use crate::fleet::device_watch::Watcher;
 use crate::fleet::worker_memory;
 use crate::flow::committer::{self, Traces};
-use crate::flow::part_rows::OpenPart;
+use crate::flow::part_rows::{OpenPart, part_files};
 use crate::flow::sink::sink_file;
 use crate::messages::{PipelineEnd, RootMsg};
 use crate::pipeline::Listing;
@@ -411,22 +411,6 @@ fn result_files(plan: &Plan) -> Vec<PathBuf> {
 fn full_folder(plan: &Plan) -> Option<PathBuf> {
     let folders = plan.sinks.iter().filter_map(|sink| Some(plan.output.join(&sink.files.as_ref()?.folder)));
     folders.into_iter().find(|folder| fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some()))
-}
-
-/// The files in the output folder that are called as parts of a sink: the sink, the number and the path of each.
-fn part_files(plan: &Plan) -> Vec<(usize, u64, PathBuf)> {
-    let mut found = Vec::new();
-    for (at, parts) in plan.sinks.iter().enumerate().filter_map(|(at, sink)| Some((at, sink.parts.as_ref()?)))
-    {
-        let stem = plan.output.join(&parts.stem);
-        let entries = stem.parent().and_then(|folder| fs::read_dir(folder).ok());
-        for entry in entries.into_iter().flatten().flatten() {
-            let number = parts.number_of(&entry.file_name());
-            found.extend(number.map(|number| (at, number, entry.path())));
-        }
-    }
-    found.sort();
-    found
 }
 
 /// Begins result files that have something at their head and are empty.

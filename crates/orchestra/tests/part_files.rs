@@ -15,7 +15,7 @@ use common::{ONE_PIXEL_PER_BLOCK, Workplace};
 use orchestra::kind::{
     Encoder, Fields, Input, ItemInfo, Key, Kinds, Parts, Refusal, SinkKind, Value, Writes, key,
 };
-use orchestra::{PlanOptions, StartOptions};
+use orchestra::{PlanOptions, RenderStyle, StartOptions};
 use orchestra_testkit::models;
 
 /// `kind = "lines"`: a line `index number number` per row, many to a file, under a line that says how many.
@@ -256,4 +256,55 @@ async fn a_file_that_could_be_taken_for_a_part_is_not_replaced() {
     let fresh = StartOptions { fresh: true, ..place.options() };
     Workplace::must_end_with(&place.run_plan_with(place.plan_with(kinds()), fresh).await, 0);
     must_be_all(&place, 3);
+}
+
+#[test]
+fn a_file_of_another_sink_cannot_be_called_as_a_part() {
+    let mut place = without_a_model(1);
+    place.add("[sinks.other]\nkind = \"jsonl\"\nfrom = \"parts\"\npath = \"rows/rows-00003.txt\"");
+    place.write_workflow();
+    let options = PlanOptions::default();
+    let (plan, diagnostics) =
+        orchestra::plan_file_with(&place.path("workflow.toml"), &options, &orchestra::machine(), kinds())
+            .unwrap();
+    let text = diagnostics.render(RenderStyle::Plain);
+    assert!(plan.is_none() && text.contains("sinks `rows` and `other`: a part file of one"), "{text}");
+}
+
+fn parquet() -> Workplace {
+    let mut place = Workplace::with_pictures(250);
+    place
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .add("[sinks.table]\nkind = \"parquet\"\nfrom = \"pixels\"\npath = \"table/all.parquet\"\nrows_per_file = 100")
+        .devices(1);
+    place
+}
+
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn a_program_without_parquet_says_which_feature_it_needs() {
+    let place = parquet();
+    place.write_workflow();
+    let options = PlanOptions::default();
+    let (plan, diagnostics) =
+        orchestra::plan_file(&place.path("workflow.toml"), &options, &orchestra::machine()).unwrap();
+    let text = diagnostics.render(RenderStyle::Plain);
+    assert!(
+        plan.is_none() && text.contains("built without Parquet") && text.contains("--features parquet"),
+        "{text}"
+    );
+}
+
+#[cfg(feature = "parquet")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_writes_whole_parquet_files() {
+    let place = parquet();
+    let outcome = place.run().await;
+    Workplace::must_end_with(&outcome, 0);
+    let files: Vec<_> = fs::read_dir(place.out().join("table"))
+        .unwrap()
+        .map(|e| fs::read(e.unwrap().path()).unwrap())
+        .collect();
+    assert!((1..=3).contains(&files.len()), "{} files of 100 rows or more for 250 rows", files.len());
+    assert!(files.iter().all(|file| file.starts_with(b"PAR1") && file.ends_with(b"PAR1")));
 }

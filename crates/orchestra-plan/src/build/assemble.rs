@@ -20,12 +20,12 @@ use crate::kind::{Runs, Writes};
 use crate::measured::settings;
 use crate::models::Model;
 use crate::near_cores::{Placed, near};
+use crate::part_names::parts_of;
 use crate::plan::{
     BETWEEN_COMMITS, BatchPlan, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, NodeCores, Origin,
     PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
 };
 use crate::raw::{RawModel, RawStage};
-use crate::sinks::parts_of;
 use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
 use crate::types::Wired;
 

@@ -5,6 +5,8 @@
 //! was killed: the window of items in flight is as free as with a file that grows. What is in memory is one part while it is made:
 //! [`BYTES_PER_FILE`] of rows, or those of one commit where they are more, and the file that they become.
 
+use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use orchestra_core::data::Refusal;
@@ -58,6 +60,23 @@ fn rows_in(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
         bytes = rest;
     }
     bytes.is_empty().then_some(rows)
+}
+
+/// The files in the output folder that are called as parts of a sink: the sink, the number and the path of each.
+#[must_use]
+pub fn part_files(plan: &Plan) -> Vec<(usize, u64, PathBuf)> {
+    let mut found = Vec::new();
+    for (at, parts) in plan.sinks.iter().enumerate().filter_map(|(at, sink)| Some((at, sink.parts.as_ref()?)))
+    {
+        let stem = plan.output.join(&parts.stem);
+        let entries = stem.parent().and_then(|folder| fs::read_dir(folder).ok());
+        for entry in entries.into_iter().flatten().flatten() {
+            let number = parts.number_of(&entry.file_name());
+            found.extend(number.map(|number| (at, number, entry.path())));
+        }
+    }
+    found.sort();
+    found
 }
 
 /// The rows of one sink that wait.
