@@ -118,8 +118,8 @@ fn an_item_is_never_finished_twice() {
         }
     }
     assert!(matches!(journal.commit(&group(&[item(0, u64::MAX)])), Err(CommitError::ImpossibleItem(_))));
-    let stray = Commit { appends: vec![(FileIndex(3), b"x\n".to_vec())], ..Commit::default() };
-    assert!(matches!(journal.commit(&stray), Err(CommitError::UnknownFile(FileIndex(3)))));
+    let stray = Commit { appends: vec![(FileIndex(4), b"x\n".to_vec())], ..Commit::default() };
+    assert!(matches!(journal.commit(&stray), Err(CommitError::UnknownFile(FileIndex(4)))));
     assert_eq!(audit(dir.path(), &journal).len(), 2);
     journal.commit(&group(&[item(0, 2), item(0, 3)])).unwrap();
     assert_eq!(audit(dir.path(), &journal).len(), 4);
