@@ -37,7 +37,7 @@ pub struct Rows {
 
 impl Rows {
     /// Those of a record of these; fails with the column that cannot be written.
-    pub fn new(schema: &Schema) -> Result<Self, Column> {
+    pub fn new(schema: &Schema) -> Result<Self, Box<Column>> {
         let mut fields: Vec<(String, Node)> =
             [("item", Leaf::Text), ("index", Leaf::I64), ("source", Leaf::Text)]
                 .map(|(name, leaf)| (name.to_owned(), Node::Leaf(leaf)))
@@ -63,7 +63,7 @@ impl Rows {
     }
 }
 
-fn node_of(column: &Column) -> Result<Node, Column> {
+fn node_of(column: &Column) -> Result<Node, Box<Column>> {
     let list = |node| Node::List(Box::new(node));
     Ok(match &column.ty {
         ColumnType::Tensor(spec) | ColumnType::Pixels { stored: spec, .. } => {
@@ -82,9 +82,9 @@ fn node_of(column: &Column) -> Result<Node, Column> {
         }
         ColumnType::List(schema) => {
             let fields = schema.0.iter().map(|column| Ok((column.name.clone(), node_of(column)?)));
-            list(Node::Struct(fields.collect::<Result<_, Column>>()?))
+            list(Node::Struct(fields.collect::<Result<_, Box<Column>>>()?))
         }
-        ColumnType::Picture => return Err(column.clone()),
+        ColumnType::Picture => return Err(Box::new(column.clone())),
     })
 }
 
