@@ -108,4 +108,21 @@ pub trait Encoder: fmt::Debug + Send + Sync {
     /// # Errors
     /// Why the item fails.
     fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal>;
+
+    /// Makes files of many records, where a file cannot grow by one.
+    fn parts(&self) -> Option<&dyn Parts> {
+        None
+    }
+}
+
+/// Makes part files of the records of an encoder.
+pub trait Parts: fmt::Debug + Send + Sync {
+    /// A part with so many rows is full.
+    fn rows_per_file(&self) -> u64;
+
+    /// All of a file that holds these records, in this order.
+    ///
+    /// # Errors
+    /// Why there can be no such file.
+    fn file(&self, records: &[&[u8]]) -> Result<Vec<u8>, Refusal>;
 }

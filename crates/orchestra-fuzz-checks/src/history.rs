@@ -1,15 +1,32 @@
 //! Output folders of runs that never were: a history of commits, and then damage to the files, both chosen by bytes. Judges nothing.
 
+use std::collections::BTreeMap;
+
 use arbitrary::{Result, Unstructured};
 use orchestra_core::SourceId;
 use orchestra_store::RunIdentity;
 
 use crate::journal_file::{
-    Appended, FINISHED, FORMAT, GROUP, Group, HEADER, Header, RESUMED, SYNCED, Span, Writer,
+    Appended, FINISHED, FORMAT, GROUP, Group, HEADER, Header, PLACED, Placed, RESUMED, SEALED, SYNCED,
+    Sealed, Span, Writer,
 };
 
-/// The files of each run.
-pub(crate) const FILES: [&str; 3] = ["results.jsonl", "more/copies.jsonl", "failures.jsonl"];
+/// The files of each run; the last one gathers rows for parts.
+pub(crate) const FILES: [&str; 4] =
+    ["results.jsonl", "more/copies.jsonl", "failures.jsonl", ".orchestra/rows-parts"];
+/// The last of [`FILES`].
+pub(crate) const ROWS: u16 = 3;
+/// What parts are called, and what no part must ever be called.
+const PART_NAMES: [&str; 8] = [
+    "parts-00000.x",
+    "parts-00001.x",
+    "sub/parts-00002.x",
+    "../stranger-00000.x",
+    "sub/../../stranger-00000.x",
+    ".orchestra/lock-00000.x",
+    "results.jsonl",
+    "",
+];
 
 const MAX_EVENTS: usize = 24;
 const MAX_DAMAGES: usize = 8;
@@ -18,7 +35,9 @@ const MAX_DAMAGES: usize = 8;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OnDisk {
     pub(crate) journal: Option<Vec<u8>>,
-    pub(crate) files: [Option<Vec<u8>>; 3],
+    pub(crate) files: [Option<Vec<u8>>; 4],
+    /// Part files, by name.
+    pub(crate) parts: BTreeMap<String, Vec<u8>>,
 }
 
 /// Who each run is.
@@ -34,12 +53,14 @@ pub(crate) fn identity() -> RunIdentity {
 /// A folder as the bytes describe it. Where they end, so does the history.
 pub(crate) fn build(bytes: &[u8]) -> Result<OnDisk> {
     let mut input = Unstructured::new(bytes);
-    let mut history = History { journal: Writer::new(), files: [const { Vec::new() }; 3] };
+    let (journal, files) = (Writer::new(), [const { Vec::new() }; 4]);
+    let mut history = History { journal, files, parts: BTreeMap::new() };
     history.header(&mut input)?;
     for _ in 0..input.int_in_range(0..=MAX_EVENTS)? {
         history.event(&mut input)?;
     }
-    let mut disk = OnDisk { journal: Some(history.journal.bytes), files: history.files.map(Some) };
+    let History { journal, files, parts } = history;
+    let mut disk = OnDisk { journal: Some(journal.bytes), files: files.map(Some), parts };
     for _ in 0..MAX_DAMAGES {
         if input.is_empty() {
             break;
@@ -51,7 +72,8 @@ pub(crate) fn build(bytes: &[u8]) -> Result<OnDisk> {
 
 struct History {
     journal: Writer,
-    files: [Vec<u8>; 3],
+    files: [Vec<u8>; 4],
+    parts: BTreeMap<String, Vec<u8>>,
 }
 
 impl History {
@@ -82,7 +104,10 @@ impl History {
             }
             10 => {
                 let kind = input.int_in_range(0..=7)?;
-                self.raw_frame(kind, input)?;
+                match input.arbitrary::<bool>()? {
+                    true if kind == SEALED => self.seal(input)?,
+                    _ => self.raw_frame(kind, input)?,
+                }
             }
             // A commit whose records are not what it says.
             _ => {
@@ -100,6 +125,37 @@ impl History {
     fn raw_frame(&mut self, kind: u8, input: &mut Unstructured<'_>) -> Result<()> {
         let length = usize::from(input.arbitrary::<u8>()?).min(input.len());
         self.journal.raw_frame(kind, input.bytes(length)?);
+        Ok(())
+    }
+
+    /// Rows are committed, and all that wait become a part; or a seal that cannot be.
+    fn seal(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
+        let rows = vec![input.arbitrary::<u8>()?; input.int_in_range(0..=40)?];
+        let mut group = self.group(input)?;
+        let (bytes, crc) = (rows.len() as u64, crc32fast::hash(&rows));
+        group.appended.push(Appended { file: ROWS, bytes, crc });
+        self.journal.frame(GROUP, &group);
+        let waiting = &mut self.files[usize::from(ROWS)];
+        waiting.extend(rows);
+        let what = input.int_in_range(0..=7)?;
+        if what == 0 {
+            return Ok(()); // They wait on.
+        }
+        let name = PART_NAMES[input.int_in_range(0..=PART_NAMES.len() - 1)?];
+        let (bytes, crc) = (waiting.len() as u64, crc32fast::hash(waiting));
+        let part = Placed { path: name.as_bytes().to_vec(), bytes, crc };
+        let file = if what == 1 { input.arbitrary()? } else { ROWS };
+        let bytes = if what == 2 { input.arbitrary()? } else { bytes };
+        if what != 3 {
+            self.journal.frame(PLACED, &vec![part.clone()]);
+        }
+        self.journal.frame(SEALED, &Sealed { file, bytes, part });
+        if what != 4 && PART_NAMES[..3].contains(&name) {
+            self.parts.insert(name.to_owned(), waiting.clone());
+        }
+        if what != 5 {
+            waiting.clear(); // Else the run was killed before that.
+        }
         Ok(())
     }
 

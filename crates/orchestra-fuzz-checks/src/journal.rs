@@ -6,15 +6,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use orchestra_core::{ItemId, SourceId};
-use orchestra_store::{Commit, FileIndex, Journal, OpenError, OutputFolder, StartError, State};
+use orchestra_store::{Commit, FileIndex, Journal, OpenError, OutputFolder, PlacedFile, StartError, State};
 
-use crate::history::{FILES, OnDisk, build, identity};
-use crate::journal_file::{FINISHED, FORMAT, Frame, GROUP, HEADER, Header, SYNCED, decode, frames};
+use crate::history::{FILES, OnDisk, ROWS, build, identity};
+use crate::journal_file::{FINISHED, FORMAT, Frame, GROUP, HEADER, Header, SEALED, SYNCED, decode, frames};
 use crate::scratch;
 
 /// Numbers beyond this are not tried: a set of items takes a bit for each up to the largest.
 const MOST_ITEMS: u64 = 1 << 20;
 const JOURNAL: &str = ".orchestra/journal";
+/// Lies beside the output folder; a journal may name it.
+const STRANGER: &str = "stranger-00000.x";
 
 /// Recovery never panics, never lets a file grow, and calls finished what the longest intact part of the journal that agrees with the
 /// files says; and the run can go on from there.
@@ -29,8 +31,9 @@ pub fn journal(bytes: &[u8]) {
     }
     let folder = scratch::empty_folder("out");
     lay_out(&folder, &disk);
+    let stranger = scratch::write(STRANGER, b"not of the run");
     let opened = OutputFolder::open(&folder);
-    assert_eq!(read(&folder), disk, "to look at a folder changes nothing");
+    assert_eq!(read(&folder, &disk), disk, "to look at a folder changes nothing");
     let header = header(&found);
     let open = match opened {
         Ok(open) => open,
@@ -49,6 +52,11 @@ pub fn journal(bytes: &[u8]) {
         other => panic!("{other:?} with {} intact frames", found.len()),
     }
     resume(open, &state, &folder, &disk, &found);
+    assert_eq!(
+        fs::read(stranger).ok().as_deref(),
+        Some(&b"not of the run"[..]),
+        "no name leads out of the folder"
+    );
 }
 
 fn resume(open: OutputFolder, state: &State, folder: &Path, disk: &OnDisk, found: &[Frame]) {
@@ -63,7 +71,7 @@ fn resume(open: OutputFolder, state: &State, folder: &Path, disk: &OnDisk, found
         Err(StartError::OtherFiles { .. }) => assert!(!is_ours),
         Err(StartError::Grown(_)) => {
             assert!(matches!(state, State::Finished { .. }));
-            let now = read(folder);
+            let now = read(folder, disk);
             assert_eq!(now.journal, disk.journal);
             for (now, before) in now.files.iter().zip(&disk.files) {
                 assert_eq!(now.as_deref().unwrap_or_default(), before.as_deref().unwrap_or_default());
@@ -75,7 +83,7 @@ fn resume(open: OutputFolder, state: &State, folder: &Path, disk: &OnDisk, found
 
 /// The journal that is there now is whole, begins with what survived of the old one, and says of items and files what is true.
 fn check_resumed(journal: &Journal, folder: &Path, disk: &OnDisk, found: &[Frame]) {
-    let now = read(folder);
+    let now = read(folder, disk);
     let bytes = now.journal.as_deref().unwrap_or_default();
     let before = disk.journal.as_deref().unwrap_or_default();
     let frames = frames(bytes);
@@ -86,10 +94,22 @@ fn check_resumed(journal: &Journal, folder: &Path, disk: &OnDisk, found: &[Frame
     assert!(frames[kept..].iter().all(|f| f.kind != GROUP), "recovery adds no commit");
 
     let mut items = BTreeSet::new();
-    let mut lengths = [0; 3];
-    for group in frames.iter().filter_map(|f| f.group(FILES.len())) {
-        group.add_to(&mut items);
-        group.appended.iter().for_each(|a| lengths[usize::from(a.file)] += a.bytes);
+    let mut lengths = [0; 4];
+    let mut parts = [0; 4];
+    for frame in &frames {
+        if let Some(group) = frame.group(FILES.len()) {
+            group.add_to(&mut items);
+            group.appended.iter().for_each(|a| lengths[usize::from(a.file)] += a.bytes);
+        }
+        if let Some(sealed) = frame.sealed() {
+            let file = usize::from(sealed.file);
+            assert_eq!(lengths[file], sealed.bytes, "a seal takes all rows that wait");
+            lengths[file] = 0;
+            parts[file] += 1;
+        }
+    }
+    for (file, parts) in parts.into_iter().enumerate() {
+        assert_eq!(journal.parts(FileIndex(file)), parts);
     }
     let sources: BTreeSet<u16> = items.iter().map(|(source, _)| *source).collect();
     let finished = |source: u16| {
@@ -113,7 +133,7 @@ fn check_resumed(journal: &Journal, folder: &Path, disk: &OnDisk, found: &[Frame
 
 /// How many frames from the start are intact and agree with the files to the last byte.
 fn agreeing(disk: &OnDisk, found: &[Frame]) -> usize {
-    let mut at = [0_usize; 3];
+    let mut at = [0_usize; 4];
     let holds = |frame: &&Frame| match frame.kind {
         GROUP => frame.group(FILES.len()).is_some_and(|group| {
             group.appended.iter().all(|a| {
@@ -126,20 +146,35 @@ fn agreeing(disk: &OnDisk, found: &[Frame]) -> usize {
             })
         }),
         // What is placed is not laid out here: neither such a frame nor the group behind it has to be kept.
-        crate::journal_file::PLACED => false,
+        crate::journal_file::PLACED | SEALED => false,
         crate::journal_file::RESUMED => decode::<orchestra_store::RunIdentity>(&frame.body).is_some(),
         _ => true,
     };
-    found.iter().take_while(holds).count()
+    let n = found.iter().take_while(holds).count();
+    // Rows that a seal behind them may have taken from their file lie nowhere without it.
+    let sealed: BTreeSet<u16> =
+        found[n..].iter().filter_map(Frame::sealed).map(|sealed| sealed.file).collect();
+    let is_taken = |frame: &Frame| {
+        frame.group(FILES.len()).is_some_and(|group| group.appended.iter().any(|a| sealed.contains(&a.file)))
+    };
+    found[..n].iter().position(is_taken).unwrap_or(n)
 }
 
 /// Beyond the last entry that says that all before it is durable, every record that is kept has its checksum.
 fn check_trust(disk: &OnDisk, found: &[Frame], kept: usize) {
-    let durable = found.iter().rposition(|f| matches!(f.kind, SYNCED | FINISHED)).map_or(0, |at| at + 1);
-    let mut at = [0_usize; 3];
+    let durable =
+        found.iter().rposition(|f| matches!(f.kind, SYNCED | FINISHED | SEALED)).map_or(0, |at| at + 1);
+    let mut at = [0_usize; 4];
     for (index, frame) in found[..kept].iter().enumerate() {
+        if let Some(sealed) = frame.sealed() {
+            at[usize::from(sealed.file)] = 0;
+        }
         for a in frame.group(FILES.len()).iter().flat_map(|g| &g.appended) {
             let file = usize::from(a.file);
+            if found[index..kept].iter().filter_map(Frame::sealed).any(|sealed| sealed.file == a.file) {
+                continue; // It lies in a part.
+            }
+            let durable = if a.file == ROWS { 0 } else { durable };
             let record = &disk.files[file].as_deref().unwrap_or_default()[at[file]..][..a.bytes as usize];
             at[file] += record.len();
             assert!(index < durable || crc32fast::hash(record) == a.crc, "a damaged record is kept");
@@ -155,6 +190,10 @@ fn go_on(mut journal: Journal, folder: &Path) {
     let appends = vec![(FileIndex(0), b"one more\n".to_vec())];
     let committed = journal.commit(&Commit { appends, done: vec![item], ..Commit::default() });
     assert!(committed.is_ok() && journal.is_finished(item), "{committed:?}");
+    let rows = FileIndex(usize::from(ROWS));
+    let bytes = journal.rows(rows).expect("what counts of a file can be read");
+    let sealed = journal.seal(rows, &PlacedFile { path: "parts-99999.x".into(), bytes });
+    assert!(sealed.is_ok() && journal.rows(rows).is_ok_and(|rows| rows.is_empty()), "{sealed:?}");
     drop(journal);
     let state = OutputFolder::open(folder).expect("nobody uses the folder").state();
     match state {
@@ -175,18 +214,18 @@ fn is_ours(header: &Header) -> bool {
 }
 
 fn lay_out(folder: &Path, disk: &OnDisk) {
-    for inner in [".orchestra", "more"] {
+    for inner in [".orchestra", "more", "sub"] {
         fs::create_dir(folder.join(inner)).expect("the folder is new");
     }
     let files = FILES.iter().zip(&disk.files).chain([(&JOURNAL, &disk.journal)]);
-    for (name, bytes) in files {
-        if let Some(bytes) = bytes {
-            fs::write(folder.join(name), bytes).expect("the folder takes a small file");
-        }
+    let files = files.filter_map(|(name, bytes)| Some((*name, bytes.as_ref()?)));
+    for (name, bytes) in files.chain(disk.parts.iter().map(|(name, bytes)| (name.as_str(), bytes))) {
+        fs::write(folder.join(name), bytes).expect("the folder takes a small file");
     }
 }
 
-fn read(folder: &Path) -> OnDisk {
+fn read(folder: &Path, like: &OnDisk) -> OnDisk {
     let read = |name: &str| fs::read(folder.join(name)).ok();
-    OnDisk { journal: read(JOURNAL), files: FILES.map(read) }
+    let parts = like.parts.keys().filter_map(|name| Some((name.clone(), read(name)?))).collect();
+    OnDisk { journal: read(JOURNAL), files: FILES.map(read), parts }
 }

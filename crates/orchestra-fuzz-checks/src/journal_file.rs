@@ -16,6 +16,7 @@ pub(crate) const SYNCED: u8 = 3;
 pub(crate) const FINISHED: u8 = 4;
 pub(crate) const RESUMED: u8 = 5;
 pub(crate) const PLACED: u8 = 6;
+pub(crate) const SEALED: u8 = 7;
 
 /// Version of the format.
 pub(crate) const FORMAT: u32 = 1;
@@ -46,6 +47,22 @@ pub(crate) struct Appended {
     pub(crate) crc: u32,
 }
 
+/// Rows that lie in a part file since.
+#[derive(Debug, Clone, Encode, Decode)]
+pub(crate) struct Sealed {
+    pub(crate) file: u16,
+    pub(crate) bytes: u64,
+    pub(crate) part: Placed,
+}
+
+/// A whole file.
+#[derive(Debug, Clone, Encode, Decode)]
+pub(crate) struct Placed {
+    pub(crate) path: Vec<u8>,
+    pub(crate) bytes: u64,
+    pub(crate) crc: u32,
+}
+
 /// Consecutive items.
 #[derive(Debug, Clone, Copy, Encode, Decode)]
 pub(crate) struct Span {
@@ -70,6 +87,11 @@ impl Frame {
         let is_sane = group.appended.iter().all(|a| usize::from(a.file) < n_files)
             && group.spans().all(|s| s.end().is_some_and(|end| end <= MAX_ITEM_INDEX));
         is_sane.then_some(group)
+    }
+
+    /// The seal that it is.
+    pub(crate) fn sealed(&self) -> Option<Sealed> {
+        (self.kind == SEALED).then(|| decode(&self.body)).flatten()
     }
 }
 
@@ -155,7 +177,7 @@ mod tests {
     use std::fs;
 
     use orchestra_core::ItemId;
-    use orchestra_store::{Commit, FileIndex, Journal, OutputFolder};
+    use orchestra_store::{Commit, FileIndex, Journal, OutputFolder, PlacedFile};
 
     use super::*;
 
@@ -169,7 +191,8 @@ mod tests {
         };
         let dir = tempfile::tempdir().unwrap();
         let folder = OutputFolder::open(dir.path()).unwrap();
-        let mut journal = Journal::begin(folder, &identity, &["a.jsonl".into(), "b.jsonl".into()]).unwrap();
+        let files = ["a.jsonl", "b.jsonl", ".orchestra/rows-c"];
+        let mut journal = Journal::begin(folder, &identity, &files.map(Into::into)).unwrap();
         let item = |index| ItemId { source: SourceId(2), index };
         let appends = vec![(FileIndex(1), b"one\n".to_vec())];
         journal
@@ -180,21 +203,31 @@ mod tests {
                 ..Commit::default()
             })
             .unwrap();
+        let appends = vec![(FileIndex(2), b"a row".to_vec())];
+        journal.commit(&Commit { appends, done: vec![item(5)], ..Commit::default() }).unwrap();
         journal.sync().unwrap();
+        journal
+            .seal(FileIndex(2), &PlacedFile { path: "c-00000.x".into(), bytes: b"part".to_vec() })
+            .unwrap();
         journal.finish(65).unwrap();
 
         let mut expected = Writer::new();
-        let files = vec![b"a.jsonl".to_vec(), b"b.jsonl".to_vec()];
+        let files = files.map(|file| file.as_bytes().to_vec()).to_vec();
         expected.frame(HEADER, &Header { format: FORMAT, identity, files });
         let span = |first, count| Span { source: SourceId(2), first, count };
         let appended = vec![Appended { file: 1, bytes: 4, crc: crc32fast::hash(b"one\n") }];
         expected.frame(GROUP, &Group { appended, done: vec![span(3, 2)], failed: vec![span(9, 1)] });
+        let appended = vec![Appended { file: 2, bytes: 5, crc: crc32fast::hash(b"a row") }];
+        expected.frame(GROUP, &Group { appended, done: vec![span(5, 1)], failed: vec![] });
         expected.frame(SYNCED, &());
+        let part = Placed { path: b"c-00000.x".to_vec(), bytes: 4, crc: crc32fast::hash(b"part") };
+        expected.frame(PLACED, &vec![part.clone()]);
+        expected.frame(SEALED, &Sealed { file: 2, bytes: 5, part });
         expected.frame(FINISHED, &65_i32);
         let written = fs::read(dir.path().join(".orchestra/journal")).unwrap();
         assert_eq!(written, expected.bytes);
         let kinds: Vec<u8> = frames(&written).iter().map(|f| f.kind).collect();
-        assert_eq!(kinds, [HEADER, GROUP, SYNCED, FINISHED]);
-        assert_eq!(frames(&written[..written.len() - 1]).len(), 3);
+        assert_eq!(kinds, [HEADER, GROUP, GROUP, SYNCED, PLACED, SEALED, FINISHED]);
+        assert_eq!(frames(&written[..written.len() - 1]).len(), 6);
     }
 }

@@ -24,6 +24,11 @@ pub fn builtin() -> Kinds {
             Arc::new(stages::filter::Filter),
             Arc::new(stages::gather::Gather),
         ],
-        sinks: vec![Arc::new(sinks::jsonl::JsonLines), Arc::new(sinks::csv::Csv), Arc::new(sinks::npy::Npy)],
+        sinks: vec![
+            Arc::new(sinks::jsonl::JsonLines),
+            Arc::new(sinks::csv::Csv),
+            Arc::new(sinks::npy::Npy),
+            Arc::new(sinks::parquet::Parquet),
+        ],
     }
 }

@@ -379,6 +379,8 @@ pub enum Writes {
     Append,
     /// Each to a file of its own, in a folder, beside an index of them all.
     FileEach,
+    /// Many to a numbered file, which is there once it is whole: the encoder has [`Encoder::parts`].
+    Parts,
 }
 
 /// A kind of sink.

@@ -23,6 +23,7 @@ mod models;
 mod near_cores;
 mod nearest;
 mod onnx;
+mod part_names;
 mod placement;
 mod plan;
 mod raw;
@@ -53,6 +54,7 @@ pub use measured::{MeasureKey, Measured, Measurements};
 pub use models::{MAX_BATCH, read_labels};
 pub use nearest::list;
 pub use onnx::read_model;
+pub use part_names::PartsPlan;
 pub use plan::{
     BETWEEN_COMMITS, BatchPlan, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, JoinInput,
     Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, PipelinePlan, Plan, Recycle, Shape, SinkPlan,

@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 use crate::measured::MeasureKey;
+use crate::part_names::PartsPlan;
 
 /// A workflow, resolved. Every id is an index into the table of its kind.
 #[derive(Debug, Clone, Serialize)]
@@ -478,10 +479,12 @@ pub struct SinkPlan {
     /// Makes the records.
     #[serde(skip)]
     pub encoder: Arc<dyn Encoder>,
-    /// The file, absolute; of records that are files of their own, the index of them.
+    /// The file, absolute; of records that are files of their own, the index of them; of part files, a glob that they fit.
     pub path: PathBuf,
     /// Where each record is a file of its own: where they lie, and how they are called.
     pub files: Option<FilesPlan>,
+    /// Where many records make a file: how those are called.
+    pub parts: Option<PartsPlan>,
     /// Records in the order of the source.
     pub ordered: bool,
 }

@@ -6,6 +6,7 @@ use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::keys;
 use crate::kind::{Kinds, Writes};
+use crate::part_names::{PartsPlan, parts_of};
 use crate::raw::{RawSink, allowed, kind};
 use crate::tree::Table;
 
@@ -29,7 +30,9 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
     let from = f.names("from", "name the stage whose results are written");
     let path = match (f.entry("path"), kind.writes()) {
         (Some(_), _) => f.string("path"),
-        (None, Writes::Append) => Some(At::new(format!("{}.{}", name.value, kind.extension()), name.span)),
+        (None, Writes::Append | Writes::Parts) => {
+            Some(At::new(format!("{}.{}", name.value, kind.extension()), name.span))
+        }
         (None, Writes::FileEach) => Some(At::new(name.value.clone(), name.span)),
     };
     let ordered = f.boolean("ordered").unwrap_or(false);
@@ -56,6 +59,15 @@ pub(crate) fn check_paths(sinks: &[RawSink], diags: &mut Diagnostics) -> Vec<Opt
                         format!("sinks `{first}` and `{name}` write to one place, `{}`", path.display()),
                     )
                     .help("give each sink a `path` of its own");
+            } else if is_part(&sinks[later], path, other) || is_part(&sinks[earlier], other, path) {
+                diags
+                    .error(
+                        written.span,
+                        format!(
+                            "sinks `{first}` and `{name}`: a part file of one would be the file of the other"
+                        ),
+                    )
+                    .help("give each sink a `path` of its own");
             } else if path.starts_with(other) || other.starts_with(path) {
                 diags
                     .error(
@@ -76,6 +88,13 @@ fn owned<'a>(sink: &RawSink, path: &'a Path) -> &'a Path {
 
 fn is_folder(sink: &RawSink) -> bool {
     sink.kind.as_ref().is_some_and(|kind| kind.writes() == Writes::FileEach)
+}
+
+/// Whether a part file of the sink, whose glob is `path`, could be called as `other`.
+fn is_part(sink: &RawSink, path: &Path, other: &Path) -> bool {
+    let parts = sink.kind.as_ref().and_then(|kind| parts_of(kind.as_ref(), path));
+    let number = parts.and_then(|parts| parts.number_of(other.file_name()?));
+    number.is_some() && path.parent() == other.parent()
 }
 
 fn check_path(sink: &RawSink, diags: &mut Diagnostics) -> Option<PathBuf> {
@@ -110,8 +129,14 @@ fn check_path(sink: &RawSink, diags: &mut Diagnostics) -> Option<PathBuf> {
             ));
         return None;
     }
-    if is_folder(sink) {
-        path.push(INDEX);
+    match sink.kind.as_ref().map(|kind| (kind.writes(), kind.extension())) {
+        Some((Writes::FileEach, _)) => path.push(INDEX),
+        Some((Writes::Parts, extension)) => {
+            let stem =
+                if path.extension().is_some_and(|e| e == extension) { path.with_extension("") } else { path };
+            path = PartsPlan { stem, extension }.glob();
+        }
+        Some((Writes::Append, _)) | None => {}
     }
     Some(path)
 }

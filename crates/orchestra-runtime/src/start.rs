@@ -11,8 +11,8 @@ use futures::future::BoxFuture;
 use orchestra_core::{PipelineId, SourceId};
 use orchestra_plan::{Plan, SourcePlan};
 use orchestra_store::{
-    BitSet, Change, Commit, CommitError, Counts, FileIndex, Journal, OpenError, OutputFolder, RunIdentity,
-    StartError, State,
+    BitSet, Change, Commit, CommitError, Counts, Journal, OpenError, OutputFolder, RunIdentity, StartError,
+    State,
 };
 use orchestra_store::{Catalog, Extension, Extent, ListError, extend_listing, write_items};
 use ractor::{Actor, ActorRef, SpawnErr};
@@ -26,6 +26,8 @@ use crate::context::{RunContext, RunOptions};
 use crate::fleet::device_watch::Watcher;
 use crate::fleet::worker_memory;
 use crate::flow::committer::{self, Traces};
+use crate::flow::part_rows::{OpenPart, part_files};
+use crate::flow::sink::sink_file;
 use crate::messages::{PipelineEnd, RootMsg};
 use crate::pipeline::Listing;
 use crate::root::{Ending, Orchestra, RootArgs};
@@ -143,7 +145,11 @@ pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> 
         folder
             .discard()
             .map_err(|e| StartRunError::Discard { folder: plan.output.clone(), why: e.to_string() })?;
-        let unknown = if before == State::Fresh { with_text(&plan) } else { Vec::new() };
+        let mut unknown = if before == State::Fresh { with_text(&plan) } else { Vec::new() };
+        for (_, _, part) in part_files(&plan) {
+            fs::remove_file(&part)?;
+            unknown.push(part);
+        }
         if before != State::Fresh || !unknown.is_empty() {
             found = Found::Discarded { finished: finished_in(&before), unknown };
         }
@@ -201,6 +207,11 @@ pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> 
             Journal::begin(folder, &identity, &files)?
         }
     };
+    // A reader of all parts would take it for one of them.
+    let is_strange = |(sink, number, _): &(usize, u64, PathBuf)| *number >= journal.parts(sink_file(*sink));
+    if let Some((_, _, strange)) = part_files(&plan).into_iter().find(is_strange) {
+        return Err(StartError::InTheWay(strange).into());
+    }
     write_headers(&plan, &mut journal)?;
     if previous_code.is_some() || journal.counts().total() > 0 {
         found = Found::Resumed { finished: journal.counts().total(), new_items };
@@ -280,8 +291,9 @@ impl Prepared {
         }
         let traces = Traces { tracer: context.tracer.clone(), clock: context.clock };
         let n_sources = context.plan.sources.len();
+        let parts = OpenPart::all(&context.plan, &self.journal, sink_file)?;
         let (committer, _thread) =
-            committer::start(self.journal, Arc::clone(&context.stats), n_sources, traces)?;
+            committer::start(self.journal, Arc::clone(&context.stats), n_sources, traces, parts)?;
         let (publish, snapshots) = watch::channel(Snapshot::take(&context));
         let (done_sender, done) = oneshot::channel();
         let args = RootArgs {
@@ -387,9 +399,10 @@ fn new_identity(plan: &Plan) -> RunIdentity {
 
 /// `failures.jsonl` first, then the sinks in the order of the plan; relative where they lie in the output folder.
 fn result_files(plan: &Plan) -> Vec<PathBuf> {
-    let sinks = plan.sinks.iter().map(|s| match s.path.strip_prefix(&plan.output) {
-        Ok(relative) => relative.to_owned(),
-        Err(_) => s.path.clone(),
+    let sinks = plan.sinks.iter().map(|s| match (&s.parts, s.path.strip_prefix(&plan.output)) {
+        (Some(_), _) => OutputFolder::private_file(&format!("rows-{}", s.name)),
+        (None, Ok(relative)) => relative.to_owned(),
+        (None, Err(_)) => s.path.clone(),
     });
     std::iter::once(PathBuf::from("failures.jsonl")).chain(sinks).collect()
 }
@@ -406,7 +419,7 @@ fn write_headers(plan: &Plan, journal: &mut Journal) -> Result<(), CommitError> 
         let header = sink.encoder.header();
         let is_empty = || fs::metadata(&sink.path).is_ok_and(|m| m.len() == 0);
         if !header.is_empty() && is_empty() {
-            let appends = vec![(FileIndex(1 + at), header)];
+            let appends = vec![(sink_file(at), header)];
             journal.commit(&Commit { appends, ..Commit::default() })?;
         }
     }

@@ -16,7 +16,8 @@ use crate::lock::{FolderLock, OpenError, make_folder};
 
 /// The run's summary in the output folder.
 pub const RUN_SUMMARY: &str = "run.json";
-const PRIVATE: &str = ".orchestra";
+/// The folder in it for what only the next run needs.
+pub(crate) const PRIVATE: &str = ".orchestra";
 const LOCK: &str = "lock";
 const JOURNAL: &str = "journal";
 
@@ -128,6 +129,12 @@ impl OutputFolder {
         &self.private
     }
 
+    /// A file in that folder, relative to the output folder.
+    #[must_use]
+    pub fn private_file(name: &str) -> PathBuf {
+        Path::new(PRIVATE).join(name)
+    }
+
     /// Starts over: empties and removes the earlier run's files, its `run.json` and everything private but the lock. From now
     /// on `Journal::begin` also empties files that it finds in its way.
     ///
@@ -144,7 +151,7 @@ impl OutputFolder {
                 remove_empty_folders(&path, &self.folder);
                 Ok::<(), DiscardError>(())
             })?;
-            for file in &run.files {
+            for file in run.files.iter().filter(|file| !file.starts_with(PRIVATE)) {
                 let path = resolve(&self.folder, file);
                 if remove(&path)? {
                     discarded.files.push(path);

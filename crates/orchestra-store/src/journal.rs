@@ -6,8 +6,10 @@ pub(crate) mod commit;
 pub(crate) mod entry;
 pub(crate) mod finished;
 pub(crate) mod frame;
+mod open_files;
 pub(crate) mod placed;
 pub(crate) mod recovery;
+mod seal;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,14 +22,15 @@ use thiserror::Error;
 
 use self::append_file::{AppendFile, Disturbance};
 pub use self::commit::{Commit, CommitError, FileIndex};
-use self::entry::{Appended, Group, Header, kind, resolve};
+use self::entry::{Appended, Group, Header, kind};
 use self::finished::FinishedSet;
 pub use self::finished::{Counts, MAX_ITEM_INDEX};
 use self::frame::SEED;
+use self::open_files::{cut_files, open_files};
 pub use self::placed::PlacedFile;
 use self::placed::{Placed, remove_empty_folders, remove_placed};
-use self::recovery::{Found, placed_files};
-use crate::atomic::{sync_folder_of, write_atomic};
+use self::recovery::{Found, Survivors, placed_files};
+use crate::atomic::write_atomic;
 use crate::bit_set::BitSet;
 use crate::folder::OutputFolder;
 use crate::identity::RunIdentity;
@@ -95,6 +98,8 @@ pub struct Journal {
     /// Checksum of the journal's last entry.
     crc: u32,
     files: Vec<AppendFile>,
+    /// How many parts each file was sealed into.
+    parts: Vec<u64>,
     finished: FinishedSet,
     recovered: Recovered,
     phase: Phase,
@@ -144,8 +149,8 @@ impl Journal {
             frame::encode(kind::HEADER, &Header::new(identity, files), SEED).map_err(failed(&path))?;
         write_atomic(&path, &header).map_err(failed(&path))?;
         let journal = AppendFile::open(&path).map_err(failed(&path))?;
-        let finished = FinishedSet::default();
-        Ok(Self::new(folder, journal, crc, open, finished, Recovered::default()))
+        let survivors = Survivors::none(identity.clone(), files.len(), crc);
+        Ok(Self::new(folder, journal, open, survivors, Recovered::default()))
     }
 
     /// Goes on with the run in the folder: cuts off what was written but not committed, and knows what is finished. `identity`
@@ -180,7 +185,7 @@ impl Journal {
         journal.cut(survivors.journal_len).map_err(failed(&path))?;
         let reopen = run.code.is_some() || survivors.identity != *identity;
         let recovered = Recovered { lost_commits, cut_bytes };
-        let mut this = Self::new(folder, journal, survivors.crc, open, survivors.finished, recovered);
+        let mut this = Self::new(folder, journal, open, survivors, recovered);
         // Also makes the cuts durable, so that no cut byte comes back after a power cut, and files that the killed run had no time to sync.
         (this.unsynced, this.has_placed) = (true, true);
         let begun = if reopen { this.append(kind::RESUMED, identity) } else { Ok(()) };
@@ -300,13 +305,13 @@ impl Journal {
     fn new(
         folder: OutputFolder,
         journal: AppendFile,
-        crc: u32,
         files: Vec<AppendFile>,
-        finished: FinishedSet,
+        survivors: Survivors,
         recovered: Recovered,
     ) -> Self {
-        let (unsynced, has_placed) = (false, false);
-        Self { folder, journal, crc, files, finished, recovered, phase: Phase::Open, unsynced, has_placed }
+        let Survivors { crc, parts, finished, .. } = survivors;
+        let (phase, unsynced, has_placed) = (Phase::Open, false, false);
+        Self { folder, journal, crc, files, parts, finished, recovered, phase, unsynced, has_placed }
     }
 
     fn must_be_open(&self) -> Result<(), CommitError> {
@@ -439,43 +444,6 @@ impl Grown {
         let file = u16::try_from(index).unwrap_or(u16::MAX);
         Appended { file, bytes: self.bytes, crc: self.hasher.clone().finalize() }
     }
-}
-
-fn open_files(folder: &OutputFolder, files: &[PathBuf]) -> Result<Vec<AppendFile>, StartError> {
-    if files.len() > usize::from(u16::MAX) {
-        let source = io::Error::new(io::ErrorKind::InvalidInput, "a run has at most 65535 files");
-        return Err(StartError::Io { path: folder.path().to_owned(), source });
-    }
-    let mut names: BTreeMap<(u64, u64), PathBuf> = BTreeMap::new();
-    let mut open = Vec::with_capacity(files.len());
-    for file in files {
-        let path = resolve(folder.path(), file);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(failed(parent))?;
-        }
-        let file = AppendFile::open(&path).map_err(failed(&path))?;
-        sync_folder_of(&path).map_err(failed(&path))?;
-        let identity = file.identity().map_err(failed(&path))?;
-        if let Some(first) = names.insert(identity, path.clone()) {
-            return Err(StartError::SameFile { first, second: path });
-        }
-        open.push(file);
-    }
-    Ok(open)
-}
-
-/// Cuts the files to `lengths` and says how many bytes that cost.
-fn cut_files(files: &mut [AppendFile], lengths: &[u64], is_finished: bool) -> Result<u64, StartError> {
-    let too_long = |f: &AppendFile, len: u64| f.len() > len;
-    if let Some((file, _)) = files.iter().zip(lengths).find(|(f, len)| is_finished && too_long(f, **len)) {
-        return Err(StartError::Grown(file.path().to_owned()));
-    }
-    let mut cut_bytes = 0;
-    for (file, len) in files.iter_mut().zip(lengths) {
-        cut_bytes += file.len().saturating_sub(*len);
-        file.cut(*len).map_err(failed(file.path()))?;
-    }
-    Ok(cut_bytes)
 }
 
 fn undisturbed(file: &AppendFile) -> Result<(), CommitError> {

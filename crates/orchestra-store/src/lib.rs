@@ -14,6 +14,9 @@
 //! A commit may also place whole files ([`PlacedFile`]). The journal says so before the first of them is there, and a start removes those
 //! whose group never counted: such a file is there exactly if its item is done.
 //!
+//! A file of the private folder may be sealed ([`Journal::seal`]): all that it holds becomes a numbered part file, written, synced and renamed, and the file of
+//! rows begins anew. Its items counted when their rows were in that file, so they wait for no part; a start finds each row in the one or the other.
+//!
 //! ```text
 //! out/                 results.jsonl, failures.jsonl, run.json, logs/     what the user reads
 //! out/.orchestra/      lock, journal, items-<source>                      what the next run needs

@@ -8,9 +8,12 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{COPIES, FAILURES, RESULTS, audit, files, group, identity, item, items_in, scratch, start};
+use common::{
+    COPIES, FAILURES, RESULTS, ROWS, audit, files, group, identity, item, items_in, no_stray_parts, parts,
+    rows_in, scratch, seal, start,
+};
 use orchestra_core::ItemId;
-use orchestra_store::{Commit, CommitError, FileIndex, Journal, OutputFolder, StartError, State};
+use orchestra_store::{Commit, CommitError, FileIndex, Journal, OutputFolder, PlacedFile, StartError, State};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Done items that have a record in one file only, so that any file can be made the largest.
@@ -111,6 +114,69 @@ fn every_byte_of_the_journal() {
     assert_eq!(journal.recovered().lost_commits, 0);
 }
 
+/// A part with a long header, so that it is by far the largest file.
+fn long_part(journal: &Journal) -> PlacedFile {
+    let bytes = [vec![b'#'; 5000], journal.rows(ROWS).unwrap()].concat();
+    PlacedFile { path: "parts-00000.txt".into(), bytes }
+}
+
+fn every_byte_of_a_part() {
+    let dir = scratch();
+    let mut journal = start(dir.path());
+    journal.commit(&next_group()).unwrap();
+    let before = content(dir.path());
+    let part = long_part(&journal);
+    for room in (1000..4900).step_by(100).chain(4900..part.bytes.len() as u64) {
+        must_not_fit(on_a_disk_of(room, || journal.seal(ROWS, &part)), "parts-00000.txt");
+        assert_eq!(content(dir.path()), before, "with room for {room} bytes");
+        no_stray_parts(dir.path(), &journal);
+    }
+    journal.seal(ROWS, &part).unwrap();
+    drop(journal);
+    let journal = start(dir.path());
+    assert_eq!((journal.counts().total(), journal.parts(ROWS)), (12, 1));
+    assert_eq!(fs::read(&parts(dir.path())[0]).unwrap(), part.bytes);
+    assert!(journal.rows(ROWS).unwrap().is_empty());
+    assert_eq!(journal.recovered(), orchestra_store::Recovered::default());
+}
+
+/// The first entry does not fit: nothing has happened. The second does not: the next start has the rows and no part.
+fn every_byte_of_the_entries_of_a_seal() {
+    let mut closed = 0;
+    for room in 0.. {
+        let dir = scratch();
+        let mut journal = start(dir.path());
+        journal.commit(&next_group()).unwrap();
+        journal.commit(&Commit { done: scattered(), ..Commit::default() }).unwrap();
+        let full = len(&journal_of(dir.path()));
+        let sealed = on_a_disk_of(full + room, || seal(&mut journal));
+        let fits = sealed.is_ok();
+        if !fits {
+            must_not_fit(sealed, "journal");
+            match journal.commit(&group(&[item(0, 113)])) {
+                Err(CommitError::Closed(_)) => closed += 1,
+                committed => {
+                    committed.unwrap();
+                    no_stray_parts(dir.path(), &journal);
+                }
+            }
+        }
+        drop(journal);
+        let mut journal = start(dir.path());
+        no_stray_parts(dir.path(), &journal);
+        let rows = rows_in(dir.path(), &journal);
+        assert_eq!(rows.len(), 5, "{rows:?}");
+        assert_eq!(journal.parts(ROWS), u64::from(fits));
+        assert_eq!(journal.recovered(), orchestra_store::Recovered::default());
+        seal(&mut journal).unwrap();
+        assert_eq!(rows_in(dir.path(), &journal), rows);
+        if fits {
+            assert!(closed > 8 && room > closed, "{closed} of {room}");
+            return;
+        }
+    }
+}
+
 /// `sync` and `finish` write an entry, too. One that does not fit closes the journal; what was committed is there at the next start.
 fn every_byte_of_the_last_entries(end: fn(&mut Journal) -> Result<(), CommitError>) {
     for room in 0.. {
@@ -150,8 +216,9 @@ fn every_byte_of_the_first_entry() {
             return;
         }
         assert!(matches!(begun, Err(StartError::Io { .. })), "{begun:?}");
-        let left: Vec<_> = fs::read_dir(dir.path().join(".orchestra")).unwrap().collect();
-        assert_eq!(left.len(), 1, "the lock alone is left: {left:?}");
+        let left = fs::read_dir(dir.path().join(".orchestra")).unwrap().map(|entry| entry.unwrap());
+        let left: Vec<_> = left.filter(|entry| entry.metadata().unwrap().len() > 0).collect();
+        assert_eq!(left.len(), 1, "the lock is left, and nothing with text in it: {left:?}");
         assert_eq!(OutputFolder::open(dir.path()).unwrap().state(), State::Fresh);
         let mut journal = start(dir.path());
         journal.commit(&next_group()).unwrap();
@@ -209,6 +276,8 @@ fn a_disk_that_is_full_at_any_byte_leaves_nothing_of_the_group_and_the_next_try_
         every_byte_of_a_record_file(file);
     }
     every_byte_of_the_journal();
+    every_byte_of_a_part();
+    every_byte_of_the_entries_of_a_seal();
     every_byte_of_the_last_entries(Journal::sync);
     every_byte_of_the_last_entries(|journal| journal.finish(0));
     every_byte_of_the_first_entry();

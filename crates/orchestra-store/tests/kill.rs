@@ -7,7 +7,7 @@ mod common;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use common::{audit, group, item, no_strays, start};
+use common::{audit, group, item, no_stray_parts, no_strays, seal, start};
 use orchestra_store::{OpenError, OutputFolder};
 
 const FOLDER: &str = "ORCHESTRA_JOURNAL_TEST_FOLDER";
@@ -26,8 +26,12 @@ fn writer_process() {
             continue;
         }
         journal.commit(&group(&left)).unwrap();
+        if first % 10 == 0 {
+            seal(&mut journal).unwrap();
+        }
         println!("committed {first:>200}");
     }
+    seal(&mut journal).unwrap();
     journal.finish(0).unwrap();
 }
 
@@ -62,6 +66,7 @@ fn a_writer_that_is_killed_at_any_moment_loses_and_doubles_nothing() {
         let journal = start(dir.path());
         let finished = audit(dir.path(), &journal);
         no_strays(dir.path(), &finished);
+        no_stray_parts(dir.path(), &journal);
         let finished = finished.len() as u64;
         if status.success() || finished == ITEMS {
             assert_eq!(finished, ITEMS);

@@ -7,7 +7,10 @@ mod common;
 use std::fs;
 use std::path::PathBuf;
 
-use common::{FAILURES, RESULTS, audit, files, group, identity, item, items_in, start};
+use common::{
+    FAILURES, RESULTS, ROWS, audit, files, group, identity, item, items_in, no_stray_parts, parts, seal,
+    start,
+};
 use orchestra_store::{
     Commit, CommitError, FileIndex, Journal, OpenError, OutputFolder, PlacedFile, RunIdentity, StartError,
     State, write_atomic,
@@ -115,8 +118,8 @@ fn an_item_is_never_finished_twice() {
         }
     }
     assert!(matches!(journal.commit(&group(&[item(0, u64::MAX)])), Err(CommitError::ImpossibleItem(_))));
-    let stray = Commit { appends: vec![(FileIndex(3), b"x\n".to_vec())], ..Commit::default() };
-    assert!(matches!(journal.commit(&stray), Err(CommitError::UnknownFile(FileIndex(3)))));
+    let stray = Commit { appends: vec![(FileIndex(4), b"x\n".to_vec())], ..Commit::default() };
+    assert!(matches!(journal.commit(&stray), Err(CommitError::UnknownFile(FileIndex(4)))));
     assert_eq!(audit(dir.path(), &journal).len(), 2);
     journal.commit(&group(&[item(0, 2), item(0, 3)])).unwrap();
     assert_eq!(audit(dir.path(), &journal).len(), 4);
@@ -187,7 +190,7 @@ fn discard_says_what_it_throws_away_and_leaves_strangers() {
     let mut folder = OutputFolder::open(dir.path()).unwrap();
     let discarded = folder.discard().unwrap();
     assert_eq!((discarded.counts.done, discarded.counts.failed), (2, 1));
-    assert_eq!(discarded.files.len(), 4);
+    assert_eq!(discarded.files.len(), 4, "what is private is not said: {discarded:?}");
     assert_eq!(folder.state(), State::Fresh);
     let left: Vec<_> = fs::read_dir(folder.private_dir()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["lock"]);
@@ -230,6 +233,122 @@ fn a_placed_file_that_became_a_link_goes_and_what_it_leads_to_stays() {
     for file in ["0.txt", "1/0.txt", "1/7.txt"] {
         assert!(!fs::read(archive.join(file)).unwrap().is_empty(), "{file}");
     }
+}
+
+#[test]
+fn a_part_has_the_name_of_one_and_takes_the_rows_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(&dir.path().join("out"));
+    journal.commit(&group(&[item(0, 0), item(0, 2)])).unwrap();
+    let rows = journal.rows(ROWS).unwrap();
+    let names = [
+        "../parts-00000.txt",
+        "/tmp/parts-00000.txt",
+        "a/../parts-00000.txt",
+        "",
+        "run.json",
+        "results.jsonl",
+        "parts.txt",
+        "parts-0000.txt",
+        "parts-00000",
+        "parts-0000x.txt",
+        ".parts-00000.txt",
+        ".orchestra/parts-00000.txt",
+    ];
+    for path in names.map(PathBuf::from) {
+        let part = PlacedFile { path: path.clone(), bytes: rows.clone() };
+        assert!(journal.seal(ROWS, &part).unwrap_err().is_bug(), "{}", path.display());
+    }
+    assert!(matches!(journal.rows(FileIndex(9)), Err(CommitError::UnknownFile(_))));
+    let part = PlacedFile { path: "parts-00000.txt".into(), bytes: Vec::new() };
+    assert!(matches!(journal.seal(RESULTS, &part), Err(CommitError::UnknownFile(RESULTS))), "it only grows");
+    assert_eq!(journal.rows(ROWS).unwrap(), rows, "nothing has happened");
+    journal.seal(ROWS, &PlacedFile { path: "sub/parts-00000.txt".into(), bytes: rows.clone() }).unwrap();
+    assert_eq!(fs::read(dir.path().join("out/sub/parts-00000.txt")).unwrap(), rows);
+    assert_eq!((journal.parts(ROWS), journal.rows(ROWS).unwrap().len()), (1, 0));
+    journal.finish(0).unwrap();
+    let part = PlacedFile { path: "parts-00001.txt".into(), bytes: Vec::new() };
+    assert!(matches!(journal.seal(ROWS, &part), Err(CommitError::Finished)));
+}
+
+#[test]
+fn the_parts_of_a_run_go_with_it_and_a_link_in_the_place_of_one_is_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, archive) = (dir.path().join("out"), dir.path().join("archive"));
+    let mut journal = start(&out);
+    for index in [0, 2, 4] {
+        journal.commit(&group(&[item(1, index + 10)])).unwrap();
+        seal(&mut journal).unwrap();
+    }
+    drop(journal);
+    fs::create_dir(&archive).unwrap();
+    fs::rename(out.join("parts-00001.txt"), archive.join("1.txt")).unwrap();
+    std::os::unix::fs::symlink(archive.join("1.txt"), out.join("parts-00001.txt")).unwrap();
+    fs::write(out.join("parts-00009.txt"), b"mine").unwrap();
+    OutputFolder::open(&out).unwrap().discard().unwrap();
+    assert_eq!(parts(&out), [out.join("parts-00009.txt")]);
+    assert!(!fs::read(archive.join("1.txt")).unwrap().is_empty());
+}
+
+#[test]
+fn a_part_that_was_taken_away_since_it_was_durable_is_the_users_business() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(dir.path());
+    journal.commit(&group(&[item(0, 0), item(0, 2)])).unwrap();
+    seal(&mut journal).unwrap();
+    journal.commit(&group(&[item(0, 6)])).unwrap();
+    drop(journal);
+    fs::remove_file(dir.path().join("parts-00000.txt")).unwrap();
+    let mut journal = start(dir.path());
+    assert_eq!((journal.counts().total(), journal.parts(ROWS)), (3, 1));
+    seal(&mut journal).unwrap();
+    assert_eq!(parts(dir.path()), [dir.path().join("parts-00001.txt")], "its number is not given again");
+}
+
+#[test]
+fn where_files_are_not_trusted_the_rows_of_a_damaged_part_do_not_count_and_those_before_it_do() {
+    for is_torn in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = start(dir.path());
+        for items in [[item(0, 0), item(0, 2)], [item(0, 6), item(0, 8)], [item(0, 10), item(0, 12)]] {
+            items.iter().for_each(|item| journal.commit(&group(&[*item])).unwrap());
+            seal(&mut journal).unwrap();
+        }
+        journal.commit(&group(&[item(0, 4), item(0, 16)])).unwrap();
+        journal.finish(0).unwrap();
+        drop(journal);
+        // Something is shorter than it was when it was durable: from then on nothing is taken on trust.
+        fs::write(dir.path().join("failures.jsonl"), b"").unwrap();
+        let part = dir.path().join("parts-00001.txt");
+        match is_torn {
+            true => fs::write(&part, &fs::read(&part).unwrap()[1..]).unwrap(),
+            false => fs::remove_file(&part).unwrap(),
+        }
+        let journal = start(dir.path());
+        assert_eq!(audit(dir.path(), &journal), [item(0, 0), item(0, 2)].into());
+        assert_eq!(parts(dir.path()), [dir.path().join("parts-00000.txt")]);
+        assert_eq!(journal.recovered().lost_commits, 5);
+    }
+}
+
+#[test]
+fn where_the_seal_of_rows_does_not_count_the_rows_do_not_either() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(dir.path());
+    journal.commit(&group(&[item(0, 0)])).unwrap();
+    seal(&mut journal).unwrap();
+    journal.commit(&group(&[item(0, 2)])).unwrap();
+    let results = fs::read(dir.path().join("results.jsonl")).unwrap();
+    // No row for a part, but it lies between those that go into one.
+    journal.commit(&group(&[item(0, 1)])).unwrap();
+    journal.commit(&group(&[item(0, 8)])).unwrap();
+    seal(&mut journal).unwrap();
+    drop(journal);
+    fs::write(dir.path().join("results.jsonl"), results).unwrap();
+    // The commit of item 1 is gone, so that of the seal is, and its part; item 2 would have its row nowhere.
+    let journal = start(dir.path());
+    assert_eq!(audit(dir.path(), &journal), [item(0, 0)].into());
+    no_stray_parts(dir.path(), &journal);
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub fn output_folder(out: &Path, results: &[&str]) -> Vec<String> {
     let private = names_in(&out.join(".orchestra")).into_iter();
     let unknown = private.filter(|n| {
         let is_list = n.starts_with("items-") && !n.ends_with(".next") && !n.ends_with(".new");
-        !is_list && n != "journal" && n != "lock"
+        !is_list && !n.starts_with("rows-") && n != "journal" && n != "lock"
     });
     left.extend(unknown.map(|n| format!("`.orchestra/{n}` in the output folder")));
     for log in names_in(&out.join("logs")) {
@@ -75,7 +75,8 @@ mod tests {
             fs::create_dir(out.join(folder)).unwrap();
         }
         let known = ["results.jsonl", "failures.jsonl", "run.json", "logs/run.log"];
-        let private = [".orchestra/journal", ".orchestra/lock", ".orchestra/items-scans"];
+        let private =
+            [".orchestra/journal", ".orchestra/lock", ".orchestra/items-scans", ".orchestra/rows-all"];
         for name in known.iter().chain(&private) {
             fs::write(out.join(name), "all is well\n").unwrap();
         }

@@ -69,7 +69,9 @@ pub mod kind {
         Column, ColumnType, Label, OwnedRow, OwnedValue, Picture, Pixels, Refusal, Schema, TensorView, Value,
         WriteTensor, fixed_tensor,
     };
-    pub use orchestra_core::shapes::{Emit, Encoder, Fan, Fetch, FetchRun, Fold, ItemInfo, Map, MapRun};
+    pub use orchestra_core::shapes::{
+        Emit, Encoder, Fan, Fetch, FetchRun, Fold, ItemInfo, Map, MapRun, Parts,
+    };
     pub use orchestra_core::{DType, Dim, FailureKind, TensorSpec};
     pub use orchestra_plan::{
         At, Connect, Draft, Fields, Input, InputColumns, Key, Kinds, Limits, Reads, Runs, SinkKind,

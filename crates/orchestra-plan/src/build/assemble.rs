@@ -20,6 +20,7 @@ use crate::kind::{Runs, Writes};
 use crate::measured::settings;
 use crate::models::Model;
 use crate::near_cores::{Placed, near};
+use crate::part_names::parts_of;
 use crate::plan::{
     BETWEEN_COMMITS, BatchPlan, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, NodeCores, Origin,
     PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
@@ -354,6 +355,7 @@ impl<'a> Assembler<'a> {
                     encoder: Arc::clone(&connected.encoder),
                     path: self.parts.output.join(path),
                     files: (kind.writes() == Writes::FileEach).then(files),
+                    parts: parts_of(kind.as_ref(), path),
                     ordered: raw.ordered,
                 })
             })

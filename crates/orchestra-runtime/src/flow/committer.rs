@@ -1,4 +1,5 @@
-//! Committer: the one thread that owns the journal and the result files of a run. It knows groups of bytes and ids, no stages.
+//! Committer: the one thread that owns the journal and the result files of a run. It knows groups of bytes and ids, and rows that become parts; no
+//! stages.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use ractor::{ActorId, ActorRef};
 use crate::account::stats::Stats;
 use crate::batch::slot_pool::FilledSlot;
 use crate::context::RunClock;
+use crate::flow::part_rows::OpenPart;
 use crate::messages::{CommitCounts, SinkMsg};
 use crate::trace::{EndedItems, MaybeTracer};
 
@@ -101,13 +103,14 @@ pub fn start(
     stats: Arc<Stats>,
     n_sources: usize,
     traces: Traces,
+    parts: Vec<OpenPart>,
 ) -> std::io::Result<(CommitterHandle, JoinHandle<()>)> {
     let (jobs, receiver) = channel();
     let hurry = Arc::new(AtomicBool::new(false));
     let theirs = Arc::clone(&hurry);
     let thread = std::thread::Builder::new()
         .name("committer".into())
-        .spawn(move || run(journal, stats, n_sources, &traces, &receiver, &theirs))?;
+        .spawn(move || run(Files { journal, parts }, stats, n_sources, &traces, &receiver, &theirs))?;
     Ok((CommitterHandle { jobs, thread: thread.thread().clone(), hurry }, thread))
 }
 
@@ -119,8 +122,47 @@ pub struct Traces {
     pub clock: RunClock,
 }
 
+/// What the thread writes to.
+struct Files {
+    journal: Journal,
+    /// Of each sink whose records go into parts.
+    parts: Vec<OpenPart>,
+}
+
+impl Files {
+    /// Commits a group; then rows that are enough for a part become one. The first result is that of the group, the second that of the part.
+    fn commit(&mut self, commit: &Commit) -> (Result<(), String>, Result<(), String>) {
+        let committed = self.journal.commit(commit).map_err(|e: CommitError| e.to_string());
+        if committed.is_err() {
+            return (committed, Ok(()));
+        }
+        for part in &mut self.parts {
+            let file_of_part = part.file();
+            for (_, rows) in commit.appends.iter().filter(|(file, _)| *file == file_of_part) {
+                part.add(rows);
+            }
+        }
+        (committed, self.seal(OpenPart::is_full))
+    }
+
+    fn seal(&mut self, which: impl Fn(&OpenPart) -> bool) -> Result<(), String> {
+        let mut parts = self.parts.iter_mut().filter(|part| which(part));
+        parts.try_for_each(|part| part.seal(&mut self.journal)).map_err(|e| e.to_string())
+    }
+
+    /// Rows that wait become parts: whoever looks at the files of a run that has ended finds all that is finished.
+    fn close(&mut self, code: Option<i32>) -> Result<(), String> {
+        self.seal(|_| true)?;
+        let closed = match code {
+            Some(code) => self.journal.finish(code),
+            None => self.journal.sync(),
+        };
+        closed.map_err(|e| e.to_string())
+    }
+}
+
 fn run(
-    mut journal: Journal,
+    mut files: Files,
     stats: Arc<Stats>,
     n_sources: usize,
     traces: &Traces,
@@ -152,26 +194,23 @@ fn run(
         let bytes: usize = group.iter().map(|job| job.commit.bytes()).sum();
         let now = Instant::now();
         let pause = pause(items, bytes, now - std::mem::replace(&mut committed_at, now));
-        commit(&mut journal, &stats, traces, group, &mut refused);
+        commit(&mut files, &stats, traces, group, &mut refused);
         if synced.elapsed() >= SYNC_EVERY {
             // A disk that fails here fails the next commit or the close, too, and is reported then.
-            if let Err(error) = journal.sync() {
+            if let Err(error) = files.journal.sync() {
                 tracing::warn!(%error, "results could not be forced to the disk");
             }
             synced = Instant::now();
         }
         for then in looks {
             let sources = (0..n_sources).filter_map(|s| u16::try_from(s).ok());
-            then(sources.map(|s| journal.finished(SourceId(s))).collect());
+            then(sources.map(|s| files.journal.finished(SourceId(s))).collect());
         }
         if let Some((code, then)) = close {
-            let closed = match code {
-                Some(code) => journal.finish(code),
-                None => journal.sync(),
-            };
-            let counts = journal.counts();
-            drop(journal); // The output folder is free before anybody hears that the run is over.
-            then(closed.map(|()| counts).map_err(|e| e.to_string()));
+            let closed = files.close(code);
+            let counts = files.journal.counts();
+            drop(files); // The output folder is free before anybody hears that the run is over.
+            then(closed.map(|()| counts));
             return;
         }
         if !more_wait && !hurry.load(Ordering::Acquire) {
@@ -223,7 +262,7 @@ impl Joined {
 
 /// Commits the groups, those of one pipeline together: what goes wrong with one pipeline's files is not the others' business.
 fn commit(
-    journal: &mut Journal,
+    files: &mut Files,
     stats: &Stats,
     traces: &Traces,
     group: Vec<CommitJob>,
@@ -243,10 +282,10 @@ fn commit(
         }
     }
     for Joined { sink, commit, counts, mut traced, holds } in by_sink {
-        let result = if refused.contains(&sink.get_id()) {
-            Err("an earlier group could not be written".to_owned())
+        let (result, sealed) = if refused.contains(&sink.get_id()) {
+            (Err("an earlier group could not be written".to_owned()), Ok(()))
         } else {
-            journal.commit(&commit).map_err(|e: CommitError| e.to_string())
+            files.commit(&commit)
         };
         drop((commit, holds)); // Its text is gone before there is room for more.
         if let Some(tracer) = traces.tracer.get().filter(|_| !traced.is_empty()) {
@@ -265,6 +304,10 @@ fn commit(
                 sink.cast(SinkMsg::CommitFailed(error))
             }
         });
+        if let Err(error) = sealed {
+            refused.insert(sink.get_id());
+            drop(sink.cast(SinkMsg::CommitFailed(error)));
+        }
     }
 }
 

@@ -10,6 +10,7 @@ pub mod file_name;
 pub mod fold;
 pub mod loader_inbox;
 pub mod loader_thread;
+pub mod part_rows;
 pub mod processor;
 pub mod sink;
 pub mod source;

@@ -104,7 +104,7 @@ impl SinkState {
         let FinishedItems { source, sink, done, text, traced, hold } = items;
         let n = done.len() as u64;
         let counts = CommitCounts { done: n, by_source: vec![(source, n)], ..CommitCounts::default() };
-        let commit = Commit { appends: vec![(sink_file(sink), text)], done, ..Commit::default() };
+        let commit = Commit { appends: vec![(sink_file(sink.index()), text)], done, ..Commit::default() };
         let traced = traced.and_then(|rows| self.traced(|handed| EndedItems::rows(rows, handed)));
         self.args.committer.send(CommitJob { commit, counts, traced, hold, reply_to: me.clone() });
     }
@@ -129,10 +129,14 @@ impl SinkState {
                 Ending::Done(records) => {
                     for Record { sink, bytes, file } in records {
                         let Some((file, planned)) = file.zip(self.files_of(sink)) else {
-                            append(&mut files, sink_file(sink), &bytes);
+                            append(&mut files, sink_file(sink.index()), &bytes);
                             continue;
                         };
-                        append(&mut files, sink_file(sink), &self.index_line(&ticket, &file, bytes.len()));
+                        append(
+                            &mut files,
+                            sink_file(sink.index()),
+                            &self.index_line(&ticket, &file, bytes.len()),
+                        );
                         let path = planned.folder.join(&*file);
                         commit.files.push(PlacedFile { path, bytes: bytes.into() });
                     }
@@ -200,8 +204,10 @@ impl SinkState {
 /// `failures.jsonl` is the journal's first file; the sinks follow in the order of the plan.
 pub const FAILURES_FILE: FileIndex = FileIndex(0);
 
-fn sink_file(sink: SinkId) -> FileIndex {
-    FileIndex(1 + sink.index())
+/// The file of the sink with this place in the plan.
+#[must_use]
+pub fn sink_file(sink: usize) -> FileIndex {
+    FileIndex(1 + sink)
 }
 
 fn append(files: &mut Vec<(FileIndex, Vec<u8>)>, file: FileIndex, line: &[u8]) {

@@ -60,6 +60,13 @@ impl AppendFile {
         })
     }
 
+    /// All that counts.
+    pub(crate) fn read(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(self.len).map_err(io::Error::other)?];
+        self.file.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes)
+    }
+
     /// Writes beyond what counts; it counts only after `accept`.
     pub(crate) fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.dirty = true;

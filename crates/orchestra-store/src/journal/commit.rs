@@ -72,6 +72,9 @@ pub enum CommitError {
     /// A bug guard: the path leads out of the output folder. Nothing was written.
     #[error("a file was to be placed at `{}`, which is not in the output folder", .0.display())]
     Outside(PathBuf),
+    /// A bug guard: the name is not that of a part. Nothing was written.
+    #[error("a part file was to be named `{}`, which is not a name, a number of five digits and an extension", .0.display())]
+    NoPart(PathBuf),
     /// The run was finished before.
     #[error("the run is finished already")]
     Finished,
@@ -89,6 +92,7 @@ impl CommitError {
             | CommitError::ImpossibleItem(_)
             | CommitError::UnknownFile(_)
             | CommitError::Outside(_)
+            | CommitError::NoPart(_)
             | CommitError::Finished => true,
             CommitError::Write { .. } | CommitError::Disturbed { .. } | CommitError::Closed(_) => false,
         }

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use bincode::{Decode, Encode};
 use orchestra_core::{ItemId, SourceId};
 
+use crate::folder::PRIVATE;
 use crate::identity::RunIdentity;
 use crate::journal::finished::{Ended, FinishedSet, MAX_ITEM_INDEX};
+use crate::journal::placed::Placed;
 
 /// Raised with every change of an entry.
 pub(crate) const FORMAT: u32 = 1;
@@ -27,6 +29,8 @@ pub(crate) mod kind {
     pub(crate) const RESUMED: u8 = 5;
     /// `Vec<Placed>`: files of the group whose frame follows; those of the last such frame may never have been written.
     pub(crate) const PLACED: u8 = 6;
+    /// `Sealed`: the rows of a file lie in a part file now, and all before it is durable. A `PLACED` frame that names the part stands before it.
+    pub(crate) const SEALED: u8 = 7;
 }
 
 /// First frame.
@@ -68,6 +72,24 @@ pub(crate) struct Appended {
     pub(crate) crc: u32,
 }
 
+/// A file of rows that begins anew, because all that it held lies in a part file.
+#[derive(Debug, Clone, Encode, Decode)]
+pub(crate) struct Sealed {
+    /// The file of rows, by its place in the header.
+    pub(crate) file: u16,
+    /// How many bytes it held.
+    pub(crate) bytes: u64,
+    /// The part file.
+    pub(crate) part: Placed,
+}
+
+impl Sealed {
+    /// Whether a file of that name can have been sealed where the files of the run are so long.
+    pub(crate) fn is_sane(&self, lengths: &[u64]) -> bool {
+        lengths.get(usize::from(self.file)) == Some(&self.bytes) && self.part.is_part()
+    }
+}
+
 /// Consecutive items of one source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 struct Span {
@@ -102,6 +124,11 @@ impl Span {
     fn is_sane(&self) -> bool {
         self.first.checked_add(self.count).is_some_and(|end| end <= MAX_ITEM_INDEX)
     }
+}
+
+/// Whether a file of the header gathers rows for parts: those in the private folder do.
+pub(crate) fn is_of_rows(file: &Path) -> bool {
+    file.starts_with(PRIVATE)
 }
 
 /// Where a file of the header lies.

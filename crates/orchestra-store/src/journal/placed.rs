@@ -1,4 +1,5 @@
-//! Whole files that a commit puts into the output folder, each named after its item. A reader sees such a file whole or not at all.
+//! Whole files that the journal puts into the output folder: one named after its item, or a numbered part of the rows of many. A reader sees such
+//! a file whole or not at all.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -7,7 +8,9 @@ use std::path::{Component, Path, PathBuf};
 
 use bincode::{Decode, Encode};
 
-/// A file of a commit.
+use crate::atomic::sync_folder_of;
+
+/// A file of a commit, or a part file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacedFile {
     /// Where, relative to the output folder: names of folders and files only. What is there is replaced.
@@ -27,8 +30,27 @@ impl PlacedFile {
         is_inside(&self.path)
     }
 
+    /// Whether it is named as a part file: in the output folder or a folder of it, `NAME-00017.EXTENSION`.
+    pub(crate) fn is_part(&self) -> bool {
+        is_part(&self.path)
+    }
+
     /// Writes a neighbour and renames it. It is durable only after the file system is synced.
     pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
+        self.write_and_rename(folder, |_| Ok(()))
+    }
+
+    /// The same, and durable: its bytes before it has its name, its name before this returns.
+    pub(crate) fn seal(&self, folder: &Path) -> io::Result<()> {
+        self.write_and_rename(folder, fs::File::sync_all)?;
+        sync_folder_of(&folder.join(&self.path))
+    }
+
+    fn write_and_rename(
+        &self,
+        folder: &Path,
+        before_rename: fn(&fs::File) -> io::Result<()>,
+    ) -> io::Result<()> {
         let path = folder.join(&self.path);
         let parent = path.parent().unwrap_or(folder);
         let neighbour = parent.join(NEIGHBOUR);
@@ -42,7 +64,8 @@ impl PlacedFile {
             }
             other => other,
         };
-        let placed = written.and_then(|()| fs::rename(&neighbour, &path));
+        let placed =
+            written.and_then(|file| before_rename(&file)).and_then(|()| fs::rename(&neighbour, &path));
         if placed.is_err() {
             drop(fs::remove_file(&neighbour)); // The first error is what the caller must hear of.
         }
@@ -53,8 +76,10 @@ impl PlacedFile {
 /// One thread writes at a time, so one name is enough.
 const NEIGHBOUR: &str = ".placing.tmp";
 
-fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    fs::OpenOptions::new().write(true).create_new(true).open(path)?.write_all(bytes)
+fn write_new(path: &Path, bytes: &[u8]) -> io::Result<fs::File> {
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).open(path)?;
+    file.write_all(bytes)?;
+    Ok(file)
 }
 
 /// What the journal knows of a file.
@@ -69,7 +94,12 @@ impl Placed {
     /// Where it lies; `None` where the path leads out of the folder.
     pub(crate) fn path(&self, folder: &Path) -> Option<PathBuf> {
         let path = PathBuf::from(std::ffi::OsString::from_vec(self.path.clone()));
-        is_inside(&path).then(|| folder.join(path))
+        (is_inside(&path) || is_part(&path)).then(|| folder.join(path))
+    }
+
+    /// Whether it is named as a part file.
+    pub(crate) fn is_part(&self) -> bool {
+        is_part(Path::new(std::ffi::OsStr::from_bytes(&self.path)))
     }
 
     /// Whether the file is as it was written.
@@ -95,7 +125,22 @@ fn is_inside(path: &Path) -> bool {
     first == Some(false) && parts.clone().next().is_some() && parts.all(|part| is_plain(&part))
 }
 
-/// Removes a file that was placed. It may be gone. Where the user has put a link in its place, the link goes and its target stays. Where the
+/// Names of folders and files only, the first not hidden, and the last one a name, a number of at least five digits and an extension. No file of
+/// the run that is not a part has such a name.
+fn is_part(path: &Path) -> bool {
+    let mut parts = path.components();
+    let first = parts.next().is_some_and(|part| !part.as_os_str().as_bytes().starts_with(b"."));
+    let is_plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+    let number = path.file_stem().and_then(|stem| {
+        let stem = stem.as_bytes();
+        let dash = stem.iter().rposition(|byte| *byte == b'-')?;
+        Some(&stem[dash + 1..])
+    });
+    let is_number = number.is_some_and(|n| n.len() >= 5 && n.iter().all(u8::is_ascii_digit));
+    first && is_plain && is_number && path.extension().is_some()
+}
+
+/// Removes a file that was placed, and the neighbour that was to become it. It may be gone. Where the user has put a link in its place, the link goes and its target stays. Where the
 /// user has put a link in the place of a folder, so that the file lies outside of `folder`, it stays.
 pub(crate) fn remove_placed(path: &Path, folder: &Path) -> io::Result<()> {
     let real = |path: &Path| match path.canonicalize() {
@@ -108,6 +153,7 @@ pub(crate) fn remove_placed(path: &Path, folder: &Path) -> io::Result<()> {
     if !parent.starts_with(&folder) {
         return Ok(());
     }
+    drop(fs::remove_file(parent.join(NEIGHBOUR))); // There is one only where a run was killed while it wrote.
     match fs::remove_file(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         // A folder that stands there now is not ours.

@@ -1,4 +1,7 @@
 //! Finds out what of an earlier run survives: the longest whole part of the journal that agrees with the files. Only reads.
+//!
+//! The rows of a file that was sealed lie in its part from then on. A journal that ends before the seal would count rows that lie nowhere, so it
+//! ends before the first of them instead.
 
 use std::fs::File;
 use std::io;
@@ -7,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::identity::RunIdentity;
 use crate::journal::append_file::length_of;
-use crate::journal::entry::{self, FORMAT, Group, Header, kind, resolve};
+use crate::journal::entry::{self, FORMAT, Group, Header, Sealed, is_of_rows, kind, resolve};
 use crate::journal::finished::FinishedSet;
 use crate::journal::frame::FrameReader;
 use crate::journal::placed::Placed;
@@ -43,9 +46,42 @@ pub(crate) struct Survivors {
     pub(crate) crc: u32,
     /// Length of each file.
     pub(crate) lengths: Vec<u64>,
+    /// How many parts each file was sealed into.
+    pub(crate) parts: Vec<u64>,
+    /// Where in the journal the first rows stand that each file holds.
+    begun: Vec<Option<u64>>,
     pub(crate) finished: FinishedSet,
     /// Commits in the part that counts.
     pub(crate) commits: u64,
+}
+
+impl Survivors {
+    /// Those of a run that has done nothing.
+    pub(crate) fn none(identity: RunIdentity, n_files: usize, crc: u32) -> Self {
+        Self {
+            identity,
+            journal_len: 0,
+            crc,
+            lengths: vec![0; n_files],
+            parts: vec![0; n_files],
+            begun: vec![None; n_files],
+            finished: FinishedSet::default(),
+            commits: 0,
+        }
+    }
+
+    /// Where the journal has to end, if some rows that count were taken from their file by a seal that does not.
+    fn cut_back(&self, seals: &[Seal]) -> Option<u64> {
+        let undone = seals.iter().filter(|seal| seal.at >= self.journal_len);
+        undone.filter_map(|seal| *self.begun.get(usize::from(seal.sealed.file))?).min()
+    }
+}
+
+/// A `Sealed` entry, and where it starts in the journal.
+#[derive(Debug, Clone)]
+struct Seal {
+    at: u64,
+    sealed: Sealed,
 }
 
 #[derive(Debug, Clone)]
@@ -55,6 +91,8 @@ struct Overview {
     durable_to: u64,
     commits: u64,
     code: Option<i32>,
+    /// In their order.
+    seals: Vec<Seal>,
 }
 
 /// How far a replay believes the journal.
@@ -75,7 +113,7 @@ pub(crate) fn examine(folder: &Path, journal: &Path) -> io::Result<Found> {
     let files = overview.header.files();
     let code = overview.code;
     let survivors = if code.is_some() {
-        replay(folder, journal, &overview.header, Check::Nothing)?
+        replay(folder, journal, &overview, Check::Nothing)?
     } else {
         surviving(folder, journal, &overview)?
     };
@@ -96,12 +134,12 @@ impl FoundRun {
 
 fn surviving(folder: &Path, journal: &Path, overview: &Overview) -> io::Result<Survivors> {
     let check = Check::Files { checksums_from: overview.durable_to };
-    let survivors = replay(folder, journal, &overview.header, check)?;
+    let survivors = replay(folder, journal, overview, check)?;
     if survivors.journal_len >= overview.durable_to {
         return Ok(survivors);
     }
     // A file is shorter than it was when it was durable: something else changed it, so no byte of it is taken on trust.
-    replay(folder, journal, &overview.header, Check::Files { checksums_from: 0 })
+    replay(folder, journal, overview, Check::Files { checksums_from: 0 })
 }
 
 fn overview(journal: &Path) -> io::Result<Result<Overview, Found>> {
@@ -122,38 +160,54 @@ fn overview(journal: &Path) -> io::Result<Result<Overview, Found>> {
         let why = format!("it has format {}, this version reads format {FORMAT}", header.format);
         return Ok(Err(Found::Unreadable(why)));
     }
-    let mut overview = Overview { header, durable_to: 0, commits: 0, code: None };
-    while let Some((kind, body)) = frames.next()? {
+    let mut overview = Overview { header, durable_to: 0, commits: 0, code: None, seals: Vec::new() };
+    loop {
+        let at = frames.end;
+        let Some((kind, body)) = frames.next()? else { break };
         overview.code = None;
         match kind {
             kind::GROUP => overview.commits += 1,
             kind::FINISHED => overview.code = entry::decode(body),
+            kind::SEALED => overview.seals.extend(entry::decode(body).map(|sealed| Seal { at, sealed })),
             _ => {}
         }
-        if matches!(kind, kind::SYNCED | kind::FINISHED) {
+        if matches!(kind, kind::SYNCED | kind::FINISHED | kind::SEALED) {
             overview.durable_to = frames.end;
         }
     }
     Ok(Ok(overview))
 }
 
-fn replay(folder: &Path, journal: &Path, header: &Header, check: Check) -> io::Result<Survivors> {
+fn replay(folder: &Path, journal: &Path, overview: &Overview, check: Check) -> io::Result<Survivors> {
+    let mut end = u64::MAX;
+    loop {
+        let state = replay_to(folder, journal, overview, check, end)?;
+        // Each time it ends earlier.
+        match state.cut_back(&overview.seals) {
+            Some(earlier) => end = earlier,
+            None => return Ok(state),
+        }
+    }
+}
+
+/// Replays the part of the journal that ends before `end`.
+fn replay_to(
+    folder: &Path,
+    journal: &Path,
+    overview: &Overview,
+    check: Check,
+    end: u64,
+) -> io::Result<Survivors> {
     let mut frames = FrameReader::new(File::open(journal)?)?;
-    let mut files = Files::look(folder, &header.files(), check)?;
-    let mut state = Survivors {
-        identity: header.identity.clone(),
-        journal_len: 0,
-        crc: 0,
-        lengths: vec![0; files.files.len()],
-        finished: FinishedSet::default(),
-        commits: 0,
-    };
+    let named = overview.header.files();
+    let mut files = Files::look(folder, &named, &overview.seals, check)?;
+    let mut state = Survivors::none(overview.header.identity.clone(), named.len(), 0);
     // Files that belong to the next group.
     let mut placed: Vec<Placed> = Vec::new();
     loop {
         // `end` before `next`: the entry's own start decides whether it lies in the durable part.
         let start = frames.end;
-        let Some((kind, body)) = frames.next()? else { break };
+        let Some((kind, body)) = frames.next()?.filter(|_| start < end) else { break };
         match kind {
             kind::GROUP => {
                 let group = entry::decode::<Group>(body).filter(|g| g.is_sane(state.lengths.len()));
@@ -162,8 +216,22 @@ fn replay(folder: &Path, journal: &Path, header: &Header, check: Check) -> io::R
                 if !files.hold_placed(&placed, start)? || !files.hold(&group, start, &mut state.lengths)? {
                     break;
                 }
+                for appended in &group.appended {
+                    state.begun[usize::from(appended.file)].get_or_insert(start);
+                }
                 group.add_to(&mut state.finished);
                 state.commits += 1;
+            }
+            kind::SEALED => {
+                let sealed = entry::decode::<Sealed>(body).filter(|sealed| sealed.is_sane(&state.lengths));
+                let Some(sealed) = sealed else { break };
+                placed.clear(); // It is the part.
+                let file = usize::from(sealed.file);
+                if !files.hold_placed(&[sealed.part], start)? {
+                    break;
+                }
+                (state.lengths[file], state.begun[file]) = (0, None);
+                state.parts[file] += 1;
             }
             kind::PLACED => match entry::decode(body) {
                 Some(files) => {
@@ -223,37 +291,49 @@ struct Files {
 struct OnDisk {
     path: PathBuf,
     len: u64,
+    /// It may begin anew, so that its length says nothing of its beginning. It holds no more than a part, so it is always read.
+    is_of_rows: bool,
+    /// Where in the journal it begins anew for the last time.
+    last_seal: Option<u64>,
     file: Option<File>,
 }
 
 impl Files {
-    fn look(folder: &Path, files: &[PathBuf], check: Check) -> io::Result<Self> {
-        let files = files
-            .iter()
-            .map(|f| {
+    fn look(folder: &Path, files: &[PathBuf], seals: &[Seal], check: Check) -> io::Result<Self> {
+        let files = (0u16..)
+            .zip(files)
+            .map(|(number, f)| {
                 let path = resolve(folder, f);
                 let len = match check {
                     Check::Nothing => u64::MAX,
                     Check::Files { .. } => length_of(&path).map_err(|e| named(&path, e))?,
                 };
-                Ok(OnDisk { path, len, file: None })
+                let last_seal = seals.iter().rfind(|seal| seal.sealed.file == number).map(|seal| seal.at);
+                Ok(OnDisk { path, len, is_of_rows: is_of_rows(f), last_seal, file: None })
             })
             .collect::<io::Result<Vec<_>>>()?;
         Ok(Self { folder: folder.to_owned(), files, check })
     }
 
-    /// Whether the files hold what `group`, which starts at `start` in the journal, appended; if so, `lengths` grow.
+    /// Whether the files hold what `group`, which starts at `start` in the journal, appended; if so, `lengths` grow. Rows that were sealed since
+    /// lie in a part: the seal is checked in its turn, and where it does not hold, they do not count either.
     fn hold(&mut self, group: &Group, start: u64, lengths: &mut [u64]) -> io::Result<bool> {
         let mut grown = lengths.to_vec();
         for a in &group.appended {
             let on_disk = &mut self.files[usize::from(a.file)];
+            if on_disk.last_seal.is_some_and(|seal| seal > start) {
+                let len = &mut grown[usize::from(a.file)];
+                let Some(longer) = len.checked_add(a.bytes) else { return Ok(false) };
+                *len = longer;
+                continue;
+            }
             let len = &mut grown[usize::from(a.file)];
             let from = *len;
             match from.checked_add(a.bytes) {
                 Some(to) if to <= on_disk.len => *len = to,
                 _ => return Ok(false),
             }
-            let verify = matches!(self.check, Check::Files { checksums_from } if start >= checksums_from);
+            let verify = matches!(self.check, Check::Files { checksums_from } if start >= checksums_from || on_disk.is_of_rows);
             if verify && on_disk.checksum(from, a.bytes)? != a.crc {
                 return Ok(false);
             }

@@ -7,12 +7,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use orchestra_core::{ItemId, SourceId};
-use orchestra_store::{Commit, FileIndex, Journal, OutputFolder, PlacedFile, RunIdentity, State};
+use orchestra_store::{
+    Commit, CommitError, FileIndex, Journal, OutputFolder, PlacedFile, RunIdentity, State,
+};
 use tempfile::TempDir;
 
 pub const RESULTS: FileIndex = FileIndex(0);
 pub const COPIES: FileIndex = FileIndex(1);
 pub const FAILURES: FileIndex = FileIndex(2);
+/// Its rows are sealed into parts.
+pub const ROWS: FileIndex = FileIndex(3);
 
 /// A folder in memory where there is one: what these tests ask holds there as on a disk, and syncing takes no time.
 pub fn scratch() -> TempDir {
@@ -20,7 +24,9 @@ pub fn scratch() -> TempDir {
 }
 
 pub fn files() -> Vec<PathBuf> {
-    ["results.jsonl", "more/copies.jsonl", "failures.jsonl"].map(PathBuf::from).to_vec()
+    ["results.jsonl", "more/copies.jsonl", "failures.jsonl", ".orchestra/rows-parts"]
+        .map(PathBuf::from)
+        .to_vec()
 }
 
 pub fn identity() -> RunIdentity {
@@ -42,7 +48,8 @@ pub fn record(item: ItemId) -> Vec<u8> {
     format!("{} {} {padding}\n", item.source.0, item.index).into_bytes()
 }
 
-/// A commit of these items; every fifth fails, every third done one has a second record in another file, and every seventh a file of its own.
+/// A commit of these items; every fifth fails, every third done one has a second record in another file, every second one a row that goes into a part,
+/// and every seventh a file of its own.
 pub fn group(items: &[ItemId]) -> Commit {
     let mut commit = Commit::default();
     for item in items {
@@ -56,11 +63,33 @@ pub fn group(items: &[ItemId]) -> Commit {
         if item.index % 3 == 0 {
             commit.appends.push((COPIES, record(*item)));
         }
+        if item.index % 2 == 0 {
+            commit.appends.push((ROWS, record(*item)));
+        }
         if let Some(path) = own_file(*item) {
             commit.files.push(PlacedFile { path, bytes: record(*item) });
         }
     }
     commit
+}
+
+/// Seals the rows that are there, if some are.
+pub fn seal(journal: &mut Journal) -> Result<(), CommitError> {
+    let bytes = journal.rows(ROWS)?;
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let path = format!("parts-{:05}.txt", journal.parts(ROWS)).into();
+    journal.seal(ROWS, &PlacedFile { path, bytes })
+}
+
+/// The part files in `dir`, in their order.
+pub fn parts(dir: &Path) -> Vec<PathBuf> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let is_part = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("parts-");
+    let mut parts: Vec<_> = names.filter(is_part).collect();
+    parts.sort();
+    parts
 }
 
 /// The file that an item places when it is done.
@@ -87,7 +116,11 @@ pub fn start(dir: &Path) -> Journal {
 
 /// The items named by the records of a file; panics on a torn or doubled record.
 pub fn items_in(dir: &Path, file: FileIndex) -> BTreeSet<ItemId> {
-    let text = fs::read_to_string(dir.join(&files()[file.0])).unwrap();
+    items_of(&fs::read_to_string(dir.join(&files()[file.0])).unwrap())
+}
+
+/// The items named by records; panics on a torn or doubled one.
+pub fn items_of(text: &str) -> BTreeSet<ItemId> {
     assert!(text.is_empty() || text.ends_with('\n'), "torn record");
     let mut items = BTreeSet::new();
     for line in text.lines() {
@@ -101,12 +134,21 @@ pub fn items_in(dir: &Path, file: FileIndex) -> BTreeSet<ItemId> {
     items
 }
 
+/// The items whose rows lie in parts, or wait for the next one; panics on a torn or doubled row.
+pub fn rows_in(dir: &Path, journal: &Journal) -> BTreeSet<ItemId> {
+    let parts = (0..journal.parts(ROWS)).map(|n| dir.join(format!("parts-{n:05}.txt")));
+    let files = parts.chain([dir.join(&files()[ROWS.0])]);
+    items_of(&files.map(|file| fs::read_to_string(file).unwrap()).collect::<String>())
+}
+
 /// Every record is there exactly if its item is finished, in every file; gives the finished items.
 pub fn audit(dir: &Path, journal: &Journal) -> BTreeSet<ItemId> {
     let done = items_in(dir, RESULTS);
     let failed = items_in(dir, FAILURES);
     let copies: BTreeSet<_> = done.iter().copied().filter(|i| i.index % 3 == 0).collect();
     assert_eq!(items_in(dir, COPIES), copies);
+    let rows: BTreeSet<_> = done.iter().copied().filter(|i| i.index % 2 == 0).collect();
+    assert_eq!(rows_in(dir, journal), rows);
     let all: BTreeSet<_> = done.union(&failed).copied().collect();
     let known: BTreeSet<_> = (0..8)
         .flat_map(|s| journal.finished(SourceId(s)).iter().map(|i| item(s, i)).collect::<Vec<_>>())
@@ -120,6 +162,11 @@ pub fn audit(dir: &Path, journal: &Journal) -> BTreeSet<ItemId> {
     let counts = journal.counts();
     assert_eq!((counts.done, counts.failed), (done.len() as u64, failed.len() as u64));
     all
+}
+
+/// No part is there that does not count. What somebody has cut off the journal may leave some.
+pub fn no_stray_parts(dir: &Path, journal: &Journal) {
+    assert_eq!(parts(dir).len() as u64, journal.parts(ROWS), "{:?}", parts(dir));
 }
 
 /// No item that is not done has a file. What a power cut has taken from the journal may leave some.

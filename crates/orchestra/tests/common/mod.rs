@@ -193,6 +193,13 @@ impl Workplace {
         run
     }
 
+    /// Runs a plan from start to end with these options.
+    pub async fn run_plan_with(&self, plan: Plan, options: StartOptions) -> RunOutcome {
+        let run = bounded("the run starts", orchestra::start(plan, options)).await.unwrap();
+        self.watch(&run);
+        bounded("the run ends", run.wait()).await
+    }
+
     /// Runs a plan from start to end.
     pub async fn run_plan(&self, plan: Plan) -> RunOutcome {
         bounded("the run ends", self.start_plan(plan).await.wait()).await

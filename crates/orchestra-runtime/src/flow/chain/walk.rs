@@ -13,6 +13,7 @@ use orchestra_plan::{ColumnRef, Origin};
 use smallvec::SmallVec;
 
 use crate::flow::file_name::file_name;
+use crate::flow::part_rows::{begin_row, end_row};
 
 use super::outcome::{Outcome, RecordRange, tell};
 use super::{BatchTarget, Chain, Env, FoldTarget, Hooks, MapStep, PartPath, Step, StepRun, Token};
@@ -115,7 +116,12 @@ impl Walk<'_, '_> {
                 let begin = self.out.text.len();
                 let plan = &self.chain.context.plan.sinks[sink.index()];
                 let file = plan.files.as_ref().map(|files| file_name(files, token)).transpose();
+                let row = plan.parts.is_some().then(|| begin_row(&mut self.out.text));
                 let encoded = self.record(reads, &**encoder, token, env).and(file);
+                let encoded = match row {
+                    Some(row) => encoded.and_then(|file| end_row(&mut self.out.text, row).map(|()| file)),
+                    None => encoded,
+                };
                 match encoded {
                     Ok(file) => {
                         let bytes = begin..self.out.text.len();

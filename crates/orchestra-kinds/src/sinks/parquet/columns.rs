@@ -1,0 +1,256 @@
+//! Rows as bytes, and bytes as columns: a row is written by the thread that has it, in the order of its schema, and many of them are taken apart
+//! into columns when a file is made. Knows no Parquet but its way to flatten lists: repetition and definition levels.
+
+use half::f16;
+use orchestra_core::DType;
+use orchestra_core::data::{Column, ColumnType, OwnedRow, Refusal, Schema, TensorView, Value};
+use orchestra_core::shapes::ItemInfo;
+
+/// What one value is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Node {
+    Leaf(Leaf),
+    /// A count and so many values.
+    List(Box<Node>),
+    /// A value of each, by name.
+    Struct(Vec<(String, Node)>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaf {
+    Bool,
+    U8,
+    U32,
+    I32,
+    I64,
+    F32,
+    Text,
+}
+
+/// The columns of a record.
+#[derive(Debug)]
+pub struct Rows {
+    schema: Schema,
+    /// A `Struct`.
+    pub node: Node,
+}
+
+impl Rows {
+    /// Those of a record of these; fails with the column that cannot be written.
+    pub fn new(schema: &Schema) -> Result<Self, Box<Column>> {
+        let mut fields: Vec<(String, Node)> =
+            [("item", Leaf::Text), ("index", Leaf::I64), ("source", Leaf::Text)]
+                .map(|(name, leaf)| (name.to_owned(), Node::Leaf(leaf)))
+                .into();
+        for column in &schema.0 {
+            let mut name = column.name.clone();
+            while fields[..3].iter().any(|(taken, _)| *taken == name)
+                || schema.0.iter().any(|other| other.name == name && other.name != column.name)
+            {
+                name.insert_str(0, "result_");
+            }
+            fields.push((name, node_of(column)?));
+        }
+        Ok(Self { schema: schema.clone(), node: Node::Struct(fields) })
+    }
+
+    /// Appends a row.
+    pub fn write(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        text(item.name, out)?;
+        out.extend_from_slice(&item.id.index.cast_signed().to_le_bytes());
+        text(item.source, out)?;
+        values(&self.schema, row, out)
+    }
+}
+
+fn node_of(column: &Column) -> Result<Node, Box<Column>> {
+    let list = |node| Node::List(Box::new(node));
+    Ok(match &column.ty {
+        ColumnType::Tensor(spec) | ColumnType::Pixels { stored: spec, .. } => {
+            let leaf = match spec.dtype {
+                DType::F32 | DType::F16 => Leaf::F32,
+                DType::I64 => Leaf::I64,
+                DType::I32 => Leaf::I32,
+                DType::U8 => Leaf::U8,
+                DType::Bool => Leaf::Bool,
+            };
+            spec.row.iter().fold(Node::Leaf(leaf), |node, _| list(node))
+        }
+        ColumnType::Labels => {
+            let fields = [("label", Leaf::Text), ("class", Leaf::U32), ("score", Leaf::F32)];
+            list(Node::Struct(fields.map(|(name, leaf)| (name.to_owned(), Node::Leaf(leaf))).into()))
+        }
+        ColumnType::List(schema) => {
+            let fields = schema.0.iter().map(|column| Ok((column.name.clone(), node_of(column)?)));
+            list(Node::Struct(fields.collect::<Result<_, Box<Column>>>()?))
+        }
+        ColumnType::Picture => return Err(Box::new(column.clone())),
+    })
+}
+
+fn count(n: usize, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    let n = u32::try_from(n).map_err(|_| Refusal::result("the record has a list of more than 4e9 values"))?;
+    out.extend_from_slice(&n.to_le_bytes());
+    Ok(())
+}
+
+fn text(text: &str, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    count(text.len(), out)?;
+    out.extend_from_slice(text.as_bytes());
+    Ok(())
+}
+
+fn values(schema: &Schema, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    for (column, value) in schema.0.iter().zip(row) {
+        match (value, &column.ty) {
+            (Value::Labels(labels), _) => {
+                count(labels.len(), out)?;
+                for label in *labels {
+                    text(label.label, out)?;
+                    out.extend_from_slice(&label.class.to_le_bytes());
+                    out.extend_from_slice(&label.score.to_le_bytes());
+                }
+            }
+            (Value::List(rows), ColumnType::List(schema)) => {
+                count(rows.len(), out)?;
+                rows.iter().try_for_each(|row| owned(schema, row, out))?;
+            }
+            (value, _) => value.with_tensor(|view| tensor(view, view.shape, view.data, out))?,
+        }
+    }
+    Ok(())
+}
+
+fn owned(schema: &Schema, row: &OwnedRow, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    let labels: Vec<_> = row.iter().map(|value| value.labels()).collect();
+    let row: Vec<_> = row.iter().zip(&labels).map(|(value, labels)| value.borrowed(labels)).collect();
+    values(schema, &row, out)
+}
+
+fn tensor(view: &TensorView<'_>, shape: &[usize], data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    let Some((&n, rest)) = shape.split_first() else {
+        elements(view.dtype, data, out);
+        return Ok(());
+    };
+    count(n, out)?;
+    if rest.is_empty() {
+        elements(view.dtype, data, out);
+        return Ok(());
+    }
+    let step = rest.iter().product::<usize>() * view.dtype.size_bytes();
+    (0..n)
+        .try_for_each(|at| tensor(view, rest, data.get(at * step..(at + 1) * step).unwrap_or_default(), out))
+}
+
+/// In little-endian order; halves become `f32`, which holds each of them.
+fn elements(dtype: DType, data: &[u8], out: &mut Vec<u8>) {
+    match dtype {
+        DType::F16 => {
+            let floats = data.as_chunks().0.iter().map(|half| f16::from_ne_bytes(*half).to_f32());
+            out.extend(floats.flat_map(f32::to_le_bytes));
+        }
+        DType::U8 | DType::Bool => out.extend_from_slice(data),
+        DType::F32 | DType::I32 if cfg!(target_endian = "big") => {
+            out.extend(data.as_chunks::<4>().0.iter().flat_map(|bytes| bytes.iter().rev()));
+        }
+        DType::I64 if cfg!(target_endian = "big") => {
+            out.extend(data.as_chunks::<8>().0.iter().flat_map(|bytes| bytes.iter().rev()));
+        }
+        DType::F32 | DType::I32 | DType::I64 => out.extend_from_slice(data),
+    }
+}
+
+/// All values of a leaf, and where each stands in the lists around it.
+#[derive(Debug, Default)]
+pub struct LeafValues {
+    /// Those of numbers one behind the other, in little-endian order.
+    pub bytes: Vec<u8>,
+    pub texts: Vec<Vec<u8>>,
+    /// How many of the lists around it have a value here.
+    pub definition: Vec<i16>,
+    /// Which of the lists around it goes on here; 0: none, a row begins.
+    pub repetition: Vec<i16>,
+}
+
+/// How many leaves there are below.
+pub fn n_leaves(node: &Node) -> usize {
+    match node {
+        Node::Leaf(_) => 1,
+        Node::List(of) => n_leaves(of),
+        Node::Struct(fields) => fields.iter().map(|(_, field)| n_leaves(field)).sum(),
+    }
+}
+
+/// Takes a row apart; `leaves` are those of `node`. `None` where the bytes are no such row.
+pub fn take_apart(node: &Node, row: &[u8], leaves: &mut [LeafValues]) -> Option<()> {
+    let mut left = row;
+    take(node, &mut left, 0, 0, leaves)?;
+    left.is_empty().then_some(())
+}
+
+/// `depth` lists are around the node, and `repetition` is that of its first value.
+fn take(node: &Node, left: &mut &[u8], depth: i16, repetition: i16, leaves: &mut [LeafValues]) -> Option<()> {
+    match node {
+        Node::Leaf(leaf) => {
+            let [values] = leaves else { return None };
+            match leaf.size() {
+                Some(size) => values.bytes.extend_from_slice(left.split_off(..size)?),
+                None => {
+                    let n = number(left)?;
+                    values.texts.push(left.split_off(..n)?.to_vec());
+                }
+            }
+            values.definition.push(depth);
+            values.repetition.push(repetition);
+        }
+        Node::List(of) => {
+            let n = number(left)?;
+            if n == 0 {
+                for values in leaves {
+                    values.definition.push(depth);
+                    values.repetition.push(repetition);
+                }
+                return Some(());
+            }
+            if let (Node::Leaf(leaf), [values]) = (&**of, &mut *leaves)
+                && let Some(size) = leaf.size()
+            {
+                // All at once: by far the most values are those of tensors.
+                values.bytes.extend_from_slice(left.split_off(..n.checked_mul(size)?)?);
+                values.definition.extend(std::iter::repeat_n(depth + 1, n));
+                values.repetition.push(repetition);
+                values.repetition.extend(std::iter::repeat_n(depth + 1, n - 1));
+                return Some(());
+            }
+            for at in 0..n {
+                take(of, left, depth + 1, if at == 0 { repetition } else { depth + 1 }, leaves)?;
+            }
+        }
+        Node::Struct(fields) => {
+            let mut leaves = leaves;
+            for (_, field) in fields {
+                let (of_field, rest) = leaves.split_at_mut_checked(n_leaves(field))?;
+                take(field, left, depth, repetition, of_field)?;
+                leaves = rest;
+            }
+        }
+    }
+    Some(())
+}
+
+fn number(left: &mut &[u8]) -> Option<usize> {
+    let bytes = left.split_off(..4)?.first_chunk().copied()?;
+    Some(u32::from_le_bytes(bytes) as usize)
+}
+
+impl Leaf {
+    /// Bytes of a value; `None`: it says so itself.
+    fn size(self) -> Option<usize> {
+        match self {
+            Leaf::Bool | Leaf::U8 => Some(1),
+            Leaf::U32 | Leaf::I32 | Leaf::F32 => Some(4),
+            Leaf::I64 => Some(8),
+            Leaf::Text => None,
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! How the part files of a sink are called: a name, a number and an ending. Looks at no file.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::kind::{SinkKind, Writes};
+
+/// Files of many records.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PartsPlan {
+    /// What their names begin with, relative to the output folder.
+    pub stem: PathBuf,
+    /// What their names end with, without the dot.
+    pub extension: &'static str,
+}
+
+impl PartsPlan {
+    /// The part of this number, relative to the output folder: `STEM-00017.EXTENSION`.
+    #[must_use]
+    pub fn file(&self, number: u64) -> PathBuf {
+        self.named(&format!("{number:05}"))
+    }
+
+    /// What all of them fit.
+    #[must_use]
+    pub fn glob(&self) -> PathBuf {
+        self.named("*")
+    }
+
+    /// The number of a file of that name in the folder of the parts, if it could be one of them.
+    #[must_use]
+    pub fn number_of(&self, name: &OsStr) -> Option<u64> {
+        let (stem, name) = (self.stem.file_name()?.to_str()?, name.to_str()?);
+        let number =
+            name.strip_prefix(stem)?.strip_prefix('-')?.strip_suffix(self.extension)?.strip_suffix('.')?;
+        let is_number = number.len() >= 5 && number.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| number.parse().ok()).flatten()
+    }
+
+    fn named(&self, number: &str) -> PathBuf {
+        let mut name = self.stem.clone().into_os_string();
+        name.push(format!("-{number}.{}", self.extension));
+        name.into()
+    }
+}
+
+/// The part files of a sink that writes such; `path` is the glob of [`PartsPlan::glob`].
+pub(crate) fn parts_of(kind: &dyn SinkKind, path: &Path) -> Option<PartsPlan> {
+    if kind.writes() != Writes::Parts {
+        return None;
+    }
+    let name = path.file_name()?.to_str()?;
+    let stem = name.strip_suffix(kind.extension())?.strip_suffix("-*.")?;
+    Some(PartsPlan { stem: path.with_file_name(stem), extension: kind.extension() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_known_by_its_name_and_nothing_else_is() {
+        let parts = PartsPlan { stem: "sub/a-b.c".into(), extension: "parquet" };
+        assert_eq!(parts.glob(), Path::new("sub/a-b.c-*.parquet"));
+        for number in [0, 17, 99_999, 100_000, 12_345_678] {
+            let file = parts.file(number);
+            assert_eq!(file.parent(), Some(Path::new("sub")));
+            assert_eq!(parts.number_of(file.file_name().unwrap()), Some(number));
+        }
+        let others = [
+            "a-b.c-0001.parquet",
+            "a-b.c-00001",
+            "a-b.c-00001.csv",
+            "a-b.c00001.parquet",
+            "x-00001.parquet",
+            "a-b.c-+0001.parquet",
+            "a-b.c-00001-00002.parquet",
+            "a-b.c-99999999999999999999999.parquet",
+            "a-b.c-.parquet",
+        ];
+        assert!(others.iter().all(|name| parts.number_of(OsStr::new(name)).is_none()));
+    }
+}

@@ -1,0 +1,170 @@
+//! Rows that wait for a part file: how they lie one behind the other in their file, and when they become a part. It formats no part: the encoder
+//! of the sink does.
+//!
+//! Rows are committed to a private file of the run, with their items, so no item waits for a part to fill up and none is done again because a run
+//! was killed: the window of items in flight is as free as with a file that grows. What is in memory is one part while it is made:
+//! [`BYTES_PER_FILE`] of rows, or those of one commit where they are more, and the file that they become.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use orchestra_core::data::Refusal;
+use orchestra_core::shapes::Encoder;
+use orchestra_plan::{PartsPlan, Plan};
+use orchestra_store::{CommitError, FileIndex, Journal, PlacedFile};
+use thiserror::Error;
+
+/// A part is full with so many bytes of rows, however few they are: it is made in memory.
+const BYTES_PER_FILE: u64 = 64 << 20;
+
+/// In front of each row stands its length.
+const HEAD: usize = size_of::<u32>();
+
+/// Why rows did not become a part. They wait in their file, and the next start goes on with them.
+#[derive(Debug, Error)]
+pub enum SealError {
+    /// The disk.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+    /// The encoder makes no file of these rows.
+    #[error("rows of sink `{sink}` cannot become a part file: {why}")]
+    Refused {
+        /// Whose rows.
+        sink: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// Makes room for the length of a row, which follows. Gives what [`end_row`] takes.
+pub fn begin_row(out: &mut Vec<u8>) -> usize {
+    out.extend_from_slice(&[0; HEAD]);
+    out.len()
+}
+
+/// Says how long the row is that began here.
+pub fn end_row(out: &mut [u8], begin: usize) -> Result<(), Refusal> {
+    let too_long = |_| Refusal::result("the record has more than 4 GiB, which no part file takes");
+    let length = u32::try_from(out.len() - begin).map_err(too_long)?;
+    out[begin - HEAD..begin].copy_from_slice(&length.to_le_bytes());
+    Ok(())
+}
+
+/// The rows in `bytes`; `None` where they are not whole.
+fn rows_in(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut rows = Vec::new();
+    while let Some((length, rest)) = bytes.split_first_chunk() {
+        let (row, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        rows.push(row);
+        bytes = rest;
+    }
+    bytes.is_empty().then_some(rows)
+}
+
+/// The files in the output folder that are called as parts of a sink: the sink, the number and the path of each.
+#[must_use]
+pub fn part_files(plan: &Plan) -> Vec<(usize, u64, PathBuf)> {
+    let mut found = Vec::new();
+    for (at, parts) in plan.sinks.iter().enumerate().filter_map(|(at, sink)| Some((at, sink.parts.as_ref()?)))
+    {
+        let stem = plan.output.join(&parts.stem);
+        let entries = stem.parent().and_then(|folder| fs::read_dir(folder).ok());
+        for entry in entries.into_iter().flatten().flatten() {
+            let number = parts.number_of(&entry.file_name());
+            found.extend(number.map(|number| (at, number, entry.path())));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The rows of one sink that wait.
+#[derive(Debug)]
+pub struct OpenPart {
+    sink: String,
+    file: FileIndex,
+    plan: PartsPlan,
+    encoder: Arc<dyn Encoder>,
+    rows: u64,
+    bytes: u64,
+}
+
+impl OpenPart {
+    /// Of all sinks whose records go into parts, with the rows that an earlier run has left.
+    ///
+    /// # Errors
+    /// Rows cannot be read.
+    pub fn all(
+        plan: &Plan,
+        journal: &Journal,
+        file_of: impl Fn(usize) -> FileIndex,
+    ) -> Result<Vec<Self>, CommitError> {
+        let sinks = plan.sinks.iter().enumerate();
+        let parts = sinks.filter_map(|(at, sink)| Some((file_of(at), sink, sink.parts.clone()?)));
+        let open = parts.map(|(file, sink, plan)| {
+            let left = journal.rows(file)?;
+            let (sink, encoder) = (sink.name.clone(), Arc::clone(&sink.encoder));
+            let mut open = Self { sink, file, plan, encoder, rows: 0, bytes: 0 };
+            open.add(&left);
+            Ok(open)
+        });
+        open.collect()
+    }
+
+    /// The file that its rows are committed to.
+    #[must_use]
+    pub fn file(&self) -> FileIndex {
+        self.file
+    }
+
+    /// Rows were committed.
+    pub fn add(&mut self, rows: &[u8]) {
+        self.bytes += rows.len() as u64;
+        self.rows += rows_in(rows).map_or(0, |rows| rows.len() as u64);
+    }
+
+    /// Whether there is enough for a part.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        let most = self.encoder.parts().map_or(u64::MAX, |parts| parts.rows_per_file());
+        self.rows >= most.max(1) || self.bytes >= BYTES_PER_FILE
+    }
+
+    /// Makes a part of all rows that wait, if some do.
+    ///
+    /// # Errors
+    /// See [`SealError`].
+    pub fn seal(&mut self, journal: &mut Journal) -> Result<(), SealError> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
+        let refused = |why: &str| SealError::Refused { sink: self.sink.clone(), why: why.to_owned() };
+        let bytes = journal.rows(self.file)?;
+        let rows = rows_in(&bytes).ok_or_else(|| refused("they are damaged"))?;
+        let parts = self.encoder.parts().ok_or_else(|| refused("its kind makes none; this is a bug"))?;
+        let bytes = parts.file(&rows).map_err(|refusal| refused(&refusal.error))?;
+        let path = self.plan.file(journal.parts(self.file));
+        journal.seal(self.file, &PlacedFile { path, bytes })?;
+        (self.rows, self.bytes) = (0, 0);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_out_as_they_went_in_and_torn_ones_do_not() {
+        let mut bytes = Vec::new();
+        for row in ["one", "", "three"] {
+            let begin = begin_row(&mut bytes);
+            bytes.extend_from_slice(row.as_bytes());
+            end_row(&mut bytes, begin).unwrap();
+        }
+        assert_eq!(rows_in(&bytes).unwrap(), [&b"one"[..], b"", b"three"]);
+        let whole = (0..=bytes.len()).filter(|cut| rows_in(&bytes[..*cut]).is_some());
+        assert_eq!(whole.collect::<Vec<_>>(), [0, 7, 11, bytes.len()]);
+    }
+}

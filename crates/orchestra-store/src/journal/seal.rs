@@ -1,0 +1,80 @@
+//! Sealing: the rows that a private file of the run has gathered become a part file, and the file begins anew. Decides neither when, nor what a
+//! part looks like.
+//!
+//! ```text
+//! PLACED  the part will be there     a start that finds no `SEALED` behind it removes the part; the rows are still in their file
+//! part    write, sync, rename
+//! SEALED  the part counts            it is durable, with all before it
+//! cut     the file of rows is empty  a start does it, where a killed run did not
+//! ```
+
+use std::path::Path;
+
+use crate::journal::append_file::AppendFile;
+use crate::journal::commit::{CommitError, FileIndex};
+use crate::journal::entry::{Sealed, is_of_rows, kind};
+use crate::journal::placed::PlacedFile;
+use crate::journal::{Journal, Phase, undisturbed, write_failed};
+
+impl Journal {
+    fn inside<'a>(&self, file: &'a AppendFile) -> &'a Path {
+        file.path().strip_prefix(self.folder.path()).unwrap_or(file.path())
+    }
+
+    /// All that a file holds and that counts.
+    ///
+    /// # Errors
+    /// [`CommitError::UnknownFile`], or the file cannot be read.
+    pub fn rows(&self, FileIndex(index): FileIndex) -> Result<Vec<u8>, CommitError> {
+        let file = self.files.get(index).ok_or(CommitError::UnknownFile(FileIndex(index)))?;
+        undisturbed(file)?;
+        file.read().map_err(write_failed(file.path()))
+    }
+
+    /// How many parts a file was sealed into: the number of the next one.
+    #[must_use]
+    pub fn parts(&self, FileIndex(index): FileIndex) -> u64 {
+        self.parts.get(index).copied().unwrap_or(0)
+    }
+
+    /// All rows of the file are in `part` from now on, and the file is empty: both, or neither. Unlike a commit it is durable at once.
+    ///
+    /// # Errors
+    /// See [`CommitError`]. The rows are then in their file as before; a failure after the part was written closes the journal, and the next start
+    /// finds out which of both counts.
+    pub fn seal(&mut self, FileIndex(index): FileIndex, part: &PlacedFile) -> Result<(), CommitError> {
+        self.must_be_open()?;
+        let unknown = CommitError::UnknownFile(FileIndex(index));
+        let file = self.files.get(index).filter(|file| is_of_rows(self.inside(file))).ok_or(unknown)?;
+        if !part.is_part() {
+            return Err(CommitError::NoPart(part.path.clone()));
+        }
+        undisturbed(file)?;
+        undisturbed(&self.journal)?;
+        // `open_files` lets no run have more files than fit.
+        let number = u16::try_from(index).unwrap_or(u16::MAX);
+        let sealed = Sealed { file: number, bytes: file.len(), part: part.entry() };
+        let (len, crc) = (self.journal.len(), self.crc);
+        let folder = self.folder.path().to_owned();
+        let written = self
+            .append(kind::PLACED, &[part.entry()].to_vec())
+            .and_then(|()| part.seal(&folder).map_err(write_failed(&folder.join(&part.path))));
+        if let Err(error) = written {
+            self.journal.accept(len);
+            self.crc = crc;
+            self.roll_back();
+            self.take_away(std::slice::from_ref(part));
+            return Err(error);
+        }
+        self.make_durable(kind::SEALED, &sealed)?;
+        self.unsynced = false;
+        self.parts[index] += 1;
+        let file = &mut self.files[index];
+        if let Err(error) = file.cut(0) {
+            let failed = write_failed(file.path())(error);
+            self.phase = Phase::Closed(failed.to_string());
+            return Err(failed);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,310 @@
+//! Records of many rows to a file: whatever is killed, each row is in exactly one part, and a sink beside it has the same items.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use common::number_stages::{SCATTER, n_parts};
+use common::{ONE_PIXEL_PER_BLOCK, Workplace};
+use orchestra::kind::{
+    Encoder, Fields, Input, ItemInfo, Key, Kinds, Parts, Refusal, SinkKind, Value, Writes, key,
+};
+use orchestra::{PlanOptions, RenderStyle, StartOptions};
+use orchestra_testkit::models;
+
+/// `kind = "lines"`: a line `index number number` per row, many to a file, under a line that says how many.
+struct Lines;
+
+const KEYS: [Key; 1] = [key("rows_per_file", "integer", "required", "rows of a part")];
+
+impl SinkKind for Lines {
+    fn name(&self) -> &'static str {
+        "lines"
+    }
+
+    fn about(&self) -> &'static str {
+        "A sink of a test."
+    }
+
+    fn extension(&self) -> &'static str {
+        "txt"
+    }
+
+    fn writes(&self) -> Writes {
+        Writes::Parts
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    fn connect(&self, _: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
+        Some(Arc::new(LinesEncoder(fields.integer("rows_per_file", 1..=1_000_000)?.value)))
+    }
+}
+
+#[derive(Debug)]
+struct LinesEncoder(u64);
+
+impl Encoder for LinesEncoder {
+    fn encode(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        row[0].with_tensor(|tensor| {
+            let numbers =
+                tensor.data.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes).to_string());
+            out.extend(format!("{} {}", item.id.index, numbers.collect::<Vec<_>>().join(" ")).bytes());
+            Ok(())
+        })
+    }
+
+    fn parts(&self) -> Option<&dyn Parts> {
+        Some(self)
+    }
+}
+
+impl Parts for LinesEncoder {
+    fn rows_per_file(&self) -> u64 {
+        self.0
+    }
+
+    fn file(&self, records: &[&[u8]]) -> Result<Vec<u8>, Refusal> {
+        let head = format!("{}\n", records.len()).into_bytes();
+        Ok(records.iter().fold(head, |file, record| [&file, *record, b"\n"].concat()))
+    }
+}
+
+fn kinds() -> Kinds {
+    orchestra::kinds().with_stage(SCATTER).with_sink(Lines)
+}
+
+/// Pictures to rows `index part`, in parts of 100 rows and beside them in one file of lines. `read` is the stage that gives them.
+fn sinks(place: &mut Workplace, read: &str) {
+    place
+        .add(&format!(
+            "[sinks.rows]\nkind = \"lines\"\nfrom = \"{read}\"\npath = \"rows/rows.txt\"\nrows_per_file = 100"
+        ))
+        .sink("results", read, "")
+        .devices(1);
+}
+
+fn without_a_model(items: u64) -> Workplace {
+    let mut place = Workplace::with_pictures(items);
+    place
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .add("[stages.parts]\nkind = \"scatter\"\nfrom = \"pixels\"");
+    sinks(&mut place, "parts");
+    place
+}
+
+fn parts(out: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(out.join("rows")).into_iter().flatten();
+    let mut parts: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    parts.sort();
+    parts
+}
+
+/// The rows of all parts and those of the other sink are the same, and each is there once. Gives how many rows each part has.
+fn must_agree(place: &Workplace) -> Vec<usize> {
+    let (mut in_parts, mut sizes) = (Vec::new(), Vec::new());
+    let out = place.out();
+    for (n, part) in parts(&out).iter().enumerate() {
+        assert_eq!(*part, out.join(format!("rows/rows-{n:05}.txt")), "nothing but parts, without a gap");
+        let text = fs::read_to_string(part).unwrap();
+        let (head, rows) = text.split_once('\n').unwrap();
+        let rows: Vec<_> = rows.lines().map(str::to_owned).collect();
+        assert_eq!(head.parse(), Ok(rows.len()), "{} is whole", part.display());
+        sizes.push(rows.len());
+        in_parts.extend(rows);
+    }
+    let mut in_lines: Vec<String> = place
+        .lines("results.jsonl")
+        .iter()
+        .map(|line| {
+            let numbers: Vec<String> =
+                common::numbers(line, line["result"].as_object().unwrap().keys().next().unwrap())
+                    .iter()
+                    .map(f32::to_string)
+                    .collect();
+            format!("{} {}", line["index"], numbers.join(" "))
+        })
+        .collect();
+    in_parts.sort();
+    in_lines.sort();
+    assert!(in_parts.windows(2).all(|two| two[0] != two[1]), "a row is there twice");
+    assert_eq!(in_parts, in_lines);
+    sizes
+}
+
+fn n_rows(items: u64) -> usize {
+    (0..items).map(|index| n_parts(index) as usize).sum()
+}
+
+fn must_be_all(place: &Workplace, items: u64) -> Vec<usize> {
+    let sizes = must_agree(place);
+    assert_eq!(sizes.iter().sum::<usize>(), n_rows(items));
+    sizes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_row_is_in_one_part_also_where_workers_die_and_the_run_is_cut_off() {
+    const ITEMS: u64 = 1_500;
+    let mut place = Workplace::with_pictures(ITEMS);
+    let model = models::affine(&place.models(), &[2]).unwrap();
+    place
+        .model("affine", model, "workers = 2")
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .add("[stages.parts]\nkind = \"scatter\"\nfrom = \"pixels\"")
+        .infer("read", "parts", "affine", 4);
+    sinks(&mut place, "read");
+    let run = place.start_plan(place.plan_with(kinds())).await;
+    assert!(place.kill_while_it_runs(&run, 3, 20).await > 0, "no worker was killed");
+    run.stop_handle().abort();
+    let outcome = run.wait().await;
+    assert_eq!(outcome.exit_code, 130, "{:?}", outcome.problems);
+    // Whoever looks at the files of a run that was stopped finds all that is finished.
+    let before = must_agree(&place);
+    assert!(before.iter().sum::<usize>() < n_rows(ITEMS), "nothing was left to interrupt");
+    let outcome = place.run_plan(place.plan_with(kinds())).await;
+    Workplace::must_end_with(&outcome, 0);
+    let sizes = must_be_all(&place, ITEMS);
+    assert_eq!(sizes[..before.len()], before, "a part never changes");
+    let full = |sizes: &[usize]| sizes.iter().rev().skip(1).all(|rows| *rows >= 100);
+    assert!(full(&before) && full(&sizes[before.len()..]), "{sizes:?}");
+    // Nothing is left to do, and nothing is done.
+    let outcome = place.run_plan(place.plan_with(kinds())).await;
+    Workplace::must_end_with(&outcome, 0);
+    assert_eq!(must_be_all(&place, ITEMS), sizes);
+}
+
+const FOLDER: &str = "ORCHESTRA_TEST_PART_FILES";
+
+/// The process that is killed: this program with only this test, which does nothing in an ordinary run.
+#[tokio::test(flavor = "multi_thread")]
+async fn run_process() {
+    let Ok(folder) = std::env::var(FOLDER) else { return };
+    let file = Path::new(&folder).join("workflow.toml");
+    let (plan, _) =
+        orchestra::plan_file_with(&file, &PlanOptions::default(), &orchestra::machine(), kinds()).unwrap();
+    let run = orchestra::start(plan.unwrap(), StartOptions::default()).await.unwrap();
+    let mut snapshots = run.snapshots();
+    let tell = tokio::spawn(async move {
+        while snapshots.changed().await.is_ok() {
+            println!("done {}", snapshots.borrow().done);
+        }
+    });
+    let outcome = run.wait().await;
+    tell.await.unwrap();
+    assert_eq!(outcome.exit_code, 0, "{:?}", outcome.problems);
+}
+
+#[test]
+fn a_run_that_is_killed_again_and_again_loses_and_doubles_no_row() {
+    const ITEMS: u64 = 6_000;
+    let place = without_a_model(ITEMS);
+    place.write_workflow();
+    let mut kills = 0_u64;
+    loop {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["run_process", "--exact", "--nocapture"])
+            .env(FOLDER, place.path(""))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Killed while it goes on: how far it comes beyond what it says is up to the scheduler.
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let enough = 400 * (kills + 1);
+        let said = lines.filter_map(|line| line.strip_prefix("done ")?.parse::<u64>().ok());
+        let reached = said.take_while(|done| *done < enough).count();
+        child.kill().unwrap();
+        if child.wait().unwrap().success() {
+            break;
+        }
+        assert!(reached < 100_000, "the run goes on");
+        kills += 1;
+    }
+    assert!(kills >= 3, "the run was killed {kills} times");
+    must_be_all(&place, ITEMS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_could_be_taken_for_a_part_is_not_replaced() {
+    let place = without_a_model(3);
+    place.write_workflow();
+    let stranger = place.out().join("rows/rows-00007.txt");
+    fs::create_dir_all(stranger.parent().unwrap()).unwrap();
+    fs::write(&stranger, "mine").unwrap();
+    let start = || async {
+        let started = orchestra::start(place.plan_with(kinds()), place.options()).await;
+        started.err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    let refused = start().await;
+    assert!(refused.contains("rows-00007.txt") && refused.contains("--fresh"), "{refused}");
+    assert_eq!(fs::read(&stranger).unwrap(), b"mine");
+    let outcome =
+        place.run_plan_with(place.plan_with(kinds()), StartOptions { fresh: true, ..place.options() }).await;
+    Workplace::must_end_with(&outcome, 0);
+    must_be_all(&place, 3);
+    // Nor while a run goes on.
+    fs::write(&stranger, "mine").unwrap();
+    assert!(start().await.contains("rows-00007.txt"));
+    fs::remove_file(&stranger).unwrap();
+    let fresh = StartOptions { fresh: true, ..place.options() };
+    Workplace::must_end_with(&place.run_plan_with(place.plan_with(kinds()), fresh).await, 0);
+    must_be_all(&place, 3);
+}
+
+#[test]
+fn a_file_of_another_sink_cannot_be_called_as_a_part() {
+    let mut place = without_a_model(1);
+    place.add("[sinks.other]\nkind = \"jsonl\"\nfrom = \"parts\"\npath = \"rows/rows-00003.txt\"");
+    place.write_workflow();
+    let options = PlanOptions::default();
+    let (plan, diagnostics) =
+        orchestra::plan_file_with(&place.path("workflow.toml"), &options, &orchestra::machine(), kinds())
+            .unwrap();
+    let text = diagnostics.render(RenderStyle::Plain);
+    assert!(plan.is_none() && text.contains("sinks `rows` and `other`: a part file of one"), "{text}");
+}
+
+fn parquet() -> Workplace {
+    let mut place = Workplace::with_pictures(250);
+    place
+        .image("pixels", "scans", ONE_PIXEL_PER_BLOCK)
+        .add("[sinks.table]\nkind = \"parquet\"\nfrom = \"pixels\"\npath = \"table/all.parquet\"\nrows_per_file = 100")
+        .devices(1);
+    place
+}
+
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn a_program_without_parquet_says_which_feature_it_needs() {
+    let place = parquet();
+    place.write_workflow();
+    let options = PlanOptions::default();
+    let (plan, diagnostics) =
+        orchestra::plan_file(&place.path("workflow.toml"), &options, &orchestra::machine()).unwrap();
+    let text = diagnostics.render(RenderStyle::Plain);
+    assert!(
+        plan.is_none() && text.contains("built without Parquet") && text.contains("--features parquet"),
+        "{text}"
+    );
+}
+
+#[cfg(feature = "parquet")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_writes_whole_parquet_files() {
+    let place = parquet();
+    let outcome = place.run().await;
+    Workplace::must_end_with(&outcome, 0);
+    let files: Vec<_> = fs::read_dir(place.out().join("table"))
+        .unwrap()
+        .map(|e| fs::read(e.unwrap().path()).unwrap())
+        .collect();
+    assert!((1..=3).contains(&files.len()), "{} files of 100 rows or more for 250 rows", files.len());
+    assert!(files.iter().all(|file| file.starts_with(b"PAR1") && file.ends_with(b"PAR1")));
+}
