@@ -42,10 +42,8 @@ fn intrude(sandbox: &str) -> String {
     let folder = private.path().to_str().unwrap();
     let ended = place.run_with(&[(INTRUDE, folder), ("AWS_SECRET_ACCESS_KEY", "a key to everything")]);
     ended.must_exit(65);
-    let records = place.must_hold(
-        &items("scans", (0..ITEMS).filter(|i| *i != HOSTILE)),
-        &items("scans", [HOSTILE].into_iter()),
-    );
+    let records =
+        place.must_hold(&items("scans", (0..ITEMS).filter(|i| *i != HOSTILE)), &items("scans", [HOSTILE]));
     for key in records.done.keys() {
         assert_eq!(drawn(&records, key), key.index);
     }
