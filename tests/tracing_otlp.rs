@@ -86,17 +86,20 @@ fn must_be_incomplete(ended: &Ended, why: &str) {
 }
 
 #[test]
-fn a_run_is_one_trace_and_its_items_are_linked_with_its_batches() {
-    let collector = Collector::http(&[]);
-    let place = Workplace::new();
-    let ended = digits(&place, &["--otlp", &collector.url(), "--set", "telemetry.sample=1"], &[]);
-    ended.must_exit(0);
-    complete(&ended);
-    let traces = Traces::of(&collector);
-    check_run(&traces.run, &run_id(&place), batches(&place), IMAGES);
-    assert_eq!(traces.items.len() as u64, IMAGES);
-    check_items(&traces.run, &traces.items);
-    place.nothing_is_left();
+fn over_each_protocol_a_run_is_one_trace_and_its_items_are_linked_with_its_batches() {
+    for collector in Collector::all(&[]) {
+        let place = Workplace::new();
+        let protocol = format!("telemetry.protocol={}", collector.protocol);
+        let arguments = ["--otlp", &collector.url(), "--set", &protocol, "--set", "telemetry.sample=1"];
+        let ended = digits(&place, &arguments, &[]);
+        ended.must_exit(0);
+        complete(&ended);
+        let traces = Traces::of(&collector);
+        check_run(&traces.run, &run_id(&place), batches(&place), IMAGES);
+        assert_eq!(traces.items.len() as u64, IMAGES);
+        check_items(&traces.run, &traces.items);
+        place.nothing_is_left();
+    }
 }
 
 #[test]
@@ -223,13 +226,16 @@ fn a_collector_that_is_down_costs_the_traces_and_nothing_else() {
 
 #[test]
 fn a_collector_that_never_answers_costs_the_traces_and_the_end_is_bounded() {
-    let collector = Collector::http(&[Do::Ignore]);
-    let place = Workplace::new();
-    let arguments = ["--otlp", &collector.url(), "--set", "telemetry.flush_timeout=3s"];
-    // It is the end of the run that cuts it short.
-    let ended = digits(&place, &arguments, &[("OTEL_EXPORTER_OTLP_TIMEOUT", "3600000")]);
-    must_be_incomplete(&ended, "were still waiting when the time for the end of the run had passed");
-    place.must_hold(&items("scans", 0..IMAGES), &Default::default());
+    for collector in Collector::all(&[Do::Ignore]) {
+        let place = Workplace::new();
+        let protocol = format!("telemetry.protocol={}", collector.protocol);
+        let arguments =
+            ["--otlp", &collector.url(), "--set", &protocol, "--set", "telemetry.flush_timeout=3s"];
+        // It is the end of the run that cuts it short.
+        let ended = digits(&place, &arguments, &[("OTEL_EXPORTER_OTLP_TIMEOUT", "3600000")]);
+        must_be_incomplete(&ended, "were still waiting when the time for the end of the run had passed");
+        place.must_hold(&items("scans", 0..IMAGES), &Default::default());
+    }
 }
 
 #[test]
@@ -291,11 +297,10 @@ fn signals_cut_the_last_requests_short_when_the_run_is_over() {
 fn what_a_collector_rejects_is_told_with_its_words() {
     let collector = Collector::http(&[Do::Reject(1, "too old"), Do::Refuse(403, "quota is used up", None)]);
     let place = Workplace::new();
-    let ended = digits(&place, &["--otlp", &collector.url(), "--set", "telemetry.sample=1"], &[]);
-    let unsent = match collector.got()[1].spans().count() {
-        n @ ..1000 => n.to_string(),
-        n => format!("{},{:03}", n / 1000, n % 1000),
-    };
+    // Requests leave when they are full, or at the end: the second one is refused.
+    let variables = [("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "900"), ("OTEL_BSP_SCHEDULE_DELAY", "3600000")];
+    let ended = digits(&place, &["--otlp", &collector.url(), "--set", "telemetry.sample=1"], &variables);
+    let unsent = collector.got()[1].spans().count();
     must_be_incomplete(&ended, &format!("{unsent} could not be sent, 1 were rejected by the collector ("));
     place.must_hold(&items("scans", 0..IMAGES), &Default::default());
 }
@@ -313,19 +318,25 @@ fn a_collector_that_was_busy_gets_all_in_the_end() {
 }
 
 #[test]
-fn addresses_that_cannot_be_used_are_errors_before_anything_runs() {
-    for (endpoint, words) in
-        [("https://c:4317", "without encryption"), ("c:4317", "`OTEL_EXPORTER_OTLP_ENDPOINT`")]
-    {
+fn addresses_and_protocols_that_cannot_be_used_are_errors_before_anything_runs() {
+    for (variables, code, words) in [
+        ([("OTEL_EXPORTER_OTLP_ENDPOINT", "https://c:4317"), ("A", "")], 78, "without encryption"),
+        ([("OTEL_EXPORTER_OTLP_ENDPOINT", "c:4317"), ("A", "")], 78, "`OTEL_EXPORTER_OTLP_ENDPOINT`"),
+        (
+            [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:1"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")],
+            78,
+            "expected `grpc` or `http/protobuf`",
+        ),
+    ] {
         let place = Workplace::new();
-        let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)];
-        digits(&place, &[], &variables).must_exit(78).must_say(&[words]);
+        digits(&place, &[], &variables).must_exit(code).must_say(&[words]);
         assert!(!place.out().exists());
     }
 }
 
-/// The port of gRPC, which is not spoken: an error if a person gave it, and a warning if it is in the environment, which is shared with
-/// other programs.
+/// Where the build has no gRPC, its port is recognised: an error if a person gave it, and a warning if it is in the environment, which is
+/// shared with other programs.
+#[cfg(not(feature = "grpc"))]
 #[test]
 fn the_port_of_grpc_is_told_with_what_to_write_instead() {
     let instead = "port 4317 is for gRPC; write `http://localhost:4318`";

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use orchestra::{Meter, Plan};
 use orchestra_telemetry::metrics::{MetricReport, MetricSettings, Metrics, Reading, Source, names};
+use orchestra_telemetry::otlp::Configured;
 use orchestra_telemetry::{LogFiles, SpanWatch, TelemetryError, TelemetryGuard};
 
 use crate::Failed;
@@ -19,7 +20,10 @@ use crate::stderr;
 /// Serves and sends metrics as the command line, the file and the environment say. `said`: warnings that need not be repeated.
 pub fn start(args: &RunArgs, plan: &Plan, talk: Talk, said: &[String]) -> Result<Metrics, Failed> {
     let page = args.metrics.as_deref().or(plan.telemetry.metrics.as_deref());
-    let collector = args.otlp.as_deref().or(plan.telemetry.otlp.as_deref());
+    let collector = Configured {
+        endpoint: args.otlp.as_deref().or(plan.telemetry.otlp.as_deref()),
+        protocol: plan.telemetry.protocol,
+    };
     let refused = match args.metrics {
         Some(_) => ExitCode::Usage,
         None => ExitCode::BadFile,

@@ -149,6 +149,7 @@ fn telemetry(
 pub fn configured_traces(plan: &Plan) -> ConfiguredTraces<'_> {
     ConfiguredTraces {
         endpoint: plan.telemetry.otlp.as_deref(),
+        protocol: plan.telemetry.protocol,
         items: plan.telemetry.sample,
         slow: plan.telemetry.slow,
         flush_timeout: plan.telemetry.flush_timeout,

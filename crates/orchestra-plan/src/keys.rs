@@ -159,8 +159,9 @@ pub const LIMITS: [Key; 8] = [
 ];
 
 /// `[telemetry]`
-pub const TELEMETRY: [Key; 6] = [
+pub const TELEMETRY: [Key; 7] = [
     key("otlp", "text", "none", "address of an OTLP collector: `\"http://localhost:4318\"`"),
+    key("protocol", "text", "by the port", "`\"http/protobuf\"`, or `\"grpc\"` in a build that has it"),
     key(
         "sample",
         "number, 0 to 1",

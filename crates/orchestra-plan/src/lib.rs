@@ -57,7 +57,7 @@ pub use onnx::read_model;
 pub use part_names::PartsPlan;
 pub use plan::{
     BETWEEN_COMMITS, BatchPlan, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, JoinInput,
-    Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, PipelinePlan, Plan, Recycle, Shape, SinkPlan,
-    SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
+    Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, Recycle,
+    Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
 };
 pub use sinks::RESERVED;

@@ -598,7 +598,9 @@ impl MaxFailed {
 pub struct TelemetryPlan {
     /// Address of a collector that takes OTLP, for example `http://localhost:4318`.
     pub otlp: Option<String>,
-    /// The share of the items that get a trace of their own, 0.0 to 1.0; `None`: one in a hundred.
+    /// How to send to it; `None`: as the address or the environment suggest.
+    pub protocol: Option<OtlpProtocol>,
+    /// The share of the items that get a trace of their own, 0.0 to 1.0; `None`: as the environment says, else one in a hundred.
     pub sample: Option<f64>,
     /// Items that take longer are traced whatever the share; `None`: those that take ten times as long as usual.
     pub slow: Option<Duration>,
@@ -618,4 +620,26 @@ pub enum LogFormat {
     Text,
     /// For programs: one JSON object.
     Json,
+}
+
+/// How a collector is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum OtlpProtocol {
+    /// gRPC, usually on port 4317.
+    #[serde(rename = "grpc")]
+    Grpc,
+    /// Protobuf over HTTP/1.1, usually on port 4318.
+    #[serde(rename = "http/protobuf")]
+    HttpProtobuf,
+}
+
+impl OtlpProtocol {
+    /// What files and variables call them.
+    pub const NAMES: [(&str, Self); 2] = [("grpc", Self::Grpc), ("http/protobuf", Self::HttpProtobuf)];
+
+    /// The protocol that files and variables call so.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, protocol)| *protocol)
+    }
 }

@@ -11,7 +11,7 @@ use crate::fields::{At, Fields};
 use crate::keys;
 use crate::kind::{BatchDraft, Draft, Key, Kinds, Reads, SinkKind, SourceKind, StageKind};
 use crate::nearest::suggestion;
-use crate::plan::{Limits, LogFormat, MaxFailed, Recycle, TelemetryPlan};
+use crate::plan::{Limits, LogFormat, MaxFailed, OtlpProtocol, Recycle, TelemetryPlan};
 use crate::tree::{Entry, Table, Value};
 use crate::tuning::RawTuning;
 use crate::{models, sinks, sources};
@@ -364,6 +364,7 @@ fn telemetry(fields: &mut Fields<'_, '_>) -> TelemetryPlan {
     }
     TelemetryPlan {
         otlp: otlp.map(|u| u.value),
+        protocol: f.choice("protocol", &OtlpProtocol::NAMES).map(|p| p.value),
         sample: sample(&mut f),
         slow: f.duration("slow"),
         flush_timeout: f.duration("flush_timeout"),

@@ -16,10 +16,12 @@ pub enum TelemetryError {
     #[error("the collector `{endpoint}`, from {origin}, cannot be used: {reason}")]
     Endpoint { endpoint: String, origin: String, reason: String },
     #[error(
-        "the collector `{endpoint}`, from {origin}, cannot be used: traces and metrics are sent over HTTP, and port 4317 is for gRPC; write \
-         `http://{host}:4318`"
+        "the collector `{endpoint}`, from {origin}, cannot be used: this build sends over HTTP, and {why}; write `http://{host}:4318`, or \
+         build orchestra with `--features grpc`"
     )]
-    PortOfGrpc { endpoint: String, origin: String, host: String },
+    NoGrpc { endpoint: String, origin: String, why: &'static str, host: String },
+    #[error("`{variable}` is `{value}`, which cannot be sent: expected `grpc` or `http/protobuf`")]
+    Protocol { variable: String, value: String },
     #[error("the metrics page cannot be served at `{address}`, from {origin}: {reason}")]
     Page { address: String, origin: &'static str, reason: String },
     #[error("the metrics page cannot be served at `{address}`, from {origin}: {source}; {advice}")]

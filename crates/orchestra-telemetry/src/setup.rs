@@ -102,7 +102,7 @@ struct Tracing {
 impl Tracing {
     fn start(settings: &TraceSettings) -> Result<Self, TelemetryError> {
         let traces = Traces::start(settings)?;
-        let recorder = Recorder::own(traces.sink(), settings.sampling)?;
+        let recorder = Recorder::own(traces.sink(), settings.sampling, settings.limits)?;
         Ok(Self { recorder, traces, patience: settings.patience })
     }
 }

@@ -12,7 +12,7 @@ use opentelemetry_proto::tonic::collector::metrics::v1::{
     ExportMetricsPartialSuccess, ExportMetricsServiceRequest, ExportMetricsServiceResponse,
 };
 use orchestra_telemetry::metrics::{MetricExport, MetricReport, MetricSettings, Metrics, Reading, names};
-use orchestra_telemetry::otlp::{OtlpSettings, Signal};
+use orchestra_telemetry::otlp::{OtlpSettings, Protocol, Signal};
 use prost::Message as _;
 use tokio::net::TcpSocket;
 
@@ -64,7 +64,11 @@ fn serve(mut client: TcpStream, status: &str, answer: &[u8], sender: &Sender<Exp
 }
 
 fn metrics(to: SocketAddr, every: Duration) -> Metrics {
-    let to = OtlpSettings::new(Signal::Metrics, &format!("http://{to}"), "a test").unwrap();
+    over(Protocol::HttpProtobuf, to, every)
+}
+
+fn over(protocol: Protocol, to: SocketAddr, every: Duration) -> Metrics {
+    let to = OtlpSettings::new(Signal::Metrics, &format!("http://{to}"), "a test", Some(protocol)).unwrap();
     let otlp = Some(MetricExport { to, every, resource: Vec::new() });
     let metrics = Metrics::start(&MetricSettings { page: None, otlp }).unwrap();
     metrics.observe(Arc::new(|| {
@@ -136,4 +140,72 @@ fn a_collector_that_never_answers_does_not_keep_the_run_from_ending() {
     let report = metrics(deaf.local_addr().unwrap(), NEVER).shutdown().unwrap();
     assert_eq!((report.delivered, report.lost), (0, 1));
     assert!(report.words.unwrap().contains("no answer"));
+}
+
+#[cfg(feature = "grpc")]
+mod grpc {
+    use hyper::server::conn::http2;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use hyper_util::service::TowerToHyperService;
+    use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
+        MetricsService, MetricsServiceServer,
+    };
+    use tonic::{Request, Response, Status};
+
+    use super::*;
+
+    /// Answers its first request with the first of these, and all others with the last.
+    #[derive(Clone)]
+    struct Answers(Arc<[Result<i64, Status>]>, Arc<std::sync::atomic::AtomicUsize>);
+
+    #[tonic::async_trait]
+    impl MetricsService for Answers {
+        async fn export(
+            &self,
+            request: Request<ExportMetricsServiceRequest>,
+        ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
+            assert_eq!(request.get_ref().resource_metrics.len(), 1);
+            let at = self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed).min(self.0.len() - 1);
+            let rejected_data_points = self.0[at].clone()?;
+            let partial = ExportMetricsPartialSuccess { rejected_data_points, ..Default::default() };
+            Ok(Response::new(ExportMetricsServiceResponse { partial_success: Some(partial) }))
+        }
+    }
+
+    /// What is reported of two requests, of which the second is the last.
+    fn report(answers: &[Result<i64, Status>]) -> MetricReport {
+        let answers = Answers(answers.into(), Arc::default());
+        let (listener, asked) = (TcpListener::bind("127.0.0.1:0").unwrap(), Arc::clone(&answers.1));
+        let address = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            while let Ok((client, _)) = listener.accept().await {
+                let service = TowerToHyperService::new(MetricsServiceServer::new(answers.clone()));
+                let server = http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(server.serve_connection(TokioIo::new(client), service));
+            }
+        });
+        let metrics = over(Protocol::Grpc, address, Duration::from_millis(5));
+        while asked.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        let report = metrics.shutdown().unwrap();
+        runtime.shutdown_background();
+        report
+    }
+
+    #[test]
+    fn what_comes_of_requests_over_grpc_is_told_as_over_http() {
+        assert!(report(&[Ok(0)]).delivered >= 2);
+        let rejected = report(&[Ok(2), Ok(0)]);
+        assert_eq!(rejected.lost, 1);
+        assert!(rejected.words.unwrap().contains("2 values were rejected"));
+        let refused = report(&[Err(Status::permission_denied("no key")), Ok(0)]);
+        assert!(refused.lost == 1 && refused.words.unwrap().contains("no key"));
+        let traces_only = report(&[Err(Status::unimplemented("traces only"))]);
+        assert_eq!((traces_only.lost, traces_only.unsupported), (0, true));
+    }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 use opentelemetry_http::{HttpClient as _, Request};
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use prost::Message as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -34,8 +35,7 @@ impl Export {
         let report = Arc::new(Mutex::new(MetricReport::default()));
         let thread = Background::start("metrics-export", |finishing| {
             let exporter = Exporter {
-                client: Client::new(settings.to.timeout),
-                post: post(&settings.to)?,
+                transport: Transport::new(&settings.to)?,
                 endpoint: settings.to.endpoint.clone(),
                 source,
                 finishing,
@@ -67,9 +67,7 @@ impl Export {
 }
 
 struct Exporter {
-    client: Client,
-    /// A request without its body.
-    post: Request<()>,
+    transport: Transport,
     endpoint: String,
     source: Source,
     finishing: watch::Receiver<bool>,
@@ -87,10 +85,9 @@ impl Exporter {
                 () = tokio::time::sleep_until(due) => false,
             };
             let message = self.header.request(&(self.source)(), SystemTime::now());
-            let request = self.post.clone().map(|()| message.encode_to_vec().into());
-            // It is not sent again: the next one has all numbers, too. The client notes what comes of it.
-            let _ = self.client.send_bytes(request).await;
-            if !self.note(&self.client.outcome()) || last {
+            // It is not sent again: the next one has all numbers, too.
+            let outcome = self.transport.send(message).await;
+            if !self.note(&outcome) || last {
                 return;
             }
             // What took longer than the interval is not made up for.
@@ -129,7 +126,37 @@ fn takes_no_metrics(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Answered(status, _) if unknown.contains(status))
 }
 
-/// What all requests have in common.
+enum Transport {
+    /// With a request without its body.
+    Http(Box<Client>, Request<()>),
+    #[cfg(feature = "grpc")]
+    Grpc(crate::otlp::grpc::Metrics),
+}
+
+impl Transport {
+    fn new(to: &OtlpSettings) -> Result<Self, TelemetryError> {
+        #[cfg(feature = "grpc")]
+        if to.protocol == crate::otlp::Protocol::Grpc {
+            return crate::otlp::grpc::Metrics::new(to).map(Self::Grpc);
+        }
+        Ok(Self::Http(Box::new(Client::new(to.timeout)), post(to)?))
+    }
+
+    async fn send(&mut self, message: ExportMetricsServiceRequest) -> Outcome {
+        match self {
+            Self::Http(client, post) => {
+                let request = post.clone().map(|()| message.encode_to_vec().into());
+                // The client notes what comes of it.
+                let _ = client.send_bytes(request).await;
+                client.outcome()
+            }
+            #[cfg(feature = "grpc")]
+            Self::Grpc(client) => client.send(message).await,
+        }
+    }
+}
+
+/// What all requests over HTTP have in common.
 fn post(to: &OtlpSettings) -> Result<Request<()>, TelemetryError> {
     let mut post = Request::post(&to.endpoint).body(()).map_err(|error| to.refused(&error.to_string()))?;
     *post.headers_mut() = to.header_map()?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::TelemetryError;
 use crate::otlp::variables::Variables;
-use crate::otlp::{OtlpSettings, Signal};
+use crate::otlp::{Configured, OtlpSettings, Signal};
 
 /// How often metrics are sent, as the specification has it.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -71,13 +71,13 @@ impl PageAddress {
 
 impl MetricSettings {
     /// `page` is the address from the command line or the workflow file. Without one, `OTEL_METRICS_EXPORTER=prometheus` asks for a page
-    /// at `OTEL_EXPORTER_PROMETHEUS_HOST` and `_PORT`. `otlp` is that of the collector.
+    /// at `OTEL_EXPORTER_PROMETHEUS_HOST` and `_PORT`. `otlp` is what they say of the collector.
     ///
     /// # Errors
     /// An address that cannot be used.
     pub fn resolve(
         page: Option<&str>,
-        otlp: Option<&str>,
+        otlp: Configured<'_>,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<ResolvedMetrics, TelemetryError> {
         let mut variables = Variables::new(variable);
@@ -101,10 +101,12 @@ impl MetricSettings {
             false => OtlpSettings::resolve(Signal::Metrics, otlp, &mut variables)?,
         };
         let otlp = to.map(|to| {
+            let limit =
+                variables.milliseconds(variables.one("OTEL_METRIC_EXPORT_TIMEOUT")).unwrap_or(to.timeout);
             let (name, mut resource) = variables.resource();
             resource.extend(name.map(|name| ("service.name".to_owned(), name)));
             MetricExport {
-                to,
+                to: OtlpSettings { timeout: to.timeout.min(limit), ..to },
                 every: variables
                     .milliseconds(variables.one("OTEL_METRIC_EXPORT_INTERVAL"))
                     .unwrap_or(INTERVAL),
@@ -121,7 +123,7 @@ mod tests {
 
     fn resolve(page: Option<&str>, endpoint: Option<&str>, variables: &[(&str, &str)]) -> ResolvedMetrics {
         let variable = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
-        MetricSettings::resolve(page, endpoint, &variable).unwrap()
+        MetricSettings::resolve(page, Configured { endpoint, protocol: None }, &variable).unwrap()
     }
 
     #[test]
@@ -175,6 +177,8 @@ mod tests {
         let wrong = resolve(None, Some("http://c:4318"), &[("OTEL_METRIC_EXPORT_INTERVAL", "soon")]);
         assert!(wrong.warnings[0].contains("`soon`"), "{wrong:?}");
         assert_eq!(wrong.settings.otlp.unwrap().every, INTERVAL);
+        let hasty = resolve(None, Some("http://c:4318"), &[("OTEL_METRIC_EXPORT_TIMEOUT", "70")]);
+        assert_eq!(hasty.settings.otlp.unwrap().to.timeout, Duration::from_millis(70));
         let none = resolve(None, Some("http://c:4318"), &[("OTEL_METRICS_EXPORTER", "none")]);
         assert!(none.settings.otlp.is_none());
         let both = resolve(None, Some("http://c:4318"), &[("OTEL_METRICS_EXPORTER", "otlp,prometheus")]);

@@ -103,7 +103,7 @@ impl Outcome {
 }
 
 /// The error at the bottom of it: those above it only say that a request failed.
-fn root<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+pub(crate) fn root<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     let mut root = error;
     while let Some(below) = root.source() {
         root = below;

@@ -1,10 +1,13 @@
 //! Where collectors are, and how they are spoken to. It never decides what is sent, and encodes nothing.
 
 pub(crate) mod client;
+#[cfg(feature = "grpc")]
+pub(crate) mod grpc;
 mod settings;
 pub(crate) mod variables;
 
-pub use settings::OtlpSettings;
+pub use orchestra_plan::OtlpProtocol as Protocol;
+pub use settings::{Configured, OtlpSettings};
 
 /// What is sent. Each has variables and a path of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +25,7 @@ impl Signal {
         }
     }
 
-    /// What follows a general address.
+    /// What follows a general address over HTTP.
     #[must_use]
     pub fn http_path(self) -> String {
         format!("/v1/{}", self.name())

@@ -10,6 +10,7 @@ fn resolve(
     let lookup =
         |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
     let mut variables = Variables::new(&lookup);
+    let configured = Configured { endpoint: configured, protocol: None };
     let settings = OtlpSettings::resolve(Signal::Traces, configured, &mut variables);
     (settings, variables.warnings)
 }
@@ -32,25 +33,38 @@ fn the_file_goes_before_the_signal_variable_and_that_before_the_general_one() {
 }
 
 #[test]
-fn the_path_of_the_signal_is_appended_in_place_of_another_signals() {
-    for (given, endpoint) in [
-        ("http://c", "http://c/v1/traces"),
-        ("http://[::1]:4318", "http://[::1]:4318/v1/traces"),
-        ("http://c:1/v1/traces", "http://c:1/v1/traces"),
-        ("http://c:1/v1/metrics", "http://c:1/v1/traces"),
-    ] {
-        assert_eq!(resolved(Some(given), &[]).endpoint, endpoint);
+fn the_protocol_is_http_unless_a_variable_names_another_one_or_the_port_is_that_of_grpc() {
+    let protocol = |endpoint, variables: &[_]| {
+        let settings = resolved(Some(endpoint), variables);
+        (settings.protocol, settings.endpoint)
+    };
+    let http = |endpoint: &str| (Protocol::HttpProtobuf, endpoint.to_owned());
+    assert_eq!(protocol("http://c", &[]), http("http://c/v1/traces"));
+    assert_eq!(protocol("http://[::1]:4318", &[]), http("http://[::1]:4318/v1/traces"));
+    assert_eq!(protocol("http://c:1/v1/traces", &[]), http("http://c:1/v1/traces"));
+    assert_eq!(protocol("http://c:1/v1/metrics", &[]), http("http://c:1/v1/traces"));
+    let named = [("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")];
+    assert_eq!(protocol("http://c:4317", &named), http("http://c:4317/v1/traces"));
+    let by_grpc = [named[0], ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc")];
+    for (endpoint, variables) in [("http://c:4317/", &[][..]), ("http://c:4318", &by_grpc)] {
+        let (settings, _) = resolve(Some(endpoint), variables);
+        if HAS_GRPC {
+            let settings = settings.unwrap().unwrap();
+            assert_eq!(settings.protocol, Protocol::Grpc);
+            assert_eq!(settings.endpoint, endpoint.trim_end_matches('/'));
+        } else {
+            let error = settings.unwrap_err().to_string();
+            assert!(error.contains("write") && error.contains("`http://c:4318`"), "{error}");
+        }
     }
 }
 
 #[test]
-fn the_port_of_grpc_is_an_error_with_what_to_write_or_a_warning_where_a_variable_has_it() {
-    let error = resolve(Some("http://c:4317/"), &[]).0.unwrap_err().to_string();
-    assert!(error.contains("write `http://c:4318`"), "{error}");
+fn variables_that_ask_for_grpc_where_there_is_none_stop_no_run() {
     let (settings, warnings) = resolve(None, &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[::1]:4317")]);
-    assert_eq!(settings.unwrap(), None);
+    assert_eq!(settings.unwrap().is_some(), HAS_GRPC);
     let told = |warning: &String| warning.contains("port 4317 is for gRPC; write `http://[::1]:4318`");
-    assert_eq!(warnings.iter().filter(|w| told(w)).count(), 1, "{warnings:?}");
+    assert_eq!(warnings.iter().filter(|w| told(w)).count(), usize::from(!HAS_GRPC), "{warnings:?}");
 }
 
 #[test]
@@ -77,6 +91,15 @@ fn an_address_that_cannot_work_is_refused_with_its_origin() {
 }
 
 #[test]
+fn a_protocol_that_is_not_known_is_an_error_that_names_the_choices() {
+    let variables = [GENERAL, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")];
+    let error = resolve(None, &variables).0.unwrap_err().to_string();
+    for part in ["`OTEL_EXPORTER_OTLP_PROTOCOL`", "`http/json`", "`grpc`", "`http/protobuf`"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
 fn headers_and_timeout_are_the_signals_own_or_the_general_ones() {
     let settings = resolved(
         Some("http://c:4318"),
@@ -97,7 +120,6 @@ fn headers_and_timeout_are_the_signals_own_or_the_general_ones() {
 fn values_that_cannot_be_read_are_ignored_with_a_warning() {
     for (name, value) in [
         ("OTEL_EXPORTER_OTLP_HEADERS", "no pair"),
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "0"),
         ("OTEL_TRACES_EXPORTER", "zipkin"),

@@ -2,6 +2,7 @@
 //! the environment is shared with other programs, and must not stop a run.
 
 use std::borrow::Cow;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::Signal;
@@ -55,6 +56,11 @@ impl<'a> Variables<'a> {
     pub(crate) fn milliseconds(&mut self, set: Option<Set>) -> Option<Duration> {
         let parse = |value: &str| value.parse().ok().filter(|ms| *ms > 0).map(Duration::from_millis);
         self.read(set, "number of milliseconds from 1 on", parse)
+    }
+
+    pub(crate) fn count(&mut self, set: Option<Set>, allowed: RangeInclusive<usize>) -> Option<usize> {
+        let expected = format!("whole number from {} to {}", allowed.start(), allowed.end());
+        self.read(set, &expected, |value| value.parse().ok().filter(|n| allowed.contains(n)))
     }
 
     /// `key=value,key=value`, percent-encoded. Values may be secrets, so no message shows one.
@@ -127,10 +133,11 @@ mod tests {
         let lookup = |name: &str| Some(if name == "HEADERS" { "key:secret" } else { "-3" }.to_owned());
         let mut variables = Variables::new(&lookup);
         assert_eq!(variables.milliseconds(variables.one("TIMEOUT")), None);
+        assert_eq!(variables.count(variables.one("SIZE"), 1..=10), None);
         assert_eq!(variables.pairs(variables.one("HEADERS")), Vec::new());
-        for (warning, name) in variables.warnings.iter().zip(["`TIMEOUT`", "`HEADERS`"]) {
+        for (warning, name) in variables.warnings.iter().zip(["`TIMEOUT`", "`SIZE`", "`HEADERS`"]) {
             assert!(warning.contains(name) && !warning.contains("secret"), "{warning}");
         }
-        assert_eq!(variables.warnings.len(), 2);
+        assert_eq!(variables.warnings.len(), 3);
     }
 }

@@ -89,7 +89,12 @@ impl Sender {
                 () = hopeless(&mut self.stopping, &self.client) => Err(String::new()),
             };
             let outcome = self.client.outcome();
-            let is_silent = sent.is_err() && !matches!(outcome, Outcome::Answered(..));
+            let is_silent = sent.as_ref().is_err_and(|error| match outcome {
+                Outcome::Answered(..) => false,
+                // Over gRPC only the exporter's words tell.
+                Outcome::Open => error.is_empty() || error.contains("Unavailable"),
+                Outcome::Unreachable(_) | Outcome::Lost(_) | Outcome::TimedOut(_) => true,
+            });
             self.note(n, sent, &outcome);
             if is_silent && *self.stopping.borrow() {
                 // The rest would fail in the same way and delay the end of the run.
@@ -146,6 +151,10 @@ async fn hopeless(stopping: &mut watch::Receiver<bool>, client: &Client) {
 /// OpenTelemetry's exporter. It sends a request again for as long as its time allows where the specification says so.
 fn exporter(otlp: &OtlpSettings, client: &Arc<Client>) -> Result<SpanExporter, TelemetryError> {
     let retries = RetryPolicy::recommended().with_max_retries(usize::MAX).with_max_delay(LONGEST_PAUSE);
+    #[cfg(feature = "grpc")]
+    if otlp.protocol == crate::otlp::Protocol::Grpc {
+        return crate::otlp::grpc::spans(otlp, retries);
+    }
     let built = SpanExporter::builder()
         .with_http()
         .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)

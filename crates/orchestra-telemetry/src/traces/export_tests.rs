@@ -10,6 +10,8 @@ use opentelemetry_sdk::trace::{SpanEvents, SpanLinks};
 use super::super::queue::Importance;
 use super::*;
 use crate::names::attribute;
+use crate::otlp::{Protocol, Signal};
+use crate::traces::settings::usual_request;
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -56,27 +58,41 @@ fn run(settings: &TraceSettings, spans: u64) -> SpanReport {
     traces.shutdown(settings.patience)
 }
 
+/// One collector for each protocol that this build speaks.
+fn collectors(first: &[Do]) -> Vec<(Collector, TraceSettings)> {
+    let of = |collector: Collector| {
+        let protocol = Protocol::from_name(collector.protocol);
+        let to = OtlpSettings::new(Signal::Traces, &collector.url(), "a test", protocol).unwrap();
+        let settings = settings(&collector.url());
+        (collector, TraceSettings { otlp: OtlpSettings { timeout: LONG, ..to }, ..settings })
+    };
+    Collector::all(first).into_iter().map(of).collect()
+}
+
 #[test]
-fn all_spans_arrive_with_the_resource_of_this_program() {
-    let collector = Collector::http(&[]);
-    let resource = vec![("site".to_owned(), "berlin".to_owned())];
-    let report = run(&TraceSettings { request: 10, resource, ..settings(&collector.url()) }, 95);
-    assert_eq!(report, SpanReport { ended: 95, delivered: 95, ..SpanReport::default() });
-    let mut ids: Vec<Vec<u8>> = collector.spans().into_iter().map(|span| span.span_id).collect();
-    ids.sort();
-    ids.dedup();
-    assert_eq!(ids.len(), 95);
-    assert_eq!(collector.got().len(), 10, "nine full requests and the rest");
-    for got in collector.got() {
-        let attributes = &got.request.resource_spans[0].resource.as_ref().unwrap().attributes;
-        let text = |name: &str| {
-            let found = attributes.iter().find(|a| a.key == name).unwrap_or_else(|| panic!("no {name}"));
-            found.value.clone().unwrap().value.unwrap()
-        };
-        for (name, value) in [("service.name", "orchestra"), ("site", "berlin")] {
-            assert_eq!(text(name), Value::StringValue(value.to_owned()));
+fn all_spans_arrive_over_each_protocol_with_headers_and_the_resource_of_this_program() {
+    for (collector, mut settings) in collectors(&[]) {
+        settings.otlp.headers = vec![("api-key".to_owned(), "1".to_owned())];
+        let resource = vec![("site".to_owned(), "berlin".to_owned())];
+        let report = run(&TraceSettings { request: 10, resource, ..settings }, 95);
+        assert_eq!(report, SpanReport { ended: 95, delivered: 95, ..SpanReport::default() });
+        let mut ids: Vec<Vec<u8>> = collector.spans().into_iter().map(|span| span.span_id).collect();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), 95);
+        assert_eq!(collector.got().len(), 10, "nine full requests and the rest");
+        for got in collector.got() {
+            assert_eq!(got.headers["api-key"], "1");
+            let attributes = &got.request.resource_spans[0].resource.as_ref().unwrap().attributes;
+            let text = |name: &str| {
+                let found = attributes.iter().find(|a| a.key == name).unwrap_or_else(|| panic!("no {name}"));
+                found.value.clone().unwrap().value.unwrap()
+            };
+            for (name, value) in [("service.name", "orchestra"), ("site", "berlin")] {
+                assert_eq!(text(name), Value::StringValue(value.to_owned()));
+            }
+            text("service.version");
         }
-        text("service.version");
     }
 }
 
@@ -179,10 +195,10 @@ fn a_name_that_is_not_known_costs_the_spans() {
 
 #[test]
 fn a_collector_that_never_answers_keeps_no_run_from_ending() {
-    let collector = Collector::http(&[Do::Ignore]);
-    let settings = TraceSettings { patience: Duration::from_millis(200), ..settings(&collector.url()) };
-    let report = run(&settings, 10);
-    assert_eq!((report.late, report.lost()), (10, 10));
+    for (_collector, settings) in collectors(&[Do::Ignore]) {
+        let report = run(&TraceSettings { patience: Duration::from_millis(200), ..settings }, 10);
+        assert_eq!((report.late, report.lost()), (10, 10));
+    }
 }
 
 #[test]
@@ -210,6 +226,16 @@ fn a_collector_that_refuses_one_request_gets_the_next() {
     let report = run(&TraceSettings { request: 5, ..settings(&collector.url()) }, 10);
     assert_eq!((report.unsent, report.delivered), (5, 5));
     assert!(report.words.unwrap().contains("not this one"));
+}
+
+#[cfg(feature = "grpc")]
+#[test]
+fn over_grpc_too_a_collector_that_refuses_one_request_gets_the_next() {
+    let collector = Collector::grpc(&[Do::Refuse(7, "quota is used up", None)]);
+    let otlp = OtlpSettings::new(Signal::Traces, &collector.url(), "a test", Some(Protocol::Grpc)).unwrap();
+    let report = run(&TraceSettings { request: 5, otlp, ..settings(&collector.url()) }, 10);
+    assert_eq!((report.unsent, report.delivered), (5, 5));
+    assert!(report.words.unwrap().contains("PermissionDenied"));
 }
 
 #[test]
@@ -277,9 +303,11 @@ fn the_largest_request_of_the_largest_spans_is_taken_by_a_collector() {
             vec![KeyValue::new(attribute::ITEM, name.clone()), KeyValue::new("words", words.clone())];
         SpanData { attributes, status: Status::error(words.clone()), ..span(n) }
     };
-    let resource_spans =
-        group_spans_by_resource_and_scope((0..2048).map(largest).collect(), &Default::default());
-    assert!(ExportTraceServiceRequest { resource_spans }.encoded_len() < 20 << 20);
+    for (protocol, most) in [(Protocol::HttpProtobuf, 20 << 20), (Protocol::Grpc, 4 << 20)] {
+        let spans = (0..usual_request(protocol) as u64).map(largest).collect();
+        let resource_spans = group_spans_by_resource_and_scope(spans, &Default::default());
+        assert!(ExportTraceServiceRequest { resource_spans }.encoded_len() < most);
+    }
 }
 
 #[test]

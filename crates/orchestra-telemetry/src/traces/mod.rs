@@ -27,5 +27,6 @@ pub use queue::SpanReport;
 pub use recorder::Recorder;
 pub use sampling::ItemSampling;
 pub use settings::{ConfiguredTraces, ResolvedTraces, TraceSettings};
+pub use span::SpanLimits;
 
 pub(crate) use export::Traces;

@@ -24,7 +24,7 @@ use super::assembly::{Assembly, batch_context};
 use super::ids::{About, Seed};
 use super::queue::{LeftOut, Queue};
 use super::sampling::{ItemSampling, Sampler, Sorted};
-use super::span::{Out, Sink};
+use super::span::{Out, Sink, SpanLimits};
 use super::{batch, context};
 use crate::{TelemetryError, step_back};
 
@@ -45,6 +45,7 @@ pub struct Recorder {
     shared: Arc<Shared>,
     sink: Sink,
     sampling: ItemSampling,
+    limits: SpanLimits,
     run_parent: Option<TraceContext>,
 }
 
@@ -89,8 +90,12 @@ impl Recorder {
         Self::start(Sink::Host(Arc::new(processor)), sampling)
     }
 
-    pub(crate) fn own(sink: Arc<Queue>, sampling: ItemSampling) -> Result<Self, TelemetryError> {
-        Self::start(Sink::Queue(sink), sampling)
+    pub(crate) fn own(
+        sink: Arc<Queue>,
+        sampling: ItemSampling,
+        limits: SpanLimits,
+    ) -> Result<Self, TelemetryError> {
+        Ok(Self { limits, ..Self::start(Sink::Queue(sink), sampling)? })
     }
 
     /// The same as a run takes it.
@@ -116,7 +121,8 @@ impl Recorder {
         let thread = thread.spawn(work).map_err(TelemetryError::Thread)?.thread().clone();
         let (closed, left_out, next_run) = (AtomicBool::new(false), Arc::default(), AtomicU64::new(0));
         let shared = Shared { records, weight, closed, left_out, next_run, thread, done: Mutex::new(done) };
-        Ok(Self { shared: Arc::new(shared), sink, sampling, run_parent: None })
+        let limits = SpanLimits::default();
+        Ok(Self { shared: Arc::new(shared), sink, sampling, limits, run_parent: None })
     }
 
     /// A recorder that makes the spans of runs children of this one, for example of the request that started the run.
@@ -160,7 +166,7 @@ impl Drop for Shared {
 
 impl Tracer for Recorder {
     fn begin(&self, began: RunBegan) -> Arc<dyn RunTracer> {
-        let Self { sink, sampling, run_parent: parent, .. } = self.clone();
+        let Self { sink, sampling, limits, run_parent: parent, .. } = self.clone();
         let seed = Seed::new(&began.run_id, began.zero);
         let trace = parent.map_or(seed.root(About::Run).0, |parent| TraceId::from_bytes(parent.trace_id));
         let shared = Arc::clone(&self.shared);
@@ -168,7 +174,7 @@ impl Tracer for Recorder {
         let (left_out, to, batches) = (self.left_out(), sink.clone(), Arc::<AtomicU64>::default());
         let sent = Arc::clone(&batches);
         shared.put(0, [0, 0], move |runs| {
-            runs.insert(run, Assembly::new(&began, (seed, Out::new(to)), parent, sent, left_out));
+            runs.insert(run, Assembly::new(&began, (seed, Out::new(to, limits)), parent, sent, left_out));
         });
         let sampler = Mutex::new(Sampler::new(sampling));
         Arc::new(RunRecorder { run, shared, seed, trace, sink, sampler, batches })

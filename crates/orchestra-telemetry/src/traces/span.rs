@@ -16,8 +16,21 @@ use crate::names::{SERVICE, attribute, event};
 
 /// Bytes of an error that a span keeps: a worker may have said a lot, and each item of its batch repeats it.
 const LONGEST_ERROR: usize = 1024;
-/// Links of a span, as the specification has it.
-const MOST_LINKS: usize = 128;
+
+/// How many of each a span may have. What is more is left out when it ends, and counted in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpanLimits {
+    pub attributes: usize,
+    pub events: usize,
+    pub links: usize,
+}
+
+impl Default for SpanLimits {
+    /// As the specification has it.
+    fn default() -> Self {
+        Self { attributes: 128, events: 128, links: 128 }
+    }
+}
 
 /// Where spans go when they end.
 #[derive(Debug, Clone)]
@@ -40,6 +53,7 @@ impl Sink {
 
 pub(super) struct Out {
     pub(super) sink: Sink,
+    limits: SpanLimits,
     scope: InstrumentationScope,
 }
 
@@ -48,12 +62,13 @@ pub(super) struct Span {
     data: SpanData,
     importance: Importance,
     sink: Sink,
+    limits: SpanLimits,
     zero: SystemTime,
 }
 
 impl Out {
-    pub(super) fn new(sink: Sink) -> Self {
-        Self { sink, scope: InstrumentationScope::builder(SERVICE).build() }
+    pub(super) fn new(sink: Sink, limits: SpanLimits) -> Self {
+        Self { sink, limits, scope: InstrumentationScope::builder(SERVICE).build() }
     }
 
     /// A span that began at `start`. Without a parent it begins the trace of `ids`.
@@ -81,7 +96,7 @@ impl Out {
             status: Status::Unset,
             instrumentation_scope: self.scope.clone(),
         };
-        Span { data, importance, sink: self.sink.clone(), zero }
+        Span { data, importance, sink: self.sink.clone(), limits: self.limits, zero }
     }
 }
 
@@ -108,12 +123,7 @@ impl Span {
 
     /// `how` is the value of `orchestra.link`.
     pub(super) fn link(&mut self, to: SpanContext, how: &'static str) {
-        let links = &mut self.data.links;
-        if links.links.len() < MOST_LINKS {
-            links.links.push(Link::new(to, vec![KeyValue::new(attribute::LINK, how)], 0));
-        } else {
-            links.dropped_count += 1;
-        }
+        self.data.links.links.push(Link::new(to, vec![KeyValue::new(attribute::LINK, how)], 0));
     }
 
     /// It ended in an error, of a kind from a small set.
@@ -131,12 +141,23 @@ impl Span {
 
     /// It ended at this time, or when it began if that is later.
     pub(super) fn end(mut self, at: Duration) {
-        self.data.end_time = wall_time(self.zero, at).max(self.data.start_time);
+        let (data, limits) = (&mut self.data, self.limits);
+        data.end_time = wall_time(self.zero, at).max(data.start_time);
+        data.dropped_attributes_count = cut(&mut data.attributes, limits.attributes);
+        data.events.dropped_count = cut(&mut data.events.events, limits.events);
+        data.links.dropped_count = cut(&mut data.links.links, limits.links);
         match self.sink {
             Sink::Queue(queue) => queue.push(self.data, self.importance),
             Sink::Host(processor) => processor.on_end(self.data),
         }
     }
+}
+
+/// Leaves so many, and says how many more there were.
+fn cut<T>(all: &mut Vec<T>, most: usize) -> u32 {
+    let more = all.len().saturating_sub(most);
+    all.truncate(most);
+    u32::try_from(more).unwrap_or(u32::MAX)
 }
 
 /// OpenTelemetry has no unsigned numbers.

@@ -30,9 +30,9 @@ pub enum Do {
     Take,
     /// Takes all spans but so many, and says why.
     Reject(i64, &'static str),
-    /// Answers with this status, these words, and asks for a pause of so many seconds.
+    /// Answers with this status, of HTTP or of gRPC, these words, and asks for a pause of so many seconds.
     Refuse(u16, &'static str, Option<u64>),
-    /// Ends the connection without an answer.
+    /// Ends the connection without an answer (HTTP).
     HangUp,
     /// Never answers.
     Ignore,
@@ -45,7 +45,7 @@ pub struct Got {
     pub request: ExportTraceServiceRequest,
     /// Its headers.
     pub headers: HeaderMap,
-    /// The path.
+    /// The path over HTTP.
     pub path: String,
 }
 
@@ -61,6 +61,8 @@ pub struct Collector {
     runtime: Option<Runtime>,
     /// Where it listens.
     pub address: SocketAddr,
+    /// What it speaks: `http/protobuf` or `grpc`.
+    pub protocol: &'static str,
     shared: Arc<Shared>,
 }
 
@@ -78,9 +80,28 @@ impl Shared {
 }
 
 impl Collector {
+    /// One for each protocol that this build speaks.
+    pub fn all(first: &[Do]) -> Vec<Self> {
+        #[cfg(feature = "grpc")]
+        let all = vec![Self::http(first), Self::grpc(first)];
+        #[cfg(not(feature = "grpc"))]
+        let all = vec![Self::http(first)];
+        all
+    }
+
+    /// One that speaks gRPC.
+    #[cfg(feature = "grpc")]
+    pub fn grpc(first: &[Do]) -> Self {
+        Self::start("grpc", first, |shared, stream| async move {
+            let service = hyper_util::service::TowerToHyperService::new(grpc::service(shared));
+            let server = hyper::server::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new());
+            drop(server.serve_connection(stream, service).await);
+        })
+    }
+
     /// One that speaks HTTP/1.1.
     pub fn http(first: &[Do]) -> Self {
-        Self::start(first, |shared, stream| async move {
+        Self::start("http/protobuf", first, |shared, stream| async move {
             let service = service_fn(move |request| answer(Arc::clone(&shared), request));
             let server = hyper::server::conn::http1::Builder::new();
             // It ends with an error when it hangs up on purpose.
@@ -89,6 +110,7 @@ impl Collector {
     }
 
     fn start<F: Future<Output = ()> + Send + 'static>(
+        protocol: &'static str,
         first: &[Do],
         serve: impl Fn(Arc<Shared>, TokioIo<TcpStream>) -> F + Send + 'static,
     ) -> Self {
@@ -105,7 +127,7 @@ impl Collector {
                 tokio::spawn(serve(Arc::clone(&of_server), TokioIo::new(stream)));
             }
         });
-        Self { runtime: Some(runtime), address, shared }
+        Self { runtime: Some(runtime), address, protocol, shared }
     }
 
     /// `http://HOST:PORT`.
@@ -182,6 +204,39 @@ impl Garbler {
 
     pub fn url(&self) -> String {
         format!("http://{}", self.0)
+    }
+}
+
+#[cfg(feature = "grpc")]
+mod grpc {
+    use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+        TraceService, TraceServiceServer,
+    };
+    use tonic::{Code, Request, Response, Status};
+
+    use super::*;
+
+    pub fn service(shared: Arc<Shared>) -> TraceServiceServer<GrpcService> {
+        TraceServiceServer::new(GrpcService(shared))
+    }
+
+    pub struct GrpcService(Arc<Shared>);
+
+    #[tonic::async_trait]
+    impl TraceService for GrpcService {
+        async fn export(
+            &self,
+            request: Request<ExportTraceServiceRequest>,
+        ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+            let (metadata, _, request) = request.into_parts();
+            let got = Got { request, headers: metadata.into_headers(), path: String::new() };
+            match self.0.take(got) {
+                Do::Take => Ok(Response::new(taken(None))),
+                Do::Reject(n, words) => Ok(Response::new(taken(Some((n, words))))),
+                Do::Refuse(code, words, _) => Err(Status::new(Code::from_i32(code.into()), words)),
+                Do::HangUp | Do::Ignore => std::future::pending().await,
+            }
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use super::super::batch::matters;
 use super::super::ids::{About, Seed};
 use super::super::queue::Queue;
 use super::super::sampling::{Ended, ItemSampling, Sampler};
-use super::super::span::{Out, Sink};
+use super::super::span::{Out, Sink, SpanLimits};
 use super::fake_plan::plan;
 use crate::names::attribute;
 
@@ -53,7 +53,7 @@ impl Made {
         let queue = Arc::new(Queue::new(100_000, 512));
         let began = began();
         let seed = Seed::new(&began.run_id, began.zero);
-        let out = Out::new(Sink::Queue(Arc::clone(&queue)));
+        let out = Out::new(Sink::Queue(Arc::clone(&queue)), SpanLimits::default());
         let sampling = ItemSampling { ratio, ..ItemSampling::default() };
         let run = Assembly::new(&began, (seed, out), None, Arc::default(), Arc::default());
         Self { run, seed, sampler: Sampler::new(sampling), queue }

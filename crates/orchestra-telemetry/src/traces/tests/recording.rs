@@ -13,7 +13,7 @@ use orchestra_runtime::trace::{
 use super::fixture::{Made, began, began_at, each_of, groups, item, ms, over, rows_of};
 use crate::names::{attribute, span};
 use crate::traces::queue::Queue;
-use crate::traces::{ItemSampling, Recorder};
+use crate::traces::{ItemSampling, Recorder, SpanLimits};
 
 /// The thread gives way to everything else on this machine.
 const PATIENCE: Duration = Duration::MAX;
@@ -25,7 +25,8 @@ fn recorder() -> (Recorder, Arc<Queue>) {
 fn recorder_of(ratio: f64) -> (Recorder, Arc<Queue>) {
     let queue = Arc::new(Queue::new(1_000_000, 512));
     let sampling = ItemSampling { ratio, ..ItemSampling::default() };
-    let recorder = Recorder::own(Arc::clone(&queue), sampling).expect("a thread can be started");
+    let recorder =
+        Recorder::own(Arc::clone(&queue), sampling, SpanLimits::default()).expect("a thread can be started");
     (recorder, queue)
 }
 
@@ -87,8 +88,12 @@ fn items_that_find_no_room_are_left_out_and_counted_but_for_those_that_somebody_
 fn full() -> (Recorder, Arc<Queue>, Arc<dyn RunTracer>, u64) {
     let queue = Arc::new(Queue::new(1_000, 10));
     let sink = Arc::clone(&queue);
-    let recorder = Recorder::own(sink.clone(), ItemSampling { ratio: 1.0, ..ItemSampling::default() })
-        .expect("a thread can be started");
+    let recorder = Recorder::own(
+        sink.clone(),
+        ItemSampling { ratio: 1.0, ..ItemSampling::default() },
+        SpanLimits::default(),
+    )
+    .expect("a thread can be started");
     let run = recorder.begin(began());
     let mut told = 0;
     while sink.has_room(8) {
@@ -135,6 +140,23 @@ fn the_log_names_the_trace_that_a_failed_item_is_found_in() {
     let spans = queue.take().unwrap();
     let item = spans.iter().find(|s| s.name == span::ITEM).unwrap();
     assert_eq!(item.span_context.trace_id().to_bytes(), named.trace_id);
+}
+
+#[test]
+fn a_span_keeps_as_much_as_its_limits_allow_and_counts_the_rest() {
+    let queue = Arc::new(Queue::new(1_000, 512));
+    let sampling = ItemSampling { ratio: 1.0, ..ItemSampling::default() };
+    let limits = SpanLimits { attributes: 2, events: 0, links: 1 };
+    let recorder = Recorder::own(Arc::clone(&queue), sampling, limits).expect("a thread can be started");
+    let run = recorder.begin(began());
+    let batch = Made::with(0.0).batch(0, 1, BatchEnd::Done);
+    run.items_ended(&groups(vec![item(0, &[batch], super::failure())]));
+    recorder.finish(PATIENCE);
+    let spans = queue.take().unwrap();
+    let item = spans.iter().find(|s| s.name == span::ITEM).unwrap();
+    assert_eq!((item.attributes.len(), item.events.events.len(), item.links.links.len()), (2, 0, 1));
+    assert!(item.dropped_attributes_count > 0);
+    assert_eq!((item.events.dropped_count, item.links.dropped_count), (1, 1), "the failure, and the batch");
 }
 
 /// What is said of 40 batches of 64 items, told as groups or each item for itself: the items that are traced and why, and the batches.
@@ -186,7 +208,8 @@ fn items_told_as_a_group_are_traced_as_each_alone_would_be() {
 /// The items that are traced, and why, of a group that is told to a recorder.
 fn kept_of(sampling: ItemSampling, mut group: EndedItems) -> BTreeSet<(String, String)> {
     let queue = Arc::new(Queue::new(1_000, 512));
-    let recorder = Recorder::own(Arc::clone(&queue), sampling).expect("a thread can be started");
+    let recorder =
+        Recorder::own(Arc::clone(&queue), sampling, SpanLimits::default()).expect("a thread can be started");
     let run = recorder.begin(began());
     group.written(ms(5_010), &Ok(()));
     run.items_ended(&[group]);
