@@ -23,5 +23,6 @@ pub use error::TelemetryError;
 pub use logs::{Format as LogFormat, LogFiles, LogReport, Terminal};
 pub use setup::{LogSettings, SpanWatch, Telemetry, TelemetryGuard, TelemetryReport};
 pub use traces::{
-    ConfiguredTraces, ItemSampling, Recorder, ResolvedTraces, SpanReport, TraceContext, TraceSettings,
+    ConfiguredTraces, ItemParents, ItemSampling, Recorder, ResolvedTraces, SpanReport, TraceContext,
+    TraceSettings,
 };

@@ -1,4 +1,4 @@
-//! A host has OpenTelemetry of its own: spans go through its span processor, below its own span.
+//! A host has OpenTelemetry of its own: spans go through its span processor, below its own spans.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -41,16 +41,19 @@ fn items(indices: [u64; 2]) -> EndedItems {
 }
 
 #[test]
-fn spans_go_through_the_processor_of_the_host_below_its_request() {
+fn spans_go_through_the_processor_of_the_host_below_its_requests() {
     let exported = Exporter::default();
     // As the host's own instrumentation of an incoming request would do it.
     let tracer = SdkTracerProvider::builder().build().tracer("host");
     let request = tracer.start("request");
     let request: SpanContext = opentelemetry::trace::Span::span_context(&request).clone();
+    let incoming = context::of_span(&request).unwrap();
+    let parents = move |_: &str, item: &str| (item == "1.png").then_some(incoming);
     let sampling = ItemSampling { ratio: 1.0, ..ItemSampling::default() };
     let recorder = Recorder::for_host(SimpleSpanProcessor::new(exported.clone()), sampling)
         .unwrap()
-        .with_run_parent(context::of_span(&request).unwrap());
+        .with_run_parent(incoming)
+        .with_item_parents(Arc::new(parents));
 
     let plan = fake_plan::plan();
     let run = recorder.begin(RunBegan { plan, run_id: "run-1".to_owned(), zero: SystemTime::now() });
@@ -68,6 +71,8 @@ fn spans_go_through_the_processor_of_the_host_below_its_request() {
     assert_eq!(runs[0].span_context.trace_id(), request.trace_id());
     assert_eq!(runs[0].parent_span_id, request.span_id());
     assert_ne!(items[0].span_context.trace_id(), request.trace_id());
+    assert_eq!(items[1].span_context.trace_id(), request.trace_id());
+    assert_eq!(items[1].parent_span_id, request.span_id());
     let link = &items[0].links.links[0].span_context;
     assert_eq!(link.span_id(), runs[0].span_context.span_id(), "linked with the run");
 }

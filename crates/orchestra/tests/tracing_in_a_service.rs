@@ -1,5 +1,6 @@
-//! A service that has its own subscriber, propagator and exporter keeps all three, and sees a run in them, below the request that started
-//! it. One test, because a process has one of the first two.
+//! A service that has its own subscriber, propagator and exporter keeps all three, and sees a run in them: the context that came with a
+//! request is the parent of the item that came with it, and the run is below the span that started it. One test, because a process has one
+//! of the first two.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -12,10 +13,12 @@ use std::time::Duration;
 
 use common::{AS_IT_IS, Workplace, bounded};
 use opentelemetry::global;
-use opentelemetry::trace::{SpanId, TraceContextExt as _, TraceId};
+use opentelemetry::trace::{
+    Span as _, SpanId, TraceContextExt as _, TraceId, Tracer as _, TracerProvider as _,
+};
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
-use opentelemetry_sdk::trace::{SimpleSpanProcessor, SpanData, SpanExporter};
+use opentelemetry_sdk::trace::{SdkTracerProvider, SimpleSpanProcessor, SpanData, SpanExporter};
 use orchestra::StartOptions;
 use orchestra_telemetry::traces::context;
 use orchestra_telemetry::{ItemSampling, Recorder, TraceContext};
@@ -49,14 +52,14 @@ impl<S: tracing::Subscriber> Layer<S> for Targets {
 }
 
 /// The parent that came with the headers of a request, as the service's own propagator reads them.
-fn incoming() -> TraceContext {
-    let headers = HashMap::from([("traceparent".to_owned(), format!("00-{TRACE}-{SPAN}-01"))]);
+fn incoming(flags: &str) -> TraceContext {
+    let headers = HashMap::from([("traceparent".to_owned(), format!("00-{TRACE}-{SPAN}-{flags}"))]);
     let request = global::get_text_map_propagator(|propagator| propagator.extract(&headers));
     context::of_span(request.span().span_context()).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_sees_a_run_in_its_own_traces_and_logs_below_its_request() {
+async fn a_service_sees_a_run_in_its_own_traces_and_logs_below_its_requests() {
     let exported = Exporter::default();
     global::set_text_map_propagator(TraceContextPropagator::new());
     let targets = Targets::default();
@@ -77,10 +80,22 @@ async fn a_service_sees_a_run_in_its_own_traces_and_logs_below_its_request() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .filter(|name| name != "broken.png")
         .collect();
+    // One item came with a request that is traced, one with a request that is not, and at one the service's own code falls over.
+    let [traced, untraced, panics] = [0, 1, 2].map(|n| names[n].clone());
+    let (parent, not_sampled) = (incoming("01"), incoming("00"));
+    let parents = move |source: &str, item: &str| {
+        assert_eq!(source, "scans");
+        let is = |name: &str| item.ends_with(name);
+        assert!(!is(&panics), "a bug of the service, as asked");
+        if is(&traced) || is("broken.png") { Some(parent) } else { is(&untraced).then_some(not_sampled) }
+    };
+    let start = SdkTracerProvider::builder().build().tracer("service").start("start a run");
+    let start = start.span_context().clone();
     let sampling = ItemSampling { ratio: 1.0, ..ItemSampling::default() };
     let recorder = Recorder::for_host(SimpleSpanProcessor::new(exported.clone()), sampling)
         .unwrap()
-        .with_run_parent(incoming());
+        .with_run_parent(context::of_span(&start).unwrap())
+        .with_item_parents(Arc::new(parents));
     let options = StartOptions { trace: Some(recorder.tracer()), ..place.options() };
     let run = place.start_with(options).await;
     Workplace::must_end_with(&bounded("the run ends", run.wait()).await, 65);
@@ -98,14 +113,27 @@ async fn a_service_sees_a_run_in_its_own_traces_and_logs_below_its_request() {
     assert_eq!(runs.len(), 1);
     let request = (TraceId::from_hex(TRACE).unwrap(), SpanId::from_hex(SPAN).unwrap());
     let run = &runs[0].span_context;
-    assert_eq!((run.trace_id(), runs[0].parent_span_id), request, "below what started it");
-    for end in names.iter().map(String::as_str).chain(["broken.png"]) {
+    let started = (start.trace_id(), start.span_id());
+    assert_eq!((run.trace_id(), runs[0].parent_span_id), started, "below what started it");
+    for end in names.iter().map(String::as_str).chain(["broken.png"]).filter(|end| *end != names[1]) {
         let item = of_item(end).unwrap();
-        assert_ne!(item.span_context.trace_id(), request.0);
-        assert_eq!(item.parent_span_id, SpanId::INVALID, "a trace of its own");
         let below = spans.iter().filter(|s| s.parent_span_id == item.span_context.span_id());
         assert!(below.clone().count() >= 3, "with what it went through");
         assert!(below.into_iter().all(|s| s.span_context.trace_id() == item.span_context.trace_id()));
+    }
+    for end in [names[0].as_str(), "broken.png"] {
+        let item = of_item(end).unwrap();
+        assert_eq!((item.span_context.trace_id(), item.parent_span_id), request, "below its request");
+    }
+    assert!(of_item(&names[1]).is_none(), "whoever asked for it does not trace it");
+    for name in &names[2..] {
+        let item = of_item(name).unwrap();
+        assert_ne!(item.span_context.trace_id(), request.0);
+        assert_eq!(
+            item.parent_span_id,
+            SpanId::INVALID,
+            "it came with no request, or nobody could say with which"
+        );
     }
     let batches = named("batch");
     assert!(!batches.is_empty());

@@ -1,6 +1,7 @@
 //! Makes the spans of one run out of what it told. Takes records one after the other; waits for nothing and sends nothing.
 
 use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -9,7 +10,8 @@ use opentelemetry::trace::{SpanContext, SpanId, TraceId};
 use opentelemetry::{KeyValue, StringValue};
 use orchestra_core::{DeviceId, SourceId, StageId, WorkerId};
 use orchestra_runtime::trace::{
-    BatchTrace, DeviceTrace, ItemTrace, RunBegan, RunEnded, TraceContext, WorkerStep, WorkerTrace,
+    BatchTrace, DeviceTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, TraceContext, WorkerStep, WorkerTrace,
+    id_in_logs,
 };
 
 use super::batch;
@@ -21,6 +23,10 @@ use super::run::{RunSpans, Totals};
 use super::sampling::Kept;
 use super::span::{Out, Span};
 use crate::names::attribute;
+
+/// Gives the parent of an item, by the names of its source and of itself, if the program that embeds the run has one. It is called in a
+/// thread of the recorder: while it takes long, spans wait and may find no room, and the run goes on; if it panics, the item has no parent.
+pub type ItemParents = Arc<dyn Fn(&str, &str) -> Option<TraceContext> + Send + Sync>;
 
 /// Batches in the trace of the run, six spans each: the trace stays readable, and later ones have traces of their own.
 pub(super) const BATCHES_IN_RUN: u64 = 333;
@@ -119,7 +125,7 @@ impl RunFacts {
     }
 
     pub(super) fn batch_context(&self, number: u64) -> SpanContext {
-        batch_context(self.seed, self.context.trace_id(), number)
+        batch_context(self.seed, &self.context, number)
     }
 }
 
@@ -134,15 +140,18 @@ impl StageFacts {
     }
 }
 
-/// The context of the batch with this number, given the trace of the run.
-pub(super) fn batch_context(seed: Seed, run: TraceId, number: u64) -> SpanContext {
-    let (own, span) = seed.root(About::Batch(number));
-    context::sampled(if number < BATCHES_IN_RUN { run } else { own }, span)
+/// The context of the batch with this number, given that of the run.
+pub(super) fn batch_context(seed: Seed, run: &SpanContext, number: u64) -> SpanContext {
+    let ids = seed.root(About::Batch(number));
+    if number < BATCHES_IN_RUN { context::below(run, ids.1) } else { context::root(ids) }
 }
 
 pub(super) struct Assembly {
     facts: RunFacts,
     run: RunSpans,
+    parents: Option<ItemParents>,
+    /// A panic of `parents` was logged.
+    has_warned: bool,
     /// Batches that were sent up to now.
     sent: Arc<AtomicU64>,
     items_kept: u64,
@@ -156,14 +165,14 @@ impl Assembly {
     pub(super) fn new(
         began: &RunBegan,
         (seed, out): (Seed, Out),
-        parent: Option<TraceContext>,
+        (parent, parents): (Option<TraceContext>, Option<ItemParents>),
         sent: Arc<AtomicU64>,
         left_out: Arc<LeftOut>,
     ) -> Self {
         let mut facts = RunFacts::new(began, seed, out);
         let run;
         (run, facts.context) = RunSpans::new(&facts, parent.map(context::to_span).as_ref());
-        Self { facts, run, sent, items_kept: 0, drawn: HashSet::new(), left_out }
+        Self { facts, run, parents, has_warned: false, sent, items_kept: 0, drawn: HashSet::new(), left_out }
     }
 
     /// A batch that [matters](batch::matters).
@@ -171,7 +180,7 @@ impl Assembly {
         batch::draw(batch, &self.facts, Importance::Rare);
     }
 
-    /// Items that are traced, and why.
+    /// Items that are traced, and why, unless they have parents.
     pub(super) fn items(&mut self, items: &[(ItemTrace, Kept)]) {
         items.iter().for_each(|(item, kept)| self.item(item, *kept));
     }
@@ -202,6 +211,19 @@ impl Assembly {
     }
 
     fn item(&mut self, item: &ItemTrace, kept: Kept) {
+        let parent = self.parent(item);
+        let kept = match &parent {
+            None if kept == Kept::Parent => return,
+            None => kept,
+            Some(parent) if parent.is_sampled() => Kept::Parent,
+            // Its parent has no span at the collector, so ours would have none above it.
+            Some(_) => return,
+        };
+        if let (Kept::Parent, ItemEnd::Failed(failure)) = (kept, &item.end) {
+            // The line about its failure could not: the parent is asked for later, and not in a thread of the run.
+            let trace = parent.as_ref().and_then(context::of_span).map(|parent| id_in_logs(&parent));
+            tracing::info!(item = %item.name, stage = %failure.stage, trace_id = trace, "the failed item is in the trace of its parent");
+        }
         if !self.finds_room(kept, item.steps.batches.len()) {
             return;
         }
@@ -211,7 +233,7 @@ impl Assembly {
                 batch::draw(batch, &self.facts, kept.importance());
             }
         }
-        item::draw(&self.facts, item, kept);
+        item::draw(&self.facts, item, kept, parent.as_ref());
     }
 
     /// Under load an item that is only one of many stays behind whole, rather than some spans of each.
@@ -219,5 +241,16 @@ impl Assembly {
         let finds_room = !kept.is_plain() || self.facts.out.sink.has_room(4 + 4 * n_batches);
         self.left_out.add_items(u64::from(!finds_room));
         finds_room
+    }
+
+    /// The host's code: what it does wrong must not cost more than the parent of one item.
+    fn parent(&mut self, item: &ItemTrace) -> Option<SpanContext> {
+        let parents = self.parents.as_ref()?;
+        let [source, _] = self.facts.source(item.id.source);
+        let asked = catch_unwind(AssertUnwindSafe(|| parents(&source.value.as_str(), &item.name)));
+        if asked.is_err() && !std::mem::replace(&mut self.has_warned, true) {
+            tracing::warn!(item = %item.name, "the function that gives parents of items panicked; such items have none");
+        }
+        asked.ok().flatten().map(context::to_span)
     }
 }

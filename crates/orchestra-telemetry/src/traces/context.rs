@@ -20,6 +20,12 @@ pub(super) fn to_span(context: TraceContext) -> SpanContext {
     SpanContext::new(trace, span, TraceFlags::new(context.flags), true, TraceState::default())
 }
 
-pub(super) fn sampled(trace: TraceId, span: SpanId) -> SpanContext {
+/// The context of a span of ours; `parent` has decided whether it is sampled.
+pub(super) fn below(parent: &SpanContext, span: SpanId) -> SpanContext {
+    SpanContext::new(parent.trace_id(), span, parent.trace_flags(), false, TraceState::default())
+}
+
+/// The context of a span of ours that begins a trace.
+pub(super) fn root((trace, span): (TraceId, SpanId)) -> SpanContext {
     SpanContext::new(trace, span, TraceFlags::SAMPLED, false, TraceState::default())
 }

@@ -17,12 +17,12 @@ use super::span::{Span, number};
 use crate::names::{attribute, span};
 
 /// Makes the spans of an item.
-pub(super) fn draw(run: &RunFacts, item: &ItemTrace, kept: Kept) {
+pub(super) fn draw(run: &RunFacts, item: &ItemTrace, kept: Kept, parent: Option<&SpanContext>) {
     let (id, steps) = (item.id, &item.steps);
     let about = About::Item(id.source.0, id.index);
     let queued = steps.queued.first().map(|(_, at)| *at);
     let began = steps.loading.map(|l| l.began).or(queued).unwrap_or(item.handed);
-    let mut span = run.open(kept.importance(), span::ITEM, run.seed.root(about), None, began);
+    let mut span = run.open(kept.importance(), span::ITEM, run.seed.root(about), parent, began);
     span.link(run.context.clone(), "run");
     for batch in &steps.batches {
         span.link(run.batch_context(batch.number.number), "batch");

@@ -22,6 +22,7 @@ mod span;
 #[cfg(test)]
 mod tests;
 
+pub use assembly::ItemParents;
 pub use context::TraceContext;
 pub use queue::SpanReport;
 pub use recorder::Recorder;

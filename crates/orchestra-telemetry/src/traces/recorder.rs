@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use opentelemetry::trace::TraceId;
+use opentelemetry::trace::SpanContext;
 use opentelemetry_sdk::trace::SpanProcessor;
 use orchestra_core::ItemId;
 use orchestra_runtime::trace::{
@@ -20,7 +20,7 @@ use orchestra_runtime::trace::{
     WorkerTrace,
 };
 
-use super::assembly::{Assembly, batch_context};
+use super::assembly::{Assembly, ItemParents, batch_context};
 use super::ids::{About, Seed};
 use super::queue::{LeftOut, Queue};
 use super::sampling::{ItemSampling, Sampler, Sorted};
@@ -47,6 +47,7 @@ pub struct Recorder {
     sampling: ItemSampling,
     limits: SpanLimits,
     run_parent: Option<TraceContext>,
+    item_parents: Option<ItemParents>,
 }
 
 /// What those who tell share. There is no lock in it that they take: the thread runs behind those of the run, and may stand still at any
@@ -122,13 +123,22 @@ impl Recorder {
         let (closed, left_out, next_run) = (AtomicBool::new(false), Arc::default(), AtomicU64::new(0));
         let shared = Shared { records, weight, closed, left_out, next_run, thread, done: Mutex::new(done) };
         let limits = SpanLimits::default();
-        Ok(Self { shared: Arc::new(shared), sink, sampling, limits, run_parent: None })
+        Ok(Self { shared: Arc::new(shared), sink, sampling, limits, run_parent: None, item_parents: None })
     }
 
-    /// A recorder that makes the spans of runs children of this one, for example of the request that started the run.
+    /// A recorder that makes the spans of runs children of this one, for example of the request that started the run. If that is not
+    /// sampled, they are not made.
     #[must_use]
     pub fn with_run_parent(mut self, parent: TraceContext) -> Self {
         self.run_parent = Some(parent);
+        self
+    }
+
+    /// A recorder that asks for the parent of each item, for example for the request that the item came with. An item with a parent is
+    /// traced if that is sampled, and not otherwise. It is asked when the item has ended: see [`ItemParents`].
+    #[must_use]
+    pub fn with_item_parents(mut self, parents: ItemParents) -> Self {
+        self.item_parents = Some(parents);
         self
     }
 
@@ -166,18 +176,24 @@ impl Drop for Shared {
 
 impl Tracer for Recorder {
     fn begin(&self, began: RunBegan) -> Arc<dyn RunTracer> {
-        let Self { sink, sampling, limits, run_parent: parent, .. } = self.clone();
+        let Self { sink, sampling, limits, run_parent: parent, item_parents: parents, .. } = self.clone();
+        let has_parents = parents.is_some();
         let seed = Seed::new(&began.run_id, began.zero);
-        let trace = parent.map_or(seed.root(About::Run).0, |parent| TraceId::from_bytes(parent.trace_id));
+        let ids = seed.root(About::Run);
+        let context =
+            parent.map_or(context::root(ids), |parent| context::below(&context::to_span(parent), ids.1));
         let shared = Arc::clone(&self.shared);
         let run = shared.next_run.fetch_add(1, Ordering::Relaxed);
         let (left_out, to, batches) = (self.left_out(), sink.clone(), Arc::<AtomicU64>::default());
         let sent = Arc::clone(&batches);
         shared.put(0, [0, 0], move |runs| {
-            runs.insert(run, Assembly::new(&began, (seed, Out::new(to, limits)), parent, sent, left_out));
+            runs.insert(
+                run,
+                Assembly::new(&began, (seed, Out::new(to, limits)), (parent, parents), sent, left_out),
+            );
         });
         let sampler = Mutex::new(Sampler::new(sampling));
-        Arc::new(RunRecorder { run, shared, seed, trace, sink, sampler, batches })
+        Arc::new(RunRecorder { run, shared, seed, context, sink, has_parents, sampler, batches })
     }
 }
 
@@ -185,9 +201,11 @@ struct RunRecorder {
     run: u64,
     shared: Arc<Shared>,
     seed: Seed,
-    /// The trace of the run.
-    trace: TraceId,
+    /// The span of the run.
+    context: SpanContext,
     sink: Sink,
+    /// Items may have parents of the host, so that nothing is known of their traces here.
+    has_parents: bool,
     /// Never waited for: items are told of by one thread, and the recorder's does not take it.
     sampler: Mutex<Sampler>,
     batches: Arc<AtomicU64>,
@@ -196,13 +214,14 @@ struct RunRecorder {
 impl RunTracer for RunRecorder {
     fn number_batch(&self) -> BatchNumber {
         let number = self.batches.fetch_add(1, Ordering::Relaxed);
-        let context = context::of_span(&batch_context(self.seed, self.trace, number));
+        let context = context::of_span(&batch_context(self.seed, &self.context, number));
         BatchNumber { number, context }
     }
 
     fn trace_of_failed(&self, item: ItemId) -> Option<TraceContext> {
-        let (trace, span) = self.seed.root(About::Item(item.source.0, item.index));
-        context::of_span(&context::sampled(trace, span))
+        let context = context::root(self.seed.root(About::Item(item.source.0, item.index)));
+        // A host is not asked for a parent in a thread of the run.
+        context::of_span(&context).filter(|_| !self.has_parents)
     }
 
     fn batch_ended(&self, batch: Arc<BatchTrace>) {
@@ -213,10 +232,10 @@ impl RunTracer for RunRecorder {
 
     fn items_ended(&self, items: &[EndedItems]) {
         let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
-        // What the exporter would drop need not be copied for it.
-        let takes_items = self.sink.has_room(SPANS_OF_ITEM);
+        // What the exporter would drop need not be copied for it. Which items a host wants is not known here.
+        let takes_items = self.has_parents || self.sink.has_room(SPANS_OF_ITEM);
         let room = ROOM_FOR_ITEMS.saturating_sub(self.shared.weight.load(Ordering::Relaxed));
-        let mut sorted = Sorted::new(if takes_items { room } else { 0 });
+        let mut sorted = Sorted::new(if takes_items { room } else { 0 }, self.has_parents);
         items.iter().for_each(|group| sorted.group(group, &mut sampler));
         drop(sampler);
         self.shared.left_out.add_items(sorted.left_out);

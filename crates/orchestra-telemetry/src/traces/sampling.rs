@@ -29,6 +29,8 @@ impl Default for ItemSampling {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kept {
     Ratio,
+    /// Its parent is traced; before that was asked: it is traced for nothing else.
+    Parent,
     Failed,
     Retried,
     Slow,
@@ -47,6 +49,7 @@ impl Kept {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Kept::Ratio => "ratio",
+            Kept::Parent => "parent",
             Kept::Failed => "failed",
             Kept::Retried => "retried",
             Kept::Slow => "slow",
@@ -130,22 +133,24 @@ impl Sampler {
     }
 }
 
-/// Those of some items that are traced.
+/// Those of some items that are traced, or may be if they have parents.
 pub(super) struct Sorted {
     pub(super) kept: Vec<(ItemTrace, Kept)>,
     /// For so many more items that others can stand for.
     room: usize,
     /// Items that found no room.
     pub(super) left_out: u64,
+    /// Items may have parents of the host, which have the last word: then all may be traced.
+    has_parents: bool,
 }
 
 impl Sorted {
-    pub(super) fn new(room: usize) -> Self {
-        Self { kept: Vec::new(), room, left_out: 0 }
+    pub(super) fn new(room: usize, has_parents: bool) -> Self {
+        Self { kept: Vec::new(), room, left_out: 0, has_parents }
     }
 
     pub(super) fn group(&mut self, group: &EndedItems, sampler: &mut Sampler) {
-        let usual = group.usual();
+        let usual = group.usual().filter(|_| !self.has_parents);
         if let Some(usual) = usual {
             sampler.note(usual.typical, usual.ids.len() as u64);
             if !sampler.may_be_slow(usual.longest) {
@@ -165,7 +170,8 @@ impl Sorted {
             if usual.is_none() {
                 sampler.note(ended.took, 1);
             }
-            if let Some(kept) = sampler.decide(&ended) {
+            let kept = sampler.decide(&ended);
+            if let Some(kept) = kept.or(self.has_parents.then_some(Kept::Parent)) {
                 self.item(&item, kept);
             }
         }
@@ -189,11 +195,12 @@ impl Sorted {
     }
 
     fn item(&mut self, item: &EndedItem<'_>, kept: Kept) {
-        if self.room == 0 && kept.is_plain() {
+        let gives_way = kept.is_plain() || kept == Kept::Parent;
+        if self.room == 0 && gives_way {
             self.left_out += 1;
             return;
         }
-        self.room -= usize::from(kept.is_plain());
+        self.room -= usize::from(gives_way);
         self.kept.push((item.trace(), kept));
     }
 }

@@ -71,18 +71,18 @@ impl Out {
         Self { sink, limits, scope: InstrumentationScope::builder(SERVICE).build() }
     }
 
-    /// A span that began at `start`. Without a parent it begins the trace of `ids`.
+    /// A span that began at `start`. Without a parent it begins the trace of `ids`; below one that is not sampled it goes nowhere.
     pub(super) fn open(
         &self,
         importance: Importance,
         name: &'static str,
-        (trace, id): (TraceId, SpanId),
+        ids: (TraceId, SpanId),
         parent: Option<&SpanContext>,
         (zero, start): (SystemTime, Duration),
     ) -> Span {
         let start = wall_time(zero, start);
         let data = SpanData {
-            span_context: context::sampled(parent.map_or(trace, SpanContext::trace_id), id),
+            span_context: parent.map_or(context::root(ids), |parent| context::below(parent, ids.1)),
             parent_span_id: parent.map_or(SpanId::INVALID, SpanContext::span_id),
             parent_span_is_remote: parent.is_some_and(SpanContext::is_remote),
             span_kind: SpanKind::Internal,
@@ -141,6 +141,9 @@ impl Span {
 
     /// It ended at this time, or when it began if that is later.
     pub(super) fn end(mut self, at: Duration) {
+        if !self.data.span_context.is_sampled() {
+            return;
+        }
         let (data, limits) = (&mut self.data, self.limits);
         data.end_time = wall_time(self.zero, at).max(data.start_time);
         data.dropped_attributes_count = cut(&mut data.attributes, limits.attributes);

@@ -14,8 +14,9 @@ use orchestra_runtime::trace::{
     RunEnded, RunTiming, Steps, Then, Ticket, Timeline, Token,
 };
 
-use super::super::assembly::{Assembly, batch_context};
+use super::super::assembly::{Assembly, ItemParents, batch_context};
 use super::super::batch::matters;
+use super::super::context;
 use super::super::ids::{About, Seed};
 use super::super::queue::Queue;
 use super::super::sampling::{Ended, ItemSampling, Sampler};
@@ -50,12 +51,16 @@ pub struct Made {
 
 impl Made {
     pub fn with(ratio: f64) -> Self {
+        Self::with_parents(ratio, None)
+    }
+
+    pub fn with_parents(ratio: f64, parents: Option<ItemParents>) -> Self {
         let queue = Arc::new(Queue::new(100_000, 512));
         let began = began();
         let seed = Seed::new(&began.run_id, began.zero);
         let out = Out::new(Sink::Queue(Arc::clone(&queue)), SpanLimits::default());
         let sampling = ItemSampling { ratio, ..ItemSampling::default() };
-        let run = Assembly::new(&began, (seed, out), None, Arc::default(), Arc::default());
+        let run = Assembly::new(&began, (seed, out), (None, parents), Arc::default(), Arc::default());
         Self { run, seed, sampler: Sampler::new(sampling), queue }
     }
 
@@ -87,11 +92,11 @@ impl Made {
     /// A batch of `items` items with this number, which ran from `number` * 10 ms on.
     pub fn batch(&self, number: u64, items: usize, end: BatchEnd) -> Arc<BatchTrace> {
         let at = ms(number * 10);
-        let context = batch_context(self.seed, self.seed.root(About::Run).0, number);
+        let span = batch_context(self.seed, &context::root(self.seed.root(About::Run)), number);
         let answered = matches!(end, BatchEnd::Done | BatchEnd::Fault { .. }).then_some(at + ms(8));
         let timing = RunTiming { bind_ns: 1_000_000, run_ns: 3_000_000, copy_out_ns: 1_000_000 };
         Arc::new(BatchTrace {
-            number: BatchNumber { number, context: super::super::context::of_span(&context) },
+            number: BatchNumber { number, context: context::of_span(&span) },
             batch: BatchId(number + 100),
             stage: READ,
             device: DeviceId(0),

@@ -11,8 +11,8 @@ use opentelemetry::trace::{SpanId, Status};
 use opentelemetry_sdk::trace::SpanData;
 use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, WorkerExit, WorkerId};
 use orchestra_runtime::trace::{
-    BatchEnd, BatchTrace, DeviceStep, DeviceTrace, ItemEnd, Ran, RunErrorKind, RunTiming, Then, WorkerStep,
-    WorkerTrace,
+    BatchEnd, BatchTrace, DeviceStep, DeviceTrace, ItemEnd, Ran, RunErrorKind, RunTiming, Then, TraceContext,
+    WorkerStep, WorkerTrace,
 };
 
 use self::fixture::{Made, READ, get, item, killed, links, ms, over, text, value};
@@ -161,6 +161,26 @@ fn the_trace_of_the_run_holds_the_first_batches_and_later_ones_are_traces_of_the
         spans.named(span::BATCH).into_iter().filter(|b| b.parent_span_id == SpanId::INVALID).collect();
     assert_eq!(own.len(), 10);
     assert!(own.iter().all(|b| links(b, "run") == [id(run)]));
+}
+
+#[test]
+fn an_item_with_a_parent_is_its_child_and_follows_its_decision() {
+    let traced = TraceContext { trace_id: [7; 16], span_id: [9; 8], flags: 1 };
+    let parents = move |source: &str, name: &str| {
+        let is_traced = name != "1.png";
+        (source == "items" && name != "2.png").then(|| TraceContext { flags: u8::from(is_traced), ..traced })
+    };
+    let mut made = Made::with_parents(0.0, Some(Arc::new(parents)));
+    made.items((0..3).map(|n| item(n, &[], failure())).collect());
+    let spans = made.all();
+    let items = spans.named(span::ITEM);
+    assert_eq!(items.len(), 2, "one is not traced by whoever asked for it");
+    assert_eq!(items[0].span_context.trace_id().to_bytes(), traced.trace_id);
+    assert_eq!(items[0].parent_span_id.to_bytes(), traced.span_id);
+    assert!(items[0].parent_span_is_remote);
+    let below = [span::ITEM_READ, span::ITEM_DECODE, span::ITEM_WRITE];
+    assert_eq!(spans.names_below(items[0]), below, "and what is below it is in that trace, too");
+    assert_eq!(text(items[1], attribute::ITEM), "2.png");
 }
 
 #[test]

@@ -6,8 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use opentelemetry::trace::Status;
+use opentelemetry_sdk::trace::SpanData;
 use orchestra_runtime::trace::{
-    BatchEnd, BatchTrace, DoneRows, EndedItems, ItemEnd, RunTracer, Token, Tracer as _,
+    BatchEnd, BatchTrace, DoneRows, EndedItems, ItemEnd, RunTracer, Token, TraceContext, Tracer as _,
 };
 
 use super::fixture::{Made, began, began_at, each_of, groups, item, ms, over, rows_of};
@@ -116,6 +117,45 @@ fn while_the_exporter_is_full_plain_items_are_left_out_and_counted_and_others_ar
     assert!(items.iter().any(|s| s.status != Status::Unset), "the one that failed");
     assert!(left_out >= 1, "the plain one after it was full");
     assert_eq!(items.len() as u64 + left_out, told + 2, "each is there, or counted");
+}
+
+#[test]
+fn what_a_host_wants_is_traced_also_while_the_exporter_is_full() {
+    let (recorder, queue, _filling, _) = full();
+    let request = TraceContext { trace_id: [7; 16], span_id: [8; 8], flags: 1 };
+    let run = recorder.clone().with_item_parents(Arc::new(move |_, _| Some(request))).begin(began());
+    run.items_ended(&groups(vec![item(0, &[], ItemEnd::Done)]));
+    recorder.finish(PATIENCE);
+    let mut spans = Vec::new();
+    while let Some(request) = queue.take() {
+        spans.extend(request);
+    }
+    let is_wanted = |s: &&SpanData| s.name == span::ITEM && s.span_context.trace_id().to_bytes() == [7; 16];
+    assert_eq!(spans.iter().filter(is_wanted).count(), 1);
+}
+
+#[test]
+fn a_run_below_a_request_that_is_not_sampled_has_no_spans_and_items_follow_their_own_parents() {
+    let (recorder, queue) = recorder_of(0.0);
+    let request = TraceContext { trace_id: [7; 16], span_id: [8; 8], flags: 1 };
+    let parents = move |_: &str, name: &str| (name == "1.png").then_some(request);
+    let recorder =
+        recorder.with_run_parent(TraceContext { flags: 0, ..request }).with_item_parents(Arc::new(parents));
+    let run = recorder.begin(began());
+    let number = run.number_batch();
+    assert_eq!(number.context.unwrap().flags, 0, "as its parent");
+    let batch = Arc::into_inner(Made::with(0.0).batch(0, 2, BatchEnd::Done)).unwrap();
+    let batch = Arc::new(BatchTrace { number, ..batch });
+    run.batch_ended(Arc::clone(&batch));
+    let items: Vec<_> = (0..2).map(|n| began_at(n, 5_000)).collect();
+    let mut group = rows_of(items, &batch);
+    group.written(ms(5_010), &Ok(()));
+    run.items_ended(&[group]);
+    run.ended(over());
+    assert_eq!(recorder.finish(PATIENCE), 0);
+    let names = names(&queue);
+    assert_eq!(names.iter().filter(|n| *n == span::ITEM).count(), 1, "{names:?}");
+    assert!(!names.iter().any(|n| n == span::RUN || n == span::BATCH || n == span::WORKER_RUN), "{names:?}");
 }
 
 #[test]
