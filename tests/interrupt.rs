@@ -83,7 +83,7 @@ fn interrupted_twice(signal: Signal) {
     let n = 500;
     write_pictures(&place.images(), n);
     write_trap_picture(&place.images(), 0, Trap::Hang).unwrap();
-    let mut run = place.start(&["--set", "limits.batch_timeout=1h", "--set", "models.blocks.sandbox=off"]);
+    let mut run = place.start(&["--set", "limits.batch_timeout=1h"]);
     assert!(run.until("results come in beside the batch that hangs", || place.n_results() >= 100));
     run.signal(signal);
     assert!(run.until_it_says("stopping: finishing what is in flight"));
@@ -124,7 +124,8 @@ fn a_third_signal_ends_the_command_at_once_and_the_run_is_completed_later() {
             write_trap_picture(&place.images(), index, Trap::Fork).unwrap();
         }
         write_trap_picture(&place.images(), 64, Trap::Hang).unwrap();
-        let mut run = place.start(&["--set", "limits.batch_timeout=1h"]);
+        let mut run =
+            place.start(&["--set", "limits.batch_timeout=1h", "--set", "models.blocks.sandbox=off"]);
         assert!(run.until("results come in", || place.n_results() >= 100), "{}", run.said());
         run.signal(signals[0]);
         assert!(run.until_it_says("stopping: finishing what is in flight"));

@@ -86,6 +86,9 @@ fn without_a_sandbox_it_may_what_its_user_may() {
         "a secret variable",
         "another process",
         "a signal to the parent",
+        "opening a secret to all",
+        "the parent's priority",
+        "messages of other programs",
         "another program",
     ] {
         assert!(through.contains(attempt), "not `{attempt}`: {through}");

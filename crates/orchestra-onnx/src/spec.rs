@@ -63,8 +63,7 @@ impl OnnxSpec {
         let libraries = [&self.library].into_iter().chain(&self.preload).chain(&self.custom_ops);
         let searched = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         let mut read: Vec<PathBuf> = libraries.chain([&self.model]).flat_map(folders_of).collect();
-        // A relative folder would be one of the folder that the run was started in.
-        read.extend(std::env::split_paths(&searched).filter(|folder| folder.is_absolute()));
+        read.extend(std::env::split_paths(&searched).filter_map(|folder| std::path::absolute(folder).ok()));
         read.extend(self.sandbox.read.iter().cloned());
         let mut write = self.sandbox.write.clone();
         if let (true, Provider::TensorRt(TensorRt { engines: Some(folder), .. })) =

@@ -20,13 +20,16 @@ pub const GOT_THROUGH: &str = "the intruder got through with:";
 pub(crate) fn attempts() -> Vec<&'static str> {
     let folder = std::env::var_os(INTRUDE).unwrap_or_default();
     let folder = Path::new(&folder);
-    let attempts: [(&str, Option<()>); 20] = [
+    let attempts: [(&str, Option<()>); 23] = [
         ("reading /etc/passwd", fs::read("/etc/passwd").ok().map(drop)),
         ("reading a secret", fs::read(folder.join(SECRET)).ok().map(drop)),
         ("listing a folder", fs::read_dir(folder).ok().map(drop)),
         ("listing /", fs::read_dir("/").ok().map(drop)),
         ("writing a file", File::create(folder.join("written")).ok().map(drop)),
         ("overwriting a secret", File::options().append(true).open(folder.join(SECRET)).ok().map(drop)),
+        ("opening a secret to all", done(chmod(&folder.join(SECRET)))),
+        ("the parent's priority", done(lower_parent())),
+        ("messages of other programs", message_queue()),
         ("removing a file", fs::remove_file(folder.join("removable")).ok()),
         ("writing for all", write_and_remove(Path::new("/tmp")).ok()),
         ("writing beside its library", own_folder().and_then(|folder| write_and_remove(&folder).ok())),
@@ -57,6 +60,25 @@ fn own_folder() -> Option<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let line = maps.lines().find(|line| line.contains("orchestra_testkit_ops"))?;
     Path::new(&line[line.find('/')?..]).parent().map(Path::to_owned)
+}
+
+fn chmod(file: &Path) -> i32 {
+    let Ok(name) = CString::new(file.as_os_str().as_encoded_bytes()) else { return -1 };
+    // SAFETY: the text lives until the call returns.
+    unsafe { libc::chmod(name.as_ptr(), 0o666) }
+}
+
+fn lower_parent() -> i32 {
+    // SAFETY: no memory is touched.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, parent(), 1) }
+}
+
+/// Asks for a message of a queue that is not there: whoever may ask is told so.
+fn message_queue() -> Option<()> {
+    let mut message = [0_u8; 64];
+    // SAFETY: the memory lives until the call returns, and is larger than what is asked for.
+    unsafe { libc::msgrcv(i32::MAX, message.as_mut_ptr().cast(), 8, 0, libc::IPC_NOWAIT) };
+    passed_the_sandbox(Err(io::Error::last_os_error()))
 }
 
 fn parent() -> u32 {

@@ -152,7 +152,7 @@ impl Sandbox {
 }
 
 /// New processes and programs, other processes, sockets that others may reach, kernel interfaces that go round a filter or that have often
-/// been a way out. What a model needs is memory, threads, clocks and files that are open already or allowed.
+/// been a way out; modes, owners and times of files, which Landlock does not govern; priorities. What a model needs is memory, threads, clocks and files that are open already or allowed.
 const FORBIDDEN: &[i64] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -224,7 +224,59 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_sethostname,
     libc::SYS_setdomainname,
     libc::SYS_vhangup,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_shmctl,
+    libc::SYS_shmdt,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_semctl,
+    libc::SYS_mq_unlink,
+    libc::SYS_fanotify_init,
+    libc::SYS_fanotify_mark,
+    libc::SYS_mount_setattr,
+    libc::SYS_fsconfig,
+    libc::SYS_kexec_file_load,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utime,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utimes,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_futimesat,
+    libc::SYS_utimensat,
+    libc::SYS_setpriority,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setattr,
+    libc::SYS_ioprio_set,
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
+    FCHMODAT2,
+    QUOTACTL_FD,
+    PROCESS_MRELEASE,
 ];
+
+// Numbers that are the same on all processors, and that `libc` does not name everywhere.
+const FCHMODAT2: i64 = 452;
+const QUOTACTL_FD: i64 = 443;
+const PROCESS_MRELEASE: i64 = 448;
 
 /// The parts of a sandbox that this kernel lacks, in words that end "the kernel has no ..".
 #[must_use]

@@ -19,7 +19,7 @@ use crate::frames::{
     DynamicOutput, FromWorker, Load, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker,
 };
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, ErrorClass, TensorSpec};
+use orchestra_core::{BatchId, ErrorClass, SandboxMode, TensorSpec};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
@@ -305,7 +305,9 @@ impl<E: Engine> Server<'_, E> {
     fn load(&mut self, load: &Load) -> Result<(), End> {
         let started = Instant::now();
         let arena = self.arena.take().ok_or_else(|| End::protocol("a second `Load` frame"))?;
-        let confined = self.engine.sandbox(load).and_then(|sandbox| sandbox.enter());
+        let sandbox = self.engine.sandbox(load);
+        let is_confined = sandbox.as_ref().is_ok_and(|sandbox| sandbox.mode != SandboxMode::Off);
+        let confined = sandbox.and_then(|sandbox| sandbox.enter());
         let watched = self.socket.try_clone().map_err(End::protocol)?;
         let (link, leave) = (Arc::clone(&self.link), Arc::clone(&self.leave));
         spawn("watch", move || link.watch(&watched, &leave))?;
@@ -325,7 +327,13 @@ impl<E: Engine> Server<'_, E> {
                 self.link.rss_bytes.store(rss_bytes, Ordering::Relaxed);
                 Ok(self.link.send(&loaded.into_frame(load_ns, rss_bytes))?)
             }
-            Err(LoadError { class, error }) => {
+            Err(LoadError { class, mut error }) => {
+                let is_denied = ["permission denied", "cannot open shared object file"]
+                    .iter()
+                    .any(|words| error.to_lowercase().contains(words));
+                if is_confined && is_denied {
+                    error += "; the worker is confined to its own folders: `sandbox_read` of the model names others (see docs/security.md)";
+                }
                 self.link.send(&FromWorker::LoadFailed { class, error })?;
                 Err(End::Code(EXIT_LOAD_FAILED))
             }

@@ -133,8 +133,9 @@ impl Launcher for ProcessLauncher {
             .args(&self.args)
             .env_clear()
             .envs(inherited())
-            .envs(orchestra_machine::worker_environment(device))
             .envs(env.iter().copied())
+            // Whatever else is asked for, a worker sees its own device.
+            .envs(orchestra_machine::worker_environment(device))
             .envs(self.env.iter().map(|(k, v)| (k, v)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
