@@ -136,7 +136,7 @@ impl RunContext {
         }
     }
 
-    /// Tells whoever traces what happened to a worker.
+    /// Tells the tracer, if there is one, what happened to a worker.
     pub fn trace_worker(
         &self,
         worker: WorkerId,

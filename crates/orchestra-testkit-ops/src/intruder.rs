@@ -7,7 +7,7 @@ use std::net::{TcpStream, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// A folder that is nobody's business, with a file [`SECRET`] in it, named by this variable.
+/// A folder that the sandbox does not allow, with a file [`SECRET`] in it, named by this variable.
 pub const INTRUDE: &str = "ORCHESTRA_TEST_INTRUDE";
 /// The file of the folder [`INTRUDE`].
 pub const SECRET: &str = "secret.txt";
@@ -73,7 +73,7 @@ fn lower_parent() -> i32 {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, parent(), 1) }
 }
 
-/// Asks for a message of a queue that is not there: whoever may ask is told so.
+/// Asks for a message of a queue that is not there. Outside of a sandbox the error is that there is none.
 fn message_queue() -> Option<()> {
     let mut message = [0_u8; 64];
     // SAFETY: the memory lives until the call returns, and is larger than what is asked for.
@@ -107,13 +107,13 @@ fn fork() -> i32 {
     }
 }
 
-/// Signal 0 reaches nobody: it only asks whether one could.
+/// Signal 0 is not delivered: the call only checks the permission.
 fn signal_parent() -> i32 {
     // SAFETY: no process is touched.
     unsafe { libc::kill(parent().cast_signed(), 0) }
 }
 
-/// Asks for a program that is not there: whoever may run one is told so.
+/// Asks for a program that is not there. Outside of a sandbox the error is that there is none.
 fn run_a_program() -> Option<()> {
     let program = CString::new("/nowhere/program").ok()?;
     let none: *const libc::c_char = std::ptr::null();

@@ -67,7 +67,7 @@ impl PrivateRows {
     /// here. Inputs are there already, with zeros behind them.
     ///
     /// # Safety
-    /// Nobody writes to the inputs at `slots` meanwhile, and no run uses these rows.
+    /// No other code writes to the inputs at `slots` during the call, and no run uses these rows.
     pub unsafe fn copy_in(&mut self, slots: &Places, rows: usize) -> Places {
         let mut places = Places { rows, ..slots.clone() };
         let bytes = |block: &Block| block.len() / self.rows.max(1) * rows.min(self.rows);
@@ -92,7 +92,7 @@ impl PrivateRows {
     /// Gives the first rows of the outputs that are here to the `slots`, as many as these have.
     ///
     /// # Safety
-    /// Nobody else uses the outputs at `slots` meanwhile, and no run writes these rows.
+    /// No other code uses the outputs at `slots` during the call, and no run writes these rows.
     pub unsafe fn copy_out(&self, slots: &Places) {
         for (place, block) in slots.outputs.iter().zip(&self.outputs) {
             if let (Some(place), Some(block)) = (place, block) {

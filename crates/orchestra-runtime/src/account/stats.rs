@@ -1,4 +1,4 @@
-//! Counters of a run, written by whoever does the work and read for snapshots, the report and metrics. Counts only: nobody decides by them.
+//! Counters of a run, written where the work is done and read for snapshots, the report and metrics. No decision depends on them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

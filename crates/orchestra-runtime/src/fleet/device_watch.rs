@@ -1,5 +1,5 @@
 //! What the devices of a run and its worker processes take, and whether a device is still there. It steers
-//! nothing: a device that is lost is told to its manager, and figures go to whoever asks. A driver that gives no answer is
+//! nothing: a device that is lost is told to its manager, and snapshots and metrics read the figures. A driver that gives no answer is
 //! noted once and never fails a run.
 //!
 //! Each device has a lock of its own, which is never held while the driver or the kernel is asked, while somebody is told or while
@@ -298,7 +298,7 @@ impl Watched {
     }
 }
 
-/// The threads that look at the devices of a run, one for each: a driver that hangs over one of them blinds nobody to the others. Dropping it
+/// The threads that look at the devices of a run, one for each: a driver that hangs over one device does not stop the looks at the others. Dropping it
 /// ends the threads, each after the look at which it is.
 pub(crate) struct Watcher {
     stop: Arc<AtomicBool>,
@@ -328,7 +328,7 @@ impl Watcher {
             };
             let name = format!("look {}", plan.spec.name);
             let thread = thread::Builder::new().name(name).spawn(look_on)?.thread().clone();
-            // It is woken when somebody asks.
+            // `ask` wakes it.
             context.watch.devices[device.index()].looker.get_or_init(|| thread.clone());
             watcher.threads.push(thread);
         }

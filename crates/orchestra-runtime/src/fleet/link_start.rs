@@ -94,7 +94,7 @@ impl LinkArgs {
         }
     }
 
-    /// The process outlives its SIGKILL: its stage ends, and nobody waits for it any more.
+    /// The process outlives its SIGKILL: its stage ends, and neither batcher nor manager waits for it any more.
     fn undying(&self, pid: Option<u32>, state: &str) {
         let device = &self.context.plan.devices[self.device.index()].spec;
         let worker = self.worker;
@@ -115,7 +115,7 @@ impl LinkArgs {
              command again to go on"
         );
         tracing::error!(%worker, pid, state, "a worker outlives its SIGKILL: {why}");
-        // Without a batcher its stage is over, and nobody waits for what it held.
+        // Without a batcher its stage is over, and the rows that it held have ended.
         drop(self.serve.batcher.cast(BatcherMsg::WorkerUndying(why)));
         drop(self.manager.cast(DeviceMsg::WorkerUndying(worker)));
     }
@@ -125,7 +125,7 @@ impl LinkArgs {
 pub fn report(port: &WorkerPort, event: ProcessEvent) {
     let worker = port.args.worker;
     match event {
-        // A link that is gone has killed its process: what it would understand interests nobody.
+        // A link that is gone has killed its process, so its frames need no reader.
         ProcessEvent::Frame(frame) => match catch_unwind(AssertUnwindSafe(|| port.hear(frame))) {
             Ok(Some(frame)) => drop(port.link.cast(LinkMsg::Process(ProcessEvent::Frame(frame)))),
             Ok(None) => {}

@@ -150,7 +150,7 @@ impl Files {
         parts.try_for_each(|part| part.seal(&mut self.journal)).map_err(|e| e.to_string())
     }
 
-    /// Rows that wait become parts: whoever looks at the files of a run that has ended finds all that is finished.
+    /// Rows that wait become parts, so the files of a run that has ended hold all finished rows.
     fn close(&mut self, code: Option<i32>) -> Result<(), String> {
         self.seal(|_| true)?;
         let closed = match code {
@@ -209,7 +209,7 @@ fn run(
         if let Some((code, then)) = close {
             let closed = files.close(code);
             let counts = files.journal.counts();
-            drop(files); // The output folder is free before anybody hears that the run is over.
+            drop(files); // The output folder is unlocked before the end of the run is reported.
             then(closed.map(|()| counts));
             return;
         }

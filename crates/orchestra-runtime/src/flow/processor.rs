@@ -1,5 +1,5 @@
 //! What follows a batch stage: the rows of a completed batch go through the chain behind the stage. A batch that takes a few microseconds is
-//! worked on by whoever has it, which is the batcher; everything else, and everything that may have to wait, on the blocking pool. It decides
+//! worked on by the batcher itself; everything else, and everything that may have to wait, on the blocking pool. It decides
 //! nothing about retries.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -90,7 +90,7 @@ impl Work {
         Self { stage, chain, outputs, carries, runs: Mutex::default(), usual_text, open }
     }
 
-    /// Whoever closes the last one passes the end on.
+    /// The call that closes the last one passes the end on.
     fn close_one(&self) {
         if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.chain.drained();
