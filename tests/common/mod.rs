@@ -167,9 +167,9 @@ flush_timeout = \"10m\"
         Gate::in_folder(&self.path("gate")).close_after(n).unwrap();
     }
 
-    /// Rows that have come to the gate since it was closed.
-    pub fn rows_at_gate(&self) -> u64 {
-        Gate::in_folder(&self.path("gate")).n_rows()
+    /// Batches that wait at the gate, or have waited, since it was closed.
+    pub fn waiting_at_gate(&self) -> u64 {
+        Gate::in_folder(&self.path("gate")).n_waiting()
     }
 
     /// Lets everything pass, from now on.

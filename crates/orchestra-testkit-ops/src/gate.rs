@@ -11,6 +11,8 @@ pub const GATE: &str = "ORCHESTRA_TEST_GATE";
 pub const LIMIT: &str = "limit";
 /// One byte for each row that has come so far.
 pub const ROWS: &str = "rows";
+/// One byte for each batch that waits, or has waited, since the gate was closed.
+pub const WAITING: &str = "waiting";
 /// A FIFO. Opening it for reading waits until somebody opens it for writing: that opens the gate.
 pub const BARRIER: &str = "barrier";
 
@@ -22,6 +24,7 @@ pub(crate) fn pass(rows: i64) {
         return;
     };
     if came_before(&folder.join(ROWS), rows).is_ok_and(|before: u64| before >= limit) {
+        drop(append(&folder.join(WAITING), 1));
         // It fails if the gate was opened, and so its barrier removed, at this moment.
         drop(File::open(folder.join(BARRIER)));
     }
@@ -29,9 +32,14 @@ pub(crate) fn pass(rows: i64) {
 
 /// Adds rows to the count; how many there were.
 fn came_before(count: &Path, rows: i64) -> io::Result<u64> {
-    let rows = vec![b'.'; usize::try_from(rows).unwrap_or(0)];
-    let mut count = File::options().append(true).create(true).open(count)?;
-    // One write, so that two workers do not count each other's rows twice; behind it stands the offset of this file.
-    count.write_all(&rows)?;
-    Ok(count.stream_position()?.saturating_sub(rows.len() as u64))
+    let rows = usize::try_from(rows).unwrap_or(0);
+    Ok(append(count, rows)?.saturating_sub(rows as u64))
+}
+
+/// Appends so many bytes; how many there are then.
+fn append(file: &Path, bytes: usize) -> io::Result<u64> {
+    let mut file = File::options().append(true).create(true).open(file)?;
+    // One write, so that two workers do not count each other's bytes twice; behind it stands the offset of this file.
+    file.write_all(&vec![b'.'; bytes])?;
+    file.stream_position()
 }

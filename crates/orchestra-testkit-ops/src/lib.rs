@@ -19,7 +19,7 @@ use ort::sys::{
     OrtCustomOpInputOutputCharacteristic, OrtMemType, OrtSessionOptions, OrtStatusPtr,
 };
 
-pub use gate::{BARRIER, GATE, LIMIT, ROWS};
+pub use gate::{BARRIER, GATE, LIMIT, ROWS, WAITING};
 pub use intruder::{GOT_THROUGH, INHERITED_FD, INTRUDE, SECRET};
 
 /// The operator's domain in a model.

@@ -3,10 +3,15 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context as _;
-use orchestra_testkit_ops::{BARRIER, LIMIT, ROWS};
+use orchestra_testkit_ops::{BARRIER, LIMIT, ROWS, WAITING};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+/// The barriers that were opened, held open for writing until this process ends: a worker may have found the path of a barrier and not
+/// opened it yet when the gate opens, and would wait for a writer for ever.
+static OPENED: Mutex<Vec<File>> = Mutex::new(Vec::new());
 
 /// A gate in a folder of its own. Give that folder to the run in the variable [`GATE`](crate::GATE).
 #[derive(Debug, Clone)]
@@ -29,15 +34,18 @@ impl Gate {
     pub fn close_after(&self, rows: usize) -> anyhow::Result<()> {
         self.open()?;
         fs::create_dir_all(&self.folder).with_context(|| format!("`{}`", self.folder.display()))?;
+        // Neither is there unless the gate was closed before.
+        drop(fs::remove_file(self.folder.join(ROWS)));
+        drop(fs::remove_file(self.folder.join(WAITING)));
         mknodat(CWD, self.folder.join(BARRIER), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
         fs::write(self.folder.join(LIMIT), rows.to_string())?;
         Ok(())
     }
 
-    /// The rows that have come to it since it was closed; more than it lets pass, once a batch waits.
+    /// The batches that wait at it, or have waited, since it was closed. Rows say less: a batch that waits may be a partial one.
     #[must_use]
-    pub fn n_rows(&self) -> u64 {
-        fs::metadata(self.folder.join(ROWS)).map_or(0, |rows| rows.len())
+    pub fn n_waiting(&self) -> u64 {
+        fs::metadata(self.folder.join(WAITING)).map_or(0, |waiting| waiting.len())
     }
 
     /// Lets everything pass from now on, and all that wait.
@@ -50,12 +58,10 @@ impl Gate {
         }
         fs::remove_file(self.folder.join(LIMIT))?;
         let barrier = self.folder.join(BARRIER);
-        // For both, so that opening it does not wait; whoever waits for a writer goes on, and whoever comes later finds no barrier.
+        // For both, so that opening it does not wait. Workers that wait for a writer go on; those that come later find no barrier.
         let both = File::options().read(true).write(true).open(&barrier)?;
         fs::remove_file(&barrier)?;
-        drop(both);
-        // Nobody has come yet, perhaps.
-        drop(fs::remove_file(self.folder.join(ROWS)));
+        OPENED.lock().unwrap_or_else(PoisonError::into_inner).push(both);
         Ok(())
     }
 }

@@ -95,7 +95,7 @@ async fn under_way(place: &Workplace) -> RunHandle {
     let gate = place.gate();
     gate.close_after(40).unwrap();
     let run = place.start().await;
-    until("batches are done", || gate.n_rows() > 40).await;
+    until("batches are done", || gate.n_waiting() > 0).await;
     run
 }
 

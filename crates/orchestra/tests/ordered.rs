@@ -112,7 +112,7 @@ async fn a_run_that_is_interrupted_again_and_again_goes_on_in_order() {
         let gate = place.gate();
         gate.close_after(40).unwrap();
         let run = place.start().await;
-        until("rows wait at the gate", || gate.n_rows() > 40).await;
+        until("a batch waits at the gate", || gate.n_waiting() > 0).await;
         // Both ways to stop, in turn.
         if nth % 2 == 0 {
             run.stop_handle().interrupt();

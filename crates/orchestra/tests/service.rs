@@ -101,11 +101,11 @@ fn killed_workers_lose_no_request_and_a_dropped_service_leaves_no_process() {
             .collect();
         // Batches stand at the gate, in workers that hold more of them; replacements come to it, too.
         for deaths in 1..=3 {
-            let before = place.gate().n_rows();
-            until("a batch waits", || place.gate().n_rows() > 8).await;
+            let before = place.gate().n_waiting();
+            until("a batch waits", || place.gate().n_waiting() > 0).await;
             until("a worker is killed", || place.kill_a_worker(true)).await;
             if deaths < 3 {
-                until("another one has come", || place.gate().n_rows() > before).await;
+                until("another one has come", || place.gate().n_waiting() > before).await;
             }
         }
         place.gate().open().unwrap();
