@@ -101,6 +101,7 @@ impl Tools {
     pub(crate) fn run_options(&self, plan: &Plan) -> RunOptions {
         RunOptions {
             engines: self.engines(plan),
+            loaders: Some(self.launcher.clone()),
             timeouts: Timeouts::default(),
             restart: RestartPolicy::default(),
             trace: None,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::tensor::{DType, Dim, TensorSpec};
 
 /// Interpolation used when resizing. All but `Nearest` are antialiased when shrinking, as in Pillow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ResizeFilter {
     /// The nearest source pixel.
@@ -20,7 +20,7 @@ pub enum ResizeFilter {
 }
 
 /// How the source rectangle meets the target rectangle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fit {
     /// Both sides to the target, whatever the aspect ratio.
@@ -33,7 +33,7 @@ pub enum Fit {
     Shorter,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Channels {
     Rgb,
@@ -78,7 +78,7 @@ pub struct PixelInput {
 }
 
 /// Everything an `image` stage does to a file. Value written: `(pixel * scale - mean[c]) / std[c]`, pixel in 0..=255.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Encode, Decode, Serialize, Deserialize)]
 pub struct ImageSpec {
     /// Height and width of the row, in pixels.
     pub size: [u32; 2],

@@ -30,6 +30,7 @@ pub mod image_spec;
 pub mod ledger;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod lineage;
+pub mod loader_blame;
 mod named_enum;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod restart;

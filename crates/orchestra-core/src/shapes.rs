@@ -4,6 +4,9 @@
 //! describes), or a [`Fold`] (the rows of all parts to one row).
 
 use std::fmt;
+use std::sync::Arc;
+
+use bincode::{Decode, Encode};
 
 use crate::data::{OwnedRow, Refusal, Value};
 use crate::ids::ItemId;
@@ -19,6 +22,38 @@ pub enum Fan {
     Parts,
 }
 
+/// How another process makes a map or a fetch again: what its kind wrote down, which only that kind reads.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct RemoteSpec {
+    /// The name of the kind.
+    pub kind: String,
+    /// In a form of its own.
+    pub settings: Vec<u8>,
+}
+
+impl RemoteSpec {
+    /// Writes settings down; `None` where they cannot be (a path that is no UTF-8).
+    #[must_use]
+    pub fn of(kind: &str, settings: &impl Encode) -> Option<Self> {
+        let settings = bincode::encode_to_vec(settings, bincode::config::standard()).ok()?;
+        Some(Self { kind: kind.to_owned(), settings })
+    }
+
+    /// Reads the settings; `None` where they are none of that type.
+    #[must_use]
+    pub fn read<T: Decode<()>>(&self) -> Option<T> {
+        bincode::decode_from_slice(&self.settings, bincode::config::standard()).ok().map(|(read, _)| read)
+    }
+}
+
+/// Makes maps and fetches again of what their kinds wrote down.
+pub trait Registry {
+    /// `None`: no kind of that name, or not its settings.
+    fn fetch(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>>;
+    /// As `fetch`.
+    fn map(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>>;
+}
+
 /// Pure code on rows. One object serves all threads; each thread has a [`MapRun`] of its own.
 pub trait Map: fmt::Debug + Send + Sync {
     /// How many rows it makes of one.
@@ -32,6 +67,11 @@ pub trait Map: fmt::Debug + Send + Sync {
     /// A bound on what one row costs, in elements that are read or numbers that are printed: cheap rows are worked on by the thread that
     /// received the batch.
     fn cost(&self) -> usize;
+    /// What a loader process needs to do its work there. Without it, it works in the process of the run, which is only for code that is
+    /// trusted with what files hold.
+    fn remote(&self) -> Option<RemoteSpec> {
+        None
+    }
 }
 
 /// A map in one thread.
@@ -71,6 +111,10 @@ pub trait Fold: fmt::Debug + Send + Sync {
 pub trait Fetch: fmt::Debug + Send + Sync {
     /// What one thread needs for it.
     fn start(&self) -> Box<dyn FetchRun>;
+    /// As [`Map::remote`].
+    fn remote(&self) -> Option<RemoteSpec> {
+        None
+    }
 }
 
 /// A fetch in one thread.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::data::{Column, Schema};
-use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map};
+use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map, Registry, RemoteSpec};
 use orchestra_store::{Expand, ItemEntry};
 use serde_json::Value as Json;
 
@@ -79,6 +79,16 @@ impl Kinds {
     }
 }
 
+impl Registry for Kinds {
+    fn fetch(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+        self.sources.iter().find(|kind| kind.name() == spec.kind)?.revive(spec)
+    }
+
+    fn map(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+        self.stages.iter().find(|kind| kind.name() == spec.kind)?.revive(spec)
+    }
+}
+
 /// A kind of source.
 pub trait SourceKind: Send + Sync {
     /// As `kind = ".."` names it.
@@ -91,6 +101,11 @@ pub trait SourceKind: Send + Sync {
     }
     /// What its items are, known from the first of the files that it names. `None` after an error, which is in `source.diags`.
     fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected>;
+    /// Makes a fetch of this kind again, in a loader process: of what its [`Fetch::remote`] gave.
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+        let _ = spec;
+        None
+    }
 }
 
 /// What a kind of source may ask while it is planned.
@@ -132,6 +147,11 @@ pub trait StageKind: Send + Sync {
     }
     /// Reads its settings; `None` after an error.
     fn read(&self, fields: &mut Fields<'_, '_>, limits: &Limits) -> Option<Draft>;
+    /// Makes a map of this kind again, in a loader process: of what its [`Map::remote`] gave.
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+        let _ = spec;
+        None
+    }
 }
 
 /// What a stage reads from, as written, in order; the first part names the input that is fed, where the file says it.

@@ -47,6 +47,8 @@ pub struct Plan {
     pub telemetry: TelemetryPlan,
     /// Threads that read and decode, over all pipelines.
     pub loader_threads: usize,
+    /// Bytes of memory that loader processes may take together for decoding.
+    pub loader_bytes: u64,
     /// The cores that these threads are kept on; `None`: they may run anywhere.
     pub loaders_near: Option<NodeCores>,
     /// What a resumed run must have in common with the run that it continues: one entry per thing, `(what, digest)`; for example

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::account::stats::Stats;
 use crate::events::{EventHook, WorkerEvent};
 use crate::fleet::device_watch::{DeviceOptions, DeviceWatch};
-use crate::fleet::launcher::Engines;
+use crate::fleet::launcher::{Engines, ProcessLauncher};
 use crate::trace::{MaybeTracer, RunBegan, Tracer, WorkerStep, WorkerTrace};
 
 /// Durations that bound what a worker may take. The defaults suit real machines; tests shorten them.
@@ -49,6 +49,9 @@ impl Default for Timeouts {
 pub struct RunOptions {
     /// What runs the batches of each batch stage.
     pub engines: Engines,
+    /// What starts the processes that read and decode items; `None`: that is done in this process, by code that is trusted with what files
+    /// hold.
+    pub loaders: Option<ProcessLauncher>,
     pub timeouts: Timeouts,
     pub restart: RestartPolicy,
     /// Who follows the run, its batches and its items. Without one nothing is noted for it.

@@ -154,6 +154,10 @@ impl Fault {
 
 /// The worker's `main`: speaks the protocol on the inherited descriptors and misbehaves as the environment says.
 pub fn main() -> ExitCode {
+    // Its loaders are sound.
+    if orchestra_worker::process::is_loader() {
+        return orchestra_worker::process::run_as_loader(&orchestra_kinds::builtin());
+    }
     let wanted = std::env::var(FAULT).unwrap_or_default();
     let faults: Option<Vec<Fault>> = wanted.split(',').map(Fault::parse).collect();
     let Some(faults) = faults else {

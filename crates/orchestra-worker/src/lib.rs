@@ -8,6 +8,8 @@
 pub mod arena;
 pub mod codec;
 pub mod frames;
+mod limits;
+pub mod loader;
 pub mod process;
 pub mod rss;
 pub mod sandbox;

@@ -8,6 +8,9 @@ use std::sync::Arc;
 
 use crate::{WORKER_ARENA_FD, WORKER_SOCKET_FD};
 
+use orchestra_core::shapes::Registry;
+
+use crate::loader::run_loader;
 use crate::serve::{Engine, serve};
 
 /// The process was not started by a parent that speaks the protocol.
@@ -19,23 +22,38 @@ pub const EXIT_DEVICE: i32 = 71;
 /// The parent sent what is no frame, or a frame out of order or out of range.
 pub const EXIT_PROTOCOL: i32 = 76;
 
+/// The variable that says what a process shall be: [`LOADER`], or else a worker that serves an engine.
+pub const ROLE: &str = "ORCHESTRA_ROLE";
+/// Of [`ROLE`].
+pub const LOADER: &str = "loader";
+
 /// Serves `engine` to the process that started this one, until that ends: a worker's entry point. A program that is its own worker
 /// executable calls this first in its `main` when it is started as one, before it starts threads or opens files.
 pub fn run_with<E: Engine>(engine: &mut E) -> ExitCode {
+    abort_on_panic();
+    run(|socket, arena| serve(socket, arena, engine, Arc::new(leave)))
+}
+
+/// Whether this process shall be a loader.
+#[must_use]
+pub fn is_loader() -> bool {
+    std::env::var_os(ROLE).is_some_and(|role| role == LOADER)
+}
+
+/// Loads items for the process that started this one, until that ends: the entry point of a loader, as [`run_with`] is that of a worker.
+pub fn run_as_loader(registry: &dyn Registry) -> ExitCode {
+    run(|socket, region| run_loader(&socket, region, registry))
+}
+
+fn run(body: impl FnOnce(UnixStream, OwnedFd) -> i32) -> ExitCode {
     // The terminal's Ctrl-C goes to the whole process group; only the parent decides what it means for a batch that runs.
     // SAFETY: no handler is installed, the signal is only ignored.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
-    abort_on_panic();
-    let (socket, arena) = match inherited() {
-        Ok(both) => both,
-        Err(error) => {
-            eprintln!("this command is started by orchestra itself, not by hand: {error}");
-            return ExitCode::from(EXIT_USAGE as u8);
-        }
-    };
-    let code = serve(socket, arena, engine, Arc::new(leave));
-    leave(code);
-    ExitCode::SUCCESS
+    match inherited() {
+        Ok((socket, memory)) => leave(body(socket, memory)),
+        Err(error) => eprintln!("this command is started by orchestra itself, not by hand: {error}"),
+    }
+    ExitCode::from(EXIT_USAGE as u8)
 }
 
 /// Ends the process at once. Destructors of a provider can hang or crash, and the kernel frees everything anyway.

@@ -116,9 +116,18 @@ pub struct StartOptions {
     pub probe: Option<Arc<dyn GpuProbe>>,
 }
 
-/// The worker process: serves one model until its parent closes the socket. Call it first thing in `main`.
+/// The process of a worker, which serves a model, or of a loader, which reads and decodes items, until its parent closes the socket. Call it
+/// first thing in `main`.
 pub fn worker_main() -> ExitCode {
-    orchestra_onnx::main()
+    worker_main_with(&orchestra_kinds::builtin())
+}
+
+/// As [`worker_main`], with more kinds of sources and stages, which loaders can make again.
+pub fn worker_main_with(kinds: &Kinds) -> ExitCode {
+    match orchestra_worker::process::is_loader() {
+        true => orchestra_worker::process::run_as_loader(kinds),
+        false => orchestra_onnx::main(),
+    }
 }
 
 /// What this machine has. Whether workers could use its GPUs, `usable_machine` looks at as well.
@@ -274,6 +283,7 @@ pub fn run_options(
         ..DeviceOptions::default()
     };
     Ok(RunOptions {
+        loaders: launcher.loaders(),
         engines: engines_of(plan, &launcher, library),
         devices,
         timeouts: options.timeouts,

@@ -6,8 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Picture, Pixels, Refusal, Schema, Value};
-use orchestra_core::shapes::{Fetch, FetchRun};
+use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
 use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, ResizeFilter};
 use orchestra_media::{MediaError, PictureSize, Preparer};
 use orchestra_plan::{SourceConnected, SourceContext, SourceKind};
@@ -34,9 +35,13 @@ impl SourceKind for Images {
             settings: serde_json::Value::Null,
         })
     }
+
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+        Some(Arc::new(spec.read::<PictureFiles>()?))
+    }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Encode, Decode)]
 struct PictureFiles {
     max_pixels: u64,
 }
@@ -48,6 +53,10 @@ impl Fetch for PictureFiles {
             bytes: Vec::new(),
             decoder: RefCell::new(Decoder { preparer: Preparer::new(), size: None, pixels: Vec::new() }),
         })
+    }
+
+    fn remote(&self) -> Option<RemoteSpec> {
+        RemoteSpec::of(Images.name(), self)
     }
 }
 

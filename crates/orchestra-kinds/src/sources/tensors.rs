@@ -8,8 +8,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
-use orchestra_core::shapes::{Fetch, FetchRun};
+use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
 use orchestra_core::{DType, FailureKind};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, PushItem};
@@ -75,10 +76,14 @@ impl SourceKind for Tensors {
             settings,
         })
     }
+
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+        Some(Arc::new(spec.read::<Rows>()?))
+    }
 }
 
 /// What all files of the source have in common.
-#[derive(Debug)]
+#[derive(Debug, Clone, Encode, Decode)]
 struct Rows {
     column: String,
     dtype: DType,
@@ -138,10 +143,14 @@ impl Expand for Rows {
 impl Fetch for Rows {
     fn start(&self) -> Box<dyn FetchRun> {
         Box::new(RowReader {
-            rows: Rows { column: self.column.clone(), dtype: self.dtype, shape: Arc::clone(&self.shape) },
+            rows: self.clone(),
             open: None,
             data: vec![0; self.row_bytes()],
         })
+    }
+
+    fn remote(&self) -> Option<RemoteSpec> {
+        RemoteSpec::of(Tensors.name(), self)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
-use orchestra_core::shapes::{Emit, Fan, Map, MapRun};
+use orchestra_core::shapes::{Emit, Fan, Map, MapRun, RemoteSpec};
 use orchestra_plan::{
     At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key, list,
 };
@@ -46,6 +47,10 @@ impl StageKind for Filter {
             }
         }
     }
+
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(spec.read::<FilterMap>()?))
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -55,7 +60,7 @@ struct Test {
     value: Literal,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 enum Operator {
     Equal,
     Unequal,
@@ -75,7 +80,7 @@ const OPERATORS: [(&str, Operator); 6] = [
     (">", Operator::More),
 ];
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
 enum Literal {
     Number(f64),
     Text(String),
@@ -126,7 +131,7 @@ fn parse(text: &str) -> Result<Vec<Test>, String> {
 }
 
 /// What a test looks at: a column, and what of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 enum Field {
     Label(usize),
     Class(usize),
@@ -238,7 +243,7 @@ impl Connect for FilterDraft {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Encode, Decode)]
 struct FilterMap(Arc<[(Field, Operator, Literal)]>);
 
 impl Map for FilterMap {
@@ -252,6 +257,10 @@ impl Map for FilterMap {
 
     fn cost(&self) -> usize {
         self.0.len() * 16
+    }
+
+    fn remote(&self) -> Option<RemoteSpec> {
+        RemoteSpec::of(Filter.name(), self)
     }
 }
 

@@ -1,7 +1,10 @@
 //! `kind = "image"`: decodes a picture, turns it upright, resizes it and writes it as a tensor row.
 
+use std::sync::Arc;
+
+use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Picture, Refusal, Value, WriteTensor};
-use orchestra_core::shapes::{Emit, Map, MapRun};
+use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
 use orchestra_core::{FailureKind, ImageSpec, TensorSpec};
 use orchestra_plan::{Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind};
 
@@ -26,6 +29,10 @@ impl StageKind for Image {
     fn read(&self, fields: &mut Fields<'_, '_>, limits: &Limits) -> Option<Draft> {
         Some(Draft::Stage(Box::new(ImageDraft(settings::read(fields, limits.max_pixels)?))))
     }
+
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(spec.read::<ImageMap>()?))
+    }
 }
 
 #[derive(Debug)]
@@ -38,7 +45,7 @@ impl Connect for ImageDraft {
         Some(StageConnected {
             gives: settings::column(spec),
             reads: vec![(0, picture)],
-            runs: Runs::Map(std::sync::Arc::new(ImageMap { spec: spec.clone(), tensor: spec.tensor() })),
+            runs: Runs::Map(Arc::new(ImageMap { spec: spec.clone(), tensor: spec.tensor() })),
             settings: serde_json::json!({ "spec": spec }),
             details: settings::details(spec),
             about: settings::about(spec),
@@ -50,7 +57,7 @@ impl Connect for ImageDraft {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Encode, Decode)]
 struct ImageMap {
     spec: ImageSpec,
     tensor: TensorSpec,
@@ -63,6 +70,10 @@ impl Map for ImageMap {
 
     fn cost(&self) -> usize {
         usize::MAX
+    }
+
+    fn remote(&self) -> Option<RemoteSpec> {
+        RemoteSpec::of(Image.name(), self)
     }
 }
 

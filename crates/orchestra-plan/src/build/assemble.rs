@@ -36,6 +36,9 @@ const DEFAULT_BATCH_CPU: usize = 8;
 /// The most that pictures carried along by the stages of a pipeline may take.
 const CARRIED_BYTES: u64 = 512 << 20;
 
+/// What loaders may take for decoding where the memory of the machine is not known.
+const LOADER_BYTES: u64 = 4 << 30;
+
 pub(super) struct Assembler<'a> {
     parts: &'a Parts,
     file: PathBuf,
@@ -79,6 +82,7 @@ impl<'a> Assembler<'a> {
             limits: workflow.limits.clone(),
             telemetry: workflow.telemetry.clone(),
             loader_threads,
+            loader_bytes: self.slot_memory().0.map_or(LOADER_BYTES, |limit| limit / 2),
             loaders_near: near.loaders,
             fingerprint: Vec::new(),
             reasons: std::mem::take(&mut self.reasons),

@@ -232,6 +232,8 @@ pub struct Stats {
     pub waiting_for_row: Counter,
     /// Time that loaders waited for items because the window of items in flight was full.
     pub waiting_for_sinks: Counter,
+    /// Loader processes that were started in place of others.
+    pub loader_restarts: Counter,
     /// Batches of fewer rows that follow from a failure, and whole ones sent again.
     pub retries: Counter,
     /// Batch slots that were still taken when every batch of their stage had its end.

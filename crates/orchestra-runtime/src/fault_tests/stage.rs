@@ -218,6 +218,7 @@ impl Tree {
         let told = stage.traced.then(Told::default);
         let engine: Arc<dyn EngineSpec> = Arc::new(FakeEngine::new(log, script_of).on(stage.gpus.clone()));
         let options = RunOptions {
+            loaders: None,
             engines: plan.batch_stages().map(|(id, _)| (id, Arc::clone(&engine))).collect(),
             timeouts: stage.timeouts,
             restart: stage.restart,

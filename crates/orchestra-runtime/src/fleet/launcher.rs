@@ -6,20 +6,21 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::process::{ExitStatus, Stdio};
+use std::process::{Child, Command as StdCommand, ExitStatus, Stdio};
 use std::sync::Arc;
 
 use orchestra_core::{DeviceKind, StageId, WorkerExit};
 use orchestra_plan::BatchPlan;
 use orchestra_worker::frames::Load;
+use orchestra_worker::process::{LOADER, ROLE};
 use orchestra_worker::{WORKER_ARENA_FD, WORKER_SOCKET_FD};
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use tokio::process::{Child as TokioChild, Command};
 
 /// The running executable. The kernel's link stays good when the file is replaced by an upgrade while a run goes on.
 const THIS_EXECUTABLE: &str = "/proc/self/exe";
@@ -34,6 +35,11 @@ pub trait Launcher: Send + Sync {
         env: &[(&str, &str)],
         arena: BorrowedFd<'_>,
     ) -> io::Result<Launched>;
+
+    /// What starts loader processes; `None`: items are loaded in this process.
+    fn loaders(&self) -> Option<ProcessLauncher> {
+        None
+    }
 }
 
 /// A worker that has been started.
@@ -118,6 +124,58 @@ impl ProcessLauncher {
         program.symlink_metadata()?;
         Ok(Self { program, args: vec!["worker".into()], env: Vec::new() })
     }
+
+    /// Starts a process that inherits `memory`, and gives our end of its socket and the process.
+    fn spawn<C>(
+        &self,
+        env: impl Iterator<Item = (OsString, OsString)>,
+        memory: BorrowedFd<'_>,
+        spawn: impl FnOnce(StdCommand) -> io::Result<C>,
+    ) -> io::Result<(StdUnixStream, C)> {
+        let (ours, theirs) = StdUnixStream::pair()?;
+        let mut command = StdCommand::new(&self.program);
+        command
+            .args(&self.args)
+            .env_clear()
+            .envs(inherited())
+            .envs(env)
+            .envs(self.env.iter().map(|(k, v)| (k, v)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            // The terminal's Ctrl-C is for the parent, which decides what becomes of its workers.
+            .process_group(0);
+        if self.program == Path::new(THIS_EXECUTABLE)
+            && let Ok(path) = std::env::current_exe()
+        {
+            command.arg0(path); // For people who look at a list of processes.
+        }
+        let (socket, memory) = (theirs.as_raw_fd(), memory.as_raw_fd());
+        // SAFETY: between fork and exec only async-signal-safe calls are made, and nothing is allocated.
+        unsafe {
+            command.pre_exec(move || pass_descriptors(socket, memory));
+        }
+        let named = |e: io::Error| io::Error::new(e.kind(), format!("`{}`: {e}", self.program.display()));
+        let child = spawn(command).map_err(named)?;
+        drop(theirs); // Or the end of file would never come.
+        Ok((ours, child))
+    }
+
+    /// Starts a loader process over `region`, for a thread that waits for it.
+    pub(crate) fn launch_loader(&self, region: BorrowedFd<'_>) -> io::Result<(StdUnixStream, Child)> {
+        let role = (OsString::from(ROLE), OsString::from(LOADER));
+        self.spawn(std::iter::once(role), region, |mut command| {
+            // It ends with the thread that waits for it, also from the middle of a picture.
+            // SAFETY: one system call, which takes no memory.
+            unsafe {
+                command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                    0 => Ok(()),
+                    _ => Err(io::Error::last_os_error()),
+                });
+            }
+            command.spawn()
+        })
+    }
 }
 
 impl Launcher for ProcessLauncher {
@@ -127,35 +185,12 @@ impl Launcher for ProcessLauncher {
         env: &[(&str, &str)],
         arena: BorrowedFd<'_>,
     ) -> io::Result<Launched> {
-        let (ours, theirs) = StdUnixStream::pair()?;
-        let mut command = Command::new(&self.program);
-        command
-            .args(&self.args)
-            .env_clear()
-            .envs(inherited())
-            .envs(env.iter().copied())
-            // Whatever else is asked for, a worker sees its own device.
-            .envs(orchestra_machine::worker_environment(device))
-            .envs(self.env.iter().map(|(k, v)| (k, v)))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            // The terminal's Ctrl-C is for the parent, which decides what becomes of its workers.
-            .process_group(0)
-            .kill_on_drop(true);
-        if self.program == Path::new(THIS_EXECUTABLE)
-            && let Ok(path) = std::env::current_exe()
-        {
-            command.arg0(path); // For whoever looks at a list of processes.
-        }
-        let (socket, memory) = (theirs.as_raw_fd(), arena.as_raw_fd());
-        // SAFETY: between fork and exec only async-signal-safe calls are made, and nothing is allocated.
-        unsafe {
-            command.pre_exec(move || pass_descriptors(socket, memory));
-        }
-        let named = |e: io::Error| io::Error::new(e.kind(), format!("`{}`: {e}", self.program.display()));
-        let mut child = command.spawn().map_err(named)?;
-        drop(theirs); // Or the end of file would never come.
+        let asked = env.iter().map(|(name, value)| (name.into(), value.into()));
+        // Whatever else is asked for, a worker sees its own device.
+        let device = orchestra_machine::worker_environment(device);
+        let env = asked.chain(device.into_iter().map(|(name, value)| (name.into(), value.into())));
+        let (ours, mut child) =
+            self.spawn(env, arena, |command| Command::from(command).kill_on_drop(true).spawn())?;
         ours.set_nonblocking(true)?;
         let (reader, writer) = UnixStream::from_std(ours)?.into_split();
         let stderr = child.stderr.take().ok_or_else(|| io::Error::other("no stderr pipe"))?;
@@ -165,6 +200,10 @@ impl Launcher for ProcessLauncher {
             stderr: Box::new(stderr),
             process: Box::new(ChildProcess(child)),
         })
+    }
+
+    fn loaders(&self) -> Option<ProcessLauncher> {
+        Some(self.clone())
     }
 }
 
@@ -227,7 +266,7 @@ fn pass_descriptors(socket: i32, memory: i32) -> io::Result<()> {
     Ok(())
 }
 
-struct ChildProcess(Child);
+struct ChildProcess(TokioChild);
 
 impl WorkerProcess for ChildProcess {
     fn pid(&self) -> Option<u32> {
@@ -267,7 +306,7 @@ pub(crate) fn cpu_set(cores: &[u32]) -> CpuSet {
     set
 }
 
-fn exit_of(status: ExitStatus) -> WorkerExit {
+pub(crate) fn exit_of(status: ExitStatus) -> WorkerExit {
     match (status.code(), status.signal()) {
         (Some(code), _) => WorkerExit::Code(code),
         (None, Some(signal)) => WorkerExit::Signal(signal),

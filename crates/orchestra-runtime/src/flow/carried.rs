@@ -83,6 +83,11 @@ impl CarriedArena {
         Ok(Some(Arc::new(CarriedPicture { block, bytes, width, height, channels })))
     }
 
+    /// Bytes of all of it.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// Wakes all threads that wait in `keep`, which gives `None` from now on.
     pub fn shut(&self) {
         self.lock().is_shut = true;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use orchestra_core::collect::Arrival;
 use orchestra_core::data::{ColumnType, OwnedRow, Refusal, Value};
 use orchestra_core::lineage::{End, Share};
-use orchestra_core::shapes::{Encoder, Map, MapRun};
+use orchestra_core::shapes::{Encoder, Map, MapRun, RemoteSpec};
 use orchestra_core::{Failure, FailureKind, SinkId, StageId};
 use orchestra_plan::{ColumnRef, FoldPlan, Origin, Plan, Shape};
 use ractor::ActorRef;
@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 
 mod build;
 mod outcome;
+mod remote;
 mod walk;
 
 use build::{Builder, connect_folds, cost, start};
@@ -114,6 +115,8 @@ struct MapStep {
     /// Its place among the maps of the chain.
     at: usize,
     map: Arc<dyn Map>,
+    /// What a loader process needs to run it, where that may.
+    remote: Option<RemoteSpec>,
     reads: Vec<ColumnRef>,
     next: Vec<Step>,
     /// Who must hear of a row that ends here.
@@ -197,6 +200,9 @@ impl Chain {
         let linear = plan.pipelines[pipeline.index()].linear.filter(ends_here);
         let Builder { maps, mut steps, .. } = builder;
         let folds = connect_folds(&mut steps).into();
+        if let Origin::Source(_) = origin {
+            remote::mark(&mut steps, &mut vec![origin]);
+        }
         let pictures =
             targets.pictures.iter().find(|(of, _)| *of == origin).map(|(_, arena)| Arc::clone(arena));
         let several = (kept_pictures(plan, origin).len() > 1).then(Mutex::default);
@@ -279,9 +285,9 @@ impl Chain {
     }
 
     /// Fails a token before its first map.
-    pub fn fail(&self, token: &Token, stage: StageId, refusal: Refusal, out: &mut Outcome) {
+    pub fn fail(&self, token: &Token, stage: StageId, refusal: Refusal, attempts: u32, out: &mut Outcome) {
         self.context.stats.stage(stage).failed.add(1);
-        let failure = self.failure(stage, refusal.kind, refusal.error);
+        let failure = Failure { attempts, ..self.failure(stage, refusal.kind, refusal.error) };
         tell(&self.folds, token, token.path(), &Arrival::Failed, Share::NONE, out);
         out.end(token, token.share(), SmallVec::new(), Some(failure));
     }

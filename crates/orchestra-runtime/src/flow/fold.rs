@@ -227,7 +227,7 @@ impl Work {
                     self.row(&row, &token, &mut run, &mut out);
                 }
                 Ok(None) => chain.end(&token, Arrival::Dropped, &mut out),
-                Err(refusal) => chain.fail(&token, self.args.stage, refusal, &mut out),
+                Err(refusal) => chain.fail(&token, self.args.stage, refusal, 1, &mut out),
             }
         }
         self.args.context.stats.stage(self.args.stage).left.add(left);

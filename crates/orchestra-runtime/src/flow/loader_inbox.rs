@@ -2,6 +2,8 @@
 //! thread that hangs, and opens no file.
 
 use std::collections::VecDeque;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -53,6 +55,8 @@ struct InboxState {
     tally: Tally,
     booked_at: Option<Instant>,
     closed: bool,
+    /// The socket of the process that the thread waits for.
+    process: Option<UnixStream>,
 }
 
 /// How many items a thread asks for. What it was given is what a run that is interrupted has still to do, whether it waits for the models or
@@ -80,6 +84,16 @@ impl Appetite {
     }
 }
 
+/// What there is for a thread to do.
+pub enum Next {
+    /// This, since then.
+    Item(Ticket, Instant),
+    /// Nothing yet.
+    None,
+    /// It shall end.
+    Closed,
+}
+
 /// What is left of a thread that was given up.
 pub struct Abandoned {
     pub stuck: Ticket,
@@ -103,7 +117,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, other: Tally) {
+    pub fn add(&mut self, other: Tally) {
         self.loaded += other.loaded;
         self.counts.resize(self.counts.len().max(other.counts.len()), MapCount::default());
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
@@ -153,16 +167,16 @@ impl Inbox {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Waits for the next item, and says when it was there; `None`: the thread shall end. `done` is what the thread did since the last
+    /// The next item, and when it was there; `wait`: if there is none yet, waits for it. `done` is what the thread did since the last
     /// call. Loader `me` asks for more before the last item is taken, so that the thread does not wait for the answer. For the thread only.
-    pub fn next(&self, done: Tally, work: &LoaderWork, me: usize) -> Option<(Ticket, Instant)> {
+    pub fn next(&self, done: Tally, work: &LoaderWork, me: usize, wait: bool) -> Next {
         let mut waited = false;
         let mut state = self.lock();
         state.tally.add(done);
         loop {
             if state.closed {
                 state.book(work);
-                return None;
+                return Next::Closed;
             }
             if state.n_waiting() <= state.ask_below && !state.asked {
                 state.asked = true;
@@ -178,7 +192,10 @@ impl Inbox {
                     state.booked_at = Some(now);
                 }
                 state.at = Some(now);
-                return Some((ticket, now));
+                return Next::Item(ticket, now);
+            }
+            if !wait {
+                return Next::None;
             }
             if !waited {
                 waited = true;
@@ -200,10 +217,37 @@ impl Inbox {
         self.changed.notify_one();
     }
 
-    /// The thread shall end after the item in hand.
+    /// The thread shall end after the item in hand; one that waits for a process, at once.
     pub fn close(&self) {
-        self.lock().closed = true;
+        let mut state = self.lock();
+        state.closed = true;
+        if let Some(process) = state.process.take() {
+            drop(process.shutdown(Shutdown::Both)); // An error means that the process is gone already.
+        }
+        drop(state);
         self.changed.notify_one();
+    }
+
+    /// Whether the thread shall end.
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// The thread will wait for a process at the other end of this socket. For the thread only.
+    pub fn wake_with(&self, process: Option<UnixStream>) {
+        let mut state = self.lock();
+        if state.closed
+            && let Some(process) = &process
+        {
+            drop(process.shutdown(Shutdown::Both));
+        }
+        state.process = process;
+    }
+
+    /// Waits for so long, or until the thread shall end. For the thread only.
+    pub fn pause(&self, time: Duration) {
+        let state = self.lock();
+        drop(self.changed.wait_timeout_while(state, time, |state| !state.closed));
     }
 
     /// If the item in hand has taken longer than `limit`: gives the thread up, and returns that item, all that wait, and what the

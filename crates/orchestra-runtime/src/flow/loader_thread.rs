@@ -1,5 +1,6 @@
-//! The thread of a loader: reads items and takes them through the chain behind their source, up to the first batch. It talks to actors only by
-//! sending, and waits only for work and for a free row.
+//! The thread of a loader: takes items through the chain behind their source, up to the first batch. It has a process that reads and decodes
+//! them, or does that itself where nothing starts such processes. It talks to actors only by sending, and waits only for work, for its process
+//! and for a free row.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,10 +20,12 @@ use crate::account::stats::Counter;
 use crate::context::RunContext;
 use crate::fleet::launcher::cpu_set;
 use crate::flow::chain::{Chain, ChainRun, Env, Hooks, Outcome};
-use crate::flow::loader_inbox::{Abandoned, Inbox, Tally};
+use crate::flow::loader_inbox::{Abandoned, Inbox, Next as InboxNext, Tally};
+use crate::flow::remote::items::{Next, Remote, RemoteItems};
+use crate::flow::remote::{Current, Gives, Loaded};
 use crate::flow::ticket::{Ticket, Tickets};
 use crate::flow::token::Token;
-use crate::messages::SourceMsg;
+use crate::messages::{PipelineMsg, SourceMsg};
 use crate::trace::timeline::Loading;
 
 /// What the loaders of a source do with each item.
@@ -30,8 +33,11 @@ pub struct LoaderWork {
     pub context: Arc<RunContext>,
     pub source: SourceId,
     pub from: ActorRef<SourceMsg>,
+    pub pipeline: ActorRef<PipelineMsg>,
     pub fetch: Arc<dyn Fetch>,
     pub chain: Arc<Chain>,
+    /// What reads and decodes; `None`: the threads do.
+    pub remote: Option<Remote>,
     /// Items that loaders are through with.
     pub loaded: Counter,
 }
@@ -42,27 +48,25 @@ pub fn start(work: &Arc<LoaderWork>, me: usize, first: VecDeque<Tickets>) -> io:
     let (work, theirs) = (Arc::clone(work), Arc::clone(&inbox));
     let near = work.context.plan.loaders_near.as_ref().map(|near| cpu_set(&near.cores));
     std::thread::Builder::new().name("loader".into()).spawn(move || {
-        // Where the kernel refuses, it runs anywhere, which costs a little speed.
+        // Where the kernel refuses, it runs anywhere, which costs a little speed. Its processes are kept there, too.
         if let Some(Err(error)) = near.map(|cores| sched_setaffinity(None, &cores)) {
             tracing::warn!(%error, "a loader cannot be kept near the devices");
         }
-        let mut thread = LoaderThread {
-            inbox: theirs,
-            fetch: work.fetch.start(),
-            run: work.chain.start(),
-            out: Outcome::default(),
-            tally: Tally::default(),
-        };
-        while let Some((ticket, started)) = thread.inbox.next(std::mem::take(&mut thread.tally), &work, me) {
-            thread.item(&work, ticket, started);
+        match &work.remote {
+            Some(remote) => RemoteThread::new(&work, &theirs, remote).run(me),
+            None => LocalThread::new(&work, &theirs).run(me),
         }
     })?;
     Ok(inbox)
 }
 
-/// Gives thread `me` up if a file or a picture has kept it for too long: that item is failed by name, and another thread goes on.
+/// Gives thread `me` up if a file or a picture has kept it for too long: that item is failed by name, and another thread goes on. A thread with
+/// a process kills that instead.
 pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox>) -> io::Result<()> {
     let limit = work.context.plan.limits.item_timeout;
+    if work.remote.is_some() {
+        return Ok(());
+    }
     let Some(Abandoned { stuck, since, rest, tally }) = inbox.abandon_if_stuck(limit) else { return Ok(()) };
     tally.book(work);
     *inbox = start(work, me, rest)?;
@@ -74,7 +78,7 @@ pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox
         format!("reading and decoding took longer than limits.item_timeout ({} s)", limit.as_secs_f64());
     tracing::warn!(item = %stuck.name(), %error, "item given up, its thread is replaced");
     let mut out = Outcome::default();
-    work.fail(&Token::whole(stuck), Refusal { kind: FailureKind::Timeout, error }, &mut out);
+    work.fail(&Token::whole(stuck), Refusal { kind: FailureKind::Timeout, error }, 1, &mut out);
     work.chain.send(&mut out);
     work.loaded.add(1);
     Ok(())
@@ -82,24 +86,68 @@ pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox
 
 impl LoaderWork {
     /// Fails an item that has come to no stage yet.
-    fn fail(&self, token: &Token, refusal: Refusal, out: &mut Outcome) {
+    fn fail(&self, token: &Token, refusal: Refusal, attempts: u32, out: &mut Outcome) {
         let stage = self.chain.first_stage();
         self.context.stats.stage(stage).entered.add(1);
-        self.chain.fail(token, stage, refusal, out);
+        self.chain.fail(token, stage, refusal, attempts, out);
+    }
+
+    /// Notes and sends what became of an item.
+    fn finish(&self, token: &Token, out: &mut Outcome, times: &Times) -> Tally {
+        let Times { began, read, decoded, waited, .. } = *times;
+        if let Some(item) = token.ticket.timeline() {
+            let start = self.context.clock.at(began);
+            item.loaded(Loading { began: start, read: read.map(|read| start + read), decoded: start + decoded });
+        }
+        let tally = Tally {
+            loaded: 1,
+            bytes: times.bytes,
+            decoding: decoded,
+            waiting_for_row: waited,
+            loading: times.busy.saturating_sub(waited),
+            counts: std::mem::take(&mut out.counts),
+        };
+        self.chain.send(out);
+        out.text.clear();
+        tally
     }
 }
 
-struct LoaderThread {
-    inbox: Arc<Inbox>,
+/// How an item was loaded.
+struct Times {
+    began: Instant,
+    /// From then on, where it is of interest.
+    read: Option<Duration>,
+    decoded: Duration,
+    /// All that was done, with waiting for a row.
+    busy: Duration,
+    waited: Duration,
+    bytes: u64,
+}
+
+/// Reads and decodes in this thread.
+struct LocalThread<'a> {
+    work: &'a LoaderWork,
+    inbox: &'a Inbox,
     fetch: Box<dyn FetchRun>,
     run: ChainRun,
     out: Outcome,
-    /// Of the item in hand.
-    tally: Tally,
 }
 
-impl LoaderThread {
-    fn item(&mut self, work: &LoaderWork, ticket: Ticket, started: Instant) {
+impl<'a> LocalThread<'a> {
+    fn new(work: &'a LoaderWork, inbox: &'a Inbox) -> Self {
+        Self { work, inbox, fetch: work.fetch.start(), run: work.chain.start(), out: Outcome::default() }
+    }
+
+    fn run(mut self, me: usize) {
+        let mut tally = Tally::default();
+        while let InboxNext::Item(ticket, started) = self.inbox.next(std::mem::take(&mut tally), self.work, me, true) {
+            tally = self.item(ticket, started);
+        }
+    }
+
+    fn item(&mut self, ticket: Ticket, started: Instant) -> Tally {
+        let work = self.work;
         let token = Token::whole(ticket);
         let is_traced = token.ticket.timeline().is_some();
         let locator = token.ticket.path().as_os_str().as_bytes();
@@ -110,11 +158,12 @@ impl LoaderThread {
             let error = "internal error while the item was read; this is a bug".to_owned();
             Err(Refusal { kind: FailureKind::Read, error })
         });
-        let read = fetched.is_ok().then(|| is_traced.then(Instant::now)).flatten();
-        let mut watch = Watch { inbox: &self.inbox, decoded: None, given_up: false, waited: Duration::ZERO };
+        let read = (fetched.is_ok() && is_traced).then(|| started.elapsed());
+        let mut watch = Watch { inbox: Some(self.inbox), decoded: None, given_up: false, waited: Duration::ZERO };
+        let mut bytes = 0;
         match fetched {
-            Ok(bytes) => {
-                self.tally.bytes = bytes;
+            Ok(read) => {
+                bytes = read;
                 let from = Origin::Source(work.source);
                 let (run, out) = (&mut self.run, &mut self.out);
                 self.fetch.with_row(&mut |row| {
@@ -124,7 +173,7 @@ impl LoaderThread {
             }
             Err(refusal) => {
                 if watch.arrived() {
-                    work.fail(&token, refusal, &mut self.out);
+                    work.fail(&token, refusal, 1, &mut self.out);
                 }
             }
         }
@@ -136,27 +185,102 @@ impl LoaderThread {
         if given_up {
             // The item was given up meanwhile, and reported.
             self.out = Outcome::default();
-            return;
+            return Tally::default();
         }
-        let decoded = decoded.unwrap_or(started);
-        if let Some(item) = token.ticket.timeline() {
-            let began = work.context.clock.at(started);
-            let read = read.map(|read| began + (read - started));
-            item.loaded(Loading { began, read, decoded: began + (decoded - started) });
-        }
-        self.tally.decoding = decoded - started;
-        self.tally.waiting_for_row = waited;
-        self.tally.loading = started.elapsed().saturating_sub(waited);
-        self.tally.counts = std::mem::take(&mut self.out.counts);
-        self.tally.loaded = 1;
-        work.chain.send(&mut self.out);
-        self.out.text.clear();
+        let decoded = decoded.map_or(Duration::ZERO, |decoded| decoded - started);
+        let times = Times { began: started, read, decoded, busy: started.elapsed(), waited, bytes };
+        work.finish(&token, &mut self.out, &times)
     }
 }
 
-/// Follows the item in hand: until its first row is handed on, it may be given up.
-struct Watch<'a> {
+/// Has items read and decoded by a process.
+struct RemoteThread<'a> {
+    work: &'a LoaderWork,
     inbox: &'a Inbox,
+    items: RemoteItems<'a>,
+    current: Current,
+    gives: Gives,
+    run: ChainRun,
+    out: Outcome,
+}
+
+impl<'a> RemoteThread<'a> {
+    fn new(work: &'a LoaderWork, inbox: &'a Inbox, remote: &'a Remote) -> Self {
+        let current = Current::default();
+        let (run, gives) = (work.chain.start_remote(&current), work.chain.source_gives());
+        let items = RemoteItems::new(remote, inbox);
+        Self { work, inbox, items, current, gives, run, out: Outcome::default() }
+    }
+
+    fn run(mut self, me: usize) {
+        // While the list of items begins. Should it fail, the first item finds that out again.
+        drop(self.items.start());
+        let mut tally = Tally::default();
+        loop {
+            for _ in 0..self.items.wanted() {
+                let wait = self.items.is_empty();
+                match self.inbox.next(std::mem::take(&mut tally), self.work, me, wait) {
+                    InboxNext::Item(item, _) => self.items.push(item),
+                    InboxNext::None => break,
+                    InboxNext::Closed => return,
+                }
+            }
+            tally.add(match self.items.next() {
+                Next::Loaded(item, loaded) => self.loaded(item, loaded),
+                Next::Failed(item, refusal, tries) => self.failed(item, refusal, tries),
+                Next::GivenUp(why) => {
+                    let source = &self.work.context.plan.sources[self.work.source.index()].name;
+                    let why = format!("source `{source}`: {why}");
+                    drop(self.work.pipeline.cast(PipelineMsg::NoDevice(why)));
+                    return;
+                }
+                Next::Closed => return,
+            });
+        }
+    }
+
+    fn loaded(&mut self, item: Ticket, loaded: Loaded) -> Tally {
+        let (work, since) = (self.work, Instant::now());
+        let token = Token::whole(item);
+        let (began, read, took) = (loaded.began, loaded.read, loaded.took);
+        self.current.set(loaded);
+        let mut watch = Watch { inbox: None, decoded: None, given_up: false, waited: Duration::ZERO };
+        let fetched = self.current.read();
+        let is_read = fetched.is_ok();
+        let bytes = fetched.as_ref().copied().unwrap_or(0);
+        let shown = fetched.and_then(|_| {
+            let from = Origin::Source(work.source);
+            let (run, out) = (&mut self.run, &mut self.out);
+            self.current.with_row(&self.gives, &mut |row| {
+                let env = Env { from, row, carried: &[], up: None };
+                work.chain.row(run, &token, &env, out, &mut watch);
+            })
+        });
+        if let Err(refusal) = shown {
+            work.fail(&token, refusal, 1, &mut self.out);
+        }
+        self.current.clear();
+        let waited = watch.waited;
+        let busy = took + since.elapsed();
+        let times = Times { began, read: is_read.then_some(read), decoded: took, busy, waited, bytes };
+        work.finish(&token, &mut self.out, &times)
+    }
+
+    fn failed(&mut self, item: Ticket, refusal: Refusal, tries: u32) -> Tally {
+        tracing::warn!(item = %item.name(), error = %refusal.error, "item given up");
+        let token = Token::whole(item);
+        self.work.fail(&token, refusal, tries, &mut self.out);
+        let began = Instant::now();
+        let (decoded, busy, waited) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        let times = Times { began, read: None, decoded, busy, waited, bytes: 0 };
+        self.work.finish(&token, &mut self.out, &times)
+    }
+}
+
+/// Follows the item in hand.
+struct Watch<'a> {
+    /// Until its first row is handed on, an item may be given up with the thread that reads it.
+    inbox: Option<&'a Inbox>,
     decoded: Option<Instant>,
     given_up: bool,
     waited: Duration,
@@ -165,7 +289,7 @@ struct Watch<'a> {
 impl Hooks for Watch<'_> {
     fn arrived(&mut self) -> bool {
         self.decoded = Some(Instant::now());
-        self.given_up = !self.inbox.decoded();
+        self.given_up = self.inbox.is_some_and(|inbox| !inbox.decoded());
         !self.given_up
     }
 

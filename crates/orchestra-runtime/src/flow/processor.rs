@@ -124,7 +124,7 @@ impl Work {
             let before = (out.done.len(), out.n_failed);
             match &outputs {
                 Ok(outputs) => self.row(outputs, row - batch.rows.first, token, &mut run, &mut out),
-                Err(error) => self.chain.fail(token, self.stage, Refusal::result(error.clone()), &mut out),
+                Err(error) => self.chain.fail(token, self.stage, Refusal::result(error.clone()), 1, &mut out),
             }
             n_failed += out.n_failed - before.1;
             if linear.is_some() && out.done.len() == before.0 {

@@ -2,7 +2,7 @@
 //! Threads of its own load them (`loader_thread`); it replaces one that hangs. It opens no item and knows nothing of stages.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orchestra_core::SourceId;
@@ -16,6 +16,7 @@ use crate::flow::chain::Chain;
 use crate::flow::committer::CommitterHandle;
 use crate::flow::loader_inbox::Inbox;
 use crate::flow::loader_thread::{self, LoaderWork};
+use crate::flow::remote::items::Remote;
 use crate::flow::ticket::{Tickets, TicketsBuilder};
 use crate::messages::{PipelineEnd, PipelineMsg, SinkMsg, SourceMsg};
 use crate::pipeline::Listing;
@@ -80,6 +81,8 @@ impl Actor for Source {
             from: me.clone(),
             fetch: Arc::clone(&args.context.plan.sources[args.source.index()].fetch),
             chain: Arc::clone(&args.chain),
+            pipeline: args.pipeline.clone(),
+            remote: remote(&args),
             loaded: Counter::default(),
         });
         me.send_interval(TICK, || SourceMsg::Tick);
@@ -133,6 +136,16 @@ impl Actor for Source {
         state.look_for_the_end();
         Ok(())
     }
+}
+
+/// Loader processes, where something starts them and the source can be read there.
+fn remote(args: &SourceArgs) -> Option<Remote> {
+    let plan = &args.context.plan;
+    let launcher = args.context.options.loaders.clone()?;
+    let load = args.chain.remote(&*plan.sources[args.source.index()].fetch)?;
+    let (all_memory, timeout) = (plan.loader_bytes, plan.limits.item_timeout);
+    let stats = Arc::clone(&args.context.stats);
+    Some(Remote { launcher, load, all_memory, alone: Mutex::default(), timeout, stats })
 }
 
 /// Its threads end, each after the item in hand.

@@ -1,0 +1,138 @@
+//! What of a chain a loader process does: the maps whose kinds can be made again there, as far as they read nothing else. The rest of the
+//! chain, batches, folds and sinks among it, reads their rows here.
+
+use orchestra_core::shapes::Fetch;
+use orchestra_plan::{ColumnRef, Origin, Plan};
+use orchestra_worker::loader::events::{From, LoadChain, MapSpec};
+
+use super::{Chain, ChainRun, MapStep, Step, StepRun};
+use crate::flow::remote::{Current, Gives, Replay};
+
+/// Marks the maps that a loader process runs. `known` is what they may read: the source, and maps in front of them that it runs, too.
+pub(super) fn mark(steps: &mut [Step], known: &mut Vec<Origin>) {
+    for step in steps {
+        let Step::Map(map) = step else { continue };
+        if !map.reads.iter().all(|read| known.contains(&read.from)) {
+            continue;
+        }
+        map.remote = map.map.remote();
+        if map.remote.is_some() {
+            known.push(Origin::Stage(map.stage));
+            mark(&mut map.next, known);
+            known.pop();
+        }
+    }
+}
+
+/// Adds the columns of `of` that are read here, and not by the loader.
+fn read_here(steps: &[Step], of: Origin, columns: &mut Vec<usize>) {
+    let mut add = |reads: &[ColumnRef]| {
+        for read in reads.iter().filter(|read| read.from == of) {
+            if !columns.contains(&read.column) {
+                columns.push(read.column);
+            }
+        }
+    };
+    for step in steps {
+        match step {
+            Step::Map(map) => {
+                if map.remote.is_none() {
+                    add(&map.reads);
+                }
+            }
+            Step::Batch { reads, carries, .. } => {
+                add(reads);
+                add(carries);
+            }
+            Step::Fold { reads, .. } | Step::Sink { reads, .. } => add(reads),
+        }
+    }
+    for step in steps {
+        if let Step::Map(map) = step {
+            read_here(&map.next, of, columns);
+        }
+    }
+}
+
+fn sends(steps: &[Step], of: Origin) -> Vec<usize> {
+    let mut columns = Vec::new();
+    read_here(steps, of, &mut columns);
+    columns
+}
+
+fn from(origin: Origin) -> From {
+    origin.stage().map(|stage| stage.0)
+}
+
+fn map_specs(steps: &[Step]) -> Vec<MapSpec> {
+    let spec = |step: &Step| {
+        let Step::Map(MapStep { stage, reads, next, remote: Some(remote), .. }) = step else { return None };
+        Some(MapSpec {
+            stage: stage.0,
+            map: remote.clone(),
+            reads: reads.iter().map(|read| (from(read.from), read.column)).collect(),
+            sends: sends(next, Origin::Stage(*stage)),
+            next: map_specs(next),
+        })
+    };
+    steps.iter().filter_map(spec).collect()
+}
+
+/// The most bytes that are sent of an item where each map gives one row, but for pictures.
+fn row_bytes(plan: &Plan, of: Origin, sends: &[usize], maps: &[MapSpec]) -> u64 {
+    let column = |column: &usize| {
+        let read = ColumnRef { from: of, column: *column };
+        plan.column(read).ty.stored().and_then(|spec| spec.row_bytes()).unwrap_or(0) as u64
+    };
+    let behind = |map: &MapSpec| {
+        row_bytes(plan, Origin::Stage(orchestra_core::StageId(map.stage)), &map.sends, &map.next)
+    };
+    sends.iter().map(column).chain(maps.iter().map(behind)).sum()
+}
+
+impl Chain {
+    /// What a loader process is told; `None` where the source can only be read here.
+    pub fn remote(&self, fetch: &dyn Fetch) -> Option<LoadChain> {
+        /// Room for many small items.
+        const SMALL: u64 = 4 << 20;
+        let plan = &self.context.plan;
+        let (sends, maps) = (sends(&self.steps, self.origin), map_specs(&self.steps));
+        // Two items and what lies between them at the end of the ring. Pictures go on into the memory for those that are carried.
+        let pictures = self.pictures.as_ref().map_or(0, |arena| arena.len() as u64);
+        let rows = row_bytes(plan, self.origin, &sends, &maps);
+        Some(LoadChain {
+            fetch: fetch.remote()?,
+            region_bytes: SMALL + rows * 4 + pictures,
+            sends,
+            maps,
+            sandbox: plan.limits.sandbox,
+            memory: plan.loader_bytes / plan.loader_threads.max(1) as u64,
+        })
+    }
+
+    /// As `start`, over items that a loader process has loaded.
+    pub fn start_remote(&self, current: &Current) -> ChainRun {
+        ChainRun { runs: self.replays(&self.steps, current) }
+    }
+
+    fn replays(&self, steps: &[Step], current: &Current) -> Vec<StepRun> {
+        let plan = &self.context.plan;
+        let run = |step: &Step| match step {
+            Step::Map(map) if map.remote.is_some() => {
+                let gives = &plan.stages[map.stage.index()].gives;
+                let gives = Gives::new(gives, &sends(&map.next, Origin::Stage(map.stage)));
+                let replay = Replay { current: current.clone(), gives };
+                StepRun { map: Some(Box::new(replay)), next: self.replays(&map.next, current) }
+            }
+            Step::Map(map) => StepRun { map: Some(map.map.start()), next: super::start(&map.next) },
+            _ => StepRun { map: None, next: Vec::new() },
+        };
+        steps.iter().map(run).collect()
+    }
+
+    /// The row of the source, as a loader process sends it.
+    pub fn source_gives(&self) -> Gives {
+        let Origin::Source(source) = self.origin else { return Gives::new(&Default::default(), &[]) };
+        Gives::new(&self.context.plan.sources[source.index()].gives, &sends(&self.steps, self.origin))
+    }
+}

@@ -1,0 +1,245 @@
+//! The items of a loader thread on their way through its process, and through the next one when it dies. No item is lost with a process: what
+//! it has not answered for goes to its successor, but for an item that is proven to kill.
+
+use std::collections::VecDeque;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use orchestra_core::data::Refusal;
+use orchestra_core::loader_blame::{LoaderBlame, LoaderVerdict};
+use orchestra_core::{FailureKind, WorkerExit};
+use orchestra_worker::loader::events::LoadChain;
+
+use super::process::{Loaded, LoaderProcess, Lost};
+use crate::account::stats::Stats;
+use crate::fleet::launcher::ProcessLauncher;
+use crate::flow::loader_inbox::Inbox;
+use crate::flow::ticket::Ticket;
+
+/// A process is given so much work ahead, as far as it is known how long an item takes,
+const AHEAD: Duration = Duration::from_millis(8);
+/// so many items at least, so that it never waits for the next,
+const FEWEST_AHEAD: usize = 4;
+/// and at most.
+const MOST_AHEAD: usize = 128;
+/// After a process that could not be started, and twice as long after each further one.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How the loader processes of a source are started.
+pub struct Remote {
+    pub launcher: ProcessLauncher,
+    pub load: LoadChain,
+    /// Bytes of memory that a process gets for an item that does not fit into its part, one such item at a time.
+    pub all_memory: u64,
+    pub alone: Mutex<()>,
+    /// What an item may take.
+    pub timeout: Duration,
+    pub stats: Arc<Stats>,
+}
+
+/// Items between the inbox of a thread and its chain.
+pub struct RemoteItems<'a> {
+    remote: &'a Remote,
+    inbox: &'a Inbox,
+    process: Option<LoaderProcess>,
+    /// Those that no process has answered for, in their order.
+    waiting: VecDeque<Ticket>,
+    /// How many of them the process in hand was given.
+    n_given: usize,
+    /// What an item takes, as a moving mean.
+    took: Duration,
+    blame: LoaderBlame,
+    n_started: u64,
+    pause: Duration,
+}
+
+/// What became of an item.
+pub enum Next {
+    Loaded(Ticket, Loaded),
+    /// It fails, after so many tries.
+    Failed(Ticket, Refusal, u32),
+    /// No process can be started, for this reason.
+    GivenUp(String),
+    /// The run is over.
+    Closed,
+}
+
+impl<'a> RemoteItems<'a> {
+    pub fn new(remote: &'a Remote, inbox: &'a Inbox) -> Self {
+        Self {
+            remote,
+            inbox,
+            process: None,
+            waiting: VecDeque::new(),
+            n_given: 0,
+            took: AHEAD,
+            blame: LoaderBlame::default(),
+            n_started: 0,
+            pause: PAUSE,
+        }
+    }
+
+    pub fn push(&mut self, item: Ticket) {
+        self.waiting.push_back(item);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// How many more items it should have; none as long as it has enough, so that they come several at a time.
+    pub fn wanted(&self) -> usize {
+        let ahead = AHEAD.as_nanos() / self.took.as_nanos().max(1);
+        let ahead = usize::try_from(ahead).unwrap_or(MOST_AHEAD).clamp(FEWEST_AHEAD, MOST_AHEAD);
+        if self.waiting.len() > ahead / 2 { 0 } else { ahead - self.waiting.len() }
+    }
+
+    /// Starts a process, if there is none, before there is any item.
+    pub fn start(&mut self) -> Result<(), Lost> {
+        if self.process.is_none() {
+            let process = LoaderProcess::start(&self.remote.launcher, &self.remote.load)?;
+            self.n_started += 1;
+            if self.n_started > 1 {
+                self.remote.stats.loader_restarts.add(1);
+            }
+            self.inbox.wake_with(process.waker());
+            self.process = Some(process);
+        }
+        Ok(())
+    }
+
+    /// Waits until something has become of an item. There is one.
+    pub fn next(&mut self) -> Next {
+        loop {
+            if let Some(loaded) = self.process.as_mut().and_then(LoaderProcess::take_ready)
+                && let Some(item) = self.waiting.pop_front()
+            {
+                self.n_given = self.n_given.saturating_sub(1);
+                self.blame.loaded(item.id().index);
+                self.took = (self.took * 7 + loaded.took) / 8;
+                self.pause = PAUSE;
+                return Next::Loaded(item, loaded);
+            }
+            if self.inbox.is_closed() {
+                return Next::Closed;
+            }
+            if let Err(lost) = self.go_on()
+                && let Some(next) = self.lost(lost)
+            {
+                return next;
+            }
+        }
+    }
+
+    fn go_on(&mut self) -> Result<(), Lost> {
+        self.start()?;
+        let Some(process) = &mut self.process else { return Ok(()) };
+        let new = self.waiting.range(self.n_given..).map(|item| item.path().as_os_str().as_bytes());
+        process.send(new)?;
+        self.n_given = self.waiting.len();
+        process.wait(Instant::now() + self.remote.timeout)
+    }
+
+    /// A process is gone, and with it what it had begun. `None`: another one goes on.
+    fn lost(&mut self, lost: Lost) -> Option<Next> {
+        self.process = None;
+        let had = std::mem::take(&mut self.n_given);
+        if self.inbox.is_closed() {
+            return Some(Next::Closed);
+        }
+        // What a process says of itself may be wrong, when it ran wild. One of its own items it was.
+        let at = usize::try_from(lost.through).unwrap_or(usize::MAX).min(had.saturating_sub(1));
+        let suspect = self.waiting.get(at).filter(|_| had > 0).cloned();
+        let verdict = self.blame.died(&lost.exit, lost.no_memory(), suspect.as_ref().map(|item| item.id().index));
+        let name = suspect.as_ref().map(|item| item.name().to_owned());
+        tracing::warn!(item = name, exit = %lost.exit, last_words = %lost.last_words, "a loader is gone, another one goes on");
+        match (verdict, suspect) {
+            (LoaderVerdict::Fail(kind, tries), Some(item)) => {
+                self.waiting.remove(at);
+                Some(Next::Failed(item, self.refusal(kind, &lost, tries), tries))
+            }
+            (LoaderVerdict::Alone, Some(item)) => {
+                self.waiting.remove(at);
+                Some(self.alone(item))
+            }
+            (LoaderVerdict::GiveUp, _) => Some(Next::GivenUp(format!(
+                "its loaders cannot be started: the last one {}{}",
+                lost.exit,
+                lost.words()
+            ))),
+            _ => {
+                if had == 0 {
+                    self.inbox.pause(self.pause);
+                    self.pause *= 2;
+                }
+                None
+            }
+        }
+    }
+
+    /// Loads an item in a process of its own, with all the memory that loaders may take; one item at a time in all the source.
+    fn alone(&mut self, item: Ticket) -> Next {
+        let _one_at_a_time = self.remote.alone.lock().unwrap_or_else(PoisonError::into_inner);
+        let load = LoadChain { memory: self.remote.all_memory, ..self.remote.load.clone() };
+        let locator = item.path().as_os_str().as_bytes();
+        loop {
+            let loaded = LoaderProcess::start(&self.remote.launcher, &load).and_then(|mut process| {
+                self.inbox.wake_with(process.waker());
+                process.send(std::iter::once(locator))?;
+                while process.is_ready_empty() {
+                    process.wait(Instant::now() + self.remote.timeout)?;
+                }
+                Ok(process.take_ready())
+            });
+            let lost = match loaded {
+                Ok(Some(loaded)) => return Next::Loaded(item, loaded),
+                Ok(None) => continue,
+                Err(lost) => lost,
+            };
+            if self.inbox.is_closed() {
+                return Next::Closed;
+            }
+            match self.blame.died(&lost.exit, lost.no_memory(), Some(item.id().index)) {
+                LoaderVerdict::Fail(kind, tries) => {
+                    let refusal = self.refusal(kind, &lost, tries);
+                    return Next::Failed(item, refusal, tries);
+                }
+                LoaderVerdict::GiveUp => {
+                    return Next::GivenUp(format!("its loaders cannot be started: the last one {}", lost.exit));
+                }
+                LoaderVerdict::GoOn | LoaderVerdict::Alone => {}
+            }
+        }
+    }
+
+    fn refusal(&self, kind: FailureKind, lost: &Lost, tries: u32) -> Refusal {
+        let error = match kind {
+            FailureKind::Timeout => format!(
+                "reading and decoding took longer than limits.item_timeout ({} s)",
+                self.remote.timeout.as_secs_f64()
+            ),
+            FailureKind::OutOfMemory => format!(
+                "reading and decoding takes more than the {} MiB that loaders may take{}; raise `limits.memory`",
+                self.remote.all_memory >> 20,
+                lost.words()
+            ),
+            _ => format!("it ended {tries} loaders, the last one {}{}", lost.exit, lost.words()),
+        };
+        Refusal { kind, error }
+    }
+}
+
+impl Lost {
+    /// It ended because it was refused memory: what an allocation says that fails.
+    fn no_memory(&self) -> bool {
+        self.exit == WorkerExit::Signal(libc::SIGABRT) && self.last_words.contains("memory allocation of")
+    }
+
+    fn words(&self) -> String {
+        match &self.last_words[..] {
+            "" => String::new(),
+            words => format!(" ({words})"),
+        }
+    }
+}

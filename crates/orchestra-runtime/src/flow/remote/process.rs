@@ -1,0 +1,340 @@
+//! One loader process: its start, its frames, its end. The thread that owns it waits for it, and for nothing else. It judges nothing.
+
+use std::collections::VecDeque;
+use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, ChildStderr};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use orchestra_core::WorkerExit;
+use orchestra_worker::BUILD;
+use orchestra_worker::codec::{CodecError, FrameDecoder, FrameWriter};
+use orchestra_worker::frames::PROTOCOL_VERSION;
+use orchestra_worker::loader::Region;
+use orchestra_worker::loader::events::{Event, FromLoader, LoadChain, ToLoader};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use crate::fleet::launcher::{ProcessLauncher, exit_of};
+
+/// From the start to `Ready`.
+const START: Duration = Duration::from_secs(10);
+/// How often a process that says nothing is looked at: one that is stopped is not waited for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// From SIGKILL until a process is left to itself: it hangs in the kernel, most likely in a file system.
+const KILL: Duration = Duration::from_secs(5);
+/// What is kept of what it says on stderr.
+const LAST_WORDS: usize = 2000;
+/// Lines of it that are logged.
+const LOGGED_LINES: usize = 50;
+
+pub struct LoaderProcess {
+    socket: UnixStream,
+    writer: FrameWriter<UnixStream, ToLoader>,
+    decoder: FrameDecoder<FromLoader>,
+    child: Option<Child>,
+    stderr: Option<ChildStderr>,
+    words: Vec<u8>,
+    logged_lines: usize,
+    pub region: Arc<Region>,
+    /// What it has sent and the chain has not taken yet, whole items in their order.
+    ready: VecDeque<Loaded>,
+    /// Items that it has sent.
+    n_received: u64,
+    /// Frames that it has sent.
+    frame: u64,
+    /// Frames that the chain is done with, and that it was told of.
+    frames_told: u64,
+}
+
+/// What became of an item.
+pub struct Loaded {
+    /// Without the last one, which says when.
+    pub events: Vec<Event>,
+    pub region: Arc<Region>,
+    pub began: Instant,
+    pub read: Duration,
+    pub took: Duration,
+    frame: u64,
+}
+
+/// A process that is gone.
+#[derive(Debug)]
+pub struct Lost {
+    pub exit: WorkerExit,
+    pub last_words: String,
+    /// Of the items that it had and did not answer for: how many it was through with.
+    pub through: u64,
+}
+
+impl LoaderProcess {
+    /// Starts it and waits until it is ready.
+    pub fn start(launcher: &ProcessLauncher, load: &LoadChain) -> Result<Self, Lost> {
+        let failed = |error: io::Error| Lost {
+            exit: WorkerExit::SpawnFailed(error.to_string()),
+            last_words: String::new(),
+            through: 0,
+        };
+        let region = usize::try_from(load.region_bytes).unwrap_or(usize::MAX);
+        let region = Arc::new(Region::new(region).map_err(failed)?);
+        let (socket, mut child) = launcher.launch_loader(region.fd()).map_err(failed)?;
+        let stderr = child.stderr.take();
+        let writer = socket.try_clone().map_err(failed)?;
+        let mut process = Self {
+            writer: FrameWriter::new(writer),
+            decoder: FrameDecoder::new(),
+            child: Some(child),
+            stderr,
+            words: Vec::new(),
+            logged_lines: 0,
+            region,
+            ready: VecDeque::new(),
+            n_received: 0,
+            frame: 0,
+            frames_told: 0,
+            socket,
+        };
+        process.handshake(load).map_err(|exit| process.lost(exit))?;
+        Ok(process)
+    }
+
+    fn handshake(&mut self, load: &LoadChain) -> Result<(), WorkerExit> {
+        let until = Instant::now() + START;
+        // A process that does not read, a stopped one, must not hold up the thread for ever.
+        self.socket.set_write_timeout(Some(START)).map_err(|e| WorkerExit::SpawnFailed(e.to_string()))?;
+        self.write(&ToLoader::Load(Box::new(load.clone())))?;
+        let late = |exit| if exit == WorkerExit::Hung { WorkerExit::HandshakeTimeout } else { exit };
+        loop {
+            match self.receive(until).map_err(late)? {
+                FromLoader::Hello { protocol, build } if (protocol, &build[..]) == (PROTOCOL_VERSION, BUILD) => {}
+                FromLoader::Hello { protocol, build } => {
+                    return Err(WorkerExit::ProtocolMismatch(format!(
+                        "its version {build} speaks {protocol}, this is version {BUILD}, which speaks {PROTOCOL_VERSION}"
+                    )));
+                }
+                FromLoader::Ready => return Ok(()),
+                FromLoader::Refused { class, error } => return Err(WorkerExit::LoadFailed { class, why: error }),
+                FromLoader::Events { .. } => {
+                    return Err(WorkerExit::Garbled("events of items that it was not given".to_owned()));
+                }
+            }
+        }
+    }
+
+    /// Gives it more items, and tells it what the chain is done with.
+    pub fn send<'a>(&mut self, locators: impl Iterator<Item = &'a [u8]>) -> Result<(), Lost> {
+        let (mut text, mut ends) = (Vec::new(), Vec::new());
+        for locator in locators {
+            text.extend_from_slice(locator);
+            ends.push(u32::try_from(text.len()).unwrap_or(u32::MAX));
+        }
+        // What is ready lies in frames that are still needed, from the first of them on.
+        let done = self.ready.front().map_or(self.frame, |loaded| loaded.frame - 1);
+        let frames_done = done - self.frames_told;
+        self.frames_told = done;
+        if ends.is_empty() && frames_done == 0 {
+            return Ok(());
+        }
+        self.write(&ToLoader::Items { frames_done, text, ends }).map_err(|exit| self.lost(exit))
+    }
+
+    fn write(&mut self, frame: &ToLoader) -> Result<(), WorkerExit> {
+        match self.writer.write(frame) {
+            Ok(()) => Ok(()),
+            Err(CodecError::Gone) => Err(self.reap()),
+            Err(error) => {
+                self.kill();
+                match error {
+                    CodecError::Io(_) => Err(WorkerExit::Silent),
+                    other => Err(WorkerExit::Garbled(other.to_string())),
+                }
+            }
+        }
+    }
+
+    /// Ends its socket, and so itself, from another thread.
+    pub fn waker(&self) -> Option<UnixStream> {
+        self.socket.try_clone().ok()
+    }
+
+    /// Whether nothing is known of any item.
+    pub fn is_ready_empty(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// What became of the next item, if that is known already.
+    pub fn take_ready(&mut self) -> Option<Loaded> {
+        self.ready.pop_front()
+    }
+
+    /// Waits until something becomes of an item.
+    pub fn wait(&mut self, until: Instant) -> Result<(), Lost> {
+        let received = self.receive(until).and_then(|frame| match frame {
+            FromLoader::Events { sent_ns, events } => self.accept(sent_ns, events),
+            _ => Err(self.garbled("a frame out of order")),
+        });
+        received.map_err(|exit| self.lost(exit))
+    }
+
+    /// Cuts the events of a frame into items.
+    fn accept(&mut self, sent_ns: u64, events: Vec<Event>) -> Result<(), WorkerExit> {
+        let now = Instant::now();
+        self.frame += 1;
+        let mut of_item = Vec::new();
+        for event in events {
+            let Event::Ended { began_ns, read_ns, took_ns } = event else {
+                of_item.push(event);
+                continue;
+            };
+            let ago = Duration::from_nanos(sent_ns.saturating_sub(began_ns));
+            self.n_received += 1;
+            self.ready.push_back(Loaded {
+                events: std::mem::take(&mut of_item),
+                region: Arc::clone(&self.region),
+                began: now.checked_sub(ago).unwrap_or(now),
+                read: Duration::from_nanos(read_ns),
+                took: Duration::from_nanos(took_ns),
+                frame: self.frame,
+            });
+        }
+        if of_item.is_empty() { Ok(()) } else { Err(self.garbled("a frame with half an item")) }
+    }
+
+    fn garbled(&mut self, what: &str) -> WorkerExit {
+        self.kill();
+        WorkerExit::Garbled(what.to_owned())
+    }
+
+    /// The next frame; `Hung` when there is none by then. After an error the process is gone.
+    fn receive(&mut self, until: Instant) -> Result<FromLoader, WorkerExit> {
+        let mut was_stopped = false;
+        let mut buffer = [0; 64 << 10];
+        loop {
+            match self.decoder.next() {
+                Ok(Some(frame)) => return Ok(frame),
+                Ok(None) => {}
+                Err(error) => return Err(self.garbled(&error.to_string())),
+            }
+            match recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) | Err(Errno::CONNRESET) => return Err(self.reap()),
+                Ok((n, _)) => {
+                    self.decoder.push(&buffer[..n]);
+                    continue;
+                }
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(self.garbled(&error.to_string())),
+            }
+            let now = Instant::now();
+            if now >= until {
+                self.kill();
+                return Err(WorkerExit::Hung);
+            }
+            if !self.wait_for_input((until - now).min(LOOK_EVERY)) {
+                // Stopped, twice in a row: nothing will come.
+                let is_stopped = self.is_stopped();
+                if is_stopped && was_stopped {
+                    self.kill();
+                    return Err(WorkerExit::Silent);
+                }
+                was_stopped = is_stopped;
+            }
+        }
+    }
+
+    /// Waits for a frame or for words; `false`: neither came.
+    fn wait_for_input(&mut self, time: Duration) -> bool {
+        let timeout = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) };
+        let socket = PollFd::new(&self.socket, PollFlags::IN);
+        let ready = match &self.stderr {
+            Some(stderr) => {
+                let mut both = [socket, PollFd::new(stderr, PollFlags::IN)];
+                poll(&mut both, Some(&timeout)).map(|n| (n, !both[1].revents().is_empty()))
+            }
+            None => poll(&mut [socket], Some(&timeout)).map(|n| (n, false)),
+        };
+        let (n, has_words) = ready.unwrap_or((1, false));
+        if has_words {
+            self.listen();
+        }
+        n > 0
+    }
+
+    /// Reads what it says on stderr, which is there.
+    fn listen(&mut self) {
+        let mut buffer = [0; 4096];
+        let Some(stderr) = &mut self.stderr else { return };
+        let n = match stderr.read(&mut buffer) {
+            Ok(n @ 1..) => n,
+            _ => {
+                self.stderr = None;
+                return;
+            }
+        };
+        let pid = self.child.as_ref().map(Child::id);
+        for line in String::from_utf8_lossy(&buffer[..n]).lines() {
+            self.logged_lines += 1;
+            if self.logged_lines <= LOGGED_LINES {
+                tracing::info!(pid, stderr = %line, "loader says");
+            }
+        }
+        self.words.extend_from_slice(&buffer[..n]);
+        let excess = self.words.len().saturating_sub(LAST_WORDS);
+        self.words.drain(..excess);
+    }
+
+    fn is_stopped(&self) -> bool {
+        let state = self.child.as_ref().and_then(|child| orchestra_machine::process_state(child.id()));
+        state.is_some_and(|state| state.starts_with('T'))
+    }
+
+    fn kill(&mut self) {
+        if let Some(child) = &mut self.child {
+            drop(child.kill()); // An error means that it is gone already.
+            self.reap();
+        }
+    }
+
+    /// Waits for its end, and gives up on a process that not even SIGKILL ends.
+    fn reap(&mut self) -> WorkerExit {
+        let Some(mut child) = self.child.take() else { return WorkerExit::Silent };
+        // Its socket is closed, so it ends by itself, or nothing will come of it.
+        drop(child.kill());
+        let (tell, ended) = mpsc::channel();
+        let pid = child.id();
+        let waiting = thread::Builder::new().name("loader-end".into()).spawn(move || drop(tell.send(child.wait())));
+        match waiting.map(|_| ended.recv_timeout(KILL)) {
+            Ok(Ok(Ok(status))) => exit_of(status),
+            Ok(Ok(Err(error))) => WorkerExit::SpawnFailed(format!("its end could not be awaited: {error}")),
+            Ok(Err(_)) | Err(_) => {
+                tracing::error!(pid, "a loader does not end although it was killed; the run goes on without it");
+                WorkerExit::Hung
+            }
+        }
+    }
+
+    fn lost(&mut self, exit: WorkerExit) -> Lost {
+        while self.stderr.is_some() && self.wait_for_words() {
+            self.listen();
+        }
+        let through = self.region.items_done().saturating_sub(self.n_received);
+        let last_words = String::from_utf8_lossy(&self.words).trim().replace('\n', " | ");
+        Lost { exit, last_words, through }
+    }
+
+    /// Of a process that has ended: whether it said more.
+    fn wait_for_words(&self) -> bool {
+        let Some(stderr) = &self.stderr else { return false };
+        poll(&mut [PollFd::from_borrowed_fd(stderr.as_fd(), PollFlags::IN)], Some(&Timespec::default()))
+            .is_ok_and(|n| n > 0)
+    }
+}
+
+impl Drop for LoaderProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

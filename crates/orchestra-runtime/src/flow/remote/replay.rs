@@ -1,0 +1,239 @@
+//! What a loader process made of an item, as the rows of a source and of maps.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::vec::IntoIter;
+
+use orchestra_core::data::{
+    Column, ColumnType, Label, Picture, Pixels, Refusal, Schema, TensorView, Value, WriteTensor,
+};
+use orchestra_core::shapes::{Emit, MapRun};
+use orchestra_core::{DType, FailureKind, ImageSpec, TensorSpec};
+use orchestra_worker::loader::Region;
+use orchestra_worker::loader::events::{Event, Sent};
+
+use super::process::Loaded;
+
+/// The item in hand, shared by the source and the maps of a chain: its events are taken in their order.
+#[derive(Clone, Default)]
+pub struct Current(Arc<Mutex<Option<Item>>>);
+
+struct Item {
+    events: IntoIter<Event>,
+    region: Arc<Region>,
+}
+
+impl Current {
+    pub fn set(&self, loaded: Loaded) {
+        *self.lock() = Some(Item { events: loaded.events.into_iter(), region: loaded.region });
+    }
+
+    /// Its region can be used again.
+    pub fn clear(&self) {
+        *self.lock() = None;
+    }
+
+    fn next(&self) -> Option<(Event, Arc<Region>)> {
+        let mut item = self.lock();
+        let item = item.as_mut()?;
+        Some((item.events.next()?, Arc::clone(&item.region)))
+    }
+
+    /// The bytes that were read of the item, or why there is nothing.
+    pub fn read(&self) -> Result<u64, Refusal> {
+        match self.next() {
+            Some((Event::Read(read), _)) => read.map_err(Refusal::from),
+            _ => Err(out_of_order()),
+        }
+    }
+
+    /// Shows the row of the source.
+    pub fn with_row(&self, gives: &Gives, show: &mut dyn FnMut(&[Value<'_>])) -> Result<(), Refusal> {
+        match self.next() {
+            Some((Event::Row(sent), region)) => {
+                gives.with_row(sent, &region, |row| {
+                    show(row);
+                    Ok(())
+                })
+            }
+            _ => Err(out_of_order()),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Item>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The columns of a source or a map, and which of them are sent.
+pub struct Gives {
+    columns: Vec<Column>,
+    /// The place of each column among those that are sent.
+    sent: Vec<Option<usize>>,
+}
+
+impl Gives {
+    pub fn new(gives: &Schema, sends: &[usize]) -> Self {
+        let place = |column| sends.iter().position(|sent| *sent == column);
+        Self { sent: (0..gives.0.len()).map(place).collect(), columns: gives.0.clone() }
+    }
+
+    fn with_row(
+        &self,
+        sent: Vec<Sent>,
+        region: &Region,
+        show: impl FnOnce(&[Value<'_>]) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let mut sent: Vec<Option<Sent>> = sent.into_iter().map(Some).collect();
+        let cells: Vec<Cell<'_>> = self
+            .columns
+            .iter()
+            .zip(&self.sent)
+            .map(|(column, place)| Cell::new(column, place.and_then(|at| sent.get_mut(at)?.take()), region))
+            .collect();
+        let labels: Vec<Vec<Label<'_>>> = cells.iter().map(Cell::labels).collect();
+        let row: Vec<Value<'_>> = cells.iter().zip(&labels).map(|(cell, labels)| cell.value(labels)).collect();
+        show(&row)
+    }
+}
+
+/// The run of a map that a loader process has run.
+pub struct Replay {
+    pub current: Current,
+    pub gives: Gives,
+}
+
+impl MapRun for Replay {
+    fn apply(&mut self, _: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        loop {
+            match self.current.next() {
+                Some((Event::Parts(n), _)) => emit.parts(usize::try_from(n).unwrap_or(usize::MAX))?,
+                Some((Event::Row(sent), region)) => self.gives.with_row(sent, &region, |row| emit.row(row))?,
+                Some((Event::Applied(applied), _)) => return applied.map_err(Refusal::from),
+                Some((Event::Read(_) | Event::Ended { .. }, _)) | None => return Err(out_of_order()),
+            }
+        }
+    }
+}
+
+/// A value as it was sent. Nothing of it is believed before it is looked at.
+enum Cell<'a> {
+    Tensor { name: &'a str, dtype: DType, shape: Vec<usize>, data: &'a [u8] },
+    Picture(SentPicture<'a>),
+    Labels(Vec<(String, u32, f32)>),
+    Refused(RefusedValue<'a>),
+}
+
+impl<'a> Cell<'a> {
+    fn new(column: &'a Column, sent: Option<Sent>, region: &'a Region) -> Self {
+        let refused = |refusal| Cell::Refused(RefusedValue { column, refusal });
+        let cell = match (&column.ty, sent) {
+            (_, None) => return refused(Refusal::result("internal error: a column was not sent; this is a bug")),
+            (_, Some(Sent::Refused(why))) => return refused(why.into()),
+            (ColumnType::Picture, Some(Sent::Picture { at, width, height, channels })) => {
+                SentPicture::new(at, width, height, channels, region).map(Cell::Picture)
+            }
+            (ColumnType::Labels, Some(Sent::Labels(labels))) => Some(Cell::Labels(labels)),
+            (ty, Some(Sent::Tensor { at, len, shape })) => ty.stored().and_then(|spec| {
+                let len = usize::try_from(len).ok()?;
+                let elements = shape.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim))?;
+                let data = region.bytes(at, len)?;
+                (elements.checked_mul(spec.dtype.size_bytes())? == len && is_of(spec, &shape))
+                    .then_some(Cell::Tensor { name: &spec.name, dtype: spec.dtype, shape, data })
+            }),
+            _ => None,
+        };
+        cell.unwrap_or_else(|| refused(out_of_order()))
+    }
+
+    fn labels(&self) -> Vec<Label<'_>> {
+        let Cell::Labels(labels) = self else { return Vec::new() };
+        labels.iter().map(|(label, class, score)| Label { label, class: *class, score: *score }).collect()
+    }
+
+    fn value<'b>(&'b self, labels: &'b [Label<'b>]) -> Value<'b> {
+        match self {
+            Cell::Tensor { name, dtype, shape, data } => {
+                Value::Tensor(TensorView { name, dtype: *dtype, shape, data })
+            }
+            Cell::Picture(picture) => Value::Picture(picture),
+            Cell::Labels(_) => Value::Labels(labels),
+            Cell::Refused(value) if value.column.ty == ColumnType::Picture => Value::Picture(value),
+            Cell::Refused(value) => Value::Unwritten(value),
+        }
+    }
+}
+
+/// Whether a shape is one that the plan allows.
+fn is_of(spec: &TensorSpec, shape: &[usize]) -> bool {
+    spec.row.len() == shape.len()
+        && spec.row.iter().zip(shape).all(|(dim, n)| dim.fixed().is_none_or(|fixed| fixed == *n))
+}
+
+/// Pixels in the region of a loader.
+struct SentPicture<'a> {
+    width: u32,
+    height: u32,
+    channels: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> SentPicture<'a> {
+    fn new(at: u64, width: u32, height: u32, channels: u8, region: &'a Region) -> Option<Self> {
+        let channels = usize::from(channels);
+        let len = (width as usize).checked_mul(height as usize)?.checked_mul(channels)?;
+        let is_picture = width > 0 && height > 0 && matches!(channels, 1 | 3);
+        is_picture.then_some(Self { width, height, channels, bytes: region.bytes(at, len)? })
+    }
+}
+
+impl Picture for SentPicture<'_> {
+    fn decode(&self, _: Option<&ImageSpec>) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn write_row(&self, _: &ImageSpec, _: &mut [u8]) -> Result<(), Refusal> {
+        Err(Refusal::result("a picture that a loader has decoded is read as pixels; this is a bug"))
+    }
+
+    fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        let Self { width, height, channels, bytes } = *self;
+        show(Pixels { width, height, channels, bytes })
+    }
+}
+
+/// A value that could not be made: what reads it fails with the reason.
+struct RefusedValue<'a> {
+    column: &'a Column,
+    refusal: Refusal,
+}
+
+impl WriteTensor for RefusedValue<'_> {
+    fn spec(&self) -> &TensorSpec {
+        const NOTHING: &TensorSpec =
+            &TensorSpec { name: String::new(), dtype: DType::U8, row: Vec::new(), batch: orchestra_core::Dim::Dynamic };
+        self.column.ty.stored().unwrap_or(NOTHING)
+    }
+
+    fn write(&self, _: &mut [u8]) -> Result<(), Refusal> {
+        Err(self.refusal.clone())
+    }
+}
+
+impl Picture for RefusedValue<'_> {
+    fn decode(&self, _: Option<&ImageSpec>) -> Result<(), Refusal> {
+        Err(self.refusal.clone())
+    }
+
+    fn write_row(&self, _: &ImageSpec, _: &mut [u8]) -> Result<(), Refusal> {
+        Err(self.refusal.clone())
+    }
+
+    fn with_pixels(&self, _: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        Err(self.refusal.clone())
+    }
+}
+
+fn out_of_order() -> Refusal {
+    let error = "the loader gave something else than the plan says; this is a bug, or a loader that ran wild".to_owned();
+    Refusal { kind: FailureKind::Crash, error }
+}

@@ -1,0 +1,24 @@
+//! A loader process: it reads and decodes the items of one source, one after the other, and takes their rows through the maps that stand
+//! before the first batch. What these make lies in a region of shared memory that belongs to this process alone; the parent only reads it.
+//!
+//! ```text
+//! loader                      parent
+//!   Hello            ->
+//!                    <-       Load
+//!   Ready|Refused    ->
+//!                    <-       Items      (names of items, in order, and how many frames of events are done with)
+//!   Events           ->                  (what became of some items, in their order; an item is whole in one frame)
+//!                    <-       end of file: the loader ends
+//! ```
+//!
+//! The process knows kinds only through the registry that its program hands over. It decides nothing: an item that kills it is the
+//! parent's to judge.
+
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
+pub mod events;
+mod region;
+mod serve;
+mod walk;
+
+pub use region::Region;
+pub use serve::run_loader;

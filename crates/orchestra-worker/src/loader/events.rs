@@ -1,0 +1,131 @@
+//! The frames between a loader process and the parent, as data.
+//!
+//! What becomes of an item is a sequence of events: [`Event::Read`], then the row of the source, then for each map that reads it, in the
+//! order of the plan, the rows that it makes (each followed in the same way by the maps behind it) and [`Event::Applied`]; at last
+//! [`Event::Ended`]. After the first refusal only `Ended` follows, and the `Applied` of maps that are under way.
+
+use bincode::{Decode, Encode};
+use orchestra_core::data::Refusal;
+use orchestra_core::shapes::RemoteSpec;
+use orchestra_core::{ErrorClass, FailureKind, SandboxMode};
+
+use crate::codec::{Frame, MAX_CONTROL_FRAME};
+
+/// What gives rows: `None` is the source, otherwise a stage by its number.
+pub type From = Option<u16>;
+
+/// What a loader does with each item.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub struct LoadChain {
+    pub fetch: RemoteSpec,
+    /// The columns of the source's row that the parent reads.
+    pub sends: Vec<usize>,
+    pub maps: Vec<MapSpec>,
+    /// Bytes of the region, which is inherited as the arena of a worker is.
+    pub region_bytes: u64,
+    /// Whether the process is confined.
+    pub sandbox: SandboxMode,
+    /// Bytes of memory that it may take for itself, beside the region.
+    pub memory: u64,
+}
+
+/// A map, and those that read what it makes.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub struct MapSpec {
+    pub stage: u16,
+    pub map: RemoteSpec,
+    /// The columns that it reads.
+    pub reads: Vec<(From, usize)>,
+    /// The columns of its rows that the parent reads.
+    pub sends: Vec<usize>,
+    pub next: Vec<MapSpec>,
+}
+
+/// Parent to loader.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub enum ToLoader {
+    /// Once, after `Hello`.
+    Load(Box<LoadChain>),
+    /// More items, and how many frames of events the parent is done with: what lies in the region for them is free.
+    Items {
+        frames_done: u64,
+        /// Locators, one behind the other.
+        text: Vec<u8>,
+        /// Where each of them ends.
+        ends: Vec<u32>,
+    },
+}
+
+/// Loader to parent.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub enum FromLoader {
+    Hello { protocol: u32, build: String },
+    Ready,
+    /// It cannot do what it was told to. It ends then.
+    Refused { class: ErrorClass, error: String },
+    Events {
+        /// Nanoseconds since the process began, when the frame was sent.
+        sent_ns: u64,
+        events: Vec<Event>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub enum Event {
+    /// The item is read: so many bytes.
+    Read(Result<u64, Refused>),
+    /// A row, with those of its columns that the parent reads.
+    Row(Vec<Sent>),
+    /// So many rows follow, each a part of its own.
+    Parts(u64),
+    /// A map is through with a row.
+    Applied(Result<(), Refused>),
+    /// Nothing more comes of this item.
+    Ended {
+        /// When it was begun, in nanoseconds since the process began.
+        began_ns: u64,
+        /// How long reading took.
+        read_ns: u64,
+        /// How long all of it took.
+        took_ns: u64,
+    },
+}
+
+/// A value of a row. Places are bytes from the beginning of the region.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub enum Sent {
+    Tensor { at: u64, len: u64, shape: Vec<usize> },
+    /// All pixels of a picture, upright, 8 bits per channel, rows without a gap.
+    Picture { at: u64, width: u32, height: u32, channels: u8 },
+    /// Label, class and score.
+    Labels(Vec<(String, u32, f32)>),
+    /// It could not be made.
+    Refused(Refused),
+}
+
+/// A [`Refusal`] on the wire.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub struct Refused {
+    pub kind: FailureKind,
+    pub error: String,
+}
+
+impl std::convert::From<Refusal> for Refused {
+    fn from(Refusal { kind, error }: Refusal) -> Self {
+        Self { kind, error }
+    }
+}
+
+impl std::convert::From<Refused> for Refusal {
+    fn from(Refused { kind, error }: Refused) -> Self {
+        Self { kind, error }
+    }
+}
+
+impl Frame for ToLoader {
+    const MAX_BYTES: usize = MAX_CONTROL_FRAME;
+}
+
+impl Frame for FromLoader {
+    const MAX_BYTES: usize = 64 << 20;
+}

@@ -1,0 +1,170 @@
+//! The shared memory of a loader process: a ring of values on their way to the parent, behind one page with the number of items that the
+//! process is through with. Only the process writes; the parent maps it read-only and believes no place before it has looked at its bounds.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{MemfdFlags, SealFlags};
+
+/// Where values begin.
+const HEADER: usize = 4096;
+/// Values begin at multiples of this, so that tensors of any element type are aligned.
+const ALIGN: usize = 64;
+/// What lies free beyond this is given back to the kernel.
+const KEEP: usize = 32 << 20;
+
+/// The parent's side.
+#[derive(Debug)]
+pub struct Region {
+    memfd: OwnedFd,
+    map: MmapRaw,
+    len: usize,
+}
+
+impl Region {
+    /// Memory for values of `len` bytes together. It is taken when it is first written to.
+    ///
+    /// # Errors
+    /// The kernel gives no such memory.
+    pub fn new(len: usize) -> io::Result<Self> {
+        let len = HEADER + len.next_multiple_of(HEADER);
+        let memfd = rustix::fs::memfd_create("orchestra-loader", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&memfd, len as u64)?;
+        // A file that can shrink under a mapping means SIGBUS.
+        rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let file = File::from(memfd);
+        let map = MmapOptions::new().len(len).map_raw_read_only(&file)?;
+        Ok(Self { memfd: file.into(), map, len })
+    }
+
+    /// For the process to inherit.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.memfd.as_fd()
+    }
+
+    /// Items that the process has been through with since it began, as it says.
+    #[must_use]
+    pub fn items_done(&self) -> u64 {
+        // SAFETY: the first page is mapped, and aligned for it; the process writes to it atomically.
+        unsafe { &*self.map.as_ptr().cast::<AtomicU64>() }.load(Ordering::Acquire)
+    }
+
+    /// The bytes of a value; `None` where they would lie outside of the region.
+    ///
+    /// A process that does not keep to the protocol may change them at any time: the reader copies them, and draws no conclusion from one
+    /// byte about another.
+    #[must_use]
+    pub fn bytes(&self, at: u64, len: usize) -> Option<&[u8]> {
+        let at = usize::try_from(at).ok().filter(|at| *at >= HEADER)?;
+        at.checked_add(len).filter(|end| *end <= self.len)?;
+        // SAFETY: the span lies within the map, which lives as long as `self`.
+        Some(unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(at), len) })
+    }
+}
+
+/// The process's side: a ring in which values are laid one behind the other, and which is freed frame by frame, in their order.
+#[derive(Debug)]
+pub(super) struct Ring {
+    map: MmapRaw,
+    len: usize,
+    /// Where the next value begins.
+    head: usize,
+    /// Where each frame that was sent ends, oldest first.
+    sent: VecDeque<usize>,
+    /// Where what is in use begins; `None`: nothing is.
+    tail: Option<usize>,
+    /// The highest byte that was written since memory was last given back.
+    highest: usize,
+}
+
+impl Ring {
+    pub fn map(fd: OwnedFd, len: u64) -> io::Result<Self> {
+        let len = HEADER + usize::try_from(len).unwrap_or(usize::MAX - HEADER).next_multiple_of(HEADER);
+        if rustix::fs::fstat(&fd)?.st_size != i64::try_from(len).unwrap_or(i64::MAX) {
+            return Err(io::Error::other("the region is of another size than the parent says"));
+        }
+        let map = MmapOptions::new().len(len).map_raw(&File::from(fd))?;
+        Ok(Self { map, len, head: HEADER, sent: VecDeque::new(), tail: None, highest: 0 })
+    }
+
+    /// The most bytes that a value can have.
+    pub fn capacity(&self) -> usize {
+        self.len - HEADER
+    }
+
+    /// One more item is through.
+    pub fn item_done(&self) {
+        // SAFETY: the first page is mapped, and aligned for it.
+        unsafe { &*self.map.as_ptr().cast::<AtomicU64>() }.fetch_add(1, Ordering::Release);
+    }
+
+    /// Room for a value; `None` where there is none before frames are done with.
+    pub fn take(&mut self, len: usize) -> Option<usize> {
+        let at = self.place(len)?;
+        self.tail.get_or_insert(at);
+        self.head = (at + len).next_multiple_of(ALIGN).min(self.len);
+        self.highest = self.highest.max(self.head);
+        Some(at)
+    }
+
+    fn place(&self, len: usize) -> Option<usize> {
+        let fits = |from: usize, to: usize| from.checked_add(len).is_some_and(|end| end <= to);
+        match self.tail {
+            None => fits(HEADER, self.len).then_some(HEADER),
+            Some(tail) if self.head > tail && fits(self.head, self.len) => Some(self.head),
+            // Never up to the tail: a ring that is full would look empty.
+            Some(tail) if self.head > tail => fits(HEADER, tail.saturating_sub(ALIGN)).then_some(HEADER),
+            Some(tail) => fits(self.head, tail.saturating_sub(ALIGN)).then_some(self.head),
+        }
+    }
+
+    /// The value at a place that was taken.
+    pub fn value(&mut self, at: usize, len: usize) -> &mut [u8] {
+        // SAFETY: `take` gave the span, which lies within the map; `self` is borrowed, so there is no other slice of it.
+        unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().add(at), len) }
+    }
+
+    /// Whether frames that were sent hold a part of the ring.
+    pub fn waits_for_parent(&self) -> bool {
+        !self.sent.is_empty()
+    }
+
+    /// Where the next value will lie, if there is room behind the last one.
+    pub fn head(&self) -> usize {
+        self.head
+    }
+
+    /// All that was taken before the head was at `end`, and is in no frame yet, goes with this one.
+    pub fn frame_sent(&mut self, end: usize) {
+        self.sent.push_back(end);
+    }
+
+    /// The parent is done with the oldest frames.
+    pub fn frames_done(&mut self, n: usize) {
+        for _ in 0..n {
+            let Some(end) = self.sent.pop_front() else { return };
+            if self.tail.is_some() {
+                self.tail = (end != self.head).then_some(end);
+            }
+        }
+        if self.tail.is_none() {
+            self.head = HEADER;
+            if self.highest > KEEP {
+                // SAFETY: nothing lies there any more; the pages read as zeros from now on. An error costs memory, and nothing else.
+                unsafe {
+                    libc::madvise(
+                        self.map.as_mut_ptr().add(HEADER).cast(),
+                        self.highest - HEADER,
+                        libc::MADV_REMOVE,
+                    );
+                }
+                self.highest = 0;
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What a loader process does with one item: reads it, and takes its rows through the maps. It notes events, and lays values into the ring.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use orchestra_core::data::{Pixels, Refusal, TensorView, Value, WriteTensor};
+use orchestra_core::shapes::{Emit, Fetch, FetchRun, Map, MapRun};
+use orchestra_core::FailureKind;
+
+use super::events::{Event, From, MapSpec, Refused, Sent};
+use super::serve::{Gone, Parent};
+
+/// The maps of a chain, and the fetch in front of them.
+pub(super) struct Chain {
+    pub fetch: Arc<dyn Fetch>,
+    pub sends: Vec<usize>,
+    pub maps: Vec<MapNode>,
+    pub run: Box<dyn FetchRun>,
+}
+
+pub(super) struct MapNode {
+    pub spec: MapSpec,
+    pub map: Arc<dyn Map>,
+    pub run: Box<dyn MapRun>,
+    pub next: Vec<MapNode>,
+}
+
+/// Why an item is over before its end.
+enum Over {
+    /// It was refused, which is noted.
+    Refused,
+    Gone,
+}
+
+/// The rows that a row was made of, innermost first.
+struct Env<'a> {
+    from: From,
+    row: &'a [Value<'a>],
+    up: Option<&'a Env<'a>>,
+}
+
+impl<'a> Env<'a> {
+    fn get(&self, (from, column): (From, usize)) -> Option<Value<'a>> {
+        let mut at = Some(self);
+        while let Some(env) = at {
+            if env.from == from {
+                return env.row.get(column).copied();
+            }
+            at = env.up;
+        }
+        None
+    }
+}
+
+impl Chain {
+    /// Notes what becomes of an item.
+    pub fn item(&mut self, locator: &[u8], parent: &mut Parent) -> Result<(), Gone> {
+        let began = Instant::now();
+        parent.begin_item();
+        let mut read = began;
+        let walked = catch_unwind(AssertUnwindSafe(|| {
+            let fetched = self.run.fetch(locator);
+            read = Instant::now();
+            let is_read = fetched.is_ok();
+            parent.note(Event::Read(fetched.map_err(Refused::from)));
+            let mut over = Ok(());
+            if is_read {
+                let Self { run, sends, maps, .. } = self;
+                run.with_row(&mut |row| over = walk(sends, maps, &Env { from: None, row, up: None }, parent));
+            }
+            over
+        }));
+        match walked {
+            Ok(Err(Over::Gone)) => return Err(Gone),
+            Ok(Ok(()) | Err(Over::Refused)) => {}
+            // A bug of ours, which fails the item by name. What was at work is in no known state.
+            Err(_) => {
+                let error = "internal error while the item was loaded; this is a bug".to_owned();
+                parent.forget_item();
+                parent.note(Event::Read(Err(Refused { kind: FailureKind::Read, error })));
+                self.run = self.fetch.start();
+                self.maps.iter_mut().for_each(MapNode::restart);
+            }
+        }
+        parent.end_item(began, read);
+        Ok(())
+    }
+}
+
+impl MapNode {
+    fn restart(&mut self) {
+        self.run = self.map.start();
+        self.next.iter_mut().for_each(MapNode::restart);
+    }
+}
+
+/// Sends a row, and takes it through the maps behind it.
+fn walk(sends: &[usize], maps: &mut [MapNode], env: &Env<'_>, parent: &mut Parent) -> Result<(), Over> {
+    let mut sent = Vec::with_capacity(sends.len());
+    for column in sends {
+        let value = env.row.get(*column).ok_or_else(missing);
+        sent.push(match value.and_then(|value| send(value, parent)) {
+            Ok(sent) => sent,
+            Err(refusal) => {
+                parent.is_there()?;
+                Sent::Refused(refusal.into())
+            }
+        });
+    }
+    parent.note(Event::Row(sent));
+    for node in maps {
+        let inputs: Option<Vec<Value<'_>>> = node.spec.reads.iter().map(|read| env.get(*read)).collect();
+        let mut rows = Rows { node: &node.spec, next: &mut node.next, env, parent, over: None };
+        let applied = match &inputs {
+            Some(inputs) => node.run.apply(inputs, &mut rows),
+            None => Err(missing()),
+        };
+        if let Some(over) = rows.over {
+            return Err(over);
+        }
+        let refused = applied.is_err();
+        parent.note(Event::Applied(applied.map_err(Refused::from)));
+        if refused {
+            return Err(Over::Refused);
+        }
+    }
+    Ok(())
+}
+
+struct Rows<'w, 'e> {
+    node: &'w MapSpec,
+    next: &'w mut [MapNode],
+    env: &'w Env<'e>,
+    parent: &'w mut Parent,
+    over: Option<Over>,
+}
+
+impl Emit for Rows<'_, '_> {
+    fn parts(&mut self, n: usize) -> Result<(), Refusal> {
+        self.parent.note(Event::Parts(n as u64));
+        Ok(())
+    }
+
+    fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
+        let env = Env { from: Some(self.node.stage), row, up: Some(self.env) };
+        walk(&self.node.sends, self.next, &env, self.parent).map_err(|over| {
+            self.over = Some(over);
+            // For the map to pass on.
+            Refusal::result("")
+        })
+    }
+}
+
+/// Lays a value into the ring.
+fn send(value: &Value<'_>, parent: &mut Parent) -> Result<Sent, Refusal> {
+    match value {
+        Value::Tensor(view) => tensor(view, parent),
+        Value::Unwritten(tensor) => unwritten(*tensor, parent),
+        Value::Picture(picture) => {
+            let mut sent = Err(missing());
+            picture.with_pixels(&mut |pixels| {
+                sent = picture_pixels(&pixels, parent);
+                Ok(())
+            })?;
+            sent
+        }
+        Value::Labels(labels) => {
+            Ok(Sent::Labels(labels.iter().map(|l| (l.label.to_owned(), l.class, l.score)).collect()))
+        }
+        Value::List(_) => Err(Refusal::result("internal error: a loader gives no lists; this is a bug")),
+    }
+}
+
+fn tensor(view: &TensorView<'_>, parent: &mut Parent) -> Result<Sent, Refusal> {
+    let (at, to) = parent.room(view.data.len())?;
+    to.copy_from_slice(view.data);
+    Ok(Sent::Tensor { at, len: view.data.len() as u64, shape: view.shape.to_vec() })
+}
+
+fn unwritten(tensor: &dyn WriteTensor, parent: &mut Parent) -> Result<Sent, Refusal> {
+    let spec = tensor.spec();
+    let len = spec.row_bytes().ok_or_else(missing)?;
+    let (at, to) = parent.room(len)?;
+    tensor.write(to)?;
+    let shape = spec.row.iter().map(|dim| dim.fixed().unwrap_or(0)).collect();
+    Ok(Sent::Tensor { at, len: len as u64, shape })
+}
+
+fn picture_pixels(pixels: &Pixels<'_>, parent: &mut Parent) -> Result<Sent, Refusal> {
+    let (at, to) = parent.room(pixels.bytes.len())?;
+    to.copy_from_slice(pixels.bytes);
+    // One or three.
+    let channels = u8::try_from(pixels.channels).unwrap_or(0);
+    Ok(Sent::Picture { at, width: pixels.width, height: pixels.height, channels })
+}
+
+fn missing() -> Refusal {
+    Refusal::result("internal error: a column that a stage reads is missing; this is a bug")
+}
+
+impl std::convert::From<Gone> for Over {
+    fn from(_: Gone) -> Self {
+        Over::Gone
+    }
+}
