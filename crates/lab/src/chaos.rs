@@ -176,8 +176,8 @@ impl Chaos {
         let striker = striker.map_err(LabError::io("starting the thread that strikes"))?;
         let name = if strikes.is_some() { "run with faults" } else { "run without faults" };
         let ran = run(self.plan_of_run(which), options, &tools.cancel, name, look);
-        let missed = striker.map_or(0, Striker::stop);
-        Ok(Struck { ran: ran?, tracker: workers.end(), missed })
+        let struck = striker.map(Striker::stop).unwrap_or_default();
+        Ok(Struck { ran: ran?, tracker: workers.end(), missed: struck.missed, loaders: struck.loaders })
     }
 
     fn plan_of_run(&self, which: &str) -> Plan {

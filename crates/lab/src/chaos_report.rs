@@ -45,6 +45,8 @@ pub(crate) struct Struck {
     pub tracker: Tracker,
     /// Strikes that found no worker.
     pub missed: u64,
+    /// Loaders that were struck.
+    pub loaders: u64,
 }
 
 /// Both runs of a round, and what was found.
@@ -119,6 +121,8 @@ impl Report {
                 ("kills", count(Fault::Kill)),
                 ("stops", count(Fault::Stop)),
                 ("spares_struck", sum(&|r| r.faults.tracker.spares_struck)),
+                ("loaders_struck", sum(&|r| r.faults.loaders)),
+                ("loader_restarts", sum(&|r| r.faults.ran.report.loaders.restarts)),
                 ("missed", sum(&|r| r.faults.missed)),
                 ("unmeasured", all.iter().filter(|s| s.recovery.is_none()).count() as u64),
                 ("restarts", sum(&|r| r.faults.ran.report.devices.iter().map(|d| d.restarts).sum())),

@@ -8,7 +8,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use orchestra_core::WorkerId;
+use orchestra_machine::processes::{child_ids, process};
 use orchestra_runtime::{EventHook, WorkerEvent};
+use orchestra_worker::process::LOADER;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Serialize, Serializer};
 
@@ -43,7 +45,16 @@ fn seconds<S: Serializer>(every: &Option<Duration>, serializer: S) -> Result<S::
 #[derive(Debug)]
 pub(crate) struct Striker {
     stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<u64>>,
+    thread: Option<JoinHandle<Struck>>,
+}
+
+/// What its thread did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Struck {
+    /// Strikes that found no worker.
+    pub missed: u64,
+    /// Loaders that were struck.
+    pub loaders: u64,
 }
 
 /// Workers of a run as its events tell of them.
@@ -72,8 +83,21 @@ fn hit(process: &OwnedFd, fault: Fault) -> bool {
     pidfd_send_signal(process, signal).is_ok()
 }
 
+/// Does `fault` to a loader of this process; whether there was one. A run tells nothing of loaders, so its children are looked at.
+fn strike_loader(fault: Fault, random: &mut Random) -> bool {
+    let is_loader = |pid: &u32| {
+        let process = process(*pid).filter(|process| process.parent == std::process::id());
+        process.is_some_and(|process| process.arguments.last().is_some_and(|last| last == LOADER))
+    };
+    // Held before it is looked at: the number of one that is gone could be that of another process.
+    let held = child_ids(std::process::id()).into_iter().filter_map(|pid| Some((pid, descriptor(pid)?)));
+    let loaders: Vec<_> = held.filter(|(pid, _)| is_loader(pid)).collect();
+    let loaders: Vec<&OwnedFd> = loaders.iter().map(|(_, process)| process).collect();
+    random.pick(&loaders).is_some_and(|process| hit(process, fault))
+}
+
 impl Striker {
-    /// Strikes workers of a run, at uneven intervals for each kind of fault.
+    /// Strikes workers of a run, at uneven intervals for each kind of fault, and with each of them a loader.
     pub fn start(workers: Arc<Workers>, strikes: Strikes) -> std::io::Result<Self> {
         let (stop, stopped) = channel::<()>();
         let mut random = Random(strikes.seed);
@@ -82,28 +106,29 @@ impl Striker {
             clocks.extend(every.map(|every| (Instant::now() + uneven(every, &mut random), fault, every)));
         }
         let work = move || {
-            let mut missed = 0;
+            let mut struck = Struck::default();
             while let Some((due, fault, every)) = clocks.iter_mut().min_by_key(|(due, ..)| *due) {
                 let wait = due.saturating_duration_since(Instant::now());
                 if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                     break;
                 }
-                missed += u64::from(!workers.strike(*fault, strikes.spares, &mut random));
+                struck.missed += u64::from(!workers.strike(*fault, strikes.spares, &mut random));
+                struck.loaders += u64::from(strike_loader(*fault, &mut random));
                 // What was missed is not made up for: after a pause of this machine there is one strike, not many.
                 *due = (*due).max(Instant::now()) + uneven(*every, &mut random);
             }
-            missed
+            struck
         };
         let thread = std::thread::Builder::new().name("striker".into()).spawn(work)?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Ends it; how many strikes found no worker.
-    pub fn stop(mut self) -> u64 {
+    /// Ends it.
+    pub fn stop(mut self) -> Struck {
         self.end()
     }
 
-    fn end(&mut self) -> u64 {
+    fn end(&mut self) -> Struck {
         drop(self.stop.take());
         // The thread does not panic; if it did, there would be nothing to tell.
         self.thread.take().and_then(|t| t.join().ok()).unwrap_or_default()
@@ -213,7 +238,7 @@ mod tests {
     #[test]
     fn a_striker_without_anything_to_do_ends_by_itself() {
         let nothing = Strikes { kill_every: None, stop_every: None, spares: false, seed: 0 };
-        assert_eq!(Striker::start(Workers::new(), nothing).unwrap().stop(), 0);
+        assert_eq!(Striker::start(Workers::new(), nothing).unwrap().stop().missed, 0);
     }
 
     #[test]

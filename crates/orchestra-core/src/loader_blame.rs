@@ -132,7 +132,10 @@ mod tests {
     fn an_item_without_memory_gets_all_of_it_once() {
         let mut blame = LoaderBlame::default();
         assert_eq!(blame.died(&ABORT, true, Some(1)), LoaderVerdict::Alone);
-        assert!(matches!(blame.died(&ABORT, true, Some(1)), LoaderVerdict::Fail(FailureKind::OutOfMemory, _)));
+        assert!(matches!(
+            blame.died(&ABORT, true, Some(1)),
+            LoaderVerdict::Fail(FailureKind::OutOfMemory, _)
+        ));
     }
 
     #[test]

@@ -19,7 +19,8 @@ pub fn describe(plan: &Plan) -> String {
 fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
     writeln!(out, "workflow  {} ({})", plan.name, plan.file.display())?;
     writeln!(out, "output    {}", plan.output.display())?;
-    write!(out, "loaders   {}", plural(plan.loader_threads, "thread"))?;
+    let loaders = plan.loader_threads;
+    write!(out, "loaders   {loaders} {}", if loaders == 1 { "process" } else { "processes" })?;
     match &plan.loaders_near {
         Some(near) => writeln!(out, " on NUMA node {}", near.node)?,
         None => writeln!(out)?,

@@ -147,14 +147,19 @@ pub const LIMITS: [Key; 8] = [
         "memory",
         "memory",
         "half of the machine's",
-        "what the batch slots of all stages may take together; pictures that are [carried](../guide/devices.md#memory) get up to a quarter more",
+        "what the batch slots of all stages may take together; loaders get half as much again for decoding, and pictures that are [carried](../guide/devices.md#memory) up to a quarter",
     ),
-    key("loaders", "integer, 1 to 1024", "the number of cores", "threads that read and decode"),
+    key(
+        "loaders",
+        "integer, 1 to 1024",
+        "the number of cores",
+        "processes that read and decode, over all sources",
+    ),
     key(
         "sandbox",
         "text",
         "\"auto\"",
-        "whether workers are [confined](../security.md) to what they need: `\"auto\"`, as far as the kernel can; `\"require\"`, or they do not start; `\"off\"`",
+        "whether loaders and workers are [confined](../security.md) to what they need: `\"auto\"`, as far as the kernel can; `\"require\"`, or they do not start; `\"off\"`",
     ),
 ];
 

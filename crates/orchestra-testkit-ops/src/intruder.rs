@@ -17,7 +17,8 @@ pub const INHERITED_FD: i32 = 77;
 pub const GOT_THROUGH: &str = "the intruder got through with:";
 
 /// The names of the attempts that got through.
-pub(crate) fn attempts() -> Vec<&'static str> {
+#[must_use]
+pub fn attempts() -> Vec<&'static str> {
     let folder = std::env::var_os(INTRUDE).unwrap_or_default();
     let folder = Path::new(&folder);
     let attempts: [(&str, Option<()>); 23] = [

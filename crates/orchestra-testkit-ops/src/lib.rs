@@ -19,8 +19,8 @@ use ort::sys::{
     OrtCustomOpInputOutputCharacteristic, OrtMemType, OrtSessionOptions, OrtStatusPtr,
 };
 
-pub use gate::{BARRIER, GATE, LIMIT, ROWS, WAITING};
-pub use intruder::{GOT_THROUGH, INHERITED_FD, INTRUDE, SECRET};
+pub use gate::{GATE, LIMIT, ROWS, WAITING};
+pub use intruder::{GOT_THROUGH, INHERITED_FD, INTRUDE, SECRET, attempts};
 
 /// The operator's domain in a model.
 pub const DOMAIN: &str = "orchestra.test";

@@ -156,7 +156,7 @@ impl Fault {
 pub fn main() -> ExitCode {
     // Its loaders are sound.
     if orchestra_worker::process::is_loader() {
-        return orchestra_worker::process::run_as_loader(&orchestra_kinds::builtin());
+        return orchestra_worker::process::run_as_loader(&crate::trap_stage::kinds());
     }
     let wanted = std::env::var(FAULT).unwrap_or_default();
     let faults: Option<Vec<Fault>> = wanted.split(',').map(Fault::parse).collect();

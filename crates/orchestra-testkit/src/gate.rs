@@ -1,17 +1,11 @@
 //! The test's side of the gate in the trap operator: a run whose model has that operator does so many rows and then stands still, alive in
 //! all its processes, until the gate is opened. What a test does meanwhile happens in the middle of the run on any machine.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context as _;
-use orchestra_testkit_ops::{BARRIER, LIMIT, ROWS, WAITING};
-use rustix::fs::{CWD, FileType, Mode, mknodat};
-
-/// The barriers that were opened, held open for writing until this process ends: a worker may have found the path of a barrier and not
-/// opened it yet when the gate opens, and would wait for a writer for ever.
-static OPENED: Mutex<Vec<File>> = Mutex::new(Vec::new());
+use orchestra_testkit_ops::{LIMIT, ROWS, WAITING};
 
 /// A gate in a folder of its own. Give that folder to the run in the variable [`GATE`](crate::GATE).
 #[derive(Debug, Clone)]
@@ -37,7 +31,6 @@ impl Gate {
         // Neither is there unless the gate was closed before.
         drop(fs::remove_file(self.folder.join(ROWS)));
         drop(fs::remove_file(self.folder.join(WAITING)));
-        mknodat(CWD, self.folder.join(BARRIER), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
         fs::write(self.folder.join(LIMIT), rows.to_string())?;
         Ok(())
     }
@@ -57,11 +50,6 @@ impl Gate {
             return Ok(());
         }
         fs::remove_file(self.folder.join(LIMIT))?;
-        let barrier = self.folder.join(BARRIER);
-        // For both, so that opening it does not wait. Workers that wait for a writer go on; those that come later find no barrier.
-        let both = File::options().read(true).write(true).open(&barrier)?;
-        fs::remove_file(&barrier)?;
-        OPENED.lock().unwrap_or_else(PoisonError::into_inner).push(both);
         Ok(())
     }
 }

@@ -19,6 +19,7 @@ pub mod processes;
 pub mod programs;
 pub mod records;
 pub mod striker;
+pub mod trap_stage;
 
 pub use orchestra_testkit_ops::{
     DEADLY, FLOOD, FLOOD_IN_RUN, FLOOD_LINES, GATE, GOT_THROUGH, IN_LOAD, IN_RUN, INHERITED_FD, INTRUDE,

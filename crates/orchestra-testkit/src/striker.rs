@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use orchestra_machine::processes::{Process, children};
+use orchestra_worker::process::LOADER;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// What happens to a worker.
@@ -22,8 +23,24 @@ pub enum Fault {
 /// Live worker processes of `parent`: children one of whose arguments is, or ends with, `worker`.
 #[must_use]
 pub fn workers_of(parent: u32) -> Vec<Process> {
-    let is_worker = |p: &Process| p.state != 'Z' && p.arguments.iter().any(|a| a.ends_with("worker"));
-    children(parent).into_iter().filter(is_worker).collect()
+    ours(parent).into_iter().filter(|p| !is_loader(p)).collect()
+}
+
+/// Live loader processes of `parent`.
+#[must_use]
+pub fn loaders_of(parent: u32) -> Vec<Process> {
+    ours(parent).into_iter().filter(is_loader).collect()
+}
+
+/// Whether a process of ours is a loader, and no worker.
+#[must_use]
+pub fn is_loader(process: &Process) -> bool {
+    process.arguments.last().is_some_and(|last| last == LOADER)
+}
+
+fn ours(parent: u32) -> Vec<Process> {
+    let is_ours = |p: &Process| p.state != 'Z' && p.arguments.iter().any(|a| a.ends_with("worker"));
+    children(parent).into_iter().filter(is_ours).collect()
 }
 
 /// Does `fault` to the process `pid` if it is a child of `parent`; whether it was.
@@ -55,6 +72,16 @@ impl Striker {
     /// Strikes a worker of the process `parent` whenever about `every` has passed, the oldest and the youngest in turn, each once.
     #[must_use]
     pub fn of_process(parent: u32, every: Duration, fault: Fault) -> Self {
+        Self::of(parent, every, fault, workers_of)
+    }
+
+    /// Likewise, its loaders.
+    #[must_use]
+    pub fn of_loaders(parent: u32, every: Duration, fault: Fault) -> Self {
+        Self::of(parent, every, fault, loaders_of)
+    }
+
+    fn of(parent: u32, every: Duration, fault: Fault, live: fn(u32) -> Vec<Process>) -> Self {
         let (stop, stopped) = channel();
         let work = move || {
             let mut struck: Vec<u32> = Vec::new();
@@ -64,7 +91,7 @@ impl Striker {
                 if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                     break;
                 }
-                let mut targets = workers_of(parent);
+                let mut targets = live(parent);
                 // A stopped one stays a child, and a killed one takes a moment to die.
                 targets.retain(|w| !struck.contains(&w.pid));
                 let target = if struck.len().is_multiple_of(2) { targets.first() } else { targets.last() };

@@ -22,9 +22,7 @@ pub const EXIT_DEVICE: i32 = 71;
 /// The parent sent what is no frame, or a frame out of order or out of range.
 pub const EXIT_PROTOCOL: i32 = 76;
 
-/// The variable that says what a process shall be: [`LOADER`], or else a worker that serves an engine.
-pub const ROLE: &str = "ORCHESTRA_ROLE";
-/// Of [`ROLE`].
+/// The last argument of a process that shall be a loader, and no worker that serves an engine.
 pub const LOADER: &str = "loader";
 
 /// Serves `engine` to the process that started this one, until that ends: a worker's entry point. A program that is its own worker
@@ -37,7 +35,7 @@ pub fn run_with<E: Engine>(engine: &mut E) -> ExitCode {
 /// Whether this process shall be a loader.
 #[must_use]
 pub fn is_loader() -> bool {
-    std::env::var_os(ROLE).is_some_and(|role| role == LOADER)
+    std::env::args_os().next_back().is_some_and(|last| last == LOADER)
 }
 
 /// Loads items for the process that started this one, until that ends: the entry point of a loader, as [`run_with`] is that of a worker.

@@ -12,6 +12,7 @@ use landlock::{
     RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 use orchestra_core::{ErrorClass, SandboxMode};
+use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
     TargetArch,
@@ -81,6 +82,7 @@ impl Sandbox {
         }
         forbid_privileges().map_err(|e| refused(&e))?;
         self.confine_files().map_err(|e| refused(&e.to_string()))?;
+        drop_capabilities().map_err(|e| refused(&e.to_string()))?;
         if has_seccomp() {
             for filter in self.filters().map_err(|e| refused(&e.to_string()))? {
                 seccompiler::apply_filter(&filter).map_err(|e| refused(&e.to_string()))?;
@@ -312,6 +314,14 @@ fn forbid_privileges() -> Result<(), String> {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error().to_string()),
     }
+}
+
+/// Of what root may do, a process keeps reading files of other users. With more, the kernel asks neither Landlock nor the owner before it
+/// shows the environment of another process.
+fn drop_capabilities() -> rustix::io::Result<()> {
+    let kept = rustix::thread::capabilities(None)?.permitted & CapabilitySet::DAC_READ_SEARCH;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets)
 }
 
 fn refused(why: &str) -> LoadError {

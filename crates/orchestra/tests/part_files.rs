@@ -11,11 +11,11 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use common::number_stages::{SCATTER, n_parts};
-use common::{ONE_PIXEL_PER_BLOCK, Workplace};
+use common::{ONE_PIXEL_PER_BLOCK, Workplace, example};
 use orchestra::kind::{
     Encoder, Fields, Input, ItemInfo, Key, Kinds, Parts, Refusal, SinkKind, Value, Writes, key,
 };
-use orchestra::{PlanOptions, RenderStyle, StartOptions};
+use orchestra::{PlanOptions, ProcessLauncher, RenderStyle, StartOptions};
 use orchestra_testkit::models;
 
 /// `kind = "lines"`: a line `index number number` per row, many to a file, under a line that says how many.
@@ -190,7 +190,10 @@ async fn run_process() {
     let file = Path::new(&folder).join("workflow.toml");
     let (plan, _) =
         orchestra::plan_file_with(&file, &PlanOptions::default(), &orchestra::machine(), kinds()).unwrap();
-    let run = orchestra::start(plan.unwrap(), StartOptions::default()).await.unwrap();
+    // This program is no loader.
+    let launcher = ProcessLauncher { program: example("worker"), args: Vec::new(), env: Vec::new() };
+    let options = StartOptions { launcher: Some(Arc::new(launcher)), ..StartOptions::default() };
+    let run = orchestra::start(plan.unwrap(), options).await.unwrap();
     let mut snapshots = run.snapshots();
     let tell = tokio::spawn(async move {
         while snapshots.changed().await.is_ok() {

@@ -142,11 +142,7 @@ impl Expand for Rows {
 
 impl Fetch for Rows {
     fn start(&self) -> Box<dyn FetchRun> {
-        Box::new(RowReader {
-            rows: self.clone(),
-            open: None,
-            data: vec![0; self.row_bytes()],
-        })
+        Box::new(RowReader { rows: self.clone(), open: None, data: vec![0; self.row_bytes()] })
     }
 
     fn remote(&self) -> Option<RemoteSpec> {

@@ -87,6 +87,8 @@ pub struct LoaderReport {
     pub seconds_waiting_for_row: f64,
     /// Waiting for items, because too much was in flight: results were not written fast enough.
     pub seconds_waiting_for_sinks: f64,
+    /// Processes that were started in place of others.
+    pub restarts: u64,
 }
 
 /// A device in `run.json`.
@@ -216,6 +218,7 @@ impl RunReport {
                 seconds_loading: snapshot.time.loading.as_secs_f64(),
                 seconds_waiting_for_row: snapshot.time.waiting_for_row.as_secs_f64(),
                 seconds_waiting_for_sinks: snapshot.time.waiting_for_sinks.as_secs_f64(),
+                restarts: context.stats.loader_restarts.get(),
             },
             batches_by_reason: LeaveReason::ALL
                 .iter()

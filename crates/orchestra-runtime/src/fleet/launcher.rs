@@ -15,7 +15,7 @@ use std::sync::Arc;
 use orchestra_core::{DeviceKind, StageId, WorkerExit};
 use orchestra_plan::BatchPlan;
 use orchestra_worker::frames::Load;
-use orchestra_worker::process::{LOADER, ROLE};
+use orchestra_worker::process::LOADER;
 use orchestra_worker::{WORKER_ARENA_FD, WORKER_SOCKET_FD};
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -163,8 +163,8 @@ impl ProcessLauncher {
 
     /// Starts a loader process over `region`, for a thread that waits for it.
     pub(crate) fn launch_loader(&self, region: BorrowedFd<'_>) -> io::Result<(StdUnixStream, Child)> {
-        let role = (OsString::from(ROLE), OsString::from(LOADER));
-        self.spawn(std::iter::once(role), region, |mut command| {
+        self.spawn(std::iter::empty(), region, |mut command| {
+            command.arg(LOADER);
             // It ends with the thread that waits for it, also from the middle of a picture.
             // SAFETY: one system call, which takes no memory.
             unsafe {

@@ -57,6 +57,7 @@ struct InboxState {
     closed: bool,
     /// The socket of the process that the thread waits for.
     process: Option<UnixStream>,
+    has_ended: bool,
 }
 
 /// How many items a thread asks for. What it was given is what a run that is interrupted has still to do, whether it waits for the models or
@@ -225,7 +226,7 @@ impl Inbox {
             drop(process.shutdown(Shutdown::Both)); // An error means that the process is gone already.
         }
         drop(state);
-        self.changed.notify_one();
+        self.changed.notify_all();
     }
 
     /// Whether the thread shall end.
@@ -242,6 +243,18 @@ impl Inbox {
             drop(process.shutdown(Shutdown::Both));
         }
         state.process = process;
+    }
+
+    /// The thread has ended, and its process with it. For the thread only.
+    pub fn ended(&self) {
+        self.lock().has_ended = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the thread has ended, which it does at once when it is closed and has a process; or for so long.
+    pub fn wait_for_end(&self, time: Duration) {
+        let state = self.lock();
+        drop(self.changed.wait_timeout_while(state, time, |state| !state.has_ended));
     }
 
     /// Waits for so long, or until the thread shall end. For the thread only.

@@ -56,6 +56,9 @@ pub fn start(work: &Arc<LoaderWork>, me: usize, first: VecDeque<Tickets>) -> io:
             Some(remote) => RemoteThread::new(&work, &theirs, remote).run(me),
             None => LocalThread::new(&work, &theirs).run(me),
         }
+        // What is shared with the pipeline goes first, so that nothing of it is left when the end is known.
+        drop(work);
+        theirs.ended();
     })?;
     Ok(inbox)
 }
@@ -97,7 +100,11 @@ impl LoaderWork {
         let Times { began, read, decoded, waited, .. } = *times;
         if let Some(item) = token.ticket.timeline() {
             let start = self.context.clock.at(began);
-            item.loaded(Loading { began: start, read: read.map(|read| start + read), decoded: start + decoded });
+            item.loaded(Loading {
+                began: start,
+                read: read.map(|read| start + read),
+                decoded: start + decoded,
+            });
         }
         let tally = Tally {
             loaded: 1,
@@ -141,7 +148,9 @@ impl<'a> LocalThread<'a> {
 
     fn run(mut self, me: usize) {
         let mut tally = Tally::default();
-        while let InboxNext::Item(ticket, started) = self.inbox.next(std::mem::take(&mut tally), self.work, me, true) {
+        while let InboxNext::Item(ticket, started) =
+            self.inbox.next(std::mem::take(&mut tally), self.work, me, true)
+        {
             tally = self.item(ticket, started);
         }
     }
@@ -159,7 +168,8 @@ impl<'a> LocalThread<'a> {
             Err(Refusal { kind: FailureKind::Read, error })
         });
         let read = (fetched.is_ok() && is_traced).then(|| started.elapsed());
-        let mut watch = Watch { inbox: Some(self.inbox), decoded: None, given_up: false, waited: Duration::ZERO };
+        let mut watch =
+            Watch { inbox: Some(self.inbox), decoded: None, given_up: false, waited: Duration::ZERO };
         let mut bytes = 0;
         match fetched {
             Ok(read) => {

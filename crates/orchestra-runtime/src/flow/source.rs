@@ -24,6 +24,9 @@ use crate::pipeline::Listing;
 /// How often loader threads are looked at.
 const TICK: Duration = Duration::from_secs(1);
 
+/// How long the end of a source waits for the end of each loader process.
+const LOADER_END: Duration = Duration::from_secs(2);
+
 pub struct Source;
 
 pub struct SourceArgs {
@@ -152,6 +155,10 @@ fn remote(args: &SourceArgs) -> Option<Remote> {
 impl Drop for SourceState {
     fn drop(&mut self) {
         self.loaders.iter().for_each(|inbox| inbox.close());
+        if self.work.remote.is_some() {
+            // Their processes are killed, which takes a moment, so that none outlives the run; one that the kernel holds fast is left to itself.
+            self.loaders.iter().for_each(|inbox| inbox.wait_for_end(LOADER_END));
+        }
     }
 }
 

@@ -59,10 +59,16 @@ pub enum ToLoader {
 /// Loader to parent.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub enum FromLoader {
-    Hello { protocol: u32, build: String },
+    Hello {
+        protocol: u32,
+        build: String,
+    },
     Ready,
     /// It cannot do what it was told to. It ends then.
-    Refused { class: ErrorClass, error: String },
+    Refused {
+        class: ErrorClass,
+        error: String,
+    },
     Events {
         /// Nanoseconds since the process began, when the frame was sent.
         sent_ns: u64,
@@ -94,9 +100,18 @@ pub enum Event {
 /// A value of a row. Places are bytes from the beginning of the region.
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub enum Sent {
-    Tensor { at: u64, len: u64, shape: Vec<usize> },
+    Tensor {
+        at: u64,
+        len: u64,
+        shape: Vec<usize>,
+    },
     /// All pixels of a picture, upright, 8 bits per channel, rows without a gap.
-    Picture { at: u64, width: u32, height: u32, channels: u8 },
+    Picture {
+        at: u64,
+        width: u32,
+        height: u32,
+        channels: u8,
+    },
     /// Label, class and score.
     Labels(Vec<(String, u32, f32)>),
     /// It could not be made.

@@ -32,7 +32,8 @@ impl Region {
     /// The kernel gives no such memory.
     pub fn new(len: usize) -> io::Result<Self> {
         let len = HEADER + len.next_multiple_of(HEADER);
-        let memfd = rustix::fs::memfd_create("orchestra-loader", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let memfd =
+            rustix::fs::memfd_create("orchestra-loader", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&memfd, len as u64)?;
         // A file that can shrink under a mapping means SIGBUS.
         rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
@@ -166,5 +167,110 @@ impl Ring {
                 self.highest = 0;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::ops::Range;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn both(len: usize) -> (Region, Ring) {
+        let region = Region::new(len).unwrap();
+        let ring = Ring::map(region.fd().try_clone_to_owned().unwrap(), len as u64).unwrap();
+        (region, ring)
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Take(usize),
+        Send,
+        Done,
+    }
+
+    proptest! {
+        /// Values in use never overlap and always hold what was written, and once all frames are done with there is room for the largest.
+        #[test]
+        fn values_lie_apart_until_their_frame_is_done_with(
+            steps in prop::collection::vec(
+                prop_oneof![
+                    4 => (0..9000_usize).prop_map(Step::Take),
+                    2 => Just(Step::Send),
+                    2 => Just(Step::Done),
+                ],
+                1..200,
+            )
+        ) {
+            const LEN: usize = 16384;
+            let (region, mut ring) = both(LEN);
+            let mut unsent: Vec<(Range<usize>, u8)> = Vec::new();
+            let mut frames: VecDeque<Vec<(Range<usize>, u8)>> = VecDeque::new();
+            let mut mark = 0_u8;
+            for step in steps {
+                match step {
+                    Step::Take(len) => {
+                        let Some(at) = ring.take(len) else { continue };
+                        let span = at..at + len;
+                        prop_assert!(at >= HEADER && span.end <= HEADER + LEN && at % ALIGN == 0);
+                        let in_use = unsent.iter().chain(frames.iter().flatten());
+                        for (other, _) in in_use {
+                            prop_assert!(span.end <= other.start || other.end <= span.start || span.is_empty() || other.is_empty());
+                        }
+                        mark = mark.wrapping_add(1);
+                        ring.value(at, len).fill(mark);
+                        unsent.push((span, mark));
+                    }
+                    Step::Send => {
+                        ring.frame_sent(ring.head());
+                        frames.push_back(std::mem::take(&mut unsent));
+                    }
+                    Step::Done => {
+                        if frames.pop_front().is_some() {
+                            ring.frames_done(1);
+                        }
+                    }
+                }
+                for (span, mark) in unsent.iter().chain(frames.iter().flatten()) {
+                    let seen = region.bytes(span.start as u64, span.len()).unwrap();
+                    prop_assert!(seen.iter().all(|byte| byte == mark));
+                }
+            }
+            ring.frame_sent(ring.head());
+            ring.frames_done(frames.len() + 1);
+            prop_assert!(!ring.waits_for_parent());
+            prop_assert!(ring.take(ring.capacity()).is_some(), "all of it is free");
+        }
+    }
+
+    #[test]
+    fn the_parent_believes_no_place_outside_of_the_region() {
+        let (region, ring) = both(4096);
+        assert_eq!(ring.capacity(), 4096);
+        let header = HEADER as u64;
+        assert!(region.bytes(header, 4096).is_some());
+        for (at, len) in
+            [(0, 1), (header - 1, 1), (header, 4097), (header + 4096, 1), (u64::MAX, 1), (header, usize::MAX)]
+        {
+            assert!(region.bytes(at, len).is_none(), "{at} + {len}");
+        }
+    }
+
+    #[test]
+    fn the_parent_sees_how_many_items_the_process_is_through_with() {
+        let (region, ring) = both(1);
+        assert_eq!(region.items_done(), 0);
+        ring.item_done();
+        ring.item_done();
+        assert_eq!(region.items_done(), 2);
+    }
+
+    #[test]
+    fn a_region_of_another_size_is_refused() {
+        let region = Region::new(4096).unwrap();
+        assert!(Ring::map(region.fd().try_clone_to_owned().unwrap(), 8192).is_err());
     }
 }

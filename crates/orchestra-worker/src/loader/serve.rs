@@ -97,7 +97,8 @@ fn serve(socket: &UnixStream, region: OwnedFd, registry: &dyn Registry) -> Resul
 /// Confines the process and makes the chain.
 fn ready(load: &LoadChain, region: OwnedFd, registry: &dyn Registry) -> Result<(Chain, Ring), LoadError> {
     let refused = |error: String| LoadError { class: ErrorClass::Permanent, error };
-    let ring = Ring::map(region, load.region_bytes).map_err(|e| refused(format!("its region cannot be mapped: {e}")))?;
+    let ring = Ring::map(region, load.region_bytes)
+        .map_err(|e| refused(format!("its region cannot be mapped: {e}")))?;
     crate::limits::confine(load.memory).map_err(|e| refused(format!("its limits cannot be set: {e}")))?;
     // A source may name any file, and links that lead anywhere; nothing is written, and nothing else of the machine is reached.
     Sandbox { mode: load.sandbox, read: vec!["/".into()], write: Vec::new(), gpu: false }.enter()?;
@@ -161,7 +162,9 @@ impl Parent {
                 self.ring.frames_done(usize::try_from(frames_done).unwrap_or(usize::MAX));
                 let mut begin = 0;
                 for end in ends.into_iter().map(|end| end as usize) {
-                    let item = text.get(begin..end).ok_or_else(|| End::Protocol("names outside of their frame".into()))?;
+                    let item = text
+                        .get(begin..end)
+                        .ok_or_else(|| End::Protocol("names outside of their frame".into()))?;
                     self.items.push_back(item.to_vec());
                     begin = end;
                 }

@@ -4,9 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
+use orchestra_core::FailureKind;
 use orchestra_core::data::{Pixels, Refusal, TensorView, Value, WriteTensor};
 use orchestra_core::shapes::{Emit, Fetch, FetchRun, Map, MapRun};
-use orchestra_core::FailureKind;
 
 use super::events::{Event, From, MapSpec, Refused, Sent};
 use super::serve::{Gone, Parent};

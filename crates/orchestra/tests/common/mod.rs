@@ -27,7 +27,7 @@ use orchestra_testkit::leaks::{self, Holdings};
 use orchestra_testkit::processes::{Process, with_variable};
 use orchestra_testkit::programs::beside_this_program;
 use orchestra_testkit::records::{ItemKey, Records, items};
-use orchestra_testkit::striker::{Fault, strike};
+use orchestra_testkit::striker::{Fault, is_loader, strike};
 use orchestra_testkit::{GATE, models, trap_library};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -297,7 +297,13 @@ impl Workplace {
 
     /// Live workers.
     pub fn workers(&self) -> Vec<Process> {
-        with_variable(MARK, self.dir.path().to_str().unwrap())
+        let ours = with_variable(MARK, self.dir.path().to_str().unwrap());
+        ours.into_iter().filter(|process| !is_loader(process)).collect()
+    }
+
+    /// Live loaders.
+    pub fn loaders(&self) -> Vec<Process> {
+        with_variable(MARK, self.dir.path().to_str().unwrap()).into_iter().filter(is_loader).collect()
     }
 
     /// Kills one worker, the oldest or the youngest; whether there was one.

@@ -93,8 +93,8 @@ fn row_bytes(plan: &Plan, of: Origin, sends: &[usize], maps: &[MapSpec]) -> u64 
 impl Chain {
     /// What a loader process is told; `None` where the source can only be read here.
     pub fn remote(&self, fetch: &dyn Fetch) -> Option<LoadChain> {
-        /// Room for many small items.
-        const SMALL: u64 = 4 << 20;
+        /// Room for many small items. No more than caches hold: what the process writes is read from them, and not from memory.
+        const SMALL: u64 = 256 << 10;
         let plan = &self.context.plan;
         let (sends, maps) = (sends(&self.steps, self.origin), map_specs(&self.steps));
         // Two items and what lies between them at the end of the ring. Pictures go on into the memory for those that are carried.
@@ -102,7 +102,7 @@ impl Chain {
         let rows = row_bytes(plan, self.origin, &sends, &maps);
         Some(LoadChain {
             fetch: fetch.remote()?,
-            region_bytes: SMALL + rows * 4 + pictures,
+            region_bytes: SMALL + rows * 2 + pictures,
             sends,
             maps,
             sandbox: plan.limits.sandbox,

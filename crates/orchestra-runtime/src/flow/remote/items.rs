@@ -151,7 +151,8 @@ impl<'a> RemoteItems<'a> {
         // What a process says of itself may be wrong, when it ran wild. One of its own items it was.
         let at = usize::try_from(lost.through).unwrap_or(usize::MAX).min(had.saturating_sub(1));
         let suspect = self.waiting.get(at).filter(|_| had > 0).cloned();
-        let verdict = self.blame.died(&lost.exit, lost.no_memory(), suspect.as_ref().map(|item| item.id().index));
+        let verdict =
+            self.blame.died(&lost.exit, lost.no_memory(), suspect.as_ref().map(|item| item.id().index));
         let name = suspect.as_ref().map(|item| item.name().to_owned());
         tracing::warn!(item = name, exit = %lost.exit, last_words = %lost.last_words, "a loader is gone, another one goes on");
         match (verdict, suspect) {
@@ -163,11 +164,7 @@ impl<'a> RemoteItems<'a> {
                 self.waiting.remove(at);
                 Some(self.alone(item))
             }
-            (LoaderVerdict::GiveUp, _) => Some(Next::GivenUp(format!(
-                "its loaders cannot be started: the last one {}{}",
-                lost.exit,
-                lost.words()
-            ))),
+            (LoaderVerdict::GiveUp, _) => Some(self.given_up(&lost)),
             _ => {
                 if had == 0 {
                     self.inbox.pause(self.pause);
@@ -205,12 +202,25 @@ impl<'a> RemoteItems<'a> {
                     let refusal = self.refusal(kind, &lost, tries);
                     return Next::Failed(item, refusal, tries);
                 }
-                LoaderVerdict::GiveUp => {
-                    return Next::GivenUp(format!("its loaders cannot be started: the last one {}", lost.exit));
-                }
+                LoaderVerdict::GiveUp => return self.given_up(&lost),
                 LoaderVerdict::GoOn | LoaderVerdict::Alone => {}
             }
         }
+    }
+
+    fn given_up(&self, lost: &Lost) -> Next {
+        let hint = match lost.exit {
+            WorkerExit::Code(_) => format!(
+                "; `{} worker loader` must be a loader: a program that embeds orchestra calls `orchestra::worker_main()` for that",
+                self.remote.launcher.program.display()
+            ),
+            _ => String::new(),
+        };
+        Next::GivenUp(format!(
+            "its loaders cannot be started: the last one {}{}{hint}",
+            lost.exit,
+            lost.words()
+        ))
     }
 
     fn refusal(&self, kind: FailureKind, lost: &Lost, tries: u32) -> Refusal {

@@ -110,14 +110,17 @@ impl LoaderProcess {
         let late = |exit| if exit == WorkerExit::Hung { WorkerExit::HandshakeTimeout } else { exit };
         loop {
             match self.receive(until).map_err(late)? {
-                FromLoader::Hello { protocol, build } if (protocol, &build[..]) == (PROTOCOL_VERSION, BUILD) => {}
+                FromLoader::Hello { protocol, build }
+                    if (protocol, &build[..]) == (PROTOCOL_VERSION, BUILD) => {}
                 FromLoader::Hello { protocol, build } => {
                     return Err(WorkerExit::ProtocolMismatch(format!(
                         "its version {build} speaks {protocol}, this is version {BUILD}, which speaks {PROTOCOL_VERSION}"
                     )));
                 }
                 FromLoader::Ready => return Ok(()),
-                FromLoader::Refused { class, error } => return Err(WorkerExit::LoadFailed { class, why: error }),
+                FromLoader::Refused { class, error } => {
+                    return Err(WorkerExit::LoadFailed { class, why: error });
+                }
                 FromLoader::Events { .. } => {
                     return Err(WorkerExit::Garbled("events of items that it was not given".to_owned()));
                 }
@@ -247,7 +250,8 @@ impl LoaderProcess {
 
     /// Waits for a frame or for words; `false`: neither came.
     fn wait_for_input(&mut self, time: Duration) -> bool {
-        let timeout = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) };
+        let timeout =
+            Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) };
         let socket = PollFd::new(&self.socket, PollFlags::IN);
         let ready = match &self.stderr {
             Some(stderr) => {
@@ -305,12 +309,16 @@ impl LoaderProcess {
         drop(child.kill());
         let (tell, ended) = mpsc::channel();
         let pid = child.id();
-        let waiting = thread::Builder::new().name("loader-end".into()).spawn(move || drop(tell.send(child.wait())));
+        let waiting =
+            thread::Builder::new().name("loader-end".into()).spawn(move || drop(tell.send(child.wait())));
         match waiting.map(|_| ended.recv_timeout(KILL)) {
             Ok(Ok(Ok(status))) => exit_of(status),
             Ok(Ok(Err(error))) => WorkerExit::SpawnFailed(format!("its end could not be awaited: {error}")),
             Ok(Err(_)) | Err(_) => {
-                tracing::error!(pid, "a loader does not end although it was killed; the run goes on without it");
+                tracing::error!(
+                    pid,
+                    "a loader does not end although it was killed; the run goes on without it"
+                );
                 WorkerExit::Hung
             }
         }

@@ -49,12 +49,10 @@ impl Current {
     /// Shows the row of the source.
     pub fn with_row(&self, gives: &Gives, show: &mut dyn FnMut(&[Value<'_>])) -> Result<(), Refusal> {
         match self.next() {
-            Some((Event::Row(sent), region)) => {
-                gives.with_row(sent, &region, |row| {
-                    show(row);
-                    Ok(())
-                })
-            }
+            Some((Event::Row(sent), region)) => gives.with_row(sent, &region, |row| {
+                show(row);
+                Ok(())
+            }),
             _ => Err(out_of_order()),
         }
     }
@@ -91,7 +89,8 @@ impl Gives {
             .map(|(column, place)| Cell::new(column, place.and_then(|at| sent.get_mut(at)?.take()), region))
             .collect();
         let labels: Vec<Vec<Label<'_>>> = cells.iter().map(Cell::labels).collect();
-        let row: Vec<Value<'_>> = cells.iter().zip(&labels).map(|(cell, labels)| cell.value(labels)).collect();
+        let row: Vec<Value<'_>> =
+            cells.iter().zip(&labels).map(|(cell, labels)| cell.value(labels)).collect();
         show(&row)
     }
 }
@@ -107,7 +106,9 @@ impl MapRun for Replay {
         loop {
             match self.current.next() {
                 Some((Event::Parts(n), _)) => emit.parts(usize::try_from(n).unwrap_or(usize::MAX))?,
-                Some((Event::Row(sent), region)) => self.gives.with_row(sent, &region, |row| emit.row(row))?,
+                Some((Event::Row(sent), region)) => {
+                    self.gives.with_row(sent, &region, |row| emit.row(row))?
+                }
                 Some((Event::Applied(applied), _)) => return applied.map_err(Refusal::from),
                 Some((Event::Read(_) | Event::Ended { .. }, _)) | None => return Err(out_of_order()),
             }
@@ -127,7 +128,9 @@ impl<'a> Cell<'a> {
     fn new(column: &'a Column, sent: Option<Sent>, region: &'a Region) -> Self {
         let refused = |refusal| Cell::Refused(RefusedValue { column, refusal });
         let cell = match (&column.ty, sent) {
-            (_, None) => return refused(Refusal::result("internal error: a column was not sent; this is a bug")),
+            (_, None) => {
+                return refused(Refusal::result("internal error: a column was not sent; this is a bug"));
+            }
             (_, Some(Sent::Refused(why))) => return refused(why.into()),
             (ColumnType::Picture, Some(Sent::Picture { at, width, height, channels })) => {
                 SentPicture::new(at, width, height, channels, region).map(Cell::Picture)
@@ -209,8 +212,12 @@ struct RefusedValue<'a> {
 
 impl WriteTensor for RefusedValue<'_> {
     fn spec(&self) -> &TensorSpec {
-        const NOTHING: &TensorSpec =
-            &TensorSpec { name: String::new(), dtype: DType::U8, row: Vec::new(), batch: orchestra_core::Dim::Dynamic };
+        const NOTHING: &TensorSpec = &TensorSpec {
+            name: String::new(),
+            dtype: DType::U8,
+            row: Vec::new(),
+            batch: orchestra_core::Dim::Dynamic,
+        };
         self.column.ty.stored().unwrap_or(NOTHING)
     }
 
@@ -234,6 +241,7 @@ impl Picture for RefusedValue<'_> {
 }
 
 fn out_of_order() -> Refusal {
-    let error = "the loader gave something else than the plan says; this is a bug, or a loader that ran wild".to_owned();
+    let error = "the loader gave something else than the plan says; this is a bug, or a loader that ran wild"
+        .to_owned();
     Refusal { kind: FailureKind::Crash, error }
 }

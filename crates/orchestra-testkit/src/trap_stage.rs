@@ -1,0 +1,125 @@
+//! A kind of stage that does in a loader process what the trap operator does in a worker: it passes pictures on, but for those with a certain
+//! first pixel, which do harm.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bincode::{Decode, Encode};
+use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
+use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
+use orchestra_core::{DType, TensorSpec};
+use orchestra_plan::{
+    Connect, Draft, Fields, Key, Kinds, Limits, Runs, StageConnected, StageContext, StageKind,
+};
+use orchestra_testkit_ops::{GOT_THROUGH, Trap, attempts};
+
+/// The first pixel of a picture over which the stage takes memory until it is refused.
+pub const BLOAT: u8 = 21;
+
+/// All kinds, and this one, `trap`: for `f32` pixels.
+#[must_use]
+pub fn kinds() -> Kinds {
+    orchestra_kinds::builtin().with_stage(TrapStage)
+}
+
+#[derive(Debug, Clone, Encode, Decode)]
+struct TrapMap {
+    tensor: TensorSpec,
+}
+
+#[derive(Debug)]
+struct TrapStage;
+
+impl StageKind for TrapStage {
+    fn name(&self) -> &'static str {
+        "trap"
+    }
+
+    fn about(&self) -> &'static str {
+        "A stage of a test, which does harm over certain pictures."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &[]
+    }
+
+    fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+        Some(Draft::Stage(Box::new(TrapStage)))
+    }
+
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(spec.read::<TrapMap>()?))
+    }
+}
+
+impl Connect for TrapStage {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+        let column = stage.column(0, "pixels", |column| column.ty.tensor().is_some())?;
+        let tensor = stage.inputs[0].gives.0[column].ty.tensor()?.clone();
+        assert_eq!(tensor.dtype, DType::F32, "the stage is for f32 pixels");
+        Some(StageConnected {
+            gives: Schema::of(&tensor.name.clone(), ColumnType::Tensor(tensor.clone())),
+            reads: vec![(0, column)],
+            runs: Runs::Map(Arc::new(TrapMap { tensor })),
+            settings: serde_json::json!({}),
+            details: Vec::new(),
+            about: "trap".to_owned(),
+        })
+    }
+}
+
+impl Map for TrapMap {
+    fn start(&self) -> Box<dyn MapRun> {
+        Box::new(self.clone())
+    }
+
+    fn cost(&self) -> usize {
+        usize::MAX
+    }
+
+    fn remote(&self) -> Option<RemoteSpec> {
+        RemoteSpec::of(TrapStage.name(), self)
+    }
+}
+
+impl MapRun for TrapMap {
+    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        inputs[0].with_tensor(|tensor| {
+            let first = tensor.data.first_chunk().map_or(0.0, |bytes| f32::from_ne_bytes(*bytes));
+            if first == f32::from(BLOAT) {
+                bloat();
+            }
+            spring(first)?;
+            emit.row(&[Value::Tensor(*tensor)])
+        })
+    }
+}
+
+fn spring(first: f32) -> Result<(), Refusal> {
+    match Trap::of(first) {
+        None | Some(Trap::Fork | Trap::OutOfMemory) => Ok(()),
+        Some(Trap::Abort) => std::process::abort(),
+        Some(Trap::Segfault) => {
+            // Not null: a debug build checks for that and would abort instead.
+            let nowhere = std::ptr::without_provenance_mut::<u8>(1);
+            // SAFETY: there is none; the fault is the purpose.
+            unsafe { nowhere.write_volatile(1) };
+            Ok(())
+        }
+        Some(Trap::Hang) => loop {
+            std::thread::park_timeout(Duration::from_secs(3600));
+        },
+        Some(Trap::Exit) => std::process::exit(0),
+        Some(Trap::Fail) => Err(Refusal::result("the test stage was asked to fail")),
+        Some(Trap::Intrude) => Err(Refusal::result(format!("{GOT_THROUGH} {}.", attempts().join(", ")))),
+    }
+}
+
+/// Takes memory until there is none.
+fn bloat() {
+    let mut taken = Vec::new();
+    loop {
+        taken.push(black_box(vec![1_u8; 16 << 20]));
+    }
+}
