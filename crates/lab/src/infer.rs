@@ -276,6 +276,10 @@ impl InferPart<'_> {
             worker.run(together * rows)?;
         }
         while elapsed < lasting {
+            // The measurement is over with the first worker that is lost.
+            if gate.has_failed.load(Ordering::Acquire) {
+                return Err(Trouble::Stopped);
+            }
             worker.run(together * rows)?;
             let taken = worker.done()?;
             if times.len() < MOST_TIMES {

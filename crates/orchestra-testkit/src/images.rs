@@ -106,6 +106,16 @@ pub fn write_first_pixel(folder: &Path, index: u64, value: u8) -> anyhow::Result
     Ok(path)
 }
 
+/// Writes picture `index` without anything in it, in colour and square, which is a small file however large the picture.
+pub fn write_blank_picture(folder: &Path, index: u64, side: u32) -> anyhow::Result<PathBuf> {
+    let path = folder.join(format!("{index:08}.png"));
+    let pixels = image::RgbImage::new(side, side);
+    pixels
+        .save_with_format(&path, ImageFormat::Png)
+        .with_context(|| format!("cannot write `{}`", path.display()))?;
+    Ok(path)
+}
+
 /// Writes files that look like pictures by name and are none: empty, text, a truncated PNG, a truncated JPEG and a PNG with a damaged
 /// chunk. Their names start with `bad-`. None of them decodes.
 pub fn write_bad_pictures(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {

@@ -164,7 +164,8 @@ impl ProcessLauncher {
     /// Starts a loader process over `region`, for a thread that waits for it.
     pub(crate) fn launch_loader(&self, region: BorrowedFd<'_>) -> io::Result<(StdUnixStream, Child)> {
         self.spawn(std::iter::empty(), region, |mut command| {
-            command.arg(LOADER);
+            // What a decoder dies of is said in a line; where in our code is for developers, who run it by hand.
+            command.arg(LOADER).env_remove("RUST_BACKTRACE");
             // It ends with the thread that waits for it, also from the middle of a picture.
             // SAFETY: one system call, which takes no memory.
             unsafe {

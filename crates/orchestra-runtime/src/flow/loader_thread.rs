@@ -28,6 +28,9 @@ use crate::flow::token::Token;
 use crate::messages::{PipelineMsg, SourceMsg};
 use crate::trace::timeline::Loading;
 
+/// Loaders whose processes are started before there is an item; those of the others with their first one, which a short list never gives them.
+const STARTED_EARLY: usize = 4;
+
 /// What the loaders of a source do with each item.
 pub struct LoaderWork {
     pub context: Arc<RunContext>,
@@ -223,8 +226,10 @@ impl<'a> RemoteThread<'a> {
     }
 
     fn run(mut self, me: usize) {
-        // While the list of items begins. Should it fail, the first item finds that out again.
-        drop(self.items.start());
+        if me < STARTED_EARLY {
+            // While the list of items begins. Should it fail, the first item finds that out again.
+            drop(self.items.start());
+        }
         let mut tally = Tally::default();
         loop {
             for _ in 0..self.items.wanted() {

@@ -146,7 +146,7 @@ fn remote(args: &SourceArgs) -> Option<Remote> {
     let plan = &args.context.plan;
     let launcher = args.context.options.loaders.clone()?;
     let load = args.chain.remote(&*plan.sources[args.source.index()].fetch)?;
-    let (all_memory, timeout) = (plan.loader_bytes, plan.limits.item_timeout);
+    let (all_memory, timeout) = (plan.loader_bytes.max(load.memory), plan.limits.item_timeout);
     let stats = Arc::clone(&args.context.stats);
     Some(Remote { launcher, load, all_memory, alone: Mutex::default(), timeout, stats })
 }

@@ -106,6 +106,8 @@ impl Ring {
 
     /// Room for a value; `None` where there is none before frames are done with.
     pub fn take(&mut self, len: usize) -> Option<usize> {
+        // A value without bytes takes some, so that the head moves on and a ring in use never looks empty.
+        let len = len.max(1);
         let at = self.place(len)?;
         self.tail.get_or_insert(at);
         self.head = (at + len).next_multiple_of(ALIGN).min(self.len);

@@ -95,6 +95,8 @@ impl Chain {
     pub fn remote(&self, fetch: &dyn Fetch) -> Option<LoadChain> {
         /// Room for many small items. No more than caches hold: what the process writes is read from them, and not from memory.
         const SMALL: u64 = 256 << 10;
+        /// A process with less could not decode a small picture.
+        const LEAST_MEMORY: u64 = 64 << 20;
         let plan = &self.context.plan;
         let (sends, maps) = (sends(&self.steps, self.origin), map_specs(&self.steps));
         // Two items and what lies between them at the end of the ring. Pictures go on into the memory for those that are carried.
@@ -106,7 +108,7 @@ impl Chain {
             sends,
             maps,
             sandbox: plan.limits.sandbox,
-            memory: plan.loader_bytes / plan.loader_threads.max(1) as u64,
+            memory: (plan.loader_bytes / plan.loader_threads.max(1) as u64).max(LEAST_MEMORY),
         })
     }
 

@@ -27,8 +27,8 @@ const START: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// From SIGKILL until a process is left to itself: it hangs in the kernel, most likely in a file system.
 const KILL: Duration = Duration::from_secs(5);
-/// What is kept of what it says on stderr.
-const LAST_WORDS: usize = 2000;
+/// What is kept of what it says on stderr: so much of its beginning, where the reason stands, and as much of its end.
+const LAST_WORDS: usize = 600;
 /// Lines of it that are logged.
 const LOGGED_LINES: usize = 50;
 
@@ -286,8 +286,10 @@ impl LoaderProcess {
             }
         }
         self.words.extend_from_slice(&buffer[..n]);
-        let excess = self.words.len().saturating_sub(LAST_WORDS);
-        self.words.drain(..excess);
+        let excess = self.words.len().saturating_sub(2 * LAST_WORDS);
+        if excess > 0 {
+            self.words.drain(LAST_WORDS..LAST_WORDS + excess);
+        }
     }
 
     fn is_stopped(&self) -> bool {

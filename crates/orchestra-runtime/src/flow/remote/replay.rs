@@ -38,6 +38,11 @@ impl Current {
         Some((item.events.next()?, Arc::clone(&item.region)))
     }
 
+    /// Events that have not been taken.
+    fn n_left(&self) -> u64 {
+        self.lock().as_ref().map_or(0, |item| item.events.len() as u64)
+    }
+
     /// The bytes that were read of the item, or why there is nothing.
     pub fn read(&self) -> Result<u64, Refusal> {
         match self.next() {
@@ -105,12 +110,15 @@ impl MapRun for Replay {
     fn apply(&mut self, _: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
         loop {
             match self.current.next() {
-                Some((Event::Parts(n), _)) => emit.parts(usize::try_from(n).unwrap_or(usize::MAX))?,
+                // Each of them has a row, or the map was refused: a number beyond that was made up.
+                Some((Event::Parts(n), _)) if n <= self.current.n_left() => {
+                    emit.parts(usize::try_from(n).unwrap_or(usize::MAX))?;
+                }
                 Some((Event::Row(sent), region)) => {
                     self.gives.with_row(sent, &region, |row| emit.row(row))?
                 }
                 Some((Event::Applied(applied), _)) => return applied.map_err(Refusal::from),
-                Some((Event::Read(_) | Event::Ended { .. }, _)) | None => return Err(out_of_order()),
+                _ => return Err(out_of_order()),
             }
         }
     }
