@@ -12,6 +12,7 @@ pub mod loader_inbox;
 pub mod loader_thread;
 pub mod part_rows;
 pub mod processor;
+pub mod reduce_rows;
 pub mod sink;
 pub mod source;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
