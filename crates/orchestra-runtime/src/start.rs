@@ -400,7 +400,7 @@ fn new_identity(plan: &Plan) -> RunIdentity {
 }
 
 /// `failures.jsonl` first, then the sinks and the stages that reduce, in the order of the plan; relative where they lie in the output folder.
-fn result_files(plan: &Plan) -> Vec<PathBuf> {
+pub(crate) fn result_files(plan: &Plan) -> Vec<PathBuf> {
     let sinks = plan.sinks.iter().map(|s| match (&s.parts, s.path.strip_prefix(&plan.output)) {
         (Some(_), _) => OutputFolder::private_file(&format!("rows-{}", s.name)),
         (None, Ok(relative)) => relative.to_owned(),

@@ -396,3 +396,7 @@ impl ResultCommits {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "reduce_rows_tests.rs"]
+mod tests;
