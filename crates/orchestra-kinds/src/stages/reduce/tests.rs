@@ -61,6 +61,9 @@ fn ints(bytes: &[u8]) -> Vec<i64> {
     bytes.as_chunks().0.iter().map(|bytes| i64::from_ne_bytes(*bytes)).collect()
 }
 
+/// Its number; the elements of its rows, their class, and how many there are.
+type Item = (usize, ([f32; DIM], u32, usize));
+
 fn any_op() -> impl Strategy<Value = Option<Op>> {
     prop_oneof![
         Just(None),
@@ -85,8 +88,8 @@ proptest! {
     ) {
         let of = reduced(op, over, by, DType::F32);
         // Each item has one row or two, which come together.
-        let all = |items: &[(usize, ([f32; DIM], u32, usize))]| {
-            let rows = |(index, (values, class, n)): &(usize, ([f32; DIM], u32, usize))| {
+        let all = |items: &[Item]| {
+            let rows = |(index, (values, class, n)): &Item| {
                 let name = format!("{}/{index}", class % 2);
                 let row = contribution(&of, &name, *index as u64, values, *class);
                 vec![(*index as u64, row); *n]
