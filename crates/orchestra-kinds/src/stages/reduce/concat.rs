@@ -7,6 +7,8 @@ use orchestra_core::DType;
 use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, Value};
 use orchestra_core::shapes::{InOrder, ItemInfo, Reduce, ReducedRow, Reduction};
 
+use super::merged::{decode, encode};
+
 /// Keeps each row with the name of its item.
 #[derive(Debug)]
 pub struct Concat;
@@ -15,7 +17,7 @@ impl Reduce for Concat {
     fn contribute(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
         let values: OwnedRow = row.iter().map(OwnedValue::copy_of).collect::<Result<_, _>>()?;
         let stored = (item.name, stored(&values)?);
-        super::encode(&stored, out)
+        encode(&stored, out)
     }
 
     fn reduction(&self) -> Reduction<'_> {
@@ -25,7 +27,7 @@ impl Reduce for Concat {
 
 impl InOrder for Concat {
     fn row(&self, contribution: &[u8]) -> Result<ReducedRow, Refusal> {
-        let ((item, values), _): ((String, Vec<Stored>), usize) = super::decode(contribution)?;
+        let ((item, values), _): ((String, Vec<Stored>), usize) = decode(contribution)?;
         Ok(ReducedRow { item, values: values.into_iter().map(Stored::value).collect() })
     }
 }

@@ -3,6 +3,7 @@ use orchestra_core::data::{Label, TensorView};
 use proptest::prelude::*;
 
 use super::*;
+use crate::stages::reduce::concat::Concat;
 
 const DIM: usize = 3;
 
