@@ -208,14 +208,14 @@ impl Chaos {
         LabError::NothingDone { items: struck.ran.report.items.failed, first: first.unwrap_or_default() }
     }
 }
-/// Whether each item has one record in each sink: no whole item is dropped on the way, and parts come back together.
+/// Whether each item has one record in each sink: no whole item is dropped on the way, parts come back together, and nothing is reduced.
 fn one_record_per_item(plan: &Plan) -> Result<(), LabError> {
     for sink in &plan.sinks {
         let before = sink.from.iter().flat_map(|from| plan.ancestors(*from));
         // A part that is dropped leaves its item with the record of the others.
         let drops = |stage: &StageId| {
             let stage = &plan.stages[stage.index()];
-            stage.fan() == Fan::AtMostOne && stage.within.is_empty()
+            stage.fan() == Fan::AtMostOne && stage.within.is_empty() || stage.reduce().is_some()
         };
         let splits = sink.from.iter().filter_map(|from| plan.stages[from.stage()?.index()].within.last());
         let culprit = before.filter_map(Origin::stage).find(drops).or_else(|| splits.copied().next());

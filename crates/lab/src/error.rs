@@ -14,8 +14,8 @@ pub enum LabError {
     NoInferStage,
     /// The audit counts one record of each item in each sink.
     #[error(
-        "an item has not exactly one record in sink `{sink}`: stage `{stage}` makes none or several rows of one; chaos can audit a workflow \
-         whose items have one record in each sink, for example with a `gather` stage behind `{stage}`"
+        "an item has not exactly one record in sink `{sink}`: stage `{stage}` makes none or several rows of one, or one of all; chaos can \
+         audit a workflow whose items have one record in each sink, for example with a `gather` stage behind one that splits"
     )]
     NotOneRecord { sink: String, stage: String },
     #[error("the sources name no items: there is nothing to run")]

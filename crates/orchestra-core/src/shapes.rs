@@ -1,7 +1,7 @@
 //! The shapes that kinds of stages, sources and sinks have at run time. The runtime knows these traits and no kind.
 //!
 //! A stage is a [`Map`] (rows to rows, in the thread that made the row), a batch (rows of slots to a worker process, which the plan
-//! describes), or a [`Fold`] (the rows of all parts to one row).
+//! describes), or a fold: a [`Fold`] of the rows of all parts to one row, or a [`Reduce`] of the rows of all items.
 
 use std::fmt;
 use std::sync::Arc;
@@ -105,6 +105,77 @@ pub trait Fold: fmt::Debug + Send + Sync {
     /// # Errors
     /// Why the item fails.
     fn merge(&self, parts: Vec<OwnedRow>) -> Result<OwnedRow, Refusal>;
+}
+
+/// Makes rows of the rows of all items of a run.
+///
+/// What a row adds to the result is its contribution: bytes, kept on disk with the commit of the item until they are folded.
+pub trait Reduce: fmt::Debug + Send + Sync {
+    /// Appends the contribution of one row. On an error `out` may hold a part of it, which the caller cuts off.
+    ///
+    /// # Errors
+    /// Why the item fails.
+    fn contribute(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal>;
+
+    /// What becomes of the contributions.
+    fn reduction(&self) -> Reduction<'_>;
+}
+
+/// The two forms of a [`Reduce`].
+#[derive(Debug, Clone, Copy)]
+pub enum Reduction<'a> {
+    /// Contributions are merged into a state, which the run keeps instead of them.
+    Merged(&'a dyn Merge),
+    /// Each is a row of the result, in the order of the items and of their parts.
+    InOrder(&'a dyn InOrder),
+}
+
+/// Makes states of contributions.
+pub trait Merge: fmt::Debug {
+    /// The state that was saved so; of nothing, the state without a contribution.
+    ///
+    /// # Errors
+    /// The bytes are no state.
+    fn state<'a>(&'a self, saved: Option<&[u8]>) -> Result<Box<dyn MergeState + 'a>, Refusal>;
+}
+
+/// Contributions that are merged. It is the same in whatever order they came, as long as those of an item come together.
+pub trait MergeState {
+    /// Adds a contribution of this item.
+    ///
+    /// # Errors
+    /// The bytes are no contribution.
+    fn add(&mut self, item: ItemId, contribution: &[u8]) -> Result<(), Refusal>;
+
+    /// What [`Merge::state`] makes it of again.
+    ///
+    /// # Errors
+    /// It is too large.
+    fn save(&self) -> Result<Vec<u8>, Refusal>;
+
+    /// The rows of the result, always in the same order.
+    ///
+    /// # Errors
+    /// A value that the result cannot hold.
+    fn rows(&self) -> Result<Vec<ReducedRow>, Refusal>;
+}
+
+/// Makes rows of contributions.
+pub trait InOrder: fmt::Debug {
+    /// The row of a contribution.
+    ///
+    /// # Errors
+    /// The bytes are no contribution.
+    fn row(&self, contribution: &[u8]) -> Result<ReducedRow, Refusal>;
+}
+
+/// A row of the result of a [`Reduce`].
+#[derive(Debug, Clone)]
+pub struct ReducedRow {
+    /// What records call it.
+    pub item: String,
+    /// The columns that the stage gives.
+    pub values: OwnedRow,
 }
 
 /// Reads the items of a source. One object serves all threads; each thread has a [`FetchRun`] of its own.

@@ -11,11 +11,15 @@ use crate::journal_file::{
     Sealed, Span, Writer,
 };
 
-/// The files of each run; the last one gathers rows for parts.
-pub(crate) const FILES: [&str; 4] =
-    ["results.jsonl", "more/copies.jsonl", "failures.jsonl", ".orchestra/rows-parts"];
-/// The last of [`FILES`].
+/// The files of each run; the last but one gathers rows for parts, and the last one rows for states.
+pub(crate) const FILES: [&str; 5] =
+    ["results.jsonl", "more/copies.jsonl", "failures.jsonl", ".orchestra/rows-parts", ".orchestra/fold-all"];
+/// The last but one of [`FILES`].
 pub(crate) const ROWS: u16 = 3;
+/// The last of [`FILES`].
+pub(crate) const FOLDED: u16 = 4;
+/// What its states are called.
+const STATE_NAMES: [&str; 2] = [".orchestra/state-all.0", ".orchestra/state-all.1"];
 /// What parts are called, and what no part must ever be called.
 const PART_NAMES: [&str; 8] = [
     "parts-00000.x",
@@ -35,8 +39,8 @@ const MAX_DAMAGES: usize = 8;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OnDisk {
     pub(crate) journal: Option<Vec<u8>>,
-    pub(crate) files: [Option<Vec<u8>>; 4],
-    /// Part files, by name.
+    pub(crate) files: [Option<Vec<u8>>; 5],
+    /// Part files and states, by name.
     pub(crate) parts: BTreeMap<String, Vec<u8>>,
 }
 
@@ -53,13 +57,13 @@ pub(crate) fn identity() -> RunIdentity {
 /// A folder as the bytes describe it. Where they end, so does the history.
 pub(crate) fn build(bytes: &[u8]) -> Result<OnDisk> {
     let mut input = Unstructured::new(bytes);
-    let (journal, files) = (Writer::new(), [const { Vec::new() }; 4]);
-    let mut history = History { journal, files, parts: BTreeMap::new() };
+    let (journal, files) = (Writer::new(), [const { Vec::new() }; 5]);
+    let mut history = History { journal, files, parts: BTreeMap::new(), state: (Vec::new(), 0) };
     history.header(&mut input)?;
     for _ in 0..input.int_in_range(0..=MAX_EVENTS)? {
         history.event(&mut input)?;
     }
-    let History { journal, files, parts } = history;
+    let History { journal, files, parts, .. } = history;
     let mut disk = OnDisk { journal: Some(journal.bytes), files: files.map(Some), parts };
     for _ in 0..MAX_DAMAGES {
         if input.is_empty() {
@@ -72,8 +76,10 @@ pub(crate) fn build(bytes: &[u8]) -> Result<OnDisk> {
 
 struct History {
     journal: Writer,
-    files: [Vec<u8>; 4],
+    files: [Vec<u8>; 5],
     parts: BTreeMap<String, Vec<u8>>,
+    /// All rows that were folded, and how often.
+    state: (Vec<u8>, usize),
 }
 
 impl History {
@@ -106,6 +112,7 @@ impl History {
                 let kind = input.int_in_range(0..=7)?;
                 match input.arbitrary::<bool>()? {
                     true if kind == SEALED => self.seal(input)?,
+                    true if kind == 0 => self.fold(input)?,
                     _ => self.raw_frame(kind, input)?,
                 }
             }
@@ -159,6 +166,34 @@ impl History {
         Ok(())
     }
 
+    /// Rows are committed, and all that wait become a state with those of the state before; or a state that cannot be.
+    fn fold(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
+        let rows = vec![input.arbitrary::<u8>()?; input.int_in_range(1..=40)?];
+        let mut group = self.group(input)?;
+        let (bytes, crc) = (rows.len() as u64, crc32fast::hash(&rows));
+        group.appended.push(Appended { file: FOLDED, bytes, crc });
+        self.journal.frame(GROUP, &group);
+        let waiting = &mut self.files[usize::from(FOLDED)];
+        waiting.extend(rows);
+        let what = input.int_in_range(0..=5)?;
+        if what == 0 {
+            return Ok(()); // They wait on.
+        }
+        let (state, number) = &mut self.state;
+        let (name, bytes) = (STATE_NAMES[*number % 2], waiting.len() as u64);
+        *number += 1;
+        state.append(waiting);
+        let part = Placed { path: name.into(), bytes: state.len() as u64, crc: crc32fast::hash(state) };
+        self.journal.frame(PLACED, &vec![part.clone()]);
+        if what != 1 {
+            self.journal.frame(SEALED, &Sealed { file: FOLDED, bytes, part });
+        }
+        if what != 2 {
+            self.parts.insert(name.to_owned(), state.clone());
+        }
+        Ok(())
+    }
+
     /// A commit with records that lie in the files.
     fn group(&mut self, input: &mut Unstructured<'_>) -> Result<Group> {
         let mut group = Group::default();
@@ -183,8 +218,9 @@ impl History {
 /// Does to one file what a power cut, a disk or a careless hand does.
 fn damage(disk: &mut OnDisk, input: &mut Unstructured<'_>) -> Result<()> {
     let which = input.int_in_range(0..=5_usize)?;
-    // Most of the time the journal.
-    let victim = disk.files.get_mut(which).unwrap_or(&mut disk.journal);
+    // Often the journal.
+    let victim =
+        if which == 4 { &mut disk.journal } else { disk.files.get_mut(which).unwrap_or(&mut disk.journal) };
     let what = input.int_in_range(0..=6)?;
     let Some(bytes) = victim else { return Ok(()) };
     let at = usize::from(input.arbitrary::<u16>()?) % (bytes.len() + 1);

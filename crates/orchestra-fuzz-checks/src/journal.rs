@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use orchestra_core::{ItemId, SourceId};
 use orchestra_store::{Commit, FileIndex, Journal, OpenError, OutputFolder, PlacedFile, StartError, State};
 
-use crate::history::{FILES, OnDisk, ROWS, build, identity};
+use crate::history::{FILES, FOLDED, OnDisk, ROWS, build, identity};
 use crate::journal_file::{FINISHED, FORMAT, Frame, GROUP, HEADER, Header, SEALED, SYNCED, decode, frames};
 use crate::scratch;
 
@@ -94,8 +94,9 @@ fn check_resumed(journal: &Journal, folder: &Path, disk: &OnDisk, found: &[Frame
     assert!(frames[kept..].iter().all(|f| f.kind != GROUP), "recovery adds no commit");
 
     let mut items = BTreeSet::new();
-    let mut lengths = [0; 4];
-    let mut parts = [0; 4];
+    let mut lengths = [0; 5];
+    let mut parts = [0; 5];
+    let mut state = None;
     for frame in &frames {
         if let Some(group) = frame.group(FILES.len()) {
             group.add_to(&mut items);
@@ -106,11 +107,17 @@ fn check_resumed(journal: &Journal, folder: &Path, disk: &OnDisk, found: &[Frame
             assert_eq!(lengths[file], sealed.bytes, "a seal takes all rows that wait");
             lengths[file] = 0;
             parts[file] += 1;
+            state = Some(sealed.part).filter(|_| sealed.file == FOLDED).or(state);
         }
     }
     for (file, parts) in parts.into_iter().enumerate() {
         assert_eq!(journal.parts(FileIndex(file)), parts);
     }
+    let is_state = |bytes: Vec<u8>| {
+        state.as_ref().is_some_and(|s| s.bytes == bytes.len() as u64 && s.crc == crc32fast::hash(&bytes))
+    };
+    let found_state = journal.state(FileIndex(usize::from(FOLDED))).expect("the state that counts is there");
+    assert_eq!(found_state.map(is_state), state.as_ref().map(|_| true), "the state is the one that counts");
     let sources: BTreeSet<u16> = items.iter().map(|(source, _)| *source).collect();
     let finished = |source: u16| {
         let set = journal.finished(SourceId(source));
@@ -133,7 +140,7 @@ fn check_resumed(journal: &Journal, folder: &Path, disk: &OnDisk, found: &[Frame
 
 /// How many frames from the start are intact and agree with the files to the last byte.
 fn agreeing(disk: &OnDisk, found: &[Frame]) -> usize {
-    let mut at = [0_usize; 4];
+    let mut at = [0_usize; 5];
     let holds = |frame: &&Frame| match frame.kind {
         GROUP => frame.group(FILES.len()).is_some_and(|group| {
             group.appended.iter().all(|a| {
@@ -164,7 +171,7 @@ fn agreeing(disk: &OnDisk, found: &[Frame]) -> usize {
 fn check_trust(disk: &OnDisk, found: &[Frame], kept: usize) {
     let durable =
         found.iter().rposition(|f| matches!(f.kind, SYNCED | FINISHED | SEALED)).map_or(0, |at| at + 1);
-    let mut at = [0_usize; 4];
+    let mut at = [0_usize; 5];
     for (index, frame) in found[..kept].iter().enumerate() {
         if let Some(sealed) = frame.sealed() {
             at[usize::from(sealed.file)] = 0;
@@ -174,7 +181,7 @@ fn check_trust(disk: &OnDisk, found: &[Frame], kept: usize) {
             if found[index..kept].iter().filter_map(Frame::sealed).any(|sealed| sealed.file == a.file) {
                 continue; // It lies in a part.
             }
-            let durable = if a.file == ROWS { 0 } else { durable };
+            let durable = if a.file >= ROWS { 0 } else { durable };
             let record = &disk.files[file].as_deref().unwrap_or_default()[at[file]..][..a.bytes as usize];
             at[file] += record.len();
             assert!(index < durable || crc32fast::hash(record) == a.crc, "a damaged record is kept");
@@ -194,6 +201,8 @@ fn go_on(mut journal: Journal, folder: &Path) {
     let bytes = journal.rows(rows).expect("what counts of a file can be read");
     let sealed = journal.seal(rows, &PlacedFile { path: "parts-99999.x".into(), bytes });
     assert!(sealed.is_ok() && journal.rows(rows).is_ok_and(|rows| rows.is_empty()), "{sealed:?}");
+    let kept = journal.keep_state(FileIndex(usize::from(FOLDED)), b"all rows".to_vec());
+    assert!(kept.is_ok(), "{kept:?}");
     drop(journal);
     let state = OutputFolder::open(folder).expect("nobody uses the folder").state();
     match state {

@@ -47,7 +47,7 @@ pub(crate) struct Appended {
     pub(crate) crc: u32,
 }
 
-/// Rows that lie in a part file since.
+/// Rows that lie in a part file, or in a state, since.
 #[derive(Debug, Clone, Encode, Decode)]
 pub(crate) struct Sealed {
     pub(crate) file: u16,
@@ -191,7 +191,7 @@ mod tests {
         };
         let dir = tempfile::tempdir().unwrap();
         let folder = OutputFolder::open(dir.path()).unwrap();
-        let files = ["a.jsonl", "b.jsonl", ".orchestra/rows-c"];
+        let files = ["a.jsonl", "b.jsonl", ".orchestra/rows-c", ".orchestra/fold-d"];
         let mut journal = Journal::begin(folder, &identity, &files.map(Into::into)).unwrap();
         let item = |index| ItemId { source: SourceId(2), index };
         let appends = vec![(FileIndex(1), b"one\n".to_vec())];
@@ -209,6 +209,9 @@ mod tests {
         journal
             .seal(FileIndex(2), &PlacedFile { path: "c-00000.x".into(), bytes: b"part".to_vec() })
             .unwrap();
+        let appends = vec![(FileIndex(3), b"more".to_vec())];
+        journal.commit(&Commit { appends, done: vec![item(6)], ..Commit::default() }).unwrap();
+        journal.keep_state(FileIndex(3), b"state".to_vec()).unwrap();
         journal.finish(65).unwrap();
 
         let mut expected = Writer::new();
@@ -223,11 +226,17 @@ mod tests {
         let part = Placed { path: b"c-00000.x".to_vec(), bytes: 4, crc: crc32fast::hash(b"part") };
         expected.frame(PLACED, &vec![part.clone()]);
         expected.frame(SEALED, &Sealed { file: 2, bytes: 5, part });
+        let appended = vec![Appended { file: 3, bytes: 4, crc: crc32fast::hash(b"more") }];
+        expected.frame(GROUP, &Group { appended, done: vec![span(6, 1)], failed: vec![] });
+        let part =
+            Placed { path: b".orchestra/state-d.0".to_vec(), bytes: 5, crc: crc32fast::hash(b"state") };
+        expected.frame(PLACED, &vec![part.clone()]);
+        expected.frame(SEALED, &Sealed { file: 3, bytes: 4, part });
         expected.frame(FINISHED, &65_i32);
         let written = fs::read(dir.path().join(".orchestra/journal")).unwrap();
         assert_eq!(written, expected.bytes);
         let kinds: Vec<u8> = frames(&written).iter().map(|f| f.kind).collect();
-        assert_eq!(kinds, [HEADER, GROUP, GROUP, SYNCED, PLACED, SEALED, FINISHED]);
-        assert_eq!(frames(&written[..written.len() - 1]).len(), 6);
+        assert_eq!(kinds, [HEADER, GROUP, GROUP, SYNCED, PLACED, SEALED, GROUP, PLACED, SEALED, FINISHED]);
+        assert_eq!(frames(&written[..written.len() - 1]).len(), 9);
     }
 }

@@ -97,7 +97,7 @@ fn check_plan(plan: &Plan, options: &PlanOptions) {
                 assert!(!infer.workers.is_empty() || options.offline);
                 assert!(infer.workers.iter().all(|w| w.count > 0 && w.device.index() < plan.devices.len()));
             }
-            Shape::Fold(FoldPlan::Parts(_)) => {}
+            Shape::Fold(FoldPlan::Parts(_) | FoldPlan::Run(_)) => {}
             Shape::Fold(FoldPlan::Inputs { inputs }) => {
                 assert!(inputs.len() > 1 && inputs.iter().all(|input| comes_before(&input.home)));
             }

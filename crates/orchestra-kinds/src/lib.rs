@@ -23,6 +23,7 @@ pub fn builtin() -> Kinds {
             Arc::new(stages::crop::Crop),
             Arc::new(stages::filter::Filter),
             Arc::new(stages::gather::Gather),
+            Arc::new(stages::reduce::ReduceStage),
         ],
         sinks: vec![
             Arc::new(sinks::jsonl::JsonLines),

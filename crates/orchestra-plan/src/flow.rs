@@ -79,6 +79,7 @@ fn connect_stage(plan: &mut Plan, stage: StageId, places: Places<'_>, diags: &mu
     let this = &mut plan.stages[at];
     this.home = home;
     match (&this.runs, this.fan()) {
+        (Shape::Fold(FoldPlan::Run(_)), _) => within.clear(),
         (Shape::Fold(_), _) if within.pop().is_none() => {
             diags
                 .error(places.name, format!("stage `{}` has no parts to bring together", this.name))
@@ -103,7 +104,14 @@ fn connect_sink(plan: &mut Plan, sink: SinkId, places: Places<'_>, diags: &mut D
         reads: this.reads.clone(),
     };
     let home = reach(plan, &reader, diags)?;
-    plan.sinks[sink.index()].home = home;
+    let this = &mut plan.sinks[sink.index()];
+    this.home = home;
+    if this.ordered && home.stage().is_some_and(|stage| plan.stages[stage.index()].reduce().is_some()) {
+        diags
+            .warning(places.name, format!("`ordered` of sink `{}` has no effect", this.name))
+            .help("what is reduced is written in the order of its keys, or of the items");
+        this.ordered = false;
+    }
     Some(())
 }
 
@@ -117,6 +125,7 @@ impl Reader<'_> {
 
 /// Finds the rows that reach a reader, and has all that it reads carried there.
 fn reach(plan: &mut Plan, reader: &Reader<'_>, diags: &mut Diagnostics) -> Option<Origin> {
+    only_sinks_read_reduced(plan, reader, diags)?;
     let ways = ways(plan, &reader.from);
     for way in &ways {
         one_fan_at_a_time(plan, reader, way, diags)?;
@@ -129,6 +138,21 @@ fn reach(plan: &mut Plan, reader: &Reader<'_>, diags: &mut Diagnostics) -> Optio
         carry(plan, reader, home, *read, diags)?;
     }
     Some(home)
+}
+
+/// What is reduced is there when the items are gone, so it goes to sinks and with no other rows.
+fn only_sinks_read_reduced(plan: &Plan, reader: &Reader<'_>, diags: &mut Diagnostics) -> Option<()> {
+    let is_reduced =
+        |origin: &Origin| origin.stage().is_some_and(|stage| plan.stages[stage.index()].reduce().is_some());
+    let Some(&reduced) = reader.from.iter().find(|from| is_reduced(from)) else { return Some(()) };
+    let (what, name) = (&reader.what, plan.name_of(reduced));
+    let help = match (reader.stage, &reader.from[..]) {
+        (None, [_]) => return Some(()),
+        (None, _) => "its rows belong to no item: give it a sink of its own",
+        (Some(_), _) => "only sinks do: what is reduced is there when all items have ended",
+    };
+    diags.error(reader.span_of(&[reduced]), format!("{what} cannot read from `{name}`")).help(help);
+    None
 }
 
 /// Inputs that are read of one row.
@@ -191,8 +215,8 @@ fn find_carriers(
                 }
                 break;
             }
-            // The row that is made of all parts has none of their columns.
-            Shape::Fold(FoldPlan::Parts(_)) | Shape::Map(_) => break,
+            // A row that is made of many has none of their columns.
+            Shape::Fold(FoldPlan::Parts(_) | FoldPlan::Run(_)) | Shape::Map(_) => break,
         }
         at = plan.stages[stage.index()].home;
     }
@@ -299,7 +323,7 @@ fn carry(
         let columns = match &mut plan.stages[carrier.index()].runs {
             Shape::Batch(batch) => &mut batch.carries,
             Shape::Fold(FoldPlan::Inputs { inputs }) => &mut inputs[way].reads,
-            Shape::Fold(FoldPlan::Parts(_)) | Shape::Map(_) => continue,
+            Shape::Fold(FoldPlan::Parts(_) | FoldPlan::Run(_)) | Shape::Map(_) => continue,
         };
         if !columns.contains(&read) {
             columns.push(read);

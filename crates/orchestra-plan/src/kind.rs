@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::data::{Column, Schema};
-use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map, Registry, RemoteSpec};
+use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map, Reduce, Registry, RemoteSpec};
 use orchestra_store::{Expand, ItemEntry};
 use serde_json::Value as Json;
 
@@ -356,6 +356,8 @@ pub enum Runs {
     Map(Arc<dyn Map>),
     /// Once all parts of a token are there.
     Fold(Arc<dyn Fold>),
+    /// Once all items of the run have ended; only sinks read what it gives.
+    Reduce(Arc<dyn Reduce>),
 }
 
 impl Runs {
@@ -364,7 +366,7 @@ impl Runs {
     pub fn fan(&self) -> Fan {
         match self {
             Runs::Map(map) => map.fan(),
-            Runs::Fold(_) => Fan::One,
+            Runs::Fold(_) | Runs::Reduce(_) => Fan::One,
         }
     }
 }

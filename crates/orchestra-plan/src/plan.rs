@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::data::{Column, ColumnType, Schema};
-use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map};
+use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map, Reduce};
 use orchestra_core::{
     DeviceId, DeviceSpec, ModelId, PipelineId, PixelInput, Provider, SessionTuning, SinkId, SourceId,
     StageId, TensorSpec,
@@ -137,6 +137,11 @@ impl Plan {
         }
     }
 
+    /// The stages that reduce the rows of all items, with their ids.
+    pub fn reduces(&self) -> impl Iterator<Item = (StageId, &Arc<dyn Reduce>)> {
+        (0..).map(StageId).zip(&self.stages).filter_map(|(id, stage)| Some((id, stage.reduce()?)))
+    }
+
     /// Whose rows reach what reads `from`: `from` itself, or what the map `from` is reached by.
     #[must_use]
     pub fn home_of(&self, from: Origin) -> Origin {
@@ -263,7 +268,7 @@ pub enum Shape {
     Map(#[serde(skip)] Arc<dyn Map>),
     /// Batches of rows, in worker processes.
     Batch(Box<BatchPlan>),
-    /// Several rows of one token to one row.
+    /// Several rows of one token, or of all items, to one row.
     Fold(FoldPlan),
 }
 
@@ -278,6 +283,8 @@ pub enum FoldPlan {
         /// The ways, at least two.
         inputs: Vec<JoinInput>,
     },
+    /// The rows of all items of the run. Only sinks read what it gives, once all items have ended.
+    Run(#[serde(skip)] Arc<dyn Reduce>),
 }
 
 /// A way by which rows reach a join.
@@ -304,6 +311,15 @@ impl StagePlan {
         match &self.runs {
             Shape::Map(map) => map.fan(),
             Shape::Batch(_) | Shape::Fold(_) => Fan::One,
+        }
+    }
+
+    /// What it makes of the rows of all items, if it reduces them.
+    #[must_use]
+    pub fn reduce(&self) -> Option<&Arc<dyn Reduce>> {
+        match &self.runs {
+            Shape::Fold(FoldPlan::Run(reduce)) => Some(reduce),
+            _ => None,
         }
     }
 

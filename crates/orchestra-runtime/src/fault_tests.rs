@@ -3,7 +3,7 @@
 
 mod account;
 mod audit;
-mod fake_plan;
+pub(crate) mod fake_plan;
 mod fake_process;
 mod fake_worker;
 mod gpus;

@@ -26,9 +26,17 @@ use crate::flow::carried::CarriedArena;
 use crate::flow::ticket::Ticket;
 use crate::trace::{BatchTrace, DoneRows, EndedItems, Ran};
 
+/// Where a record goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordTo {
+    Sink(SinkId),
+    /// The rows of a stage that reduces.
+    Reduce(StageId),
+}
+
 #[derive(Debug, PartialEq)]
 pub struct Record {
-    pub sink: SinkId,
+    pub to: RecordTo,
     /// A part of the buffer that all records of its batch lie in.
     pub bytes: Bytes,
     /// The name of the file that they are, relative to the folder of the sink; `None`: they are appended to the sink's file.

@@ -159,7 +159,8 @@ impl PipelineState {
         self.targets.pictures = pictures;
         for &stage in pipeline.stages.iter().rev() {
             match &plan.stages[stage.index()].runs {
-                Shape::Map(_) => {}
+                // No actor reduces: the committer has what is committed.
+                Shape::Map(_) | Shape::Fold(FoldPlan::Run(_)) => {}
                 Shape::Batch(_) => {
                     let own = slots.pop_if(|(of, _)| *of == stage).map(|(_, arena)| arena);
                     let own = own.ok_or("memory was made for other stages than those of the plan")?;

@@ -25,8 +25,8 @@ use crate::account::snapshot::Snapshot;
 use crate::context::{RunContext, RunOptions};
 use crate::fleet::device_watch::Watcher;
 use crate::fleet::worker_memory;
-use crate::flow::committer::{self, Traces};
-use crate::flow::part_rows::{OpenPart, part_files};
+use crate::flow::committer::{self, Files, Traces};
+use crate::flow::part_rows::part_files;
 use crate::flow::sink::sink_file;
 use crate::messages::{PipelineEnd, RootMsg};
 use crate::pipeline::Listing;
@@ -57,6 +57,9 @@ pub enum StartRunError {
     /// The results cannot be made durable.
     #[error(transparent)]
     Commit(#[from] CommitError),
+    /// Rows that an earlier run has left cannot be used.
+    #[error("the run in this output folder cannot go on: {0}")]
+    Rows(String),
     #[error(
         "nothing is said to run the batches of stage `{0}`; `RunOptions::engines` needs an engine for each batch stage of the plan"
     )]
@@ -291,9 +294,8 @@ impl Prepared {
         }
         let traces = Traces { tracer: context.tracer.clone(), clock: context.clock };
         let n_sources = context.plan.sources.len();
-        let parts = OpenPart::all(&context.plan, &self.journal, sink_file)?;
-        let (committer, _thread) =
-            committer::start(self.journal, Arc::clone(&context.stats), n_sources, traces, parts)?;
+        let files = Files::open(&context.plan, self.journal, &context.stats).map_err(StartRunError::Rows)?;
+        let (committer, _thread) = committer::start(files, Arc::clone(&context.stats), n_sources, traces)?;
         let (publish, snapshots) = watch::channel(Snapshot::take(&context));
         let (done_sender, done) = oneshot::channel();
         let args = RootArgs {
@@ -397,14 +399,16 @@ fn new_identity(plan: &Plan) -> RunIdentity {
     }
 }
 
-/// `failures.jsonl` first, then the sinks in the order of the plan; relative where they lie in the output folder.
-fn result_files(plan: &Plan) -> Vec<PathBuf> {
+/// `failures.jsonl` first, then the sinks and the stages that reduce, in the order of the plan; relative where they lie in the output folder.
+pub(crate) fn result_files(plan: &Plan) -> Vec<PathBuf> {
     let sinks = plan.sinks.iter().map(|s| match (&s.parts, s.path.strip_prefix(&plan.output)) {
         (Some(_), _) => OutputFolder::private_file(&format!("rows-{}", s.name)),
         (None, Ok(relative)) => relative.to_owned(),
         (None, Err(_)) => s.path.clone(),
     });
-    std::iter::once(PathBuf::from("failures.jsonl")).chain(sinks).collect()
+    let reduces = plan.reduces().map(|(stage, _)| &plan.stages[stage.index()].name);
+    let reduces = reduces.map(|name| OutputFolder::private_file(&format!("fold-{name}")));
+    std::iter::once(PathBuf::from("failures.jsonl")).chain(sinks).chain(reduces).collect()
 }
 
 /// A folder of files that are records which has something in it: what is there could be replaced.

@@ -27,7 +27,6 @@ mod lister;
 mod listing_file;
 mod manifest;
 mod pattern;
-mod sorter;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};

@@ -174,8 +174,12 @@ impl Journal {
         let (survivors, lost_commits) = run.resumable(folder.path(), &path).map_err(failed(&path))?;
         let mut open = open_files(&folder, files)?;
         let mut journal = AppendFile::open(&path).map_err(failed(&path))?;
+        let counted: Vec<PathBuf> = survivors.states(files).map(|state| folder.path().join(state)).collect();
         // Files of items that do not count: a file is there exactly if its item is done.
         placed_files(folder.path(), &path, survivors.journal_len, |file| {
+            if counted.contains(&file) {
+                return Ok(()); // A state that does not count was to replace it, and has not.
+            }
             remove_placed(&file, folder.path()).map_err(failed(&file))?;
             remove_empty_folders(&file, folder.path());
             Ok::<(), StartError>(())

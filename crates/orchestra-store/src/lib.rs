@@ -16,6 +16,7 @@
 //!
 //! A file of the private folder may be sealed ([`Journal::seal`]): all that it holds becomes a numbered part file, written, synced and renamed, and the file of
 //! rows begins anew. Its items counted when their rows were in that file, so they wait for no part; a start finds each row in the one or the other.
+//! Or it is folded ([`Journal::keep_state`]): all that it holds becomes, with the state before it, the next state.
 //!
 //! ```text
 //! out/                 results.jsonl, failures.jsonl, run.json, logs/     what the user reads
@@ -60,6 +61,7 @@ mod folder;
 mod identity;
 mod journal;
 mod lock;
+mod sorter;
 
 pub use atomic::write_atomic;
 pub use bit_set::BitSet;
@@ -73,3 +75,4 @@ pub use journal::{
     Commit, CommitError, Counts, FileIndex, Journal, MAX_ITEM_INDEX, PlacedFile, Recovered, StartError,
 };
 pub use lock::OpenError;
+pub use sorter::{Merge, Sorter};

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{ROWS, audit, files, group, item, no_stray_parts, scratch, seal, start};
+use common::{FOLDED, ROWS, audit, files, fold, group, item, no_stray_parts, scratch, seal, start};
 use orchestra_core::ItemId;
 use orchestra_store::{Journal, OpenError, OutputFolder};
 use proptest::prelude::*;
@@ -21,6 +21,7 @@ const PER_SOURCE: u64 = 60;
 enum Step {
     Commit(Vec<ItemId>),
     Seal,
+    Fold,
     Sync,
 }
 
@@ -54,6 +55,7 @@ fn epoch() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         5 => proptest::collection::vec(any_item(), 1..9).prop_map(Step::Commit),
         1 => Just(Step::Seal),
+        1 => Just(Step::Fold),
         1 => Just(Step::Sync),
     ];
     proptest::collection::vec(step, 0..8)
@@ -72,12 +74,12 @@ fn cut() -> impl Strategy<Value = Cut> {
     (kept, flipped, behind).prop_map(|(kept, flipped, behind)| Cut { kept, flipped, behind })
 }
 
-fn paths(dir: &Path) -> [PathBuf; 5] {
-    let [results, copies, failures, rows] = files().try_into().unwrap();
-    [PathBuf::from(".orchestra/journal"), results, copies, failures, rows].map(|path| dir.join(path))
+fn paths(dir: &Path) -> [PathBuf; 6] {
+    let [results, copies, failures, rows, folded] = files().try_into().unwrap();
+    [PathBuf::from(".orchestra/journal"), results, copies, failures, rows, folded].map(|path| dir.join(path))
 }
 
-fn lengths(dir: &Path) -> [usize; 5] {
+fn lengths(dir: &Path) -> [usize; 6] {
     paths(dir).map(|p| usize::try_from(fs::metadata(p).unwrap().len()).unwrap())
 }
 
@@ -93,10 +95,10 @@ fn own_files(dir: &Path) -> BTreeSet<PathBuf> {
 }
 
 /// A power cut: of each file what was durable is left as it was, and of the rest what the cut leaves.
-fn cut_power(dir: &Path, (durable, placed): ([usize; 5], BTreeSet<PathBuf>), cuts: &[Cut; 5]) {
+fn cut_power(dir: &Path, (durable, placed): ([usize; 6], BTreeSet<PathBuf>), cuts: &[Cut; 6]) {
     for (at, path) in own_files(dir).difference(&placed).enumerate() {
         let bytes = fs::read(path).unwrap();
-        let kept = cuts[at % 5].kept;
+        let kept = cuts[at % 6].kept;
         match place(kept, bytes.len()) {
             0 => fs::remove_file(path).unwrap(),
             n => fs::write(path, &bytes[..n.min(bytes.len())]).unwrap(),
@@ -151,7 +153,7 @@ fn play(
     dir: &Path,
     steps: &[Step],
     history: &mut History,
-) -> ([usize; 5], BTreeSet<PathBuf>) {
+) -> ([usize; 6], BTreeSet<PathBuf>) {
     let mut durable = (lengths(dir), own_files(dir));
     for step in steps {
         match step {
@@ -166,6 +168,12 @@ fn play(
             Step::Seal if journal.rows(ROWS).unwrap().is_empty() => {}
             Step::Seal => {
                 seal(journal).unwrap();
+                durable = (lengths(dir), own_files(dir));
+                history.synced = history.sets.len() - 1;
+            }
+            Step::Fold if journal.rows(FOLDED).unwrap().is_empty() => {}
+            Step::Fold => {
+                fold(journal).unwrap();
                 durable = (lengths(dir), own_files(dir));
                 history.synced = history.sets.len() - 1;
             }
@@ -185,7 +193,7 @@ proptest! {
 
     #[test]
     fn what_counts_after_a_power_cut_is_what_the_first_commits_finished(
-        epochs in proptest::collection::vec((epoch(), proptest::array::uniform5(cut())), 1..5),
+        epochs in proptest::collection::vec((epoch(), proptest::array::uniform6(cut())), 1..5),
     ) {
         let dir = scratch();
         let dir = dir.path();
@@ -218,7 +226,7 @@ proptest! {
     #[test]
     fn a_file_that_somebody_cut_short_anywhere_leaves_what_the_first_commits_finished(
         steps in epoch(),
-        kept in proptest::array::uniform5(prop_oneof![3 => Just(1.0), 2 => 0.0..1.0f64]),
+        kept in proptest::array::uniform8(prop_oneof![3 => Just(1.0), 2 => 0.0..1.0f64]),
     ) {
         let dir = scratch();
         let dir = dir.path();
@@ -226,8 +234,9 @@ proptest! {
         let mut journal = start(dir);
         play(&mut journal, dir, &steps, &mut history);
         drop(journal);
-        for (path, kept) in paths(dir).iter().zip(kept) {
-            let bytes = fs::read(path).unwrap();
+        let states = [".orchestra/state-all.0", ".orchestra/state-all.1"].map(|state| dir.join(state));
+        for (path, kept) in paths(dir).iter().chain(&states).zip(kept) {
+            let Ok(bytes) = fs::read(path) else { continue }; // There may have been no fold.
             fs::write(path, &bytes[..place(kept, bytes.len()).min(bytes.len())]).unwrap();
         }
         history.synced = 0; // Nobody promised anything about that.

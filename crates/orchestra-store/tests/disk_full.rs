@@ -9,8 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{
-    COPIES, FAILURES, RESULTS, ROWS, audit, files, group, identity, item, items_in, no_stray_parts, parts,
-    rows_in, scratch, seal, start,
+    COPIES, FAILURES, FOLDED, RESULTS, ROWS, audit, files, fold, group, identity, item, items_in,
+    no_stray_parts, parts, rows_in, scratch, seal, start,
 };
 use orchestra_core::ItemId;
 use orchestra_store::{Commit, CommitError, FileIndex, Journal, OutputFolder, PlacedFile, StartError, State};
@@ -177,6 +177,30 @@ fn every_byte_of_the_entries_of_a_seal() {
     }
 }
 
+/// Where a state does not fit, the rows and the state before it are as they were.
+fn every_byte_of_a_state() {
+    let dir = scratch();
+    let mut journal = start(dir.path());
+    journal.commit(&group(&[item(0, 1)])).unwrap();
+    fold(&mut journal).unwrap();
+    journal.commit(&next_group()).unwrap();
+    let before = (content(dir.path()), journal.state(FOLDED).unwrap());
+    let state = [before.1.clone().unwrap(), journal.rows(FOLDED).unwrap(), vec![b'\n'; 5000]].concat();
+    for room in (1000..state.len() as u64).step_by(37) {
+        must_not_fit(on_a_disk_of(room, || journal.keep_state(FOLDED, state.clone())), "state-all.1");
+        assert_eq!(
+            (content(dir.path()), journal.state(FOLDED).unwrap()),
+            before,
+            "with room for {room} bytes"
+        );
+    }
+    journal.keep_state(FOLDED, state.clone()).unwrap();
+    drop(journal);
+    let journal = start(dir.path());
+    assert_eq!((journal.counts().total(), journal.state(FOLDED).unwrap()), (13, Some(state)));
+    assert!(journal.rows(FOLDED).unwrap().is_empty());
+}
+
 /// `sync` and `finish` write an entry, too. One that does not fit closes the journal; what was committed is there at the next start.
 fn every_byte_of_the_last_entries(end: fn(&mut Journal) -> Result<(), CommitError>) {
     for room in 0.. {
@@ -278,6 +302,7 @@ fn a_disk_that_is_full_at_any_byte_leaves_nothing_of_the_group_and_the_next_try_
     every_byte_of_the_journal();
     every_byte_of_a_part();
     every_byte_of_the_entries_of_a_seal();
+    every_byte_of_a_state();
     every_byte_of_the_last_entries(Journal::sync);
     every_byte_of_the_last_entries(|journal| journal.finish(0));
     every_byte_of_the_first_entry();

@@ -7,7 +7,7 @@ mod common;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use common::{audit, group, item, no_stray_parts, no_strays, seal, start};
+use common::{audit, fold, group, item, no_stray_parts, no_strays, seal, start};
 use orchestra_store::{OpenError, OutputFolder};
 
 const FOLDER: &str = "ORCHESTRA_JOURNAL_TEST_FOLDER";
@@ -28,6 +28,9 @@ fn writer_process() {
         journal.commit(&group(&left)).unwrap();
         if first % 10 == 0 {
             seal(&mut journal).unwrap();
+        }
+        if first % 8 == 0 {
+            fold(&mut journal).unwrap();
         }
         println!("committed {first:>200}");
     }

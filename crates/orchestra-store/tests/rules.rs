@@ -8,8 +8,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use common::{
-    FAILURES, RESULTS, ROWS, audit, files, group, identity, item, items_in, no_stray_parts, parts, seal,
-    start,
+    FAILURES, FOLDED, RESULTS, ROWS, audit, files, fold, group, identity, item, items_in, no_stray_parts,
+    parts, seal, start,
 };
 use orchestra_store::{
     Commit, CommitError, FileIndex, Journal, OpenError, OutputFolder, PlacedFile, RunIdentity, StartError,
@@ -118,8 +118,8 @@ fn an_item_is_never_finished_twice() {
         }
     }
     assert!(matches!(journal.commit(&group(&[item(0, u64::MAX)])), Err(CommitError::ImpossibleItem(_))));
-    let stray = Commit { appends: vec![(FileIndex(4), b"x\n".to_vec())], ..Commit::default() };
-    assert!(matches!(journal.commit(&stray), Err(CommitError::UnknownFile(FileIndex(4)))));
+    let stray = Commit { appends: vec![(FileIndex(5), b"x\n".to_vec())], ..Commit::default() };
+    assert!(matches!(journal.commit(&stray), Err(CommitError::UnknownFile(FileIndex(5)))));
     assert_eq!(audit(dir.path(), &journal).len(), 2);
     journal.commit(&group(&[item(0, 2), item(0, 3)])).unwrap();
     assert_eq!(audit(dir.path(), &journal).len(), 4);
@@ -425,4 +425,65 @@ fn what_a_killed_run_was_about_to_write_is_removed_by_the_next_start_and_nothing
     for name in kept {
         assert!(dir.path().join(name).exists(), "{name}");
     }
+}
+
+#[test]
+fn only_the_last_state_has_to_be_there_and_where_it_is_damaged_its_rows_do_not_count() {
+    for damaged in [0, 1] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = start(dir.path());
+        for index in [0, 1, 3, 5, 7] {
+            journal.commit(&group(&[item(0, index)])).unwrap();
+            fold(&mut journal).unwrap();
+        }
+        assert_eq!(journal.parts(FOLDED), 4);
+        journal.commit(&group(&[item(0, 11)])).unwrap();
+        drop(journal);
+        fs::write(dir.path().join(format!(".orchestra/state-all.{damaged}")), b"mine").unwrap();
+        let mut journal = start(dir.path());
+        // Number 3 is the last state; with it item 7 is gone, whose row is in no other, and the state before lies in the other file.
+        let expected = match damaged {
+            0 => [0, 1, 3, 5, 7, 11].map(|index| item(0, index)).into(),
+            _ => [0, 1, 3, 5].map(|index| item(0, index)).into(),
+        };
+        assert_eq!(audit(dir.path(), &journal), expected);
+        journal.commit(&group(&[item(0, 13)])).unwrap();
+        fold(&mut journal).unwrap();
+        drop(journal);
+        audit(dir.path(), &start(dir.path()));
+    }
+}
+
+#[test]
+fn a_state_that_was_about_to_be_written_leaves_the_one_that_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(dir.path());
+    let mut lengths = Vec::new();
+    for index in [1, 3, 5] {
+        journal.commit(&group(&[item(0, index)])).unwrap();
+        lengths.push(fs::metadata(dir.path().join(".orchestra/journal")).unwrap().len());
+        fold(&mut journal).unwrap();
+    }
+    drop(journal);
+    // The journal ends before the third state counts, which lies where the first one was; the second is damaged, too.
+    let path = dir.path().join(".orchestra/journal");
+    fs::write(&path, &fs::read(&path).unwrap()[..lengths[2] as usize]).unwrap();
+    let journal = start(dir.path());
+    assert_eq!(audit(dir.path(), &journal), [item(0, 1), item(0, 3)].into());
+    drop(journal);
+    fs::write(dir.path().join(".orchestra/state-all.1"), b"mine").unwrap();
+    assert!(audit(dir.path(), &start(dir.path())).is_empty());
+}
+
+#[test]
+fn only_a_file_that_is_folded_has_states() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = start(dir.path());
+    journal.commit(&group(&[item(0, 0), item(0, 1)])).unwrap();
+    for file in [RESULTS, ROWS, FileIndex(9)] {
+        assert!(journal.keep_state(file, Vec::new()).unwrap_err().is_bug());
+    }
+    assert_eq!(journal.state(FOLDED).unwrap(), None);
+    journal.keep_state(FOLDED, Vec::new()).unwrap();
+    assert_eq!(journal.state(FOLDED).unwrap(), Some(Vec::new()));
 }

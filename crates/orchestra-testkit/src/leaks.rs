@@ -45,7 +45,8 @@ pub fn output_folder(out: &Path, results: &[&str]) -> Vec<String> {
     let private = names_in(&out.join(".orchestra")).into_iter();
     let unknown = private.filter(|n| {
         let is_list = n.starts_with("items-") && !n.ends_with(".next") && !n.ends_with(".new");
-        !is_list && !n.starts_with("rows-") && n != "journal" && n != "lock"
+        let is_of_rows = ["rows-", "fold-", "state-"].iter().any(|prefix| n.starts_with(prefix));
+        !is_list && !is_of_rows && n != "journal" && n != "lock"
     });
     left.extend(unknown.map(|n| format!("`.orchestra/{n}` in the output folder")));
     for log in names_in(&out.join("logs")) {
@@ -75,9 +76,9 @@ mod tests {
             fs::create_dir(out.join(folder)).unwrap();
         }
         let known = ["results.jsonl", "failures.jsonl", "run.json", "logs/run.log"];
-        let private =
-            [".orchestra/journal", ".orchestra/lock", ".orchestra/items-scans", ".orchestra/rows-all"];
-        for name in known.iter().chain(&private) {
+        let private = ["journal", "lock", "items-scans", "rows-all", "fold-total", "state-total.0"];
+        let private = private.map(|name| format!(".orchestra/{name}"));
+        for name in known.into_iter().chain(private.iter().map(String::as_str)) {
             fs::write(out.join(name), "all is well\n").unwrap();
         }
         assert_eq!(output_folder(out, &["results.jsonl"]), [""; 0]);

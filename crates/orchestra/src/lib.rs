@@ -70,7 +70,8 @@ pub mod kind {
         WriteTensor, fixed_tensor,
     };
     pub use orchestra_core::shapes::{
-        Emit, Encoder, Fan, Fetch, FetchRun, Fold, ItemInfo, Map, MapRun, Parts,
+        Emit, Encoder, Fan, Fetch, FetchRun, Fold, InOrder, ItemInfo, Map, MapRun, Merge, MergeState, Parts,
+        Reduce, ReducedRow, Reduction,
     };
     pub use orchestra_core::{DType, Dim, FailureKind, TensorSpec};
     pub use orchestra_plan::{

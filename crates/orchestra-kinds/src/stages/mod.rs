@@ -7,3 +7,4 @@ pub mod gather;
 pub mod image;
 mod image_settings;
 pub mod infer;
+pub mod reduce;

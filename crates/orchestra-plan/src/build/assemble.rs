@@ -278,6 +278,7 @@ impl<'a> Assembler<'a> {
                         let runs = match &connected.runs {
                             Runs::Map(map) => Shape::Map(Arc::clone(map)),
                             Runs::Fold(fold) => Shape::Fold(FoldPlan::Parts(Arc::clone(fold))),
+                            Runs::Reduce(reduce) => Shape::Fold(FoldPlan::Run(Arc::clone(reduce))),
                         };
                         (reads, &connected.gives, runs, Some(connected))
                     }

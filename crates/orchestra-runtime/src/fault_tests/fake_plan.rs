@@ -23,6 +23,12 @@ pub fn plan_of(stage: &Stage) -> Plan {
     plan
 }
 
+/// The plan of a workflow without a model.
+pub fn plan_of_text(workflow: &str) -> Plan {
+    let host = fake::FakeHost { devices: 0, dynamic: false, memory: 0, measurements: None };
+    fake::plan_of(workflow, &host)
+}
+
 fn workflow(stage: &Stage) -> String {
     let device = |d| if stage.is_on_cpu() { "\"cpu\"".to_owned() } else { format!("\"cuda:{d}\"") };
     let devices: Vec<String> = (0..stage.devices).map(device).collect();

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use orchestra_core::collect::Arrival;
 use orchestra_core::data::{ColumnType, OwnedRow, Refusal, Value};
 use orchestra_core::lineage::{End, Share};
-use orchestra_core::shapes::{Encoder, Map, MapRun, RemoteSpec};
+use orchestra_core::shapes::{Encoder, Map, MapRun, Reduce, RemoteSpec};
 use orchestra_core::{Failure, FailureKind, SinkId, StageId};
 use orchestra_plan::{ColumnRef, FoldPlan, Origin, Plan, Shape};
 use ractor::ActorRef;
@@ -70,7 +70,7 @@ pub fn kept_pictures(plan: &Plan, origin: Origin) -> Vec<ColumnRef> {
         let carried: Vec<&ColumnRef> = match &stage.runs {
             Shape::Batch(batch) => batch.carries.iter().collect(),
             Shape::Fold(FoldPlan::Inputs { inputs }) => inputs.iter().flat_map(|way| &way.reads).collect(),
-            Shape::Fold(FoldPlan::Parts(_)) | Shape::Map(_) => Vec::new(),
+            Shape::Fold(FoldPlan::Parts(_) | FoldPlan::Run(_)) | Shape::Map(_) => Vec::new(),
         };
         let is_new = |read: &ColumnRef| {
             plan.home_of(read.from) == origin && plan.column(*read).ty == ColumnType::Picture
@@ -107,6 +107,7 @@ enum Step {
     Map(MapStep),
     Batch { target: BatchTarget, reads: Vec<ColumnRef>, carries: Vec<ColumnRef> },
     Fold { fold: FoldTarget, reads: Vec<ColumnRef> },
+    Reduce { stage: StageId, reads: Vec<ColumnRef>, reduce: Arc<dyn Reduce> },
     Sink { sink: SinkId, from: StageId, reads: Vec<ColumnRef>, encoder: Arc<dyn Encoder> },
 }
 
@@ -222,6 +223,7 @@ impl Chain {
             Some(Step::Map(map)) => map.stage,
             Some(Step::Batch { target, .. }) => target.stage,
             Some(Step::Fold { fold, .. }) => fold.stage,
+            Some(Step::Reduce { stage, .. }) => *stage,
             Some(Step::Sink { from, .. }) => *from,
             None => StageId(0),
         }
@@ -236,7 +238,7 @@ impl Chain {
                     // Those that are gone belong to a pipeline that is being torn down.
                     Step::Batch { target, .. } => drop(target.batcher.cast(BatcherMsg::Drained)),
                     Step::Fold { fold, .. } => drop(fold.actor.cast(FoldMsg::Drained)),
-                    Step::Sink { .. } => {}
+                    Step::Reduce { .. } | Step::Sink { .. } => {}
                 }
             }
         }
@@ -325,7 +327,7 @@ impl Chain {
             Bytes::from(std::mem::take(&mut out.text))
         };
         let end = |(ticket, End { share, records, failure }): (Ticket, End<RecordRange>)| {
-            let record = |r: RecordRange| Record { sink: r.sink, bytes: text.slice(r.bytes), file: r.file };
+            let record = |r: RecordRange| Record { to: r.to, bytes: text.slice(r.bytes), file: r.file };
             let records = records.into_iter().map(record).collect();
             TokenEnd { ticket, end: End { share, records, failure } }
         };
@@ -349,7 +351,7 @@ impl Step {
             Step::Map(map) => &map.folds,
             Step::Batch { target, .. } => &target.folds,
             Step::Fold { fold, .. } => std::slice::from_ref(fold),
-            Step::Sink { .. } => &[],
+            Step::Reduce { .. } | Step::Sink { .. } => &[],
         }
     }
 }

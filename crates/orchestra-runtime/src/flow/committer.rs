@@ -9,6 +9,7 @@ use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use orchestra_core::SourceId;
+use orchestra_plan::Plan;
 use orchestra_store::{BitSet, Commit, CommitError, Counts, Journal};
 use ractor::{ActorId, ActorRef};
 
@@ -16,6 +17,8 @@ use crate::account::stats::Stats;
 use crate::batch::slot_pool::FilledSlot;
 use crate::context::RunClock;
 use crate::flow::part_rows::OpenPart;
+use crate::flow::reduce_rows::OpenReduce;
+use crate::flow::sink::sink_file;
 use crate::messages::{CommitCounts, SinkMsg};
 use crate::trace::{EndedItems, MaybeTracer};
 
@@ -99,18 +102,17 @@ impl CommitterHandle {
 
 /// Starts the thread.
 pub fn start(
-    journal: Journal,
+    files: Files,
     stats: Arc<Stats>,
     n_sources: usize,
     traces: Traces,
-    parts: Vec<OpenPart>,
 ) -> std::io::Result<(CommitterHandle, JoinHandle<()>)> {
     let (jobs, receiver) = channel();
     let hurry = Arc::new(AtomicBool::new(false));
     let theirs = Arc::clone(&hurry);
     let thread = std::thread::Builder::new()
         .name("committer".into())
-        .spawn(move || run(Files { journal, parts }, stats, n_sources, &traces, &receiver, &theirs))?;
+        .spawn(move || run(files, stats, n_sources, &traces, &receiver, &theirs))?;
     Ok((CommitterHandle { jobs, thread: thread.thread().clone(), hurry }, thread))
 }
 
@@ -123,26 +125,46 @@ pub struct Traces {
 }
 
 /// What the thread writes to.
-struct Files {
+pub struct Files {
     journal: Journal,
+    plan: Arc<Plan>,
+    stats: Arc<Stats>,
     /// Of each sink whose records go into parts.
     parts: Vec<OpenPart>,
+    /// Of each stage that reduces the rows of the run.
+    reduces: Vec<OpenReduce>,
 }
 
 impl Files {
-    /// Commits a group; then rows that are enough for a part become one. The first result is that of the group, the second that of the part.
+    /// What an earlier run has left waits on, but for a result of which some rows are written: the others follow, before items come that are
+    /// not in it.
+    ///
+    /// # Errors
+    /// Rows cannot be read, or the rest of a result cannot be written.
+    pub fn open(plan: &Arc<Plan>, journal: Journal, stats: &Arc<Stats>) -> Result<Self, String> {
+        let parts = OpenPart::all(plan, &journal, sink_file).map_err(|e| e.to_string())?;
+        let reduces = OpenReduce::all(plan, &journal).map_err(|e| e.to_string())?;
+        let (plan, stats) = (Arc::clone(plan), Arc::clone(stats));
+        let mut files = Self { journal, plan, stats, parts, reduces };
+        files.write_results(OpenReduce::is_half_written)?;
+        Ok(files)
+    }
+
+    /// Commits a group; then rows that are enough for a part become one, and contributions that are enough for a fold a state. The first result
+    /// is that of the group, the second that of the others.
     fn commit(&mut self, commit: &Commit) -> (Result<(), String>, Result<(), String>) {
         let committed = self.journal.commit(commit).map_err(|e: CommitError| e.to_string());
         if committed.is_err() {
             return (committed, Ok(()));
         }
-        for part in &mut self.parts {
-            let file_of_part = part.file();
-            for (_, rows) in commit.appends.iter().filter(|(file, _)| *file == file_of_part) {
-                part.add(rows);
-            }
+        for (file, rows) in &commit.appends {
+            self.parts.iter_mut().filter(|part| part.file() == *file).for_each(|part| part.add(rows));
+            self.reduces
+                .iter_mut()
+                .filter(|reduce| reduce.file() == *file)
+                .for_each(|reduce| reduce.add(rows));
         }
-        (committed, self.seal(OpenPart::is_full))
+        (committed, self.seal(OpenPart::is_full).and_then(|()| self.fold()))
     }
 
     fn seal(&mut self, which: impl Fn(&OpenPart) -> bool) -> Result<(), String> {
@@ -150,8 +172,34 @@ impl Files {
         parts.try_for_each(|part| part.seal(&mut self.journal)).map_err(|e| e.to_string())
     }
 
-    /// Rows that wait become parts, so the files of a run that has ended hold all finished rows.
+    fn fold(&mut self) -> Result<(), String> {
+        let mut reduces = self.reduces.iter_mut().filter(|reduce| reduce.is_full());
+        reduces.try_for_each(|reduce| reduce.fold(&mut self.journal)).map_err(|e| e.to_string())
+    }
+
+    fn write_results(&mut self, which: impl Fn(&OpenReduce) -> bool) -> Result<(), String> {
+        for at in 0..self.reduces.len() {
+            let reduce = &self.reduces[at];
+            if !which(reduce) {
+                continue;
+            }
+            let stage = reduce.stage();
+            let mut result = reduce.result(&self.plan, &self.journal).map_err(|e| e.to_string())?;
+            while let Some((commit, rows)) = result.next_commit().map_err(|e| e.to_string())? {
+                let (committed, sealed) = self.commit(&commit);
+                committed.and(sealed)?;
+                self.stats.stage(stage).left.add(rows);
+            }
+        }
+        Ok(())
+    }
+
+    /// Where all items have ended, results are written. Rows that wait become parts, so the files of a run that has ended hold all finished
+    /// rows.
     fn close(&mut self, code: Option<i32>) -> Result<(), String> {
+        if code.is_some() {
+            self.write_results(|_| true)?;
+        }
         self.seal(|_| true)?;
         let closed = match code {
             Some(code) => self.journal.finish(code),

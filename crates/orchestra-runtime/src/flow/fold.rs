@@ -115,7 +115,7 @@ impl Actor for Fold {
 
     async fn pre_start(&self, _: ActorRef<FoldMsg>, args: FoldArgs) -> Result<FoldState, ActorProcessingErr> {
         let (feeding, carries) = match &args.plan {
-            FoldPlan::Parts(_) => (1, Vec::new()),
+            FoldPlan::Parts(_) | FoldPlan::Run(_) => (1, Vec::new()),
             FoldPlan::Inputs { inputs } => {
                 (inputs.len(), inputs.iter().flat_map(|input| &input.reads).copied().collect())
             }
@@ -244,6 +244,7 @@ impl Work {
         match &self.args.plan {
             FoldPlan::Inputs { inputs } if parts.len() < inputs.len() => Ok(None),
             FoldPlan::Inputs { .. } => Ok(Some(parts.into_iter().flatten().collect())),
+            FoldPlan::Run(_) => Err(Refusal::result("internal error: no actor reduces a run; this is a bug")),
             FoldPlan::Parts(fold) => {
                 // A panic in here is a bug of ours; it fails the item by name instead of losing it.
                 let merged = catch_unwind(AssertUnwindSafe(|| fold.merge(parts)));
@@ -258,7 +259,7 @@ impl Work {
         let values = row.iter().zip(&labels).map(|(value, labels)| value.borrowed(labels));
         let from = Origin::Stage(self.args.stage);
         let (row, carried): (Vec<Value<'_>>, Vec<(ColumnRef, Value<'_>)>) = match self.args.plan {
-            FoldPlan::Parts(_) => (values.collect(), Vec::new()),
+            FoldPlan::Parts(_) | FoldPlan::Run(_) => (values.collect(), Vec::new()),
             FoldPlan::Inputs { .. } => (Vec::new(), self.carries.iter().copied().zip(values).collect()),
         };
         let env = Env { from, row: &row, carried: &carried, up: None };

@@ -12,6 +12,7 @@ pub mod loader_inbox;
 pub mod loader_thread;
 pub mod part_rows;
 pub mod processor;
+pub mod reduce_rows;
 pub mod remote;
 pub mod sink;
 pub mod source;

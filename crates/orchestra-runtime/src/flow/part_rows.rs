@@ -19,7 +19,7 @@ use thiserror::Error;
 const BYTES_PER_FILE: u64 = 64 << 20;
 
 /// In front of each row stands its length.
-const HEAD: usize = size_of::<u32>();
+pub const HEAD: usize = size_of::<u32>();
 
 /// Why rows did not become a part. They wait in their file, and the next start goes on with them.
 #[derive(Debug, Error)]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::lineage::{Ending, Finished, Lineage};
-use orchestra_core::{Failure, PipelineId, SinkId, SourceId, StageId};
-use orchestra_plan::{FilesPlan, Origin, SinkPlan};
+use orchestra_core::{Failure, PipelineId, SourceId, StageId};
+use orchestra_plan::{FilesPlan, Origin, Plan, SinkPlan};
 use orchestra_store::{Commit, FileIndex, PlacedFile};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
@@ -16,7 +16,7 @@ use crate::flow::committer::{CommitJob, CommitterHandle};
 use crate::flow::failures::failure_line;
 use crate::flow::ticket::Ticket;
 use crate::messages::{
-    CommitCounts, FinishedItems, PipelineMsg, Record, RootMsg, SinkMsg, SourceMsg, TokenEnd,
+    CommitCounts, FinishedItems, PipelineMsg, Record, RecordTo, RootMsg, SinkMsg, SourceMsg, TokenEnd,
 };
 use crate::trace::{EndedItems, MaybeFailed, id_in_logs};
 
@@ -127,17 +127,16 @@ impl SinkState {
             count(&mut counts.by_source, ticket.id().source);
             match ending {
                 Ending::Done(records) => {
-                    for Record { sink, bytes, file } in records {
-                        let Some((file, planned)) = file.zip(self.files_of(sink)) else {
-                            append(&mut files, sink_file(sink.index()), &bytes);
+                    for Record { to, bytes, file: name } in records {
+                        let file = self.file_of(to);
+                        let Some((name, planned)) = name.zip(self.files_of(to)) else {
+                            append(&mut files, file, &bytes);
                             continue;
                         };
-                        append(
-                            &mut files,
-                            sink_file(sink.index()),
-                            &self.index_line(&ticket, &file, bytes.len()),
-                        );
-                        let path = planned.folder.join(&*file);
+                        let (item, id) = (ticket.name(), ticket.id());
+                        let source = &self.args.context.plan.sources[id.source.index()].name;
+                        append(&mut files, file, &index_line(item, id.index, source, &name, bytes.len()));
+                        let path = planned.folder.join(&*name);
                         commit.files.push(PlacedFile { path, bytes: bytes.into() });
                     }
                     commit.done.push(ticket.id());
@@ -162,18 +161,18 @@ impl SinkState {
         (commit, counts, traced)
     }
 
-    fn files_of(&self, sink: SinkId) -> Option<&FilesPlan> {
-        self.args.context.plan.sinks[sink.index()].files.as_ref()
+    fn file_of(&self, to: RecordTo) -> FileIndex {
+        match to {
+            RecordTo::Sink(sink) => sink_file(sink.index()),
+            RecordTo::Reduce(stage) => reduce_file(&self.args.context.plan, stage),
+        }
     }
 
-    /// What the index of a sink says of a file.
-    fn index_line(&self, ticket: &Ticket, file: &str, bytes: usize) -> Vec<u8> {
-        let id = ticket.id();
-        let source = &self.args.context.plan.sources[id.source.index()].name;
-        let line = serde_json::json!({
-            "item": ticket.name(), "index": id.index, "source": source, "file": file, "bytes": bytes,
-        });
-        format!("{line}\n").into_bytes()
+    fn files_of(&self, to: RecordTo) -> Option<&FilesPlan> {
+        match to {
+            RecordTo::Sink(sink) => self.args.context.plan.sinks[sink.index()].files.as_ref(),
+            RecordTo::Reduce(_) => None,
+        }
     }
 
     fn failure_line(&self, ticket: &Ticket, failure: &Failure) -> Vec<u8> {
@@ -208,6 +207,21 @@ pub const FAILURES_FILE: FileIndex = FileIndex(0);
 #[must_use]
 pub fn sink_file(sink: usize) -> FileIndex {
     FileIndex(1 + sink)
+}
+
+/// The file of contributions of a stage that reduces: those files follow the sinks, in the order of the plan.
+#[must_use]
+pub fn reduce_file(plan: &Plan, stage: StageId) -> FileIndex {
+    let before = plan.reduces().take_while(|(id, _)| *id != stage).count();
+    FileIndex(1 + plan.sinks.len() + before)
+}
+
+/// What the index of a sink says of a file.
+pub fn index_line(item: &str, index: u64, source: &str, file: &str, bytes: usize) -> Vec<u8> {
+    let line = serde_json::json!({
+        "item": item, "index": index, "source": source, "file": file, "bytes": bytes,
+    });
+    format!("{line}\n").into_bytes()
 }
 
 fn append(files: &mut Vec<(FileIndex, Vec<u8>)>, file: FileIndex, line: &[u8]) {

@@ -10,8 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::listing_file::{ListingWriter, folder_of};
-use super::sorter::{Merge, Sorter};
 use super::{ItemEntry, ListError, ListingReader};
+use crate::sorter::{Merge, Sorter};
 
 /// Names of missing items that are reported.
 const MISSING_SHOWN: usize = 10;

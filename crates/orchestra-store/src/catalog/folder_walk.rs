@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use super::ListError;
 use super::pattern::{Child, Entry};
-use super::sorter::{Merge, Sorter};
+use crate::sorter::{Merge, Sorter};
 
 /// What a walk needs beside its entries.
 pub(crate) struct Walking<'a> {

@@ -1,7 +1,7 @@
 //! A file that only grows, with the length that counts. Decides nothing about when it grows.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, BufReader, Read, Seek as _};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -65,6 +65,13 @@ impl AppendFile {
         let mut bytes = vec![0; usize::try_from(self.len).map_err(io::Error::other)?];
         self.file.read_exact_at(&mut bytes, 0)?;
         Ok(bytes)
+    }
+
+    /// Reads all that counts now. Nothing else may use the position of the file meanwhile, which no other method here does.
+    pub(crate) fn reader(&self) -> io::Result<impl Read + use<>> {
+        let mut file = self.file.try_clone()?;
+        file.rewind()?;
+        Ok(BufReader::with_capacity(1 << 18, file.take(self.len)))
     }
 
     /// Writes beyond what counts; it counts only after `accept`.

@@ -29,7 +29,7 @@ pub(crate) mod kind {
     pub(crate) const RESUMED: u8 = 5;
     /// `Vec<Placed>`: files of the group whose frame follows; those of the last such frame may never have been written.
     pub(crate) const PLACED: u8 = 6;
-    /// `Sealed`: the rows of a file lie in a part file now, and all before it is durable. A `PLACED` frame that names the part stands before it.
+    /// `Sealed`: the rows of a file lie in a part file or in a state now, and all before it is durable. A `PLACED` frame that names the part stands before it.
     pub(crate) const SEALED: u8 = 7;
 }
 
@@ -72,21 +72,22 @@ pub(crate) struct Appended {
     pub(crate) crc: u32,
 }
 
-/// A file of rows that begins anew, because all that it held lies in a part file.
+/// A file of rows that begins anew, because all that it held lies in a part file or a state.
 #[derive(Debug, Clone, Encode, Decode)]
 pub(crate) struct Sealed {
     /// The file of rows, by its place in the header.
     pub(crate) file: u16,
     /// How many bytes it held.
     pub(crate) bytes: u64,
-    /// The part file.
+    /// The part file, or the state.
     pub(crate) part: Placed,
 }
 
 impl Sealed {
     /// Whether a file of that name can have been sealed where the files of the run are so long.
     pub(crate) fn is_sane(&self, lengths: &[u64]) -> bool {
-        lengths.get(usize::from(self.file)) == Some(&self.bytes) && self.part.is_part()
+        lengths.get(usize::from(self.file)) == Some(&self.bytes)
+            && (self.part.is_part() || self.part.is_state())
     }
 }
 

@@ -1,5 +1,5 @@
-//! Whole files that the journal puts into the output folder: one named after its item, or a numbered part of the rows of many. A reader sees such
-//! a file whole or not at all.
+//! Whole files that the journal puts into the output folder: one named after its item, a numbered part of the rows of many, or the state that such
+//! rows were folded into. A reader sees such a file whole or not at all.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -9,8 +9,9 @@ use std::path::{Component, Path, PathBuf};
 use bincode::{Decode, Encode};
 
 use crate::atomic::sync_folder_of;
+use crate::folder::PRIVATE;
 
-/// A file of a commit, or a part file.
+/// A file of a commit, a part file, or a state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacedFile {
     /// Where, relative to the output folder: names of folders and files only. What is there is replaced.
@@ -94,7 +95,12 @@ impl Placed {
     /// Where it lies; `None` where the path leads out of the folder.
     pub(crate) fn path(&self, folder: &Path) -> Option<PathBuf> {
         let path = PathBuf::from(std::ffi::OsString::from_vec(self.path.clone()));
-        (is_inside(&path) || is_part(&path)).then(|| folder.join(path))
+        (is_inside(&path) || is_part(&path) || is_state(&path)).then(|| folder.join(path))
+    }
+
+    /// Whether it is named as a state.
+    pub(crate) fn is_state(&self) -> bool {
+        is_state(Path::new(std::ffi::OsStr::from_bytes(&self.path)))
     }
 
     /// Whether it is named as a part file.
@@ -138,6 +144,23 @@ fn is_part(path: &Path) -> bool {
     });
     let is_number = number.is_some_and(|n| n.len() >= 5 && n.iter().all(u8::is_ascii_digit));
     first && is_plain && is_number && path.extension().is_some()
+}
+
+const FOLD: &str = "fold-";
+const STATE: &str = "state-";
+
+/// The state of this number of `fold-NAME` in the private folder: `state-NAME.0` or `state-NAME.1` beside it. `None` for any other file.
+pub(crate) fn state_path(file: &Path, number: u64) -> Option<PathBuf> {
+    let name = file.strip_prefix(PRIVATE).ok()?.to_str()?.strip_prefix(FOLD)?;
+    Some(Path::new(PRIVATE).join(format!("{STATE}{name}.{}", number % 2)))
+}
+
+fn is_state(path: &Path) -> bool {
+    let mut parts = path.components();
+    let folder = parts.next().is_some_and(|part| part.as_os_str() == PRIVATE);
+    let name = parts.next().filter(|part| matches!(part, Component::Normal(_)));
+    let is_named = name.is_some_and(|part| part.as_os_str().as_bytes().starts_with(STATE.as_bytes()));
+    folder && is_named && parts.next().is_none()
 }
 
 /// Removes a file that was placed, and the neighbour that was to become it. It may be gone. Where the user has put a link in its place, the link goes and its target stays. Where the

@@ -1,7 +1,7 @@
 //! Finds out what of an earlier run survives: the longest whole part of the journal that agrees with the files. Only reads.
 //!
 //! The rows of a file that was sealed lie in its part from then on. A journal that ends before the seal would count rows that lie nowhere, so it
-//! ends before the first of them instead.
+//! ends before the first of them instead. A state holds the rows of all states before it: only the last one is looked at.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use crate::journal::append_file::length_of;
 use crate::journal::entry::{self, FORMAT, Group, Header, Sealed, is_of_rows, kind, resolve};
 use crate::journal::finished::FinishedSet;
 use crate::journal::frame::FrameReader;
-use crate::journal::placed::Placed;
+use crate::journal::placed::{Placed, state_path};
 
 /// What an output folder holds.
 #[derive(Debug)]
@@ -70,10 +70,18 @@ impl Survivors {
         }
     }
 
-    /// Where the journal has to end, if some rows that count were taken from their file by a seal that does not.
-    fn cut_back(&self, seals: &[Seal]) -> Option<u64> {
-        let undone = seals.iter().filter(|seal| seal.at >= self.journal_len);
-        undone.filter_map(|seal| *self.begun.get(usize::from(seal.sealed.file))?).min()
+    /// The states that rows of `files` were folded into last.
+    pub(crate) fn states(&self, files: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
+        files.iter().zip(&self.parts).filter_map(|(file, parts)| state_path(file, parts.checked_sub(1)?))
+    }
+
+    /// Where the journal has to end instead of `end`: before rows that count and were taken from their file by a seal that does not; else where
+    /// it ends already, if a state that does not count may have replaced one that does, which was not looked at.
+    fn cut_back(&self, seals: &[Seal], end: u64) -> Option<u64> {
+        let undone = || seals.iter().filter(|seal| seal.at >= self.journal_len);
+        let rows = undone().filter_map(|seal| *self.begun.get(usize::from(seal.sealed.file))?).min();
+        let is_state = undone().any(|seal| seal.sealed.part.is_state());
+        rows.or((is_state && self.journal_len < end).then_some(self.journal_len))
     }
 }
 
@@ -183,7 +191,7 @@ fn replay(folder: &Path, journal: &Path, overview: &Overview, check: Check) -> i
     loop {
         let state = replay_to(folder, journal, overview, check, end)?;
         // Each time it ends earlier.
-        match state.cut_back(&overview.seals) {
+        match state.cut_back(&overview.seals, end) {
             Some(earlier) => end = earlier,
             None => return Ok(state),
         }
@@ -227,7 +235,14 @@ fn replay_to(
                 let Some(sealed) = sealed else { break };
                 placed.clear(); // It is the part.
                 let file = usize::from(sealed.file);
-                if !files.hold_placed(&[sealed.part], start)? {
+                let of_file = |seal: &&Seal| seal.sealed.file == sealed.file && seal.at > start;
+                let holds = match sealed.part.is_state() {
+                    true if overview.seals.iter().filter(of_file).any(|seal| seal.at < end) => true,
+                    // The only copy of its rows, and small: it is always read.
+                    true => sealed.part.is_there(folder)? || matches!(check, Check::Nothing),
+                    false => files.hold_placed(&[sealed.part], start)?,
+                };
+                if !holds {
                     break;
                 }
                 (state.lengths[file], state.begun[file]) = (0, None);

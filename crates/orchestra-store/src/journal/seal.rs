@@ -1,5 +1,5 @@
-//! Sealing: the rows that a private file of the run has gathered become a part file, and the file begins anew. Decides neither when, nor what a
-//! part looks like.
+//! Sealing: the rows that a private file of the run has gathered become a part file or a state, and the file begins anew. Decides neither when,
+//! nor what a part or a state looks like.
 //!
 //! ```text
 //! PLACED  the part will be there     a start that finds no `SEALED` behind it removes the part; the rows are still in their file
@@ -7,13 +7,18 @@
 //! SEALED  the part counts            it is durable, with all before it
 //! cut     the file of rows is empty  a start does it, where a killed run did not
 //! ```
+//!
+//! A state is a part in the private folder that holds all rows so far, so only the last one counts. Its name ends with its number modulo 2: the
+//! state before it is replaced by the next one, never by the one that is being written.
 
-use std::path::Path;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 use crate::journal::append_file::AppendFile;
 use crate::journal::commit::{CommitError, FileIndex};
 use crate::journal::entry::{Sealed, is_of_rows, kind};
-use crate::journal::placed::PlacedFile;
+use crate::journal::placed::{PlacedFile, state_path};
 use crate::journal::{Journal, Phase, undisturbed, write_failed};
 
 impl Journal {
@@ -31,6 +36,16 @@ impl Journal {
         file.read().map_err(write_failed(file.path()))
     }
 
+    /// A reader of all that a file holds and that counts now: for files that may be larger than memory.
+    ///
+    /// # Errors
+    /// As [`Journal::rows`].
+    pub fn rows_reader(&self, FileIndex(index): FileIndex) -> Result<impl Read + use<>, CommitError> {
+        let file = self.files.get(index).ok_or(CommitError::UnknownFile(FileIndex(index)))?;
+        undisturbed(file)?;
+        file.reader().map_err(write_failed(file.path()))
+    }
+
     /// How many parts a file was sealed into: the number of the next one.
     #[must_use]
     pub fn parts(&self, FileIndex(index): FileIndex) -> u64 {
@@ -44,11 +59,42 @@ impl Journal {
     /// finds out which of both counts.
     pub fn seal(&mut self, FileIndex(index): FileIndex, part: &PlacedFile) -> Result<(), CommitError> {
         self.must_be_open()?;
-        let unknown = CommitError::UnknownFile(FileIndex(index));
-        let file = self.files.get(index).filter(|file| is_of_rows(self.inside(file))).ok_or(unknown)?;
         if !part.is_part() {
             return Err(CommitError::NoPart(part.path.clone()));
         }
+        self.seal_rows(index, part)
+    }
+
+    /// All rows of the file are in `state` from now on, with those of the state before it, and the file is empty: both, or neither. Durable at
+    /// once, and on an error as [`Journal::seal`].
+    ///
+    /// # Errors
+    /// See [`CommitError`].
+    pub fn keep_state(&mut self, FileIndex(index): FileIndex, state: Vec<u8>) -> Result<(), CommitError> {
+        let unknown = CommitError::UnknownFile(FileIndex(index));
+        let path = self.state_path(index, self.parts(FileIndex(index))).ok_or(unknown)?;
+        self.seal_rows(index, &PlacedFile { path, bytes: state })
+    }
+
+    /// The state that a file's rows were last sealed into; `None`: they never were.
+    ///
+    /// # Errors
+    /// [`CommitError::UnknownFile`], or the state cannot be read.
+    pub fn state(&self, FileIndex(index): FileIndex) -> Result<Option<Vec<u8>>, CommitError> {
+        let Some(last) = self.parts(FileIndex(index)).checked_sub(1) else { return Ok(None) };
+        let path = self.state_path(index, last).ok_or(CommitError::UnknownFile(FileIndex(index)))?;
+        let path = self.folder.path().join(path);
+        fs::read(&path).map(Some).map_err(write_failed(&path))
+    }
+
+    fn state_path(&self, index: usize, number: u64) -> Option<PathBuf> {
+        state_path(self.inside(self.files.get(index)?), number)
+    }
+
+    fn seal_rows(&mut self, index: usize, part: &PlacedFile) -> Result<(), CommitError> {
+        self.must_be_open()?;
+        let unknown = CommitError::UnknownFile(FileIndex(index));
+        let file = self.files.get(index).filter(|file| is_of_rows(self.inside(file))).ok_or(unknown)?;
         undisturbed(file)?;
         undisturbed(&self.journal)?;
         // `open_files` lets no run have more files than fit.

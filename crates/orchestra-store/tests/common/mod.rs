@@ -17,6 +17,8 @@ pub const COPIES: FileIndex = FileIndex(1);
 pub const FAILURES: FileIndex = FileIndex(2);
 /// Its rows are sealed into parts.
 pub const ROWS: FileIndex = FileIndex(3);
+/// Its rows are folded into states.
+pub const FOLDED: FileIndex = FileIndex(4);
 
 /// A folder in memory where there is one: what these tests ask holds there as on a disk, and syncing takes no time.
 pub fn scratch() -> TempDir {
@@ -24,9 +26,12 @@ pub fn scratch() -> TempDir {
 }
 
 pub fn files() -> Vec<PathBuf> {
-    ["results.jsonl", "more/copies.jsonl", "failures.jsonl", ".orchestra/rows-parts"]
+    let private = [".orchestra/rows-parts", ".orchestra/fold-all"];
+    ["results.jsonl", "more/copies.jsonl", "failures.jsonl"]
+        .into_iter()
+        .chain(private)
         .map(PathBuf::from)
-        .to_vec()
+        .collect()
 }
 
 pub fn identity() -> RunIdentity {
@@ -48,8 +53,8 @@ pub fn record(item: ItemId) -> Vec<u8> {
     format!("{} {} {padding}\n", item.source.0, item.index).into_bytes()
 }
 
-/// A commit of these items; every fifth fails, every third done one has a second record in another file, every second one a row that goes into a part,
-/// and every seventh a file of its own.
+/// A commit of these items; every fifth fails, every third done one has a second record in another file, every second one a row that goes into a part
+/// and every other one a row that is folded, and every seventh a file of its own.
 pub fn group(items: &[ItemId]) -> Commit {
     let mut commit = Commit::default();
     for item in items {
@@ -65,6 +70,8 @@ pub fn group(items: &[ItemId]) -> Commit {
         }
         if item.index % 2 == 0 {
             commit.appends.push((ROWS, record(*item)));
+        } else {
+            commit.appends.push((FOLDED, record(*item)));
         }
         if let Some(path) = own_file(*item) {
             commit.files.push(PlacedFile { path, bytes: record(*item) });
@@ -81,6 +88,16 @@ pub fn seal(journal: &mut Journal) -> Result<(), CommitError> {
     }
     let path = format!("parts-{:05}.txt", journal.parts(ROWS)).into();
     journal.seal(ROWS, &PlacedFile { path, bytes })
+}
+
+/// Folds the rows that are there, if some are: the state is the text of all rows.
+pub fn fold(journal: &mut Journal) -> Result<(), CommitError> {
+    let rows = journal.rows(FOLDED)?;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let state = [journal.state(FOLDED)?.unwrap_or_default(), rows].concat();
+    journal.keep_state(FOLDED, state)
 }
 
 /// The part files in `dir`, in their order.
@@ -149,6 +166,9 @@ pub fn audit(dir: &Path, journal: &Journal) -> BTreeSet<ItemId> {
     assert_eq!(items_in(dir, COPIES), copies);
     let rows: BTreeSet<_> = done.iter().copied().filter(|i| i.index % 2 == 0).collect();
     assert_eq!(rows_in(dir, journal), rows);
+    let folded: BTreeSet<_> = done.iter().copied().filter(|i| i.index % 2 == 1).collect();
+    let state = [journal.state(FOLDED).unwrap().unwrap_or_default(), journal.rows(FOLDED).unwrap()].concat();
+    assert_eq!(items_of(std::str::from_utf8(&state).unwrap()), folded);
     let all: BTreeSet<_> = done.union(&failed).copied().collect();
     let known: BTreeSet<_> = (0..8)
         .flat_map(|s| journal.finished(SourceId(s)).iter().map(|i| item(s, i)).collect::<Vec<_>>())

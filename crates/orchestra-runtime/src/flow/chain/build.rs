@@ -34,6 +34,10 @@ impl Builder<'_> {
                     let Some(fold) = self.targets.fold(id) else { continue };
                     self.leaf(&stage.from, Step::Fold { fold, reads: stage.reads.clone() });
                 }
+                Shape::Fold(FoldPlan::Run(reduce)) if stage.home == origin => {
+                    let (reads, reduce) = (stage.reads.clone(), Arc::clone(reduce));
+                    self.leaf(&stage.from, Step::Reduce { stage: id, reads, reduce });
+                }
                 Shape::Fold(FoldPlan::Inputs { inputs }) => {
                     let of = u32::try_from(inputs.len()).unwrap_or(u32::MAX);
                     let ways = (0..).zip(inputs).filter(|(_, input)| input.home == origin);
@@ -140,6 +144,17 @@ pub(super) fn cost(steps: &[Step], context: &RunContext) -> usize {
         Step::Map(map) => map.map.cost().saturating_add(cost(&map.next, context)),
         Step::Batch { .. } => usize::MAX,
         Step::Fold { .. } => 64,
+        Step::Reduce { reads, .. } => {
+            let copied = |read: &ColumnRef| {
+                context
+                    .plan
+                    .column(*read)
+                    .ty
+                    .stored()
+                    .map_or(64, |tensor| tensor.row_len().unwrap_or(usize::MAX))
+            };
+            reads.iter().map(copied).fold(0, usize::saturating_add)
+        }
         Step::Sink { reads, .. } => {
             // Records of whole tensors print every number. What a map gives has its cost there.
             let printed = |read: &ColumnRef| match context.plan.column(*read).ty.stored() {

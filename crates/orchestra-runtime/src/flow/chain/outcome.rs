@@ -6,12 +6,13 @@ use std::sync::Arc;
 use orchestra_core::collect::{Arrival, Part};
 use orchestra_core::data::{KeptPicture, OwnedRow};
 use orchestra_core::lineage::{End, Share};
-use orchestra_core::{Failure, ItemId, SinkId, StageId};
+use orchestra_core::{Failure, ItemId, StageId};
 use orchestra_plan::ColumnRef;
 use ractor::ActorRef;
 use smallvec::SmallVec;
 
 use super::{FoldMsg, FoldPart, FoldTarget, Ticket, Token};
+use crate::messages::RecordTo;
 
 #[derive(Default)]
 pub struct Outcome {
@@ -35,7 +36,7 @@ pub struct MapCount {
 }
 
 pub(super) struct RecordRange {
-    pub sink: SinkId,
+    pub to: RecordTo,
     pub bytes: Range<usize>,
     pub file: Option<Box<str>>,
 }

@@ -44,7 +44,7 @@ fn read_here(steps: &[Step], of: Origin, columns: &mut Vec<usize>) {
                 add(reads);
                 add(carries);
             }
-            Step::Fold { reads, .. } | Step::Sink { reads, .. } => add(reads),
+            Step::Fold { reads, .. } | Step::Reduce { reads, .. } | Step::Sink { reads, .. } => add(reads),
         }
     }
     for step in steps {

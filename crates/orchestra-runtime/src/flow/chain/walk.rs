@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 use orchestra_core::collect::{Arrival, Part};
 use orchestra_core::data::{OwnedRow, OwnedValue, Refusal, TensorView, Value};
 use orchestra_core::lineage::Share;
-use orchestra_core::shapes::{Emit, Encoder, Fan, ItemInfo};
+use orchestra_core::shapes::{Emit, Fan, ItemInfo};
 use orchestra_core::{FailureKind, StageId};
 use orchestra_plan::{ColumnRef, Origin};
 use smallvec::SmallVec;
 
 use crate::flow::file_name::file_name;
-use crate::flow::part_rows::{begin_row, end_row};
+use crate::flow::part_rows::{HEAD, begin_row, end_row};
+use crate::flow::reduce_rows::write_head;
+use crate::messages::RecordTo;
 
 use super::outcome::{Outcome, RecordRange, tell};
 use super::{BatchTarget, Chain, Env, FoldTarget, Hooks, MapStep, PartPath, Step, StepRun, Token};
@@ -111,13 +113,30 @@ impl Walk<'_, '_> {
                 self.out.part(fold, fold.part(token, token.path(), share, Arrival::Row(row)));
                 Ok(())
             }
+            Step::Reduce { stage, reads, reduce } => {
+                self.arrive()?;
+                self.chain.context.stats.stage(*stage).entered.add(1);
+                let row = begin_row(&mut self.out.text);
+                let begin = row - HEAD;
+                write_head(token, &mut self.out.text);
+                let contributed = self
+                    .record(reads, token, env, |item, row, out| reduce.contribute(item, row, out))
+                    .and_then(|()| end_row(&mut self.out.text, row));
+                if let Err(refusal) = contributed {
+                    return Err(self.fail(&[], token, *stage, refusal));
+                }
+                let bytes = begin..self.out.text.len();
+                self.out.row.records.push(RecordRange { to: RecordTo::Reduce(*stage), bytes, file: None });
+                Ok(())
+            }
             Step::Sink { sink, from, reads, encoder } => {
                 self.arrive()?;
                 let begin = self.out.text.len();
                 let plan = &self.chain.context.plan.sinks[sink.index()];
                 let file = plan.files.as_ref().map(|files| file_name(files, token)).transpose();
                 let row = plan.parts.is_some().then(|| begin_row(&mut self.out.text));
-                let encoded = self.record(reads, &**encoder, token, env).and(file);
+                let encoded =
+                    self.record(reads, token, env, |item, row, out| encoder.encode(item, row, out)).and(file);
                 let encoded = match row {
                     Some(row) => encoded.and_then(|file| end_row(&mut self.out.text, row).map(|()| file)),
                     None => encoded,
@@ -125,7 +144,7 @@ impl Walk<'_, '_> {
                 match encoded {
                     Ok(file) => {
                         let bytes = begin..self.out.text.len();
-                        self.out.row.records.push(RecordRange { sink: *sink, bytes, file });
+                        self.out.row.records.push(RecordRange { to: RecordTo::Sink(*sink), bytes, file });
                         Ok(())
                     }
                     Err(refusal) => Err(self.fail(&[], token, *from, refusal)),
@@ -137,16 +156,16 @@ impl Walk<'_, '_> {
     fn record(
         &mut self,
         reads: &[ColumnRef],
-        encoder: &dyn Encoder,
         token: &Token,
         env: &Env<'_>,
+        encode: impl FnOnce(&ItemInfo<'_>, &[Value<'_>], &mut Vec<u8>) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         let row: SmallVec<[Value<'_>; 4]> =
             reads.iter().map(|read| env.get(*read).ok_or_else(missing)).collect::<Result<_, _>>()?;
         let id = token.ticket.id();
         let source = &self.chain.context.plan.sources[id.source.index()].name;
         let item = ItemInfo { name: token.ticket.name(), id, source };
-        encoder.encode(&item, &row, &mut self.out.text)
+        encode(&item, &row, &mut self.out.text)
     }
 
     fn map(

@@ -17,7 +17,8 @@ const FAN_IN: usize = 64;
 const READ_BUFFER: usize = 32 << 10;
 
 /// Gathers records, then gives them back in the order of their bytes.
-pub(crate) struct Sorter {
+#[derive(Debug)]
+pub struct Sorter {
     spill_folder: PathBuf,
     budget: usize,
     bytes: Vec<u8>,
@@ -29,6 +30,7 @@ pub(crate) struct Sorter {
 
 impl Sorter {
     /// A sorter that spills into `folder`.
+    #[must_use]
     pub fn new(folder: &Path) -> Self {
         Self::with_budget(folder, MEMORY_BUDGET)
     }
@@ -44,6 +46,9 @@ impl Sorter {
     }
 
     /// Adds a record. Equal records are kept, each as often as it was added.
+    ///
+    /// # Errors
+    /// The disk is full, or failed; or the record is longer than 4 GiB.
     pub fn push(&mut self, record: &[u8]) -> io::Result<()> {
         if !self.bytes.is_empty() && self.bytes.len() + record.len() > self.budget {
             self.spill()?;
@@ -55,6 +60,9 @@ impl Sorter {
     }
 
     /// All records, sorted.
+    ///
+    /// # Errors
+    /// The disk is full, or failed.
     pub fn finish(mut self) -> io::Result<Merge> {
         let mut last = Vec::with_capacity(self.bytes.len() + self.records.len() * 4);
         self.write_sorted(&mut last)?;
@@ -98,7 +106,7 @@ impl Sorter {
 }
 
 /// Records in the order of their bytes, from several sorted runs.
-pub(crate) struct Merge {
+pub struct Merge {
     runs: Vec<Box<dyn Read>>,
     heads: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
 }

@@ -1,0 +1,274 @@
+//! `kind = "reduce"`: one row of the rows of all items of a run, or one for each key: their sum, mean, least, largest, number or histogram; or all of
+//! them in the order of the items.
+
+use std::sync::Arc;
+
+use orchestra_core::data::ColumnType;
+use orchestra_core::{DType, TensorSpec};
+use orchestra_plan::{
+    At, Connect, Draft, Fields, Key, Limits, Reads, Runs, StageConnected, StageContext, StageKind, key,
+};
+
+use cell::Op;
+use concat::Concat;
+use merged::{By, Over, Reduced, is_float};
+
+mod cell;
+mod concat;
+mod exact;
+mod merged;
+
+/// The kind `reduce`.
+pub struct ReduceStage;
+
+/// The most numbers of a result with one key: 512 MiB of counts.
+const MOST_NUMBERS: usize = 1 << 26;
+
+const KEYS: [Key; 6] = [
+    key(
+        "op",
+        "text",
+        "required",
+        "`\"sum\"`, `\"mean\"`, `\"min\"`, `\"max\"`, `\"histogram\"`, `\"count\"`, or `\"concat\"`: every row as it is, in the order of the items",
+    ),
+    key(
+        "over",
+        "text",
+        "\"rows\"",
+        "`\"rows\"`: each element by itself, so the result has the shape of a row; `\"elements\"`: all elements of all rows, to one number",
+    ),
+    key(
+        "by",
+        "text",
+        "all rows in one",
+        "a row of the result for each value of this column, `\"stage\"` or `\"stage.column\"`: the best class of classes, or an integer",
+    ),
+    key("by_folder", "true or false", "false", "a row of the result for each folder that items lie in"),
+    key(
+        "range",
+        "two numbers",
+        "none",
+        "of a histogram: the lower edge of its first bin and the upper edge of its last one",
+    ),
+    key("bins", "integer, 1 to 65536", "none", "of a histogram: how many bins of the same width"),
+];
+
+impl StageKind for ReduceStage {
+    fn name(&self) -> &'static str {
+        "reduce"
+    }
+
+    fn about(&self) -> &'static str {
+        "Makes one row of the rows of all items, once all have ended; only sinks read it. Columns: the result, called as `op`, then `rows` and \
+         `items`, how many are in it; items that failed are not. Sums and means are exact and rounded once, to f32, or to i64 for a sum of integers, so \
+         neither the order of the items nor a restart changes a bit; the least and the largest of integers are i64, too. What is no number makes \
+         sum, mean, min and max no number. `histogram` is i64, with `outside`: how many were below its range, above it, or no number. In records, \
+         `item` is the key, or the name of the stage, and `source` the name of the stage; rows are in the order of their keys. Nothing gives no row. \
+         `concat` gives the columns and items that it reads."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    fn reads(&self, f: &mut Fields<'_, '_>) -> Reads {
+        let from = f.required_string("from", "name the stage whose rows are reduced");
+        from.into_iter().chain(f.string("by")).map(|name| (None, name)).collect()
+    }
+
+    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+        let choices = [
+            ("sum", Name::Sum),
+            ("mean", Name::Mean),
+            ("min", Name::Min),
+            ("max", Name::Max),
+            ("histogram", Name::Histogram),
+            ("count", Name::Count),
+            ("concat", Name::Concat),
+        ];
+        let called = f.required_string("op", "say what is made of the rows: op = \"mean\"")?.value;
+        let name = f.choice("op", &choices)?.value;
+        let by = match (f.entry("by"), f.boolean("by_folder")) {
+            (Some(by), Some(true)) => {
+                f.bad("by_folder", by.key_span, "stands beside `by`").help("a row has one key");
+                return None;
+            }
+            (Some(_), _) => By::Column,
+            (None, Some(true)) => By::Folder,
+            (None, _) => By::Nothing,
+        };
+        let has_effect = |key: &str| match key {
+            "range" | "bins" => name == Name::Histogram,
+            "over" => !matches!(name, Name::Count | Name::Concat),
+            _ => name != Name::Concat,
+        };
+        for key in ["range", "bins", "over", "by", "by_folder"] {
+            if let Some(entry) = f.entry(key).filter(|_| !has_effect(key)) {
+                let reason = format!("has no effect on `op = \"{called}\"`");
+                f.bad(key, entry.key_span, &reason).help("leave it out");
+                return None;
+            }
+        }
+        let over = [("rows", Over::Rows), ("elements", Over::Elements)];
+        let over = f.choice("over", &over).map_or(Over::Rows, |over| over.value);
+        let op = match name {
+            Name::Sum => Some(Op::Sum),
+            Name::Mean => Some(Op::Mean),
+            Name::Min => Some(Op::Min),
+            Name::Max => Some(Op::Max),
+            Name::Histogram => Some(histogram(f)?),
+            Name::Count | Name::Concat => None,
+        };
+        let is_concat = name == Name::Concat;
+        Some(Draft::Stage(Box::new(ReduceDraft { called, is_concat, op, over, by })))
+    }
+}
+
+fn histogram(f: &mut Fields<'_, '_>) -> Option<Op> {
+    let (range, bins) = (f.numbers("range"), f.integer("bins", 1..=65_536));
+    for key in ["range", "bins"] {
+        if f.entry(key).is_none() {
+            f.missing(key, "say where the bins lie: range = [0.0, 1.0], bins = 10");
+        }
+    }
+    let (At { value: range, span }, bins) = (range?, bins?);
+    match range[..] {
+        [low, high] if low < high => Some(Op::histogram(low, high, bins.value)),
+        _ => {
+            f.bad("range", span, "is not two numbers, the smaller one first")
+                .help("write range = [0.0, 1.0]");
+            None
+        }
+    }
+}
+
+/// As `op` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Name {
+    Sum,
+    Mean,
+    Min,
+    Max,
+    Histogram,
+    Count,
+    Concat,
+}
+
+#[derive(Debug)]
+struct ReduceDraft {
+    /// `op`, as written.
+    called: String,
+    is_concat: bool,
+    /// `None`: rows are counted, or kept.
+    op: Option<Op>,
+    over: Over,
+    by: By,
+}
+
+impl Connect for ReduceDraft {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+        if self.is_concat {
+            return self.concat(stage);
+        }
+        let value = match &self.op {
+            Some(_) => stage.column(0, "a tensor", |c| matches!(c.ty, ColumnType::Tensor(_)))?,
+            // Any column will do, and none that is costly to have.
+            None => {
+                stage.inputs.first()?.gives.0.iter().position(|c| c.ty != ColumnType::Picture).unwrap_or(0)
+            }
+        };
+        let mut reads = vec![(0, value)];
+        if self.by == By::Column {
+            let what = "classes, or one integer per row";
+            reads.push((1, stage.column(1, what, |c| c.ty == ColumnType::Labels || is_integer(&c.ty))?));
+        }
+        let input = &stage.inputs[0];
+        let spec = input.gives.0[value].ty.tensor();
+        let shape = match (&self.op, self.over) {
+            (Some(_), Over::Rows) => match spec.and_then(TensorSpec::fixed_row) {
+                Some(shape) => shape,
+                None => {
+                    let message =
+                        format!("stage `{}` cannot reduce `{}`", stage.name, input.gives.0[value].name);
+                    let help = "over = \"elements\" takes rows of any shape";
+                    stage.diags.error(input.span, message).label("its rows have no fixed shape").help(help);
+                    return None;
+                }
+            },
+            _ => Vec::new(),
+        };
+        let dtype = spec.map_or(DType::I64, |spec| spec.dtype);
+        let reduce = Reduced {
+            stage: stage.name.to_owned(),
+            column: self.called.clone(),
+            op: self.op.clone(),
+            over: self.over,
+            by: self.by,
+            dtype,
+            shape,
+        };
+        let numbers = reduce.columns().iter().map(|(.., inner)| inner.unwrap_or(1)).sum::<usize>();
+        if numbers.saturating_mul(reduce.n_cells()) > MOST_NUMBERS {
+            let message = format!(
+                "stage `{}` would keep {numbers} numbers for each of {} elements",
+                stage.name,
+                reduce.n_cells()
+            );
+            stage
+                .diags
+                .error(input.span, message)
+                .label("that is too much memory")
+                .help("over = \"elements\" keeps them once for all elements");
+            return None;
+        }
+        let by = match self.by {
+            By::Nothing => String::new(),
+            By::Folder => " by folder".to_owned(),
+            By::Column => format!(" by `{}`", stage.inputs[1].name),
+        };
+        let over = match (&self.op, self.over) {
+            (None, _) => "rows",
+            (Some(_), Over::Rows) => "each element",
+            (Some(_), Over::Elements) => "all elements",
+        };
+        let edges = match &self.op {
+            Some(Op::Histogram(edges)) => &edges[..],
+            _ => &[],
+        };
+        Some(StageConnected {
+            settings: serde_json::json!({
+                "op": self.called, "value": value, "over": over, "by": by, "edges": edges,
+                "key": reads.get(1).map(|(_, column)| column),
+            }),
+            gives: reduce.gives(),
+            reads,
+            details: vec![format!("{} of {over}{by}", self.called)],
+            about: format!("{} of {over}{by}, over the whole run", self.called),
+            runs: Runs::Reduce(Arc::new(reduce)),
+        })
+    }
+}
+
+impl ReduceDraft {
+    fn concat(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+        let (input, reads) = stage.whole_row()?;
+        if let Some(column) = input.gives.0.iter().find(|c| c.ty == ColumnType::Picture) {
+            let message = format!("stage `{}` cannot keep `{}` of `{}`", stage.name, column.name, input.name);
+            stage.diags.error(input.span, message).help("reduce what is made of the pictures");
+            return None;
+        }
+        Some(StageConnected {
+            settings: serde_json::json!({ "op": self.called, "columns": reads.iter().map(|(_, column)| column).collect::<Vec<_>>() }),
+            reads,
+            gives: input.gives,
+            runs: Runs::Reduce(Arc::new(Concat)),
+            details: vec!["all rows, in order".to_owned()],
+            about: "all rows of the run, in the order of the items".to_owned(),
+        })
+    }
+}
+
+fn is_integer(ty: &ColumnType) -> bool {
+    let is_one = |spec: &TensorSpec| !is_float(spec.dtype) && spec.row_len() == Some(1);
+    matches!(ty, ColumnType::Tensor(spec) if is_one(spec))
+}

@@ -1,0 +1,170 @@
+//! What is known of the numbers of one place: their sum, the least of them, or how many lie in each bin. Knows no tensors and no rows.
+
+use bincode::{Decode, Encode};
+
+use super::exact::ExactSum;
+use crate::tensor::Element;
+
+/// What is computed of numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Op {
+    Sum,
+    Mean,
+    Min,
+    Max,
+    /// The edges of the bins, ascending: bin `i` holds numbers from edge `i` on and below edge `i + 1`, the last one also its upper edge.
+    Histogram(Vec<f64>),
+}
+
+impl Op {
+    /// Edges of bins of the same width.
+    pub fn histogram(low: f64, high: f64, bins: u64) -> Self {
+        let edge = |i: u64| if i == bins { high } else { low + (high - low) * i as f64 / bins as f64 };
+        Op::Histogram((0..=bins).map(edge).collect())
+    }
+
+    /// Of no number.
+    pub fn cell(&self) -> Cell {
+        match self {
+            Op::Sum | Op::Mean => Cell::Sum(ExactSum::default()),
+            Op::Min | Op::Max => Cell::Least { key: None, has_nan: false },
+            Op::Histogram(edges) => Cell::Counts(vec![0; edges.len() - 1 + OUTSIDE]),
+        }
+    }
+
+    pub fn add(&self, cell: &mut Cell, element: Element) {
+        match (self, cell) {
+            (Op::Sum | Op::Mean, Cell::Sum(sum)) => sum.add(element),
+            (_, Cell::Least { key, has_nan }) => match key_of(element) {
+                None => *has_nan = true,
+                Some(new) => {
+                    let new = if *self == Op::Max { !new } else { new };
+                    *key = Some(key.map_or(new, |key| key.min(new)));
+                }
+            },
+            (Op::Histogram(edges), Cell::Counts(counts)) => counts[bin(edges, element)] += 1,
+            _ => debug_assert!(false, "a cell is of its operation"),
+        }
+    }
+}
+
+/// Behind the bins: how many are below the first edge, above the last one, or no numbers.
+pub const OUTSIDE: usize = 3;
+
+/// What is known of some numbers. The same in whatever order they came.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub enum Cell {
+    Sum(ExactSum),
+    /// The least key of all; see [`key_of`]. That of the largest number is turned over.
+    Least {
+        key: Option<i64>,
+        has_nan: bool,
+    },
+    Counts(Vec<u64>),
+}
+
+impl Cell {
+    pub fn merge(&mut self, other: &Cell) {
+        match (self, other) {
+            (Cell::Sum(sum), Cell::Sum(other)) => sum.merge(other),
+            (Cell::Least { key, has_nan }, Cell::Least { key: other, has_nan: other_nan }) => {
+                *key = match (*key, *other) {
+                    (Some(a), Some(b)) => Some(a.min(b)),
+                    (a, b) => a.or(b),
+                };
+                *has_nan |= other_nan;
+            }
+            (Cell::Counts(counts), Cell::Counts(other)) => {
+                counts.iter_mut().zip(other).for_each(|(count, other)| *count += other);
+            }
+            _ => debug_assert!(false, "cells of one stage are of one operation"),
+        }
+    }
+
+    /// As a number with a fraction.
+    pub fn to_f32(&self, op: &Op) -> f32 {
+        match self {
+            Cell::Sum(sum) if *op == Op::Mean => sum.mean(),
+            Cell::Sum(sum) => sum.to_f32(),
+            Cell::Least { key: Some(key), has_nan: false } => {
+                let key = if *op == Op::Max { !*key } else { *key };
+                f32::from_bits(turned(key as i32).cast_unsigned()) // made of 32 bits
+            }
+            Cell::Least { .. } | Cell::Counts(_) => f32::NAN,
+        }
+    }
+
+    /// As an integer; `None` where it is none of 64 bits.
+    pub fn to_i64(&self, op: &Op) -> Option<i64> {
+        match self {
+            Cell::Sum(sum) => sum.to_i64(),
+            Cell::Least { key, .. } => key.map(|key| if *op == Op::Max { !key } else { key }),
+            Cell::Counts(_) => None,
+        }
+    }
+}
+
+/// An integer for each number, in the order of the numbers, zero below zero first; `None` for what is no number.
+fn key_of(element: Element) -> Option<i64> {
+    match element {
+        Element::Int(v) => Some(v),
+        Element::Bool(v) => Some(i64::from(v)),
+        Element::Float(v) if v.is_nan() => None,
+        Element::Float(v) => Some(i64::from(turned(v.to_bits().cast_signed()))),
+    }
+}
+
+/// Numbers below zero are turned over, so that integers compare as the floats do. It is its own inverse.
+fn turned(bits: i32) -> i32 {
+    if bits < 0 { bits ^ i32::MAX } else { bits }
+}
+
+fn bin(edges: &[f64], element: Element) -> usize {
+    let v = match element {
+        Element::Float(v) => f64::from(v),
+        Element::Int(v) => v as f64,
+        Element::Bool(v) => f64::from(u8::from(v)),
+    };
+    let bins = edges.len() - 1;
+    match (v < edges[0], v > edges[bins]) {
+        _ if v.is_nan() => bins + 2,
+        (true, _) => bins,
+        (_, true) => bins + 1,
+        _ => (edges.partition_point(|edge| *edge <= v) - 1).min(bins - 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(op: &Op, values: &[f32]) -> Cell {
+        let mut cell = op.cell();
+        values.iter().for_each(|v| op.add(&mut cell, Element::Float(*v)));
+        cell
+    }
+
+    #[test]
+    fn a_bin_has_its_lower_edge_and_the_last_one_both() {
+        let op = Op::histogram(-1.0, 1.0, 4);
+        let values = [-1.0, -0.5, -0.500_001, 0.0, 0.499, 0.5, 1.0, 1.000_001, -7.0, f32::NAN, f32::INFINITY];
+        assert_eq!(all(&op, &values), Cell::Counts(vec![2, 1, 2, 2, 1, 2, 1]));
+        let thirds = Op::histogram(0.0, 1.0, 3);
+        let Op::Histogram(edges) = &thirds else { unreachable!() };
+        assert_eq!((edges[0], edges[3]), (0.0, 1.0));
+        assert_eq!(all(&thirds, &[0.0, 0.33, 0.34, 0.67, 1.0]), Cell::Counts(vec![2, 1, 2, 0, 0, 0]));
+    }
+
+    #[test]
+    fn the_least_and_the_largest_are_found_on_both_sides_of_zero() {
+        let values = [0.0, -0.0, -2.5, 1e-45, f32::NEG_INFINITY, 3.0];
+        assert_eq!(all(&Op::Min, &values).to_f32(&Op::Min), f32::NEG_INFINITY);
+        assert_eq!(all(&Op::Max, &values).to_f32(&Op::Max), 3.0);
+        assert_eq!(all(&Op::Min, &[0.0, -0.0]).to_f32(&Op::Min).to_bits(), (-0.0f32).to_bits());
+        assert_eq!(all(&Op::Max, &[-0.0, 0.0]).to_f32(&Op::Max).to_bits(), 0);
+        assert!(all(&Op::Max, &[1.0, f32::NAN]).to_f32(&Op::Max).is_nan(), "as NumPy says");
+        let mut ints = Op::Max.cell();
+        [i64::MIN, -3, i64::MIN].iter().for_each(|v| Op::Max.add(&mut ints, Element::Int(*v)));
+        assert_eq!(ints.to_i64(&Op::Max), Some(-3));
+    }
+}

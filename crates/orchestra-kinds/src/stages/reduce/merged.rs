@@ -1,0 +1,248 @@
+//! Rows with one key become one: what a row adds, what is known so far, and the row that is made of it. Reads no keys of a file.
+
+use std::collections::BTreeMap;
+
+use bincode::{Decode, Encode};
+use orchestra_core::data::{Column, ColumnType, OwnedValue, Refusal, Schema, Value, fixed_tensor};
+use orchestra_core::shapes::{ItemInfo, Merge, MergeState, Reduce, ReducedRow, Reduction};
+use orchestra_core::{DType, ItemId, TensorSpec};
+
+use super::cell::{Cell, OUTSIDE, Op};
+use crate::tensor::{Element, element};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Over {
+    Rows,
+    Elements,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    Nothing,
+    Folder,
+    Column,
+}
+
+/// What is made of the rows.
+#[derive(Debug)]
+pub struct Reduced {
+    pub stage: String,
+    /// What the column of the result is called.
+    pub column: String,
+    pub op: Option<Op>,
+    pub over: Over,
+    pub by: By,
+    /// Of the elements that are read.
+    pub dtype: DType,
+    /// Of the cells.
+    pub shape: Vec<usize>,
+}
+
+/// What rows have in common that are reduced together: a number to sort by, and its text.
+type RowKey = (i64, String);
+
+impl Reduced {
+    pub fn n_cells(&self) -> usize {
+        if self.op.is_some() { self.shape.iter().fold(1, |n, dim| n.saturating_mul(*dim)) } else { 0 }
+    }
+
+    /// The columns of a result, but for the counts: name, type and what is behind the dimensions of the cells.
+    pub fn columns(&self) -> Vec<(&str, DType, Option<usize>)> {
+        match &self.op {
+            None => Vec::new(),
+            Some(Op::Histogram(edges)) => vec![
+                (&self.column, DType::I64, Some(edges.len() - 1)),
+                ("outside", DType::I64, Some(OUTSIDE)),
+            ],
+            Some(Op::Mean) => vec![(&self.column, DType::F32, None)],
+            Some(_) if is_float(self.dtype) => vec![(&self.column, DType::F32, None)],
+            Some(_) => vec![(&self.column, DType::I64, None)],
+        }
+    }
+
+    pub fn gives(&self) -> Schema {
+        let shape = |inner: Option<usize>| self.shape.iter().copied().chain(inner).collect::<Vec<_>>();
+        let columns =
+            self.columns().into_iter().map(|(name, dtype, inner)| fixed_tensor(name, dtype, &shape(inner)));
+        let counts = ["rows", "items"].map(|name| fixed_tensor(name, DType::I64, &[]));
+        let column = |spec: TensorSpec| Column { name: spec.name.clone(), ty: ColumnType::Tensor(spec) };
+        Schema(columns.chain(counts).map(column).collect())
+    }
+
+    fn key(&self, item: &ItemInfo<'_>, key: Option<&Value<'_>>) -> Result<RowKey, Refusal> {
+        match (self.by, key) {
+            (By::Nothing, _) => Ok((0, self.stage.clone())),
+            (By::Folder, _) => {
+                Ok((0, item.name.rsplit_once('/').map_or(".", |(folder, _)| folder).to_owned()))
+            }
+            (By::Column, Some(Value::Labels(labels))) => {
+                let best =
+                    labels.first().ok_or_else(|| Refusal::result("it has no class to reduce it by"))?;
+                Ok((i64::from(best.class), best.label.to_owned()))
+            }
+            (By::Column, Some(value)) => value.with_tensor(|view| match element(view.dtype, view.data) {
+                Element::Int(v) => Ok((v, v.to_string())),
+                Element::Bool(v) => Ok((i64::from(v), v.to_string())),
+                Element::Float(_) => {
+                    Err(Refusal::result("internal error: a key is no integer; this is a bug"))
+                }
+            }),
+            (By::Column, None) => Err(Refusal::result("internal error: a key is missing; this is a bug")),
+        }
+    }
+}
+
+impl Reduce for Reduced {
+    /// The key, and behind it the elements of the row as they are; or the cell of all of them.
+    fn contribute(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
+        encode(&self.key(item, row.get(1))?, out)?;
+        let (Some(op), Some(value)) = (&self.op, row.first()) else { return Ok(()) };
+        value.with_tensor(|view| match self.over {
+            Over::Rows if view.data.len() != self.n_cells() * view.dtype.size_bytes() => {
+                let (shape, expected) = (view.shape, &self.shape);
+                Err(Refusal::result(format!(
+                    "a row to reduce has shape {shape:?}, and the others have {expected:?}"
+                )))
+            }
+            Over::Rows => {
+                out.extend_from_slice(view.data);
+                Ok(())
+            }
+            Over::Elements => {
+                let mut cell = op.cell();
+                let elements = view.data.chunks_exact(view.dtype.size_bytes());
+                elements.for_each(|bytes| op.add(&mut cell, element(view.dtype, bytes)));
+                encode(&cell, out)
+            }
+        })
+    }
+
+    fn reduction(&self) -> Reduction<'_> {
+        Reduction::Merged(self)
+    }
+}
+
+impl Merge for Reduced {
+    fn state<'a>(&'a self, saved: Option<&[u8]>) -> Result<Box<dyn MergeState + 'a>, Refusal> {
+        let groups = saved.map_or(Ok((BTreeMap::new(), 0)), decode)?.0;
+        Ok(Box::new(State { of: self, groups }))
+    }
+}
+
+/// What is known of the rows with one key.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+struct Group {
+    rows: u64,
+    items: u64,
+    /// The item of the last row: the rows of an item come together.
+    last: (u16, u64),
+    cells: Vec<Cell>,
+}
+
+struct State<'a> {
+    of: &'a Reduced,
+    groups: BTreeMap<RowKey, Group>,
+}
+
+impl MergeState for State<'_> {
+    fn add(&mut self, item: ItemId, contribution: &[u8]) -> Result<(), Refusal> {
+        let (key, used): (RowKey, usize) = decode(contribution)?;
+        let (rest, item) = (&contribution[used..], (item.source.0, item.index));
+        let (of, op) = (self.of, self.of.op.as_ref());
+        let group = self.groups.entry(key).or_insert_with(|| Group {
+            rows: 0,
+            items: 0,
+            last: item,
+            cells: op.map_or_else(Vec::new, |op| vec![op.cell(); of.n_cells()]),
+        });
+        group.items += u64::from(group.rows == 0 || group.last != item);
+        group.rows += 1;
+        group.last = item;
+        match (op, of.over) {
+            (None, _) => {}
+            (Some(op), Over::Rows) => {
+                let elements = rest.chunks_exact(of.dtype.size_bytes());
+                group
+                    .cells
+                    .iter_mut()
+                    .zip(elements)
+                    .for_each(|(cell, bytes)| op.add(cell, element(of.dtype, bytes)));
+            }
+            (Some(_), Over::Elements) => {
+                let (other, _): (Cell, usize) = decode(rest)?;
+                group.cells.iter_mut().for_each(|cell| cell.merge(&other));
+            }
+        }
+        Ok(())
+    }
+
+    fn save(&self) -> Result<Vec<u8>, Refusal> {
+        let mut out = Vec::new();
+        encode(&self.groups, &mut out)?;
+        Ok(out)
+    }
+
+    fn rows(&self) -> Result<Vec<ReducedRow>, Refusal> {
+        self.groups.iter().map(|((_, name), group)| self.of.row(name, group)).collect()
+    }
+}
+
+impl Reduced {
+    fn row(&self, name: &str, group: &Group) -> Result<ReducedRow, Refusal> {
+        let count = |name: &str, n: u64| tensor(name, DType::I64, Vec::new(), n.to_ne_bytes().to_vec());
+        let mut values = Vec::new();
+        for (column, dtype, inner) in self.columns() {
+            let shape = self.shape.iter().copied().chain(inner).collect();
+            let mut data = Vec::new();
+            for cell in &group.cells {
+                self.write(cell, column, dtype, &mut data)?;
+            }
+            values.push(tensor(column, dtype, shape, data));
+        }
+        values.extend([count("rows", group.rows), count("items", group.items)]);
+        Ok(ReducedRow { item: name.to_owned(), values })
+    }
+
+    /// Appends what one column says of a cell.
+    fn write(&self, cell: &Cell, column: &str, dtype: DType, out: &mut Vec<u8>) -> Result<(), Refusal> {
+        let Some(op) = &self.op else { return Ok(()) };
+        match cell {
+            Cell::Counts(counts) => {
+                let (bins, outside) = counts.split_at(counts.len() - OUTSIDE);
+                let part = if column == "outside" { outside } else { bins };
+                out.extend(part.iter().flat_map(|n| n.to_ne_bytes()));
+            }
+            _ if dtype == DType::F32 => out.extend(cell.to_f32(op).to_ne_bytes()),
+            _ => {
+                let beyond = || Refusal::result(format!("its {column} is beyond what 64 bits hold"));
+                out.extend(cell.to_i64(op).ok_or_else(beyond)?.to_ne_bytes());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn tensor(name: &str, dtype: DType, shape: Vec<usize>, data: Vec<u8>) -> OwnedValue {
+    OwnedValue::Tensor { name: name.into(), dtype, shape: shape.into(), data: data.into() }
+}
+
+pub fn encode(value: &impl Encode, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    let encoded = bincode::encode_into_std_write(value, out, bincode::config::standard());
+    encoded
+        .map(drop)
+        .map_err(|error| Refusal::result(format!("what is kept of it cannot be written: {error}")))
+}
+
+/// The value at the beginning of what [`encode`] wrote, and how many bytes it has.
+pub fn decode<T: Decode<()>>(bytes: &[u8]) -> Result<(T, usize), Refusal> {
+    bincode::decode_from_slice(bytes, bincode::config::standard())
+        .map_err(|error| Refusal::result(format!("what was kept of the rows is damaged: {error}")))
+}
+
+pub fn is_float(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16)
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,402 @@
+//! What a reduce has of the rows of a run: how contributions lie one behind the other in their file, when they are folded into a state, and the
+//! records of the result. It computes nothing: the kind does.
+//!
+//! Contributions are committed to a private file of the run with their items, so each counts exactly if its item is done. From time to time
+//! [`OpenReduce::fold`] makes a state of them, and the file begins anew. When all items have ended, [`OpenReduce::result`] gives the records in
+//! commits that each say in the same file how many rows are written: a run that is killed in between goes on behind them.
+
+use std::io::{self, Read};
+use std::iter::Peekable;
+use std::sync::Arc;
+
+use orchestra_core::collect::Part;
+use orchestra_core::data::{Label, OwnedValue, Refusal, Value};
+use orchestra_core::lineage::Share;
+use orchestra_core::shapes::{ItemInfo, Merge, MergeState, Reduce, ReducedRow, Reduction};
+use orchestra_core::{ItemId, SourceId, StageId};
+use orchestra_plan::{Origin, Plan, SinkPlan};
+use orchestra_store::{Commit, CommitError, FileIndex, Journal, PlacedFile, Sorter};
+use thiserror::Error;
+
+use super::file_name::file_name;
+use super::part_rows::{begin_row, end_row};
+use super::sink::{index_line, reduce_file, sink_file};
+use super::ticket::Ticket;
+use super::token::{PartPath, Token};
+
+/// Contributions are folded once so many bytes of them wait, or [`STATES`] times as many as the state has: a fold is forced to the disk.
+const FOLD_AT: u64 = 4 << 20;
+const STATES: u64 = 4;
+
+/// Records of the result are committed once they have so many bytes.
+const BYTES_AT_ONCE: usize = 4 << 20;
+
+/// First byte of what lies in the file.
+const CONTRIBUTION: u8 = 0;
+const WRITTEN: u8 = 1;
+
+/// Why contributions did not become a state, or a state no result. They stay as they are, and the next start goes on with them.
+#[derive(Debug, Error)]
+pub enum ReduceError {
+    /// The disk, while the journal was written.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+    /// The disk.
+    #[error("the rows of stage `{stage}` cannot be read or sorted: {error}")]
+    Disk {
+        /// Whose rows.
+        stage: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// The kind, or the encoder of a sink, makes nothing of them.
+    #[error("stage `{stage}` has no result: {why}")]
+    Refused {
+        /// Whose rows.
+        stage: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// Puts in front of a contribution whose it is. Bytes compare as items and parts do.
+pub fn write_head(token: &Token, out: &mut Vec<u8>) {
+    let ItemId { source, index } = token.ticket.id();
+    out.push(CONTRIBUTION);
+    out.extend(source.0.to_be_bytes());
+    out.extend(index.to_be_bytes());
+    out.extend(u32::try_from(token.path().len()).unwrap_or(u32::MAX).to_be_bytes());
+    out.extend(token.path().iter().flat_map(|part| part.index.to_be_bytes()));
+}
+
+/// A contribution, read.
+struct Contribution<'a> {
+    item: ItemId,
+    path: PartPath,
+    bytes: &'a [u8],
+}
+
+impl<'a> Contribution<'a> {
+    fn read(record: &'a [u8]) -> Option<Self> {
+        let (source, rest) = record.strip_prefix(&[CONTRIBUTION])?.split_first_chunk()?;
+        let (index, rest) = rest.split_first_chunk()?;
+        let (n, mut bytes) = rest.split_first_chunk()?;
+        let mut path = PartPath::new();
+        for _ in 0..u32::from_be_bytes(*n) {
+            let (index, rest) = bytes.split_first_chunk()?;
+            path.push(Part { index: u32::from_be_bytes(*index), of: 0 });
+            bytes = rest;
+        }
+        let item =
+            ItemId { source: SourceId(u16::from_be_bytes(*source)), index: u64::from_be_bytes(*index) };
+        Some(Self { item, path, bytes })
+    }
+}
+
+/// How much of the result is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Written {
+    rows: u64,
+    is_all: bool,
+}
+
+impl Written {
+    fn record(self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let begin = begin_row(&mut out);
+        out.push(WRITTEN);
+        out.extend(self.rows.to_be_bytes());
+        out.push(u8::from(self.is_all));
+        end_row(&mut out, begin).expect("ten bytes are no 4 GiB");
+        out
+    }
+
+    fn read(record: &[u8]) -> Option<Self> {
+        let (rows, rest) = record.strip_prefix(&[WRITTEN])?.split_first_chunk()?;
+        Some(Self { rows: u64::from_be_bytes(*rows), is_all: rest == [1] })
+    }
+}
+
+/// The contributions of one stage that wait.
+#[derive(Debug)]
+pub struct OpenReduce {
+    stage: StageId,
+    name: String,
+    file: FileIndex,
+    reduce: Arc<dyn Reduce>,
+    waiting: u64,
+    fold_at: u64,
+    /// What of the result is written; `None` where contributions came since.
+    written: Option<Written>,
+}
+
+impl OpenReduce {
+    /// Of all stages that reduce, with what an earlier run has left.
+    ///
+    /// # Errors
+    /// Contributions cannot be read.
+    pub fn all(plan: &Plan, journal: &Journal) -> Result<Vec<Self>, ReduceError> {
+        let open = plan.reduces().map(|(stage, reduce)| {
+            let (name, reduce) = (plan.stages[stage.index()].name.clone(), Arc::clone(reduce));
+            let file = reduce_file(plan, stage);
+            let mut open = Self { stage, name, file, reduce, waiting: 0, fold_at: FOLD_AT, written: None };
+            let mut records = open.records(journal)?;
+            while let Some(record) = records.next()? {
+                open.note(record);
+            }
+            Ok(open)
+        });
+        open.collect()
+    }
+
+    /// The stage.
+    #[must_use]
+    pub fn stage(&self) -> StageId {
+        self.stage
+    }
+
+    /// The file that its contributions are committed to.
+    #[must_use]
+    pub fn file(&self) -> FileIndex {
+        self.file
+    }
+
+    /// Records of its file were committed.
+    pub fn add(&mut self, records: &[u8]) {
+        let mut records = Records { input: records, record: Vec::new(), stage: String::new() };
+        while let Ok(Some(record)) = records.next() {
+            self.note(record);
+        }
+    }
+
+    fn note(&mut self, record: &[u8]) {
+        self.written = Written::read(record);
+        if self.written.is_none() {
+            self.waiting += record.len() as u64;
+        }
+    }
+
+    /// Whether there is enough for a fold.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.waiting >= self.fold_at && matches!(self.reduce.reduction(), Reduction::Merged(_))
+    }
+
+    /// Whether a killed run has written a part of the result.
+    #[must_use]
+    pub fn is_half_written(&self) -> bool {
+        self.written.is_some_and(|written| !written.is_all)
+    }
+
+    /// Makes a state of all contributions that wait, with the state that there is.
+    ///
+    /// # Errors
+    /// See [`ReduceError`].
+    pub fn fold(&mut self, journal: &mut Journal) -> Result<(), ReduceError> {
+        let Reduction::Merged(merge) = self.reduce.reduction() else { return Ok(()) };
+        let state = self.state(merge, journal)?.save().map_err(|refusal| self.refused(refusal))?;
+        self.fold_at = (state.len() as u64).saturating_mul(STATES).max(FOLD_AT);
+        journal.keep_state(self.file, state)?;
+        self.waiting = 0;
+        Ok(())
+    }
+
+    /// What is left to be committed of the result, in its order.
+    ///
+    /// # Errors
+    /// See [`ReduceError`].
+    pub fn result(&self, plan: &Plan, journal: &Journal) -> Result<ResultCommits, ReduceError> {
+        let rows: Rows = match self.reduce.reduction() {
+            _ if self.written.is_some_and(|written| written.is_all) => Box::new(std::iter::empty()),
+            Reduction::Merged(merge) => self.merged(merge, journal)?,
+            Reduction::InOrder(_) => self.in_order(journal)?,
+        };
+        let sinks = plan.sinks.iter().enumerate().filter(|(_, sink)| sink.home == Origin::Stage(self.stage));
+        let done = self.written.map_or(0, |written| written.rows);
+        let skipped: Rows = Box::new(rows.skip(usize::try_from(done).unwrap_or(usize::MAX)));
+        Ok(ResultCommits {
+            stage: self.name.clone(),
+            file: self.file,
+            sinks: sinks.map(|(at, sink)| (sink_file(at), sink.clone())).collect(),
+            sources: plan.sources.iter().map(|source| source.name.clone()).collect(),
+            rows: skipped.peekable(),
+            written: done,
+        })
+    }
+
+    fn state<'a>(
+        &self,
+        merge: &'a dyn Merge,
+        journal: &Journal,
+    ) -> Result<Box<dyn MergeState + 'a>, ReduceError> {
+        let refused = |refusal| self.refused(refusal);
+        let mut state = merge.state(journal.state(self.file)?.as_deref()).map_err(refused)?;
+        let mut records = self.records(journal)?;
+        while let Some(record) = records.next()? {
+            if let Some(one) = Contribution::read(record) {
+                state.add(one.item, one.bytes).map_err(refused)?;
+            }
+        }
+        Ok(state)
+    }
+
+    fn merged(&self, merge: &dyn Merge, journal: &Journal) -> Result<Rows, ReduceError> {
+        let rows = self.state(merge, journal)?.rows().map_err(|refusal| self.refused(refusal))?;
+        let row = |(index, row)| {
+            Ok(ResultRow {
+                id: ItemId { source: SourceId(0), index },
+                source: None,
+                path: PartPath::new(),
+                row,
+            })
+        };
+        Ok(Box::new((0..).zip(rows).map(row)))
+    }
+
+    /// Sorts on the disk: the rows of all items need not fit into memory.
+    fn in_order(&self, journal: &Journal) -> Result<Rows, ReduceError> {
+        let stage = self.name.clone();
+        let disk = move |error| ReduceError::Disk { stage: stage.clone(), error };
+        let mut sorter = Sorter::new(journal.folder().private_dir());
+        let mut records = self.records(journal)?;
+        while let Some(record) = records.next()? {
+            if record.first() == Some(&CONTRIBUTION) {
+                sorter.push(record).map_err(&disk)?;
+            }
+        }
+        let (name, reduce) = (self.name.clone(), Arc::clone(&self.reduce));
+        let damaged = || Refusal::result("its rows are damaged");
+        let rows = sorter.finish().map_err(&disk)?.map(move |record| {
+            let record = record.map_err(&disk)?;
+            let one = Contribution::read(&record).ok_or_else(damaged);
+            let row = one.and_then(|one| match reduce.reduction() {
+                Reduction::InOrder(in_order) => Ok((one.item, one.path, in_order.row(one.bytes)?)),
+                Reduction::Merged(_) => Err(damaged()),
+            });
+            let (id, path, row) = row.map_err(|refusal| refused(&name, &refusal))?;
+            Ok(ResultRow { id, source: Some(id.source), path, row })
+        });
+        Ok(Box::new(rows))
+    }
+
+    fn records(&self, journal: &Journal) -> Result<Records<impl Read + use<>>, ReduceError> {
+        let input = journal.rows_reader(self.file)?;
+        Ok(Records { input, record: Vec::new(), stage: self.name.clone() })
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
+    fn refused(&self, refusal: Refusal) -> ReduceError {
+        refused(&self.name, &refusal)
+    }
+}
+
+fn refused(stage: &str, refusal: &Refusal) -> ReduceError {
+    ReduceError::Refused { stage: stage.to_owned(), why: refusal.error.clone() }
+}
+
+/// Reads records one by one; each has its length in front.
+struct Records<R> {
+    input: R,
+    record: Vec<u8>,
+    stage: String,
+}
+
+impl<R: Read> Records<R> {
+    fn next(&mut self) -> Result<Option<&[u8]>, ReduceError> {
+        let disk = |error| ReduceError::Disk { stage: self.stage.clone(), error };
+        let mut length = [0; 4];
+        match self.input.read_exact(&mut length) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            read => read.map_err(disk)?,
+        }
+        self.record.resize(u32::from_le_bytes(length) as usize, 0);
+        self.input.read_exact(&mut self.record).map_err(disk)?;
+        Ok(Some(&self.record))
+    }
+}
+
+type Rows = Box<dyn Iterator<Item = Result<ResultRow, ReduceError>>>;
+
+/// A row of the result, and what records say of it.
+struct ResultRow {
+    id: ItemId,
+    /// Whose item it is; `None`: it is the stage's.
+    source: Option<SourceId>,
+    path: PartPath,
+    row: ReducedRow,
+}
+
+/// What is left to be committed of a result.
+pub struct ResultCommits {
+    stage: String,
+    file: FileIndex,
+    sinks: Vec<(FileIndex, SinkPlan)>,
+    /// Names of the sources.
+    sources: Vec<String>,
+    rows: Peekable<Rows>,
+    /// Rows in commits that were given.
+    written: u64,
+}
+
+impl ResultCommits {
+    /// The next commit, and how many rows of the result are in it.
+    ///
+    /// # Errors
+    /// See [`ReduceError`].
+    pub fn next_commit(&mut self) -> Result<Option<(Commit, u64)>, ReduceError> {
+        let (mut commit, before) = (Commit::default(), self.written);
+        while commit.bytes() < BYTES_AT_ONCE
+            && let Some(row) = self.rows.next()
+        {
+            let row = row?;
+            let added =
+                self.sinks.iter().try_for_each(|(file, sink)| self.add(*file, sink, &row, &mut commit));
+            added.map_err(|refusal| refused(&self.stage, &refusal))?;
+            self.written += 1;
+        }
+        if self.written == before {
+            return Ok(None);
+        }
+        let written = Written { rows: self.written, is_all: self.rows.peek().is_none() };
+        commit.appends.push((self.file, written.record()));
+        Ok(Some((commit, self.written - before)))
+    }
+
+    fn add(
+        &self,
+        file: FileIndex,
+        sink: &SinkPlan,
+        row: &ResultRow,
+        commit: &mut Commit,
+    ) -> Result<(), Refusal> {
+        let ResultRow { id, source, path, row: ReducedRow { item, values } } = row;
+        let source = source.and_then(|source| self.sources.get(source.index())).unwrap_or(&self.stage);
+        let labels: Vec<Vec<Label<'_>>> = values.iter().map(OwnedValue::labels).collect();
+        let missing = || Refusal::result("internal error: a column of its result is missing; this is a bug");
+        let value = |column: usize| Some(values.get(column)?.borrowed(&labels[column]));
+        let read = sink.reads.iter().map(|read| value(read.column).ok_or_else(missing));
+        let read: Vec<Value<'_>> = read.collect::<Result<_, _>>()?;
+        let mut bytes = Vec::new();
+        let begin = sink.parts.is_some().then(|| begin_row(&mut bytes));
+        sink.encoder.encode(&ItemInfo { name: item, id: *id, source }, &read, &mut bytes)?;
+        if let Some(begin) = begin {
+            end_row(&mut bytes, begin)?;
+        }
+        let Some(files) = &sink.files else {
+            match commit.appends.iter_mut().find(|(to, _)| *to == file) {
+                Some((_, all)) => all.extend_from_slice(&bytes),
+                None => commit.appends.push((file, bytes)),
+            }
+            return Ok(());
+        };
+        let ticket = Ticket::alone(*id, 0, item, "".as_ref());
+        let name = file_name(files, &Token::new(ticket, Share::WHOLE, path.clone(), Vec::new()))?;
+        commit.appends.push((file, index_line(item, id.index, source, &name, bytes.len())));
+        commit.files.push(PlacedFile { path: files.folder.join(&*name), bytes });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "reduce_rows_tests.rs"]
+mod tests;
