@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use common::{Blocks, Run, Workplace, until, write_pictures};
 use orchestra_telemetry::metrics::{Kind, names};
+use orchestra_testkit::skip::has_programs;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -205,21 +206,6 @@ impl Drop for Started {
     }
 }
 
-/// Whether these programs are there; says what is skipped without them.
-fn has(programs: &[&str]) -> bool {
-    let missing: Vec<&&str> = programs
-        .iter()
-        .filter(|p| {
-            let asked = Command::new(p).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-            !asked.is_ok_and(|status| status.success())
-        })
-        .collect();
-    if !missing.is_empty() {
-        println!("skipped: {missing:?} is not installed (apt-get install prometheus)");
-    }
-    missing.is_empty()
-}
-
 /// A real Prometheus that scrapes `target` twice a second, and where it answers.
 fn prometheus(folder: &Path, target: SocketAddr) -> (Started, SocketAddr) {
     let config = format!(
@@ -255,7 +241,7 @@ fn query(prometheus: SocketAddr, query: &str) -> Vec<f64> {
 
 #[test]
 fn prometheus_scrapes_a_run_and_answers_a_query_for_each_metric() {
-    if !has(&["prometheus", "promtool"]) {
+    if !has_programs(&["prometheus", "promtool"], "apt-get install prometheus") {
         return;
     }
     // A collector that nobody listens at: then there are metrics of spans, too.
