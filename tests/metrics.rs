@@ -170,6 +170,8 @@ fn a_port_that_is_taken_is_an_error_before_anything_is_begun() {
         .must_exit(0)
         .must_say(&[&format!("metrics at http://{address}/metrics")]);
     place.holds_exactly(4);
+    let ended = place.run(&["--fresh", "--metrics", "0.0.0.0:0"]);
+    ended.must_exit(0).must_say(&["/metrics, which other machines can read"]);
 }
 
 #[test]

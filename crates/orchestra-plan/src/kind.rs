@@ -197,6 +197,8 @@ pub struct Input {
     pub is_source: bool,
     /// Where it is named.
     pub span: Span,
+    /// `paths` of a source, as written; empty for a manifest and for a stage.
+    pub paths: Vec<String>,
     /// All columns that it gives.
     pub gives: Schema,
     /// The one column that is meant, where the file says so (`from = "stage.column"`).

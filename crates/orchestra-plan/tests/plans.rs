@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{DIGITS, FakeHost, digits, infer, on, set, workers_of};
 use orchestra_core::{DType, Fit, ImageSpec, StageId};
-use orchestra_plan::{BETWEEN_COMMITS, MaxFailed, Origin, PlanOptions, describe};
+use orchestra_plan::{BETWEEN_COMMITS, MaxFailed, Origin, PlanOptions, RenderStyle, describe};
 
 #[test]
 fn a_small_workflow_gets_every_default() {
@@ -338,4 +338,19 @@ fn a_described_machine_is_planned_for() {
     let (machine, diags) = orchestra_plan::machine_from_toml("core = 4\n[[devices]]\n", "m.toml");
     assert!(machine.is_none());
     assert_eq!(diags.errors().count(), 3);
+}
+
+#[test]
+fn a_key_is_without_effect_only_where_its_devices_are_known() {
+    let changes = [("models.digits.tf32", "false"), ("stages.classify.batch", "{ together = 2 }")];
+    let warned = |host: &FakeHost, offline| {
+        let (plan, diags) = host.plan(DIGITS, &PlanOptions { offline, ..set(&changes) });
+        assert!(plan.is_some(), "{}", diags.render(RenderStyle::Plain));
+        let messages: Vec<&str> = diags.warnings().map(|warning| &*warning.message).collect();
+        ["tf32", "together"]
+            .map(|key| messages.iter().any(|m| m.contains(key) && m.contains("has no effect")))
+    };
+    assert_eq!(warned(&FakeHost::with_cores(4), false), [true, false]);
+    assert_eq!(warned(&FakeHost::with_gpus(1), false), [false, true]);
+    assert_eq!(warned(&FakeHost::with_cores(4), true), [false, false]);
 }
