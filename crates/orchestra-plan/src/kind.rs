@@ -116,6 +116,8 @@ pub struct SourceConnected {
     pub expand: Option<Arc<dyn Expand>>,
     /// What decides about results, for the fingerprint; `Null` where that is the list of files alone.
     pub settings: Json,
+    /// The decoders of its files with their versions, where another version may give other values. A run is not resumed with others.
+    pub decoders: Option<&'static str>,
 }
 
 /// A kind of stage.

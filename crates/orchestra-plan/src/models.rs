@@ -27,8 +27,6 @@ pub const MAX_BATCH: u64 = 65_536;
 pub(crate) struct Model {
     pub plan: ModelPlan,
     pub labels: Option<At<Vec<String>>>,
-    /// Digests of its libraries of operators.
-    pub operators: Vec<[u8; 32]>,
     /// Bytes of the file and of its external weights.
     pub bytes: u64,
 }
@@ -119,7 +117,7 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
     };
     let ModelFile { file_digest, digest, bytes, signature } = file;
     tuning::check_outputs(&raw.name.value, &raw.tuning, &signature.outputs, diags);
-    let (custom_ops, operators) = custom_ops.into_iter().collect::<Option<Vec<_>>>()?.into_iter().unzip();
+    let custom_ops = custom_ops.into_iter().collect::<Option<Vec<_>>>()?;
     let mut tuning = raw.tuning.wanted.clone();
     if let Provider::TensorRt(wanted) = &mut tuning.provider {
         wanted.engines = host.engines().map(|folder| folder.join(hex(&digest)));
@@ -144,7 +142,7 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
             env: raw.sandbox.env.iter().map(|name| name.value.clone()).collect(),
         },
     };
-    Some(Model { plan, labels, operators, bytes })
+    Some(Model { plan, labels, bytes })
 }
 
 /// Reports what no sandbox can allow.

@@ -167,8 +167,8 @@ from = "head"
     assert_eq!(reads("head")[0], place("embed"));
     assert_eq!(plan.pipelines.len(), 1);
     assert_eq!(
-        plan.models.iter().find(|m| m.name == "head").unwrap().custom_ops,
-        [Path::new("/flows/ops.so")]
+        plan.models.iter().find(|m| m.name == "head").unwrap().custom_ops[0].0,
+        Path::new("/flows/ops.so")
     );
 }
 
@@ -213,7 +213,9 @@ fn the_fingerprint_covers_results_and_nothing_else() {
         names,
         [
             "source `scans`",
+            "what decodes source `scans`",
             "model `digits`",
+            "`tf32` of model `digits`",
             "stage `pixels`",
             "stage `classify`",
             "stage `answer`",
@@ -237,6 +239,7 @@ fn the_fingerprint_covers_results_and_nothing_else() {
         (("sources.scans.paths", "[\"other\"]"), "source `scans`"),
         (("models.digits.path", "\"four.onnx\""), "model `digits`"),
         (("models.digits.custom_ops", "[\"ops.so\"]"), "model `digits`"),
+        (("models.digits.tf32", "false"), "`tf32` of model `digits`"),
         (("stages.pixels.filter", "\"nearest\""), "stage `pixels`"),
         (("stages.answer.top_k", "2"), "stage `answer`"),
         (("stages.answer.scores", "none"), "stage `answer`"),
