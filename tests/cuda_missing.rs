@@ -25,7 +25,8 @@ fn a_gpu_that_is_asked_for_is_used_or_its_absence_is_an_error() {
         None => {
             ended.must_exit(0);
             place.holds_exactly(100);
-            assert_eq!(place.report()["devices"][0]["device"], "cuda:0");
+            let device = &place.report()["devices"][0];
+            assert!(device["device"] == "cuda:0" && device["batches"].as_u64() > Some(0), "{device}");
         }
         Some(why) => {
             ended.must_exit(69).must_say(&["device `cuda:0` is not available", &why]);
@@ -134,6 +135,7 @@ fn auto_on_a_machine_whose_gpu_lacks_a_library_takes_the_cpu_and_says_which_and_
     let why = ["no GPU can be used", "`libcublas.so.13`", "pip install nvidia-cuda-runtime"];
     must_print(&with.command(&["plan", &file]), 0, &why);
     must_print(&with.command(&["devices"]), 0, &why);
+    must_print(&with.command(&["devices"]), 0, &["Test GPU"]);
     must_print(&with.command(&["doctor"]), 69, &why);
     with.command(&["run", &file, "--devices", "cuda:0"])
         .must_exit(69)
@@ -154,6 +156,7 @@ fn a_driver_that_is_too_old_for_the_runtime_is_named_with_what_is_needed() {
     let file = old.workflow();
     let why = ["driver 570.86.15 runs CUDA up to 12.8", "built for CUDA 13", "driver 580 or newer"];
     must_print(&old.command(&["plan", &file]), 0, &why);
+    must_print(&old.command(&["devices"]), 0, &["Test GPU"]);
     must_print(&old.command(&["doctor"]), 69, &why);
     old.command(&["plan", &file, "--devices", "cuda:0"]).must_exit(69).must_say(&why);
     old.place.nothing_is_left();

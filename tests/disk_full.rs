@@ -8,6 +8,8 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use common::under::runs_under;
 use common::{Run, Workplace};
@@ -108,16 +110,29 @@ fn a_file_system_without_room_costs_no_record_and_each_next_start_gets_further()
 }
 
 #[test]
-fn a_run_that_is_killed_while_the_disk_is_full_goes_on_exactly() {
+fn a_run_that_is_killed_while_the_disk_fills_up_goes_on_exactly() {
     let place = Workplace::with_gate(ITEMS);
-    let run = place.start_until(150);
-    limit_files_of(&run, fs::metadata(place.out().join("results.jsonl")).unwrap().len() + 1_000);
-    place.open_gate();
-    // Before, while or after it notices.
-    run.signal(Signal::KILL);
-    run.wait();
-    place.no_process_is_left();
-    place.run(&[]).must_exit(0);
+    // Later and later, until a start has noticed the full disk and come to its end before the kill.
+    for delay_ms in (0..).step_by(10) {
+        let before = place.n_results();
+        place.close_gate_after(150);
+        let mut run = place.start(&[]);
+        assert!(run.until("it writes", || place.n_results() >= before + 50), "{}", run.said());
+        limit_files_of(&run, fs::metadata(place.out().join("results.jsonl")).unwrap().len() + 1_000);
+        place.open_gate();
+        // The moment is the fault itself. Nobody sends on the channel: it only lets time pass.
+        let (_keep, never) = channel::<()>();
+        let _ = never.recv_timeout(Duration::from_millis(delay_ms));
+        run.signal(Signal::KILL);
+        let ended = run.wait();
+        place.no_process_is_left();
+        if ended.status.code().is_some() {
+            ended.must_exit(75);
+            assert!(delay_ms > 0, "no start was killed");
+            break;
+        }
+    }
+    place.run(&[]).must_exit(0).must_say(&["going on: "]);
     place.holds_exactly(ITEMS);
     place.nothing_is_left();
 }

@@ -13,14 +13,14 @@ use orchestra_testkit::leaks::{self, Holdings};
 use orchestra_testkit::models::spec;
 use orchestra_testkit::onnx::ModelBuilder;
 use orchestra_testkit::processes::with_variable;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// What only workers may load. NVML (libnvidia-ml) is no part of it: it opens no CUDA context.
 const FORBIDDEN: [&str; 6] =
     ["libonnxruntime", "libcuda.so", "libcudart", "libcudnn", "libcublas", "liborchestra_testkit_ops"];
 
 fn maps(pid: u32) -> String {
-    // Gone is as good as clean.
+    // Empty where it is gone: what is looked for must have been seen in others.
     fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default()
 }
 
@@ -29,15 +29,21 @@ fn the_parent_maps_no_runtime_while_its_workers_do() {
     let place = Workplace::with_gate(1_000);
     let mut run = place.start_until(100);
     let pid = run.pid();
-    let (mut looks, mut seen_in_worker, mut memory_files) = (0, false, 0);
+    let (mut looks, mut memory_files) = (0, 0);
+    // A worker had the runtime at a moment at which the parent could be looked at.
+    let mut seen_in_worker = false;
     until("the run ends", || {
         let maps_of_parent = maps(pid);
         for library in FORBIDDEN {
             assert!(!maps_of_parent.contains(library), "the parent maps `{library}`:\n{maps_of_parent}");
         }
-        looks += 1;
         let maps_of_workers: Vec<String> = run.workers().iter().map(|w| maps(*w)).collect();
-        seen_in_worker |= maps_of_workers.iter().any(|m| m.contains("libonnxruntime"));
+        if maps_of_workers.iter().any(|m| m.contains("libonnxruntime"))
+            && maps_of_parent.contains("/orchestra")
+        {
+            looks += 1;
+            seen_in_worker = true;
+        }
         // What has a name would stay behind when everybody is killed.
         let has_name = |maps: &String| maps.contains("/dev/shm/");
         assert!(
@@ -78,6 +84,35 @@ fn nothing_is_left_by_a_run_in_which_workers_crash_and_items_fail() {
     write_bad_pictures(&place.images()).unwrap();
     write_trap_picture(&place.images(), 20, Trap::Segfault).unwrap();
     place.run(&[]).must_exit(65);
+    let failed = |kind: &str| place.failures().iter().filter(|f| f["kind"] == kind).count();
+    assert_eq!(failed("crash"), 1, "{:?}", place.failures());
+    assert!(failed("decode") > 0 && place.restarts() > 0 && place.n_results() == 49, "{}", place.report());
+    place.nothing_is_left();
+}
+
+/// With the files gone, nothing could be decoded again: what the dead workers held goes to their successors from memory.
+#[test]
+fn pictures_that_were_decoded_are_not_decoded_again_when_workers_die() {
+    // They are one batch, which leaves only once it is full: where it waits at the gate, all are decoded.
+    const ITEMS: u64 = 8;
+    let place = Workplace::with_gate(ITEMS);
+    place.edit("wait = \"5ms\"", "wait = \"1h\"");
+    place.close_gate_after(0);
+    let mut run = place.start(&[]);
+    assert!(run.until("the batch is with a worker", || place.waiting_at_gate() == 1), "{}", run.said());
+    fs::remove_dir_all(place.images()).unwrap();
+    let victims = run.workers();
+    assert!(!victims.is_empty());
+    for victim in victims {
+        let pid = i32::try_from(victim).ok().and_then(Pid::from_raw).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
+    }
+    place.open_gate();
+    run.wait().must_exit(0);
+    place.holds_exactly(ITEMS);
+    let report = place.report();
+    assert!(place.restarts() > 0 && report["batches_by_reason"]["retry"].as_u64() > Some(0), "{report}");
+    assert_eq!(report["stages"]["pixels"]["in"], ITEMS, "{report}");
     place.nothing_is_left();
 }
 
@@ -85,6 +120,7 @@ fn nothing_is_left_by_a_run_in_which_workers_crash_and_items_fail() {
 fn nothing_is_left_by_a_run_that_is_interrupted() {
     let place = Workplace::with_gate(500);
     let mut run = place.start_until(1);
+    assert!(!run.workers().is_empty());
     run.signal(Signal::INT);
     assert!(run.until_it_says("stopping: finishing what is in flight"));
     place.open_gate();
@@ -96,6 +132,8 @@ fn nothing_is_left_by_a_run_that_is_interrupted() {
 fn nothing_is_left_by_a_run_that_is_killed() {
     let place = Workplace::with_gate(500);
     let run = place.start_until(1);
+    // It holds workers and shared memory, so that there is something to leave behind.
+    assert!(!run.workers().is_empty() && Holdings::of(run.pid()).memory_files() == 1);
     run.signal(Signal::KILL);
     assert_eq!(run.wait().status.code(), None);
     place.no_process_is_left();

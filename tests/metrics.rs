@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use common::{Blocks, Run, Workplace, until, write_pictures};
 use orchestra_telemetry::metrics::{Kind, names};
+use orchestra_testkit::skip::has_programs;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -169,6 +170,8 @@ fn a_port_that_is_taken_is_an_error_before_anything_is_begun() {
         .must_exit(0)
         .must_say(&[&format!("metrics at http://{address}/metrics")]);
     place.holds_exactly(4);
+    let ended = place.run(&["--fresh", "--metrics", "0.0.0.0:0"]);
+    ended.must_exit(0).must_say(&["/metrics, which other machines can read"]);
 }
 
 #[test]
@@ -203,21 +206,6 @@ impl Drop for Started {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// Whether these programs are there; says what is skipped without them.
-fn has(programs: &[&str]) -> bool {
-    let missing: Vec<&&str> = programs
-        .iter()
-        .filter(|p| {
-            let asked = Command::new(p).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-            !asked.is_ok_and(|status| status.success())
-        })
-        .collect();
-    if !missing.is_empty() {
-        println!("skipped: {missing:?} is not installed (apt-get install prometheus)");
-    }
-    missing.is_empty()
 }
 
 /// A real Prometheus that scrapes `target` twice a second, and where it answers.
@@ -255,7 +243,7 @@ fn query(prometheus: SocketAddr, query: &str) -> Vec<f64> {
 
 #[test]
 fn prometheus_scrapes_a_run_and_answers_a_query_for_each_metric() {
-    if !has(&["prometheus", "promtool"]) {
+    if !has_programs(&["prometheus", "promtool"], "apt-get install prometheus") {
         return;
     }
     // A collector that nobody listens at: then there are metrics of spans, too.

@@ -13,7 +13,12 @@ use rustix::process::Signal;
 
 const ITEMS: u64 = 3_000;
 const KILLS: usize = 25;
-/// The longest life of a start that is killed. Nothing depends on it: a start that comes to its end before was not killed, and is checked.
+/// Of these, kills that must hit a start which has written results and has more to write.
+const IN_THE_MIDDLE: usize = 5;
+/// Starts after which it is no use to go on.
+const MOST_STARTS: usize = 200;
+/// The longest life of a start that is killed, at first: it grows where too few kills are in the middle, and shrinks
+/// where a start came to its end.
 const LONGEST_MS: u64 = 900;
 
 /// Numbers without a pattern: the splitmix64 generator.
@@ -41,13 +46,16 @@ fn kills_of_the_parent_at_any_moment_lose_nothing_and_double_nothing() {
     let place = Workplace::with_blocks(&Blocks { steps: 150, ..Blocks::default() });
     write_pictures(&place.images(), ITEMS);
     let mut random = Random::new();
-    let (mut killed, mut most_finished) = (0, 0);
+    let (mut starts, mut killed, mut in_the_middle, mut longest) = (0, 0, 0, LONGEST_MS);
     let mut arguments: &[&str] = &[];
-    while killed < KILLS {
+    while killed < KILLS || in_the_middle < IN_THE_MIDDLE {
+        starts += 1;
+        assert!(starts <= MOST_STARTS, "{killed} starts were killed, {in_the_middle} of them in the middle");
+        let before = if arguments.is_empty() { place.n_results() } else { 0 };
         let run = place.start(arguments);
         // The moment is the fault itself. Nobody sends on the channel: it only lets time pass.
         let (_keep, never) = channel::<()>();
-        let _ = never.recv_timeout(Duration::from_millis(random.below(LONGEST_MS)));
+        let _ = never.recv_timeout(Duration::from_millis(random.below(longest)));
         run.signal(Signal::KILL);
         let ended = run.wait();
         place.no_process_is_left();
@@ -56,17 +64,23 @@ fn kills_of_the_parent_at_any_moment_lose_nothing_and_double_nothing() {
             ended.must_exit(0);
             place.holds_exactly(ITEMS);
             arguments = &["--fresh"];
+            longest = longest * 2 / 3;
             continue;
         }
         killed += 1;
         arguments = &[];
+        let results = place.n_results();
+        match before < results && (results as u64) < ITEMS {
+            true => in_the_middle += 1,
+            // Most lives end before the first result: they must be longer for the middle to be hit.
+            false if in_the_middle * 4 < killed => longest = longest * 5 / 4,
+            false => {}
+        }
         if whole_records(&place) {
-            let records = Records::read(&place.out(), &["results.jsonl"]).unwrap();
-            assert!(records.failed.is_empty());
-            most_finished = most_finished.max(records.done.len());
+            assert!(Records::read(&place.out(), &["results.jsonl"]).unwrap().failed.is_empty());
         }
     }
-    println!("at most {most_finished} items were there when a start was killed");
+    println!("{in_the_middle} of {killed} kills were in the middle of the work");
     place.run(&[]).must_exit(0);
     place.holds_exactly(ITEMS);
     assert!(place.failures().is_empty());

@@ -70,6 +70,17 @@ fn a_changed_model_is_named_and_nothing_is_touched() {
 }
 
 #[test]
+fn a_model_that_may_round_otherwise_is_named_and_nothing_is_touched() {
+    let place = finished();
+    let before = results(&place);
+    place
+        .run(&["--set", "models.blocks.tf32=false"])
+        .must_exit(78)
+        .must_say(&["`tf32` of model `blocks` changed from true to false", "--fresh"]);
+    assert_eq!(results(&place), before);
+}
+
+#[test]
 fn what_does_not_decide_results_may_change() {
     let place = finished();
     place.edit("wait = \"5ms\"", "wait = \"7ms\"");

@@ -103,6 +103,7 @@ impl Workplace {
             (false, steps) => models::slow_blocks(&models, [1, 32, 32], steps),
         };
         let model = model.unwrap();
+        fs::create_dir_all(self.path("gate")).unwrap();
         let custom = match blocks.trap {
             // The gate is outside of what a worker may touch.
             true => format!(

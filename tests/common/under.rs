@@ -2,11 +2,14 @@
 
 use std::process::Command;
 
+use orchestra_testkit::skip::skip;
+
 /// Set in a test that [`runs_under`] another command.
 const UNDER: &str = "ORCHESTRA_TEST_UNDER";
 
 /// Runs this test of the same binary again as a child of `command`, which gives or takes what a process may do; `true` there, where the
-/// test goes on. Where the command is missing or refused it says that the test is skipped.
+/// test goes on. Where the command is missing or refused the test is skipped.
+#[track_caller]
 pub fn runs_under(command: &[&str], test: &str) -> bool {
     if std::env::var_os(UNDER).is_some() {
         return true;
@@ -14,7 +17,8 @@ pub fn runs_under(command: &[&str], test: &str) -> bool {
     let (program, arguments) = command.split_first().unwrap();
     let may = Command::new(program).args(arguments).arg("true").output();
     if !may.is_ok_and(|ended| ended.status.success()) {
-        println!("skipped: `{}` is missing or refused here", command.join(" "));
+        let remedy = "install util-linux, and allow user namespaces and changes of capabilities";
+        skip(&format!("`{}` is missing or refused here", command.join(" ")), remedy);
         return false;
     }
     let again = std::env::current_exe().unwrap();

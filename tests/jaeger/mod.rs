@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use orchestra_testkit::skip::skip;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -37,14 +38,16 @@ struct Ports {
 }
 
 impl Jaeger {
-    /// A fresh one; `None`, and a line on standard error, where there is none to start.
+    /// A fresh one; `None` where there is none to start, and the test is skipped.
+    #[track_caller]
     pub fn start() -> Option<Self> {
         let program = match program() {
             Ok(program) => program,
             Err(why) => {
-                // Not `eprintln`, which a test that passes keeps to itself.
-                let mut stderr = std::io::stderr();
-                writeln!(stderr, "skipped: no trace is looked at in Jaeger, because {why}").unwrap();
+                skip(
+                    &format!("no Jaeger ({why})"),
+                    &format!("`scripts/jaeger.sh build`, or name one in `{VARIABLE}`"),
+                );
                 return None;
             }
         };

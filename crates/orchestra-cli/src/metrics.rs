@@ -38,7 +38,8 @@ pub fn start(args: &RunArgs, plan: &Plan, talk: Talk, said: &[String]) -> Result
         Failed::new(if taken { ExitCode::TryAgain } else { refused }, e)
     })?;
     if let Some(address) = metrics.page_address() {
-        talk.say(&format!("metrics at http://{address}/metrics"));
+        let readers = if address.ip().is_loopback() { "" } else { ", which other machines can read" };
+        talk.say(&format!("metrics at http://{address}/metrics{readers}"));
         tracing::info!(%address, "metrics page served");
     }
     Ok(metrics)

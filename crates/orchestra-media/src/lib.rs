@@ -57,6 +57,9 @@ mod resample;
 mod row_spec;
 mod row_writer;
 
+/// The libraries that decide about pixels, and their versions: with others, rows may differ in their last bits.
+pub const DECODERS: &str = "libjpeg-turbo-rs 0.9.0, image 0.25.10, fast_image_resize 6.1.0";
+
 pub use error::MediaError;
 pub use format::Format;
 pub use picture::PictureSize;

@@ -30,8 +30,8 @@ pub struct OnnxSpec {
     pub tf32: bool,
     /// What else the model asks of its session.
     pub tuning: SessionTuning,
-    /// Libraries of custom operators to register with the session.
-    pub custom_ops: Vec<PathBuf>,
+    /// Libraries of custom operators to register with the session, and their SHA-256 as they were planned with: as for the model.
+    pub custom_ops: Vec<(PathBuf, [u8; 32])>,
     /// What the worker may do.
     pub sandbox: SandboxRules,
     /// Per model input, where its rows are pixels as they are (u8 `[height, width, channels]` in the layout): what the graph makes of
@@ -60,7 +60,10 @@ impl OnnxSpec {
             let real = file.canonicalize().ok();
             [Some(file), real.as_ref()].map(|file| file?.parent().map(Path::to_owned)).into_iter().flatten()
         };
-        let libraries = [&self.library].into_iter().chain(&self.preload).chain(&self.custom_ops);
+        let libraries = [&self.library]
+            .into_iter()
+            .chain(&self.preload)
+            .chain(self.custom_ops.iter().map(|(file, _)| file));
         let searched = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         let mut read: Vec<PathBuf> = libraries.chain([&self.model]).flat_map(folders_of).collect();
         read.extend(std::env::split_paths(&searched).filter_map(|folder| std::path::absolute(folder).ok()));

@@ -378,7 +378,9 @@ fn warm_up_leaves_the_arena_alone() {
 fn custom_operators_run_and_their_failures_have_a_class() {
     let tensors = [flat("x", DType::F32, 3), flat("y", DType::F32, 3)];
     let mut setup = Setup::new(|f| models::trap(f, &[3]), &tensors[..1], &tensors[1..], 4, 1);
-    setup.spec.custom_ops = vec![trap_library().unwrap()];
+    let library = trap_library().unwrap();
+    let digest = orchestra_onnx::digest::model_digest(&library).unwrap();
+    setup.spec.custom_ops = vec![(library, digest)];
     let (mut engine, _) = setup.engine().unwrap();
     let row = |trap: Trap| f32s(&[1.0, f32::from(trap.value()), 2.0]);
     for (trap, kind) in [(Trap::Fail, RunErrorKind::Model), (Trap::OutOfMemory, RunErrorKind::OutOfMemory)] {

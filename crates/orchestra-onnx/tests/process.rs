@@ -172,7 +172,9 @@ fn a_crash_leaves_the_inputs_and_the_batch_runs_elsewhere() {
     let tensors = [flat("x", DType::F32, 3), flat("y", DType::F32, 3)];
     let write = |folder: &Path| models::trap(folder, &[3]);
     let mut setup = Setup::new(write, &tensors[..1], &tensors[1..], 4, 1);
-    setup.spec.custom_ops = vec![trap_library().unwrap()];
+    let library = trap_library().unwrap();
+    let digest = orchestra_onnx::digest::model_digest(&library).unwrap();
+    setup.spec.custom_ops = vec![(library, digest)];
     let fatal = f32::from(Trap::Segfault.value());
     setup.fill_input(0, 0, 0, &[f32s(&[1.0, 2.0, 3.0]), f32s(&[fatal; 3])]);
     let mut worker = setup.spawn();

@@ -111,10 +111,21 @@ fn files_that_the_runtime_refuses_are_refused_for_good() {
 #[test]
 fn custom_operators_that_are_not_there_are_refused_by_name() {
     let mut setup = affine_setup(None, 2);
-    setup.spec.custom_ops = vec!["/nowhere/libops.so".into()];
+    setup.spec.custom_ops = vec![("/nowhere/libops.so".into(), [0; 32])];
     let error = refusal(&setup);
     assert_eq!(error.class, ErrorClass::Permanent);
-    assert!(error.error.contains("custom operators `/nowhere/libops.so` cannot be registered"), "{error}");
+    assert!(error.error.contains("operator library `/nowhere/libops.so` cannot be read"), "{error}");
+}
+
+#[test]
+fn custom_operators_that_changed_since_the_plan_are_refused_by_name() {
+    let mut setup = affine_setup(None, 2);
+    let library = orchestra_testkit::trap_library().unwrap();
+    setup.spec.custom_ops = vec![(library.clone(), [7; 32])];
+    let error = refusal(&setup);
+    assert_eq!(error.class, ErrorClass::Permanent);
+    let says = format!("operator library `{}` changed since the plan was made", library.display());
+    assert!(error.error.contains(&says), "{error}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::host::{Host, MachineView, lexical};
 use crate::kind::{Input, SourceConnected, whole_row};
 use crate::measured::MeasureKey;
 use crate::models::{self, Model};
+use crate::no_effect::NoEffect;
 use crate::placement::{Demand, place};
 use crate::plan::{ColumnRef, Plan, WorkerMemory, WorkerPlan};
 use crate::raw::{self, RawModel, RawSource, RawStage, RawWorkflow};
@@ -123,6 +124,8 @@ impl Planner<'_> {
         if diags.has_errors() {
             return None;
         }
+        let Parts { workflow, sources, devices, workers, .. } = &parts;
+        NoEffect { tree: &tree, workflow, sources, devices, workers }.warn(diags);
         assemble::Assembler::new(&parts, self.file, self.reasons, diags).assemble()
     }
 

@@ -9,13 +9,9 @@ use sha2::{Digest, Sha256};
 use crate::plan::{ColumnRef, Origin, Plan, Shape, SinkPlan};
 use crate::raw::{RawListing, RawSource};
 
-/// One entry per source, model, stage and sink of `plan`, in the order of the plan. `sources` and `operators` are those of the plan, as
-/// written and by digest: absolute paths do not count, so that a moved workflow goes on.
-pub(crate) fn fingerprint(
-    plan: &Plan,
-    sources: &[RawSource],
-    operators: &[&[[u8; 32]]],
-) -> Vec<(String, String)> {
+/// One entry per source, model, stage and sink of `plan`, in the order of the plan. `sources` are those of the plan, as
+/// written: absolute paths do not count, so that a moved workflow goes on.
+pub(crate) fn fingerprint(plan: &Plan, sources: &[RawSource]) -> Vec<(String, String)> {
     let mut entries = Vec::new();
     for (source, planned) in sources.iter().zip(&plan.sources) {
         let listing = match &source.listing {
@@ -30,9 +26,12 @@ pub(crate) fn fingerprint(
         let settings = &planned.settings;
         let digest = if settings.is_null() { digest(&listing) } else { digest(&(listing, settings)) };
         entries.push((format!("source `{}`", source.name.value), digest));
+        if let Some(decoders) = planned.decoders {
+            entries.push((format!("what decodes source `{}`", source.name.value), decoders.to_owned()));
+        }
     }
-    for (model, operators) in plan.models.iter().zip(operators) {
-        let operators: Vec<String> = operators.iter().map(|d| hex(d)).collect();
+    for model in &plan.models {
+        let operators: Vec<String> = model.custom_ops.iter().map(|(_, digest)| hex(digest)).collect();
         let text = (hex(&model.digest), operators);
         let digest = match &model.tuning.provider {
             // Other numbers, by more than the last bits.
@@ -40,6 +39,7 @@ pub(crate) fn fingerprint(
             Provider::Cuda | Provider::TensorRt(_) => digest(&text),
         };
         entries.push((format!("model `{}`", model.name), digest));
+        entries.push((format!("`tf32` of model `{}`", model.name), model.tf32.to_string()));
     }
     // Joins follow from what the others read.
     for stage in plan.stages.iter().filter(|stage| !stage.is_join()) {

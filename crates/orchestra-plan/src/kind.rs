@@ -131,6 +131,8 @@ pub struct SourceConnected {
     pub expand: Option<Arc<dyn Expand>>,
     /// What decides about results, for the fingerprint; `Null` where that is the list of files alone.
     pub settings: Json,
+    /// The decoders of its files with their versions, where another version may give other values. A run is not resumed with others.
+    pub decoders: Option<&'static str>,
 }
 
 /// A kind of stage.
@@ -217,6 +219,8 @@ pub struct Input {
     pub is_source: bool,
     /// Where it is named.
     pub span: Span,
+    /// `paths` of a source, as written; empty for a manifest and for a stage.
+    pub paths: Vec<String>,
     /// All columns that it gives.
     pub gives: Schema,
     /// The one column that is meant, where the file says so (`from = "stage.column"`).

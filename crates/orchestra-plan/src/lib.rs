@@ -22,6 +22,7 @@ mod measured;
 mod models;
 mod near_cores;
 mod nearest;
+mod no_effect;
 mod onnx;
 mod part_names;
 mod placement;

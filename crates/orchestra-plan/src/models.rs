@@ -8,7 +8,7 @@ use crate::build::resolve;
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::fingerprint::hex;
-use crate::host::{Host, ModelError, ModelFile};
+use crate::host::{FileKind, Host, ModelError, ModelFile};
 use crate::keys;
 use crate::plan::{ModelPlan, Recycle};
 use crate::raw::{RawModel, RawSandbox};
@@ -27,8 +27,6 @@ pub const MAX_BATCH: u64 = 65_536;
 pub(crate) struct Model {
     pub plan: ModelPlan,
     pub labels: Option<At<Vec<String>>>,
-    /// Digests of its libraries of operators.
-    pub operators: Vec<[u8; 32]>,
     /// Bytes of the file and of its external weights.
     pub bytes: u64,
 }
@@ -79,6 +77,10 @@ fn at_least_one(f: &mut Fields<'_, '_>, key: &str) -> Option<At<u64>> {
 
 fn recycle(f: &mut Fields<'_, '_>) -> Recycle {
     let Some(mut f) = f.table("recycle", &["batches", "growth"]) else { return Recycle::default() };
+    if f.entry("batches").is_none() && f.entry("growth").is_none() {
+        let message = format!("{} has no effect: it has neither `batches` nor `growth`", f.what);
+        f.diags.warning(f.span, message).help("leave it out, or say when a worker is to be replaced");
+    }
     Recycle {
         batches: f.integer("batches", 1..=u64::MAX >> 1).map(|n| n.value),
         growth_bytes: at_least_one(&mut f, "growth").map(|b| b.value),
@@ -89,6 +91,7 @@ fn recycle(f: &mut Fields<'_, '_>) -> Recycle {
 pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut Diagnostics) -> Option<Model> {
     let labels = raw.labels.as_ref().map(|l| read_labels(l, folder, host, diags));
     let custom_ops: Vec<_> = raw.custom_ops.iter().map(|l| library(raw, l, folder, host, diags)).collect();
+    check_sandbox(raw, folder, host, diags);
     let written = raw.path.as_ref()?;
     let path = resolve(folder, &written.value, host);
     let file = match host.model(&path) {
@@ -114,7 +117,7 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
     };
     let ModelFile { file_digest, digest, bytes, signature } = file;
     tuning::check_outputs(&raw.name.value, &raw.tuning, &signature.outputs, diags);
-    let (custom_ops, operators) = custom_ops.into_iter().collect::<Option<Vec<_>>>()?.into_iter().unzip();
+    let custom_ops = custom_ops.into_iter().collect::<Option<Vec<_>>>()?;
     let mut tuning = raw.tuning.wanted.clone();
     if let Provider::TensorRt(wanted) = &mut tuning.provider {
         wanted.engines = host.engines().map(|folder| folder.join(hex(&digest)));
@@ -139,7 +142,43 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
             env: raw.sandbox.env.iter().map(|name| name.value.clone()).collect(),
         },
     };
-    Some(Model { plan, labels, operators, bytes })
+    Some(Model { plan, labels, bytes })
+}
+
+/// Reports what no sandbox can allow.
+fn check_sandbox(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut Diagnostics) {
+    let (name, sandbox) = (&raw.name.value, &raw.sandbox);
+    for (key, paths) in [("sandbox_read", &sandbox.read), ("sandbox_write", &sandbox.write)] {
+        for written in paths {
+            if written.value.trim().is_empty() {
+                diags.error(written.span, format!("model `{name}`: `{key}` holds an empty path"));
+                continue;
+            }
+            let path = resolve(folder, &written.value, host);
+            if sandbox.mode != Some(SandboxMode::Off) && host.file_kind(&path) == FileKind::Missing {
+                diags
+                    .warning(
+                        written.span,
+                        format!("model `{name}`: there is no `{}` to allow", written.value),
+                    )
+                    .label(format!("looked for `{}`", path.display()))
+                    .help("a worker may use what is there when it starts; create it before the run");
+            }
+        }
+    }
+    for written in &sandbox.env {
+        if written.value.is_empty() || written.value.contains(['=', '\0']) {
+            diags
+                .error(
+                    written.span,
+                    format!(
+                        "model `{name}`: `{}` can be no name of a variable",
+                        written.value.escape_debug()
+                    ),
+                )
+                .help("write the name alone: its value is that of the environment of the run");
+        }
+    }
 }
 
 fn library(

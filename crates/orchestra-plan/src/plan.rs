@@ -188,6 +188,8 @@ pub struct SourcePlan {
     pub fetch: Arc<dyn Fetch>,
     /// What decides about results beside the list.
     pub settings: Json,
+    /// The decoders of its files with their versions, where those decide about results, too.
+    pub decoders: Option<&'static str>,
 }
 
 /// A model file and what is known of it without loading it.
@@ -205,8 +207,8 @@ pub struct ModelPlan {
     pub inputs: Vec<TensorSpec>,
     /// Outputs, from the file. Dimensions that the file does not state are `Dynamic`.
     pub outputs: Vec<TensorSpec>,
-    /// Custom operator libraries, absolute.
-    pub custom_ops: Vec<PathBuf>,
+    /// Custom operator libraries, absolute, with the SHA-256 of each: a worker compares it before it loads one.
+    pub custom_ops: Vec<(PathBuf, [u8; 32])>,
     /// Ceiling of the provider's memory arena in bytes.
     pub memory_limit: Option<u64>,
     /// Device memory of one worker in bytes, where the file declares it.

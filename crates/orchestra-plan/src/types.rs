@@ -14,7 +14,7 @@ use crate::models::Model;
 use crate::nearest::{list, suggestion};
 use crate::placement::plural;
 use crate::plan::{ColumnRef, Origin};
-use crate::raw::{RawStage, RawWorkflow};
+use crate::raw::{RawListing, RawStage, RawWorkflow};
 
 /// A stage with all its inputs known to fit.
 #[derive(Debug)]
@@ -345,10 +345,19 @@ pub(crate) fn input(
         kind,
         is_source: link.stage().is_none(),
         span: link.span,
+        paths: paths_of(workflow, link.target),
         gives,
         column: link.tensor.clone(),
         labels,
     })
+}
+
+fn paths_of(workflow: &RawWorkflow, target: Origin) -> Vec<String> {
+    let Origin::Source(source) = target else { return Vec::new() };
+    match &workflow.sources[source.index()].listing {
+        Some(RawListing::Paths(paths)) => paths.iter().map(|path| path.value.clone()).collect(),
+        _ => Vec::new(),
+    }
 }
 
 fn name_of(workflow: &RawWorkflow, target: Origin) -> &str {

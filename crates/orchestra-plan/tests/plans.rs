@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{DIGITS, FakeHost, digits, infer, on, set, workers_of};
 use orchestra_core::{DType, Fit, ImageSpec, StageId};
-use orchestra_plan::{BETWEEN_COMMITS, MaxFailed, Origin, PlanOptions, describe};
+use orchestra_plan::{BETWEEN_COMMITS, MaxFailed, Origin, PlanOptions, RenderStyle, describe};
 
 #[test]
 fn a_small_workflow_gets_every_default() {
@@ -167,8 +167,8 @@ from = "head"
     assert_eq!(reads("head")[0], place("embed"));
     assert_eq!(plan.pipelines.len(), 1);
     assert_eq!(
-        plan.models.iter().find(|m| m.name == "head").unwrap().custom_ops,
-        [Path::new("/flows/ops.so")]
+        plan.models.iter().find(|m| m.name == "head").unwrap().custom_ops[0].0,
+        Path::new("/flows/ops.so")
     );
 }
 
@@ -213,7 +213,9 @@ fn the_fingerprint_covers_results_and_nothing_else() {
         names,
         [
             "source `scans`",
+            "what decodes source `scans`",
             "model `digits`",
+            "`tf32` of model `digits`",
             "stage `pixels`",
             "stage `classify`",
             "stage `answer`",
@@ -237,6 +239,7 @@ fn the_fingerprint_covers_results_and_nothing_else() {
         (("sources.scans.paths", "[\"other\"]"), "source `scans`"),
         (("models.digits.path", "\"four.onnx\""), "model `digits`"),
         (("models.digits.custom_ops", "[\"ops.so\"]"), "model `digits`"),
+        (("models.digits.tf32", "false"), "`tf32` of model `digits`"),
         (("stages.pixels.filter", "\"nearest\""), "stage `pixels`"),
         (("stages.answer.top_k", "2"), "stage `answer`"),
         (("stages.answer.scores", "none"), "stage `answer`"),
@@ -338,4 +341,19 @@ fn a_described_machine_is_planned_for() {
     let (machine, diags) = orchestra_plan::machine_from_toml("core = 4\n[[devices]]\n", "m.toml");
     assert!(machine.is_none());
     assert_eq!(diags.errors().count(), 3);
+}
+
+#[test]
+fn a_key_is_without_effect_only_where_its_devices_are_known() {
+    let changes = [("models.digits.tf32", "false"), ("stages.classify.batch", "{ together = 2 }")];
+    let warned = |host: &FakeHost, offline| {
+        let (plan, diags) = host.plan(DIGITS, &PlanOptions { offline, ..set(&changes) });
+        assert!(plan.is_some(), "{}", diags.render(RenderStyle::Plain));
+        let messages: Vec<&str> = diags.warnings().map(|warning| &*warning.message).collect();
+        ["tf32", "together"]
+            .map(|key| messages.iter().any(|m| m.contains(key) && m.contains("has no effect")))
+    };
+    assert_eq!(warned(&FakeHost::with_cores(4), false), [true, false]);
+    assert_eq!(warned(&FakeHost::with_gpus(1), false), [false, true]);
+    assert_eq!(warned(&FakeHost::with_cores(4), true), [false, false]);
 }

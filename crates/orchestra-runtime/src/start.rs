@@ -436,10 +436,17 @@ fn with_text(plan: &Plan) -> Vec<PathBuf> {
     files.filter(|path| fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() > 0)).collect()
 }
 
+/// Hexadecimal digits of a SHA-256.
+const DIGEST_CHARS: usize = 64;
+
 fn in_words(change: &Change) -> String {
     match (&change.before, &change.after) {
         (None, _) => format!("{} was added", change.name),
         (_, None) => format!("{} was removed", change.name),
+        // A digest tells nothing to its reader.
+        (Some(before), Some(after)) if before.len().max(after.len()) < DIGEST_CHARS => {
+            format!("{} changed from {before} to {after}", change.name)
+        }
         _ => format!("{} changed", change.name),
     }
 }

@@ -147,18 +147,6 @@ impl Arena {
         }
     }
 
-    /// Copies all inputs of one row to another row of its slot: how holes are closed that failed items leave.
-    ///
-    /// # Safety
-    /// As for [`Arena::copy_input_rows`].
-    ///
-    /// # Panics
-    /// If the layout has no such slot or rows.
-    pub unsafe fn move_row(&self, slot: SlotId, from_row: usize, to_row: usize) {
-        // SAFETY: the same promises, by the caller.
-        unsafe { self.copy_input_rows((slot, from_row), (slot, to_row), 1) };
-    }
-
     fn input_span(&self, slot: SlotId, input: usize, first: usize, rows: usize) -> (usize, usize) {
         self.assert_rows(slot, first, rows);
         (self.layout.input_offset(slot, input, first), self.layout.inputs[input].row_bytes * rows)

@@ -50,7 +50,7 @@ fn rows_move_with_all_their_inputs() {
     unsafe {
         arena.input_row_mut(SlotId(0), 0, 3).fill(7);
         arena.input_row_mut(SlotId(0), 1, 3).fill(8);
-        arena.move_row(SlotId(0), 3, 1);
+        arena.copy_input_rows((SlotId(0), 3), (SlotId(0), 1), 1);
         assert_eq!(arena.input_rows(SlotId(0), 0, 1, 1), [7; 12]);
         assert_eq!(arena.input_rows(SlotId(0), 1, 0, 2), [0, 0, 0, 0, 0, 8, 8, 8, 8, 8]);
         arena.copy_input_rows((SlotId(0), 0), (SlotId(1), 2), 2);

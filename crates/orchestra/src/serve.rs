@@ -154,6 +154,7 @@ impl SourceKind for Requests {
             fetch: Arc::new(NoFetch),
             expand: None,
             settings: serde_json::Value::Null,
+            decoders: None,
         })
     }
 }

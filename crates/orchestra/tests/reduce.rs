@@ -11,10 +11,12 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use std::sync::Arc;
+
 use common::number_stages::{SCATTER, n_parts};
-use common::{AS_IT_IS, ONE_PIXEL_PER_BLOCK, Workplace, numbers, until};
+use common::{AS_IT_IS, ONE_PIXEL_PER_BLOCK, Workplace, example, numbers, until};
 use orchestra::kind::Kinds;
-use orchestra::{Plan, PlanOptions, RenderStyle, StartOptions};
+use orchestra::{Plan, PlanOptions, ProcessLauncher, RenderStyle, StartOptions};
 use orchestra_testkit::images::{Kind, write_bad_pictures, write_pictures};
 use orchestra_testkit::models;
 use serde_json::Value;
@@ -191,7 +193,10 @@ async fn run_process() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
     let file = Path::new(&folder).join("workflow.toml");
     let (plan, _) = orchestra::plan_file(&file, &PlanOptions::default(), &orchestra::machine()).unwrap();
-    let run = orchestra::start(plan.unwrap(), StartOptions::default()).await.unwrap();
+    // This program is no loader.
+    let launcher = ProcessLauncher { program: example("worker"), args: Vec::new(), env: Vec::new() };
+    let options = StartOptions { launcher: Some(Arc::new(launcher)), ..StartOptions::default() };
+    let run = orchestra::start(plan.unwrap(), options).await.unwrap();
     let mut snapshots = run.snapshots();
     let tell = tokio::spawn(async move {
         while snapshots.changed().await.is_ok() {

@@ -33,6 +33,7 @@ impl SourceKind for Images {
             fetch: Arc::new(PictureFiles { max_pixels: source.limits.max_pixels }),
             expand: None,
             settings: serde_json::Value::Null,
+            decoders: Some(orchestra_media::DECODERS),
         })
     }
 

@@ -74,6 +74,7 @@ impl SourceKind for Tensors {
             fetch: Arc::clone(&rows) as Arc<dyn Fetch>,
             expand: Some(rows),
             settings,
+            decoders: None,
         })
     }
 

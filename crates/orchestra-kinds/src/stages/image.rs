@@ -6,7 +6,9 @@ use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Picture, Refusal, Value, WriteTensor};
 use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
 use orchestra_core::{FailureKind, ImageSpec, TensorSpec};
-use orchestra_plan::{Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind};
+use orchestra_plan::{
+    Connect, Draft, Fields, Key, Limits, Runs, Span, StageConnected, StageContext, StageKind,
+};
 
 use super::image_settings as settings;
 
@@ -27,7 +29,8 @@ impl StageKind for Image {
     }
 
     fn read(&self, fields: &mut Fields<'_, '_>, limits: &Limits) -> Option<Draft> {
-        Some(Draft::Stage(Box::new(ImageDraft(settings::read(fields, limits.max_pixels)?))))
+        let fast = fields.entry("fast").map(|entry| entry.key_span);
+        Some(Draft::Stage(Box::new(ImageDraft { spec: settings::read(fields, limits.max_pixels)?, fast })))
     }
 
     fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
@@ -36,12 +39,30 @@ impl StageKind for Image {
 }
 
 #[derive(Debug)]
-struct ImageDraft(ImageSpec);
+struct ImageDraft {
+    spec: ImageSpec,
+    /// Where the key `fast` stands.
+    fast: Option<Span>,
+}
+
+/// Whether all files of these paths have a name that no JPEG has.
+fn name_no_jpeg(paths: &[String]) -> bool {
+    const OTHERS: [&str; 6] = ["png", "webp", "bmp", "tif", "tiff", "gif"];
+    let is_other = |path: &String| {
+        let ending = path.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
+        ending.is_some_and(|ending| OTHERS.contains(&&*ending))
+    };
+    !paths.is_empty() && paths.iter().all(is_other)
+}
 
 impl Connect for ImageDraft {
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
         let picture = stage.column(0, "pictures, which a source gives", |c| c.ty == ColumnType::Picture)?;
-        let spec = &self.0;
+        let spec = &self.spec;
+        if let Some(span) = self.fast.filter(|_| name_no_jpeg(&stage.inputs[0].paths)) {
+            let message = format!("stage `{}`: `fast` has no effect: its source names no JPEG", stage.name);
+            stage.diags.warning(span, message).label("has no effect").help("leave it out");
+        }
         Some(StageConnected {
             gives: settings::column(spec),
             reads: vec![(0, picture)],
@@ -53,7 +74,7 @@ impl Connect for ImageDraft {
     }
 
     fn advice(&self, name: &str, want: &TensorSpec) -> Option<String> {
-        Some(settings::advice(name, &self.0.for_model(), want))
+        Some(settings::advice(name, &self.spec.for_model(), want))
     }
 }
 

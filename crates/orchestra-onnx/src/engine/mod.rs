@@ -25,6 +25,7 @@ mod twin;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
@@ -93,7 +94,7 @@ impl Engine for OnnxEngine {
             cuda::forbid_tf32();
         }
         let environment = library::environment(&spec.library, cpu_ceiling(&spec, &load.device))?;
-        check_digest(&spec)?;
+        check_digests(&spec)?;
         // Held until the model is warm: then all that there is to compile has been compiled.
         let engines = match (&load.device, &spec.tuning.provider) {
             (DeviceKind::Cuda { .. }, Provider::TensorRt(wanted)) => Engines::of(load, &spec, wanted),
@@ -240,19 +241,25 @@ impl Serving {
     }
 }
 
-fn check_digest(spec: &OnnxSpec) -> Result<(), LoadError> {
-    let path = spec.model.display();
+/// Whether the model and its libraries of operators are those that were planned with.
+fn check_digests(spec: &OnnxSpec) -> Result<(), LoadError> {
+    check_digest("model", &spec.model, &spec.digest)?;
+    spec.custom_ops.iter().try_for_each(|(path, digest)| check_digest("operator library", path, digest))
+}
+
+fn check_digest(what: &str, file: &Path, planned: &[u8; 32]) -> Result<(), LoadError> {
+    let path = file.display();
     let permanent = |error| LoadError { class: ErrorClass::Permanent, error };
-    let found = model_digest(&spec.model).map_err(|e| {
-        permanent(format!("model `{path}` cannot be read: {e}; check the path and its permissions"))
+    let found = model_digest(file).map_err(|e| {
+        permanent(format!("{what} `{path}` cannot be read: {e}; check the path and its permissions"))
     })?;
-    if found == spec.digest {
+    if found == *planned {
         return Ok(());
     }
     Err(permanent(format!(
-        "model `{path}` changed since the plan was made (SHA-256 `{}…`, planned `{}…`); start the run again",
+        "{what} `{path}` changed since the plan was made (SHA-256 `{}…`, planned `{}…`); start the run again",
         short(&found),
-        short(&spec.digest)
+        short(planned)
     )))
 }
 

@@ -29,7 +29,7 @@ pub fn open(
         // First of all: custom operators may need these libraries, too.
         cuda::preload(spec.preload.iter().filter(|library| is_needed(library, spec)));
     }
-    for library in &spec.custom_ops {
+    for (library, _) in &spec.custom_ops {
         let registered = builder.with_operator_library(library);
         builder = registered.map_err(|e| LoadError {
             class: ErrorClass::Permanent,

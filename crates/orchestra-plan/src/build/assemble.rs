@@ -92,8 +92,7 @@ impl<'a> Assembler<'a> {
         number_files(&mut plan);
         let carried = self.slot_memory().0.map_or(CARRIED_BYTES, |limit| (limit / 4).min(CARRIED_BYTES));
         plan.pipelines.iter_mut().for_each(|pipeline| pipeline.carried_bytes = carried);
-        let operators: Vec<_> = self.used_models().map(|model| &model.operators[..]).collect();
-        plan.fingerprint = fingerprint(&plan, &workflow.sources, &operators);
+        plan.fingerprint = fingerprint(&plan, &workflow.sources);
         Some(plan)
     }
 
@@ -257,6 +256,7 @@ impl<'a> Assembler<'a> {
                 gives: connected.gives.clone(),
                 fetch: Arc::clone(&connected.fetch),
                 settings: connected.settings.clone(),
+                decoders: connected.decoders,
             })
         };
         pipelines.iter().enumerate().map(plan).collect()

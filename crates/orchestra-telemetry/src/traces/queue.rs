@@ -169,12 +169,6 @@ pub struct SpanReport {
 }
 
 impl SpanReport {
-    /// Nothing is missing.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        self.lost() == 0 && self.items_left_out == 0 && self.batches_left_out == 0
-    }
-
     /// Spans that no collector took, whatever the reason.
     #[must_use]
     pub fn lost(&self) -> u64 {

@@ -1,0 +1,130 @@
+//! Keys that are right and change nothing on this plan: each becomes a warning at its place. Knows no kind; kinds do the same in `connect`.
+
+use orchestra_core::SandboxMode;
+use orchestra_core::data::ColumnType;
+
+use crate::devices::Device;
+use crate::diagnostics::Diagnostics;
+use crate::kind::SourceConnected;
+use crate::plan::WorkerPlan;
+use crate::raw::{RawModel, RawWorkflow};
+use crate::tree::{Entry, Table, Value};
+
+/// A plan without errors, as far as keys depend on it.
+pub(crate) struct NoEffect<'a> {
+    pub tree: &'a Table,
+    pub workflow: &'a RawWorkflow,
+    pub sources: &'a [Option<SourceConnected>],
+    pub devices: &'a [Device],
+    /// Per stage; none for a stage that is not used.
+    pub workers: &'a [Vec<WorkerPlan>],
+}
+
+impl NoEffect<'_> {
+    pub fn warn(&self, diags: &mut Diagnostics) {
+        let used: Vec<(&RawModel, Vec<&Device>)> = self.used_models();
+        for (model, devices) in &used {
+            let name = &model.name.value;
+            let mut warn = |key: &str, why: &str| {
+                self.at(&["models", name, key], &format!("model `{name}`: `{key}`"), why, diags);
+            };
+            if none_is_cuda(devices) {
+                for key in ["tf32", "memory"] {
+                    warn(key, "the model runs on no GPU");
+                }
+            }
+            if model.sandbox.mode == Some(SandboxMode::Off) {
+                for key in ["sandbox_read", "sandbox_write", "sandbox_env"] {
+                    warn(key, "its workers are not confined: `sandbox` is \"off\"");
+                }
+            }
+            let shares = |(other, on): &(&RawModel, Vec<&Device>)| {
+                other.name != model.name && on.iter().any(|device| devices.contains(device))
+            };
+            if !used.iter().any(shares) {
+                warn("priority", "no other model runs on its devices");
+            }
+        }
+        for (stage, workers) in self.workflow.stages.iter().zip(self.workers) {
+            let devices = self.devices_of(workers);
+            if !devices.is_empty() && devices.iter().all(|device| device.is_cuda()) {
+                let name = &stage.name.value;
+                let what = format!("stage `{name}`: `batch.together`");
+                self.at(
+                    &["stages", name, "batch", "together"],
+                    &what,
+                    "batches go together on the CPU alone",
+                    diags,
+                );
+            }
+        }
+        let mut warn = |table: &str, key: &str, why: &str| {
+            self.at(&[table, key], &format!("`{table}.{key}`"), why, diags)
+        };
+        if used.is_empty() {
+            for (table, key) in [
+                ("devices", "use"),
+                ("devices", "headroom"),
+                ("limits", "batch_timeout"),
+                ("limits", "sandbox"),
+            ] {
+                warn(table, key, "the workflow runs no model");
+            }
+        } else if none_is_cuda(&self.devices.iter().collect::<Vec<_>>()) {
+            warn("devices", "headroom", "no model runs on a GPU");
+        }
+        let has_own = |model: &RawModel| self.find(&["models", &model.name.value, "sandbox"]).is_some();
+        if !used.is_empty() && used.iter().all(|(model, _)| has_own(model)) {
+            warn("limits", "sandbox", "every model has a `sandbox` of its own");
+        }
+        let gives_pictures =
+            |source: &SourceConnected| source.gives.0.iter().any(|column| column.ty == ColumnType::Picture);
+        if !self.sources.iter().flatten().any(gives_pictures) {
+            warn("limits", "max_pixels", "no source gives pictures");
+        }
+    }
+
+    /// With the devices of all stages that run them.
+    fn used_models(&self) -> Vec<(&RawModel, Vec<&Device>)> {
+        let stages = || self.workflow.stages.iter().zip(self.workers);
+        let models = self.workflow.models.iter().map(|model| {
+            let runs = |stage: &crate::raw::RawStage| {
+                stage
+                    .batch()
+                    .and_then(|batch| batch.model.as_ref())
+                    .is_some_and(|m| m.value == model.name.value)
+            };
+            let workers = stages().filter(|(stage, _)| runs(stage)).flat_map(|(_, workers)| workers);
+            (model, self.devices_of(workers))
+        });
+        models.filter(|(_, devices)| !devices.is_empty()).collect()
+    }
+
+    fn devices_of<'w>(&self, workers: impl IntoIterator<Item = &'w WorkerPlan>) -> Vec<&Device> {
+        workers.into_iter().map(|worker| &self.devices[worker.device.index()]).collect()
+    }
+
+    fn find(&self, path: &[&str]) -> Option<&Entry> {
+        let (last, tables) = path.split_last()?;
+        let table = tables.iter().try_fold(self.tree, |table, key| match &table.get(key)?.node.value {
+            Value::Table(inner) => Some(inner),
+            _ => None,
+        })?;
+        table.get(last)
+    }
+
+    /// Warns of the key at `path`, if the file has it.
+    fn at(&self, path: &[&str], what: &str, why: &str, diags: &mut Diagnostics) {
+        if let Some(entry) = self.find(path) {
+            diags
+                .warning(entry.key_span, format!("{what} has no effect: {why}"))
+                .label("has no effect")
+                .help("leave it out");
+        }
+    }
+}
+
+/// Whether it is known that none is a GPU: without a look at the machine `auto` may be anything.
+fn none_is_cuda(devices: &[&Device]) -> bool {
+    devices.iter().all(|device| !device.is_cuda() && device.name != "auto")
+}
