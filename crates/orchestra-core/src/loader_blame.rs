@@ -10,8 +10,10 @@ use crate::worker_exit::{Evidence, WorkerExit};
 const STRONG: u32 = 2;
 /// Deaths that something outside may have caused, likewise.
 const WEAK: u32 = 8;
-/// Deaths in a row before any item was loaded after which no further process is started.
-const STARTS: u32 = 5;
+/// Deaths in a row before any item was loaded after which no further process is started,
+const STARTS: u32 = 10;
+/// and where the process ended by itself, as a program does that is no loader.
+const OWN_ENDS: u32 = 3;
 
 /// What is to be done after a death.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,7 +92,8 @@ impl LoaderBlame {
     fn failed_to_start(&mut self, exit: &WorkerExit) -> LoaderVerdict {
         self.failed_starts += 1;
         let is_final = matches!(exit, WorkerExit::LoadFailed { .. } | WorkerExit::ProtocolMismatch(_));
-        if is_final || self.failed_starts >= STARTS { LoaderVerdict::GiveUp } else { LoaderVerdict::GoOn }
+        let most = if matches!(exit, WorkerExit::Code(_)) { OWN_ENDS } else { STARTS };
+        if is_final || self.failed_starts >= most { LoaderVerdict::GiveUp } else { LoaderVerdict::GoOn }
     }
 }
 
@@ -140,12 +143,13 @@ mod tests {
 
     #[test]
     fn processes_that_never_load_anything_are_not_started_for_ever() {
-        let mut blame = LoaderBlame::default();
-        let code = WorkerExit::Code(3);
-        for _ in 1..STARTS {
-            assert_eq!(blame.died(&code, false, None), LoaderVerdict::GoOn);
+        for (exit, most) in [(WorkerExit::Code(3), OWN_ENDS), (KILLED, STARTS)] {
+            let mut blame = LoaderBlame::default();
+            for _ in 1..most {
+                assert_eq!(blame.died(&exit, false, None), LoaderVerdict::GoOn);
+            }
+            assert_eq!(blame.died(&exit, false, None), LoaderVerdict::GiveUp);
         }
-        assert_eq!(blame.died(&code, false, None), LoaderVerdict::GiveUp);
         let mut blame = LoaderBlame::default();
         let other = WorkerExit::ProtocolMismatch(String::new());
         assert_eq!(blame.died(&other, false, None), LoaderVerdict::GiveUp);

@@ -39,6 +39,9 @@ pub enum MediaError {
         "the {format} file needs more memory to decode than `max_pixels = {max_pixels}` allows: {reason}"
     )]
     TooMuchMemory { format: Format, max_pixels: u64, reason: String },
+    /// There was no memory, whatever the limit says.
+    #[error("the {format} file needs more memory to decode than there is: {reason}")]
+    NoMemory { format: Format, reason: String },
     #[error("no picture is decoded, expected a successful `decode` before `write_row`")]
     NothingDecoded,
     #[error("the row has {found} bytes, expected {expected} for an image of this spec")]
@@ -49,13 +52,14 @@ pub enum MediaError {
 }
 
 impl MediaError {
-    /// What the failure of this item is called in `failures.jsonl`: `TooLarge` for every size limit, else `Decode`.
+    /// What the failure of this item is called in `failures.jsonl`: `TooLarge` for every size limit, `OutOfMemory` where there was none, else `Decode`.
     #[must_use]
     pub fn kind(&self) -> FailureKind {
         match self {
             MediaError::TooLarge { .. } | MediaError::TooLong { .. } | MediaError::TooMuchMemory { .. } => {
                 FailureKind::TooLarge
             }
+            MediaError::NoMemory { .. } => FailureKind::OutOfMemory,
             MediaError::Empty
             | MediaError::UnknownFormat { .. }
             | MediaError::Truncated { .. }

@@ -111,7 +111,10 @@ fn sort(error: JpegError, max_pixels: u64) -> MediaError {
             let reason = format!("it has very many scans, expected at most {limit}");
             MediaError::Broken { format: FORMAT, reason }
         }
-        JpegError::LimitExceeded { .. } | JpegError::AllocationFailed { .. } => {
+        JpegError::AllocationFailed { .. } => {
+            MediaError::NoMemory { format: FORMAT, reason: error.to_string() }
+        }
+        JpegError::LimitExceeded { .. } => {
             MediaError::TooMuchMemory { format: FORMAT, max_pixels, reason: error.to_string() }
         }
         JpegError::Unsupported(what) => {

@@ -97,7 +97,8 @@ impl Preparer {
         Ok(())
     }
 
-    fn release_excess(&mut self) {
+    /// Gives back what the last picture took beyond what is kept, and forgets what was made of it.
+    pub(crate) fn release_excess(&mut self) {
         if self.pixels.capacity() > KEEP_BYTES {
             self.pixels = Vec::new();
         }

@@ -25,6 +25,8 @@ impl Preparer {
     /// The region is empty or not within the pixels, or there are not as many bytes as the pixels take.
     pub fn load(&mut self, pixels: &Pixels<'_>, region: Region) -> Result<(), MediaError> {
         self.picture = None;
+        // What was made of the picture before this one.
+        self.release_excess();
         let Region { left, top, width, height } = region;
         let fits =
             |at: u32, len: u32, side: u32| len > 0 && at.checked_add(len).is_some_and(|end| end <= side);

@@ -46,9 +46,11 @@ impl RunIdentity {
                 after: new,
             })
         });
+        // What is said beside of a part that the old run had (`what decodes source `x``) was not noted when it began.
+        let is_noted_since = |name: &str| before.iter().any(|(old, _)| name.ends_with(&old[..]));
         let added = after
             .iter()
-            .filter(|(name, _)| value(&before, name).is_none())
+            .filter(|(name, _)| value(&before, name).is_none() && !is_noted_since(name))
             .map(|(name, new)| Change { name: name.clone(), before: None, after: Some(new.clone()) });
         changed.chain(added).collect()
     }

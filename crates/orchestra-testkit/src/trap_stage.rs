@@ -8,7 +8,7 @@ use std::time::Duration;
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
-use orchestra_core::{DType, TensorSpec};
+use orchestra_core::{DType, FailureKind, TensorSpec};
 use orchestra_plan::{
     Connect, Draft, Fields, Key, Kinds, Limits, Runs, StageConnected, StageContext, StageKind,
 };
@@ -98,7 +98,12 @@ impl MapRun for TrapMap {
 
 fn spring(first: f32) -> Result<(), Refusal> {
     match Trap::of(first) {
-        None | Some(Trap::Fork | Trap::OutOfMemory) => Ok(()),
+        None | Some(Trap::Fork) => Ok(()),
+        // As a decoder that asks first, and is told that there is none.
+        Some(Trap::OutOfMemory) => Err(Refusal {
+            kind: FailureKind::OutOfMemory,
+            error: "the test stage found no memory".to_owned(),
+        }),
         Some(Trap::Abort) => std::process::abort(),
         Some(Trap::Segfault) => {
             // Not null: a debug build checks for that and would abort instead.

@@ -16,9 +16,17 @@ pub fn confine(memory: u64) -> io::Result<()> {
         (libc::RLIMIT_DATA, memory),
     ];
     for (resource, most) in limits {
-        let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-        // SAFETY: the call reads the structure.
-        if unsafe { libc::setrlimit(resource, &raw const limit) } != 0 {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the calls write and read the structure.
+        let is_set = unsafe {
+            libc::getrlimit(resource, &raw mut limit) == 0 && {
+                // Never above what this process was given.
+                limit.rlim_max = limit.rlim_max.min(most);
+                limit.rlim_cur = limit.rlim_max;
+                libc::setrlimit(resource, &raw const limit) == 0
+            }
+        };
+        if !is_set {
             return Err(io::Error::last_os_error());
         }
     }

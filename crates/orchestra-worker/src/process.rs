@@ -19,6 +19,8 @@ pub const EXIT_USAGE: i32 = 2;
 pub const EXIT_LOAD_FAILED: i32 = 69;
 /// The device or its provider is broken; a `Failed` frame says how.
 pub const EXIT_DEVICE: i32 = 71;
+/// A loader was refused memory; its last words say by what.
+pub const EXIT_NO_MEMORY: i32 = 72;
 /// The parent sent what is no frame, or a frame out of order or out of range.
 pub const EXIT_PROTOCOL: i32 = 76;
 
@@ -55,7 +57,7 @@ fn run(body: impl FnOnce(UnixStream, OwnedFd) -> i32) -> ExitCode {
 }
 
 /// Ends the process at once. Destructors of a provider can hang or crash, and the kernel frees everything anyway.
-fn leave(code: i32) {
+pub(crate) fn leave(code: i32) {
     // SAFETY: `_exit` has no preconditions.
     unsafe { libc::_exit(code) }
 }

@@ -328,7 +328,7 @@ fn refused(why: &str) -> LoadError {
     LoadError {
         class: ErrorClass::Permanent,
         error: format!(
-            "the worker cannot be confined: {why}; `orchestra doctor` says what this machine offers, and `sandbox = \"off\"` runs the model \
+            "it cannot be confined: {why}; `orchestra doctor` says what this machine offers, and `sandbox = \"off\"` does \
              without (see docs/security.md)"
         ),
     }

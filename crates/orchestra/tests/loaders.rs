@@ -90,10 +90,13 @@ async fn a_picture_that_takes_more_memory_than_loaders_may_have_fails_and_the_ru
     let mut place = workplace(ITEMS);
     place.add("[limits]\nmemory = \"512MiB\"");
     orchestra_testkit::images::write_first_pixel(&place.path("images"), 11, BLOAT).unwrap();
+    // One that is told so, and does not die of it.
+    trap(&place, 12, Trap::OutOfMemory);
     let outcome = run(&place, &[]).await;
     Workplace::must_end_with(&outcome, 65);
-    let error = failed(&place, ITEMS, &[(11, "out_of_memory")]);
+    let error = failed(&place, ITEMS, &[(11, "out_of_memory"), (12, "out_of_memory")]);
     assert!(error.contains("256 MiB") && error.contains("limits.memory"), "{error}");
+    assert!(error.contains("the test stage found no memory"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use orchestra_core::SourceId;
 use orchestra_plan::BETWEEN_COMMITS;
@@ -24,7 +24,7 @@ use crate::pipeline::Listing;
 /// How often loader threads are looked at.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How long the end of a source waits for the end of each loader process.
+/// How long the end of a source waits for the end of all its loader processes.
 const LOADER_END: Duration = Duration::from_secs(2);
 
 pub struct Source;
@@ -157,7 +157,9 @@ impl Drop for SourceState {
         self.loaders.iter().for_each(|inbox| inbox.close());
         if self.work.remote.is_some() {
             // Their processes are killed, which takes a moment, so that none outlives the run; one that the kernel holds fast is left to itself.
-            self.loaders.iter().for_each(|inbox| inbox.wait_for_end(LOADER_END));
+            let until = Instant::now() + LOADER_END;
+            let left = || until.saturating_duration_since(Instant::now());
+            self.loaders.iter().for_each(|inbox| inbox.wait_for_end(left()));
         }
     }
 }

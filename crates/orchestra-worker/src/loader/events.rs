@@ -9,7 +9,7 @@ use orchestra_core::data::Refusal;
 use orchestra_core::shapes::RemoteSpec;
 use orchestra_core::{ErrorClass, FailureKind, SandboxMode};
 
-use crate::codec::{Frame, MAX_CONTROL_FRAME};
+use crate::codec::Frame;
 
 /// What gives rows: `None` is the source, otherwise a stage by its number.
 pub type From = Option<u16>;
@@ -138,7 +138,8 @@ impl std::convert::From<Refused> for Refusal {
 }
 
 impl Frame for ToLoader {
-    const MAX_BYTES: usize = MAX_CONTROL_FRAME;
+    /// A line of a list may have a mebibyte, which is then in the path and in the name.
+    const MAX_BYTES: usize = 4 << 20;
 }
 
 impl Frame for FromLoader {

@@ -10,6 +10,7 @@ use orchestra_core::shapes::{Emit, Fetch, FetchRun, Map, MapRun};
 
 use super::events::{Event, From, MapSpec, Refused, Sent};
 use super::serve::{Gone, Parent};
+use crate::process::{EXIT_NO_MEMORY, leave};
 
 /// The maps of a chain, and the fetch in front of them.
 pub(super) struct Chain {
@@ -63,7 +64,7 @@ impl Chain {
             let fetched = self.run.fetch(locator);
             read = Instant::now();
             let is_read = fetched.is_ok();
-            parent.note(Event::Read(fetched.map_err(Refused::from)));
+            parent.note(Event::Read(fetched.map_err(refused)));
             let mut over = Ok(());
             if is_read {
                 let Self { run, sends, maps, .. } = self;
@@ -104,7 +105,7 @@ fn walk(sends: &[usize], maps: &mut [MapNode], env: &Env<'_>, parent: &mut Paren
             Ok(sent) => sent,
             Err(refusal) => {
                 parent.is_there()?;
-                Sent::Refused(refusal.into())
+                Sent::Refused(refused(refusal))
             }
         });
     }
@@ -119,9 +120,9 @@ fn walk(sends: &[usize], maps: &mut [MapNode], env: &Env<'_>, parent: &mut Paren
         if let Some(over) = rows.over {
             return Err(over);
         }
-        let refused = applied.is_err();
-        parent.note(Event::Applied(applied.map_err(Refused::from)));
-        if refused {
+        let is_refused = applied.is_err();
+        parent.note(Event::Applied(applied.map_err(refused)));
+        if is_refused {
             return Err(Over::Refused);
         }
     }
@@ -193,6 +194,15 @@ fn picture_pixels(pixels: &Pixels<'_>, parent: &mut Parent) -> Result<Sent, Refu
     // One or three.
     let channels = u8::try_from(pixels.channels).unwrap_or(0);
     Ok(Sent::Picture { at, width: pixels.width, height: pixels.height, channels })
+}
+
+/// A refusal for the parent. Where there is no memory, this process has done what it can: the item may have more of it in another one.
+fn refused(refusal: Refusal) -> Refused {
+    if refusal.kind == FailureKind::OutOfMemory {
+        eprintln!("{}", refusal.error);
+        leave(EXIT_NO_MEMORY);
+    }
+    refusal.into()
 }
 
 fn missing() -> Refusal {

@@ -3,13 +3,14 @@
 
 use std::collections::VecDeque;
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use orchestra_core::data::Refusal;
 use orchestra_core::loader_blame::{LoaderBlame, LoaderVerdict};
 use orchestra_core::{FailureKind, WorkerExit};
 use orchestra_worker::loader::events::LoadChain;
+use orchestra_worker::process::EXIT_NO_MEMORY;
 
 use super::process::{Loaded, LoaderProcess, Lost};
 use crate::account::stats::Stats;
@@ -25,6 +26,8 @@ const FEWEST_AHEAD: usize = 4;
 const MOST_AHEAD: usize = 128;
 /// After a process that could not be started, and twice as long after each further one.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The longest.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How the loader processes of a source are started.
 pub struct Remote {
@@ -98,7 +101,8 @@ impl<'a> RemoteItems<'a> {
     /// Starts a process, if there is none, before there is any item.
     pub fn start(&mut self) -> Result<(), Lost> {
         if self.process.is_none() {
-            let process = LoaderProcess::start(&self.remote.launcher, &self.remote.load)?;
+            let Remote { launcher, load, timeout, .. } = self.remote;
+            let process = LoaderProcess::start(launcher, load, *timeout)?;
             self.n_started += 1;
             if self.n_started > 1 {
                 self.remote.stats.loader_restarts.add(1);
@@ -136,8 +140,7 @@ impl<'a> RemoteItems<'a> {
         self.start()?;
         let Some(process) = &mut self.process else { return Ok(()) };
         let new = self.waiting.range(self.n_given..).map(|item| item.path().as_os_str().as_bytes());
-        process.send(new)?;
-        self.n_given = self.waiting.len();
+        self.n_given += process.send(new)?;
         process.wait(Instant::now() + self.remote.timeout)
     }
 
@@ -167,8 +170,7 @@ impl<'a> RemoteItems<'a> {
             (LoaderVerdict::GiveUp, _) => Some(self.given_up(&lost)),
             _ => {
                 if had == 0 {
-                    self.inbox.pause(self.pause);
-                    self.pause *= 2;
+                    self.pause();
                 }
                 None
             }
@@ -177,20 +179,32 @@ impl<'a> RemoteItems<'a> {
 
     /// Loads an item in a process of its own, with all the memory that loaders may take; one item at a time in all the source.
     fn alone(&mut self, item: Ticket) -> Next {
-        let _one_at_a_time = self.remote.alone.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = loop {
+            match self.remote.alone.try_lock() {
+                Ok(lock) => break lock,
+                Err(TryLockError::Poisoned(lock)) => break lock.into_inner(),
+                Err(TryLockError::WouldBlock) if self.inbox.is_closed() => return Next::Closed,
+                Err(TryLockError::WouldBlock) => self.inbox.pause(PAUSE),
+            }
+        };
         let load = LoadChain { memory: self.remote.all_memory, ..self.remote.load.clone() };
         let locator = item.path().as_os_str().as_bytes();
         loop {
-            let loaded = LoaderProcess::start(&self.remote.launcher, &load).and_then(|mut process| {
-                self.inbox.wake_with(process.waker());
-                process.send(std::iter::once(locator))?;
-                while process.is_ready_empty() {
-                    process.wait(Instant::now() + self.remote.timeout)?;
-                }
-                Ok(process.take_ready())
-            });
+            let loaded = LoaderProcess::start(&self.remote.launcher, &load, self.remote.timeout).and_then(
+                |mut process| {
+                    self.inbox.wake_with(process.waker());
+                    process.send(std::iter::once(locator))?;
+                    while process.is_ready_empty() {
+                        process.wait(Instant::now() + self.remote.timeout)?;
+                    }
+                    Ok(process.take_ready())
+                },
+            );
             let lost = match loaded {
-                Ok(Some(loaded)) => return Next::Loaded(item, loaded),
+                Ok(Some(loaded)) => {
+                    self.blame.loaded(item.id().index);
+                    return Next::Loaded(item, loaded);
+                }
                 Ok(None) => continue,
                 Err(lost) => lost,
             };
@@ -203,9 +217,14 @@ impl<'a> RemoteItems<'a> {
                     return Next::Failed(item, refusal, tries);
                 }
                 LoaderVerdict::GiveUp => return self.given_up(&lost),
-                LoaderVerdict::GoOn | LoaderVerdict::Alone => {}
+                LoaderVerdict::GoOn | LoaderVerdict::Alone => self.pause(),
             }
         }
+    }
+
+    fn pause(&mut self) {
+        self.inbox.pause(self.pause);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
     fn given_up(&self, lost: &Lost) -> Next {
@@ -243,7 +262,9 @@ impl<'a> RemoteItems<'a> {
 impl Lost {
     /// It ended because it was refused memory: what an allocation says that fails.
     fn no_memory(&self) -> bool {
-        self.exit == WorkerExit::Signal(libc::SIGABRT) && self.last_words.contains("memory allocation of")
+        let aborted = self.exit == WorkerExit::Signal(libc::SIGABRT);
+        self.exit == WorkerExit::Code(EXIT_NO_MEMORY)
+            || (aborted && self.last_words.contains("memory allocation of"))
     }
 
     fn words(&self) -> String {

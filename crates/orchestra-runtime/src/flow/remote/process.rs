@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStderr};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use orchestra_worker::loader::events::{Event, FromLoader, LoadChain, ToLoader};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::fleet::launcher::{ProcessLauncher, exit_of};
 
@@ -27,6 +28,8 @@ const START: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// From SIGKILL until a process is left to itself: it hangs in the kernel, most likely in a file system.
 const KILL: Duration = Duration::from_secs(5);
+/// A frame of names is full with so many bytes, and takes the name that reaches it.
+const FULL_FRAME: usize = 64 << 10;
 /// What is kept of what it says on stderr: so much of its beginning, where the reason stands, and as much of its end.
 const LAST_WORDS: usize = 600;
 /// Lines of it that are logged.
@@ -43,7 +46,9 @@ pub struct LoaderProcess {
     pub region: Arc<Region>,
     /// What it has sent and the chain has not taken yet, whole items in their order.
     ready: VecDeque<Loaded>,
-    /// Items that it has sent.
+    /// Items that it was given,
+    n_given: u64,
+    /// and those that it has answered for.
     n_received: u64,
     /// Frames that it has sent.
     frame: u64,
@@ -73,7 +78,7 @@ pub struct Lost {
 
 impl LoaderProcess {
     /// Starts it and waits until it is ready.
-    pub fn start(launcher: &ProcessLauncher, load: &LoadChain) -> Result<Self, Lost> {
+    pub fn start(launcher: &ProcessLauncher, load: &LoadChain, timeout: Duration) -> Result<Self, Lost> {
         let failed = |error: io::Error| Lost {
             exit: WorkerExit::SpawnFailed(error.to_string()),
             last_words: String::new(),
@@ -93,12 +98,15 @@ impl LoaderProcess {
             logged_lines: 0,
             region,
             ready: VecDeque::new(),
+            n_given: 0,
             n_received: 0,
             frame: 0,
             frames_told: 0,
             socket,
         };
         process.handshake(load).map_err(|exit| process.lost(exit))?;
+        // While it is at work on an item, it reads nothing.
+        process.socket.set_write_timeout(Some(timeout.max(START))).map_err(failed)?;
         Ok(process)
     }
 
@@ -128,21 +136,27 @@ impl LoaderProcess {
         }
     }
 
-    /// Gives it more items, and tells it what the chain is done with.
-    pub fn send<'a>(&mut self, locators: impl Iterator<Item = &'a [u8]>) -> Result<(), Lost> {
+    /// Gives it more items, as many as go into a frame, and tells it what the chain is done with. Gives how many it was given.
+    pub fn send<'a>(&mut self, locators: impl Iterator<Item = &'a [u8]>) -> Result<usize, Lost> {
         let (mut text, mut ends) = (Vec::new(), Vec::new());
         for locator in locators {
             text.extend_from_slice(locator);
             ends.push(u32::try_from(text.len()).unwrap_or(u32::MAX));
+            if text.len() >= FULL_FRAME {
+                break;
+            }
         }
+        let n = ends.len();
+        self.n_given += n as u64;
         // What is ready lies in frames that are still needed, from the first of them on.
         let done = self.ready.front().map_or(self.frame, |loaded| loaded.frame - 1);
         let frames_done = done - self.frames_told;
         self.frames_told = done;
         if ends.is_empty() && frames_done == 0 {
-            return Ok(());
+            return Ok(n);
         }
-        self.write(&ToLoader::Items { frames_done, text, ends }).map_err(|exit| self.lost(exit))
+        let written = self.write(&ToLoader::Items { frames_done, text, ends });
+        written.map(|()| n).map_err(|exit| self.lost(exit))
     }
 
     fn write(&mut self, frame: &ToLoader) -> Result<(), WorkerExit> {
@@ -185,7 +199,7 @@ impl LoaderProcess {
 
     /// Cuts the events of a frame into items.
     fn accept(&mut self, sent_ns: u64, events: Vec<Event>) -> Result<(), WorkerExit> {
-        let now = Instant::now();
+        let (now, before) = (Instant::now(), self.n_received);
         self.frame += 1;
         let mut of_item = Vec::new();
         for event in events {
@@ -204,7 +218,10 @@ impl LoaderProcess {
                 frame: self.frame,
             });
         }
-        if of_item.is_empty() { Ok(()) } else { Err(self.garbled("a frame with half an item")) }
+        match of_item.is_empty() && before < self.n_received && self.n_received <= self.n_given {
+            true => Ok(()),
+            false => Err(self.garbled("answers for other items than those that it was given")),
+        }
     }
 
     fn garbled(&mut self, what: &str) -> WorkerExit {
@@ -309,21 +326,17 @@ impl LoaderProcess {
         let Some(mut child) = self.child.take() else { return WorkerExit::Silent };
         // Its socket is closed, so it ends by itself, or nothing will come of it.
         drop(child.kill());
-        let (tell, ended) = mpsc::channel();
-        let pid = child.id();
-        let waiting =
-            thread::Builder::new().name("loader-end".into()).spawn(move || drop(tell.send(child.wait())));
-        match waiting.map(|_| ended.recv_timeout(KILL)) {
-            Ok(Ok(Ok(status))) => exit_of(status),
-            Ok(Ok(Err(error))) => WorkerExit::SpawnFailed(format!("its end could not be awaited: {error}")),
-            Ok(Err(_)) | Err(_) => {
-                tracing::error!(
-                    pid,
-                    "a loader does not end although it was killed; the run goes on without it"
-                );
-                WorkerExit::Hung
-            }
+        if ends_within(&child, KILL) {
+            return match child.wait() {
+                Ok(status) => exit_of(status),
+                Err(error) => WorkerExit::SpawnFailed(format!("its end could not be awaited: {error}")),
+            };
         }
+        let pid = child.id();
+        tracing::error!(pid, "a loader does not end although it was killed; the run goes on without it");
+        // Whenever it does end, it is waited for. Without a thread for that it stays in the table of processes until this one ends.
+        drop(thread::Builder::new().name("loader-end".into()).spawn(move || child.wait()));
+        WorkerExit::Silent
     }
 
     fn lost(&mut self, exit: WorkerExit) -> Lost {
@@ -331,7 +344,14 @@ impl LoaderProcess {
             self.listen();
         }
         let through = self.region.items_done().saturating_sub(self.n_received);
-        let last_words = String::from_utf8_lossy(&self.words).trim().replace('\n', " | ");
+        let words = String::from_utf8_lossy(&self.words);
+        // Notes are hints for people who run a program by hand.
+        let words: Vec<&str> = words
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty() && !line.starts_with("note:"))
+            .collect();
+        let last_words = words.join(" | ");
         Lost { exit, last_words, through }
     }
 
@@ -340,6 +360,23 @@ impl LoaderProcess {
         let Some(stderr) = &self.stderr else { return false };
         poll(&mut [PollFd::from_borrowed_fd(stderr.as_fd(), PollFlags::IN)], Some(&Timespec::default()))
             .is_ok_and(|n| n > 0)
+    }
+}
+
+/// Whether a process ends in time; also where the kernel cannot tell, so that the caller waits for it.
+fn ends_within(child: &Child, time: Duration) -> bool {
+    let pid = Pid::from_child(child);
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return true };
+    let until = Instant::now() + time;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout =
+            Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) };
+        match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)) {
+            Err(Errno::INTR) => {}
+            Ok(0) => return false,
+            Ok(_) | Err(_) => return true,
+        }
     }
 }
 
