@@ -38,7 +38,7 @@ impl CompletedBatch {
             let row_bytes = shape.iter().product::<usize>() * spec.dtype.size_bytes();
             let data = match dynamic {
                 Some(d) => Some(d.data.as_slice()),
-                None => self.slot.output(i, self.rows.first, rows),
+                None => self.outputs.as_ref().and_then(|outputs| outputs.rows(i)),
             };
             match data {
                 Some(data) if data.len() == rows * row_bytes => {

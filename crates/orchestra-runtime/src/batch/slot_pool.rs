@@ -454,13 +454,6 @@ impl FilledSlot {
         }
         self.items[rows.first..rows.first + rows.count].iter().flatten().count()
     }
-
-    /// The bytes of `count` rows of a fixed-shape output, from row `first` on; `None` if its shape is dynamic. Only rows whose
-    /// batch is done may be read: the worker is through with them.
-    pub fn output(&self, output: usize, first: usize, count: usize) -> Option<&[u8]> {
-        // SAFETY: the ledger says that no worker holds these rows any more, and slots are only reused once `self` is dropped.
-        unsafe { self.pool.arena.output_rows(self.slot, output, first, count) }
-    }
 }
 
 impl Drop for FilledSlot {
