@@ -3,13 +3,14 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use common::{Blocks, Ended, Workplace, until, write_pictures};
 use orchestra_core::DType;
 use orchestra_testkit::Trap;
 use orchestra_testkit::images::{write_bad_pictures, write_trap_picture};
-use orchestra_testkit::leaks::{self, Holdings};
+use orchestra_testkit::leaks;
 use orchestra_testkit::models::spec;
 use orchestra_testkit::onnx::ModelBuilder;
 use orchestra_testkit::processes::with_variable;
@@ -24,12 +25,22 @@ fn maps(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default()
 }
 
+/// Memory without a file that is shared with other processes: its name, and whether it is mapped writable.
+fn shared_memory(maps: &str) -> Vec<(&str, bool)> {
+    maps.lines()
+        .filter_map(|line| {
+            let name = line.split_once("/memfd:")?.1.strip_suffix(" (deleted)")?;
+            Some((name, line.contains(" rw-s ")))
+        })
+        .collect()
+}
+
 #[test]
 fn the_parent_maps_no_runtime_while_its_workers_do() {
     let place = Workplace::with_gate(1_000);
     let mut run = place.start_until(100);
     let pid = run.pid();
-    let (mut looks, mut memory_files) = (0, 0);
+    let (mut looks, mut inputs) = (0, BTreeSet::new());
     // A worker had the runtime at a moment at which the parent could be looked at.
     let mut seen_in_worker = false;
     until("the run ends", || {
@@ -50,7 +61,17 @@ fn the_parent_maps_no_runtime_while_its_workers_do() {
             !has_name(&maps_of_parent) && !maps_of_workers.iter().any(has_name),
             "shared memory has a name"
         );
-        memory_files = memory_files.max(Holdings::of(pid).memory_files());
+        for (name, is_writable) in shared_memory(&maps_of_parent) {
+            let is_input = !name.starts_with("outputs-") && name != "orchestra-loader";
+            assert_eq!(is_writable, is_input, "in the parent: {name}");
+            inputs.extend(is_input.then(|| name.to_owned()));
+        }
+        for maps in maps_of_workers.iter().filter(|maps| maps.contains("libonnxruntime")) {
+            let (own, read): (Vec<_>, Vec<_>) =
+                shared_memory(maps).into_iter().partition(|(_, is_writable)| *is_writable);
+            assert!(own.len() == 1 && own[0].0.starts_with("outputs-"), "in a worker: {own:?}");
+            assert!(read.len() == 1 && inputs.contains(read[0].0), "in a worker: {read:?}");
+        }
         if seen_in_worker {
             place.open_gate();
         }
@@ -58,7 +79,7 @@ fn the_parent_maps_no_runtime_while_its_workers_do() {
     });
     run.wait().must_exit(0);
     assert!(seen_in_worker, "no worker was seen with the runtime: the look at the parent proves nothing");
-    assert_eq!(memory_files, 1, "the batches of one stage lie in one file that has no name");
+    assert_eq!(inputs.len(), 1, "the inputs of one stage lie in one file that has no name");
     println!("{looks} looks at the parent");
     place.nothing_is_left();
 }

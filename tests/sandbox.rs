@@ -93,6 +93,7 @@ fn without_a_sandbox_it_may_what_its_user_may() {
     ] {
         assert!(through.contains(attempt), "not `{attempt}`: {through}");
     }
+    assert!(!through.contains("inputs"), "they are sealed, whatever the sandbox: {through}");
 }
 
 /// The kernel asks where a file lies, not how it was called.

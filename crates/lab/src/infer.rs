@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use orchestra_core::together::Together;
-use orchestra_core::{BatchId, DeviceId, DeviceKind, SlotId, StageId};
+use orchestra_core::{BatchId, DeviceId, DeviceKind, OutputSlotId, SlotId, StageId};
 use orchestra_machine::process_cpu_time;
 use orchestra_plan::{BatchPlan, Plan, WorkerPlan};
 use orchestra_runtime::{EngineSpec, StartRunError, load_frame};
@@ -199,10 +199,10 @@ impl InferPart<'_> {
         sizes: &[usize],
         time: Duration,
     ) -> Result<Vec<Done>, Trouble> {
-        let (arena, device) = (self.memory.arena(self.stage).fd(), self.kind(place.device));
+        let (memory, device) = (self.memory.of_worker(self.stage), self.kind(place.device));
         let done =
             load_frame(engine, self.infer, device, place.threads).map_err(Trouble::Fault).and_then(|load| {
-                let client = WorkerClient::start(|| engine.launch(device, arena));
+                let client = WorkerClient::start(|| engine.launch(device, memory));
                 let mut client =
                     client.map_err(|error| Trouble::Fault(format!("could not be started: {error}")))?;
                 self.serve(&mut client, load, place, gate, sizes, time)
@@ -343,7 +343,16 @@ impl Bare<'_> {
         let slot = self.slots[self.n_sent % self.slots.len()];
         let batch = BatchId(self.n_sent as u64);
         self.n_sent += 1;
-        self.send(&ToWorker::Run(Run { batch, attempt: 1, slot, first_row: 0, rows, trace: None }))
+        let output_slot = OutputSlotId(slot.0);
+        self.send(&ToWorker::Run(Run {
+            batch,
+            attempt: 1,
+            slot,
+            output_slot,
+            first_row: 0,
+            rows,
+            trace: None,
+        }))
     }
 
     /// Waits for the end of a batch, and tells what it took in the worker.

@@ -5,16 +5,25 @@ use std::sync::Arc;
 
 use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::shapes::{Fetch, Map};
-use orchestra_core::{SlotId, SourceId, StageId};
+use orchestra_core::{OutputSlotId, SlotId, SourceId, StageId};
 use orchestra_plan::{ColumnRef, Origin, Plan, Shape};
+use orchestra_runtime::launcher::WorkerMemory;
 use orchestra_worker::arena::Arena;
+use orchestra_worker::output_region::OutputRegion;
 
 use crate::error::LabError;
 
-/// One arena per batch stage, with the layout that a run would use.
+/// The memory of each batch stage, with the layout that a run would use.
 #[derive(Debug)]
 pub struct Memory {
-    arenas: HashMap<StageId, Arena>,
+    stages: HashMap<StageId, StageMemory>,
+}
+
+/// The workers of a stage that is measured share one region for outputs: no result of theirs is kept from the others.
+#[derive(Debug)]
+struct StageMemory {
+    arena: Arena,
+    outputs: OutputRegion,
 }
 
 /// What loaders do with each item of a source.
@@ -46,18 +55,26 @@ impl SourceWork {
 
 impl Memory {
     pub fn new(plan: &Plan) -> Result<Self, LabError> {
-        let mut arenas = HashMap::new();
+        let mut stages = HashMap::new();
         for (stage, infer) in plan.batch_stages() {
             let name = &plan.stages[stage.index()].name;
             let doing = format!("taking the memory of the batches of stage `{name}`");
-            let arena = Arena::create(name, infer.layout.clone()).map_err(LabError::io(doing))?;
-            arenas.insert(stage, arena);
+            let memory = Arena::create(name, infer.layout.clone()).and_then(|arena| {
+                Ok(StageMemory { arena, outputs: OutputRegion::create(name, infer.layout.clone())? })
+            });
+            stages.insert(stage, memory.map_err(LabError::io(doing))?);
         }
-        if arenas.is_empty() { Err(LabError::NoInferStage) } else { Ok(Self { arenas }) }
+        if stages.is_empty() { Err(LabError::NoInferStage) } else { Ok(Self { stages }) }
     }
 
     pub fn arena(&self, stage: StageId) -> &Arena {
-        &self.arenas[&stage]
+        &self.stages[&stage].arena
+    }
+
+    /// What a worker of a stage inherits.
+    pub fn of_worker(&self, stage: StageId) -> WorkerMemory<'_> {
+        let StageMemory { arena, outputs } = &self.stages[&stage];
+        WorkerMemory { inputs: arena.fd(), outputs: outputs.fd() }
     }
 
     pub fn n_rows(&self, stage: StageId) -> usize {
@@ -80,17 +97,19 @@ impl Memory {
     /// Makes the inputs of a stage that reads from another batch stage out of the outputs that this one left.
     ///
     /// # Safety
-    /// Nobody else uses the two arenas meanwhile.
+    /// Nobody else uses the memory of the two stages meanwhile.
     pub unsafe fn feed(&self, plan: &Plan, stage: StageId) {
         let target = self.arena(stage);
         for (input, from) in plan.stages[stage.index()].reads.iter().enumerate() {
-            let Some(source) = from.from.stage().and_then(|stage| self.arenas.get(&stage)) else { return };
+            let Some(source) = from.from.stage().and_then(|stage| self.stages.get(&stage)) else { return };
             for row in 0..self.n_rows(stage) {
+                let source = &source.outputs;
                 let (slot, at) = row_at(source.layout(), row % n_rows(source.layout()).max(1));
                 let (to_slot, to) = row_at(target.layout(), row);
-                // SAFETY: the caller is the only one who uses the two arenas, and they do not overlap.
+                // SAFETY: the caller is the only one who uses the two, and they do not overlap.
                 let (given, taken) = unsafe {
-                    (source.output_rows(slot, from.column, at, 1), target.input_row_mut(to_slot, input, to))
+                    let given = source.rows(OutputSlotId(slot.0), from.column, at, 1);
+                    (given, target.input_row_mut(to_slot, input, to))
                 };
                 // The plan lets a stage read only what has a fixed shape, and shapes that fit.
                 if let Some(given) = given.filter(|g| g.len() == taken.len()) {

@@ -1,23 +1,26 @@
-//! Where the rows of a batch lie in a stage's arena. Arithmetic only: the memory itself belongs to `orchestra-worker`.
+//! Where the rows of a batch lie in shared memory. Arithmetic only: the memory itself belongs to `orchestra-worker`.
 //!
-//! The arena of a stage is one block of shared memory, cut in two: first the input slots, then the output slots. A worker maps
-//! the first part read-only and the second read-write.
+//! The inputs of a stage are one block, its arena. Each worker has a block of its own for outputs, with as many output slots as the arena
+//! has slots.
 //!
 //! ```text
-//! | slot 0 inputs | slot 1 inputs | ... | page | slot 0 outputs | slot 1 outputs | ... |
-//!   each: input "a" rows 0..max, input "b" rows 0..max, ...   (every region starts at a multiple of 64 bytes)
+//! arena:   | slot 0 | slot 1 | ...          each: input "a" rows 0..max, input "b" rows 0..max, ...
+//! outputs: | output slot 0 | 1 | ...        each: output "y" rows 0..max, ...
+//!                                           (every region starts at a multiple of 64 bytes)
 //! ```
 
 use bincode::{Decode, Encode};
 use thiserror::Error;
 
-use crate::ids::SlotId;
+use crate::ids::{OutputSlotId, SlotId};
 use crate::tensor::TensorSpec;
 
 /// Regions start at multiples of this many bytes: a cache line, and what SIMD kernels like best.
 pub const REGION_ALIGN: usize = 64;
-/// The output part starts at a multiple of this many bytes, so that it can be mapped on its own.
+/// Blocks are multiples of this many bytes.
 pub const PAGE: usize = 4096;
+/// Output slots of at least so many bytes start at pages, so that some of them can be page-locked without the others.
+const LARGE_OUTPUTS: usize = 16 * PAGE;
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LayoutError {
@@ -31,7 +34,7 @@ pub enum LayoutError {
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
 pub struct Region {
     pub tensor: TensorSpec,
-    /// Bytes from the start of the slot's input (or output) part.
+    /// Bytes from the start of the slot, or of the output slot.
     pub offset: usize,
     pub row_bytes: usize,
 }
@@ -40,6 +43,7 @@ pub struct Region {
 pub struct BatchLayout {
     /// Rows of a slot: those of the largest batch, or of as many as may go to a worker together.
     pub max_rows: usize,
+    /// Slots of the arena, and output slots of each worker.
     pub slots: usize,
     /// One region per model input, in the order of the model.
     pub inputs: Vec<Region>,
@@ -71,6 +75,10 @@ impl BatchLayout {
             .iter()
             .map(|t| t.row_bytes().map(|b| place(&mut output_slot_bytes, t, b, max_rows)).transpose())
             .collect::<Result<Vec<_>, _>>()?;
+        if output_slot_bytes >= LARGE_OUTPUTS {
+            output_slot_bytes =
+                output_slot_bytes.checked_next_multiple_of(PAGE).ok_or(LayoutError::TooLarge)?;
+        }
         let layout = Self { max_rows, slots, inputs, outputs, input_slot_bytes, output_slot_bytes };
         let total = input_slot_bytes
             .checked_add(output_slot_bytes)
@@ -82,19 +90,22 @@ impl BatchLayout {
         }
     }
 
+    /// Bytes of a slot and of an output slot.
     pub fn slot_bytes(&self) -> usize {
         self.input_slot_bytes + self.output_slot_bytes
     }
 
-    /// Bytes of the input part of the arena, a multiple of the page size.
+    /// Bytes of the arena, a multiple of the page size.
     pub fn inputs_bytes(&self) -> usize {
         (self.input_slot_bytes * self.slots).next_multiple_of(PAGE)
     }
 
+    /// Bytes of the outputs of one worker, a multiple of the page size.
     pub fn outputs_bytes(&self) -> usize {
         (self.output_slot_bytes * self.slots).next_multiple_of(PAGE)
     }
 
+    /// Bytes of the arena, and of as many output slots as there are batches at a time.
     pub fn total_bytes(&self) -> usize {
         self.inputs_bytes() + self.outputs_bytes()
     }
@@ -105,10 +116,10 @@ impl BatchLayout {
         self.input_slot_bytes * slot.index() + r.offset + r.row_bytes * row
     }
 
-    /// Offset from the start of the arena of `row` of output `output` in `slot`; `None` for an output of dynamic shape.
-    pub fn output_offset(&self, slot: SlotId, output: usize, row: usize) -> Option<usize> {
-        let r = self.outputs[output].as_ref()?;
-        Some(self.inputs_bytes() + self.output_slot_bytes * slot.index() + r.offset + r.row_bytes * row)
+    /// Offset from the start of a worker's outputs of `row` of output `output` in `slot`; `None` for an output of dynamic shape.
+    pub fn output_offset(&self, slot: OutputSlotId, output: usize, row: usize) -> Option<usize> {
+        let r = self.outputs.get(output)?.as_ref()?;
+        Some(self.output_slot_bytes * slot.index() + r.offset + r.row_bytes * row)
     }
 }
 
@@ -137,28 +148,48 @@ mod tests {
     }
 
     #[test]
-    fn regions_never_overlap_and_the_output_part_starts_on_a_page() {
+    fn regions_never_overlap() {
         let layout = BatchLayout::new(
             &[spec("a", DType::F32, &[Dim::Fixed(3)]), spec("b", DType::U8, &[Dim::Fixed(5)])],
-            &[spec("y", DType::F32, &[Dim::Fixed(10)]), spec("n", DType::I64, &[Dim::Dynamic])],
+            &[
+                spec("y", DType::F32, &[Dim::Fixed(10)]),
+                spec("n", DType::I64, &[Dim::Dynamic]),
+                spec("z", DType::U8, &[Dim::Fixed(1)]),
+            ],
             7,
             3,
         )
         .unwrap();
-        assert_eq!(layout.inputs_bytes() % PAGE, 0);
-        assert!(layout.outputs[1].is_none());
-        let mut spans = Vec::new();
+        assert!(layout.outputs[1].is_none() && layout.output_offset(OutputSlotId(0), 1, 0).is_none());
+        let apart = |mut spans: Vec<std::ops::Range<usize>>, bytes: usize| {
+            spans.sort_by_key(|s| s.start);
+            assert!(spans.windows(2).all(|w| w[0].end <= w[1].start));
+            assert!(spans.iter().all(|s| s.start % REGION_ALIGN == 0 && s.end <= bytes));
+        };
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for s in 0..3 {
             for (i, r) in layout.inputs.iter().enumerate() {
                 let at = layout.input_offset(SlotId(s), i, 0);
-                spans.push(at..at + r.row_bytes * 7);
+                inputs.push(at..at + r.row_bytes * 7);
             }
-            let at = layout.output_offset(SlotId(s), 0, 0).unwrap();
-            spans.push(at..at + 40 * 7);
+            for (i, r) in layout.outputs.iter().enumerate() {
+                let Some(at) = layout.output_offset(OutputSlotId(s), i, 0) else { continue };
+                outputs.push(at..at + r.as_ref().unwrap().row_bytes * 7);
+            }
         }
-        spans.sort_by_key(|s| s.start);
-        assert!(spans.windows(2).all(|w| w[0].end <= w[1].start));
-        assert!(spans.iter().all(|s| s.start % REGION_ALIGN == 0 && s.end <= layout.total_bytes()));
+        assert_eq!((inputs.len(), outputs.len()), (6, 6));
+        apart(inputs, layout.inputs_bytes());
+        apart(outputs, layout.outputs_bytes());
+    }
+
+    #[test]
+    fn large_output_slots_start_at_pages_and_small_ones_lie_close() {
+        let bytes_of = |row: usize| {
+            let output = spec("y", DType::U8, &[Dim::Fixed(row)]);
+            BatchLayout::new(&[], &[output], 1, 2).unwrap().output_slot_bytes
+        };
+        assert_eq!((bytes_of(100), bytes_of(60_000)), (128, 60_032));
+        assert_eq!((bytes_of(LARGE_OUTPUTS), bytes_of(LARGE_OUTPUTS + 1)), (16 * PAGE, 17 * PAGE));
     }
 
     #[test]

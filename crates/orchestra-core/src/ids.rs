@@ -64,6 +64,10 @@ id!(
     /// A batch slot of a stage's arena.
     SlotId(u32), "slot-"
 );
+id!(
+    /// An output slot of one worker: room for what it makes of the rows of a slot.
+    OutputSlotId(u32), "output-slot-"
+);
 
 /// An item: the `index`-th of its source, counted from 0 in the order of the source's listing.
 #[derive(

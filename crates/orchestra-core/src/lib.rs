@@ -48,7 +48,9 @@ pub mod worker_places;
 
 pub use device::{DeviceKind, DeviceSpec};
 pub use failure::{ErrorClass, Failure, FailureKind};
-pub use ids::{BatchId, DeviceId, ItemId, ModelId, PipelineId, SinkId, SlotId, SourceId, StageId, WorkerId};
+pub use ids::{
+    BatchId, DeviceId, ItemId, ModelId, OutputSlotId, PipelineId, SinkId, SlotId, SourceId, StageId, WorkerId,
+};
 pub use image_spec::{Channels, Fit, ImageSpec, Layout, PixelInput, ResizeFilter};
 pub use sandbox::{SandboxMode, SandboxRules};
 pub use session_tuning::{Provider, SessionTuning, TensorRt};

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, SlotId, TensorSpec};
+use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, OutputSlotId, SlotId, TensorSpec};
 use orchestra_worker::codec::{Frame, encode};
 use orchestra_worker::frames::{
     DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker, TraceContext,
@@ -50,7 +50,8 @@ fn load_on_a_gpu() -> Load {
 
 fn run() -> Run {
     let trace = TraceContext { trace_id: [1; 16], span_id: [2; 8], flags: 1 };
-    Run { batch: BatchId(7), attempt: 1, slot: SlotId(0), first_row: 2, rows: 4, trace: Some(trace) }
+    let (slot, output_slot) = (SlotId(0), OutputSlotId(1));
+    Run { batch: BatchId(7), attempt: 1, slot, output_slot, first_row: 2, rows: 4, trace: Some(trace) }
 }
 
 fn done(shape: Vec<usize>, data: Vec<u8>) -> FromWorker {

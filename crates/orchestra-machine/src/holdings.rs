@@ -32,11 +32,6 @@ impl Holdings {
         self.files.values().sum()
     }
 
-    #[must_use]
-    pub fn memory_files(&self) -> usize {
-        self.files.iter().filter(|(k, _)| k.starts_with("/memfd:")).map(|(_, n)| n).sum()
-    }
-
     /// What the process holds now and did not hold then, one line each: children, memory files, sockets, other descriptors. Only
     /// meaningful where nothing else in the process opens and closes files: a test that runs alone in its program.
     #[must_use]

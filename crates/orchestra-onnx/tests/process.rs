@@ -5,12 +5,13 @@ mod common;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Setup, affine_setup, f32s, flat, run_of, setup_of, to_f32s};
-use orchestra_core::{BatchId, DType, ErrorClass, WorkerExit};
+use common::{Process, Setup, affine_setup, f32s, flat, run_of, setup_of, to_f32s};
+use orchestra_core::{BatchId, DType, ErrorClass, OutputSlotId, WorkerExit};
 use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use orchestra_testkit::programs::beside_this_program;
 use orchestra_testkit::{Trap, models, trap_library};
-use orchestra_worker::frames::{FromWorker, PROTOCOL_VERSION, RunErrorKind, ToWorker};
+use orchestra_worker::frames::{FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, ToWorker};
+use orchestra_worker::output_region::OutputRegion;
 use orchestra_worker::process::{EXIT_LOAD_FAILED, EXIT_PROTOCOL, EXIT_USAGE};
 
 #[test]
@@ -87,6 +88,13 @@ fn runs_outside_of_the_arena_are_a_protocol_error() {
         assert_eq!(exit, WorkerExit::Code(EXIT_PROTOCOL));
         assert!(stderr.contains("outside of the arena, which has `3` slots of `4` rows"), "{stderr}");
     }
+    let mut worker = setup.spawn();
+    assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
+    worker.send(ToWorker::Run(Run { output_slot: OutputSlotId(3), ..run_of(1, 0, 0, 1) }));
+    assert_eq!(worker.next(), None);
+    let (exit, stderr) = worker.end();
+    assert_eq!(exit, WorkerExit::Code(EXIT_PROTOCOL));
+    assert!(stderr.contains("`output-slot-3` does not exist, the worker has `3` output slots"), "{stderr}");
 }
 
 #[test]
@@ -188,6 +196,49 @@ fn a_crash_leaves_the_inputs_and_the_batch_runs_elsewhere() {
     successor.send(ToWorker::Run(run_of(1, 0, 0, 1)));
     assert!(matches!(successor.next(), Some(FromWorker::Done { .. })));
     assert_eq!(to_f32s(&setup.output(0, 0))[..3], [1.0, 2.0, 3.0]);
+}
+
+#[test]
+fn a_worker_that_writes_over_all_its_outputs_reaches_those_of_no_other_one() {
+    let tensors = [flat("x", DType::F32, 3), flat("y", DType::F32, 3)];
+    let write = |folder: &Path| models::trap(folder, &[3]);
+    let mut setup = Setup::new(write, &tensors[..1], &tensors[1..], 4, 2);
+    let library = trap_library().unwrap();
+    let digest = orchestra_onnx::digest::model_digest(&library).unwrap();
+    setup.spec.custom_ops = vec![(library, digest)];
+    let rows: Vec<Vec<u8>> = (1..=4_u8).map(|row| f32s(&[f32::from(row); 3])).collect();
+    setup.fill_input(0, 0, 0, &rows);
+    setup.fill_input(1, 0, 0, &[f32s(&[f32::from(Trap::Scribble.value()); 3])]);
+    let others = OutputRegion::create("others", setup.load.layout.clone()).unwrap();
+    let (mut hostile, mut sound) = (setup.spawn(), setup.spawn_beside(&others));
+    for worker in [&mut hostile, &mut sound] {
+        assert!(matches!(worker.load(&setup.load_frame()), FromWorker::Loaded { .. }));
+    }
+    let run = |worker: &mut Process, batch| {
+        worker.send(ToWorker::Run(run_of(batch, 0, 0, 4)));
+        assert!(matches!(worker.next(), Some(FromWorker::Done { .. })));
+    };
+    run(&mut hostile, 1);
+    run(&mut sound, 1);
+    assert_eq!(setup.output(0, 0), rows.concat());
+    hostile.send(ToWorker::Run(run_of(2, 1, 0, 1)));
+    // From here on it writes over the results of its first batch again and again.
+    let scribbled = |before: &[u8]| {
+        while setup.output(0, 0) == before {
+            std::thread::yield_now();
+        }
+        setup.output(0, 0)
+    };
+    let first = scribbled(&rows.concat());
+    assert_eq!(setup.output_of(&others, 0, 0), rows.concat(), "they were there when it began");
+    for batch in 2..50 {
+        run(&mut sound, batch);
+        assert_eq!(setup.output_of(&others, 0, 0), rows.concat());
+        assert_eq!(setup.output_of(&others, 1, 0), [0; 48], "no run was told to write there");
+    }
+    scribbled(&first);
+    hostile.0.kill();
+    assert_eq!(setup.output_of(&others, 0, 0), rows.concat());
 }
 
 #[test]

@@ -18,6 +18,7 @@ use orchestra_worker::arena::Arena;
 use orchestra_worker::frames::{DynamicOutput, Load, RunErrorKind};
 use ractor::ActorRef;
 
+use crate::batch::output_slots::DoneOutputs;
 use crate::batch::slot_pool::{FilledSlot, SlotPool};
 use crate::fleet::launcher::EngineSpec;
 use crate::fleet::worker_port::WorkerPort;
@@ -232,7 +233,7 @@ pub enum BatcherMsg {
         /// What it has begun of what it holds, and since when each was among the next for it.
         begun: Vec<(BatchId, Duration)>,
     },
-    /// A worker process outlives its SIGKILL, as this says. It may still write to what it holds, so nobody else ever gets that.
+    /// A worker process outlives its SIGKILL, as this says. What it holds is given to no other worker.
     WorkerUndying(String),
     DeviceGone {
         device: DeviceId,
@@ -241,6 +242,8 @@ pub enum BatcherMsg {
 }
 
 pub struct CompletedBatch {
+    /// What its worker left. Dropped before the slot, so that its room is free when the slot is.
+    pub outputs: Option<DoneOutputs>,
     /// The memory; dropping the last reference frees the slot.
     pub slot: Arc<FilledSlot>,
     pub rows: Rows,

@@ -1,11 +1,14 @@
 //! What a hostile operator tries. Each attempt tells whether it got through; none of them does harm where it does.
 
-use std::ffi::CString;
+use std::ffi::{CString, c_void};
 use std::fs::{self, File};
 use std::io;
 use std::net::{TcpStream, UdpSocket};
+use std::ops::Range;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
+use std::ptr;
 
 /// A folder that the sandbox does not allow, with a file [`SECRET`] in it, named by this variable.
 pub const INTRUDE: &str = "ORCHESTRA_TEST_INTRUDE";
@@ -21,7 +24,7 @@ pub const GOT_THROUGH: &str = "the intruder got through with:";
 pub fn attempts() -> Vec<&'static str> {
     let folder = std::env::var_os(INTRUDE).unwrap_or_default();
     let folder = Path::new(&folder);
-    let attempts: [(&str, Option<()>); 23] = [
+    let attempts: [(&str, Option<()>); 25] = [
         ("reading /etc/passwd", fs::read("/etc/passwd").ok().map(drop)),
         ("reading a secret", fs::read(folder.join(SECRET)).ok().map(drop)),
         ("listing a folder", fs::read_dir(folder).ok().map(drop)),
@@ -46,8 +49,64 @@ pub fn attempts() -> Vec<&'static str> {
         ("another process", done(fork())),
         ("a signal to the parent", done(signal_parent())),
         ("another program", run_a_program()),
+        ("changing the mapping of inputs", make_inputs_writable()),
+        ("another mapping of inputs", map_inputs_again()),
     ];
     attempts.into_iter().filter_map(|(name, through)| through.map(|()| name)).collect()
+}
+
+/// Writes over all memory that this process shares with its parent and may write to, again and again.
+pub(crate) fn scribble() -> ! {
+    let pieces = shared_memory("rw-s");
+    loop {
+        for byte in 1..=u8::MAX {
+            for at in pieces.iter().cloned().flatten() {
+                // SAFETY: there is none but that the memory is mapped; the damage is the purpose.
+                unsafe { ptr::with_exposed_provenance_mut::<u8>(at).write_volatile(byte) };
+            }
+        }
+    }
+}
+
+/// The memory that this process shares with its parent, as far as it is mapped with these permissions.
+fn shared_memory(permissions: &str) -> Vec<Range<usize>> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let piece = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (range, mapped_as) = (words.next()?, words.next()?);
+        let (start, end) = range.split_once('-')?;
+        let is_meant = mapped_as == permissions && line.contains("/memfd:");
+        let address = |text| usize::from_str_radix(text, 16).ok();
+        is_meant.then_some(address(start)?..address(end)?)
+    };
+    maps.lines().filter_map(piece).collect()
+}
+
+fn make_inputs_writable() -> Option<()> {
+    let changed = |piece: &Range<usize>| {
+        let start = ptr::with_exposed_provenance_mut::<c_void>(piece.start);
+        // SAFETY: where it works, nothing is written.
+        unsafe { libc::mprotect(start, piece.len(), libc::PROT_READ | libc::PROT_WRITE) == 0 }
+    };
+    shared_memory("r--s").iter().any(changed).then_some(())
+}
+
+/// By the mapping that there is, or by a descriptor that was left open.
+fn map_inputs_again() -> Option<()> {
+    let mapped = shared_memory("r--s");
+    let by_mapping =
+        mapped.iter().map(|piece| format!("/proc/self/map_files/{:x}-{:x}", piece.start, piece.end).into());
+    let descriptors = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten().map(|entry| entry.path());
+    let left_open = descriptors
+        .filter(|path| fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:")));
+    let can_be_mapped = |path: PathBuf| {
+        let Ok(file) = File::options().read(true).write(true).open(path) else { return false };
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, to which nothing is written.
+        let start = unsafe { libc::mmap(ptr::null_mut(), 1, both, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        start != libc::MAP_FAILED
+    };
+    by_mapping.chain(left_open).any(can_be_mapped).then_some(())
 }
 
 fn write_and_remove(folder: &Path) -> io::Result<()> {

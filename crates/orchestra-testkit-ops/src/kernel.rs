@@ -125,6 +125,7 @@ impl Kernel {
             Trap::Intrude => {
                 Err(self.failure(&format!("{GOT_THROUGH} {}.", intruder::attempts().join(", "))))
             }
+            Trap::Scribble => intruder::scribble(),
             Trap::Fork => {
                 leave_a_process_behind();
                 Ok(())

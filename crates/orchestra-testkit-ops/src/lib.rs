@@ -66,11 +66,13 @@ pub enum Trap {
     Fork,
     /// 20: it tries to get out of its process, and the run fails with a list of what it could do: see [`GOT_THROUGH`].
     Intrude,
+    /// 21: never returns, and writes over all shared memory that it may write to meanwhile, again and again.
+    Scribble,
 }
 
 impl Trap {
     /// All of them, in the order of their values.
-    pub const ALL: [Trap; 8] = [
+    pub const ALL: [Trap; 9] = [
         Trap::Abort,
         Trap::Segfault,
         Trap::Hang,
@@ -79,6 +81,7 @@ impl Trap {
         Trap::OutOfMemory,
         Trap::Fork,
         Trap::Intrude,
+        Trap::Scribble,
     ];
 
     /// The element that springs the trap.
@@ -93,6 +96,7 @@ impl Trap {
             Trap::OutOfMemory => 18,
             Trap::Fork => 19,
             Trap::Intrude => 20,
+            Trap::Scribble => 21,
         }
     }
 
@@ -212,7 +216,7 @@ mod tests {
         for trap in Trap::ALL {
             assert_eq!(Trap::of(f32::from(trap.value())), Some(trap));
         }
-        for harmless in [0.0, 12.0, 13.5, 21.0, 255.0, f32::NAN] {
+        for harmless in [0.0, 12.0, 13.5, 22.0, 255.0, f32::NAN] {
             assert_eq!(Trap::of(harmless), None);
         }
     }

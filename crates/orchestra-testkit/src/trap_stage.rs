@@ -98,7 +98,7 @@ impl MapRun for TrapMap {
 
 fn spring(first: f32) -> Result<(), Refusal> {
     match Trap::of(first) {
-        None | Some(Trap::Fork) => Ok(()),
+        None | Some(Trap::Fork | Trap::Scribble) => Ok(()),
         // As a decoder that asks first, and is told that there is none.
         Some(Trap::OutOfMemory) => Err(Refusal {
             kind: FailureKind::OutOfMemory,

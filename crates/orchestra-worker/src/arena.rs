@@ -1,46 +1,39 @@
-//! The arena of batch slots: one sealed memfd per batch stage. It never decides who may use which row; leases are the caller's.
+//! The inputs of a batch stage: one memfd, sealed so that the parent alone can ever write to it. It never decides who may use which row;
+//! leases are the caller's.
 //!
-//! The parent owns the memory, so it outlives every worker: what a loader decoded is still there when a worker died over it.
-//! Workers map the inputs read-only, and their side checks every range, because ranges come to them in frames.
+//! The parent owns the memory, so it outlives every worker: what a loader decoded is still there when a worker died over it. A worker maps
+//! it read-only beside the outputs that are its own ([`OutputRegion`](crate::output_region::OutputRegion)), and checks every range, because
+//! ranges come to it in frames.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
 
-use memmap2::{MmapOptions, MmapRaw};
-use orchestra_core::SlotId;
-use orchestra_core::batch_layout::{BatchLayout, REGION_ALIGN, Region};
-use rustix::fs::{MemfdFlags, SealFlags};
+use orchestra_core::batch_layout::{BatchLayout, PAGE, REGION_ALIGN, Region};
+use orchestra_core::{OutputSlotId, SlotId};
 use thiserror::Error;
 
-/// Arenas up to this many bytes have all their pages when they are made; first touch then costs nothing later. Larger ones
-/// (1 GiB populates in half a second) get theirs as they are used.
-const POPULATE_UP_TO: usize = 1 << 30;
+use crate::map::{Map, Pages, checked, invalid, seal_against_writing, shared_memory};
 
-/// The parent's side of an arena: everything writable.
+/// The parent's side of the inputs: the only mapping that can be written to.
 ///
 /// Rows are plain memory that several threads use at once. The methods that hand it out are `unsafe`: who calls them holds a lease
 /// on those rows, and nobody else, no worker included, touches them meanwhile.
 #[derive(Debug)]
 pub struct Arena {
     layout: BatchLayout,
-    memfd: OwnedFd,
+    file: File,
     map: Map,
 }
 
 impl Arena {
-    /// Makes the memory for `layout`, all zeros. `name` shows up in `/proc/<pid>/maps`.
+    /// Makes the memory for the inputs of `layout`, all zeros. `name` shows up in `/proc/<pid>/maps`.
     pub fn create(name: &str, layout: BatchLayout) -> io::Result<Arena> {
         check_layout(&layout)?;
-        let memfd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&memfd, layout.total_bytes() as u64)?;
-        // A file that can shrink under a mapping means SIGBUS.
-        rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let file = File::from(memfd);
-        let populate = layout.total_bytes() <= POPULATE_UP_TO;
-        let map = Map::writable(&file, 0, layout.total_bytes(), populate)?;
-        Ok(Arena { layout, memfd: file.into(), map })
+        let file = shared_memory(name, layout.inputs_bytes())?;
+        let map = Map::writable(&file, layout.inputs_bytes(), Pages::Now)?;
+        seal_against_writing(&file)?;
+        Ok(Arena { layout, file, map })
     }
 
     /// Where rows lie.
@@ -49,10 +42,10 @@ impl Arena {
         &self.layout
     }
 
-    /// The memory as a file descriptor, for a worker to inherit.
+    /// The memory as a file descriptor, for workers to inherit. No process can write by means of it, this one included.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.memfd.as_fd()
+        self.file.as_fd()
     }
 
     /// One row of input `input`, to be filled by a loader: `row_bytes` of the layout's region, native byte order.
@@ -87,50 +80,6 @@ impl Arena {
         unsafe { std::slice::from_raw_parts(self.map.at(at), len) }
     }
 
-    /// `rows` rows of output `output`, as a worker left them; `None` if that output has no place in the slot (its shape is dynamic).
-    ///
-    /// # Safety
-    /// The run that wrote them is done, and no other run over them is on its way for as long as the slice lives.
-    ///
-    /// # Panics
-    /// If the layout has no such slot, output or rows.
-    #[must_use]
-    pub unsafe fn output_rows(
-        &self,
-        slot: SlotId,
-        output: usize,
-        first: usize,
-        rows: usize,
-    ) -> Option<&[u8]> {
-        let (at, len) = self.output_span(slot, output, first, rows)?;
-        // SAFETY: the span lies within the map, and the caller vouches that nobody writes to it.
-        Some(unsafe { std::slice::from_raw_parts(self.map.at(at), len) })
-    }
-
-    /// `rows` rows of output `output`, to be written: for workers that live in the parent (tests).
-    ///
-    /// # Safety
-    /// The caller is the only one who uses those rows for as long as the slice lives.
-    ///
-    /// # Panics
-    /// If the layout has no such slot, output or rows.
-    #[must_use]
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "the caller's lease makes the rows exclusive, which the type system cannot see"
-    )]
-    pub unsafe fn output_rows_mut(
-        &self,
-        slot: SlotId,
-        output: usize,
-        first: usize,
-        rows: usize,
-    ) -> Option<&mut [u8]> {
-        let (at, len) = self.output_span(slot, output, first, rows)?;
-        // SAFETY: the span lies within the map, and the caller vouches that nobody else uses it.
-        Some(unsafe { std::slice::from_raw_parts_mut(self.map.at(at), len) })
-    }
-
     /// Copies all inputs of `rows` rows from one place to another, in the same slot or between slots. The places may overlap.
     ///
     /// # Safety
@@ -152,18 +101,15 @@ impl Arena {
         (self.layout.input_offset(slot, input, first), self.layout.inputs[input].row_bytes * rows)
     }
 
-    fn output_span(&self, slot: SlotId, output: usize, first: usize, rows: usize) -> Option<(usize, usize)> {
-        self.assert_rows(slot, first, rows);
-        let at = self.layout.output_offset(slot, output, first)?;
-        Some((at, self.layout.outputs[output].as_ref()?.row_bytes * rows))
-    }
-
     fn assert_rows(&self, slot: SlotId, first: usize, rows: usize) {
-        assert!(has_rows(&self.layout, slot, first, rows), "no rows {first}+{rows} in {slot} of this arena");
+        assert!(
+            has_rows(&self.layout, slot.index(), first, rows),
+            "no rows {first}+{rows} in {slot} of this arena"
+        );
     }
 }
 
-/// A range that does not lie in the arena.
+/// A range that does not lie in shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RangeError {
     /// The slot or rows do not exist.
@@ -182,18 +128,51 @@ pub enum RangeError {
         /// Rows of each slot.
         max_rows: usize,
     },
-    /// There is no such tensor, or it is an output of dynamic shape, which has no place in the arena.
+    /// The output slot does not exist.
+    #[error("`{slot}` does not exist, the worker has `{slots}` output slots")]
+    OutputSlot {
+        /// Asked for.
+        slot: OutputSlotId,
+        /// Output slots that there are.
+        slots: usize,
+    },
+    /// There is no such tensor, or it is an output of dynamic shape, which has no place in shared memory.
     #[error("tensor `{0}` has no place in the arena")]
     Tensor(usize),
 }
 
 /// Whether an arena of this layout has these rows, and there is at least one.
 pub fn check_rows(layout: &BatchLayout, slot: SlotId, first: usize, rows: usize) -> Result<(), RangeError> {
-    if rows > 0 && has_rows(layout, slot, first, rows) {
+    if rows > 0 && has_rows(layout, slot.index(), first, rows) {
         return Ok(());
     }
     let BatchLayout { slots, max_rows, .. } = *layout;
     Err(RangeError::Rows { slot, first, rows, slots, max_rows })
+}
+
+/// Whether each worker has this output slot.
+pub fn check_output_slot(layout: &BatchLayout, slot: OutputSlotId) -> Result<(), RangeError> {
+    let slots = layout.slots;
+    if slot.index() < slots { Ok(()) } else { Err(RangeError::OutputSlot { slot, slots }) }
+}
+
+/// The shared memory of one worker, by file descriptor.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedMemory<F> {
+    /// The arena of its stage, which it can only read.
+    pub inputs: F,
+    /// Its own outputs.
+    pub outputs: F,
+}
+
+impl SharedMemory<BorrowedFd<'_>> {
+    /// Descriptors that live as long as they are needed.
+    pub fn try_clone_to_owned(&self) -> io::Result<SharedMemory<OwnedFd>> {
+        Ok(SharedMemory {
+            inputs: self.inputs.try_clone_to_owned()?,
+            outputs: self.outputs.try_clone_to_owned()?,
+        })
+    }
 }
 
 /// Memory of consecutive rows. Never null; valid for as long as the arena that gave it.
@@ -205,7 +184,7 @@ pub struct Rows<P> {
     pub len: usize,
 }
 
-/// A worker's side of an arena: inputs read-only, outputs writable, every range checked.
+/// A worker's side: inputs read-only, its own outputs writable, every range checked.
 #[derive(Debug)]
 pub struct WorkerArena {
     layout: BatchLayout,
@@ -214,23 +193,16 @@ pub struct WorkerArena {
 }
 
 impl WorkerArena {
-    /// Maps the arena behind `fd`. Refuses a layout that is inconsistent, and a file that is not exactly as large as the layout
-    /// says or that could still shrink.
-    pub fn map(fd: OwnedFd, layout: BatchLayout) -> io::Result<WorkerArena> {
+    /// Maps `memory`. Refuses a layout that is inconsistent, and a file that is not exactly as large as the layout says or that could
+    /// still shrink.
+    pub fn map(memory: SharedMemory<OwnedFd>, layout: BatchLayout) -> io::Result<WorkerArena> {
         check_layout(&layout)?;
-        let size = rustix::fs::fstat(&fd)?.st_size;
-        if usize::try_from(size) != Ok(layout.total_bytes()) {
-            let expected = layout.total_bytes();
-            return Err(invalid(format!("the arena has `{size}` bytes, its layout needs `{expected}`")));
-        }
-        if !rustix::fs::fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
-            return Err(invalid("the arena is not sealed against shrinking".to_owned()));
-        }
-        let file = File::from(fd);
-        // The pages are there already, unless the arena is huge; this spares a fault for each at its first use.
-        let populate = layout.total_bytes() <= POPULATE_UP_TO;
-        let inputs = Map::read_only(&file, 0, layout.inputs_bytes(), populate)?;
-        let outputs = Map::writable(&file, layout.inputs_bytes(), layout.outputs_bytes(), populate)?;
+        let inputs = checked(memory.inputs, layout.inputs_bytes(), "arena")?;
+        let outputs = checked(memory.outputs, layout.outputs_bytes(), "output region")?;
+        // The pages of inputs are there already, unless there are very many; this spares a fault for each at its first use. Of the outputs
+        // only those are taken that are written to.
+        let inputs = Map::read_only(&inputs, layout.inputs_bytes(), Pages::Now)?;
+        let outputs = Map::writable(&outputs, layout.outputs_bytes(), Pages::WhenTouched)?;
         Ok(WorkerArena { layout, inputs, outputs })
     }
 
@@ -246,10 +218,13 @@ impl WorkerArena {
         Rows { ptr: self.inputs.at(0), len: self.layout.inputs_bytes() }
     }
 
-    /// All of the outputs' memory, from its first page to its last; nothing where all outputs are dynamic.
+    /// The memory of the first `slots` output slots, whole pages that hold no part of another slot; all of it where these cannot be had
+    /// apart. Nothing where all outputs are dynamic.
     #[must_use]
-    pub fn all_outputs(&self) -> Rows<*mut u8> {
-        Rows { ptr: self.outputs.at(0), len: self.layout.outputs_bytes() }
+    pub fn first_outputs(&self, slots: usize) -> Rows<*mut u8> {
+        let all = self.layout.outputs_bytes();
+        let some = self.layout.output_slot_bytes.saturating_mul(slots).min(all);
+        Rows { ptr: self.outputs.at(0), len: if some.is_multiple_of(PAGE) { some } else { all } }
     }
 
     /// Rows of input `input`, in read-only memory: writing to it is a segmentation fault.
@@ -269,66 +244,27 @@ impl WorkerArena {
     /// Rows of output `output`.
     pub fn output_rows(
         &self,
-        slot: SlotId,
+        slot: OutputSlotId,
         output: usize,
         first: usize,
         rows: usize,
     ) -> Result<Rows<*mut u8>, RangeError> {
-        check_rows(&self.layout, slot, first, rows)?;
+        check_output_slot(&self.layout, slot)?;
+        check_rows(&self.layout, SlotId(slot.0), first, rows)?;
         let region = self.layout.outputs.get(output).and_then(Option::as_ref);
-        let region = region.ok_or(RangeError::Tensor(output))?;
-        let at = self.layout.output_slot_bytes * slot.index() + region.offset + region.row_bytes * first;
+        let at = self.layout.output_offset(slot, output, first);
+        let (region, at) = region.zip(at).ok_or(RangeError::Tensor(output))?;
         Ok(Rows { ptr: self.outputs.at(at), len: region.row_bytes * rows })
     }
 }
 
-/// A mapping, or nothing where there are no bytes to map (an arena whose outputs are all dynamic).
-#[derive(Debug)]
-struct Map {
-    raw: Option<MmapRaw>,
-}
-
-impl Map {
-    fn writable(file: &File, offset: usize, len: usize, populate: bool) -> io::Result<Map> {
-        let options = options(offset, len, populate);
-        Ok(Map { raw: (len > 0).then(|| options.map_raw(file)).transpose()? })
-    }
-
-    fn read_only(file: &File, offset: usize, len: usize, populate: bool) -> io::Result<Map> {
-        let options = options(offset, len, populate);
-        Ok(Map { raw: (len > 0).then(|| options.map_raw_read_only(file)).transpose()? })
-    }
-
-    /// The byte at `offset`. The caller has checked that what it does there lies within the mapping.
-    fn at(&self, offset: usize) -> *mut u8 {
-        match &self.raw {
-            Some(raw) => raw.as_mut_ptr().wrapping_add(offset),
-            // Without bytes there is nothing to reach; the pointer only has to be aligned and not null.
-            None => NonNull::<Aligned>::dangling().as_ptr().cast(),
-        }
-    }
-}
-
-fn options(offset: usize, len: usize, populate: bool) -> MmapOptions {
-    let mut options = MmapOptions::new();
-    options.offset(offset as u64).len(len);
-    if populate {
-        options.populate();
-    }
-    options
-}
-
-/// As aligned as every region is.
-#[repr(align(64))]
-struct Aligned;
-const _: () = assert!(align_of::<Aligned>() == REGION_ALIGN);
-
-fn has_rows(layout: &BatchLayout, slot: SlotId, first: usize, rows: usize) -> bool {
-    slot.index() < layout.slots && first.checked_add(rows).is_some_and(|end| end <= layout.max_rows)
+/// Whether there is such a slot of the arena, or output slot, with these rows.
+pub(crate) fn has_rows(layout: &BatchLayout, slot: usize, first: usize, rows: usize) -> bool {
+    slot < layout.slots && first.checked_add(rows).is_some_and(|end| end <= layout.max_rows)
 }
 
 /// A layout may come from a frame, and all its fields are public: what the pointers above rely on is checked here, once.
-fn check_layout(layout: &BatchLayout) -> io::Result<()> {
+pub(crate) fn check_layout(layout: &BatchLayout) -> io::Result<()> {
     let inputs = layout.inputs.iter().all(|r| fits(r, layout.max_rows, layout.input_slot_bytes));
     let outputs = layout.outputs.iter().flatten().all(|r| fits(r, layout.max_rows, layout.output_slot_bytes));
     let total = layout
@@ -349,8 +285,4 @@ fn fits(region: &Region, max_rows: usize, slot_bytes: usize) -> bool {
         && region.offset.is_multiple_of(REGION_ALIGN)
         && slot_bytes.is_multiple_of(REGION_ALIGN)
         && end.is_some_and(|end| end <= slot_bytes)
-}
-
-fn invalid(why: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, why)
 }

@@ -10,16 +10,20 @@
 //!   Heartbeat        ->             (all the time from Hello on, from a thread of its own, also while loading or running)
 //!                    <-       end of file (the parent closed its side or is gone): the worker exits at once, also from a run
 //! ```
+//!
+//! Tensors lie in two pieces of shared memory that the process inherits: the inputs of its stage, which no worker can write to, and its own
+//! outputs, which no other process can. The parent names the rows in both, and reads outputs where it has said that they shall be: no frame
+//! of a worker says where anything lies.
 
 use std::time::Duration;
 
 use bincode::{Decode, Encode};
 use orchestra_core::batch_layout::BatchLayout;
 pub use orchestra_core::ledger::RunErrorKind;
-use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, SlotId, TensorSpec};
+use orchestra_core::{BatchId, DType, DeviceKind, ErrorClass, OutputSlotId, SlotId, TensorSpec};
 
 /// Raised with every change of a frame. Both sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 
 /// A W3C trace context in 25 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
@@ -49,7 +53,7 @@ pub struct Load {
     pub batch_sizes: Vec<usize>,
     /// Whether a batch of another size is padded to the next of `batch_sizes`: where a size that is new costs time.
     pub pad: bool,
-    /// Where rows lie in the arena.
+    /// Where rows lie in the inputs and in the outputs.
     pub layout: BatchLayout,
 }
 
@@ -60,8 +64,10 @@ pub struct Run {
     pub batch: BatchId,
     /// How often it has been dispatched, from 1.
     pub attempt: u32,
-    /// Where its rows lie.
+    /// Where its inputs lie.
     pub slot: SlotId,
+    /// Where its outputs go, to the rows of the same numbers. No run over these rows of it is on its way.
+    pub output_slot: OutputSlotId,
     /// First row.
     pub first_row: usize,
     /// How many rows, at least 1.
@@ -177,11 +183,11 @@ pub enum FromWorker {
         /// What failed, what was expected, what to do.
         error: String,
     },
-    /// A batch is done: its fixed-shape outputs lie in the slot's output region, in the rows of the run.
+    /// A batch is done: its fixed-shape outputs lie in its output slot, in the rows of the run.
     Done {
         /// Which.
         batch: BatchId,
-        /// Outputs that had no place in the slot.
+        /// Outputs that had no place there.
         dynamic: Vec<DynamicOutput>,
         /// Where the time went.
         timing: RunTiming,

@@ -1,5 +1,5 @@
-//! What parent and workers share: control frames over a Unix socket, the arena of batch slots in shared memory, and the loop that serves
-//! batches for any [`Engine`].
+//! What parent and workers share: control frames over a Unix socket, inputs and outputs of batches in shared memory, and the loop that
+//! serves batches for any [`Engine`].
 //!
 //! Tensors never travel in frames, other than outputs whose shape is only known after the run. A worker decides nothing: it loads what it
 //! is told, begins what it is told in the order of the frames, and says what happened. It never starts processes, never installs a global
@@ -10,6 +10,8 @@ pub mod codec;
 pub mod frames;
 mod limits;
 pub mod loader;
+mod map;
+pub mod output_region;
 pub mod process;
 pub mod rss;
 pub mod sandbox;
@@ -20,9 +22,13 @@ pub use process::run_with;
 pub use sandbox::Sandbox;
 pub use serve::{Engine, LoadError, Loaded, RunError, Stream};
 
-/// The socket's file descriptor in a worker process.
+/// The socket's file descriptor in a worker or loader process.
 pub const WORKER_SOCKET_FD: i32 = 3;
-/// The arena's file descriptor in a worker process.
-pub const WORKER_ARENA_FD: i32 = 4;
+/// The file descriptor of the inputs in a worker process.
+pub const WORKER_INPUTS_FD: i32 = 4;
+/// The file descriptor of the outputs in a worker process.
+pub const WORKER_OUTPUTS_FD: i32 = 5;
+/// The file descriptor of the region in a loader process.
+pub const LOADER_REGION_FD: i32 = 4;
 /// The version that a worker puts into its `Hello`: that of this crate, which parent and worker were both built with.
 pub const BUILD: &str = env!("CARGO_PKG_VERSION");

@@ -6,10 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::{WORKER_ARENA_FD, WORKER_SOCKET_FD};
+use crate::{LOADER_REGION_FD, WORKER_INPUTS_FD, WORKER_OUTPUTS_FD, WORKER_SOCKET_FD};
 
 use orchestra_core::shapes::Registry;
 
+use crate::arena::SharedMemory;
 use crate::loader::run_loader;
 use crate::serve::{Engine, serve};
 
@@ -31,7 +32,13 @@ pub const LOADER: &str = "loader";
 /// executable calls this first in its `main` when it is started as one, before it starts threads or opens files.
 pub fn run_with<E: Engine>(engine: &mut E) -> ExitCode {
     abort_on_panic();
-    run(|socket, arena| serve(socket, arena, engine, Arc::new(leave)))
+    let memory = || {
+        Ok(SharedMemory {
+            inputs: take(WORKER_INPUTS_FD, "arena")?,
+            outputs: take(WORKER_OUTPUTS_FD, "output region")?,
+        })
+    };
+    run(memory, |socket, memory| serve(socket, memory, engine, Arc::new(leave)))
 }
 
 /// Whether this process shall be a loader.
@@ -42,14 +49,14 @@ pub fn is_loader() -> bool {
 
 /// Loads items for the process that started this one, until that ends: the entry point of a loader, as [`run_with`] is that of a worker.
 pub fn run_as_loader(registry: &dyn Registry) -> ExitCode {
-    run(|socket, region| run_loader(&socket, region, registry))
+    run(|| take(LOADER_REGION_FD, "region"), |socket, region| run_loader(&socket, region, registry))
 }
 
-fn run(body: impl FnOnce(UnixStream, OwnedFd) -> i32) -> ExitCode {
+fn run<M>(memory: impl FnOnce() -> io::Result<M>, body: impl FnOnce(UnixStream, M) -> i32) -> ExitCode {
     // The terminal's Ctrl-C goes to the whole process group; only the parent decides what it means for a batch that runs.
     // SAFETY: no handler is installed, the signal is only ignored.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
-    match inherited() {
+    match socket().and_then(|socket| Ok((socket, memory()?))) {
         Ok((socket, memory)) => leave(body(socket, memory)),
         Err(error) => eprintln!("this command is started by orchestra itself, not by hand: {error}"),
     }
@@ -71,13 +78,13 @@ fn abort_on_panic() {
     }));
 }
 
-fn inherited() -> io::Result<(UnixStream, OwnedFd)> {
+fn socket() -> io::Result<UnixStream> {
     let socket = UnixStream::from(take(WORKER_SOCKET_FD, "control socket")?);
     // Fails unless it is a connected Unix socket.
     socket.peer_addr().map_err(|e| missing(WORKER_SOCKET_FD, "control socket", &e))?;
     // A socket that the parent uses without blocking stays so across exec.
     socket.set_nonblocking(false)?;
-    Ok((socket, take(WORKER_ARENA_FD, "arena")?))
+    Ok(socket)
 }
 
 fn take(fd: RawFd, what: &str) -> io::Result<OwnedFd> {

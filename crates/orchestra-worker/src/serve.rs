@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::arena::{WorkerArena, check_rows};
+use crate::arena::{SharedMemory, WorkerArena, check_output_slot, check_rows};
 use crate::codec::{CodecError, FrameReader, FrameWriter};
 use crate::frames::{
     DynamicOutput, FromWorker, Load, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker,
@@ -43,7 +43,7 @@ pub trait Engine {
     /// Loads a model and warms it up for `load.streams` batches at once. Called once.
     fn load(&mut self, load: &Load, arena: WorkerArena) -> Result<Loaded, LoadError>;
 
-    /// Runs one batch, whose rows lie within the arena. Leaves fixed-shape outputs there and returns the others. Notes in `timing` how
+    /// Runs one batch, whose rows lie within the arena. Leaves outputs of fixed shape in it and returns the others. Notes in `timing` how
     /// long each phase took, also when it fails.
     fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError>;
 
@@ -107,9 +107,15 @@ pub type Leave = Arc<dyn Fn(i32) + Send + Sync>;
 
 /// Speaks the protocol on `socket` until the worker has to end, and returns the exit code. The watch calls `leave` by itself when the
 /// parent has closed its side.
-pub fn serve<E: Engine>(socket: UnixStream, arena: OwnedFd, engine: &mut E, leave: Leave) -> i32 {
+pub fn serve<E: Engine>(
+    socket: UnixStream,
+    memory: SharedMemory<OwnedFd>,
+    engine: &mut E,
+    leave: Leave,
+) -> i32 {
     let result = Link::start(&socket).and_then(|(link, frames)| {
-        Server { socket, link, leave, arena: Some(arena), layout: None, streams: None, engine }.serve(frames)
+        Server { socket, link, leave, memory: Some(memory), layout: None, streams: None, engine }
+            .serve(frames)
     });
     result.map_or_else(End::exit_code, |()| 0)
 }
@@ -283,7 +289,7 @@ struct Server<'e, E> {
     link: Arc<Link>,
     leave: Leave,
     /// Until a model is loaded.
-    arena: Option<OwnedFd>,
+    memory: Option<SharedMemory<OwnedFd>>,
     /// What runs are checked against before the engine sees them, once a model is loaded.
     layout: Option<BatchLayout>,
     /// Who runs batches, where several run at once.
@@ -304,14 +310,14 @@ impl<E: Engine> Server<'_, E> {
 
     fn load(&mut self, load: &Load) -> Result<(), End> {
         let started = Instant::now();
-        let arena = self.arena.take().ok_or_else(|| End::protocol("a second `Load` frame"))?;
+        let memory = self.memory.take().ok_or_else(|| End::protocol("a second `Load` frame"))?;
         let sandbox = self.engine.sandbox(load);
         let is_confined = sandbox.as_ref().is_ok_and(|sandbox| sandbox.mode != SandboxMode::Off);
         let confined = sandbox.and_then(|sandbox| sandbox.enter());
         let watched = self.socket.try_clone().map_err(End::protocol)?;
         let (link, leave) = (Arc::clone(&self.link), Arc::clone(&self.leave));
         spawn("watch", move || link.watch(&watched, &leave))?;
-        let mapped = WorkerArena::map(arena, load.layout.clone()).map_err(|e| LoadError {
+        let mapped = WorkerArena::map(memory, load.layout.clone()).map_err(|e| LoadError {
             class: ErrorClass::Permanent,
             error: format!("the batch slots cannot be mapped: {e}"),
         });
@@ -342,7 +348,9 @@ impl<E: Engine> Server<'_, E> {
 
     fn run(&mut self, run: &Run) -> Result<(), End> {
         let layout = self.layout.as_ref().ok_or_else(|| End::protocol("a `Run` frame before `Load`"))?;
-        check_rows(layout, run.slot, run.first_row, run.rows).map_err(End::protocol)?;
+        check_rows(layout, run.slot, run.first_row, run.rows)
+            .and_then(|()| check_output_slot(layout, run.output_slot))
+            .map_err(End::protocol)?;
         match &self.streams {
             Some(streams) => streams.take(*run),
             None => self.link.run_one(run, |run, timing| self.engine.run(run, timing)),

@@ -5,7 +5,7 @@ mod common;
 
 use std::io::{self, Cursor, Read, Write};
 
-use orchestra_core::{BatchId, SlotId};
+use orchestra_core::{BatchId, OutputSlotId, SlotId};
 use orchestra_worker::codec::{
     CodecError, FrameDecoder, FrameReader, FrameWriter, MAX_CONTROL_FRAME, MAX_FRAME, encode,
 };
@@ -201,6 +201,7 @@ fn writing_to_a_peer_that_is_gone_says_so() {
         batch: BatchId(1),
         attempt: 1,
         slot: SlotId(0),
+        output_slot: OutputSlotId(0),
         first_row: 0,
         rows: 1,
         trace: None,

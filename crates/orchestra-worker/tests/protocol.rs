@@ -8,10 +8,13 @@ use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, SandboxMode, SlotId, TensorSpec};
-use orchestra_worker::arena::{Arena, WorkerArena};
+use orchestra_core::{
+    BatchId, DType, DeviceKind, Dim, ErrorClass, OutputSlotId, SandboxMode, SlotId, TensorSpec,
+};
+use orchestra_worker::arena::{Arena, SharedMemory, WorkerArena};
 use orchestra_worker::codec::{FrameReader, FrameWriter, MAX_FRAME};
 use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker};
+use orchestra_worker::output_region::OutputRegion;
 use orchestra_worker::process::{EXIT_DEVICE, EXIT_LOAD_FAILED, EXIT_PROTOCOL};
 use orchestra_worker::serve::serve;
 use orchestra_worker::{Engine, LoadError, Loaded, RunError, Sandbox, Stream};
@@ -23,7 +26,8 @@ fn flat(name: &str, dtype: DType, n: usize) -> TensorSpec {
 }
 
 fn run_of(batch: u64, slot: u32, first_row: usize, rows: usize) -> Run {
-    Run { batch: BatchId(batch), attempt: 1, slot: SlotId(slot), first_row, rows, trace: None }
+    let (slot, output_slot) = (SlotId(slot), OutputSlotId(slot));
+    Run { batch: BatchId(batch), attempt: 1, slot, output_slot, first_row, rows, trace: None }
 }
 
 struct Fake {
@@ -95,7 +99,8 @@ struct Parent {
 fn start(load: Result<(), LoadError>) -> Parent {
     let layout = BatchLayout::new(&[flat("x", DType::F32, 3)], &[flat("y", DType::F32, 3)], 4, 2).unwrap();
     let arena = Arena::create("test", layout.clone()).unwrap();
-    let fd = arena.fd().try_clone_to_owned().unwrap();
+    let outputs = OutputRegion::create("test outputs", layout.clone()).unwrap();
+    let memory = SharedMemory { inputs: arena.fd(), outputs: outputs.fd() }.try_clone_to_owned().unwrap();
     let (ours, theirs) = UnixStream::pair().unwrap();
     let (leave, left) = channel();
     let leave = Arc::new(move |code| leave.send(code).unwrap_or(()));
@@ -107,7 +112,7 @@ fn start(load: Result<(), LoadError>) -> Parent {
         warmed: 0,
     };
     let worker = std::thread::spawn(move || {
-        serve(theirs, fd, &mut Fake { load: load.map(|()| loaded), streams: 1 }, leave)
+        serve(theirs, memory, &mut Fake { load: load.map(|()| loaded), streams: 1 }, leave)
     });
     Parent {
         reader: FrameReader::new(ours.try_clone().unwrap()),

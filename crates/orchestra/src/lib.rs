@@ -46,7 +46,7 @@ pub use orchestra_onnx::library::{
 use orchestra_onnx::library::{Env, Request};
 pub use orchestra_plan::{Cause, Diagnostics, MachineView, Measurements, Plan, PlanOptions, RenderStyle};
 use orchestra_plan::{DeviceView, Kinds, NodeView, RealHost};
-pub use orchestra_runtime::launcher::{Launched, WorkerProcess};
+pub use orchestra_runtime::launcher::{Launched, WorkerMemory, WorkerProcess};
 pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
     Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, EngineSpec, Engines,

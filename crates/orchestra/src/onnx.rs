@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use orchestra_core::{DeviceKind, SandboxMode, SandboxRules, StageId};
 use orchestra_onnx::library::Library;
 use orchestra_onnx::{ENVIRONMENT, OnnxSpec};
 use orchestra_plan::{BatchPlan, Plan};
-use orchestra_runtime::launcher::Launched;
+use orchestra_runtime::launcher::{Launched, WorkerMemory};
 use orchestra_runtime::{EngineSpec, Engines, Launcher};
 
 struct OnnxEngine {
@@ -33,9 +32,9 @@ fn environment(rules: &SandboxRules) -> Vec<(String, String)> {
 }
 
 impl EngineSpec for OnnxEngine {
-    fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched> {
+    fn launch(&self, device: &DeviceKind, memory: WorkerMemory<'_>) -> io::Result<Launched> {
         let env: Vec<(&str, &str)> = self.env.iter().map(|(name, value)| (&name[..], &value[..])).collect();
-        self.launcher.launch(device, &env, arena)
+        self.launcher.launch(device, &env, memory)
     }
 
     fn spec(&self, device: &DeviceKind) -> Result<Vec<u8>, String> {

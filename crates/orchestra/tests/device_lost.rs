@@ -7,11 +7,10 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 
 use common::{Workplace, all_copied, audited, copies, copying, impatient};
-use orchestra::{DeviceKind, Launched, Launcher, ProcessLauncher, RunOutcome};
+use orchestra::{DeviceKind, Launched, Launcher, ProcessLauncher, RunOutcome, WorkerMemory};
 use orchestra_testkit::faulty::FAULT;
 use orchestra_testkit::records::items;
 
@@ -44,10 +43,10 @@ impl Launcher for InTurn {
         &self,
         device: &DeviceKind,
         env: &[(&str, &str)],
-        arena: BorrowedFd<'_>,
+        memory: WorkerMemory<'_>,
     ) -> io::Result<Launched> {
         let mine = self.first.lock().unwrap().pop();
-        mine.as_ref().unwrap_or(&self.later).launch(device, env, arena)
+        mine.as_ref().unwrap_or(&self.later).launch(device, env, memory)
     }
 }
 

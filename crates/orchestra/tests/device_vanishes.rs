@@ -8,7 +8,6 @@ mod common;
 
 use std::fs;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use common::{ONE_PIXEL_PER_BLOCK, Workplace, all_copied, audited, copies, copyin
 use orchestra::{
     DeviceId, DeviceKind, FakeProbe, Gpu, Launched, Launcher, Library, Machine, PipelineOnDevice, Plan,
     PlanOptions, ProcessLauncher, RenderStyle, RunOptions, RunOutcome, StartOptions, WorkerEvent,
+    WorkerMemory,
 };
 use orchestra_testkit::faulty::FAULT;
 use orchestra_testkit::images::{self, Kind};
@@ -104,10 +104,10 @@ impl Launcher for SomeGpus {
         &self,
         device: &DeviceKind,
         env: &[(&str, &str)],
-        arena: BorrowedFd<'_>,
+        memory: WorkerMemory<'_>,
     ) -> io::Result<Launched> {
         let is_one = self.uuids.iter().any(|uuid| *device == DeviceKind::Cuda { uuid: uuid.clone() });
-        if is_one { &self.these } else { &self.others }.launch(device, env, arena)
+        if is_one { &self.these } else { &self.others }.launch(device, env, memory)
     }
 }
 

@@ -5,13 +5,13 @@
 mod common;
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{ONE_PIXEL_PER_BLOCK, ROW, Workplace, audited, bounded};
 use orchestra::{
     DeviceKind, EngineSpec, Launched, Launcher, ProcessLauncher, RunOptions, Silent, StartRunError,
+    WorkerMemory,
 };
 use orchestra_core::DType;
 use orchestra_testkit::faulty::FAULT;
@@ -26,9 +26,9 @@ struct Copying {
 }
 
 impl EngineSpec for Copying {
-    fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched> {
+    fn launch(&self, device: &DeviceKind, memory: WorkerMemory<'_>) -> io::Result<Launched> {
         self.started.fetch_add(1, Ordering::Relaxed);
-        self.program.launch(device, &[], arena)
+        self.program.launch(device, &[], memory)
     }
 
     fn spec(&self, _: &DeviceKind) -> Result<Vec<u8>, String> {
@@ -40,7 +40,7 @@ impl EngineSpec for Copying {
 struct Speechless;
 
 impl EngineSpec for Speechless {
-    fn launch(&self, _: &DeviceKind, _: BorrowedFd<'_>) -> io::Result<Launched> {
+    fn launch(&self, _: &DeviceKind, _: WorkerMemory<'_>) -> io::Result<Launched> {
         unreachable!("what cannot be told is never started")
     }
 

@@ -7,7 +7,6 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use std::time::Duration;
 use common::{AS_IT_IS, Workplace, bounded, each_shows_its_own_picture, until};
 use orchestra::{
     DeviceKind, Launched, Launcher, ProcessLauncher, RunHandle, RunOutcome, StartOptions, WorkerEvent,
-    WorkerExit, WorkerId,
+    WorkerExit, WorkerId, WorkerMemory,
 };
 use orchestra_testkit::Trap;
 use orchestra_testkit::faulty::FAULT;
@@ -160,11 +159,11 @@ impl Launcher for FirstThen {
         &self,
         device: &DeviceKind,
         env: &[(&str, &str)],
-        arena: BorrowedFd<'_>,
+        memory: WorkerMemory<'_>,
     ) -> io::Result<Launched> {
         let is_first = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
         let launcher = if is_first.is_ok() { &self.first } else { &self.then };
-        launcher.launch(device, env, arena)
+        launcher.launch(device, env, memory)
     }
 }
 

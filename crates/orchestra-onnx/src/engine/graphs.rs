@@ -278,6 +278,7 @@ mod tests {
             batch: orchestra_core::BatchId(1),
             attempt: 1,
             slot: orchestra_core::SlotId(0),
+            output_slot: orchestra_core::OutputSlotId(0),
             first_row: 0,
             rows: MAX_ROWS,
             trace: None,

@@ -11,6 +11,11 @@ use super::memory::PrivateRows;
 use super::model::Model;
 use super::page_lock::{PageLock, Refused};
 
+/// Output slots that are page-locked beyond those of the batches that run: two batches wait at the worker, and two are being processed. Each
+/// worker has as many output slots as its stage has slots, and what is page-locked takes memory whether it is used or not. The GPU copies to
+/// the others more slowly; a stage that uses them waits for what follows it.
+const OUTPUTS_BESIDE: usize = 4;
+
 /// What copies of a session go through. The default is that of the CPU: sessions read and write the slots themselves. Drop it before the
 /// arena.
 #[derive(Default)]
@@ -24,15 +29,15 @@ pub struct HostSide {
 }
 
 impl HostSide {
-    /// For the GPU of this process. Call it when the provider is loaded.
-    pub fn of_gpu(arena: &WorkerArena, model: &Model) -> HostSide {
+    /// For the GPU of this process, which runs so many batches at once. Call it when the provider is loaded.
+    pub fn of_gpu(arena: &WorkerArena, model: &Model, streams: usize) -> HostSide {
         let Some(cuda) = CudaRuntime::of_this_process() else {
             eprintln!(
                 "worker: batch slots are not page-locked: CUDA's runtime is not in the process under a known name"
             );
             return HostSide::default();
         };
-        let (side, note) = HostSide::with(cuda, arena, model);
+        let (side, note) = HostSide::with(cuda, arena, model, streams + OUTPUTS_BESIDE);
         if let Some(note) = note {
             eprintln!("worker: {note}");
         }
@@ -56,8 +61,13 @@ impl HostSide {
     }
 
     /// With what is not as fast as it could be, if anything.
-    fn with(cuda: CudaRuntime, arena: &WorkerArena, model: &Model) -> (HostSide, Option<String>) {
-        let (lock, refused) = PageLock::of(cuda, arena);
+    fn with(
+        cuda: CudaRuntime,
+        arena: &WorkerArena,
+        model: &Model,
+        output_slots: usize,
+    ) -> (HostSide, Option<String>) {
+        let (lock, refused) = PageLock::of(cuda, arena, output_slots);
         let memory = Arc::new(HostMemory::for_gpu(cuda));
         let page_locked = |bytes| memory.page_locked(bytes);
         let staging = (!refused.is_nothing()).then(|| PrivateRows::for_refused(model, &refused, page_locked));
@@ -93,7 +103,7 @@ mod tests {
         let mut twin = Twin::load(SessionTuning::default(), &[]);
         fake::refuse(refused);
         let serving = twin.serving();
-        let (host, note) = HostSide::with(fake::RUNTIME, &serving.shared.arena, &serving.shared.model);
+        let (host, note) = HostSide::with(fake::RUNTIME, &serving.shared.arena, &serving.shared.model, 1);
         serving.host = host;
         (twin, note)
     }
@@ -142,7 +152,7 @@ mod tests {
         let inputs: &'static str =
             format!("register {} ", serving.shared.arena.all_inputs().ptr as usize).leak();
         fake::refuse(&[inputs]);
-        let (host, note) = HostSide::with(fake::RUNTIME, &serving.shared.arena, &serving.shared.model);
+        let (host, note) = HostSide::with(fake::RUNTIME, &serving.shared.arena, &serving.shared.model, 1);
         assert!(note.unwrap().contains("(inputs: CUDA error 801, operation not supported); their rows"));
         assert_eq!(host.staging.as_ref().unwrap().bytes(), ROW * MAX_ROWS);
         serving.host = host;

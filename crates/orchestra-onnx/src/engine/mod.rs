@@ -117,7 +117,7 @@ impl Engine for OnnxEngine {
             .map_err(|e| errors::load(&e.to_string()))?;
         let host = match load.device {
             DeviceKind::Cpu => HostSide::default(),
-            DeviceKind::Cuda { .. } => HostSide::of_gpu(&arena, &model),
+            DeviceKind::Cuda { .. } => HostSide::of_gpu(&arena, &model, load.streams),
         };
         loaded.warmed = warm_up(&mut bound, &model, &host.memory, &load.batch_sizes)?;
         let padded_to = |size: &usize| load.pad && (1..=model.max_rows).contains(size);

@@ -83,13 +83,15 @@ impl Model {
     }
 
     pub fn places_in(&self, arena: &WorkerArena, run: &Run) -> Result<Places, RangeError> {
-        let Run { slot, first_row, rows, .. } = *run;
+        let Run { slot, output_slot, first_row, rows, .. } = *run;
         let inputs = (0..self.inputs.len())
             .map(|i| arena.input_rows(slot, i, first_row, rows))
             .collect::<Result<_, _>>()?;
         let outputs = self.outputs.iter().enumerate();
         let outputs = outputs
-            .map(|(i, fixed)| fixed.as_ref().map(|_| arena.output_rows(slot, i, first_row, rows)).transpose())
+            .map(|(i, fixed)| {
+                fixed.as_ref().map(|_| arena.output_rows(output_slot, i, first_row, rows)).transpose()
+            })
             .collect::<Result<_, _>>()?;
         Ok(Places { rows, inputs, outputs })
     }

@@ -46,9 +46,10 @@ impl std::fmt::Display for Refused {
 }
 
 impl PageLock {
-    /// Page-locks what it can of the arena. Call it when the provider is loaded, and drop the lock before the arena.
-    pub fn of(cuda: CudaRuntime, arena: &WorkerArena) -> (PageLock, Refused) {
-        let (inputs, outputs) = (arena.all_inputs(), arena.all_outputs());
+    /// Page-locks what it can of the inputs and of the first `output_slots` output slots. Call it when the provider is loaded, and drop the
+    /// lock before the arena.
+    pub fn of(cuda: CudaRuntime, arena: &WorkerArena, output_slots: usize) -> (PageLock, Refused) {
+        let (inputs, outputs) = (arena.all_inputs(), arena.first_outputs(output_slots));
         let mut lock = PageLock { cuda, locked: Vec::new() };
         // SAFETY: both lie in the arena, which outlives the lock.
         let refused = unsafe {

@@ -2,9 +2,10 @@
 
 use crate::library::{Env, Flavor, Request, Silent, find_or_fetch};
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, Dim, SessionTuning, SlotId, TensorSpec};
+use orchestra_core::{BatchId, DType, DeviceKind, Dim, OutputSlotId, SessionTuning, SlotId, TensorSpec};
 use orchestra_testkit::models;
-use orchestra_worker::arena::Arena;
+use orchestra_worker::arena::{Arena, SharedMemory};
+use orchestra_worker::output_region::OutputRegion;
 
 use super::*;
 
@@ -17,6 +18,7 @@ const STAIN: f32 = -7.0;
 pub struct Twin {
     pub engine: OnnxEngine,
     arena: Arena,
+    outputs: OutputRegion,
 }
 
 impl Twin {
@@ -51,10 +53,12 @@ impl Twin {
             layout: layout.clone(),
         };
         let arena = Arena::create("twin", layout.clone()).unwrap();
-        let fd = arena.fd().try_clone_to_owned().unwrap();
+        let outputs = OutputRegion::create("twin", layout.clone()).unwrap();
+        let memory = SharedMemory { inputs: arena.fd(), outputs: outputs.fd() };
         let mut engine = OnnxEngine::new();
-        engine.load(&load, WorkerArena::map(fd, layout).unwrap()).unwrap();
-        Twin { engine, arena }
+        let memory = WorkerArena::map(memory.try_clone_to_owned().unwrap(), layout).unwrap();
+        engine.load(&load, memory).unwrap();
+        Twin { engine, arena, outputs }
     }
 
     pub fn serving(&mut self) -> &mut Serving {
@@ -71,12 +75,22 @@ impl Twin {
                 self.arena.input_row_mut(SlotId(0), 0, first + n).copy_from_slice(row);
             }
             let stain = STAIN.to_ne_bytes().repeat(3 * MAX_ROWS);
-            self.arena.output_rows_mut(SlotId(0), 0, 0, MAX_ROWS).unwrap().copy_from_slice(&stain);
+            let outputs = &self.serving().shared.arena;
+            let outputs = outputs.output_rows(OutputSlotId(0), 0, 0, MAX_ROWS).unwrap();
+            outputs.ptr.copy_from_nonoverlapping(stain.as_ptr(), outputs.len);
         }
-        let run = Run { batch: BatchId(1), attempt: 1, slot: SlotId(0), first_row: first, rows, trace: None };
+        let run = Run {
+            batch: BatchId(1),
+            attempt: 1,
+            slot: SlotId(0),
+            output_slot: OutputSlotId(0),
+            first_row: first,
+            rows,
+            trace: None,
+        };
         assert!(self.engine.run(&run, &mut RunTiming::default()).unwrap().is_empty());
         // SAFETY: no run is on its way.
-        let found = unsafe { self.arena.output_rows(SlotId(0), 0, 0, MAX_ROWS) }.unwrap();
+        let found = unsafe { self.outputs.rows(OutputSlotId(0), 0, 0, MAX_ROWS) }.unwrap();
         let found: Vec<f32> =
             found.chunks_exact(4).map(|c| f32::from_ne_bytes(c.try_into().unwrap())).collect();
         let mut expected = vec![STAIN; 3 * MAX_ROWS];

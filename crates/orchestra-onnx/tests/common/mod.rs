@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{BatchId, DType, DeviceKind, Dim, SlotId, TensorSpec, WorkerExit};
+use orchestra_core::{BatchId, DType, DeviceKind, Dim, OutputSlotId, SlotId, TensorSpec, WorkerExit};
 use orchestra_lab::worker_client::WorkerClient;
 use orchestra_onnx::digest::model_digest;
 use orchestra_onnx::library::{Env, Flavor, Request, Silent, find_or_fetch};
@@ -15,8 +15,9 @@ use orchestra_onnx::{ENVIRONMENT, OnnxEngine, OnnxSpec};
 use orchestra_runtime::{Launcher, ProcessLauncher};
 use orchestra_testkit::models;
 use orchestra_testkit::onnx::ModelBuilder;
-use orchestra_worker::arena::{Arena, WorkerArena};
+use orchestra_worker::arena::{Arena, SharedMemory, WorkerArena};
 use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, Run, RunTiming, ToWorker};
+use orchestra_worker::output_region::OutputRegion;
 use orchestra_worker::{Engine, LoadError, Loaded, RunError};
 
 /// ONNX Runtime's library, fetched once per user where the machine has none.
@@ -42,6 +43,7 @@ pub fn flat(name: &str, dtype: DType, n: usize) -> TensorSpec {
 /// A model file and what its worker is told.
 pub struct Setup {
     pub arena: Arena,
+    pub outputs: OutputRegion,
     pub spec: OnnxSpec,
     /// Without the spec, which may still be changed: see [`Setup::load_frame`].
     pub load: Load,
@@ -78,7 +80,9 @@ impl Setup {
             pad: false,
             layout: layout.clone(),
         };
-        Setup { arena: Arena::create("test", layout).unwrap(), spec, load, _folder: folder }
+        let arena = Arena::create("test", layout.clone()).unwrap();
+        let outputs = OutputRegion::create("test outputs", layout).unwrap();
+        Setup { arena, outputs, spec, load, _folder: folder }
     }
 
     pub fn load_frame(&self) -> Load {
@@ -87,11 +91,15 @@ impl Setup {
 
     /// Loads the model into this process.
     pub fn engine(&self) -> Result<(OnnxEngine, Loaded), LoadError> {
-        let fd = self.arena.fd().try_clone_to_owned().unwrap();
         let mut engine = OnnxEngine::new();
-        let loaded =
-            engine.load(&self.load_frame(), WorkerArena::map(fd, self.load.layout.clone()).unwrap())?;
+        let loaded = engine.load(&self.load_frame(), self.mapped())?;
         Ok((engine, loaded))
+    }
+
+    /// As a worker sees the memory.
+    fn mapped(&self) -> WorkerArena {
+        let memory = SharedMemory { inputs: self.arena.fd(), outputs: self.outputs.fd() };
+        WorkerArena::map(memory.try_clone_to_owned().unwrap(), self.load.layout.clone()).unwrap()
     }
 
     pub fn fill_input(&self, slot: u32, input: usize, first: usize, rows: &[Vec<u8>]) {
@@ -101,20 +109,23 @@ impl Setup {
         }
     }
 
-    /// All rows of an output in a slot.
+    /// All rows of an output in an output slot.
     pub fn output(&self, slot: u32, output: usize) -> Vec<u8> {
-        // SAFETY: no run is on its way while a test reads rows.
-        unsafe { self.arena.output_rows(SlotId(slot), output, 0, self.load.layout.max_rows) }
-            .unwrap()
-            .to_vec()
+        self.output_of(&self.outputs, slot, output)
     }
 
-    /// Sets every byte of an output in a slot.
+    /// The same of another worker.
+    pub fn output_of(&self, outputs: &OutputRegion, slot: u32, output: usize) -> Vec<u8> {
+        // SAFETY: no run is on its way while a test reads rows.
+        unsafe { outputs.rows(OutputSlotId(slot), output, 0, self.load.layout.max_rows) }.unwrap().to_vec()
+    }
+
+    /// Sets every byte of an output in an output slot.
     pub fn stain_output(&self, slot: u32, output: usize, byte: u8) {
+        let mapped = self.mapped();
+        let rows = mapped.output_rows(OutputSlotId(slot), output, 0, self.load.layout.max_rows).unwrap();
         // SAFETY: no run is on its way while a test writes rows.
-        unsafe { self.arena.output_rows_mut(SlotId(slot), output, 0, self.load.layout.max_rows) }
-            .unwrap()
-            .fill(byte);
+        unsafe { rows.ptr.write_bytes(byte, rows.len) };
     }
 
     /// Starts a real worker process on the arena.
@@ -124,10 +135,18 @@ impl Setup {
 
     /// Starts another worker program on the arena.
     pub fn spawn_program(&self, program: &Path) -> Process {
+        self.start(program, &self.outputs)
+    }
+
+    /// Starts one more worker on the arena, with outputs of its own.
+    pub fn spawn_beside(&self, outputs: &OutputRegion) -> Process {
+        self.start(Path::new(env!("CARGO_BIN_EXE_orchestra-bare-worker")), outputs)
+    }
+
+    fn start(&self, program: &Path, outputs: &OutputRegion) -> Process {
         let launcher = ProcessLauncher { program: program.to_owned(), args: Vec::new(), env: Vec::new() };
-        Process(
-            WorkerClient::start(|| launcher.launch(&DeviceKind::Cpu, &ENVIRONMENT, self.arena.fd())).unwrap(),
-        )
+        let memory = SharedMemory { inputs: self.arena.fd(), outputs: outputs.fd() };
+        Process(WorkerClient::start(|| launcher.launch(&DeviceKind::Cpu, &ENVIRONMENT, memory)).unwrap())
     }
 }
 
@@ -162,7 +181,8 @@ impl Process {
 }
 
 pub fn run_of(batch: u64, slot: u32, first_row: usize, rows: usize) -> Run {
-    Run { batch: BatchId(batch), attempt: 1, slot: SlotId(slot), first_row, rows, trace: None }
+    let (slot, output_slot) = (SlotId(slot), OutputSlotId(slot));
+    Run { batch: BatchId(batch), attempt: 1, slot, output_slot, first_row, rows, trace: None }
 }
 
 pub fn run(

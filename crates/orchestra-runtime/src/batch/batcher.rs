@@ -14,6 +14,7 @@ use orchestra_worker::frames::{DynamicOutput, Run, RunErrorKind, RunTiming};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::batch::flights::{self, Flight, Flights};
+use crate::batch::output_slots::PendingOutputs;
 use crate::batch::slot_pool::{FilledSlot, SlotPool, Watch};
 use crate::batch::stage::Completion;
 use crate::context::RunContext;
@@ -276,21 +277,25 @@ impl BatcherState {
     async fn send(&mut self, a: Assignment) {
         self.count_sent(&a);
         let from = self.slots.get(&a.rows.slot).map(|s| &*s.slot);
-        let trace = self.flights.begin(a, from);
+        let port = self.ports.get(&a.worker);
+        let outputs = port.and_then(|port| port.room_for(a.rows));
+        let output_slot = outputs.as_ref().map(|outputs| outputs.slot);
+        let trace = self.flights.begin(a, from, outputs);
         tracing::debug!(
             pipeline = %self.pipeline_name, stage = %self.name, batch = %a.batch, rows = a.rows.count,
             reason = %a.reason, attempt = a.attempt, device = %self.device_name(a.device), worker = %a.worker,
             trace_id = trace.as_ref().map(id_in_logs), "batch sent"
         );
-        let run = Run {
-            batch: a.batch,
-            attempt: a.attempt,
-            slot: a.rows.slot,
-            first_row: a.rows.first,
-            rows: a.rows.count,
-            trace,
-        };
-        if let Some(port) = self.ports.get(&a.worker) {
+        if let (Some(port), Some(output_slot)) = (port, output_slot) {
+            let run = Run {
+                batch: a.batch,
+                attempt: a.attempt,
+                slot: a.rows.slot,
+                output_slot,
+                first_row: a.rows.first,
+                rows: a.rows.count,
+                trace,
+            };
             port.send(run).await;
         }
     }
@@ -305,7 +310,8 @@ impl BatcherState {
     }
 
     fn done(&mut self, worker: WorkerId, batch: BatchId, dynamic: Vec<DynamicOutput>, ran: Ran) {
-        let flight = self.flights.by_batch.remove(&batch);
+        let mut flight = self.flights.by_batch.remove(&batch);
+        let outputs = flight.as_mut().and_then(|flight| flight.outputs.take());
         let now = self.now();
         let ceiling = self.traced_ceiling(flight.as_ref().map(|f| f.assignment.device));
         let Some(completed) = self.ledger.done(worker, batch) else { return };
@@ -328,7 +334,8 @@ impl BatcherState {
         stats.device(completed.device).batches.add(n_batches as u64);
         stats.device(completed.device).rows.add(self.n_items(completed.rows));
         if let Some(slot) = self.rows_ended(completed.rows) {
-            self.completed = Some(CompletedBatch { slot, rows: completed.rows, dynamic, trace });
+            let outputs = outputs.map(PendingOutputs::done);
+            self.completed = Some(CompletedBatch { outputs, slot, rows: completed.rows, dynamic, trace });
         }
         self.end_if_drained(worker);
     }

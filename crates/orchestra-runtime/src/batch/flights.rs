@@ -9,6 +9,7 @@ use orchestra_core::ledger::{Aftermath, Assignment, Rows};
 use orchestra_core::{BatchId, StageId};
 use orchestra_worker::frames::TraceContext;
 
+use crate::batch::output_slots::PendingOutputs;
 use crate::batch::slot_pool::FilledSlot;
 use crate::context::{RunClock, RunContext};
 use crate::flow::ticket::Ticket;
@@ -25,6 +26,8 @@ pub struct Flights {
 pub struct Flight {
     pub assignment: Assignment,
     pub sent: Duration,
+    /// Where its outputs go; `None`: its worker has no way to it any more, and its death is about to be heard of.
+    pub outputs: Option<PendingOutputs>,
     noted: Option<Noted>,
 }
 
@@ -47,7 +50,12 @@ impl Flights {
     }
 
     /// A batch leaves, out of this slot. Gives the context for its frame.
-    pub fn begin(&mut self, assignment: Assignment, from: Option<&FilledSlot>) -> Option<TraceContext> {
+    pub fn begin(
+        &mut self,
+        assignment: Assignment,
+        from: Option<&FilledSlot>,
+        outputs: Option<PendingOutputs>,
+    ) -> Option<TraceContext> {
         let noted = self.tracer.get().zip(from).map(|(tracer, slot)| Noted {
             number: tracer.number_batch(),
             items: slot.n_items(assignment.rows),
@@ -55,7 +63,7 @@ impl Flights {
             filled: slot.filled,
         });
         let context = noted.as_ref().and_then(|n| n.number.context);
-        let flight = Flight { assignment, sent: self.clock.now(), noted };
+        let flight = Flight { assignment, sent: self.clock.now(), outputs, noted };
         self.by_batch.insert(assignment.batch, flight);
         context
     }

@@ -2,6 +2,7 @@
 
 pub mod batcher;
 pub mod flights;
+pub mod output_slots;
 pub mod outputs;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod service;

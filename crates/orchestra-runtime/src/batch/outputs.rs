@@ -38,8 +38,7 @@ impl CompletedBatch {
             let row_bytes = shape.iter().product::<usize>() * spec.dtype.size_bytes();
             let data = match dynamic {
                 Some(d) => Some(d.data.as_slice()),
-                // SAFETY: the ledger completes a batch only once its worker has answered that it is done.
-                None => unsafe { self.slot.output(i, self.rows.first, rows) },
+                None => self.outputs.as_ref().and_then(|outputs| outputs.rows(i)),
             };
             match data {
                 Some(data) if data.len() == rows * row_bytes => {

@@ -454,15 +454,6 @@ impl FilledSlot {
         }
         self.items[rows.first..rows.first + rows.count].iter().flatten().count()
     }
-
-    /// The bytes of `count` rows of a fixed-shape output, from row `first` on; `None` if its shape is dynamic.
-    ///
-    /// # Safety
-    /// The batch of these rows is done: no worker may write to them any more.
-    pub unsafe fn output(&self, output: usize, first: usize, count: usize) -> Option<&[u8]> {
-        // SAFETY: no worker writes, by the caller's word, and slots are only reused once `self` is dropped.
-        unsafe { self.pool.arena.output_rows(self.slot, output, first, count) }
-    }
 }
 
 impl Drop for FilledSlot {

@@ -103,11 +103,11 @@ impl BatchStage {
     }
 }
 
-/// The memory of the batches of a stage, or why it cannot be had.
+/// The memory of the inputs of a stage, or why it cannot be had.
 pub fn arena_of(stage: &str, batch: &BatchPlan) -> Result<Arena, String> {
     let layout = batch.layout.clone();
     Arena::create(stage, layout)
-        .map_err(|error| refused("batches", batch.layout.total_bytes(), stage, &error))
+        .map_err(|error| refused("batches", batch.layout.inputs_bytes(), stage, &error))
 }
 
 /// Why a stage cannot have this much memory, and what to do.

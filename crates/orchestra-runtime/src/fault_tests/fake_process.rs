@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::sync::Mutex as StdMutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +19,7 @@ use super::gpus::Gpus;
 use super::log::{Log, What};
 use super::script::{KILLED, Script, Start, ms};
 use crate::fleet::launcher::EngineSpec;
-use crate::fleet::launcher::{Launched, WorkerProcess};
+use crate::fleet::launcher::{Launched, WorkerMemory, WorkerProcess};
 
 /// Room of each in-memory stream in bytes: as much as a socket has, so that nobody waits for the other side to read.
 const STREAM: usize = 256 << 10;
@@ -70,7 +69,7 @@ impl FakeEngine {
 }
 
 impl EngineSpec for FakeEngine {
-    fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched> {
+    fn launch(&self, device: &DeviceKind, memory: WorkerMemory<'_>) -> io::Result<Launched> {
         let launch = self.count(device);
         let script = (self.script_of)(launch);
         let log = self.log.clone();
@@ -86,9 +85,9 @@ impl EngineSpec for FakeEngine {
         let (kill, killed) = oneshot::channel();
         let (report, gone) = watch::channel(None);
         let inbox = Inbox { stream: inbox, decoder: FrameDecoder::new() };
-        let arena = arena.try_clone_to_owned()?;
+        let memory = memory.try_clone_to_owned()?;
         let on = self.gpus.clone().map(|gpus| (gpus, launch.device));
-        let worker = Worker::new(launch.nth, script, log, inbox, stderr_in, arena).on(on);
+        let worker = Worker::new(launch.nth, script, log, inbox, stderr_in, memory).on(on);
         let sees = match device {
             DeviceKind::Cuda { uuid } => uuid.clone(),
             DeviceKind::Cpu => String::new(),

@@ -13,7 +13,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use orchestra_core::{BatchId, DType, ErrorClass, WorkerExit};
 use orchestra_worker::BUILD;
-use orchestra_worker::arena::{Rows, WorkerArena};
+use orchestra_worker::arena::{Rows, SharedMemory, WorkerArena};
 use orchestra_worker::frames::{
     DynamicOutput, FromWorker, PROTOCOL_VERSION, Run, RunErrorKind, RunTiming, ToWorker,
 };
@@ -36,7 +36,7 @@ type Doing<T = ()> = Result<T, WorkerExit>;
 /// See the module.
 pub struct Worker {
     inbox: Inbox,
-    fd: Option<OwnedFd>,
+    memory: Option<SharedMemory<OwnedFd>>,
     /// Where it may take memory.
     on: Option<(Gpus, usize)>,
     /// It holds that memory.
@@ -81,7 +81,7 @@ impl Worker {
         log: Log,
         inbox: Inbox,
         stderr: DuplexStream,
-        arena: OwnedFd,
+        memory: SharedMemory<OwnedFd>,
     ) -> Self {
         let core = Core {
             nth,
@@ -97,7 +97,7 @@ impl Worker {
             n_runs: AtomicU64::new(0),
             answered: Mutex::default(),
         };
-        Self { inbox, fd: Some(arena), on: None, holds: false, core }
+        Self { inbox, memory: Some(memory), on: None, holds: false, core }
     }
 
     /// On one of these GPUs.
@@ -199,10 +199,10 @@ impl Worker {
             Load::NeverEnds => return self.hang().await,
             Load::Freezes => match voice.freeze().await {},
         }
-        let fd = self.fd.take().expect("there is one load frame");
+        let memory = self.memory.take().expect("there is one load frame");
         self.core.streams = load.streams;
         self.core.max_batch = load.max_batch;
-        self.core.arena = Some(WorkerArena::map(fd, load.layout).unwrap());
+        self.core.arena = Some(WorkerArena::map(memory, load.layout).unwrap());
         let warmed = load.batch_sizes.iter().copied().max().unwrap_or_default();
         voice.say(&loaded(takes, warmed)).await;
         self.core.log.add(self.core.nth, What::Loaded);
@@ -457,7 +457,7 @@ impl Core {
 
     /// Writes the outputs of a run, right or wrong, where they have a place in the arena.
     fn write(&self, run: &Run, right: bool) {
-        let rows = self.arena().output_rows(run.slot, 0, run.first_row, run.rows);
+        let rows = self.arena().output_rows(run.output_slot, 0, run.first_row, run.rows);
         let Ok(Rows { ptr, len }) = rows else { return };
         // SAFETY: the rows lie in the arena, and the parent leaves them alone until this worker has answered or is gone.
         let out = unsafe { std::slice::from_raw_parts_mut(ptr, len) };
@@ -466,7 +466,7 @@ impl Core {
 
     /// The output, if it has no place in the arena.
     fn dynamic(&self, run: &Run) -> Vec<DynamicOutput> {
-        match self.arena().output_rows(run.slot, 0, run.first_row, run.rows) {
+        match self.arena().output_rows(run.output_slot, 0, run.first_row, run.rows) {
             Ok(_) => Vec::new(),
             Err(_) => vec![self.output(run)],
         }

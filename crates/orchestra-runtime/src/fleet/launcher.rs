@@ -14,9 +14,10 @@ use std::sync::Arc;
 
 use orchestra_core::{DeviceKind, StageId, WorkerExit};
 use orchestra_plan::BatchPlan;
+use orchestra_worker::arena::SharedMemory;
 use orchestra_worker::frames::Load;
 use orchestra_worker::process::LOADER;
-use orchestra_worker::{WORKER_ARENA_FD, WORKER_SOCKET_FD};
+use orchestra_worker::{LOADER_REGION_FD, WORKER_INPUTS_FD, WORKER_OUTPUTS_FD, WORKER_SOCKET_FD};
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
@@ -27,13 +28,12 @@ const THIS_EXECUTABLE: &str = "/proc/self/exe";
 
 /// Starts workers. Real ones are processes; tests have others.
 pub trait Launcher: Send + Sync {
-    /// Starts one worker for a device over the arena `arena`, with the variables `env` that its engine needs. Must be called within a tokio
-    /// runtime.
+    /// Starts one worker for a device over `memory`, with the variables `env` that its engine needs. Must be called within a tokio runtime.
     fn launch(
         &self,
         device: &DeviceKind,
         env: &[(&str, &str)],
-        arena: BorrowedFd<'_>,
+        memory: WorkerMemory<'_>,
     ) -> io::Result<Launched>;
 
     /// What starts loader processes; `None`: items are loaded in this process.
@@ -41,6 +41,9 @@ pub trait Launcher: Send + Sync {
         None
     }
 }
+
+/// What a worker inherits: the inputs of its stage, which it can only read, and the outputs that are its own.
+pub type WorkerMemory<'a> = SharedMemory<BorrowedFd<'a>>;
 
 /// A worker that has been started.
 pub struct Launched {
@@ -70,11 +73,11 @@ pub trait WorkerProcess: Send {
 
 /// Runs the batches of one stage in worker processes.
 pub trait EngineSpec: Send + Sync {
-    /// Starts one worker for a device over the arena `arena`. Must be called within a tokio runtime.
+    /// Starts one worker for a device over `memory`. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// There is no process. The device manager tries again, as its restart policy says.
-    fn launch(&self, device: &DeviceKind, arena: BorrowedFd<'_>) -> io::Result<Launched>;
+    fn launch(&self, device: &DeviceKind, memory: WorkerMemory<'_>) -> io::Result<Launched>;
 
     /// What a worker on `device` has to load: [`Load::spec`], which its engine alone reads.
     ///
@@ -126,10 +129,10 @@ impl ProcessLauncher {
     }
 
     /// Starts a process that inherits `memory`, and gives our end of its socket and the process.
-    fn spawn<C>(
+    fn spawn<C, const N: usize>(
         &self,
         env: impl Iterator<Item = (OsString, OsString)>,
-        memory: BorrowedFd<'_>,
+        memory: [BorrowedFd<'_>; N],
         spawn: impl FnOnce(StdCommand) -> io::Result<C>,
     ) -> io::Result<(StdUnixStream, C)> {
         let (ours, theirs) = StdUnixStream::pair()?;
@@ -150,7 +153,7 @@ impl ProcessLauncher {
         {
             command.arg0(path); // For people who look at a list of processes.
         }
-        let (socket, memory) = (theirs.as_raw_fd(), memory.as_raw_fd());
+        let (socket, memory) = (theirs.as_raw_fd(), memory.map(|fd| fd.as_raw_fd()));
         // SAFETY: between fork and exec only async-signal-safe calls are made, and nothing is allocated.
         unsafe {
             command.pre_exec(move || pass_descriptors(socket, memory));
@@ -163,7 +166,7 @@ impl ProcessLauncher {
 
     /// Starts a loader process over `region`, for a thread that waits for it.
     pub(crate) fn launch_loader(&self, region: BorrowedFd<'_>) -> io::Result<(StdUnixStream, Child)> {
-        self.spawn(std::iter::empty(), region, |mut command| {
+        self.spawn(std::iter::empty(), [region], |mut command| {
             // What a decoder dies of is said in a line; where in our code is for developers, who run it by hand.
             command.arg(LOADER).env_remove("RUST_BACKTRACE");
             // It ends with the thread that waits for it, also from the middle of a picture.
@@ -184,14 +187,15 @@ impl Launcher for ProcessLauncher {
         &self,
         device: &DeviceKind,
         env: &[(&str, &str)],
-        arena: BorrowedFd<'_>,
+        memory: WorkerMemory<'_>,
     ) -> io::Result<Launched> {
         let asked = env.iter().map(|(name, value)| (name.into(), value.into()));
         // Whatever else is asked for, a worker sees its own device.
         let device = orchestra_machine::worker_environment(device);
         let env = asked.chain(device.into_iter().map(|(name, value)| (name.into(), value.into())));
-        let (ours, mut child) =
-            self.spawn(env, arena, |command| Command::from(command).kill_on_drop(true).spawn())?;
+        let (ours, mut child) = self.spawn(env, [memory.inputs, memory.outputs], |command| {
+            Command::from(command).kill_on_drop(true).spawn()
+        })?;
         ours.set_nonblocking(true)?;
         let (reader, writer) = UnixStream::from_std(ours)?.into_split();
         let stderr = child.stderr.take().ok_or_else(|| io::Error::other("no stderr pipe"))?;
@@ -245,27 +249,31 @@ fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
     })
 }
 
-/// Puts the socket and the arena where the worker expects them. They are first moved out of the way, in case one of them lies
-/// where the other shall go; `dup2` clears close-on-exec, which all other descriptors of the parent have.
-fn pass_descriptors(socket: i32, memory: i32) -> io::Result<()> {
+/// Puts the socket and what follows it where the process expects them. They are first moved out of the way, in case one of them lies
+/// where another shall go; `dup2` clears close-on-exec, which all other descriptors of the parent have.
+fn pass_descriptors<const N: usize>(socket: i32, memory: [i32; N]) -> io::Result<()> {
     const ABOVE_TARGETS: i32 = 10;
-    // SAFETY: plain system calls on descriptors that are open in this process.
-    unsafe {
-        let socket = libc::fcntl(socket, libc::F_DUPFD_CLOEXEC, ABOVE_TARGETS);
-        let memory = libc::fcntl(memory, libc::F_DUPFD_CLOEXEC, ABOVE_TARGETS);
-        if socket < 0
-            || memory < 0
-            || libc::dup2(socket, WORKER_SOCKET_FD) < 0
-            || libc::dup2(memory, WORKER_ARENA_FD) < 0
-        {
+    const { assert!(N > 0 && WORKER_SOCKET_FD + (N as i32) < ABOVE_TARGETS) };
+    // SAFETY: a plain system call on a descriptor that is open in this process.
+    let away = |fd| unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, ABOVE_TARGETS) };
+    let (socket, memory) = (away(socket), memory.map(away));
+    let mut next = WORKER_SOCKET_FD;
+    for from in std::iter::once(socket).chain(memory) {
+        // SAFETY: as above; a number below zero is refused.
+        if unsafe { libc::dup2(from, next) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        // What this process inherited without the flag, a worker would inherit, too. Kernels before 5.11 do not know the call.
-        let from = libc::c_uint::try_from(WORKER_ARENA_FD + 1).unwrap_or(libc::c_uint::MAX);
-        libc::syscall(libc::SYS_close_range, from, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        next += 1;
     }
+    let from = next.cast_unsigned();
+    // What this process inherited without the flag, a worker would inherit, too. Kernels before 5.11 do not know the call.
+    // SAFETY: a plain system call.
+    unsafe { libc::syscall(libc::SYS_close_range, from, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     Ok(())
 }
+// The order in which they are passed.
+const _: () = assert!(WORKER_INPUTS_FD == WORKER_SOCKET_FD + 1 && WORKER_OUTPUTS_FD == WORKER_SOCKET_FD + 2);
+const _: () = assert!(LOADER_REGION_FD == WORKER_SOCKET_FD + 1);
 
 struct ChildProcess(TokioChild);
 

@@ -9,9 +9,10 @@ use orchestra_core::worker_exit::ExitKind;
 use orchestra_core::{DeviceId, DeviceKind, WorkerExit, WorkerId};
 use ractor::ActorRef;
 
+use crate::batch::output_slots::OutputSlots;
 use crate::context::RunContext;
 use crate::events::WorkerEvent;
-use crate::fleet::launcher::Launched;
+use crate::fleet::launcher::{Launched, WorkerMemory};
 use crate::fleet::worker_port::WorkerPort;
 use crate::fleet::worker_process::ProcessEvent;
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg, ServeStage, WorkerEnd};
@@ -56,15 +57,19 @@ impl LinkArgs {
         });
     }
 
-    /// Starts the process, on the cores that are near to its device.
-    pub fn launch(&self) -> Result<Launched, WorkerExit> {
+    /// Makes the memory for its outputs and starts the process, on the cores that are near to its device.
+    pub fn launch(&self) -> Result<(Launched, Arc<OutputSlots>), WorkerExit> {
         let context = &self.context;
         if let Some(why) = context.watch.lost(self.device) {
             return Err(WorkerExit::DeviceLost(why));
         }
         let device = &context.plan.devices[self.device.index()];
-        let arena = self.serve.pool.arena.fd();
-        let launched = self.serve.engine.launch(&device.spec.kind, arena);
+        let arena = &self.serve.pool.arena;
+        let outputs = OutputSlots::create(self.worker, arena.layout().clone()).map_err(|error| {
+            WorkerExit::SpawnFailed(format!("there is no shared memory for its outputs: {error}"))
+        })?;
+        let memory = WorkerMemory { inputs: arena.fd(), outputs: outputs.fd() };
+        let launched = self.serve.engine.launch(&device.spec.kind, memory);
         let mut launched = launched.map_err(|error| WorkerExit::SpawnFailed(error.to_string()))?;
         // It has not been told to load anything yet: the threads that matter will be where it is.
         if let Some(near) = &device.near
@@ -72,7 +77,7 @@ impl LinkArgs {
         {
             tracing::warn!(device = %device.spec, node = near.node, %error, "a worker cannot be kept near its device");
         }
-        Ok(launched)
+        Ok((launched, outputs))
     }
 
     /// Tells everybody that the process is gone: the batcher first, which deals with what it held and then tells the manager.
@@ -111,7 +116,7 @@ impl LinkArgs {
         };
         let why = format!(
             "process {pid} of a worker on {device} did not end within {patience} s of SIGKILL (its state: {state}), so it hangs in the \
-             kernel, {place}; what it held is given to no other worker, because it may still write there; {remedy}, and run the same \
+             kernel, {place}; what it held is given to no other worker; {remedy}, and run the same \
              command again to go on"
         );
         tracing::error!(%worker, pid, state, "a worker outlives its SIGKILL: {why}");

@@ -93,7 +93,7 @@ impl Actor for WorkerLink {
 impl LinkState {
     /// ## Starting
     async fn start(&mut self, me: &ActorRef<LinkMsg>) {
-        let launched = match self.args.launch() {
+        let (launched, outputs) = match self.args.launch() {
             Ok(launched) => launched,
             Err(exit) => {
                 self.args.trace_start(None);
@@ -132,7 +132,7 @@ impl LinkState {
         };
         let (kill, killed) = oneshot::channel();
         self.kill = Some(kill);
-        self.port.connect(launched.writer).await;
+        self.port.connect(launched.writer, outputs).await;
         let port = Arc::clone(&self.port);
         self.args.owned.store(true, Ordering::Release);
         tokio::spawn(worker_process::own(

@@ -1,15 +1,17 @@
 //! The way of batches to one worker process and of its answers back: straight from the batcher to the socket, and from whoever reads the
 //! socket to the batcher. The link, an actor, looks after the life of the process beside that way; it opens the way and closes it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use orchestra_core::ledger::Rows;
 use orchestra_core::{BatchId, ErrorClass, WorkerExit};
 use orchestra_worker::codec;
 use orchestra_worker::frames::{FromWorker, Run, RunErrorKind, RunTiming, ToWorker};
 use ractor::ActorRef;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
+use crate::batch::output_slots::{OutputSlots, PendingOutputs};
 use crate::fleet::in_flight::{InFlight, Sent};
 use crate::fleet::link_start::LinkArgs;
 use crate::messages::{BatcherMsg, DeviceMsg, LinkMsg};
@@ -20,6 +22,8 @@ pub struct WorkerPort {
     /// Looks after the life of the process.
     pub link: ActorRef<LinkMsg>,
     traffic: Mutex<Traffic>,
+    /// Of the process, once it is started.
+    outputs: OnceLock<Arc<OutputSlots>>,
     /// Held for one frame.
     socket: tokio::sync::Mutex<Socket>,
 }
@@ -63,12 +67,24 @@ impl WorkerPort {
             args: Arc::clone(args),
             link,
             traffic: Mutex::new(traffic),
+            outputs: OnceLock::new(),
             socket: tokio::sync::Mutex::new(Socket { writer: None, frame: Vec::new() }),
         })
     }
 
-    pub async fn connect(&self, writer: Box<dyn AsyncWrite + Send + Sync + Unpin>) {
+    /// The process is started, with this memory for its outputs. Called once.
+    pub async fn connect(
+        &self,
+        writer: Box<dyn AsyncWrite + Send + Sync + Unpin>,
+        outputs: Arc<OutputSlots>,
+    ) {
+        self.outputs.get_or_init(|| outputs);
         self.socket.lock().await.writer = Some(writer);
+    }
+
+    /// Room for the outputs of a batch that is about to be sent; `None`: there is no process yet.
+    pub fn room_for(&self, rows: Rows) -> Option<PendingOutputs> {
+        self.outputs.get().map(|outputs| outputs.take(rows))
     }
 
     /// Sends a batch. Where the way is closed it counts as sent all the same: the death of its worker is on its way to the batcher, and

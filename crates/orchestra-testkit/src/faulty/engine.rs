@@ -222,8 +222,8 @@ fn copy_rows(arena: &WorkerArena, run: &Run) -> Result<(), RunError> {
             continue;
         }
         let from = arena.input_rows(run.slot, place, run.first_row, run.rows).map_err(outside)?;
-        let to = arena.output_rows(run.slot, place, run.first_row, run.rows).map_err(outside)?;
-        // SAFETY: both lie within their own part of the arena, and the parent leaves the rows alone until the answer.
+        let to = arena.output_rows(run.output_slot, place, run.first_row, run.rows).map_err(outside)?;
+        // SAFETY: both lie within their own mapping, and the parent leaves the rows alone until the answer.
         unsafe { std::ptr::copy_nonoverlapping(from.ptr, to.ptr, from.len.min(to.len)) };
     }
     Ok(())
@@ -235,7 +235,7 @@ fn tear_rows(arena: &WorkerArena, run: &Run) -> Result<(), RunError> {
         if arena.layout().outputs[place].is_none() {
             continue;
         }
-        let to = arena.output_rows(run.slot, place, run.first_row, run.rows).map_err(outside)?;
+        let to = arena.output_rows(run.output_slot, place, run.first_row, run.rows).map_err(outside)?;
         // SAFETY: it lies within the outputs, and the parent leaves the rows alone until the answer.
         unsafe { std::ptr::write_bytes(to.ptr, TORN, to.len / 2) };
     }

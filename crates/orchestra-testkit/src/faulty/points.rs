@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use orchestra_core::BatchId;
 use orchestra_worker::Engine;
+use orchestra_worker::arena::SharedMemory;
 use orchestra_worker::codec;
 use orchestra_worker::frames::{FromWorker, PROTOCOL_VERSION, RunTiming};
 use orchestra_worker::serve::{Leave, serve};
-use orchestra_worker::{BUILD, WORKER_ARENA_FD, WORKER_SOCKET_FD};
+use orchestra_worker::{BUILD, WORKER_INPUTS_FD, WORKER_OUTPUTS_FD, WORKER_SOCKET_FD};
 use rustix::event::{PollFd, PollFlags, poll};
 
 /// How a worker dies.
@@ -117,10 +118,10 @@ pub(super) fn serve_and_then(engine: &mut impl Engine, death: Option<Death>) -> 
         // SAFETY: no handler is installed, the signal is only ignored.
         unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
     }
-    // SAFETY: by the contract with the parent both are open, and this process takes them nowhere else.
-    let (socket, arena) = unsafe {
-        (UnixStream::from(OwnedFd::from_raw_fd(WORKER_SOCKET_FD)), OwnedFd::from_raw_fd(WORKER_ARENA_FD))
-    };
+    let [socket, inputs, outputs] = [WORKER_SOCKET_FD, WORKER_INPUTS_FD, WORKER_OUTPUTS_FD]
+        // SAFETY: by the contract with the parent all are open, and this process takes them nowhere else.
+        .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let socket = UnixStream::from(socket);
     if let Err(error) = socket.set_nonblocking(false) {
         eprintln!("the control socket cannot be used: {error}");
         return ExitCode::from(2);
@@ -128,7 +129,7 @@ pub(super) fn serve_and_then(engine: &mut impl Engine, death: Option<Death>) -> 
     let leave: Leave = Arc::new(move |_| {
         end(death);
     });
-    serve(socket, arena, engine, leave);
+    serve(socket, SharedMemory { inputs, outputs }, engine, leave);
     end(death)
 }
 

@@ -75,8 +75,10 @@ pub(super) struct Ring {
     len: usize,
     /// Where the next value begins.
     head: usize,
-    /// Where each frame that was sent ends, oldest first.
-    sent: VecDeque<usize>,
+    /// Where the values of each frame that was sent end, oldest first; `None`: it has none.
+    sent: VecDeque<Option<usize>>,
+    /// Where the values of the last of them end that had some.
+    sent_to: usize,
     /// Where what is in use begins; `None`: nothing is.
     tail: Option<usize>,
     /// The highest byte that was written since memory was last given back.
@@ -90,7 +92,7 @@ impl Ring {
             return Err(io::Error::other("the region is of another size than the parent says"));
         }
         let map = MmapOptions::new().len(len).map_raw(&File::from(fd))?;
-        Ok(Self { map, len, head: HEADER, sent: VecDeque::new(), tail: None, highest: 0 })
+        Ok(Self { map, len, head: HEADER, sent: VecDeque::new(), sent_to: HEADER, tail: None, highest: 0 })
     }
 
     /// The most bytes that a value can have.
@@ -144,19 +146,21 @@ impl Ring {
 
     /// All that was taken before the head was at `end`, and is in no frame yet, goes with this one.
     pub fn frame_sent(&mut self, end: usize) {
-        self.sent.push_back(end);
+        self.sent.push_back((end != self.sent_to).then_some(end));
+        self.sent_to = end;
     }
 
     /// The parent is done with the oldest frames.
     pub fn frames_done(&mut self, n: usize) {
         for _ in 0..n {
-            let Some(end) = self.sent.pop_front() else { return };
-            if self.tail.is_some() {
+            let Some(sent) = self.sent.pop_front() else { return };
+            // A frame without values frees none: the head may have gone back to the beginning since it was sent.
+            if let Some(end) = sent {
                 self.tail = (end != self.head).then_some(end);
             }
         }
         if self.tail.is_none() {
-            self.head = HEADER;
+            (self.head, self.sent_to) = (HEADER, HEADER);
             if self.highest > KEEP {
                 // SAFETY: nothing lies there any more; the pages read as zeros from now on. An error costs memory, and nothing else.
                 unsafe {
@@ -246,6 +250,18 @@ mod tests {
             prop_assert!(!ring.waits_for_parent());
             prop_assert!(ring.take(ring.capacity()).is_some(), "all of it is free");
         }
+    }
+
+    #[test]
+    fn a_frame_without_values_frees_none_of_those_that_came_after_it() {
+        let (_region, mut ring) = both(8192);
+        assert_eq!(ring.take(640), Some(HEADER));
+        ring.frame_sent(ring.head());
+        ring.frame_sent(ring.head());
+        ring.frames_done(1);
+        assert_eq!(ring.take(6000), Some(HEADER), "all of it was free");
+        ring.frames_done(1);
+        assert_eq!(ring.take(3000), None, "the 6000 are in no frame yet");
     }
 
     #[test]

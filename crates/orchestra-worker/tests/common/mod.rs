@@ -1,7 +1,7 @@
 //! Arbitrary frames, for property tests. It checks nothing itself.
 
 use orchestra_core::batch_layout::{BatchLayout, Region};
-use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, SlotId, TensorSpec};
+use orchestra_core::{BatchId, DType, DeviceKind, Dim, ErrorClass, OutputSlotId, SlotId, TensorSpec};
 use orchestra_worker::frames::{
     DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker, TraceContext,
 };
@@ -70,12 +70,13 @@ fn load() -> impl Strategy<Value = Load> {
 fn run() -> impl Strategy<Value = Run> {
     let trace = (any::<[u8; 16]>(), any::<[u8; 8]>(), any::<u8>())
         .prop_map(|(trace_id, span_id, flags)| TraceContext { trace_id, span_id, flags });
-    let place = (any::<u32>(), any::<usize>(), any::<usize>());
+    let place = (any::<u32>(), any::<u32>(), any::<usize>(), any::<usize>());
     (any::<u64>(), any::<u32>(), place, option::of(trace)).prop_map(
-        |(batch, attempt, (slot, first_row, rows), trace)| Run {
+        |(batch, attempt, (slot, output_slot, first_row, rows), trace)| Run {
             batch: BatchId(batch),
             attempt,
             slot: SlotId(slot),
+            output_slot: OutputSlotId(output_slot),
             first_row,
             rows,
             trace,

@@ -8,7 +8,7 @@ pub mod number_stages;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use orchestra::{
     DeviceKind, Launched, Launcher, Plan, PlanOptions, ProcessLauncher, Remains, RenderStyle, RunHandle,
-    RunOutcome, StartOptions,
+    RunOutcome, StartOptions, WorkerMemory,
 };
 use orchestra_core::DType;
 use orchestra_testkit::faulty::{FAULT, FAULT_ONCE};
@@ -373,7 +373,9 @@ pub fn audited(test: impl Future<Output = ()>) {
         // Signals and drivers: opened by the first child of the program, and kept.
         host().block_on(async {
             let place = Workplace::new();
-            let launched = place.workers_of_ours().launch(&DeviceKind::Cpu, &[], a_file().as_fd()).unwrap();
+            let file = a_file();
+            let memory = WorkerMemory { inputs: file.as_fd(), outputs: file.as_fd() };
+            let launched = place.workers_of_ours().launch(&DeviceKind::Cpu, &[], memory).unwrap();
             let mut process = launched.process;
             process.kill();
             process.wait().await;
@@ -430,13 +432,13 @@ impl Launcher for ByStage {
         &self,
         device: &DeviceKind,
         env: &[(&str, &str)],
-        arena: BorrowedFd<'_>,
+        memory: WorkerMemory<'_>,
     ) -> io::Result<Launched> {
-        // The memory of a stage's batches has the name of the stage.
-        let memory = fs::read_link(format!("/proc/self/fd/{}", arena.as_raw_fd()))?;
-        let is_this = memory.to_string_lossy().contains(self.stage);
+        // The memory of a stage's inputs has the name of the stage.
+        let inputs = fs::read_link(format!("/proc/self/fd/{}", memory.inputs.as_raw_fd()))?;
+        let is_this = inputs.to_string_lossy().contains(self.stage);
         let launcher = if is_this { &self.this } else { &self.others };
-        launcher.launch(device, env, arena)
+        launcher.launch(device, env, memory)
     }
 }
 
