@@ -145,9 +145,14 @@ async fn next_frame(
         if let Some(frame) = decoder.next()? {
             return Ok(Some(frame));
         }
-        match launched.reader.read(buffer).await.map_err(CodecError::Io)? {
-            0 => return decoder.finish().map(|()| None),
-            n => decoder.push(&buffer[..n]),
+        match launched.reader.read(buffer).await {
+            Ok(n @ 1..) => decoder.push(&buffer[..n]),
+            // Or the reset that a Unix socket reports when its peer has died with unread data.
+            Ok(_) => return decoder.finish().map(|()| None),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                return decoder.finish().map(|()| None);
+            }
+            Err(error) => return Err(CodecError::Io(error)),
         }
     }
 }
