@@ -251,7 +251,7 @@ fn workers_of_a_gpu_are_kept_on_its_node_and_the_plan_says_so() {
     };
     let plan = FakeHost::with(server()).good_with(DIGITS, &one);
     assert_eq!(plan.loaders_near.as_ref().unwrap().node, 1);
-    assert!(describe(&plan).contains("loaders   40 threads on NUMA node 1"));
+    assert!(describe(&plan).contains("loaders   40 processes on NUMA node 1"));
 }
 
 #[test]

@@ -267,7 +267,7 @@ fn a_plan_is_described_in_words() {
         "\
 workflow  digits (/flows/flow.toml)
 output    /flows/out
-loaders   16 threads
+loaders   16 processes
 
 devices
   cuda:0    60 GiB free of 80 GiB, 2 GiB kept as headroom

@@ -106,4 +106,15 @@ mod tests {
             ["`workflow name` changed", "`model a` changed", "`model b` is gone", "`model c` is new"]
         );
     }
+
+    #[test]
+    fn what_older_versions_did_not_note_of_a_part_is_no_change() {
+        let before = identity("w", &[("model `m`", "1")]);
+        let now = identity("w", &[("model `m`", "1"), ("`tf32` of model `m`", "false")]);
+        assert_eq!(before.changes(&now), []);
+        let later = identity("w", &[("model `m`", "1"), ("`tf32` of model `m`", "true")]);
+        assert_eq!(now.changes(&later).len(), 1, "once it is noted, it counts");
+        let more = identity("w", &[("model `m`", "1"), ("model `n`", "1")]);
+        assert_eq!(before.changes(&more).len(), 1);
+    }
 }
