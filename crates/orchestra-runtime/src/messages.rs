@@ -264,6 +264,8 @@ pub enum SourceMsg {
     /// Loaders are through with some more items, or its list has grown or ended: both are seen where they are counted. The list tells no more
     /// than once for each time that it is forced to the disk.
     Progressed,
+    /// The thread of a loader has ended by a bug of ours.
+    LoaderPanicked,
     Stop,
 }
 

@@ -31,6 +31,7 @@
 //! With `ORCHESTRA_FAULT_LOG=PATH` each run appends a line: the process id, the number of rows, and `ok` or what was reported.
 
 mod engine;
+mod loader;
 mod points;
 
 use std::fs::OpenOptions;
@@ -42,6 +43,7 @@ use std::time::Duration;
 pub use points::{Death, Point};
 
 use engine::FaultyEngine;
+pub use loader::{LOADER_FAULT, LOADER_FAULT_ONCE, LoaderFault};
 
 /// The variable that chooses the fault.
 pub const FAULT: &str = "ORCHESTRA_FAULT";
@@ -154,8 +156,10 @@ impl Fault {
 
 /// The worker's `main`: speaks the protocol on the inherited descriptors and misbehaves as the environment says.
 pub fn main() -> ExitCode {
-    // Its loaders are sound.
     if orchestra_worker::process::is_loader() {
+        if let Some(code) = loader::misbehave() {
+            return code;
+        }
         return orchestra_worker::process::run_as_loader(&crate::trap_stage::kinds());
     }
     let wanted = std::env::var(FAULT).unwrap_or_default();

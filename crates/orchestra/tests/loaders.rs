@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use common::{AS_IT_IS, Workplace, audited, bounded, hurried, until};
 use orchestra::{RunOutcome, StartOptions};
+use orchestra_testkit::faulty::{LOADER_FAULT, LOADER_FAULT_ONCE, LoaderFault};
 use orchestra_testkit::images::write_trap_picture;
 use orchestra_testkit::records::{ItemKey, items};
 use orchestra_testkit::striker::{Fault, Striker, strike};
@@ -159,6 +160,24 @@ async fn a_program_that_knows_no_such_kind_ends_the_run_with_its_name() {
     let outcome = place.run_plan_with(plan, hurried(place.workers_of_ours())).await;
     Workplace::must_end_with(&outcome, 69);
     assert!(outcome.problems.iter().any(|p| p.contains("no kind `trap`")), "{:?}", outcome.problems);
+}
+
+/// What it says is not believed where that can be seen; what it made up of an item of its own is that item's end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loader_that_ran_wild_holds_up_no_run_and_is_replaced() {
+    for (name, fault) in LoaderFault::NAMES {
+        let mut place = workplace(ITEMS);
+        place.add("[limits]\nloaders = 1\nitem_timeout = \"20s\"");
+        let once = place.path("once");
+        let variables = [(LOADER_FAULT, name), (LOADER_FAULT_ONCE, once.to_str().unwrap())];
+        let outcome = run(&place, &variables).await;
+        assert!(once.exists(), "no loader misbehaved with {name}");
+        // The first item is what the nonsense was about.
+        let bad: &[(u64, &str)] = if fault == LoaderFault::Nonsense { &[(0, "crash")] } else { &[] };
+        Workplace::must_end_with(&outcome, if bad.is_empty() { 0 } else { 65 });
+        failed(&place, ITEMS, bad);
+        assert!(outcome.report.loaders.restarts >= 1, "{name}: {:#?}", outcome.report.loaders);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

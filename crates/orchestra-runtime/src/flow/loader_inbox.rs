@@ -125,7 +125,8 @@ impl Tally {
             count.entered += more.entered;
             count.left += more.left;
         }
-        self.bytes += other.bytes;
+        // What a loader process says it has read may be anything.
+        self.bytes = self.bytes.saturating_add(other.bytes);
         self.decoding += other.decoding;
         self.loading += other.loading;
         self.waiting_for_row += other.waiting_for_row;

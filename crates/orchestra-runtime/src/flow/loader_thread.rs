@@ -55,9 +55,13 @@ pub fn start(work: &Arc<LoaderWork>, me: usize, first: VecDeque<Tickets>) -> io:
         if let Some(Err(error)) = near.map(|cores| sched_setaffinity(None, &cores)) {
             tracing::warn!(%error, "a loader cannot be kept near the devices");
         }
-        match &work.remote {
+        let ran = catch_unwind(AssertUnwindSafe(|| match &work.remote {
             Some(remote) => RemoteThread::new(&work, &theirs, remote).run(me),
             None => LocalThread::new(&work, &theirs).run(me),
+        }));
+        if ran.is_err() {
+            // A bug of ours. The source fails with it, so that the pipeline is built anew and nothing waits for this thread.
+            drop(work.from.cast(SourceMsg::LoaderPanicked));
         }
         // What is shared with the pipeline goes first, so that nothing of it is left when the end is known.
         drop(work);

@@ -126,6 +126,7 @@ impl Actor for Source {
         match message {
             SourceMsg::Demand { loader, items } => state.waiting.push_back((loader, items)),
             SourceMsg::Progressed => {}
+            SourceMsg::LoaderPanicked => return Err("a thread of its loaders panicked".into()),
             SourceMsg::Tick => {
                 for (loader, inbox) in state.loaders.iter_mut().enumerate() {
                     loader_thread::replace_if_stuck(&state.work, loader, inbox)?;

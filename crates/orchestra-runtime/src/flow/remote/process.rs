@@ -46,6 +46,7 @@ pub struct LoaderProcess {
     pub region: Arc<Region>,
     /// What it has sent and the chain has not taken yet, whole items in their order.
     ready: VecDeque<Loaded>,
+    started: Instant,
     /// Items that it was given,
     n_given: u64,
     /// and those that it has answered for.
@@ -98,6 +99,7 @@ impl LoaderProcess {
             logged_lines: 0,
             region,
             ready: VecDeque::new(),
+            started: Instant::now(),
             n_given: 0,
             n_received: 0,
             frame: 0,
@@ -207,14 +209,16 @@ impl LoaderProcess {
                 of_item.push(event);
                 continue;
             };
-            let ago = Duration::from_nanos(sent_ns.saturating_sub(began_ns));
+            // No longer ago than it was started, and nothing took longer than that.
+            let ago = Duration::from_nanos(sent_ns.saturating_sub(began_ns)).min(self.started.elapsed());
+            let took = Duration::from_nanos(took_ns).min(ago);
             self.n_received += 1;
             self.ready.push_back(Loaded {
                 events: std::mem::take(&mut of_item),
                 region: Arc::clone(&self.region),
                 began: now.checked_sub(ago).unwrap_or(now),
-                read: Duration::from_nanos(read_ns),
-                took: Duration::from_nanos(took_ns),
+                read: Duration::from_nanos(read_ns).min(took),
+                took,
                 frame: self.frame,
             });
         }

@@ -1,0 +1,113 @@
+//! Loaders that do not keep to the protocol. The first process that asks is one of them; those after it are sound.
+
+use std::fs::OpenOptions;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+use orchestra_worker::codec::{FrameReader, FrameWriter};
+use orchestra_worker::frames::PROTOCOL_VERSION;
+use orchestra_worker::loader::events::{Event, FromLoader, Refused, Sent, ToLoader};
+use orchestra_worker::{BUILD, WORKER_SOCKET_FD};
+
+use orchestra_core::FailureKind;
+
+/// What the first loader does: one of [`LoaderFault::NAMES`].
+pub const LOADER_FAULT: &str = "ORCHESTRA_LOADER_FAULT";
+/// A file that the first loader makes, so that those after it know.
+pub const LOADER_FAULT_ONCE: &str = "ORCHESTRA_LOADER_FAULT_ONCE";
+
+/// What a loader does when it is given items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoaderFault {
+    /// Frames without an item, for ever.
+    Nothing,
+    /// Two answers for each item.
+    Twice,
+    /// Half of an item.
+    Half,
+    /// Values that lie outside of its region, and numbers of parts that nobody could count.
+    Nonsense,
+    /// Bytes that are no frame.
+    Garbage,
+    /// It closes its socket and lives on.
+    HangUp,
+}
+
+impl LoaderFault {
+    /// All of them, by name.
+    pub const NAMES: [(&str, LoaderFault); 6] = [
+        ("nothing", LoaderFault::Nothing),
+        ("twice", LoaderFault::Twice),
+        ("half", LoaderFault::Half),
+        ("nonsense", LoaderFault::Nonsense),
+        ("garbage", LoaderFault::Garbage),
+        ("hang-up", LoaderFault::HangUp),
+    ];
+}
+
+/// Misbehaves if this is the process to do so.
+pub(super) fn misbehave() -> Option<ExitCode> {
+    let wanted = std::env::var(LOADER_FAULT).ok()?;
+    let (_, fault) = LoaderFault::NAMES.into_iter().find(|(name, _)| *name == wanted)?;
+    let once = std::env::var_os(LOADER_FAULT_ONCE)?;
+    OpenOptions::new().write(true).create_new(true).open(once).ok()?;
+    // SAFETY: the parent has put its socket there, and nothing else in this process takes it.
+    let socket = unsafe { OwnedFd::from_raw_fd(WORKER_SOCKET_FD) };
+    // What goes wrong here is the end of this process, which is a fault, too.
+    drop(serve(UnixStream::from(socket), fault));
+    Some(ExitCode::FAILURE)
+}
+
+fn serve(socket: UnixStream, fault: LoaderFault) -> anyhow::Result<()> {
+    let mut reader: FrameReader<UnixStream, ToLoader> = FrameReader::new(socket.try_clone()?);
+    let mut writer: FrameWriter<UnixStream, FromLoader> = FrameWriter::new(socket.try_clone()?);
+    writer.write(&FromLoader::Hello { protocol: PROTOCOL_VERSION, build: BUILD.to_owned() })?;
+    let ended = || Event::Ended { began_ns: 0, read_ns: u64::MAX, took_ns: 0 };
+    let refused = || Refused { kind: FailureKind::Read, error: "made up".to_owned() };
+    while let Some(frame) = reader.read()? {
+        let ToLoader::Items { ends, .. } = frame else {
+            writer.write(&FromLoader::Ready)?;
+            continue;
+        };
+        if ends.is_empty() {
+            continue;
+        }
+        match fault {
+            LoaderFault::Nothing => loop {
+                writer.write(&FromLoader::Events { sent_ns: 0, events: Vec::new() })?;
+            },
+            LoaderFault::Twice => {
+                let answer = || [Event::Read(Err(refused())), ended()];
+                let twice = ends.iter().flat_map(|_| answer().into_iter().chain(answer()));
+                writer.write(&FromLoader::Events { sent_ns: u64::MAX, events: twice.collect() })?;
+            }
+            LoaderFault::Half => {
+                writer.write(&FromLoader::Events { sent_ns: 0, events: vec![Event::Read(Ok(1))] })?;
+            }
+            LoaderFault::Nonsense => {
+                let outside = Sent::Tensor { at: u64::MAX - 1, len: u64::MAX, shape: vec![usize::MAX; 3] };
+                let huge = Sent::Picture { at: 4096, width: u32::MAX, height: u32::MAX, channels: 3 };
+                let events = vec![
+                    Event::Read(Ok(u64::MAX)),
+                    Event::Row(vec![outside, huge]),
+                    Event::Parts(u64::MAX),
+                    Event::Row(Vec::new()),
+                    Event::Applied(Ok(())),
+                    ended(),
+                ];
+                writer.write(&FromLoader::Events { sent_ns: 0, events })?;
+                // The others of its items are left to those after it.
+                return Ok(());
+            }
+            LoaderFault::Garbage => std::io::Write::write_all(&mut &socket, &[0xff; 64])?,
+            LoaderFault::HangUp => {
+                socket.shutdown(std::net::Shutdown::Both)?;
+                loop {
+                    std::thread::park();
+                }
+            }
+        }
+    }
+    Ok(())
+}
