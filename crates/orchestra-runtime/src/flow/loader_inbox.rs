@@ -58,6 +58,9 @@ struct InboxState {
     /// The socket of the process that the thread waits for.
     process: Option<UnixStream>,
     has_ended: bool,
+    /// Of a thread with a process, while it takes a row on itself: the item, and those that its process has.
+    in_hand: Option<Ticket>,
+    in_process: VecDeque<Ticket>,
 }
 
 /// How many items a thread asks for. What it was given is what a run that is interrupted has still to do, whether it waits for the models or
@@ -100,6 +103,8 @@ pub struct Abandoned {
     pub stuck: Ticket,
     pub since: Instant,
     pub rest: VecDeque<Tickets>,
+    /// What its process had, which is killed.
+    pub in_process: VecDeque<Ticket>,
     pub tally: Tally,
 }
 
@@ -158,14 +163,21 @@ impl InboxState {
         self.blocks.front_mut()?.next()
     }
 
+    /// Ends the process that the thread waits for, if there is one.
+    fn hang_up(&mut self) {
+        if let Some(process) = self.process.take() {
+            drop(process.shutdown(Shutdown::Both)); // An error means that the process is gone already.
+        }
+    }
+
     fn book(&mut self, work: &LoaderWork) {
         std::mem::take(&mut self.tally).book(work);
     }
 }
 
 impl Inbox {
-    pub fn new(first: VecDeque<Tickets>) -> Self {
-        let state = InboxState { blocks: first, ..InboxState::default() };
+    pub fn new(first: VecDeque<Tickets>, in_process: VecDeque<Ticket>) -> Self {
+        let state = InboxState { blocks: first, in_process, ..InboxState::default() };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -193,7 +205,8 @@ impl Inbox {
                     state.book(work);
                     state.booked_at = Some(now);
                 }
-                state.at = Some(now);
+                // A process has a deadline of its own; its thread is at work only between `begin` and `end`.
+                state.at = work.remote.is_none().then_some(now);
                 return Next::Item(ticket, now);
             }
             if !wait {
@@ -223,9 +236,7 @@ impl Inbox {
     pub fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        if let Some(process) = state.process.take() {
-            drop(process.shutdown(Shutdown::Both)); // An error means that the process is gone already.
-        }
+        state.hang_up();
         drop(state);
         self.changed.notify_all();
     }
@@ -269,11 +280,30 @@ impl Inbox {
     pub fn abandon_if_stuck(&self, limit: Duration) -> Option<Abandoned> {
         let mut state = self.lock();
         let since = state.at.filter(|since| since.elapsed() > limit)?;
-        let stuck = state.blocks.front()?.last_taken()?;
+        let stuck = state.in_hand.take().or_else(|| state.blocks.front()?.last_taken())?;
         state.at = None;
         state.closed = true;
+        state.hang_up();
+        let in_process = std::mem::take(&mut state.in_process);
         let tally = std::mem::take(&mut state.tally);
-        Some(Abandoned { stuck, since, rest: std::mem::take(&mut state.blocks), tally })
+        Some(Abandoned { stuck, since, rest: std::mem::take(&mut state.blocks), in_process, tally })
+    }
+
+    /// The thread takes a row on, which its process has made of `item`; `in_process` are those that the process has still. Both are kept here,
+    /// in case the thread does not come back. For a thread with a process.
+    pub fn begin(&self, item: &Ticket, in_process: &mut VecDeque<Ticket>) {
+        let mut state = self.lock();
+        state.at = Some(Instant::now());
+        state.in_hand = Some(item.clone());
+        state.in_process = std::mem::take(in_process);
+    }
+
+    /// It is through with the row, and takes back what its process has: nothing, if it was given up.
+    pub fn end(&self) -> VecDeque<Ticket> {
+        let mut state = self.lock();
+        state.at = None;
+        state.in_hand = None;
+        std::mem::take(&mut state.in_process)
     }
 
     /// The item in hand is decoded: from now on the thread only waits for others. `false`: the thread was given up, and its item with it.
@@ -300,7 +330,7 @@ mod tests {
     fn a_thread_that_is_stuck_is_given_up_with_its_item_and_the_rest_is_kept() {
         let mut items = TicketsBuilder::with_capacity(SourceId(0), 0, 3, false);
         (0..3).for_each(|index| items.add(index, "", Path::new("")));
-        let inbox = Inbox::new(VecDeque::new());
+        let inbox = Inbox::new(VecDeque::new(), VecDeque::new());
         inbox.push(items.build());
         assert!(inbox.abandon_if_stuck(Duration::ZERO).is_none(), "nothing is in hand");
         assert_eq!(inbox.lock().next().unwrap().id().index, 0);
@@ -342,7 +372,7 @@ mod tests {
             items.build()
         };
         for n_taken in 1..=4 {
-            let inbox = Inbox::new([block(0), block(2)].into());
+            let inbox = Inbox::new([block(0), block(2)].into(), VecDeque::new());
             let taken: Vec<u64> =
                 (0..n_taken).filter_map(|_| Some(inbox.lock().next()?.id().index)).collect();
             assert_eq!(taken, (0..n_taken).collect::<Vec<_>>());

@@ -23,7 +23,7 @@ use crate::flow::chain::{Chain, ChainRun, Env, Hooks, Outcome};
 use crate::flow::loader_inbox::{Abandoned, Inbox, Next as InboxNext, Tally};
 use crate::flow::remote::items::{Next, Remote, RemoteItems};
 use crate::flow::remote::{Current, Gives, Loaded};
-use crate::flow::ticket::{Ticket, Tickets};
+use crate::flow::ticket::Ticket;
 use crate::flow::token::Token;
 use crate::messages::{PipelineMsg, SourceMsg};
 use crate::trace::timeline::Loading;
@@ -45,9 +45,14 @@ pub struct LoaderWork {
     pub loaded: Counter,
 }
 
-/// Starts thread `me`, which works off `first`, and then asks for more.
-pub fn start(work: &Arc<LoaderWork>, me: usize, first: VecDeque<Tickets>) -> io::Result<Arc<Inbox>> {
-    let inbox = Arc::new(Inbox::new(first));
+/// Starts thread `me`.
+pub fn start(work: &Arc<LoaderWork>, me: usize) -> io::Result<Arc<Inbox>> {
+    start_with(work, me, Inbox::new(VecDeque::new(), VecDeque::new()))
+}
+
+/// Starts thread `me`, which works off what is in the inbox, and then asks for more.
+fn start_with(work: &Arc<LoaderWork>, me: usize, inbox: Inbox) -> io::Result<Arc<Inbox>> {
+    let inbox = Arc::new(inbox);
     let (work, theirs) = (Arc::clone(work), Arc::clone(&inbox));
     let near = work.context.plan.loaders_near.as_ref().map(|near| cpu_set(&near.cores));
     std::thread::Builder::new().name("loader".into()).spawn(move || {
@@ -70,16 +75,14 @@ pub fn start(work: &Arc<LoaderWork>, me: usize, first: VecDeque<Tickets>) -> io:
     Ok(inbox)
 }
 
-/// Gives thread `me` up if a file or a picture has kept it for too long: that item is failed by name, and another thread goes on. A thread with
-/// a process kills that instead.
+/// Gives thread `me` up if a file or a picture has kept it for too long: that item is failed by name, and another thread goes on.
+/// What a process does has a deadline of its own.
 pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox>) -> io::Result<()> {
     let limit = work.context.plan.limits.item_timeout;
-    if work.remote.is_some() {
-        return Ok(());
-    }
-    let Some(Abandoned { stuck, since, rest, tally }) = inbox.abandon_if_stuck(limit) else { return Ok(()) };
+    let Some(abandoned) = inbox.abandon_if_stuck(limit) else { return Ok(()) };
+    let Abandoned { stuck, since, rest, in_process, tally } = abandoned;
     tally.book(work);
-    *inbox = start(work, me, rest)?;
+    *inbox = start_with(work, me, Inbox::new(rest, in_process))?;
     if let Some(timeline) = stuck.timeline() {
         let (began, decoded) = (work.context.clock.at(since), work.context.clock.now());
         timeline.loaded(Loading { began, read: None, decoded });
@@ -175,8 +178,7 @@ impl<'a> LocalThread<'a> {
             Err(Refusal { kind: FailureKind::Read, error })
         });
         let read = (fetched.is_ok() && is_traced).then(|| started.elapsed());
-        let mut watch =
-            Watch { inbox: Some(self.inbox), decoded: None, given_up: false, waited: Duration::ZERO };
+        let mut watch = Watch { inbox: self.inbox, decoded: None, given_up: false, waited: Duration::ZERO };
         let mut bytes = 0;
         match fetched {
             Ok(read) => {
@@ -263,7 +265,9 @@ impl<'a> RemoteThread<'a> {
         let token = Token::whole(item);
         let (began, read, took) = (loaded.began, loaded.read, loaded.took);
         self.current.set(loaded);
-        let mut watch = Watch { inbox: None, decoded: None, given_up: false, waited: Duration::ZERO };
+        // What stands here in front of the first batch may be code of a host that never comes back.
+        self.inbox.begin(&token.ticket, &mut self.items.waiting);
+        let mut watch = Watch { inbox: self.inbox, decoded: None, given_up: false, waited: Duration::ZERO };
         let fetched = self.current.read();
         let is_read = fetched.is_ok();
         let bytes = fetched.as_ref().copied().unwrap_or(0);
@@ -275,10 +279,20 @@ impl<'a> RemoteThread<'a> {
                 work.chain.row(run, &token, &env, out, &mut watch);
             })
         });
-        if let Err(refusal) = shown {
+        if let Err(refusal) = shown
+            && watch.arrived()
+        {
             work.fail(&token, refusal, 1, &mut self.out);
         }
+        if watch.decoded.is_none() {
+            watch.arrived();
+        }
+        self.items.waiting = self.inbox.end();
         self.current.clear();
+        if watch.given_up {
+            self.out = Outcome::default();
+            return Tally::default();
+        }
         let waited = watch.waited;
         let busy = took + since.elapsed();
         let times = Times { began, read: is_read.then_some(read), decoded: took, busy, waited, bytes };
@@ -298,8 +312,8 @@ impl<'a> RemoteThread<'a> {
 
 /// Follows the item in hand.
 struct Watch<'a> {
-    /// Until its first row is handed on, an item may be given up with the thread that reads it.
-    inbox: Option<&'a Inbox>,
+    /// Until its first row is handed on, an item may be given up with the thread that has it.
+    inbox: &'a Inbox,
     decoded: Option<Instant>,
     given_up: bool,
     waited: Duration,
@@ -308,7 +322,7 @@ struct Watch<'a> {
 impl Hooks for Watch<'_> {
     fn arrived(&mut self) -> bool {
         self.decoded = Some(Instant::now());
-        self.given_up = self.inbox.is_some_and(|inbox| !inbox.decoded());
+        self.given_up = !self.inbox.decoded();
         !self.given_up
     }
 

@@ -112,7 +112,7 @@ impl Actor for Source {
             Err(error) => state.end = Some(state.failed(&error)),
         }
         for loader in 0..state.args.loaders {
-            state.loaders.push(loader_thread::start(&state.work, loader, VecDeque::new())?);
+            state.loaders.push(loader_thread::start(&state.work, loader)?);
         }
         Ok(state)
     }

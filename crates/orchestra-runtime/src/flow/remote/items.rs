@@ -47,7 +47,7 @@ pub struct RemoteItems<'a> {
     inbox: &'a Inbox,
     process: Option<LoaderProcess>,
     /// Those that no process has answered for, in their order.
-    waiting: VecDeque<Ticket>,
+    pub waiting: VecDeque<Ticket>,
     /// How many of them the process in hand was given.
     n_given: usize,
     /// What an item takes, as a moving mean.
@@ -74,7 +74,7 @@ impl<'a> RemoteItems<'a> {
             remote,
             inbox,
             process: None,
-            waiting: VecDeque::new(),
+            waiting: inbox.end(),
             n_given: 0,
             took: AHEAD,
             blame: LoaderBlame::default(),
