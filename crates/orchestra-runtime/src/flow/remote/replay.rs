@@ -10,6 +10,7 @@ use orchestra_core::shapes::{Emit, MapRun};
 use orchestra_core::{DType, FailureKind, ImageSpec, TensorSpec};
 use orchestra_worker::loader::Region;
 use orchestra_worker::loader::events::{Event, Sent};
+use smallvec::SmallVec;
 
 use super::process::Loaded;
 
@@ -86,15 +87,15 @@ impl Gives {
         region: &Region,
         show: impl FnOnce(&[Value<'_>]) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
-        let mut sent: Vec<Option<Sent>> = sent.into_iter().map(Some).collect();
-        let cells: Vec<Cell<'_>> = self
+        let mut sent: SmallVec<[Option<Sent>; 2]> = sent.into_iter().map(Some).collect();
+        let cells: SmallVec<[Cell<'_>; 2]> = self
             .columns
             .iter()
             .zip(&self.sent)
             .map(|(column, place)| Cell::new(column, place.and_then(|at| sent.get_mut(at)?.take()), region))
             .collect();
-        let labels: Vec<Vec<Label<'_>>> = cells.iter().map(Cell::labels).collect();
-        let row: Vec<Value<'_>> =
+        let labels: SmallVec<[Vec<Label<'_>>; 2]> = cells.iter().map(Cell::labels).collect();
+        let row: SmallVec<[Value<'_>; 2]> =
             cells.iter().zip(&labels).map(|(cell, labels)| cell.value(labels)).collect();
         show(&row)
     }
@@ -134,11 +135,9 @@ enum Cell<'a> {
 
 impl<'a> Cell<'a> {
     fn new(column: &'a Column, sent: Option<Sent>, region: &'a Region) -> Self {
-        let refused = |refusal| Cell::Refused(RefusedValue { column, refusal });
+        let refused = |refusal| Cell::Refused(RefusedValue { column, refusal: Some(refusal) });
         let cell = match (&column.ty, sent) {
-            (_, None) => {
-                return refused(Refusal::result("internal error: a column was not sent; this is a bug"));
-            }
+            (_, None) => return Cell::Refused(RefusedValue { column, refusal: None }),
             (_, Some(Sent::Refused(why))) => return refused(why.into()),
             (ColumnType::Picture, Some(Sent::Picture { at, width, height, channels })) => {
                 SentPicture::new(at, width, height, channels, region).map(Cell::Picture)
@@ -215,7 +214,15 @@ impl Picture for SentPicture<'_> {
 /// A value that could not be made: what reads it fails with the reason.
 struct RefusedValue<'a> {
     column: &'a Column,
-    refusal: Refusal,
+    /// `None`: nothing here reads it, so it was not sent.
+    refusal: Option<Refusal>,
+}
+
+impl RefusedValue<'_> {
+    fn refusal(&self) -> Refusal {
+        let not_sent = || Refusal::result("internal error: a column was not sent; this is a bug");
+        self.refusal.clone().unwrap_or_else(not_sent)
+    }
 }
 
 impl WriteTensor for RefusedValue<'_> {
@@ -230,21 +237,21 @@ impl WriteTensor for RefusedValue<'_> {
     }
 
     fn write(&self, _: &mut [u8]) -> Result<(), Refusal> {
-        Err(self.refusal.clone())
+        Err(self.refusal())
     }
 }
 
 impl Picture for RefusedValue<'_> {
     fn decode(&self, _: Option<&ImageSpec>) -> Result<(), Refusal> {
-        Err(self.refusal.clone())
+        Err(self.refusal())
     }
 
     fn write_row(&self, _: &ImageSpec, _: &mut [u8]) -> Result<(), Refusal> {
-        Err(self.refusal.clone())
+        Err(self.refusal())
     }
 
     fn with_pixels(&self, _: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
-        Err(self.refusal.clone())
+        Err(self.refusal())
     }
 }
 
