@@ -97,7 +97,7 @@ impl Memory {
     /// Makes the inputs of a stage that reads from another batch stage out of the outputs that this one left.
     ///
     /// # Safety
-    /// Nobody else uses the memory of the two stages meanwhile.
+    /// No other thread and no worker uses the memory of the two stages during the call.
     pub unsafe fn feed(&self, plan: &Plan, stage: StageId) {
         let target = self.arena(stage);
         for (input, from) in plan.stages[stage.index()].reads.iter().enumerate() {

@@ -5,17 +5,15 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use common::number_stages::{SCATTER, n_parts};
-use common::{ONE_PIXEL_PER_BLOCK, Workplace, example};
+use common::{ONE_PIXEL_PER_BLOCK, Workplace, cut_off};
 use orchestra::kind::{
     Encoder, Fields, Input, ItemInfo, Key, Kinds, Parts, Refusal, SinkKind, Value, Writes, key,
 };
-use orchestra::{PlanOptions, ProcessLauncher, RenderStyle, StartOptions};
+use orchestra::{PlanOptions, RenderStyle, StartOptions};
 use orchestra_testkit::models;
 
 /// `kind = "lines"`: a line `index number number` per row, many to a file, under a line that says how many.
@@ -181,28 +179,10 @@ async fn each_row_is_in_one_part_also_where_workers_die_and_the_run_is_cut_off()
     assert_eq!(must_be_all(&place, ITEMS), sizes);
 }
 
-const FOLDER: &str = "ORCHESTRA_TEST_PART_FILES";
-
-/// The process that is killed: this program with only this test, which does nothing in an ordinary run.
+/// The process that is killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn run_process() {
-    let Ok(folder) = std::env::var(FOLDER) else { return };
-    let file = Path::new(&folder).join("workflow.toml");
-    let (plan, _) =
-        orchestra::plan_file_with(&file, &PlanOptions::default(), &orchestra::machine(), kinds()).unwrap();
-    // This program is no loader.
-    let launcher = ProcessLauncher { program: example("worker"), args: Vec::new(), env: Vec::new() };
-    let options = StartOptions { launcher: Some(Arc::new(launcher)), ..StartOptions::default() };
-    let run = orchestra::start(plan.unwrap(), options).await.unwrap();
-    let mut snapshots = run.snapshots();
-    let tell = tokio::spawn(async move {
-        while snapshots.changed().await.is_ok() {
-            println!("done {}", snapshots.borrow().done);
-        }
-    });
-    let outcome = run.wait().await;
-    tell.await.unwrap();
-    assert_eq!(outcome.exit_code, 0, "{:?}", outcome.problems);
+    cut_off::run_process(kinds()).await;
 }
 
 #[test]
@@ -210,27 +190,7 @@ fn a_run_that_is_killed_again_and_again_loses_and_doubles_no_row() {
     const ITEMS: u64 = 6_000;
     let place = without_a_model(ITEMS);
     place.write_workflow();
-    let mut kills = 0_u64;
-    loop {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["run_process", "--exact", "--nocapture"])
-            .env(FOLDER, place.path(""))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // Killed while it goes on: how far it comes beyond what it says is up to the scheduler.
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let enough = 400 * (kills + 1);
-        let said = lines.filter_map(|line| line.strip_prefix("done ")?.parse::<u64>().ok());
-        let reached = said.take_while(|done| *done < enough).count();
-        child.kill().unwrap();
-        if child.wait().unwrap().success() {
-            break;
-        }
-        assert!(reached < 100_000, "the run goes on");
-        kills += 1;
-    }
-    assert!(kills >= 3, "the run was killed {kills} times");
+    cut_off::cut_off_until_done(&place, 400);
     must_be_all(&place, ITEMS);
 }
 

@@ -7,16 +7,11 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
-use std::process::{Command, Stdio};
-
-use std::sync::Arc;
 
 use common::number_stages::{SCATTER, n_parts};
-use common::{AS_IT_IS, ONE_PIXEL_PER_BLOCK, Workplace, example, numbers, until};
+use common::{AS_IT_IS, ONE_PIXEL_PER_BLOCK, Workplace, cut_off, numbers, until};
 use orchestra::kind::Kinds;
-use orchestra::{Plan, PlanOptions, ProcessLauncher, RenderStyle, StartOptions};
+use orchestra::{Plan, PlanOptions, RenderStyle, StartOptions};
 use orchestra_testkit::images::{Kind, write_bad_pictures, write_pictures};
 use orchestra_testkit::models;
 use serde_json::Value;
@@ -185,27 +180,10 @@ fn large(items: u64) -> Workplace {
 
 const LARGE: [&str; 3] = ["total", "mean", "every"];
 
-const FOLDER: &str = "ORCHESTRA_TEST_REDUCE";
-
-/// The process that is killed: this program with only this test, which does nothing in an ordinary run.
+/// The process that is killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn run_process() {
-    let Ok(folder) = std::env::var(FOLDER) else { return };
-    let file = Path::new(&folder).join("workflow.toml");
-    let (plan, _) = orchestra::plan_file(&file, &PlanOptions::default(), &orchestra::machine()).unwrap();
-    // This program is no loader.
-    let launcher = ProcessLauncher { program: example("worker"), args: Vec::new(), env: Vec::new() };
-    let options = StartOptions { launcher: Some(Arc::new(launcher)), ..StartOptions::default() };
-    let run = orchestra::start(plan.unwrap(), options).await.unwrap();
-    let mut snapshots = run.snapshots();
-    let tell = tokio::spawn(async move {
-        while snapshots.changed().await.is_ok() {
-            println!("done {}", snapshots.borrow().done);
-        }
-    });
-    let outcome = run.wait().await;
-    tell.await.unwrap();
-    assert_eq!(outcome.exit_code, 0, "{:?}", outcome.problems);
+    cut_off::run_process(orchestra::kinds()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -218,27 +196,7 @@ async fn a_run_that_is_killed_again_and_again_has_the_result_of_one_that_was_not
     assert!(place.out().join(".orchestra/state-total.1").is_file(), "contributions were folded twice");
     fs::remove_dir_all(place.out()).unwrap();
 
-    let mut kills = 0_u64;
-    loop {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["run_process", "--exact", "--nocapture"])
-            .env(FOLDER, place.path(""))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // Killed while it goes on: how far it comes beyond what it says is up to the scheduler.
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let enough = 300 * (kills + 1);
-        let said = lines.filter_map(|line| line.strip_prefix("done ")?.parse::<u64>().ok());
-        let reached = said.take_while(|done| *done < enough).count();
-        child.kill().unwrap();
-        if child.wait().unwrap().success() {
-            break;
-        }
-        assert!(reached < 100_000, "the run goes on");
-        kills += 1;
-    }
-    assert!(kills >= 3, "the run was killed {kills} times");
+    cut_off::cut_off_until_done(&place, 300);
     assert_eq!(results(&place, &LARGE), expected);
 }
 

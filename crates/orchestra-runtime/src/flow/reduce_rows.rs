@@ -46,7 +46,7 @@ pub enum ReduceError {
     Disk {
         /// Whose rows.
         stage: String,
-        /// Why.
+        /// What the disk said.
         error: io::Error,
     },
     /// The kind, or the encoder of a sink, makes nothing of them.
@@ -54,7 +54,7 @@ pub enum ReduceError {
     Refused {
         /// Whose rows.
         stage: String,
-        /// Why.
+        /// As a lowercase fragment.
         why: String,
     },
 }
@@ -284,7 +284,7 @@ impl OpenReduce {
         Ok(Records { input, record: Vec::new(), stage: self.name.clone() })
     }
 
-    #[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
+    #[expect(clippy::needless_pass_by_value, reason = "`map_err` gives it away")]
     fn refused(&self, refusal: Refusal) -> ReduceError {
         refused(&self.name, &refusal)
     }

@@ -26,7 +26,7 @@ pub enum LoaderFault {
     Twice,
     /// Half of an item.
     Half,
-    /// Values that lie outside of its region, and numbers of parts that nobody could count.
+    /// Values that lie outside of its region, and more parts than there are events.
     Nonsense,
     /// Bytes that are no frame.
     Garbage,

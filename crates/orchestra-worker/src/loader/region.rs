@@ -7,8 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memmap2::{MmapOptions, MmapRaw};
-use rustix::fs::{MemfdFlags, SealFlags};
+use crate::map::{Map, Pages, checked, seal, shared_memory};
 
 /// Where values begin.
 const HEADER: usize = 4096;
@@ -20,8 +19,8 @@ const KEEP: usize = 32 << 20;
 /// The parent's side.
 #[derive(Debug)]
 pub struct Region {
-    memfd: OwnedFd,
-    map: MmapRaw,
+    file: File,
+    map: Map,
     len: usize,
 }
 
@@ -32,27 +31,23 @@ impl Region {
     /// The kernel gives no such memory.
     pub fn new(len: usize) -> io::Result<Self> {
         let len = HEADER + len.next_multiple_of(HEADER);
-        let memfd =
-            rustix::fs::memfd_create("orchestra-loader", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&memfd, len as u64)?;
-        // A file that can shrink under a mapping means SIGBUS.
-        rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let file = File::from(memfd);
-        let map = MmapOptions::new().len(len).map_raw_read_only(&file)?;
-        Ok(Self { memfd: file.into(), map, len })
+        let file = shared_memory("orchestra-loader", len)?;
+        seal(&file)?;
+        let map = Map::read_only(&file, len, Pages::WhenTouched)?;
+        Ok(Self { file, map, len })
     }
 
     /// For the process to inherit.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.memfd.as_fd()
+        self.file.as_fd()
     }
 
     /// Items that the process has been through with since it began, as it says.
     #[must_use]
     pub fn items_done(&self) -> u64 {
         // SAFETY: the first page is mapped, and aligned for it; the process writes to it atomically.
-        unsafe { &*self.map.as_ptr().cast::<AtomicU64>() }.load(Ordering::Acquire)
+        unsafe { &*self.map.at(0).cast::<AtomicU64>() }.load(Ordering::Acquire)
     }
 
     /// The bytes of a value; `None` where they would lie outside of the region.
@@ -64,14 +59,14 @@ impl Region {
         let at = usize::try_from(at).ok().filter(|at| *at >= HEADER)?;
         at.checked_add(len).filter(|end| *end <= self.len)?;
         // SAFETY: the span lies within the map, which lives as long as `self`.
-        Some(unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(at), len) })
+        Some(unsafe { std::slice::from_raw_parts(self.map.at(at), len) })
     }
 }
 
 /// The process's side: a ring in which values are laid one behind the other, and which is freed frame by frame, in their order.
 #[derive(Debug)]
 pub(super) struct Ring {
-    map: MmapRaw,
+    map: Map,
     len: usize,
     /// Where the next value begins.
     head: usize,
@@ -88,10 +83,7 @@ pub(super) struct Ring {
 impl Ring {
     pub fn map(fd: OwnedFd, len: u64) -> io::Result<Self> {
         let len = HEADER + usize::try_from(len).unwrap_or(usize::MAX - HEADER).next_multiple_of(HEADER);
-        if rustix::fs::fstat(&fd)?.st_size != i64::try_from(len).unwrap_or(i64::MAX) {
-            return Err(io::Error::other("the region is of another size than the parent says"));
-        }
-        let map = MmapOptions::new().len(len).map_raw(&File::from(fd))?;
+        let map = Map::writable(&checked(fd, len, "region")?, len, Pages::WhenTouched)?;
         Ok(Self { map, len, head: HEADER, sent: VecDeque::new(), sent_to: HEADER, tail: None, highest: 0 })
     }
 
@@ -103,7 +95,7 @@ impl Ring {
     /// One more item is through.
     pub fn item_done(&self) {
         // SAFETY: the first page is mapped, and aligned for it.
-        unsafe { &*self.map.as_ptr().cast::<AtomicU64>() }.fetch_add(1, Ordering::Release);
+        unsafe { &*self.map.at(0).cast::<AtomicU64>() }.fetch_add(1, Ordering::Release);
     }
 
     /// Room for a value; `None` where there is none before frames are done with.
@@ -131,7 +123,7 @@ impl Ring {
     /// The value at a place that was taken.
     pub fn value(&mut self, at: usize, len: usize) -> &mut [u8] {
         // SAFETY: `take` gave the span, which lies within the map; `self` is borrowed, so there is no other slice of it.
-        unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().add(at), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.map.at(at), len) }
     }
 
     /// Whether frames that were sent hold a part of the ring.
@@ -164,11 +156,7 @@ impl Ring {
             if self.highest > KEEP {
                 // SAFETY: nothing lies there any more; the pages read as zeros from now on. An error costs memory, and nothing else.
                 unsafe {
-                    libc::madvise(
-                        self.map.as_mut_ptr().add(HEADER).cast(),
-                        self.highest - HEADER,
-                        libc::MADV_REMOVE,
-                    );
+                    libc::madvise(self.map.at(HEADER).cast(), self.highest - HEADER, libc::MADV_REMOVE);
                 }
                 self.highest = 0;
             }
