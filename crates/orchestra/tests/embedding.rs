@@ -98,7 +98,7 @@ async fn a_run_can_be_stopped_at_any_moment_of_its_start() {
         }
         let outcome = bounded("the run ends", run.wait()).await;
         Workplace::must_end_with(&outcome, 130);
-        assert_eq!(place.workers(), []);
+        assert_eq!((place.workers(), place.loaders()), (vec![], vec![]));
     }
     let outcome = place.run().await;
     Workplace::must_end_with(&outcome, 0);

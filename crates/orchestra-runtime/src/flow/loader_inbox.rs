@@ -247,14 +247,12 @@ impl Inbox {
     }
 
     /// The thread will wait for a process at the other end of this socket. For the thread only.
-    pub fn wake_with(&self, process: Option<UnixStream>) {
+    pub fn wake_with(&self, process: UnixStream) {
         let mut state = self.lock();
-        if state.closed
-            && let Some(process) = &process
-        {
-            drop(process.shutdown(Shutdown::Both));
+        state.process = Some(process);
+        if state.closed {
+            state.hang_up();
         }
-        state.process = process;
     }
 
     /// The thread has ended, and its process with it. For the thread only.

@@ -24,8 +24,8 @@ use crate::pipeline::Listing;
 /// How often loader threads are looked at.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How long the end of a source waits for the end of all its loader processes.
-const LOADER_END: Duration = Duration::from_secs(2);
+/// How long the end of a source waits for the end of all its loader processes: longer than for one that the kernel does not let go.
+const LOADER_END: Duration = Duration::from_secs(8);
 
 pub struct Source;
 
@@ -140,6 +140,17 @@ impl Actor for Source {
         state.look_for_the_end();
         Ok(())
     }
+
+    /// Before the pipeline hears of its end, which is told the root: the state of an actor is dropped later.
+    async fn post_stop(
+        &self,
+        _: ActorRef<SourceMsg>,
+        state: &mut SourceState,
+    ) -> Result<(), ActorProcessingErr> {
+        let loaders = state.close();
+        drop(tokio::task::spawn_blocking(move || wait_for_end(&loaders)).await);
+        Ok(())
+    }
 }
 
 /// Loader processes, where something starts them and the source can be read there.
@@ -152,20 +163,27 @@ fn remote(args: &SourceArgs) -> Option<Remote> {
     Some(Remote { launcher, load, all_memory, alone: Mutex::default(), timeout, stats })
 }
 
-/// Its threads end, each after the item in hand.
+/// Also when it panics, or is dropped with its runtime.
 impl Drop for SourceState {
     fn drop(&mut self) {
-        self.loaders.iter().for_each(|inbox| inbox.close());
-        if self.work.remote.is_some() {
-            // Their processes are killed, which takes a moment, so that none outlives the run; one that the kernel holds fast is left to itself.
-            let until = Instant::now() + LOADER_END;
-            let left = || until.saturating_duration_since(Instant::now());
-            self.loaders.iter().for_each(|inbox| inbox.wait_for_end(left()));
-        }
+        wait_for_end(&self.close());
     }
 }
 
+/// Waits for the ends of loaders. Their processes are killed, which takes a moment, so that none outlives the run; one that the kernel holds fast is
+/// left to itself.
+fn wait_for_end(loaders: &[Arc<Inbox>]) {
+    let until = Instant::now() + LOADER_END;
+    loaders.iter().for_each(|inbox| inbox.wait_for_end(until.saturating_duration_since(Instant::now())));
+}
+
 impl SourceState {
+    /// Its threads shall end, each after the item in hand; gives those that end at once, because they have processes.
+    fn close(&self) -> Vec<Arc<Inbox>> {
+        self.loaders.iter().for_each(|inbox| inbox.close());
+        if self.work.remote.is_some() { self.loaders.clone() } else { Vec::new() }
+    }
+
     fn look_at_the_list(&mut self) {
         let Listing { catalog, finished } = &self.args.listing;
         let extent = catalog.growth().extent();

@@ -286,7 +286,7 @@ impl Workplace {
         let outcome = outcome.unwrap_or_else(|_| panic!("the run hangs: {:#?}", *snapshots.borrow()));
         let items = outcome.report.items;
         assert_eq!(items.read, items.done + items.failed, "the account is exact");
-        assert_eq!(self.workers(), [], "no worker outlives its run");
+        assert_eq!((self.workers(), self.loaders()), (vec![], vec![]), "no process outlives its run");
         outcome
     }
 

@@ -102,12 +102,11 @@ impl<'a> RemoteItems<'a> {
     pub fn start(&mut self) -> Result<(), Lost> {
         if self.process.is_none() {
             let Remote { launcher, load, timeout, .. } = self.remote;
-            let process = LoaderProcess::start(launcher, load, *timeout)?;
+            let process = LoaderProcess::start(launcher, load, *timeout, self.inbox)?;
             self.n_started += 1;
             if self.n_started > 1 {
                 self.remote.stats.loader_restarts.add(1);
             }
-            self.inbox.wake_with(process.waker());
             self.process = Some(process);
         }
         Ok(())
@@ -190,16 +189,15 @@ impl<'a> RemoteItems<'a> {
         let load = LoadChain { memory: self.remote.all_memory, ..self.remote.load.clone() };
         let locator = item.path().as_os_str().as_bytes();
         loop {
-            let loaded = LoaderProcess::start(&self.remote.launcher, &load, self.remote.timeout).and_then(
-                |mut process| {
-                    self.inbox.wake_with(process.waker());
+            let Remote { launcher, timeout, .. } = self.remote;
+            let loaded =
+                LoaderProcess::start(launcher, &load, *timeout, self.inbox).and_then(|mut process| {
                     process.send(std::iter::once(locator))?;
                     while process.is_ready_empty() {
-                        process.wait(Instant::now() + self.remote.timeout)?;
+                        process.wait(Instant::now() + *timeout)?;
                     }
                     Ok(process.take_ready())
-                },
-            );
+                });
             let lost = match loaded {
                 Ok(Some(loaded)) => {
                     self.blame.loaded(item.id().index);

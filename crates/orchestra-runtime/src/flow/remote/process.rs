@@ -21,6 +21,7 @@ use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::fleet::launcher::{ProcessLauncher, exit_of};
+use crate::flow::loader_inbox::Inbox;
 
 /// From the start to `Ready`.
 const START: Duration = Duration::from_secs(10);
@@ -78,8 +79,13 @@ pub struct Lost {
 }
 
 impl LoaderProcess {
-    /// Starts it and waits until it is ready.
-    pub fn start(launcher: &ProcessLauncher, load: &LoadChain, timeout: Duration) -> Result<Self, Lost> {
+    /// Starts it and waits until it is ready, or until `inbox` is closed: then, and later, it ends.
+    pub fn start(
+        launcher: &ProcessLauncher,
+        load: &LoadChain,
+        timeout: Duration,
+        inbox: &Inbox,
+    ) -> Result<Self, Lost> {
         let failed = |error: io::Error| Lost {
             exit: WorkerExit::SpawnFailed(error.to_string()),
             last_words: String::new(),
@@ -90,6 +96,7 @@ impl LoaderProcess {
         let (socket, mut child) = launcher.launch_loader(region.fd()).map_err(failed)?;
         let stderr = child.stderr.take();
         let writer = socket.try_clone().map_err(failed)?;
+        inbox.wake_with(socket.try_clone().map_err(failed)?);
         let mut process = Self {
             writer: FrameWriter::new(writer),
             decoder: FrameDecoder::new(),
@@ -173,11 +180,6 @@ impl LoaderProcess {
                 }
             }
         }
-    }
-
-    /// Ends its socket, and so itself, from another thread.
-    pub fn waker(&self) -> Option<UnixStream> {
-        self.socket.try_clone().ok()
     }
 
     /// Whether nothing is known of any item.
