@@ -67,6 +67,9 @@ pub enum ColumnType {
     Picture,
     /// Classes with their scores, best first.
     Labels,
+    Text,
+    /// The content of a file, whose name ends with this (`png`).
+    Bytes(String),
     List(Schema),
 }
 
@@ -76,7 +79,7 @@ impl ColumnType {
     pub fn tensor(&self) -> Option<&TensorSpec> {
         match self {
             ColumnType::Tensor(spec) | ColumnType::Pixels { model: spec, .. } => Some(spec),
-            ColumnType::Picture | ColumnType::Labels | ColumnType::List(_) => None,
+            _ => None,
         }
     }
 
@@ -85,7 +88,7 @@ impl ColumnType {
     pub fn stored(&self) -> Option<&TensorSpec> {
         match self {
             ColumnType::Tensor(spec) | ColumnType::Pixels { stored: spec, .. } => Some(spec),
-            ColumnType::Picture | ColumnType::Labels | ColumnType::List(_) => None,
+            _ => None,
         }
     }
 }
@@ -96,6 +99,8 @@ impl fmt::Display for ColumnType {
             ColumnType::Tensor(spec) | ColumnType::Pixels { model: spec, .. } => spec.fmt(f),
             ColumnType::Picture => f.write_str("picture"),
             ColumnType::Labels => f.write_str("labels"),
+            ColumnType::Text => f.write_str("text"),
+            ColumnType::Bytes(format) => write!(f, "bytes ({format})"),
             ColumnType::List(rows) => write!(f, "list of ({rows})"),
         }
     }
@@ -111,6 +116,8 @@ pub enum Value<'a> {
     Picture(&'a dyn Picture),
     /// Classes with their scores, best first.
     Labels(&'a [Label<'a>]),
+    Text(&'a str),
+    Bytes(&'a [u8]),
     List(&'a [OwnedRow]),
 }
 
@@ -121,6 +128,8 @@ impl fmt::Debug for Value<'_> {
             Value::Unwritten(_) => f.write_str("Unwritten"),
             Value::Picture(_) => f.write_str("Picture"),
             Value::Labels(labels) => labels.fmt(f),
+            Value::Text(text) => text.fmt(f),
+            Value::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
             Value::List(rows) => rows.fmt(f),
         }
     }
@@ -144,9 +153,7 @@ impl Value<'_> {
                 tensor.write(&mut data)?;
                 f(&TensorView { name: &spec.name, dtype: spec.dtype, shape: &shape, data: &data })
             }
-            Value::Picture(_) | Value::Labels(_) | Value::List(_) => {
-                Err(Refusal::result("internal error: expected a tensor; this is a bug"))
-            }
+            _ => Err(Refusal::result("internal error: expected a tensor; this is a bug")),
         }
     }
 }
@@ -233,6 +240,8 @@ pub enum OwnedValue {
     },
     Picture(Arc<dyn KeptPicture>),
     Labels(Arc<[(Arc<str>, u32, f32)]>),
+    Text(Arc<str>),
+    Bytes(Arc<[u8]>),
     List(Arc<[OwnedRow]>),
 }
 
@@ -258,6 +267,8 @@ impl OwnedValue {
             Value::Labels(labels) => {
                 OwnedValue::Labels(labels.iter().map(|l| (l.label.into(), l.class, l.score)).collect())
             }
+            Value::Text(text) => OwnedValue::Text((*text).into()),
+            Value::Bytes(bytes) => OwnedValue::Bytes((*bytes).into()),
             Value::List(rows) => OwnedValue::List((*rows).into()),
         })
     }
@@ -278,6 +289,8 @@ impl OwnedValue {
             }
             OwnedValue::Picture(picture) => Value::Picture(&**picture),
             OwnedValue::Labels(_) => Value::Labels(labels),
+            OwnedValue::Text(text) => Value::Text(text),
+            OwnedValue::Bytes(bytes) => Value::Bytes(bytes),
             OwnedValue::List(rows) => Value::List(rows),
         }
     }

@@ -38,6 +38,7 @@ impl Serialize for ValueJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match (self.value, &self.column.ty) {
             (Value::Labels(labels), _) => labels_json(labels, serializer),
+            (Value::Text(text), _) => serializer.serialize_str(text),
             (Value::List(rows), ColumnType::List(schema)) => {
                 serializer.collect_seq(rows.iter().map(|row| OwnedRowJson { schema, row }))
             }
@@ -55,8 +56,8 @@ impl Serialize for ValueJson<'_> {
                     (Ok(()), None) => Err(S::Error::custom("a tensor was not written; this is a bug")),
                 }
             }
-            (Value::Picture(_) | Value::List(_), _) => {
-                Err(S::Error::custom("a picture cannot be written as JSON; this is a bug"))
+            (Value::Picture(_) | Value::Bytes(_) | Value::List(_), _) => {
+                Err(S::Error::custom("this value cannot be written as JSON; this is a bug"))
             }
         }
     }

@@ -30,14 +30,14 @@ impl SinkKind for Csv {
             let is_fixed = |spec: &orchestra_core::TensorSpec| spec.row_len().is_some();
             let fits = match &column.ty {
                 ColumnType::Tensor(spec) | ColumnType::Pixels { stored: spec, .. } => is_fixed(spec),
-                ColumnType::Labels => true,
-                ColumnType::Picture | ColumnType::List(_) => false,
+                ColumnType::Labels | ColumnType::Text => true,
+                ColumnType::Picture | ColumnType::Bytes(_) | ColumnType::List(_) => false,
             };
             if !fits {
                 let what = &fields.what;
                 let message = format!("{what} cannot write `{}` of stage `{}`", column.name, input.name);
                 fields.diags.error(input.span, message).label(format!("it is {}", column.ty)).help(
-                    "a line holds classes and tensors of a fixed shape; kind = \"jsonl\" takes lists as well",
+                    "a line holds classes, texts and tensors of a fixed shape; kind = \"jsonl\" takes lists as well",
                 );
                 return None;
             }
@@ -61,6 +61,7 @@ impl Encoder for Rows {
                     true => format!("{}.{name}", column.name),
                     false => name.to_owned(),
                 })),
+                ColumnType::Text => names.push(column.name.clone()),
                 ty => match ty.stored().and_then(|spec| spec.row_len()) {
                     Some(1) => names.push(column.name.clone()),
                     n => names.extend((0..n.unwrap_or(0)).map(|n| format!("{}.{n}", column.name))),
@@ -82,6 +83,7 @@ impl Encoder for Rows {
                     }
                     None => cells.extend([String::new(), String::new(), String::new()]),
                 },
+                Value::Text(text) => cells.push((*text).to_owned()),
                 value => value.with_tensor(|view| {
                     let elements = view.data.chunks_exact(view.dtype.size_bytes());
                     cells.extend(elements.map(|bytes| match element(view.dtype, bytes) {

@@ -33,7 +33,7 @@ impl SinkKind for JsonLines {
                 .diags
                 .error(input.span, message)
                 .label(format!("it is {}", column.ty))
-                .help("it writes tensors, classes, and lists of those");
+                .help("it writes tensors, classes, texts, and lists of those");
             return None;
         }
         Some(Arc::new(Lines { schema: input.gives.clone() }))
@@ -42,8 +42,8 @@ impl SinkKind for JsonLines {
 
 fn can_be_written(ty: &ColumnType) -> bool {
     match ty {
-        ColumnType::Tensor(_) | ColumnType::Pixels { .. } | ColumnType::Labels => true,
-        ColumnType::Picture => false,
+        ColumnType::Tensor(_) | ColumnType::Pixels { .. } | ColumnType::Labels | ColumnType::Text => true,
+        ColumnType::Picture | ColumnType::Bytes(_) => false,
         ColumnType::List(schema) => schema.0.iter().all(|c| can_be_written(&c.ty)),
     }
 }

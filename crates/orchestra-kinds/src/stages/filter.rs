@@ -134,6 +134,7 @@ fn parse(text: &str) -> Result<Vec<Test>, String> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 enum Field {
     Label(usize),
+    Text(usize),
     Class(usize),
     Score(usize),
     Count(usize),
@@ -155,7 +156,7 @@ fn fields(schema: &Schema) -> Vec<String> {
                 fields.extend(["label", "class", "score"].map(|what| named(&column.name, n_labels, what)));
             }
             ColumnType::List(_) => fields.push(named(&column.name, n_lists, "count")),
-            ColumnType::Picture => {}
+            ColumnType::Text => fields.push(column.name.clone()),
             ty => match ty.stored().and_then(|spec| spec.row_len()) {
                 Some(1) => fields.push(column.name.clone()),
                 Some(n) if n > 1 => fields.push(format!("{}[0]", column.name)),
@@ -189,6 +190,9 @@ fn field(schema: &Schema, name: &str) -> Option<Field> {
             None => (name, None),
         };
         let column = schema.position(name)?;
+        if schema.0[column].ty == ColumnType::Text {
+            return at.is_none().then_some(Field::Text(column));
+        }
         let n = schema.0[column].ty.stored()?.row_len();
         match (at, n) {
             (Some(at), Some(n)) if at < n => Some(Field::Number(column, at)),
@@ -222,9 +226,9 @@ impl Connect for FilterDraft {
                     ));
                 return None;
             };
-            if matches!(field, Field::Label(_)) != matches!(test.value, Literal::Text(_)) {
-                let expected =
-                    if matches!(field, Field::Label(_)) { "a text in single quotes" } else { "a number" };
+            let is_text = matches!(field, Field::Label(_) | Field::Text(_));
+            if is_text != matches!(test.value, Literal::Text(_)) {
+                let expected = if is_text { "a text in single quotes" } else { "a number" };
                 let message =
                     format!("stage `{}` compares `{}`, which takes {expected}", stage.name, test.field);
                 stage.diags.error(self.keep.span, message);
@@ -285,6 +289,10 @@ fn holds(field: Field, operator: Operator, value: &Literal, row: &[Value<'_>]) -
         Field::Label(at) => {
             let Literal::Text(text) = value else { return Ok(false) };
             let is_equal = labels(at).is_some_and(|l| l.label == text);
+            return Ok(is_equal == (operator == Operator::Equal));
+        }
+        Field::Text(at) => {
+            let is_equal = matches!((row.get(at), value), (Some(Value::Text(a)), Literal::Text(b)) if a == b);
             return Ok(is_equal == (operator == Operator::Equal));
         }
         Field::Class(at) => labels(at).map(|l| f64::from(l.class)),

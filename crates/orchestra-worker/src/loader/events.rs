@@ -114,6 +114,11 @@ pub enum Sent {
     },
     /// Label, class and score.
     Labels(Vec<(String, u32, f32)>),
+    Text(String),
+    Bytes {
+        at: u64,
+        len: u64,
+    },
     /// It could not be made.
     Refused(Refused),
 }

@@ -169,6 +169,12 @@ fn send(value: &Value<'_>, parent: &mut Parent) -> Result<Sent, Refusal> {
         Value::Labels(labels) => {
             Ok(Sent::Labels(labels.iter().map(|l| (l.label.to_owned(), l.class, l.score)).collect()))
         }
+        Value::Text(text) => Ok(Sent::Text((*text).to_owned())),
+        Value::Bytes(bytes) => {
+            let (at, to) = parent.room(bytes.len())?;
+            to.copy_from_slice(bytes);
+            Ok(Sent::Bytes { at, len: bytes.len() as u64 })
+        }
         Value::List(_) => Err(Refusal::result("internal error: a loader gives no lists; this is a bug")),
     }
 }

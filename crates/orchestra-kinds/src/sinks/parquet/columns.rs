@@ -25,6 +25,7 @@ pub enum Leaf {
     I64,
     F32,
     Text,
+    Bytes,
 }
 
 /// The columns of a record.
@@ -56,9 +57,9 @@ impl Rows {
 
     /// Appends a row.
     pub fn write(&self, item: &ItemInfo<'_>, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), Refusal> {
-        text(item.name, out)?;
+        bytes(item.name.as_bytes(), out)?;
         out.extend_from_slice(&item.id.index.cast_signed().to_le_bytes());
-        text(item.source, out)?;
+        bytes(item.source.as_bytes(), out)?;
         values(&self.schema, row, out)
     }
 }
@@ -80,6 +81,8 @@ fn node_of(column: &Column) -> Result<Node, Box<Column>> {
             let fields = [("label", Leaf::Text), ("class", Leaf::U32), ("score", Leaf::F32)];
             list(Node::Struct(fields.map(|(name, leaf)| (name.to_owned(), Node::Leaf(leaf))).into()))
         }
+        ColumnType::Text => Node::Leaf(Leaf::Text),
+        ColumnType::Bytes(_) => Node::Leaf(Leaf::Bytes),
         ColumnType::List(schema) => {
             let fields = schema.0.iter().map(|column| Ok((column.name.clone(), node_of(column)?)));
             list(Node::Struct(fields.collect::<Result<_, Box<Column>>>()?))
@@ -94,9 +97,9 @@ fn count(n: usize, out: &mut Vec<u8>) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn text(text: &str, out: &mut Vec<u8>) -> Result<(), Refusal> {
-    count(text.len(), out)?;
-    out.extend_from_slice(text.as_bytes());
+fn bytes(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    count(bytes.len(), out)?;
+    out.extend_from_slice(bytes);
     Ok(())
 }
 
@@ -106,11 +109,13 @@ fn values(schema: &Schema, row: &[Value<'_>], out: &mut Vec<u8>) -> Result<(), R
             (Value::Labels(labels), _) => {
                 count(labels.len(), out)?;
                 for label in *labels {
-                    text(label.label, out)?;
+                    bytes(label.label.as_bytes(), out)?;
                     out.extend_from_slice(&label.class.to_le_bytes());
                     out.extend_from_slice(&label.score.to_le_bytes());
                 }
             }
+            (Value::Text(text), _) => bytes(text.as_bytes(), out)?,
+            (Value::Bytes(content), _) => bytes(content, out)?,
             (Value::List(rows), ColumnType::List(schema)) => {
                 count(rows.len(), out)?;
                 rows.iter().try_for_each(|row| owned(schema, row, out))?;
@@ -250,7 +255,7 @@ impl Leaf {
             Leaf::Bool | Leaf::U8 => Some(1),
             Leaf::U32 | Leaf::I32 | Leaf::F32 => Some(4),
             Leaf::I64 => Some(8),
-            Leaf::Text => None,
+            Leaf::Text | Leaf::Bytes => None,
         }
     }
 }

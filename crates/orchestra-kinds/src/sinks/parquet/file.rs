@@ -140,6 +140,7 @@ fn type_of(name: &str, node: &Node) -> Result<TypePtr, ParquetError> {
                 Leaf::I64 => (Physical::INT64, None),
                 Leaf::F32 => (Physical::FLOAT, None),
                 Leaf::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+                Leaf::Bytes => (Physical::BYTE_ARRAY, None),
             };
             Type::primitive_type_builder(name, physical)
                 .with_logical_type(logical)

@@ -36,6 +36,8 @@ impl InOrder for Concat {
 enum Stored {
     Tensor { name: String, dtype: DType, shape: Vec<usize>, data: Vec<u8> },
     Labels(Vec<(String, u32, f32)>),
+    Text(String),
+    Bytes(Vec<u8>),
     List(Vec<Vec<Stored>>),
 }
 
@@ -49,6 +51,8 @@ fn stored(row: &OwnedRow) -> Result<Vec<Stored>, Refusal> {
             OwnedValue::Labels(labels) => Stored::Labels(
                 labels.iter().map(|(label, class, score)| (label.to_string(), *class, *score)).collect(),
             ),
+            OwnedValue::Text(text) => Stored::Text(text.to_string()),
+            OwnedValue::Bytes(bytes) => Stored::Bytes(bytes.to_vec()),
             OwnedValue::List(rows) => Stored::List(rows.iter().map(stored).collect::<Result<_, _>>()?),
             OwnedValue::Picture(_) => {
                 return Err(Refusal::result("internal error: a picture cannot be kept; this is a bug"));
@@ -67,6 +71,8 @@ impl Stored {
             Stored::Labels(labels) => OwnedValue::Labels(
                 labels.into_iter().map(|(label, class, score)| (Arc::from(label), class, score)).collect(),
             ),
+            Stored::Text(text) => OwnedValue::Text(text.into()),
+            Stored::Bytes(bytes) => OwnedValue::Bytes(bytes.into()),
             Stored::List(rows) => OwnedValue::List(
                 rows.into_iter().map(|row| row.into_iter().map(Stored::value).collect()).collect(),
             ),

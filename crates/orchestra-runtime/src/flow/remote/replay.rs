@@ -130,6 +130,8 @@ enum Cell<'a> {
     Tensor { name: &'a str, dtype: DType, shape: Vec<usize>, data: &'a [u8] },
     Picture(SentPicture<'a>),
     Labels(Vec<(String, u32, f32)>),
+    Text(String),
+    Bytes(&'a [u8]),
     Refused(RefusedValue<'a>),
 }
 
@@ -143,6 +145,10 @@ impl<'a> Cell<'a> {
                 SentPicture::new(at, width, height, channels, region).map(Cell::Picture)
             }
             (ColumnType::Labels, Some(Sent::Labels(labels))) => Some(Cell::Labels(labels)),
+            (ColumnType::Text, Some(Sent::Text(text))) => Some(Cell::Text(text)),
+            (ColumnType::Bytes(_), Some(Sent::Bytes { at, len })) => {
+                usize::try_from(len).ok().and_then(|len| region.bytes(at, len)).map(Cell::Bytes)
+            }
             (ty, Some(Sent::Tensor { at, len, shape })) => ty.stored().and_then(|spec| {
                 let len = usize::try_from(len).ok()?;
                 let elements = shape.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim))?;
@@ -167,6 +173,8 @@ impl<'a> Cell<'a> {
             }
             Cell::Picture(picture) => Value::Picture(picture),
             Cell::Labels(_) => Value::Labels(labels),
+            Cell::Text(text) => Value::Text(text),
+            Cell::Bytes(bytes) => Value::Bytes(bytes),
             Cell::Refused(value) if value.column.ty == ColumnType::Picture => Value::Picture(value),
             Cell::Refused(value) => Value::Unwritten(value),
         }
