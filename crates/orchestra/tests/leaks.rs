@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use common::{AS_IT_IS, Workplace, audited, bounded, until};
+use common::{AS_IT_IS, Workplace, audited, audited_without_runtime, bounded, until};
 use orchestra::{RunHandle, StartOptions};
 use orchestra_testkit::images;
 use orchestra_testkit::models;
@@ -41,6 +41,18 @@ fn a_run_that_succeeds_leaves_nothing() {
         Workplace::must_end_with(&place.run().await, 0);
         let records = place.records(&["read.jsonl", "also.jsonl"]);
         records.must_be(2, &items("scans", 0..ITEMS), &BTreeSet::new()).unwrap();
+    });
+}
+
+#[test]
+fn a_worker_is_waited_for_when_its_host_has_dropped_its_runtime() {
+    audited_without_runtime(|| {
+        let place = Workplace::new();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let launched = runtime.block_on(async { place.launch_one() });
+        // No task is left that would wait for it, and nothing that hears of its end.
+        drop(runtime);
+        drop(launched);
     });
 }
 

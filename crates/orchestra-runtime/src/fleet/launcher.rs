@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::{Child, Command as StdCommand, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::thread;
 
 use orchestra_core::{DeviceKind, StageId, WorkerExit};
 use orchestra_plan::BatchPlan;
@@ -18,6 +19,7 @@ use orchestra_worker::arena::SharedMemory;
 use orchestra_worker::frames::Load;
 use orchestra_worker::process::LOADER;
 use orchestra_worker::{LOADER_REGION_FD, WORKER_INPUTS_FD, WORKER_OUTPUTS_FD, WORKER_SOCKET_FD};
+use rustix::process::{PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
@@ -301,6 +303,18 @@ impl WorkerProcess for ChildProcess {
                 Err(error) => WorkerExit::SpawnFailed(format!("its end could not be awaited: {error}")),
             }
         })
+    }
+}
+
+/// A host may drop its runtime, and its own with it all that would wait for the end of a killed process.
+impl Drop for ChildProcess {
+    fn drop(&mut self) {
+        let Some(pid) = self.0.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) else { return };
+        self.kill();
+        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+        // By its descriptor, so that it cannot be another process; that tokio was first is no error.
+        let wait = move || waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED);
+        drop(thread::Builder::new().name("worker-end".into()).spawn(wait));
     }
 }
 

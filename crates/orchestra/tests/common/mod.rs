@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, Once, PoisonError};
@@ -296,6 +295,13 @@ impl Workplace {
         assert_eq!(outcome.exit_code, code, "{:?}\n{:#?}", outcome.problems, outcome.report);
     }
 
+    /// Starts a worker that nobody talks to. Must be called within a runtime.
+    pub fn launch_one(&self) -> Launched {
+        let file = fs::File::open("/dev/null").unwrap();
+        let memory = WorkerMemory { inputs: file.as_fd(), outputs: file.as_fd() };
+        self.workers_of_ours().launch(&DeviceKind::Cpu, &[], memory).unwrap()
+    }
+
     /// Live workers.
     pub fn workers(&self) -> Vec<Process> {
         let ours = with_variable(MARK, self.dir.path().to_str().unwrap());
@@ -361,23 +367,24 @@ impl Drop for Workplace {
     }
 }
 
+/// Runs a test alone in its program, on a runtime of its own, and audits the program afterwards, as [`audited_without_runtime`].
+#[track_caller]
+pub fn audited(test: impl Future<Output = ()>) {
+    audited_without_runtime(|| host().block_on(test));
+}
+
 /// Runs a test alone in its program, and audits the program afterwards: what is open, running or mapped then and was not before fails the
 /// test. Only means something where every test of the program is run by it.
 #[track_caller]
-pub fn audited(test: impl Future<Output = ()>) {
+pub fn audited_without_runtime(test: impl FnOnce()) {
     static ALONE: Mutex<()> = Mutex::new(());
     static OPENED_ONCE: Once = Once::new();
     // A test that failed before this one is no reason to fail, too.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let host = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     OPENED_ONCE.call_once(|| {
         // Signals and drivers: opened by the first child of the program, and kept.
         host().block_on(async {
-            let place = Workplace::new();
-            let file = a_file();
-            let memory = WorkerMemory { inputs: file.as_fd(), outputs: file.as_fd() };
-            let launched = place.workers_of_ours().launch(&DeviceKind::Cpu, &[], memory).unwrap();
-            let mut process = launched.process;
+            let mut process = Workplace::new().launch_one().process;
             process.kill();
             process.wait().await;
         });
@@ -385,12 +392,7 @@ pub fn audited(test: impl Future<Output = ()>) {
         orchestra_testkit::hold::prepare().unwrap();
     });
     let before = Holdings::now();
-    let runtime = host();
-    let outcome = catch_unwind(AssertUnwindSafe(|| runtime.block_on(test)));
-    drop(runtime);
-    if let Err(panic) = outcome {
-        resume_unwind(panic);
-    }
+    test();
     none_left("this program", || {
         let mut left = before.leaked_since();
         left.extend(leaks::threads_and_memory_of_runs());
@@ -398,9 +400,8 @@ pub fn audited(test: impl Future<Output = ()>) {
     });
 }
 
-/// Something that can be handed to a worker that will not live to look at it.
-fn a_file() -> fs::File {
-    fs::File::open("/dev/null").unwrap()
+fn host() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap()
 }
 
 #[track_caller]
