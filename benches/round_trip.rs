@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use orchestra::{PlanOptions, ProcessLauncher, RenderStyle, StartOptions};
+use orchestra::{Earlier, PlanOptions, ProcessLauncher, RenderStyle, StartOptions};
 use orchestra_core::DType;
 use orchestra_testkit::images::{self, Kind};
 use orchestra_testkit::models;
@@ -107,7 +107,11 @@ fn one_batch_at_a_time(rounds: usize) -> Vec<Duration> {
         args: vec!["worker".into()],
         env: Vec::new(),
     };
-    let options = StartOptions { fresh: true, launcher: Some(Arc::new(launcher)), ..StartOptions::default() };
+    let options = StartOptions {
+        earlier: Earlier::Discard,
+        launcher: Some(Arc::new(launcher)),
+        ..StartOptions::default()
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let outcome = runtime.block_on(async {
         let run = orchestra::start(plan, options).await.unwrap();

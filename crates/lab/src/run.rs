@@ -10,8 +10,8 @@ use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{SourceId, StageId};
 use orchestra_plan::{Origin, Plan};
 use orchestra_runtime::{
-    DeviceOptions, Engines, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, Snapshot,
-    Timeouts,
+    DeviceOptions, Earlier, Engines, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport,
+    Snapshot, Timeouts,
 };
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -152,7 +152,7 @@ pub(crate) fn run(
     name: &'static str,
     look: &mut dyn FnMut(&Snapshot),
 ) -> Result<Ran, LabError> {
-    let prepared = orchestra_runtime::prepare(Arc::new(plan), true)?;
+    let prepared = orchestra_runtime::prepare(Arc::new(plan), Earlier::Discard)?;
     let runtime = orchestra_runtime::actor_runtime(&prepared.plan)
         .map_err(LabError::io("starting the threads of a run"))?;
     let ended = runtime.block_on(async {

@@ -32,6 +32,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a workflow, or go on with it where it stopped
     Run(RunArgs),
+    /// Do the items of a run again that have failed, with the command that started it
+    Retry(RetryArgs),
     /// Report every error of a workflow file, with line, caret and help
     Check(CheckArgs),
     /// Say what will run where: devices, workers, batch sizes, memory, threads, and why
@@ -90,6 +92,9 @@ pub struct RunArgs {
     /// Start over: discard what earlier runs left in the output folder
     #[arg(long)]
     pub fresh: bool,
+    /// Do the items again that have failed
+    #[arg(long, conflicts_with = "fresh")]
+    pub retry_failed: bool,
     /// Print the closing summary as JSON on standard output
     #[arg(long)]
     pub json: bool,
@@ -105,6 +110,15 @@ pub struct RunArgs {
     /// What the lines of the log files look like [default: the file, else text]
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub log_files: Option<LogFormat>,
+}
+
+/// `orchestra retry`
+#[derive(Debug, Args)]
+#[command(after_help = help::RETRY)]
+pub struct RetryArgs {
+    /// The output folder of the run
+    #[arg(value_name = "DIR")]
+    pub output: PathBuf,
 }
 
 /// What log lines look like.
@@ -256,7 +270,7 @@ impl Verbosity {
 /// The command that goes on with what `arguments` (with the program's name first) began: the same, without `--fresh`, fit for a
 /// shell.
 pub fn resume_command(arguments: impl IntoIterator<Item = OsString>) -> String {
-    let words = arguments.into_iter().filter(|word| word != "--fresh");
+    let words = arguments.into_iter().filter(|word| word != "--fresh" && word != "--retry-failed");
     words.map(|word| shell_word(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 

@@ -8,6 +8,7 @@ Examples:
   orchestra check workflow.toml     every error of the file, with line and help
   orchestra plan workflow.toml      what would run where, and why
   orchestra run workflow.toml       run it, or go on with it
+  orchestra retry out               do the failed items of a run again
   orchestra bench workflow.toml     how fast it can be here, and how fast it is
   orchestra chaos workflow.toml     whether anything is lost when workers die
 ";
@@ -34,6 +35,14 @@ fn with_exit_codes(text: &str) -> String {
     let code = |(code, meaning): &(ExitCode, &str)| format!("\n  {:<5}{meaning}", code.number());
     format!("{text}\nExit codes:{}", ExitCode::ALL.iter().map(code).collect::<String>())
 }
+
+pub const RETRY: &str = "\
+Examples:
+  orchestra retry out
+
+It is the command that started the run last, in the folder where that was, with --retry-failed.
+
+Exit codes: those of `orchestra run`";
 
 pub const CHECK: &str = "\
 Examples:

@@ -19,6 +19,7 @@ mod metrics;
 mod plan;
 mod planning;
 mod progress;
+mod retry;
 mod run;
 mod signals;
 mod stderr;
@@ -44,6 +45,7 @@ fn main() -> ProcessExitCode {
     let surroundings = Surroundings::detect();
     let done = match cli.command {
         Command::Run(args) => run::run(&args, cli.verbosity, &surroundings),
+        Command::Retry(args) => retry::retry(&args, cli.verbosity, &surroundings),
         Command::Check(args) => check::check(&args, &surroundings),
         Command::Plan(args) => plan::plan(&args, &surroundings),
         Command::Devices(args) => devices::devices(&args),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use orchestra::{
-    Found, Library, Plan, Prepared, Progress as LibraryProgress, RunHandle, RunOutcome, StartOptions,
-    StartRunError,
+    Earlier, Found, Library, Plan, Prepared, Progress as LibraryProgress, RunHandle, RunOutcome,
+    StartOptions, StartRunError,
 };
 use orchestra_core::bottleneck::Bottleneck;
 use orchestra_telemetry::{
@@ -22,6 +22,7 @@ use crate::human::{count, counted};
 use crate::metrics;
 use crate::planning::{self, Workflow};
 use crate::progress::{Progress, ProgressMode};
+use crate::retry;
 use crate::signals::{self, AfterTheRun, Continued, Signals};
 use crate::summary::{RunEnd, Summary};
 use crate::surroundings::Surroundings;
@@ -48,7 +49,12 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     let runtime = runtime(&plan)?;
     // Nothing is discarded for a run that has no library to begin with.
     let ahead = args.fresh.then(|| runtime_library(args, &plan, talk)).transpose()?;
-    let prepared = orchestra::prepare(Arc::clone(&plan), args.fresh).map_err(not_started)?;
+    let earlier = match (args.fresh, args.retry_failed) {
+        (true, _) => Earlier::Discard,
+        (false, true) => Earlier::RetryFailed,
+        (false, false) => Earlier::GoOn,
+    };
+    let prepared = orchestra::prepare(Arc::clone(&plan), earlier).map_err(not_started)?;
     let pipelines: Vec<&str> = plan.pipelines.iter().map(|p| p.name.as_str()).collect();
     stderr::set_run(&prepared.run_id);
     telemetry.set_run(&prepared.run_id);
@@ -56,6 +62,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
         .log_files()
         .open(&plan.output.join("logs"), &pipelines)
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
+    retry::keep_command(&plan.output);
     for reason in &plan.reasons {
         tracing::info!(%reason, "planned");
     }
@@ -374,13 +381,18 @@ impl Talk {
                     self.say(&format!("starting over: {items} discarded"));
                 }
             }
-            &Found::Resumed { finished, new_items } => {
+            &Found::Resumed { finished, new_items, retried } => {
                 let new =
                     if new_items > 0 { format!(", {} of them new", count(new_items)) } else { String::new() };
                 let total = prepared.extent().known();
                 let left = total.map(|n| format!(", {} left{new}", count(n.saturating_sub(finished))));
                 let finished = counted(finished, "item is", "items are");
-                self.say(&format!("going on: {finished} finished{}", left.unwrap_or_default()));
+                let again = if retried > 0 {
+                    format!(", {} failed ones are tried again", count(retried))
+                } else {
+                    String::new()
+                };
+                self.say(&format!("going on: {finished} finished{}{again}", left.unwrap_or_default()));
             }
         }
     }

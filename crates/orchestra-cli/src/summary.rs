@@ -126,6 +126,9 @@ impl Summary {
         let command = &self.resume_command;
         match &self.end {
             RunEnd::Finished => None,
+            RunEnd::FinishedBefore if self.failed > 0 => {
+                Some("To try the failed items again, add --retry-failed; to start over, --fresh.".to_owned())
+            }
             RunEnd::FinishedBefore => Some("To start over, add --fresh.".to_owned()),
             RunEnd::Interrupted => Some(format!("What is done is kept. To go on:\n  {command}")),
             RunEnd::FailureLimit => Some(format!(

@@ -54,5 +54,5 @@ pub use fleet::launcher::{Launcher, ProcessLauncher};
 pub use fleet::live_workers::{LiveWorker, LiveWorkers};
 pub use flow::chain::Env;
 pub use orchestra_core::worker_exit::ExitKind;
-pub use start::{Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare};
+pub use start::{Earlier, Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare};
 pub use trace::{RunTracer, Tracer};

@@ -27,7 +27,7 @@ use crate::fleet::device_watch::Watcher;
 use crate::fleet::worker_memory;
 use crate::flow::committer::{self, Files, Traces};
 use crate::flow::part_rows::part_files;
-use crate::flow::sink::sink_file;
+use crate::flow::sink::{FAILURES_FILE, sink_file};
 use crate::messages::{PipelineEnd, RootMsg};
 use crate::pipeline::Listing;
 use crate::root::{Ending, Orchestra, RootArgs};
@@ -70,6 +70,18 @@ pub enum StartRunError {
     Actors(#[from] SpawnErr),
 }
 
+/// What becomes of an earlier run in the output folder.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Earlier {
+    /// The run goes on.
+    #[default]
+    GoOn,
+    /// The run goes on, and items that have failed are done again; their records in `failures.jsonl` are discarded.
+    RetryFailed,
+    /// All that it has left is discarded.
+    Discard,
+}
+
 /// What `prepare` found in the output folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
@@ -87,6 +99,8 @@ pub enum Found {
         finished: u64,
         /// Items that were added to its sources since.
         new_items: u64,
+        /// Items that had failed, and are done again.
+        retried: u64,
     },
 }
 
@@ -139,9 +153,10 @@ pub struct RunOutcome {
 
 /// Opens the output folder and the journal, and lists the items: all of them where results of an earlier run count; else the first ones, and
 /// the others while the run is prepared and works. Blocks.
-pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> {
+pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunError> {
     let mut folder = OutputFolder::open(&plan.output)?;
     let mut found = Found::Fresh;
+    let fresh = earlier == Earlier::Discard;
     if fresh {
         let before = folder.state();
         // Also where no run can be seen: its journal may be lost, and its files are in the way.
@@ -210,6 +225,10 @@ pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> 
             Journal::begin(folder, &identity, &files)?
         }
     };
+    let retried = match earlier {
+        Earlier::RetryFailed => journal.retry_failed(FAILURES_FILE)?,
+        Earlier::GoOn | Earlier::Discard => 0,
+    };
     // A reader of all parts would take it for one of them.
     let is_strange = |(sink, number, _): &(usize, u64, PathBuf)| *number >= journal.parts(sink_file(*sink));
     if let Some((_, _, strange)) = part_files(&plan).into_iter().find(is_strange) {
@@ -217,7 +236,7 @@ pub fn prepare(plan: Arc<Plan>, fresh: bool) -> Result<Prepared, StartRunError> 
     }
     write_headers(&plan, &mut journal)?;
     if previous_code.is_some() || journal.counts().total() > 0 {
-        found = Found::Resumed { finished: journal.counts().total(), new_items };
+        found = Found::Resumed { finished: journal.counts().total(), new_items, retried };
     }
     let finished = (0..).map(SourceId).map(|source| journal.finished(source));
     let mut again = relisted.into_iter().zip(finished.clone());

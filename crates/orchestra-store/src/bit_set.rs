@@ -66,6 +66,13 @@ impl BitSet {
         })
     }
 
+    /// Takes away all that are in `other`.
+    pub(crate) fn subtract(&mut self, other: &BitSet) {
+        self.words.iter_mut().zip(&other.words).for_each(|(word, others)| *word &= !others);
+        self.words.truncate(self.words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1));
+        self.count = self.words.iter().map(|word| u64::from(word.count_ones())).sum();
+    }
+
     /// Adds `index`; `false` if it was there before. The caller bounds `index`: memory grows with the largest.
     pub(crate) fn insert(&mut self, index: u64) -> bool {
         let (word, bit) = place(index);

@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use self::append_file::{AppendFile, Disturbance};
 pub use self::commit::{Commit, CommitError, FileIndex};
-use self::entry::{Appended, Group, Header, kind};
+use self::entry::{Appended, Group, Header, Retried, kind};
 use self::finished::FinishedSet;
 pub use self::finished::{Counts, MAX_ITEM_INDEX};
 use self::frame::SEED;
@@ -291,6 +291,39 @@ impl Journal {
         }
         self.make_durable(kind::SYNCED, &())?;
         self.unsynced = false;
+        Ok(())
+    }
+
+    /// Every item that has failed is to be done again, and the file, which holds nothing but records of such items, is empty: both, or neither.
+    /// Durable at once. Gives how many items that are.
+    ///
+    /// # Errors
+    /// See [`CommitError`]. On a failure after the entry was written the journal is closed, and the next start empties the file.
+    pub fn retry_failed(&mut self, FileIndex(index): FileIndex) -> Result<u64, CommitError> {
+        self.must_be_open()?;
+        let n_failed = self.counts().failed;
+        let file = self.files.get(index).ok_or(CommitError::UnknownFile(FileIndex(index)))?;
+        if n_failed == 0 {
+            return Ok(0);
+        }
+        undisturbed(file)?;
+        undisturbed(&self.journal)?;
+        // `open_files` lets no run have more files than fit.
+        let retried = Retried { file: u16::try_from(index).unwrap_or(u16::MAX), bytes: file.len() };
+        self.make_durable(kind::RETRIED, &retried)?;
+        self.empty(index)?;
+        self.finished.forget_failed();
+        Ok(n_failed)
+    }
+
+    /// Empties a file that begins anew.
+    fn empty(&mut self, index: usize) -> Result<(), CommitError> {
+        let file = &mut self.files[index];
+        if let Err(error) = file.cut(0) {
+            let failed = write_failed(file.path())(error);
+            self.phase = Phase::Closed(failed.to_string());
+            return Err(failed);
+        }
         Ok(())
     }
 

@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{FOLDED, ROWS, audit, files, fold, group, item, no_stray_parts, scratch, seal, start};
+use common::{
+    FAILURES, FOLDED, ROWS, audit, fails, files, fold, group, item, no_stray_parts, scratch, seal, start,
+};
 use orchestra_core::ItemId;
 use orchestra_store::{Journal, OpenError, OutputFolder};
 use proptest::prelude::*;
@@ -22,6 +24,8 @@ enum Step {
     Commit(Vec<ItemId>),
     Seal,
     Fold,
+    /// What has failed is to be done again.
+    Retry,
     Sync,
 }
 
@@ -56,6 +60,7 @@ fn epoch() -> impl Strategy<Value = Vec<Step>> {
         5 => proptest::collection::vec(any_item(), 1..9).prop_map(Step::Commit),
         1 => Just(Step::Seal),
         1 => Just(Step::Fold),
+        1 => Just(Step::Retry),
         1 => Just(Step::Sync),
     ];
     proptest::collection::vec(step, 0..8)
@@ -176,6 +181,16 @@ fn play(
                 fold(journal).unwrap();
                 durable = (lengths(dir), own_files(dir));
                 history.synced = history.sets.len() - 1;
+            }
+            Step::Retry => {
+                let left: BTreeSet<_> = history.now().iter().copied().filter(|item| !fails(*item)).collect();
+                let n_failed = (history.now().len() - left.len()) as u64;
+                assert_eq!(journal.retry_failed(FAILURES).unwrap(), n_failed);
+                if n_failed > 0 {
+                    history.sets.push(left);
+                    durable = (lengths(dir), own_files(dir));
+                    history.synced = history.sets.len() - 1;
+                }
             }
             Step::Sync => {
                 journal.sync().unwrap();

@@ -229,6 +229,30 @@ fn every_byte_of_the_last_entries(end: fn(&mut Journal) -> Result<(), CommitErro
     }
 }
 
+/// Where the entry does not fit, what had failed has failed, also for the next start.
+fn every_byte_of_a_retry() {
+    for room in 0.. {
+        let dir = scratch();
+        let mut journal = start(dir.path());
+        journal.commit(&group(&(0..20).map(|i| item(0, i)).collect::<Vec<_>>())).unwrap();
+        journal.commit(&Commit { done: scattered(), ..Commit::default() }).unwrap();
+        let full = len(&journal_of(dir.path()));
+        let result = on_a_disk_of(full + room, || journal.retry_failed(FAILURES));
+        let fits = result.is_ok();
+        if !fits {
+            must_not_fit(result.map(drop), "journal");
+        }
+        drop(journal);
+        let journal = start(dir.path());
+        assert_eq!(journal.counts().failed, if fits { 0 } else { 4 });
+        assert_eq!(items_in(dir.path(), FAILURES).len(), if fits { 0 } else { 4 });
+        if fits {
+            assert!(room > 8);
+            return;
+        }
+    }
+}
+
 /// A run that cannot even begin leaves nothing that would hinder the next one.
 fn every_byte_of_the_first_entry() {
     for room in 0.. {
@@ -305,6 +329,7 @@ fn a_disk_that_is_full_at_any_byte_leaves_nothing_of_the_group_and_the_next_try_
     every_byte_of_a_state();
     every_byte_of_the_last_entries(Journal::sync);
     every_byte_of_the_last_entries(|journal| journal.finish(0));
+    every_byte_of_a_retry();
     every_byte_of_the_first_entry();
     every_byte_of_going_on();
 }

@@ -49,12 +49,12 @@ use orchestra_plan::{DeviceView, Kinds, NodeView, RealHost};
 pub use orchestra_runtime::launcher::{Launched, WorkerMemory, WorkerProcess};
 pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
-    Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, EngineSpec, Engines,
-    EventHook, ExitKind, Found, HistogramReading, InferError, ItemCounts, Launcher, LiveWorker, LiveWorkers,
-    LoaderReport, Meter, PipelineLook, PipelineOnDevice, PipelineReport, PipelineSnapshot, PipelineStats,
-    PipelineUse, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, Service,
-    Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats,
-    StopHandle, Tensor, Timeouts, WorkerEvent, WorkerUse, prepare,
+    Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, Earlier, EngineSpec,
+    Engines, EventHook, ExitKind, Found, HistogramReading, InferError, ItemCounts, Launcher, LiveWorker,
+    LiveWorkers, LoaderReport, Meter, PipelineLook, PipelineOnDevice, PipelineReport, PipelineSnapshot,
+    PipelineStats, PipelineUse, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome,
+    RunReport, Service, Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError,
+    StartServiceError, Stats, StopHandle, Tensor, Timeouts, WorkerEvent, WorkerUse, prepare,
 };
 pub use orchestra_store::Extent;
 pub use orchestra_worker::sandbox::missing as missing_of_sandbox;
@@ -97,8 +97,8 @@ pub enum StartError {
 /// How a run is started.
 #[derive(Clone, Default)]
 pub struct StartOptions {
-    /// Throw away what an earlier run left in the output folder.
-    pub fresh: bool,
+    /// What becomes of an earlier run in the output folder.
+    pub earlier: Earlier,
     /// Never use the network.
     pub offline: bool,
     /// ONNX Runtime's shared library; `None` searches for it, and fetches it if need be.
@@ -253,12 +253,12 @@ pub fn runtime_library(
 /// See [`StartError`]. Nothing runs then.
 pub async fn start(plan: Plan, options: StartOptions) -> Result<RunHandle, StartError> {
     let plan = Arc::new(plan);
-    let fresh = options.fresh;
+    let earlier = options.earlier;
     let (prepared, library) = {
         let (plan, options) = (Arc::clone(&plan), options.clone());
         let blocking = tokio::task::spawn_blocking(move || {
             let library = runtime_library(&plan, options.ort_library, options.offline, &mut Silent)?;
-            Ok::<_, StartError>((prepare(plan, fresh)?, library))
+            Ok::<_, StartError>((prepare(plan, earlier)?, library))
         });
         blocking.await.map_err(|e| StartRunError::Io(io::Error::other(e)))??
     };

@@ -23,7 +23,7 @@ pub struct ServeOptions {
     /// `set` takes the keys of `models.model` and of its stage `stages.model`, as a workflow file has them, for example
     /// `("models.model.workers", "2")` and `("stages.model.batch.max", "8")`; `devices` those to use.
     pub plan: PlanOptions,
-    /// Workers and their libraries. `fresh` has no effect, because a service writes nothing. A tracer is told of workers and batches, but not of
+    /// Workers and their libraries. `earlier` has no effect, because a service writes nothing. A tracer is told of workers and batches, but not of
     /// requests, which are no items.
     pub start: StartOptions,
 }

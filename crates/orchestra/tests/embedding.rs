@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use common::{AS_IT_IS, ONE_PIXEL_PER_BLOCK, ROW, Workplace, bounded, each_shows_its_own_picture, until};
-use orchestra::{Extent, ProcessLauncher, RunHandle, StartError, StartOptions, StartRunError};
+use orchestra::{Earlier, Extent, ProcessLauncher, RunHandle, StartError, StartOptions, StartRunError};
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
 
@@ -86,7 +86,7 @@ async fn an_aborted_run_says_so_and_a_second_start_completes_it() {
 async fn a_run_can_be_stopped_at_any_moment_of_its_start() {
     let place = workplace();
     for n in 0..40 {
-        let run = place.start_with(StartOptions { fresh: true, ..place.options() }).await;
+        let run = place.start_with(StartOptions { earlier: Earlier::Discard, ..place.options() }).await;
         // From the very first message on, over the start of the workers, to the first batches.
         for _ in 0..n * n {
             tokio::task::yield_now().await;
@@ -111,7 +111,8 @@ async fn a_run_whose_handle_is_dropped_is_aborted_and_can_be_resumed() {
     let place = workplace();
     drop(under_way(&place).await);
     until("the workers are gone", || place.workers().is_empty()).await;
-    until("the output folder is free", || orchestra::prepare(Arc::new(place.plan()), false).is_ok()).await;
+    until("the output folder is free", || orchestra::prepare(Arc::new(place.plan()), Earlier::GoOn).is_ok())
+        .await;
     place.gate().open().unwrap();
     completes(&place).await;
 }
@@ -126,7 +127,8 @@ async fn a_run_is_aborted_when_the_wait_for_it_is_given_up() {
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
     until("the workers are gone", || place.workers().is_empty()).await;
-    until("the output folder is free", || orchestra::prepare(Arc::new(place.plan()), false).is_ok()).await;
+    until("the output folder is free", || orchestra::prepare(Arc::new(place.plan()), Earlier::GoOn).is_ok())
+        .await;
     place.gate().open().unwrap();
     completes(&place).await;
 }
@@ -163,8 +165,10 @@ fn a_host_that_drops_its_whole_runtime_hangs_nowhere_and_leaves_no_worker() {
     let second = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     second.block_on(async {
         until("the workers are gone", || place.workers().is_empty()).await;
-        until("the output folder is free", || orchestra::prepare(Arc::new(place.plan()), false).is_ok())
-            .await;
+        until("the output folder is free", || {
+            orchestra::prepare(Arc::new(place.plan()), Earlier::GoOn).is_ok()
+        })
+        .await;
         completes(&place).await;
     });
 }

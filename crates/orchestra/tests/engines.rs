@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{ONE_PIXEL_PER_BLOCK, ROW, Workplace, audited, bounded};
 use orchestra::{
-    DeviceKind, EngineSpec, Launched, Launcher, ProcessLauncher, RunOptions, Silent, StartRunError,
+    DeviceKind, Earlier, EngineSpec, Launched, Launcher, ProcessLauncher, RunOptions, Silent, StartRunError,
     WorkerMemory,
 };
 use orchestra_core::DType;
@@ -81,7 +81,7 @@ fn each_stage_is_run_by_the_program_of_its_engine() {
         let program = place.faulty_workers(&[(FAULT, "none")]);
         let copying = Arc::new(Copying { program, started: AtomicUsize::new(0) });
         options.engines.insert(stage(&plan, "second"), copying.clone());
-        let run = orchestra::prepare(plan, false).unwrap().start(options).await.unwrap();
+        let run = orchestra::prepare(plan, Earlier::GoOn).unwrap().start(options).await.unwrap();
         place.watch(&run);
         let outcome = bounded("the run ends", run.wait()).await;
         Workplace::must_end_with(&outcome, 0);
@@ -99,12 +99,12 @@ fn an_engine_that_is_missing_or_cannot_be_told_ends_the_run_with_its_reason() {
         let mut options = run_options(&place, &plan);
         options.engines.remove(&second);
         let refused =
-            orchestra::prepare(Arc::clone(&plan), false).unwrap().start(options).await.err().unwrap();
+            orchestra::prepare(Arc::clone(&plan), Earlier::GoOn).unwrap().start(options).await.err().unwrap();
         assert!(matches!(&refused, StartRunError::NoEngine(name) if name == "second"), "{refused}");
 
         let mut options = run_options(&place, &plan);
         options.engines.insert(second, Arc::new(Speechless));
-        let run = orchestra::prepare(plan, false).unwrap().start(options).await.unwrap();
+        let run = orchestra::prepare(plan, Earlier::GoOn).unwrap().start(options).await.unwrap();
         place.watch(&run);
         let outcome = bounded("the run ends", run.wait()).await;
         Workplace::must_end_with(&outcome, 69);

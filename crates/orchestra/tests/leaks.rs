@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use common::{AS_IT_IS, Workplace, audited, audited_without_runtime, bounded, until};
-use orchestra::{RunHandle, StartOptions};
+use orchestra::{Earlier, RunHandle, StartOptions};
 use orchestra_testkit::images;
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
@@ -139,8 +139,10 @@ fn a_run_that_is_dropped_leaves_nothing() {
     audited(async {
         let place = workplace();
         drop(under_way(&place).await);
-        until("the output folder is free", || orchestra::prepare(Arc::new(place.plan()), false).is_ok())
-            .await;
+        until("the output folder is free", || {
+            orchestra::prepare(Arc::new(place.plan()), Earlier::GoOn).is_ok()
+        })
+        .await;
     });
 }
 
@@ -151,7 +153,7 @@ fn a_run_that_is_refused_leaves_nothing() {
         place.run().await;
         place.source("other", "images").image("more", "other", AS_IT_IS).sink("more", "more", "");
         assert!(orchestra::start(place.plan(), place.options()).await.is_err());
-        let options = StartOptions { fresh: true, ..place.options() };
+        let options = StartOptions { earlier: Earlier::Discard, ..place.options() };
         Workplace::must_end_with(&place.run_with(options).await, 0);
     });
 }

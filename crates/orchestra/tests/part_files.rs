@@ -13,7 +13,7 @@ use common::{ONE_PIXEL_PER_BLOCK, Workplace, cut_off};
 use orchestra::kind::{
     Encoder, Fields, Input, ItemInfo, Key, Kinds, Parts, Refusal, SinkKind, Value, Writes, key,
 };
-use orchestra::{PlanOptions, RenderStyle, StartOptions};
+use orchestra::{Earlier, PlanOptions, RenderStyle, StartOptions};
 use orchestra_testkit::models;
 
 /// `kind = "lines"`: a line `index number number` per row, many to a file, under a line that says how many.
@@ -208,15 +208,19 @@ async fn a_file_that_could_be_taken_for_a_part_is_not_replaced() {
     let refused = start().await;
     assert!(refused.contains("rows-00007.txt") && refused.contains("--fresh"), "{refused}");
     assert_eq!(fs::read(&stranger).unwrap(), b"mine");
-    let outcome =
-        place.run_plan_with(place.plan_with(kinds()), StartOptions { fresh: true, ..place.options() }).await;
+    let outcome = place
+        .run_plan_with(
+            place.plan_with(kinds()),
+            StartOptions { earlier: Earlier::Discard, ..place.options() },
+        )
+        .await;
     Workplace::must_end_with(&outcome, 0);
     must_be_all(&place, 3);
     // Nor while a run goes on.
     fs::write(&stranger, "mine").unwrap();
     assert!(start().await.contains("rows-00007.txt"));
     fs::remove_file(&stranger).unwrap();
-    let fresh = StartOptions { fresh: true, ..place.options() };
+    let fresh = StartOptions { earlier: Earlier::Discard, ..place.options() };
     Workplace::must_end_with(&place.run_plan_with(place.plan_with(kinds()), fresh).await, 0);
     must_be_all(&place, 3);
 }

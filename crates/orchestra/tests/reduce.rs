@@ -11,7 +11,7 @@ use std::fs;
 use common::number_stages::{SCATTER, n_parts};
 use common::{AS_IT_IS, ONE_PIXEL_PER_BLOCK, Workplace, cut_off, numbers, until};
 use orchestra::kind::Kinds;
-use orchestra::{Plan, PlanOptions, RenderStyle, StartOptions};
+use orchestra::{Earlier, Plan, PlanOptions, RenderStyle, StartOptions};
 use orchestra_testkit::images::{Kind, write_bad_pictures, write_pictures};
 use orchestra_testkit::models;
 use serde_json::Value;
@@ -122,7 +122,7 @@ async fn a_result_is_that_of_its_rows_also_where_workers_die_items_fail_and_the_
     must_be_of_the_rows(&place, ITEMS);
     let expected = results(&place, &FORMS);
 
-    let mut options = StartOptions { fresh: true, ..place.options() };
+    let mut options = StartOptions { earlier: Earlier::Discard, ..place.options() };
     for round in 1..=3 {
         let run = common::bounded("the run starts", orchestra::start(plan(&place), options)).await.unwrap();
         place.watch(&run);

@@ -31,6 +31,8 @@ pub(crate) mod kind {
     pub(crate) const PLACED: u8 = 6;
     /// `Sealed`: the rows of a file lie in a part file or in a state now, and all before it is durable. A `PLACED` frame that names the part stands before it.
     pub(crate) const SEALED: u8 = 7;
+    /// `Retried`: every item that had failed is to be done again, and all before it is durable.
+    pub(crate) const RETRIED: u8 = 8;
 }
 
 /// First frame.
@@ -88,6 +90,22 @@ impl Sealed {
     pub(crate) fn is_sane(&self, lengths: &[u64]) -> bool {
         lengths.get(usize::from(self.file)) == Some(&self.bytes)
             && (self.part.is_part() || self.part.is_state())
+    }
+}
+
+/// A file that holds records of failed items and nothing else, and begins anew.
+#[derive(Debug, Clone, Encode, Decode)]
+pub(crate) struct Retried {
+    /// By its place in the header.
+    pub(crate) file: u16,
+    /// How many bytes it held.
+    pub(crate) bytes: u64,
+}
+
+impl Retried {
+    /// As [`Sealed::is_sane`].
+    pub(crate) fn is_sane(&self, lengths: &[u64]) -> bool {
+        lengths.get(usize::from(self.file)) == Some(&self.bytes)
     }
 }
 

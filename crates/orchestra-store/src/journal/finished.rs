@@ -39,6 +39,7 @@ pub(crate) enum Ended {
 struct OfSource {
     // Shared with whoever skips finished items; a later commit copies the set once if it is still shared.
     set: Arc<BitSet>,
+    failed: BitSet,
     counts: Counts,
 }
 
@@ -72,10 +73,18 @@ impl FinishedSet {
     pub(crate) fn insert(&mut self, source: SourceId, first: u64, count: u64, ended: Ended) {
         let of = self.sources.entry(source).or_default();
         let set = Arc::make_mut(&mut of.set);
-        let added = (first..first.saturating_add(count)).filter(|i| set.insert(*i)).count() as u64;
+        let added = (first..first.saturating_add(count)).filter(|i| set.insert(*i));
         match ended {
-            Ended::Done => of.counts.done += added,
-            Ended::Failed => of.counts.failed += added,
+            Ended::Done => of.counts.done += added.count() as u64,
+            Ended::Failed => added.for_each(|index| of.counts.failed += u64::from(of.failed.insert(index))),
+        }
+    }
+
+    /// Takes away all that failed.
+    pub(crate) fn forget_failed(&mut self) {
+        for of in self.sources.values_mut() {
+            Arc::make_mut(&mut of.set).subtract(&of.failed);
+            (of.failed, of.counts.failed) = (BitSet::default(), 0);
         }
     }
 }
@@ -97,5 +106,8 @@ mod tests {
         assert_eq!(finished.counts_of(SourceId(0)), Counts::default());
         assert!(finished.contains(ItemId { source: SourceId(1), index: 3 }));
         assert!(!finished.contains(ItemId { source: SourceId(0), index: 3 }));
+        finished.forget_failed();
+        assert_eq!(finished.of_source(SourceId(1)).iter().collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(finished.counts(), Counts { done: 3, failed: 0 });
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::identity::RunIdentity;
 use crate::journal::append_file::length_of;
-use crate::journal::entry::{self, FORMAT, Group, Header, Sealed, is_of_rows, kind, resolve};
+use crate::journal::entry::{self, FORMAT, Group, Header, Retried, Sealed, is_of_rows, kind, resolve};
 use crate::journal::finished::FinishedSet;
 use crate::journal::frame::FrameReader;
 use crate::journal::placed::{Placed, state_path};
@@ -77,19 +77,21 @@ impl Survivors {
 
     /// Where the journal has to end instead of `end`: before rows that count and were taken from their file by a seal that does not; else where
     /// it ends already, if a state that does not count may have replaced one that does, which was not looked at.
-    fn cut_back(&self, seals: &[Seal], end: u64) -> Option<u64> {
-        let undone = || seals.iter().filter(|seal| seal.at >= self.journal_len);
-        let rows = undone().filter_map(|seal| *self.begun.get(usize::from(seal.sealed.file))?).min();
-        let is_state = undone().any(|seal| seal.sealed.part.is_state());
+    fn cut_back(&self, beginnings: &[Beginning], end: u64) -> Option<u64> {
+        let undone = || beginnings.iter().filter(|b| b.at >= self.journal_len);
+        let rows = undone().filter_map(|b| *self.begun.get(usize::from(b.file))?).min();
+        let is_state = undone().any(|b| b.is_state);
         rows.or((is_state && self.journal_len < end).then_some(self.journal_len))
     }
 }
 
-/// A `Sealed` entry, and where it starts in the journal.
-#[derive(Debug, Clone)]
-struct Seal {
+/// Where in the journal a file begins anew: it was sealed, or its items are done again.
+#[derive(Debug, Clone, Copy)]
+struct Beginning {
     at: u64,
-    sealed: Sealed,
+    file: u16,
+    /// It was sealed into a state.
+    is_state: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -100,7 +102,7 @@ struct Overview {
     commits: u64,
     code: Option<i32>,
     /// In their order.
-    seals: Vec<Seal>,
+    beginnings: Vec<Beginning>,
 }
 
 /// How far a replay believes the journal.
@@ -168,7 +170,7 @@ fn overview(journal: &Path) -> io::Result<Result<Overview, Found>> {
         let why = format!("it has format {}, this version reads format {FORMAT}", header.format);
         return Ok(Err(Found::Unreadable(why)));
     }
-    let mut overview = Overview { header, durable_to: 0, commits: 0, code: None, seals: Vec::new() };
+    let mut overview = Overview { header, durable_to: 0, commits: 0, code: None, beginnings: Vec::new() };
     loop {
         let at = frames.end;
         let Some((kind, body)) = frames.next()? else { break };
@@ -176,10 +178,18 @@ fn overview(journal: &Path) -> io::Result<Result<Overview, Found>> {
         match kind {
             kind::GROUP => overview.commits += 1,
             kind::FINISHED => overview.code = entry::decode(body),
-            kind::SEALED => overview.seals.extend(entry::decode(body).map(|sealed| Seal { at, sealed })),
+            kind::SEALED => {
+                let of =
+                    |sealed: Sealed| Beginning { at, file: sealed.file, is_state: sealed.part.is_state() };
+                overview.beginnings.extend(entry::decode(body).map(of));
+            }
+            kind::RETRIED => {
+                let of = |retried: Retried| Beginning { at, file: retried.file, is_state: false };
+                overview.beginnings.extend(entry::decode(body).map(of));
+            }
             _ => {}
         }
-        if matches!(kind, kind::SYNCED | kind::FINISHED | kind::SEALED) {
+        if matches!(kind, kind::SYNCED | kind::FINISHED | kind::SEALED | kind::RETRIED) {
             overview.durable_to = frames.end;
         }
     }
@@ -191,7 +201,7 @@ fn replay(folder: &Path, journal: &Path, overview: &Overview, check: Check) -> i
     loop {
         let state = replay_to(folder, journal, overview, check, end)?;
         // Each time it ends earlier.
-        match state.cut_back(&overview.seals, end) {
+        match state.cut_back(&overview.beginnings, end) {
             Some(earlier) => end = earlier,
             None => return Ok(state),
         }
@@ -208,7 +218,7 @@ fn replay_to(
 ) -> io::Result<Survivors> {
     let mut frames = FrameReader::new(File::open(journal)?)?;
     let named = overview.header.files();
-    let mut files = Files::look(folder, &named, &overview.seals, check)?;
+    let mut files = Files::look(folder, &named, &overview.beginnings, check)?;
     let mut state = Survivors::none(overview.header.identity.clone(), named.len(), 0);
     // Files that belong to the next group.
     let mut placed: Vec<Placed> = Vec::new();
@@ -235,9 +245,9 @@ fn replay_to(
                 let Some(sealed) = sealed else { break };
                 placed.clear(); // It is the part.
                 let file = usize::from(sealed.file);
-                let of_file = |seal: &&Seal| seal.sealed.file == sealed.file && seal.at > start;
+                let of_file = |b: &&Beginning| b.file == sealed.file && b.at > start;
                 let holds = match sealed.part.is_state() {
-                    true if overview.seals.iter().filter(of_file).any(|seal| seal.at < end) => true,
+                    true if overview.beginnings.iter().filter(of_file).any(|b| b.at < end) => true,
                     // The only copy of its rows, and small: it is always read.
                     true => sealed.part.is_there(folder)? || matches!(check, Check::Nothing),
                     false => files.hold_placed(&[sealed.part], start)?,
@@ -247,6 +257,14 @@ fn replay_to(
                 }
                 (state.lengths[file], state.begun[file]) = (0, None);
                 state.parts[file] += 1;
+            }
+            kind::RETRIED => {
+                let retried =
+                    entry::decode::<Retried>(body).filter(|retried| retried.is_sane(&state.lengths));
+                let Some(retried) = retried else { break };
+                let file = usize::from(retried.file);
+                (state.lengths[file], state.begun[file]) = (0, None);
+                state.finished.forget_failed();
             }
             kind::PLACED => match entry::decode(body) {
                 Some(files) => {
@@ -306,15 +324,15 @@ struct Files {
 struct OnDisk {
     path: PathBuf,
     len: u64,
-    /// It may begin anew, so that its length says nothing of its beginning. It holds no more than a part, so it is always read.
-    is_of_rows: bool,
-    /// Where in the journal it begins anew for the last time.
-    last_seal: Option<u64>,
+    /// It may begin anew, so that its length says nothing of its beginning, and is always read.
+    begins_anew: bool,
+    /// Where in the journal it does for the last time.
+    last_beginning: Option<u64>,
     file: Option<File>,
 }
 
 impl Files {
-    fn look(folder: &Path, files: &[PathBuf], seals: &[Seal], check: Check) -> io::Result<Self> {
+    fn look(folder: &Path, files: &[PathBuf], beginnings: &[Beginning], check: Check) -> io::Result<Self> {
         let files = (0u16..)
             .zip(files)
             .map(|(number, f)| {
@@ -323,20 +341,22 @@ impl Files {
                     Check::Nothing => u64::MAX,
                     Check::Files { .. } => length_of(&path).map_err(|e| named(&path, e))?,
                 };
-                let last_seal = seals.iter().rfind(|seal| seal.sealed.file == number).map(|seal| seal.at);
-                Ok(OnDisk { path, len, is_of_rows: is_of_rows(f), last_seal, file: None })
+                let last_beginning = beginnings.iter().rfind(|b| b.file == number).map(|b| b.at);
+                let begins_anew = is_of_rows(f) || last_beginning.is_some();
+                Ok(OnDisk { path, len, begins_anew, last_beginning, file: None })
             })
             .collect::<io::Result<Vec<_>>>()?;
         Ok(Self { folder: folder.to_owned(), files, check })
     }
 
     /// Whether the files hold what `group`, which starts at `start` in the journal, appended; if so, `lengths` grow. Rows that were sealed since
-    /// lie in a part: the seal is checked in its turn, and where it does not hold, they do not count either.
+    /// lie in a part: the seal is checked in its turn, and where it does not hold, they do not count either. Records of items that are done again
+    /// are gone.
     fn hold(&mut self, group: &Group, start: u64, lengths: &mut [u64]) -> io::Result<bool> {
         let mut grown = lengths.to_vec();
         for a in &group.appended {
             let on_disk = &mut self.files[usize::from(a.file)];
-            if on_disk.last_seal.is_some_and(|seal| seal > start) {
+            if on_disk.last_beginning.is_some_and(|beginning| beginning > start) {
                 let len = &mut grown[usize::from(a.file)];
                 let Some(longer) = len.checked_add(a.bytes) else { return Ok(false) };
                 *len = longer;
@@ -348,7 +368,7 @@ impl Files {
                 Some(to) if to <= on_disk.len => *len = to,
                 _ => return Ok(false),
             }
-            let verify = matches!(self.check, Check::Files { checksums_from } if start >= checksums_from || on_disk.is_of_rows);
+            let verify = matches!(self.check, Check::Files { checksums_from } if start >= checksums_from || on_disk.begins_anew);
             if verify && on_disk.checksum(from, a.bytes)? != a.crc {
                 return Ok(false);
             }

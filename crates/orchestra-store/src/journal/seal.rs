@@ -19,7 +19,7 @@ use crate::journal::append_file::AppendFile;
 use crate::journal::commit::{CommitError, FileIndex};
 use crate::journal::entry::{Sealed, is_of_rows, kind};
 use crate::journal::placed::{PlacedFile, state_path};
-use crate::journal::{Journal, Phase, undisturbed, write_failed};
+use crate::journal::{Journal, undisturbed, write_failed};
 
 impl Journal {
     fn inside<'a>(&self, file: &'a AppendFile) -> &'a Path {
@@ -115,12 +115,6 @@ impl Journal {
         self.make_durable(kind::SEALED, &sealed)?;
         self.unsynced = false;
         self.parts[index] += 1;
-        let file = &mut self.files[index];
-        if let Err(error) = file.cut(0) {
-            let failed = write_failed(file.path())(error);
-            self.phase = Phase::Closed(failed.to_string());
-            return Err(failed);
-        }
-        Ok(())
+        self.empty(index)
     }
 }

@@ -1,0 +1,55 @@
+//! What has failed is done again when that is asked for, and nothing else: each item ends in one place, before, in between and after.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs;
+
+use common::{Blocks, Workplace, drawn, write_pictures};
+use orchestra_testkit::images::write_bad_pictures;
+use orchestra_testkit::records::items;
+
+const GOOD: u64 = 120;
+const BAD: u64 = 5;
+
+#[test]
+fn failed_items_are_done_again_with_the_command_that_started_the_run() {
+    let place = Workplace::with_blocks(&Blocks::default());
+    write_pictures(&place.images(), GOOD);
+    let bad = write_bad_pictures(&place.images()).unwrap();
+    let out = place.out();
+    let out = out.to_str().unwrap();
+    let retry = || place.start_command(&["retry", out]).wait();
+    place.start_command(&["retry", out]).wait().must_exit(2).must_say(&["no output folder of a run"]);
+
+    place.run(&[]).must_exit(65);
+    let lines = || fs::read_to_string(place.path("out/results.jsonl")).unwrap();
+    let before = lines();
+    // Nothing is better than it was: the same items fail again, and stand there once.
+    retry().must_exit(65).must_say(&["5 failed ones are tried again", "120 done, 5 failed"]);
+    place.must_hold(&items("scans", 0..GOOD), &items("scans", GOOD..GOOD + BAD));
+    assert_eq!(lines(), before, "what is done is not touched");
+
+    // Two of them are mended, and their names stay.
+    for path in &bad[..2] {
+        let good = fs::read_dir(place.images()).unwrap().map(|entry| entry.unwrap().path());
+        let good = good.filter(|path| !bad.contains(path)).min().unwrap();
+        if path.is_dir() {
+            fs::remove_dir_all(path).unwrap();
+        }
+        fs::copy(good, path).unwrap();
+    }
+    place.run(&[]).must_exit(65).must_say(&["nothing is left to do", "--retry-failed"]);
+    retry().must_exit(65).must_say(&["122 done, 3 failed"]);
+    let failed: Vec<u64> = place.failures().iter().map(|f| f["index"].as_u64().unwrap()).collect();
+    let records = place.records();
+    assert_eq!((records.done.len(), failed.len()), (122, 3));
+    for key in records.done.keys() {
+        assert!(!failed.contains(&key.index));
+        assert_eq!(drawn(&records, key), if key.index < GOOD { key.index } else { 0 });
+    }
+    // What nobody asks to be retried has failed.
+    place.run(&[]).must_exit(65).must_say(&["122 done, 3 failed"]);
+    assert!(lines().starts_with(&before));
+    place.nothing_is_left();
+}
