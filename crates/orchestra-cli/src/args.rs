@@ -34,6 +34,8 @@ pub enum Command {
     Run(RunArgs),
     /// Do the items of a run again that have failed, with the command that started it
     Retry(RetryArgs),
+    /// Count the items of a finished run again, from its files alone, and name what is lost, doubled or stray
+    Verify(VerifyArgs),
     /// Report every error of a workflow file, with line, caret and help
     Check(CheckArgs),
     /// Say what will run where: devices, workers, batch sizes, memory, threads, and why
@@ -119,6 +121,18 @@ pub struct RetryArgs {
     /// The output folder of the run
     #[arg(value_name = "DIR")]
     pub output: PathBuf,
+}
+
+/// `orchestra verify`
+#[derive(Debug, Args)]
+#[command(after_help = help::VERIFY)]
+pub struct VerifyArgs {
+    /// The output folder of the run
+    #[arg(value_name = "DIR")]
+    pub output: PathBuf,
+    /// Print what was found as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What log lines look like.

@@ -9,6 +9,7 @@ Examples:
   orchestra plan workflow.toml      what would run where, and why
   orchestra run workflow.toml       run it, or go on with it
   orchestra retry out               do the failed items of a run again
+  orchestra verify out              whether every item ended in exactly one place
   orchestra bench workflow.toml     how fast it can be here, and how fast it is
   orchestra chaos workflow.toml     whether anything is lost when workers die
 ";
@@ -43,6 +44,13 @@ Examples:
 It is the command that started the run last, in the folder where that was, with --retry-failed.
 
 Exit codes: those of `orchestra run`";
+
+pub const VERIFY: &str = "\
+Examples:
+  orchestra verify out
+  orchestra verify out --json
+
+Exit codes: 0 every item ended in exactly one place, 2 the folder holds no finished run, 70 something is lost, doubled, stray or damaged";
 
 pub const CHECK: &str = "\
 Examples:

@@ -26,6 +26,7 @@ mod stderr;
 mod stdout;
 mod summary;
 mod surroundings;
+mod verify;
 mod watch;
 
 use std::process::ExitCode as ProcessExitCode;
@@ -46,6 +47,7 @@ fn main() -> ProcessExitCode {
     let done = match cli.command {
         Command::Run(args) => run::run(&args, cli.verbosity, &surroundings),
         Command::Retry(args) => retry::retry(&args, cli.verbosity, &surroundings),
+        Command::Verify(args) => verify::verify(&args),
         Command::Check(args) => check::check(&args, &surroundings),
         Command::Plan(args) => plan::plan(&args, &surroundings),
         Command::Devices(args) => devices::devices(&args),

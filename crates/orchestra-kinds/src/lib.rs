@@ -9,6 +9,8 @@ mod tensor;
 
 use std::sync::Arc;
 
+pub use sinks::jsonl::read_lines;
+
 use orchestra_plan::Kinds;
 
 /// All kinds that orchestra brings along. A program that embeds it adds its own with [`Kinds::with_stage`] and the like.

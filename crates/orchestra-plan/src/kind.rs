@@ -409,6 +409,9 @@ pub enum Writes {
     Parts,
 }
 
+/// Reads a file of a sink, and calls `each` with source and index of each record, in their order. An error says what is wrong with the file.
+pub type ReadBack = fn(file: &Path, each: &mut dyn FnMut(&str, u64)) -> Result<(), String>;
+
 /// A kind of sink.
 pub trait SinkKind: Send + Sync {
     /// As `kind = ".."` names it.
@@ -424,6 +427,10 @@ pub trait SinkKind: Send + Sync {
     /// Its keys beside `kind`, `from`, `path` and `ordered`, which the planner reads.
     fn keys(&self) -> &'static [Key] {
         &[]
+    }
+    /// Reads its files back; `None`: nothing can.
+    fn read_back(&self) -> Option<ReadBack> {
+        None
     }
     /// Makes its encoder for rows of `input`; `None` after an error, which is in `fields.diags`.
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>>;

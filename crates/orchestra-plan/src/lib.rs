@@ -47,8 +47,8 @@ pub use host::{
     DeviceView, FileKind, Host, MachineView, ModelError, ModelFile, NodeView, RealHost, Signature,
 };
 pub use kind::{
-    BatchDraft, Connect, Draft, Input, InputColumns, Key, Kinds, Reads, Runs, SinkKind, SourceConnected,
-    SourceContext, SourceKind, StageConnected, StageContext, StageKind, Writes, key,
+    BatchDraft, Connect, Draft, Input, InputColumns, Key, Kinds, ReadBack, Reads, Runs, SinkKind,
+    SourceConnected, SourceContext, SourceKind, StageConnected, StageContext, StageKind, Writes, key,
 };
 pub use machine_file::machine_from_toml;
 pub use measured::{MeasureKey, Measured, Measurements};
@@ -58,7 +58,7 @@ pub use onnx::read_model;
 pub use part_names::PartsPlan;
 pub use plan::{
     BETWEEN_COMMITS, BatchPlan, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, JoinInput,
-    Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan, Recycle,
-    Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
+    Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan,
+    RecordsPerItem, Recycle, Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
 };
 pub use sinks::RESERVED;

@@ -14,7 +14,7 @@ use orchestra_core::{
 };
 use orchestra_core::{DeviceKind, SandboxMode, SandboxRules};
 use orchestra_store::Expand;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use crate::measured::MeasureKey;
@@ -164,6 +164,47 @@ impl Plan {
             }
         }
         seen
+    }
+}
+
+/// How many records of a sink an item has that is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordsPerItem {
+    /// One.
+    One,
+    /// None where a stage dropped its row.
+    AtMostOne,
+    /// One for each of its parts.
+    Any,
+    /// Records are of the whole run, not of items.
+    OfRun,
+}
+
+impl Plan {
+    /// How many records of a sink an item has that is done.
+    #[must_use]
+    pub fn records_of(&self, sink: &SinkPlan) -> RecordsPerItem {
+        let stage = |origin: Origin| origin.stage().map(|stage| &self.stages[stage.index()]);
+        let ends: Vec<&StagePlan> = sink.from.iter().copied().filter_map(stage).collect();
+        if ends.iter().any(|stage| stage.reduce().is_some()) {
+            return RecordsPerItem::OfRun;
+        }
+        if ends.iter().any(|stage| !stage.within.is_empty()) {
+            return RecordsPerItem::Any;
+        }
+        let before = sink.from.iter().flat_map(|from| self.ancestors(*from)).filter_map(stage);
+        let drops = |stage: &StagePlan| stage.fan() == Fan::AtMostOne && stage.within.is_empty();
+        if before.into_iter().any(drops) { RecordsPerItem::AtMostOne } else { RecordsPerItem::One }
+    }
+
+    /// The sources of whose items a sink has records.
+    pub fn sources_of(&self, sink: &SinkPlan) -> impl Iterator<Item = &SourcePlan> {
+        let before: BTreeSet<Origin> = sink.from.iter().flat_map(|from| self.ancestors(*from)).collect();
+        (0..)
+            .map(SourceId)
+            .zip(&self.sources)
+            .filter_map(move |(id, source)| before.contains(&Origin::Source(id)).then_some(source))
     }
 }
 

@@ -38,7 +38,8 @@ pub use account::histogram::HistogramReading;
 pub use account::meter::{Meter, Remains};
 pub use account::pipeline_use::{PipelineLook, PipelineUse};
 pub use account::report::{
-    DeviceReport, ItemCounts, LoaderReport, PipelineOnDevice, PipelineReport, RunReport, StageReport,
+    DeviceReport, ItemCounts, LoaderReport, OutputReport, PipelineOnDevice, PipelineReport, RunReport,
+    StageReport,
 };
 pub use account::snapshot::{DeviceSnapshot, PipelineSnapshot, Snapshot, StageSnapshot};
 pub use account::stats::{Counter, DeviceStats, PipelineStats, StageOnDevice, StageStats, Stats};

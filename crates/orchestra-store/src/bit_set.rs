@@ -74,7 +74,7 @@ impl BitSet {
     }
 
     /// Adds `index`; `false` if it was there before. The caller bounds `index`: memory grows with the largest.
-    pub(crate) fn insert(&mut self, index: u64) -> bool {
+    pub fn insert(&mut self, index: u64) -> bool {
         let (word, bit) = place(index);
         if word >= self.words.len() {
             self.words.resize(word + 1, 0);

@@ -30,6 +30,7 @@
 mod onnx;
 mod serve;
 mod usable;
+mod verify;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -51,16 +52,17 @@ pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
     Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, Earlier, EngineSpec,
     Engines, EventHook, ExitKind, Found, HistogramReading, InferError, ItemCounts, Launcher, LiveWorker,
-    LiveWorkers, LoaderReport, Meter, PipelineLook, PipelineOnDevice, PipelineReport, PipelineSnapshot,
-    PipelineStats, PipelineUse, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome,
-    RunReport, Service, Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError,
-    StartServiceError, Stats, StopHandle, Tensor, Timeouts, WorkerEvent, WorkerUse, prepare,
+    LiveWorkers, LoaderReport, Meter, OutputReport, PipelineLook, PipelineOnDevice, PipelineReport,
+    PipelineSnapshot, PipelineStats, PipelineUse, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions,
+    RunOutcome, RunReport, Service, Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats,
+    StartRunError, StartServiceError, Stats, StopHandle, Tensor, Timeouts, WorkerEvent, WorkerUse, prepare,
 };
 pub use orchestra_store::Extent;
 pub use orchestra_worker::sandbox::missing as missing_of_sandbox;
 pub use serve::{ServeError, ServeOptions, serve_model};
 use thiserror::Error;
 pub use usable::{usable_machine, why_no_cuda};
+pub use verify::{FaultKind, Verified, VerifyError, verify};
 
 /// What a kind of source, stage or sink of your own is made of. A kind is an object that reads its keys and says what it gives for what it
 /// reads; what it does to a row is a `Map`, a `Fold`, a `Fetch` or an `Encoder`.

@@ -1,10 +1,11 @@
 //! `kind = "csv"`: one line of comma-separated values per record, under a line of names.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
-use orchestra_plan::{Fields, Input, SinkKind};
+use orchestra_plan::{Fields, Input, ReadBack, SinkKind};
 
 use crate::tensor::element;
 
@@ -23,6 +24,10 @@ impl SinkKind for Csv {
 
     fn extension(&self) -> &'static str {
         "csv"
+    }
+
+    fn read_back(&self) -> Option<ReadBack> {
+        Some(read_rows)
     }
 
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
@@ -44,6 +49,20 @@ impl SinkKind for Csv {
         }
         Some(Arc::new(Rows { schema: input.gives.clone() }))
     }
+}
+
+fn read_rows(file: &Path, each: &mut dyn FnMut(&str, u64)) -> Result<(), String> {
+    let mut reader = csv::Reader::from_path(file).map_err(|error| error.to_string())?;
+    let mut record = csv::StringRecord::new();
+    while reader.read_record(&mut record).map_err(|error| error.to_string())? {
+        let (index, source) = (record.get(1).and_then(|index| index.parse().ok()), record.get(2));
+        let (Some(index), Some(source)) = (index, source) else {
+            let line = record.position().map_or(0, csv::Position::line);
+            return Err(format!("line {line} is no record"));
+        };
+        each(source, index);
+    }
+    Ok(())
 }
 
 #[derive(Debug)]

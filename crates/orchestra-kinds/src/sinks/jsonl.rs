@@ -1,11 +1,15 @@
 //! `kind = "jsonl"`: one line of JSON per record, `{"item", "index", "source", "result"}`.
 
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::data::{ColumnType, Label, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
-use orchestra_plan::{Fields, Input, SinkKind};
-use serde::Serialize;
+use orchestra_plan::{Fields, Input, ReadBack, SinkKind};
+use serde::{Deserialize, Serialize};
 
 use crate::record::RowJson;
 
@@ -25,6 +29,10 @@ impl SinkKind for JsonLines {
         "jsonl"
     }
 
+    fn read_back(&self) -> Option<ReadBack> {
+        Some(read_lines)
+    }
+
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {
         if let Some(column) = input.gives.0.iter().find(|c| !can_be_written(&c.ty)) {
             let what = &fields.what;
@@ -38,6 +46,34 @@ impl SinkKind for JsonLines {
         }
         Some(Arc::new(Lines { schema: input.gives.clone() }))
     }
+}
+
+/// Reads lines that say of which item they are: those of this kind, of `failures.jsonl`, and of an index of files.
+///
+/// # Errors
+/// The file cannot be read, or a line is none of those.
+pub fn read_lines(file: &Path, each: &mut dyn FnMut(&str, u64)) -> Result<(), String> {
+    #[derive(Deserialize)]
+    struct Line<'a> {
+        index: u64,
+        #[serde(borrow)]
+        source: Cow<'a, str>,
+    }
+    let mut lines = BufReader::with_capacity(1 << 20, File::open(file).map_err(|error| error.to_string())?);
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        if lines.read_until(b'\n', &mut line).map_err(|error| error.to_string())? == 0 {
+            break;
+        }
+        if line.pop() != Some(b'\n') {
+            return Err(format!("line {number} is cut off"));
+        }
+        let read: Line<'_> =
+            serde_json::from_slice(&line).map_err(|error| format!("line {number} is no record: {error}"))?;
+        each(&read.source, read.index);
+    }
+    Ok(())
 }
 
 fn can_be_written(ty: &ColumnType) -> bool {

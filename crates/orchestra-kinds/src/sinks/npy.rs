@@ -5,7 +5,9 @@ use std::sync::Arc;
 use orchestra_core::DType;
 use orchestra_core::data::{Refusal, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
-use orchestra_plan::{Fields, Input, SinkKind, Writes, list};
+use orchestra_plan::{Fields, Input, ReadBack, SinkKind, Writes, list};
+
+use super::jsonl::read_lines;
 
 /// The kind `npy`.
 pub struct Npy;
@@ -27,6 +29,10 @@ impl SinkKind for Npy {
 
     fn writes(&self) -> Writes {
         Writes::FileEach
+    }
+
+    fn read_back(&self) -> Option<ReadBack> {
+        Some(read_lines)
     }
 
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {

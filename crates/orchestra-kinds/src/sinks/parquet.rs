@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use orchestra_core::shapes::Encoder;
+#[cfg(feature = "parquet")]
+use orchestra_plan::ReadBack;
 use orchestra_plan::{Fields, Input, Key, SinkKind, Writes, key};
 
 #[cfg(feature = "parquet")]
@@ -44,6 +46,11 @@ impl SinkKind for Parquet {
 
     fn keys(&self) -> &'static [Key] {
         &KEYS
+    }
+
+    #[cfg(feature = "parquet")]
+    fn read_back(&self) -> Option<ReadBack> {
+        Some(file::read_rows)
     }
 
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {

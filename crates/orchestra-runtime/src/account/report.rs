@@ -1,14 +1,15 @@
 //! `run.json`: the account of a run, written once at its end. Field names are part of the contract with users.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use orchestra_core::DeviceId;
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::bottleneck::Bottleneck;
-use orchestra_plan::StagePlan;
+use orchestra_plan::{Plan, RecordsPerItem, SinkPlan, StagePlan};
 use orchestra_store::Counts;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::account::snapshot::Snapshot;
 use crate::account::stats::StageStats;
@@ -37,6 +38,10 @@ pub struct RunReport {
     pub stages: BTreeMap<String, StageReport>,
     /// In the order of the plan.
     pub devices: Vec<DeviceReport>,
+    /// How many items each source names, by its name; `None` if the run ended before that was known.
+    pub sources: BTreeMap<String, Option<u64>>,
+    /// What the sinks have written, in the order of the plan.
+    pub outputs: Vec<OutputReport>,
     /// By name.
     pub pipelines: BTreeMap<String, PipelineReport>,
     /// Where the time of the decoding threads went.
@@ -62,6 +67,21 @@ pub struct ItemCounts {
     pub listed: Option<u64>,
     /// Of `read`: finished by earlier parts of the run.
     pub resumed: u64,
+}
+
+/// A sink in `run.json`: enough to count its records again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputReport {
+    /// Name of the sink.
+    pub sink: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its file, relative to the output folder; of part files, a glob that they fit; of records that are files, the index of them.
+    pub path: PathBuf,
+    /// The sources of whose items it has records.
+    pub sources: Vec<String>,
+    /// How many records an item has that is done.
+    pub records: RecordsPerItem,
 }
 
 /// A stage in `run.json`.
@@ -213,6 +233,8 @@ impl RunReport {
             items_per_second: ratio(now as f64, seconds),
             stages: snapshot.stages.iter().map(|s| (s.name.clone(), stage(s))).collect(),
             devices: (0..).map(DeviceId).zip(&snapshot.devices).map(device).collect(),
+            sources: sources(context),
+            outputs: outputs(&context.plan),
             pipelines: pipelines(context),
             loaders: LoaderReport {
                 seconds_loading: snapshot.time.loading.as_secs_f64(),
@@ -227,6 +249,23 @@ impl RunReport {
             bottleneck: snapshot.bottleneck,
         }
     }
+}
+
+fn sources(context: &RunContext) -> BTreeMap<String, Option<u64>> {
+    let growths = context.stats.growths.get().into_iter().flatten();
+    let counted = context.plan.sources.iter().zip(growths);
+    counted.map(|(source, growth)| (source.name.clone(), growth.extent().known())).collect()
+}
+
+fn outputs(plan: &Plan) -> Vec<OutputReport> {
+    let output = |sink: &SinkPlan| OutputReport {
+        sink: sink.name.clone(),
+        kind: sink.kind.clone(),
+        path: sink.path.strip_prefix(&plan.output).unwrap_or(&sink.path).to_owned(),
+        sources: plan.sources_of(sink).map(|source| source.name.clone()).collect(),
+        records: plan.records_of(sink),
+    };
+    plan.sinks.iter().map(output).collect()
 }
 
 fn pipelines(context: &RunContext) -> BTreeMap<String, PipelineReport> {

@@ -1,5 +1,7 @@
 //! Columns as a Parquet file.
 
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::data::{Refusal, Value};
@@ -9,7 +11,9 @@ use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
+use parquet::record::RowAccessor as _;
 use parquet::schema::types::{Type, TypePtr};
 
 use super::columns::{Leaf, LeafValues, Node, Rows, take_apart};
@@ -42,6 +46,22 @@ impl Parts for ParquetRows {
     fn file(&self, records: &[&[u8]]) -> Result<Vec<u8>, Refusal> {
         write(&self.rows.node, records).map_err(|error| Refusal::result(error.to_string()))
     }
+}
+
+/// Reads the items of the rows of a file back.
+pub fn read_rows(file: &Path, each: &mut dyn FnMut(&str, u64)) -> Result<(), String> {
+    let mut read = || -> Result<(), ParquetError> {
+        let reader = SerializedFileReader::new(File::open(file)?)?;
+        let all = reader.metadata().file_metadata().schema().get_fields();
+        let named = |name: &&TypePtr| ["index", "source"].contains(&name.name());
+        let wanted = Type::group_type_builder("row").with_fields(all.iter().filter(named).cloned().collect());
+        for row in reader.get_row_iter(Some(wanted.build()?))? {
+            let row = row?;
+            each(row.get_string(1)?, row.get_long(0)?.cast_unsigned());
+        }
+        Ok(())
+    };
+    read().map_err(|error| error.to_string())
 }
 
 fn write(node: &Node, mut records: &[&[u8]]) -> Result<Vec<u8>, ParquetError> {

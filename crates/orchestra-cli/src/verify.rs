@@ -1,0 +1,51 @@
+//! `orchestra verify`: counts the items of a run again, from its files alone. Prints what was found.
+
+use orchestra::Verified;
+
+use crate::args::VerifyArgs;
+use crate::exit_code::ExitCode;
+use crate::human::{count, counted};
+use crate::{Failed, stdout};
+
+/// Counts the items of a run.
+pub fn verify(args: &VerifyArgs) -> Result<ExitCode, Failed> {
+    let found = orchestra::verify(&args.output, &orchestra::kinds())
+        .map_err(|error| Failed::new(ExitCode::Usage, error))?;
+    let printed = match args.json {
+        true => stdout::print_json(&found),
+        false => stdout::print(&text(&found)),
+    };
+    printed?;
+    Ok(if found.counts.is_empty() { ExitCode::Done } else { ExitCode::Bug })
+}
+
+fn text(found: &Verified) -> String {
+    use orchestra::FaultKind::{Damaged, Doubled, Lost, Stray};
+    let mut text = String::new();
+    for fault in &found.faults {
+        text.push_str(&format!("{fault}\n"));
+    }
+    let of = |kind| found.counts.get(&kind).copied().unwrap_or(0);
+    let named = found.faults.len() as u64;
+    let all: u64 = found.counts.values().sum();
+    if all > named {
+        text.push_str(&format!("... and {} more\n", count(all - named)));
+    }
+    for sink in &found.not_counted {
+        text.push_str(&format!(
+            "records of sink `{sink}` are not of items, or cannot be read back: not counted\n"
+        ));
+    }
+    text.push_str(&format!(
+        "{}: {} done, {} failed, {}; {} lost, {} doubled, {} stray, {} damaged\n",
+        counted(found.items, "item", "items"),
+        count(found.done),
+        count(found.failed),
+        counted(found.records, "record", "records"),
+        count(of(Lost)),
+        count(of(Doubled)),
+        count(of(Stray)),
+        count(of(Damaged)),
+    ));
+    text
+}

@@ -1,0 +1,290 @@
+//! Counts the items of a finished run again, from its files alone: `run.json`, what the sinks have written, and `failures.jsonl`. Opens no journal,
+//! changes nothing, and holds one bit per item and file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use orchestra_kinds::read_lines;
+use orchestra_plan::{Kinds, ReadBack, RecordsPerItem};
+use orchestra_runtime::OutputReport;
+use orchestra_store::BitSet;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// What is said of each kind of fault by name; the rest is counted.
+const NAMED: usize = 20;
+
+/// Why the files of a run cannot be counted.
+#[derive(Debug, Error)]
+pub enum VerifyError {
+    /// There is no `run.json`, or not one of this version.
+    #[error("`{}` holds no account of a run: {why}; a run writes it at its end", path.display())]
+    NoAccount {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with its account.
+        why: String,
+    },
+    /// It was stopped, or what it was to do is not known.
+    #[error("the run in `{}` has not ended: start it again, then verify", .0.display())]
+    Unfinished(PathBuf),
+}
+
+/// What was found. `faults` is empty where every item ended in exactly one place.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Verified {
+    /// Items that the sources name.
+    pub items: u64,
+    /// Items without a failure.
+    pub done: u64,
+    /// Items with one.
+    pub failed: u64,
+    /// Of all sinks.
+    pub records: u64,
+    /// Sinks whose kind cannot be read back, and those of `reduce`: their records are not counted.
+    pub not_counted: Vec<String>,
+    /// How many faults of each kind there are.
+    pub counts: BTreeMap<FaultKind, u64>,
+    /// The first 20 of each kind, in words.
+    pub faults: Vec<String>,
+}
+
+/// What may be wrong with the files of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKind {
+    /// An item without the record that it should have, and without a failure.
+    Lost,
+    /// An item with more records than it should have, or with a record and a failure.
+    Doubled,
+    /// A record of an item that no source names, or a file that nothing names.
+    Stray,
+    /// A file that cannot be read to its end, or that is not as long as it should be.
+    Damaged,
+}
+
+#[derive(Deserialize)]
+struct Account {
+    exit_code: i32,
+    sources: BTreeMap<String, Option<u64>>,
+    outputs: Vec<OutputReport>,
+}
+
+/// Items by source.
+type Sets<'a> = BTreeMap<&'a str, BitSet>;
+
+/// Counts the items of the run in `folder`. Blocks.
+///
+/// # Errors
+/// See [`VerifyError`]; whatever is wrong with what the run wrote is in [`Verified::faults`].
+pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
+    let path = folder.join("run.json");
+    let no_account = |why: String| VerifyError::NoAccount { path: folder.to_owned(), why };
+    let text = fs::read(&path).map_err(|error| no_account(format!("`run.json`: {error}")))?;
+    let account: Account =
+        serde_json::from_slice(&text).map_err(|error| no_account(format!("`run.json`: {error}")))?;
+    if !matches!(account.exit_code, 0 | 65) {
+        return Err(VerifyError::Unfinished(folder.to_owned()));
+    }
+    let sources: Option<BTreeMap<&str, u64>> =
+        account.sources.iter().map(|(name, items)| Some((name.as_str(), (*items)?))).collect();
+    let Some(sources) = sources else { return Err(VerifyError::Unfinished(folder.to_owned())) };
+    let mut count = Count { folder, sources, found: Verified::default() };
+    let failed = count.read(Path::new("failures.jsonl"), read_lines, RecordsPerItem::AtMostOne, None);
+    for output in &account.outputs {
+        count.output(output, kinds, &failed);
+    }
+    count.strays(&account.outputs);
+    count.found.items = count.sources.values().sum();
+    count.found.failed = failed.values().map(BitSet::len).sum();
+    count.found.done = count.found.items.saturating_sub(count.found.failed);
+    Ok(count.found)
+}
+
+struct Count<'a> {
+    folder: &'a Path,
+    /// Their items.
+    sources: BTreeMap<&'a str, u64>,
+    found: Verified,
+}
+
+impl<'a> Count<'a> {
+    fn fault(&mut self, kind: FaultKind, what: impl FnOnce() -> String) {
+        let n = self.found.counts.entry(kind).or_default();
+        *n += 1;
+        if *n <= NAMED as u64 {
+            self.found.faults.push(what());
+        }
+    }
+
+    /// Reads a file; gives whose records it has.
+    fn read(
+        &mut self,
+        file: &Path,
+        read_back: ReadBack,
+        records: RecordsPerItem,
+        failed: Option<&Sets<'a>>,
+    ) -> Sets<'a> {
+        let mut seen = Sets::new();
+        self.read_into(file, read_back, records, failed, &mut seen);
+        seen
+    }
+
+    fn read_into(
+        &mut self,
+        file: &Path,
+        read_back: ReadBack,
+        records: RecordsPerItem,
+        failed: Option<&Sets<'a>>,
+        seen: &mut Sets<'a>,
+    ) {
+        let path = self.folder.join(file);
+        let read = read_back(&path, &mut |source, index| {
+            if failed.is_some() {
+                self.found.records += 1;
+            }
+            let known = self.sources.get_key_value(source).filter(|(_, items)| index < **items);
+            let Some((&source, _)) = known else {
+                let what = || {
+                    format!("`{}` has a record of {source}[{index}], which no source names", file.display())
+                };
+                self.fault(FaultKind::Stray, what);
+                return;
+            };
+            let is_new = seen.entry(source).or_default().insert(index);
+            if !is_new && records != RecordsPerItem::Any {
+                self.fault(FaultKind::Doubled, || {
+                    format!("{source}[{index}] is twice in `{}`", file.display())
+                });
+            }
+            if is_new
+                && failed.is_some_and(|failed| failed.get(source).is_some_and(|set| set.contains(index)))
+            {
+                let what = || format!("{source}[{index}] is in `{}` and in `failures.jsonl`", file.display());
+                self.fault(FaultKind::Doubled, what);
+            }
+        });
+        if let Err(why) = read {
+            self.fault(FaultKind::Damaged, || format!("`{}`: {why}", file.display()));
+        }
+    }
+
+    fn output(&mut self, output: &OutputReport, kinds: &Kinds, failed: &Sets<'a>) {
+        let kind = kinds.sinks.iter().find(|kind| kind.name() == output.kind);
+        let read_back = kind.and_then(|kind| kind.read_back());
+        let Some(read_back) = read_back.filter(|_| output.records != RecordsPerItem::OfRun) else {
+            self.found.not_counted.push(output.sink.clone());
+            return;
+        };
+        let mut seen = Sets::new();
+        for file in self.files(&output.path) {
+            self.read_into(&file, read_back, output.records, Some(failed), &mut seen);
+        }
+        if output.records != RecordsPerItem::One {
+            return;
+        }
+        for name in &output.sources {
+            let Some((&source, &items)) = self.sources.get_key_value(name.as_str()) else { continue };
+            let mut ended = seen.remove(source).unwrap_or_default();
+            for index in failed.get(source).into_iter().flat_map(BitSet::iter) {
+                ended.insert(index);
+            }
+            let mut index = ended.next_missing(0);
+            while index < items {
+                let what = || {
+                    format!(
+                        "{source}[{index}] has neither a record in `{}` nor a failure",
+                        output.path.display()
+                    )
+                };
+                self.fault(FaultKind::Lost, what);
+                index = ended.next_missing(index + 1);
+            }
+        }
+    }
+
+    /// The files of a sink: one, or all that fit its glob, by name.
+    fn files(&self, path: &Path) -> Vec<PathBuf> {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some((stem, ending)) = name.split_once("-*.") else { return vec![path.to_owned()] };
+        let is_part = |name: &str| {
+            let number = name.strip_prefix(stem).and_then(|rest| rest.strip_prefix('-'));
+            let number = number.and_then(|rest| rest.strip_suffix(ending)?.strip_suffix('.'));
+            number.is_some_and(|n| n.len() >= 5 && n.bytes().all(|byte| byte.is_ascii_digit()))
+        };
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let mut files: Vec<PathBuf> = names_in(&self.folder.join(folder))
+            .filter(|name| is_part(name))
+            .map(|name| folder.join(name))
+            .collect();
+        files.sort();
+        files
+    }
+
+    /// Files that nothing names, and named ones that are not there as they were written.
+    fn strays(&mut self, outputs: &[OutputReport]) {
+        let mut known: BTreeSet<PathBuf> =
+            ["run.json", "failures.jsonl"].into_iter().map(|name| self.folder.join(name)).collect();
+        for output in outputs {
+            known.extend(self.files(&output.path).into_iter().map(|file| self.folder.join(file)));
+            if output.path.file_name().is_some_and(|name| name == "index.jsonl") {
+                self.indexed(&output.path, &mut known);
+            }
+        }
+        let mut open = vec![self.folder.to_owned()];
+        while let Some(folder) = open.pop() {
+            for name in names_in(&folder) {
+                let path = folder.join(&name);
+                if folder == self.folder && (name == "logs" || name.starts_with('.')) {
+                    continue;
+                }
+                if path.is_dir() {
+                    open.push(path);
+                } else if !known.contains(&path) {
+                    let path = path.strip_prefix(self.folder).unwrap_or(&path).to_owned();
+                    self.fault(FaultKind::Stray, || {
+                        format!("`{}` was not written by the run", path.display())
+                    });
+                }
+            }
+        }
+    }
+
+    /// Adds the files that an index names, and looks at their sizes.
+    fn indexed(&mut self, index: &Path, known: &mut BTreeSet<PathBuf>) {
+        #[derive(Deserialize)]
+        struct Line {
+            file: PathBuf,
+            bytes: u64,
+        }
+        let folder = self.folder.join(index.parent().unwrap_or(Path::new("")));
+        let text = fs::read_to_string(self.folder.join(index)).unwrap_or_default();
+        // That a line is none was said by its reader.
+        for line in text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok()) {
+            let path = folder.join(&line.file);
+            match fs::metadata(&path) {
+                Ok(meta) if meta.len() == line.bytes => {}
+                Ok(meta) => self.fault(FaultKind::Damaged, || {
+                    format!(
+                        "`{}` has {} bytes, and its index says {}",
+                        path.display(),
+                        meta.len(),
+                        line.bytes
+                    )
+                }),
+                Err(error) => {
+                    self.fault(FaultKind::Lost, || {
+                        format!("`{}`, which its index names: {error}", path.display())
+                    });
+                }
+            }
+            known.insert(path);
+        }
+    }
+}
+
+fn names_in(folder: &Path) -> impl Iterator<Item = String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok())
+}

@@ -1,0 +1,95 @@
+//! `orchestra verify` finds whatever was lost, doubled, damaged or put beside the files of a run, by its name, and nothing in a run that is whole.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs;
+
+use common::{Blocks, Workplace, write_pictures};
+use orchestra_testkit::images::write_bad_pictures;
+
+/// A text and a table of the same items, an array of each, and a sum of all.
+const MORE: &str = r#"
+[sinks.table]
+kind = "csv"
+from = "read"
+
+[sinks.arrays]
+kind = "npy"
+from = "read"
+
+[stages.total]
+kind = "reduce"
+from = "read"
+op = "mean"
+
+[sinks.total]
+kind = "jsonl"
+from = "total"
+"#;
+
+#[test]
+fn whatever_became_of_the_files_of_a_run_is_told_by_name() {
+    let place = Workplace::with_blocks(&Blocks { more: MORE, ..Blocks::default() });
+    write_pictures(&place.images(), 100);
+    write_bad_pictures(&place.images()).unwrap();
+    let out = place.out();
+    let verify = || place.start_command(&["verify", out.to_str().unwrap()]).wait();
+    verify().must_exit(2).must_say(&["no account of a run"]);
+    place.run(&[]).must_exit(65);
+    let whole = verify();
+    whole.must_exit(0);
+    let account = "105 items: 100 done, 5 failed, 300 records; 0 lost, 0 doubled, 0 stray, 0 damaged";
+    assert!(whole.stdout.ends_with(&format!("{account}\n")), "{}", whole.stdout);
+    assert!(whole.stdout.contains("`total`"), "a sum is no record of an item: {}", whole.stdout);
+
+    // Each fault is made, told, and mended again.
+    let told = |file: &str, change: &dyn Fn(String) -> String, expected: &[&str]| {
+        let path = out.join(file);
+        let before = fs::read(&path).unwrap();
+        fs::write(&path, change(String::from_utf8(before.clone()).unwrap())).unwrap();
+        let found = verify();
+        found.must_exit(70);
+        for words in expected {
+            assert!(found.stdout.contains(words), "{file}: {words}: {}", found.stdout);
+        }
+        fs::write(&path, before).unwrap();
+        verify().must_exit(0);
+    };
+    let without_line = |n: usize| {
+        move |text: String| {
+            text.split_inclusive('\n')
+                .enumerate()
+                .filter(|(at, _)| *at != n)
+                .map(|(_, line)| line)
+                .collect::<String>()
+        }
+    };
+    let twice = |text: String| text.clone() + text.lines().next_back().unwrap() + "\n";
+    told("results.jsonl", &without_line(7), &["neither a record in `results.jsonl` nor a failure", "1 lost"]);
+    told("table.csv", &without_line(9), &["neither a record in `table.csv`", "1 lost"]);
+    told("failures.jsonl", &without_line(0), &["3 lost", "nor a failure"]);
+    told("results.jsonl", &twice, &["is twice in `results.jsonl`", "1 doubled"]);
+    told("failures.jsonl", &twice, &["is twice in `failures.jsonl`"]);
+    let torn = |text: String| text[..text.len() - 3].to_owned();
+    told("results.jsonl", &torn, &["line 100 is cut off", "1 damaged", "1 lost"]);
+    let foreign = |text: String| text.replacen("\"index\":3,", "\"index\":3000,", 1);
+    told("results.jsonl", &foreign, &["[3000], which no source names", "1 stray", "1 lost"]);
+    let both = |text: String| text.replacen("\"index\":10", "\"index\":1", 1);
+    told("failures.jsonl", &both, &["and in `failures.jsonl`", "doubled"]);
+
+    let arrays = out.join("arrays");
+    let array = fs::read_dir(&arrays).unwrap().map(|e| e.unwrap().path());
+    let array = array.filter(|path| path.extension().is_some_and(|e| e == "npy")).min().unwrap();
+    let name = array.file_name().unwrap().to_str().unwrap().to_owned();
+    let moved = arrays.join("other.npy");
+    fs::rename(&array, &moved).unwrap();
+    let found = verify();
+    assert!(found.stdout.contains("`arrays/other.npy` was not written by the run"), "{}", found.stdout);
+    assert!(found.stdout.contains(&name) && found.stdout.contains("1 lost"), "{}", found.stdout);
+    fs::rename(&moved, &array).unwrap();
+    fs::write(out.join("notes.txt"), "mine").unwrap();
+    let found = place.start_command(&["verify", out.to_str().unwrap(), "--json"]).wait();
+    let found: serde_json::Value = serde_json::from_str(&found.must_exit(70).stdout).unwrap();
+    assert_eq!(found["counts"], serde_json::json!({ "stray": 1 }));
+}
