@@ -14,7 +14,8 @@ const BAD: u64 = 5;
 
 #[test]
 fn failed_items_are_done_again_with_the_command_that_started_the_run() {
-    let place = Workplace::with_blocks(&Blocks::default());
+    let more = "[sinks.failed]\nkind = \"csv\"\nfrom = \"failures\"";
+    let place = Workplace::with_blocks(&Blocks { more, ..Blocks::default() });
     write_pictures(&place.images(), GOOD);
     let bad = write_bad_pictures(&place.images()).unwrap();
     let out = place.out();
@@ -51,5 +52,13 @@ fn failed_items_are_done_again_with_the_command_that_started_the_run() {
     // What nobody asks to be retried has failed.
     place.run(&[]).must_exit(65).must_say(&["122 done, 3 failed"]);
     assert!(lines().starts_with(&before));
-    place.nothing_is_left();
+    // A sink that writes failures has those that still are.
+    let table = fs::read_to_string(place.path("out/failed.csv")).unwrap();
+    let mut rows = csv::Reader::from_reader(table.as_bytes());
+    let names = ["item", "index", "source", "stage", "kind", "error", "attempts"];
+    assert_eq!(rows.headers().unwrap().iter().collect::<Vec<_>>(), names);
+    let rows: Vec<csv::StringRecord> = rows.records().map(Result::unwrap).collect();
+    assert_eq!(rows.iter().map(|row| row[1].parse().unwrap()).collect::<Vec<u64>>(), failed);
+    assert!(rows.iter().all(|row| (&row[3], &row[4], &row[6]) == ("pixels", "decode", "1")), "{rows:?}");
+    place.no_process_is_left();
 }

@@ -18,6 +18,10 @@ from = "read"
 kind = "npy"
 from = "read"
 
+[sinks.failed]
+kind = "csv"
+from = "failures"
+
 [stages.total]
 kind = "reduce"
 from = "read"
@@ -69,6 +73,9 @@ fn whatever_became_of_the_files_of_a_run_is_told_by_name() {
     told("results.jsonl", &without_line(7), &["neither a record in `results.jsonl` nor a failure", "1 lost"]);
     told("table.csv", &without_line(9), &["neither a record in `table.csv`", "1 lost"]);
     told("failures.jsonl", &without_line(0), &["3 lost", "nor a failure"]);
+    told("failed.csv", &without_line(2), &["has failed and is not in `failed.csv`", "1 lost"]);
+    told("failed.csv", &twice, &["is twice in `failed.csv`", "1 doubled"]);
+    told("failures.jsonl", &without_line(1), &["is in `failed.csv` and has not failed"]);
     told("results.jsonl", &twice, &["is twice in `results.jsonl`", "1 doubled"]);
     told("failures.jsonl", &twice, &["is twice in `failures.jsonl`"]);
     let torn = |text: String| text[..text.len() - 3].to_owned();

@@ -18,6 +18,7 @@ use crate::no_effect::NoEffect;
 use crate::placement::{Demand, place};
 use crate::plan::{ColumnRef, Plan, WorkerMemory, WorkerPlan};
 use crate::raw::{self, RawModel, RawSource, RawStage, RawWorkflow};
+use crate::sinks::{FAILURES, failure_schema};
 use crate::types::{self, Wired, Wiring};
 use crate::{sinks, sources, spares, tree, tuning};
 
@@ -253,6 +254,23 @@ fn records(
     diags: &mut Diagnostics,
 ) -> Vec<Option<RecordConnected>> {
     let record = |(sink, links): (&raw::RawSink, &Vec<Option<Link>>)| {
+        if sink.is_of_failures {
+            let input = Input {
+                name: FAILURES.to_owned(),
+                kind: FAILURES,
+                is_source: true,
+                span: sink.from.first()?.span,
+                paths: Vec::new(),
+                gives: failure_schema(),
+                column: None,
+                labels: None,
+            };
+            let mut fields =
+                Fields::again(format!("sink `{}`", sink.name.value), sink.name.span, &sink.table, diags);
+            let encoder = sink.kind.as_ref()?.connect(&input, &mut fields)?;
+            let columns = input.gives.names().map(str::to_owned).collect();
+            return Some(RecordConnected { reads: Vec::new(), columns, encoder });
+        }
         let links: Vec<&Link> = links.iter().map(Option::as_ref).collect::<Option<_>>()?;
         let input = |link: &&Link| types::input(workflow, sources, models, wired, link);
         let inputs: Vec<Input> = links.iter().map(input).collect::<Option<_>>()?;

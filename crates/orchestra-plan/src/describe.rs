@@ -67,6 +67,9 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
             writeln!(out, "  sink {} <- {from}: {}{order}", sink.name, sink.path.display())?;
         }
     }
+    for sink in plan.sinks.iter().filter(|sink| sink.is_of_failures) {
+        writeln!(out, "\nsink {} <- failures of all pipelines: {}", sink.name, sink.path.display())?;
+    }
     let slots: usize = plan.batch_stages().map(|(_, i)| i.layout.total_bytes()).sum();
     writeln!(out, "\nmemory of all batch slots: {}", format_bytes(slots as u64))?;
     writeln!(out, "\nwhy")?;

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::plan::{ColumnRef, Origin, Plan, Shape, SinkPlan};
 use crate::raw::{RawListing, RawSource};
+use crate::sinks::FAILURES;
 
 /// One entry per source, model, stage and sink of `plan`, in the order of the plan. `sources` are those of the plan, as
 /// written: absolute paths do not count, so that a moved workflow goes on.
@@ -69,6 +70,7 @@ pub(crate) fn fingerprint(plan: &Plan, sources: &[RawSource]) -> Vec<(String, St
     for sink in &plan.sinks {
         let path = sink.path.strip_prefix(&plan.output).unwrap_or(&sink.path);
         let from = match &sink.from[..] {
+            [] => FAILURES.into(),
             [one] if is_all_of(plan, sink, *one) => plan.name_of(*one).into(),
             _ => {
                 let columns = sink.columns.iter().zip(&sink.reads);

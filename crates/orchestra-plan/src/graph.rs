@@ -4,10 +4,11 @@ use orchestra_core::{SourceId, StageId};
 
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::At;
-use crate::kind::{BatchDraft, Draft};
+use crate::kind::{BatchDraft, Draft, Writes};
 use crate::nearest::suggestion;
 use crate::plan::Origin;
 use crate::raw::{RawModel, RawSink, RawStage, RawWorkflow};
+use crate::sinks::FAILURES;
 
 /// A resolved `from`.
 #[derive(Debug, Clone)]
@@ -44,6 +45,7 @@ pub(crate) struct Graph {
 impl Graph {
     /// Resolves every `from`, reports what is wrong with any, and sorts the tables.
     pub fn new(workflow: &mut RawWorkflow, diags: &mut Diagnostics) -> Self {
+        find_failure_sinks(workflow, diags);
         let names = Names { workflow };
         names.report_doubles(diags);
         let (reads, sinks) = names.links(diags);
@@ -67,6 +69,27 @@ impl Graph {
         // All that is wrong with names was reported.
         let (reads, sinks) = Names { workflow }.links(&mut Diagnostics::new("", ""));
         Self { reads, sinks, n_stages, n_sources, n_models, n_ordered }
+    }
+}
+
+/// Sinks that read from `failures`, where no source and no stage is called so, write the failures of the run.
+fn find_failure_sinks(workflow: &mut RawWorkflow, diags: &mut Diagnostics) {
+    let sources = workflow.sources.iter().map(|source| &source.name);
+    if sources.chain(workflow.stages.iter().map(|stage| &stage.name)).any(|name| name.value == FAILURES) {
+        return;
+    }
+    for sink in &mut workflow.sinks {
+        let Some(from) = sink.from.iter().find(|from| from.value == FAILURES) else { continue };
+        let is_each = sink.kind.as_ref().is_some_and(|kind| kind.writes() == Writes::FileEach);
+        if sink.from.len() > 1 || is_each {
+            let name = &sink.name.value;
+            let message = match is_each {
+                true => format!("sink `{name}` cannot write each failure to a file of its own"),
+                false => format!("sink `{name}` reads from `{FAILURES}` and from something else"),
+            };
+            diags.error(from.span, message).help("for example: kind = \"csv\", from = \"failures\"");
+        }
+        (sink.is_of_failures, sink.ordered) = (true, false);
     }
 }
 
@@ -102,7 +125,8 @@ impl Names<'_> {
         };
         let stages = self.workflow.stages.iter().map(&mut of_stage).collect();
         let mut of_sink = |sink: &RawSink| {
-            sink.from.iter().map(|from| self.sink_link(&sink.name.value, from, diags)).collect()
+            let from = sink.from.iter().filter(|_| !sink.is_of_failures);
+            from.map(|from| self.sink_link(&sink.name.value, from, diags)).collect()
         };
         (stages, self.workflow.sinks.iter().map(&mut of_sink).collect())
     }
@@ -246,7 +270,7 @@ fn report_unused(
     sinks: &[Vec<Option<Link>>],
     diags: &mut Diagnostics,
 ) {
-    if workflow.sinks.is_empty() {
+    if workflow.sinks.iter().all(|sink| sink.is_of_failures) {
         diags
             .error(None, "the workflow has no sink, so its results would go nowhere")
             .help("add [sinks.results] with kind = \"jsonl\" and from = \"..\"");

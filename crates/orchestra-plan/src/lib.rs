@@ -61,4 +61,4 @@ pub use plan::{
     Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan,
     RecordsPerItem, Recycle, Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
 };
-pub use sinks::RESERVED;
+pub use sinks::{FAILURES, RESERVED, failure_schema};

@@ -177,6 +177,8 @@ pub enum RecordsPerItem {
     AtMostOne,
     /// One for each of its parts.
     Any,
+    /// One for an item that has failed, and none for one that is done.
+    Failed,
     /// Records are of the whole run, not of items.
     OfRun,
 }
@@ -185,6 +187,9 @@ impl Plan {
     /// How many records of a sink an item has that is done.
     #[must_use]
     pub fn records_of(&self, sink: &SinkPlan) -> RecordsPerItem {
+        if sink.is_of_failures {
+            return RecordsPerItem::Failed;
+        }
         let stage = |origin: Origin| origin.stage().map(|stage| &self.stages[stage.index()]);
         let ends: Vec<&StagePlan> = sink.from.iter().copied().filter_map(stage).collect();
         if ends.iter().any(|stage| stage.reduce().is_some()) {
@@ -199,12 +204,11 @@ impl Plan {
     }
 
     /// The sources of whose items a sink has records.
-    pub fn sources_of(&self, sink: &SinkPlan) -> impl Iterator<Item = &SourcePlan> {
+    pub fn sources_of<'a>(&'a self, sink: &'a SinkPlan) -> impl Iterator<Item = &'a SourcePlan> {
         let before: BTreeSet<Origin> = sink.from.iter().flat_map(|from| self.ancestors(*from)).collect();
-        (0..)
-            .map(SourceId)
-            .zip(&self.sources)
-            .filter_map(move |(id, source)| before.contains(&Origin::Source(id)).then_some(source))
+        (0..).map(SourceId).zip(&self.sources).filter_map(move |(id, source)| {
+            (sink.is_of_failures || before.contains(&Origin::Source(id))).then_some(source)
+        })
     }
 }
 
@@ -529,8 +533,10 @@ pub struct SinkPlan {
     pub pipeline: PipelineId,
     /// As `kind = ".."` names it.
     pub kind: String,
-    /// The stages whose results are written.
+    /// The stages whose results are written; empty for the failures of the run.
     pub from: Vec<Origin>,
+    /// It writes the failures of all pipelines.
+    pub is_of_failures: bool,
     /// The columns of a record, in order.
     pub reads: Vec<ColumnRef>,
     /// What records call them.

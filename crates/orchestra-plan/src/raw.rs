@@ -122,6 +122,8 @@ pub(crate) struct RawSink {
     pub table: Table,
     /// What it reads from, as written; empty after an error.
     pub from: Vec<At<String>>,
+    /// It writes the failures of the run, and reads from nothing.
+    pub is_of_failures: bool,
     /// Relative to the output folder.
     pub path: Option<At<String>>,
     pub ordered: bool,

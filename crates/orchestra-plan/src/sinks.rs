@@ -2,6 +2,9 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use orchestra_core::DType;
+use orchestra_core::data::{Column, ColumnType, Schema, fixed_tensor};
+
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::keys;
@@ -21,6 +24,7 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
             kind: None,
             table: table.clone(),
             from: Vec::new(),
+            is_of_failures: false,
             path: None,
             ordered: false,
         };
@@ -36,7 +40,19 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
         (None, Writes::FileEach) => Some(At::new(name.value.clone(), name.span)),
     };
     let ordered = f.boolean("ordered").unwrap_or(false);
-    RawSink { name, kind: Some(kind), table: table.clone(), from, path, ordered }
+    RawSink { name, kind: Some(kind), table: table.clone(), from, is_of_failures: false, path, ordered }
+}
+
+/// What a sink reads from that writes the failures of all pipelines of the run, unless a source or a stage is called so.
+pub const FAILURES: &str = "failures";
+
+/// The columns of a failure.
+#[must_use]
+pub fn failure_schema() -> Schema {
+    let column = |name: &str, ty| Column { name: name.to_owned(), ty };
+    let attempts = ColumnType::Tensor(fixed_tensor("attempts", DType::I64, &[]));
+    let texts = ["stage", "kind", "error"].map(|name| column(name, ColumnType::Text));
+    Schema(texts.into_iter().chain([column("attempts", attempts)]).collect())
 }
 
 /// What lists the files of a sink whose records are files, in their folder.

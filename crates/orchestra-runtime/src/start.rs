@@ -57,6 +57,12 @@ pub enum StartRunError {
     /// The results cannot be made durable.
     #[error(transparent)]
     Commit(#[from] CommitError),
+    /// Failed items are to be done again, and their records cannot be taken back.
+    #[error(
+        "the failed items cannot be done again: sink `{0}` has written parts of their failures, which stay as they are; start over with `--fresh`, \
+        and give that sink kind = \"jsonl\" or \"csv\""
+    )]
+    Sealed(String),
     /// Rows that an earlier run has left cannot be used.
     #[error("the run in this output folder cannot go on: {0}")]
     Rows(String),
@@ -226,7 +232,17 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
         }
     };
     let retried = match earlier {
-        Earlier::RetryFailed => journal.retry_failed(FAILURES_FILE)?,
+        Earlier::RetryFailed => {
+            let of_failures = plan.sinks.iter().enumerate().filter(|(_, sink)| sink.is_of_failures);
+            let mut files = vec![FAILURES_FILE];
+            for (at, sink) in of_failures {
+                if journal.parts(sink_file(at)) > 0 {
+                    return Err(StartRunError::Sealed(sink.name.clone()));
+                }
+                files.push(sink_file(at));
+            }
+            journal.retry_failed(&files)?
+        }
         Earlier::GoOn | Earlier::Discard => 0,
     };
     // A reader of all parts would take it for one of them.

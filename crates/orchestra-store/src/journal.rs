@@ -294,24 +294,27 @@ impl Journal {
         Ok(())
     }
 
-    /// Every item that has failed is to be done again, and the file, which holds nothing but records of such items, is empty: both, or neither.
+    /// Every item that has failed is to be done again, and the files, which hold nothing but records of such items, are empty: both, or neither.
     /// Durable at once. Gives how many items that are.
     ///
     /// # Errors
-    /// See [`CommitError`]. On a failure after the entry was written the journal is closed, and the next start empties the file.
-    pub fn retry_failed(&mut self, FileIndex(index): FileIndex) -> Result<u64, CommitError> {
+    /// See [`CommitError`]. On a failure after the entry was written the journal is closed, and the next start empties the files.
+    pub fn retry_failed(&mut self, files: &[FileIndex]) -> Result<u64, CommitError> {
         self.must_be_open()?;
         let n_failed = self.counts().failed;
-        let file = self.files.get(index).ok_or(CommitError::UnknownFile(FileIndex(index)))?;
         if n_failed == 0 {
             return Ok(0);
         }
-        undisturbed(file)?;
+        let mut begin_anew = Vec::new();
+        for FileIndex(index) in files {
+            let file = self.files.get(*index).ok_or(CommitError::UnknownFile(FileIndex(*index)))?;
+            undisturbed(file)?;
+            // `open_files` lets no run have more files than fit.
+            begin_anew.push((u16::try_from(*index).unwrap_or(u16::MAX), file.len()));
+        }
         undisturbed(&self.journal)?;
-        // `open_files` lets no run have more files than fit.
-        let retried = Retried { file: u16::try_from(index).unwrap_or(u16::MAX), bytes: file.len() };
-        self.make_durable(kind::RETRIED, &retried)?;
-        self.empty(index)?;
+        self.make_durable(kind::RETRIED, &Retried(begin_anew))?;
+        files.iter().try_for_each(|FileIndex(index)| self.empty(*index))?;
         self.finished.forget_failed();
         Ok(n_failed)
     }

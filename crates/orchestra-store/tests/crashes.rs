@@ -185,7 +185,7 @@ fn play(
             Step::Retry => {
                 let left: BTreeSet<_> = history.now().iter().copied().filter(|item| !fails(*item)).collect();
                 let n_failed = (history.now().len() - left.len()) as u64;
-                assert_eq!(journal.retry_failed(FAILURES).unwrap(), n_failed);
+                assert_eq!(journal.retry_failed(&[FAILURES]).unwrap(), n_failed);
                 if n_failed > 0 {
                     history.sets.push(left);
                     durable = (lengths(dir), own_files(dir));

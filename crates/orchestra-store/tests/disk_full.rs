@@ -237,7 +237,7 @@ fn every_byte_of_a_retry() {
         journal.commit(&group(&(0..20).map(|i| item(0, i)).collect::<Vec<_>>())).unwrap();
         journal.commit(&Commit { done: scattered(), ..Commit::default() }).unwrap();
         let full = len(&journal_of(dir.path()));
-        let result = on_a_disk_of(full + room, || journal.retry_failed(FAILURES));
+        let result = on_a_disk_of(full + room, || journal.retry_failed(&[FAILURES]));
         let fits = result.is_ok();
         if !fits {
             must_not_fit(result.map(drop), "journal");

@@ -178,6 +178,13 @@ impl<'a> Count<'a> {
             return;
         };
         let mut seen = Sets::new();
+        if output.records == RecordsPerItem::Failed {
+            for file in self.files(&output.path) {
+                self.read_into(&file, read_back, output.records, None, &mut seen);
+            }
+            self.failures(output, failed, &seen);
+            return;
+        }
         for file in self.files(&output.path) {
             self.read_into(&file, read_back, output.records, Some(failed), &mut seen);
         }
@@ -200,6 +207,26 @@ impl<'a> Count<'a> {
                 };
                 self.fault(FaultKind::Lost, what);
                 index = ended.next_missing(index + 1);
+            }
+        }
+    }
+
+    /// Compares what a sink has of failures with `failures.jsonl`.
+    fn failures(&mut self, output: &OutputReport, failed: &Sets<'a>, seen: &Sets<'a>) {
+        let file = output.path.display();
+        let sources: Vec<&str> = self.sources.keys().copied().collect();
+        for source in sources {
+            let of = |sets: &Sets<'a>| sets.get(source).cloned().unwrap_or_default();
+            let (failed, seen) = (of(failed), of(seen));
+            for index in failed.iter().filter(|index| !seen.contains(*index)) {
+                self.fault(FaultKind::Lost, || {
+                    format!("{source}[{index}] has failed and is not in `{file}`")
+                });
+            }
+            for index in seen.iter().filter(|index| !failed.contains(*index)) {
+                self.fault(FaultKind::Stray, || {
+                    format!("{source}[{index}] is in `{file}` and has not failed")
+                });
             }
         }
     }

@@ -349,11 +349,17 @@ impl<'a> Assembler<'a> {
                     extension: kind.extension(),
                     numbered: false,
                 };
+                let (pipeline, home) = match raw.is_of_failures {
+                    // No row reaches it.
+                    true => (PipelineId(0), Origin::Stage(StageId(u16::MAX))),
+                    false => (pipelines[links.iter().flatten().find_map(Link::stage)?], *from.first()?),
+                };
                 Some(SinkPlan {
                     name: raw.name.value.clone(),
-                    pipeline: pipelines[links.iter().flatten().find_map(Link::stage)?],
+                    pipeline,
                     kind: kind.name().to_owned(),
-                    home: *from.first()?,
+                    is_of_failures: raw.is_of_failures,
+                    home,
                     from,
                     reads: connected.reads.clone(),
                     columns: connected.columns.clone(),
@@ -472,7 +478,7 @@ fn pipeline_plans(
         }
         plan.stages.push(StageId(id));
     }
-    for (id, sink) in (0..).zip(sinks) {
+    for (id, sink) in (0..).zip(sinks).filter(|(_, sink)| !sink.is_of_failures) {
         plans[sink.pipeline.index()].sinks.push(SinkId(id));
     }
     plans

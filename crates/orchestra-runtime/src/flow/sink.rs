@@ -13,7 +13,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::context::RunContext;
 use crate::flow::committer::{CommitJob, CommitterHandle};
-use crate::flow::failures::failure_line;
+use crate::flow::failures::{failure_line, failure_record};
 use crate::flow::ticket::Ticket;
 use crate::messages::{
     CommitCounts, FinishedItems, PipelineMsg, Record, RecordTo, RootMsg, SinkMsg, SourceMsg, TokenEnd,
@@ -147,6 +147,7 @@ impl SinkState {
                 }
                 Ending::Failed(failure) => {
                     append(&mut files, FAILURES_FILE, &self.failure_line(&ticket, &failure));
+                    self.failure_records(&ticket, &failure, &mut files);
                     commit.failed.push(ticket.id());
                     counts.failed += 1;
                     let stage = self.args.context.plan.stages.iter().position(|s| s.name == failure.stage);
@@ -159,6 +160,21 @@ impl SinkState {
         }
         commit.appends = files;
         (commit, counts, traced)
+    }
+
+    /// The records of a failure in the sinks that write such.
+    fn failure_records(&self, ticket: &Ticket, failure: &Failure, files: &mut Vec<(FileIndex, Vec<u8>)>) {
+        let plan = &self.args.context.plan;
+        for (at, sink) in plan.sinks.iter().enumerate().filter(|(_, sink)| sink.is_of_failures) {
+            let source = &plan.sources[ticket.id().source.index()].name;
+            match failure_record(sink, ticket, source, failure) {
+                Ok(record) => append(files, sink_file(at), &record),
+                // `failures.jsonl` has it all the same.
+                Err(refusal) => {
+                    tracing::error!(sink = %sink.name, item = %ticket.name(), error = %refusal.error, "a failure has no record")
+                }
+            }
+        }
     }
 
     fn file_of(&self, to: RecordTo) -> FileIndex {

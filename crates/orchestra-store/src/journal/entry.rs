@@ -93,19 +93,14 @@ impl Sealed {
     }
 }
 
-/// A file that holds records of failed items and nothing else, and begins anew.
+/// The files that hold records of failed items and nothing else, and begin anew: the place of each in the header, and how many bytes it held.
 #[derive(Debug, Clone, Encode, Decode)]
-pub(crate) struct Retried {
-    /// By its place in the header.
-    pub(crate) file: u16,
-    /// How many bytes it held.
-    pub(crate) bytes: u64,
-}
+pub(crate) struct Retried(pub(crate) Vec<(u16, u64)>);
 
 impl Retried {
     /// As [`Sealed::is_sane`].
     pub(crate) fn is_sane(&self, lengths: &[u64]) -> bool {
-        lengths.get(usize::from(self.file)) == Some(&self.bytes)
+        self.0.iter().all(|(file, bytes)| lengths.get(usize::from(*file)) == Some(bytes))
     }
 }
 

@@ -184,8 +184,9 @@ fn overview(journal: &Path) -> io::Result<Result<Overview, Found>> {
                 overview.beginnings.extend(entry::decode(body).map(of));
             }
             kind::RETRIED => {
-                let of = |retried: Retried| Beginning { at, file: retried.file, is_state: false };
-                overview.beginnings.extend(entry::decode(body).map(of));
+                let Retried(files) = entry::decode(body).unwrap_or(Retried(Vec::new()));
+                let of = |(file, _)| Beginning { at, file, is_state: false };
+                overview.beginnings.extend(files.into_iter().map(of));
             }
             _ => {}
         }
@@ -262,8 +263,10 @@ fn replay_to(
                 let retried =
                     entry::decode::<Retried>(body).filter(|retried| retried.is_sane(&state.lengths));
                 let Some(retried) = retried else { break };
-                let file = usize::from(retried.file);
-                (state.lengths[file], state.begun[file]) = (0, None);
+                for (file, _) in retried.0 {
+                    let file = usize::from(file);
+                    (state.lengths[file], state.begun[file]) = (0, None);
+                }
                 state.finished.forget_failed();
             }
             kind::PLACED => match entry::decode(body) {
