@@ -215,7 +215,7 @@ pub const SINK: [Key; 3] = [
         "from",
         "text or list",
         "required",
-        "the stages whose results are written, or `stage.column` for one of their columns",
+        "the stages whose results are written, or `stage.column` for one of their columns; or `failures`: those of the run",
     ),
     key(
         "path",
