@@ -1,6 +1,7 @@
 //! The kinds of sources, stages and sinks that a workflow file may name. A kind is one file: its keys, what it gives for what it reads, and
 //! what it does to a row. Nothing here knows actors, workers or the journal.
 
+mod expression;
 mod largest;
 mod record;
 mod sinks;
@@ -26,6 +27,7 @@ pub fn builtin() -> Kinds {
             Arc::new(stages::gather::Gather),
             Arc::new(stages::reduce::ReduceStage),
             Arc::new(stages::ctc::Ctc),
+            Arc::new(stages::select::Select),
         ],
         sinks: vec![
             Arc::new(sinks::jsonl::JsonLines),

@@ -9,3 +9,4 @@ pub mod image;
 mod image_settings;
 pub mod infer;
 pub mod reduce;
+pub mod select;
