@@ -1,6 +1,7 @@
 //! The kinds of sources, stages and sinks that a workflow file may name. A kind is one file: its keys, what it gives for what it reads, and
 //! what it does to a row. Nothing here knows actors, workers or the journal.
 
+mod encode_picture;
 mod expression;
 mod largest;
 mod record;
@@ -28,6 +29,11 @@ pub fn builtin() -> Kinds {
             Arc::new(stages::reduce::ReduceStage),
             Arc::new(stages::ctc::Ctc),
             Arc::new(stages::select::Select),
+            Arc::new(stages::embed::Embed),
+            Arc::new(stages::threshold::Threshold),
+            Arc::new(stages::argmax::Argmax),
+            Arc::new(stages::mask::Mask),
+            Arc::new(stages::draw::Draw),
         ],
         sinks: vec![
             Arc::new(sinks::jsonl::JsonLines),
