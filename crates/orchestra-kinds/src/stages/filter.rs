@@ -105,7 +105,7 @@ pub(super) fn parse(
             stage
                 .diags
                 .error(written.span, format!("stage `{name}` has no field `{field}` to look at"))
-                .label(format!("{} gives {}", input.described(), input.gives))
+                .label(format!("it reads {}", input.gives))
                 .help(format!(
                     "{known}; `name[3]` is one number of a tensor; a text stands in single quotes"
                 ));
