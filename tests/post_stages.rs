@@ -196,7 +196,9 @@ fn what_does_not_fit_is_said_with_its_place_before_anything_runs() {
     let ended = check(WORKFLOW);
     ended.must_exit(78).must_say(&["there are 2 characters", "for 6 classes"]);
     models::identity_with_metadata(&place.path("models"), &[STEPS, CLASSES], "other", "a\nb").unwrap();
-    check(WORKFLOW).must_exit(78).must_say(&["has no metadata `character`", "charset = \"characters.txt\""]);
+    check(WORKFLOW)
+        .must_exit(78)
+        .must_say(&["no model with the metadata `character`", "charset = \"characters.txt\""]);
     models::identity_with_metadata(&place.path("models"), &[STEPS, CLASSES], "character", "a\nb\nc\nd")
         .unwrap();
     let bad = WORKFLOW.replace("out[7] / 2", "out[30] / 2").replace("len(text.text)", "len(text.score)");

@@ -114,7 +114,7 @@ impl Connect for CtcDraft {
                 None => {
                     let (name, from) = (stage.name, input.described());
                     let message = format!(
-                        "stage `{name}` knows no characters: the model behind {from} has no metadata `{METADATA}`"
+                        "stage `{name}` has no characters: no model with the metadata `{METADATA}` stands behind {from}"
                     );
                     stage.diags.error(stage.span, message).help(
                         "name a text file with one character per line, in the order of the classes: charset = \"characters.txt\"",
@@ -218,7 +218,8 @@ impl CtcMap {
             (0, _) => format!("{least} with the blank and a space"),
             _ => format!("{least} with the blank, {most} with a space as well"),
         };
-        Err(format!("there are {n} characters ({wanted}) for {classes} classes"))
+        let are = if n == 1 { "is 1 character".to_owned() } else { format!("are {n} characters") };
+        Err(format!("there {are} ({wanted}) for {classes} classes"))
     }
 
     fn character(&self, class: usize) -> &str {
@@ -232,7 +233,9 @@ impl Map for CtcMap {
     }
 
     fn cost(&self) -> usize {
-        self.cost.unwrap_or(usize::MAX)
+        // An exponential is as much as reading this many numbers.
+        const EXPONENTIAL: usize = 16;
+        self.cost.map_or(usize::MAX, |n| if self.is_softmax { n.saturating_mul(EXPONENTIAL) } else { n })
     }
 
     fn remote(&self) -> Option<RemoteSpec> {

@@ -65,6 +65,9 @@ impl StageKind for Select {
                     columns.push((entry.key.clone(), At::new(text.clone(), entry.node.span)));
                     continue;
                 }
+                Toml::String(_) if entry.key.trim().is_empty() => {
+                    f.bad("columns", entry.key_span, "has a column without a name");
+                }
                 Toml::String(_) => {
                     f.bad(&key, entry.node.span, "is empty").help(help);
                 }
