@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{DeviceView, FileKind, Host, MachineView, ModelError, ModelFile, Signature};
@@ -83,7 +84,7 @@ impl Host for World {
         let known = MODELS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
         let signature = signature(known.unwrap_or(name)).ok_or(ModelError::Missing)?;
         let digest = [name.len() as u8; 32];
-        Ok(ModelFile { digest, file_digest: digest, bytes: 1 << 20, signature })
+        Ok(ModelFile { digest, file_digest: digest, bytes: 1 << 20, signature, metadata: Arc::default() })
     }
 
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {

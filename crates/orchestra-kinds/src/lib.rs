@@ -1,6 +1,9 @@
 //! The kinds of sources, stages and sinks that a workflow file may name. A kind is one file: its keys, what it gives for what it reads, and
 //! what it does to a row. Nothing here knows actors, workers or the journal.
 
+mod encode_picture;
+mod expression;
+mod largest;
 mod record;
 mod sinks;
 mod sources;
@@ -26,6 +29,13 @@ pub fn builtin() -> Kinds {
             Arc::new(stages::filter::Filter),
             Arc::new(stages::gather::Gather),
             Arc::new(stages::reduce::ReduceStage),
+            Arc::new(stages::ctc::Ctc),
+            Arc::new(stages::select::Select),
+            Arc::new(stages::embed::Embed),
+            Arc::new(stages::threshold::Threshold),
+            Arc::new(stages::argmax::Argmax),
+            Arc::new(stages::mask::Mask),
+            Arc::new(stages::draw::Draw),
         ],
         sinks: vec![
             Arc::new(sinks::jsonl::JsonLines),

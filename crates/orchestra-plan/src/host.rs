@@ -1,8 +1,10 @@
 //! Everything the planner may ask of the world, and the real world's answers. Decides nothing.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use orchestra_core::TensorSpec;
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
@@ -108,6 +110,8 @@ pub struct ModelFile {
     pub bytes: u64,
     /// What it takes and gives.
     pub signature: Signature,
+    /// What its exporter wrote down beside the graph (`metadata_props`): at most 16 MiB of texts by name.
+    pub metadata: Arc<BTreeMap<String, String>>,
 }
 
 /// Inputs and outputs of a model as its file states them.

@@ -1,6 +1,7 @@
 //! What a kind of source, stage or sink is to the planner: its keys, declared once, and what follows from them and from what it reads. The
 //! planner knows these traits and no kind; hosts hand their kinds in through a [`Kinds`].
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -227,6 +228,8 @@ pub struct Input {
     pub column: Option<String>,
     /// The labels of its model, if it runs one that has some.
     pub labels: Option<At<Vec<String>>>,
+    /// What the file of its model says beside the graph (`metadata_props`); empty where it runs none.
+    pub metadata: Arc<BTreeMap<String, String>>,
 }
 
 impl Input {
@@ -332,7 +335,8 @@ pub(crate) fn whole_row(
     }
     let name = inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>().join("`, `");
     let labels = first.labels.clone().filter(|_| !several);
-    let whole = Input { name, gives: Schema(columns), column: None, labels, ..first.clone() };
+    let metadata = if several { Arc::default() } else { Arc::clone(&first.metadata) };
+    let whole = Input { name, gives: Schema(columns), column: None, labels, metadata, ..first.clone() };
     Some((whole, reads))
 }
 

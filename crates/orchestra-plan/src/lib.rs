@@ -52,7 +52,7 @@ pub use kind::{
 };
 pub use machine_file::machine_from_toml;
 pub use measured::{MeasureKey, Measured, Measurements};
-pub use models::{MAX_BATCH, read_labels};
+pub use models::{MAX_BATCH, read_labels, read_text};
 pub use nearest::list;
 pub use onnx::read_model;
 pub use part_names::PartsPlan;

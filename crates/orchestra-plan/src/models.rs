@@ -1,6 +1,8 @@
 //! `[models.*]`: reading the tables, and what their files say. Loads no weights.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use orchestra_core::{Provider, SandboxMode, SandboxRules};
 
@@ -27,6 +29,7 @@ pub const MAX_BATCH: u64 = 65_536;
 pub(crate) struct Model {
     pub plan: ModelPlan,
     pub labels: Option<At<Vec<String>>>,
+    pub metadata: Arc<BTreeMap<String, String>>,
     /// Bytes of the file and of its external weights.
     pub bytes: u64,
 }
@@ -115,7 +118,7 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         Some(None) => return None,
         labels => labels.flatten(),
     };
-    let ModelFile { file_digest, digest, bytes, signature } = file;
+    let ModelFile { file_digest, digest, bytes, signature, metadata } = file;
     tuning::check_outputs(&raw.name.value, &raw.tuning, &signature.outputs, diags);
     let custom_ops = custom_ops.into_iter().collect::<Option<Vec<_>>>()?;
     let mut tuning = raw.tuning.wanted.clone();
@@ -142,7 +145,7 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
             env: raw.sandbox.env.iter().map(|name| name.value.clone()).collect(),
         },
     };
-    Some(Model { plan, labels, bytes })
+    Some(Model { plan, labels, metadata, bytes })
 }
 
 /// Reports what no sandbox can allow.
@@ -212,22 +215,32 @@ pub fn read_labels(
     host: &dyn Host,
     diags: &mut Diagnostics,
 ) -> Option<At<Vec<String>>> {
+    let help = "a labels file is text with one class name per line, in the order of the classes";
+    let text = read_text("labels", help, written, folder, host, diags)?;
+    Some(At::new(text.trim_end().lines().map(|l| l.trim().to_owned()).collect(), written.span))
+}
+
+/// Reads a text that the file names, without its byte order mark. That it cannot be read, is no UTF-8, or has nothing but blanks is reported:
+/// `what` is the key that names it, `help` what it should be.
+pub fn read_text(
+    what: &str,
+    help: &str,
+    written: &At<String>,
+    folder: &Path,
+    host: &dyn Host,
+    diags: &mut Diagnostics,
+) -> Option<String> {
     let path = resolve(folder, &written.value, host);
-    let mut fail = |reason: String| {
+    let text = host.read(&path).map_err(|error| error.to_string()).and_then(|bytes| {
+        let text = String::from_utf8(bytes).map_err(|_| "it is no UTF-8 text".to_owned())?;
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+        if text.trim_end().is_empty() { Err("it is empty".into()) } else { Ok(text.to_owned()) }
+    });
+    text.map_err(|reason| {
         diags
-            .error(written.span, format!("labels `{}` cannot be read: {reason}", written.value))
+            .error(written.span, format!("{what} `{}` cannot be read: {reason}", written.value))
             .label(format!("looked for `{}`", path.display()))
-            .help("a labels file is text with one class name per line, in the order of the classes");
-        None
-    };
-    let bytes = match host.read(&path) {
-        Ok(bytes) => bytes,
-        Err(error) => return fail(error.to_string()),
-    };
-    let Ok(text) = String::from_utf8(bytes) else { return fail("it is no UTF-8 text".into()) };
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text).trim_end();
-    if text.is_empty() {
-        return fail("it is empty".into());
-    }
-    Some(At::new(text.lines().map(|l| l.trim().to_owned()).collect(), written.span))
+            .help(help);
+    })
+    .ok()
 }

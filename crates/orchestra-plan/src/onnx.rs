@@ -1,6 +1,6 @@
 //! What an ONNX file says about itself: inputs, outputs, versions, digest. Loads no weights and no ONNX Runtime.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -16,6 +16,8 @@ use crate::host::{ModelError, ModelFile, Signature, digest_file, open_regular};
 
 /// Dimensions of a tensor. Records hold lists within lists, one for each.
 const MAX_DIMS: usize = 64;
+/// Bytes of all metadata that is kept; entries beyond are left out. The dictionary of a reader of Chinese has 75 kB.
+const MAX_METADATA_BYTES: usize = 16 << 20;
 
 // The part of onnx.proto3 that is looked at; all other fields, weights among them, are skipped.
 
@@ -144,7 +146,7 @@ pub fn read_model(path: &Path) -> Result<ModelFile, ModelError> {
     let digest = with_weights(file_digest, &weights, folder)?;
     let weights = weights.iter().filter_map(|name| folder.join(name).metadata().ok());
     let bytes = weights.fold(meta.len(), |sum, weights| sum.saturating_add(weights.len()));
-    Ok(ModelFile { digest, file_digest, bytes, signature })
+    Ok(ModelFile { digest, file_digest, bytes, signature, metadata: model.metadata.into() })
 }
 
 /// Folds the files of external weights into the digest.
@@ -225,6 +227,9 @@ impl Buf for HashedStream {
 struct Model {
     ir_version: i64,
     opset: i64,
+    metadata: BTreeMap<String, String>,
+    /// Bytes of the entries that were read into `metadata`.
+    metadata_bytes: usize,
     graph: Graph,
 }
 
@@ -273,6 +278,15 @@ impl Model {
                 let set = OperatorSet::decode(stream.take(length))?;
                 if set.domain.is_empty() || set.domain == "ai.onnx" {
                     self.opset = set.version;
+                }
+            }
+            14 if self.metadata_bytes + length <= MAX_METADATA_BYTES => {
+                self.metadata_bytes += length;
+                let mut entry = vec![0; length];
+                stream.copy_to_slice(&mut entry);
+                // Few workflows read metadata, so an entry that cannot be decoded is left out and no error.
+                if let Ok(entry) = KeyValue::decode(&*entry) {
+                    self.metadata.insert(entry.key, entry.value);
                 }
             }
             _ => stream.advance(length),

@@ -1,6 +1,8 @@
 //! Whether what a stage gives fits what the next one takes. Knows shapes and types, and neither kinds nor devices.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::{Dim, PixelInput, TensorSpec};
@@ -38,6 +40,8 @@ pub(crate) enum Wired {
         connected: StageConnected,
         /// The labels of the model whose rows it passes on as they are.
         labels: Option<At<Vec<String>>>,
+        /// The metadata of that model.
+        metadata: Arc<BTreeMap<String, String>>,
     },
 }
 
@@ -113,13 +117,13 @@ impl<'a> Wiring<'a> {
         let read =
             |(input, column): &(usize, usize)| ColumnRef { from: links[*input].target, column: *column };
         let reads = connected.reads.iter().map(read).collect();
-        let labels = match &inputs[..] {
+        let (labels, metadata) = match &inputs[..] {
             [input] if connected.gives.0.iter().all(|column| input.gives.0.contains(column)) => {
-                input.labels.clone()
+                (input.labels.clone(), Arc::clone(&input.metadata))
             }
-            _ => None,
+            _ => (None, Arc::default()),
         };
-        Some(Wired::Stage { reads, connected, labels })
+        Some(Wired::Stage { reads, connected, labels, metadata })
     }
 
     /// What a link leads to, as kinds see it.
@@ -326,18 +330,22 @@ pub(crate) fn input(
     wired: &[Option<Wired>],
     link: &Link,
 ) -> Option<Input> {
-    let (kind, gives, labels) = match link.target {
+    let (kind, gives, labels, metadata) = match link.target {
         Origin::Source(source) => {
             let kind = workflow.sources[source.index()].kind.as_ref()?.name();
-            (kind, sources[source.index()].as_ref()?.gives.clone(), None)
+            (kind, sources[source.index()].as_ref()?.gives.clone(), None, Arc::default())
         }
         Origin::Stage(stage) => {
             let is = wired[stage.index()].as_ref()?;
-            let labels = match is {
-                Wired::Batch { model, .. } => models[*model].as_ref()?.labels.clone(),
-                Wired::Stage { labels, .. } => labels.clone(),
+            let (labels, metadata) = match is {
+                Wired::Batch { model, .. } => {
+                    let model = models[*model].as_ref()?;
+                    (&model.labels, &model.metadata)
+                }
+                Wired::Stage { labels, metadata, .. } => (labels, metadata),
             };
-            (workflow.stages[stage.index()].kind_name(), is.gives().clone(), labels)
+            let kind = workflow.stages[stage.index()].kind_name();
+            (kind, is.gives().clone(), labels.clone(), Arc::clone(metadata))
         }
     };
     Some(Input {
@@ -349,6 +357,7 @@ pub(crate) fn input(
         gives,
         column: link.tensor.clone(),
         labels,
+        metadata,
     })
 }
 

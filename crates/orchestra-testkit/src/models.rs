@@ -101,6 +101,21 @@ pub fn identity(folder: &Path, dtype: DType, row: &[usize]) -> anyhow::Result<Pa
         .write(folder)
 }
 
+/// As [`identity`] of f32, and its metadata has this entry, as those of recognition models name their characters.
+pub fn identity_with_metadata(
+    folder: &Path,
+    row: &[usize],
+    key: &str,
+    value: &str,
+) -> anyhow::Result<PathBuf> {
+    ModelBuilder::new("identity_with_metadata")
+        .input(&spec("x", DType::F32, row))
+        .output(&spec("y", DType::F32, row))
+        .node("Identity", &["x"], &["y"], &[])
+        .metadata(key, value)
+        .write(folder)
+}
+
 /// An output whose shape is known only after the run: of f32 `x` with row shape `[n]`, `y` keeps the columns that are positive in some
 /// row of the batch. Row shape `[?]`.
 pub fn positive_columns(folder: &Path, n: usize) -> anyhow::Result<PathBuf> {

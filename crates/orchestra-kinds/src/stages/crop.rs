@@ -125,7 +125,8 @@ impl StageKind for Crop {
     }
 }
 
-fn number(f: &mut Fields<'_, '_>, key: &str) -> Option<f32> {
+/// One number of a key.
+pub(super) fn number(f: &mut Fields<'_, '_>, key: &str) -> Option<f32> {
     let numbers = f.numbers(key)?;
     match numbers.value[..] {
         [one] => Some(one as f32),

@@ -1,10 +1,17 @@
 //! `[stages.*]`: one file per kind.
 
+pub mod argmax;
 pub mod classify;
 pub mod crop;
+pub mod ctc;
+pub mod draw;
+pub mod embed;
 pub mod filter;
 pub mod gather;
 pub mod image;
 mod image_settings;
 pub mod infer;
+pub mod mask;
 pub mod reduce;
+pub mod select;
+pub mod threshold;

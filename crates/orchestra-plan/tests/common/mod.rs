@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
@@ -114,7 +115,7 @@ impl Host for FakeHost {
         };
         let digest = [name.len() as u8; 32];
         let bytes = if name == "large.onnx" { 98 << 20 } else { 1 << 20 };
-        Ok(ModelFile { digest, file_digest: digest, bytes, signature })
+        Ok(ModelFile { digest, file_digest: digest, bytes, signature, metadata: Arc::default() })
     }
 
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {

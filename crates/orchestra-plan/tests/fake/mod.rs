@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
@@ -55,7 +56,7 @@ impl Host for FakeHost {
         };
         // Models of one plan are told apart by it.
         let digest = [path.as_os_str().len() as u8; 32];
-        Ok(ModelFile { digest, file_digest: digest, bytes: 1000, signature })
+        Ok(ModelFile { digest, file_digest: digest, bytes: 1000, signature, metadata: Arc::default() })
     }
 
     fn first_item(&self, _: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {

@@ -27,6 +27,20 @@ pub struct ModelProto {
     /// Operator sets that its nodes come from.
     #[prost(message, repeated, tag = "8")]
     pub opset_import: Vec<OperatorSetIdProto>,
+    /// What its exporter wrote down beside the graph.
+    #[prost(message, repeated, tag = "14")]
+    pub metadata_props: Vec<StringStringEntryProto>,
+}
+
+/// An entry of the metadata.
+#[derive(Clone, PartialEq, Message)]
+pub struct StringStringEntryProto {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub key: String,
+    /// Its text.
+    #[prost(string, tag = "2")]
+    pub value: String,
 }
 
 /// A domain and its version.

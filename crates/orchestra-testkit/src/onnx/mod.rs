@@ -10,8 +10,9 @@ use orchestra_core::{DType, Dim, TensorSpec};
 use prost::Message as _;
 
 use messages::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
-    TypeProto, ValueInfoProto, attribute_type, dimension_proto, tensor_shape_proto,
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
+    TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, attribute_type, dimension_proto,
+    tensor_shape_proto,
 };
 
 /// Version of the file format that is written.
@@ -35,13 +36,14 @@ pub enum Attribute {
 pub struct ModelBuilder {
     graph: GraphProto,
     custom_domains: Vec<String>,
+    metadata: Vec<StringStringEntryProto>,
 }
 
 impl ModelBuilder {
     /// An empty model.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self { graph: GraphProto { name: name.to_owned(), ..GraphProto::default() }, custom_domains: vec![] }
+        Self { graph: GraphProto { name: name.to_owned(), ..GraphProto::default() }, ..Self::default() }
     }
 
     /// Adds an input; its first dimension is the batch's.
@@ -101,6 +103,13 @@ impl ModelBuilder {
         self
     }
 
+    /// Adds an entry of the metadata.
+    #[must_use]
+    pub fn metadata(mut self, key: &str, value: &str) -> Self {
+        self.metadata.push(StringStringEntryProto { key: key.to_owned(), value: value.to_owned() });
+        self
+    }
+
     /// The file's bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -111,6 +120,7 @@ impl ModelBuilder {
             producer_name: "orchestra-testkit".to_owned(),
             graph: Some(self.graph.clone()),
             opset_import: std::iter::once(own).chain(custom).collect(),
+            metadata_props: self.metadata.clone(),
         };
         model.encode_to_vec()
     }

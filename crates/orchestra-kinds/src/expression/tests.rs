@@ -1,0 +1,173 @@
+//! Expressions over hand-made rows.
+
+use orchestra_core::DType;
+use orchestra_core::data::{Column, ColumnType, Label, OwnedRow, Schema, TensorView, fixed_tensor};
+use proptest::prelude::*;
+
+use super::*;
+
+/// Columns as models and stages give them: `495` and `out/logits-1` are names.
+fn schema() -> Schema {
+    let tensor = |name: &str, dtype, row: &[usize]| Column {
+        name: name.into(),
+        ty: ColumnType::Tensor(fixed_tensor(name, dtype, row)),
+    };
+    Schema(vec![
+        Column { name: "classes".into(), ty: ColumnType::Labels },
+        Column { name: "text".into(), ty: ColumnType::Text },
+        Column { name: "parts".into(), ty: ColumnType::List(Schema::default()) },
+        tensor("495", DType::F32, &[1]),
+        tensor("out/logits-1", DType::F32, &[2]),
+        tensor("id", DType::I64, &[]),
+        tensor("flag", DType::Bool, &[1, 1]),
+    ])
+}
+
+fn with_row<R>(labels: &[Label<'_>], read: impl FnOnce(&[Value<'_>]) -> R) -> R {
+    let floats: Vec<u8> = [2.5_f32, -4.0, 8.0].iter().flat_map(|v| v.to_ne_bytes()).collect();
+    let id = (i64::MAX - 1).to_ne_bytes();
+    let view = |name, dtype, shape, data| Value::Tensor(TensorView { name, dtype, shape, data });
+    let parts: [OwnedRow; 3] = [vec![], vec![], vec![]];
+    read(&[
+        Value::Labels(labels),
+        Value::Text("Ünsal, 3"),
+        Value::List(&parts),
+        view("495", DType::F32, &[1], &floats[..4]),
+        view("out/logits-1", DType::F32, &[2], &floats[4..]),
+        view("id", DType::I64, &[], &id),
+        view("flag", DType::Bool, &[1, 1], &[1]),
+    ])
+}
+
+const CAT: [Label<'static>; 1] = [Label { label: "cat", class: 3, score: 0.5 }];
+
+#[track_caller]
+fn parsed(text: &str) -> Expression {
+    parse(&schema(), text).unwrap_or_else(|wrong| panic!("{text}: {wrong:?}"))
+}
+
+#[track_caller]
+fn holds(text: &str, labels: &[Label<'_>]) -> bool {
+    let expression = parsed(text);
+    assert_eq!(expression.ty(), Type::Truth, "{text}");
+    with_row(labels, |row| expression.truth(row).unwrap())
+}
+
+#[test]
+fn conditions_of_earlier_versions_mean_what_they_meant() {
+    for (keep, expected) in [
+        ("score >= 0.5", true),
+        ("score > 0.5", false),
+        ("score<=0.5 and class==3", true),
+        ("score <= 0.5 and class != 3", false),
+        ("label == 'cat'", true),
+        ("label != 'cat'", false),
+        ("label == 'a and b' and score > 0", false),
+        ("classes.score >= .5 and count == 3 and parts.count < 4", true),
+        ("495 > 2 and 495 > -2.5e0 and 495 != 495", true),
+        ("out/logits-1[0] == -4 and out/logits-1[1]>=8.", true),
+        ("flag == 1 and flag != 0", true),
+    ] {
+        assert_eq!(holds(keep, &CAT), expected, "{keep}");
+    }
+    let none = [Label { label: "x", class: 0, score: f32::NAN }];
+    assert!(!holds("score >= 0", &none) && !holds("score < 0", &none) && holds("score != 0", &none));
+    assert!(!holds("label == 'cat'", &[]) && holds("label != 'cat'", &[]) && !holds("class < 9", &[]));
+}
+
+#[test]
+fn operators_bind_as_usual_and_no_value_passes_no_comparison() {
+    for (text, expected) in [
+        ("true or true and false", true),
+        ("(true or true) and false", false),
+        ("not label == 'dog' and flag", true),
+        ("not (label == 'dog' or score < 1)", false),
+        ("1 + 2 * 3 == 7 and (1 + 2) * 3 == 9", true),
+        ("7 - 2 - 1 == 4 and 8 / 4 / 2 == 1", true),
+        ("-score*2 == -1 and - -3 == 3", true),
+        ("1 / 2 == 0.5", true),
+        ("lower(text) == 'ünsal, 3' and len(text) == 8 and upper('a') == 'A'", true),
+        ("starts_with(text, 'Ün') and ends_with(text,'3') and contains(text, ', ')", true),
+        ("contains(text, 'x') or starts_with(label, 'do')", false),
+        ("id == 9223372036854775806 and id != 9223372036854775807", true),
+        ("out/logits-1[0]/2 == -2", true),
+        ("flag == true", true),
+    ] {
+        assert_eq!(holds(text, &CAT), expected, "{text}");
+    }
+    for text in
+        ["class == class", "class + 1 > 0", "starts_with(label, '')", "len(label) < 9", "score / 0 > 0"]
+    {
+        assert!(!holds(text, &[]), "{text}");
+    }
+    assert!(holds("class != class and id + id != 0", &[]), "a sum that is too large has no value");
+}
+
+#[test]
+fn what_is_no_expression_is_refused_with_the_reason() {
+    for (text, why) in [
+        ("score >=", "ends where a value is expected"),
+        ("score >= 3abc", "`3abc` is no number"),
+        ("score > 1e999", "`1e999` is no number"),
+        (">= 3", "`>=` stands where a value is expected"),
+        ("label > 'a'", "can be == or != to `label`, not >"),
+        ("label == 'a", "no closing quote"),
+        ("class == 1 andb == 2", "expected `and`, `or` or a sign, found `andb`"),
+        ("class = 1", "write `==`"),
+        ("class == 1 && flag", "write `and`"),
+        ("(class == 1", "not closed"),
+        ("class == 1)", "found `)`"),
+        ("1 < class < 3", "joined by `and`"),
+        ("label == 3", "`label` is a text and `3` is a number"),
+        ("score == 'a'", "`'a'` is a text and `score` is a number"),
+        ("score and flag", "`and` takes comparisons, and `score` is a number"),
+        ("not label", "`not` takes comparisons, and `label` is a text"),
+        ("label + 1 == 2", "`+` takes numbers, and `label` is a text"),
+        ("-label == 2", "`-` takes numbers, and `label` is a text"),
+        ("len(score) == 1", "`len` takes texts, and `score` is a number"),
+        ("contains(label)", "`contains` takes two texts, not 1"),
+        ("length(label) == 1", "no function `length`"),
+    ] {
+        match parse(&schema(), text) {
+            Err(Wrong::Form(found)) => assert!(found.contains(why), "{text}: {found}"),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+    for (text, name) in [
+        ("score >= high", "high"),
+        ("scor*2 > 1", "scor"),
+        ("out/logits-1 > 1", "out/logits-1"),
+        ("out/logits-1[2] > 1", "out/logits-1[2]"),
+    ] {
+        assert_eq!(parse(&schema(), text), Err(Wrong::Field(name.into())), "{text}");
+    }
+}
+
+#[test]
+fn depth_is_bounded_and_long_chains_of_conditions_are_not_deep() {
+    let deep = format!("{}1{} == 1", "(".repeat(100), ")".repeat(100));
+    assert!(matches!(parse(&schema(), &deep), Err(Wrong::Form(why)) if why.contains("nested")));
+    let signs = format!("{}1 == 1", "1 + ".repeat(1000));
+    assert!(matches!(parse(&schema(), &signs), Err(Wrong::Form(why)) if why.contains("256")));
+    assert!(holds(&vec!["label != 'x'"; 5000].join(" and "), &CAT));
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in "[a-z0-9 ()'.,<>=!+*/\\[\\]ü-]{0,40}", words in prop::collection::vec(
+        prop::sample::select(vec!["not", "and", "or", "(", ")", "-", "+", "*", "/", "score", "label", "'a'", "3", "==", "<", "len(", "id", ","]), 0..12,
+    )) {
+        for text in [text, words.join(" ")] {
+            if let Ok(expression) = parse(&schema(), &text) {
+                let bytes = bincode::encode_to_vec(&expression, bincode::config::standard()).unwrap();
+                let (again, _): (Expression, _) = bincode::decode_from_slice(&bytes, bincode::config::standard()).unwrap();
+                with_row(&CAT, |row| {
+                    let all = |of: &Expression| {
+                        format!("{:?} {:?} {:?} {:?}", of.truth(row), of.number(row), of.integer(row), of.text(row))
+                    };
+                    assert_eq!(all(&expression), all(&again));
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! `kind = "draw"`: boxes and their labels on the picture that they were found in.
+
+use std::sync::Arc;
+
+use bincode::{Decode, Encode};
+use font8x8::UnicodeFonts as _;
+use orchestra_core::DType;
+use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Pixels, Refusal, Schema, Value};
+use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
+use orchestra_plan::{
+    Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
+};
+
+use crate::encode_picture::{jpeg, png};
+use crate::tensor::element;
+
+/// The kind `draw`.
+pub struct Draw;
+
+const KEYS: [Key; 3] = [
+    key("format", "text", "\"jpg\"", "`\"jpg\"` or `\"png\"`"),
+    key("quality", "integer", "90", "of a JPEG, from 1 to 100"),
+    key(
+        "line",
+        "integer",
+        "by the size",
+        "pixels that the lines of boxes are thick; letters are 8 pixels high for each 2 of them",
+    ),
+];
+
+/// Thickest line, in pixels.
+const MAX_LINE: u64 = 64;
+
+impl StageKind for Draw {
+    fn name(&self) -> &'static str {
+        "draw"
+    }
+
+    fn about(&self) -> &'static str {
+        "Draws boxes with label and score on the picture of an item: `from = [\"pictures\", \"detections\"]`. Detections are a list with `box`, f32[4]: left, \
+         top, right and bottom in pixels; and `label`, `class` and `score`, where it has them. Each class has its colour. It gives `drawing`, the \
+         content of a picture file."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+        let is_png = f.choice("format", &[("jpg", false), ("png", true)]).is_some_and(|format| format.value);
+        let quality = f.integer("quality", 1..=100);
+        if let Some(quality) = quality.as_ref().filter(|_| is_png) {
+            let message = format!("`quality` of {} has no effect: a PNG keeps every pixel", f.what);
+            f.diags.warning(quality.span, message).label("has no effect").help("leave it out");
+        }
+        let line = f.integer("line", 1..=MAX_LINE).map(|line| line.value as u32);
+        let quality = quality.map_or(90, |quality| quality.value as u8);
+        Some(Draft::Stage(Box::new(DrawDraft { is_png, quality, line })))
+    }
+
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(spec.read::<DrawMap>()?))
+    }
+}
+
+#[derive(Debug)]
+struct DrawDraft {
+    is_png: bool,
+    quality: u8,
+    line: Option<u32>,
+}
+
+impl Connect for DrawDraft {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+        let picture =
+            stage.column(0, "pictures first, which a source gives", |c| c.ty == ColumnType::Picture)?;
+        let what = "a list of detections second, with a column `box` of f32[4]";
+        let fits = |ty: &ColumnType| match ty {
+            ColumnType::List(schema) => Places::of(schema).is_some(),
+            _ => false,
+        };
+        let list = stage.column(1, what, |column| fits(&column.ty))?;
+        let ColumnType::List(schema) = &stage.inputs[1].gives.0[list].ty else { return None };
+        let map = DrawMap {
+            is_png: self.is_png,
+            quality: self.quality,
+            line: self.line,
+            places: Places::of(schema)?,
+        };
+        let about = match self.is_png {
+            true => "png".to_owned(),
+            false => format!("jpg of quality {}", self.quality),
+        };
+        Some(StageConnected {
+            gives: Schema::of("drawing", ColumnType::Bytes(if self.is_png { "png" } else { "jpg" }.into())),
+            reads: vec![(0, picture), (1, list)],
+            settings: serde_json::json!({
+                "detections": list, "png": self.is_png, "quality": self.quality, "line": self.line,
+            }),
+            details: vec![about.clone()],
+            about: format!("boxes on the picture, {about}"),
+            runs: Runs::Map(Arc::new(map)),
+        })
+    }
+}
+
+/// Where a row of the list has what is drawn.
+#[derive(Debug, Clone, Copy, Encode, Decode)]
+struct Places {
+    corners: usize,
+    label: Option<usize>,
+    class: Option<usize>,
+    score: Option<usize>,
+}
+
+impl Places {
+    fn of(schema: &Schema) -> Option<Self> {
+        let tensor = |name: &str, dtype: DType, n: usize| {
+            let place = schema.position(name)?;
+            let spec = schema.0[place].ty.tensor()?;
+            (spec.dtype == dtype && spec.row_len() == Some(n)).then_some(place)
+        };
+        Some(Self {
+            corners: tensor("box", DType::F32, 4)?,
+            label: schema.position("label").filter(|at| schema.0[*at].ty == ColumnType::Text),
+            class: tensor("class", DType::I64, 1),
+            score: tensor("score", DType::F32, 1),
+        })
+    }
+}
+
+#[derive(Debug, Clone, Encode, Decode)]
+struct DrawMap {
+    is_png: bool,
+    quality: u8,
+    line: Option<u32>,
+    places: Places,
+}
+
+impl Map for DrawMap {
+    fn start(&self) -> Box<dyn MapRun> {
+        Box::new(DrawRun { map: self.clone(), canvas: Canvas::default() })
+    }
+
+    fn cost(&self) -> usize {
+        usize::MAX
+    }
+
+    fn remote(&self) -> Option<RemoteSpec> {
+        RemoteSpec::of(Draw.name(), self)
+    }
+}
+
+struct DrawRun {
+    map: DrawMap,
+    canvas: Canvas,
+}
+
+impl MapRun for DrawRun {
+    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        let [Value::Picture(picture), Value::List(detections)] = inputs else {
+            return Err(Refusal::result("internal error: a draw stage was given no picture; this is a bug"));
+        };
+        picture.with_pixels(&mut |pixels| {
+            self.canvas.load(&pixels);
+            Ok(())
+        })?;
+        let shorter = self.canvas.width.min(self.canvas.height);
+        let line = self.map.line.unwrap_or((shorter / 250).clamp(1, MAX_LINE as u32));
+        for (n, row) in detections.iter().enumerate() {
+            self.detection(n, row, line)?;
+        }
+        let drawn = self.canvas.pixels();
+        let file = if self.map.is_png { png(&drawn)? } else { jpeg(&drawn, self.map.quality)? };
+        emit.row(&[Value::Bytes(&file)])
+    }
+}
+
+impl DrawRun {
+    fn detection(&mut self, n: usize, row: &OwnedRow, line: u32) -> Result<(), Refusal> {
+        let places = self.map.places;
+        let floats = |at: usize| match row.get(at) {
+            Some(OwnedValue::Tensor { data, .. }) => {
+                data.as_chunks().0.iter().map(|v| f32::from_ne_bytes(*v)).collect()
+            }
+            _ => Vec::new(),
+        };
+        let [left, top, right, bottom] = floats(places.corners)[..] else {
+            return Err(Refusal::result(format!("box {n} has no four corners")));
+        };
+        if ![left, top, right, bottom].iter().all(|v| v.is_finite()) {
+            let place = format!("({left}, {top}, {right}, {bottom})");
+            return Err(Refusal::result(format!("box {n} is {place}, which is no place in a picture")));
+        }
+        let class = places.class.and_then(|at| match row.get(at) {
+            Some(OwnedValue::Tensor { data, dtype, .. }) => match element(*dtype, data) {
+                crate::tensor::Element::Int(class) => Some(class),
+                _ => None,
+            },
+            _ => None,
+        });
+        let mut text = match places.label.and_then(|at| row.get(at)) {
+            Some(OwnedValue::Text(label)) => label.to_string(),
+            _ => class.map_or_else(String::new, |class| class.to_string()),
+        };
+        if let Some(score) = places.score.and_then(|at| floats(at).first().copied()) {
+            text = format!("{text} {score:.2}").trim_start().to_owned();
+        }
+        let color = COLORS[class.unwrap_or(0).rem_euclid(COLORS.len() as i64) as usize];
+        // What is far outside is cut off here: numbers of pixels fit.
+        let whole = |v: f32| v.clamp(-1e6, 1e6).round() as i64;
+        let (left, top, right, bottom) = (whole(left), whole(top), whole(right), whole(bottom));
+        let line = i64::from(line);
+        self.canvas.frame([left, top, right, bottom], line, color);
+        if !text.is_empty() {
+            let scale = (line / 2).max(1);
+            let high = (GLYPH + 2) * scale;
+            // Above the box, where there is room; else inside of it.
+            let y = if top >= high { top - high } else { top.max(0) };
+            self.canvas.label(&text, (left.max(0), y), scale, color);
+        }
+        Ok(())
+    }
+}
+
+type Color = [u8; 3];
+
+/// The ten colours of Tableau, which differ also for most who see few.
+const COLORS: [Color; 10] = [
+    [31, 119, 180],
+    [255, 127, 14],
+    [44, 160, 44],
+    [214, 39, 40],
+    [148, 103, 189],
+    [140, 86, 75],
+    [227, 119, 194],
+    [127, 127, 127],
+    [188, 189, 34],
+    [23, 190, 207],
+];
+
+/// Pixels of a letter on each side.
+const GLYPH: i64 = 8;
+
+/// A picture in red, green and blue that is drawn on.
+#[derive(Default)]
+struct Canvas {
+    width: u32,
+    height: u32,
+    bytes: Vec<u8>,
+}
+
+impl Canvas {
+    fn load(&mut self, pixels: &Pixels<'_>) {
+        (self.width, self.height) = (pixels.width, pixels.height);
+        self.bytes.clear();
+        match pixels.channels {
+            1 => self.bytes.extend(pixels.bytes.iter().flat_map(|v| [*v; 3])),
+            _ => self.bytes.extend_from_slice(pixels.bytes),
+        }
+    }
+
+    fn pixels(&self) -> Pixels<'_> {
+        Pixels { width: self.width, height: self.height, channels: 3, bytes: &self.bytes }
+    }
+
+    /// Fills a rectangle, as far as it lies within the picture. `right` and `bottom` are outside.
+    fn fill(&mut self, [left, top, right, bottom]: [i64; 4], color: Color) {
+        let (width, height) = (i64::from(self.width), i64::from(self.height));
+        let (left, right) = (left.clamp(0, width) as usize, right.clamp(0, width) as usize);
+        let (top, bottom) = (top.clamp(0, height) as usize, bottom.clamp(0, height) as usize);
+        for y in top..bottom {
+            let row = y * self.width as usize;
+            let Some(bytes) = self.bytes.get_mut((row + left) * 3..(row + right.max(left)) * 3) else {
+                return;
+            };
+            bytes.as_chunks_mut().0.fill(color);
+        }
+    }
+
+    /// The outline of a box, within it.
+    fn frame(&mut self, [left, top, right, bottom]: [i64; 4], line: i64, color: Color) {
+        self.fill([left, top, right, (top + line).min(bottom)], color);
+        self.fill([left, (bottom - line).max(top), right, bottom], color);
+        self.fill([left, top, (left + line).min(right), bottom], color);
+        self.fill([(right - line).max(left), top, right, bottom], color);
+    }
+
+    /// A line of text on a ground of `color`, as far as it lies within the picture.
+    fn label(&mut self, text: &str, (x, y): (i64, i64), scale: i64, color: Color) {
+        let room = ((i64::from(self.width) - x) / (GLYPH * scale) + 1).max(0) as usize;
+        let letters: Vec<[u8; 8]> = text.chars().take(room).map(glyph).collect();
+        let wide = (letters.len() as i64 * GLYPH + 2) * scale;
+        self.fill([x, y, x + wide, y + (GLYPH + 2) * scale], color);
+        let brightness =
+            color.iter().zip([299, 587, 114]).map(|(v, share)| u32::from(*v) * share).sum::<u32>();
+        let ink = if brightness > 128_000 { [0; 3] } else { [255; 3] };
+        for (n, letter) in letters.iter().enumerate() {
+            let x = x + (n as i64 * GLYPH + 1) * scale;
+            for (down, row) in letter.iter().enumerate() {
+                let y = y + (down as i64 + 1) * scale;
+                for right in (0..GLYPH).filter(|right| row >> right & 1 == 1) {
+                    let x = x + right * scale;
+                    self.fill([x, y, x + scale, y + scale], ink);
+                }
+            }
+        }
+    }
+}
+
+/// The picture of a letter, a byte per line with the leftmost pixel in the lowest bit; a question mark for what the font lacks.
+fn glyph(letter: char) -> [u8; 8] {
+    let found = font8x8::BASIC_FONTS
+        .get(letter)
+        .or_else(|| font8x8::LATIN_FONTS.get(letter))
+        .or_else(|| font8x8::GREEK_FONTS.get(letter))
+        .or_else(|| font8x8::HIRAGANA_FONTS.get(letter));
+    found.or_else(|| font8x8::BASIC_FONTS.get('?')).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Gray;
+
+    impl orchestra_core::data::Picture for Gray {
+        fn decode(&self, _: Option<&orchestra_core::ImageSpec>) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn write_row(&self, _: &orchestra_core::ImageSpec, _: &mut [u8]) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn with_pixels(
+            &self,
+            show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>,
+        ) -> Result<(), Refusal> {
+            show(Pixels { width: 60, height: 40, channels: 1, bytes: &[9; 60 * 40] })
+        }
+    }
+
+    fn detection(label: &str, class: i64, corners: [f32; 4]) -> OwnedRow {
+        let tensor = |name: &str, dtype, shape: &[usize], data: Vec<u8>| OwnedValue::Tensor {
+            name: name.into(),
+            dtype,
+            shape: shape.into(),
+            data: data.into(),
+        };
+        vec![
+            OwnedValue::Text(label.into()),
+            tensor("class", DType::I64, &[], class.to_ne_bytes().into()),
+            tensor("score", DType::F32, &[], 0.5_f32.to_ne_bytes().into()),
+            tensor("box", DType::F32, &[4], corners.iter().flat_map(|v| v.to_ne_bytes()).collect()),
+        ]
+    }
+
+    struct Kept(Vec<u8>);
+
+    impl Emit for Kept {
+        fn parts(&mut self, _: usize) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
+            let [Value::Bytes(bytes)] = row else { panic!("{row:?}") };
+            self.0 = bytes.to_vec();
+            Ok(())
+        }
+    }
+
+    fn draw(is_png: bool, rows: &[OwnedRow]) -> Result<image::RgbImage, Refusal> {
+        let places = Places { corners: 3, label: Some(0), class: Some(1), score: Some(2) };
+        let mut kept = Kept(Vec::new());
+        let map = DrawMap { is_png, quality: 95, line: Some(2), places };
+        map.start().apply(&[Value::Picture(&Gray), Value::List(rows)], &mut kept)?;
+        if is_png {
+            return Ok(image::load_from_memory(&kept.0).unwrap().into_rgb8());
+        }
+        let jpeg = libjpeg_turbo_rs::decompress_to(&kept.0, libjpeg_turbo_rs::PixelFormat::Rgb).unwrap();
+        Ok(image::RgbImage::from_raw(jpeg.width as u32, jpeg.height as u32, jpeg.data).unwrap())
+    }
+
+    #[test]
+    fn a_box_is_an_outline_in_the_colour_of_its_class_with_its_label_above() {
+        let drawn = draw(true, &[detection("l", 3, [10.0, 15.0, 50.0, 35.0])]).unwrap();
+        assert_eq!(drawn.dimensions(), (60, 40));
+        let is_red = |x, y| drawn.get_pixel(x, y).0 == COLORS[3];
+        for (x, y) in [(10, 15), (11, 20), (49, 34), (48, 25), (30, 16), (30, 33)] {
+            assert!(is_red(x, y), "{x}, {y}");
+        }
+        for (x, y) in [(9, 20), (50, 20), (12, 20), (30, 17), (30, 35)] {
+            assert_eq!(drawn.get_pixel(x, y).0, [9; 3], "{x}, {y}");
+        }
+        // "l 0.50" is six letters of 8 pixels, 2 of ground around them, and as high as 10.
+        assert!(is_red(10, 5) && is_red(10 + 6 * 8 + 1, 14));
+        let ink: Vec<(u32, u32)> = (0..8)
+            .flat_map(|y| (0..8).map(move |x| (x, y)))
+            .filter(|(x, y)| glyph('l')[*y as usize] >> x & 1 == 1)
+            .collect();
+        assert!(ink.len() > 8 && ink.iter().all(|(x, y)| drawn.get_pixel(11 + x, 6 + y).0 == [255; 3]));
+    }
+
+    #[test]
+    fn whatever_lies_outside_is_cut_off_and_what_is_no_place_fails_the_item() {
+        let far = [
+            detection(
+                &"a label that is much too long for the picture ".repeat(99),
+                -7,
+                [-1e9, -5.0, 1e9, 3.0],
+            ),
+            detection("漢", i64::MAX, [55.0, 39.0, 20.0, 10.0]),
+            detection("", 0, [70.0, 70.0, 80.0, 80.0]),
+        ];
+        assert_eq!(draw(true, &far).unwrap().dimensions(), (60, 40));
+        let error = draw(true, &[detection("x", 0, [0.0, f32::NAN, 1.0, 1.0])]).unwrap_err().error;
+        assert!(error.contains("box 0"), "{error}");
+    }
+
+    #[test]
+    fn a_jpeg_shows_the_same() {
+        let rows = [detection("x", 2, [10.0, 15.0, 50.0, 35.0])];
+        let (png, jpeg) = (draw(true, &rows).unwrap(), draw(false, &rows).unwrap());
+        let difference: u64 =
+            png.as_raw().iter().zip(jpeg.as_raw()).map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
+        assert!(difference < 4 * png.as_raw().len() as u64, "{difference}");
+    }
+}

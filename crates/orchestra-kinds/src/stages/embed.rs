@@ -1,0 +1,357 @@
+//! `kind = "embed"`: a vector of unit length for each item, out of what an encoder gives.
+
+use std::sync::Arc;
+
+use bincode::{Decode, Encode};
+use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value};
+use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
+use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_plan::{
+    Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
+};
+
+use crate::tensor::read_floats;
+
+/// The kind `embed`.
+pub struct Embed;
+
+/// What becomes of several vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+enum Pool {
+    /// There is one.
+    None,
+    Mean,
+    Max,
+    /// The first: that of the token that stands for all.
+    Cls,
+}
+
+/// How vectors lie in a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+enum Layout {
+    /// `[vectors, numbers]`
+    Rows,
+    /// `[numbers, height, width]`
+    Planes,
+}
+
+const KEYS: [Key; 2] = [
+    key(
+        "pool",
+        "text",
+        "\"none\"",
+        "what becomes of several vectors: `\"mean\"`, `\"max\"` (of each number), `\"cls\"` (the first is taken). `[tokens, D]` is pooled over the tokens, \
+         `[C, height, width]` over the places. `\"none\"`: there is one, `[D]`",
+    ),
+    key(
+        "normalize",
+        "boolean",
+        "true",
+        "the vector is divided by its length (L2), so that a product of two is their cosine",
+    ),
+];
+
+/// Shorter vectors are divided by this instead of their length, as PyTorch does: zeros stay zeros.
+const LEAST_LENGTH: f64 = 1e-12;
+
+impl StageKind for Embed {
+    fn name(&self) -> &'static str {
+        "embed"
+    }
+
+    fn about(&self) -> &'static str {
+        "Gives one vector per item, `embedding`, f32, of the output of an encoder. With `from = [\"tokens\", \"mask\"]` only the tokens count whose number \
+         in the mask is not 0."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+        let pools = [("none", Pool::None), ("mean", Pool::Mean), ("max", Pool::Max), ("cls", Pool::Cls)];
+        let pool = f.choice("pool", &pools).map_or(Pool::None, |pool| pool.value);
+        let normalize = f.boolean("normalize").unwrap_or(true);
+        Some(Draft::Stage(Box::new(EmbedDraft { pool, normalize })))
+    }
+
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(spec.read::<EmbedMap>()?))
+    }
+}
+
+#[derive(Debug)]
+struct EmbedDraft {
+    pool: Pool,
+    normalize: bool,
+}
+
+impl Connect for EmbedDraft {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+        let what = "vectors, which an infer stage gives";
+        let place = stage.column(0, what, |c| c.ty.tensor().is_some())?;
+        let input = &stage.inputs[0];
+        let tensor = input.gives.0[place].ty.tensor()?.clone();
+        let wide: Vec<Dim> = tensor.row.iter().copied().filter(|dim| *dim != Dim::Fixed(1)).collect();
+        let found = match (self.pool, &tensor.row[..], &wide[..]) {
+            (Pool::None, _, []) => Some((Layout::Rows, None, Dim::Fixed(1))),
+            (Pool::None, _, [numbers]) => Some((Layout::Rows, None, *numbers)),
+            (Pool::Mean | Pool::Max | Pool::Cls, [many, numbers], _) => {
+                Some((Layout::Rows, Some(*many), *numbers))
+            }
+            (Pool::Mean | Pool::Max, [numbers, ..], _) if tensor.row.len() == 3 => {
+                Some((Layout::Planes, None, *numbers))
+            }
+            _ => None,
+        };
+        let floats = matches!(tensor.dtype, DType::F32 | DType::F16);
+        let Some((layout, many, numbers)) = found.filter(|_| floats) else {
+            let help = match self.pool {
+                Pool::None => {
+                    "one vector per item is f32[batch, D]; of several say what becomes of them: pool = \"mean\", \"max\" or \"cls\""
+                }
+                Pool::Cls => "pool = \"cls\" takes f32[batch, tokens, D]",
+                Pool::Mean | Pool::Max => {
+                    "it takes f32[batch, tokens, D] or f32[batch, C, height, width]; of f32[batch, D] leave `pool` out"
+                }
+            };
+            let message = format!("stage `{}` cannot make a vector of `{}`", stage.name, tensor.name);
+            stage.diags.error(input.span, message).label(format!("it is {tensor}")).help(help);
+            return None;
+        };
+        let mut reads = vec![(0, place)];
+        if let Some(many) = many.filter(|_| stage.inputs.len() > 1 && self.pool != Pool::Cls) {
+            reads.push((1, mask(stage, many)?));
+        }
+        let pool = match self.pool {
+            Pool::None => "none",
+            Pool::Mean => "mean",
+            Pool::Max => "max",
+            Pool::Cls => "cls",
+        };
+        let mut details = vec![if self.normalize { "unit length" } else { "any length" }.to_owned()];
+        details.extend((self.pool != Pool::None).then(|| format!("{pool} of several")));
+        let spec = TensorSpec {
+            name: "embedding".into(),
+            dtype: DType::F32,
+            row: vec![numbers],
+            batch: Dim::Dynamic,
+        };
+        Some(StageConnected {
+            gives: Schema::of("embedding", ColumnType::Tensor(spec)),
+            settings: serde_json::json!({ "reads": reads, "pool": pool, "normalize": self.normalize }),
+            about: format!("a vector, {}", details.join(", ")),
+            details,
+            runs: Runs::Map(Arc::new(EmbedMap {
+                pool: self.pool,
+                layout,
+                normalize: self.normalize,
+                cost: tensor.row_len(),
+            })),
+            reads,
+        })
+    }
+}
+
+/// The column of input 1 that says which of so many tokens count. `None` after an error.
+fn mask(stage: &mut StageContext<'_>, many: Dim) -> Option<usize> {
+    let place = stage.column(1, "a mask with a number per token", |c| c.ty.tensor().is_some())?;
+    let mask = stage.inputs[1].gives.0[place].ty.tensor()?;
+    let fits = match (&mask.row[..], many) {
+        ([Dim::Fixed(mask)], Dim::Fixed(many)) => *mask == many,
+        (row, _) => row.len() == 1,
+    };
+    if !fits {
+        let message = format!("`{}` of stage `{}` is no mask of the tokens", mask.name, stage.inputs[1].name);
+        let help = format!("a mask has one number per token: [batch, {many}]");
+        stage.diags.error(stage.inputs[1].span, message).label(format!("it is {mask}")).help(help);
+        return None;
+    }
+    Some(place)
+}
+
+#[derive(Debug, Clone, Encode, Decode)]
+struct EmbedMap {
+    pool: Pool,
+    layout: Layout,
+    normalize: bool,
+    /// Numbers that are read for a row, where that is known.
+    cost: Option<usize>,
+}
+
+impl Map for EmbedMap {
+    fn start(&self) -> Box<dyn MapRun> {
+        let [values, mask, embedding] = [const { Vec::new() }; 3];
+        Box::new(EmbedRun { map: self.clone(), values, mask, sums: Vec::new(), embedding })
+    }
+
+    fn cost(&self) -> usize {
+        self.cost.unwrap_or(usize::MAX)
+    }
+
+    fn remote(&self) -> Option<RemoteSpec> {
+        RemoteSpec::of(Embed.name(), self)
+    }
+}
+
+struct EmbedRun {
+    map: EmbedMap,
+    values: Vec<f32>,
+    mask: Vec<f32>,
+    sums: Vec<f64>,
+    embedding: Vec<f32>,
+}
+
+impl MapRun for EmbedRun {
+    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        let Some((vectors, mask)) = inputs.split_first() else {
+            return Err(Refusal::result("the output to make a vector of is missing"));
+        };
+        let mut shape = Vec::new();
+        vectors.with_tensor(|view| {
+            read_floats(view, &mut self.values);
+            shape.extend_from_slice(view.shape);
+            Ok(())
+        })?;
+        self.mask.clear();
+        if let Some(mask) = mask.first() {
+            mask.with_tensor(|view| {
+                read_floats(view, &mut self.mask);
+                Ok(())
+            })?;
+            let many = shape.first().copied().unwrap_or(0);
+            if self.mask.len() != many {
+                let n = self.mask.len();
+                return Err(Refusal::result(format!("the mask has {n} numbers for {many} tokens")));
+            }
+        }
+        self.pool(&shape)?;
+        if self.map.normalize {
+            let squares: f64 = self.sums.iter().map(|v| v * v).sum();
+            let length = squares.sqrt().max(LEAST_LENGTH);
+            self.sums.iter_mut().for_each(|v| *v /= length);
+        }
+        self.embedding.clear();
+        self.embedding.extend(self.sums.iter().map(|v| *v as f32));
+        let data: Vec<u8> = self.embedding.iter().flat_map(|v| v.to_ne_bytes()).collect();
+        let shape = [self.embedding.len()];
+        emit.row(&[Value::Tensor(TensorView {
+            name: "embedding",
+            dtype: DType::F32,
+            shape: &shape,
+            data: &data,
+        })])
+    }
+}
+
+impl EmbedRun {
+    /// Makes one vector of all, in `sums`.
+    fn pool(&mut self, shape: &[usize]) -> Result<(), Refusal> {
+        let nothing =
+            || Refusal::result("there is no vector to pool: none is there, or the mask leaves none");
+        let Self { values, sums, mask, .. } = self;
+        sums.clear();
+        if self.map.layout == Layout::Planes {
+            let places: usize = shape.iter().skip(1).product();
+            if places == 0 {
+                return Err(nothing());
+            }
+            let planes = values.chunks_exact(places);
+            sums.extend(planes.map(|plane| match self.map.pool {
+                Pool::Max => f64::from(plane.iter().copied().fold(f32::NEG_INFINITY, f32::max)),
+                _ => plane.iter().map(|v| f64::from(*v)).sum::<f64>() / places as f64,
+            }));
+            return Ok(());
+        }
+        if self.map.pool == Pool::None {
+            sums.extend(values.iter().map(|v| f64::from(*v)));
+            return Ok(());
+        }
+        let numbers = shape.last().copied().unwrap_or(0).max(1);
+        let mut n = 0_u64;
+        for (at, vector) in values.chunks_exact(numbers).enumerate() {
+            if mask.get(at).is_some_and(|counts| *counts == 0.0) {
+                continue;
+            }
+            n += 1;
+            if n == 1 {
+                sums.extend(vector.iter().map(|v| f64::from(*v)));
+                if self.map.pool == Pool::Cls {
+                    break;
+                }
+                continue;
+            }
+            let pairs = sums.iter_mut().zip(vector);
+            match self.map.pool {
+                Pool::Max => pairs.for_each(|(sum, v)| *sum = sum.max(f64::from(*v))),
+                _ => pairs.for_each(|(sum, v)| *sum += f64::from(*v)),
+            }
+        }
+        if n == 0 {
+            return Err(nothing());
+        }
+        if self.map.pool == Pool::Mean {
+            sums.iter_mut().for_each(|sum| *sum /= n as f64);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Kept(Vec<f32>);
+
+    impl Emit for Kept {
+        fn parts(&mut self, _: usize) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
+            row[0].with_tensor(|view| {
+                read_floats(view, &mut self.0);
+                Ok(())
+            })
+        }
+    }
+
+    fn embed(pool: Pool, layout: Layout, shape: &[usize], mask: Option<&[u8]>) -> Result<Vec<f32>, Refusal> {
+        let data: Vec<u8> = [3.0_f32, 1.0, 1.0, 7.0, 2.0, 4.0].iter().flat_map(|v| v.to_ne_bytes()).collect();
+        let data = &data[..shape.iter().product::<usize>() * 4];
+        let mut inputs = vec![Value::Tensor(TensorView { name: "y", dtype: DType::F32, shape, data })];
+        let n = mask.map_or(0, <[u8]>::len);
+        let n = [n];
+        inputs.extend(
+            mask.map(|data| Value::Tensor(TensorView { name: "m", dtype: DType::U8, shape: &n, data })),
+        );
+        let mut kept = Kept(Vec::new());
+        EmbedMap { pool, layout, normalize: false, cost: None }.start().apply(&inputs, &mut kept)?;
+        Ok(kept.0)
+    }
+
+    #[test]
+    fn vectors_are_pooled_over_tokens_or_places_and_masked_ones_do_not_count() {
+        let rows = |pool, mask| embed(pool, Layout::Rows, &[3, 2], mask).unwrap();
+        assert_eq!(rows(Pool::Mean, None), [2.0, 4.0]);
+        assert_eq!(rows(Pool::Max, None), [3.0, 7.0]);
+        assert_eq!(rows(Pool::Cls, None), [3.0, 1.0]);
+        assert_eq!(rows(Pool::Mean, Some(&[1, 0, 1])), [2.5, 2.5]);
+        assert_eq!(rows(Pool::Max, Some(&[0, 0, 2])), [2.0, 4.0]);
+        assert_eq!(embed(Pool::Mean, Layout::Planes, &[2, 3, 1], None).unwrap(), [5.0 / 3.0, 13.0 / 3.0]);
+        assert_eq!(embed(Pool::Max, Layout::Planes, &[3, 1, 2], None).unwrap(), [3.0, 7.0, 4.0]);
+    }
+
+    #[test]
+    fn nothing_to_pool_and_a_mask_of_another_length_fail_the_item() {
+        for (shape, mask) in [(&[0, 2][..], None), (&[3, 2], Some(&[0, 0, 0][..])), (&[3, 2], Some(&[1, 1]))]
+        {
+            let error = embed(Pool::Mean, Layout::Rows, shape, mask).unwrap_err().error;
+            assert!(
+                error.contains("no vector to pool") || error.contains("2 numbers for 3 tokens"),
+                "{error}"
+            );
+        }
+        assert!(embed(Pool::Mean, Layout::Planes, &[2, 0, 3], None).is_err());
+    }
+}

@@ -1,0 +1,357 @@
+//! `kind = "mask"`: what a segmentation model gives, as a picture or in run lengths.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use bincode::{Decode, Encode};
+use orchestra_core::data::{ColumnType, Pixels, Refusal, Schema, TensorView, Value};
+use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
+use orchestra_core::{DType, Dim};
+use orchestra_plan::{
+    At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
+};
+
+use super::argmax::Best;
+use super::crop::number;
+use crate::encode_picture::png;
+use crate::tensor::{Element, element};
+
+/// The kind `mask`.
+pub struct Mask;
+
+/// What a mask becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+enum Form {
+    Png,
+    Rle,
+}
+
+const KEYS: [Key; 3] = [
+    key(
+        "as",
+        "text",
+        "\"png\"",
+        "`\"png\"`: the content of a gray PNG file, 8 bits, the number of the class in each pixel; `\"rle\"`: a text, the pixels of one class as the run \
+         lengths of COCO, `{\"size\":[height,width],\"counts\":[..]}`, down the columns, beginning with those outside",
+    ),
+    key("class", "integer", "1", "the class of the run lengths"),
+    key("above", "number", "0.5", "of one score per pixel: what is above it is class 1, all else class 0"),
+];
+
+impl StageKind for Mask {
+    fn name(&self) -> &'static str {
+        "mask"
+    }
+
+    fn about(&self) -> &'static str {
+        "Makes a mask, `mask`, of scores `[C, height, width]` (the best class of each pixel counts), of one score per pixel (`[1, height, width]` or \
+         `[height, width]`, float), or of classes `[height, width]` (integer or bool, as `argmax` and `threshold` give them). With `from = [\"pictures\", \
+         \"scores\"]` it has the size of the picture (nearest pixel), which fits where the image stage has `fit = \"stretch\"`."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+        let form =
+            f.choice("as", &[("png", Form::Png), ("rle", Form::Rle)]).map_or(Form::Png, |form| form.value);
+        let above = if f.entry("above").is_some() { Some(number(f, "above")?) } else { None };
+        let class = f.integer("class", 0..=u64::from(u16::MAX));
+        let above = f.entry("above").zip(above).map(|(entry, above)| At::new(above, entry.key_span));
+        Some(Draft::Stage(Box::new(MaskDraft { form, class, above })))
+    }
+
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(spec.read::<MaskMap>()?))
+    }
+}
+
+#[derive(Debug)]
+struct MaskDraft {
+    form: Form,
+    class: Option<At<u64>>,
+    above: Option<At<f32>>,
+}
+
+impl Connect for MaskDraft {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+        let mut reads = Vec::new();
+        if stage.inputs.len() > 1 {
+            let what = "pictures first, which a source gives, where it reads from two";
+            reads.push((0, stage.column(0, what, |c| c.ty == ColumnType::Picture)?));
+        }
+        let at = reads.len();
+        let what = "scores or classes of pixels, which an infer stage gives";
+        let place = stage.column(at, what, |c| matches!(c.ty, ColumnType::Tensor(_)))?;
+        reads.push((at, place));
+        let (name, input) = (stage.name, &stage.inputs[at]);
+        let tensor = input.gives.0[place].ty.tensor()?.clone();
+        let floats = matches!(tensor.dtype, DType::F32 | DType::F16);
+        // `None`: scores of several classes.
+        let one = match tensor.row[..] {
+            [_, _] => Some(floats),
+            [Dim::Fixed(1), _, _] => Some(floats),
+            [_, _, _] if floats => None,
+            _ => {
+                let message = format!("stage `{name}` cannot make a mask of `{}`", tensor.name);
+                stage.diags.error(input.span, message).label(format!("it is {tensor}")).help(
+                    "it takes scores f32[batch, C, height, width], or one score or class per pixel, [batch, height, width]",
+                );
+                return None;
+            }
+        };
+        let open = matches!(tensor.row[..], [Dim::Dynamic, _, _]);
+        if let Some(above) = self.above.as_ref().filter(|_| one != Some(true) && !open) {
+            let message =
+                format!("stage `{name}`: `above` has no effect on `{}`, which is {tensor}", tensor.name);
+            stage.diags.warning(above.span, message).label("has no effect").help("leave it out");
+        }
+        if let Some(class) = self.class.as_ref().filter(|_| self.form == Form::Png) {
+            let message = format!("stage `{name}`: `class` has no effect on a PNG, which holds all classes");
+            stage
+                .diags
+                .warning(class.span, message)
+                .label("has no effect")
+                .help("leave it out, or write as = \"rle\"");
+        }
+        let map = MaskMap {
+            form: self.form,
+            class: self.class.as_ref().map_or(1, |class| class.value as i32),
+            above: self.above.as_ref().map_or(0.5, |above| above.value),
+            cost: tensor.row_len().filter(|_| at == 0),
+        };
+        let (ty, about) = match self.form {
+            Form::Png => (ColumnType::Bytes("png".into()), "classes as PNG".to_owned()),
+            Form::Rle => (ColumnType::Text, format!("run lengths of class {}", map.class)),
+        };
+        let mut details = vec![about.clone()];
+        details.extend((at == 1).then(|| "size of the picture".to_owned()));
+        Some(StageConnected {
+            gives: Schema::of("mask", ty),
+            settings: serde_json::json!({
+                "reads": reads, "as": match self.form { Form::Png => "png", Form::Rle => "rle" }, "class": map.class,
+                "above": map.above,
+            }),
+            reads,
+            details,
+            about,
+            runs: Runs::Map(Arc::new(map)),
+        })
+    }
+}
+
+#[derive(Debug, Clone, Encode, Decode)]
+struct MaskMap {
+    form: Form,
+    class: i32,
+    above: f32,
+    /// Numbers of a row, where that is known and no picture says how large the mask is.
+    cost: Option<usize>,
+}
+
+/// What a pixel costs to encode, in numbers that are read.
+const PER_PIXEL: usize = 8;
+
+impl Map for MaskMap {
+    fn start(&self) -> Box<dyn MapRun> {
+        Box::new(MaskRun { map: self.clone(), best: Best::default() })
+    }
+
+    fn cost(&self) -> usize {
+        self.cost.map_or(usize::MAX, |n| n.saturating_mul(PER_PIXEL))
+    }
+
+    fn remote(&self) -> Option<RemoteSpec> {
+        RemoteSpec::of(Mask.name(), self)
+    }
+}
+
+struct MaskRun {
+    map: MaskMap,
+    best: Best,
+}
+
+impl MapRun for MaskRun {
+    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        let Some((scores, picture)) = inputs.split_last() else {
+            return Err(Refusal::result("the scores to make a mask of are missing"));
+        };
+        let mut size = (0, 0);
+        scores.with_tensor(|view| {
+            size = self.classes(view)?;
+            Ok(())
+        })?;
+        let mut wanted = size;
+        if let Some(Value::Picture(picture)) = picture.first() {
+            picture.with_pixels(&mut |pixels| {
+                wanted = (pixels.width as usize, pixels.height as usize);
+                Ok(())
+            })?;
+        }
+        let grid = Grid { classes: &self.best.classes, size, wanted };
+        match self.map.form {
+            Form::Png => emit.row(&[Value::Bytes(&grid.png()?)]),
+            Form::Rle => emit.row(&[Value::Text(&grid.run_lengths(self.map.class))]),
+        }
+    }
+}
+
+impl MaskRun {
+    /// Finds the class of each pixel; gives width and height.
+    fn classes(&mut self, view: &TensorView<'_>) -> Result<(usize, usize), Refusal> {
+        let (n, height, width) = match *view.shape {
+            [height, width] => (1, height, width),
+            [n, height, width] => (n, height, width),
+            _ => return Err(Refusal::result(format!("`{}` has {} dimensions", view.name, view.shape.len()))),
+        };
+        if n == 0 || height == 0 || width == 0 {
+            return Err(Refusal::result(format!(
+                "`{}` is {n} x {height} x {width}: there is no pixel",
+                view.name
+            )));
+        }
+        if n > 1 {
+            self.best.find(view, 0)?;
+            return Ok((width, height));
+        }
+        let above = self.map.above;
+        let class = |bytes: &[u8]| match element(view.dtype, bytes) {
+            Element::Float(v) => Ok(i32::from(v > above)),
+            Element::Bool(v) => Ok(i32::from(v)),
+            Element::Int(v) => i32::try_from(v).ok().filter(|v| *v >= 0).ok_or(v),
+        };
+        self.best.classes.clear();
+        for bytes in view.data.chunks_exact(view.dtype.size_bytes()) {
+            let class = class(bytes)
+                .map_err(|v| Refusal::result(format!("`{}` holds {v}, which is no class", view.name)))?;
+            self.best.classes.push(class);
+        }
+        Ok((width, height))
+    }
+}
+
+/// Classes of pixels, at the size that is wanted.
+struct Grid<'a> {
+    classes: &'a [i32],
+    /// Width and height of what is there.
+    size: (usize, usize),
+    wanted: (usize, usize),
+}
+
+impl Grid<'_> {
+    /// The class of a pixel: that of the pixel in which its centre lies.
+    fn class(&self, x: usize, y: usize) -> i32 {
+        let from = |at: usize, size: usize, wanted: usize| (2 * at + 1) * size / (2 * wanted);
+        let (x, y) = (from(x, self.size.0, self.wanted.0), from(y, self.size.1, self.wanted.1));
+        self.classes[y * self.size.0 + x]
+    }
+
+    fn png(&self) -> Result<Vec<u8>, Refusal> {
+        let (width, height) = self.wanted;
+        let mut bytes = Vec::with_capacity(width * height);
+        for y in 0..height {
+            for x in 0..width {
+                let class = self.class(x, y);
+                bytes.push(u8::try_from(class).map_err(|_| {
+                    Refusal::result(format!(
+                        "class {class} has no place in a PNG of 8 bits, which ends at 255"
+                    ))
+                })?);
+            }
+        }
+        let side = |side: usize| u32::try_from(side).map_err(|_| Refusal::result("the mask is too large"));
+        png(&Pixels { width: side(width)?, height: side(height)?, channels: 1, bytes: &bytes })
+    }
+
+    /// The run lengths of a class, uncompressed, as pycocotools reads them: down the columns, the first run lies outside.
+    fn run_lengths(&self, class: i32) -> String {
+        let (width, height) = self.wanted;
+        let mut text = format!("{{\"size\":[{height},{width}],\"counts\":[");
+        let (mut is_inside, mut run) = (false, 0_usize);
+        for x in 0..width {
+            for y in 0..height {
+                if (self.class(x, y) == class) != is_inside {
+                    write!(text, "{run},").expect("a text takes any text");
+                    (is_inside, run) = (!is_inside, 0);
+                }
+                run += 1;
+            }
+        }
+        write!(text, "{run}]}}").expect("a text takes any text");
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Kept(Vec<u8>);
+
+    impl Emit for Kept {
+        fn parts(&mut self, _: usize) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
+            match row {
+                [Value::Text(text)] => self.0.extend(text.bytes()),
+                [Value::Bytes(bytes)] => self.0.extend(*bytes),
+                other => panic!("{other:?}"),
+            }
+            Ok(())
+        }
+    }
+
+    fn mask(form: Form, dtype: DType, shape: &[usize], data: &[u8]) -> Result<Vec<u8>, String> {
+        let map = MaskMap { form, class: 1, above: 0.5, cost: None };
+        let mut kept = Kept(Vec::new());
+        let view = TensorView { name: "y", dtype, shape, data };
+        map.start().apply(&[Value::Tensor(view)], &mut kept).map_err(|refusal| refusal.error)?;
+        Ok(kept.0)
+    }
+
+    fn floats(values: &[f32]) -> Vec<u8> {
+        values.iter().flat_map(|v| v.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn runs_go_down_the_columns_and_begin_outside() {
+        let text = |shape: &[usize], data: &[u8]| {
+            String::from_utf8(mask(Form::Rle, DType::U8, shape, data).unwrap()).unwrap()
+        };
+        assert_eq!(text(&[2, 3], &[0, 1, 1, 0, 0, 1]), r#"{"size":[2,3],"counts":[2,1,1,2]}"#);
+        assert_eq!(text(&[1, 2, 2], &[1, 2, 1, 1]), r#"{"size":[2,2],"counts":[0,2,1,1]}"#);
+        assert_eq!(text(&[1, 2], &[0, 0]), r#"{"size":[1,2],"counts":[2]}"#);
+    }
+
+    #[test]
+    fn a_png_holds_the_class_of_each_pixel() {
+        let scores = floats(&[0.1, 0.9, 0.5, 0.2, 0.2, 0.3, 0.6, 0.1, 0.7, 0.0, 0.0, 0.9]);
+        let pixels = |bytes: &[u8]| image::load_from_memory(bytes).unwrap().into_luma8().into_raw();
+        assert_eq!(pixels(&mask(Form::Png, DType::F32, &[3, 2, 2], &scores).unwrap()), [2, 0, 1, 2]);
+        let one = mask(Form::Png, DType::F32, &[1, 1, 4], &scores[..16]).unwrap();
+        assert_eq!(pixels(&one), [0, 1, 0, 0], "0.5 is not above 0.5");
+    }
+
+    #[test]
+    fn a_mask_of_another_size_takes_the_nearest_pixel() {
+        let grid = Grid { classes: &[0, 1, 2, 3], size: (2, 2), wanted: (4, 3) };
+        let all: Vec<i32> =
+            (0..3).flat_map(|y| (0..4).map(move |x| (x, y))).map(|(x, y)| grid.class(x, y)).collect();
+        assert_eq!(all, [0, 0, 1, 1, 2, 2, 3, 3, 2, 2, 3, 3]);
+    }
+
+    #[test]
+    fn what_is_no_class_or_has_no_pixel_fails_the_item() {
+        let ints = |values: &[i64]| values.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<_>>();
+        let error =
+            |shape: &[usize], values: &[i64]| mask(Form::Png, DType::I64, shape, &ints(values)).unwrap_err();
+        assert!(error(&[1, 2], &[0, -1]).contains("holds -1"));
+        assert!(error(&[1, 2], &[0, 1 << 40]).contains("no class"));
+        assert!(error(&[1, 2], &[0, 256]).contains("ends at 255"));
+        assert!(error(&[0, 2], &[]).contains("no pixel"));
+        assert!(error(&[2], &[0, 1]).contains("1 dimensions"));
+    }
+}

@@ -1,0 +1,265 @@
+//! `kind = "select"`: picks, renames and computes columns.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bincode::{Decode, Encode};
+use orchestra_core::data::{Column, ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
+use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
+use orchestra_core::{DType, TensorSpec};
+use orchestra_plan::tree::Value as Toml;
+use orchestra_plan::{
+    At, Connect, Draft, Fields, Input, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
+};
+
+use super::filter::parse;
+use crate::expression::{self, Expression, Field, Type};
+
+/// The kind `select`.
+pub struct Select;
+
+const KEYS: [Key; 1] = [key("columns", "table", "required", COLUMNS)];
+
+const COLUMNS: &str = "the columns of the new row, in this order: `columns = { name = \"expression\", .. }`. The name of a column alone passes it on as it is, \
+     whatever it holds. Anything else is an \
+     expression: comparisons (`==`, `!=`, `<`, `<=`, `>`, `>=`), `and`, `or`, `not`, parentheses, `+`, `-`, `*`, `/`, numbers, `true`, `false`, texts in \
+     single quotes, the functions `len`, `lower`, `upper`, `starts_with`, `ends_with` and `contains`, and fields: `label`, `class` and `score` of the best \
+     class, `count` of a list, the name of a text or of a tensor of one number, or `name[3]` for one number of a tensor; where several stages are read, \
+     `stage.score` and so on";
+
+impl StageKind for Select {
+    fn name(&self) -> &'static str {
+        "select"
+    }
+
+    fn about(&self) -> &'static str {
+        "Makes a row of new columns: those of its input under other names, and what is computed of them. A computed column is a text, or a tensor of \
+         one number: i64 where all of it is whole, else f32, or bool. A text or a whole number that has no value fails its item."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+        let help = "say what the new row holds: columns = { name = \"label\", sure = \"score >= 0.9\" }";
+        let Some(entry) = f.entry("columns") else {
+            f.missing("columns", help);
+            return None;
+        };
+        let Toml::Table(table) = &entry.node.value else {
+            f.wrong("columns", &entry.node, "a table: columns = { name = \"expression\" }");
+            return None;
+        };
+        if table.entries.is_empty() {
+            f.bad("columns", entry.node.span, "is empty").help(help);
+            return None;
+        }
+        let mut columns = Vec::new();
+        let mut is_fine = true;
+        for entry in &table.entries {
+            let key = format!("columns.{}", entry.key);
+            match &entry.node.value {
+                Toml::String(text) if !entry.key.trim().is_empty() && !text.trim().is_empty() => {
+                    columns.push((entry.key.clone(), At::new(text.clone(), entry.node.span)));
+                    continue;
+                }
+                Toml::String(_) if entry.key.trim().is_empty() => {
+                    f.bad("columns", entry.key_span, "has a column without a name");
+                }
+                Toml::String(_) => {
+                    f.bad(&key, entry.node.span, "is empty").help(help);
+                }
+                _ => f.wrong(&key, &entry.node, "an expression in quotes"),
+            }
+            is_fine = false;
+        }
+        is_fine.then(|| Draft::Stage(Box::new(SelectDraft { columns })))
+    }
+
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(spec.read::<SelectMap>()?))
+    }
+}
+
+#[derive(Debug)]
+struct SelectDraft {
+    columns: Vec<(String, At<String>)>,
+}
+
+impl Connect for SelectDraft {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+        let (mut input, mut reads) = stage.whole_row()?;
+        // Columns that are not needed are neither read nor carried for this stage: what is left is looked at again.
+        let needed: BTreeSet<usize> =
+            self.columns(stage, &input)?.iter().flat_map(|(_, makes)| makes.needs()).collect();
+        input.gives.0 = needed.iter().map(|place| input.gives.0[*place].clone()).collect();
+        reads = needed.iter().map(|place| reads[*place]).collect();
+        let columns = self.columns(stage, &input)?;
+        let (gives, makes): (Vec<Column>, Vec<Makes>) = columns.into_iter().unzip();
+        let written = |(name, written): &(String, At<String>)| match *name == written.value.trim() {
+            true => name.clone(),
+            false => format!("{name} = {}", written.value),
+        };
+        let details: Vec<String> = self.columns.iter().map(written).collect();
+        let settings: serde_json::Map<_, _> =
+            self.columns.iter().map(|(name, written)| (name.clone(), written.value.clone().into())).collect();
+        Some(StageConnected {
+            gives: Schema(gives),
+            reads,
+            runs: Runs::Map(Arc::new(SelectMap { columns: makes.into() })),
+            settings: serde_json::json!({ "columns": settings }),
+            about: details.join(", "),
+            details,
+        })
+    }
+}
+
+impl SelectDraft {
+    /// Each column with what makes it; `None` after an error. All are looked at, so that all errors are reported at once.
+    fn columns(&self, stage: &mut StageContext<'_>, input: &Input) -> Option<Vec<(Column, Makes)>> {
+        let columns: Vec<_> =
+            self.columns.iter().map(|(name, written)| column(stage, input, name, written)).collect();
+        columns.into_iter().collect()
+    }
+}
+
+/// A column with what makes it; `None` after an error.
+fn column(
+    stage: &mut StageContext<'_>,
+    input: &Input,
+    name: &str,
+    written: &At<String>,
+) -> Option<(Column, Makes)> {
+    let text = written.value.trim();
+    // `score` is a field of classes before it is a column, as in a filter.
+    let is_part = matches!(
+        expression::field(&input.gives, text),
+        Some(Field::Label(_) | Field::Class(_) | Field::Score(_) | Field::Count(_))
+    );
+    if let Some(place) = input.gives.position(text).filter(|_| !is_part) {
+        let renamed = |spec: &TensorSpec| TensorSpec { name: name.to_owned(), ..spec.clone() };
+        let ty = match &input.gives.0[place].ty {
+            ColumnType::Tensor(spec) => ColumnType::Tensor(renamed(spec)),
+            ty => ty.clone(),
+        };
+        return Some((Column { name: name.to_owned(), ty }, Makes::Passed(place)));
+    }
+    let expression = parse(stage, input, &format!("columns.{name}"), written)?;
+    let tensor = |dtype| ColumnType::Tensor(fixed_tensor(name, dtype, &[]));
+    let ty = match expression.ty() {
+        Type::Integer => tensor(DType::I64),
+        Type::Number => tensor(DType::F32),
+        Type::Truth => tensor(DType::Bool),
+        Type::Text => ColumnType::Text,
+    };
+    Some((Column { name: name.to_owned(), ty }, Makes::Computed(name.to_owned(), expression)))
+}
+
+/// What makes a column.
+#[derive(Debug, Clone, Encode, Decode)]
+enum Makes {
+    /// A column of the input.
+    Passed(usize),
+    /// Under its name.
+    Computed(String, Expression),
+}
+
+impl Makes {
+    /// The columns that it looks at.
+    fn needs(&self) -> BTreeSet<usize> {
+        let mut needs = BTreeSet::new();
+        match self {
+            Makes::Passed(place) => drop(needs.insert(*place)),
+            Makes::Computed(_, expression) => expression.columns(&mut needs),
+        }
+        needs
+    }
+}
+
+#[derive(Debug, Clone, Encode, Decode)]
+struct SelectMap {
+    columns: Arc<[Makes]>,
+}
+
+impl Map for SelectMap {
+    fn start(&self) -> Box<dyn MapRun> {
+        Box::new(self.clone())
+    }
+
+    fn cost(&self) -> usize {
+        let cost = |makes: &Makes| match makes {
+            Makes::Passed(_) => 1,
+            Makes::Computed(_, expression) => expression.n_parts() * 16,
+        };
+        self.columns.iter().map(cost).sum()
+    }
+
+    fn remote(&self) -> Option<RemoteSpec> {
+        RemoteSpec::of(Select.name(), self)
+    }
+}
+
+/// A computed value, which lies here until the row has been used.
+enum Computed<'a> {
+    Passed(Value<'a>),
+    Number(DType, [u8; 8]),
+    Text(Cow<'a, str>),
+}
+
+impl MapRun for SelectMap {
+    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        let mut computed = Vec::with_capacity(self.columns.len());
+        for makes in &*self.columns {
+            computed.push(match makes {
+                Makes::Passed(place) => {
+                    Computed::Passed(*inputs.get(*place).ok_or_else(|| no_value("a column"))?)
+                }
+                Makes::Computed(name, expression) => compute(name, expression, inputs)?,
+            });
+        }
+        let names = self.columns.iter().map(|makes| match makes {
+            Makes::Passed(_) => "",
+            Makes::Computed(name, _) => name,
+        });
+        let row: Vec<Value<'_>> = computed
+            .iter()
+            .zip(names)
+            .map(|(computed, name)| match computed {
+                Computed::Passed(value) => *value,
+                Computed::Text(text) => Value::Text(text),
+                Computed::Number(dtype, bytes) => {
+                    let data = &bytes[..dtype.size_bytes()];
+                    Value::Tensor(TensorView { name, dtype: *dtype, shape: &[], data })
+                }
+            })
+            .collect();
+        emit.row(&row)
+    }
+}
+
+fn no_value(name: &str) -> Refusal {
+    Refusal::result(format!("`{name}` has no value: there is no class, or a number is too large"))
+}
+
+fn compute<'a>(
+    name: &str,
+    expression: &'a Expression,
+    row: &'a [Value<'_>],
+) -> Result<Computed<'a>, Refusal> {
+    let mut bytes = [0; 8];
+    let mut number = |dtype: DType, value: &[u8]| {
+        bytes[..value.len()].copy_from_slice(value);
+        Computed::Number(dtype, bytes)
+    };
+    Ok(match expression.ty() {
+        Type::Integer => {
+            let value = expression.integer(row)?.ok_or_else(|| no_value(name))?;
+            number(DType::I64, &value.to_ne_bytes())
+        }
+        Type::Number => number(DType::F32, &(expression.number(row)? as f32).to_ne_bytes()),
+        Type::Truth => number(DType::Bool, &[u8::from(expression.truth(row)?)]),
+        Type::Text => Computed::Text(expression.text(row)?.ok_or_else(|| no_value(name))?),
+    })
+}

@@ -1,0 +1,119 @@
+//! `kind = "threshold"`: which numbers of a tensor are above a bound.
+
+use std::sync::Arc;
+
+use bincode::{Decode, Encode};
+use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value};
+use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
+use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_plan::{
+    Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
+};
+
+use super::crop::number;
+use crate::tensor::read_floats;
+
+/// The kind `threshold`.
+pub struct Threshold;
+
+const KEYS: [Key; 2] = [
+    key(
+        "above",
+        "number",
+        "0.5",
+        "a number above it is true; one that is equal to it, or is no number, is not",
+    ),
+    key("dtype", "text", "\"bool\"", "what the answers are: `\"bool\"`, or `\"u8\"` for 1 and 0"),
+];
+
+impl StageKind for Threshold {
+    fn name(&self) -> &'static str {
+        "threshold"
+    }
+
+    fn about(&self) -> &'static str {
+        "Says of each number of a tensor whether it is above a bound: `mask`, a tensor of the same shape."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+        let above = if f.entry("above").is_some() { number(f, "above")? } else { 0.5 };
+        let dtype =
+            f.choice("dtype", &[("bool", DType::Bool), ("u8", DType::U8)]).map_or(DType::Bool, |d| d.value);
+        Some(Draft::Stage(Box::new(ThresholdDraft { above, dtype })))
+    }
+
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(spec.read::<ThresholdMap>()?))
+    }
+}
+
+#[derive(Debug)]
+struct ThresholdDraft {
+    above: f32,
+    dtype: DType,
+}
+
+impl Connect for ThresholdDraft {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+        let place = stage.column(0, "a tensor, which an infer stage gives", |c| c.ty.tensor().is_some())?;
+        let tensor = stage.inputs[0].gives.0[place].ty.stored()?.clone();
+        let cost = tensor.row_len();
+        let about = format!("above {}", self.above);
+        let spec =
+            TensorSpec { name: "mask".into(), dtype: self.dtype, row: tensor.row, batch: Dim::Dynamic };
+        Some(StageConnected {
+            gives: Schema::of("mask", ColumnType::Tensor(spec)),
+            reads: vec![(0, place)],
+            settings: serde_json::json!({ "output": place, "above": self.above, "dtype": self.dtype }),
+            details: vec![about.clone()],
+            about,
+            runs: Runs::Map(Arc::new(ThresholdMap { above: self.above, dtype: self.dtype, cost })),
+        })
+    }
+}
+
+#[derive(Debug, Clone, Encode, Decode)]
+struct ThresholdMap {
+    above: f32,
+    dtype: DType,
+    /// Numbers of a row, where that is known.
+    cost: Option<usize>,
+}
+
+impl Map for ThresholdMap {
+    fn start(&self) -> Box<dyn MapRun> {
+        Box::new(ThresholdRun { map: self.clone(), values: Vec::new(), mask: Vec::new() })
+    }
+
+    fn cost(&self) -> usize {
+        self.cost.unwrap_or(usize::MAX)
+    }
+
+    fn remote(&self) -> Option<RemoteSpec> {
+        RemoteSpec::of(Threshold.name(), self)
+    }
+}
+
+struct ThresholdRun {
+    map: ThresholdMap,
+    values: Vec<f32>,
+    mask: Vec<u8>,
+}
+
+impl MapRun for ThresholdRun {
+    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        let [tensor] = inputs else { return Err(Refusal::result("the tensor to compare is missing")) };
+        tensor.with_tensor(|view| {
+            read_floats(view, &mut self.values);
+            self.mask.clear();
+            self.mask.extend(self.values.iter().map(|v| u8::from(*v > self.map.above)));
+            let mask =
+                TensorView { name: "mask", dtype: self.map.dtype, shape: view.shape, data: &self.mask };
+            emit.row(&[Value::Tensor(mask)])
+        })
+    }
+}

@@ -1,0 +1,212 @@
+//! The stages behind a model, over rows of known numbers: texts, vectors, classes, masks and computed columns are what a few lines of plain
+//! arithmetic make of the same rows.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+
+use common::Workplace;
+use orchestra_testkit::models;
+use orchestra_testkit::records::items;
+use serde_json::{Value, json};
+
+const ROWS: usize = 200;
+const STEPS: usize = 5;
+const CLASSES: usize = 6;
+/// Classes 1 to 4; 0 is the blank and 5 a space.
+const CHARACTERS: [&str; CLASSES] = ["", "a", "ß", "漢", "a", " "];
+
+type Row = [[f32; CLASSES]; STEPS];
+
+/// Probabilities of a step that add up to about 1, some of them equal.
+fn rows() -> Vec<Row> {
+    let mut seed = 7_u32;
+    let mut next = || {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (seed >> 24) as f32 / 256.0
+    };
+    let mut step = || {
+        let step: [f32; CLASSES] = std::array::from_fn(|_| next().powi(6));
+        let sum: f32 = step.iter().sum();
+        step.map(|p| p / sum.max(1e-6))
+    };
+    (0..ROWS).map(|_| std::array::from_fn(|_| step())).collect()
+}
+
+fn npy(rows: &[Row]) -> Vec<u8> {
+    let header =
+        format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({ROWS}, {STEPS}, {CLASSES}), }}");
+    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    bytes.extend(format!("{header:<117}\n").bytes());
+    bytes.extend(rows.iter().flatten().flatten().flat_map(|p| p.to_le_bytes()));
+    bytes
+}
+
+const WORKFLOW: &str = r#"
+version = 1
+name = "post"
+[sources.rows]
+kind = "tensors"
+paths = ["rows.npy"]
+[models.identity]
+path = "models/identity_with_metadata.onnx"
+[stages.out]
+kind = "infer"
+from = "rows"
+model = "identity"
+[stages.text]
+kind = "ctc"
+from = "out"
+[stages.more]
+kind = "select"
+from = ["text", "out"]
+columns = { word = "lower(text.text)", long = "len(text.text) * 2 - 1", sure = "text.score >= 0.6 and not starts_with(text.text, 'a')", half = "out[7] / 2", score = "text.score" }
+[stages.vector]
+kind = "embed"
+from = "out"
+pool = "mean"
+[stages.best]
+kind = "argmax"
+from = "out"
+axis = 1
+[stages.high]
+kind = "threshold"
+from = "out"
+above = 0.25
+[stages.runs]
+kind = "mask"
+from = "high"
+as = "rle"
+[sinks.results]
+kind = "jsonl"
+from = ["text", "more", "vector", "best", "high", "runs"]
+path = "results.jsonl"
+[stages.kept]
+kind = "filter"
+from = "more"
+keep = "sure and (word != '' or half > 0.1) and score < 0.9"
+[sinks.kept]
+kind = "csv"
+from = "kept"
+[devices]
+use = ["cpu"]
+"#;
+
+/// The place of the largest of a step, the first of equal ones.
+fn best(step: &[f32; CLASSES]) -> usize {
+    (0..CLASSES).rev().max_by(|a, b| step[*a].total_cmp(&step[*b])).unwrap()
+}
+
+/// The text of a row, and the probabilities of the steps that gave it.
+fn text(row: &Row) -> (String, Vec<f64>) {
+    let all: Vec<usize> = row.iter().map(best).collect();
+    let kept = (0..STEPS).filter(|at| all[*at] != 0 && (*at == 0 || all[*at] != all[*at - 1]));
+    let probability = |at: usize| f64::from(row[at][all[at]]);
+    (kept.clone().map(|at| CHARACTERS[all[at]]).collect(), kept.map(probability).collect())
+}
+
+/// Whether a pixel is in the mask, column by column, as lengths of runs; the first lies outside.
+fn run_lengths(row: &Row) -> Vec<usize> {
+    let mut runs = vec![0];
+    let mut is_inside = false;
+    for pixel in (0..CLASSES).flat_map(|x| row.iter().map(move |step| step[x] > 0.25)) {
+        if pixel != is_inside {
+            is_inside = pixel;
+            runs.push(0);
+        }
+        *runs.last_mut().unwrap() += 1;
+    }
+    runs
+}
+
+#[track_caller]
+fn is_near(found: &Value, expected: f64) {
+    let found = found.as_f64().unwrap();
+    assert!((found - expected).abs() < 1e-6, "{found} is not {expected}");
+}
+
+#[test]
+fn what_stages_make_of_rows_is_what_plain_arithmetic_makes_of_them() {
+    let place = Workplace::new();
+    models::identity_with_metadata(&place.path("models"), &[STEPS, CLASSES], "character", "a\nß\n漢\na")
+        .unwrap();
+    let rows = rows();
+    fs::write(place.path("rows.npy"), npy(&rows)).unwrap();
+    fs::write(place.workflow(), WORKFLOW).unwrap();
+    place.run(&[]).must_exit(0);
+    let records = place.must_hold(&items("rows", 0..ROWS as u64), &BTreeSet::new());
+    let mut kept = "item,index,source,word,long,sure,half,score\n".to_owned();
+    let mut n_kept = 0;
+    for (key, of_item) in &records.done {
+        let (row, result) = (&rows[key.index as usize], &of_item["results.jsonl"]["result"]);
+        let (text, probabilities) = text(row);
+        let score = match probabilities.len() {
+            0 => 0.0,
+            n => probabilities.iter().sum::<f64>() / n as f64,
+        };
+        assert_eq!(result["text.text"], text);
+        is_near(&result["text.score"]["data"], score);
+        assert_eq!(result["more.word"], text.to_lowercase());
+        assert_eq!(
+            result["more.long"],
+            json!({ "dtype": "i64", "shape": [], "data": text.chars().count() as i64 * 2 - 1 })
+        );
+        let written = result["more.score"]["data"].as_f64().unwrap() as f32;
+        let sure = written >= 0.6 && !text.starts_with('a');
+        assert_eq!(result["more.sure"]["data"], sure);
+        is_near(&result["more.half"]["data"], f64::from(row[1][1]) / 2.0);
+
+        let means: Vec<f64> = (0..CLASSES)
+            .map(|class| row.iter().map(|step| f64::from(step[class])).sum::<f64>() / STEPS as f64)
+            .collect();
+        let length = means.iter().map(|v| v * v).sum::<f64>().sqrt();
+        for (found, mean) in result["vector"]["data"].as_array().unwrap().iter().zip(&means) {
+            is_near(found, mean / length);
+        }
+        assert_eq!(result["best"]["data"], json!(row.iter().map(best).collect::<Vec<_>>()));
+        assert_eq!(result["high"]["data"], json!(row.map(|step| step.map(|p| p > 0.25).to_vec()).to_vec()));
+        let runs: Value = serde_json::from_str(result["runs"].as_str().unwrap()).unwrap();
+        assert_eq!(runs, json!({ "size": [STEPS, CLASSES], "counts": run_lengths(row) }));
+
+        let half = row[1][1] / 2.0;
+        if sure && (!text.is_empty() || half > 0.1) && written < 0.9 {
+            n_kept += 1;
+            let long = text.chars().count() as i64 * 2 - 1;
+            writeln!(kept, "rows.npy[{0}],{0},rows,{text},{long},true,{half},{written}", key.index).unwrap();
+        }
+    }
+    assert!((5..ROWS / 2).contains(&n_kept), "{n_kept} rows are kept: the test shows little");
+    let found = fs::read_to_string(place.out().join("kept.csv")).unwrap();
+    let sorted = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
+    assert_eq!(sorted(&found), sorted(&kept));
+}
+
+#[test]
+fn what_does_not_fit_is_said_with_its_place_before_anything_runs() {
+    let place = Workplace::new();
+    models::identity_with_metadata(&place.path("models"), &[STEPS, CLASSES], "character", "a\nb").unwrap();
+    fs::write(place.path("rows.npy"), npy(&rows())).unwrap();
+    let check = |text: &str| {
+        fs::write(place.workflow(), text).unwrap();
+        place.start_command(&["check", place.workflow().to_str().unwrap()]).wait()
+    };
+    let ended = check(WORKFLOW);
+    ended.must_exit(78).must_say(&["there are 2 characters", "for 6 classes"]);
+    models::identity_with_metadata(&place.path("models"), &[STEPS, CLASSES], "other", "a\nb").unwrap();
+    check(WORKFLOW)
+        .must_exit(78)
+        .must_say(&["no model with the metadata `character`", "charset = \"characters.txt\""]);
+    models::identity_with_metadata(&place.path("models"), &[STEPS, CLASSES], "character", "a\nb\nc\nd")
+        .unwrap();
+    let bad = WORKFLOW.replace("out[7] / 2", "out[30] / 2").replace("len(text.text)", "len(text.score)");
+    let ended = check(&bad.replace("axis = 1", "axis = 2").replace("pool = \"mean\"", ""));
+    ended.must_exit(78).must_say(&[
+        "has no field `out[30]`",
+        "`len` takes texts, and `text.score` is a number",
+        "`axis` of stage `best` is 2, but `y` has 2 dimensions",
+        "of several say what becomes of them",
+    ]);
+}
