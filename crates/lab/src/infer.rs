@@ -358,7 +358,8 @@ impl Bare<'_> {
     /// Waits for the end of a batch, and tells what it took in the worker.
     fn done(&mut self) -> Result<Duration, Trouble> {
         match self.answer()? {
-            FromWorker::Done { timing, .. } => {
+            // A loop is measured up to its first checkpoint.
+            FromWorker::Done { timing, .. } | FromWorker::Paused { timing, .. } => {
                 let parts = [timing.bind_ns, timing.run_ns, timing.copy_out_ns];
                 Ok(Duration::from_nanos(parts.into_iter().fold(0, u64::saturating_add)))
             }
@@ -415,6 +416,7 @@ fn unexpected(what: &str, frame: &FromWorker) -> Trouble {
         FromWorker::Loaded { .. } => "the end of a load",
         FromWorker::LoadFailed { .. } => "a failed load",
         FromWorker::Done { .. } => "the end of a batch",
+        FromWorker::Paused { .. } => "a checkpoint",
         FromWorker::Failed { .. } => "a failed batch",
         FromWorker::Heartbeat { .. } => "a heartbeat",
     };

@@ -24,6 +24,7 @@ pub fn builtin() -> Kinds {
         stages: vec![
             Arc::new(stages::image::Image),
             Arc::new(stages::infer::Infer),
+            Arc::new(stages::iterate::Iterate),
             Arc::new(stages::classify::Classify),
             Arc::new(stages::crop::Crop),
             Arc::new(stages::filter::Filter),

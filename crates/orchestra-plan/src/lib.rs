@@ -15,6 +15,7 @@ mod flow;
 mod graph;
 mod graph_view;
 mod host;
+mod iterate;
 pub mod keys;
 mod kind;
 mod machine_file;
@@ -46,6 +47,7 @@ pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
 pub use host::{
     DeviceView, FileKind, Host, MachineView, ModelError, ModelFile, NodeView, RealHost, Signature,
 };
+pub use iterate::{LoopDraft, UntilDraft};
 pub use kind::{
     BatchDraft, Connect, Draft, Input, InputColumns, Key, Kinds, ReadBack, Reads, Runs, SinkKind,
     SourceConnected, SourceContext, SourceKind, StageConnected, StageContext, StageKind, Writes, key,

@@ -11,6 +11,7 @@ pub mod gather;
 pub mod image;
 mod image_settings;
 pub mod infer;
+pub mod iterate;
 pub mod mask;
 pub mod reduce;
 pub mod select;

@@ -81,8 +81,8 @@ impl Engine for FaultyEngine {
         Ok(loaded)
     }
 
-    fn run(&mut self, run: &Run, _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
-        self.shared.run(run)
+    fn run(&mut self, run: &Run, _: &mut RunTiming) -> Result<Answer, RunError> {
+        self.shared.run(run).map(Answer::Done)
     }
 
     fn take_streams(&mut self) -> Vec<Box<dyn Stream>> {
@@ -94,8 +94,8 @@ impl Engine for FaultyEngine {
 struct FaultyStream(Arc<Shared>);
 
 impl Stream for FaultyStream {
-    fn run(&mut self, run: &Run, _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
-        self.0.run(run)
+    fn run(&mut self, run: &Run, _: &mut RunTiming) -> Result<Answer, RunError> {
+        self.0.run(run).map(Answer::Done)
     }
 }
 
