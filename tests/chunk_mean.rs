@@ -63,6 +63,6 @@ fn each_station_has_the_mean_that_is_nearest_to_the_exact_one() {
     }
     assert_eq!(lines.next(), None);
     let number_of_rows: Value = serde_json::from_str(&number).unwrap();
-    assert_eq!(number_of_rows["result"]["rows"]["data"], good.values().map(Vec::len).sum::<usize>());
+    assert_eq!(number_of_rows["result"]["rows"], good.values().map(Vec::len).sum::<usize>());
     assert_eq!(run(), [means, number], "a run that is finished does nothing");
 }

@@ -80,6 +80,12 @@ above = 0.25
 kind = "mask"
 from = "high"
 as = "rle"
+[stages.picture]
+kind = "mask"
+from = "high"
+[sinks.masks]
+kind = "images"
+from = "picture"
 [sinks.results]
 kind = "jsonl"
 from = ["text", "more", "vector", "best", "high", "runs"]
@@ -148,16 +154,13 @@ fn what_stages_make_of_rows_is_what_plain_arithmetic_makes_of_them() {
             n => probabilities.iter().sum::<f64>() / n as f64,
         };
         assert_eq!(result["text.text"], text);
-        is_near(&result["text.score"]["data"], score);
+        is_near(&result["text.score"], score);
         assert_eq!(result["more.word"], text.to_lowercase());
-        assert_eq!(
-            result["more.long"],
-            json!({ "dtype": "i64", "shape": [], "data": text.chars().count() as i64 * 2 - 1 })
-        );
-        let written = result["more.score"]["data"].as_f64().unwrap() as f32;
+        assert_eq!(result["more.long"], text.chars().count() as i64 * 2 - 1);
+        let written = result["more.score"].as_f64().unwrap() as f32;
         let sure = written >= 0.6 && !text.starts_with('a');
-        assert_eq!(result["more.sure"]["data"], sure);
-        is_near(&result["more.half"]["data"], f64::from(row[1][1]) / 2.0);
+        assert_eq!(result["more.sure"], sure);
+        is_near(&result["more.half"], f64::from(row[1][1]) / 2.0);
 
         let means: Vec<f64> = (0..CLASSES)
             .map(|class| row.iter().map(|step| f64::from(step[class])).sum::<f64>() / STEPS as f64)
@@ -171,6 +174,14 @@ fn what_stages_make_of_rows_is_what_plain_arithmetic_makes_of_them() {
         let runs: Value = serde_json::from_str(result["runs"].as_str().unwrap()).unwrap();
         assert_eq!(runs, json!({ "size": [STEPS, CLASSES], "counts": run_lengths(row) }));
 
+        let mask =
+            image::open(place.out().join(format!("masks/rows.npy[{}].png", key.index))).unwrap().into_luma8();
+        assert_eq!(mask.dimensions(), (CLASSES as u32, STEPS as u32));
+        assert_eq!(
+            mask.into_raw(),
+            row.as_flattened().iter().map(|p| u8::from(*p > 0.25)).collect::<Vec<_>>()
+        );
+
         let half = row[1][1] / 2.0;
         if sure && (!text.is_empty() || half > 0.1) && written < 0.9 {
             n_kept += 1;
@@ -182,6 +193,7 @@ fn what_stages_make_of_rows_is_what_plain_arithmetic_makes_of_them() {
     let found = fs::read_to_string(place.out().join("kept.csv")).unwrap();
     let sorted = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
     assert_eq!(sorted(&found), sorted(&kept));
+    place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
 }
 
 #[test]

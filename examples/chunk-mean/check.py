@@ -56,7 +56,7 @@ def main():
                 sys.exit(f"number {column} of `{station}` has mean {mean}, and it is {exact}")
         print(f"{station:6} {len(rows)} good readings, mean temperature {float(found[station]['mean.1']):.4f}")
     with open(args.output / "number.jsonl", encoding="utf-8") as file:
-        number = json.loads(file.read())["result"]["rows"]["data"]
+        number = json.loads(file.read())["result"]["rows"]
     if number != sum(len(rows) for rows in good.values()):
         sys.exit(f"{number} readings are counted, and {sum(len(rows) for rows in good.values())} are good")
 

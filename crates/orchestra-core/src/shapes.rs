@@ -218,6 +218,11 @@ pub trait Encoder: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
+    /// What the names of files end with that are records, where the kind alone does not say it.
+    fn extension(&self) -> Option<&str> {
+        None
+    }
+
     /// Appends the record of one row. On an error `out` may hold a part of it, which the caller cuts off.
     ///
     /// # Errors

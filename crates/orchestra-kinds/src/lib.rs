@@ -41,6 +41,7 @@ pub fn builtin() -> Kinds {
         sinks: vec![
             Arc::new(sinks::jsonl::JsonLines),
             Arc::new(sinks::csv::Csv),
+            Arc::new(sinks::images::ImageFiles),
             Arc::new(sinks::npy::Npy),
             Arc::new(sinks::parquet::Parquet),
         ],

@@ -19,11 +19,11 @@ impl Serialize for RowJson<'_> {
         if let ([column], [value]) = (&columns[..], self.row)
             && column.ty.tensor().is_none()
         {
-            return ValueJson { column, value }.serialize(serializer);
+            return ValueJson { column, value, in_list: false }.serialize(serializer);
         }
         let mut map = serializer.serialize_map(Some(columns.len()))?;
         for (column, value) in columns.iter().zip(self.row) {
-            map.serialize_entry(&column.name, &ValueJson { column, value })?;
+            map.serialize_entry(&column.name, &ValueJson { column, value, in_list: false })?;
         }
         map.end()
     }
@@ -32,6 +32,8 @@ impl Serialize for RowJson<'_> {
 struct ValueJson<'a> {
     column: &'a Column,
     value: &'a Value<'a>,
+    /// It is of a part: its tensors are plain lists.
+    in_list: bool,
 }
 
 impl Serialize for ValueJson<'_> {
@@ -42,12 +44,12 @@ impl Serialize for ValueJson<'_> {
             (Value::List(rows), ColumnType::List(schema)) => {
                 serializer.collect_seq(rows.iter().map(|row| OwnedRowJson { schema, row }))
             }
-            (Value::Tensor(view), _) => tensor_json(view, serializer),
+            (Value::Tensor(view), _) => tensor_json(view, self.in_list, serializer),
             (value @ Value::Unwritten(_), _) => {
                 let mut serializer = Some(serializer);
                 let mut done = None;
                 let written = value.with_tensor(|view| {
-                    done = serializer.take().map(|serializer| tensor_json(view, serializer));
+                    done = serializer.take().map(|serializer| tensor_json(view, self.in_list, serializer));
                     Ok(())
                 });
                 match (written, done) {
@@ -74,11 +76,14 @@ impl Serialize for OwnedRowJson<'_> {
         if let ([column], [value]) = (&columns[..], &self.row[..])
             && column.ty.tensor().is_none()
         {
-            return value.with(|value| ValueJson { column, value: &value }.serialize(serializer));
+            return value
+                .with(|value| ValueJson { column, value: &value, in_list: true }.serialize(serializer));
         }
         let mut map = serializer.serialize_map(Some(columns.len()))?;
         for (column, value) in columns.iter().zip(self.row) {
-            value.with(|value| map.serialize_entry(&column.name, &ValueJson { column, value: &value }))?;
+            value.with(|value| {
+                map.serialize_entry(&column.name, &ValueJson { column, value: &value, in_list: true })
+            })?;
         }
         map.end()
     }
@@ -101,8 +106,12 @@ fn labels_json<S: Serializer>(labels: &[Label<'_>], serializer: S) -> Result<S::
     seq.end()
 }
 
-/// `{"dtype", "shape", "data": [nested lists]}`
-fn tensor_json<S: Serializer>(view: &TensorView<'_>, serializer: S) -> Result<S::Ok, S::Error> {
+/// `{"dtype", "shape", "data": [nested lists]}`; a single number without dimensions, and what is `in_list`, without type and shape.
+fn tensor_json<S: Serializer>(
+    view: &TensorView<'_>,
+    in_list: bool,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Body<'a> {
         dtype: DType,
@@ -110,6 +119,9 @@ fn tensor_json<S: Serializer>(view: &TensorView<'_>, serializer: S) -> Result<S:
         data: Nested<'a>,
     }
     let data = Nested { dtype: view.dtype, shape: view.shape, data: view.data };
+    if in_list || view.shape.is_empty() {
+        return data.serialize(serializer);
+    }
     Body { dtype: view.dtype, shape: view.shape, data }.serialize(serializer)
 }
 

@@ -264,6 +264,7 @@ fn records(
                 gives: failure_schema(),
                 column: None,
                 labels: None,
+                metadata: Arc::default(),
             };
             let mut fields =
                 Fields::again(format!("sink `{}`", sink.name.value), sink.name.span, &sink.table, diags);

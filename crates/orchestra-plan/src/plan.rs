@@ -565,7 +565,7 @@ pub struct FilesPlan {
     /// The folder, relative to the output folder.
     pub folder: PathBuf,
     /// What their names end with, without the dot.
-    pub extension: &'static str,
+    pub extension: String,
     /// Whether the names of items may repeat, so that the number of the item becomes a part of the name.
     pub numbered: bool,
 }

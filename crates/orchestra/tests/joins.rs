@@ -202,7 +202,7 @@ async fn parts_are_joined_part_by_part_and_gathered_with_what_was_carried() {
     assert_eq!(records.len() as u64, ITEMS);
     for record in &records {
         let index = record["index"].as_u64().unwrap();
-        let numbers = |value: &Json| [&value["data"][0], &value["data"][1]].map(|n| n.as_f64().unwrap());
+        let numbers = |value: &Json| [&value[0], &value[1]].map(|n| n.as_f64().unwrap());
         let found: Vec<_> = record["result"]["all"]
             .as_array()
             .unwrap()

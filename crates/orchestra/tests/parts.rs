@@ -54,7 +54,7 @@ fn scattered(items: u64) -> Workplace {
 fn parts_of(record: &Json) -> Vec<Vec<f64>> {
     let parts = record["result"].as_array().unwrap();
     let data =
-        |part: &Json| part["y"]["data"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect();
+        |part: &Json| part["y"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect();
     parts.iter().map(data).collect()
 }
 

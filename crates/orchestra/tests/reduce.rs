@@ -31,7 +31,7 @@ fn results(place: &Workplace, sinks: &[&str]) -> BTreeMap<String, String> {
 }
 
 fn count(line: &Value, column: &str) -> u64 {
-    line["result"][column]["data"].as_u64().unwrap()
+    line["result"][column].as_u64().unwrap()
 }
 
 /// Pictures that become rows `2 index + 1, 2 part + 1`, some that are none, and all forms of a reduce of those rows.

@@ -347,7 +347,7 @@ impl<'a> Assembler<'a> {
                 let (kind, path) = (raw.kind.as_ref()?, self.parts.sink_paths[sink].as_ref()?);
                 let files = || FilesPlan {
                     folder: path.parent().unwrap_or(path).to_owned(),
-                    extension: kind.extension(),
+                    extension: connected.encoder.extension().unwrap_or(kind.extension()).to_owned(),
                     numbered: false,
                 };
                 let (pipeline, home) = match raw.is_of_failures {

@@ -30,7 +30,7 @@ pub fn file_name(files: &FilesPlan, token: &Token) -> Result<Box<str>, Refusal> 
             _ => name.push_str(&part.replace('%', "%25")),
         }
         let extension = part.rsplit('.').next();
-        let is_file_like = extension.is_some_and(|e| [files.extension, "jsonl", "tmp"].contains(&e));
+        let is_file_like = extension.is_some_and(|e| [&files.extension, "jsonl", "tmp"].contains(&e));
         if at + 1 < parts.len() && is_file_like {
             name.push('%');
         }
@@ -40,7 +40,7 @@ pub fn file_name(files: &FilesPlan, token: &Token) -> Result<Box<str>, Refusal> 
         write!(name, ".{number}").expect("a string takes any text");
     }
     name.push('.');
-    name.push_str(files.extension);
+    name.push_str(&files.extension);
     if name.contains('\0') {
         return Err(Refusal::result("the name of the item has a zero byte, which no file's name may have"));
     }
@@ -70,7 +70,7 @@ mod tests {
     use crate::flow::ticket::TicketsBuilder;
 
     fn name(item: &str, numbered: bool, path: &[u32]) -> Result<Box<str>, Refusal> {
-        let files = FilesPlan { folder: "out".into(), extension: "npy", numbered };
+        let files = FilesPlan { folder: "out".into(), extension: "npy".into(), numbered };
         let path = path.iter().map(|index| Part { index: *index, of: 9 }).collect();
         let mut tickets = TicketsBuilder::with_capacity(SourceId(0), 0, 1, false);
         tickets.add(17, item, Path::new(""));
