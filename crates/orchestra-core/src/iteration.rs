@@ -2,9 +2,9 @@
 //! far each row is. It knows no engine and touches no tensor but the one number of a row that a bound is set for.
 //!
 //! A worker runs a batch in *legs*. A leg begins with the state that lies in the input slot, and ends when all rows have ended, or after so
-//! many rounds as there are between checkpoints. A row that ends before the others gives the outputs of that round; if the leg ends in a
-//! checkpoint, that row stays where the leg began, and ends again in the next one, beside rows that run anyway. So a batch is done at once,
-//! whatever its rows need, and a checkpoint is nothing but the state of the rows that go on.
+//! many rounds as there are between checkpoints. A row that ends before the others gives the outputs of that round. If the leg ends in a
+//! checkpoint, that row stays where the leg began, and ends again in the next one, beside rows that run anyway; so a checkpoint is nothing
+//! but the state of the rows that go on, and a batch is done at once. It costs at most as many rounds more as a leg has, in the last leg.
 
 use bincode::{Decode, Encode};
 use serde::Serialize;
@@ -94,7 +94,8 @@ impl Iteration {
     /// did: none since then, or as many as there are between checkpoints, and fewer than there may be.
     #[must_use]
     pub fn is_checkpoint(&self, before: i64, now: i64) -> bool {
-        now == before || (before.checked_add(i64::from(self.checkpoint)) == Some(now) && now < i64::from(self.rounds))
+        now == before
+            || (before.checked_add(i64::from(self.checkpoint)) == Some(now) && now < i64::from(self.rounds))
     }
 }
 
