@@ -9,7 +9,7 @@ use std::time::Duration;
 use orchestra_core::{BatchId, ErrorClass, SandboxMode};
 use orchestra_worker::arena::{RangeError, WorkerArena};
 use orchestra_worker::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
-use orchestra_worker::{Engine, LoadError, Loaded, RunError, Sandbox, Stream};
+use orchestra_worker::{Answer, Engine, LoadError, Loaded, RunError, Sandbox, Stream};
 
 use super::points::{self, Death, Point};
 use super::{FAULT_LOG, Fault, Turn, flood, sleep_for_ever};
