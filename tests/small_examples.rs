@@ -87,14 +87,14 @@ fn levels_are_exact(place: &Workplace, readings: &[f32]) {
     let only = |file: &str| {
         let mut found: Vec<_> = table(place, file, "sum,rows,items").into_values().collect();
         assert_eq!(found.len(), 1);
-        found.remove(0).into_iter().map(|cell| cell.parse::<f64>().unwrap()).collect::<Vec<_>>()
+        found.remove(0).into_iter().map(|cell| cell.parse::<f32>().unwrap()).collect::<Vec<_>>()
     };
     let total: f64 = readings.iter().map(|x| f64::from(x * x)).sum();
-    let n = rows.len() as f64;
-    let louds = readings.iter().filter(|x| *x * *x > 9.0).count() as f64;
+    let n = rows.len() as f32;
+    let louds = readings.iter().filter(|x| *x * *x > 9.0).count() as f32;
     assert_eq!(
         (only("total.csv"), only("louds.csv")),
-        (vec![f64::from(total as f32), n, n], vec![louds, n, n])
+        (vec![total as f32, n, n], vec![louds, n, n])
     );
 }
 

@@ -39,7 +39,7 @@ def main():
     for line in (output / "vectors" / "index.jsonl").read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         data = (output / "vectors" / entry["file"]).read_bytes()
-        if [f"{x:.6f}" for x in struct.unpack("<10f", data[-40:])] != [f"{x:.6f}" for x in vectors[entry["item"]]]:
+        if any(abs(x - y) > 1e-6 for x, y in zip(struct.unpack("<10f", data[-40:]), vectors[entry["item"]])):
             sys.exit(f"`{entry['file']}` is not the vector of `{entry['item']}`")
         files += 1
     if files != len(labels):
