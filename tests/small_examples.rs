@@ -92,10 +92,7 @@ fn levels_are_exact(place: &Workplace, readings: &[f32]) {
     let total: f64 = readings.iter().map(|x| f64::from(x * x)).sum();
     let n = rows.len() as f32;
     let louds = readings.iter().filter(|x| *x * *x > 9.0).count() as f32;
-    assert_eq!(
-        (only("total.csv"), only("louds.csv")),
-        (vec![total as f32, n, n], vec![louds, n, n])
-    );
+    assert_eq!((only("total.csv"), only("louds.csv")), (vec![total as f32, n, n], vec![louds, n, n]));
 }
 
 #[test]
@@ -128,7 +125,7 @@ fn levels_and_totals_are_exact_while_a_worker_is_killed_every_300_ms() {
     assert!(killed > 0);
     println!("{killed} kills, {} restarts", place.restarts());
     levels_are_exact(&place, &readings);
-    place.nothing_is_left();
+    place.no_process_is_left();
 }
 
 #[test]

@@ -46,14 +46,16 @@ pub(crate) struct Looping<'a> {
 impl Looping<'_> {
     /// The loop in terms of the model; `None` after an error.
     pub fn resolve(&self, draft: &LoopDraft, diags: &mut Diagnostics) -> Option<Iteration> {
-        let fits = self.model_can_loop(diags);
+        if !self.model_can_loop(diags) {
+            return None;
+        }
         let feed = self.feed(draft, diags);
         let until = match &draft.until {
             Some(until) => Some(self.until(until, diags)?),
             None => None,
         };
         let LoopDraft { rounds, checkpoint, .. } = *draft;
-        fits.then_some(Iteration { rounds, feed: feed?, until, checkpoint })
+        Some(Iteration { rounds, feed: feed?, until, checkpoint })
     }
 
     fn name(&self) -> &str {
