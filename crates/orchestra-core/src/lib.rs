@@ -33,6 +33,7 @@ pub mod lineage;
 pub mod loader_blame;
 mod named_enum;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
+pub mod placement;
 pub mod restart;
 pub mod sandbox;
 pub mod session_tuning;
@@ -52,6 +53,7 @@ pub use ids::{
     BatchId, DeviceId, ItemId, ModelId, OutputSlotId, PipelineId, SinkId, SlotId, SourceId, StageId, WorkerId,
 };
 pub use image_spec::{Channels, Fit, ImageSpec, Layout, PixelInput, ResizeFilter};
+pub use placement::Placement;
 pub use sandbox::{SandboxMode, SandboxRules};
 pub use session_tuning::{Provider, SessionTuning, TensorRt};
 pub use tensor::{DType, Dim, TensorSpec};

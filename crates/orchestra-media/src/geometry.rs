@@ -2,7 +2,7 @@
 //!
 //! Formulas: Pillow's `ImageOps.fit` and `ImageOps.pad`, torchvision's `Resize` and `CenterCrop`.
 
-use orchestra_core::Fit;
+use orchestra_core::{Fit, ImageSpec};
 
 use crate::picture::{PictureInfo, PictureSize};
 
@@ -147,6 +147,27 @@ pub(crate) fn place(fit: Fit, shorter: u32, target: [u32; 2], picture: PictureSi
             let dest = Rect { x, y, width: dest_width, height: dest_height };
             Placement { dest, x: span_x, y: span_y, cuts: Some([cut_x, cut_y]) }
         }
+    }
+}
+
+/// Where the row that `spec` makes of a picture of this size (width, height) lies in it, for mapping results back. Exact: it is the same
+/// arithmetic that places the pixels, so half-pixel offsets and whole-pixel padding are undone as they were done.
+#[must_use]
+pub fn placement(spec: &ImageSpec, picture: [u32; 2]) -> orchestra_core::Placement {
+    let [width, height] = picture.map(|side| side.max(1));
+    let [row_height, row_width] = spec.size.map(|side| side.max(1));
+    let size = PictureSize { width, height };
+    let placed = place(spec.fit, spec.shorter.max(1), [row_height, row_width], size);
+    let axis = |from: usize, pixels: usize, span: Span| {
+        let scale = span.length / pixels as f64;
+        (scale, span.start - from as f64 * scale)
+    };
+    let (scale_x, left) = axis(placed.dest.x, placed.dest.width, placed.x);
+    let (scale_y, top) = axis(placed.dest.y, placed.dest.height, placed.y);
+    orchestra_core::Placement {
+        row: [row_width, row_height],
+        picture: [width, height],
+        to_picture: [scale_x, 0.0, left, 0.0, scale_y, top],
     }
 }
 

@@ -62,6 +62,7 @@ pub const DECODERS: &str = "libjpeg-turbo-rs 0.9.0, image 0.25.10, fast_image_re
 
 pub use error::MediaError;
 pub use format::Format;
+pub use geometry::placement;
 pub use picture::PictureSize;
 pub use preparer::Preparer;
 pub use region::Region;

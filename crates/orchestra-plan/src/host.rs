@@ -1,5 +1,6 @@
 //! Everything the planner may ask of the world, and the real world's answers. Decides nothing.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
@@ -121,7 +122,14 @@ pub struct Signature {
     pub ir_version: i64,
     /// Version of the default operator set; 0 where the file names none.
     pub opset: i64,
+    /// What those who exported it wrote into it (`metadata_props`). No more than [`MAX_METADATA`] bytes are kept.
+    pub metadata: BTreeMap<String, String>,
+    /// How often the graph and those within it use each operator, by its name, with its domain where that is not ONNX's own.
+    pub operators: BTreeMap<String, u64>,
 }
+
+/// Bytes of metadata of a model that are kept: class names and settings take kilobytes.
+pub const MAX_METADATA: usize = 4 << 20;
 
 /// Why a model cannot be planned with. Each completes "model `name`: ".
 #[derive(Debug, Error)]

@@ -1,6 +1,8 @@
 //! `[models.*]`: reading the tables, and what their files say. Loads no weights.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use orchestra_core::{Provider, SandboxMode, SandboxRules};
 
@@ -27,6 +29,7 @@ pub const MAX_BATCH: u64 = 65_536;
 pub(crate) struct Model {
     pub plan: ModelPlan,
     pub labels: Option<At<Vec<String>>>,
+    pub metadata: Arc<BTreeMap<String, String>>,
     /// Bytes of the file and of its external weights.
     pub bytes: u64,
 }
@@ -116,6 +119,7 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         labels => labels.flatten(),
     };
     let ModelFile { file_digest, digest, bytes, signature } = file;
+    let metadata = Arc::new(signature.metadata);
     tuning::check_outputs(&raw.name.value, &raw.tuning, &signature.outputs, diags);
     let custom_ops = custom_ops.into_iter().collect::<Option<Vec<_>>>()?;
     let mut tuning = raw.tuning.wanted.clone();
@@ -142,7 +146,7 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
             env: raw.sandbox.env.iter().map(|name| name.value.clone()).collect(),
         },
     };
-    Some(Model { plan, labels, bytes })
+    Some(Model { plan, labels, metadata, bytes })
 }
 
 /// Reports what no sandbox can allow.

@@ -1,6 +1,6 @@
 //! What an ONNX file says about itself: inputs, outputs, versions, digest. Loads no weights and no ONNX Runtime.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -12,7 +12,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, int64,
 use prost::{DecodeError, Message};
 use sha2::{Digest, Sha256};
 
-use crate::host::{ModelError, ModelFile, Signature, digest_file, open_regular};
+use crate::host::{MAX_METADATA, ModelError, ModelFile, Signature, digest_file, open_regular};
 
 /// Dimensions of a tensor. Records hold lists within lists, one for each.
 const MAX_DIMS: usize = 64;
@@ -35,6 +35,10 @@ struct Graph {
 
 #[derive(Clone, PartialEq, Message)]
 struct Node {
+    #[prost(string, tag = "4")]
+    operator: String,
+    #[prost(string, tag = "7")]
+    domain: String,
     #[prost(message, repeated, tag = "5")]
     attributes: Vec<Attribute>,
 }
@@ -226,6 +230,8 @@ struct Model {
     ir_version: i64,
     opset: i64,
     graph: Graph,
+    metadata: BTreeMap<String, String>,
+    metadata_bytes: usize,
 }
 
 impl Model {
@@ -275,6 +281,16 @@ impl Model {
                     self.opset = set.version;
                 }
             }
+            14 => {
+                self.metadata_bytes = self.metadata_bytes.saturating_add(length);
+                // Metadata without a bound would be the one thing of a file that is kept whole.
+                if self.metadata_bytes > MAX_METADATA {
+                    stream.advance(length);
+                } else {
+                    let entry = KeyValue::decode(stream.take(length))?;
+                    self.metadata.insert(entry.key, entry.value);
+                }
+            }
             _ => stream.advance(length),
         }
         Ok(Some(number == 7))
@@ -291,11 +307,28 @@ impl Model {
             let what = if inputs.is_empty() { "input" } else { "output" };
             return Err(ModelError::Unsupported(format!("the model has no {what}")));
         }
-        Ok(Signature { inputs, outputs, ir_version: self.ir_version, opset: self.opset })
+        let mut operators = BTreeMap::new();
+        self.graph.count_operators(&mut operators);
+        let metadata = self.metadata.clone();
+        Ok(Signature { inputs, outputs, ir_version: self.ir_version, opset: self.opset, metadata, operators })
     }
 }
 
 impl Graph {
+    /// Counts the operators of all graphs. No deeper than the decoder goes.
+    fn count_operators(&self, found: &mut BTreeMap<String, u64>) {
+        for node in &self.nodes {
+            let name = match &*node.domain {
+                "" | "ai.onnx" => node.operator.clone(),
+                domain => format!("{domain}.{}", node.operator),
+            };
+            *found.entry(name).or_default() += 1;
+            for graph in node.attributes.iter().flat_map(|a| a.graphs.iter().chain(a.graph.as_deref())) {
+                graph.count_operators(found);
+            }
+        }
+    }
+
     /// Adds the names of all files of external weights. No deeper than the decoder goes.
     fn find_weights(&self, found: &mut BTreeSet<String>) {
         let attributes = || self.nodes.iter().flat_map(|node| &node.attributes);

@@ -276,14 +276,15 @@ fn fast(f: &mut Fields<'_, '_>, filter: ResizeFilter) -> bool {
     fast
 }
 
-/// The column of such rows.
+/// The column of such rows, and where they lie in the picture.
 pub(super) fn column(spec: &ImageSpec) -> Schema {
     let stored = spec.tensor();
     let ty = match &spec.in_graph {
         Some(input) => ColumnType::Pixels { stored, model: spec.for_model().tensor(), input: input.clone() },
         None => ColumnType::Tensor(stored),
     };
-    Schema(vec![Column { name: "pixels".to_owned(), ty }])
+    let placed = Column { name: "placed".to_owned(), ty: ColumnType::Placement };
+    Schema(vec![Column { name: "pixels".to_owned(), ty }, placed])
 }
 
 /// The settings in a few words, one line each.

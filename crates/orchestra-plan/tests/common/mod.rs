@@ -163,6 +163,7 @@ fn signature(inputs: &[&str], outputs: &[&str]) -> Signature {
         outputs: outputs.iter().map(tensor).collect(),
         ir_version: 10,
         opset: 20,
+        ..Signature::default()
     }
 }
 

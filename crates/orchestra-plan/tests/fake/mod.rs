@@ -52,6 +52,7 @@ impl Host for FakeHost {
             outputs: vec![tensor("y", vec![out])],
             ir_version: 10,
             opset: 20,
+            ..Signature::default()
         };
         // Models of one plan are told apart by it.
         let digest = [path.as_os_str().len() as u8; 32];
