@@ -32,8 +32,8 @@ pub mod ledger;
 pub mod lineage;
 pub mod loader_blame;
 mod named_enum;
-#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod placement;
+#[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod restart;
 pub mod sandbox;
 pub mod session_tuning;

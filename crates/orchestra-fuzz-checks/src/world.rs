@@ -123,7 +123,13 @@ impl Host for World {
 fn signature(text: &str) -> Option<Signature> {
     let (inputs, outputs) = text.split_once('~')?;
     let tensors = |list: &str| list.split('+').map(tensor).collect::<Option<Vec<_>>>();
-    Some(Signature { inputs: tensors(inputs)?, outputs: tensors(outputs)?, ir_version: 10, opset: 20 })
+    Some(Signature {
+        inputs: tensors(inputs)?,
+        outputs: tensors(outputs)?,
+        ir_version: 10,
+        opset: 20,
+        ..Signature::default()
+    })
 }
 
 fn tensor(text: &str) -> Option<TensorSpec> {

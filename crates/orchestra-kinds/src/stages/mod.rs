@@ -2,6 +2,7 @@
 
 pub mod classify;
 pub mod crop;
+pub mod detect;
 pub mod filter;
 pub mod gather;
 pub mod image;
