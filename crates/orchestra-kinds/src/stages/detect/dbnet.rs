@@ -174,7 +174,7 @@ mod tests {
         let [a, b, _, d] = text.corners;
         assert!(((b[1] - a[1]).atan2(b[0] - a[0]) - 0.5).abs() < 0.05, "{text:?}");
         let side = |p: [f64; 2], q: [f64; 2]| (p[0] - q[0]).hypot(p[1] - q[1]);
-        assert!(side(a, b) > 90.0 && side(a, d) > 28.0 && side(a, d) < 36.0, "{text:?}");
+        assert!(side(a, b) > 99.0 && side(a, d) > 36.0 && side(a, d) < 39.0, "{text:?}");
         let weak = map(40, 40, |x, y| 0.4 * f32::from((5.0..30.0).contains(&x) && (5.0..20.0).contains(&y)));
         assert!(texts(&SETTINGS, &weak).is_empty());
         assert!(texts(&SETTINGS, &map(40, 40, |x, y| f32::from(x == 3.0 && y < 9.0))).is_empty());

@@ -40,7 +40,8 @@ pub fn scored(
         if let Some((class, score)) = largest((first..classes).map(of))
             && score >= threshold
         {
-            found.push(Found { class: class as u32, score, corners: scaled(corners, scale) });
+            let class = (first + class) as u32;
+            found.push(Found { class, score, corners: scaled(corners, scale) });
         }
     }
     Ok(())

@@ -124,7 +124,8 @@ pub fn score_within(map: &[f32], width: usize, height: usize, corners: &Quad) ->
     if n == 0 { f32::NAN } else { (sum / n as f64) as f32 }
 }
 
-/// The first and the last pixel that a convex polygon of whole corners covers in a line, with its outline.
+/// The first and the last pixel that a convex polygon of whole corners covers in a line, with the lines that are drawn along its sides: a flat one
+/// passes several pixels of a line.
 fn covered(points: &[[i64; 2]; 4], y: i64) -> Option<(i64, i64)> {
     let mut span: Option<(f64, f64)> = None;
     let mut add = |x: f64| {
@@ -132,17 +133,24 @@ fn covered(points: &[[i64; 2]; 4], y: i64) -> Option<(i64, i64)> {
     };
     for (at, &[ax, ay]) in points.iter().enumerate() {
         let [bx, by] = points[(at + 1) % 4];
+        let (top, bottom) = (ay.min(by), ay.max(by));
+        if !(top..=bottom).contains(&y) {
+            continue;
+        }
         if ay == by {
-            if ay == y {
-                add(ax as f64);
-                add(bx as f64);
-            }
-        } else if (ay.min(by)..=ay.max(by)).contains(&y) {
-            add(ax as f64 + (y - ay) as f64 * (bx - ax) as f64 / (by - ay) as f64);
+            add(ax as f64);
+            add(bx as f64);
+            continue;
+        }
+        let slope = (bx - ax) as f64 / (by - ay) as f64;
+        let of = |y: f64| ax as f64 + (y - ay as f64) * slope;
+        add(of(y as f64).round());
+        if slope.abs() > 1.0 {
+            add(of((y as f64 - 0.5).max(top as f64)));
+            add(of((y as f64 + 0.5).min(bottom as f64)));
         }
     }
-    // The line that is drawn around it takes the nearest pixel.
-    span.map(|(least, most)| (least.round() as i64, most.round() as i64))
+    span.map(|(least, most)| ((least - 1e-9).ceil() as i64, (most + 1e-9).floor() as i64))
 }
 
 #[cfg(test)]
