@@ -1,6 +1,7 @@
 //! The kinds of sources, stages and sinks that a workflow file may name. A kind is one file: its keys, what it gives for what it reads, and
 //! what it does to a row. Nothing here knows actors, workers or the journal.
 
+pub mod inspect;
 mod record;
 mod sinks;
 mod sources;

@@ -22,7 +22,7 @@ pub struct Quadrilateral {
 
 impl Quadrilateral {
     /// The picture that lies within four corners; `None` where there is no pixel, or where the corners do not go around once. With `turn`, what
-    /// is 1.5 times as high as wide is turned to the left, as texts that run upwards are read.
+    /// is 1.5 times as high as wide is turned to the left, as texts that run downwards are read.
     #[must_use]
     pub fn new(corners: [[f64; 2]; 4], turn: bool) -> Option<Self> {
         let side = |a: usize, b: usize| (corners[a][0] - corners[b][0]).hypot(corners[a][1] - corners[b][1]);
