@@ -326,7 +326,10 @@ impl CropDraft {
                 list: Some(list),
             })),
             details,
-            about: format!("a part per box, {}", settings::about(spec)),
+            about: match self.rotate {
+                Some(_) => format!("a part per box, set upright, {}", settings::about(spec)),
+                None => format!("a part per box, {}", settings::about(spec)),
+            },
         })
     }
 }

@@ -269,6 +269,7 @@ impl Connect for DetectDraft {
         let cost = outputs.columns.iter().map(elements).try_fold(0_usize, |sum, n| sum.checked_add(n?));
         let labels: Vec<String> = labels.unwrap_or_default();
         let named = match labels.len() {
+            _ if layout == Layout::Dbnet => "texts".to_owned(),
             0 => "class numbers".to_owned(),
             1 => "1 label".to_owned(),
             n => format!("{n} labels"),
