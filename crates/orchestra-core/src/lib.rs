@@ -32,6 +32,7 @@ pub mod ledger;
 pub mod lineage;
 pub mod loader_blame;
 mod named_enum;
+pub mod placement;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod restart;
 pub mod sandbox;
@@ -52,6 +53,7 @@ pub use ids::{
     BatchId, DeviceId, ItemId, ModelId, OutputSlotId, PipelineId, SinkId, SlotId, SourceId, StageId, WorkerId,
 };
 pub use image_spec::{Channels, Fit, ImageSpec, Layout, PixelInput, ResizeFilter};
+pub use placement::Placement;
 pub use sandbox::{SandboxMode, SandboxRules};
 pub use session_tuning::{Provider, SessionTuning, TensorRt};
 pub use tensor::{DType, Dim, TensorSpec};

@@ -3,6 +3,7 @@
 
 mod encode_picture;
 mod expression;
+pub mod inspect;
 mod largest;
 mod record;
 mod sinks;
@@ -26,6 +27,7 @@ pub fn builtin() -> Kinds {
             Arc::new(stages::infer::Infer),
             Arc::new(stages::classify::Classify),
             Arc::new(stages::crop::Crop),
+            Arc::new(stages::detect::Detect),
             Arc::new(stages::filter::Filter),
             Arc::new(stages::gather::Gather),
             Arc::new(stages::reduce::ReduceStage),

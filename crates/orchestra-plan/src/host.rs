@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
 
 use orchestra_core::TensorSpec;
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
@@ -110,8 +109,6 @@ pub struct ModelFile {
     pub bytes: u64,
     /// What it takes and gives.
     pub signature: Signature,
-    /// What its exporter wrote down beside the graph (`metadata_props`): at most 16 MiB of texts by name.
-    pub metadata: Arc<BTreeMap<String, String>>,
 }
 
 /// Inputs and outputs of a model as its file states them.
@@ -125,7 +122,14 @@ pub struct Signature {
     pub ir_version: i64,
     /// Version of the default operator set; 0 where the file names none.
     pub opset: i64,
+    /// What those who exported it wrote into it (`metadata_props`). No more than [`MAX_METADATA`] bytes are kept.
+    pub metadata: BTreeMap<String, String>,
+    /// How often the graph and those within it use each operator, by its name, with its domain where that is not ONNX's own.
+    pub operators: BTreeMap<String, u64>,
 }
+
+/// Bytes of metadata of a model that are kept: class names and settings take kilobytes.
+pub const MAX_METADATA: usize = 4 << 20;
 
 /// Why a model cannot be planned with. Each completes "model `name`: ".
 #[derive(Debug, Error)]

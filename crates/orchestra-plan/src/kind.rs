@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use orchestra_core::data::{Column, Schema};
+use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map, Reduce, Registry, RemoteSpec};
 use orchestra_store::{Expand, ItemEntry};
 use serde_json::Value as Json;
@@ -222,13 +222,14 @@ pub struct Input {
     pub span: Span,
     /// `paths` of a source, as written; empty for a manifest and for a stage.
     pub paths: Vec<String>,
-    /// All columns that it gives.
+    /// All columns that it gives. Behind them, where its rows were made of a picture, a [`ColumnType::Placement`] that says how, even if an
+    /// earlier stage gives it.
     pub gives: Schema,
     /// The one column that is meant, where the file says so (`from = "stage.column"`).
     pub column: Option<String>,
     /// The labels of its model, if it runs one that has some.
     pub labels: Option<At<Vec<String>>>,
-    /// What the file of its model says beside the graph (`metadata_props`); empty where it runs none.
+    /// What the file of its model says about itself beside inputs and outputs; empty where it runs none.
     pub metadata: Arc<BTreeMap<String, String>>,
 }
 
@@ -318,8 +319,8 @@ pub(crate) fn whole_row(
             }
             None => 0..all.len(),
         };
-        let dotted = input.column.is_some() || all.len() > 1;
-        for place in named {
+        let dotted = input.column.is_some() || input.gives.whole().count() > 1;
+        for place in named.filter(|place| all[*place].ty != ColumnType::Placement) {
             let name = match (several, dotted) {
                 (false, _) => all[place].name.clone(),
                 (true, false) => input.name.clone(),

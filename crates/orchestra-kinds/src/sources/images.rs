@@ -128,6 +128,15 @@ impl Picture for PictureFile {
         self.decoder.borrow_mut().pixels = bytes;
         shown
     }
+
+    fn size(&self) -> Result<[u32; 2], Refusal> {
+        let known = self.decoder.borrow().size;
+        let size = match known {
+            Some(size) => size,
+            None => self.decoded(None)?.size.ok_or_else(|| refusal(MediaError::NothingDecoded))?,
+        };
+        Ok([size.width, size.height])
+    }
 }
 
 /// The row that holds the pixels of a picture as a viewer shows it.

@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
@@ -115,7 +114,7 @@ impl Host for FakeHost {
         };
         let digest = [name.len() as u8; 32];
         let bytes = if name == "large.onnx" { 98 << 20 } else { 1 << 20 };
-        Ok(ModelFile { digest, file_digest: digest, bytes, signature, metadata: Arc::default() })
+        Ok(ModelFile { digest, file_digest: digest, bytes, signature })
     }
 
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
@@ -164,6 +163,7 @@ fn signature(inputs: &[&str], outputs: &[&str]) -> Signature {
         outputs: outputs.iter().map(tensor).collect(),
         ir_version: 10,
         opset: 20,
+        ..Signature::default()
     }
 }
 
