@@ -1,5 +1,13 @@
 //! `[sources.*]`: one file per kind.
 
+mod columns;
+pub mod csv;
 pub mod images;
+pub mod jsonl;
+mod lines;
+mod locator;
+mod picture;
+pub mod random;
+pub mod range;
 mod read_file;
 pub mod tensors;

@@ -73,6 +73,7 @@ impl SourceKind for Tensors {
             ),
             fetch: Arc::clone(&rows) as Arc<dyn Fetch>,
             expand: Some(rows),
+            names_repeat: false,
             settings,
             decoders: None,
         })
