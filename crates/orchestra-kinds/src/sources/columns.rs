@@ -238,7 +238,7 @@ pub enum Cell {
     Text(String),
     /// Also the elements of a tensor, in native byte order.
     Bytes(Vec<u8>),
-    Picture(EncodedPicture),
+    Picture(Box<EncodedPicture>),
 }
 
 impl Row {
@@ -246,7 +246,7 @@ impl Row {
         let cell = |field: &Field| match field.ty {
             FieldType::Text | FieldType::Json => Cell::Text(String::new()),
             FieldType::Bytes(_) | FieldType::Tensor { .. } => Cell::Bytes(Vec::new()),
-            FieldType::Picture => Cell::Picture(EncodedPicture::new(max_pixels)),
+            FieldType::Picture => Cell::Picture(Box::new(EncodedPicture::new(max_pixels))),
         };
         Self { fields: fields.into(), cells: fields.iter().map(cell).collect() }
     }
@@ -267,7 +267,7 @@ impl Row {
 fn value_of<'a>(field: &'a Field, cell: &'a Cell) -> Value<'a> {
     match (cell, &field.ty) {
         (Cell::Text(text), _) => Value::Text(text),
-        (Cell::Picture(picture), _) => Value::Picture(picture),
+        (Cell::Picture(picture), _) => Value::Picture(&**picture),
         (Cell::Bytes(data), FieldType::Tensor { dtype, shape }) => {
             Value::Tensor(TensorView { name: &field.name, dtype: *dtype, shape, data })
         }

@@ -222,14 +222,10 @@ struct Records {
 
 impl Expand for Records {
     fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
-        let unreadable = |error: std::io::Error| ListError::Unreadable {
-            pattern: path.display().to_string(),
-            path: path.into(),
-            error,
-        };
-        let head = super::read_file::head(path, LARGEST_TEXT).map_err(unreadable)?;
-        let header =
-            header_of(&head, self.delimiter).map_err(|why| unreadable(std::io::Error::other(why)))?;
+        let unreadable = |why: String| ListError::bad_file(path, why);
+        let head =
+            super::read_file::head(path, LARGEST_TEXT).map_err(|error| unreadable(error.to_string()))?;
+        let header = header_of(&head, self.delimiter).map_err(unreadable)?;
         drop(head);
         if header != self.header {
             let why = format!(
@@ -237,7 +233,7 @@ impl Expand for Records {
                 header.join("`, `"),
                 self.header.join("`, `")
             );
-            return Err(unreadable(std::io::Error::other(why)));
+            return Err(unreadable(why));
         }
         list(path, Ends::Quoted { delimiter: self.delimiter }, 1, push)
     }

@@ -142,27 +142,30 @@ pub fn first_record(head: &[u8], ends: Ends) -> Result<(Span, &[u8]), String> {
 /// # Errors
 /// The file cannot be read, and those of `push`.
 pub fn list(path: &Path, ends: Ends, mut skip: u64, push: PushItem<'_>) -> Result<(), ListError> {
-    struct Or(ListError);
-    impl From<io::Error> for Or {
-        fn from(error: io::Error) -> Self {
-            Or(ListError::Unreadable { pattern: String::new(), path: PathBuf::new(), error })
+    let (file, _) = open_regular(path).map_err(|error| ListError::bad_file(path, error))?;
+    records(file, ends, |span| {
+        if skip > 0 {
+            skip -= 1;
+            return Ok(());
         }
-    }
-    let listed = open_regular(path).map_err(Or::from).and_then(|(file, _)| {
-        records(file, ends, |span| {
-            if skip > 0 {
-                skip -= 1;
-                return Ok(());
-            }
-            push(&format!(":{}", span.line), &locator(path, &[span.at, span.len])).map_err(Or)
-        })
-    });
-    listed.map_err(|Or(error)| match error {
-        ListError::Unreadable { error, path: at, .. } if at.as_os_str().is_empty() => {
-            ListError::Unreadable { pattern: path.display().to_string(), path: path.into(), error }
-        }
-        error => error,
+        push(&format!(":{}", span.line), &locator(path, &[span.at, span.len])).map_err(Stop::Push)
     })
+    .map_err(|stop| match stop {
+        Stop::Read(error) => ListError::bad_file(path, error),
+        Stop::Push(error) => error,
+    })
+}
+
+/// Why a file is not read to its end.
+enum Stop {
+    Read(io::Error),
+    Push(ListError),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Stop::Read(error)
+    }
 }
 
 /// Reads records where they lie.

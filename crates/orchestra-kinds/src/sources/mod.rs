@@ -10,4 +10,8 @@ mod picture;
 pub mod random;
 pub mod range;
 mod read_file;
+pub mod tar;
+mod tar_members;
 pub mod tensors;
+pub mod zip;
+mod zip_members;
