@@ -20,6 +20,7 @@ pub fn builtin() -> Kinds {
             Arc::new(sources::tensors::Tensors),
             Arc::new(sources::jsonl::JsonLines),
             Arc::new(sources::csv::Csv),
+            Arc::new(sources::parquet::Parquet),
             Arc::new(sources::tar::Tar),
             Arc::new(sources::zip::Zip),
             Arc::new(sources::range::Range),
