@@ -217,7 +217,9 @@ impl Expand for Shards {
         let mut members = Members::new(BufReader::with_capacity(16 << 10, file))
             .map_err(|error| unreadable(error.to_string()))?;
         let mut sample: Option<(String, Vec<u64>)> = None;
+        let mut is_empty = true;
         while let Some(member) = members.next().map_err(unreadable)? {
+            is_empty = false;
             let Some((key, extension)) = key_of(&member.name) else { continue };
             if let Some((before, places)) = sample.take_if(|(before, _)| *before != key) {
                 push(&before, &places)?;
@@ -229,7 +231,11 @@ impl Expand for Shards {
                 place.copy_from_slice(&found);
             }
         }
-        sample.map_or(Ok(()), |(key, places)| push(&key, &places))
+        match sample {
+            Some((key, places)) => push(&key, &places),
+            None if is_empty => Ok(()),
+            None => Err(unreadable("it holds no sample: no member is called `key.extension`".into())),
+        }
     }
 }
 

@@ -105,11 +105,19 @@ impl Expand for Pictures {
         let unreadable = |why: String| ListError::bad_file(path, why);
         let (file, _) = open_regular(path).map_err(|error| unreadable(error.to_string()))?;
         let mut directory = Directory::new(BufReader::new(file)).map_err(unreadable)?;
+        let (mut members, mut items) = (0_u64, 0_u64);
         while let Some(Member { name, place }) = directory.next().map_err(unreadable)? {
+            members += 1;
             if self.takes(&name) {
+                items += 1;
                 let name = escape(Path::new(OsStr::from_bytes(&name)));
                 push(&format!("/{name}"), &locator(path, &place.numbers()))?;
             }
+        }
+        if members > 0 && items == 0 {
+            return Err(unreadable(format!(
+                "none of its {members} members is an item: say which ones are with `members`"
+            )));
         }
         Ok(())
     }

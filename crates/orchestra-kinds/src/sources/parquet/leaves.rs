@@ -4,7 +4,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use orchestra_core::DType;
-use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
+use parquet::basic::{Compression, ConvertedType, LogicalType, Type as Physical};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
@@ -65,9 +65,14 @@ pub fn row_groups(metadata: &ParquetMetaData) -> Result<Vec<u64>, String> {
     Ok(rows)
 }
 
-/// The number of the leaf of each of these fields; fails where a field has none that fits.
-pub fn resolve(schema: &SchemaDescriptor, fields: &[Field]) -> Result<Vec<usize>, String> {
+/// The number of the leaf of each of these fields; fails where a field has none that fits, or that can be unpacked.
+pub fn resolve(metadata: &ParquetMetaData, fields: &[Field]) -> Result<Vec<usize>, String> {
+    let schema = metadata.file_metadata().schema_descr();
     let names = names(schema);
+    let packed = |leaf: usize| {
+        let chunks = metadata.row_groups().iter().map(|group| group.column(leaf).compression());
+        chunks.into_iter().find(|codec| !matches!(codec, Compression::UNCOMPRESSED | Compression::SNAPPY))
+    };
     let resolve = |field: &Field| {
         let leaf = names.iter().position(|name| *name == field.name).ok_or_else(|| {
             let shown: Vec<&str> = names.iter().take(20).map(String::as_str).collect();
@@ -75,7 +80,13 @@ pub fn resolve(schema: &SchemaDescriptor, fields: &[Field]) -> Result<Vec<usize>
             format!("it has no column `{}`; its columns are `{}`{more}", field.name, shown.join("`, `"))
         })?;
         fits(&schema.column(leaf), &field.ty).map_err(|why| format!("column `{}` {why}", field.name))?;
-        Ok(leaf)
+        match packed(leaf) {
+            None => Ok(leaf),
+            Some(codec) => Err(format!(
+                "column `{}` is compressed with {codec}, and what is compressed with Snappy, or not at all, is read",
+                field.name
+            )),
+        }
     };
     fields.iter().map(resolve).collect()
 }
@@ -84,9 +95,9 @@ pub fn resolve(schema: &SchemaDescriptor, fields: &[Field]) -> Result<Vec<usize>
 pub fn all(schema: &SchemaDescriptor) -> Result<Vec<Field>, String> {
     let field = |(at, name): (usize, String)| match natural(&schema.column(at)) {
         Ok(ty) => Ok(Field { name, ty }),
-        Err(why) => {
-            Err(format!("column `{name}` {why}: say which columns you want with `columns`, with their types"))
-        }
+        Err(why) => Err(format!(
+            "column `{name}` {why}: name the columns that you want, with their types, in `columns`"
+        )),
     };
     names(schema).into_iter().enumerate().map(field).collect()
 }
@@ -130,7 +141,7 @@ fn is_scaled(leaf: &ColumnDescriptor) -> bool {
 
 fn natural(leaf: &ColumnDescriptor) -> Result<FieldType, String> {
     if leaf.max_rep_level() > 0 {
-        return Err("is a list, whose length the file does not say".into());
+        return Err("is a list, whose length the file does not say (`f32[8]`, for 8 numbers)".into());
     }
     if is_scaled(leaf) {
         return Err("is a decimal or a half, which is not read".into());

@@ -52,7 +52,7 @@ pub fn connect(source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
                     Some(fields) => fields,
                     None => all(schema)?,
                 };
-                resolve(schema, &fields).map(|_| fields)
+                resolve(&metadata, &fields).map(|_| fields)
             });
             match found {
                 Ok(fields) if !fields.is_empty() => fields,
@@ -96,7 +96,7 @@ impl Expand for Files {
         let unreadable = |why: String| ListError::bad_file(path, why);
         let (mut file, _) = open_regular(path).map_err(|error| unreadable(error.to_string()))?;
         let metadata = footer(&mut file).map_err(unreadable)?;
-        resolve(metadata.file_metadata().schema_descr(), &self.fields).map_err(unreadable)?;
+        resolve(&metadata, &self.fields).map_err(unreadable)?;
         let mut before = 0;
         for (group, rows) in (0_u64..).zip(row_groups(&metadata).map_err(unreadable)?) {
             (0..rows)
@@ -162,7 +162,7 @@ impl OpenFile {
         let (mut file, _) = open_regular(path).map_err(|error| error.to_string())?;
         // Checks how large the footer is.
         let metadata = footer(&mut file)?;
-        let leaves = resolve(metadata.file_metadata().schema_descr(), fields)?;
+        let leaves = resolve(&metadata, fields)?;
         let reader = guarded(|| SerializedFileReader::new(file))?;
         Ok(Self { reader, leaves, group: None })
     }
