@@ -322,9 +322,10 @@ impl Rows {
         let (rows, _) = rows.ok_or("it holds no array")?;
         let chunk = self.chunk.unwrap_or(1);
         if !rows.is_multiple_of(chunk) {
-            // The largest divisor that is no more. There are at most as many to try as an item may have rows.
-            let fitting =
-                (1..=chunk.min(rows)).rev().find(|divisor| rows.is_multiple_of(*divisor)).unwrap_or(1);
+            // The largest divisor that is no more. Each pair of divisors has one up to the root.
+            let pairs = (1..=rows.isqrt()).filter(|divisor| rows.is_multiple_of(*divisor));
+            let divisors = pairs.flat_map(|divisor| [divisor, rows / divisor]);
+            let fitting = divisors.filter(|divisor| *divisor <= chunk).max().unwrap_or(1);
             return Err(format!(
                 "it has {rows} rows, which is no multiple of `rows = {chunk}`: for this file use `rows = {fitting}`"
             ));
