@@ -99,6 +99,7 @@ impl Host for World {
                 Some(p) if !p.starts_with("none/") => Ok(Some(item)),
                 _ => Ok(None),
             },
+            ListingSpec::Generated => Ok(None),
             ListingSpec::Manifest { path, .. } => {
                 Ok((!path.as_ref().is_some_and(|p| p.ends_with("empty.csv"))).then_some(item))
             }

@@ -21,7 +21,17 @@ use orchestra_plan::Kinds;
 #[must_use]
 pub fn builtin() -> Kinds {
     Kinds {
-        sources: vec![Arc::new(sources::images::Images), Arc::new(sources::tensors::Tensors)],
+        sources: vec![
+            Arc::new(sources::images::Images),
+            Arc::new(sources::tensors::Tensors),
+            Arc::new(sources::jsonl::JsonLines),
+            Arc::new(sources::csv::Csv),
+            Arc::new(sources::parquet::Parquet),
+            Arc::new(sources::tar::Tar),
+            Arc::new(sources::zip::Zip),
+            Arc::new(sources::range::Range),
+            Arc::new(sources::random::Random),
+        ],
         stages: vec![
             Arc::new(stages::image::Image),
             Arc::new(stages::infer::Infer),

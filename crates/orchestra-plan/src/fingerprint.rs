@@ -22,7 +22,7 @@ pub(crate) fn fingerprint(plan: &Plan, sources: &[RawSource]) -> Vec<(String, St
             Some(RawListing::Manifest { path, root }) => {
                 serde_json::json!({ "manifest": path.value, "root": root.as_ref().map(|r| &r.value) })
             }
-            None => serde_json::Value::Null,
+            Some(RawListing::Generated) | None => serde_json::Value::Null,
         };
         let settings = &planned.settings;
         let digest = if settings.is_null() { digest(&listing) } else { digest(&(listing, settings)) };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::path::{Component, Path, PathBuf};
 
 use orchestra_core::TensorSpec;
@@ -31,6 +31,14 @@ pub trait Host {
             bytes.truncate(n);
             bytes
         })
+    }
+
+    /// A file, to read pieces of it.
+    ///
+    /// # Errors
+    /// Whatever the file system says.
+    fn open(&self, path: &Path) -> io::Result<Box<dyn ReadSeek>> {
+        self.read(path).map(|bytes| Box::new(io::Cursor::new(bytes)) as Box<dyn ReadSeek>)
     }
 
     /// The contents of a small file (labels).
@@ -84,6 +92,11 @@ pub trait Host {
     /// Why the machine cannot be looked at.
     fn machine(&self) -> Result<MachineView, String>;
 }
+
+/// A file that is read in pieces.
+pub trait ReadSeek: Read + Seek {}
+
+impl<T: Read + Seek> ReadSeek for T {}
 
 /// What lies at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -232,6 +245,10 @@ impl Host for RealHost {
         let mut bytes = Vec::new();
         open_regular(path)?.take(n as u64).read_to_end(&mut bytes)?;
         Ok(bytes)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn ReadSeek>> {
+        Ok(Box::new(open_regular(path)?))
     }
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {

@@ -96,9 +96,13 @@ pub trait SourceKind: Send + Sync {
     fn name(&self) -> &'static str;
     /// What it gives, in a sentence.
     fn about(&self) -> &'static str;
-    /// Its keys beside `kind`, `paths`, `manifest` and `root`, which the planner reads.
+    /// Its keys beside `kind`, and `paths`, `manifest` and `root`, which the planner reads.
     fn keys(&self) -> &'static [Key] {
         &[]
+    }
+    /// Whether its items lie in files, which `paths` or `manifest` name. Else [`SourceConnected::expand`] makes the items of nothing.
+    fn has_files(&self) -> bool {
+        true
     }
     /// What its items are, known from the first of the files that it names. `None` after an error, which is in `source.diags`.
     fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected>;
@@ -130,6 +134,8 @@ pub struct SourceConnected {
     pub fetch: Arc<dyn Fetch>,
     /// Makes items of files, where a file is not one item.
     pub expand: Option<Arc<dyn Expand>>,
+    /// Two items of a file may have the same name.
+    pub names_repeat: bool,
     /// What decides about results, for the fingerprint; `Null` where that is the list of files alone.
     pub settings: Json,
     /// The decoders of its files with their versions, where another version may give other values. A run is not resumed with others.

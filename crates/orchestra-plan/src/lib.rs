@@ -44,8 +44,8 @@ pub use diagnostics::{Cause, Diagnostic, Diagnostics, RenderStyle, Severity, Spa
 pub use fields::{At, Fields};
 pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
 pub use host::{
-    DeviceView, FileKind, Host, MAX_METADATA, MachineView, ModelError, ModelFile, NodeView, RealHost,
-    Signature,
+    DeviceView, FileKind, Host, MAX_METADATA, MachineView, ModelError, ModelFile, NodeView, ReadSeek,
+    RealHost, Signature,
 };
 pub use kind::{
     BatchDraft, Connect, Draft, Input, InputColumns, Key, Kinds, ReadBack, Reads, Runs, SinkKind,
