@@ -47,6 +47,12 @@ pub trait Host {
     /// Whatever the file system says.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
+    /// A variable of the environment; `None` where there is none, or no text.
+    fn variable(&self, name: &str) -> Option<String> {
+        let _ = name;
+        None
+    }
+
     /// SHA-256 of a file (custom operator libraries).
     ///
     /// # Errors
@@ -258,6 +264,10 @@ impl Host for RealHost {
             return Err(io::Error::other("it is larger than 64 MiB"));
         }
         Ok(bytes)
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok()
     }
 
     fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {

@@ -15,6 +15,7 @@ mod flow;
 mod graph;
 mod graph_view;
 mod host;
+mod include;
 pub mod keys;
 mod kind;
 mod machine_file;
@@ -35,6 +36,7 @@ mod spares;
 pub mod tree;
 mod tuning;
 mod types;
+mod variables;
 
 pub use batch_sizes::batch_sizes;
 pub use build::{PlanOptions, plan};

@@ -60,6 +60,12 @@ impl FakeHost {
         Self { files, machine: Ok(machine), measured: Vec::new() }
     }
 
+    /// As it is, with one more file.
+    pub fn file(mut self, path: &str, text: &str) -> Self {
+        self.files.insert(path.into(), text.as_bytes().to_vec());
+        self
+    }
+
     pub fn plan(&self, text: &str, options: &PlanOptions) -> (Option<Plan>, Diagnostics) {
         orchestra_plan::plan(text, &Path::new(FOLDER).join("flow.toml"), options, self)
     }
@@ -89,6 +95,11 @@ impl Host for FakeHost {
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.files.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        let variables = [("THREE", "3"), ("FOLDER", "images"), ("SIZES", "[32, 32]")];
+        variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
     }
 
     fn model(&self, path: &Path) -> Result<ModelFile, ModelError> {
