@@ -16,7 +16,9 @@ fn commands(place: &Workplace) -> Vec<String> {
     // Lines that go on with a description are indented further.
     let names = list.filter_map(|line| line.strip_prefix("  ").filter(|l| !l.starts_with(' ')));
     let names: Vec<String> = names.map(|l| l.split(' ').next().unwrap().to_owned()).collect();
-    for name in ["run", "check", "plan", "graph", "devices", "doctor", "init", "completions", "man"] {
+    for name in
+        ["run", "check", "plan", "graph", "devices", "doctor", "inspect", "init", "completions", "man"]
+    {
         assert!(names.iter().any(|n| n == name), "{name}: {names:?}");
     }
     assert!(!names.iter().any(|n| n == "worker"), "{names:?}");

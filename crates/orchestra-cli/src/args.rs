@@ -50,6 +50,8 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Say whether this machine is ready, and what to do if not
     Doctor(DoctorArgs),
+    /// Say what a model takes and gives, and write a workflow for it
+    Inspect(InspectArgs),
     /// Write a small workflow to start from
     Init(InitArgs),
     /// Print completions for a shell
@@ -204,6 +206,18 @@ pub enum GraphFormat {
     Mermaid,
     /// A picture that needs no other program
     Svg,
+}
+
+/// `orchestra inspect`
+#[derive(Debug, Args)]
+#[command(after_help = help::INSPECT)]
+pub struct InspectArgs {
+    /// The ONNX file
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// Print the findings as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `orchestra init`

@@ -130,6 +130,19 @@ It fetches, loads and changes nothing.
 
 Exit codes: 0 ready, 69 something is missing";
 
+pub const INSPECT: &str = "\
+Examples:
+  orchestra inspect detector.onnx
+  orchestra inspect detector.onnx > workflow.toml
+  orchestra inspect detector.onnx --json
+
+What it prints is a workflow file, with the findings as comments. It runs nothing and loads no weights.
+With --json: `model`, `bytes`, `ir_version`, `opset`; `inputs` and `outputs`, each with `name`, `dtype` and `shape` (null for what is
+open); `metadata`; `operators` (how often each is used); `recognised` with `purpose` (detector, classifier, unknown), `layout`,
+`possible_layouts` and `why`; and `workflow`, null where the model cannot be fed by one source.
+
+Exit codes: 0 printed, 69 the file cannot be read or is no model";
+
 pub const INIT: &str = "\
 Examples:
   orchestra init first

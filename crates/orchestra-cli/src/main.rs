@@ -14,6 +14,7 @@ mod graph;
 mod help;
 mod human;
 mod init;
+mod inspect;
 mod lab;
 mod metrics;
 mod plan;
@@ -55,6 +56,7 @@ fn main() -> ProcessExitCode {
         Command::Bench(args) => bench::bench(&args, cli.verbosity, &surroundings),
         Command::Chaos(args) => chaos::chaos(&args, cli.verbosity, &surroundings),
         Command::Graph(args) => graph::graph(&args, cli.verbosity, &surroundings),
+        Command::Inspect(args) => inspect::inspect(&args),
         Command::Init(args) => init::init(&args, cli.verbosity),
         Command::Completions(args) => generated::completions(&args),
         Command::Man(args) => generated::man(&args, cli.verbosity),

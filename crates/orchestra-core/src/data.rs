@@ -20,21 +20,26 @@ impl Schema {
         Self(vec![Column { name: name.to_owned(), ty }])
     }
 
-    /// The place of a column.
+    /// The place of a column of the whole row.
     #[must_use]
     pub fn position(&self, name: &str) -> Option<usize> {
-        self.0.iter().position(|column| column.name == name)
+        self.0.iter().position(|column| column.name == name && column.ty != ColumnType::Placement)
+    }
+
+    /// The columns of the whole row: all but those that only what asks for their type reads.
+    pub fn whole(&self) -> impl Iterator<Item = &Column> {
+        self.0.iter().filter(|column| column.ty != ColumnType::Placement)
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|column| column.name.as_str())
+        self.whole().map(|column| column.name.as_str())
     }
 }
 
 impl fmt::Display for Schema {
     /// `logits f32[batch, 10], picture`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, column) in self.0.iter().enumerate() {
+        for (at, column) in self.whole().enumerate() {
             let comma = if at > 0 { ", " } else { "" };
             match column.ty {
                 ColumnType::Picture => write!(f, "{comma}{}", column.name)?,
@@ -71,6 +76,9 @@ pub enum ColumnType {
     /// The content of a file, whose name ends with this (`png`).
     Bytes(String),
     List(Schema),
+    /// A [`Placement`](crate::Placement), as the tensor that stands for it: where in the picture a row of pixels lies. It is no part of the whole
+    /// row; what maps a result back to the picture reads it.
+    Placement,
 }
 
 impl ColumnType {
@@ -102,6 +110,7 @@ impl fmt::Display for ColumnType {
             ColumnType::Text => f.write_str("text"),
             ColumnType::Bytes(format) => write!(f, "bytes ({format})"),
             ColumnType::List(rows) => write!(f, "list of ({rows})"),
+            ColumnType::Placement => f.write_str("placement"),
         }
     }
 }
@@ -205,6 +214,11 @@ pub trait Picture {
     /// # Errors
     /// As `decode`, and those of `show`.
     fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal>;
+    /// Its width and height in pixels, upright and in full. Decodes it, unless it is.
+    ///
+    /// # Errors
+    /// As `decode`.
+    fn size(&self) -> Result<[u32; 2], Refusal>;
     /// Itself, where its pixels are kept already: no copy is needed to carry it along.
     fn kept(&self) -> Option<Arc<dyn KeptPicture>> {
         None

@@ -29,6 +29,8 @@ pub enum Fit {
     Cover,
     /// Fit inside the target; the rest is `pad`, evenly on both sides.
     Contain,
+    /// Resize to the height of the target, at its left; the rest is `pad`. What is too wide is squeezed. (PaddleOCR's lines of text.)
+    Left,
     /// Resize the shorter side to `resize`, then cut the target out of the centre (torchvision's Resize + CenterCrop).
     Shorter,
 }

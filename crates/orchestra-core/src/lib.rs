@@ -33,6 +33,7 @@ pub mod ledger;
 pub mod lineage;
 pub mod loader_blame;
 mod named_enum;
+pub mod placement;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod restart;
 pub mod sandbox;
@@ -54,6 +55,7 @@ pub use ids::{
 };
 pub use image_spec::{Channels, Fit, ImageSpec, Layout, PixelInput, ResizeFilter};
 pub use iteration::Iteration;
+pub use placement::Placement;
 pub use sandbox::{SandboxMode, SandboxRules};
 pub use session_tuning::{Provider, SessionTuning, TensorRt};
 pub use tensor::{DType, Dim, TensorSpec};

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{DeviceView, FileKind, Host, MachineView, ModelError, ModelFile, Signature};
@@ -84,7 +83,7 @@ impl Host for World {
         let known = MODELS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
         let signature = signature(known.unwrap_or(name)).ok_or(ModelError::Missing)?;
         let digest = [name.len() as u8; 32];
-        Ok(ModelFile { digest, file_digest: digest, bytes: 1 << 20, signature, metadata: Arc::default() })
+        Ok(ModelFile { digest, file_digest: digest, bytes: 1 << 20, signature })
     }
 
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
@@ -100,6 +99,7 @@ impl Host for World {
                 Some(p) if !p.starts_with("none/") => Ok(Some(item)),
                 _ => Ok(None),
             },
+            ListingSpec::Generated => Ok(None),
             ListingSpec::Manifest { path, .. } => {
                 Ok((!path.as_ref().is_some_and(|p| p.ends_with("empty.csv"))).then_some(item))
             }
@@ -124,7 +124,13 @@ impl Host for World {
 fn signature(text: &str) -> Option<Signature> {
     let (inputs, outputs) = text.split_once('~')?;
     let tensors = |list: &str| list.split('+').map(tensor).collect::<Option<Vec<_>>>();
-    Some(Signature { inputs: tensors(inputs)?, outputs: tensors(outputs)?, ir_version: 10, opset: 20 })
+    Some(Signature {
+        inputs: tensors(inputs)?,
+        outputs: tensors(outputs)?,
+        ir_version: 10,
+        opset: 20,
+        ..Signature::default()
+    })
 }
 
 fn tensor(text: &str) -> Option<TensorSpec> {

@@ -3,6 +3,7 @@
 
 mod encode_picture;
 mod expression;
+pub mod inspect;
 mod largest;
 mod record;
 mod sinks;
@@ -20,13 +21,24 @@ use orchestra_plan::Kinds;
 #[must_use]
 pub fn builtin() -> Kinds {
     Kinds {
-        sources: vec![Arc::new(sources::images::Images), Arc::new(sources::tensors::Tensors)],
+        sources: vec![
+            Arc::new(sources::images::Images),
+            Arc::new(sources::tensors::Tensors),
+            Arc::new(sources::jsonl::JsonLines),
+            Arc::new(sources::csv::Csv),
+            Arc::new(sources::parquet::Parquet),
+            Arc::new(sources::tar::Tar),
+            Arc::new(sources::zip::Zip),
+            Arc::new(sources::range::Range),
+            Arc::new(sources::random::Random),
+        ],
         stages: vec![
             Arc::new(stages::image::Image),
             Arc::new(stages::infer::Infer),
             Arc::new(stages::iterate::Iterate),
             Arc::new(stages::classify::Classify),
             Arc::new(stages::crop::Crop),
+            Arc::new(stages::detect::Detect),
             Arc::new(stages::filter::Filter),
             Arc::new(stages::gather::Gather),
             Arc::new(stages::reduce::ReduceStage),

@@ -10,9 +10,10 @@ use orchestra_plan::{Key, keys};
 type Entry = (&'static str, &'static str, &'static [Key]);
 
 fn page(what: &str, common: &[Key], entries: &[Entry]) -> String {
+    let which = if what == "source" { " of files" } else { "" };
     let mut page = format!(
         "# `[{what}s.NAME]`\n\nWritten from the declarations of the kinds (`crates/orchestra-kinds`); a test fails when it is stale.\n\n\
-         Every {what} has these keys:\n\n"
+         Every {what}{which} has these keys:\n\n"
     );
     table(&mut page, common);
     for (name, about, keys) in entries {

@@ -2,7 +2,7 @@
 //!
 //! Formulas: Pillow's `ImageOps.fit` and `ImageOps.pad`, torchvision's `Resize` and `CenterCrop`.
 
-use orchestra_core::Fit;
+use orchestra_core::{Fit, ImageSpec};
 
 use crate::picture::{PictureInfo, PictureSize};
 
@@ -135,6 +135,12 @@ pub(crate) fn place(fit: Fit, shorter: u32, target: [u32; 2], picture: PictureSi
             };
             Placement { dest, x: Span::whole(width), y: Span::whole(height), cuts: None }
         }
+        Fit::Left => {
+            let wide = u64::from(target_height) * u64::from(width);
+            let dest_width = wide.div_ceil(u64::from(height)).clamp(1, u64::from(target_width)) as usize;
+            let dest = Rect { x: 0, y: 0, width: dest_width, height: target_height as usize };
+            Placement { dest, x: Span::whole(width), y: Span::whole(height), cuts: None }
+        }
         Fit::Shorter => {
             let longer = |long: u32, short: u32| u64::from(shorter) * u64::from(long) / u64::from(short);
             let (resized_width, resized_height) = if width <= height {
@@ -147,6 +153,27 @@ pub(crate) fn place(fit: Fit, shorter: u32, target: [u32; 2], picture: PictureSi
             let dest = Rect { x, y, width: dest_width, height: dest_height };
             Placement { dest, x: span_x, y: span_y, cuts: Some([cut_x, cut_y]) }
         }
+    }
+}
+
+/// Where the row that `spec` makes of a picture of this size (width, height) lies in it, for mapping results back. Exact: it is the same
+/// arithmetic that places the pixels, so half-pixel offsets and whole-pixel padding are undone as they were done.
+#[must_use]
+pub fn placement(spec: &ImageSpec, picture: [u32; 2]) -> orchestra_core::Placement {
+    let [width, height] = picture.map(|side| side.max(1));
+    let [row_height, row_width] = spec.size.map(|side| side.max(1));
+    let size = PictureSize { width, height };
+    let placed = place(spec.fit, spec.shorter.max(1), [row_height, row_width], size);
+    let axis = |from: usize, pixels: usize, span: Span| {
+        let scale = span.length / pixels as f64;
+        (scale, span.start - from as f64 * scale)
+    };
+    let (scale_x, left) = axis(placed.dest.x, placed.dest.width, placed.x);
+    let (scale_y, top) = axis(placed.dest.y, placed.dest.height, placed.y);
+    orchestra_core::Placement {
+        row: [row_width, row_height],
+        picture: [width, height],
+        to_picture: [scale_x, 0.0, left, 0.0, scale_y, top],
     }
 }
 
@@ -256,8 +283,48 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_text_fill_the_height_and_are_squeezed_where_they_are_too_wide() {
+        let placement = place(Fit::Left, 0, [48, 320], size(100, 31));
+        assert_eq!(placement.dest, Rect { x: 0, y: 0, width: 155, height: 48 });
+        assert_eq!(place(Fit::Left, 0, [48, 320], size(1000, 31)).dest.width, 320);
+    }
+
+    #[test]
+    fn a_placement_undoes_every_fit() {
+        let spec = |fit| ImageSpec {
+            size: [100, 150],
+            fit,
+            shorter: 160,
+            filter: orchestra_core::ResizeFilter::Bilinear,
+            color: orchestra_core::Channels::Rgb,
+            layout: orchestra_core::Layout::Nchw,
+            dtype: orchestra_core::DType::U8,
+            scale: 1.0,
+            mean: vec![0.0; 3],
+            std: vec![1.0; 3],
+            pad: vec![0; 3],
+            max_pixels: 1 << 30,
+            fast: false,
+            in_graph: None,
+        };
+        // The picture is 333 x 100; each point of the row, and of the picture.
+        let close = |fit, row: [f64; 2], picture: [f64; 2]| {
+            let point = placement(&spec(fit), [333, 100]).point(row);
+            assert!((point[0] - picture[0]).hypot(point[1] - picture[1]) < 1e-9, "{fit:?}: {point:?}");
+        };
+        close(Fit::Stretch, [75.0, 50.0], [166.5, 50.0]);
+        // 45 lines from line 28 on: 55 lines of padding, half of which is an even number.
+        close(Fit::Contain, [150.0, 28.0], [333.0, 0.0]);
+        close(Fit::Contain, [0.0, 73.0], [0.0, 100.0]);
+        close(Fit::Cover, [0.0, 0.0], [91.5, 0.0]);
+        // 532 x 160, of which columns 191 to 341 and lines 30 to 130 are shown.
+        close(Fit::Shorter, [0.0, 0.0], [191.0 * 333.0 / 532.0, 30.0 * 100.0 / 160.0]);
+        close(Fit::Left, [150.0, 100.0], [333.0, 100.0]);
+    }
+
+    #[test]
     fn every_span_lies_inside_the_picture_however_it_is_turned() {
-        for fit in [Fit::Stretch, Fit::Cover, Fit::Contain, Fit::Shorter] {
+        for fit in [Fit::Stretch, Fit::Cover, Fit::Contain, Fit::Left, Fit::Shorter] {
             for width in (1..400).step_by(7) {
                 for height in (1..400).step_by(13) {
                     for value in 1..=8 {

@@ -56,12 +56,15 @@ mod region;
 mod resample;
 mod row_spec;
 mod row_writer;
+mod warp;
 
 /// The libraries that decide about pixels, and their versions: with others, rows may differ in their last bits.
 pub const DECODERS: &str = "libjpeg-turbo-rs 0.9.0, image 0.25.10, fast_image_resize 6.1.0";
 
 pub use error::MediaError;
 pub use format::Format;
+pub use geometry::placement;
 pub use picture::PictureSize;
 pub use preparer::Preparer;
 pub use region::Region;
+pub use warp::Quadrilateral;

@@ -122,6 +122,8 @@ fn every_layout_and_dtype_holds_the_same_pixels_normalised_per_channel() {
         (&colour, [19, 23], Fit::Contain),
         (&colour, [19, 23], Fit::Cover),
         (&gray, [40, 23], Fit::Contain),
+        (&colour, [19, 23], Fit::Left),
+        (&gray, [20, 90], Fit::Left),
         (&gray, [35, 35], Fit::Stretch),
     ] {
         for color in COLORS {

@@ -11,6 +11,7 @@ use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::graph::{Graph, Link};
 use crate::host::{Host, MachineView, lexical};
+use crate::include::include;
 use crate::kind::{Input, SourceConnected, whole_row};
 use crate::measured::MeasureKey;
 use crate::models::{self, Model};
@@ -20,7 +21,7 @@ use crate::plan::{ColumnRef, Plan, WorkerMemory, WorkerPlan};
 use crate::raw::{self, RawModel, RawSource, RawStage, RawWorkflow};
 use crate::sinks::{FAILURES, failure_schema};
 use crate::types::{self, Wired, Wiring};
-use crate::{sinks, sources, spares, tree, tuning};
+use crate::{sinks, sources, spares, tree, tuning, variables};
 
 mod assemble;
 
@@ -83,10 +84,12 @@ struct Parts {
 
 impl Planner<'_> {
     fn plan(mut self, text: &str, diags: &mut Diagnostics) -> Option<Plan> {
-        let mut tree = tree::parse(text, diags)?;
+        let mut tree = tree::parse(text, None, diags)?;
+        include(&mut tree, &self.file, self.host, diags);
         for (key, value) in &self.options.set {
             tree::set(&mut tree, key, value, diags);
         }
+        variables::fill_in(&mut tree, self.host, diags);
         let mut workflow = raw::read(&tree, &self.host.kinds(), diags);
         let graph = Graph::new(&mut workflow, diags);
         let folder = self.file.parent().unwrap_or(Path::new("/")).to_owned();

@@ -121,6 +121,12 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
+    /// A text that may consist of blanks.
+    pub fn string_with_blanks(&mut self, key: &str) -> Option<At<String>> {
+        let node = &self.entry(key)?.node;
+        self.string_in(key, node)
+    }
+
     /// A text that must be there; `help` says what to write.
     pub fn required_string(&mut self, key: &str, help: &str) -> Option<At<String>> {
         if self.entry(key).is_none() {

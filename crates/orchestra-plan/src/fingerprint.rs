@@ -23,7 +23,7 @@ pub(crate) fn fingerprint(plan: &Plan, sources: &[RawSource]) -> Vec<(String, St
             Some(RawListing::Manifest { path, root }) => {
                 serde_json::json!({ "manifest": path.value, "root": root.as_ref().map(|r| &r.value) })
             }
-            None => serde_json::Value::Null,
+            Some(RawListing::Generated) | None => serde_json::Value::Null,
         };
         let settings = &planned.settings;
         let digest = if settings.is_null() { digest(&listing) } else { digest(&(listing, settings)) };
@@ -65,7 +65,7 @@ pub(crate) fn fingerprint(plan: &Plan, sources: &[RawSource]) -> Vec<(String, St
                 _ => text.insert("from".into(), from.into()),
             };
             // Which columns, and what they are called: where the name of a stage alone does not say it.
-            if stage.from.len() > 1 || stage.from.iter().any(|from| plan.gives(*from).0.len() > 1) {
+            if stage.from.len() > 1 || stage.from.iter().any(|from| plan.gives(*from).whole().count() > 1) {
                 let reads: Vec<_> = stage.reads.iter().map(name).collect();
                 text.insert("reads".into(), serde_json::json!(reads));
                 text.insert("gives".into(), serde_json::json!(stage.gives.to_string()));

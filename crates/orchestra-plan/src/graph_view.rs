@@ -239,6 +239,7 @@ fn listing(listing: &ListingSpec, folder: &Path) -> Vec<String> {
             vec![format!("list {}", path.strip_prefix(folder).unwrap_or(path).display())]
         }
         ListingSpec::Manifest { path: None, .. } => vec!["list on standard input".to_owned()],
+        ListingSpec::Generated => Vec::new(),
     }
 }
 

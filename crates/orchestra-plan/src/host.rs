@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
 
 use orchestra_core::TensorSpec;
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
@@ -34,11 +33,25 @@ pub trait Host {
         })
     }
 
+    /// A file, to read pieces of it.
+    ///
+    /// # Errors
+    /// Whatever the file system says.
+    fn open(&self, path: &Path) -> io::Result<Box<dyn ReadSeek>> {
+        self.read(path).map(|bytes| Box::new(io::Cursor::new(bytes)) as Box<dyn ReadSeek>)
+    }
+
     /// The contents of a small file (labels).
     ///
     /// # Errors
     /// Whatever the file system says.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+
+    /// A variable of the environment; `None` where there is none, or no text.
+    fn variable(&self, name: &str) -> Option<String> {
+        let _ = name;
+        None
+    }
 
     /// SHA-256 of a file (custom operator libraries).
     ///
@@ -86,6 +99,11 @@ pub trait Host {
     fn machine(&self) -> Result<MachineView, String>;
 }
 
+/// A file that is read in pieces.
+pub trait ReadSeek: Read + Seek {}
+
+impl<T: Read + Seek> ReadSeek for T {}
+
 /// What lies at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
@@ -110,8 +128,6 @@ pub struct ModelFile {
     pub bytes: u64,
     /// What it takes and gives.
     pub signature: Signature,
-    /// What its exporter wrote down beside the graph (`metadata_props`): at most 16 MiB of texts by name.
-    pub metadata: Arc<BTreeMap<String, String>>,
 }
 
 /// Inputs and outputs of a model as its file states them.
@@ -125,7 +141,14 @@ pub struct Signature {
     pub ir_version: i64,
     /// Version of the default operator set; 0 where the file names none.
     pub opset: i64,
+    /// What those who exported it wrote into it (`metadata_props`). No more than [`MAX_METADATA`] bytes are kept.
+    pub metadata: BTreeMap<String, String>,
+    /// How often the graph and those within it use each operator, by its name, with its domain where that is not ONNX's own.
+    pub operators: BTreeMap<String, u64>,
 }
+
+/// Bytes of metadata of a model that are kept: class names and settings take kilobytes.
+pub const MAX_METADATA: usize = 4 << 20;
 
 /// Why a model cannot be planned with. Each completes "model `name`: ".
 #[derive(Debug, Error)]
@@ -230,6 +253,10 @@ impl Host for RealHost {
         Ok(bytes)
     }
 
+    fn open(&self, path: &Path) -> io::Result<Box<dyn ReadSeek>> {
+        Ok(Box::new(open_regular(path)?))
+    }
+
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         open_regular(path)?.take(MAX_SMALL_FILE + 1).read_to_end(&mut bytes)?;
@@ -237,6 +264,10 @@ impl Host for RealHost {
             return Err(io::Error::other("it is larger than 64 MiB"));
         }
         Ok(bytes)
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok()
     }
 
     fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {

@@ -4,9 +4,21 @@
 use crate::kind::{Key, key};
 
 /// What stands outside of all tables.
-pub const TOP_LEVEL: [Key; 2] = [
+pub const TOP_LEVEL: [Key; 4] = [
     key("version", "integer", "required", "must be 1"),
     key("name", "text", "the file's name without its ending", "name of the workflow"),
+    key(
+        "include",
+        "text or list",
+        "none",
+        "other files whose tables are added to those of this one, relative to its folder; what this file says goes first, then the last of them",
+    ),
+    key(
+        "variables",
+        "table",
+        "none",
+        "values for `${NAME}` in the texts of the file; `${NAME:-default}` is the environment's variable or the default, where it is not here",
+    ),
 ];
 
 /// `[models.NAME]`

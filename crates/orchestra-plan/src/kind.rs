@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use orchestra_core::data::{Column, Schema};
+use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map, Reduce, Registry, RemoteSpec};
 use orchestra_store::{Expand, ItemEntry};
 use serde_json::Value as Json;
@@ -97,9 +97,13 @@ pub trait SourceKind: Send + Sync {
     fn name(&self) -> &'static str;
     /// What it gives, in a sentence.
     fn about(&self) -> &'static str;
-    /// Its keys beside `kind`, `paths`, `manifest` and `root`, which the planner reads.
+    /// Its keys beside `kind`, and `paths`, `manifest` and `root`, which the planner reads.
     fn keys(&self) -> &'static [Key] {
         &[]
+    }
+    /// Whether its items lie in files, which `paths` or `manifest` name. Else [`SourceConnected::expand`] makes the items of nothing.
+    fn has_files(&self) -> bool {
+        true
     }
     /// What its items are, known from the first of the files that it names. `None` after an error, which is in `source.diags`.
     fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected>;
@@ -131,6 +135,8 @@ pub struct SourceConnected {
     pub fetch: Arc<dyn Fetch>,
     /// Makes items of files, where a file is not one item.
     pub expand: Option<Arc<dyn Expand>>,
+    /// Two items of a file may have the same name.
+    pub names_repeat: bool,
     /// What decides about results, for the fingerprint; `Null` where that is the list of files alone.
     pub settings: Json,
     /// The decoders of its files with their versions, where another version may give other values. A run is not resumed with others.
@@ -225,13 +231,14 @@ pub struct Input {
     pub span: Span,
     /// `paths` of a source, as written; empty for a manifest and for a stage.
     pub paths: Vec<String>,
-    /// All columns that it gives.
+    /// All columns that it gives. Behind them, where its rows were made of a picture, a [`ColumnType::Placement`] that says how, even if an
+    /// earlier stage gives it.
     pub gives: Schema,
     /// The one column that is meant, where the file says so (`from = "stage.column"`).
     pub column: Option<String>,
     /// The labels of its model, if it runs one that has some.
     pub labels: Option<At<Vec<String>>>,
-    /// What the file of its model says beside the graph (`metadata_props`); empty where it runs none.
+    /// What the file of its model says about itself beside inputs and outputs; empty where it runs none.
     pub metadata: Arc<BTreeMap<String, String>>,
 }
 
@@ -321,8 +328,8 @@ pub(crate) fn whole_row(
             }
             None => 0..all.len(),
         };
-        let dotted = input.column.is_some() || all.len() > 1;
-        for place in named {
+        let dotted = input.column.is_some() || input.gives.whole().count() > 1;
+        for place in named.filter(|place| all[*place].ty != ColumnType::Placement) {
             let name = match (several, dotted) {
                 (false, _) => all[place].name.clone(),
                 (true, false) => input.name.clone(),

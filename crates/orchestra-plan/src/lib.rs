@@ -15,6 +15,7 @@ mod flow;
 mod graph;
 mod graph_view;
 mod host;
+mod include;
 mod iterate;
 pub mod keys;
 mod kind;
@@ -36,6 +37,7 @@ mod spares;
 pub mod tree;
 mod tuning;
 mod types;
+mod variables;
 
 pub use batch_sizes::batch_sizes;
 pub use build::{PlanOptions, plan};
@@ -45,7 +47,8 @@ pub use diagnostics::{Cause, Diagnostic, Diagnostics, RenderStyle, Severity, Spa
 pub use fields::{At, Fields};
 pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
 pub use host::{
-    DeviceView, FileKind, Host, MachineView, ModelError, ModelFile, NodeView, RealHost, Signature,
+    DeviceView, FileKind, Host, MAX_METADATA, MachineView, ModelError, ModelFile, NodeView, ReadSeek,
+    RealHost, Signature,
 };
 pub use iterate::{LoopDraft, UntilDraft};
 pub use kind::{

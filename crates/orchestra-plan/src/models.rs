@@ -118,7 +118,8 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         Some(None) => return None,
         labels => labels.flatten(),
     };
-    let ModelFile { file_digest, digest, bytes, signature, metadata } = file;
+    let ModelFile { file_digest, digest, bytes, signature } = file;
+    let metadata = Arc::new(signature.metadata);
     tuning::check_outputs(&raw.name.value, &raw.tuning, &signature.outputs, diags);
     let custom_ops = custom_ops.into_iter().collect::<Option<Vec<_>>>()?;
     let mut tuning = raw.tuning.wanted.clone();

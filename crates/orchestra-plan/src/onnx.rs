@@ -12,12 +12,10 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, int64,
 use prost::{DecodeError, Message};
 use sha2::{Digest, Sha256};
 
-use crate::host::{ModelError, ModelFile, Signature, digest_file, open_regular};
+use crate::host::{MAX_METADATA, ModelError, ModelFile, Signature, digest_file, open_regular};
 
 /// Dimensions of a tensor. Records hold lists within lists, one for each.
 const MAX_DIMS: usize = 64;
-/// Bytes of all metadata that is kept; entries beyond are left out. The dictionary of a reader of Chinese has 75 kB.
-const MAX_METADATA_BYTES: usize = 16 << 20;
 
 // The part of onnx.proto3 that is looked at; all other fields, weights among them, are skipped.
 
@@ -37,6 +35,10 @@ struct Graph {
 
 #[derive(Clone, PartialEq, Message)]
 struct Node {
+    #[prost(string, tag = "4")]
+    operator: String,
+    #[prost(string, tag = "7")]
+    domain: String,
     #[prost(message, repeated, tag = "5")]
     attributes: Vec<Attribute>,
 }
@@ -146,7 +148,7 @@ pub fn read_model(path: &Path) -> Result<ModelFile, ModelError> {
     let digest = with_weights(file_digest, &weights, folder)?;
     let weights = weights.iter().filter_map(|name| folder.join(name).metadata().ok());
     let bytes = weights.fold(meta.len(), |sum, weights| sum.saturating_add(weights.len()));
-    Ok(ModelFile { digest, file_digest, bytes, signature, metadata: model.metadata.into() })
+    Ok(ModelFile { digest, file_digest, bytes, signature })
 }
 
 /// Folds the files of external weights into the digest.
@@ -227,10 +229,10 @@ impl Buf for HashedStream {
 struct Model {
     ir_version: i64,
     opset: i64,
+    graph: Graph,
     metadata: BTreeMap<String, String>,
     /// Bytes of the entries that were read into `metadata`.
     metadata_bytes: usize,
-    graph: Graph,
 }
 
 impl Model {
@@ -280,7 +282,7 @@ impl Model {
                     self.opset = set.version;
                 }
             }
-            14 if self.metadata_bytes + length <= MAX_METADATA_BYTES => {
+            14 if self.metadata_bytes + length <= MAX_METADATA => {
                 self.metadata_bytes += length;
                 let mut entry = vec![0; length];
                 stream.copy_to_slice(&mut entry);
@@ -305,11 +307,28 @@ impl Model {
             let what = if inputs.is_empty() { "input" } else { "output" };
             return Err(ModelError::Unsupported(format!("the model has no {what}")));
         }
-        Ok(Signature { inputs, outputs, ir_version: self.ir_version, opset: self.opset })
+        let mut operators = BTreeMap::new();
+        self.graph.count_operators(&mut operators);
+        let metadata = self.metadata.clone();
+        Ok(Signature { inputs, outputs, ir_version: self.ir_version, opset: self.opset, metadata, operators })
     }
 }
 
 impl Graph {
+    /// Counts the operators of all graphs. No deeper than the decoder goes.
+    fn count_operators(&self, found: &mut BTreeMap<String, u64>) {
+        for node in &self.nodes {
+            let name = match &*node.domain {
+                "" | "ai.onnx" => node.operator.clone(),
+                domain => format!("{domain}.{}", node.operator),
+            };
+            *found.entry(name).or_default() += 1;
+            for graph in node.attributes.iter().flat_map(|a| a.graphs.iter().chain(a.graph.as_deref())) {
+                graph.count_operators(found);
+            }
+        }
+    }
+
     /// Adds the names of all files of external weights. No deeper than the decoder goes.
     fn find_weights(&self, found: &mut BTreeSet<String>) {
         let attributes = || self.nodes.iter().flat_map(|node| &node.attributes);

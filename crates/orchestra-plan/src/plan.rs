@@ -226,6 +226,9 @@ pub struct SourcePlan {
     /// Makes items of files, where a file is not one item.
     #[serde(skip)]
     pub expand: Option<Arc<dyn Expand>>,
+    /// Two items of a file may have the same name.
+    #[serde(skip)]
+    pub names_repeat: bool,
     /// The columns of an item.
     pub gives: Schema,
     /// Reads an item.

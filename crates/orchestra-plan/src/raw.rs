@@ -50,7 +50,12 @@ pub(crate) struct RawSource {
 #[derive(Debug)]
 pub(crate) enum RawListing {
     Paths(Vec<At<String>>),
-    Manifest { path: At<String>, root: Option<At<String>> },
+    Manifest {
+        path: At<String>,
+        root: Option<At<String>>,
+    },
+    /// No file is named: the kind has none.
+    Generated,
 }
 
 #[derive(Debug)]

@@ -19,8 +19,17 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
     let Some(kind) = kind(&what, table, name.span, &kinds.sources, |k| k.name(), diags) else {
         return RawSource { name, kind: None, table: table.clone(), listing: None };
     };
-    let allowed = allowed(&keys::SOURCE, kind.keys());
+    let common = if kind.has_files() { &keys::SOURCE[..] } else { &[] };
+    let allowed = allowed(common, kind.keys());
     let mut f = Fields::new(what, name.span, table, &allowed, diags);
+    if !kind.has_files() {
+        return RawSource {
+            name,
+            kind: Some(kind),
+            table: table.clone(),
+            listing: Some(RawListing::Generated),
+        };
+    }
     let listing = match (f.entry("paths"), f.entry("manifest")) {
         (None, None) => {
             f.missing("paths", "paths = [\"images/*.png\"], or manifest = \"list.csv\"");
@@ -69,6 +78,7 @@ pub(crate) fn resolve_listing(
             fine.then(|| ListingSpec::Paths { base: folder.into(), patterns })
         }
         RawListing::Manifest { path, root } => manifest(path, root.as_ref(), folder, host, diags),
+        RawListing::Generated => Some(ListingSpec::Generated),
     }
 }
 
@@ -89,12 +99,12 @@ pub(crate) fn connect(
         return kind.connect(&mut SourceContext { fields, first: None, limits, host });
     };
     // Pipes are read once, by the run.
-    let is_pipe = match listing {
+    let has_no_first = match listing {
         ListingSpec::Manifest { path: Some(path), .. } => host.file_kind(path) == FileKind::Other,
-        ListingSpec::Manifest { path: None, .. } => true,
+        ListingSpec::Manifest { path: None, .. } | ListingSpec::Generated => true,
         ListingSpec::Paths { .. } => false,
     };
-    let first = if is_pipe { None } else { host.first_item(listing).ok().flatten() };
+    let first = if has_no_first { None } else { host.first_item(listing).ok().flatten() };
     let fields = Fields::again(what, source.name.span, &source.table, diags);
     kind.connect(&mut SourceContext { fields, first: first.as_ref(), limits, host })
 }

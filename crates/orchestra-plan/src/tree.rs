@@ -63,6 +63,19 @@ impl Table {
     }
 }
 
+impl Value {
+    /// What it is as a part of a text; `None` for a list or a table.
+    pub(crate) fn to_text(&self) -> Option<String> {
+        match self {
+            Value::String(text) => Some(text.clone()),
+            Value::Integer(n) => Some(n.to_string()),
+            Value::Float(n) => Some(n.to_string()),
+            Value::Boolean(b) => Some(b.to_string()),
+            Value::Datetime | Value::Array(_) | Value::Table(_) => None,
+        }
+    }
+}
+
 impl Node {
     /// What the value is, with its article, for messages.
     #[must_use]
@@ -79,10 +92,11 @@ impl Node {
     }
 }
 
-/// Parses the workflow file. A syntax error is put into `diags`; then there is no tree.
-pub(crate) fn parse(text: &str, diags: &mut Diagnostics) -> Option<Table> {
+/// Parses the workflow file, or one that it includes, with its name. A syntax error is put into `diags`; then there is no tree.
+pub(crate) fn parse(text: &str, included: Option<&str>, diags: &mut Diagnostics) -> Option<Table> {
+    let number = included.map_or(0, |name| diags.add_text(name, text));
     match Document::parse(text) {
-        Ok(document) => Some(Builder { text: 0 }.table(document.as_table(), 0..0)),
+        Ok(document) => Some(Builder { text: number }.table(document.as_table(), 0..0)),
         Err(error) => {
             let range = error.span();
             // The parser takes a bare word for a broken number.
@@ -97,10 +111,19 @@ pub(crate) fn parse(text: &str, diags: &mut Diagnostics) -> Option<Table> {
                 }
                 message => message.trim().replace('\n', "; "),
             };
-            diags.error(range.map(|r| Span::new(0, r)), "the file is no valid TOML").label(label);
+            diags.error(range.map(|r| Span::new(number, r)), "the file is no valid TOML").label(label);
             None
         }
     }
+}
+
+/// What a text is as a value of TOML; what is no TOML is itself. All of it stands at `span`.
+pub(crate) fn value_of(text: &str, span: Span) -> Value {
+    let parsed = Document::parse(format!("v={text}")).ok().filter(|parsed| parsed.len() == 1);
+    let node = parsed.and_then(|parsed| Some(Builder { text: 0 }.item(parsed.get("v")?, 0..0)));
+    let mut node = node.unwrap_or_else(|| Node { span, value: Value::String(text.to_owned()) });
+    respan(&mut node, span);
+    node.value
 }
 
 /// Applies `--set key=value` to the tree. The value is TOML; what is no TOML is taken as a string.

@@ -37,6 +37,8 @@ pub(crate) enum Wired {
         pixels: Vec<Option<PixelInput>>,
         fixed_batch: Option<usize>,
         gives: Schema,
+        /// Where what it is fed lies in a picture, if that is one place.
+        placed: Option<ColumnRef>,
     },
     /// Anything else.
     Stage {
@@ -45,7 +47,9 @@ pub(crate) enum Wired {
         connected: StageConnected,
         /// The labels of the model whose rows it passes on as they are.
         labels: Option<At<Vec<String>>>,
-        /// The metadata of that model.
+        /// Where the rows that it passes on lie in a picture; its own column is among those that it gives.
+        placed: Option<ColumnRef>,
+        /// What the model whose rows it passes on says about itself.
         metadata: Arc<BTreeMap<String, String>>,
     },
 }
@@ -119,16 +123,36 @@ impl<'a> Wiring<'a> {
                 return None;
             }
         }
-        let read =
-            |(input, column): &(usize, usize)| ColumnRef { from: links[*input].target, column: *column };
-        let reads = connected.reads.iter().map(read).collect();
-        let (labels, metadata) = match &inputs[..] {
-            [input] if connected.gives.0.iter().all(|column| input.gives.0.contains(column)) => {
-                (input.labels.clone(), Arc::clone(&input.metadata))
-            }
-            _ => (None, Arc::default()),
+        let read = |(input, column): &(usize, usize)| {
+            let (from, column) = (links[*input].target, *column);
+            // Behind the columns that a stage gives stands the placement of an earlier one.
+            let is_own = column < self.n_columns(from);
+            if is_own { Some(ColumnRef { from, column }) } else { self.placed(from) }
         };
-        Some(Wired::Stage { reads, connected, labels, metadata })
+        let reads = connected.reads.iter().map(read).collect::<Option<_>>()?;
+        let passes_on = match &inputs[..] {
+            [input] => connected.gives.0.iter().all(|column| input.gives.0.contains(column)),
+            _ => false,
+        };
+        let (labels, placed, metadata) = match passes_on {
+            true => {
+                let input = &inputs[0];
+                (input.labels.clone(), self.placed(links[0].target), Arc::clone(&input.metadata))
+            }
+            false => Default::default(),
+        };
+        Some(Wired::Stage { reads, connected, labels, placed, metadata })
+    }
+
+    fn n_columns(&self, from: Origin) -> usize {
+        match from {
+            Origin::Source(source) => self.sources[source.index()].as_ref().map_or(0, |s| s.gives.0.len()),
+            Origin::Stage(stage) => self.wired[stage.index()].as_ref().map_or(0, |w| w.gives().0.len()),
+        }
+    }
+
+    fn placed(&self, from: Origin) -> Option<ColumnRef> {
+        placed(&self.wired, from)
     }
 
     /// What a link leads to, as kinds see it.
@@ -137,8 +161,16 @@ impl<'a> Wiring<'a> {
     }
 
     /// The tensor that a link of a stage with a model means.
-    fn output(&mut self, reader: &str, link: &Link) -> Option<(ColumnRef, ColumnType)> {
+    fn output(&mut self, reader: &str, want: &TensorSpec, link: &Link) -> Option<(ColumnRef, ColumnType)> {
         let input = self.input(link)?;
+        // Of several tensors the only one that the model can take is meant.
+        let mut fitting = (0..input.gives.0.len()).filter(|place| {
+            let tensor = input.gives.0[*place].ty.tensor();
+            tensor.is_some_and(|give| give.dtype == want.dtype && is_same_row(want, give))
+        });
+        if let (None, Some(place), None) = (&input.column, fitting.next(), fitting.next()) {
+            return Some((ColumnRef { from: link.target, column: place }, input.gives.0[place].ty.clone()));
+        }
         let what = match input.is_source {
             true => format!(
                 "a tensor: put an image stage in between: [stages.pixels], kind = \"image\", from = \"{}\", size = [..]",
@@ -169,7 +201,7 @@ impl<'a> Wiring<'a> {
         let mut tensors = Vec::new();
         let mut pixels = Vec::new();
         for (want, link) in signature.inputs.iter().zip(links) {
-            if let Some((read, ty)) = self.output(&format!("stage `{}`", raw.name.value), link)
+            if let Some((read, ty)) = self.output(&format!("stage `{}`", raw.name.value), want, link)
                 && let Some(tensor) = self.fits(&model.value, want, link, &ty)
             {
                 inputs.push(read);
@@ -201,6 +233,9 @@ impl<'a> Wiring<'a> {
                 .map(|o| Column { name: o.name.clone(), ty: ColumnType::Tensor(o.clone()) })
                 .collect(),
         );
+        let mut places: Vec<ColumnRef> = inputs.iter().filter_map(|read| self.placed(read.from)).collect();
+        places.dedup();
+        let placed = places.pop().filter(|_| places.is_empty());
         complete.then_some(Wired::Batch {
             model: index,
             inputs,
@@ -210,6 +245,7 @@ impl<'a> Wiring<'a> {
             pixels,
             fixed_batch,
             gives,
+            placed,
         })
     }
 
@@ -308,7 +344,7 @@ impl<'a> Wiring<'a> {
     fn fits(&mut self, model: &str, want: &TensorSpec, link: &Link, ty: &ColumnType) -> Option<TensorSpec> {
         let give = ty.tensor()?;
         let giver = name_of(self.workflow, link.target);
-        let Some(row) = give.fixed_row() else {
+        let Some(_) = give.fixed_row() else {
             self.diags
                 .error(
                     link.span,
@@ -321,8 +357,7 @@ impl<'a> Wiring<'a> {
                 .help("export the model with fixed dimensions other than the batch");
             return None;
         };
-        let same_row = want.row.len() == row.len()
-            && want.row.iter().zip(&row).all(|(want, give)| want.fixed().is_none_or(|n| n == *give));
+        let same_row = is_same_row(want, give);
         if !same_row || want.dtype != give.dtype {
             let what = if same_row { "type" } else { "shape" };
             let advice = link.stage().and_then(|stage| match &self.workflow.stages[stage].draft {
@@ -356,7 +391,7 @@ pub(crate) fn input(
     wired: &[Option<Wired>],
     link: &Link,
 ) -> Option<Input> {
-    let (kind, gives, labels, metadata) = match link.target {
+    let (kind, mut gives, labels, metadata) = match link.target {
         Origin::Source(source) => {
             let kind = workflow.sources[source.index()].kind.as_ref()?.name();
             (kind, sources[source.index()].as_ref()?.gives.clone(), None, Arc::default())
@@ -366,14 +401,17 @@ pub(crate) fn input(
             let (labels, metadata) = match is {
                 Wired::Batch { model, .. } => {
                     let model = models[*model].as_ref()?;
-                    (&model.labels, &model.metadata)
+                    (model.labels.clone(), Arc::clone(&model.metadata))
                 }
-                Wired::Stage { labels, metadata, .. } => (labels, metadata),
+                Wired::Stage { labels, metadata, .. } => (labels.clone(), Arc::clone(metadata)),
             };
-            let kind = workflow.stages[stage.index()].kind_name();
-            (kind, is.gives().clone(), labels.clone(), Arc::clone(metadata))
+            (workflow.stages[stage.index()].kind_name(), is.gives().clone(), labels, metadata)
         }
     };
+    if gives.0.iter().all(|column| column.ty != ColumnType::Placement) && placed(wired, link.target).is_some()
+    {
+        gives.0.push(Column { name: "placed".to_owned(), ty: ColumnType::Placement });
+    }
     Some(Input {
         name: name_of(workflow, link.target).to_owned(),
         kind,
@@ -385,6 +423,16 @@ pub(crate) fn input(
         labels,
         metadata,
     })
+}
+
+/// The column that says where the rows of a stage lie in a picture.
+fn placed(wired: &[Option<Wired>], from: Origin) -> Option<ColumnRef> {
+    let stage = wired[from.stage()?.index()].as_ref()?;
+    let own = stage.gives().0.iter().position(|column| column.ty == ColumnType::Placement);
+    match (own, stage) {
+        (Some(column), _) => Some(ColumnRef { from, column }),
+        (None, Wired::Batch { placed, .. } | Wired::Stage { placed, .. }) => *placed,
+    }
 }
 
 fn paths_of(workflow: &RawWorkflow, target: Origin) -> Vec<String> {
@@ -400,4 +448,10 @@ fn name_of(workflow: &RawWorkflow, target: Origin) -> &str {
         Origin::Source(source) => &workflow.sources[source.index()].name.value,
         Origin::Stage(stage) => &workflow.stages[stage.index()].name.value,
     }
+}
+
+/// Whether rows of `give` have the shape that `want` asks for.
+fn is_same_row(want: &TensorSpec, give: &TensorSpec) -> bool {
+    let fits = |(want, give): (&Dim, &Dim)| want.fixed().is_none_or(|n| give.fixed() == Some(n));
+    want.row.len() == give.row.len() && give.fixed_row().is_some() && want.row.iter().zip(&give.row).all(fits)
 }

@@ -68,6 +68,8 @@ pub enum ListingSpec {
         /// What relative paths in it are relative to. Absolute.
         base: PathBuf,
     },
+    /// No file: the kind of the source makes the items, [`Expand::expand`] of an empty path.
+    Generated,
 }
 
 /// An item of a source.

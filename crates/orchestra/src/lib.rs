@@ -40,12 +40,16 @@ use std::sync::Arc;
 pub use onnx::engines_of;
 pub use orchestra_core::restart::RestartPolicy;
 pub use orchestra_core::{DType, DeviceId, DeviceKind, PipelineId, StageId, WorkerExit, WorkerId};
+pub use orchestra_kinds::inspect::{Recognised, recognise, workflow as workflow_for};
 pub use orchestra_machine::{FakeProbe, Gpu, GpuProbe, Machine, Node, NvmlProbe, ProbeError};
 pub use orchestra_onnx::library::{
     CudaLibraries, Flavor, Library, LibraryError, Origin as LibraryOrigin, Progress, Silent,
 };
 use orchestra_onnx::library::{Env, Request};
-pub use orchestra_plan::{Cause, Diagnostics, MachineView, Measurements, Plan, PlanOptions, RenderStyle};
+pub use orchestra_plan::{
+    Cause, Diagnostics, MachineView, Measurements, ModelError, ModelFile, Plan, PlanOptions, RenderStyle,
+    Signature, read_model,
+};
 use orchestra_plan::{DeviceView, Kinds, NodeView, RealHost};
 pub use orchestra_runtime::launcher::{Launched, WorkerMemory, WorkerProcess};
 pub use orchestra_runtime::trace::{self, Tracer};

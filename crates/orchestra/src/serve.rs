@@ -153,6 +153,7 @@ impl SourceKind for Requests {
             gives: self.0.clone(),
             fetch: Arc::new(NoFetch),
             expand: None,
+            names_repeat: false,
             settings: serde_json::Value::Null,
             decoders: None,
         })

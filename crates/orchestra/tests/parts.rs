@@ -53,8 +53,7 @@ fn scattered(items: u64) -> Workplace {
 /// The parts in a gathered record, each as `2 x + 1` of index and place.
 fn parts_of(record: &Json) -> Vec<Vec<f64>> {
     let parts = record["result"].as_array().unwrap();
-    let data =
-        |part: &Json| part["y"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect();
+    let data = |part: &Json| part["y"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect();
     parts.iter().map(data).collect()
 }
 

@@ -36,7 +36,9 @@ impl SinkKind for Csv {
             let fits = match &column.ty {
                 ColumnType::Tensor(spec) | ColumnType::Pixels { stored: spec, .. } => is_fixed(spec),
                 ColumnType::Labels | ColumnType::Text => true,
-                ColumnType::Picture | ColumnType::Bytes(_) | ColumnType::List(_) => false,
+                ColumnType::Picture | ColumnType::Bytes(_) | ColumnType::List(_) | ColumnType::Placement => {
+                    false
+                }
             };
             if !fits {
                 let what = &fields.what;

@@ -1,18 +1,16 @@
 //! `kind = "images"`: picture files, one item each.
 
-use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{ColumnType, Picture, Pixels, Refusal, Schema, Value};
+use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
-use orchestra_core::{Channels, DType, Fit, ImageSpec, Layout, ResizeFilter};
-use orchestra_media::{MediaError, PictureSize, Preparer};
 use orchestra_plan::{SourceConnected, SourceContext, SourceKind};
 
+use super::picture::EncodedPicture;
 use super::read_file::read_file;
 
 /// The kind `images`.
@@ -32,6 +30,7 @@ impl SourceKind for Images {
             gives: Schema::of("picture", ColumnType::Picture),
             fetch: Arc::new(PictureFiles { max_pixels: source.limits.max_pixels }),
             expand: None,
+            names_repeat: false,
             settings: serde_json::Value::Null,
             decoders: Some(orchestra_media::DECODERS),
         })
@@ -49,11 +48,7 @@ struct PictureFiles {
 
 impl Fetch for PictureFiles {
     fn start(&self) -> Box<dyn FetchRun> {
-        Box::new(PictureFile {
-            max_pixels: self.max_pixels,
-            bytes: Vec::new(),
-            decoder: RefCell::new(Decoder { preparer: Preparer::new(), size: None, pixels: Vec::new() }),
-        })
+        Box::new(PictureFile(EncodedPicture::new(self.max_pixels)))
     }
 
     fn remote(&self) -> Option<RemoteSpec> {
@@ -61,97 +56,17 @@ impl Fetch for PictureFiles {
     }
 }
 
-/// The file at hand. It is decoded when the first stage asks for its pixels, and once for all of them.
-struct PictureFile {
-    max_pixels: u64,
-    bytes: Vec<u8>,
-    decoder: RefCell<Decoder>,
-}
-
-struct Decoder {
-    preparer: Preparer,
-    /// Of the file at hand, once it is decoded.
-    size: Option<PictureSize>,
-    pixels: Vec<u8>,
-}
+/// The file at hand.
+struct PictureFile(EncodedPicture);
 
 impl FetchRun for PictureFile {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
-        self.decoder.get_mut().size = None;
-        read_file(Path::new(OsStr::from_bytes(locator)), &mut self.bytes)?;
-        Ok(self.bytes.len() as u64)
+        let bytes = self.0.bytes_mut();
+        read_file(Path::new(OsStr::from_bytes(locator)), bytes)?;
+        Ok(bytes.len() as u64)
     }
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
-        show(&[Value::Picture(self)]);
+        show(&[Value::Picture(&self.0)]);
     }
-}
-
-impl PictureFile {
-    /// Decodes the file, unless it is decoded well enough for `row`.
-    fn decoded(&self, row: Option<&ImageSpec>) -> Result<std::cell::RefMut<'_, Decoder>, Refusal> {
-        let mut decoder = self.decoder.borrow_mut();
-        let in_full = row.is_none_or(|spec| !spec.fast);
-        if decoder.size.is_none() || (in_full && decoder.preparer.is_reduced()) {
-            decoder.size = None;
-            let decoded = match row {
-                Some(spec) => decoder.preparer.decode_for(&self.bytes, self.max_pixels, &[spec]),
-                None => decoder.preparer.decode(&self.bytes, self.max_pixels),
-            };
-            decoder.size = Some(decoded.map_err(refusal)?);
-        }
-        Ok(decoder)
-    }
-}
-
-impl Picture for PictureFile {
-    fn decode(&self, row: Option<&ImageSpec>) -> Result<(), Refusal> {
-        self.decoded(row).map(drop)
-    }
-
-    fn write_row(&self, spec: &ImageSpec, row: &mut [u8]) -> Result<(), Refusal> {
-        self.decoded(Some(spec))?.preparer.write_row(spec, row).map_err(refusal)
-    }
-
-    fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
-        let mut decoder = self.decoded(None)?;
-        let Decoder { preparer, size, pixels } = &mut *decoder;
-        let size = size.ok_or_else(|| refusal(MediaError::NothingDecoded))?;
-        let spec = as_it_is(size, preparer.is_gray() == Some(true));
-        let channels = spec.color.count();
-        pixels.resize(size.width as usize * size.height as usize * channels, 0);
-        preparer.write_row(&spec, pixels).map_err(refusal)?;
-        // What is shown may itself ask for a row of this picture.
-        let bytes = std::mem::take(pixels);
-        drop(decoder);
-        let shown = show(Pixels { width: size.width, height: size.height, channels, bytes: &bytes });
-        self.decoder.borrow_mut().pixels = bytes;
-        shown
-    }
-}
-
-/// The row that holds the pixels of a picture as a viewer shows it.
-fn as_it_is(size: PictureSize, is_gray: bool) -> ImageSpec {
-    let color = if is_gray { Channels::Gray } else { Channels::Rgb };
-    let channels = color.count();
-    ImageSpec {
-        size: [size.height, size.width],
-        fit: Fit::Stretch,
-        shorter: size.width.max(size.height),
-        filter: ResizeFilter::Nearest,
-        color,
-        layout: Layout::Nhwc,
-        dtype: DType::U8,
-        scale: 1.0,
-        mean: vec![0.0; channels],
-        std: vec![1.0; channels],
-        pad: vec![0; channels],
-        max_pixels: u64::MAX,
-        fast: false,
-        in_graph: None,
-    }
-}
-
-fn refusal(error: MediaError) -> Refusal {
-    Refusal { kind: error.kind(), error: error.to_string() }
 }

@@ -1,5 +1,18 @@
 //! `[sources.*]`: one file per kind.
 
+mod columns;
+pub mod csv;
 pub mod images;
+pub mod jsonl;
+mod lines;
+mod locator;
+pub mod parquet;
+mod picture;
+pub mod random;
+pub mod range;
 mod read_file;
+pub mod tar;
+mod tar_members;
 pub mod tensors;
+pub mod zip;
+mod zip_members;

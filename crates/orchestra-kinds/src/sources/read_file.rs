@@ -2,15 +2,15 @@
 //! they hold.
 
 use std::fs::{File, Metadata, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
 
 /// No picture file is larger; it bounds what one item may take of our memory before it is decoded.
-const LARGEST_FILE_BYTES: u64 = 1 << 30;
+pub const LARGEST_FILE_BYTES: u64 = 1 << 30;
 
 /// Opens a file to read it. Only regular files: a FIFO would hang, a device would never end. What is looked at is what is read, whatever takes
 /// its name meanwhile.
@@ -29,6 +29,29 @@ pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
         () => "a device",
     };
     Err(io::Error::other(format!("it is {what}, expected a regular file")))
+}
+
+/// The first `n` bytes of a file, or all where it is shorter.
+///
+/// # Errors
+/// It cannot be read, or is none.
+pub fn head(path: &Path, n: u64) -> io::Result<Vec<u8>> {
+    let (file, _) = open_regular(path)?;
+    let mut head = Vec::new();
+    file.take(n).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// Reads `len` bytes from `at` on into `buffer`. The caller has checked `len`.
+///
+/// # Errors
+/// It cannot be read, or ends before.
+pub fn read_part(file: &File, at: u64, len: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
+    if at.checked_add(len).is_none_or(|end| file.metadata().is_ok_and(|meta| meta.len() < end)) {
+        return Err(io::Error::other("it is shorter by now"));
+    }
+    buffer.resize(usize::try_from(len).map_err(io::Error::other)?, 0);
+    file.read_exact_at(buffer, at)
 }
 
 /// Reads a whole file into `buffer`.

@@ -1,30 +1,47 @@
-//! `kind = "tensors"`: the rows of NumPy arrays in `.npy` files, one item each.
+//! `kind = "tensors"`: the rows of NumPy arrays in `.npy` and `.npz` files, one item each, or many rows together.
 
-use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
+use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
-use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
+use orchestra_core::data::{Refusal, TensorView, Value};
 use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
 use orchestra_core::{DType, FailureKind};
-use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
+use orchestra_plan::{Key, ReadSeek, SourceConnected, SourceContext, SourceKind, key};
 use orchestra_store::{Expand, ListError, PushItem};
 
+use super::columns::{Field, FieldType, LARGEST_TENSOR, schema};
+use super::locator::{locator, parts};
 use super::read_file::open_regular;
+use super::zip_members::{Content, Directory, LOCAL, Method, Place, data_at};
 
 /// The kind `tensors`.
 pub struct Tensors;
 
 /// Bytes at the beginning of a file that hold its header, in all files that NumPy writes.
-const HEAD: usize = 64 << 10;
+pub(crate) const HEAD: usize = 64 << 10;
 
-const KEYS: [Key; 1] =
-    [key("column", "text", "\"x\"", "the name of the tensor, for `from = \"source.name\"` and in records")];
+/// Arrays of a `.npz` file.
+const MOST_ARRAYS: usize = 4096;
+
+const KEYS: [Key; 3] = [
+    key(
+        "column",
+        "text",
+        "\"x\"",
+        "only for `.npy`: the name of the tensor, for `from = \"source.name\"` and in records",
+    ),
+    key("columns", "list", "all", "only for `.npz`: the arrays that items have, each a column of its name"),
+    key(
+        "rows",
+        "integer",
+        "one row",
+        "an item is so many rows together, called `file.npy[from:to]`, with them as its first dimension; the rows of each file must be a multiple of it",
+    ),
+];
 
 impl SourceKind for Tensors {
     fn name(&self) -> &'static str {
@@ -32,7 +49,8 @@ impl SourceKind for Tensors {
     }
 
     fn about(&self) -> &'static str {
-        "The rows (first dimension) of arrays in `.npy` files of one shape and element type, in C order; an item is called `file.npy[row]`."
+        "The rows (first dimension) of arrays in `.npy` files of one shape and element type, in C order; an item is called `file.npy[row]`. Or those of \
+         `.npz` files, with a column per array and the same number of rows in each; a deflated array is unpacked from its beginning, as a stream."
     }
 
     fn keys(&self) -> &'static [Key] {
@@ -40,10 +58,18 @@ impl SourceKind for Tensors {
     }
 
     fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
-        let column = source.fields.string("column").map_or_else(|| "x".to_owned(), |c| c.value);
+        let column = source.fields.string("column");
+        let columns = match source.fields.entry("columns") {
+            Some(_) => Some(source.fields.strings("columns")?),
+            None => None,
+        };
+        let chunk = match source.fields.entry("rows") {
+            Some(_) => Some(source.fields.integer("rows", 1..=LARGEST_TENSOR as u64)?),
+            None => None,
+        };
         let span = source.fields.span;
+        let what = source.fields.what.clone();
         let Some(first) = source.first else {
-            let what = source.fields.what.clone();
             source
                 .fields
                 .diags
@@ -51,28 +77,98 @@ impl SourceKind for Tensors {
                 .help("name the files with `paths`, or with a manifest that is a file");
             return None;
         };
-        let head = source.host.head(&first.path, HEAD).map_err(|error| error.to_string());
-        let header = match head.and_then(|head| Header::parse(&head)) {
-            Ok(header) => header,
+        let opened = source.host.open(&first.path).map_err(|error| error.to_string());
+        let found = opened.and_then(|mut file| arrays(&mut file));
+        let (is_npz, found) = match found {
+            Ok(found) => found,
             Err(why) => {
-                let what = source.fields.what.clone();
                 source
                     .fields
                     .diags
                     .error(span, format!("{what}: `{}` is no array that can be read: {why}", first.name))
-                    .help("write it with numpy.save, with the items along the first dimension");
+                    .help(
+                        "write it with numpy.save or numpy.savez, with the items along the first dimension",
+                    );
                 return None;
             }
         };
-        let rows = Arc::new(Rows { column, dtype: header.dtype, shape: header.row().into() });
-        let settings = serde_json::json!({ "kind": "tensors", "column": rows.column });
+        let (name, extension) = if is_npz { ("column", ".npz") } else { ("columns", ".npy") };
+        if let Some(entry) = source.fields.entry(name) {
+            let reason = format!("does not belong here: `{}` is a {extension} file", first.name);
+            let help = if is_npz {
+                "use `columns`, a list of arrays"
+            } else {
+                "use `column`, a name for the tensor"
+            };
+            source.fields.bad(name, entry.key_span, &reason).help(help);
+            return None;
+        }
+        let chosen: Vec<Array> = match (&columns, column) {
+            (Some(columns), _) => {
+                let mut chosen: Vec<Array> = Vec::new();
+                for column in columns {
+                    let array = found.iter().find(|array| array.name == column.value);
+                    let (Some(array), None) = (array, chosen.iter().find(|array| array.name == column.value))
+                    else {
+                        let names: Vec<_> = found.iter().map(|array| array.name.as_str()).collect();
+                        source
+                            .fields
+                            .bad("columns", column.span, &format!("cannot name `{}`", column.value))
+                            .help(format!("each array of `{}` once: `{}`", first.name, names.join("`, `")));
+                        return None;
+                    };
+                    chosen.push(array.clone());
+                }
+                chosen
+            }
+            (None, Some(column)) => {
+                found.into_iter().map(|array| Array { name: column.value.clone(), ..array }).collect()
+            }
+            (None, None) => found,
+        };
+        let fields = match chosen
+            .iter()
+            .map(|array| array.field(chunk.as_ref().map(|chunk| chunk.value)))
+            .collect()
+        {
+            Ok(fields) => fields,
+            Err(why) => {
+                let place = chunk.as_ref().map_or(span, |chunk| chunk.span);
+                source
+                    .fields
+                    .diags
+                    .error(place, format!("{what}: `{}` has no items of this kind: {why}", first.name))
+                    .help("numeric arrays, with the items along the first dimension, are read; `columns` says which ones of a .npz file");
+                return None;
+            }
+        };
+        let rows = Arc::new(Rows { is_npz, fields, chunk: chunk.map(|chunk| chunk.value) });
+        let headers: Result<Vec<_>, String> = chosen.into_iter().map(|array| array.header).collect();
+        if let Err(why) = headers.and_then(|headers| rows.count(headers.iter().collect())) {
+            let place = source.fields.entry("rows").map_or(span, |entry| entry.node.span);
+            let message = format!("{what}: `{}` cannot be cut into items: {why}", first.name);
+            source
+                .fields
+                .diags
+                .error(place, message)
+                .help("an item has all its rows, and no row is left out");
+            return None;
+        }
+        let settings = match &*rows {
+            // As it was before there was more to say, so that earlier runs go on.
+            Rows { is_npz: false, chunk: None, fields } => {
+                serde_json::json!({ "kind": "tensors", "column": fields[0].name })
+            }
+            Rows { fields, chunk, .. } => {
+                let names: Vec<_> = fields.iter().map(|field| &field.name).collect();
+                serde_json::json!({ "kind": "tensors", "columns": names, "rows": chunk })
+            }
+        };
         Some(SourceConnected {
-            gives: Schema::of(
-                &rows.column,
-                ColumnType::Tensor(fixed_tensor(&rows.column, rows.dtype, &rows.shape)),
-            ),
+            gives: schema(&rows.fields),
             fetch: Arc::clone(&rows) as Arc<dyn Fetch>,
             expand: Some(rows),
+            names_repeat: false,
             settings,
             decoders: None,
         })
@@ -83,67 +179,217 @@ impl SourceKind for Tensors {
     }
 }
 
+/// An array of a file.
+#[derive(Debug, Clone)]
+struct Array {
+    /// `x` for the only one of a `.npy` file.
+    name: String,
+    /// Why it cannot be read, where it is not asked for.
+    header: Result<Header, String>,
+    /// Its member of a `.npz` file.
+    place: Option<Place>,
+}
+
+impl Array {
+    /// The column of it, whose values are a row or so many of them.
+    fn field(&self, chunk: Option<u64>) -> Result<Field, String> {
+        let header = self.header.as_ref().map_err(|why| format!("array `{}`: {why}", self.name))?;
+        let (_, row) =
+            header.rows().ok_or_else(|| format!("array `{}` has no first dimension", self.name))?;
+        let mut shape = row.to_vec();
+        if let Some(chunk) = chunk {
+            shape.insert(0, chunk as usize); // No more than bytes of a tensor.
+        }
+        let bytes = shape.iter().try_fold(header.dtype.size_bytes(), |n, side| n.checked_mul(*side));
+        if bytes.is_none_or(|bytes| bytes > LARGEST_TENSOR) {
+            return Err(format!(
+                "an item of `{}` would be {}{shape:?}, more than 1 GiB",
+                self.name, header.dtype
+            ));
+        }
+        Ok(Field { name: self.name.clone(), ty: FieldType::Tensor { dtype: header.dtype, shape } })
+    }
+}
+
+/// Whether it is a `.npz` file, and its arrays. Those that cannot be read are among them, if it has several.
+fn arrays(file: &mut dyn ReadSeek) -> Result<(bool, Vec<Array>), String> {
+    let text = |error: io::Error| error.to_string();
+    let mut start = [0; 4];
+    let n = read_up_to(file, &mut start).map_err(text)?;
+    if !start[..n].starts_with(b"PK\x03\x04") {
+        file.rewind().map_err(text)?;
+        let mut head = Vec::new();
+        file.take(HEAD as u64).read_to_end(&mut head).map_err(text)?;
+        let header = Header::parse(&head)?;
+        return Ok((false, vec![Array { name: "x".into(), header: Ok(header), place: None }]));
+    }
+    let mut places = Vec::new();
+    let mut directory = Directory::new(BufReader::new(&mut *file))?;
+    while let Some(member) = directory.next()? {
+        let name = String::from_utf8(member.name).map_err(|_| "the name of an array is no UTF-8")?;
+        let name = name.strip_suffix(".npy").unwrap_or(&name).to_owned();
+        if places.len() == MOST_ARRAYS {
+            return Err(format!("it has more than {MOST_ARRAYS} arrays"));
+        }
+        places.push((name, member.place));
+    }
+    if places.is_empty() {
+        return Err("it holds no array".into());
+    }
+    let mut all = Vec::new();
+    for (name, place) in places {
+        let header = member_head(file, &place).and_then(|head| Header::parse(&head));
+        all.push(Array { name, header, place: Some(place) });
+    }
+    Ok((true, all))
+}
+
+/// The first bytes of the content of a member.
+fn member_head(file: &mut dyn ReadSeek, place: &Place) -> Result<Vec<u8>, String> {
+    let text = |error: io::Error| error.to_string();
+    let mut local = [0; LOCAL];
+    file.seek(io::SeekFrom::Start(place.header)).map_err(text)?;
+    file.read_exact(&mut local).map_err(text)?;
+    file.seek(io::SeekFrom::Start(data_at(place.header, &local)?)).map_err(text)?;
+    let packed = file.take(place.packed);
+    let mut head = Vec::new();
+    match place.method {
+        Method::Stored => packed.take(HEAD as u64).read_to_end(&mut head),
+        Method::Deflated => {
+            flate2::read::DeflateDecoder::new(packed).take(HEAD as u64).read_to_end(&mut head)
+        }
+        Method::Other(_) => return Err("it is encrypted, or neither stored nor deflated".into()),
+    }
+    .map_err(text)?;
+    Ok(head)
+}
+
+fn read_up_to(file: &mut dyn ReadSeek, to: &mut [u8]) -> io::Result<usize> {
+    let mut bytes = Vec::new();
+    file.take(to.len() as u64).read_to_end(&mut bytes)?;
+    to[..bytes.len()].copy_from_slice(&bytes);
+    Ok(bytes.len())
+}
+
 /// What all files of the source have in common.
 #[derive(Debug, Clone, Encode, Decode)]
 struct Rows {
-    column: String,
-    dtype: DType,
-    /// Of one item.
-    shape: Arc<[usize]>,
+    is_npz: bool,
+    /// Tensors, as items have them.
+    fields: Vec<Field>,
+    /// Rows of an item, where they are its first dimension.
+    chunk: Option<u64>,
+}
+
+/// An array of a file that is open.
+struct OpenArray {
+    header: Header,
+    /// Where its elements begin in the file, where they are not deflated.
+    at: u64,
+    deflated: Option<Deflated>,
+}
+
+/// An array that is unpacked as a stream: where it stands says which row comes next.
+struct Deflated {
+    place: Place,
+    content: Option<Content>,
+    /// Bytes of the content that are read.
+    at: u64,
 }
 
 impl Rows {
-    fn row_bytes(&self) -> usize {
-        self.shape.iter().product::<usize>() * self.dtype.size_bytes()
-    }
-
-    /// Opens a file, which must have the shape of all others.
-    fn open(&self, path: &Path) -> Result<(File, Header), String> {
-        let (file, meta) = open_regular(path).map_err(|error| error.to_string())?;
-        let mut head = Vec::new();
-        (&file).take(HEAD as u64).read_to_end(&mut head).map_err(|error| error.to_string())?;
-        let header = Header::parse(&head)?;
-        if header.dtype != self.dtype || header.row() != &self.shape[..] {
+    /// How many items files with these arrays have.
+    fn count(&self, headers: Vec<&Header>) -> Result<u64, String> {
+        let mut rows = None;
+        for (field, header) in self.fields.iter().zip(headers) {
+            let FieldType::Tensor { dtype, shape } = &field.ty else { continue };
+            let expected = &shape[usize::from(self.chunk.is_some())..];
+            let (n, row) = header.rows().ok_or_else(|| format!("`{}` has no first dimension", field.name))?;
+            if header.dtype != *dtype || row != expected {
+                return Err(format!(
+                    "it holds {} rows of {row:?}, and the first file of the source {dtype} rows of {expected:?}",
+                    header.dtype
+                ));
+            }
+            match rows {
+                None => rows = Some((n, &field.name)),
+                Some((other, name)) if other != n => {
+                    return Err(format!("`{name}` has {other} rows, and `{}` {n}", field.name));
+                }
+                Some(_) => {}
+            }
+        }
+        let (rows, _) = rows.ok_or("it holds no array")?;
+        let chunk = self.chunk.unwrap_or(1);
+        if !rows.is_multiple_of(chunk) {
+            // The largest divisor that is no more. Each pair of divisors has one up to the root.
+            let pairs = (1..=rows.isqrt()).filter(|divisor| rows.is_multiple_of(*divisor));
+            let divisors = pairs.flat_map(|divisor| [divisor, rows / divisor]);
+            let fitting = divisors.filter(|divisor| *divisor <= chunk).max().unwrap_or(1);
             return Err(format!(
-                "it holds {} rows of {:?}, and the first file of the source {} rows of {:?}",
-                header.dtype,
-                header.row(),
-                self.dtype,
-                self.shape
+                "it has {rows} rows, which is no multiple of `rows = {chunk}`: for this file use `rows = {fitting}`"
             ));
         }
-        let needed = (header.rows() as u64).checked_mul(self.row_bytes() as u64);
-        if needed.and_then(|n| n.checked_add(header.data as u64)).is_none_or(|needed| meta.len() < needed) {
-            return Err(format!("it is cut short: its header says {} rows", header.rows()));
-        }
-        Ok((file, header))
+        Ok(rows / chunk)
     }
-}
 
-/// A locator: the path, `#`, and the number of the row.
-fn locator(path: &Path, row: usize) -> Vec<u8> {
-    let mut locator = path.as_os_str().as_bytes().to_vec();
-    locator.push(b'#');
-    locator.extend_from_slice(row.to_string().as_bytes());
-    locator
+    /// Opens a file, which must have the shape of all others: its arrays, in the order of the columns, and its items.
+    fn open(&self, path: &Path) -> Result<(Arc<File>, Vec<OpenArray>, u64), String> {
+        let (mut file, meta) = open_regular(path).map_err(|error| error.to_string())?;
+        let (is_npz, mut found) = arrays(&mut file)?;
+        if is_npz != self.is_npz {
+            let (is, first) = if is_npz { (".npz", ".npy") } else { (".npy", ".npz") };
+            return Err(format!("it is a {is} file, and the first file of the source a {first} file"));
+        }
+        let mut headers = Vec::new();
+        for field in &self.fields {
+            let at = if is_npz { found.iter().position(|array| array.name == field.name) } else { Some(0) };
+            let array = found.swap_remove(at.ok_or_else(|| format!("it has no array `{}`", field.name))?);
+            let header = array.header.map_err(|why| format!("array `{}`: {why}", field.name))?;
+            headers.push((header, array.place));
+        }
+        let items = self.count(headers.iter().map(|(header, _)| header).collect())?;
+        let mut open = Vec::new();
+        for (header, place) in headers {
+            let needed = (header.bytes() as u64).checked_add(header.data as u64);
+            let (at, len) = match place {
+                None => (0, meta.len()),
+                Some(place) => {
+                    let mut local = [0; LOCAL];
+                    file.read_exact_at(&mut local, place.header).map_err(|error| error.to_string())?;
+                    (data_at(place.header, &local)?, place.len)
+                }
+            };
+            let is_stored = place.is_none_or(|place| place.method == Method::Stored);
+            let end = needed.and_then(|needed| at.checked_add(needed));
+            let is_whole = !is_stored || end.is_some_and(|end| end <= meta.len());
+            if !is_whole || needed.is_none_or(|needed| len < needed) {
+                return Err(format!("it is cut short: its header says {} rows", header.shape[0]));
+            }
+            let deflated = place.filter(|_| !is_stored).map(|place| Deflated { place, content: None, at: 0 });
+            open.push(OpenArray { at: at + header.data as u64, header, deflated });
+        }
+        Ok((Arc::new(file), open, items))
+    }
 }
 
 impl Expand for Rows {
     fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
-        let pattern = path.display().to_string();
-        let unreadable = |why: String| ListError::Unreadable {
-            pattern: pattern.clone(),
-            path: path.into(),
-            error: std::io::Error::other(why),
-        };
-        let (_, header) = self.open(path).map_err(unreadable)?;
-        (0..header.rows()).try_for_each(|row| push(&format!("[{row}]"), &locator(path, row)))
+        let unreadable = |why: String| ListError::bad_file(path, why);
+        let (_, _, items) = self.open(path).map_err(unreadable)?;
+        (0..items).try_for_each(|item| {
+            let name = match self.chunk {
+                None => format!("[{item}]"),
+                Some(chunk) => format!("[{}:{}]", item * chunk, (item + 1) * chunk),
+            };
+            push(&name, &locator(path, &[item]))
+        })
     }
 }
 
 impl Fetch for Rows {
     fn start(&self) -> Box<dyn FetchRun> {
-        Box::new(RowReader { rows: self.clone(), open: None, data: vec![0; self.row_bytes()] })
+        Box::new(RowReader { rows: self.clone(), open: None, data: vec![Vec::new(); self.fields.len()] })
     }
 
     fn remote(&self) -> Option<RemoteSpec> {
@@ -153,48 +399,81 @@ impl Fetch for Rows {
 
 struct RowReader {
     rows: Rows,
-    /// The file of the last item: the next one is most likely in it, too.
-    open: Option<(PathBuf, File, Header)>,
-    data: Vec<u8>,
+    /// The file of the last item, with its arrays and how many items it has: the next one is most likely in it, too.
+    open: Option<(PathBuf, Arc<File>, Vec<OpenArray>, u64)>,
+    /// Per column.
+    data: Vec<Vec<u8>>,
 }
 
 impl FetchRun for RowReader {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
-        let mut parts = locator.rsplitn(2, |byte| *byte == b'#');
-        let row = parts.next().and_then(|row| std::str::from_utf8(row).ok()).and_then(|row| row.parse().ok());
-        let (Some(row), Some(path)) = (row, parts.next()) else {
-            return Err(read_refusal("the list of items does not say which row it is; this is a bug".into()));
+        let (path, item) = parts(locator, 1)?;
+        let item = item[0];
+        let failed = |why: String| Refusal {
+            kind: FailureKind::Read,
+            error: format!("cannot read `{}`: {why}", path.display()),
         };
-        let row: usize = row;
-        let path = Path::new(OsStr::from_bytes(path));
-        let failed = |why: String| read_refusal(format!("cannot read `{}`: {why}", path.display()));
-        let (_, file, header) = match &mut self.open {
+        let (_, file, arrays, items) = match &mut self.open {
             Some(open) if open.0 == path => open,
             open => {
                 *open = None;
-                let (file, header) = self.rows.open(path).map_err(failed)?;
-                open.insert((path.to_owned(), file, header))
+                let (file, arrays, items) = self.rows.open(path).map_err(failed)?;
+                open.insert((path.to_owned(), file, arrays, items))
             }
         };
-        if row >= header.rows() {
-            return Err(failed(format!("it has {} rows by now, and no row {row}", header.rows())));
+        if item >= *items {
+            return Err(failed(format!("it has {items} items by now, and no item {item}")));
         }
-        let at = header.data as u64 + (row * self.data.len()) as u64;
-        file.read_exact_at(&mut self.data, at).map_err(|error| failed(error.to_string()))?;
-        if header.is_swapped {
-            self.data.chunks_exact_mut(self.rows.dtype.size_bytes()).for_each(<[u8]>::reverse);
+        let mut read = 0;
+        for ((array, data), field) in arrays.iter_mut().zip(&mut self.data).zip(&self.rows.fields) {
+            let FieldType::Tensor { dtype, shape } = &field.ty else { continue };
+            data.resize(shape.iter().product::<usize>() * dtype.size_bytes(), 0);
+            let begin = item * data.len() as u64;
+            match &mut array.deflated {
+                None => {
+                    file.read_exact_at(data, array.at + begin).map_err(|error| failed(error.to_string()))?
+                }
+                Some(deflated) => {
+                    deflated.read(file, array.header.data as u64 + begin, data).map_err(failed)?
+                }
+            }
+            array.header.to_native(data);
+            read += data.len() as u64;
         }
-        Ok(self.data.len() as u64)
+        Ok(read)
     }
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
-        let Rows { column, dtype, shape } = &self.rows;
-        show(&[Value::Tensor(TensorView { name: column, dtype: *dtype, shape, data: &self.data })]);
+        let mut values = Vec::with_capacity(self.data.len());
+        for (field, data) in self.rows.fields.iter().zip(&self.data) {
+            if let FieldType::Tensor { dtype, shape } = &field.ty {
+                values.push(Value::Tensor(TensorView { name: &field.name, dtype: *dtype, shape, data }));
+            }
+        }
+        show(&values);
     }
 }
 
-fn read_refusal(error: String) -> Refusal {
-    Refusal { kind: FailureKind::Read, error }
+impl Deflated {
+    /// Reads what stands from `at` on: by going on from where the last item ended, or else from the beginning.
+    fn read(&mut self, file: &Arc<File>, at: u64, to: &mut [u8]) -> Result<(), String> {
+        let mut content = match self.content.take().filter(|_| self.at <= at) {
+            Some(content) => content,
+            None => {
+                self.at = 0;
+                Content::open(file, &self.place)?
+            }
+        };
+        let damaged = |error: io::Error| format!("its array is damaged: {error}");
+        let skip = at - self.at;
+        if io::copy(&mut (&mut content).take(skip), &mut io::sink()).map_err(damaged)? != skip {
+            return Err("its array is damaged: it ends before this row".into());
+        }
+        content.read_exact(to).map_err(damaged)?;
+        self.at = at + to.len() as u64;
+        self.content = Some(content);
+        Ok(())
+    }
 }
 
 /// What a `.npy` file says of itself (format versions 1 to 3).
@@ -209,15 +488,34 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    fn rows(&self) -> usize {
-        self.shape[0]
+    /// The items along the first dimension, and the shape of one.
+    fn rows(&self) -> Option<(u64, &[usize])> {
+        self.shape.split_first().map(|(rows, row)| (*rows as u64, row))
     }
 
-    fn row(&self) -> &[usize] {
-        &self.shape[1..]
+    /// Bytes of all elements.
+    pub fn bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.size_bytes()
     }
 
+    /// Brings elements into the order of this machine.
+    pub fn to_native(&self, data: &mut [u8]) {
+        if self.is_swapped {
+            data.chunks_exact_mut(self.dtype.size_bytes()).for_each(<[u8]>::reverse);
+        }
+    }
+
+    /// That of an array whose first dimension counts items.
     pub fn parse(head: &[u8]) -> Result<Self, String> {
+        let header = Self::parse_any(head)?;
+        if header.shape.is_empty() || header.shape[1..].contains(&0) {
+            return Err(format!("its shape is {:?}, and items lie along the first dimension", header.shape));
+        }
+        Ok(header)
+    }
+
+    /// That of any array.
+    pub fn parse_any(head: &[u8]) -> Result<Self, String> {
         let cut = || "it is cut short".to_owned();
         let rest = head.strip_prefix(b"\x93NUMPY").ok_or("it is no .npy file")?;
         let (version, rest) = rest.split_first_chunk::<2>().ok_or_else(cut)?;
@@ -261,9 +559,8 @@ impl Header {
             .map(|dim| dim.parse().map_err(|_| format!("its shape has the side `{dim}`")))
             .collect::<Result<_, _>>()?;
         let bytes = shape.iter().try_fold(dtype.size_bytes(), |n, dim| n.checked_mul(*dim));
-        let is_empty_row = shape.iter().skip(1).any(|dim| *dim == 0);
-        if shape.is_empty() || is_empty_row || bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
-            return Err(format!("its shape is {shape:?}, and items lie along the first dimension"));
+        if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+            return Err(format!("its shape is {shape:?}, which no memory holds"));
         }
         let is_swapped = order == if cfg!(target_endian = "little") { ">" } else { "<" };
         Ok(Self { dtype, is_swapped: is_swapped && dtype.size_bytes() > 1, shape, data })
@@ -289,7 +586,8 @@ mod tests {
     }
 
     fn rows(shape: &[usize]) -> Rows {
-        Rows { column: "x".into(), dtype: DType::F32, shape: shape.into() }
+        let ty = FieldType::Tensor { dtype: DType::F32, shape: shape.into() };
+        Rows { is_npz: false, fields: vec![Field { name: "x".into(), ty }], chunk: None }
     }
 
     #[test]
@@ -318,7 +616,7 @@ mod tests {
                     assert_eq!((view.data, view.shape), (&expected[..], &[2, 2][..]));
                 });
             }
-            assert_eq!(reader.fetch(&locator(&path, 3)).unwrap_err().kind, FailureKind::Read);
+            assert_eq!(reader.fetch(&locator(&path, &[3])).unwrap_err().kind, FailureKind::Read);
         }
     }
 
@@ -355,7 +653,81 @@ mod tests {
             .unwrap();
         let error = rows(&[2]).expand(&fifo, &mut |_, _| Ok(())).unwrap_err().to_string();
         assert!(error.contains("it is a pipe"), "{error}");
-        let refusal = rows(&[2]).start().fetch(&locator(&fifo, 0)).unwrap_err();
+        let refusal = rows(&[2]).start().fetch(&locator(&fifo, &[0])).unwrap_err();
         assert!(refusal.error.contains("it is a pipe"), "{}", refusal.error);
+    }
+
+    fn items(rows: &Rows, path: &Path) -> Vec<(String, Vec<u8>)> {
+        let mut items = Vec::new();
+        rows.expand(path, &mut |name, locator| {
+            items.push((name.to_owned(), locator.to_vec()));
+            Ok(())
+        })
+        .unwrap();
+        items
+    }
+
+    fn floats(run: &dyn FetchRun) -> Vec<Vec<f32>> {
+        let mut all = Vec::new();
+        run.with_row(&mut |row| {
+            for value in row {
+                let Value::Tensor(view) = value else { panic!("not a tensor") };
+                all.push(view.data.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect());
+            }
+        });
+        all
+    }
+
+    #[test]
+    fn chunks_hold_all_rows_or_the_file_is_refused_with_a_size_that_fits() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.npy");
+        let data: Vec<u8> = (0..12).flat_map(|n| (n as f32).to_le_bytes()).collect();
+        std::fs::write(&path, npy("<f4", "(6, 2)", &data)).unwrap();
+        let chunks = Rows { chunk: Some(3), ..rows(&[3, 2]) };
+        let items = items(&chunks, &path);
+        assert_eq!(items.iter().map(|item| item.0.as_str()).collect::<Vec<_>>(), ["[0:3]", "[3:6]"]);
+        let mut run = chunks.start();
+        run.fetch(&items[1].1).unwrap();
+        assert_eq!(floats(&*run), [(6..12).map(|n| n as f32).collect::<Vec<_>>()]);
+        let uneven = Rows { chunk: Some(4), ..rows(&[4, 2]) };
+        let error = uneven.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("6 rows") && error.contains("use `rows = 3`"), "{error}");
+    }
+
+    #[test]
+    fn arrays_of_an_archive_are_read_in_any_order_whether_stored_or_deflated() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.npz");
+        let data: Vec<u8> = (0..400).flat_map(|n| (n as f32).to_le_bytes()).collect();
+        let (a, b) = (npy("<f4", "(100, 4)", &data), npy("<f4", "(100,)", &data[..400]));
+        let names = npy("<f4", "()", &data[..4]);
+        let members: [(&str, &[u8]); 3] = [("a.npy", &a), ("names.npy", &names), ("b.npy", &b)];
+        let tensor =
+            |name: &str, shape: &[usize]| Field { name: name.into(), ..rows(shape).fields.remove(0) };
+        let source = Rows { is_npz: true, fields: vec![tensor("b", &[]), tensor("a", &[4])], chunk: None };
+        for method in [::zip::CompressionMethod::Stored, ::zip::CompressionMethod::Deflated] {
+            let bytes = super::super::zip_members::tests::archive(&members, method, true);
+            std::fs::write(&path, &bytes).unwrap();
+            let items = items(&source, &path);
+            assert_eq!(items.len(), 100);
+            let mut run = source.start();
+            for at in [3_usize, 4, 99, 0, 50] {
+                run.fetch(&items[at].1).unwrap();
+                let row = (at * 4..at * 4 + 4).map(|n| n as f32).collect();
+                assert_eq!(floats(&*run), [vec![at as f32], row]);
+            }
+            std::fs::write(&path, &bytes[..bytes.len() - 30]).unwrap();
+            let error = source.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+            assert!(error.contains("cut short"), "{error}");
+        }
+        let error = Rows { fields: vec![tensor("names", &[])], ..source.clone() };
+        std::fs::write(
+            &path,
+            super::super::zip_members::tests::archive(&members, ::zip::CompressionMethod::Stored, false),
+        )
+        .unwrap();
+        let error = error.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("array `names`: its shape is []"), "{error}");
     }
 }

@@ -340,6 +340,10 @@ mod tests {
         ) -> Result<(), Refusal> {
             show(Pixels { width: 60, height: 40, channels: 1, bytes: &[9; 60 * 40] })
         }
+
+        fn size(&self) -> Result<[u32; 2], Refusal> {
+            Ok([60, 40])
+        }
     }
 
     fn detection(label: &str, class: i64, corners: [f32; 4]) -> OwnedRow {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Picture, Refusal, Value, WriteTensor};
 use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
-use orchestra_core::{FailureKind, ImageSpec, TensorSpec};
+use orchestra_core::{FailureKind, ImageSpec, Placement, TensorSpec};
 use orchestra_plan::{
     Connect, Draft, Fields, Key, Limits, Runs, Span, StageConnected, StageContext, StageKind,
 };
@@ -105,7 +105,8 @@ impl MapRun for ImageMap {
             return Err(Refusal { kind: FailureKind::Decode, error });
         };
         picture.decode(Some(&self.spec))?;
-        emit.row(&[Value::Unwritten(&Row { picture: *picture, map: self })])
+        let placed = orchestra_media::placement(&self.spec, picture.size()?).bytes();
+        emit.row(&[Value::Unwritten(&Row { picture: *picture, map: self }), Placement::value(&placed)])
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) const KEYS: [Key; 13] = [
         "text",
         "\"stretch\"",
         "`\"stretch\"`: both sides, whatever the aspect ratio; `\"cover\"`: fill, and cut what stands over; `\"contain\"`: fit inside, and fill \
-         up with `pad`; `\"shorter\"`: shorter side to `shorter`, then cut `size` out of the centre",
+         up with `pad`; `\"left\"`: to the height, at the left, and fill up with `pad` to the right, or squeeze what is too wide (lines of text); `\"shorter\"`: shorter side to `shorter`, then cut `size` out of the centre",
     ),
     key(
         "shorter",
@@ -79,6 +79,7 @@ pub(super) fn read(f: &mut Fields<'_, '_>, max_pixels: u64) -> Option<ImageSpec>
             ("stretch", Fit::Stretch),
             ("cover", Fit::Cover),
             ("contain", Fit::Contain),
+            ("left", Fit::Left),
             ("shorter", Fit::Shorter),
         ],
     );
@@ -276,14 +277,15 @@ fn fast(f: &mut Fields<'_, '_>, filter: ResizeFilter) -> bool {
     fast
 }
 
-/// The column of such rows.
+/// The column of such rows, and where they lie in the picture.
 pub(super) fn column(spec: &ImageSpec) -> Schema {
     let stored = spec.tensor();
     let ty = match &spec.in_graph {
         Some(input) => ColumnType::Pixels { stored, model: spec.for_model().tensor(), input: input.clone() },
         None => ColumnType::Tensor(stored),
     };
-    Schema(vec![Column { name: "pixels".to_owned(), ty }])
+    let placed = Column { name: "placed".to_owned(), ty: ColumnType::Placement };
+    Schema(vec![Column { name: "pixels".to_owned(), ty }, placed])
 }
 
 /// The settings in a few words, one line each.
@@ -297,6 +299,7 @@ pub(super) fn details(spec: &ImageSpec) -> Vec<String> {
         Fit::Stretch => "stretch".to_owned(),
         Fit::Cover => "cover".to_owned(),
         Fit::Contain => "contain".to_owned(),
+        Fit::Left => "left".to_owned(),
         Fit::Shorter => format!("shorter side {}", spec.shorter),
     };
     let filter = match spec.filter {

@@ -127,6 +127,11 @@ pub fn reference(picture: &RgbImage, spec: &ImageSpec) -> Vec<u8> {
             let side = |length: f64, most: u32| ((length * shrink).round_ties_even() as u32).clamp(1, most);
             source.resized(side(w, target_width), side(h, target_height), whole, spec.filter)
         }
+        Fit::Left => {
+            let wide = ((w * th / h).ceil() as u32).min(target_width);
+            let line = source.resized(wide, target_height, whole, spec.filter);
+            return canvas.with(&line, 0, 0).bytes;
+        }
         Fit::Shorter => {
             let side = |length: u32| spec.shorter * length / width.min(height);
             source.resized(side(width), side(height), whole, spec.filter)
@@ -183,7 +188,7 @@ impl Plane {
     }
 
     /// `inner` in the middle: what stands over is cut, what is missing stays as it is.
-    fn with_centre(mut self, inner: &Plane, floor: bool) -> Plane {
+    fn with_centre(self, inner: &Plane, floor: bool) -> Plane {
         let offset = |outer: usize, inner: usize, is_cut: bool| {
             let gap = outer as f64 - inner as f64;
             // torchvision pads with the smaller half first, all others round halves to even.
@@ -191,6 +196,10 @@ impl Plane {
         };
         let x0 = offset(self.width, inner.width, inner.width > self.width);
         let y0 = offset(self.height, inner.height, inner.height > self.height);
+        self.with(inner, x0, y0)
+    }
+
+    fn with(mut self, inner: &Plane, x0: i64, y0: i64) -> Plane {
         for y in 0..inner.height as i64 {
             for x in 0..inner.width as i64 {
                 let (to_x, to_y) = (x + x0, y + y0);

@@ -253,6 +253,7 @@ impl<'a> Assembler<'a> {
                 kind: raw.kind.as_ref()?.name().to_owned(),
                 listing: self.parts.listings[source].clone()?,
                 expand: connected.expand.clone(),
+                names_repeat: connected.names_repeat,
                 gives: connected.gives.clone(),
                 fetch: Arc::clone(&connected.fetch),
                 settings: connected.settings.clone(),
@@ -433,7 +434,8 @@ pub(super) fn largest_on_cuda(model: &RawModel, stage: &RawStage, wired: Option<
 fn number_files(plan: &mut Plan) {
     let repeats = |origin: &Origin| match origin {
         Origin::Source(source) => {
-            matches!(plan.sources[source.index()].listing, ListingSpec::Manifest { .. })
+            let source = &plan.sources[source.index()];
+            source.names_repeat || matches!(source.listing, ListingSpec::Manifest { .. })
         }
         Origin::Stage(_) => false,
     };

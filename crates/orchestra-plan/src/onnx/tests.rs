@@ -75,12 +75,12 @@ fn inputs_and_outputs_are_read_and_weights_are_no_inputs() {
 #[test]
 fn metadata_is_read_and_what_is_none_or_too_much_is_left_out() {
     let entry = |key: &str, value: String| field(14, &KeyValue { key: key.into(), value }.encode_to_vec());
-    let large = "x".repeat(MAX_METADATA_BYTES);
+    let large = "x".repeat(MAX_METADATA);
     let rubbish = [field(14, &[0xff; 9]), field(14, &field(1, &[0xff, 0xfe]))].concat();
     let more =
         [entry("a", "1\n2".into()), rubbish, entry("large", large), entry("b", String::new())].concat();
     let file = read(&[image_model(), more].concat()).unwrap();
-    let found: Vec<_> = file.metadata.iter().map(|(key, value)| (&**key, &**value)).collect();
+    let found: Vec<_> = file.signature.metadata.iter().map(|(key, value)| (&**key, &**value)).collect();
     assert_eq!(found, [("a", "1\n2"), ("b", "")]);
 }
 

@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
@@ -61,6 +60,12 @@ impl FakeHost {
         Self { files, machine: Ok(machine), measured: Vec::new() }
     }
 
+    /// As it is, with one more file.
+    pub fn file(mut self, path: &str, text: &str) -> Self {
+        self.files.insert(path.into(), text.as_bytes().to_vec());
+        self
+    }
+
     pub fn plan(&self, text: &str, options: &PlanOptions) -> (Option<Plan>, Diagnostics) {
         orchestra_plan::plan(text, &Path::new(FOLDER).join("flow.toml"), options, self)
     }
@@ -92,6 +97,11 @@ impl Host for FakeHost {
         self.files.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    fn variable(&self, name: &str) -> Option<String> {
+        let variables = [("THREE", "3"), ("FOLDER", "images"), ("SIZES", "[32, 32]")];
+        variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+    }
+
     fn model(&self, path: &Path) -> Result<ModelFile, ModelError> {
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         let signature = match name {
@@ -115,7 +125,7 @@ impl Host for FakeHost {
         };
         let digest = [name.len() as u8; 32];
         let bytes = if name == "large.onnx" { 98 << 20 } else { 1 << 20 };
-        Ok(ModelFile { digest, file_digest: digest, bytes, signature, metadata: Arc::default() })
+        Ok(ModelFile { digest, file_digest: digest, bytes, signature })
     }
 
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
@@ -128,6 +138,7 @@ impl Host for FakeHost {
                 }
                 _ => Ok(Some(item)),
             },
+            ListingSpec::Generated => Ok(None),
             ListingSpec::Manifest { path, .. } => {
                 let empty = path.as_ref().is_some_and(|p| self.files.get(p).is_some_and(Vec::is_empty));
                 Ok((!empty).then_some(item))
@@ -164,6 +175,7 @@ fn signature(inputs: &[&str], outputs: &[&str]) -> Signature {
         outputs: outputs.iter().map(tensor).collect(),
         ir_version: 10,
         opset: 20,
+        ..Signature::default()
     }
 }
 

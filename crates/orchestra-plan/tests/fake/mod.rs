@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
@@ -53,10 +52,11 @@ impl Host for FakeHost {
             outputs: vec![tensor("y", vec![out])],
             ir_version: 10,
             opset: 20,
+            ..Signature::default()
         };
         // Models of one plan are told apart by it.
         let digest = [path.as_os_str().len() as u8; 32];
-        Ok(ModelFile { digest, file_digest: digest, bytes: 1000, signature, metadata: Arc::default() })
+        Ok(ModelFile { digest, file_digest: digest, bytes: 1000, signature })
     }
 
     fn first_item(&self, _: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {

@@ -177,6 +177,10 @@ impl Picture for CarriedPicture {
         show(Pixels { width: self.width, height: self.height, channels: self.channels, bytes })
     }
 
+    fn size(&self) -> Result<[u32; 2], Refusal> {
+        Ok([self.width, self.height])
+    }
+
     fn kept(&self) -> Option<Arc<dyn KeptPicture>> {
         Some(Arc::new(self.clone()))
     }

@@ -42,6 +42,14 @@ pub enum ListError {
         /// Why.
         error: io::Error,
     },
+    /// A file that holds several items cannot be read, or is none of its kind.
+    #[error("`{}` cannot be read: {reason}", path.display())]
+    BadFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// The manifest cannot be read.
     #[error("manifest `{manifest}` cannot be read: {error}")]
     ManifestUnreadable {
@@ -93,6 +101,11 @@ pub enum ListError {
 }
 
 impl ListError {
+    /// That a file which holds several items cannot be read.
+    pub fn bad_file(path: &std::path::Path, reason: impl ToString) -> Self {
+        ListError::BadFile { path: path.into(), reason: reason.to_string() }
+    }
+
     /// Whether what the user named is at fault, and not how or where lists are kept.
     #[must_use]
     pub fn is_of_source(&self) -> bool {

@@ -10,7 +10,8 @@ pub type PushItem<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<(), ListError>;
 
 /// Makes items of the files that a source names, where a file is not one item.
 pub trait Expand: fmt::Debug + Send + Sync {
-    /// Names the items of `file`, always in the same order.
+    /// Names the items of `file`, always in the same order. `file` is empty for [`super::ListingSpec::Generated`]. A locator holds no
+    /// NUL, and is shorter than a mebibyte.
     ///
     /// # Errors
     /// The file cannot be read, or is none of this kind; and those of `push`.

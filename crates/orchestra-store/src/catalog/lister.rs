@@ -48,6 +48,7 @@ pub(crate) fn list(
     let lister = RefCell::new(Lister { writer, expand, go_on, seen: 0 });
     match spec {
         ListingSpec::Paths { base, patterns } => list_paths(base, patterns, &lister)?,
+        ListingSpec::Generated => lister.borrow_mut().push("", Path::new(""))?,
         ListingSpec::Manifest { path, base } => {
             let mut any = false;
             let idle = || lister.borrow_mut().idle();
@@ -131,7 +132,7 @@ pub fn first_item(spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
                 }
             }
         }
-        ListingSpec::Manifest { path: None, .. } => {}
+        ListingSpec::Manifest { path: None, .. } | ListingSpec::Generated => {}
         ListingSpec::Manifest { path, base } => {
             manifest::rows(path.as_deref(), &|| Ok(()), &mut |_, row| {
                 first = Some(manifest_item(base, row));

@@ -87,7 +87,7 @@ fn node_of(column: &Column) -> Result<Node, Box<Column>> {
             let fields = schema.0.iter().map(|column| Ok((column.name.clone(), node_of(column)?)));
             list(Node::Struct(fields.collect::<Result<_, Box<Column>>>()?))
         }
-        ColumnType::Picture => return Err(Box::new(column.clone())),
+        ColumnType::Picture | ColumnType::Placement => return Err(Box::new(column.clone())),
     })
 }
 

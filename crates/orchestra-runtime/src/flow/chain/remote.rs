@@ -1,6 +1,8 @@
 //! What of a chain a loader process does: the maps whose kinds can be made again there, as far as they read nothing else. The rest of the
 //! chain, batches, folds and sinks among it, reads their rows here.
 
+use orchestra_core::Placement;
+use orchestra_core::data::ColumnType;
 use orchestra_core::shapes::Fetch;
 use orchestra_plan::{ColumnRef, Origin, Plan};
 use orchestra_worker::loader::events::{From, LoadChain, MapSpec};
@@ -82,7 +84,11 @@ fn map_specs(steps: &[Step]) -> Vec<MapSpec> {
 fn row_bytes(plan: &Plan, of: Origin, sends: &[usize], maps: &[MapSpec]) -> u64 {
     let column = |column: &usize| {
         let read = ColumnRef { from: of, column: *column };
-        plan.column(read).ty.stored().and_then(|spec| spec.row_bytes()).unwrap_or(0) as u64
+        let bytes = match &plan.column(read).ty {
+            ColumnType::Placement => Placement::tensor().row_bytes(),
+            ty => ty.stored().and_then(|spec| spec.row_bytes()),
+        };
+        bytes.unwrap_or(0) as u64
     };
     let behind = |map: &MapSpec| {
         row_bytes(plan, Origin::Stage(orchestra_core::StageId(map.stage)), &map.sends, &map.next)

@@ -1,13 +1,13 @@
 //! What a loader process made of an item, as the rows of a source and of maps.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::vec::IntoIter;
 
 use orchestra_core::data::{
     Column, ColumnType, Label, Picture, Pixels, Refusal, Schema, TensorView, Value, WriteTensor,
 };
 use orchestra_core::shapes::{Emit, MapRun};
-use orchestra_core::{DType, FailureKind, ImageSpec, TensorSpec};
+use orchestra_core::{DType, FailureKind, ImageSpec, Placement, TensorSpec};
 use orchestra_worker::loader::Region;
 use orchestra_worker::loader::events::{Event, Sent};
 use smallvec::SmallVec;
@@ -149,7 +149,7 @@ impl<'a> Cell<'a> {
             (ColumnType::Bytes(_), Some(Sent::Bytes { at, len })) => {
                 usize::try_from(len).ok().and_then(|len| region.bytes(at, len)).map(Cell::Bytes)
             }
-            (ty, Some(Sent::Tensor { at, len, shape })) => ty.stored().and_then(|spec| {
+            (ty, Some(Sent::Tensor { at, len, shape })) => spec_of(ty).and_then(|spec| {
                 let len = usize::try_from(len).ok()?;
                 let elements = shape.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim))?;
                 let data = region.bytes(at, len)?;
@@ -178,6 +178,15 @@ impl<'a> Cell<'a> {
             Cell::Refused(value) if value.column.ty == ColumnType::Picture => Value::Picture(value),
             Cell::Refused(value) => Value::Unwritten(value),
         }
+    }
+}
+
+/// The tensor that lies in memory for a value of this type.
+fn spec_of(ty: &ColumnType) -> Option<&TensorSpec> {
+    static PLACEMENT: LazyLock<TensorSpec> = LazyLock::new(Placement::tensor);
+    match ty {
+        ColumnType::Placement => Some(&PLACEMENT),
+        ty => ty.stored(),
     }
 }
 
@@ -216,6 +225,10 @@ impl Picture for SentPicture<'_> {
     fn with_pixels(&self, show: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
         let Self { width, height, channels, bytes } = *self;
         show(Pixels { width, height, channels, bytes })
+    }
+
+    fn size(&self) -> Result<[u32; 2], Refusal> {
+        Ok([self.width, self.height])
     }
 }
 
@@ -259,6 +272,10 @@ impl Picture for RefusedValue<'_> {
     }
 
     fn with_pixels(&self, _: &mut dyn FnMut(Pixels<'_>) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        Err(self.refusal())
+    }
+
+    fn size(&self) -> Result<[u32; 2], Refusal> {
         Err(self.refusal())
     }
 }

@@ -1,0 +1,125 @@
+//! `orchestra inspect`: what a model file says about itself, and a workflow to start from. Loads no weights and no ONNX Runtime.
+
+use std::fmt::Write as _;
+
+use anyhow::anyhow;
+use orchestra::{ModelError, ModelFile, Recognised};
+use orchestra_core::TensorSpec;
+use orchestra_plan::format_bytes;
+use serde_json::json;
+
+use crate::Failed;
+use crate::args::InspectArgs;
+use crate::exit_code::ExitCode;
+use crate::human::counted;
+use crate::stdout;
+
+/// Characters of a value of the metadata that are shown.
+const MOST_SHOWN: usize = 100;
+
+pub fn inspect(args: &InspectArgs) -> Result<ExitCode, Failed> {
+    let path = args.model.to_string_lossy();
+    let file = orchestra::read_model(&args.model).map_err(|error| {
+        let help = match error {
+            ModelError::NotOnnx(_) => "; name a file in the ONNX format, which often ends in `.onnx`",
+            ModelError::Truncated(_) => "; copy, download or export it again",
+            _ => "",
+        };
+        Failed::new(ExitCode::Unavailable, anyhow!("model `{path}`: {error}{help}"))
+    })?;
+    let recognised = orchestra::recognise(&file.signature);
+    let workflow = orchestra::workflow_for(&path, &file.signature, &recognised);
+    if args.json {
+        return stdout::print(&format!("{}\n", in_json(&path, &file, &recognised, workflow.as_ref().ok())));
+    }
+    stdout::print(&in_words(&path, &file, &recognised, &workflow))
+}
+
+fn in_json(
+    path: &str,
+    file: &ModelFile,
+    recognised: &Recognised,
+    workflow: Option<&String>,
+) -> serde_json::Value {
+    let tensor = |spec: &TensorSpec| {
+        let shape: Vec<_> =
+            std::iter::once(spec.batch).chain(spec.row.iter().copied()).map(|dim| dim.fixed()).collect();
+        json!({"name": spec.name, "dtype": spec.dtype, "shape": shape})
+    };
+    let signature = &file.signature;
+    json!({
+        "model": path,
+        "bytes": file.bytes,
+        "ir_version": signature.ir_version,
+        "opset": signature.opset,
+        "inputs": signature.inputs.iter().map(tensor).collect::<Vec<_>>(),
+        "outputs": signature.outputs.iter().map(tensor).collect::<Vec<_>>(),
+        "metadata": signature.metadata,
+        "operators": signature.operators,
+        "recognised": {
+            "purpose": recognised.purpose,
+            "layout": recognised.layout,
+            "possible_layouts": recognised.possible_layouts,
+            "why": recognised.why,
+        },
+        "workflow": workflow,
+    })
+}
+
+/// The findings as comments of the workflow, so that all of it is a workflow file.
+fn in_words(
+    path: &str,
+    file: &ModelFile,
+    recognised: &Recognised,
+    workflow: &Result<String, String>,
+) -> String {
+    let signature = &file.signature;
+    let mut text = format!(
+        "# model      {} ({}, ONNX format {}, operator set {})\n",
+        one_line(path),
+        format_bytes(file.bytes),
+        signature.ir_version,
+        signature.opset
+    );
+    // Writing to a string cannot fail.
+    for (what, tensors) in [("input ", &signature.inputs), ("output", &signature.outputs)] {
+        for tensor in tensors {
+            let _ = writeln!(text, "# {what}     {} {tensor}", one_line(&tensor.name));
+        }
+    }
+    for (key, value) in &signature.metadata {
+        let _ = writeln!(text, "# metadata   {} = {}", one_line(key), one_line(value));
+    }
+    let n: u64 = signature.operators.values().sum();
+    let operators: Vec<_> =
+        signature.operators.iter().map(|(name, n)| format!("{} {n}", one_line(name))).collect();
+    let _ = writeln!(text, "# operators  {}: {}", counted(n, "node", "nodes"), operators.join(", "));
+    let what = match recognised.layout {
+        Some(layout) => format!("{} of layout {layout}", recognised.purpose),
+        None => recognised.purpose.to_owned(),
+    };
+    let _ = writeln!(text, "# purpose    {what}: {}", one_line(&recognised.why));
+    if !recognised.possible_layouts.is_empty() {
+        let names = recognised.possible_layouts.join(", ");
+        let _ = writeln!(text, "#            if it is a detector, by the shapes of its outputs: {names}");
+    }
+    match workflow {
+        Ok(workflow) => {
+            let _ = write!(text, "\n{workflow}");
+        }
+        Err(why) => {
+            let _ = writeln!(text, "# workflow   none: {why}");
+        }
+    }
+    text
+}
+
+/// Text of the file without line ends and control characters, cut where it is long.
+fn one_line(text: &str) -> String {
+    let mut shown: String =
+        text.chars().take(MOST_SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(MOST_SHOWN).is_some() {
+        let _ = write!(shown, ".. ({} characters)", text.chars().count());
+    }
+    shown
+}

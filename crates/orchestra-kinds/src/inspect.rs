@@ -1,0 +1,159 @@
+//! What a model seems to be for, from its file alone, and a workflow to start from. Runs nothing, and opens no file.
+
+use std::fmt::Write as _;
+
+use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_plan::Signature;
+
+use crate::stages::detect::layout::{self, Layout, Output};
+
+/// What a model seems to be for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recognised {
+    /// `detector`, `classifier` or `unknown`.
+    pub purpose: &'static str,
+    /// The layout of a detector, as `layout = ".."` of a detect stage names it.
+    pub layout: Option<&'static str>,
+    /// Layouts that the shapes of the outputs allow, where nothing else tells which one it is.
+    pub possible_layouts: Vec<&'static str>,
+    /// What it was told by, or what is missing, as a fragment.
+    pub why: String,
+}
+
+/// Tells what a model is for by the rules by which detect stages tell their layout.
+#[must_use]
+pub fn recognise(signature: &Signature) -> Recognised {
+    let outputs: Vec<Output<'_>> = signature.outputs.iter().enumerate().collect();
+    let classes = layout::names(&signature.metadata).map(|names| names.len());
+    let is = |purpose, why: String| Recognised { purpose, layout: None, possible_layouts: Vec::new(), why };
+    let classifier = || {
+        let [output] = &signature.outputs[..] else { return None };
+        let mut wide = output.row.iter().filter(|dim| **dim != Dim::Fixed(1));
+        let n = wide.next().copied().and_then(Dim::fixed).filter(|n| *n > 1)?;
+        let is_float = matches!(output.dtype, DType::F32 | DType::F16);
+        (is_float && wide.next().is_none())
+            .then(|| is("classifier", format!("its one output holds {n} numbers")))
+    };
+    match layout::recognise(&outputs, &signature.metadata, classes) {
+        layout::Recognised::Is(layout, why) => {
+            Recognised { purpose: "detector", layout: Some(layout.name()), possible_layouts: Vec::new(), why }
+        }
+        layout::Recognised::Not(why) => classifier().unwrap_or_else(|| is("unknown", why)),
+        layout::Recognised::Open(fitting) => classifier().unwrap_or_else(|| Recognised {
+            possible_layouts: fitting.iter().copied().map(Layout::name).collect(),
+            ..is("unknown", "neither its metadata nor the names of its outputs tell what it gives".to_owned())
+        }),
+    }
+}
+
+/// A workflow that runs the model in the file `path`, or why there is none.
+///
+/// # Errors
+/// What an orchestra workflow cannot feed by itself.
+pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> Result<String, String> {
+    let [input] = &signature.inputs[..] else {
+        let n = signature.inputs.len();
+        return Err(format!(
+            "the model has {n} inputs, and a stage has to be chosen for each: inputs = {{ name = \"stage\", .. }}"
+        ));
+    };
+    let mut text = String::from("version = 1\n\n");
+    let reads = match pixels(input, signature) {
+        Some(pixels) => {
+            text +=
+                "[sources.pictures]\nkind = \"images\"\npaths = [\"images\"]  # files, folders, globs\n\n";
+            text += &pixels.stage(recognised);
+            "pixels"
+        }
+        None => {
+            text += "[sources.rows]\nkind = \"tensors\"\npaths = [\"rows/*.npy\"]  # ";
+            let _ = writeln!(text, "each {input}, without the batch\n");
+            "rows"
+        }
+    };
+    let _ = writeln!(text, "[models.model]\npath = {path:?}\n");
+    let _ = writeln!(text, "[stages.outputs]\nkind = \"infer\"\nfrom = \"{reads}\"\nmodel = \"model\"\n");
+    let last = match (recognised.purpose, recognised.layout) {
+        ("detector", Some(layout)) => {
+            let _ = writeln!(
+                text,
+                "[stages.found]\nkind = \"detect\"\nfrom = \"outputs\"\nlayout = \"{layout}\"\nthreshold = {}\n",
+                if layout == "dbnet" { 0.3 } else { 0.25 }
+            );
+            "found"
+        }
+        ("classifier", _) => {
+            text += "[stages.classes]\nkind = \"classify\"\nfrom = \"outputs\"\ntop_k = 1\n\n";
+            "classes"
+        }
+        _ => "outputs",
+    };
+    let _ = writeln!(text, "[sinks.results]\nkind = \"jsonl\"\nfrom = \"{last}\"\npath = \"results.jsonl\"");
+    Ok(text)
+}
+
+/// An input that takes pixels.
+struct PixelInput {
+    layout: &'static str,
+    color: &'static str,
+    dtype: DType,
+    /// Height and width, and whether they had to be guessed.
+    size: [usize; 2],
+    is_guessed: bool,
+}
+
+fn pixels(input: &TensorSpec, signature: &Signature) -> Option<PixelInput> {
+    let is_channels = |dim: Dim| matches!(dim, Dim::Fixed(1 | 3));
+    let (layout, channels, sides) = match input.row[..] {
+        [c, h, w] if is_channels(c) => ("nchw", c, [h, w]),
+        [h, w, c] if is_channels(c) => ("nhwc", c, [h, w]),
+        _ => return None,
+    };
+    if !matches!(input.dtype, DType::F32 | DType::F16 | DType::U8) {
+        return None;
+    }
+    // As Ultralytics writes it: `[640, 640]`.
+    let said = signature.metadata.get("imgsz").and_then(|said| {
+        let mut sides =
+            said.trim_matches(['[', ']', '(', ')']).split(',').map(|side| side.trim().parse().ok());
+        Some([sides.next()??, sides.next()??])
+    });
+    let side = |at: usize| sides[at].fixed().or_else(|| said.map(|sides: [usize; 2]| sides[at]));
+    let size = [0, 1].map(|at| side(at).filter(|n| (1..=32_768).contains(n)));
+    Some(PixelInput {
+        layout,
+        color: if channels == Dim::Fixed(1) { "gray" } else { "rgb" },
+        dtype: input.dtype,
+        size: size.map(|side| side.unwrap_or(640)),
+        is_guessed: size.contains(&None),
+    })
+}
+
+impl PixelInput {
+    fn stage(&self, recognised: &Recognised) -> String {
+        let [height, width] = self.size;
+        let mut text =
+            format!("[stages.pixels]\nkind = \"image\"\nfrom = \"pictures\"\nsize = [{height}, {width}]");
+        text += match self.is_guessed {
+            true => "  # the model takes any size: choose the one that it was trained with\n",
+            false => "\n",
+        };
+        if recognised.purpose == "detector" {
+            text += "fit = \"contain\"\npad = 114\n";
+        }
+        if self.color != "rgb" {
+            let _ = writeln!(text, "color = \"{}\"", self.color);
+        }
+        if self.layout != "nchw" {
+            let _ = writeln!(text, "layout = \"{}\"", self.layout);
+        }
+        if self.dtype != DType::F32 {
+            let _ = writeln!(text, "dtype = \"{}\"", self.dtype);
+        }
+        if self.dtype != DType::U8 {
+            text += "# scale, mean and std: as in training; by default pixels become 0 to 1\n";
+        }
+        text.push('\n');
+        text
+    }
+}

@@ -1,0 +1,342 @@
+//! `kind = "csv"`: the records of CSV files, one item each.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bincode::{Decode, Encode};
+use orchestra_core::data::{Refusal, Value};
+use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
+use orchestra_core::{DType, FailureKind};
+use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
+use orchestra_store::{Expand, ListError, PushItem};
+use serde_json::Value as Json;
+
+use super::columns::{Field, FieldType, LARGEST_TEXT, Row, declared, decoders, inferred, schema, settings};
+use super::lines::{Ends, RecordReader, first_record, is_closed, list};
+
+/// The kind `csv`.
+pub struct Csv;
+
+const KEYS: [Key; 2] = [
+    key(
+        "columns",
+        "table",
+        "all, typed by the first record",
+        "names of columns with their types: `text`, `picture` (a path, relative to the file), or a tensor: `i64`, `f32`, `f32[8]` (written `[1, 2.5, ..]`), ..; \
+         without it, all of them: whole numbers as i64, other numbers as f32, `true` and `false` as bool, else text",
+    ),
+    key(
+        "delimiter",
+        "text",
+        "\",\"",
+        "what stands between two fields, one ASCII character; `\"\\t\"` is a tab",
+    ),
+];
+
+const TYPES: [&str; 2] = ["text", "picture"];
+
+impl SourceKind for Csv {
+    fn name(&self) -> &'static str {
+        "csv"
+    }
+
+    fn about(&self) -> &'static str {
+        "The records of CSV files, of at most 16 MiB each, which all have the same header in their first line. An item is called `file.csv:line`, \
+         after the line in which it begins."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
+        let delimiter = match source.fields.string_with_blanks("delimiter") {
+            Some(text) => match text.value.as_bytes() {
+                [byte] if byte.is_ascii() && !b"\"\r\n".contains(byte) => *byte,
+                _ => {
+                    source.fields.bad(
+                        "delimiter",
+                        text.span,
+                        "must be one ASCII character, and no quote or line feed",
+                    );
+                    return None;
+                }
+            },
+            None if source.fields.entry("delimiter").is_some() => return None,
+            None => b',',
+        };
+        let declared = declared(&mut source.fields, &TYPES).ok()?;
+        let (name, header, record) = first_file(source, delimiter)?;
+        let fields = match declared {
+            Some(fields) => fields,
+            None => {
+                let value = |text: &String| guess(text);
+                let record: Vec<_> = header.iter().cloned().zip(record.iter().map(value)).collect();
+                inferred(source, &name, &record)?
+            }
+        };
+        if let Some(unknown) = fields.iter().find(|field| !header.contains(&field.name)) {
+            let span = source.fields.entry("columns").map_or(source.fields.span, |entry| entry.key_span);
+            let reason = format!("names `{}`, and `{name}` has no such column", unknown.name);
+            source
+                .fields
+                .bad("columns", span, &reason)
+                .help(format!("its columns are `{}`", header.join("`, `")));
+            return None;
+        }
+        let records = Arc::new(Records { max_pixels: source.limits.max_pixels, delimiter, header, fields });
+        let mut settings = settings(self.name(), &records.fields);
+        if delimiter != b',' {
+            settings["delimiter"] = char::from(delimiter).to_string().into();
+        }
+        Some(SourceConnected {
+            gives: schema(&records.fields),
+            fetch: Arc::clone(&records) as Arc<dyn Fetch>,
+            settings,
+            decoders: decoders(&records.fields),
+            expand: Some(records),
+            names_repeat: false,
+        })
+    }
+
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+        Some(Arc::new(spec.read::<Records>()?))
+    }
+}
+
+/// The name of the first file, its header and its first record; the record is as long as the header, empty where there is none.
+fn first_file(
+    source: &mut SourceContext<'_, '_>,
+    delimiter: u8,
+) -> Option<(String, Vec<String>, Vec<String>)> {
+    let span = source.fields.span;
+    let what = source.fields.what.clone();
+    let Some(first) = source.first else {
+        let message = format!("{what} needs a file to look at: its columns are not known");
+        source
+            .fields
+            .diags
+            .error(span, message)
+            .help("name the files with `paths`, or with a manifest that is a file");
+        return None;
+    };
+    let head = source.host.head(&first.path, LARGEST_TEXT as usize).map_err(|error| error.to_string());
+    let read = head.and_then(|head| {
+        let header = header_of(&head, delimiter)?;
+        let (at, _) = first_record(&head, Ends::Quoted { delimiter })?;
+        let rest = &head[(at.at + at.len) as usize..];
+        if rest.iter().all(u8::is_ascii_whitespace) {
+            return Ok((header.clone(), vec![String::new(); header.len()]));
+        }
+        let (_, record) = first_record(rest, Ends::Quoted { delimiter })?;
+        let record =
+            parse(record, delimiter, header.len()).map_err(|why| format!("its first record {why}"))?;
+        Ok((header, record))
+    });
+    match read {
+        Ok((header, record)) => Some((first.name.clone(), header, record)),
+        Err(why) => {
+            let message = format!("{what}: `{}` is no CSV that can be read: {why}", first.name);
+            source.fields.diags.error(span, message).help("its first line must name the columns, each once");
+            None
+        }
+    }
+}
+
+/// The names of the columns of a file of which these are the first bytes.
+fn header_of(head: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
+    let (_, header) = first_record(head, Ends::Quoted { delimiter })?;
+    let header = parse_any(header, delimiter).map_err(|why| format!("its header {why}"))?;
+    for (at, name) in header.iter().enumerate() {
+        if name.is_empty() {
+            return Err(format!("column {} has no name", at + 1));
+        }
+        if header[..at].contains(name) {
+            return Err(format!("it has the column `{name}` twice"));
+        }
+    }
+    Ok(header)
+}
+
+/// The fields of one record.
+fn parse_any(record: &[u8], delimiter: u8) -> Result<Vec<String>, String> {
+    let mut reader =
+        csv::ReaderBuilder::new().has_headers(false).flexible(true).delimiter(delimiter).from_reader(record);
+    let mut records = reader.records();
+    let fields = match records.next() {
+        Some(Ok(fields)) => fields.iter().map(str::to_owned).collect(),
+        Some(Err(error)) if matches!(error.kind(), csv::ErrorKind::Utf8 { .. }) => {
+            return Err("is no UTF-8".into());
+        }
+        Some(Err(error)) => return Err(format!("cannot be read: {error}")),
+        None => return Err("is empty".into()),
+    };
+    match records.next() {
+        None => Ok(fields),
+        Some(_) => Err("is more than one".into()),
+    }
+}
+
+fn parse(record: &[u8], delimiter: u8, n: usize) -> Result<Vec<String>, String> {
+    if !is_closed(record, delimiter) {
+        return Err("has a quote that is never closed, up to the end of the file".into());
+    }
+    let fields = parse_any(record, delimiter)?;
+    if fields.len() == n {
+        return Ok(fields);
+    }
+    Err(format!("has {} fields, and the header {n}", fields.len()))
+}
+
+/// A field as the JSON value that it most likely stands for.
+fn guess(text: &str) -> Json {
+    match serde_json::from_str(text.trim()) {
+        Ok(value @ (Json::Number(_) | Json::Bool(_) | Json::Array(_)))
+            if FieldType::of_json(&value).is_some() =>
+        {
+            value
+        }
+        _ => Json::String(text.to_owned()),
+    }
+}
+
+/// A field as a value of this type.
+fn value(text: &str, ty: &FieldType) -> Json {
+    let FieldType::Tensor { dtype, .. } = ty else { return Json::String(text.to_owned()) };
+    match (dtype, text.trim()) {
+        (DType::Bool, "True" | "TRUE") => Json::Bool(true),
+        (DType::Bool, "False" | "FALSE") => Json::Bool(false),
+        (_, trimmed) => serde_json::from_str(trimmed).unwrap_or_else(|_| Json::String(text.to_owned())),
+    }
+}
+
+#[derive(Debug, Clone, Encode, Decode)]
+struct Records {
+    /// All columns of a file, in its order.
+    header: Vec<String>,
+    /// Those that items have: names of the header.
+    fields: Vec<Field>,
+    delimiter: u8,
+    max_pixels: u64,
+}
+
+impl Expand for Records {
+    fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+        let unreadable = |why: String| ListError::bad_file(path, why);
+        let head =
+            super::read_file::head(path, LARGEST_TEXT).map_err(|error| unreadable(error.to_string()))?;
+        let header = header_of(&head, self.delimiter).map_err(unreadable)?;
+        drop(head);
+        if header != self.header {
+            let why = format!(
+                "its columns are `{}`, and those of the first file `{}`",
+                header.join("`, `"),
+                self.header.join("`, `")
+            );
+            return Err(unreadable(why));
+        }
+        list(path, Ends::Quoted { delimiter: self.delimiter }, 1, push)
+    }
+}
+
+impl Fetch for Records {
+    fn start(&self) -> Box<dyn FetchRun> {
+        let row = Row::new(&self.fields, self.max_pixels);
+        Box::new(Record { records: self.clone(), reader: RecordReader::default(), row })
+    }
+
+    fn remote(&self) -> Option<RemoteSpec> {
+        RemoteSpec::of(Csv.name(), self)
+    }
+}
+
+struct Record {
+    records: Records,
+    reader: RecordReader,
+    row: Row,
+}
+
+impl FetchRun for Record {
+    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
+        let Self { records, reader, row } = self;
+        let Records { header, delimiter, .. } = &*records;
+        let (path, bytes) = reader.read(locator)?;
+        let refuse = |error: String| Refusal { kind: FailureKind::Decode, error };
+        let record =
+            parse(bytes, *delimiter, header.len()).map_err(|why| refuse(format!("the record {why}")))?;
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let mut read = bytes.len() as u64;
+        for (field, cell) in row.cells() {
+            let at = header.iter().position(|name| *name == field.name);
+            let text = at.and_then(|at| record.get(at));
+            let text = text.ok_or_else(|| refuse(format!("it has no column `{}`", field.name)))?;
+            read += cell.take_json(field, &value(text, &field.ty), folder)?;
+        }
+        Ok(read)
+    }
+
+    fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
+        self.row.show(show);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_with_line_feeds_are_read_and_bad_ones_fail_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.csv");
+        let text = b"id,text,v\n1,\"a\nb, \"\"c\"\"\",\"[1, 2.5]\"\r\nx,d,\"[1, 2]\"\n3,e\n4,\xff,\"[1, 2]\"\n5,\"open,\"[1, 2]\"\n6,\"f,\"\"\n7,g,h\n";
+        std::fs::write(&path, text).unwrap();
+        let tensor = |dtype, shape| FieldType::Tensor { dtype, shape };
+        let fields = [
+            ("v", tensor(DType::F32, vec![2])),
+            ("text", FieldType::Text),
+            ("id", tensor(DType::I64, vec![])),
+        ];
+        let fields = fields.map(|(name, ty)| Field { name: name.into(), ty }).into();
+        let header = header_of(text, b',').unwrap();
+        let source = Records { header, fields, delimiter: b',', max_pixels: 1 };
+        let mut items = Vec::new();
+        source
+            .expand(&path, &mut |name, locator| {
+                items.push((name.to_owned(), locator.to_vec()));
+                Ok(())
+            })
+            .unwrap();
+        let names: Vec<&str> = items.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, [":2", ":4", ":5", ":6", ":7", ":8"]);
+        let mut run = source.start();
+        run.fetch(&items[0].1).unwrap();
+        run.with_row(&mut |row| {
+            let [Value::Tensor(v), Value::Text(text), Value::Tensor(id)] = row else {
+                panic!("other values")
+            };
+            assert_eq!(v.data, [1_f32.to_ne_bytes(), 2.5_f32.to_ne_bytes()].concat());
+            assert_eq!((*text, id.data), ("a\nb, \"c\"", &1_i64.to_ne_bytes()[..]));
+        });
+        for (at, why) in [
+            (1, "`id`"),
+            (2, "has 2 fields, and the header 3"),
+            (3, "is no UTF-8"),
+            (4, "`v` is no f32[2]"),
+            (5, "never closed"),
+        ] {
+            let Refusal { kind, error } = run.fetch(&items[at].1).unwrap_err();
+            assert!(kind == FailureKind::Decode && error.contains(why), "{error}");
+        }
+        std::fs::write(&path, "id,text\n1,a\n").unwrap();
+        let error = source.expand(&path, &mut |_, _| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("its columns are `id`, `text`"), "{error}");
+    }
+
+    #[test]
+    fn a_header_names_each_column_once() {
+        for (head, why) in [("a,a\n", "twice"), ("a,,b\n", "no name"), ("", "no record")] {
+            let error = header_of(head.as_bytes(), b',').unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

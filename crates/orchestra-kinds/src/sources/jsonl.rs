@@ -1,0 +1,229 @@
+//! `kind = "jsonl"`: the lines of JSON files, one item each.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use bincode::{Decode, Encode};
+use orchestra_core::FailureKind;
+use orchestra_core::data::{Refusal, Value};
+use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
+use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
+use orchestra_store::{Expand, ListError, PushItem};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value as Json;
+
+use super::columns::{Field, LARGEST_TEXT, Row, declared, decoders, inferred, schema, settings};
+use super::lines::{Ends, RecordReader, first_record, list};
+
+/// The kind `jsonl`.
+pub struct JsonLines;
+
+const KEYS: [Key; 1] = [key(
+    "columns",
+    "table",
+    "the first line's",
+    "names of fields with their types: `text`, `json` (any value, as text), `picture` (a path, relative to the file), or a tensor: `i64`, `f32[8]`, ...; \
+     without it, those of the first line: text, whole numbers as i64, others as f32, lists of numbers as tensors of f32",
+)];
+
+const TYPES: [&str; 3] = ["text", "json", "picture"];
+
+impl SourceKind for JsonLines {
+    fn name(&self) -> &'static str {
+        "jsonl"
+    }
+
+    fn about(&self) -> &'static str {
+        "The lines of JSON files, an object each, of at most 16 MiB; its fields are columns. An item is called `file.jsonl:line`."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
+        let fields = match declared(&mut source.fields, &TYPES).ok()? {
+            Some(fields) => fields,
+            None => {
+                let (name, record) = first_fields(source)?;
+                inferred(source, &name, &record)?
+            }
+        };
+        let lines = Arc::new(Lines { max_pixels: source.limits.max_pixels, fields });
+        Some(SourceConnected {
+            gives: schema(&lines.fields),
+            fetch: Arc::clone(&lines) as Arc<dyn Fetch>,
+            settings: settings(self.name(), &lines.fields),
+            decoders: decoders(&lines.fields),
+            expand: Some(lines),
+            names_repeat: false,
+        })
+    }
+
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+        Some(Arc::new(spec.read::<Lines>()?))
+    }
+}
+
+/// The name of the first file, and the fields of its first line.
+fn first_fields(source: &mut SourceContext<'_, '_>) -> Option<(String, Vec<(String, Json)>)> {
+    let span = source.fields.span;
+    let what = source.fields.what.clone();
+    let Some(first) = source.first else {
+        let message = format!("{what} needs a file to look at: its columns are not known");
+        let help =
+            "name them with their types, columns = { caption = \"text\" }, or name the files with `paths`";
+        source.fields.diags.error(span, message).help(help);
+        return None;
+    };
+    let head = source.host.head(&first.path, LARGEST_TEXT as usize).map_err(|error| error.to_string());
+    let record = head.and_then(|head| {
+        let (at, record) = first_record(&head, Ends::Line)?;
+        parse(record).map_err(|why| format!("line {}: {why}", at.line))
+    });
+    match record {
+        Ok(record) => Some((first.name.clone(), record)),
+        Err(why) => {
+            let message = format!("{what}: `{}` holds no lines of JSON: {why}", first.name);
+            let help = "each line must be an object: {\"caption\": \"a cat\", \"age\": 3}";
+            source.fields.diags.error(span, message).help(help);
+            None
+        }
+    }
+}
+
+/// The fields of an object, in the order of the text.
+fn parse(line: &[u8]) -> Result<Vec<(String, Json)>, String> {
+    struct Record(Vec<(String, Json)>);
+    struct Fields;
+    impl<'de> Visitor<'de> for Fields {
+        type Value = Record;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Record, A::Error> {
+            let mut fields: Vec<(String, Json)> = Vec::new();
+            while let Some(field) = map.next_entry()? {
+                fields.push(field);
+            }
+            Ok(Record(fields))
+        }
+    }
+    impl<'de> Deserialize<'de> for Record {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_map(Fields)
+        }
+    }
+    let record: Record = serde_json::from_slice(line).map_err(|error| {
+        // A record is one line, so only the column tells something.
+        let text = error.to_string();
+        let (why, _) = text.split_once(" at line ").unwrap_or((&text, ""));
+        format!("{why}, at byte {}", error.column())
+    })?;
+    Ok(record.0)
+}
+
+#[derive(Debug, Clone, Encode, Decode)]
+struct Lines {
+    fields: Vec<Field>,
+    max_pixels: u64,
+}
+
+impl Expand for Lines {
+    fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+        list(path, Ends::Line, 0, push)
+    }
+}
+
+impl Fetch for Lines {
+    fn start(&self) -> Box<dyn FetchRun> {
+        Box::new(Line { reader: RecordReader::default(), row: Row::new(&self.fields, self.max_pixels) })
+    }
+
+    fn remote(&self) -> Option<RemoteSpec> {
+        RemoteSpec::of(JsonLines.name(), self)
+    }
+}
+
+struct Line {
+    reader: RecordReader,
+    row: Row,
+}
+
+impl FetchRun for Line {
+    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
+        let Self { reader, row } = self;
+        let (path, bytes) = reader.read(locator)?;
+        let refuse = |error: String| Refusal { kind: FailureKind::Decode, error };
+        let record = parse(bytes).map_err(|why| refuse(format!("the line is no JSON object: {why}")))?;
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let mut read = bytes.len() as u64;
+        for (field, cell) in row.cells() {
+            // Of a name that stands twice the last counts, as in other readers of JSON.
+            let value = record.iter().rev().find(|(name, _)| *name == field.name);
+            let (_, value) = value.ok_or_else(|| refuse(format!("it has no field `{}`", field.name)))?;
+            read += cell.take_json(field, value, folder)?;
+        }
+        Ok(read)
+    }
+
+    fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
+        self.row.show(show);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestra_core::DType;
+
+    use super::super::columns::FieldType;
+    use super::*;
+
+    #[test]
+    fn each_line_is_an_item_and_a_bad_one_fails_alone_with_its_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a#1.jsonl");
+        let lines = [
+            "{\"n\": 7, \"t\": \"ä\"}",
+            "{\"t\": \"b\", \"n\": -1, \"n\": 2, \"more\": [{}]}",
+            "{\"n\": 1.5, \"t\": \"\"}",
+            "{\"n\": 1}",
+            "[1]",
+            "{\"n\": 1, \"t\":",
+            "\u{fffd}",
+        ];
+        std::fs::write(&path, lines.join("\n")).unwrap();
+        let fields = vec![
+            Field { name: "n".into(), ty: FieldType::scalar(DType::I64) },
+            Field { name: "t".into(), ty: FieldType::Text },
+        ];
+        let source = Lines { fields, max_pixels: 1 };
+        let mut items = Vec::new();
+        source
+            .expand(&path, &mut |name, locator| {
+                items.push((name.to_owned(), locator.to_vec()));
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(items.len(), lines.len());
+        assert!(items.iter().enumerate().all(|(at, (name, _))| *name == format!(":{}", at + 1)));
+        let mut run = source.start();
+        for (at, n, t) in [(1, 2_i64, "b"), (0, 7, "ä")] {
+            run.fetch(&items[at].1).unwrap();
+            run.with_row(&mut |row| {
+                let [Value::Tensor(view), Value::Text(text)] = row else { panic!("other values") };
+                assert_eq!((view.data, *text), (&n.to_ne_bytes()[..], t));
+            });
+        }
+        for (at, why) in
+            [(2, "1.5"), (3, "no field `t`"), (4, "expected an object"), (5, "EOF"), (6, "expected value")]
+        {
+            let Refusal { kind, error } = run.fetch(&items[at].1).unwrap_err();
+            assert!(kind == FailureKind::Decode && error.contains(why), "{error}");
+        }
+        std::fs::write(&path, "{}").unwrap();
+        let error = source.start().fetch(&items[1].1).unwrap_err().error;
+        assert!(error.contains("shorter by now"), "{error}");
+    }
+}

@@ -1,0 +1,64 @@
+//! `kind = "parquet"`: the rows of Parquet files, one item each.
+
+use orchestra_core::shapes::{Fetch, RemoteSpec};
+use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
+use std::sync::Arc;
+
+#[cfg(feature = "parquet")]
+mod leaves;
+#[cfg(feature = "parquet")]
+mod rows;
+
+/// The kind `parquet`.
+pub struct Parquet;
+
+const KEYS: [Key; 1] = [key(
+    "columns",
+    "table",
+    "all",
+    "names of columns with their types: `text`, `bytes`, `picture` (the bytes of a file, or its path as text, relative to the Parquet file), or a tensor: \
+     `i64`, `f32`, for a list of always 8 numbers `f32[8]`, ..; a field of a struct is `\"image.bytes\"`. Without it, all of them: whole numbers as i32 or \
+     i64, others as f32, binary as bytes",
+)];
+
+impl SourceKind for Parquet {
+    fn name(&self) -> &'static str {
+        "parquet"
+    }
+
+    fn about(&self) -> &'static str {
+        "The rows of Parquet files, uncompressed or compressed with Snappy; an item is called `file.parquet[row]`. A loader reads the rows of a row group \
+         one after the other, and has a page of each of these columns in memory, and 64 rows of them. Needs a program that was built with \
+         `--features parquet`."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    #[cfg(feature = "parquet")]
+    fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
+        rows::connect(source)
+    }
+
+    #[cfg(not(feature = "parquet"))]
+    fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
+        let message = format!("{}: this program was built without Parquet", source.fields.what);
+        source
+            .fields
+            .diags
+            .error(source.fields.span, message)
+            .help("build it with the feature: cargo build --release --features parquet");
+        None
+    }
+
+    #[cfg(feature = "parquet")]
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+        rows::revive(spec)
+    }
+
+    #[cfg(not(feature = "parquet"))]
+    fn revive(&self, _: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+        None
+    }
+}

@@ -1,0 +1,180 @@
+//! What a Parquet file holds, as its footer says: columns of values that an item can have. Reads no row.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use orchestra_core::DType;
+use parquet::basic::{Compression, ConvertedType, LogicalType, Type as Physical};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
+
+use crate::sources::columns::{Field, FieldType};
+
+/// No footer is larger, in bytes: beyond it a file has hundreds of thousands of columns and row groups.
+const LARGEST_FOOTER: u64 = 64 << 20;
+
+/// What stands at the end of a file: the length of the footer, and this.
+const MAGIC: &[u8; 4] = b"PAR1";
+
+/// Calls code that reads what a file says of itself. A damaged one must not end the process.
+pub fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(read) => read.map_err(|error| match error {
+            ParquetError::General(why) | ParquetError::EOF(why) => format!("it is damaged: {why}"),
+            ParquetError::NYI(why) => format!("it uses what is not read: {why}"),
+            other => other.to_string(),
+        }),
+        Err(_) => Err("it is damaged".into()),
+    }
+}
+
+/// The footer of a file.
+pub fn footer(file: &mut (impl Read + Seek + ?Sized)) -> Result<ParquetMetaData, String> {
+    let text = |error: std::io::Error| error.to_string();
+    let len = file.seek(SeekFrom::End(0)).map_err(text)?;
+    let none = "it is no Parquet file, or it is cut short: its footer is missing at the end";
+    let end = len.checked_sub(8).ok_or(none)?;
+    let mut tail = [0; 8];
+    file.seek(SeekFrom::Start(end)).map_err(text)?;
+    file.read_exact(&mut tail).map_err(text)?;
+    if tail[4..] != *MAGIC {
+        return Err(none.into());
+    }
+    let size = u64::from(u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]));
+    let start = end.checked_sub(size).ok_or("it is damaged: its footer is larger than it")?;
+    if size > LARGEST_FOOTER {
+        return Err(format!(
+            "its footer has {size} bytes, and at most {} MiB are read",
+            LARGEST_FOOTER >> 20
+        ));
+    }
+    let mut bytes = vec![0; size as usize];
+    file.seek(SeekFrom::Start(start)).map_err(text)?;
+    file.read_exact(&mut bytes).map_err(text)?;
+    guarded(|| ParquetMetaDataReader::decode_metadata(&bytes))
+}
+
+/// How many rows each row group has.
+pub fn row_groups(metadata: &ParquetMetaData) -> Result<Vec<u64>, String> {
+    let rows = metadata.row_groups().iter().map(|group| u64::try_from(group.num_rows()).ok());
+    let rows: Vec<u64> =
+        rows.collect::<Option<_>>().ok_or("it is damaged: a row group has less than no rows")?;
+    let total = rows.iter().try_fold(0_u64, |sum, rows| sum.checked_add(*rows));
+    total.filter(|total| *total <= u64::MAX / 2).ok_or("it is damaged: it has too many rows")?;
+    Ok(rows)
+}
+
+/// The number of the leaf of each of these fields; fails where a field has none that fits, or that can be unpacked.
+pub fn resolve(metadata: &ParquetMetaData, fields: &[Field]) -> Result<Vec<usize>, String> {
+    let schema = metadata.file_metadata().schema_descr();
+    let names = names(schema);
+    let packed = |leaf: usize| {
+        let chunks = metadata.row_groups().iter().map(|group| group.column(leaf).compression());
+        chunks.into_iter().find(|codec| !matches!(codec, Compression::UNCOMPRESSED | Compression::SNAPPY))
+    };
+    let resolve = |field: &Field| {
+        let leaf = names.iter().position(|name| *name == field.name).ok_or_else(|| {
+            let shown: Vec<&str> = names.iter().take(20).map(String::as_str).collect();
+            let more = if names.len() > shown.len() { ", .." } else { "" };
+            format!("it has no column `{}`; its columns are `{}`{more}", field.name, shown.join("`, `"))
+        })?;
+        fits(&schema.column(leaf), &field.ty).map_err(|why| format!("column `{}` {why}", field.name))?;
+        match packed(leaf) {
+            None => Ok(leaf),
+            Some(codec) => Err(format!(
+                "column `{}` is compressed with {codec}, and what is compressed with Snappy, or not at all, is read",
+                field.name
+            )),
+        }
+    };
+    fields.iter().map(resolve).collect()
+}
+
+/// All columns with the types that their values tell.
+pub fn all(schema: &SchemaDescriptor) -> Result<Vec<Field>, String> {
+    let field = |(at, name): (usize, String)| match natural(&schema.column(at)) {
+        Ok(ty) => Ok(Field { name, ty }),
+        Err(why) => Err(format!(
+            "column `{name}` {why}: name the columns that you want, with their types, in `columns`"
+        )),
+    };
+    names(schema).into_iter().enumerate().map(field).collect()
+}
+
+/// The names of the leaves: that of the column, or of a struct the path, `image.bytes`.
+fn names(schema: &SchemaDescriptor) -> Vec<String> {
+    let root = |leaf: usize| schema.get_column_root_idx(leaf);
+    let n = schema.num_columns();
+    let name = |leaf: usize| {
+        let is_alone =
+            (leaf == 0 || root(leaf - 1) != root(leaf)) && (leaf + 1 == n || root(leaf + 1) != root(leaf));
+        let is_list = schema.column(leaf).max_rep_level() > 0;
+        match is_alone && is_list {
+            true => schema.get_column_root(leaf).name().to_owned(),
+            false => schema.column(leaf).path().string(),
+        }
+    };
+    (0..n).map(name).collect()
+}
+
+/// Whether bytes are text.
+pub fn is_text(leaf: &ColumnDescriptor) -> bool {
+    let is_logical =
+        matches!(leaf.logical_type_ref(), Some(LogicalType::String | LogicalType::Enum | LogicalType::Json));
+    is_logical
+        || matches!(leaf.converted_type(), ConvertedType::UTF8 | ConvertedType::ENUM | ConvertedType::JSON)
+}
+
+/// Whether whole numbers have no sign.
+pub fn is_unsigned(leaf: &ColumnDescriptor) -> bool {
+    use ConvertedType::{UINT_8, UINT_16, UINT_32, UINT_64};
+    matches!(leaf.converted_type(), UINT_8 | UINT_16 | UINT_32 | UINT_64)
+}
+
+/// Whether the numbers stand for other ones: decimals and halves.
+fn is_scaled(leaf: &ColumnDescriptor) -> bool {
+    let is_logical =
+        matches!(leaf.logical_type_ref(), Some(LogicalType::Decimal { .. } | LogicalType::Float16));
+    is_logical || leaf.converted_type() == ConvertedType::DECIMAL
+}
+
+fn natural(leaf: &ColumnDescriptor) -> Result<FieldType, String> {
+    if leaf.max_rep_level() > 0 {
+        return Err("is a list, whose length the file does not say (`f32[8]`, for 8 numbers)".into());
+    }
+    if is_scaled(leaf) {
+        return Err("is a decimal or a half, which is not read".into());
+    }
+    Ok(match leaf.physical_type() {
+        Physical::BOOLEAN => FieldType::scalar(DType::Bool),
+        Physical::INT32 if leaf.converted_type() == ConvertedType::UINT_8 => FieldType::scalar(DType::U8),
+        Physical::INT32 if leaf.converted_type() != ConvertedType::UINT_32 => FieldType::scalar(DType::I32),
+        Physical::INT32 | Physical::INT64 => FieldType::scalar(DType::I64),
+        Physical::FLOAT | Physical::DOUBLE => FieldType::scalar(DType::F32),
+        Physical::BYTE_ARRAY if is_text(leaf) => FieldType::Text,
+        Physical::BYTE_ARRAY | Physical::FIXED_LEN_BYTE_ARRAY => FieldType::Bytes("bin".into()),
+        Physical::INT96 => return Err("is an INT96, which is not read".into()),
+    })
+}
+
+fn fits(leaf: &ColumnDescriptor, ty: &FieldType) -> Result<(), String> {
+    let physical = leaf.physical_type();
+    let is_list = leaf.max_rep_level() > 0;
+    let is_bytes = !is_list && matches!(physical, Physical::BYTE_ARRAY | Physical::FIXED_LEN_BYTE_ARRAY);
+    if leaf.max_rep_level() > 1 {
+        return Err("is a list of lists, which is not read".into());
+    }
+    let fits = match ty {
+        FieldType::Text | FieldType::Json => is_bytes && is_text(leaf),
+        FieldType::Bytes(_) | FieldType::Picture => is_bytes && !is_scaled(leaf),
+        FieldType::Tensor { shape, .. } => {
+            use Physical::{BOOLEAN, DOUBLE, FLOAT, INT32, INT64};
+            is_list != shape.is_empty()
+                && matches!(physical, BOOLEAN | INT32 | INT64 | FLOAT | DOUBLE)
+                && !is_scaled(leaf)
+        }
+    };
+    let list = if is_list { "a list of " } else { "" };
+    if fits { Ok(()) } else { Err(format!("holds {list}{physical}, and `{ty}` cannot be made of it")) }
+}

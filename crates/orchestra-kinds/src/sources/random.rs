@@ -1,0 +1,282 @@
+//! `kind = "random"`: tensors of random numbers, one item each, of no file. The numbers of an item depend on its number and the seed alone.
+
+use std::f64::consts::TAU;
+use std::path::Path;
+use std::sync::Arc;
+
+use bincode::{Decode, Encode};
+use half::f16;
+use orchestra_core::DType;
+use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
+use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
+use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
+use orchestra_store::{Expand, ListError, PushItem};
+
+use super::columns::{LARGEST_TENSOR, shape_of};
+use super::locator::{locator, parts};
+use super::range::MOST_ITEMS;
+
+/// The kind `random`.
+pub struct Random;
+
+const KEYS: [Key; 6] = [
+    key("items", "integer, from 1", "required", "how many; an item is called by its number, from 0"),
+    key("shape", "list of integers", "[]", "the shape of an item; `[]` is a single number"),
+    key(
+        "dtype",
+        "text",
+        "\"f32\"",
+        "`f32`, `f16`, `i64`, `i32`, `u8` or `bool`; whole numbers are any of their type",
+    ),
+    key(
+        "distribution",
+        "text",
+        "\"uniform\"",
+        "`uniform`, from 0 to below 1; or `normal`, of mean 0 and deviation 1, for f32 and f16",
+    ),
+    key("seed", "integer", "0", "other seeds give other numbers"),
+    key("column", "text", "\"x\"", "the name of the tensor, for `from = \"source.name\"` and in records"),
+];
+
+const DTYPES: [(&str, DType); 6] = [
+    ("f32", DType::F32),
+    ("f16", DType::F16),
+    ("i64", DType::I64),
+    ("i32", DType::I32),
+    ("u8", DType::U8),
+    ("bool", DType::Bool),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+enum Distribution {
+    Uniform,
+    Normal,
+}
+
+impl SourceKind for Random {
+    fn name(&self) -> &'static str {
+        "random"
+    }
+
+    fn about(&self) -> &'static str {
+        "Tensors of random numbers, the same for an item in every run with the same seed. It reads no file."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    fn has_files(&self) -> bool {
+        false
+    }
+
+    fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
+        let fields = &mut source.fields;
+        if fields.entry("items").is_none() {
+            fields.missing("items", "say how many: items = 1000");
+            return None;
+        }
+        let items = fields.integer("items", 1..=MOST_ITEMS);
+        let seed = match fields.entry("seed") {
+            Some(_) => fields.integer("seed", 0..=i64::MAX as u64)?.value,
+            None => 0,
+        };
+        let dtype = match fields.entry("dtype") {
+            Some(_) => fields.choice("dtype", &DTYPES)?.value,
+            None => DType::F32,
+        };
+        let shape = match fields.entry("shape") {
+            Some(entry) => {
+                let Some(shape) = shape_of(&entry.node, dtype) else {
+                    let expected =
+                        format!("a list of sizes from 1, of at most {} MiB in all", LARGEST_TENSOR >> 20);
+                    fields.wrong("shape", &entry.node, &expected);
+                    return None;
+                };
+                shape
+            }
+            None => Vec::new(),
+        };
+        let distributions = [("uniform", Distribution::Uniform), ("normal", Distribution::Normal)];
+        let distribution = match fields.entry("distribution") {
+            Some(_) => fields.choice("distribution", &distributions)?,
+            None => orchestra_plan::At::new(Distribution::Uniform, fields.span),
+        };
+        if distribution.value == Distribution::Normal && !matches!(dtype, DType::F32 | DType::F16) {
+            fields
+                .bad("distribution", distribution.span, &format!("cannot be `normal` for {dtype}"))
+                .help("normal numbers are f32 or f16");
+            return None;
+        }
+        let column = fields.string("column").map_or_else(|| "x".to_owned(), |c| c.value);
+        let numbers = Numbers {
+            items: items?.value,
+            seed,
+            dtype,
+            shape: shape.into(),
+            is_normal: distribution.value == Distribution::Normal,
+            column,
+        };
+        let numbers = Arc::new(numbers);
+        let Numbers { column, shape, .. } = &*numbers;
+        Some(SourceConnected {
+            gives: Schema::of(column, ColumnType::Tensor(fixed_tensor(column, dtype, shape))),
+            fetch: Arc::clone(&numbers) as Arc<dyn Fetch>,
+            // `items` is not among them: a run goes on with more of them.
+            settings: serde_json::json!({
+                "kind": "random", "seed": seed, "dtype": dtype, "shape": numbers.shape.to_vec(), "normal": numbers.is_normal, "column": column,
+            }),
+            expand: Some(numbers),
+            names_repeat: false,
+            decoders: None,
+        })
+    }
+
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+        Some(Arc::new(spec.read::<Numbers>()?))
+    }
+}
+
+#[derive(Debug, Clone, Encode, Decode)]
+struct Numbers {
+    items: u64,
+    seed: u64,
+    dtype: DType,
+    shape: Arc<[usize]>,
+    is_normal: bool,
+    column: String,
+}
+
+impl Expand for Numbers {
+    fn expand(&self, _: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+        (0..self.items).try_for_each(|item| push(&item.to_string(), &locator(Path::new(""), &[item])))
+    }
+}
+
+impl Fetch for Numbers {
+    fn start(&self) -> Box<dyn FetchRun> {
+        Box::new(Item { numbers: self.clone(), data: Vec::new() })
+    }
+
+    fn remote(&self) -> Option<RemoteSpec> {
+        RemoteSpec::of(Random.name(), self)
+    }
+}
+
+struct Item {
+    numbers: Numbers,
+    data: Vec<u8>,
+}
+
+impl FetchRun for Item {
+    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
+        let (_, item) = parts(locator, 1)?;
+        let Numbers { seed, dtype, ref shape, is_normal, .. } = self.numbers;
+        let elements = shape.iter().product::<usize>();
+        let mut bits = Bits::of(seed, item[0]);
+        self.data.clear();
+        self.data.reserve(elements * dtype.size_bytes());
+        for _ in 0..elements {
+            match dtype {
+                DType::F32 => self.data.extend_from_slice(&bits.float(is_normal).to_ne_bytes()),
+                DType::F16 => {
+                    // The largest f16 below 1: a number that rounds to 1 is none of "below 1".
+                    let number = f16::from_f32(bits.float(is_normal));
+                    let number = if is_normal { number } else { number.min(f16::from_bits(0x3bff)) };
+                    self.data.extend_from_slice(&number.to_ne_bytes());
+                }
+                DType::I64 => self.data.extend_from_slice(&bits.next().to_ne_bytes()),
+                DType::I32 => self.data.extend_from_slice(&((bits.next() >> 32) as u32).to_ne_bytes()),
+                DType::U8 => self.data.push((bits.next() >> 56) as u8),
+                DType::Bool => self.data.push((bits.next() >> 63) as u8),
+            }
+        }
+        Ok(self.data.len() as u64)
+    }
+
+    fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
+        let Numbers { column, dtype, shape, .. } = &self.numbers;
+        show(&[Value::Tensor(TensorView { name: column, dtype: *dtype, shape, data: &self.data })]);
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014), which is fixed here: another generator would give other items.
+struct Bits(u64);
+
+impl Bits {
+    fn of(seed: u64, item: u64) -> Self {
+        Self(mix(mix(seed).wrapping_add(item)))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// From 0 to below 1: 24 bits, which an f32 holds exactly.
+    fn float(&mut self, is_normal: bool) -> f32 {
+        if !is_normal {
+            return (self.next() >> 40) as f32 / (1 << 24) as f32;
+        }
+        // Box and Muller: of a radius and an angle. 1 - u is never 0.
+        let unit = |bits: u64| (bits >> 11) as f64 / (1_u64 << 53) as f64;
+        let radius = (-2.0 * (1.0 - unit(self.next())).ln()).sqrt();
+        (radius * (TAU * unit(self.next())).cos()) as f32
+    }
+}
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(dtype: DType, is_normal: bool, seed: u64) -> Numbers {
+        Numbers { items: 100, seed, dtype, shape: [1000].into(), is_normal, column: "x".into() }
+    }
+
+    fn item(run: &mut dyn FetchRun, n: u64) -> Vec<u8> {
+        run.fetch(&locator(Path::new(""), &[n])).unwrap();
+        let mut data = Vec::new();
+        run.with_row(&mut |row| {
+            let [Value::Tensor(view)] = row else { panic!("not a tensor") };
+            data = view.data.to_vec();
+        });
+        data
+    }
+
+    #[test]
+    fn an_item_depends_on_its_number_and_the_seed_and_on_nothing_read_before() {
+        for dtype in DType::ALL {
+            let (mut a, mut b) = (numbers(dtype, false, 1).start(), numbers(dtype, false, 1).start());
+            let forward: Vec<_> = (0..5).map(|n| item(&mut *a, n)).collect();
+            let backward: Vec<_> = (0..5).rev().map(|n| item(&mut *b, n)).collect();
+            assert!(forward.iter().eq(backward.iter().rev()), "{dtype}");
+            assert!(forward.iter().all(|data| data.len() == 1000 * dtype.size_bytes()));
+            assert_ne!(forward[0], forward[1]);
+            assert_ne!(item(&mut *numbers(dtype, false, 2).start(), 0), forward[0]);
+        }
+    }
+
+    #[test]
+    fn the_numbers_have_the_mean_and_the_deviation_of_their_distribution() {
+        for (is_normal, mean, deviation) in [(false, 0.5, (1.0_f64 / 12.0).sqrt()), (true, 0.0, 1.0)] {
+            let mut run = numbers(DType::F32, is_normal, 7).start();
+            let data: Vec<u8> = (0..100).flat_map(|n| item(&mut *run, n)).collect();
+            let values: Vec<f64> =
+                data.as_chunks().0.iter().map(|b| f64::from(f32::from_ne_bytes(*b))).collect();
+            let n = values.len() as f64;
+            let found = values.iter().sum::<f64>() / n;
+            let square = values.iter().map(|v| (v - found).powi(2)).sum::<f64>() / n;
+            assert!(
+                (found - mean).abs() < 0.02 && (square.sqrt() - deviation).abs() < 0.02,
+                "{found} {square}"
+            );
+            assert!(is_normal || values.iter().all(|v| (0.0..1.0).contains(v)));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! `kind = "zip"`: pictures that are members of zip archives, one item each.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::BufReader;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bincode::{Decode, Encode};
+use orchestra_core::FailureKind;
+use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
+use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
+use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
+use orchestra_store::{Expand, ListError, PushItem, escape};
+
+use super::locator::{locator, parts};
+use super::picture::EncodedPicture;
+use super::read_file::{LARGEST_FILE_BYTES, open_regular};
+use super::zip_members::{Directory, Member, Place, read_member};
+
+/// The kind `zip`.
+pub struct Zip;
+
+const KEYS: [Key; 1] = [key(
+    "members",
+    "text or list",
+    "pictures by their extension",
+    "globs of the members that are items, such as `*.png` or `train/**/*.jpg`, for the whole name; without it, those that end in `.jpg`, `.jpeg`, `.png`, `.webp`, `.bmp`, \
+     `.tif`, `.tiff` or `.gif`",
+)];
+
+const EXTENSIONS: [&str; 8] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif"];
+
+impl SourceKind for Zip {
+    fn name(&self) -> &'static str {
+        "zip"
+    }
+
+    fn about(&self) -> &'static str {
+        "Pictures that are members of zip archives, stored or deflated. An item is called `archive.zip/member`."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
+        let globs = match source.fields.entry("members") {
+            Some(entry) => {
+                let globs = source.fields.strings("members")?;
+                if globs.is_empty() {
+                    source
+                        .fields
+                        .bad("members", entry.node.span, "names nothing")
+                        .help("for example members = \"*.png\"");
+                    return None;
+                }
+                for glob in &globs {
+                    if let Err(error) = fast_glob::validate(&glob.value) {
+                        source.fields.bad("members", glob.span, &format!("is no glob: {error}"));
+                        return None;
+                    }
+                }
+                globs.into_iter().map(|glob| glob.value).collect()
+            }
+            None => Vec::new(),
+        };
+        let settings = serde_json::json!({ "kind": self.name(), "members": globs });
+        let pictures = Arc::new(Pictures { globs, max_pixels: source.limits.max_pixels });
+        Some(SourceConnected {
+            gives: Schema::of("picture", ColumnType::Picture),
+            fetch: Arc::clone(&pictures) as Arc<dyn Fetch>,
+            expand: Some(pictures),
+            names_repeat: true,
+            settings,
+            decoders: Some(orchestra_media::DECODERS),
+        })
+    }
+
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Fetch>> {
+        Some(Arc::new(spec.read::<Pictures>()?))
+    }
+}
+
+#[derive(Debug, Clone, Encode, Decode)]
+struct Pictures {
+    /// Of members; none: those that are called as pictures are.
+    globs: Vec<String>,
+    max_pixels: u64,
+}
+
+impl Pictures {
+    fn takes(&self, name: &[u8]) -> bool {
+        if self.globs.is_empty() {
+            let extension = Path::new(OsStr::from_bytes(name)).extension().unwrap_or_default();
+            return EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known));
+        }
+        !name.ends_with(b"/") && self.globs.iter().any(|glob| fast_glob::glob_match(glob, name))
+    }
+}
+
+impl Expand for Pictures {
+    fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+        let unreadable = |why: String| ListError::bad_file(path, why);
+        let (file, _) = open_regular(path).map_err(|error| unreadable(error.to_string()))?;
+        let mut directory = Directory::new(BufReader::new(file)).map_err(unreadable)?;
+        let (mut members, mut items) = (0_u64, 0_u64);
+        while let Some(Member { name, place }) = directory.next().map_err(unreadable)? {
+            members += 1;
+            if self.takes(&name) {
+                items += 1;
+                let name = escape(Path::new(OsStr::from_bytes(&name)));
+                push(&format!("/{name}"), &locator(path, &place.numbers()))?;
+            }
+        }
+        if members > 0 && items == 0 {
+            return Err(unreadable(format!(
+                "none of its {members} members is an item: say which ones are with `members`"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Fetch for Pictures {
+    fn start(&self) -> Box<dyn FetchRun> {
+        Box::new(MemberPicture { open: None, picture: EncodedPicture::new(self.max_pixels) })
+    }
+
+    fn remote(&self) -> Option<RemoteSpec> {
+        RemoteSpec::of(Zip.name(), self)
+    }
+}
+
+struct MemberPicture {
+    /// The archive of the last item: the next one is most likely in it, too.
+    open: Option<(PathBuf, Arc<File>)>,
+    picture: EncodedPicture,
+}
+
+impl FetchRun for MemberPicture {
+    fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
+        let (path, numbers) = parts(locator, 5)?;
+        let place = numbers.first_chunk().and_then(|numbers| Place::of_numbers(*numbers));
+        let place =
+            place.ok_or_else(|| Refusal::result("the list of items names no member; this is a bug"))?;
+        if place.len > LARGEST_FILE_BYTES {
+            let error = format!("it has {} bytes, more than a picture file can have (1 GiB)", place.len);
+            return Err(Refusal { kind: FailureKind::TooLarge, error });
+        }
+        let failed = |error: String| Refusal {
+            kind: FailureKind::Read,
+            error: format!("cannot read it from `{}`: {error}", path.display()),
+        };
+        let file = match &mut self.open {
+            Some((open, file)) if open == path => file,
+            open => {
+                *open = None;
+                let (file, _) = open_regular(path).map_err(|error| failed(error.to_string()))?;
+                &mut open.insert((path.to_owned(), Arc::new(file))).1
+            }
+        };
+        let bytes = self.picture.bytes_mut();
+        read_member(file, &place, bytes).map_err(failed)?;
+        Ok(bytes.len() as u64)
+    }
+
+    fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
+        show(&[Value::Picture(&self.picture)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::zip_members::tests::archive;
+    use super::*;
+
+    #[test]
+    fn members_are_taken_by_their_names_and_a_damaged_one_fails_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.zip");
+        let members: [(&str, &[u8]); 4] =
+            [("a.PNG", b"first"), ("d/b.jpg", b"second"), ("note.txt", b"n"), ("d/", b"")];
+        let mut bytes = archive(&members, zip::CompressionMethod::Stored, false);
+        let at = bytes.windows(5).position(|at| at == b"first").unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        let items = |globs: &[&str]| {
+            let globs = globs.iter().map(|glob| (*glob).to_owned()).collect();
+            let mut items = Vec::new();
+            let push = &mut |name: &str, locator: &[u8]| {
+                items.push((name.to_owned(), locator.to_vec()));
+                Ok(())
+            };
+            Pictures { globs, max_pixels: 1 }.expand(&path, push).unwrap();
+            items
+        };
+        let names = |globs: &[&str]| items(globs).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(names(&[]), ["/a.PNG", "/d/b.jpg"]);
+        assert_eq!(names(&["d/*"]), ["/d/b.jpg"]);
+        assert_eq!(names(&["*.txt", "**/*.jpg"]), ["/d/b.jpg", "/note.txt"]);
+        let mut run = Pictures { globs: Vec::new(), max_pixels: 1 }.start();
+        let items = items(&[]);
+        let error = run.fetch(&items[0].1).unwrap_err().error;
+        assert!(error.contains("checksum"), "{error}");
+        assert_eq!(run.fetch(&items[1].1).unwrap(), 6);
+    }
+}

@@ -1,0 +1,136 @@
+//! Detectors that give boxes, scores and classes as tensors of their own: `ssd`, `ultraface`, `detr` and `tf`. Suppresses nothing.
+
+use orchestra_core::data::Refusal;
+use serde::Serialize;
+
+use super::found::{Found, around, largest};
+use super::layout::Tensor;
+use super::yolo::class_of;
+
+/// What the scores of classes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Logits {
+    /// Independent of each other.
+    Sigmoid,
+    /// Of all classes and of nothing, which is the last.
+    Softmax,
+}
+
+/// Boxes `[boxes, 4]` (corners) and scores `[boxes, classes]`, `[classes, boxes]` or `[boxes]`; with `background` the first class is nothing.
+pub fn scored(
+    boxes: &Tensor,
+    scores: &Tensor,
+    background: bool,
+    scale: [f64; 2],
+    threshold: f32,
+    found: &mut Vec<Found>,
+) -> Result<(), Refusal> {
+    let corners = boxes.rows(4)?;
+    let n = corners.len();
+    let (classes, step, next) = match scores.shape[..] {
+        [boxes] if boxes == n => (1, 1, 1),
+        [boxes, classes] if boxes == n => (classes, classes, 1),
+        [classes, boxes] if boxes == n => (classes, 1, n),
+        _ => return Err(scores.refusal(&format!("scores of {n} boxes"))),
+    };
+    let first = usize::from(background && classes > 1);
+    for (at, corners) in corners.enumerate() {
+        let of = |class: usize| scores.values[at * step + class * next];
+        if let Some((class, score)) = largest((first..classes).map(of))
+            && score >= threshold
+        {
+            let class = (first + class) as u32;
+            found.push(Found { class, score, corners: scaled(corners, scale) });
+        }
+    }
+    Ok(())
+}
+
+/// Boxes `[boxes, 4]` (corners), with scores and classes `[boxes]`.
+pub fn labelled(
+    boxes: &Tensor,
+    scores: &Tensor,
+    labels: &Tensor,
+    scale: [f64; 2],
+    threshold: f32,
+    found: &mut Vec<Found>,
+) -> Result<(), Refusal> {
+    let corners = boxes.rows(4)?;
+    if scores.values.len() != corners.len() || labels.values.len() != corners.len() {
+        return Err(scores.refusal(&format!("a score and a label for each of {} boxes", corners.len())));
+    }
+    for ((corners, score), label) in corners.zip(&scores.values).zip(&labels.values) {
+        if *score >= threshold {
+            found.push(Found { class: class_of(*label), score: *score, corners: scaled(corners, scale) });
+        }
+    }
+    Ok(())
+}
+
+/// Boxes `[boxes, 4]` (centre and sides) and logits `[boxes, classes]`: every pair of a box and a class counts.
+pub fn queries(
+    boxes: &Tensor,
+    logits: &Tensor,
+    kind: Logits,
+    scale: [f64; 2],
+    threshold: f32,
+    found: &mut Vec<Found>,
+) -> Result<(), Refusal> {
+    let centres = boxes.rows(4)?;
+    let [n, classes] = logits.sides()?;
+    if n != centres.len() || classes == 0 {
+        return Err(logits.refusal(&format!("logits of {} boxes", centres.len())));
+    }
+    for (centre, logits) in centres.zip(logits.values.chunks_exact(classes)) {
+        let corners = around([0, 1, 2, 3].map(|at| f64::from(centre[at]) * scale[at % 2]));
+        let mut push = |class: usize, score: f64| {
+            if score >= f64::from(threshold) {
+                found.push(Found { class: class as u32, score: score as f32, corners });
+            }
+        };
+        match kind {
+            Logits::Sigmoid => {
+                let scores = logits.iter().map(|v| 1.0 / (1.0 + (-f64::from(*v)).exp()));
+                scores.enumerate().for_each(|(class, score)| push(class, score));
+            }
+            Logits::Softmax => {
+                let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let power = |v: &f32| f64::from(*v - most).exp();
+                let sum: f64 = logits.iter().map(power).sum();
+                if let Some((class, logit)) = largest(logits[..classes - 1].iter().copied()) {
+                    push(class, power(&logit) / sum);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Boxes `[boxes, 4]` (top, left, bottom, right, from 0 to 1), scores, classes, and how many of them count.
+pub fn tensorflow(
+    tensors: &[Tensor],
+    scale: [f64; 2],
+    threshold: f32,
+    found: &mut Vec<Found>,
+) -> Result<(), Refusal> {
+    let [boxes, scores, classes, rest @ ..] = tensors else {
+        return Err(Refusal::result("internal error: an output is missing; this is a bug"));
+    };
+    let corners = boxes.rows(4)?;
+    let counted = rest.first().and_then(|n| n.values.first()).map_or(usize::MAX, |n| n.round() as usize);
+    if scores.values.len() != corners.len() || classes.values.len() != corners.len() {
+        return Err(scores.refusal(&format!("a score and a class for each of {} boxes", corners.len())));
+    }
+    for ((corners, score), class) in corners.zip(&scores.values).zip(&classes.values).take(counted) {
+        if *score >= threshold {
+            let turned = [corners[1], corners[0], corners[3], corners[2]];
+            found.push(Found { class: class_of(*class), score: *score, corners: scaled(&turned, scale) });
+        }
+    }
+    Ok(())
+}
+
+fn scaled(corners: &[f32], scale: [f64; 2]) -> [f64; 4] {
+    [0, 1, 2, 3].map(|at| f64::from(corners[at]) * scale[at % 2])
+}

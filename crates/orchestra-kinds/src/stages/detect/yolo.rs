@@ -1,0 +1,108 @@
+//! YOLO heads as exporters leave them: `yolov5`, `yolov8`, `yolo_end2end` and `yolox`. Gives boxes in pixels of the row; suppresses nothing.
+
+use orchestra_core::data::Refusal;
+
+use super::found::{Found, around, largest};
+use super::layout::Tensor;
+
+/// `[boxes, 5 + classes]`: centre, sides, whether there is anything, and a score per class; the score of a box is the product.
+pub fn objects(
+    tensor: &Tensor,
+    classes: Option<usize>,
+    threshold: f32,
+    found: &mut Vec<Found>,
+) -> Result<(), Refusal> {
+    for numbers in tensor.rows(6)? {
+        let object = numbers[4];
+        // No product is larger than the factor that all of them have: few boxes get as far as their classes.
+        if object < threshold || object.is_nan() {
+            continue;
+        }
+        let scores = numbers[5..].iter().take(classes.unwrap_or(usize::MAX)).copied();
+        push(largest(scores).map(|(class, score)| (class, score * object)), numbers, threshold, found);
+    }
+    Ok(())
+}
+
+/// `[4 + classes, boxes]`: centre, sides, and a score per class. Numbers behind the classes (masks, key points) are left alone.
+pub fn transposed(
+    tensor: &Tensor,
+    classes: Option<usize>,
+    threshold: f32,
+    found: &mut Vec<Found>,
+) -> Result<(), Refusal> {
+    let [numbers, boxes] = tensor.sides()?;
+    if numbers < 5 {
+        return Err(tensor.refusal("[4 + classes, boxes]"));
+    }
+    let classes = classes.unwrap_or(numbers - 4).min(numbers - 4);
+    let at = |number: usize, n: usize| tensor.values[number * boxes + n];
+    for n in 0..boxes {
+        let best = largest((0..classes).map(|class| at(4 + class, n)));
+        push(best, &[at(0, n), at(1, n), at(2, n), at(3, n)], threshold, found);
+    }
+    Ok(())
+}
+
+/// `[boxes, 6]`: left, top, right, bottom, score, class; suppressed by the model.
+pub fn end_to_end(tensor: &Tensor, threshold: f32, found: &mut Vec<Found>) -> Result<(), Refusal> {
+    for numbers in tensor.rows(6)? {
+        if numbers[4] >= threshold {
+            let corners = [0, 1, 2, 3].map(|at| f64::from(numbers[at]));
+            found.push(Found { class: class_of(numbers[5]), score: numbers[4], corners });
+        }
+    }
+    Ok(())
+}
+
+/// As [`objects`], with centres in cells of three grids, one behind the other, and the logarithms of sides.
+pub fn grids(
+    tensor: &Tensor,
+    [width, height]: [u32; 2],
+    classes: Option<usize>,
+    threshold: f32,
+    found: &mut Vec<Found>,
+) -> Result<(), Refusal> {
+    const STRIDES: [u32; 3] = [8, 16, 32];
+    let cells: usize = STRIDES.iter().map(|s| (width / s) as usize * (height / s) as usize).sum();
+    let mut rows = tensor.rows(6)?;
+    if rows.len() != cells {
+        let n = rows.len();
+        return Err(Refusal::result(format!(
+            "output `{}` has {n} boxes; the grids of a picture of {width} x {height} pixels have {cells} cells",
+            tensor.name
+        )));
+    }
+    let mut decoded = Vec::new();
+    for stride in STRIDES {
+        for y in 0..height / stride {
+            for (x, numbers) in (0..width / stride).zip(rows.by_ref()) {
+                decoded.clear();
+                decoded.extend_from_slice(numbers);
+                let stride = stride as f32;
+                decoded[0] = (numbers[0] + x as f32) * stride;
+                decoded[1] = (numbers[1] + y as f32) * stride;
+                decoded[2] = numbers[2].exp() * stride;
+                decoded[3] = numbers[3].exp() * stride;
+                let scores = numbers[5..].iter().take(classes.unwrap_or(usize::MAX)).copied();
+                let best = largest(scores).map(|(class, score)| (class, score * numbers[4]));
+                push(best, &decoded, threshold, found);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn push(best: Option<(usize, f32)>, numbers: &[f32], threshold: f32, found: &mut Vec<Found>) {
+    if let Some((class, score)) = best
+        && score >= threshold
+    {
+        let corners = around([0, 1, 2, 3].map(|at| f64::from(numbers[at])));
+        found.push(Found { class: class as u32, score, corners });
+    }
+}
+
+/// A class that a model gives as a float. What is below 0 is 0.
+pub fn class_of(number: f32) -> u32 {
+    number.round() as u32
+}

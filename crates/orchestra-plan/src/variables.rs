@@ -1,0 +1,141 @@
+//! `${NAME}` and `${NAME:-default}` in texts: values of `[variables]`, else of the environment. Knows no other key.
+
+use crate::diagnostics::{Diagnostics, Span};
+use crate::host::Host;
+use crate::nearest::suggestion;
+use crate::tree::{Node, Table, Value, value_of};
+
+const KEY: &str = "variables";
+
+/// Takes `[variables]` out of the tree, and puts values into all texts that name them.
+pub(crate) fn fill_in(root: &mut Table, host: &dyn Host, diags: &mut Diagnostics) {
+    let mut own = Table { span: root.span, entries: Vec::new() };
+    if let Some(at) = root.entries.iter().position(|entry| entry.key == KEY) {
+        match root.entries.remove(at).node {
+            Node { value: Value::Table(table), .. } => own = table,
+            other => {
+                diags
+                    .error(other.span, format!("`{KEY}` must be a table"))
+                    .label(format!("found {}", other.found()))
+                    .help("write [variables] and a line for each: size = 32");
+            }
+        }
+    }
+    // Their own values may name those of the environment.
+    let none = Table { span: own.span, entries: Vec::new() };
+    let outside = Names { own: &none, host };
+    own.entries.iter_mut().for_each(|entry| outside.node(&mut entry.node, diags));
+    let names = Names { own: &own, host };
+    root.entries.iter_mut().for_each(|entry| names.node(&mut entry.node, diags));
+}
+
+struct Names<'a> {
+    own: &'a Table,
+    host: &'a dyn Host,
+}
+
+/// A part of a text.
+enum Part<'a> {
+    Text(&'a str),
+    Variable { name: &'a str, default: Option<&'a str> },
+}
+
+impl Names<'_> {
+    fn node(&self, node: &mut Node, diags: &mut Diagnostics) {
+        match &mut node.value {
+            Value::Array(nodes) => nodes.iter_mut().for_each(|node| self.node(node, diags)),
+            Value::Table(table) => {
+                table.entries.iter_mut().for_each(|entry| self.node(&mut entry.node, diags));
+            }
+            Value::String(text) if text.contains("${") => {
+                if let Some(value) = self.text(&parts(text), node.span, diags) {
+                    node.value = value;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A text with values in it; one that is nothing but a variable is what the value is.
+    fn text(&self, parts: &[Part<'_>], span: Span, diags: &mut Diagnostics) -> Option<Value> {
+        if let [Part::Variable { name, default }] = parts {
+            return self.value(name, *default, span, diags);
+        }
+        let mut filled = String::new();
+        for part in parts {
+            match part {
+                Part::Text(text) => filled.push_str(text),
+                Part::Variable { name, default } => {
+                    let Some(text) = self.value(name, *default, span, diags)?.to_text() else {
+                        let message = format!("the variable `{name}` is no part of a text");
+                        diags
+                            .error(span, message)
+                            .help("it is a list or a table: let it be all of the value");
+                        return None;
+                    };
+                    filled.push_str(&text);
+                }
+            }
+        }
+        Some(Value::String(filled))
+    }
+
+    fn value(&self, name: &str, default: Option<&str>, span: Span, diags: &mut Diagnostics) -> Option<Value> {
+        if let Some(entry) = self.own.get(name) {
+            return Some(entry.node.value.clone());
+        }
+        if let Some(text) = self.host.variable(name).as_deref().or(default) {
+            return Some(value_of(text, span));
+        }
+        let known: Vec<&str> = self.own.entries.iter().map(|entry| entry.key.as_str()).collect();
+        let help = match &known[..] {
+            [] => format!(
+                "write [variables] {name} = .., set it in the environment, or give it a default: ${{{name}:-..}}"
+            ),
+            known => suggestion("variables", name, known.iter().copied()),
+        };
+        diags.error(span, format!("the variable `{name}` has no value")).help(help);
+        None
+    }
+}
+
+/// `$${` stands for `${`; what is no name in braces is text.
+fn parts(text: &str) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
+    let mut left = text;
+    while let Some(at) = left.find("${") {
+        let (before, from) = left.split_at(at);
+        if let Some(before) = before.strip_suffix('$') {
+            parts.extend([Part::Text(before), Part::Text("${")]);
+            left = &from[2..];
+            continue;
+        }
+        let named = from[2..].find('}').and_then(|end| {
+            let (name, default) = match from[2..2 + end].split_once(":-") {
+                Some((name, default)) => (name, Some(default)),
+                None => (&from[2..2 + end], None),
+            };
+            let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            let is_named =
+                name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && name.chars().all(is_name);
+            is_named.then_some((Part::Variable { name, default }, &from[3 + end..]))
+        });
+        if !before.is_empty() {
+            parts.push(Part::Text(before));
+        }
+        match named {
+            Some((part, rest)) => {
+                parts.push(part);
+                left = rest;
+            }
+            None => {
+                parts.push(Part::Text("${"));
+                left = &from[2..];
+            }
+        }
+    }
+    if !left.is_empty() || parts.is_empty() {
+        parts.push(Part::Text(left));
+    }
+    parts
+}

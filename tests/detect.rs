@@ -1,0 +1,175 @@
+//! From a map of texts to records: boxes come back in pixels of the picture, each crop shows its text upright, and both stand in one record.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::Workplace;
+use orchestra_core::DType;
+use orchestra_testkit::models;
+use serde_json::Value;
+
+const WIDTH: usize = 300;
+const HEIGHT: usize = 180;
+
+/// A text: the middle, half of its length and half of its height, and the angle by which it is turned.
+type Text = (f64, f64, f64, f64, f64);
+
+const TEXTS: [Text; 3] =
+    [(80.0, 40.0, 60.0, 12.0, 0.0), (200.0, 110.0, 60.0, 14.0, -0.35), (50.0, 125.0, 10.0, 35.0, 0.0)];
+
+/// How bright a pixel is: texts are white, and their first third is gray.
+fn brightness(texts: &[Text], x: usize, y: usize) -> u8 {
+    let of = |(cx, cy, w, h, angle): &Text| {
+        let (x, y) = (x as f64 - cx, y as f64 - cy);
+        let (u, v) = (x * angle.cos() + y * angle.sin(), y * angle.cos() - x * angle.sin());
+        let is_within = u.abs() <= *w && v.abs() <= *h;
+        // What is higher than wide begins at its top.
+        let begin = if w > h { u < -w / 3.0 } else { v < -h / 3.0 };
+        is_within.then_some(if begin { 180 } else { 250 })
+    };
+    texts.iter().find_map(of).unwrap_or(0)
+}
+
+/// A BMP of 24 bits.
+fn write_picture(path: &Path, texts: &[Text]) {
+    let size = 54 + WIDTH * HEIGHT * 3;
+    let mut bytes = b"BM".to_vec();
+    for number in [size, 0, 54, 40, WIDTH, HEIGHT, 1 | 24 << 16, 0, 0, 2835, 2835, 0, 0] {
+        bytes.extend(u32::try_from(number).unwrap().to_le_bytes());
+    }
+    for y in (0..HEIGHT).rev() {
+        bytes.extend((0..WIDTH).flat_map(|x| [brightness(texts, x, y); 3]));
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+fn workflow(place: &Workplace) {
+    let folder = place.path("models");
+    let map = models::identity(&folder, DType::F32, &[1, 80, 120]).unwrap();
+    let map = map.with_file_name("map.onnx");
+    fs::rename(folder.join("identity_f32.onnx"), &map).unwrap();
+    let read = models::identity(&folder, DType::F32, &[1, 12, 48]).unwrap();
+    let text = format!(
+        r#"version = 1
+[sources.pages]
+kind = "images"
+paths = ["images"]
+[models.find]
+path = {map:?}
+[models.read]
+path = {read:?}
+[stages.small]
+kind = "image"
+from = "pages"
+size = [80, 120]
+color = "gray"
+fit = "contain"
+[stages.map]
+kind = "infer"
+from = "small"
+model = "find"
+[stages.texts]
+kind = "detect"
+from = "map"
+layout = "dbnet"
+[stages.parts]
+kind = "crop"
+from = ["pages", "texts"]
+rotate = true
+size = [12, 48]
+fit = "left"
+color = "gray"
+[stages.read]
+kind = "infer"
+from = "parts"
+model = "read"
+[stages.record]
+kind = "gather"
+from = ["parts.label", "parts.polygon", "read"]
+[sinks.results]
+kind = "jsonl"
+from = "record"
+path = "results.jsonl"
+[devices]
+use = ["cpu"]
+"#
+    );
+    fs::write(place.workflow(), text).unwrap();
+}
+
+#[test]
+fn texts_are_found_where_they_are_and_read_upright() {
+    let place = Workplace::new();
+    fs::create_dir_all(place.images()).unwrap();
+    write_picture(&place.images().join("texts.bmp"), &TEXTS);
+    write_picture(&place.images().join("nothing.bmp"), &[]);
+    fs::write(place.images().join("rubbish.bmp"), "BM, they said").unwrap();
+    workflow(&place);
+    let ended = place.run(&[]);
+    ended.must_exit(65);
+    let failures = place.failures();
+    assert_eq!((failures.len(), failures[0]["item"].as_str()), (1, Some("rubbish.bmp")));
+    let lines = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
+    let records: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |name: &str| records.iter().find(|r| r["item"].as_str().unwrap().ends_with(name)).unwrap();
+    assert_eq!(of("nothing.bmp")["result"], Value::Array(Vec::new()));
+    let parts = of("texts.bmp")["result"].as_array().unwrap();
+    assert_eq!(parts.len(), TEXTS.len());
+    for (cx, cy, w, h, angle) in TEXTS {
+        let corners = |part: &Value| -> Vec<[f64; 2]> {
+            serde_json::from_value(part["parts.polygon"].clone()).unwrap()
+        };
+        let middle = |part: &Value| {
+            let sum = corners(part).iter().fold([0.0; 2], |sum, p| [sum[0] + p[0], sum[1] + p[1]]);
+            (sum[0] / 4.0 - cx).hypot(sum[1] / 4.0 - cy)
+        };
+        // A pixel of the map is 2.5 of the picture.
+        let part = parts.iter().find(|part| middle(part) < 3.0).unwrap();
+        assert_eq!(part["parts.label"], "text");
+        let polygon = corners(part);
+        let side = |a: usize, b: usize| (polygon[a][0] - polygon[b][0]).hypot(polygon[a][1] - polygon[b][1]);
+        // Grown on each side by 1.6 times the area, divided by the perimeter.
+        let grow = 1.6 * (4.0 * w * h) / (2.0 * (w + h) * 2.0) * 2.0;
+        assert!((side(0, 1) - (2.0 * w + grow)).abs() < 8.0, "{part}");
+        assert!((side(0, 3) - (2.0 * h + grow)).abs() < 8.0, "{part}");
+        let turned = (polygon[1][1] - polygon[0][1]).atan2(polygon[1][0] - polygon[0][0]);
+        assert!((turned - angle).abs() < 0.06, "{turned} for {angle}");
+        // The crop begins with the gray third, also where the text ran downwards.
+        let pixels: Vec<Vec<f64>> = serde_json::from_value(part["read"][0].clone()).unwrap();
+        let line = &pixels[6];
+        let inked = line.iter().filter(|v| **v > 0.6).count();
+        let gray = line.iter().filter(|v| (**v * 255.0 - 180.0).abs() < 12.0).count();
+        let first = line.iter().position(|v| *v > 0.6).unwrap();
+        assert!((line[first + 2] * 255.0 - 180.0).abs() < 12.0, "{line:?}");
+        assert!(inked > 12 && (gray as f64 / inked as f64 - 1.0 / 3.0).abs() < 0.15, "{line:?}");
+    }
+    place.nothing_is_left();
+}
+
+#[test]
+fn what_inspect_prints_is_a_workflow_and_rubbish_is_no_model() {
+    let place = Workplace::new();
+    let model = models::identity(&place.path("models"), DType::F32, &[3, 32, 48]).unwrap();
+    fs::create_dir_all(place.images()).unwrap();
+    write_picture(&place.images().join("one.bmp"), &TEXTS);
+    let said = place.start_command(&["inspect", model.to_str().unwrap()]).wait();
+    let text = &said.must_exit(0).stdout;
+    assert!(
+        text.contains("# operators  1 node: Identity 1\n") && text.contains("size = [32, 48]\n"),
+        "{text}"
+    );
+    fs::write(place.workflow(), text).unwrap();
+    let file = place.workflow();
+    place.start_command(&["check", file.to_str().unwrap(), "--offline"]).wait().must_exit(0);
+    let said = place.start_command(&["inspect", model.to_str().unwrap(), "--json"]).wait();
+    let json: Value = serde_json::from_str(&said.must_exit(0).stdout).unwrap();
+    assert_eq!(json["inputs"][0]["shape"], serde_json::json!([null, 3, 32, 48]));
+    assert_eq!(json["recognised"]["purpose"], "unknown");
+    for (rubbish, why) in [("images/one.bmp", "is no ONNX model"), ("images/two.bmp", "does not exist")] {
+        let path = place.path(rubbish);
+        place.start_command(&["inspect", path.to_str().unwrap()]).wait().must_exit(69).must_say(&[why]);
+    }
+}

@@ -1,0 +1,293 @@
+//! Every kind of source: the items and values that were written come out, whatever program wrote them, and a damaged file is told by name.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Ended, Workplace};
+use orchestra_testkit::images::{Kind, write_pictures};
+use serde_json::{Value, json};
+
+/// Items of each file.
+const N: u64 = 40;
+
+/// Archives are written by another program: Python's own library.
+const ARCHIVES: &str = r#"
+import io, json, os, struct, sys, tarfile, zipfile
+n, folder = int(sys.argv[1]), sys.argv[2]
+def npy(shape, values, descr, code):
+    head = str({'descr': descr, 'fortran_order': False, 'shape': shape}).encode() + b'\n'
+    return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(head)) + head + b''.join(struct.pack(code, v) for v in values)
+for form, name in ((tarfile.GNU_FORMAT, 'gnu'), (tarfile.PAX_FORMAT, 'pax')):
+    with tarfile.open(f'{folder}/{name}.tar', 'w', format=form) as tar:
+        for i in range(n):
+            members = {'cls': str(i).encode(), 'json': json.dumps({'i': i}).encode(), 'npy': npy((2,), (i, i + 0.5), '<f4', '<f')}
+            if name == 'gnu' and i == 3:
+                del members['cls']
+            for extension, content in members.items():
+                info = tarfile.TarInfo('long/' * 40 + f'{i:03}.{extension}')
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+with zipfile.ZipFile(f'{folder}/pictures.zip', 'w') as z:
+    for i, name in enumerate(sorted(os.listdir(f'{folder}/images'))):
+        z.write(f'{folder}/images/{name}', f'd/{name}', zipfile.ZIP_DEFLATED if i % 2 else zipfile.ZIP_STORED)
+    z.writestr('note.txt', 'no picture')
+for name, method in (('stored', zipfile.ZIP_STORED), ('deflated', zipfile.ZIP_DEFLATED)):
+    with zipfile.ZipFile(f'{folder}/{name}.npz', 'w', method) as z:
+        z.writestr('a.npy', npy((n, 2), [i / 2 for i in range(2 * n)], '<f4', '<f'))
+        z.writestr('b.npy', npy((n,), range(n), '>i8', '>q'))
+"#;
+
+fn place() -> Workplace {
+    let place = Workplace::new();
+    write_pictures(&place.images(), N, Kind::Png).unwrap();
+    let (n, folder) = (N.to_string(), place.path(""));
+    let status = Command::new("python3").args(["-c", ARCHIVES, &n]).arg(folder).status().unwrap();
+    assert!(status.success());
+    place
+}
+
+/// Runs a workflow that writes each of these columns of the source `s`, in the order of its items; of `picture:column` its pixels.
+fn run(place: &Workplace, source: &str, columns: &[&str]) -> Ended {
+    let mut text = format!("version = 1\n[sources.s]\n{source}\n");
+    for (at, column) in columns.iter().enumerate() {
+        let from = match column.strip_prefix("picture:") {
+            Some(picture) => {
+                text +=
+                    &format!("[stages.pixels]\nkind = \"image\"\nfrom = \"s.{picture}\"\nsize = [8, 8]\n");
+                "pixels".to_owned()
+            }
+            None => format!("s.{column}"),
+        };
+        text += &format!("[stages.all{at}]\nkind = \"reduce\"\nop = \"concat\"\nfrom = \"{from}\"\n");
+        text += &format!("[sinks.file{at}]\nkind = \"jsonl\"\nfrom = \"all{at}\"\npath = \"{at}.jsonl\"\n");
+    }
+    fs::write(place.workflow(), text).unwrap();
+    place.run(&["--fresh"])
+}
+
+/// Names of items, and the data of tensors or the value itself.
+fn records(place: &Workplace, at: usize) -> Vec<(String, Value)> {
+    let text = fs::read_to_string(place.out().join(format!("{at}.jsonl"))).unwrap();
+    let record = |line: &str| {
+        let mut record: Value = serde_json::from_str(line).unwrap();
+        let mut result = record["result"].take();
+        if let Value::Object(columns) = &mut result {
+            result = columns.values_mut().next().unwrap().take();
+            if result.is_object() {
+                result = result["data"].take();
+            }
+        }
+        (record["item"].as_str().unwrap().to_owned(), result)
+    };
+    text.lines().map(record).collect()
+}
+
+#[track_caller]
+fn must_be(found: &[(String, Value)], expected: impl Iterator<Item = (String, Value)>) {
+    assert_eq!(found, expected.collect::<Vec<_>>());
+}
+
+fn numbered(
+    name: impl Fn(u64) -> String,
+    value: impl Fn(u64) -> Value,
+) -> impl Iterator<Item = (String, Value)> {
+    (0..N).map(move |i| (name(i), value(i)))
+}
+
+fn cut(place: &Workplace, name: &str) {
+    let bytes = fs::read(place.path(name)).unwrap();
+    fs::write(place.path(&format!("cut-{name}")), &bytes[..bytes.len() * 2 / 3]).unwrap();
+}
+
+#[test]
+fn samples_of_archives_come_out_as_they_were_put_in() {
+    let place = place();
+    let key = |archive: &'static str| move |i: u64| format!("{archive}.tar/{}{i:03}", "long/".repeat(40));
+    run(&place, "kind = \"tar\"\npaths = [\"pax.tar\"]", &["cls", "json", "npy"]).must_exit(0);
+    must_be(&records(&place, 0), numbered(key("pax"), |i| json!(i)));
+    must_be(&records(&place, 1), numbered(key("pax"), |i| json!(format!("{{\"i\": {i}}}"))));
+    must_be(&records(&place, 2), numbered(key("pax"), |i| json!([i as f64, i as f64 + 0.5])));
+
+    run(&place, "kind = \"tar\"\npaths = [\"gnu.tar\"]\ncolumns = [\"cls\"]", &["cls"]).must_exit(65);
+    must_be(&records(&place, 0), numbered(key("gnu"), |i| json!(i)).filter(|(_, value)| value != 3));
+    let failures = place.failures();
+    assert_eq!((failures.len(), &failures[0]["item"]), (1, &json!(key("gnu")(3))));
+    assert!(failures[0]["error"].as_str().unwrap().contains("no member `.cls`"), "{failures:?}");
+
+    cut(&place, "pax.tar");
+    let ended = run(&place, "kind = \"tar\"\npaths = [\"cut-pax.tar\"]", &["cls"]);
+    assert_ne!(ended.status.code(), Some(0));
+    ended.must_say(&["cut-pax.tar", "cut short", "at byte"]);
+
+    run(&place, "kind = \"images\"\npaths = [\"images/*\"]", &["picture:picture"]).must_exit(0);
+    let files = records(&place, 0);
+    run(&place, "kind = \"zip\"\npaths = [\"pictures.zip\"]", &["picture:picture"]).must_exit(0);
+    must_be(
+        &records(&place, 0),
+        files.into_iter().map(|(name, value)| (format!("pictures.zip/d/{name}"), value)),
+    );
+    cut(&place, "pictures.zip");
+    let ended = run(&place, "kind = \"zip\"\npaths = [\"cut-pictures.zip\"]", &["picture:picture"]);
+    assert_ne!(ended.status.code(), Some(0));
+    ended.must_say(&["cut-pictures.zip", "cut short"]);
+    place.no_process_is_left();
+}
+
+#[test]
+fn arrays_of_archives_and_rows_together_come_out_as_they_were_put_in() {
+    let place = place();
+    for file in ["stored", "deflated"] {
+        let source = format!("kind = \"tensors\"\npaths = [\"{file}.npz\"]");
+        run(&place, &source, &["a", "b"]).must_exit(0);
+        must_be(
+            &records(&place, 0),
+            numbered(|i| format!("{file}.npz[{i}]"), |i| json!([i as f64, i as f64 + 0.5])),
+        );
+        must_be(&records(&place, 1), numbered(|i| format!("{file}.npz[{i}]"), |i| json!(i)));
+        run(&place, &format!("{source}\nrows = 10\ncolumns = [\"b\"]"), &["b"]).must_exit(0);
+        let chunk = |at: u64| (at * 10..at * 10 + 10).collect::<Vec<_>>();
+        let expected =
+            (0..N / 10).map(|at| (format!("{file}.npz[{}:{}]", at * 10, at * 10 + 10), json!(chunk(at))));
+        must_be(&records(&place, 0), expected);
+        let ended = run(&place, &format!("{source}\nrows = 16"), &["b"]);
+        assert_ne!(ended.status.code(), Some(0));
+        ended.must_say(&["40 rows", "`rows = 10`"]);
+        cut(&place, &format!("{file}.npz"));
+        let ended = run(&place, &format!("kind = \"tensors\"\npaths = [\"cut-{file}.npz\"]"), &["b"]);
+        assert_ne!(ended.status.code(), Some(0));
+        ended.must_say(&[&format!("cut-{file}.npz"), "cut short"]);
+    }
+    place.no_process_is_left();
+}
+
+#[test]
+fn fields_of_records_come_out_as_they_were_put_in_and_bad_records_fail_alone() {
+    let place = place();
+    let picture = |i: u64| {
+        let mut names: Vec<_> =
+            fs::read_dir(place.images()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        Path::new("images").join(&names[i as usize]).to_str().unwrap().to_owned()
+    };
+    let (mut jsonl, mut csv) = (String::new(), "id,caption,score,path\n".to_owned());
+    for i in 0..N {
+        let (score, path) = (i as f64 / 4.0 + 0.125, picture(i));
+        jsonl += &json!({ "id": i, "caption": format!("line\n{i}"), "score": score, "emb": [i, i + 1], "path": path }).to_string();
+        jsonl.push('\n');
+        csv += &format!("{i},\"line\n{i}\",{score},{path}\n");
+    }
+    fs::write(place.path("r.jsonl"), &jsonl).unwrap();
+    fs::write(place.path("r.csv"), &csv).unwrap();
+    run(&place, "kind = \"images\"\npaths = [\"images/*\"]", &["picture:picture"]).must_exit(0);
+    let pixels: Vec<Value> = records(&place, 0).into_iter().map(|(_, value)| value).collect();
+
+    let lines = |i: u64| format!("r.jsonl:{}", i + 1);
+    run(&place, "kind = \"jsonl\"\npaths = [\"r.jsonl\"]", &["id", "caption", "score", "emb"]).must_exit(0);
+    must_be(&records(&place, 0), numbered(lines, |i| json!(i)));
+    must_be(&records(&place, 1), numbered(lines, |i| json!(format!("line\n{i}"))));
+    must_be(&records(&place, 2), numbered(lines, |i| json!(i as f64 / 4.0 + 0.125)));
+    must_be(&records(&place, 3), numbered(lines, |i| json!([i as f64, i as f64 + 1.0])));
+    for (file, name) in
+        [("jsonl", &lines as &dyn Fn(u64) -> String), ("csv", &|i| format!("r.csv:{}", 2 * i + 2))]
+    {
+        let columns = "columns = { id = \"i64\", caption = \"text\", path = \"picture\" }";
+        let source = format!("kind = \"{file}\"\npaths = [\"r.{file}\"]\n{columns}");
+        run(&place, &source, &["id", "caption", "picture:path"]).must_exit(0);
+        must_be(&records(&place, 0), numbered(name, |i| json!(i)));
+        must_be(&records(&place, 1), numbered(name, |i| json!(format!("line\n{i}"))));
+        must_be(&records(&place, 2), numbered(name, |i| pixels[i as usize].clone()));
+    }
+
+    fs::write(place.path("r.jsonl"), jsonl.replace("\"id\":7,", "").replace("\"id\":8,", "\"id\":\"8\","))
+        .unwrap();
+    fs::write(place.path("r.csv"), csv.replace("\n7,", "\nx,") + "41,\"never closed").unwrap();
+    for (file, whys) in
+        [("jsonl", ["no field `id`", "`id` is no i64"]), ("csv", ["`id` is no i64", "never closed"])]
+    {
+        run(&place, &format!("kind = \"{file}\"\npaths = [\"r.{file}\"]"), &["id"]).must_exit(65);
+        let failures = place.failures();
+        let errors: Vec<&str> = failures.iter().map(|failure| failure["error"].as_str().unwrap()).collect();
+        assert!(
+            errors.len() == 2 && whys.iter().all(|why| errors.iter().any(|error| error.contains(why))),
+            "{errors:?}"
+        );
+    }
+    place.no_process_is_left();
+}
+
+#[test]
+fn numbers_of_no_file_are_the_same_in_every_run() {
+    let place = Workplace::new();
+    run(&place, "kind = \"range\"\nstart = 5\nstop = -75\nstep = -2", &["n"]).must_exit(0);
+    let number = |i: u64| 5 - 2 * i.cast_signed();
+    must_be(&records(&place, 0), numbered(|i| number(i).to_string(), |i| json!(number(i))));
+    let random = |items: u64| {
+        let source =
+            format!("kind = \"random\"\nitems = {items}\nshape = [3]\nseed = 1\ndistribution = \"normal\"");
+        run(&place, &source, &["x"]).must_exit(0);
+        records(&place, 0)
+    };
+    let (few, many) = (random(10), random(100));
+    assert_eq!(few, many[..10]);
+    assert_eq!((few.len(), many.len()), (10, 100));
+    place.no_process_is_left();
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn rows_of_parquet_come_out_as_the_sink_put_them_in() {
+    let place = Workplace::new();
+    let text = "version = 1\n[sources.n]\nkind = \"random\"\nitems = 40\nshape = [3]\n[stages.all]\nkind = \"reduce\"\nop = \"concat\"\nfrom = \"n\"\n\
+                [sinks.table]\nkind = \"parquet\"\nfrom = \"all\"\npath = \"t.parquet\"\n[sinks.lines]\nkind = \"jsonl\"\nfrom = \"all\"\npath = \"0.jsonl\"\n";
+    fs::write(place.workflow(), text).unwrap();
+    place.run(&[]).must_exit(0);
+    let written = records(&place, 0);
+    fs::rename(place.out().join("t-00000.parquet"), place.path("t.parquet")).unwrap();
+    let source = |file: &str| {
+        format!(
+            "kind = \"parquet\"\npaths = [\"{file}\"]\ncolumns = {{ item = \"text\", index = \"i64\", x = \"f32[3]\" }}"
+        )
+    };
+    run(&place, &source("t.parquet"), &["item", "index", "x"]).must_exit(0);
+    let row = |i: u64| format!("t.parquet[{i}]");
+    must_be(&records(&place, 0), numbered(row, |i| json!(i.to_string())));
+    must_be(&records(&place, 1), numbered(row, |i| json!(i)));
+    must_be(&records(&place, 2), numbered(row, |i| written[i as usize].1.clone()));
+    cut(&place, "t.parquet");
+    let ended = run(&place, &source("cut-t.parquet"), &["item"]);
+    assert_ne!(ended.status.code(), Some(0));
+    ended.must_say(&["cut-t.parquet", "cut short"]);
+    place.no_process_is_left();
+}
+
+#[test]
+fn a_sink_has_columns_of_a_source_beside_what_was_made_of_them() {
+    let place = Workplace::new();
+    let text = r#"
+version = 1
+[sources.numbers]
+kind = "range"
+stop = 80
+[stages.twice]
+kind = "select"
+from = "numbers"
+columns = { twice = "n * 2" }
+[sinks.both]
+kind = "csv"
+from = ["twice", "numbers"]
+"#;
+    fs::write(place.workflow(), text).unwrap();
+    place.run(&[]).must_exit(0);
+    let mut lines: Vec<String> =
+        fs::read_to_string(place.path("out/both.csv")).unwrap().lines().map(str::to_owned).collect();
+    assert_eq!(lines.remove(0), "item,index,source,twice,numbers");
+    let expected = (0..80).map(|n| format!("{n},{n},numbers,{},{n}", 2 * n)).collect::<BTreeSet<_>>();
+    assert_eq!((lines.len(), lines.into_iter().collect::<BTreeSet<_>>()), (80, expected));
+    fs::write(place.workflow(), text.replace("[\"twice\", \"numbers\"]", "\"numbers\"")).unwrap();
+    place.run(&["--fresh"]).must_exit(78).must_say(&["cannot read from source `numbers` alone", "select"]);
+}
