@@ -13,6 +13,7 @@ pub mod image;
 mod image_settings;
 pub mod infer;
 pub mod mask;
+pub mod merge;
 pub mod reduce;
 pub mod select;
 pub mod threshold;
