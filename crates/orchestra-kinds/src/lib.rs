@@ -1,6 +1,7 @@
 //! The kinds of sources, stages and sinks that a workflow file may name. A kind is one file: its keys, what it gives for what it reads, and
 //! what it does to a row. Nothing here knows actors, workers or the journal.
 
+mod box_order;
 mod encode_picture;
 mod expression;
 pub mod inspect;
@@ -41,6 +42,7 @@ pub fn builtin() -> Kinds {
             Arc::new(stages::detect::Detect),
             Arc::new(stages::filter::Filter),
             Arc::new(stages::gather::Gather),
+            Arc::new(stages::merge::Merge),
             Arc::new(stages::reduce::ReduceStage),
             Arc::new(stages::ctc::Ctc),
             Arc::new(stages::select::Select),

@@ -14,6 +14,7 @@ mod image_settings;
 pub mod infer;
 pub mod iterate;
 pub mod mask;
+pub mod merge;
 pub mod reduce;
 pub mod select;
 pub mod threshold;
