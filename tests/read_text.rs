@@ -18,7 +18,7 @@ use serde_json::Value;
 
 const PAGES: u64 = 6;
 /// Share of the words that must be those of RapidOCR.
-const LEAST_EQUAL: f64 = 0.99;
+const LEAST_EQUAL: f64 = 0.98;
 /// Time between two kills.
 const BETWEEN: Duration = Duration::from_millis(300);
 

@@ -2,7 +2,7 @@
 
 It needs Python 3.8 and nothing else, and it never starts a run.
 
-    python check.py [--output DIR] [--reference FILE] [--texts FILE]      # exit code 0: at least 99 % of the words are equal, 1: they are not, 2: usage
+    python check.py [--output DIR] [--reference FILE] [--texts FILE]      # exit code 0: at least 98 % of the words are equal, 1: they are not, 2: usage
 """
 
 import argparse
@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-FLOOR = 0.99
+FLOOR = 0.98
 
 
 def read_lines(path, page, lines):
