@@ -65,6 +65,8 @@ pub struct Sandbox {
     pub write: Vec<PathBuf>,
     /// Whether it drives a GPU. Then it may read what drivers read, write device nodes and connect to local daemons.
     pub gpu: bool,
+    /// Whether it may connect to others over the network.
+    pub network: bool,
 }
 
 impl Sandbox {
@@ -103,7 +105,11 @@ impl Sandbox {
         let status = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(all)?
-            .handle_access(AccessNet::from_all(LANDLOCK))?
+            .handle_access(if self.network {
+                AccessNet::BindTcp.into()
+            } else {
+                AccessNet::from_all(LANDLOCK)
+            })?
             .scope(Scope::from_all(LANDLOCK))?
             .create()?
             .add_rules(path_beneath_rules(read, AccessFs::from_read(LANDLOCK)))?
@@ -144,7 +150,15 @@ impl Sandbox {
         let not = |value| SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value);
         rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![not(0)?, not(own)?])?]);
         let local_only = when(0, SeccompCmpOp::Ne, libc::AF_UNIX as u64)?;
-        if self.gpu {
+        if self.network {
+            // Of IP alone: daemons of this machine listen at local sockets. A runtime of tasks wakes itself through a pair.
+            let no_ip = |family: libc::c_int| {
+                SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, family as u64)
+            };
+            let rule = SeccompRule::new(vec![no_ip(libc::AF_INET)?, no_ip(libc::AF_INET6)?])?;
+            rules.insert(libc::SYS_socket, vec![rule]);
+            rules.remove(&libc::SYS_socketpair);
+        } else if self.gpu {
             rules.insert(libc::SYS_socket, vec![local_only]);
         } else {
             rules.extend([libc::SYS_socket, libc::SYS_connect].map(|call| (call, Vec::new())));
