@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use common::{Blocks, Workplace, write_pictures};
@@ -23,6 +23,8 @@ const LEAST_RIGHT: f64 = 0.975;
 /// A real S3 server with the bucket of the example.
 struct Moto {
     child: Child,
+    /// Open, since it says more.
+    _stdout: BufReader<ChildStdout>,
     variables: Vec<(String, String)>,
 }
 
@@ -48,10 +50,11 @@ impl Moto {
             .spawn()
             .unwrap();
         let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        stdout.read_line(&mut said).unwrap();
         let pairs = said.trim_end().strip_prefix("export ").unwrap().split(' ');
         let variables = pairs.map(|pair| pair.split_once('=').unwrap()).map(|(a, b)| (a.into(), b.into()));
-        Some(Self { variables: variables.collect(), child })
+        Some(Self { variables: variables.collect(), _stdout: stdout, child })
     }
 
     fn variables(&self) -> Vec<(&str, &str)> {
@@ -116,8 +119,8 @@ fn the_example_reads_a_bucket_and_loaders_that_are_killed_change_nothing() {
 
     for (paths, says) in [
         ("s3://nowhere/*.png", "there is no such bucket (status 404 NoSuchBucket)"),
-        ("s3://digits/pages/*.gif", "`s3://digits/pages/*.gif` matches no object below `s3://digits/pages/`"),
-        ("s3://digits/none", "`s3://digits/none` names no object, and none begins with `s3://digits/none/`"),
+        ("s3://digits/pages/*.gif", "`s3://digits/pages/*.gif` names no object"),
+        ("s3://digits/none", "`s3://digits/none` names no object"),
     ] {
         let set = format!("sources.scans.paths=[{paths:?}]");
         start("none", &["--set", &set]).wait().must_exit(78).must_say(&[says]);

@@ -57,7 +57,7 @@ impl Store {
                 }
                 let state = Arc::clone(&served);
                 // A client that hangs up early is no surprise.
-                thread::spawn(move || drop(state.serve(stream?)));
+                thread::spawn(move || drop(stream.and_then(|stream| state.serve(stream))));
             }
         });
         Self { state, address: format!("http://127.0.0.1:{port}") }

@@ -189,6 +189,9 @@ fn check_pattern(
                 .to_owned(),
         ),
         Err(ListError::Store { url, reason, help, .. }) => (format!("cannot list `{url}`: {reason}"), help),
+        Err(error @ ListError::BadPattern { .. }) if is_url(&pattern.value) => {
+            (format!("cannot list: {error}"), "for example \"s3://bucket/pages/*.jpg\"".to_owned())
+        }
         Err(error @ ListError::NoObject { .. }) => {
             (error.to_string(), "keys are written as the store calls them, without escapes".to_owned())
         }

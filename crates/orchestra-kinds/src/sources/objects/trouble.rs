@@ -119,6 +119,7 @@ impl Trouble {
             _ => "see whether the network and its address lead to it",
         };
         let (reason, kind) = match of_http {
+            Some(error) if error.is_builder() => (format!("it cannot be asked: {innermost}"), Kind::Settings),
             Some(error) if error.is_connect() => (format!("no connection: {innermost}"), Kind::Store),
             Some(error) if error.is_timeout() => ("no answer in time".to_owned(), Kind::Object),
             Some(_) => (format!("the connection broke off: {innermost}"), Kind::Store),
@@ -168,8 +169,9 @@ impl Answer {
         // A text takes all that is written to it.
         let _ = write!(reason, " (status {status}{separator}{code})");
         let is_of_credentials = status == 401 || CREDENTIALS.contains(&&code[..]);
+        let no_bucket = status == 404 && ["NoSuchBucket", "ContainerNotFound"].contains(&&code[..]);
         let kind = match status {
-            404 if code == "NoSuchBucket" || code == "ContainerNotFound" => Kind::Store,
+            404 if no_bucket => Kind::Store,
             404 => Kind::Missing,
             _ if is_of_credentials && code != DENIED => Kind::Store,
             429 | 502..=504 => Kind::Store,
@@ -178,6 +180,9 @@ impl Answer {
         let help = match status {
             301 | 307 => "name its region in AWS_REGION".to_owned(),
             400 | 401 | 403 => environment(protocol),
+            404 if no_bucket => {
+                "see whether its name is right, and whether the environment leads to its store".to_owned()
+            }
             404 => "keys are written as the store calls them, without escapes".to_owned(),
             _ => "start it again later".to_owned(),
         };
