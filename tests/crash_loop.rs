@@ -6,10 +6,11 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::fs;
 
 use common::Workplace;
 use orchestra_testkit::records::items;
-use orchestra_testkit::{DEADLY, IN_LOAD, IN_RUN, LAST_WORDS};
+use orchestra_testkit::{DEADLY, IN_LOAD, IN_RUN, LAST_WORDS, models};
 
 const ITEMS: u64 = 300;
 
@@ -74,4 +75,44 @@ fn a_model_that_begins_to_crash_between_two_starts_loses_nothing_that_was_done()
     assert_eq!(place.report()["items"]["resumed"], done);
     place.holds_exactly(ITEMS);
     place.nothing_is_left();
+}
+
+#[test]
+fn a_pipeline_that_cannot_go_on_leaves_the_other_one_of_the_file_to_finish() {
+    let place = workplace();
+    let good = models::blocks(&place.path("models"), [1, 32, 32]).unwrap();
+    let other = format!(
+        r#"
+[sources.copies]
+kind = "images"
+paths = ["images/*.png"]
+[models.good]
+path = {good:?}
+[stages.small]
+kind = "image"
+from = "copies"
+size = [32, 32]
+color = "gray"
+scale = 1.0
+[stages.well]
+kind = "infer"
+from = "small"
+model = "good"
+[sinks.copies]
+kind = "jsonl"
+from = "well"
+"#
+    );
+    fs::write(place.workflow(), fs::read_to_string(place.workflow()).unwrap() + &other).unwrap();
+    place.run_with(&[(DEADLY, IN_LOAD)]).must_exit(69).must_say(&["no device is left for stage `read`"]);
+    let report = place.report();
+    assert_eq!(report["pipelines"]["copies"]["end"], "complete");
+    assert!(report["pipelines"]["scans"]["end"].as_str().unwrap().contains("stage `read`"), "{report}");
+    assert_eq!(report["items"]["done"], ITEMS, "all of the pipeline that can");
+    let done = || fs::read_to_string(place.path("out/copies.jsonl")).unwrap();
+    let before = done();
+    assert_eq!(before.lines().count() as u64, ITEMS);
+    place.run(&[]).must_exit(0);
+    assert_eq!((done(), place.n_results() as u64), (before, ITEMS));
+    place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
 }

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -262,4 +263,31 @@ fn rows_of_parquet_come_out_as_the_sink_put_them_in() {
     assert_ne!(ended.status.code(), Some(0));
     ended.must_say(&["cut-t.parquet", "cut short"]);
     place.no_process_is_left();
+}
+
+#[test]
+fn a_sink_has_columns_of_a_source_beside_what_was_made_of_them() {
+    let place = Workplace::new();
+    let text = r#"
+version = 1
+[sources.numbers]
+kind = "range"
+stop = 80
+[stages.twice]
+kind = "select"
+from = "numbers"
+columns = { twice = "n * 2" }
+[sinks.both]
+kind = "csv"
+from = ["twice", "numbers"]
+"#;
+    fs::write(place.workflow(), text).unwrap();
+    place.run(&[]).must_exit(0);
+    let mut lines: Vec<String> =
+        fs::read_to_string(place.path("out/both.csv")).unwrap().lines().map(str::to_owned).collect();
+    assert_eq!(lines.remove(0), "item,index,source,twice,numbers");
+    let expected = (0..80).map(|n| format!("{n},{n},numbers,{},{n}", 2 * n)).collect::<BTreeSet<_>>();
+    assert_eq!((lines.len(), lines.into_iter().collect::<BTreeSet<_>>()), (80, expected));
+    fs::write(place.workflow(), text.replace("[\"twice\", \"numbers\"]", "\"numbers\"")).unwrap();
+    place.run(&["--fresh"]).must_exit(78).must_say(&["cannot read from source `numbers` alone", "select"]);
 }

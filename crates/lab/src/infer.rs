@@ -8,6 +8,7 @@ use orchestra_core::{BatchId, DeviceId, DeviceKind, OutputSlotId, SlotId, StageI
 use orchestra_machine::process_cpu_time;
 use orchestra_plan::{BatchPlan, Plan, WorkerPlan};
 use orchestra_runtime::{EngineSpec, StartRunError, load_frame};
+use orchestra_worker::codec::CodecError;
 use orchestra_worker::frames::{FromWorker, Load, Run, ToWorker};
 use serde::Serialize;
 
@@ -16,6 +17,9 @@ use crate::memory::Memory;
 use crate::run::{Cancel, Tools};
 use crate::stats::divide;
 use crate::worker_client::WorkerClient;
+
+/// Whether it is seen when it is told something or when it should answer.
+const ENDED: &str = "ended unasked";
 
 /// How long a worker may take to load, as in a run.
 const LOAD_WITHIN: Duration = Duration::from_secs(600);
@@ -358,7 +362,8 @@ impl Bare<'_> {
     /// Waits for the end of a batch, and tells what it took in the worker.
     fn done(&mut self) -> Result<Duration, Trouble> {
         match self.answer()? {
-            FromWorker::Done { timing, .. } => {
+            // A loop is measured up to its first checkpoint.
+            FromWorker::Done { timing, .. } | FromWorker::Paused { timing, .. } => {
                 let parts = [timing.bind_ns, timing.run_ns, timing.copy_out_ns];
                 Ok(Duration::from_nanos(parts.into_iter().fold(0, u64::saturating_add)))
             }
@@ -386,9 +391,12 @@ impl Bare<'_> {
     }
 
     fn send(&mut self, frame: &ToWorker) -> Result<(), Trouble> {
-        self.client
-            .send(frame)
-            .map_err(|error| Trouble::Fault(format!("could not be told what to do: {error}")))
+        self.client.send(frame).map_err(|error| {
+            Trouble::Fault(match error {
+                CodecError::Gone => ENDED.to_owned(),
+                other => format!("could not be told what to do: {other}"),
+            })
+        })
     }
 
     fn answer(&mut self) -> Result<FromWorker, Trouble> {
@@ -403,7 +411,7 @@ impl Bare<'_> {
         };
         match self.client.answer_or(give_up)? {
             Ok(Some(frame)) => Ok(frame),
-            Ok(None) => Err(Trouble::Fault("ended unasked".to_owned())),
+            Ok(None) => Err(Trouble::Fault(ENDED.to_owned())),
             Err(error) => Err(Trouble::Fault(format!("sent something unreadable: {error}"))),
         }
     }
@@ -415,6 +423,7 @@ fn unexpected(what: &str, frame: &FromWorker) -> Trouble {
         FromWorker::Loaded { .. } => "the end of a load",
         FromWorker::LoadFailed { .. } => "a failed load",
         FromWorker::Done { .. } => "the end of a batch",
+        FromWorker::Paused { .. } => "a checkpoint",
         FromWorker::Failed { .. } => "a failed batch",
         FromWorker::Heartbeat { .. } => "a heartbeat",
     };

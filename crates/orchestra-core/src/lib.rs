@@ -26,6 +26,7 @@ pub mod failure;
 pub mod ids;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod image_spec;
+pub mod iteration;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod ledger;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
@@ -53,6 +54,7 @@ pub use ids::{
     BatchId, DeviceId, ItemId, ModelId, OutputSlotId, PipelineId, SinkId, SlotId, SourceId, StageId, WorkerId,
 };
 pub use image_spec::{Channels, Fit, ImageSpec, Layout, PixelInput, ResizeFilter};
+pub use iteration::Iteration;
 pub use placement::Placement;
 pub use sandbox::{SandboxMode, SandboxRules};
 pub use session_tuning::{Provider, SessionTuning, TensorRt};

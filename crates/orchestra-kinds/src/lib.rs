@@ -1,6 +1,7 @@
 //! The kinds of sources, stages and sinks that a workflow file may name. A kind is one file: its keys, what it gives for what it reads, and
 //! what it does to a row. Nothing here knows actors, workers or the journal.
 
+mod box_order;
 mod encode_picture;
 mod expression;
 pub mod inspect;
@@ -35,11 +36,13 @@ pub fn builtin() -> Kinds {
         stages: vec![
             Arc::new(stages::image::Image),
             Arc::new(stages::infer::Infer),
+            Arc::new(stages::iterate::Iterate),
             Arc::new(stages::classify::Classify),
             Arc::new(stages::crop::Crop),
             Arc::new(stages::detect::Detect),
             Arc::new(stages::filter::Filter),
             Arc::new(stages::gather::Gather),
+            Arc::new(stages::merge::Merge),
             Arc::new(stages::reduce::ReduceStage),
             Arc::new(stages::ctc::Ctc),
             Arc::new(stages::select::Select),

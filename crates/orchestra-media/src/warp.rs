@@ -18,6 +18,8 @@ pub struct Quadrilateral {
     pub height: u32,
     /// The picture is turned to the left by 90 degrees in the end.
     pub is_turned: bool,
+    /// The picture is turned by 180 degrees after that.
+    pub is_upside_down: bool,
 }
 
 impl Quadrilateral {
@@ -34,7 +36,13 @@ impl Quadrilateral {
         };
         let is_convex = (0..4).all(|at| cross(at) > 0.0);
         let is_turned = turn && u64::from(height) * 2 >= u64::from(width) * 3;
-        (width > 0 && height > 0 && is_convex).then_some(Self { corners, width, height, is_turned })
+        (width > 0 && height > 0 && is_convex).then_some(Self {
+            corners,
+            width,
+            height,
+            is_turned,
+            is_upside_down: false,
+        })
     }
 
     /// Width and height of the picture in the end.
@@ -51,12 +59,17 @@ impl Quadrilateral {
         let (width, height) = (f64::from(self.width), f64::from(self.height));
         let [a, c] = [0, 1].map(|axis| (right[axis] - origin[axis]) / width);
         let [b, d] = [0, 1].map(|axis| (down[axis] - origin[axis]) / height);
-        if self.is_turned {
+        let [a, b, x, c, d, y] = if self.is_turned {
             // A column of the end is a line before, and a line counts the columns from the right.
             [b, -a, origin[0] + a * width, d, -c, origin[1] + c * width]
         } else {
             [a, b, origin[0], c, d, origin[1]]
+        };
+        if !self.is_upside_down {
+            return [a, b, x, c, d, y];
         }
+        let [width, height] = self.size().map(f64::from);
+        [-a, -b, x + a * width + b * height, -c, -d, y + c * width + d * height]
     }
 
     /// The point of the picture for pixel (x, y) of the upright one: `(a u + b v + c) / (g u + h v + 1)` for `u = x / width`, `v = y / height`
@@ -105,6 +118,7 @@ impl Preparer {
         let (last_x, last_y) = ((across - 1) as f64, (down - 1) as f64);
         for y in 0..height {
             for x in 0..width {
+                let (x, y) = if of.is_upside_down { (width - 1 - x, height - 1 - y) } else { (x, y) };
                 let [x, y] = match of.is_turned {
                     true => projection(f64::from(of.width - 1 - y), f64::from(x)),
                     false => projection(f64::from(x), f64::from(y)),
@@ -132,12 +146,17 @@ mod tests {
     use super::*;
 
     fn cut(corners: [[f64; 2]; 4]) -> (Quadrilateral, Vec<u8>) {
+        let quad = Quadrilateral::new(corners, true).unwrap();
+        let pixels = load(&quad);
+        (quad, pixels)
+    }
+
+    fn load(quad: &Quadrilateral) -> Vec<u8> {
         let bytes: Vec<u8> = (0..80).map(|at| (at % 10 * 20 + at / 10) as u8).collect();
         let pixels = Pixels { width: 10, height: 8, channels: 1, bytes: &bytes };
-        let quad = Quadrilateral::new(corners, true).unwrap();
         let mut preparer = Preparer::new();
-        preparer.load_quadrilateral(&pixels, &quad).unwrap();
-        (quad, preparer.pixels)
+        preparer.load_quadrilateral(&pixels, quad).unwrap();
+        preparer.pixels
     }
 
     #[test]
@@ -149,6 +168,14 @@ mod tests {
         assert_eq!((quad.size(), pixels), ([4, 2], vec![61, 62, 63, 64, 41, 42, 43, 44]));
         let [a, b, c, d, e, f] = quad.to_picture();
         assert_eq!([a * 4.0 + b * 0.0 + c, d * 4.0 + e * 0.0 + f], [4.0, 5.0], "the top right corner");
+        let upside_down = Quadrilateral { is_upside_down: true, ..quad };
+        let [a, b, c, d, e, f] = upside_down.to_picture();
+        assert_eq!(
+            [a * 4.0 + b * 2.0 + c, d * 4.0 + e * 2.0 + f],
+            [4.0, 1.0],
+            "the first corner of the other"
+        );
+        assert_eq!(load(&upside_down), [44, 43, 42, 41, 64, 63, 62, 61]);
         // Between pixels, and on beyond the edge.
         let (_, pixels) = cut([[8.5, 6.5], [12.5, 6.5], [12.5, 8.5], [8.5, 8.5]]);
         assert_eq!(pixels[..4], [177, 187, 187, 187]);

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use bincode::{Decode, Encode, config};
-use orchestra_core::{DeviceKind, ErrorClass, PixelInput, Provider, SandboxRules, SessionTuning, TensorRt};
+use orchestra_core::{
+    DeviceKind, ErrorClass, Iteration, PixelInput, Provider, SandboxRules, SessionTuning, TensorRt,
+};
 
 use orchestra_worker::Sandbox;
 use orchestra_worker::serve::LoadError;
@@ -37,6 +39,9 @@ pub struct OnnxSpec {
     /// Per model input, where its rows are pixels as they are (u8 `[height, width, channels]` in the layout): what the graph makes of
     /// them. As long as the inputs of the layout.
     pub pixel_inputs: Vec<Option<PixelInput>>,
+    /// How the model runs on its own outputs, if it does. The layout then has an output more, the rounds of a row; and, where there are
+    /// checkpoints, an input more, the rounds that brought a row to its state.
+    pub iteration: Option<Iteration>,
 }
 
 impl OnnxSpec {

@@ -5,6 +5,7 @@ use std::fmt::{self, Write};
 use orchestra_core::{DeviceId, Provider, TensorSpec};
 
 use crate::bytes::format_bytes;
+use crate::iterate;
 use crate::placement::plural;
 use crate::plan::{BatchPlan, ColumnRef, FoldPlan, Origin, Plan, Shape, StagePlan};
 
@@ -167,14 +168,19 @@ fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &BatchPl
     let model = &plan.models[infer.model.index()];
     let name = &stage.name;
     let show = |t: &TensorSpec| format!("{} {t}", t.name);
-    let outputs: Vec<String> = model.outputs.iter().map(show).collect();
+    let outputs: Vec<String> =
+        stage.gives.0.iter().filter_map(|column| column.ty.stored()).map(show).collect();
     writeln!(
         out,
-        "  infer {name} <- {}: model {}, gives {}",
+        "  {} {name} <- {}: model {}, gives {}",
+        stage.kind,
         names(plan, &stage.from),
         model.name,
         outputs.join(", ")
     )?;
+    if let Some(iteration) = &infer.iteration {
+        writeln!(out, "    loop: {}", iterate::described(iteration, model))?;
+    }
     write_carried(out, plan, &infer.carries)?;
     let batch = match infer.fixed_batch {
         Some(n) => format!("always {n} (smaller ones are padded)"),

@@ -6,6 +6,7 @@ use orchestra_core::{Provider, TensorRt};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use crate::iterate;
 use crate::plan::{ColumnRef, Origin, Plan, Shape, SinkPlan};
 use crate::raw::{RawListing, RawSource};
 use crate::sinks::FAILURES;
@@ -48,7 +49,12 @@ pub(crate) fn fingerprint(plan: &Plan, sources: &[RawSource]) -> Vec<(String, St
         let mut text = match &stage.runs {
             Shape::Batch(infer) => {
                 let inputs: Vec<_> = stage.reads.iter().map(name).collect();
-                serde_json::json!({ "model": plan.models[infer.model.index()].name, "inputs": inputs })
+                let model = &plan.models[infer.model.index()];
+                let mut text = serde_json::json!({ "model": model.name, "inputs": inputs });
+                if let Some(iteration) = &infer.iteration {
+                    text["loop"] = iterate::settings(iteration, model);
+                }
+                text
             }
             Shape::Map(_) | Shape::Fold(_) => stage.settings.clone(),
         };

@@ -125,8 +125,7 @@ impl Names<'_> {
         };
         let stages = self.workflow.stages.iter().map(&mut of_stage).collect();
         let mut of_sink = |sink: &RawSink| {
-            let from = sink.from.iter().filter(|_| !sink.is_of_failures);
-            from.map(|from| self.sink_link(&sink.name.value, from, diags)).collect()
+            if sink.is_of_failures { Vec::new() } else { self.sink_links(sink, diags) }
         };
         (stages, self.workflow.sinks.iter().map(&mut of_sink).collect())
     }
@@ -170,18 +169,22 @@ impl Names<'_> {
         Some(Link { target, tensor, span: from.span })
     }
 
-    fn sink_link(&self, name: &str, from: &At<String>, diags: &mut Diagnostics) -> Option<Link> {
-        let link = self.resolve(&format!("sink `{name}`"), from, diags)?;
-        match link.target {
-            Origin::Source(source) => {
-                let source = &self.workflow.sources[source.index()].name.value;
-                diags
-                    .error(from.span, format!("sink `{name}` cannot read from source `{source}`"))
-                    .help("a sink writes the results of a stage");
-                None
-            }
-            Origin::Stage(_) => Some(link),
+    /// What a sink reads from: stages, and beside them sources.
+    fn sink_links(&self, sink: &RawSink, diags: &mut Diagnostics) -> Vec<Option<Link>> {
+        let reader = format!("sink `{}`", sink.name.value);
+        let mut links: Vec<Option<Link>> =
+            sink.from.iter().map(|from| self.resolve(&reader, from, diags)).collect();
+        let first = links.iter().flatten().next();
+        if let Some(Link { target: Origin::Source(source), span, .. }) = first
+            && links.iter().flatten().all(|link| link.stage().is_none())
+        {
+            let source = &self.workflow.sources[source.index()].name.value;
+            diags
+                .error(*span, format!("{reader} cannot read from source `{source}` alone"))
+                .help("a sink writes the results of a stage, and columns of a source beside them; a stage `select` picks columns of a source");
+            links.iter_mut().for_each(|link| *link = None);
         }
+        links
     }
 }
 

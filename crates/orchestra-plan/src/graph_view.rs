@@ -158,6 +158,9 @@ impl<'a> Builder<'a> {
         let (shape, details, devices) = match &stage.runs {
             Shape::Batch(infer) => {
                 let mut details = vec![format!("model {}", self.plan.models[infer.model.index()].name)];
+                if let Some(iteration) = &infer.iteration {
+                    details.push(format!("up to {} rounds", iteration.rounds));
+                }
                 if infer.streams > 1 {
                     details.push(format!("{} batches at once", infer.streams));
                 }

@@ -14,6 +14,7 @@ use serde_json::Value as Json;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{At, Fields};
 use crate::host::Host;
+use crate::iterate::LoopDraft;
 use crate::nearest::{list, suggestion};
 use crate::plan::Limits;
 
@@ -195,6 +196,8 @@ pub struct BatchDraft {
     pub wait: std::time::Duration,
     /// `batch.together`
     pub together: Option<usize>,
+    /// The model runs on its own outputs.
+    pub iterate: Option<LoopDraft>,
 }
 
 /// The settings of a stage, waiting for what the stage reads.

@@ -16,6 +16,7 @@ mod graph;
 mod graph_view;
 mod host;
 mod include;
+mod iterate;
 pub mod keys;
 mod kind;
 mod machine_file;
@@ -49,6 +50,7 @@ pub use host::{
     DeviceView, FileKind, Host, MAX_METADATA, MachineView, ModelError, ModelFile, NodeView, ReadSeek,
     RealHost, Signature,
 };
+pub use iterate::{LoopDraft, UntilDraft};
 pub use kind::{
     BatchDraft, Connect, Draft, Input, InputColumns, Key, Kinds, ReadBack, Reads, Runs, SinkKind,
     SourceConnected, SourceContext, SourceKind, StageConnected, StageContext, StageKind, Writes, key,

@@ -37,14 +37,21 @@ pub struct Measured {
 
 /// Digest of what decides, beside the model, the GPU and the largest batch, how much memory a session takes: the rows that it is given and
 /// the options that it is opened with. An option that is new belongs here, unless it can change no memory.
-pub(crate) fn settings(model: &RawModel, inputs: &[TensorSpec], pixels: &[Option<PixelInput>]) -> [u8; 32] {
+pub(crate) fn settings(
+    model: &RawModel,
+    inputs: &[TensorSpec],
+    pixels: &[Option<PixelInput>],
+    loops: bool,
+) -> [u8; 32] {
     let RawModel { memory_limit, tf32, tuning, .. } = model;
     let rows: Vec<_> = inputs.iter().map(|input| (&input.dtype, &input.row, &input.batch)).collect();
     let limit = memory_limit.as_ref().map(|limit| limit.value);
     Sha256::digest(format!(
-        "{rows:?} {pixels:?} limit {limit:?} tf32 {tf32} streams {} {}",
+        "{rows:?} {pixels:?} limit {limit:?} tf32 {tf32} streams {} {}{}",
         model.streams(),
-        tuning.wanted.memory_words()
+        tuning.wanted.memory_words(),
+        // It keeps inputs and outputs on the device.
+        if loops { " loop" } else { "" }
     ))
     .into()
 }

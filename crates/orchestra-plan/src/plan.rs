@@ -12,7 +12,7 @@ use orchestra_core::{
     DeviceId, DeviceSpec, ModelId, PipelineId, PixelInput, Provider, SessionTuning, SinkId, SourceId,
     StageId, TensorSpec,
 };
-use orchestra_core::{DeviceKind, SandboxMode, SandboxRules};
+use orchestra_core::{DeviceKind, Iteration, SandboxMode, SandboxRules};
 use orchestra_store::Expand;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -440,6 +440,9 @@ pub struct BatchPlan {
     pub recycle: Recycle,
     /// Whether a worker gives back after each run what the run left unused.
     pub gives_memory_back: bool,
+    /// How the model runs on its own outputs, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iteration: Option<Iteration>,
     /// Where rows lie, and how many slots there are.
     #[serde(skip)]
     pub layout: BatchLayout,

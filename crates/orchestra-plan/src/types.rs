@@ -5,13 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::data::{Column, ColumnType, Schema};
-use orchestra_core::{Dim, PixelInput, TensorSpec};
+use orchestra_core::{Dim, Iteration, PixelInput, TensorSpec};
 
 use crate::diagnostics::Diagnostics;
 use crate::fields::At;
 use crate::graph::{Graph, Link};
 use crate::host::Host;
-use crate::kind::{Connect, Draft, Input, SourceConnected, StageConnected, StageContext};
+use crate::iterate::Looping;
+use crate::kind::{BatchDraft, Connect, Draft, Input, SourceConnected, StageConnected, StageContext};
 use crate::models::Model;
 use crate::nearest::{list, suggestion};
 use crate::placement::plural;
@@ -26,8 +27,12 @@ pub(crate) enum Wired {
         model: usize,
         /// Per model input.
         inputs: Vec<ColumnRef>,
-        /// The model's inputs with every open dimension of the row filled in.
+        /// What lies in slots: the model's inputs with every open dimension of the row filled in, and what a loop keeps of each row.
         tensors: Vec<TensorSpec>,
+        /// What its workers give: the model's outputs, and what a loop says of each row.
+        outputs: Vec<TensorSpec>,
+        /// How it loops.
+        iteration: Option<Iteration>,
         /// Per model input: what the graph makes of pixels.
         pixels: Vec<Option<PixelInput>>,
         fixed_batch: Option<usize>,
@@ -91,7 +96,7 @@ impl<'a> Wiring<'a> {
         for stage in 0..self.graph.n_ordered {
             let raw = &self.workflow.stages[stage];
             self.wired[stage] = match &raw.draft {
-                Some(Draft::Batch(batch)) => self.batch(stage, raw, batch.model.as_ref()),
+                Some(Draft::Batch(batch)) => self.batch(stage, raw, batch),
                 Some(Draft::Stage(draft)) => self.stage(stage, raw, &**draft),
                 None => None,
             };
@@ -177,8 +182,8 @@ impl<'a> Wiring<'a> {
         Some((ColumnRef { from: link.target, column: place }, input.gives.0[place].ty.clone()))
     }
 
-    fn batch(&mut self, stage: usize, raw: &RawStage, model: Option<&At<String>>) -> Option<Wired> {
-        let model = model?;
+    fn batch(&mut self, stage: usize, raw: &RawStage, draft: &BatchDraft) -> Option<Wired> {
+        let model = draft.model.as_ref()?;
         let models = || self.workflow.models.iter().map(|m| m.name.value.as_str());
         let Some(index) = models().position(|m| m == model.value) else {
             let message = format!(
@@ -209,9 +214,21 @@ impl<'a> Wiring<'a> {
         }
         let complete = inputs.len() == signature.inputs.len();
         let fixed_batch = fixed_batch?;
+        let iteration = match &draft.iterate {
+            Some(draft) if complete => {
+                let looping =
+                    Looping { stage: &raw.name, model: signature, inputs: &tensors, pixels: &pixels };
+                Some(looping.resolve(draft, self.diags)?)
+            }
+            _ => None,
+        };
+        let mut outputs = signature.outputs.clone();
+        if let Some(iteration) = &iteration {
+            tensors.extend(iteration.rounds_input());
+            outputs.push(Iteration::rounds_output());
+        }
         let gives = Schema(
-            signature
-                .outputs
+            outputs
                 .iter()
                 .map(|o| Column { name: o.name.clone(), ty: ColumnType::Tensor(o.clone()) })
                 .collect(),
@@ -219,7 +236,17 @@ impl<'a> Wiring<'a> {
         let mut places: Vec<ColumnRef> = inputs.iter().filter_map(|read| self.placed(read.from)).collect();
         places.dedup();
         let placed = places.pop().filter(|_| places.is_empty());
-        complete.then_some(Wired::Batch { model: index, inputs, tensors, pixels, fixed_batch, gives, placed })
+        complete.then_some(Wired::Batch {
+            model: index,
+            inputs,
+            tensors,
+            outputs,
+            iteration,
+            pixels,
+            fixed_batch,
+            gives,
+            placed,
+        })
     }
 
     /// The link of each model input, in the order of the model.

@@ -384,7 +384,8 @@ impl RunHandle {
         drop(self.watcher);
         worker_memory::keep(&self.context);
         let (mut exit_code, mut problems) = judge(&ending, counts.failed);
-        let mut report = RunReport::new(&self.context, self.started_unix_ms, counts, exit_code);
+        let mut report =
+            RunReport::new(&self.context, self.started_unix_ms, counts, exit_code, &ending.pipelines);
         let path = self.context.plan.output.join(orchestra_store::RUN_SUMMARY);
         if let Err(error) = write_report(&path, &report) {
             problems.push(format!("`{}` could not be written: {error}", path.display()));

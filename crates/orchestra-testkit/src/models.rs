@@ -92,6 +92,56 @@ pub fn two_in_two_out(folder: &Path, row: &[usize]) -> anyhow::Result<PathBuf> {
         .write(folder)
 }
 
+/// A round of Newton's method for the square root of `a`: f32 `x`, `a` to `next` = (x + a / x) / 2 and `residual` = |next * next - a|, row
+/// shape `[1]` each. Before that `x` passes through `steps` products of 256 by 256 that leave it as it is: about 130,000 operations each.
+pub fn newton(folder: &Path, steps: usize) -> anyhow::Result<PathBuf> {
+    const SIZE: usize = 256;
+    let first = |rows: usize, columns: usize| -> Vec<f32> {
+        (0..rows * columns).map(|i| if i / columns == i % columns { 1.0 } else { 0.0 }).collect()
+    };
+    let mut model = ModelBuilder::new("newton")
+        .input(&spec("x", DType::F32, &[1]))
+        .input(&spec("a", DType::F32, &[1]))
+        .output(&spec("next", DType::F32, &[1]))
+        .output(&spec("residual", DType::F32, &[1]))
+        .constant("half", &[], &[0.5]);
+    let mut from = "x".to_owned();
+    if steps > 0 {
+        model = model
+            .constant("widen", &[1, SIZE], &first(1, SIZE))
+            .constant("unit", &[SIZE, SIZE], &first(SIZE, SIZE))
+            .constant("narrow", &[SIZE, 1], &first(SIZE, 1))
+            .node("MatMul", &["x", "widen"], &["step_0"], &[]);
+        for step in 0..steps {
+            let (from, to) = (format!("step_{step}"), format!("step_{}", step + 1));
+            model = model.node("MatMul", &[&from, "unit"], &[&to], &[]);
+        }
+        model = model.node("MatMul", &[&format!("step_{steps}"), "narrow"], &["same"], &[]);
+        from = "same".to_owned();
+    }
+    model
+        .node("Div", &["a", &from], &["quotient"], &[])
+        .node("Add", &[&from, "quotient"], &["sum"], &[])
+        .node("Mul", &["sum", "half"], &["next"], &[])
+        .node("Mul", &["next", "next"], &["square"], &[])
+        .node("Sub", &["square", "a"], &["error"], &[])
+        .node("Abs", &["error"], &["residual"], &[])
+        .write(folder)
+}
+
+/// Of f32 `x` of row shape `[1]`: `same`, which is `x`; `wide`, four times that in a row; `whole`, cut to i64.
+pub fn two_shapes(folder: &Path) -> anyhow::Result<PathBuf> {
+    ModelBuilder::new("two_shapes")
+        .input(&spec("x", DType::F32, &[1]))
+        .output(&spec("same", DType::F32, &[1]))
+        .output(&spec("wide", DType::F32, &[4]))
+        .output(&spec("whole", DType::I64, &[1]))
+        .node("Identity", &["x"], &["same"], &[])
+        .node("Concat", &["x", "x", "x", "x"], &["wide"], &[("axis", Attribute::Int(1))])
+        .node("Cast", &["x"], &["whole"], &[("to", Attribute::Int(7))])
+        .write(folder)
+}
+
 /// `y = x` with elements of `dtype`, row shape `row`.
 pub fn identity(folder: &Path, dtype: DType, row: &[usize]) -> anyhow::Result<PathBuf> {
     ModelBuilder::new(&format!("identity_{dtype}"))

@@ -20,7 +20,7 @@ mod streams;
 
 pub use process::run_with;
 pub use sandbox::Sandbox;
-pub use serve::{Engine, LoadError, Loaded, RunError, Stream};
+pub use serve::{Answer, Engine, LoadError, Loaded, RunError, Stream};
 
 /// The socket's file descriptor in a worker or loader process.
 pub const WORKER_SOCKET_FD: i32 = 3;

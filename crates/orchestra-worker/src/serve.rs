@@ -45,7 +45,7 @@ pub trait Engine {
 
     /// Runs one batch, whose rows lie within the arena. Leaves outputs of fixed shape in it and returns the others. Notes in `timing` how
     /// long each phase took, also when it fails.
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError>;
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError>;
 
     /// Gives what it loaded away, as `load.streams` parts that run batches at the same time, each on a thread of its own. Called once, after
     /// a load that asked for more than one; `run` is not called then.
@@ -55,7 +55,16 @@ pub trait Engine {
 /// What runs one batch at a time, beside others that do the same.
 pub trait Stream: Send {
     /// As [`Engine::run`].
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError>;
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError>;
+}
+
+/// What became of a batch that went well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// It is done; outputs of dynamic shape are here, in the order of the model.
+    Done(Vec<DynamicOutput>),
+    /// It is left at a checkpoint: see [`FromWorker::Paused`].
+    Paused,
 }
 
 /// What an engine says about a model that it loaded.
@@ -216,7 +225,7 @@ impl Link {
     pub(crate) fn run_one(
         &self,
         run: &Run,
-        engine: impl FnOnce(&Run, &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError>,
+        engine: impl FnOnce(&Run, &mut RunTiming) -> Result<Answer, RunError>,
     ) -> Result<(), End> {
         let batch = run.batch;
         let mut timing = RunTiming::default();
@@ -224,7 +233,11 @@ impl Link {
         let result = engine(run, &mut timing);
         self.running().retain(|other| *other != batch);
         let RunError { kind, error } = match result {
-            Ok(dynamic) => {
+            Ok(Answer::Paused) => {
+                let rss_bytes = self.rss_bytes.load(Ordering::Relaxed);
+                return Ok(self.send(&FromWorker::Paused { batch, timing, rss_bytes })?);
+            }
+            Ok(Answer::Done(dynamic)) => {
                 let rss_bytes = self.rss_bytes.load(Ordering::Relaxed);
                 match self.send(&FromWorker::Done { batch, dynamic, timing, rss_bytes }) {
                     // Half the batch has half the outputs.

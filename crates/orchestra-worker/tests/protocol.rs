@@ -16,7 +16,7 @@ use orchestra_worker::codec::{FrameReader, FrameWriter, MAX_FRAME};
 use orchestra_worker::frames::{DynamicOutput, FromWorker, Load, Run, RunErrorKind, RunTiming, ToWorker};
 use orchestra_worker::output_region::OutputRegion;
 use orchestra_worker::process::{EXIT_DEVICE, EXIT_LOAD_FAILED, EXIT_PROTOCOL};
-use orchestra_worker::serve::serve;
+use orchestra_worker::serve::{Answer, serve};
 use orchestra_worker::{Engine, LoadError, Loaded, RunError, Sandbox, Stream};
 
 /// Does with batch `n` what its number says.
@@ -55,8 +55,8 @@ impl Engine for Fake {
         self.load.clone()
     }
 
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
-        as_told(run, timing)
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
+        as_told(run, timing).map(Answer::Done)
     }
 
     fn take_streams(&mut self) -> Vec<Box<dyn Stream>> {
@@ -66,11 +66,11 @@ impl Engine for Fake {
 }
 
 impl Stream for FakeStream {
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
         if run.batch.0 >= MEET {
             self.0.wait();
         }
-        as_told(run, timing)
+        as_told(run, timing).map(Answer::Done)
     }
 }
 

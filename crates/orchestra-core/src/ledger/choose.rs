@@ -57,7 +57,8 @@ impl Ledger {
         let by_itself = batch.suspicion.trial(&self.record) != Trial::None
             || (self.streams > 1 && batch.suspicion.is_suspect());
         let first_time = batch.sent == 0;
-        if !first_time && batch.reason != LeaveReason::Split {
+        let resumes = std::mem::take(&mut batch.resumes);
+        if !first_time && !resumes && batch.reason != LeaveReason::Split {
             batch.reason = LeaveReason::Retry;
         }
         batch.attempts += 1;
@@ -69,6 +70,7 @@ impl Ledger {
             rows: batch.rows,
             attempt: batch.attempts,
             first_time,
+            resumes,
             reason: batch.reason,
         };
         let w = self.workers.get_mut(&c.worker)?;

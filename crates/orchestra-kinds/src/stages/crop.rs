@@ -10,11 +10,12 @@ use orchestra_core::shapes::{Emit, Fan, Map, MapRun};
 use orchestra_core::{DType, Dim, ImageSpec, Placement, TensorSpec};
 use orchestra_media::{MediaError, Preparer, Quadrilateral, Region};
 use orchestra_plan::{
-    Connect, Draft, Fields, Key, Limits, Runs, Span, StageConnected, StageContext, StageKind, key,
+    At, Connect, Draft, Fields, Key, Limits, Runs, Span, StageConnected, StageContext, StageKind, key, list,
 };
 
 use super::image_settings as settings;
-use crate::tensor::read_floats;
+use crate::box_order::{Order, Place};
+use crate::tensor::{Element, element, read_floats};
 
 /// The kind `crop`.
 pub struct Crop;
@@ -30,27 +31,7 @@ enum Corners {
     Cxcywh,
 }
 
-/// The order of the parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
-    Given,
-    Score,
-    LeftToRight,
-    TopToBottom,
-}
-
-impl Order {
-    fn name(self) -> &'static str {
-        match self {
-            Order::Given => "given",
-            Order::Score => "score",
-            Order::LeftToRight => "left-to-right",
-            Order::TopToBottom => "top-to-bottom",
-        }
-    }
-}
-
-const OWN_KEYS: [Key; 6] = [
+const OWN_KEYS: [Key; 7] = [
     key(
         "corners",
         "text",
@@ -74,7 +55,8 @@ const OWN_KEYS: [Key; 6] = [
         "order",
         "text",
         "\"given\"",
-        "the order of the parts: `\"given\"`, `\"score\"` (best first), `\"left-to-right\"` or `\"top-to-bottom\"` by the middle of the box",
+        "the order of the parts: `\"given\"`, `\"score\"` (best first), `\"left-to-right\"` or `\"top-to-bottom\"` by the middle of \
+         the box, or `\"reading\"`: by lines, each from left to right",
     ),
     key(
         "margin",
@@ -88,11 +70,17 @@ const OWN_KEYS: [Key; 6] = [
         "false",
         "only with a list that has `polygon`: cut the turned rectangle out and set it upright; what is 1.5 times as high as wide is turned to the left",
     ),
+    key(
+        "turn",
+        "text",
+        "none",
+        "only with `rotate`: a column of the list, true or false or one number; what it is true or not 0 for is turned by 180 degrees",
+    ),
 ];
 
 /// Those of rows of pictures but `fast`, which would have no effect on a picture that is decoded in full; and our own.
-const KEYS: [Key; 18] = {
-    let mut keys = [OWN_KEYS[0]; 18];
+const KEYS: [Key; 19] = {
+    let mut keys = [OWN_KEYS[0]; 19];
     let mut at = 0;
     let mut from = 0;
     while from < settings::KEYS.len() {
@@ -128,17 +116,11 @@ impl StageKind for Crop {
     fn read(&self, f: &mut Fields<'_, '_>, limits: &Limits) -> Option<Draft> {
         let spec = settings::read(f, limits.max_pixels);
         let corners = [("xyxy", Corners::Xyxy), ("xywh", Corners::Xywh), ("cxcywh", Corners::Cxcywh)];
-        let orders = [
-            ("given", Order::Given),
-            ("score", Order::Score),
-            ("left-to-right", Order::LeftToRight),
-            ("top-to-bottom", Order::TopToBottom),
-        ];
         let boxes = Boxes {
             corners: f.choice("corners", &corners).map_or(Corners::Xyxy, |c| c.value),
             is_relative: f.choice("units", &[("relative", true), ("pixels", false)]).is_none_or(|u| u.value),
             threshold: number(f, "threshold"),
-            order: f.choice("order", &orders).map_or(Order::Given, |o| o.value),
+            order: f.choice("order", &Order::ALL).map_or(Order::Given, |o| o.value),
             margin: number(f, "margin").unwrap_or(0.0),
         };
         if boxes.margin < 0.0
@@ -148,9 +130,13 @@ impl StageKind for Crop {
         }
         let rotate = f.entry("rotate").map(|entry| entry.node.span);
         let rotate = f.boolean("rotate").and_then(|is| is.then_some(rotate).flatten());
+        let turn = f.string("turn");
+        if let Some(turn) = turn.as_ref().filter(|_| rotate.is_none()) {
+            f.bad("turn", turn.span, "has no effect").help("it belongs to `rotate = true`");
+        }
         let of_tensors = ["corners", "units"].map(|key| Some((key, f.entry(key)?.key_span)));
         let of_tensors = of_tensors.into_iter().flatten().collect();
-        Some(Draft::Stage(Box::new(CropDraft { spec: spec?, boxes, rotate, of_tensors })))
+        Some(Draft::Stage(Box::new(CropDraft { spec: spec?, boxes, rotate, turn, of_tensors })))
     }
 }
 
@@ -172,6 +158,7 @@ struct CropDraft {
     boxes: Boxes,
     /// Where `rotate = true` stands.
     rotate: Option<Span>,
+    turn: Option<At<String>>,
     /// Keys that have no effect on lists, and where they stand.
     of_tensors: Vec<(&'static str, Span)>,
 }
@@ -302,10 +289,15 @@ impl CropDraft {
         let passed: Vec<usize> = (0..rows.0.len()).filter(|at| !is_taken(&rows.0[*at])).collect();
         let columns: Vec<Column> = passed.iter().map(|at| rows.0[*at].clone()).collect();
         gives.0.splice(n_own - 1..n_own - 1, columns);
+        let turn = match &self.turn {
+            None => None,
+            Some(written) => Some(turn_column(rows, written, name, stage)?),
+        };
         let list = ListColumns {
             corners: floats(rows, "box", &[4])?,
             score,
             polygon: polygon.filter(|_| self.rotate.is_some()),
+            turn,
             passed,
         };
         let spec = &self.spec;
@@ -317,7 +309,7 @@ impl CropDraft {
             reads: vec![(0, picture), (1, boxes)],
             settings: serde_json::json!({
                 "spec": spec, "threshold": self.boxes.threshold, "order": self.boxes.order.name(),
-                "margin": self.boxes.margin, "boxes": boxes, "rotate": self.rotate.is_some(),
+                "margin": self.boxes.margin, "boxes": boxes, "rotate": self.rotate.is_some(), "turn": turn,
             }),
             runs: Runs::Map(Arc::new(CropMap {
                 spec: spec.clone(),
@@ -335,6 +327,31 @@ impl CropDraft {
     }
 }
 
+/// The column of a list that `turn` names.
+fn turn_column(
+    rows: &Schema,
+    written: &At<String>,
+    name: &str,
+    stage: &mut StageContext<'_>,
+) -> Option<usize> {
+    let is_one = |at: &usize| rows.0[*at].ty.tensor().is_some_and(|tensor| tensor.row_len() == Some(1));
+    let column = rows.position(&written.value).filter(is_one);
+    if column.is_none() {
+        let fitting = (0..rows.0.len()).filter(is_one).map(|at| rows.0[at].name.as_str());
+        let message = format!("stage `{name}` cannot turn boxes by `{}`", written.value);
+        let help = match list(fitting) {
+            none if none.is_empty() => "a select stage in front of `gather` makes such a column".to_owned(),
+            columns => format!("columns of one number: {columns}"),
+        };
+        stage
+            .diags
+            .error(written.span, message)
+            .label("no column of the list that is true, false or one number")
+            .help(help);
+    }
+    column
+}
+
 /// The columns of a list of boxes.
 #[derive(Debug, Clone)]
 struct ListColumns {
@@ -342,6 +359,8 @@ struct ListColumns {
     score: Option<usize>,
     /// Where turned rectangles are cut out.
     polygon: Option<usize>,
+    /// Says what is turned by 180 degrees.
+    turn: Option<usize>,
     /// Those that parts have, too.
     passed: Vec<usize>,
 }
@@ -419,7 +438,10 @@ impl MapRun for CropRun {
                 false => self.boxes.regions(&self.values, numbers, pixels.width, pixels.height)?,
             };
             emit.parts(cuts.len())?;
-            for (n, area) in cuts {
+            for (n, mut area) in cuts {
+                if let Area::Turned(quad) = &mut area {
+                    quad.is_upside_down = self.list.as_ref().is_some_and(|list| list.turns(&rows[n]));
+                }
                 let cut = Cut { run: &*self, pixels, area };
                 let placed = area.placement(&self.spec, picture).bytes();
                 let passed = self.list.as_ref().map_or(&[][..], |list| &list.passed);
@@ -456,6 +478,22 @@ impl ListColumns {
             values.resize(before + n, 0.0);
         }
         Ok(())
+    }
+}
+
+impl ListColumns {
+    /// Whether what a row stands for is upside down.
+    fn turns(&self, row: &OwnedRow) -> bool {
+        match self.turn.and_then(|column| row.get(column)) {
+            Some(OwnedValue::Tensor { dtype, data, .. }) => {
+                data.get(..dtype.size_bytes()).is_some_and(|bytes| match element(*dtype, bytes) {
+                    Element::Float(v) => v != 0.0 && !v.is_nan(),
+                    Element::Int(v) => v != 0,
+                    Element::Bool(v) => v,
+                })
+            }
+            _ => false,
+        }
     }
 }
 
@@ -516,7 +554,7 @@ impl WriteTensor for Cut<'_> {
 impl Boxes {
     /// The turned rectangles to cut, in order, of the numbers of rows of a list, and the row of each. One without a pixel is left out.
     fn quadrilaterals(&self, values: &[f32]) -> Vec<(usize, Area)> {
-        let mut found: Vec<(f64, (usize, Area))> = Vec::new();
+        let mut found: Vec<(Place, (usize, Area))> = Vec::new();
         for (n, numbers) in values.as_chunks::<NUMBERS>().0.iter().enumerate() {
             let score = numbers[4];
             if self.threshold.is_some_and(|threshold| score.is_nan() || score < threshold) {
@@ -527,19 +565,11 @@ impl Boxes {
             let grow = 1.0 + 2.0 * f64::from(self.margin);
             let corners = corners.map(|p| [0, 1].map(|axis| centre[axis] + (p[axis] - centre[axis]) * grow));
             let Some(quad) = Quadrilateral::new(corners, true) else { continue };
-            found.push((self.place(score, centre[0], centre[1]), (n, Area::Turned(quad))));
+            let [x, y] = centre;
+            let height = f64::from(quad.width.min(quad.height));
+            found.push((Place { score, x, y, height }, (n, Area::Turned(quad))));
         }
-        in_order(found)
-    }
-
-    /// What parts are sorted by: the score, or the middle of the box.
-    fn place(&self, score: f32, x: f64, y: f64) -> f64 {
-        match self.order {
-            Order::Given => 0.0,
-            Order::Score => -f64::from(score),
-            Order::LeftToRight => x,
-            Order::TopToBottom => y,
-        }
+        self.order.sort(found)
     }
 
     /// The rectangles to cut, in order, and the number of the box of each. Every box is rounded to whole pixels, at least one, and cut at the edges of the picture; one that lies
@@ -553,7 +583,7 @@ impl Boxes {
     ) -> Result<Vec<(usize, Area)>, Refusal> {
         let scale = |side: u32| if self.is_relative { f64::from(side) } else { 1.0 };
         let (wide, high) = (scale(width), scale(height));
-        let mut found: Vec<(f64, (usize, Area))> = Vec::new();
+        let mut found: Vec<(Place, (usize, Area))> = Vec::new();
         for (n, numbers) in values.chunks_exact(numbers.max(4)).enumerate() {
             let score = numbers.get(4).copied().unwrap_or(0.0);
             // A score that is no number is below any threshold.
@@ -577,16 +607,12 @@ impl Boxes {
             let down = span((top - my) * high, (bottom + my) * high, height);
             let (Some((left_px, width_px)), Some((top_px, height_px))) = (across, down) else { continue };
             let region = Region { left: left_px, top: top_px, width: width_px, height: height_px };
-            found.push((self.place(score, left + right, top + bottom), (n, Area::Upright(region))));
+            let [x, y] = [(left + right) / 2.0, (top + bottom) / 2.0];
+            let height = (bottom - top).abs() * high;
+            found.push((Place { score, x: x * wide, y: y * high, height }, (n, Area::Upright(region))));
         }
-        Ok(in_order(found))
+        Ok(self.order.sort(found))
     }
-}
-
-/// Stable: equal ones stay in the order of the model.
-fn in_order<T>(mut found: Vec<(f64, T)>) -> Vec<T> {
-    found.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-    found.into_iter().map(|(_, area)| area).collect()
 }
 
 /// The whole pixels that a span covers, within a side: where they begin, and how many. `None` where there are none.

@@ -12,14 +12,19 @@ pub struct Infer;
 /// How long the oldest item of a batch waits for company, unless the file says otherwise.
 const DEFAULT_WAIT: Duration = Duration::from_millis(5);
 
+/// What each input of a model reads.
+pub(super) const INPUTS: Key = key(
+    "inputs",
+    "table",
+    "none",
+    "instead of `from`, for a model with several inputs: `{ input_name = \"stage\" }` or `\"stage.tensor\"`",
+);
+/// The model.
+pub(super) const MODEL: Key = key("model", "text", "required", "one of `[models.*]`");
+
 const KEYS: [Key; 3] = [
-    key(
-        "inputs",
-        "table",
-        "none",
-        "instead of `from`, for a model with several inputs: `{ input_name = \"stage\" }` or `\"stage.tensor\"`",
-    ),
-    key("model", "text", "required", "one of `[models.*]`"),
+    INPUTS,
+    MODEL,
     key(
         "batch",
         "table",
@@ -43,31 +48,41 @@ impl StageKind for Infer {
     }
 
     fn reads(&self, f: &mut Fields<'_, '_>) -> Reads {
-        match (f.entry("from"), f.entry("inputs")) {
-            (Some(_), Some(second)) => {
-                f.bad("inputs", second.key_span, "stands beside `from`")
-                    .help("`from` feeds a model with one input, `inputs` names what feeds each of several");
-                Vec::new()
-            }
-            (None, None) => {
-                f.missing("from", "name the image stage that feeds the model: from = \"pixels\"");
-                Vec::new()
-            }
-            (Some(_), None) => f.string("from").map(|from| (None, from)).into_iter().collect(),
-            (None, Some(entry)) => inputs(f, entry),
-        }
+        reads_of_model(f)
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let model = f.required_string("model", "name one of [models.*]");
-        let mut draft = BatchDraft { model, max_batch: None, wait: DEFAULT_WAIT, together: None };
-        if let Some(mut batch) = f.table("batch", &["max", "wait", "together"]) {
-            draft.max_batch = batch.integer("max", 1..=MAX_BATCH);
-            draft.together = batch.integer("together", 1..=MAX_BATCH).map(|n| n.value as usize);
-            draft.wait = batch.duration("wait").unwrap_or(draft.wait);
-        }
-        Some(Draft::Batch(draft))
+        Some(Draft::Batch(draft(f, &["max", "wait", "together"])))
     }
+}
+
+/// What a stage with a model reads: `from`, or a stage for each input.
+pub(super) fn reads_of_model(f: &mut Fields<'_, '_>) -> Reads {
+    match (f.entry("from"), f.entry("inputs")) {
+        (Some(_), Some(second)) => {
+            f.bad("inputs", second.key_span, "stands beside `from`")
+                .help("`from` feeds a model with one input, `inputs` names what feeds each of several");
+            Vec::new()
+        }
+        (None, None) => {
+            f.missing("from", "name the image stage that feeds the model: from = \"pixels\"");
+            Vec::new()
+        }
+        (Some(_), None) => f.string("from").map(|from| (None, from)).into_iter().collect(),
+        (None, Some(entry)) => inputs(f, entry),
+    }
+}
+
+/// The model of a stage and its batches, of which the table `batch` may say what `batch_keys` name.
+pub(super) fn draft(f: &mut Fields<'_, '_>, batch_keys: &[&str]) -> BatchDraft {
+    let model = f.required_string("model", "name one of [models.*]");
+    let mut draft = BatchDraft { model, max_batch: None, wait: DEFAULT_WAIT, together: None, iterate: None };
+    if let Some(mut batch) = f.table("batch", batch_keys) {
+        draft.max_batch = batch.integer("max", 1..=MAX_BATCH);
+        draft.together = batch.integer("together", 1..=MAX_BATCH).map(|n| n.value as usize);
+        draft.wait = batch.duration("wait").unwrap_or(draft.wait);
+    }
+    draft
 }
 
 fn inputs(f: &mut Fields<'_, '_>, entry: &Entry) -> Reads {

@@ -113,7 +113,20 @@ impl BoundSession {
         ran.map_err(|e| self.failed(&e))
     }
 
-    fn failed(&mut self, error: &ort::Error) -> RunError {
+    /// The session alone, for what allocates and binds by itself.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Runs the session over what is bound to another binding, and waits for its outputs.
+    pub fn run_over(&mut self, binding: &IoBinding) -> ort::Result<()> {
+        let BoundSession { session, shrink, on_device, .. } = self;
+        shrink.around(|options| run_binding(session, binding, options))?;
+        if *on_device { binding.synchronize_outputs() } else { Ok(()) }
+    }
+
+    /// What an error of a run says, with what follows from it for the memory of the next one.
+    pub fn failed(&mut self, error: &ort::Error) -> RunError {
         let error = errors::run(error);
         if error.kind == RunErrorKind::OutOfMemory {
             // The arena keeps what it got, in regions that suit no smaller batch. Less may come next, and need it.
@@ -176,14 +189,14 @@ impl BoundSession {
         // last run's dynamic output for the place of the next one's.
         for ((spec, tensor), rows) in model.session_inputs.iter().zip(&model.inputs).zip(&places.inputs) {
             // SAFETY: the memory has the size of these rows; the session only reads inputs.
-            let value = unsafe { self.value_over(tensor, places.rows, rows.ptr.cast_mut(), rows.len) }?;
+            let value = unsafe { value_over(&self.cpu, tensor, places.rows, rows.ptr.cast_mut(), rows.len) }?;
             self.binding.bind_input(&spec.name, &value)?;
         }
         for ((spec, tensor), rows) in model.session_outputs.iter().zip(&model.outputs).zip(&places.outputs) {
             match (tensor, rows) {
                 (Some(tensor), Some(rows)) => {
                     // SAFETY: the memory has the size of these rows and is the caller's to write to.
-                    let value = unsafe { self.value_over(tensor, places.rows, rows.ptr, rows.len) }?;
+                    let value = unsafe { value_over(&self.cpu, tensor, places.rows, rows.ptr, rows.len) }?;
                     self.binding.bind_output(&spec.name, value)?;
                 }
                 _ => self.binding.bind_output_to_device(&spec.name, &self.cpu)?,
@@ -246,40 +259,40 @@ impl BoundSession {
         unsafe { ort::Error::result_from_status(status) }?;
         Ok(made)
     }
+}
 
-    /// An owned tensor value over memory of ours. ort marks what comes from a pointer as owned, so it neither clones it when it is bound
-    /// (binding a borrowed `TensorRef` deadlocks in ort 2.0.0-rc.15) nor refuses it as an output.
-    ///
-    /// # Safety
-    /// `data` has `bytes` bytes and outlives the value and all bindings of it.
-    unsafe fn value_over(
-        &self,
-        tensor: &RowTensor,
-        rows: usize,
-        data: *mut u8,
-        bytes: usize,
-    ) -> ort::Result<DynValue> {
-        let shape = tensor.shape(rows);
-        let element = sys::ONNXTensorElementDataType::from(element_type(tensor.dtype));
-        let mut value = std::ptr::null_mut();
-        // SAFETY: the caller vouches for the memory; the runtime checks that it is large enough for the shape.
-        let status = unsafe {
-            (ort::api().CreateTensorWithDataAsOrtValue)(
-                self.cpu.ptr(),
-                data.cast(),
-                bytes,
-                shape.as_ptr(),
-                shape.len(),
-                element,
-                &mut value,
-            )
-        };
-        // SAFETY: the status was just returned by the API.
-        unsafe { ort::Error::result_from_status(status) }?;
-        let value = NonNull::new(value).ok_or_else(|| ort::Error::new("the runtime made a null tensor"))?;
-        // SAFETY: a valid value that nobody else owns.
-        Ok(unsafe { DynValue::from_ptr(value, Some(&Allocator::default())) })
-    }
+/// An owned tensor value over memory of ours, which `memory` describes. ort marks what comes from a pointer as owned, so it neither clones it when it is bound
+/// (binding a borrowed `TensorRef` deadlocks in ort 2.0.0-rc.15) nor refuses it as an output.
+///
+/// # Safety
+/// `data` has `bytes` bytes and outlives the value and all bindings of it.
+pub unsafe fn value_over(
+    memory: &MemoryInfo<'_>,
+    tensor: &RowTensor,
+    rows: usize,
+    data: *mut u8,
+    bytes: usize,
+) -> ort::Result<DynValue> {
+    let shape = tensor.shape(rows);
+    let element = sys::ONNXTensorElementDataType::from(element_type(tensor.dtype));
+    let mut value = std::ptr::null_mut();
+    // SAFETY: the caller vouches for the memory; the runtime checks that it is large enough for the shape.
+    let status = unsafe {
+        (ort::api().CreateTensorWithDataAsOrtValue)(
+            memory.ptr(),
+            data.cast(),
+            bytes,
+            shape.as_ptr(),
+            shape.len(),
+            element,
+            &mut value,
+        )
+    };
+    // SAFETY: the status was just returned by the API.
+    unsafe { ort::Error::result_from_status(status) }?;
+    let value = NonNull::new(value).ok_or_else(|| ort::Error::new("the runtime made a null tensor"))?;
+    // SAFETY: a valid value that nobody else owns.
+    Ok(unsafe { DynValue::from_ptr(value, Some(&Allocator::default())) })
 }
 
 /// Runs the session over what is bound, which nobody else uses meanwhile. See [`BoundSession`] for why this is not ort's own method.

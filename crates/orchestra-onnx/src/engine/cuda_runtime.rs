@@ -2,6 +2,10 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
+/// `cudaMemcpyHostToDevice`
+pub const TO_DEVICE: c_int = 1;
+/// `cudaMemcpyDeviceToHost`
+pub const TO_HOST: c_int = 2;
 /// `cudaSuccess`
 const SUCCESS: c_int = 0;
 /// CUDA's runtime as the loader knows it, once the provider has loaded it. Newest first.

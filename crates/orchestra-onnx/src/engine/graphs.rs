@@ -14,7 +14,7 @@ use ort::session::{IoBinding, RunOptions, Session};
 use ort::value::DynTensor;
 
 use super::binding::run_binding;
-use super::cuda_runtime::CudaRuntime;
+use super::cuda_runtime::{CudaRuntime, TO_DEVICE, TO_HOST};
 use super::model::{Model, Places, RowTensor, element_type};
 use orchestra_worker::serve::LoadError;
 
@@ -22,10 +22,6 @@ use orchestra_worker::serve::LoadError;
 const GRAPH: &str = "gpu_graph_id";
 /// As a value of it: none, run as usual.
 const NO_GRAPH: &str = "-1";
-/// `cudaMemcpyHostToDevice`
-const TO_DEVICE: c_int = 1;
-/// `cudaMemcpyDeviceToHost`
-const TO_HOST: c_int = 2;
 
 /// Runs as usual before one is recorded: memory must not be taken while that goes on, and the arena has all that a size needs only after
 /// it has run more than once.

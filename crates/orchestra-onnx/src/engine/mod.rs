@@ -8,6 +8,7 @@ mod errors;
 mod graphs;
 mod host_memory;
 mod host_side;
+mod iterate;
 mod library;
 mod memory;
 mod model;
@@ -33,16 +34,17 @@ use std::time::Instant;
 use orchestra_core::{DeviceKind, ErrorClass, Provider};
 use orchestra_worker::Sandbox;
 use orchestra_worker::arena::WorkerArena;
-use orchestra_worker::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
+use orchestra_worker::frames::{Load, Run, RunErrorKind, RunTiming};
 
 use crate::digest::{model_digest, short};
 use crate::spec::OnnxSpec;
 use binding::BoundSession;
 use host_memory::HostMemory;
 use host_side::HostSide;
+use iterate::{Looping, Rounds};
 use memory::PrivateRows;
 use model::Model;
-use orchestra_worker::serve::{Engine, LoadError, Loaded, RunError, STACK, Stream, nanos};
+use orchestra_worker::serve::{Answer, Engine, LoadError, Loaded, RunError, STACK, Stream, nanos};
 use tensorrt::Engines;
 
 /// One ONNX Runtime session over one arena.
@@ -54,6 +56,8 @@ pub struct OnnxEngine {
 
 /// What runs one batch at a time on the session. Fields are dropped in this order: what points into memory before the memory.
 struct Serving {
+    /// Where the model runs on its own outputs.
+    looping: Option<Looping>,
     bound: BoundSession,
     max_batch: usize,
     /// Sizes that others are padded to, ascending; none where batches run as they are. A size for which memory ran out is none any more.
@@ -104,7 +108,13 @@ impl Engine for OnnxEngine {
         if let DeviceKind::Cuda { uuid } = &load.device {
             cuda::check_alone(uuid)?;
         }
-        let model = Model::check(&session, arena.layout(), load.max_batch, &spec.pixel_inputs)?;
+        let model = Model::check(
+            &session,
+            arena.layout(),
+            load.max_batch,
+            &spec.pixel_inputs,
+            spec.iteration.as_ref(),
+        )?;
         let providers = session::providers(&session, load, &spec)?;
         let mut loaded = Loaded {
             inputs: model.session_inputs.clone(),
@@ -125,7 +135,10 @@ impl Engine for OnnxEngine {
         batch_sizes.sort_unstable();
         let shared = Arc::new(Shared { model, arena });
         let max_batch = load.max_batch.max(1);
-        let first = Serving { bound, max_batch, batch_sizes, padding: BTreeMap::new(), host, shared };
+        let looping = spec.iteration.map(|iteration| Looping::new(iteration, &load.device)).transpose();
+        let looping = looping.map_err(|e| errors::load(&e.to_string()))?;
+        let first =
+            Serving { looping, bound, max_batch, batch_sizes, padding: BTreeMap::new(), host, shared };
         let beside: ort::Result<Vec<Serving>> = (1..load.streams).map(|_| first.beside(load)).collect();
         self.streams = beside.map_err(|e| errors::load(&e.to_string()))?;
         self.streams.insert(0, first);
@@ -138,7 +151,7 @@ impl Engine for OnnxEngine {
         Ok(loaded)
     }
 
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
         match self.streams.first_mut() {
             Some(stream) => stream.run(run, timing),
             None => Err(RunError { kind: RunErrorKind::Model, error: "no model is loaded".to_owned() }),
@@ -151,10 +164,11 @@ impl Engine for OnnxEngine {
 }
 
 impl Stream for Serving {
-    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
         if run.rows <= self.max_batch {
             return self.run_batch(run, timing);
         }
+        let mut is_paused = false;
         // Several batches that go together. A layout that has room for them has a place for every output.
         for first in (0..run.rows).step_by(self.max_batch) {
             let rows = self.max_batch.min(run.rows - first);
@@ -162,14 +176,14 @@ impl Stream for Serving {
             let mut of_batch = RunTiming::default();
             let ran = self.run_batch(&batch, &mut of_batch);
             timing.add(of_batch);
-            ran?;
+            is_paused |= ran? == Answer::Paused;
         }
-        Ok(Vec::new())
+        Ok(if is_paused { Answer::Paused } else { Answer::Done(Vec::new()) })
     }
 }
 
 impl Serving {
-    fn run_batch(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run_batch(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
         match self.shared.model.batch {
             Some(batch) => self.run_as(run, batch, timing),
             None => self.run_at_next_size(run, timing),
@@ -179,6 +193,7 @@ impl Serving {
     /// Another one on the same session.
     fn beside(&self, load: &Load) -> ort::Result<Serving> {
         Ok(Serving {
+            looping: self.looping.as_ref().map(Looping::beside),
             bound: self.bound.beside(&load.device)?,
             max_batch: self.max_batch,
             batch_sizes: self.batch_sizes.clone(),
@@ -190,11 +205,7 @@ impl Serving {
 
     /// A size that a device has not seen costs it time, so the batch takes the next larger one that it was warmed with. Where there is
     /// not enough memory for that one, there may be for the batch itself.
-    fn run_at_next_size(
-        &mut self,
-        run: &Run,
-        timing: &mut RunTiming,
-    ) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run_at_next_size(&mut self, run: &Run, timing: &mut RunTiming) -> Result<Answer, RunError> {
         let size = self.batch_sizes.iter().copied().find(|size| *size >= run.rows).unwrap_or(run.rows);
         match self.run_as(run, size, timing) {
             Err(RunError { kind: RunErrorKind::OutOfMemory, .. }) if size > run.rows => {
@@ -208,12 +219,7 @@ impl Serving {
 
     /// Runs the batch as one of `rows` rows. If it has fewer, rows are copied to and from memory of that size, so that nothing outside of
     /// the run's rows is read or written; else the session reads and writes the arena itself, or as near to it as its device can.
-    fn run_as(
-        &mut self,
-        run: &Run,
-        rows: usize,
-        timing: &mut RunTiming,
-    ) -> Result<Vec<DynamicOutput>, RunError> {
+    fn run_as(&mut self, run: &Run, rows: usize, timing: &mut RunTiming) -> Result<Answer, RunError> {
         let start = Instant::now();
         let Shared { model, arena } = &*self.shared;
         let slots = model.places_in(arena, run).map_err(|e| errors::model(e.to_string()))?;
@@ -228,16 +234,35 @@ impl Serving {
         let copied = private.as_mut().map(|private| unsafe { private.copy_in(&slots, rows) });
         let places = copied.as_ref().unwrap_or(&slots);
         timing.bind_ns = nanos(start.elapsed());
-        // SAFETY: the parent has leased these rows to this run, and the arena outlives the session, as the private rows do.
-        unsafe { self.bound.run(model, places, timing)? };
-        let start = Instant::now();
-        let dynamic = self.bound.take_dynamic(model, rows, run.rows)?;
+        let mut dynamic = Vec::new();
+        let mut is_paused = false;
+        let start = match &mut self.looping {
+            None => {
+                // SAFETY: the parent has leased these rows to this run, and the arena outlives the session, as the private rows do.
+                unsafe { self.bound.run(model, places, timing)? };
+                let start = Instant::now();
+                dynamic = self.bound.take_dynamic(model, rows, run.rows)?;
+                start
+            }
+            Some(looping) => {
+                // SAFETY: the parent has leased these rows to this run.
+                let rounds =
+                    unsafe { Rounds::of(model, arena, run) }.map_err(|e| errors::model(e.to_string()))?;
+                // SAFETY: as above.
+                let end = unsafe { looping.run(&mut self.bound, model, places, rounds.before(), timing)? };
+                let start = Instant::now();
+                // SAFETY: the parent has leased these rows to this run.
+                unsafe { rounds.say(&end.rounds) };
+                is_paused = end.is_paused;
+                start
+            }
+        };
         if let Some(private) = private {
             // SAFETY: the parent has leased these rows to this run, which is over.
             unsafe { private.copy_out(&slots) };
         }
-        timing.copy_out_ns = nanos(start.elapsed());
-        Ok(dynamic)
+        timing.copy_out_ns = timing.copy_out_ns.saturating_add(nanos(start.elapsed()));
+        Ok(if is_paused { Answer::Paused } else { Answer::Done(dynamic) })
     }
 }
 

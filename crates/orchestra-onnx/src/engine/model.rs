@@ -1,7 +1,8 @@
 //! What a session's tensors are and where they lie: checks the session against the plan's layout, once. It runs nothing.
 
 use orchestra_core::batch_layout::{BatchLayout, Region};
-use orchestra_core::{DType, Dim, ErrorClass, PixelInput, TensorSpec};
+use orchestra_core::iteration::{Feed, Until};
+use orchestra_core::{DType, Dim, ErrorClass, Iteration, PixelInput, TensorSpec};
 use orchestra_worker::arena::{RangeError, Rows, WorkerArena};
 use orchestra_worker::frames::Run;
 use ort::session::Session;
@@ -43,7 +44,8 @@ pub struct Places {
 }
 
 impl Model {
-    /// Checks that names, element types and shapes of the session are those that the layout was made for.
+    /// Checks that names, element types and shapes of the session are those that the layout was made for, but for what it has behind them
+    /// for an `iteration`.
     ///
     /// An input that takes `pixels` has another name in the session. Batches of up to `max_batch` rows go together where the layout has room
     /// for more.
@@ -52,29 +54,36 @@ impl Model {
         layout: &BatchLayout,
         max_batch: usize,
         pixels: &[Option<PixelInput>],
+        iteration: Option<&Iteration>,
     ) -> Result<Model, LoadError> {
         together(layout, max_batch)?;
+        let behind = iteration.map_or([0, 0], |of| [usize::from(of.has_checkpoints()), 1]);
+        let layout_inputs = &layout.inputs[..layout.inputs.len().saturating_sub(behind[0])];
+        let layout_outputs = &layout.outputs[..layout.outputs.len().saturating_sub(behind[1])];
         let session_inputs = specs(session.inputs(), "input")?;
         let session_outputs = specs(session.outputs(), "output")?;
-        same_count(&session_inputs, layout.inputs.len(), "inputs")?;
-        same_count(&session_outputs, layout.outputs.len(), "outputs")?;
-        for (at, (found, region)) in session_inputs.iter().zip(&layout.inputs).enumerate() {
+        same_count(&session_inputs, layout_inputs.len(), "inputs")?;
+        same_count(&session_outputs, layout_outputs.len(), "outputs")?;
+        for (at, (found, region)) in session_inputs.iter().zip(layout_inputs).enumerate() {
             let mut planned = region.tensor.clone();
             if pixels.get(at).is_some_and(Option::is_some) {
                 planned.name = pixel_graph::session_name(&planned.name);
             }
             agree(found, &planned, "input")?;
         }
-        for (found, region) in session_outputs.iter().zip(&layout.outputs) {
+        for (found, region) in session_outputs.iter().zip(layout_outputs) {
             if let Some(region) = region {
                 agree(found, &region.tensor, "output")?;
             }
         }
+        if let Some(iteration) = iteration {
+            can_loop(iteration, layout_inputs, layout_outputs)?;
+        }
         let max_rows = max_batch.min(layout.max_rows);
         let batch = fixed_batch(&session_inputs, max_rows)?;
         Ok(Model {
-            inputs: layout.inputs.iter().map(row_tensor).collect(),
-            outputs: layout.outputs.iter().map(|region| region.as_ref().map(row_tensor)).collect(),
+            inputs: layout_inputs.iter().map(row_tensor).collect(),
+            outputs: layout_outputs.iter().map(|region| region.as_ref().map(row_tensor)).collect(),
             session_inputs,
             session_outputs,
             batch,
@@ -169,6 +178,23 @@ fn agree(found: &TensorSpec, planned: &TensorSpec, what: &str) -> Result<(), Loa
         "{what} `{}` is {planned} in the plan, but the model has `{}` as {found}",
         planned.name, found.name
     )))
+}
+
+/// Whether the places that a loop names exist, and what it feeds on fits. The planner has checked that; a frame may say anything.
+fn can_loop(of: &Iteration, inputs: &[Region], outputs: &[Option<Region>]) -> Result<(), LoadError> {
+    let output = |at: usize| outputs.get(at).and_then(Option::as_ref);
+    let fits = |feed: &Feed| {
+        output(feed.output).zip(inputs.get(feed.input)).is_some_and(|(gives, takes)| {
+            gives.tensor.dtype == takes.tensor.dtype && gives.row_bytes == takes.row_bytes
+        })
+    };
+    let is_number = |until: &Until| {
+        output(until.output).is_some_and(|region| region.row_bytes == region.tensor.dtype.size_bytes())
+    };
+    if of.feed.iter().all(fits) && of.until.iter().all(is_number) && outputs.iter().all(Option::is_some) {
+        return Ok(());
+    }
+    Err(refused("the loop of the plan does not fit the model; start the run again".to_owned()))
 }
 
 /// Batches that go together are answered once, and what has no place in the slots cannot be put together again.

@@ -111,9 +111,9 @@ fn options(load: &Load, spec: &OnnxSpec, wanted: &TensorRt, engines: Option<&Eng
 
 /// The shape of every input, as `name:1x3x224x224,other:1x8`.
 fn profile(load: &Load, spec: &OnnxSpec, batch: &dyn Fn(&Region) -> usize) -> String {
-    let inputs = load.layout.inputs.iter().enumerate().map(|(at, region)| {
-        let name = match spec.pixel_inputs.get(at) {
-            Some(Some(_)) => pixel_graph::session_name(&region.tensor.name),
+    let inputs = load.layout.inputs.iter().zip(&spec.pixel_inputs).map(|(region, pixels)| {
+        let name = match pixels {
+            Some(_) => pixel_graph::session_name(&region.tensor.name),
             _ => region.tensor.name.clone(),
         };
         let dims = std::iter::once(batch(region)).chain(region.tensor.fixed_row().unwrap_or_default());

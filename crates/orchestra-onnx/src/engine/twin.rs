@@ -88,7 +88,7 @@ impl Twin {
             rows,
             trace: None,
         };
-        assert!(self.engine.run(&run, &mut RunTiming::default()).unwrap().is_empty());
+        assert_eq!(self.engine.run(&run, &mut RunTiming::default()), Ok(Answer::Done(Vec::new())));
         // SAFETY: no run is on its way.
         let found = unsafe { self.outputs.rows(OutputSlotId(0), 0, 0, MAX_ROWS) }.unwrap();
         let found: Vec<f32> =

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use orchestra_core::batch_layout::BatchLayout;
-use orchestra_core::{DeviceSpec, ModelId, PipelineId, SinkId, SourceId, StageId};
+use orchestra_core::{DeviceSpec, Iteration, ModelId, PipelineId, SinkId, SourceId, StageId};
 use orchestra_store::ListingSpec;
 use serde_json::Value as Json;
 
@@ -106,7 +106,7 @@ impl<'a> Assembler<'a> {
         let mut demands = Vec::new();
         let mut stages = Vec::new();
         for stage in 0..parts.graph.n_stages {
-            let Some(Wired::Batch { model, tensors, fixed_batch, .. }) = &parts.wired[stage] else {
+            let Some(Wired::Batch { model, tensors, outputs, fixed_batch, .. }) = &parts.wired[stage] else {
                 continue;
             };
             let (raw, raw_model) = (&parts.workflow.stages[stage], &parts.workflow.models[*model]);
@@ -114,7 +114,7 @@ impl<'a> Assembler<'a> {
             demands.push(SlotDemand {
                 stage: &raw.name.value,
                 inputs: tensors,
-                outputs: &parts.models[*model].as_ref()?.plan.outputs,
+                outputs,
                 max_batch: self.max_batch(stage, raw_model, *fixed_batch)?,
                 together: raw.batch().and_then(|batch| batch.together),
                 workers: parts.workers[stage].iter().map(|w| w.count).sum(),
@@ -271,8 +271,8 @@ impl<'a> Assembler<'a> {
                 let raw = &self.parts.workflow.stages[stage];
                 let from = origins(&self.parts.graph.reads[stage]);
                 let (reads, gives, runs, about) = match self.parts.wired[stage].as_ref()? {
-                    Wired::Batch { model, inputs, fixed_batch, gives, .. } => {
-                        let infer = self.infer_plan(stage, *model, *fixed_batch, layout?)?;
+                    Wired::Batch { model, inputs, iteration, fixed_batch, gives, .. } => {
+                        let infer = self.infer_plan(stage, *model, (*fixed_batch, iteration), layout?)?;
                         (inputs, gives, Shape::Batch(Box::new(infer)), None)
                     }
                     Wired::Stage { reads, connected, .. } => {
@@ -306,7 +306,7 @@ impl<'a> Assembler<'a> {
         &self,
         stage: usize,
         model: usize,
-        fixed_batch: Option<usize>,
+        (fixed_batch, iteration): (Option<usize>, &Option<Iteration>),
         (max_batch, layout): Layout,
     ) -> Option<BatchPlan> {
         let wait = self.parts.workflow.stages[stage].batch()?.wait;
@@ -332,6 +332,7 @@ impl<'a> Assembler<'a> {
             priority: raw.priority,
             recycle: raw.recycle,
             gives_memory_back: raw.tuning.wanted.shrink,
+            iteration: iteration.clone(),
             layout,
             settings: settings_of(raw, stage, &self.parts.wired)?,
         })
@@ -416,8 +417,8 @@ fn cut_growth(workers: &mut [WorkerPlan], slots: usize) {
 
 /// Digest of what the sessions of a batch stage are opened with; `None` where that is not known.
 pub(super) fn settings_of(model: &RawModel, stage: usize, wired: &[Option<Wired>]) -> Option<[u8; 32]> {
-    let Some(Wired::Batch { tensors, pixels, .. }) = &wired[stage] else { return None };
-    Some(settings(model, tensors, pixels))
+    let Some(Wired::Batch { tensors, pixels, iteration, .. }) = &wired[stage] else { return None };
+    Some(settings(model, tensors, pixels, iteration.is_some()))
 }
 
 /// The largest batch of a stage on a GPU, before anything else about it is known.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use orchestra_core::DeviceId;
 use orchestra_core::batching::LeaveReason;
 use orchestra_core::bottleneck::Bottleneck;
+use orchestra_core::{DeviceId, PipelineId};
 use orchestra_plan::{Plan, RecordsPerItem, SinkPlan, StagePlan};
 use orchestra_store::Counts;
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::account::snapshot::Snapshot;
 use crate::account::stats::StageStats;
 use crate::context::RunContext;
+use crate::messages::PipelineEnd;
 
 /// The contents of `run.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -157,6 +158,8 @@ pub struct DeviceReport {
 /// A pipeline in `run.json`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PipelineReport {
+    /// `complete`, `stopped`, or what ended it before its last item; `null` where that is not known.
+    pub end: Option<String>,
     /// Those that it has workers on, in the order of the plan.
     pub devices: Vec<PipelineOnDevice>,
 }
@@ -180,7 +183,13 @@ pub struct PipelineOnDevice {
 
 impl RunReport {
     /// The account of the run, from its counters and what the journal holds.
-    pub fn new(context: &RunContext, started_unix_ms: u64, counts: Counts, exit_code: i32) -> Self {
+    pub fn new(
+        context: &RunContext,
+        started_unix_ms: u64,
+        counts: Counts,
+        exit_code: i32,
+        ends: &BTreeMap<PipelineId, PipelineEnd>,
+    ) -> Self {
         let snapshot = Snapshot::take(context);
         let seconds = snapshot.elapsed.as_secs_f64();
         let read = counts.total();
@@ -235,7 +244,7 @@ impl RunReport {
             devices: (0..).map(DeviceId).zip(&snapshot.devices).map(device).collect(),
             sources: sources(context),
             outputs: outputs(&context.plan),
-            pipelines: pipelines(context),
+            pipelines: pipelines(context, ends),
             loaders: LoaderReport {
                 seconds_loading: snapshot.time.loading.as_secs_f64(),
                 seconds_waiting_for_row: snapshot.time.waiting_for_row.as_secs_f64(),
@@ -268,11 +277,15 @@ fn outputs(plan: &Plan) -> Vec<OutputReport> {
     plan.sinks.iter().map(output).collect()
 }
 
-fn pipelines(context: &RunContext) -> BTreeMap<String, PipelineReport> {
+fn pipelines(
+    context: &RunContext,
+    ends: &BTreeMap<PipelineId, PipelineEnd>,
+) -> BTreeMap<String, PipelineReport> {
     let plan = &context.plan;
-    let names = plan.pipelines.iter().map(|pipeline| pipeline.name.clone());
+    let report = |id| PipelineReport { end: ends.get(&id).map(ToString::to_string), devices: Vec::new() };
+    let named = (0..).map(PipelineId).zip(&plan.pipelines);
     let mut reports: BTreeMap<String, PipelineReport> =
-        names.map(|name| (name, PipelineReport::default())).collect();
+        named.map(|(id, pipeline)| (pipeline.name.clone(), report(id))).collect();
     for usage in context.watch.pipelines() {
         let report = reports.entry(plan.pipelines[usage.pipeline.index()].name.clone()).or_default();
         report.devices.push(PipelineOnDevice {

@@ -9,10 +9,11 @@ use std::time::Duration;
 use orchestra_core::batching::{BatchPolicy, Decision};
 use orchestra_core::ledger::{Aftermath, Assignment, FailedRow, Ledger, Rows};
 use orchestra_core::together::Together;
-use orchestra_core::{BatchId, DeviceId, Failure, SlotId, StageId, WorkerId};
+use orchestra_core::{BatchId, DeviceId, Failure, Iteration, SlotId, StageId, WorkerExit, WorkerId};
 use orchestra_worker::frames::{DynamicOutput, Run, RunErrorKind, RunTiming};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
+use crate::batch::checkpoint;
 use crate::batch::flights::{self, Flight, Flights};
 use crate::batch::output_slots::PendingOutputs;
 use crate::batch::slot_pool::{FilledSlot, SlotPool, Watch};
@@ -36,6 +37,8 @@ pub struct BatcherState {
     pipeline_name: String,
     policy: BatchPolicy,
     together: Together,
+    /// Of a stage that runs its model on its own outputs.
+    iteration: Option<Iteration>,
     ledger: Ledger,
     pool: Option<Arc<SlotPool>>,
     slots: HashMap<SlotId, SlotInUse>,
@@ -85,6 +88,7 @@ impl Actor for Batcher {
                 state.args.completion.serving();
             }
             BatcherMsg::Done { worker, batch, dynamic, ran } => state.done(worker, batch, dynamic, ran),
+            BatcherMsg::Paused { worker, batch, ran } => state.paused(worker, batch, ran),
             BatcherMsg::Fault { worker, batch, kind, error, ran } => {
                 state.fault(worker, batch, kind, error, ran);
             }
@@ -122,6 +126,7 @@ impl BatcherState {
             pipeline_name: plan.pipelines[stage.pipeline.index()].name.clone(),
             policy,
             together: Together::new(infer.together(), policy.max_rows, plan.limits.batch_timeout),
+            iteration: infer.iteration.clone(),
             ledger,
             pool: None,
             slots: HashMap::new(),
@@ -143,6 +148,10 @@ impl BatcherState {
         let rows = Rows { slot: slot.slot, first: 0, count: slot.items.len() };
         if slot.n_items(rows) == 0 {
             return; // Only holes: nothing to run, and dropping it frees the slot.
+        }
+        if let Some(iteration) = &self.iteration {
+            // SAFETY: the slot has just been filled, and no row of it was sent.
+            unsafe { checkpoint::begin(iteration, &slot) };
         }
         self.ledger.add(rows, slot.reason);
         self.slots.insert(slot.slot, SlotInUse { slot: Arc::new(slot), rows_left: rows.count });
@@ -246,6 +255,10 @@ impl BatcherState {
     }
 
     fn count_sent(&self, a: &Assignment) {
+        // A batch that goes on after a checkpoint was counted when it was sent first.
+        if a.resumes {
+            return;
+        }
         let (stats, items) = (&self.args.context.stats, self.n_items(a.rows));
         let stage = stats.stage(self.args.stage);
         for batch in self.batches(a.rows) {
@@ -337,6 +350,38 @@ impl BatcherState {
             let outputs = outputs.map(PendingOutputs::done);
             self.completed = Some(CompletedBatch { outputs, slot, rows: completed.rows, dynamic, trace });
         }
+        self.end_if_drained(worker);
+    }
+
+    /// The state that the worker has left becomes the inputs of the rows, which wait for their next leg.
+    fn paused(&mut self, worker: WorkerId, batch: BatchId, ran: Ran) {
+        // An answer of a worker that was given up finds no flight: each dispatch has a number of its own.
+        let Some(mut flight) = self.flights.by_batch.remove(&batch) else { return };
+        let rows = flight.assignment.rows;
+        let outputs = flight.outputs.take().map(PendingOutputs::done);
+        let slot = self.slots.get(&rows.slot).map(|in_use| Arc::clone(&in_use.slot));
+        let kept = match (&self.iteration, slot, outputs) {
+            // SAFETY: the worker has answered for these rows, which were sent to no other, and the ledger still counts them as sent.
+            (Some(iteration), Some(slot), Some(outputs)) => unsafe {
+                checkpoint::keep(iteration, &slot, rows, &outputs)
+            },
+            _ => Err("a checkpoint of a stage that has none".to_owned()),
+        };
+        if let Err(what) = kept {
+            // The batch comes back with the death of its worker.
+            self.flights.by_batch.insert(batch, flight);
+            if let Some(port) = self.ports.get(&worker) {
+                drop(port.link.cast(LinkMsg::Kill(WorkerExit::Garbled(what))));
+            }
+            return;
+        }
+        let Some((next, device)) = self.ledger.paused(worker, batch) else { return };
+        tracing::debug!(
+            pipeline = %self.pipeline_name, stage = %self.name, %batch, %next, %worker, rows = rows.count,
+            device = %self.device_name(device), trace_id = flight.trace_id(), "batch reached a checkpoint"
+        );
+        self.flights.end(&flight, ran, BatchEnd::Paused(next), None);
+        self.note_ceiling(device);
         self.end_if_drained(worker);
     }
 

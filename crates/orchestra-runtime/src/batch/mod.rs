@@ -1,6 +1,7 @@
 //! A stage that runs in workers: its slots, its batches and the workers that hold them.
 
 pub mod batcher;
+mod checkpoint;
 pub mod flights;
 pub mod output_slots;
 pub mod outputs;

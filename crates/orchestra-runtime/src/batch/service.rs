@@ -142,7 +142,9 @@ impl Service {
         let planned = plan.stages.get(stage.index()).and_then(|s| Some((s.name.clone(), s.batch()?)));
         let planned = planned.filter(|_| options.engines.contains_key(&stage));
         let Some((name, batch)) = planned else { return Err(StartServiceError::NoStage(stage.0)) };
-        let inputs = batch.layout.inputs.iter().map(|region| region.tensor.clone()).collect();
+        // Behind those of the model lies what a loop keeps of each row.
+        let n_inputs = plan.stages[stage.index()].reads.len();
+        let inputs = batch.layout.inputs[..n_inputs].iter().map(|region| region.tensor.clone()).collect();
         let outputs = plan.stages[stage.index()].gives.0.iter();
         let outputs = outputs.filter_map(|column| column.ty.stored().cloned()).collect();
         // Touching every page of it takes a while.

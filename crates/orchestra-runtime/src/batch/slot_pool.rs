@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use orchestra_core::SlotId;
+use orchestra_core::batch_layout::BatchLayout;
 use orchestra_core::batching::{LeaveReason, OpenBatch};
 use orchestra_core::ledger::Rows;
 use orchestra_worker::arena::Arena;
@@ -446,6 +447,24 @@ impl Drop for RowLease<'_> {
 }
 
 impl FilledSlot {
+    /// Where its rows lie.
+    pub fn layout(&self) -> &BatchLayout {
+        self.pool.arena.layout()
+    }
+
+    /// A row of an input.
+    ///
+    /// # Safety
+    /// The row is with no worker, and nobody else uses it for as long as the slice lives.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "who has the slot knows which of its rows are away, which the type system cannot see"
+    )]
+    pub unsafe fn input_row_mut(&self, input: usize, row: usize) -> &mut [u8] {
+        // SAFETY: as the caller vouches; no row of a filled slot has a lease.
+        unsafe { self.pool.arena.input_row_mut(self.of.slot, input, row) }
+    }
+
     /// How many of these rows are no holes. All of them, the usual case, were counted by who filled the slot: the items lie in the caches of
     /// its core.
     pub fn n_items(&self, rows: Rows) -> usize {

@@ -217,6 +217,8 @@ pub enum RunFault {
     AnswersFor(Other),
     /// The answer comes twice.
     AnswersTwice,
+    /// It leaves a batch at a checkpoint, which has none.
+    Pauses,
     /// The answer is for the right batch, and its output is odd.
     AnswersOddly(Odd),
     /// Bytes that are no frame.

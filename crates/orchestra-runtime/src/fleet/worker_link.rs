@@ -176,7 +176,10 @@ impl LinkState {
                 self.end_with(WorkerExit::LoadFailed { class, why: error });
             }
             // The port has understood these.
-            FromWorker::Heartbeat { .. } | FromWorker::Done { .. } | FromWorker::Failed { .. } => {}
+            FromWorker::Heartbeat { .. }
+            | FromWorker::Done { .. }
+            | FromWorker::Paused { .. }
+            | FromWorker::Failed { .. } => {}
         }
     }
 

@@ -149,6 +149,12 @@ impl WorkerPort {
                     }
                 }
             }
+            FromWorker::Paused { batch, timing, rss_bytes } => {
+                if let Some((_, ran)) = self.answered(batch, timing, false, now) {
+                    drop(batcher.cast(BatcherMsg::Paused { worker, batch, ran }));
+                    self.done(1, rss_bytes);
+                }
+            }
             FromWorker::Failed { batch, kind, error, timing } => {
                 let breaks = kind == RunErrorKind::Device;
                 if let Some((_, ran)) = self.answered(batch, timing, breaks, now) {

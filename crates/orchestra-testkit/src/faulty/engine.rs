@@ -9,7 +9,7 @@ use std::time::Duration;
 use orchestra_core::{BatchId, ErrorClass, SandboxMode};
 use orchestra_worker::arena::{RangeError, WorkerArena};
 use orchestra_worker::frames::{DynamicOutput, Load, Run, RunErrorKind, RunTiming};
-use orchestra_worker::{Engine, LoadError, Loaded, RunError, Sandbox, Stream};
+use orchestra_worker::{Answer, Engine, LoadError, Loaded, RunError, Sandbox, Stream};
 
 use super::points::{self, Death, Point};
 use super::{FAULT_LOG, Fault, Turn, flood, sleep_for_ever};
@@ -81,8 +81,8 @@ impl Engine for FaultyEngine {
         Ok(loaded)
     }
 
-    fn run(&mut self, run: &Run, _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
-        self.shared.run(run)
+    fn run(&mut self, run: &Run, _: &mut RunTiming) -> Result<Answer, RunError> {
+        self.shared.run(run).map(Answer::Done)
     }
 
     fn take_streams(&mut self) -> Vec<Box<dyn Stream>> {
@@ -94,8 +94,8 @@ impl Engine for FaultyEngine {
 struct FaultyStream(Arc<Shared>);
 
 impl Stream for FaultyStream {
-    fn run(&mut self, run: &Run, _: &mut RunTiming) -> Result<Vec<DynamicOutput>, RunError> {
-        self.0.run(run)
+    fn run(&mut self, run: &Run, _: &mut RunTiming) -> Result<Answer, RunError> {
+        self.0.run(run).map(Answer::Done)
     }
 }
 

@@ -543,7 +543,9 @@ pub fn numbers(record: &Value, tensor: &str) -> Vec<f32> {
             number => into.push(number.as_f64().unwrap_or_else(|| panic!("`{number}` is no number")) as f32),
         }
     }
-    let data = &record["result"][tensor]["data"];
+    let value = &record["result"][tensor];
+    // A number without dimensions is written as that number.
+    let data = if value.is_object() { &value["data"] } else { value };
     assert!(!data.is_null(), "no tensor `{tensor}`: {record}");
     let mut flat = Vec::new();
     collect(data, &mut flat);

@@ -1,0 +1,221 @@
+//! `kind = "merge"`: several lists of an item to one.
+
+use std::sync::Arc;
+
+use orchestra_core::DType;
+use orchestra_core::data::{ColumnType, OwnedRow, OwnedValue, Refusal, Schema, Value};
+use orchestra_core::shapes::{Emit, Map, MapRun};
+use orchestra_plan::{
+    At, Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind, key,
+};
+
+use crate::box_order::{Order, Place};
+use crate::tensor::element;
+
+/// The kind `merge`.
+pub struct Merge;
+
+const KEYS: [Key; 1] = [key(
+    "order",
+    "text",
+    "\"given\"",
+    "the order of the rows: `\"given\"`, those of the first list first; or by their columns `box` and `score`, as `crop` orders its parts: `\"score\"`, \
+     `\"left-to-right\"`, `\"top-to-bottom\"` or `\"reading\"`",
+)];
+
+impl StageKind for Merge {
+    fn name(&self) -> &'static str {
+        "merge"
+    }
+
+    fn about(&self) -> &'static str {
+        "Makes one list, `parts`, of several with the same columns, such as `gather` gives for parts that went different ways: `from = [\"short\", \"long\"]`."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+        let order = f.choice("order", &Order::ALL).unwrap_or(At::new(Order::Given, f.span));
+        Some(Draft::Stage(Box::new(MergeDraft { order })))
+    }
+}
+
+#[derive(Debug)]
+struct MergeDraft {
+    order: At<Order>,
+}
+
+impl Connect for MergeDraft {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+        let what = "lists, which `gather` and `detect` give";
+        let mut reads = Vec::new();
+        for at in 0..stage.inputs.len().max(2) {
+            reads.push((at, stage.column(at, what, |c| matches!(c.ty, ColumnType::List(_)))?));
+        }
+        let list = |(at, column): (usize, usize)| &stage.inputs[at].gives.0[column].ty;
+        let ColumnType::List(rows) = list(reads[0]) else { return None };
+        if let Some(&(other, column)) = reads.iter().find(|&&read| list(read) != list(reads[0])) {
+            let (name, other) = (stage.name, &stage.inputs[other]);
+            let message = format!(
+                "stage `{name}` cannot merge the list of `{}` with that of `{}`",
+                other.name, stage.inputs[0].name
+            );
+            let ColumnType::List(columns) = &other.gives.0[column].ty else { return None };
+            stage
+                .diags
+                .error(other.span, message)
+                .label(format!("its rows are {columns}, those of the first {rows}"))
+                .help(
+                    "give their columns the same names and types with a `select` in front of each `gather`",
+                );
+            return None;
+        }
+        let number = |name: &str, n: usize| {
+            let at = rows.position(name)?;
+            let tensor = rows.0[at].ty.tensor()?;
+            (tensor.dtype == DType::F32 && tensor.row_len() == Some(n)).then_some(at)
+        };
+        let columns = OrderColumns {
+            corners: number("box", 4),
+            polygon: number("polygon", 8),
+            score: number("score", 1),
+        };
+        let lacks = match self.order.value {
+            Order::Given => None,
+            Order::Score => columns.score.is_none().then_some("`score`, f32"),
+            _ => columns.corners.is_none().then_some("`box`, f32[4]"),
+        };
+        if let Some(lacks) = lacks {
+            let message =
+                format!("stage `{}` cannot order its rows, which have no column {lacks}", stage.name);
+            stage
+                .diags
+                .error(self.order.span, message)
+                .label(format!("they are {rows}"))
+                .help("leave `order` out, or keep that column with a `select`");
+            return None;
+        }
+        let order = self.order.value;
+        let about = match order {
+            Order::Given => "one list of several".to_owned(),
+            _ => format!("one list of several, in order: {}", order.name()),
+        };
+        Some(StageConnected {
+            gives: Schema::of("parts", ColumnType::List(rows.clone())),
+            settings: serde_json::json!({ "columns": reads.iter().map(|(_, column)| column).collect::<Vec<_>>(), "order": order.name() }),
+            reads,
+            runs: Runs::Map(Arc::new(MergeMap { order, columns })),
+            details: vec![about.clone()],
+            about,
+        })
+    }
+}
+
+/// Where a row has what it is ordered by.
+#[derive(Debug, Clone, Copy)]
+struct OrderColumns {
+    corners: Option<usize>,
+    polygon: Option<usize>,
+    score: Option<usize>,
+}
+
+#[derive(Debug, Clone)]
+struct MergeMap {
+    order: Order,
+    columns: OrderColumns,
+}
+
+impl Map for MergeMap {
+    fn start(&self) -> Box<dyn MapRun> {
+        Box::new(self.clone())
+    }
+
+    fn cost(&self) -> usize {
+        // Lists have no bound.
+        usize::MAX
+    }
+}
+
+impl MapRun for MergeMap {
+    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        let mut rows: Vec<(Place, OwnedRow)> = Vec::new();
+        for input in inputs {
+            let Value::List(list) = input else {
+                return Err(Refusal::result("internal error: a list is missing; this is a bug"));
+            };
+            rows.extend(list.iter().map(|row| (self.columns.place(row), row.clone())));
+        }
+        emit.row(&[Value::List(&self.order.sort(rows))])
+    }
+}
+
+impl OrderColumns {
+    fn place(&self, row: &OwnedRow) -> Place {
+        let number = |column: Option<usize>, at: usize| match column.and_then(|column| row.get(column)) {
+            Some(OwnedValue::Tensor { dtype, data, .. }) => {
+                let bytes = data.get(at * dtype.size_bytes()..).unwrap_or_default();
+                f64::from(element(*dtype, bytes).to_f32())
+            }
+            _ => 0.0,
+        };
+        let [left, top, right, bottom] = [0, 1, 2, 3].map(|at| number(self.corners, at));
+        let height = match self.polygon {
+            // The box of a long line that is not quite level is much higher than the line.
+            Some(_) => {
+                let [a, b, d] = [0, 2, 6].map(|at| [number(self.polygon, at), number(self.polygon, at + 1)]);
+                let side = |p: [f64; 2]| (p[0] - a[0]).hypot(p[1] - a[1]);
+                side(b).min(side(d))
+            }
+            None => bottom - top,
+        };
+        Place {
+            score: number(self.score, 0) as f32,
+            x: (left + right) / 2.0,
+            y: (top + bottom) / 2.0,
+            height,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Taken(Vec<OwnedRow>);
+
+    impl Emit for Taken {
+        fn parts(&mut self, _: usize) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
+            let [Value::List(rows)] = row else { panic!("{row:?}") };
+            self.0.extend(rows.iter().cloned());
+            Ok(())
+        }
+    }
+
+    fn row(corners: [f32; 4]) -> OwnedRow {
+        let data = corners.iter().flat_map(|v| v.to_ne_bytes()).collect();
+        vec![OwnedValue::Tensor { name: "box".into(), dtype: DType::F32, shape: [4].into(), data }]
+    }
+
+    #[test]
+    fn rows_of_all_lists_come_in_one_order_and_empty_lists_add_none() {
+        let (first, second) =
+            ([row([0.0, 50.0, 9.0, 60.0]), row([0.0, 2.0, 9.0, 12.0])], [row([20.0, 0.0, 29.0, 10.0])]);
+        let merged = |order| {
+            let mut taken = Taken(Vec::new());
+            let columns = OrderColumns { corners: Some(0), polygon: None, score: None };
+            let lists = [Value::List(&first), Value::List(&[]), Value::List(&second)];
+            MergeMap { order, columns }.apply(&lists, &mut taken).unwrap();
+            let left = |row: &OwnedRow| row[0].clone();
+            taken.0.iter().map(|row| format!("{:?}", left(row))).collect::<Vec<_>>()
+        };
+        let name = |row: &OwnedRow| format!("{:?}", row[0]);
+        assert_eq!(merged(Order::Given), [name(&first[0]), name(&first[1]), name(&second[0])]);
+        assert_eq!(merged(Order::Reading), [name(&first[1]), name(&second[0]), name(&first[0])]);
+    }
+}

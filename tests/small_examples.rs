@@ -1,0 +1,158 @@
+//! The small examples: each gives the numbers of plain arithmetic over the same files, also while its workers are killed.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use common::{Workplace, copy_folder};
+use orchestra_testkit::striker::{Fault, Striker};
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Runs an example of the repository to its end.
+fn run(place: &Workplace, example: &str) {
+    let (file, out) = (repository().join("examples").join(example).join("workflow.toml"), place.out());
+    place
+        .start_command(&["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()])
+        .wait()
+        .must_exit(0);
+    assert!(place.failures().is_empty());
+}
+
+/// The numbers of an array.
+fn numbers(file: &Path) -> Vec<f32> {
+    let bytes = fs::read(file).unwrap();
+    let data = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    bytes[data..].as_chunks().0.iter().map(|n| f32::from_le_bytes(*n)).collect()
+}
+
+/// The cells of a table behind `item,index,source`, by item; the names of the columns are in `columns`.
+fn table(place: &Workplace, file: &str, columns: &str) -> BTreeMap<String, Vec<String>> {
+    let text = fs::read_to_string(place.out().join(file)).unwrap();
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some(&*format!("item,index,source,{columns}")));
+    let cells = |line: &str| line.split(',').map(str::to_owned).collect::<Vec<_>>();
+    let mut found = BTreeMap::new();
+    for mut line in lines.map(cells) {
+        let values = line.split_off(3);
+        assert!(found.insert(line.swap_remove(0), values).is_none(), "an item has one line");
+    }
+    found
+}
+
+/// Numbers whose squares, and sums of these, are exact.
+fn energy(row: &[f32]) -> f32 {
+    row.iter().map(|x| x * x).sum()
+}
+
+#[test]
+fn each_of_a_hundred_tasks_has_its_sum() {
+    let place = Workplace::new();
+    run(&place, "hundred-tasks");
+    let arrays = fs::read_dir(repository().join("examples/hundred-tasks/arrays")).unwrap();
+    let expected = arrays.map(|file| {
+        let file = file.unwrap();
+        (format!("{}[0]", file.file_name().to_str().unwrap()), energy(&numbers(&file.path())))
+    });
+    let expected: BTreeMap<String, f32> = expected.collect();
+    let found = table(&place, "results.csv", "energy");
+    assert_eq!(expected.len(), 100);
+    assert_eq!(
+        found.into_iter().map(|(item, cells)| (item, cells[0].parse().unwrap())).collect::<BTreeMap<_, _>>(),
+        expected
+    );
+}
+
+/// Whether levels and totals are those of these readings.
+fn levels_are_exact(place: &Workplace, readings: &[f32]) {
+    let rows: Vec<&[f32]> = readings.chunks(64).collect();
+    let levels = table(place, "levels.csv", "energy,mean,is_loud");
+    assert_eq!(levels.len(), rows.len());
+    for (at, row) in rows.iter().enumerate() {
+        let [energy, mean, is_loud] = &levels[&format!("readings.npy[{at}]")][..] else {
+            panic!("three cells")
+        };
+        let expected = self::energy(row);
+        assert_eq!(
+            (energy.parse(), mean.parse(), is_loud.parse()),
+            (Ok(expected), Ok(expected / 64.0), Ok(expected > 256.0))
+        );
+    }
+    let only = |file: &str| {
+        let mut found: Vec<_> = table(place, file, "sum,rows,items").into_values().collect();
+        assert_eq!(found.len(), 1);
+        found.remove(0).into_iter().map(|cell| cell.parse::<f32>().unwrap()).collect::<Vec<_>>()
+    };
+    let total: f64 = readings.iter().map(|x| f64::from(x * x)).sum();
+    let n = rows.len() as f32;
+    let louds = readings.iter().filter(|x| *x * *x > 9.0).count() as f32;
+    assert_eq!((only("total.csv"), only("louds.csv")), (vec![total as f32, n, n], vec![louds, n, n]));
+}
+
+#[test]
+fn levels_and_totals_of_readings_are_exact() {
+    let place = Workplace::new();
+    run(&place, "post-sum");
+    levels_are_exact(&place, &numbers(&repository().join("examples/post-sum/readings.npy")));
+}
+
+#[test]
+fn levels_and_totals_are_exact_while_a_worker_is_killed_every_300_ms() {
+    const ROWS: usize = 60_000;
+    let place = Workplace::new();
+    let folder = place.path("examples/post-sum");
+    copy_folder(&repository().join("examples/post-sum"), &folder);
+    fs::copy(repository().join("models/energy.onnx"), place.path("models/energy.onnx")).unwrap();
+    let readings: Vec<f32> =
+        (0..64 * ROWS as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 27) as f32 / 4.0 - 4.0).collect();
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({ROWS}, 64), }}");
+    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    bytes.extend(format!("{header:<117}\n").bytes());
+    bytes.extend(readings.iter().flat_map(|x| x.to_le_bytes()));
+    fs::write(folder.join("readings.npy"), bytes).unwrap();
+    let (file, out) = (folder.join("workflow.toml"), place.out());
+    let run = place.start_command(&["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()]);
+    let storm = Striker::of_process(run.pid(), Duration::from_millis(300), Fault::Kill);
+    let ended = run.wait();
+    let killed = storm.stop().len();
+    ended.must_exit(0);
+    assert!(killed > 0);
+    println!("{killed} kills, {} restarts", place.restarts());
+    levels_are_exact(&place, &readings);
+    place.no_process_is_left();
+}
+
+#[test]
+fn each_image_has_a_vector_of_length_one_that_points_where_its_model_does() {
+    let place = Workplace::new();
+    run(&place, "embeddings");
+    let names = |name: &str| (0..10).map(|at| format!("{name}.{at}")).collect::<Vec<_>>().join(",");
+    let f64s = |table: BTreeMap<String, Vec<String>>| {
+        let parse = |cells: Vec<String>| cells.iter().map(|cell| cell.parse().unwrap()).collect::<Vec<f64>>();
+        table.into_iter().map(|(item, cells)| (item, parse(cells))).collect::<BTreeMap<_, _>>()
+    };
+    let raw = f64s(table(&place, "raw.csv", &names("logits")));
+    let vectors = f64s(table(&place, "table.csv", &names("embedding")));
+    assert!(raw.len() == 400 && raw.keys().eq(vectors.keys()));
+    for (raw, vector) in raw.values().zip(vectors.values()) {
+        let length = raw.iter().map(|x| x * x).sum::<f64>().sqrt();
+        assert!(
+            raw.iter().zip(vector).all(|(raw, x)| (raw / length - x).abs() < 1e-6),
+            "{vector:?} of {raw:?}"
+        );
+    }
+    let index = fs::read_to_string(place.out().join("vectors/index.jsonl")).unwrap();
+    assert_eq!(index.lines().count(), 400);
+    for line in index.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let file = numbers(&place.out().join("vectors").join(line["file"].as_str().unwrap()));
+        let expected = &vectors[line["item"].as_str().unwrap()];
+        assert!(file.iter().zip(expected).all(|(x, y)| (f64::from(*x) - y).abs() < 1e-6) && file.len() == 10);
+    }
+}
