@@ -347,3 +347,48 @@ fn refused(why: &str) -> LoadError {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
+    use std::os::unix::net::UnixStream;
+    use std::process::Command;
+
+    use super::*;
+
+    /// What a confined thread can do.
+    fn can(network: bool) -> Vec<&'static str> {
+        let server = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = server.local_addr().expect("it is bound");
+        let work = move || {
+            let sandbox = Sandbox { read: vec!["/".into()], network, ..Sandbox::default() };
+            sandbox.enter().unwrap_or_else(|e| panic!("{}", e.error));
+            let does = [
+                ("connect", TcpStream::connect(address).is_ok()),
+                ("look up", ("localhost", 1).to_socket_addrs().is_ok()),
+                ("make a pair", UnixStream::pair().is_ok()),
+                ("listen", TcpListener::bind("127.0.0.1:0").is_ok()),
+                // Outside of a sandbox there is none there.
+                ("reach a local socket", refused_otherwise(UnixStream::connect("/nowhere/socket"))),
+                ("start a program", refused_otherwise(Command::new("/nowhere/program").spawn())),
+            ];
+            does.into_iter().filter(|(_, does)| *does).map(|(what, _)| what).collect()
+        };
+        // It confines the thread, and this process has others.
+        std::thread::spawn(work).join().expect("it does not panic")
+    }
+
+    fn refused_otherwise<T>(result: std::io::Result<T>) -> bool {
+        result.err().is_none_or(|error| error.kind() != std::io::ErrorKind::PermissionDenied)
+    }
+
+    #[test]
+    fn with_the_network_a_process_connects_and_still_reaches_nothing_else_of_the_machine() {
+        if !has_seccomp() {
+            return;
+        }
+        assert_eq!(can(true), ["connect", "look up", "make a pair"]);
+        let without = can(false);
+        assert!(without.is_empty() || without == ["look up"], "a file may know the name: {without:?}");
+    }
+}
