@@ -28,6 +28,8 @@ crate::named_enum! {
     pub enum FailureKind {
         /// The file could not be opened or read.
         Read = "read",
+        /// What holds the items of its source does not answer, or takes nothing from us. It fails no item: it ends the run, which can go on.
+        Unreachable = "unreachable",
         /// The bytes are no picture that we can decode.
         Decode = "decode",
         /// The picture's header claims more pixels than `limits.max_pixels`.

@@ -186,6 +186,27 @@ pub trait Fetch: fmt::Debug + Send + Sync {
     fn remote(&self) -> Option<RemoteSpec> {
         None
     }
+    /// What it reaches beside files. Without it, its process has no network, and none of the variables.
+    fn network(&self) -> Option<Network> {
+        None
+    }
+}
+
+/// What a fetch takes along to reach others over the network.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Network {
+    /// Variables of the environment: names, or what names begin with, where it ends in `_`.
+    pub variables: Vec<&'static str>,
+}
+
+impl Network {
+    /// Whether it takes this variable along.
+    #[must_use]
+    pub fn takes(&self, variable: &str) -> bool {
+        self.variables
+            .iter()
+            .any(|name| variable == *name || (name.ends_with('_') && variable.starts_with(name)))
+    }
 }
 
 /// A fetch in one thread.

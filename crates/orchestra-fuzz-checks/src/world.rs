@@ -100,6 +100,7 @@ impl Host for World {
                 _ => Ok(None),
             },
             ListingSpec::Generated => Ok(None),
+            ListingSpec::Objects { .. } => Ok(Some(item)),
             ListingSpec::Manifest { path, .. } => {
                 Ok((!path.as_ref().is_some_and(|p| p.ends_with("empty.csv"))).then_some(item))
             }

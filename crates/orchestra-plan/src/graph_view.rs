@@ -235,6 +235,7 @@ fn label(tensor: &TensorSpec, with_name: bool) -> String {
 fn listing(listing: &ListingSpec, folder: &Path) -> Vec<String> {
     match listing {
         ListingSpec::Paths { patterns, .. } => patterns.clone(),
+        ListingSpec::Objects { urls, .. } => urls.clone(),
         ListingSpec::Manifest { path: Some(path), .. } => {
             vec![format!("list {}", path.strip_prefix(folder).unwrap_or(path).display())]
         }

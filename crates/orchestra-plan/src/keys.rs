@@ -198,7 +198,12 @@ pub const TELEMETRY: [Key; 7] = [
 
 /// Every source, beside `kind`.
 pub const SOURCE: [Key; 3] = [
-    key("paths", "text or list", "none", "files, folders (with all below them) and globs"),
+    key(
+        "paths",
+        "text or list",
+        "none",
+        "files, folders (with all below them) and globs; of some kinds also [objects](../guide/workflow-file.md#objects) of a store",
+    ),
     key(
         "manifest",
         "text",

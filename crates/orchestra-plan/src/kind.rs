@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map, Reduce, Registry, RemoteSpec};
-use orchestra_store::{Expand, ItemEntry};
+use orchestra_store::{Expand, ItemEntry, RemoteStore};
 use serde_json::Value as Json;
 
 use crate::diagnostics::{Diagnostics, Span};
@@ -105,6 +105,13 @@ pub trait SourceKind: Send + Sync {
     fn has_files(&self) -> bool {
         true
     }
+    /// What speaks to the stores of its items, where `paths` may name URLs.
+    ///
+    /// # Errors
+    /// It reads files alone: what to do instead, for the message.
+    fn objects(&self) -> Result<Arc<dyn RemoteStore>, String> {
+        Err("sources of this kind read files: copy the objects to a folder first".to_owned())
+    }
     /// What its items are, known from the first of the files that it names. `None` after an error, which is in `source.diags`.
     fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected>;
     /// Makes a fetch of this kind again, in a loader process: of what its [`Fetch::remote`] gave.
@@ -118,8 +125,10 @@ pub trait SourceKind: Send + Sync {
 pub struct SourceContext<'a, 'd> {
     /// The keys of its table.
     pub fields: Fields<'a, 'd>,
-    /// The first file that it names; `None` where that is known only in the run.
+    /// The first file or object that it names; `None` where that is known only in the run.
     pub first: Option<&'a ItemEntry>,
+    /// The URLs that it names; empty where it reads files.
+    pub urls: &'a [String],
     /// The limits of the file.
     pub limits: &'a Limits,
     /// Files.

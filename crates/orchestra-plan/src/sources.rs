@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use orchestra_store::{ListError, ListingSpec};
+use orchestra_store::{ListError, ListingSpec, Remote, is_url};
 
 use crate::build::resolve;
 use crate::diagnostics::Diagnostics;
@@ -70,12 +70,19 @@ pub(crate) fn resolve_listing(
 ) -> Option<ListingSpec> {
     match source.listing.as_ref()? {
         RawListing::Paths(patterns) => {
+            let store = match patterns.iter().find(|p| is_url(&p.value)) {
+                Some(url) => Some(store(source, url, patterns, diags)?),
+                None => None,
+            };
+            let spec = |patterns: Vec<String>| match &store {
+                Some(store) => ListingSpec::Objects { urls: patterns, store: store.clone() },
+                None => ListingSpec::Paths { base: folder.into(), patterns },
+            };
             let mut fine = true;
             for pattern in patterns {
-                fine &= check_pattern(pattern, folder, host, diags);
+                fine &= check_pattern(pattern, &spec(vec![pattern.value.clone()]), folder, host, diags);
             }
-            let patterns = patterns.iter().map(|p| p.value.clone()).collect();
-            fine.then(|| ListingSpec::Paths { base: folder.into(), patterns })
+            fine.then(|| spec(patterns.iter().map(|p| p.value.clone()).collect()))
         }
         RawListing::Manifest { path, root } => manifest(path, root.as_ref(), folder, host, diags),
         RawListing::Generated => Some(ListingSpec::Generated),
@@ -96,17 +103,21 @@ pub(crate) fn connect(
         // Its list has an error, which is reported; what its items are may be known all the same.
         let mut unseen = Diagnostics::new("", "");
         let fields = Fields::again(what, source.name.span, &source.table, &mut unseen);
-        return kind.connect(&mut SourceContext { fields, first: None, limits, host });
+        return kind.connect(&mut SourceContext { fields, first: None, urls: &[], limits, host });
+    };
+    let urls = match listing {
+        ListingSpec::Objects { urls, .. } => &urls[..],
+        _ => &[],
     };
     // Pipes are read once, by the run.
     let has_no_first = match listing {
         ListingSpec::Manifest { path: Some(path), .. } => host.file_kind(path) == FileKind::Other,
         ListingSpec::Manifest { path: None, .. } | ListingSpec::Generated => true,
-        ListingSpec::Paths { .. } => false,
+        ListingSpec::Paths { .. } | ListingSpec::Objects { .. } => false,
     };
     let first = if has_no_first { None } else { host.first_item(listing).ok().flatten() };
     let fields = Fields::again(what, source.name.span, &source.table, diags);
-    kind.connect(&mut SourceContext { fields, first: first.as_ref(), limits, host })
+    kind.connect(&mut SourceContext { fields, first: first.as_ref(), urls, limits, host })
 }
 
 /// A folder of pictures cannot be the output folder too: results and logs would be listed as items.
@@ -136,12 +147,54 @@ pub(crate) fn check_apart(
     }
 }
 
-fn check_pattern(pattern: &At<String>, folder: &Path, host: &dyn Host, diags: &mut Diagnostics) -> bool {
-    let spec = ListingSpec::Paths { base: folder.into(), patterns: vec![pattern.value.clone()] };
+/// What speaks to the stores of a source that names `url`; `None` after an error.
+fn store(
+    source: &RawSource,
+    url: &At<String>,
+    patterns: &[At<String>],
+    diags: &mut Diagnostics,
+) -> Option<Remote> {
+    let kind = source.kind.as_ref()?;
+    if let Some(file) = patterns.iter().find(|p| !is_url(&p.value)) {
+        diags
+            .error(file.span, format!("`{}` is a file and `{}` is none", file.value, url.value))
+            .help("a source has files or URLs; make two sources of it");
+        return None;
+    }
+    match kind.objects() {
+        Ok(store) => Some(Remote(store)),
+        Err(help) => {
+            let (what, url_is) = (format!("source `{}`", source.name.value), format!("`{}`", url.value));
+            let message = format!("{what} of kind `{}` cannot read {url_is}", kind.name());
+            diags.error(url.span, message).help(help);
+            None
+        }
+    }
+}
+
+fn check_pattern(
+    pattern: &At<String>,
+    spec: &ListingSpec,
+    folder: &Path,
+    host: &dyn Host,
+    diags: &mut Diagnostics,
+) -> bool {
     let relative =
         || format!("paths are relative to the folder of the workflow file, `{}`", folder.display());
-    let (message, help) = match host.first_item(&spec) {
+    let (message, help) = match host.first_item(spec) {
         Ok(Some(_)) => return true,
+        Ok(None) if is_url(&pattern.value) => (
+            format!("`{}` names no object", pattern.value),
+            "a glob knows `*`, `?`, `[..]`, `{a,b}` and `**`; keys are written as the store calls them"
+                .to_owned(),
+        ),
+        Err(ListError::Store { url, reason, help, .. }) => (format!("cannot list `{url}`: {reason}"), help),
+        Err(error @ ListError::BadPattern { .. }) if is_url(&pattern.value) => {
+            (format!("cannot list: {error}"), "for example \"s3://bucket/pages/*.jpg\"".to_owned())
+        }
+        Err(error @ ListError::NoObject { .. }) => {
+            (error.to_string(), "keys are written as the store calls them, without escapes".to_owned())
+        }
         Ok(None) => (format!("`{}` matches no file", pattern.value), relative()),
         Err(error @ ListError::NoSuchFile { .. }) => (error.to_string(), relative()),
         Err(error @ ListError::Unreadable { .. }) => (

@@ -73,7 +73,7 @@ pub enum PipelineEnd {
     SinkFailed(String),
     /// What a source names could not be listed to its end.
     NotListed(String),
-    /// The list of items could not be written or read on.
+    /// The list of items could not be written or read on, or what holds the items does not answer.
     SourceFailed(String),
     Bug(String),
 }
@@ -326,6 +326,8 @@ pub enum PipelineMsg {
     },
     NoDevice(String),
     SinkFailed(String),
+    /// What holds the items of a source does not answer.
+    SourceFailed(String),
     Stop,
     Abort,
 }

@@ -92,6 +92,7 @@ impl Actor for Pipeline {
             PipelineMsg::Prepared(Err(why)) => state.end(&me, PipelineEnd::NoDevice(why)).await,
             PipelineMsg::SourceFinished { source, end } => state.source_finished(&me, source, end).await,
             PipelineMsg::NoDevice(why) => state.end(&me, PipelineEnd::NoDevice(why)).await,
+            PipelineMsg::SourceFailed(why) => state.end(&me, PipelineEnd::SourceFailed(why)).await,
             PipelineMsg::SinkFailed(why) => state.end(&me, PipelineEnd::SinkFailed(why)).await,
             PipelineMsg::Stop => state.stop(),
             PipelineMsg::Abort => state.end(&me, PipelineEnd::Stopped).await,

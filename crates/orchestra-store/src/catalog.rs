@@ -27,6 +27,7 @@ mod lister;
 mod listing_file;
 mod manifest;
 mod pattern;
+mod remote;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -45,6 +46,7 @@ use self::lister::list;
 pub use self::lister::{first_item, write_items, write_listing};
 use self::listing_file::ListingWriter;
 pub use self::listing_file::{ListingReader, ListingSummary};
+pub use self::remote::{Object, Objects, Remote, RemoteStore, is_url};
 
 /// What a source names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -55,6 +57,14 @@ pub enum ListingSpec {
         base: PathBuf,
         /// The entries, as written.
         patterns: Vec<String>,
+    },
+    /// Objects, prefixes and globs of stores, as written in the workflow file.
+    Objects {
+        /// The entries, as written: each [`is_url`].
+        urls: Vec<String>,
+        /// What speaks to their stores.
+        #[serde(skip)]
+        store: Remote,
     },
     /// A list of paths in a file.
     ///
@@ -77,7 +87,7 @@ pub enum ListingSpec {
 pub struct ItemEntry {
     /// What records call it: the path relative to the root of the source, as text.
     pub name: String,
-    /// Where it lies: an absolute path, or what the kind of its source takes for one. Raw bytes.
+    /// Where it lies: an absolute path, a URL, or what the kind of its source takes for one. Raw bytes.
     pub path: PathBuf,
 }
 

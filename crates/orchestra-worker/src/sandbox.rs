@@ -65,6 +65,8 @@ pub struct Sandbox {
     pub write: Vec<PathBuf>,
     /// Whether it drives a GPU. Then it may read what drivers read, write device nodes and connect to local daemons.
     pub gpu: bool,
+    /// Whether it may connect to others over the network.
+    pub network: bool,
 }
 
 impl Sandbox {
@@ -103,7 +105,11 @@ impl Sandbox {
         let status = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(all)?
-            .handle_access(AccessNet::from_all(LANDLOCK))?
+            .handle_access(if self.network {
+                AccessNet::BindTcp.into()
+            } else {
+                AccessNet::from_all(LANDLOCK)
+            })?
             .scope(Scope::from_all(LANDLOCK))?
             .create()?
             .add_rules(path_beneath_rules(read, AccessFs::from_read(LANDLOCK)))?
@@ -144,7 +150,15 @@ impl Sandbox {
         let not = |value| SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value);
         rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![not(0)?, not(own)?])?]);
         let local_only = when(0, SeccompCmpOp::Ne, libc::AF_UNIX as u64)?;
-        if self.gpu {
+        if self.network {
+            // Of IP alone: daemons of this machine listen at local sockets. A runtime of tasks wakes itself through a pair.
+            let no_ip = |family: libc::c_int| {
+                SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, family as u64)
+            };
+            let rule = SeccompRule::new(vec![no_ip(libc::AF_INET)?, no_ip(libc::AF_INET6)?])?;
+            rules.insert(libc::SYS_socket, vec![rule]);
+            rules.remove(&libc::SYS_socketpair);
+        } else if self.gpu {
             rules.insert(libc::SYS_socket, vec![local_only]);
         } else {
             rules.extend([libc::SYS_socket, libc::SYS_connect].map(|call| (call, Vec::new())));
@@ -331,5 +345,50 @@ fn refused(why: &str) -> LoadError {
             "it cannot be confined: {why}; `orchestra doctor` says what this machine offers, and `sandbox = \"off\"` does \
              without (see docs/security.md)"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
+    use std::os::unix::net::UnixStream;
+    use std::process::Command;
+
+    use super::*;
+
+    /// What a confined thread can do.
+    fn can(network: bool) -> Vec<&'static str> {
+        let server = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = server.local_addr().expect("it is bound");
+        let work = move || {
+            let sandbox = Sandbox { read: vec!["/".into()], network, ..Sandbox::default() };
+            sandbox.enter().unwrap_or_else(|e| panic!("{}", e.error));
+            let does = [
+                ("connect", TcpStream::connect(address).is_ok()),
+                ("look up", ("localhost", 1).to_socket_addrs().is_ok()),
+                ("make a pair", UnixStream::pair().is_ok()),
+                ("listen", TcpListener::bind("127.0.0.1:0").is_ok()),
+                // Outside of a sandbox there is none there.
+                ("reach a local socket", refused_otherwise(UnixStream::connect("/nowhere/socket"))),
+                ("start a program", refused_otherwise(Command::new("/nowhere/program").spawn())),
+            ];
+            does.into_iter().filter(|(_, does)| *does).map(|(what, _)| what).collect()
+        };
+        // It confines the thread, and this process has others.
+        std::thread::spawn(work).join().expect("it does not panic")
+    }
+
+    fn refused_otherwise<T>(result: std::io::Result<T>) -> bool {
+        result.err().is_none_or(|error| error.kind() != std::io::ErrorKind::PermissionDenied)
+    }
+
+    #[test]
+    fn with_the_network_a_process_connects_and_still_reaches_nothing_else_of_the_machine() {
+        if !has_seccomp() {
+            return;
+        }
+        assert_eq!(can(true), ["connect", "look up", "make a pair"]);
+        let without = can(false);
+        assert!(without.is_empty() || without == ["look up"], "a file may know the name: {without:?}");
     }
 }

@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{ColumnType, Refusal, Schema, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, Network, RemoteSpec};
 use orchestra_plan::{SourceConnected, SourceContext, SourceKind};
+use orchestra_store::RemoteStore;
 
+use super::objects::{self, Protocol, ReadObject};
 use super::picture::EncodedPicture;
 use super::read_file::read_file;
 
@@ -22,13 +24,21 @@ impl SourceKind for Images {
     }
 
     fn about(&self) -> &'static str {
-        "Picture files: JPEG, PNG, WebP, BMP, TIFF and GIF, told apart by their content. Of an animation the first frame is taken."
+        "Picture files: JPEG, PNG, WebP, BMP, TIFF and GIF, told apart by their content. Of an animation the first frame is taken. \
+         `paths` may name [objects](../guide/workflow-file.md#objects): `s3://bucket/pages/*.jpg`."
+    }
+
+    fn objects(&self) -> Result<Arc<dyn RemoteStore>, String> {
+        objects::store()
     }
 
     fn connect(&self, source: &mut SourceContext<'_, '_>) -> Option<SourceConnected> {
         Some(SourceConnected {
             gives: Schema::of("picture", ColumnType::Picture),
-            fetch: Arc::new(PictureFiles { max_pixels: source.limits.max_pixels }),
+            fetch: Arc::new(PictureFiles {
+                max_pixels: source.limits.max_pixels,
+                protocols: objects::protocols(source.urls),
+            }),
             expand: None,
             names_repeat: false,
             settings: serde_json::Value::Null,
@@ -44,11 +54,18 @@ impl SourceKind for Images {
 #[derive(Debug, Encode, Decode)]
 struct PictureFiles {
     max_pixels: u64,
+    /// How its objects are read; empty: it has files.
+    protocols: Vec<Protocol>,
 }
 
 impl Fetch for PictureFiles {
     fn start(&self) -> Box<dyn FetchRun> {
-        Box::new(PictureFile(EncodedPicture::new(self.max_pixels)))
+        let objects = (!self.protocols.is_empty()).then(objects::reader);
+        Box::new(PictureFile { picture: EncodedPicture::new(self.max_pixels), objects })
+    }
+
+    fn network(&self) -> Option<Network> {
+        objects::network(&self.protocols)
     }
 
     fn remote(&self) -> Option<RemoteSpec> {
@@ -56,17 +73,23 @@ impl Fetch for PictureFiles {
     }
 }
 
-/// The file at hand.
-struct PictureFile(EncodedPicture);
+/// The file or object at hand.
+struct PictureFile {
+    picture: EncodedPicture,
+    objects: Option<Box<dyn ReadObject>>,
+}
 
 impl FetchRun for PictureFile {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
-        let bytes = self.0.bytes_mut();
-        read_file(Path::new(OsStr::from_bytes(locator)), bytes)?;
+        let bytes = self.picture.bytes_mut();
+        match &mut self.objects {
+            Some(objects) => objects.read(locator, bytes)?,
+            None => read_file(Path::new(OsStr::from_bytes(locator)), bytes)?,
+        }
         Ok(bytes.len() as u64)
     }
 
     fn with_row(&self, show: &mut dyn FnMut(&[Value<'_>])) {
-        show(&[Value::Picture(&self.0)]);
+        show(&[Value::Picture(&self.picture)]);
     }
 }

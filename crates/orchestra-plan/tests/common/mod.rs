@@ -139,6 +139,7 @@ impl Host for FakeHost {
                 _ => Ok(Some(item)),
             },
             ListingSpec::Generated => Ok(None),
+            ListingSpec::Objects { .. } => Ok(Some(item)),
             ListingSpec::Manifest { path, .. } => {
                 let empty = path.as_ref().is_some_and(|p| self.files.get(p).is_some_and(Vec::is_empty));
                 Ok((!empty).then_some(item))

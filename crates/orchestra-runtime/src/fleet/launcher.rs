@@ -13,6 +13,7 @@ use std::process::{Child, Command as StdCommand, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread;
 
+use orchestra_core::shapes::Network;
 use orchestra_core::{DeviceKind, StageId, WorkerExit};
 use orchestra_plan::BatchPlan;
 use orchestra_worker::arena::SharedMemory;
@@ -128,6 +129,15 @@ impl ProcessLauncher {
         let program = PathBuf::from(THIS_EXECUTABLE);
         program.symlink_metadata()?;
         Ok(Self { program, args: vec!["worker".into()], env: Vec::new() })
+    }
+
+    /// Starts processes that get the variables of this one that `network` takes along, too.
+    pub(crate) fn with_network(mut self, network: Option<&Network>) -> Self {
+        let takes = |name: &OsString| network.is_some_and(|network| network.takes(&name.to_string_lossy()));
+        // What the host has set goes first.
+        let env = std::env::vars_os().filter(|(name, _)| takes(name));
+        self.env.splice(0..0, env.collect::<Vec<_>>());
+        self
     }
 
     /// Starts a process that inherits `memory`, and gives our end of its socket and the process.

@@ -98,8 +98,14 @@ pub fn replace_if_stuck(work: &Arc<LoaderWork>, me: usize, inbox: &mut Arc<Inbox
 }
 
 impl LoaderWork {
-    /// Fails an item that has come to no stage yet.
+    /// Fails an item that has come to no stage yet. Where its source is away, that is no fault of the item, which has no end then: the run has.
     fn fail(&self, token: &Token, refusal: Refusal, attempts: u32, out: &mut Outcome) {
+        if refusal.kind == FailureKind::Unreachable {
+            let source = &self.context.plan.sources[self.source.index()].name;
+            let why = format!("the items of source `{source}` cannot be read now: {}", refusal.error);
+            drop(self.pipeline.cast(PipelineMsg::SourceFailed(why)));
+            return;
+        }
         let stage = self.chain.first_stage();
         self.context.stats.stage(stage).entered.add(1);
         self.chain.fail(token, stage, refusal, attempts, out);

@@ -156,8 +156,9 @@ impl Actor for Source {
 /// Loader processes, where something starts them and the source can be read there.
 fn remote(args: &SourceArgs) -> Option<Remote> {
     let plan = &args.context.plan;
-    let launcher = args.context.options.loaders.clone()?;
-    let load = args.chain.remote(&*plan.sources[args.source.index()].fetch)?;
+    let fetch = &*plan.sources[args.source.index()].fetch;
+    let launcher = args.context.options.loaders.clone()?.with_network(fetch.network().as_ref());
+    let load = args.chain.remote(fetch)?;
     let (all_memory, timeout) = (plan.loader_bytes.max(load.memory), plan.limits.item_timeout);
     let stats = Arc::clone(&args.context.stats);
     Some(Remote { launcher, load, all_memory, alone: Mutex::default(), timeout, stats })

@@ -24,6 +24,34 @@ pub enum ListError {
         /// The folder that was searched.
         under: PathBuf,
     },
+    /// A URL names no object.
+    #[error("{}", no_object(url, under.as_deref()))]
+    NoObject {
+        /// The entry, as written.
+        url: String,
+        /// What was searched, where its store can be searched.
+        under: Option<String>,
+    },
+    /// A store gives its objects in no order, so that those of several entries cannot be told apart.
+    #[error("`{url}`: the store lists `{behind}` out of order; give each entry a source of its own")]
+    Unordered {
+        /// The entry, as written.
+        url: String,
+        /// An object that should have come earlier.
+        behind: String,
+    },
+    /// A store cannot be asked what it has.
+    #[error("`{url}`: {reason}")]
+    Store {
+        /// What was asked for.
+        url: String,
+        /// Why.
+        reason: String,
+        /// What to do.
+        help: String,
+        /// It may answer later.
+        may_pass: bool,
+    },
     /// A glob cannot be understood.
     #[error("`{pattern}` is no valid pattern: {reason}")]
     BadPattern {
@@ -106,9 +134,25 @@ impl ListError {
         ListError::BadFile { path: path.into(), reason: reason.to_string() }
     }
 
-    /// Whether what the user named is at fault, and not how or where lists are kept.
+    /// Whether what the user named is at fault, and not how or where lists are kept, or a store that does not answer now.
     #[must_use]
     pub fn is_of_source(&self) -> bool {
-        !matches!(self, ListError::ListFile { .. } | ListError::Damaged { .. } | ListError::Panicked)
+        !matches!(
+            self,
+            ListError::ListFile { .. }
+                | ListError::Damaged { .. }
+                | ListError::Panicked
+                | ListError::Store { may_pass: true, .. }
+        )
+    }
+}
+
+fn no_object(url: &str, under: Option<&str>) -> String {
+    match under {
+        None => format!("there is no `{url}`"),
+        Some(under) if under.trim_end_matches('/') == url.trim_end_matches('/') && !url.ends_with('/') => {
+            format!("`{url}` names no object, and none begins with `{under}`")
+        }
+        Some(under) => format!("`{url}` matches no object below `{under}`"),
     }
 }

@@ -10,7 +10,7 @@ use super::folder_walk::{Walk, Walking, any_file};
 use super::item_name::{escape, name_under};
 use super::listing_file::{ListingWriter, folder_of};
 use super::pattern::{Entry, common_root};
-use super::{ItemEntry, ListError, ListingSpec, ListingSummary, manifest};
+use super::{ItemEntry, ListError, ListingSpec, ListingSummary, manifest, remote};
 
 /// Names and items that are looked at between two questions whether to go on.
 const CHECK_EVERY: u64 = 256;
@@ -48,6 +48,10 @@ pub(crate) fn list(
     let lister = RefCell::new(Lister { writer, expand, go_on, seen: 0 });
     match spec {
         ListingSpec::Paths { base, patterns } => list_paths(base, patterns, &lister)?,
+        ListingSpec::Objects { urls, store } => {
+            let idle = || lister.borrow_mut().idle();
+            remote::list(urls, &*store.0, &idle, &mut |name, url| lister.borrow_mut().push(name, url))?;
+        }
         ListingSpec::Generated => lister.borrow_mut().push("", Path::new(""))?,
         ListingSpec::Manifest { path, base } => {
             let mut any = false;
@@ -132,6 +136,7 @@ pub fn first_item(spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
                 }
             }
         }
+        ListingSpec::Objects { urls, store } => first = remote::first(urls, &*store.0)?,
         ListingSpec::Manifest { path: None, .. } | ListingSpec::Generated => {}
         ListingSpec::Manifest { path, base } => {
             manifest::rows(path.as_deref(), &|| Ok(()), &mut |_, row| {

@@ -10,7 +10,7 @@ use fast_glob::{glob_match, validate};
 use super::ListError;
 
 /// Characters that make a path a glob.
-const GLOB_CHARACTERS: [char; 4] = ['*', '?', '[', '{'];
+pub(super) const GLOB_CHARACTERS: [char; 4] = ['*', '?', '[', '{'];
 
 /// The folder that each output folder of a run holds.
 const OUTPUT_MARK: &str = ".orchestra";
@@ -39,12 +39,31 @@ enum Kind {
     Glob(Glob),
 }
 
+/// A glob below a root.
 #[derive(Debug)]
-struct Glob {
+pub(super) struct Glob {
     pattern: String,
     /// Folders below the root that can matter.
     max_depth: usize,
-    takes_hidden: bool,
+    /// Names that begin with a dot are looked at, too.
+    pub takes_hidden: bool,
+}
+
+impl Glob {
+    /// `rest` of the entry `pattern`, which is matched with what lies below its root.
+    pub fn parse(pattern: &str, rest: &str) -> Result<Self, ListError> {
+        let rest = rest.trim_end_matches('/');
+        validate(rest).map_err(|e| bad(pattern, &e.to_string()))?;
+        // A leading `!` would turn the meaning round.
+        let escaped = if rest.starts_with('!') { format!("\\{rest}") } else { rest.to_owned() };
+        let max_depth = if rest.contains("**") { usize::MAX } else { rest.matches('/').count() + 1 };
+        let takes_hidden = rest.split('/').any(|part| part.starts_with('.'));
+        Ok(Self { pattern: escaped, max_depth, takes_hidden })
+    }
+
+    pub fn takes(&self, relative: &[u8]) -> bool {
+        glob_match(&self.pattern, relative)
+    }
 }
 
 impl Entry {
@@ -82,7 +101,7 @@ impl Entry {
         match &self.kind {
             Kind::Glob(g) => file
                 .strip_prefix(&self.root)
-                .is_ok_and(|relative| glob_match(&g.pattern, relative.as_os_str().as_encoded_bytes())),
+                .is_ok_and(|relative| g.takes(relative.as_os_str().as_encoded_bytes())),
             Kind::File(_) | Kind::Folder => true,
         }
     }
@@ -181,16 +200,11 @@ fn glob(base: &Path, pattern: &str) -> Result<(PathBuf, Kind), ListError> {
     };
     let (prefix, rest) = pattern.split_at(split);
     let root = physical(&base.join(prefix));
-    let rest = rest.trim_end_matches('/');
-    validate(rest).map_err(|e| bad(pattern, &e.to_string()))?;
-    // A leading `!` would turn the meaning round.
-    let escaped = if rest.starts_with('!') { format!("\\{rest}") } else { rest.to_owned() };
-    let max_depth = if rest.contains("**") { usize::MAX } else { rest.matches('/').count() + 1 };
-    let takes_hidden = rest.split('/').any(|part| part.starts_with('.'));
+    let glob = Glob::parse(pattern, rest)?;
     if !root.is_dir() {
         return Err(ListError::NoMatch { pattern: pattern.into(), under: root });
     }
-    Ok((root, Kind::Glob(Glob { pattern: escaped, max_depth, takes_hidden })))
+    Ok((root, Kind::Glob(glob)))
 }
 
 fn bad(pattern: &str, reason: &str) -> ListError {

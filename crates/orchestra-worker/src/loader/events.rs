@@ -25,6 +25,8 @@ pub struct LoadChain {
     pub region_bytes: u64,
     /// Whether the process is confined.
     pub sandbox: SandboxMode,
+    /// Whether it reaches others over the network.
+    pub network: bool,
     /// Bytes of memory that it may take for itself, beside the region.
     pub memory: u64,
 }

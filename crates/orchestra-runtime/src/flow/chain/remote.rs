@@ -114,6 +114,7 @@ impl Chain {
             sends,
             maps,
             sandbox: plan.limits.sandbox,
+            network: fetch.network().is_some(),
             memory: (plan.loader_bytes / plan.loader_threads.max(1) as u64).max(LEAST_MEMORY),
         })
     }

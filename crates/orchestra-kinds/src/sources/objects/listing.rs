@@ -1,0 +1,127 @@
+//! Lists what stores have, a page at a time.
+
+use std::collections::VecDeque;
+
+use object_store::list::PaginatedListOptions;
+use object_store::{ObjectMeta, ObjectStoreExt as _};
+use orchestra_store::{ListError, Object, Objects, RemoteStore};
+
+use super::Protocol;
+use super::client::{Client, Patience, Url, wait_for};
+use super::trouble::{Kind, Trouble};
+
+/// All stores that this program knows.
+#[derive(Debug)]
+pub struct Stores;
+
+impl RemoteStore for Stores {
+    fn can_list(&self, url: &str) -> bool {
+        Protocol::of(url) != Some(Protocol::Http)
+    }
+
+    fn has(&self, url: &str) -> Result<bool, ListError> {
+        let ask = || -> Result<bool, Trouble> {
+            let parsed = Url::parse(url)?;
+            let (client, path) = (Client::open(&parsed, Patience::Short)?, parsed.path()?);
+            let head = async { client.objects.head(&path).await };
+            let answer = wait_for(async { Ok(head.await) })?;
+            let trouble = match answer {
+                Ok(_) => return Ok(true),
+                Err(error) => Trouble::of(parsed.protocol, &error),
+            };
+            match trouble.kind {
+                Kind::Missing => Ok(false),
+                // A server that answers to no question but for the object itself; then the run finds out.
+                Kind::Object if parsed.protocol == Protocol::Http => Ok(true),
+                // Who may not read it may not know whether it is there: what lies below it says more.
+                Kind::Object => Ok(false),
+                Kind::Store | Kind::Settings => Err(trouble),
+            }
+        };
+        ask().map_err(|trouble| list_error(url, trouble))
+    }
+
+    fn objects(&self, prefix: &str) -> Result<Objects, ListError> {
+        let open = || -> Result<Pages, Trouble> {
+            let url = Url::parse(prefix)?;
+            Ok(Pages {
+                protocol: url.protocol,
+                prefix: prefix.to_owned(),
+                store: url.store.to_owned(),
+                key: url.key.to_owned(),
+                // Whoever starts a run waits for the first page.
+                first: Some(Client::open(&url, Patience::Short)?),
+                client: Client::open(&url, Patience::Long)?,
+                found: VecDeque::new(),
+                token: None,
+                is_over: false,
+            })
+        };
+        Ok(Box::new(open().map_err(|trouble| list_error(prefix, trouble))?))
+    }
+}
+
+/// The objects of a prefix.
+struct Pages {
+    protocol: Protocol,
+    prefix: String,
+    store: String,
+    key: String,
+    first: Option<Client>,
+    client: Client,
+    found: VecDeque<ObjectMeta>,
+    token: Option<String>,
+    is_over: bool,
+}
+
+impl Pages {
+    fn next_page(&mut self) -> Result<(), Trouble> {
+        let client = self.first.take().unwrap_or_else(|| self.client.clone());
+        let Some(pages) = &client.pages else {
+            self.is_over = true;
+            return Ok(());
+        };
+        let options = PaginatedListOptions { page_token: self.token.take(), ..Default::default() };
+        let prefix = Some(&self.key[..]).filter(|key| !key.is_empty());
+        let page = wait_for(async { Ok(pages.list_paginated(prefix, options).await) })?;
+        let page = page.map_err(|error| match &error {
+            object_store::Error::InvalidPath { source } => {
+                let help = "give such objects other names, or name a prefix that has none of them".to_owned();
+                Trouble {
+                    reason: format!("the name of an object cannot be used: {source}"),
+                    help,
+                    kind: Kind::Settings,
+                }
+            }
+            error => Trouble::of(self.protocol, error),
+        })?;
+        self.found.extend(page.result.objects);
+        self.is_over = page.page_token.is_none();
+        self.token = page.page_token;
+        Ok(())
+    }
+}
+
+impl Iterator for Pages {
+    type Item = Result<Object, ListError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(object) = self.found.pop_front() {
+                let url = format!("{}/{}", self.store, object.location);
+                return Some(Ok(Object { url, bytes: object.size }));
+            }
+            if self.is_over {
+                return None;
+            }
+            if let Err(trouble) = self.next_page() {
+                self.is_over = true;
+                return Some(Err(list_error(&self.prefix, trouble)));
+            }
+        }
+    }
+}
+
+fn list_error(url: &str, Trouble { reason, help, kind }: Trouble) -> ListError {
+    ListError::Store { url: url.to_owned(), reason, help, may_pass: kind == Kind::Store }
+}

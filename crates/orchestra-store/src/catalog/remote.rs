@@ -1,0 +1,366 @@
+//! Entries of `paths` that are URLs: which objects of a store each stands for, in the order of their URLs. What speaks to the store is handed
+//! in; nothing here knows a protocol.
+//!
+//! An entry is an object, a prefix (every object below it) or a glob, as an entry for files is. A key stands in a URL as the store calls it,
+//! without escapes, so that what a store prints can be copied. Objects are asked for a page at a time and as they are needed.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::item_name::escape;
+use super::pattern::{GLOB_CHARACTERS, Glob};
+use super::{ItemEntry, ListError};
+
+/// Objects that are looked at between two times that what was found is published: what stores give at once.
+const PAGE: u64 = 1000;
+
+/// Speaks to stores of objects.
+pub trait RemoteStore: fmt::Debug + Send + Sync {
+    /// Whether the store of `url` can say which objects it has. Of one that cannot, each object is named by an entry.
+    fn can_list(&self, url: &str) -> bool;
+
+    /// Whether there is an object of exactly this URL. Blocks.
+    ///
+    /// # Errors
+    /// The store cannot be asked, or its answer is neither yes nor no.
+    fn has(&self, url: &str) -> Result<bool, ListError>;
+
+    /// The objects whose URLs begin with `prefix`, in the order of the store. The iterator blocks, once for each page.
+    ///
+    /// # Errors
+    /// It makes no sense to the store.
+    fn objects(&self, prefix: &str) -> Result<Objects, ListError>;
+}
+
+/// Objects of a store as they are found. Behind an error there are none.
+pub type Objects = Box<dyn Iterator<Item = Result<Object, ListError>>>;
+
+/// An object of a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Object {
+    /// Its URL, with its key as the store calls it.
+    pub url: String,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// A [`RemoteStore`] as a part of a plan.
+#[derive(Debug, Clone)]
+pub struct Remote(pub Arc<dyn RemoteStore>);
+
+/// Which object answers is no part of what a source names.
+impl PartialEq for Remote {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Remote {}
+
+/// Whether an entry of `paths` is a URL: letters, digits, `+`, `-` and `.`, and `://` behind them.
+#[must_use]
+pub fn is_url(entry: &str) -> bool {
+    entry.split_once("://").is_some_and(|(scheme, _)| {
+        let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+        scheme.starts_with(|c: char| c.is_ascii_alphabetic()) && scheme.chars().all(is_of_scheme)
+    })
+}
+
+/// An entry, understood.
+struct Entry {
+    url: String,
+    /// What names are relative to, as far as this entry decides: the URL up to a slash.
+    root: String,
+    kind: Kind,
+}
+
+enum Kind {
+    Object,
+    /// Everything below the root.
+    Prefix,
+    Glob {
+        glob: Glob,
+        /// What the URLs of all matches begin with.
+        prefix: String,
+    },
+}
+
+impl Entry {
+    /// `ask`: whether an object of that name is looked for where the store need not be asked to list it.
+    fn resolve(url: &str, store: &dyn RemoteStore, ask: bool) -> Result<Self, ListError> {
+        let bad = |reason: &str| ListError::BadPattern { pattern: url.into(), reason: reason.into() };
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("it is no URL"))?;
+        if url.contains(|c: char| c.is_ascii_control()) {
+            return Err(bad("a URL holds no control characters"));
+        }
+        let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
+        if bucket.is_empty() || bucket.contains(GLOB_CHARACTERS) {
+            return Err(bad(&format!("it names no bucket or host; expected `{scheme}://name/..`")));
+        }
+        let key_at = scheme.len() + 3 + bucket.len() + 1;
+        let parent = |url: &str| url[..url.rfind('/').map_or(0, |slash| slash + 1)].to_owned();
+        if !store.can_list(url) {
+            let object = || Self { url: url.into(), root: parent(url), kind: Kind::Object };
+            return match () {
+                () if key.is_empty() || key.ends_with('/') => {
+                    Err(bad("a web server cannot be asked what it has; name each object"))
+                }
+                () if !ask || store.has(url)? => Ok(object()),
+                () => Err(ListError::NoObject { url: url.into(), under: None }),
+            };
+        }
+        let below = |folder: String| Self { url: url.into(), root: folder, kind: Kind::Prefix };
+        if let Some(at) = key.find(GLOB_CHARACTERS) {
+            let root = key_at + key[..at].rfind('/').map_or(0, |slash| slash + 1);
+            let plain = key.find(|c| c == '\\' || GLOB_CHARACTERS.contains(&c)).unwrap_or(at);
+            let glob = Glob::parse(url, &url[root..])?;
+            let prefix = url[..key_at + plain].to_owned();
+            return Ok(Self { url: url.into(), root: url[..root].into(), kind: Kind::Glob { glob, prefix } });
+        }
+        if key.is_empty() {
+            return Ok(below(format!("{scheme}://{bucket}/")));
+        }
+        if !key.ends_with('/') && store.has(url)? {
+            return Ok(Self { url: url.into(), root: parent(url), kind: Kind::Object });
+        }
+        Ok(below(format!("{}/", url.trim_end_matches('/'))))
+    }
+
+    fn objects(&self, store: &dyn RemoteStore) -> Result<Objects, ListError> {
+        match &self.kind {
+            Kind::Object => Ok(Box::new(std::iter::once(Ok(Object { url: self.url.clone(), bytes: 1 })))),
+            Kind::Prefix => store.objects(&self.root),
+            Kind::Glob { prefix, .. } => store.objects(prefix),
+        }
+    }
+
+    fn takes(&self, object: &Object) -> bool {
+        let Some(key) = object.url.strip_prefix(&self.root) else { return false };
+        let takes_hidden = match &self.kind {
+            Kind::Object => return true,
+            Kind::Prefix => false,
+            Kind::Glob { glob, .. } => glob.takes_hidden,
+        };
+        let last = key.rsplit('/').next().unwrap_or_default();
+        // What stores keep so that a folder without objects can be shown.
+        let is_mark = object.bytes == 0 && !last.contains('.');
+        let is_hidden = key.split('/').any(|part| part.starts_with('.'));
+        let matches = match &self.kind {
+            Kind::Glob { glob, .. } => glob.takes(key.as_bytes()),
+            Kind::Object | Kind::Prefix => true,
+        };
+        matches && !is_mark && (takes_hidden || !is_hidden)
+    }
+
+    fn no_match(&self) -> ListError {
+        ListError::NoObject { url: self.url.clone(), under: Some(self.root.clone()) }
+    }
+}
+
+/// The objects of an entry that it takes.
+struct EntryObjects<'e> {
+    entry: &'e Entry,
+    objects: Objects,
+    last: String,
+}
+
+impl EntryObjects<'_> {
+    fn next(&mut self, look: &mut dyn FnMut() -> Result<(), ListError>) -> Result<Option<String>, ListError> {
+        for object in self.objects.by_ref() {
+            let object = object?;
+            look()?;
+            if self.entry.takes(&object) {
+                return Ok(Some(object.url));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Gives the objects of all entries, each once: those of one in the order of its store, those of several in the order of the bytes of their
+/// URLs. `idle` is called where the next page may take a while.
+pub(super) fn list(
+    urls: &[String],
+    store: &dyn RemoteStore,
+    idle: &dyn Fn() -> Result<(), ListError>,
+    push: &mut dyn FnMut(&str, &Path) -> Result<(), ListError>,
+) -> Result<(), ListError> {
+    let entries = urls.iter().map(|url| Entry::resolve(url, store, false)).collect::<Result<Vec<_>, _>>()?;
+    let root = common_root(&entries);
+    let mut looked = 0;
+    let mut look = || {
+        looked += 1;
+        if u64::is_multiple_of(looked, PAGE) { idle() } else { Ok(()) }
+    };
+    let (mut walks, mut heads) = (Vec::new(), BinaryHeap::new());
+    for (at, entry) in entries.iter().enumerate() {
+        let mut walk = EntryObjects { entry, objects: entry.objects(store)?, last: String::new() };
+        let first = walk.next(&mut look)?.ok_or_else(|| entry.no_match())?;
+        heads.push(Reverse((first, at)));
+        walks.push(walk);
+    }
+    let mut last = String::new();
+    while let Some(Reverse((url, at))) = heads.pop() {
+        if url != last {
+            // It may be the last of a page, and the next one be long in coming.
+            push(&escape(Path::new(url.strip_prefix(&root).unwrap_or(&url))), Path::new(&url))?;
+        }
+        let walk = &mut walks[at];
+        if entries.len() > 1 && url < walk.last {
+            return Err(ListError::Unordered { url: walk.entry.url.clone(), behind: url });
+        }
+        walk.last.clone_from(&url);
+        last = url;
+        heads.extend(walk.next(&mut look)?.map(|url| Reverse((url, at))));
+    }
+    Ok(())
+}
+
+/// Some object of an entry, in the order of the entries.
+pub(super) fn first(urls: &[String], store: &dyn RemoteStore) -> Result<Option<ItemEntry>, ListError> {
+    for url in urls {
+        let entry = Entry::resolve(url, store, true)?;
+        let mut objects = EntryObjects { entry: &entry, objects: entry.objects(store)?, last: String::new() };
+        if let Some(url) = objects.next(&mut || Ok(()))? {
+            let name = escape(Path::new(url.strip_prefix(&entry.root).unwrap_or(&url)));
+            return Ok(Some(ItemEntry { name, path: url.into() }));
+        }
+    }
+    Ok(None)
+}
+
+/// What all roots begin with, up to a slash.
+fn common_root(entries: &[Entry]) -> String {
+    let mut roots = entries.iter().map(|entry| entry.root.as_str());
+    let first = roots.next().unwrap_or_default();
+    let len = roots.fold(first.len(), |len, root| {
+        let same = first[..len].bytes().zip(root.bytes()).take_while(|(a, b)| a == b).count();
+        first.as_bytes()[..same].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1)
+    });
+    first[..len].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// A bucket `s3://b/` with these keys, and pages of 1000. Those that end in a slash are marks, and given without it.
+    #[derive(Debug, Default)]
+    struct Bucket {
+        keys: Vec<String>,
+        pages: Arc<Mutex<u64>>,
+    }
+
+    impl Bucket {
+        fn of(keys: &[&str]) -> Self {
+            Self { keys: keys.iter().map(|key| (*key).to_owned()).collect(), ..Self::default() }
+        }
+    }
+
+    impl RemoteStore for Bucket {
+        fn can_list(&self, url: &str) -> bool {
+            !url.starts_with("http")
+        }
+
+        fn has(&self, url: &str) -> Result<bool, ListError> {
+            Ok(self.keys.iter().any(|key| format!("s3://b/{key}") == url))
+        }
+
+        fn objects(&self, prefix: &str) -> Result<Objects, ListError> {
+            let object = |key: &String| Object {
+                url: format!("s3://b/{}", key.trim_end_matches('/')),
+                bytes: u64::from(!key.ends_with('/')),
+            };
+            let all = self.keys.iter().map(object);
+            let found: Vec<_> = all.filter(|object| object.url.starts_with(prefix)).collect();
+            let pages = Arc::clone(&self.pages);
+            let paged = found.into_iter().enumerate().map(move |(at, object)| {
+                *pages.lock().unwrap() += u64::from(at % 1000 == 0);
+                Ok(object)
+            });
+            Ok(Box::new(paged))
+        }
+    }
+
+    fn listed(keys: &[&str], urls: &[&str]) -> Result<Vec<String>, ListError> {
+        let urls: Vec<String> = urls.iter().map(|url| (*url).to_owned()).collect();
+        let mut names = Vec::new();
+        list(&urls, &Bucket::of(keys), &|| Ok(()), &mut |name, url| {
+            names.push(format!("{name} {}", url.display()));
+            Ok(())
+        })?;
+        Ok(names)
+    }
+
+    #[test]
+    fn an_entry_is_an_object_a_prefix_or_a_glob_and_each_object_is_listed_once() {
+        let keys =
+            ["a b+%.png", "p/", "p/.x/1.png", "p/1.png", "p/2.jpg", "p/q/3.png", "p/ü.png", "p2/4.png"];
+        let names = |urls: &[&str]| -> Vec<String> {
+            let of = |line: String| line.split_once(" s3://").unwrap().0.to_owned();
+            listed(&keys, urls).unwrap().into_iter().map(of).collect()
+        };
+        assert_eq!(
+            names(&["s3://b/p"]),
+            ["1.png", "2.jpg", "q/3.png", "ü.png"],
+            "not `p2`, nor what is hidden"
+        );
+        assert_eq!(names(&["s3://b/p/*.png"]), ["1.png", "ü.png"]);
+        assert_eq!(names(&["s3://b/p/**/*.png"]), ["1.png", "q/3.png", "ü.png"]);
+        assert_eq!(names(&["s3://b/p/.x/*"]), ["1.png"]);
+        assert_eq!(names(&["s3://b/a b+%.png"]), ["a b+%.png"]);
+        assert_eq!(names(&["s3://b/p/q", "s3://b/p/*.png", "s3://b/p/1.png"]), ["1.png", "q/3.png", "ü.png"]);
+        assert_eq!(names(&["s3://b", "s3://b/p2/"]).len(), 6);
+        assert_eq!(
+            listed(&[], &["https://h/x/1.png", "http://h/2.png"]).unwrap(),
+            ["http://h/2.png http://h/2.png", "https://h/x/1.png https://h/x/1.png"]
+        );
+    }
+
+    #[test]
+    fn what_names_nothing_is_told_by_name() {
+        let error = |url: &str| listed(&["p/1.png"], &[url]).unwrap_err().to_string();
+        assert_eq!(error("s3://b/no"), "`s3://b/no` names no object, and none begins with `s3://b/no/`");
+        assert_eq!(error("s3://b/*.gif"), "`s3://b/*.gif` matches no object below `s3://b/`");
+        for url in ["s3://", "s3:///x", "s3://*/x", "s3://b/[", "s3://b/\n", "http://h/", "http://h"] {
+            assert!(error(url).contains("no valid pattern"), "{url}: {}", error(url));
+        }
+        for text in ["a.png", "/a://b", "://x", "a b://c", "1://x", "s3:/b/x"] {
+            assert!(!is_url(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn all_of_a_page_is_given_before_the_next_one_is_asked_for() {
+        let keys: Vec<String> = (0..2500).map(|n| format!("{n:05}")).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let bucket = Bucket::of(&keys);
+        let (given, at_idle) = (RefCell::new(0), RefCell::new(Vec::new()));
+        let idle = || {
+            at_idle.borrow_mut().push((*given.borrow(), *bucket.pages.lock().unwrap()));
+            Ok(())
+        };
+        list(&["s3://b".to_owned()], &bucket, &idle, &mut |_, _| {
+            *given.borrow_mut() += 1;
+            Ok(())
+        })
+        .unwrap();
+        // The object that ends a page is looked at, and given before the next page is fetched.
+        assert_eq!(*at_idle.borrow(), [(999, 1), (1999, 2)]);
+        assert_eq!(*given.borrow(), 2500);
+    }
+
+    #[test]
+    fn of_several_entries_a_store_without_order_is_refused() {
+        let unordered = ["b", "a", "c"];
+        assert_eq!(listed(&unordered, &["s3://b"]).unwrap().len(), 3);
+        let error = listed(&unordered, &["s3://b", "s3://b/c"]).unwrap_err();
+        assert!(matches!(error, ListError::Unordered { .. }), "{error}");
+    }
+}

@@ -1,0 +1,267 @@
+//! Objects of a store as items: those of a real S3 server come out as files do, whatever their keys and whatever is done to loaders; a store
+//! that is away, refuses or hangs is told by name; and credentials reach the loaders of its own source alone.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+mod store;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use common::{Blocks, Workplace, write_pictures};
+use orchestra_testkit::records::items;
+use orchestra_testkit::skip::skip;
+use orchestra_testkit::striker::{Fault, Striker, loaders_of, workers_of};
+use store::{SECRET, Store};
+
+const LEAST_RIGHT: f64 = 0.975;
+
+/// A real S3 server with the bucket of the example.
+struct Moto {
+    child: Child,
+    /// Open, since it says more.
+    _stdout: BufReader<ChildStdout>,
+    variables: Vec<(String, String)>,
+}
+
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+impl Moto {
+    /// `None`: the test is skipped.
+    #[track_caller]
+    fn start() -> Option<Self> {
+        let path = Command::new(top().join("scripts/moto.sh")).arg("path").output().unwrap();
+        if !path.status.success() {
+            skip("no Moto, an S3 server", "`scripts/moto.sh` makes an environment that has it");
+            return None;
+        }
+        let python = String::from_utf8(path.stdout).unwrap();
+        let mut child = Command::new(python.trim_end())
+            .arg(top().join("examples/bucket/serve.py"))
+            .arg("--odd")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        stdout.read_line(&mut said).unwrap();
+        let pairs = said.trim_end().strip_prefix("export ").unwrap().split(' ');
+        let variables = pairs.map(|pair| pair.split_once('=').unwrap()).map(|(a, b)| (a.into(), b.into()));
+        Some(Self { variables: variables.collect(), _stdout: stdout, child })
+    }
+
+    fn variables(&self) -> Vec<(&str, &str)> {
+        self.variables.iter().map(|(name, value)| (&name[..], &value[..])).collect()
+    }
+}
+
+impl Drop for Moto {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Labels by item.
+fn labels(csv: &Path) -> BTreeMap<String, String> {
+    let mut reader = csv::Reader::from_path(csv).unwrap();
+    let header = reader.headers().unwrap().clone();
+    let column =
+        |name: &[&str]| header.iter().position(|h| name.contains(&h)).unwrap_or_else(|| panic!("{header:?}"));
+    let (item, label) = (column(&["item", "file"]), column(&["label", "result.label", "result[0].label"]));
+    let rows: Vec<_> = reader.records().map(Result::unwrap).collect();
+    let labels: BTreeMap<_, _> =
+        rows.iter().map(|row| (row[item].to_owned(), row[label].to_owned())).collect();
+    assert_eq!(labels.len(), rows.len(), "an item has one row");
+    labels
+}
+
+#[test]
+fn the_example_reads_a_bucket_and_loaders_that_are_killed_change_nothing() {
+    let Some(moto) = Moto::start() else { return };
+    let place = Workplace::new();
+    let file = top().join("examples/bucket/workflow.toml");
+    let start = |out: &str, more: &[&str]| {
+        let out = place.path(out);
+        let mut all = vec!["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+        all.extend(more);
+        place.start_command_with(&all, &moto.variables())
+    };
+    start("calm", &[]).wait().must_exit(0).must_say(&["300 items read, 300 done, 0 failed"]);
+    let calm = labels(&place.path("calm/results.csv"));
+    let truth = labels(&top().join("examples/digits/labels.csv"));
+    let right = calm.iter().filter(|(item, label)| truth[*item] == **label).count();
+    println!("{right} of {} are right", calm.len());
+    assert!(calm.len() == 300 && right as f64 >= 300.0 * LEAST_RIGHT);
+
+    let struck = start("struck", &[]);
+    let striker = Striker::of_loaders(struck.pid(), Duration::from_millis(50), Fault::Kill);
+    struck.wait().must_exit(0);
+    let strikes = striker.stop();
+    println!("{} loaders were killed", strikes.len());
+    assert!(!strikes.is_empty());
+    assert_eq!(labels(&place.path("struck/results.csv")), calm);
+
+    let odd = ["--set", "sources.scans.paths=[\"s3://digits/odd\"]"];
+    start("odd", &odd).wait().must_exit(0);
+    let odd = labels(&place.path("odd/results.csv"));
+    let keys =
+        ["a b", "100%25", "1+1=2", "ü/日本", "[x]{y}?&#", "it's \"quoted\"", "back\\\\slash", "a~b;c,d$!"];
+    assert_eq!(odd.keys().cloned().collect::<BTreeSet<_>>(), keys.map(|key| format!("{key}.png")).into());
+    assert!(odd.values().all(|label| *label == calm["digit-0001.png"]), "{odd:?}");
+
+    for (paths, says) in [
+        ("s3://nowhere/*.png", "there is no such bucket (status 404 NoSuchBucket)"),
+        ("s3://digits/pages/*.gif", "`s3://digits/pages/*.gif` names no object"),
+        ("s3://digits/none", "`s3://digits/none` names no object"),
+    ] {
+        let set = format!("sources.scans.paths=[{paths:?}]");
+        start("none", &["--set", &set]).wait().must_exit(78).must_say(&[says]);
+    }
+    place.no_process_is_left();
+}
+
+/// A workplace whose pictures `0..n` lie in a store that the test speaks for.
+fn in_store(n: u64, more: &'static str) -> (Workplace, Store) {
+    let place = Workplace::new();
+    write_pictures(&place.images(), n);
+    place.write_blocks(&Blocks { devices: 1, more, ..Blocks::default() }, "paths = [\"s3://bucket/*.png\"]");
+    let store = Store::start(&place.images());
+    (place, store)
+}
+
+/// What a user sees of the end must not show what was signed.
+#[track_caller]
+fn nothing_secret_is_said(place: &Workplace, said: &str) {
+    assert!(!said.contains(SECRET), "{said}");
+    for file in ["failures.jsonl", "run.json", "logs/scans.log", "logs/orchestra.log"] {
+        let text = fs::read_to_string(place.out().join(file)).unwrap_or_default();
+        assert!(!text.contains(SECRET), "{file}: {text}");
+    }
+}
+
+#[test]
+fn a_store_that_goes_away_stops_the_run_and_the_same_command_goes_on() {
+    let (place, store) = in_store(60, "");
+    store.answer_for(25);
+    let ended = place.run_with(&store.variables());
+    ended
+        .must_exit(75)
+        .must_say(&["the items of source `scans` cannot be read now", "cannot read `s3://bucket/"]);
+    nothing_secret_is_said(&place, &ended.stderr);
+    assert!(place.failures().is_empty(), "an item is not at fault");
+    assert!(place.n_results() < 60);
+    store.answer_for(usize::MAX);
+    place.run_with(&store.variables()).must_exit(0);
+    place.holds_exactly(60);
+    place.nothing_is_left();
+}
+
+#[test]
+fn an_object_that_is_refused_gone_or_never_comes_fails_by_name_and_the_others_are_done() {
+    let (place, store) = in_store(30, "[limits]\nitem_timeout = \"2s\"\n");
+    store.fail("00000003.png", store::Answer::Gone);
+    store.fail("00000004.png", store::Answer::Denied);
+    store.fail("00000005.png", store::Answer::Never);
+    let ended = place.run_with(&store.variables());
+    ended.must_exit(65);
+    nothing_secret_is_said(&place, &ended.stderr);
+    let failed = [3, 4, 5];
+    let records =
+        place.must_hold(&items("scans", (0..30).filter(|n| !failed.contains(n))), &items("scans", failed));
+    let errors: HashMap<u64, String> = records
+        .failed
+        .iter()
+        .map(|(key, record)| (key.index, record["error"].as_str().unwrap().to_owned()))
+        .collect();
+    assert_eq!(
+        errors[&3],
+        "cannot read `s3://bucket/00000003.png`: there is no such object (status 404 NoSuchKey)"
+    );
+    assert_eq!(
+        errors[&4],
+        "cannot read `s3://bucket/00000004.png`: access is denied (status 403 AccessDenied)"
+    );
+    assert!(errors[&5].contains("limits.item_timeout (2 s)"), "{errors:?}");
+    place.nothing_is_left();
+}
+
+#[test]
+fn wrong_credentials_and_an_address_where_nobody_listens_are_told_before_the_run() {
+    let (place, store) = in_store(3, "");
+    store.refuse_all();
+    let ended = place.run_with(&store.variables());
+    ended
+        .must_exit(78)
+        .must_say(&["access is denied (status 403 SignatureDoesNotMatch)", "AWS_ACCESS_KEY_ID"]);
+    assert!(!ended.stderr.contains(SECRET), "{}", ended.stderr);
+    let mut variables = store.variables();
+    variables[0].1 = "http://127.0.0.1:1";
+    place.run_with(&variables).must_exit(78).must_say(&["no connection", "AWS_ENDPOINT_URL"]);
+}
+
+#[test]
+fn single_objects_of_a_web_server_are_read_and_no_others() {
+    let (place, store) = in_store(4, "");
+    let url = |rest: &str| format!("http://127.0.0.1:{}/bucket/{rest}", store.port());
+    let paths = |paths: &[String]| format!("paths = {paths:?}");
+    let blocks = Blocks { devices: 1, ..Blocks::default() };
+    let all: Vec<String> = (0..4).map(|n| url(&format!("{n:08}.png"))).collect();
+    place.write_blocks(&blocks, &paths(&all));
+    place.run_with(&[]).must_exit(0);
+    place.holds_exactly(4);
+    for (rest, says) in [
+        ("none.png", "there is no `http://"),
+        ("", "a web server cannot be asked what it has"),
+        ("00000000.png?token=secret", "would be written into records and logs"),
+    ] {
+        place.write_blocks(&blocks, &paths(&[url(rest)]));
+        place.run_with(&[]).must_exit(78).must_say(&[says]);
+    }
+}
+
+/// The environment of a process, as `NAME=value`.
+fn environment(pid: u32) -> Vec<String> {
+    let all = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    all.split(|byte| *byte == 0).map(|entry| String::from_utf8_lossy(entry).into_owned()).collect()
+}
+
+#[test]
+fn credentials_reach_the_loaders_of_a_store_and_neither_those_of_files_nor_workers() {
+    let holds = |pid: u32| environment(pid).iter().any(|entry| entry.starts_with("AWS_SECRET_ACCESS_KEY="));
+    let key = ("AWS_SECRET_ACCESS_KEY", SECRET);
+    for is_remote in [true, false] {
+        let place = Workplace::with_gate(40);
+        let store = Store::start(&place.images());
+        if is_remote {
+            place.edit("paths = [\"images\"]", "paths = [\"s3://bucket\"]");
+        }
+        place.close_gate_after(8);
+        let workflow = place.workflow();
+        let mut variables = store.variables();
+        variables.push(key);
+        let mut run = place.start_command_with(&["run", workflow.to_str().unwrap()], &variables);
+        assert!(run.until("a batch waits at the gate", || place.waiting_at_gate() > 0), "{}", run.said());
+        let (loaders, workers) = (loaders_of(run.pid()), workers_of(run.pid()));
+        assert!(!loaders.is_empty() && !workers.is_empty());
+        let workers: Vec<u32> = workers
+            .iter()
+            .map(|w| w.pid)
+            .filter(|pid| loaders.iter().all(|loader| loader.pid != *pid))
+            .collect();
+        assert!(!workers.is_empty());
+        assert!(loaders.iter().all(|loader| holds(loader.pid) == is_remote), "of a store: {is_remote}");
+        assert!(workers.iter().all(|pid| !holds(*pid)), "a worker has credentials");
+        assert!(holds(run.pid()));
+        place.open_gate();
+        run.wait().must_exit(0);
+        place.holds_exactly(40);
+    }
+}
