@@ -4,8 +4,7 @@
 
 mod common;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -17,8 +16,6 @@ use orchestra_testkit::striker::{Fault, Striker};
 use serde_json::Value;
 
 const PAGES: u64 = 6;
-/// Share of the words that must be those of RapidOCR.
-const LEAST_EQUAL: f64 = 0.98;
 /// Time between two kills.
 const BETWEEN: Duration = Duration::from_millis(300);
 
@@ -47,20 +44,6 @@ fn start(place: &Workplace) -> Run {
     place.start_command(&["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()])
 }
 
-/// The texts of a page's lines.
-fn texts(lines: &Value) -> Vec<&str> {
-    lines.as_array().unwrap().iter().map(|line| line["text"].as_str().unwrap()).collect()
-}
-
-/// How often each word is there.
-fn words<'a>(lines: &[&'a str]) -> HashMap<&'a str, usize> {
-    let mut words = HashMap::new();
-    for word in lines.iter().flat_map(|line| line.split_whitespace()) {
-        *words.entry(word).or_default() += 1;
-    }
-    words
-}
-
 /// What was read on each page, in which each item ended once and none failed.
 fn pages(place: &Workplace) -> BTreeMap<String, Value> {
     let records = place.must_hold(&items("pages", 0..PAGES), &BTreeSet::new());
@@ -78,17 +61,13 @@ fn the_example_reads_what_rapidocr_reads_also_while_workers_and_loaders_are_kill
     let read = pages(&calm);
     calm.nothing_is_left();
 
-    let (mut common, mut total) = (0, 0);
-    let reference = fs::read_to_string(example().join("reference.jsonl")).unwrap();
-    for line in reference.lines() {
-        let reference: Value = serde_json::from_str(line).unwrap();
-        let (ours, theirs) = (texts(&read[reference["page"].as_str().unwrap()]), texts(&reference["lines"]));
-        let (ours, theirs) = (words(&ours), words(&theirs));
-        common += theirs.iter().map(|(word, n)| ours.get(word).map_or(0, |m| *n.min(m))).sum::<usize>();
-        total += ours.values().sum::<usize>().max(theirs.values().sum());
-    }
-    println!("{common} of {total} words are those of RapidOCR");
-    assert!(common as f64 >= LEAST_EQUAL * total as f64, "{common} of {total} words are those of RapidOCR");
+    let out = calm.out();
+    let mut check = Command::new("python3");
+    check.arg(example().join("check.py")).args(["--output", out.to_str().unwrap()]);
+    let checked = check.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&checked.stdout);
+    println!("{said}");
+    assert!(checked.status.success(), "{said}{}", String::from_utf8_lossy(&checked.stderr));
 
     let struck = Workplace::new();
     let run = start(&struck);

@@ -69,6 +69,12 @@ pub enum ColumnType {
         model: TensorSpec,
         input: PixelInput,
     },
+    /// Of a model's output, what is read of it: the largest number along its last dimension, and where that stands. `stored` is `f32 [.., 2]`, a
+    /// place and a number for each; `model` is the output.
+    Largest {
+        stored: TensorSpec,
+        model: TensorSpec,
+    },
     Picture,
     /// Classes with their scores, best first.
     Labels,
@@ -82,20 +88,24 @@ pub enum ColumnType {
 }
 
 impl ColumnType {
-    /// The tensor that a model sees of it.
+    /// The tensor that a model sees, or gives, of it.
     #[must_use]
     pub fn tensor(&self) -> Option<&TensorSpec> {
         match self {
-            ColumnType::Tensor(spec) | ColumnType::Pixels { model: spec, .. } => Some(spec),
+            ColumnType::Tensor(spec)
+            | ColumnType::Pixels { model: spec, .. }
+            | ColumnType::Largest { model: spec, .. } => Some(spec),
             _ => None,
         }
     }
 
-    /// The tensor that lies in a batch slot.
+    /// The tensor that lies in memory.
     #[must_use]
     pub fn stored(&self) -> Option<&TensorSpec> {
         match self {
-            ColumnType::Tensor(spec) | ColumnType::Pixels { stored: spec, .. } => Some(spec),
+            ColumnType::Tensor(spec)
+            | ColumnType::Pixels { stored: spec, .. }
+            | ColumnType::Largest { stored: spec, .. } => Some(spec),
             _ => None,
         }
     }
@@ -104,7 +114,9 @@ impl ColumnType {
 impl fmt::Display for ColumnType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ColumnType::Tensor(spec) | ColumnType::Pixels { model: spec, .. } => spec.fmt(f),
+            ColumnType::Tensor(spec)
+            | ColumnType::Pixels { model: spec, .. }
+            | ColumnType::Largest { model: spec, .. } => spec.fmt(f),
             ColumnType::Picture => f.write_str("picture"),
             ColumnType::Labels => f.write_str("labels"),
             ColumnType::Text => f.write_str("text"),

@@ -39,6 +39,9 @@ pub struct OnnxSpec {
     /// Per model input, where its rows are pixels as they are (u8 `[height, width, channels]` in the layout): what the graph makes of
     /// them. As long as the inputs of the layout.
     pub pixel_inputs: Vec<Option<PixelInput>>,
+    /// Outputs of which the model is to give the largest numbers along the last dimension and their places alone (f32 `[.., 2]` in the layout:
+    /// place, number).
+    pub largest_outputs: Vec<String>,
     /// How the model runs on its own outputs, if it does. The layout then has an output more, the rounds of a row; and, where there are
     /// checkpoints, an input more, the rounds that brought a row to its state.
     pub iteration: Option<Iteration>,

@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Write};
 
-use orchestra_core::{DeviceId, Provider, TensorSpec};
+use orchestra_core::data::{Column, ColumnType};
+use orchestra_core::{DeviceId, Provider};
 
 use crate::bytes::format_bytes;
 use crate::iterate;
@@ -167,9 +168,12 @@ fn write_carried(out: &mut String, plan: &Plan, columns: &[ColumnRef]) -> fmt::R
 fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &BatchPlan) -> fmt::Result {
     let model = &plan.models[infer.model.index()];
     let name = &stage.name;
-    let show = |t: &TensorSpec| format!("{} {t}", t.name);
-    let outputs: Vec<String> =
-        stage.gives.0.iter().filter_map(|column| column.ty.stored()).map(show).collect();
+    let show = |column: &Column| {
+        let tensor = column.ty.tensor()?;
+        let of = if matches!(column.ty, ColumnType::Largest { .. }) { "the largest of " } else { "" };
+        Some(format!("{of}{} {tensor}", tensor.name))
+    };
+    let outputs: Vec<String> = stage.gives.0.iter().filter_map(show).collect();
     writeln!(
         out,
         "  {} {name} <- {}: model {}, gives {}",

@@ -204,6 +204,11 @@ pub struct BatchDraft {
 pub trait Connect: fmt::Debug {
     /// What the stage gives and runs as. `None` after an error, which is in `stage.diags`.
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected>;
+    /// It reads no more of a model's output than the largest number along its last dimension and where that stands, and takes a
+    /// [`ColumnType::Largest`] in its place: the model then gives no more than that.
+    fn reads_largest(&self) -> bool {
+        false
+    }
     /// Settings of this stage that would make what it gives fit `want`, as a sentence; for the message that it does not.
     fn advice(&self, name: &str, want: &orchestra_core::TensorSpec) -> Option<String> {
         let _ = (name, want);

@@ -32,6 +32,8 @@ pub(crate) struct Model {
     pub metadata: Arc<BTreeMap<String, String>>,
     /// Bytes of the file and of its external weights.
     pub bytes: u64,
+    /// Version of ONNX's operators.
+    pub opset: i64,
 }
 
 pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawModel {
@@ -119,7 +121,7 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         labels => labels.flatten(),
     };
     let ModelFile { file_digest, digest, bytes, signature } = file;
-    let metadata = Arc::new(signature.metadata);
+    let (metadata, opset) = (Arc::new(signature.metadata), signature.opset);
     tuning::check_outputs(&raw.name.value, &raw.tuning, &signature.outputs, diags);
     let custom_ops = custom_ops.into_iter().collect::<Option<Vec<_>>>()?;
     let mut tuning = raw.tuning.wanted.clone();
@@ -146,7 +148,7 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
             env: raw.sandbox.env.iter().map(|name| name.value.clone()).collect(),
         },
     };
-    Some(Model { plan, labels, metadata, bytes })
+    Some(Model { plan, labels, metadata, bytes, opset })
 }
 
 /// Reports what no sandbox can allow.

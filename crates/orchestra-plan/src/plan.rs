@@ -113,6 +113,14 @@ impl Plan {
         self.stages[stage.index()].reads.iter().map(of).collect()
     }
 
+    /// The model outputs of a stage of which only the largest numbers are read.
+    #[must_use]
+    pub fn largest_outputs(&self, stage: StageId) -> Vec<String> {
+        let gives = self.stages[stage.index()].gives.0.iter();
+        let largest = gives.filter(|column| matches!(column.ty, ColumnType::Largest { .. }));
+        largest.map(|column| column.name.clone()).collect()
+    }
+
     /// The columns that a source or a stage gives.
     #[must_use]
     pub fn gives(&self, from: Origin) -> &Schema {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orchestra_core::data::{Column, ColumnType, Schema};
-use orchestra_core::{Dim, Iteration, PixelInput, TensorSpec};
+use orchestra_core::{DType, Dim, Iteration, PixelInput, TensorSpec};
 
 use crate::diagnostics::Diagnostics;
 use crate::fields::At;
@@ -227,12 +227,18 @@ impl<'a> Wiring<'a> {
             tensors.extend(iteration.rounds_input());
             outputs.push(Iteration::rounds_output());
         }
-        let gives = Schema(
-            outputs
-                .iter()
-                .map(|o| Column { name: o.name.clone(), ty: ColumnType::Tensor(o.clone()) })
-                .collect(),
-        );
+        let column = |output: &TensorSpec, ty| Column { name: output.name.clone(), ty };
+        let mut gives: Vec<Column> =
+            outputs.iter().map(|output| column(output, ColumnType::Tensor(output.clone()))).collect();
+        if iteration.is_none()
+            && let [output] = &mut outputs[..]
+            && self.is_only_largest_read(stage, index)
+            && let Some(stored) = largest(output)
+        {
+            let model = std::mem::replace(output, stored.clone());
+            gives = vec![column(&model.clone(), ColumnType::Largest { stored, model })];
+        }
+        let gives = Schema(gives);
         let mut places: Vec<ColumnRef> = inputs.iter().filter_map(|read| self.placed(read.from)).collect();
         places.dedup();
         let placed = places.pop().filter(|_| places.is_empty());
@@ -247,6 +253,18 @@ impl<'a> Wiring<'a> {
             gives,
             placed,
         })
+    }
+
+    /// Whether all that reads the output of a batch stage reads the largest numbers of it alone, and the model can give them.
+    fn is_only_largest_read(&self, stage: usize, model: usize) -> bool {
+        let is_this = |links: &[Option<Link>]| links.iter().flatten().any(|link| link.stage() == Some(stage));
+        let draft = |reader: usize| self.workflow.stages[reader].draft.as_ref();
+        let mut readers = (0..self.graph.reads.len()).filter(|reader| is_this(&self.graph.reads[*reader]));
+        // `TopK` with `k` as an input.
+        self.models[model].as_ref().is_some_and(|model| model.opset >= 10)
+            && !self.graph.sinks.iter().any(|links| is_this(links))
+            && readers
+                .all(|reader| matches!(draft(reader), Some(Draft::Stage(draft)) if draft.reads_largest()))
     }
 
     /// The link of each model input, in the order of the model.
@@ -381,6 +399,18 @@ impl<'a> Wiring<'a> {
         let lies = ty.stored()?;
         Some(TensorSpec { name: want.name.clone(), batch: want.batch, ..lies.clone() })
     }
+}
+
+/// The largest numbers of an output along its last dimension and their places, as they lie in memory. `None` where that would not be much less
+/// than the output, or a place would be no exact f32.
+fn largest(output: &TensorSpec) -> Option<TensorSpec> {
+    const LEAST: usize = 64;
+    const MOST: usize = 1 << f32::MANTISSA_DIGITS;
+    let [row @ .., last] = &output.row[..] else { return None };
+    let is_float = matches!(output.dtype, DType::F32 | DType::F16);
+    let fits = is_float && last.fixed().is_some_and(|n| (LEAST..=MOST).contains(&n));
+    let row = row.iter().copied().chain([Dim::Fixed(2)]).collect();
+    fits.then(|| TensorSpec { row, dtype: DType::F32, ..output.clone() })
 }
 
 /// What a link leads to, as kinds see it; `None` where that has an error.

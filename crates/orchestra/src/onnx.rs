@@ -63,6 +63,7 @@ pub fn engines_of(plan: &Plan, launcher: &Arc<dyn Launcher>, library: Option<&Li
             custom_ops: model.custom_ops.clone(),
             sandbox: model.sandbox.clone(),
             pixel_inputs: plan.pixel_inputs(stage),
+            largest_outputs: plan.largest_outputs(stage),
             iteration: batch.iteration.clone(),
         };
         let preload = library.map(|library| library.cuda.preload()).unwrap_or_default();

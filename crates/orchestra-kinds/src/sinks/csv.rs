@@ -34,7 +34,9 @@ impl SinkKind for Csv {
         for column in &input.gives.0 {
             let is_fixed = |spec: &orchestra_core::TensorSpec| spec.row_len().is_some();
             let fits = match &column.ty {
-                ColumnType::Tensor(spec) | ColumnType::Pixels { stored: spec, .. } => is_fixed(spec),
+                ColumnType::Tensor(spec)
+                | ColumnType::Pixels { stored: spec, .. }
+                | ColumnType::Largest { stored: spec, .. } => is_fixed(spec),
                 ColumnType::Labels | ColumnType::Text => true,
                 ColumnType::Picture | ColumnType::Bytes(_) | ColumnType::List(_) | ColumnType::Placement => {
                     false

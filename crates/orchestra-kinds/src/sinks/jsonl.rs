@@ -78,7 +78,8 @@ pub fn read_lines(file: &Path, each: &mut dyn FnMut(&str, u64)) -> Result<(), St
 
 fn can_be_written(ty: &ColumnType) -> bool {
     match ty {
-        ColumnType::Tensor(_) | ColumnType::Pixels { .. } | ColumnType::Labels | ColumnType::Text => true,
+        ColumnType::Tensor(_) | ColumnType::Pixels { .. } | ColumnType::Largest { .. } => true,
+        ColumnType::Labels | ColumnType::Text => true,
         ColumnType::Picture | ColumnType::Bytes(_) | ColumnType::Placement => false,
         ColumnType::List(schema) => schema.0.iter().all(|c| can_be_written(&c.ty)),
     }

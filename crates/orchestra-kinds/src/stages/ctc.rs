@@ -89,10 +89,16 @@ struct CtcDraft {
 }
 
 impl Connect for CtcDraft {
+    /// The probability of a class comes of all of its step's logits.
+    fn reads_largest(&self) -> bool {
+        !self.is_softmax
+    }
+
     fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
         let what = "probabilities of classes for each step, which an infer stage gives";
         let place = stage.column(0, what, |c| c.ty.tensor().is_some())?;
         let input = &stage.inputs[0];
+        let is_largest = matches!(input.gives.0[place].ty, ColumnType::Largest { .. });
         let tensor = input.gives.0[place].ty.tensor()?.clone();
         let floats = matches!(tensor.dtype, DType::F32 | DType::F16);
         let (steps, classes) = match tensor.row[..] {
@@ -134,7 +140,10 @@ impl Connect for CtcDraft {
             blank: self.blank.value as usize,
             classes: (least, most),
             is_softmax: self.is_softmax,
-            cost: steps.zip(classes).map(|(steps, classes)| steps.saturating_mul(classes)),
+            is_largest,
+            cost: steps
+                .zip(classes.filter(|_| !is_largest).or(Some(1)))
+                .map(|(steps, n)| steps.saturating_mul(n)),
         };
         if let Some(classes) = classes
             && let Err(why) = map.fits(classes)
@@ -201,6 +210,8 @@ struct CtcMap {
     /// The least and the most classes that these characters are for, the blank among them.
     classes: (usize, usize),
     is_softmax: bool,
+    /// Of a step there are the best class and its probability.
+    is_largest: bool,
     /// Numbers that are read for a row, where that is known.
     cost: Option<usize>,
 }
@@ -220,6 +231,14 @@ impl CtcMap {
         };
         let are = if n == 1 { "is 1 character".to_owned() } else { format!("are {n} characters") };
         Err(format!("there {are} ({wanted}) for {classes} classes"))
+    }
+
+    /// The best class of a step and its probability, as a worker gave them; `None` where that is neither a class nor a number.
+    fn best(&self, step: &[u8]) -> Option<(usize, f32)> {
+        let ([class, value], []) = step.as_chunks() else { return None };
+        let (class, value) = (f32::from_ne_bytes(*class), f32::from_ne_bytes(*value));
+        let is_class = class >= 0.0 && (class as usize) < self.classes.1;
+        (is_class && !value.is_nan()).then_some((class as usize, value))
     }
 
     fn character(&self, class: usize) -> &str {
@@ -262,13 +281,16 @@ impl CtcRun {
     /// Writes the text, and gives its score.
     fn decode(&mut self, tensor: &TensorView<'_>) -> Result<f32, Refusal> {
         let classes = tensor.shape.last().copied().unwrap_or(0);
-        self.map
-            .fits(classes)
-            .map_err(|why| Refusal::result(format!("the characters do not fit `{}`: {why}", tensor.name)))?;
+        if !self.map.is_largest {
+            self.map.fits(classes).map_err(|why| {
+                Refusal::result(format!("the characters do not fit `{}`: {why}", tensor.name))
+            })?;
+        }
         self.text.clear();
         let (mut sum, mut kept, mut last) = (0.0, 0_u32, self.map.blank);
         for (n, step) in tensor.data.chunks_exact(classes * tensor.dtype.size_bytes()).enumerate() {
-            let Some((class, value)) = largest(tensor.dtype, step) else {
+            let best = if self.map.is_largest { self.map.best(step) } else { largest(tensor.dtype, step) };
+            let Some((class, value)) = best else {
                 return Err(Refusal::result(format!("step {n} of `{}` holds no number", tensor.name)));
             };
             if class != last && class != self.map.blank {
@@ -315,7 +337,7 @@ mod tests {
     fn map(charset: &[&str], blank: usize, is_softmax: bool) -> CtcMap {
         let n = charset.len();
         let charset = charset.iter().chain(&[" "]).map(|c| (*c).to_owned()).collect();
-        CtcMap { charset, blank, classes: (n + 1, n + 2), is_softmax, cost: None }
+        CtcMap { charset, blank, classes: (n + 1, n + 2), is_softmax, is_largest: false, cost: None }
     }
 
     fn decode(map: &CtcMap, classes: usize, values: &[f32]) -> Result<(String, f32), Refusal> {

@@ -5,10 +5,12 @@ mod cpu_arena;
 mod cuda;
 mod cuda_runtime;
 mod errors;
+mod graph_edit;
 mod graphs;
 mod host_memory;
 mod host_side;
 mod iterate;
+mod largest_graph;
 mod library;
 mod memory;
 mod model;
@@ -108,13 +110,7 @@ impl Engine for OnnxEngine {
         if let DeviceKind::Cuda { uuid } = &load.device {
             cuda::check_alone(uuid)?;
         }
-        let model = Model::check(
-            &session,
-            arena.layout(),
-            load.max_batch,
-            &spec.pixel_inputs,
-            spec.iteration.as_ref(),
-        )?;
+        let model = Model::check(&session, arena.layout(), load.max_batch, &spec)?;
         let providers = session::providers(&session, load, &spec)?;
         let mut loaded = Loaded {
             inputs: model.session_inputs.clone(),

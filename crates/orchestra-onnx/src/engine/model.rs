@@ -2,13 +2,14 @@
 
 use orchestra_core::batch_layout::{BatchLayout, Region};
 use orchestra_core::iteration::{Feed, Until};
-use orchestra_core::{DType, Dim, ErrorClass, Iteration, PixelInput, TensorSpec};
+use orchestra_core::{DType, Dim, ErrorClass, Iteration, TensorSpec};
 use orchestra_worker::arena::{RangeError, Rows, WorkerArena};
 use orchestra_worker::frames::Run;
 use ort::session::Session;
 use ort::value::{Outlet, TensorElementType, ValueType};
 
-use super::pixel_graph;
+use super::{largest_graph, pixel_graph};
+use crate::spec::OnnxSpec;
 use orchestra_worker::serve::LoadError;
 
 /// A model whose session and layout agree.
@@ -45,17 +46,17 @@ pub struct Places {
 
 impl Model {
     /// Checks that names, element types and shapes of the session are those that the layout was made for, but for what it has behind them
-    /// for an `iteration`.
+    /// for a loop.
     ///
-    /// An input that takes `pixels` has another name in the session. Batches of up to `max_batch` rows go together where the layout has room
-    /// for more.
+    /// An input that takes pixels, and an output that gives the largest numbers, has another name in the session. Batches of up to `max_batch`
+    /// rows go together where the layout has room for more.
     pub fn check(
         session: &Session,
         layout: &BatchLayout,
         max_batch: usize,
-        pixels: &[Option<PixelInput>],
-        iteration: Option<&Iteration>,
+        spec: &OnnxSpec,
     ) -> Result<Model, LoadError> {
+        let iteration = spec.iteration.as_ref();
         together(layout, max_batch)?;
         let behind = iteration.map_or([0, 0], |of| [usize::from(of.has_checkpoints()), 1]);
         let layout_inputs = &layout.inputs[..layout.inputs.len().saturating_sub(behind[0])];
@@ -66,14 +67,18 @@ impl Model {
         same_count(&session_outputs, layout_outputs.len(), "outputs")?;
         for (at, (found, region)) in session_inputs.iter().zip(layout_inputs).enumerate() {
             let mut planned = region.tensor.clone();
-            if pixels.get(at).is_some_and(Option::is_some) {
+            if spec.pixel_inputs.get(at).is_some_and(Option::is_some) {
                 planned.name = pixel_graph::session_name(&planned.name);
             }
             agree(found, &planned, "input")?;
         }
         for (found, region) in session_outputs.iter().zip(layout_outputs) {
             if let Some(region) = region {
-                agree(found, &region.tensor, "output")?;
+                let mut planned = region.tensor.clone();
+                if spec.largest_outputs.contains(&planned.name) {
+                    planned.name = largest_graph::session_name(&planned.name);
+                }
+                agree(found, &planned, "output")?;
             }
         }
         if let Some(iteration) = iteration {

@@ -11,65 +11,14 @@
 use orchestra_core::batch_layout::Region;
 use orchestra_core::{DType, Layout, PixelInput};
 
+use super::graph_edit::{
+    ATTRIBUTE_IS_INTEGERS, ATTRIBUTE_IS_TENSOR, EditError, FLOAT, FLOAT16, Node, UINT8, attribute, child,
+    integer, number, with_graph,
+};
 use super::protobuf::{Fields, Malformed, Message};
 
 /// The nodes need numpy's broadcasting.
 const OLDEST_OPSET: u64 = 7;
-
-// Field numbers of onnx.proto3.
-mod number {
-    pub const MODEL_GRAPH: u32 = 7;
-    pub const MODEL_OPSET: u32 = 8;
-    pub const OPSET_DOMAIN: u32 = 1;
-    pub const OPSET_VERSION: u32 = 2;
-    pub const GRAPH_NODE: u32 = 1;
-    pub const GRAPH_INPUT: u32 = 11;
-    pub const NODE_INPUT: u32 = 1;
-    pub const NODE_OUTPUT: u32 = 2;
-    pub const NODE_NAME: u32 = 3;
-    pub const NODE_OPERATOR: u32 = 4;
-    pub const NODE_ATTRIBUTE: u32 = 5;
-    pub const ATTRIBUTE_NAME: u32 = 1;
-    pub const ATTRIBUTE_INTEGER: u32 = 3;
-    pub const ATTRIBUTE_TENSOR: u32 = 5;
-    pub const ATTRIBUTE_INTEGERS: u32 = 8;
-    pub const ATTRIBUTE_TYPE: u32 = 20;
-    pub const TENSOR_DIMS: u32 = 1;
-    pub const TENSOR_TYPE: u32 = 2;
-    pub const TENSOR_RAW: u32 = 9;
-    pub const VALUE_NAME: u32 = 1;
-    pub const VALUE_TYPE: u32 = 2;
-    pub const TYPE_TENSOR: u32 = 1;
-    pub const TENSOR_TYPE_ELEMENT: u32 = 1;
-    pub const TENSOR_TYPE_SHAPE: u32 = 2;
-    pub const SHAPE_DIM: u32 = 1;
-    pub const DIM_VALUE: u32 = 1;
-}
-
-// Element types and attribute types of onnx.proto3.
-const FLOAT: i64 = 1;
-const UINT8: i64 = 2;
-const FLOAT16: i64 = 10;
-const ATTRIBUTE_IS_INTEGER: i64 = 2;
-const ATTRIBUTE_IS_TENSOR: i64 = 4;
-const ATTRIBUTE_IS_INTEGERS: i64 = 7;
-
-/// Why nodes cannot be put in front of a model.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum EditError {
-    #[error("the file is no ONNX model: {0}")]
-    Malformed(#[from] Malformed),
-    #[error("the file holds no graph, or several")]
-    NoGraph,
-    #[error("the model has no input `{0}` with a batch dimension")]
-    NoInput(String),
-    #[error("its operators are of version `{0}`, and version `7` or newer is needed")]
-    OldOpset(u64),
-    #[error(
-        "input `{0}` is not given rows of u8 `[height, width, channels]` with a factor and an offset per channel"
-    )]
-    NoPixels(String),
-}
 
 /// An input that takes pixels.
 #[derive(Debug, Clone, Copy)]
@@ -87,43 +36,7 @@ pub fn session_name(name: &str) -> String {
 
 /// The model with nodes in front of each of these inputs.
 pub fn put_in_front(model: &[u8], fronts: &[Front<'_>]) -> Result<Vec<u8>, EditError> {
-    let mut edited = Message::with_capacity(model.len() + 4096 * (1 + fronts.len()));
-    let mut graphs = 0;
-    let mut opset = 1;
-    for field in Fields::of(model) {
-        let field = field?;
-        match (field.number, field.value.bytes()) {
-            (number::MODEL_GRAPH, Some(graph)) => {
-                graphs += 1;
-                edited.push_bytes(number::MODEL_GRAPH, &edit_graph(graph, fronts)?);
-                continue;
-            }
-            (number::MODEL_OPSET, Some(set)) => opset = own_opset(set)?.unwrap_or(opset),
-            _ => {}
-        }
-        edited.push_field(&field);
-    }
-    match (graphs, opset) {
-        (1, OLDEST_OPSET..) => Ok(edited.done()),
-        (1, old) => Err(EditError::OldOpset(old)),
-        _ => Err(EditError::NoGraph),
-    }
-}
-
-/// The version, if the set is ONNX's own.
-fn own_opset(set: &[u8]) -> Result<Option<u64>, Malformed> {
-    let (mut is_own, mut version) = (true, 0);
-    for field in Fields::of(set) {
-        let field = field?;
-        match (field.number, field.value) {
-            (number::OPSET_DOMAIN, super::protobuf::Value::Bytes(domain)) => {
-                is_own = domain.is_empty() || domain == b"ai.onnx";
-            }
-            (number::OPSET_VERSION, super::protobuf::Value::Varint(found)) => version = found,
-            _ => {}
-        }
-    }
-    Ok(is_own.then_some(version))
+    with_graph(model, OLDEST_OPSET, |graph| edit_graph(graph, fronts))
 }
 
 /// New nodes come first, because nodes stand in the order in which they can run.
@@ -159,18 +72,6 @@ fn edit_graph(graph: &[u8], fronts: &[Front<'_>]) -> Result<Vec<u8>, EditError> 
 fn place_of(input: &[u8], fronts: &[Front<'_>]) -> Result<Option<usize>, Malformed> {
     let Some(name) = child(input, number::VALUE_NAME)? else { return Ok(None) };
     Ok(fronts.iter().position(|front| front.region.tensor.name.as_bytes() == name))
-}
-
-/// The last field of that number, which is the one that counts, as bytes.
-fn child(message: &[u8], number: u32) -> Result<Option<&[u8]>, Malformed> {
-    let mut found = None;
-    for field in Fields::of(message) {
-        let field = field?;
-        if field.number == number {
-            found = field.value.bytes();
-        }
-    }
-    Ok(found)
 }
 
 /// The input under its new name, with the model's own batch dimension and the row of the plan.
@@ -240,13 +141,6 @@ struct Chain<'a> {
     nodes: Vec<Node>,
 }
 
-struct Node {
-    operator: &'static str,
-    inputs: Vec<String>,
-    output: String,
-    attributes: Vec<Vec<u8>>,
-}
-
 impl Chain<'_> {
     /// Adds a node, and before it one that gives its constant second input. Constants are nodes, because an initialiser has to be an
     /// input, too, in files of the oldest versions.
@@ -263,43 +157,18 @@ impl Chain<'_> {
     /// Adds a node, and names what it gives.
     fn push(&mut self, operator: &'static str, inputs: Vec<String>, attributes: Vec<Vec<u8>>) -> String {
         let output = format!("orchestra.{}.{}", self.nodes.len(), self.name);
-        self.nodes.push(Node { operator, inputs, output: output.clone(), attributes });
+        self.nodes.push(Node { operator, inputs, outputs: vec![output.clone()], attributes });
         output
     }
 
     /// All nodes as messages; the last one gives what the model takes.
     fn done(mut self) -> Vec<Vec<u8>> {
         if let Some(last) = self.nodes.last_mut() {
-            self.name.clone_into(&mut last.output);
+            last.outputs = vec![self.name.to_owned()];
         }
         let named = |(at, node): (usize, &Node)| node.message(&format!("orchestra.{at}.{}", self.name));
         self.nodes.iter().enumerate().map(named).collect()
     }
-}
-
-impl Node {
-    fn message(&self, name: &str) -> Vec<u8> {
-        let mut node = Message::default();
-        self.inputs.iter().for_each(|input| node.push_bytes(number::NODE_INPUT, input.as_bytes()));
-        node.push_bytes(number::NODE_OUTPUT, self.output.as_bytes());
-        node.push_bytes(number::NODE_NAME, name.as_bytes());
-        node.push_bytes(number::NODE_OPERATOR, self.operator.as_bytes());
-        self.attributes.iter().for_each(|a| node.push_bytes(number::NODE_ATTRIBUTE, a));
-        node.done()
-    }
-}
-
-fn attribute(name: &str, field: u32, value: &[u8], kind: i64) -> Vec<u8> {
-    let named = Message::default().bytes(number::ATTRIBUTE_NAME, name.as_bytes());
-    named.bytes(field, value).integer(number::ATTRIBUTE_TYPE, kind).done()
-}
-
-fn integer(name: &str, value: i64) -> Vec<u8> {
-    Message::default()
-        .bytes(number::ATTRIBUTE_NAME, name.as_bytes())
-        .integer(number::ATTRIBUTE_INTEGER, value)
-        .integer(number::ATTRIBUTE_TYPE, ATTRIBUTE_IS_INTEGER)
-        .done()
 }
 
 fn axes(axes: &[i64]) -> Vec<u8> {

@@ -89,7 +89,7 @@ fn what_cannot_be_edited_is_refused_by_name() {
     assert_eq!(refused(&model(), "x", &integers), EditError::NoPixels("x".to_owned()));
     let mut old = ModelProto::decode(&*model()).unwrap();
     old.opset_import[0].version = 6;
-    assert_eq!(refused(&old.encode_to_vec(), "x", &good), EditError::OldOpset(6));
+    assert_eq!(refused(&old.encode_to_vec(), "x", &good), EditError::OldOpset { found: 6, needed: 7 });
 }
 
 #[test]

@@ -11,6 +11,7 @@ use ort::environment::Environment;
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 
+use super::largest_graph::put_behind;
 use super::pixel_graph::{Front, put_in_front};
 use super::tensorrt::{self, Engines};
 use super::{cpu_arena, cuda, errors, graphs};
@@ -48,7 +49,7 @@ pub fn open(
         let registered = builder.with_execution_providers([cuda::provider(spec)]);
         builder = registered.map_err(|e| cuda::not_usable(&e.into()))?;
     }
-    let committed = match with_pixel_inputs(load, spec)? {
+    let committed = match edited(load, spec)? {
         None => builder.commit_from_file(&spec.model),
         Some(model) => from_memory(builder, spec, &model),
     };
@@ -72,8 +73,9 @@ fn is_needed(library: &Path, spec: &OnnxSpec) -> bool {
     matches!(spec.tuning.provider, Provider::TensorRt(_)) || !tensorrt::is_library(library)
 }
 
-/// The model with nodes in front of its inputs that take pixels; `None` where there is no such input.
-fn with_pixel_inputs(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, LoadError> {
+/// The model with nodes in front of its inputs that take pixels, and behind its outputs of which the largest numbers are read; `None` where there
+/// are none.
+fn edited(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, LoadError> {
     let fronts: Vec<Front<'_>> = load
         .layout
         .inputs
@@ -81,18 +83,25 @@ fn with_pixel_inputs(load: &Load, spec: &OnnxSpec) -> Result<Option<Vec<u8>>, Lo
         .zip(&spec.pixel_inputs)
         .filter_map(|(region, pixels)| Some(Front { region, pixels: pixels.as_ref()? }))
         .collect();
-    if fronts.is_empty() {
+    if fronts.is_empty() && spec.largest_outputs.is_empty() {
         return Ok(None);
     }
-    let refused = |what: &str| LoadError {
-        class: ErrorClass::Permanent,
-        error: format!(
-            "model `{}` cannot take pixels: {what}; use `normalize = \"host\"` in its image stage",
-            spec.model.display()
-        ),
-    };
-    let model = std::fs::read(&spec.model).map_err(|e| refused(&e.to_string()))?;
-    put_in_front(&model, &fronts).map(Some).map_err(|e| refused(&e.to_string()))
+    let path = spec.model.display();
+    let refused = |error: String| LoadError { class: ErrorClass::Permanent, error };
+    let mut model =
+        std::fs::read(&spec.model).map_err(|e| refused(format!("model `{path}` cannot be read: {e}")))?;
+    if !fronts.is_empty() {
+        model = put_in_front(&model, &fronts).map_err(|what| {
+            let help = "use `normalize = \"host\"` in its image stage";
+            refused(format!("model `{path}` cannot take pixels: {what}; {help}"))
+        })?;
+    }
+    if !spec.largest_outputs.is_empty() {
+        model = put_behind(&model, &spec.largest_outputs).map_err(|what| {
+            refused(format!("model `{path}` cannot give its largest numbers alone: {what}"))
+        })?;
+    }
+    Ok(Some(model))
 }
 
 /// A session for a model in memory, whose external weights lie beside its file.

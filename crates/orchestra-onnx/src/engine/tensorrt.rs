@@ -58,8 +58,9 @@ fn lock(folder: &Path) -> io::Result<File> {
 /// What an engine depends on and TensorRT's own name for it does not tell: it leaves out the constants of a graph, such as those of the
 /// nodes in front of inputs that take pixels. The GPU and the precision it does tell.
 fn key(max_batch: usize, spec: &OnnxSpec) -> String {
-    let OnnxSpec { pixel_inputs, tf32, library, .. } = spec;
-    let about = format!("{pixel_inputs:?} {max_batch:?} {} tf32 {tf32}", library::version(library));
+    let OnnxSpec { pixel_inputs, largest_outputs, tf32, library, .. } = spec;
+    let version = library::version(library);
+    let about = format!("{pixel_inputs:?} {largest_outputs:?} {max_batch:?} {version} tf32 {tf32}");
     let digest = Sha256::digest(about);
     digest[..8].iter().fold(String::new(), |mut text, byte| {
         // A string takes any text.

@@ -67,7 +67,9 @@ impl Rows {
 fn node_of(column: &Column) -> Result<Node, Box<Column>> {
     let list = |node| Node::List(Box::new(node));
     Ok(match &column.ty {
-        ColumnType::Tensor(spec) | ColumnType::Pixels { stored: spec, .. } => {
+        ColumnType::Tensor(spec)
+        | ColumnType::Pixels { stored: spec, .. }
+        | ColumnType::Largest { stored: spec, .. } => {
             let leaf = match spec.dtype {
                 DType::F32 | DType::F16 => Leaf::F32,
                 DType::I64 => Leaf::I64,
