@@ -15,6 +15,8 @@ pub struct SessionTuning {
     pub cuda_graphs: bool,
     /// Who runs it on a GPU.
     pub provider: Provider,
+    /// Whether many of its nodes may stay on the cores while the others run on a GPU.
+    pub allow_cpu_nodes: bool,
 }
 
 impl SessionTuning {

@@ -22,7 +22,7 @@ pub const TOP_LEVEL: [Key; 4] = [
 ];
 
 /// `[models.NAME]`
-pub const MODEL: [Key; 22] = [
+pub const MODEL: [Key; 23] = [
     key("path", "text", "required", "the ONNX file"),
     key("labels", "text", "none", "class names: a text file with one per line, in the order of the classes"),
     key("devices", "text or list", "those of `[devices]`", "devices for this model only"),
@@ -84,6 +84,12 @@ pub const MODEL: [Key; 22] = [
         "`\"tensorrt\"`: on a GPU, TensorRT compiles the model, and CUDA runs what it does not take; see [devices](../guide/devices.md)",
     ),
     key(
+        "allow_cpu_nodes",
+        "true or false",
+        "false",
+        "on a GPU, load the model although more than a tenth of its nodes stay on the cores, because no provider of the GPU has them: rows then go back and forth between both. Nodes that compute shapes do not count",
+    ),
+    key(
         "tensorrt_fp16",
         "true or false",
         "false",
@@ -129,7 +135,7 @@ pub const DEVICES: [Key; 2] = [
 ];
 
 /// `[limits]`
-pub const LIMITS: [Key; 8] = [
+pub const LIMITS: [Key; 9] = [
     key(
         "max_failed",
         "integer or percent",
@@ -142,6 +148,12 @@ pub const LIMITS: [Key; 8] = [
         "duration",
         "\"60s\"",
         "how long a batch may run in a worker, or several that [go together](../guide/devices.md#batches-that-go-together)",
+    ),
+    key(
+        "load_timeout",
+        "duration",
+        "\"10min\"",
+        "how long a worker may take to load its model and to warm up, what TensorRT compiles for it or for another worker included",
     ),
     key(
         "grace",

@@ -66,6 +66,7 @@ impl NoEffect<'_> {
                 ("devices", "use"),
                 ("devices", "headroom"),
                 ("limits", "batch_timeout"),
+                ("limits", "load_timeout"),
                 ("limits", "sandbox"),
             ] {
                 warn(table, key, "the workflow runs no model");

@@ -646,6 +646,8 @@ pub struct Limits {
     pub item_timeout: Duration,
     /// How long one batch may run in a worker.
     pub batch_timeout: Duration,
+    /// How long a worker may take to load its model and to warm up.
+    pub load_timeout: Duration,
     /// How long a run that is told to stop may take to finish what is in flight.
     pub grace: Duration,
     /// Pictures that claim more pixels are refused.

@@ -304,6 +304,7 @@ fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<usize
         max_failed: None,
         item_timeout: Duration::from_secs(30),
         batch_timeout: Duration::from_secs(60),
+        load_timeout: Duration::from_secs(600),
         // Whoever sends SIGTERM and then SIGKILL mostly leaves 30 seconds between.
         grace: Duration::from_secs(25),
         max_pixels: MAX_PIXELS,
@@ -313,6 +314,7 @@ fn limits(fields: &mut Fields<'_, '_>) -> (Limits, Option<At<u64>>, Option<usize
     limits.max_failed = max_failed(&mut f);
     limits.item_timeout = positive(&mut f, "item_timeout").unwrap_or(limits.item_timeout);
     limits.batch_timeout = positive(&mut f, "batch_timeout").unwrap_or(limits.batch_timeout);
+    limits.load_timeout = positive(&mut f, "load_timeout").unwrap_or(limits.load_timeout);
     limits.grace = f.duration("grace").unwrap_or(limits.grace);
     limits.max_pixels = f.integer("max_pixels", 1..=1 << 40).map_or(MAX_PIXELS, |n| n.value);
     limits.sandbox = f.choice("sandbox", &SandboxMode::NAMES).map_or(limits.sandbox, |mode| mode.value);

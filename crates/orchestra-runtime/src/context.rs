@@ -22,8 +22,6 @@ use crate::trace::{MaybeTracer, RunBegan, Tracer, WorkerStep, WorkerTrace};
 pub struct Timeouts {
     /// From the start of the process to its first frame, which it sends before it loads anything.
     pub handshake: Duration,
-    /// From the load frame to the loaded frame, while the worker's heart beats.
-    pub load: Duration,
     /// Silence after which a process counts as frozen (it sends a heartbeat every 250 ms).
     pub heartbeat: Duration,
     /// From the request to end to the exit; then it is killed.
@@ -36,7 +34,6 @@ impl Default for Timeouts {
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(10),
-            load: Duration::from_secs(600),
             heartbeat: Duration::from_secs(3),
             shutdown: Duration::from_secs(5),
             kill: Duration::from_secs(30),

@@ -51,15 +51,25 @@ const DEVICE: [&str; 26] = [
     "gpu is lost",
 ];
 
-/// A library of the device has nothing for this node. It speaks against the model, though it bears the library's name.
-const NOT_FOR_THIS_DEVICE: &str = "not supported by cudnn frontend";
+/// A library of the device has nothing for this node. It speaks against the model, though it bears the library's name. cuDNN's frontend says by
+/// its own codes that it finds no plan (8: `HEURISTIC_QUERY_FAILED`) or that none can be built (11: `CUDNN_BACKEND_API_FAILED`), before anything
+/// runs; ONNX Runtime then could not "initialize" it. A broken device says so by CUDA's words beside them, or with the next batch.
+const NOT_FOR_THIS_DEVICE: [&str; 4] = [
+    "not supported by cudnn frontend",
+    "cudnn_fe failure 8:",
+    "cudnn_fe failure 11:",
+    "cudnn_status_not_supported",
+];
+
+/// What CUDA itself says stands, whatever a library makes of it.
+const OF_CUDA: [&str; 3] = ["cuda failure", "cuda error", "cudaerror"];
 
 pub fn run_kind(text: &str) -> RunErrorKind {
     let text = text.to_ascii_lowercase();
     let says = |patterns: &[&str]| patterns.iter().any(|p| text.contains(p));
     if says(&OUT_OF_MEMORY) {
         RunErrorKind::OutOfMemory
-    } else if says(&DEVICE) && !text.contains(NOT_FOR_THIS_DEVICE) {
+    } else if says(&DEVICE) && (says(&OF_CUDA) || !says(&NOT_FOR_THIS_DEVICE)) {
         RunErrorKind::Device
     } else {
         RunErrorKind::Model
@@ -132,9 +142,15 @@ mod tests {
                 "Non-zero status code returned while running Conv node. Name:'/f/Conv' Status Message: Failed to initialize CUDNN \
               Frontend/onnxruntime_src/onnxruntime/core/providers/cuda/cudnn_fe_call.cc:99 CUDNN_FE failure 11: \
               CUDNN_BACKEND_API_FAILED ; GPU=0 ; hostname=h ; file=conv.cc ; line=224",
+                Model,
+            ),
+            ("CUDNN_FE failure 8: HEURISTIC_QUERY_FAILED ; GPU=0 ; hostname=h", Model),
+            ("CUDNN failure 3000: CUDNN_STATUS_NOT_SUPPORTED ; GPU=0", Model),
+            (
+                "CUDNN_FE failure 11: CUDNN_BACKEND_API_FAILED ; CUDA failure 700: an illegal memory access",
                 Device,
             ),
-            ("CUDNN_FE failure 8: HEURISTIC_QUERY_FAILED ; GPU=0 ; hostname=h", Device),
+            ("CUDNN_FE failure 10: CUDA_API_FAILED ; GPU=0", Device),
             (
                 "Status Message: OP not supported by CUDNN Frontend. Error: [CUDNN_FE] no valid engine configs",
                 Model,

@@ -44,6 +44,7 @@ impl Clocks {
         &mut self,
         phase: Phase,
         timeouts: &Timeouts,
+        load: Duration,
         batch: Option<Running>,
         now: Duration,
     ) -> Option<WorkerExit> {
@@ -61,9 +62,9 @@ impl Clocks {
         let is_silent = silence > timeouts.heartbeat;
         match phase {
             Phase::Starting if in_phase > timeouts.handshake => Some(WorkerExit::HandshakeTimeout),
-            Phase::Greeted if in_phase > timeouts.load => Some(WorkerExit::LoadFailed {
+            Phase::Greeted if in_phase > load => Some(WorkerExit::LoadFailed {
                 class: ErrorClass::Transient,
-                why: format!("it took longer than {} s", timeouts.load.as_secs()),
+                why: format!("it took longer than `limits.load_timeout`, {} s", load.as_secs()),
             }),
             Phase::Serving if is_alive && batch.is_some_and(is_late) => Some(WorkerExit::Hung),
             Phase::Greeted | Phase::Ready | Phase::Serving if is_silent => Some(WorkerExit::Silent),
@@ -77,13 +78,14 @@ impl Clocks {
 mod tests {
     use super::*;
 
+    const LOAD: Duration = Duration::from_secs(600);
     const BATCH: Running = Running { begun: Duration::ZERO, timeout: Duration::from_secs(60) };
 
     /// What is overdue after so many looks, one per tick, without a sign of life.
     fn after(phase: Phase, batch: Option<Running>, looks: u32) -> Option<WorkerExit> {
         let mut clocks = Clocks::start(Duration::ZERO);
         (1..=looks)
-            .map(|n| clocks.overdue(phase, &Timeouts::default(), batch, TICK * n))
+            .map(|n| clocks.overdue(phase, &Timeouts::default(), LOAD, batch, TICK * n))
             .find_map(|exit| exit)
     }
 
@@ -110,7 +112,7 @@ mod tests {
         for n in 1..=241 {
             clocks.sign_of_life = TICK * n;
             assert_eq!(found, None, "before look {n}");
-            found = clocks.overdue(Phase::Serving, &Timeouts::default(), Some(BATCH), TICK * n);
+            found = clocks.overdue(Phase::Serving, &Timeouts::default(), LOAD, Some(BATCH), TICK * n);
         }
         assert_eq!(found, Some(WorkerExit::Hung));
     }
@@ -126,7 +128,7 @@ mod tests {
                 if at + TICK * 6 <= Duration::from_secs(seconds) {
                     clocks.sign_of_life = at;
                 }
-                clocks.overdue(Phase::Serving, &Timeouts::default(), batch, at)
+                clocks.overdue(Phase::Serving, &Timeouts::default(), LOAD, batch, at)
             });
             assert_eq!(frozen, Some(WorkerExit::Silent), "{seconds} s");
         }
@@ -136,8 +138,11 @@ mod tests {
     fn a_worker_does_not_pay_for_our_own_sleep() {
         let mut clocks = Clocks::start(Duration::ZERO);
         let later = Duration::from_secs(3600);
-        assert_eq!(clocks.overdue(Phase::Serving, &Timeouts::default(), Some(BATCH), later), None);
-        assert_eq!(clocks.overdue(Phase::Serving, &Timeouts::default(), Some(BATCH), later + TICK), None);
+        assert_eq!(clocks.overdue(Phase::Serving, &Timeouts::default(), LOAD, Some(BATCH), later), None);
+        assert_eq!(
+            clocks.overdue(Phase::Serving, &Timeouts::default(), LOAD, Some(BATCH), later + TICK),
+            None
+        );
     }
 
     #[test]
@@ -147,7 +152,8 @@ mod tests {
         let hung = (1..=400).find(|n| {
             clocks.sign_of_life = TICK * *n;
             let batch = Some(Running { begun, ..BATCH });
-            clocks.overdue(Phase::Serving, &Timeouts::default(), batch, TICK * *n) == Some(WorkerExit::Hung)
+            clocks.overdue(Phase::Serving, &Timeouts::default(), LOAD, batch, TICK * *n)
+                == Some(WorkerExit::Hung)
         });
         assert_eq!(hung.map(|n| TICK * n), Some(begun + BATCH.timeout + TICK));
     }

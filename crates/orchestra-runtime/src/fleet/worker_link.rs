@@ -279,7 +279,7 @@ impl LinkState {
 
     fn check_deadlines(&mut self) {
         let context = &self.args.context;
-        let timeout = context.plan.limits.batch_timeout;
+        let (timeout, load) = (context.plan.limits.batch_timeout, context.plan.limits.load_timeout);
         let now = context.clock.now();
         let (last_frame, is_broken, batch) = {
             let traffic = self.port.traffic();
@@ -289,7 +289,7 @@ impl LinkState {
         };
         // The clocks may have been set to a later time: see there.
         self.clocks.sign_of_life = self.clocks.sign_of_life.max(last_frame);
-        let overdue = self.clocks.overdue(self.phase, &context.options.timeouts, batch, now);
+        let overdue = self.clocks.overdue(self.phase, &context.options.timeouts, load, batch, now);
         if let Some(cause) = overdue {
             self.end_with(if is_broken { WorkerExit::Stuck } else { cause });
         }
