@@ -447,10 +447,17 @@ pub(crate) fn result_files(plan: &Plan) -> Vec<PathBuf> {
     std::iter::once(PathBuf::from("failures.jsonl")).chain(sinks).chain(reduces).collect()
 }
 
-/// A folder of files that are records which has something in it: what is there could be replaced.
+/// A folder of files that are records which has something in it: what is there could be replaced. Its index is no record, and is looked
+/// at by the journal: a start that was killed before there was a journal has left it empty.
 fn full_folder(plan: &Plan) -> Option<PathBuf> {
-    let folders = plan.sinks.iter().filter_map(|sink| Some(plan.output.join(&sink.files.as_ref()?.folder)));
-    folders.into_iter().find(|folder| fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some()))
+    let is_full = |(folder, index): &(PathBuf, PathBuf)| {
+        let is_record = |entry: io::Result<fs::DirEntry>| entry.map_or(true, |entry| entry.path() != *index);
+        fs::read_dir(folder).is_ok_and(|mut entries| entries.any(is_record))
+    };
+    let folders = plan.sinks.iter().filter_map(|sink| {
+        Some((plan.output.join(&sink.files.as_ref()?.folder), plan.output.join(&sink.path)))
+    });
+    folders.into_iter().find(is_full).map(|(folder, _)| folder)
 }
 
 /// Begins result files that have something at their head and are empty.
