@@ -11,6 +11,10 @@ use crate::raw::RawModel;
 
 /// One-thread workers on the CPU beyond this number gain nothing but memory use.
 const MAX_DEFAULT_CPU_WORKERS: usize = 8;
+/// Workers for each core, at most, where `priority` cannot be had with one.
+const MOST_FOR_A_CORE: usize = 4;
+/// Of more stages on a device, each has the share that the cores give.
+const MOST_WEIGHED: usize = 64;
 /// Workers on a GPU where it is known, or found out in the run, how many fit, and no number is asked for.
 const DEFAULT_CUDA_WORKERS: usize = 4;
 
@@ -75,7 +79,13 @@ fn on_cpu(
     reasons: &mut Vec<String>,
 ) -> Vec<WorkerPlan> {
     let weights: Vec<u32> = stages.iter().map(|s| demands[*s].model.priority).collect();
-    let parts = divide(cores, &weights);
+    let is_left_to_us = |s: &usize| {
+        let model = demands[*s].model;
+        model.workers.is_none() && model.threads.is_none() && model.streams() == 1
+    };
+    let parts =
+        if stages.iter().all(is_left_to_us) { shares(cores, &weights) } else { divide(cores, &weights) };
+    let all = parts.iter().sum::<usize>();
     stages
         .iter()
         .zip(parts)
@@ -87,6 +97,11 @@ fn on_cpu(
                 (Some(_), Some(_)) => "workers and threads as asked".into(),
                 (Some(_), None) => format!("workers as asked, sharing {}", plural(part, "core")),
                 (None, Some(_)) => format!("threads as asked, sharing {}", plural(part, "core")),
+                // The system gives each the same time.
+                (None, None) if all > cores.max(stages.len()) => format!(
+                    "{part} of {all} on {}, because `priority` cannot be had with fewer",
+                    plural(cores, "core")
+                ),
                 (None, None) => format!(
                     "its share is {} of {cores}; workers of few threads outrun one of many",
                     plural(part, "core")
@@ -334,6 +349,29 @@ fn divide(total: usize, weights: &[u32]) -> Vec<usize> {
     parts
 }
 
+/// As [`divide`], where the weights are equal. Else of so many more, in total, that each has its share by weight to a tenth; or of those up to
+/// [`MOST_FOR_A_CORE`] for each core that come nearest to it.
+fn shares(cores: usize, weights: &[u32]) -> Vec<usize> {
+    if weights.windows(2).all(|pair| pair[0] == pair[1]) || weights.len() > MOST_WEIGHED {
+        return divide(cores, weights);
+    }
+    let of_weight = |i: usize| f64::from(weights[i]) / weights.iter().map(|w| f64::from(*w)).sum::<f64>();
+    let least = cores.max(weights.len());
+    let mut nearest = (f64::INFINITY, Vec::new());
+    for total in least..=least * MOST_FOR_A_CORE {
+        let parts = divide(total, weights);
+        let off = |i: usize| (parts[i] as f64 / total as f64 / of_weight(i) - 1.0).abs();
+        let off = (0..weights.len()).map(off).fold(0.0, f64::max);
+        if off < nearest.0 {
+            nearest = (off, parts);
+        }
+        if nearest.0 <= 0.1 {
+            break;
+        }
+    }
+    nearest.1
+}
+
 pub(crate) fn plural(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
@@ -342,7 +380,17 @@ pub(crate) fn plural(n: usize, what: &str) -> String {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{divide, workers_and_threads};
+    use super::{divide, shares, workers_and_threads};
+
+    #[test]
+    fn few_cores_are_shared_by_weight_among_more_workers() {
+        assert_eq!(shares(2, &[30, 10]), [3, 1]);
+        assert_eq!(shares(8, &[30, 10]), [6, 2]);
+        assert_eq!(shares(1, &[10, 20]), [1, 2]);
+        assert_eq!(shares(3, &[10, 10]), divide(3, &[10, 10]), "nobody asked for anything");
+        assert_eq!(shares(2, &[100, 1]), [7, 1], "as near as it gets");
+        assert_eq!(shares(2, &[]), Vec::<usize>::new());
+    }
 
     #[test]
     fn cores_are_divided_by_weight() {
