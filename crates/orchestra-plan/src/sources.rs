@@ -66,7 +66,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 
 /// How the source is watched, if it is.
 fn read_watch(f: &mut Fields<'_, '_>) -> Option<At<Watch>> {
-    let is_watched = f.boolean("watch") == Some(true);
+    let is_watched = f.entry("watch").is_some() && f.boolean("watch")?;
     let without = |key: &&&str| f.entry(key).is_some() && (!is_watched || f.entry("manifest").is_some());
     let keys = ["watch", "watch_settle", "watch_idle"];
     if let Some(key) = keys[usize::from(!is_watched)..].iter().find(without) {
@@ -84,7 +84,10 @@ fn read_watch(f: &mut Fields<'_, '_>) -> Option<At<Watch>> {
     if !is_watched {
         return None;
     }
-    let settle = f.duration("watch_settle").unwrap_or(SETTLE);
+    let settle = match f.entry("watch_settle") {
+        Some(_) => f.duration("watch_settle")?,
+        None => SETTLE,
+    };
     let idle = f.duration("watch_idle");
     if let Some(entry) = f.entry("watch_idle")
         && idle.is_some_and(|idle| idle < settle.saturating_mul(2))
