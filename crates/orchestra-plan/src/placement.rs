@@ -83,8 +83,10 @@ fn on_cpu(
         let model = demands[*s].model;
         model.workers.is_none() && model.threads.is_none() && model.streams() == 1
     };
-    let parts =
-        if stages.iter().all(is_left_to_us) { shares(cores, &weights) } else { divide(cores, &weights) };
+    let parts = match are_weighed(&weights) && stages.iter().all(is_left_to_us) {
+        true => shares(cores..=cores.saturating_mul(MOST_FOR_A_CORE), usize::MAX, &weights),
+        false => divide(cores, &weights),
+    };
     let all = parts.iter().sum::<usize>();
     stages
         .iter()
@@ -190,6 +192,19 @@ impl OnCuda<'_> {
         self.device.memory.is_some() && !self.stages.iter().all(|s| self.memory(*s).is_some())
     }
 
+    /// Workers of a stage where nobody asked for a number: fewer of what has less priority, because processes that are busy get the same time of
+    /// a GPU.
+    fn by_default(&self, stage: usize) -> usize {
+        let weights: Vec<u32> = self.stages.iter().map(|s| self.model(*s).priority).collect();
+        let is_left_to_us = self.stages.iter().all(|s| self.model(*s).workers.is_none());
+        if !is_left_to_us || !are_weighed(&weights) {
+            return DEFAULT_CUDA_WORKERS;
+        }
+        let totals = (weights.len()..=weights.len() * DEFAULT_CUDA_WORKERS).rev();
+        let counts = shares(totals, DEFAULT_CUDA_WORKERS, &weights);
+        self.stages.iter().zip(counts).find(|(s, _)| **s == stage).map_or(1, |(_, count)| count)
+    }
+
     /// Workers to start with. Where nothing is known of one model, the others must not take the room that it may need; who asks for a
     /// number and says what one takes is given it.
     fn wanted(&self, stage: usize) -> usize {
@@ -198,7 +213,7 @@ impl OnCuda<'_> {
         match (asked, self.is_to_be_measured()) {
             (_, true) if !Self::is_said(asked, memory) => 1,
             (Some(asked), _) => asked,
-            (None, false) if memory.is_some() && self.device.memory.is_some() => DEFAULT_CUDA_WORKERS,
+            (None, false) if memory.is_some() && self.device.memory.is_some() => self.by_default(stage),
             (None, _) => 1,
         }
     }
@@ -213,7 +228,7 @@ impl OnCuda<'_> {
         let asked = self.model(stage).workers.as_ref().map(|asked| asked.value as usize);
         let memory = self.memory(stage);
         let may_grow = self.is_to_be_measured() && !Self::is_said(asked, memory);
-        let most = asked.unwrap_or(DEFAULT_CUDA_WORKERS);
+        let most = asked.unwrap_or_else(|| self.by_default(stage));
         (may_grow && most > count).then_some(Growth { most, is_asked: asked.is_some() })
     }
 
@@ -253,7 +268,11 @@ impl OnCuda<'_> {
 
     fn why_to_grow(&self, stage: usize, growth: Growth) -> String {
         let Growth { most, is_asked } = growth;
-        let which = if is_asked { "the number asked for" } else { "more gain little" };
+        let which = match is_asked {
+            true => "the number asked for",
+            false if most < DEFAULT_CUDA_WORKERS => "its share by `priority`",
+            false => "more gain little",
+        };
         let first = match self.memory(stage) {
             Some(_) => "another model here is measured in the run first",
             None => "what one takes is measured in the run",
@@ -278,11 +297,11 @@ impl OnCuda<'_> {
             }
             (_, _) if self.model(stage).workers.is_some() => "as asked".into(),
             (Some(memory), Some(_)) => {
-                format!(
-                    "{} each ({}); more than {wanted} gain little",
-                    format_bytes(memory.bytes()),
-                    memory.word()
-                )
+                let why = match wanted < DEFAULT_CUDA_WORKERS {
+                    true => "its share by `priority`".to_owned(),
+                    false => format!("more than {wanted} gain little"),
+                };
+                format!("{} each ({}); {why}", format_bytes(memory.bytes()), memory.word())
             }
             _ => "the default where it is not known what one takes of the GPU".into(),
         }
@@ -349,18 +368,15 @@ fn divide(total: usize, weights: &[u32]) -> Vec<usize> {
     parts
 }
 
-/// As [`divide`], where the weights are equal. Else of so many more, in total, that each has its share by weight to a tenth; or of those up to
-/// [`MOST_FOR_A_CORE`] for each core that come nearest to it.
-fn shares(cores: usize, weights: &[u32]) -> Vec<usize> {
-    if weights.windows(2).all(|pair| pair[0] == pair[1]) || weights.len() > MOST_WEIGHED {
-        return divide(cores, weights);
-    }
+/// Of `totals`, divided by weight with no part larger than `largest`: the first of which each part has its share to a tenth, or the one that
+/// comes nearest to that.
+fn shares(totals: impl Iterator<Item = usize>, largest: usize, weights: &[u32]) -> Vec<usize> {
     let of_weight = |i: usize| f64::from(weights[i]) / weights.iter().map(|w| f64::from(*w)).sum::<f64>();
-    let least = cores.max(weights.len());
-    let mut nearest = (f64::INFINITY, Vec::new());
-    for total in least..=least * MOST_FOR_A_CORE {
-        let parts = divide(total, weights);
-        let off = |i: usize| (parts[i] as f64 / total as f64 / of_weight(i) - 1.0).abs();
+    let mut nearest = (f64::INFINITY, vec![1; weights.len()]);
+    for total in totals {
+        let parts: Vec<usize> = divide(total, weights).into_iter().map(|part| part.min(largest)).collect();
+        let sum = parts.iter().sum::<usize>();
+        let off = |i: usize| (parts[i] as f64 / sum as f64 / of_weight(i) - 1.0).abs();
         let off = (0..weights.len()).map(off).fold(0.0, f64::max);
         if off < nearest.0 {
             nearest = (off, parts);
@@ -370,6 +386,11 @@ fn shares(cores: usize, weights: &[u32]) -> Vec<usize> {
         }
     }
     nearest.1
+}
+
+/// Whether shares by weight are asked for, and of no more stages than such shares make sense for.
+fn are_weighed(weights: &[u32]) -> bool {
+    weights.len() <= MOST_WEIGHED && weights.windows(2).any(|pair| pair[0] != pair[1])
 }
 
 pub(crate) fn plural(n: usize, what: &str) -> String {
@@ -384,12 +405,14 @@ mod tests {
 
     #[test]
     fn few_cores_are_shared_by_weight_among_more_workers() {
-        assert_eq!(shares(2, &[30, 10]), [3, 1]);
-        assert_eq!(shares(8, &[30, 10]), [6, 2]);
-        assert_eq!(shares(1, &[10, 20]), [1, 2]);
-        assert_eq!(shares(3, &[10, 10]), divide(3, &[10, 10]), "nobody asked for anything");
-        assert_eq!(shares(2, &[100, 1]), [7, 1], "as near as it gets");
-        assert_eq!(shares(2, &[]), Vec::<usize>::new());
+        let on_cores = |cores: usize, weights: &[u32]| shares(cores..=4 * cores, usize::MAX, weights);
+        assert_eq!(on_cores(2, &[30, 10]), [3, 1]);
+        assert_eq!(on_cores(8, &[30, 10]), [6, 2]);
+        assert_eq!(on_cores(1, &[10, 20]), [1, 2]);
+        assert_eq!(on_cores(2, &[100, 1]), [7, 1], "as near as it gets");
+        assert_eq!(shares((2..=8).rev(), 4, &[30, 10]), [3, 1]);
+        assert_eq!(shares((2..=8).rev(), 4, &[10, 5]), [4, 2]);
+        assert_eq!(shares((2..=8).rev(), 4, &[1, 100]), [1, 4]);
     }
 
     #[test]
