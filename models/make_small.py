@@ -1,6 +1,6 @@
-"""Writes the two smallest models of this repository, which are formulas and were never trained.
+"""Writes the three smallest models of this repository, which are formulas and were never trained.
 
-    python models/make_small.py             # writes square-root.onnx and energy.onnx beside this script
+    python models/make_small.py             # writes square-root.onnx, energy.onnx and vector-add.onnx beside this script
 
 It needs Python 3.8 and nothing else: a model is a few hundred bytes of protocol buffers, and `onnx.proto3` numbers their fields.
 """
@@ -31,8 +31,8 @@ def field(number, value):
 
 
 def tensor_info(name, row):
-    """An f32 input or output: any number of rows of this shape."""
-    dims = field(1, field(2, "batch")) + b"".join(field(1, field(1, n)) for n in row)
+    """An f32 input or output: any number of rows of this shape; a side that is a name may have any length."""
+    dims = field(1, field(2, "batch")) + b"".join(field(1, field(2 if isinstance(n, str) else 1, n)) for n in row)
     return field(1, name) + field(2, field(1, field(1, FLOAT) + field(2, dims)))
 
 
@@ -85,4 +85,13 @@ write(
     [axes("axis", [1])],
     [tensor_info("x", [64])],
     [tensor_info("energy", [1]), tensor_info("squares", [64])],
+)
+
+# The sum of two arrays of any length.
+write(
+    "vector-add",
+    [node("Add", ["a", "b"], "sum")],
+    [],
+    [tensor_info("a", ["n"]), tensor_info("b", ["n"])],
+    [tensor_info("sum", ["n"])],
 )

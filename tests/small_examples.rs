@@ -6,6 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use common::{Workplace, copy_folder};
@@ -126,6 +127,43 @@ fn levels_and_totals_are_exact_while_a_worker_is_killed_every_300_ms() {
     println!("{killed} kills, {} restarts", place.restarts());
     levels_are_exact(&place, &readings);
     place.no_process_is_left();
+}
+
+#[test]
+fn two_arrays_of_ten_million_floats_are_added_in_chunks_bit_for_bit() {
+    const COUNT: usize = 10_000_000;
+    let place = Workplace::new();
+    let folder = place.path("examples/vector-add");
+    copy_folder(&repository().join("examples/vector-add"), &folder);
+    fs::copy(repository().join("models/vector-add.onnx"), place.path("models/vector-add.onnx")).unwrap();
+    let vectors = folder.join("vectors.npz");
+    if !vectors.exists() {
+        assert!(Command::new("python3").arg(folder.join("data.py")).status().unwrap().success());
+    }
+    let (file, out) = (folder.join("workflow.toml"), place.out());
+    let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+    place.start_command(&arguments).wait().must_exit(0).must_say(&["10 items read, 10 done"]);
+    // The members of the archive are stored as they are.
+    let archive = fs::read(vectors).unwrap();
+    let (a, at) = array_in(&archive, 0);
+    let (b, _) = array_in(&archive, at);
+    let sum = fs::read(out.join("sum/whole.npy")).unwrap();
+    let (sum, end) = array_in(&sum, 0);
+    assert_eq!((a.len(), b.len(), sum.len()), (4 * COUNT, 4 * COUNT, 4 * COUNT));
+    assert_eq!(end, fs::metadata(out.join("sum/whole.npy")).unwrap().len() as usize);
+    for ((a, b), sum) in a.as_chunks().0.iter().zip(b.as_chunks().0).zip(sum.as_chunks().0) {
+        let expected = f32::from_le_bytes(*a) + f32::from_le_bytes(*b);
+        assert_eq!(f32::from_le_bytes(*sum).to_bits(), expected.to_bits());
+    }
+}
+
+/// The elements of the first array of ten million floats behind `from`, and where they end.
+fn array_in(bytes: &[u8], from: usize) -> (&[u8], usize) {
+    let at = from + bytes[from..].windows(6).position(|window| window == b"\x93NUMPY").unwrap();
+    let begin = at + 10 + usize::from(u16::from_le_bytes([bytes[at + 8], bytes[at + 9]]));
+    assert!(str::from_utf8(&bytes[at + 10..begin]).unwrap().contains("'<f4'"));
+    let end = begin + 40_000_000;
+    (&bytes[begin..end], end)
 }
 
 #[test]

@@ -89,16 +89,18 @@ impl Host for World {
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
         let item = ItemEntry { name: "a.png".into(), path: "/flows/images/a.png".into() };
         match spec {
-            ListingSpec::Paths { patterns, base } => match patterns.first().map(String::as_str) {
-                Some(p) if p.starts_with("missing") => {
-                    Err(ListError::NoSuchFile { pattern: p.into(), path: base.join(p) })
+            ListingSpec::Paths { patterns, base } | ListingSpec::Watched { patterns, base, .. } => {
+                match patterns.first().map(String::as_str) {
+                    Some(p) if p.starts_with("missing") => {
+                        Err(ListError::NoSuchFile { pattern: p.into(), path: base.join(p) })
+                    }
+                    Some(p) if p.starts_with('[') => {
+                        Err(ListError::BadPattern { pattern: p.into(), reason: "unclosed".into() })
+                    }
+                    Some(p) if !p.starts_with("none/") => Ok(Some(item)),
+                    _ => Ok(None),
                 }
-                Some(p) if p.starts_with('[') => {
-                    Err(ListError::BadPattern { pattern: p.into(), reason: "unclosed".into() })
-                }
-                Some(p) if !p.starts_with("none/") => Ok(Some(item)),
-                _ => Ok(None),
-            },
+            }
             ListingSpec::Generated => Ok(None),
             ListingSpec::Objects { .. } => Ok(Some(item)),
             ListingSpec::Manifest { path, .. } => {

@@ -235,6 +235,14 @@ fn label(tensor: &TensorSpec, with_name: bool) -> String {
 fn listing(listing: &ListingSpec, folder: &Path) -> Vec<String> {
     match listing {
         ListingSpec::Paths { patterns, .. } => patterns.clone(),
+        ListingSpec::Watched { patterns, watch, .. } => {
+            let end = watch.idle.map_or(String::new(), |idle| {
+                format!(", until none came for {}", humantime::format_duration(idle))
+            });
+            let mut lines = patterns.clone();
+            lines.push(format!("and new files as they appear{end}"));
+            lines
+        }
         ListingSpec::Objects { urls, .. } => urls.clone(),
         ListingSpec::Manifest { path: Some(path), .. } => {
             vec![format!("list {}", path.strip_prefix(folder).unwrap_or(path).display())]

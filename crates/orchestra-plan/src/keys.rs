@@ -209,7 +209,7 @@ pub const TELEMETRY: [Key; 7] = [
 ];
 
 /// Every source, beside `kind`.
-pub const SOURCE: [Key; 3] = [
+pub const SOURCE: [Key; 6] = [
     key(
         "paths",
         "text or list",
@@ -227,6 +227,24 @@ pub const SOURCE: [Key; 3] = [
         "text",
         "the manifest's folder",
         "only with `manifest`: what relative paths in it are relative to",
+    ),
+    key(
+        "watch",
+        "true or false",
+        "false",
+        "new files of `paths` are [taken as they appear](../guide/workflow-file.md#watching-folders), each path once, until the run is stopped",
+    ),
+    key(
+        "watch_settle",
+        "duration",
+        "\"2s\"",
+        "only with `watch`: for so long, size and time of change of a new file are the same before it is taken",
+    ),
+    key(
+        "watch_idle",
+        "duration",
+        "none",
+        "only with `watch`: after so long without a new file the run is complete; at least twice `watch_settle`",
     ),
 ];
 

@@ -11,6 +11,10 @@ use crate::raw::RawModel;
 
 /// One-thread workers on the CPU beyond this number gain nothing but memory use.
 const MAX_DEFAULT_CPU_WORKERS: usize = 8;
+/// Workers for each core, at most, where `priority` cannot be had with one.
+const MOST_FOR_A_CORE: usize = 4;
+/// Of more stages on a device, each has the share that the cores give.
+const MOST_WEIGHED: usize = 64;
 /// Workers on a GPU where it is known, or found out in the run, how many fit, and no number is asked for.
 const DEFAULT_CUDA_WORKERS: usize = 4;
 
@@ -75,7 +79,15 @@ fn on_cpu(
     reasons: &mut Vec<String>,
 ) -> Vec<WorkerPlan> {
     let weights: Vec<u32> = stages.iter().map(|s| demands[*s].model.priority).collect();
-    let parts = divide(cores, &weights);
+    let is_left_to_us = |s: &usize| {
+        let model = demands[*s].model;
+        model.workers.is_none() && model.threads.is_none() && model.streams() == 1
+    };
+    let parts = match are_weighed(&weights) && stages.iter().all(is_left_to_us) {
+        true => shares(cores..=cores.saturating_mul(MOST_FOR_A_CORE), usize::MAX, &weights),
+        false => divide(cores, &weights),
+    };
+    let all = parts.iter().sum::<usize>();
     stages
         .iter()
         .zip(parts)
@@ -87,6 +99,11 @@ fn on_cpu(
                 (Some(_), Some(_)) => "workers and threads as asked".into(),
                 (Some(_), None) => format!("workers as asked, sharing {}", plural(part, "core")),
                 (None, Some(_)) => format!("threads as asked, sharing {}", plural(part, "core")),
+                // The system gives each the same time.
+                (None, None) if all > cores.max(stages.len()) => format!(
+                    "{part} of {all} on {}, because `priority` cannot be had with fewer",
+                    plural(cores, "core")
+                ),
                 (None, None) => format!(
                     "its share is {} of {cores}; workers of few threads outrun one of many",
                     plural(part, "core")
@@ -175,6 +192,19 @@ impl OnCuda<'_> {
         self.device.memory.is_some() && !self.stages.iter().all(|s| self.memory(*s).is_some())
     }
 
+    /// Workers of a stage where nobody asked for a number: fewer of what has less priority, because processes that are busy get the same time of
+    /// a GPU.
+    fn by_default(&self, stage: usize) -> usize {
+        let weights: Vec<u32> = self.stages.iter().map(|s| self.model(*s).priority).collect();
+        let is_left_to_us = self.stages.iter().all(|s| self.model(*s).workers.is_none());
+        if !is_left_to_us || !are_weighed(&weights) {
+            return DEFAULT_CUDA_WORKERS;
+        }
+        let totals = (weights.len()..=weights.len() * DEFAULT_CUDA_WORKERS).rev();
+        let counts = shares(totals, DEFAULT_CUDA_WORKERS, &weights);
+        self.stages.iter().zip(counts).find(|(s, _)| **s == stage).map_or(1, |(_, count)| count)
+    }
+
     /// Workers to start with. Where nothing is known of one model, the others must not take the room that it may need; who asks for a
     /// number and says what one takes is given it.
     fn wanted(&self, stage: usize) -> usize {
@@ -183,7 +213,7 @@ impl OnCuda<'_> {
         match (asked, self.is_to_be_measured()) {
             (_, true) if !Self::is_said(asked, memory) => 1,
             (Some(asked), _) => asked,
-            (None, false) if memory.is_some() && self.device.memory.is_some() => DEFAULT_CUDA_WORKERS,
+            (None, false) if memory.is_some() && self.device.memory.is_some() => self.by_default(stage),
             (None, _) => 1,
         }
     }
@@ -198,7 +228,7 @@ impl OnCuda<'_> {
         let asked = self.model(stage).workers.as_ref().map(|asked| asked.value as usize);
         let memory = self.memory(stage);
         let may_grow = self.is_to_be_measured() && !Self::is_said(asked, memory);
-        let most = asked.unwrap_or(DEFAULT_CUDA_WORKERS);
+        let most = asked.unwrap_or_else(|| self.by_default(stage));
         (may_grow && most > count).then_some(Growth { most, is_asked: asked.is_some() })
     }
 
@@ -238,7 +268,11 @@ impl OnCuda<'_> {
 
     fn why_to_grow(&self, stage: usize, growth: Growth) -> String {
         let Growth { most, is_asked } = growth;
-        let which = if is_asked { "the number asked for" } else { "more gain little" };
+        let which = match is_asked {
+            true => "the number asked for",
+            false if most < DEFAULT_CUDA_WORKERS => "its share by `priority`",
+            false => "more gain little",
+        };
         let first = match self.memory(stage) {
             Some(_) => "another model here is measured in the run first",
             None => "what one takes is measured in the run",
@@ -263,11 +297,11 @@ impl OnCuda<'_> {
             }
             (_, _) if self.model(stage).workers.is_some() => "as asked".into(),
             (Some(memory), Some(_)) => {
-                format!(
-                    "{} each ({}); more than {wanted} gain little",
-                    format_bytes(memory.bytes()),
-                    memory.word()
-                )
+                let why = match wanted < DEFAULT_CUDA_WORKERS {
+                    true => "its share by `priority`".to_owned(),
+                    false => format!("more than {wanted} gain little"),
+                };
+                format!("{} each ({}); {why}", format_bytes(memory.bytes()), memory.word())
             }
             _ => "the default where it is not known what one takes of the GPU".into(),
         }
@@ -334,6 +368,31 @@ fn divide(total: usize, weights: &[u32]) -> Vec<usize> {
     parts
 }
 
+/// Of `totals`, divided by weight with no part larger than `largest`: the first of which each part has its share to a tenth, or the one that
+/// comes nearest to that.
+fn shares(totals: impl Iterator<Item = usize>, largest: usize, weights: &[u32]) -> Vec<usize> {
+    let of_weight = |i: usize| f64::from(weights[i]) / weights.iter().map(|w| f64::from(*w)).sum::<f64>();
+    let mut nearest = (f64::INFINITY, vec![1; weights.len()]);
+    for total in totals {
+        let parts: Vec<usize> = divide(total, weights).into_iter().map(|part| part.min(largest)).collect();
+        let sum = parts.iter().sum::<usize>();
+        let off = |i: usize| (parts[i] as f64 / sum as f64 / of_weight(i) - 1.0).abs();
+        let off = (0..weights.len()).map(off).fold(0.0, f64::max);
+        if off < nearest.0 {
+            nearest = (off, parts);
+        }
+        if nearest.0 <= 0.1 {
+            break;
+        }
+    }
+    nearest.1
+}
+
+/// Whether shares by weight are asked for, and of no more stages than such shares make sense for.
+fn are_weighed(weights: &[u32]) -> bool {
+    weights.len() <= MOST_WEIGHED && weights.windows(2).any(|pair| pair[0] != pair[1])
+}
+
 pub(crate) fn plural(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
@@ -342,7 +401,19 @@ pub(crate) fn plural(n: usize, what: &str) -> String {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{divide, workers_and_threads};
+    use super::{divide, shares, workers_and_threads};
+
+    #[test]
+    fn few_cores_are_shared_by_weight_among_more_workers() {
+        let on_cores = |cores: usize, weights: &[u32]| shares(cores..=4 * cores, usize::MAX, weights);
+        assert_eq!(on_cores(2, &[30, 10]), [3, 1]);
+        assert_eq!(on_cores(8, &[30, 10]), [6, 2]);
+        assert_eq!(on_cores(1, &[10, 20]), [1, 2]);
+        assert_eq!(on_cores(2, &[100, 1]), [7, 1], "as near as it gets");
+        assert_eq!(shares((2..=8).rev(), 4, &[30, 10]), [3, 1]);
+        assert_eq!(shares((2..=8).rev(), 4, &[10, 5]), [4, 2]);
+        assert_eq!(shares((2..=8).rev(), 4, &[1, 100]), [1, 4]);
+    }
 
     #[test]
     fn cores_are_divided_by_weight() {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orchestra_core::SandboxMode;
+use orchestra_store::Watch;
 
 use crate::bytes::parse_bytes;
 use crate::diagnostics::{Diagnostics, Span};
@@ -45,6 +46,8 @@ pub(crate) struct RawSource {
     pub kind: Option<Arc<dyn SourceKind>>,
     pub table: Table,
     pub listing: Option<RawListing>,
+    /// New files are taken, too.
+    pub watch: Option<At<Watch>>,
 }
 
 #[derive(Debug)]

@@ -1,8 +1,9 @@
 //! `[sources.*]`: reading the tables, and checking that each names something. Lists nothing beyond a first item.
 
 use std::path::Path;
+use std::time::Duration;
 
-use orchestra_store::{ListError, ListingSpec, Remote, is_url};
+use orchestra_store::{ListError, ListingSpec, Remote, Watch, is_url};
 
 use crate::build::resolve;
 use crate::diagnostics::Diagnostics;
@@ -17,7 +18,7 @@ use crate::tree::Table;
 pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawSource {
     let what = format!("source `{}`", name.value);
     let Some(kind) = kind(&what, table, name.span, &kinds.sources, |k| k.name(), diags) else {
-        return RawSource { name, kind: None, table: table.clone(), listing: None };
+        return RawSource { name, kind: None, table: table.clone(), listing: None, watch: None };
     };
     let common = if kind.has_files() { &keys::SOURCE[..] } else { &[] };
     let allowed = allowed(common, kind.keys());
@@ -28,6 +29,7 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
             kind: Some(kind),
             table: table.clone(),
             listing: Some(RawListing::Generated),
+            watch: None,
         };
     }
     let listing = match (f.entry("paths"), f.entry("manifest")) {
@@ -55,7 +57,52 @@ pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut D
             f.string("manifest").map(|path| RawListing::Manifest { path, root })
         }
     };
-    RawSource { name, kind: Some(kind), table: table.clone(), listing }
+    let watch = read_watch(&mut f);
+    RawSource { name, kind: Some(kind), table: table.clone(), listing, watch }
+}
+
+/// How long a file has to stay the same, where nothing is said.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// How the source is watched, if it is.
+fn read_watch(f: &mut Fields<'_, '_>) -> Option<At<Watch>> {
+    let is_watched = f.entry("watch").is_some() && f.boolean("watch")?;
+    let without = |key: &&&str| f.entry(key).is_some() && (!is_watched || f.entry("manifest").is_some());
+    let keys = ["watch", "watch_settle", "watch_idle"];
+    if let Some(key) = keys[usize::from(!is_watched)..].iter().find(without) {
+        let (key, span) = (*key, f.entry(key)?.key_span);
+        let (reason, help) = match is_watched {
+            true => (
+                "needs `paths`",
+                "a manifest cannot be watched: name the folder, for example paths = [\"inbox\"]",
+            ),
+            false => ("has no effect without `watch`", "add watch = true, or leave it out"),
+        };
+        f.bad(key, span, reason).help(help);
+        return None;
+    }
+    if !is_watched {
+        return None;
+    }
+    let settle = match f.entry("watch_settle") {
+        Some(_) => f.duration("watch_settle")?,
+        None => SETTLE,
+    };
+    let idle = f.duration("watch_idle");
+    if let Some(entry) = f.entry("watch_idle")
+        && idle.is_some_and(|idle| idle < settle.saturating_mul(2))
+    {
+        let twice = humantime::format_duration(settle.saturating_mul(2));
+        let help = format!("write \"{twice}\" or more, or a shorter `watch_settle`");
+        f.bad(
+            "watch_idle",
+            entry.node.span,
+            "is less than twice `watch_settle`: a file could be left out that is there",
+        )
+        .help(help);
+        return None;
+    }
+    Some(At::new(Watch { settle, idle }, f.entry("watch")?.key_span))
 }
 
 /// What a manifest may be.
@@ -70,13 +117,23 @@ pub(crate) fn resolve_listing(
 ) -> Option<ListingSpec> {
     match source.listing.as_ref()? {
         RawListing::Paths(patterns) => {
-            let store = match patterns.iter().find(|p| is_url(&p.value)) {
+            let url = patterns.iter().find(|p| is_url(&p.value));
+            if let (Some(watch), Some(url)) = (&source.watch, url) {
+                diags
+                    .error(watch.span, format!("source `{}` cannot watch `{}`", source.name.value, url.value))
+                    .help("folders are watched: leave `watch` out, and start the run again for new objects");
+                return None;
+            }
+            let store = match url {
                 Some(url) => Some(store(source, url, patterns, diags)?),
                 None => None,
             };
             let spec = |patterns: Vec<String>| match &store {
                 Some(store) => ListingSpec::Objects { urls: patterns, store: store.clone() },
-                None => ListingSpec::Paths { base: folder.into(), patterns },
+                None => match &source.watch {
+                    Some(watch) => ListingSpec::Watched { base: folder.into(), patterns, watch: watch.value },
+                    None => ListingSpec::Paths { base: folder.into(), patterns },
+                },
             };
             let mut fine = true;
             for pattern in patterns {
@@ -113,7 +170,7 @@ pub(crate) fn connect(
     let has_no_first = match listing {
         ListingSpec::Manifest { path: Some(path), .. } => host.file_kind(path) == FileKind::Other,
         ListingSpec::Manifest { path: None, .. } | ListingSpec::Generated => true,
-        ListingSpec::Paths { .. } | ListingSpec::Objects { .. } => false,
+        ListingSpec::Paths { .. } | ListingSpec::Watched { .. } | ListingSpec::Objects { .. } => false,
     };
     let first = if has_no_first { None } else { host.first_item(listing).ok().flatten() };
     let fields = Fields::again(what, source.name.span, &source.table, diags);
@@ -183,6 +240,12 @@ fn check_pattern(
         || format!("paths are relative to the folder of the workflow file, `{}`", folder.display());
     let (message, help) = match host.first_item(spec) {
         Ok(Some(_)) => return true,
+        // It has no file yet.
+        Ok(None) if matches!(spec, ListingSpec::Watched { .. }) => return true,
+        Err(ListError::NoMatch { under, .. }) if matches!(spec, ListingSpec::Watched { .. }) => (
+            format!("`{}` cannot be watched: there is no folder `{}`", pattern.value, under.display()),
+            "make it first; it may be empty".to_owned(),
+        ),
         Ok(None) if is_url(&pattern.value) => (
             format!("`{}` names no object", pattern.value),
             "a glob knows `*`, `?`, `[..]`, `{a,b}` and `**`; keys are written as the store calls them"

@@ -91,7 +91,14 @@ fn two_models_share_a_gpu_by_need_and_priority() {
         })
     };
     assert_eq!(counts(&gpu(24).good(&two("", ""))), [4, 3]);
-    assert_eq!(counts(&gpu(24).good(&two("priority = 10", "priority = 30"))), [3, 4]);
+    let weighed = gpu(24).good(&two("priority = 10", "priority = 30"));
+    assert_eq!(counts(&weighed), [1, 3]);
+    assert!(describe(&weighed).contains("2 GiB each (declared); its share by `priority`"));
+    assert_eq!(
+        counts(&gpu(24).good(&two("priority = 10\nworkers = 2", "priority = 30"))),
+        [2, 4],
+        "as asked"
+    );
     assert_eq!(counts(&gpu(8).good(&two("", ""))), [1, 1]);
     // What does not fit the one may still fit the other.
     assert_eq!(counts(&gpu(11).good(&two("", ""))), [1, 2]);

@@ -94,9 +94,14 @@ fn unconnected_graphs_are_pipelines_that_share_cores_by_priority() {
     }
     assert_eq!(workers_of(&plan, "heavy"), ["cpu: 6 x 1"]);
     assert_eq!(workers_of(&plan, "light"), ["cpu: 2 x 1"]);
-    let one = FakeHost::with_cores(1).good(TWO_MODELS);
-    assert_eq!(workers_of(&one, "heavy"), ["cpu: 1 x 1"]);
-    assert_eq!(workers_of(&one, "light"), ["cpu: 1 x 1"]);
+    // The system gives each of more workers than cores the same time.
+    for cores in [1, 2, 4] {
+        let few = FakeHost::with_cores(cores).good(TWO_MODELS);
+        assert_eq!(workers_of(&few, "heavy"), ["cpu: 3 x 1"], "{cores}");
+        assert_eq!(workers_of(&few, "light"), ["cpu: 1 x 1"], "{cores}");
+    }
+    let equal = FakeHost::with_cores(1).good(&TWO_MODELS.replace("priority = 30", ""));
+    assert_eq!(workers_of(&equal, "heavy"), ["cpu: 1 x 1"]);
 }
 
 #[test]

@@ -14,7 +14,9 @@ use orchestra_store::{
     BitSet, Change, Commit, CommitError, Counts, Journal, OpenError, OutputFolder, RunIdentity, StartError,
     State,
 };
-use orchestra_store::{Catalog, Extension, Extent, ListError, extend_listing, write_items};
+use orchestra_store::{
+    Catalog, Extension, Extent, ListError, ListingReader, ListingSpec, extend_listing, write_items,
+};
 use ractor::{Actor, ActorRef, SpawnErr};
 use thiserror::Error;
 use tokio::sync::{oneshot, watch};
@@ -197,13 +199,15 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
     }
     // Where no result counts, no item has a number that must stay: the run goes on while its items are listed.
     let is_new = finished == 0;
-    let relisted = if is_new { Vec::new() } else { each_source(&plan, |s| relist(&private, s))? };
+    // What is watched is not listed anew: it goes on.
+    let relist = |s: &SourcePlan| (!is_watched(s)).then(|| relist(&private, s)).transpose();
+    let relisted = if is_new { Vec::new() } else { each_source(&plan, relist)? };
     let missing: Vec<String> =
-        plan.sources.iter().zip(&relisted).filter_map(|(s, r)| r.missing(&s.name)).collect();
+        plan.sources.iter().zip(&relisted).filter_map(|(s, r)| r.as_ref()?.missing(&s.name)).collect();
     if !missing.is_empty() {
         return Err(refuse(missing));
     }
-    let new_items = relisted.iter().map(Relisted::new_items).sum();
+    let new_items = relisted.iter().flatten().map(Relisted::new_items).sum();
     let path = |source: &SourcePlan| listing_path(&private, &source.name);
     let list = |s: &SourcePlan| Catalog::list(&s.listing, s.expand.clone(), &path(s));
     let begun = if is_new { each_source(&plan, list)? } else { Vec::new() };
@@ -259,7 +263,11 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
     let catalogs = match is_new {
         true => begun,
         false => each_source(&plan, |s| {
-            again.next().map_or(Ok(()), |(relisted, finished)| relisted.keep(&finished))?;
+            match again.next() {
+                Some((Some(relisted), finished)) => relisted.keep(&finished)?,
+                Some((None, finished)) => return watch_on(s, &path(s), &finished),
+                None => {}
+            }
             Catalog::open(&path(s))
         })?,
     };
@@ -447,10 +455,17 @@ pub(crate) fn result_files(plan: &Plan) -> Vec<PathBuf> {
     std::iter::once(PathBuf::from("failures.jsonl")).chain(sinks).chain(reduces).collect()
 }
 
-/// A folder of files that are records which has something in it: what is there could be replaced.
+/// A folder of files that are records which has something in it: what is there could be replaced. Its index is no record, and is looked
+/// at by the journal: a start that was killed before there was a journal has left it empty.
 fn full_folder(plan: &Plan) -> Option<PathBuf> {
-    let folders = plan.sinks.iter().filter_map(|sink| Some(plan.output.join(&sink.files.as_ref()?.folder)));
-    folders.into_iter().find(|folder| fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some()))
+    let is_full = |(folder, index): &(PathBuf, PathBuf)| {
+        let is_record = |entry: io::Result<fs::DirEntry>| entry.map_or(true, |entry| entry.path() != *index);
+        fs::read_dir(folder).is_ok_and(|mut entries| entries.any(is_record))
+    };
+    let folders = plan.sinks.iter().filter_map(|sink| {
+        Some((plan.output.join(&sink.files.as_ref()?.folder), plan.output.join(&sink.path)))
+    });
+    folders.into_iter().find(is_full).map(|(folder, _)| folder)
 }
 
 /// Begins result files that have something at their head and are empty.
@@ -497,6 +512,24 @@ fn each_source<T>(
     listed.collect()
 }
 
+fn is_watched(source: &SourcePlan) -> bool {
+    matches!(source.listing, ListingSpec::Watched { .. })
+}
+
+/// Goes on with the list of a source that is watched.
+fn watch_on(source: &SourcePlan, list: &Path, finished: &BitSet) -> Result<Catalog, ListError> {
+    // Before anything is added to it, which would take the numbers that are missing.
+    if finished.count_below(ListingReader::open_unfinished(list)?.n_items()) < finished.len() {
+        return Err(ends_early(list));
+    }
+    Catalog::go_on(&source.listing, source.expand.clone(), list)
+}
+
+fn ends_early(list: &Path) -> ListError {
+    let reason = "it ends before items that are finished; use `--fresh` to start over";
+    ListError::Damaged { path: list.to_owned(), reason }
+}
+
 /// The items of a source, listed anew beside the list that an earlier run used: those keep their numbers, new ones come behind them.
 struct Relisted {
     next: PathBuf,
@@ -541,8 +574,7 @@ impl Relisted {
     fn keep(self, finished: &BitSet) -> Result<(), ListError> {
         let Self { next, target, extension } = &self;
         if extension.as_ref().is_some_and(|e| finished.count_below(e.numbered) < finished.len()) {
-            let reason = "it ends before items that are finished; use `--fresh` to start over";
-            return Err(ListError::Damaged { path: target.clone(), reason });
+            return Err(ends_early(target));
         }
         fs::rename(next, target).map_err(|error| ListError::ListFile {
             path: target.clone(),

@@ -28,6 +28,7 @@ mod listing_file;
 mod manifest;
 mod pattern;
 mod remote;
+mod watched;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -47,6 +48,8 @@ pub use self::lister::{first_item, write_items, write_listing};
 use self::listing_file::ListingWriter;
 pub use self::listing_file::{ListingReader, ListingSummary};
 pub use self::remote::{Object, Objects, Remote, RemoteStore, is_url};
+use self::watched::Taken;
+pub use self::watched::Watch;
 
 /// What a source names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -77,6 +80,15 @@ pub enum ListingSpec {
         path: Option<PathBuf>,
         /// What relative paths in it are relative to. Absolute.
         base: PathBuf,
+    },
+    /// As `Paths`, with the files that appear later: the list has no end but that of the watch.
+    Watched {
+        /// As in `Paths`.
+        base: PathBuf,
+        /// As in `Paths`.
+        patterns: Vec<String>,
+        /// How.
+        watch: Watch,
     },
     /// No file: the kind of the source makes the items, [`Expand::expand`] of an empty path.
     Generated,
@@ -115,19 +127,54 @@ impl Catalog {
     /// # Errors
     /// As [`crate::write_items`].
     pub fn list(spec: &ListingSpec, expand: Option<Arc<dyn Expand>>, path: &Path) -> Result<Self, ListError> {
-        let catalog = Self { path: path.into(), growth: Arc::default() };
-        let growth = Arc::clone(&catalog.growth);
+        let growth = Arc::new(match spec {
+            ListingSpec::Watched { .. } => Growth::endless(),
+            _ => Growth::default(),
+        });
         let writer = ListingWriter::create(path, Some(Arc::clone(&growth)))?;
+        Self::begin(spec, expand, writer, Taken::default(), growth)
+    }
+
+    /// Goes on with the list of a source that is watched, which an earlier start has left as it was at any moment: what it names keeps
+    /// its number.
+    ///
+    /// # Errors
+    /// As [`Catalog::list`], and a list that cannot be read, or is damaged.
+    pub fn go_on(
+        spec: &ListingSpec,
+        expand: Option<Arc<dyn Expand>>,
+        path: &Path,
+    ) -> Result<Self, ListError> {
+        let taken = Taken::of(ListingReader::open_unfinished(path)?, expand.as_deref())?;
+        let growth = Arc::new(Growth::endless());
+        let writer = ListingWriter::go_on(path, Arc::clone(&growth))?;
+        Self::begin(spec, expand, writer, taken, growth)
+    }
+
+    fn begin(
+        spec: &ListingSpec,
+        expand: Option<Arc<dyn Expand>>,
+        writer: ListingWriter,
+        taken: Taken,
+        growth: Arc<Growth>,
+    ) -> Result<Self, ListError> {
+        let path = writer.target().to_owned();
+        let catalog = Self { path: path.clone(), growth: Arc::clone(&growth) };
         let spec = spec.clone();
         let work = move || {
-            let listed = || list(&spec, expand.as_deref(), writer, &|| !growth.is_stopped());
+            let listed = || match &spec {
+                ListingSpec::Watched { base, patterns, watch } => {
+                    watched::watch((base, patterns, *watch), expand.as_deref(), writer, taken, &growth)
+                }
+                _ => list(&spec, expand.as_deref(), writer, &|| !growth.is_stopped()),
+            };
             let listed = catch_unwind(AssertUnwindSafe(listed)).unwrap_or(Err(ListError::Panicked));
             if let Err(error) = listed {
                 growth.fail(error);
             }
         };
         let started = thread::Builder::new().name("lister".into()).spawn(work);
-        started.map_err(|error| ListError::ListFile { path: path.into(), doing: "write", error })?;
+        started.map_err(|error| ListError::ListFile { path, doing: "write", error })?;
         catalog.growth.begun()?;
         Ok(catalog)
     }

@@ -67,8 +67,8 @@ pub use atomic::write_atomic;
 pub use bit_set::BitSet;
 pub use catalog::{
     Catalog, Expand, Extension, Extent, Growth, ItemEntry, ListError, ListingReader, ListingSpec,
-    ListingSummary, Object, Objects, PushItem, Remote, RemoteStore, escape, extend_listing, first_item,
-    is_url, write_items, write_listing,
+    ListingSummary, Object, Objects, PushItem, Remote, RemoteStore, Watch, escape, extend_listing,
+    first_item, is_url, write_items, write_listing,
 };
 pub use folder::{DiscardError, Discarded, OutputFolder, RUN_SUMMARY, State};
 pub use identity::{Change, RunIdentity};

@@ -8,10 +8,12 @@ use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use orchestra_store::{
-    Catalog, Expand, Extent, ListError, ListingReader, ListingSpec, PushItem, first_item, write_items,
+    Catalog, Expand, Extent, ListError, ListingReader, ListingSpec, PushItem, Watch, first_item, write_items,
     write_listing,
 };
 use proptest::prelude::*;
@@ -408,4 +410,82 @@ fn items_of_one_large_file_do_not_hold_up_a_stop() {
     let stopped =
         write_items(&paths(base.path(), &["in"]), Some(&Endless), &base.path().join("items"), &|| false);
     assert!(matches!(stopped, Err(ListError::Stopped)));
+}
+
+/// Files of as many rows as they have bytes.
+#[derive(Debug)]
+struct RowsOfBytes;
+
+impl Expand for RowsOfBytes {
+    fn expand(&self, file: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+        let rows = fs::metadata(file).unwrap().len();
+        let path = file.as_os_str().as_bytes();
+        (0..rows)
+            .try_for_each(|row| push(&format!("[{row}]"), &[path, format!("#{row}").as_bytes()].concat()))
+    }
+}
+
+#[test]
+fn a_watched_list_that_was_cut_anywhere_goes_on_with_each_item_once_and_none_moved() {
+    let base = folder_with(&["in/a", "in/b#1"]);
+    fs::write(base.path().join("in/a"), b"xxx").unwrap();
+    fs::write(base.path().join("in/b#1"), b"xx").unwrap();
+    let watch = Watch { settle: Duration::ZERO, idle: Some(Duration::ZERO) };
+    let spec = ListingSpec::Watched { base: base.path().into(), patterns: vec!["in".into()], watch };
+    let out = tempfile::tempdir().unwrap();
+    let list = out.path().join("items");
+    let complete = |catalog: Catalog| {
+        let (told, heard) = channel();
+        let growth = Arc::clone(catalog.growth());
+        growth.watch(move || {
+            let _ = told.send(());
+        });
+        while growth.extent().known().is_none() {
+            assert_eq!(growth.failure(ToString::to_string), None);
+            // It may have ended before anyone listened.
+            let _ = heard.recv_timeout(Duration::from_millis(20));
+        }
+        let items = catalog.reader().unwrap().map(|item| item.unwrap().name);
+        items.collect::<Vec<_>>()
+    };
+    let expand = || Some(Arc::new(RowsOfBytes) as Arc<dyn Expand>);
+    let all = complete(Catalog::list(&spec, expand(), &list).unwrap());
+    assert_eq!(all, ["a[0]", "a[1]", "a[2]", "b#1[0]", "b#1[1]"]);
+    let whole = fs::read(&list).unwrap();
+    fs::write(base.path().join("in/0"), b"x").unwrap();
+    for len in 8..=whole.len() {
+        fs::write(&list, &whole[..len]).unwrap();
+        let numbered = ListingReader::open_unfinished(&list).unwrap().count();
+        let items = complete(Catalog::go_on(&spec, expand(), &list).unwrap());
+        assert_eq!(items[..numbered], all[..numbered], "{len} of {} bytes", whole.len());
+        let mut sorted = items.clone();
+        sorted.sort();
+        assert_eq!(sorted, ["0[0]", "a[0]", "a[1]", "a[2]", "b#1[0]", "b#1[1]"], "{items:?}");
+    }
+    for rubbish in [&b""[..], b"rubbish that is no list"] {
+        fs::write(&list, rubbish).unwrap();
+        assert!(matches!(Catalog::go_on(&spec, None, &list), Err(ListError::Damaged { .. })));
+    }
+}
+
+#[test]
+fn a_watched_folder_may_be_empty_and_a_list_of_it_ends_when_nobody_wants_it() {
+    let base = folder_with(&["in/.hidden"]);
+    let watch = Watch { settle: Duration::from_secs(3_600), idle: None };
+    let spec = |pattern: &str| ListingSpec::Watched {
+        base: base.path().into(),
+        patterns: vec![pattern.into()],
+        watch,
+    };
+    let out = tempfile::tempdir().unwrap();
+    let catalog = Catalog::list(&spec("in/*.png"), None, &out.path().join("items")).unwrap();
+    assert_eq!((catalog.growth().extent(), catalog.growth().count()), (Extent::Endless, 0));
+    assert!(catalog.reader().unwrap().next().is_none());
+    let growth = Arc::downgrade(catalog.growth());
+    drop(catalog);
+    while growth.upgrade().is_some() {
+        std::thread::yield_now();
+    }
+    let error = Catalog::list(&spec("none/*.png"), None, &out.path().join("more")).unwrap_err();
+    assert!(error.to_string().contains("`none/*.png` matches no file"), "{error}");
 }

@@ -198,6 +198,26 @@ pub fn places_of_nonzero(folder: &Path, n: usize) -> anyhow::Result<PathBuf> {
         .write(folder)
 }
 
+/// A detector that finds `n` boxes on every image: f32 `pixels` of row shape `row` to f32 `boxes` of row shape `[n, 5]`, from left to right and
+/// side by side, each as high as the image, relative and with a score of 1.
+pub fn constant_boxes(folder: &Path, row: [usize; 3], n: usize) -> anyhow::Result<PathBuf> {
+    let edge = |at: usize| at as f32 / n as f32;
+    let boxes: Vec<f32> = (0..n).flat_map(|at| [edge(at), 0.0, edge(at + 1), 1.0, 1.0]).collect();
+    let over = |axes: Vec<i64>, keepdims: i64| {
+        [("axes", Attribute::Ints(axes)), ("keepdims", Attribute::Int(keepdims))]
+    };
+    ModelBuilder::new("constant_boxes")
+        .input(&spec("pixels", DType::F32, &row))
+        .output(&spec("boxes", DType::F32, &[n, 5]))
+        .constant("zero", &[], &[0.0])
+        .constant("all", &[1, n, 5], &boxes)
+        .node("ReduceMean", &["pixels"], &["flat"], &over(vec![1], 0))
+        .node("ReduceMean", &["flat"], &["mean"], &over(vec![1, 2], 1))
+        .node("Mul", &["mean", "zero"], &["nothing"], &[])
+        .node("Add", &["nothing", "all"], &["boxes"], &[])
+        .write(folder)
+}
+
 /// Slow on purpose: `steps` matrix products of `size` by `size`, about `2 * steps * size * size` operations per row. f32 `x` to `y` of
 /// row shape `[size]`; each step shifts the row by one place, so `y[(i + steps) % size] = x[i]`.
 pub fn slow(folder: &Path, size: usize, steps: usize) -> anyhow::Result<PathBuf> {

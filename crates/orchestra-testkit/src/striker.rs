@@ -81,6 +81,12 @@ impl Striker {
         Self::of(parent, every, fault, loaders_of)
     }
 
+    /// Likewise, its workers and loaders.
+    #[must_use]
+    pub fn of_any(parent: u32, every: Duration, fault: Fault) -> Self {
+        Self::of(parent, every, fault, ours)
+    }
+
     fn of(parent: u32, every: Duration, fault: Fault, live: fn(u32) -> Vec<Process>) -> Self {
         let (stop, stopped) = channel();
         let work = move || {

@@ -72,4 +72,11 @@ async fn a_folder_with_files_of_the_user_is_not_written_to() {
     let refused = orchestra::start(plan, place.options()).await.err().map(|error| error.to_string());
     assert!(refused.as_deref().is_some_and(|why| why.contains("arrays")), "{refused:?}");
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+
+    // What a start has left that was killed before it had a journal is not the user's.
+    fs::remove_file(folder.join("mine.npy")).unwrap();
+    fs::write(folder.join("index.jsonl"), b"").unwrap();
+    let kinds = orchestra::kinds().with_stage(SCATTER);
+    Workplace::must_end_with(&place.run_plan(place.plan_with(kinds)).await, 0);
+    must_be_whole(&place, 3);
 }

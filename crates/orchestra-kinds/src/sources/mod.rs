@@ -1,6 +1,6 @@
 //! `[sources.*]`: one file per kind.
 
-mod columns;
+pub(crate) mod columns;
 pub mod csv;
 pub mod images;
 pub mod jsonl;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use orchestra_core::data::ColumnType;
-use orchestra_core::{DType, TensorSpec};
+use orchestra_core::{DType, Dim, TensorSpec};
 use orchestra_plan::{
     At, Connect, Draft, Fields, Key, Limits, Reads, Runs, StageConnected, StageContext, StageKind, key,
 };
@@ -24,7 +24,7 @@ pub struct ReduceStage;
 /// The most numbers of a result with one key: 512 MiB of counts.
 const MOST_NUMBERS: usize = 1 << 26;
 
-const KEYS: [Key; 6] = [
+const KEYS: [Key; 7] = [
     key(
         "op",
         "text",
@@ -51,6 +51,13 @@ const KEYS: [Key; 6] = [
         "of a histogram: the lower edge of its first bin and the upper edge of its last one",
     ),
     key("bins", "integer, 1 to 65536", "none", "of a histogram: how many bins of the same width"),
+    key(
+        "join",
+        "true or false",
+        "false",
+        "of `concat`: one row, its tensors those of all rows one behind the other along their first dimension, as numpy.concatenate has them; up to 1 \
+         GiB each, in memory",
+    ),
 ];
 
 impl StageKind for ReduceStage {
@@ -64,7 +71,7 @@ impl StageKind for ReduceStage {
          neither the order of the items nor a restart changes a bit; the least and the largest of integers are i64, too. What is no number makes \
          sum, mean, min and max no number. `histogram` is i64, with `outside`: how many were below its range, above it, or no number. In records, \
          `item` is the key, or the name of the stage, and `source` the name of the stage; rows are in the order of their keys. Nothing gives no row. \
-         `concat` gives the columns and items that it reads."
+         `concat` gives the columns and items that it reads; with `join`, one row called as the stage."
     }
 
     fn keys(&self) -> &'static [Key] {
@@ -99,10 +106,11 @@ impl StageKind for ReduceStage {
         };
         let has_effect = |key: &str| match key {
             "range" | "bins" => name == Name::Histogram,
+            "join" => name == Name::Concat,
             "over" => !matches!(name, Name::Count | Name::Concat),
             _ => name != Name::Concat,
         };
-        for key in ["range", "bins", "over", "by", "by_folder"] {
+        for key in ["range", "bins", "over", "by", "by_folder", "join"] {
             if let Some(entry) = f.entry(key).filter(|_| !has_effect(key)) {
                 let reason = format!("has no effect on `op = \"{called}\"`");
                 f.bad(key, entry.key_span, &reason).help("leave it out");
@@ -120,7 +128,8 @@ impl StageKind for ReduceStage {
             Name::Count | Name::Concat => None,
         };
         let is_concat = name == Name::Concat;
-        Some(Draft::Stage(Box::new(ReduceDraft { called, is_concat, op, over, by })))
+        let join = f.boolean("join").unwrap_or(false);
+        Some(Draft::Stage(Box::new(ReduceDraft { called, is_concat, join, op, over, by })))
     }
 }
 
@@ -159,6 +168,8 @@ struct ReduceDraft {
     /// `op`, as written.
     called: String,
     is_concat: bool,
+    /// One row of all.
+    join: bool,
     /// `None`: rows are counted, or kept.
     op: Option<Op>,
     over: Over,
@@ -257,13 +268,40 @@ impl ReduceDraft {
             stage.diags.error(input.span, message).help("reduce what is made of the pictures");
             return None;
         }
+        let mut settings = serde_json::json!({
+            "op": self.called, "columns": reads.iter().map(|(_, column)| column).collect::<Vec<_>>(),
+        });
+        if !self.join {
+            return Some(StageConnected {
+                settings,
+                reads,
+                gives: input.gives,
+                runs: Runs::Reduce(Arc::new(Concat { joined: None })),
+                details: vec!["all rows, in order".to_owned()],
+                about: "all rows of the run, in the order of the items".to_owned(),
+            });
+        }
+        let mut gives = input.gives;
+        for column in &mut gives.0 {
+            let Some(spec) = column.ty.tensor() else {
+                let message =
+                    format!("stage `{}` cannot join `{}` of `{}`", stage.name, column.name, input.name);
+                let help = "name the tensors that are joined: from = \"stage.tensor\"; or leave `join` out";
+                stage.diags.error(input.span, message).label(format!("it is {}", column.ty)).help(help);
+                return None;
+            };
+            let inner = spec.row.iter().skip(1).cloned();
+            let row = std::iter::once(Dim::Dynamic).chain(inner).collect();
+            column.ty = ColumnType::Tensor(TensorSpec { row, ..spec.clone() });
+        }
+        settings["join"] = true.into();
         Some(StageConnected {
-            settings: serde_json::json!({ "op": self.called, "columns": reads.iter().map(|(_, column)| column).collect::<Vec<_>>() }),
+            settings,
             reads,
-            gives: input.gives,
-            runs: Runs::Reduce(Arc::new(Concat)),
-            details: vec!["all rows, in order".to_owned()],
-            about: "all rows of the run, in the order of the items".to_owned(),
+            gives,
+            runs: Runs::Reduce(Arc::new(Concat { joined: Some(stage.name.to_owned()) })),
+            details: vec!["one array of all rows, in order".to_owned()],
+            about: "one array of all rows of the run, in the order of the items".to_owned(),
         })
     }
 }

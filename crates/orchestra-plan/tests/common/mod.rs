@@ -131,13 +131,15 @@ impl Host for FakeHost {
     fn first_item(&self, spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
         let item = ItemEntry { name: "a.png".into(), path: "/flows/images/a.png".into() };
         match spec {
-            ListingSpec::Paths { patterns, base } => match patterns[0].as_str() {
-                p if p.starts_with("none/") => Ok(None),
-                p if p.starts_with("missing") => {
-                    Err(ListError::NoSuchFile { pattern: p.into(), path: base.join(p) })
+            ListingSpec::Paths { patterns, base } | ListingSpec::Watched { patterns, base, .. } => {
+                match patterns[0].as_str() {
+                    p if p.starts_with("none/") => Ok(None),
+                    p if p.starts_with("missing") => {
+                        Err(ListError::NoSuchFile { pattern: p.into(), path: base.join(p) })
+                    }
+                    _ => Ok(Some(item)),
                 }
-                _ => Ok(Some(item)),
-            },
+            }
             ListingSpec::Generated => Ok(None),
             ListingSpec::Objects { .. } => Ok(Some(item)),
             ListingSpec::Manifest { path, .. } => {

@@ -8,7 +8,7 @@ use orchestra_core::batching::LeaveReason;
 use orchestra_core::bottleneck::Bottleneck;
 use orchestra_core::{DeviceId, PipelineId};
 use orchestra_plan::{Plan, RecordsPerItem, SinkPlan, StagePlan};
-use orchestra_store::Counts;
+use orchestra_store::{Counts, Extent, ListingSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::account::snapshot::Snapshot;
@@ -66,6 +66,8 @@ pub struct ItemCounts {
     pub total: Option<u64>,
     /// Items that were listed; `None` where a source has no last item.
     pub listed: Option<u64>,
+    /// `known`; `growing` if the run ended before all were listed; `endless` if it was watching for more.
+    pub extent: &'static str,
     /// Of `read`: finished by earlier parts of the run.
     pub resumed: u64,
 }
@@ -181,6 +183,10 @@ pub struct PipelineOnDevice {
     pub cpu_seconds: Option<f64>,
 }
 
+fn is_watching(plan: &Plan) -> bool {
+    plan.sources.iter().any(|source| matches!(source.listing, ListingSpec::Watched { .. }))
+}
+
 impl RunReport {
     /// The account of the run, from its counters and what the journal holds.
     pub fn new(
@@ -237,6 +243,11 @@ impl RunReport {
                 failed: counts.failed,
                 total: snapshot.extent.known(),
                 listed: snapshot.extent.listed(),
+                extent: match snapshot.extent {
+                    Extent::Known(_) => "known",
+                    Extent::Growing(_) => "growing",
+                    Extent::Endless => "endless",
+                },
                 resumed: snapshot.resumed,
             },
             items_per_second: ratio(now as f64, seconds),
@@ -255,7 +266,8 @@ impl RunReport {
                 .iter()
                 .map(|r| (r.as_str(), context.stats.reason(*r)))
                 .collect(),
-            bottleneck: snapshot.bottleneck,
+            // What is watched for comes when it comes.
+            bottleneck: if is_watching(&context.plan) { Bottleneck::Unknown } else { snapshot.bottleneck },
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use orchestra_core::collect::Part;
 use orchestra_core::data::{Label, OwnedValue, Refusal, Value};
 use orchestra_core::lineage::Share;
-use orchestra_core::shapes::{ItemInfo, Merge, MergeState, Reduce, ReducedRow, Reduction};
+use orchestra_core::shapes::{ItemInfo, Join, Merge, MergeState, Reduce, ReducedRow, Reduction};
 use orchestra_core::{ItemId, SourceId, StageId};
 use orchestra_plan::{Origin, Plan, SinkPlan};
 use orchestra_store::{Commit, CommitError, FileIndex, Journal, PlacedFile, Sorter};
@@ -209,7 +209,10 @@ impl OpenReduce {
         let rows: Rows = match self.reduce.reduction() {
             _ if self.written.is_some_and(|written| written.is_all) => Box::new(std::iter::empty()),
             Reduction::Merged(merge) => self.merged(merge, journal)?,
-            Reduction::InOrder(_) => self.in_order(journal)?,
+            Reduction::InOrder(in_order) => match in_order.join() {
+                Some(join) => self.joined(join, journal)?,
+                None => self.in_order(journal)?,
+            },
         };
         let sinks = plan.sinks.iter().enumerate().filter(|(_, sink)| sink.home == Origin::Stage(self.stage));
         let done = self.written.map_or(0, |written| written.rows);
@@ -242,19 +245,24 @@ impl OpenReduce {
 
     fn merged(&self, merge: &dyn Merge, journal: &Journal) -> Result<Rows, ReduceError> {
         let rows = self.state(merge, journal)?.rows().map_err(|refusal| self.refused(refusal))?;
-        let row = |(index, row)| {
-            Ok(ResultRow {
-                id: ItemId { source: SourceId(0), index },
-                source: None,
-                path: PartPath::new(),
-                row,
-            })
-        };
-        Ok(Box::new((0..).zip(rows).map(row)))
+        Ok(Box::new((0..).zip(rows).map(|(index, row)| Ok(ResultRow::of_stage(index, row)))))
     }
 
-    /// Sorts on the disk: the rows of all items need not fit into memory.
-    fn in_order(&self, journal: &Journal) -> Result<Rows, ReduceError> {
+    fn joined(&self, mut join: Box<dyn Join>, journal: &Journal) -> Result<Rows, ReduceError> {
+        for record in self.sorted(journal)? {
+            let record = record?;
+            let one = Contribution::read(&record).ok_or_else(damaged);
+            one.and_then(|one| join.add(one.bytes)).map_err(|refusal| self.refused(refusal))?;
+        }
+        let row = join.row().map_err(|refusal| self.refused(refusal))?;
+        Ok(Box::new(row.map(|row| Ok(ResultRow::of_stage(0, row))).into_iter()))
+    }
+
+    /// All contributions in the order of their items. Sorts on the disk: they need not fit into memory.
+    fn sorted(
+        &self,
+        journal: &Journal,
+    ) -> Result<impl Iterator<Item = Result<Vec<u8>, ReduceError>> + use<>, ReduceError> {
         let stage = self.name.clone();
         let disk = move |error| ReduceError::Disk { stage: stage.clone(), error };
         let mut sorter = Sorter::new(journal.folder().private_dir());
@@ -264,10 +272,13 @@ impl OpenReduce {
                 sorter.push(record).map_err(&disk)?;
             }
         }
+        Ok(sorter.finish().map_err(&disk)?.map(move |record| record.map_err(&disk)))
+    }
+
+    fn in_order(&self, journal: &Journal) -> Result<Rows, ReduceError> {
         let (name, reduce) = (self.name.clone(), Arc::clone(&self.reduce));
-        let damaged = || Refusal::result("its rows are damaged");
-        let rows = sorter.finish().map_err(&disk)?.map(move |record| {
-            let record = record.map_err(&disk)?;
+        let rows = self.sorted(journal)?.map(move |record| {
+            let record = record?;
             let one = Contribution::read(&record).ok_or_else(damaged);
             let row = one.and_then(|one| match reduce.reduction() {
                 Reduction::InOrder(in_order) => Ok((one.item, one.path, in_order.row(one.bytes)?)),
@@ -288,6 +299,10 @@ impl OpenReduce {
     fn refused(&self, refusal: Refusal) -> ReduceError {
         refused(&self.name, &refusal)
     }
+}
+
+fn damaged() -> Refusal {
+    Refusal::result("its rows are damaged")
 }
 
 fn refused(stage: &str, refusal: &Refusal) -> ReduceError {
@@ -324,6 +339,13 @@ struct ResultRow {
     source: Option<SourceId>,
     path: PartPath,
     row: ReducedRow,
+}
+
+impl ResultRow {
+    /// Row `index` of a result that is the stage's own.
+    fn of_stage(index: u64, row: ReducedRow) -> Self {
+        Self { id: ItemId { source: SourceId(0), index }, source: None, path: PartPath::new(), row }
+    }
 }
 
 /// What is left to be committed of a result.

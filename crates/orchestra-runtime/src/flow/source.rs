@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use orchestra_core::SourceId;
 use orchestra_plan::BETWEEN_COMMITS;
-use orchestra_store::{Extent, ListError, ListingReader};
+use orchestra_store::{ListError, ListingReader};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::account::stats::Counter;
@@ -50,9 +50,9 @@ pub struct SourceState {
     loaders: Vec<Arc<Inbox>>,
     /// `None` if it could not be opened, which ends the source.
     reader: Option<ListingReader>,
-    /// How many items it names, as far as it was looked at.
-    extent: Extent,
-    /// Of the items that are listed, those that were unfinished at the start: what there is to hand out.
+    /// How many items are listed, as far as it was looked at.
+    listed: u64,
+    /// Of these, those that were unfinished at the start: what there is to hand out.
     to_do: u64,
     /// Loaders that wait, each with the number of items that it asked for.
     waiting: VecDeque<(usize, u64)>,
@@ -97,7 +97,7 @@ impl Actor for Source {
             work,
             loaders: Vec::new(),
             reader: None,
-            extent: Extent::Growing(0),
+            listed: 0,
             to_do: 0,
             waiting: VecDeque::new(),
             full_since: None,
@@ -187,9 +187,10 @@ impl SourceState {
 
     fn look_at_the_list(&mut self) {
         let Listing { catalog, finished } = &self.args.listing;
-        let extent = catalog.growth().extent();
-        if extent != std::mem::replace(&mut self.extent, extent) {
-            self.to_do = extent.listed().map_or(u64::MAX, |n| n - finished.count_below(n));
+        // In this order: what is complete is known in full.
+        let (extent, n) = (catalog.growth().extent(), catalog.growth().count());
+        if n != std::mem::replace(&mut self.listed, n) {
+            self.to_do = n - finished.count_below(n);
         }
         if self.end.is_none() {
             self.end = catalog.growth().failure(|error| self.failed(error));

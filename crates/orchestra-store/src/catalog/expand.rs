@@ -1,6 +1,8 @@
 //! Files that hold many items each.
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::ListError;
@@ -16,4 +18,11 @@ pub trait Expand: fmt::Debug + Send + Sync {
     /// # Errors
     /// The file cannot be read, or is none of this kind; and those of `push`.
     fn expand(&self, file: &Path, push: PushItem<'_>) -> Result<(), ListError>;
+
+    /// The file of a locator that it gave: what comes before the last `#`.
+    fn file_of<'a>(&self, locator: &'a Path) -> &'a Path {
+        let bytes = locator.as_os_str().as_bytes();
+        let end = bytes.iter().rposition(|byte| *byte == b'#').unwrap_or(bytes.len());
+        Path::new(OsStr::from_bytes(&bytes[..end]))
+    }
 }

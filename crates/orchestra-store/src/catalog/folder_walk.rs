@@ -32,17 +32,25 @@ pub(crate) struct Walk<'e> {
 }
 
 impl<'e> Walk<'e> {
-    /// Finds the first file of each entry.
+    /// Finds the first file of each entry, which must have one.
     pub fn start(entries: &'e [Entry], walking: &mut Walking<'_>) -> Result<Self, ListError> {
+        let walk = Self::begin(entries, walking)?;
+        let empty = entries.iter().enumerate().find(|(at, _)| !walk.heads.iter().any(|head| head.0.1 == *at));
+        match empty {
+            Some((_, e)) => Err(ListError::NoMatch { pattern: e.pattern.clone(), under: e.root.clone() }),
+            None => Ok(walk),
+        }
+    }
+
+    /// Finds the first file of each entry, if it has one.
+    pub fn begin(entries: &'e [Entry], walking: &mut Walking<'_>) -> Result<Self, ListError> {
         let mut walk = Self {
             entries: entries.iter().map(EntryWalk::new).collect(),
             heads: BinaryHeap::new(),
             last: Vec::new(),
         };
-        for (at, entry) in entries.iter().enumerate() {
-            if !walk.refill(at, walking)? {
-                return Err(ListError::NoMatch { pattern: entry.pattern.clone(), under: entry.root.clone() });
-            }
+        for at in 0..entries.len() {
+            walk.refill(at, walking)?;
         }
         Ok(walk)
     }

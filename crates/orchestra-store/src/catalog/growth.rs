@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::{Extent, ListError};
 
@@ -15,6 +16,8 @@ pub struct Growth {
     state: Mutex<State>,
     changed: Condvar,
     stopped: AtomicBool,
+    /// Nobody knows of a last item before it is listed.
+    endless: bool,
 }
 
 #[derive(Default)]
@@ -26,6 +29,8 @@ struct State {
     index: Vec<u64>,
     /// The digest of the complete list, or why it stays incomplete; `None` while listing goes on.
     outcome: Option<Result<[u8; 32], ListError>>,
+    /// Something was published, if only that there is no item yet.
+    begun: bool,
     watcher: Option<Box<dyn Fn() + Send>>,
 }
 
@@ -36,12 +41,18 @@ pub(crate) struct Mark {
 }
 
 impl Growth {
+    /// That of a list that has no last item until its writer says so.
+    pub(crate) fn endless() -> Self {
+        Self { endless: true, ..Self::default() }
+    }
+
     /// How many items the list holds.
     #[must_use]
     pub fn extent(&self) -> Extent {
         let state = self.state();
         match state.outcome {
             Some(Ok(_)) => Extent::Known(state.count),
+            Some(Err(_)) | None if self.endless => Extent::Endless,
             Some(Err(_)) | None => Extent::Growing(state.count),
         }
     }
@@ -59,14 +70,25 @@ impl Growth {
 
     /// Ends the listing soon.
     pub(crate) fn stop(&self) {
+        let state = self.state();
         self.stopped.store(true, Ordering::Relaxed);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits for so long, or until it is stopped; whether it is.
+    pub(crate) fn is_stopped_within(&self, time: Duration) -> bool {
+        drop(self.changed.wait_timeout_while(self.state(), time, |_| !self.is_stopped()));
+        self.is_stopped()
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn count(&self) -> u64 {
+    /// How many items the list holds up to now.
+    #[must_use]
+    pub fn count(&self) -> u64 {
         self.state().count
     }
 
@@ -88,7 +110,7 @@ impl Growth {
     /// Publishes all records up to `count`, which end at `end`; with the digest, once they are all. `index` goes on from what it was before.
     pub(crate) fn publish(&self, count: u64, end: u64, index: &[u64], digest: Option<[u8; 32]>) {
         let mut state = self.state();
-        (state.count, state.end) = (count, end);
+        (state.count, state.end, state.begun) = (count, end, true);
         let known = state.index.len();
         state.index.extend_from_slice(index.get(known..).unwrap_or_default());
         self.tell(state, digest.map(Ok));
@@ -108,12 +130,12 @@ impl Growth {
         self.changed.notify_all();
     }
 
-    /// Waits until something is listed, or is known never to be; then that error is given, and kept no longer.
+    /// Waits until something is listed, or that may take for ever, or is known never to be; then that error is given, and kept no longer.
     pub(crate) fn begun(&self) -> Result<(), ListError> {
-        let waits = |state: &mut State| state.count == 0 && state.outcome.is_none();
+        let waits = |state: &mut State| !state.begun && state.outcome.is_none();
         let waited = self.changed.wait_while(self.state(), waits);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
-        if state.count > 0 {
+        if state.count > 0 || self.endless && state.begun {
             return Ok(());
         }
         state.outcome.take_if(|outcome| outcome.is_err()).map_or(Ok(()), |outcome| outcome.map(drop))

@@ -45,9 +45,12 @@ pub(crate) fn list(
     writer: ListingWriter,
     go_on: &dyn Fn() -> bool,
 ) -> Result<ListingSummary, ListError> {
-    let lister = RefCell::new(Lister { writer, expand, go_on, seen: 0 });
+    let lister = RefCell::new(Lister::new(writer, expand, go_on));
     match spec {
-        ListingSpec::Paths { base, patterns } => list_paths(base, patterns, &lister)?,
+        // All that is there now, where nobody watches.
+        ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => {
+            list_paths(base, patterns, &lister)?;
+        }
         ListingSpec::Objects { urls, store } => {
             let idle = || lister.borrow_mut().idle();
             remote::list(urls, &*store.0, &idle, &mut |name, url| lister.borrow_mut().push(name, url))?;
@@ -82,20 +85,34 @@ fn list_paths(base: &Path, patterns: &[String], lister: &RefCell<Lister<'_>>) ->
 }
 
 /// Writes the items of each file.
-struct Lister<'a> {
-    writer: ListingWriter,
-    expand: Option<&'a dyn Expand>,
-    go_on: &'a dyn Fn() -> bool,
+pub(crate) struct Lister<'a> {
+    pub writer: ListingWriter,
+    pub expand: Option<&'a dyn Expand>,
+    pub go_on: &'a dyn Fn() -> bool,
     seen: u64,
 }
 
-impl Lister<'_> {
-    fn push(&mut self, name: &str, path: &Path) -> Result<(), ListError> {
+impl<'a> Lister<'a> {
+    pub fn new(writer: ListingWriter, expand: Option<&'a dyn Expand>, go_on: &'a dyn Fn() -> bool) -> Self {
+        Self { writer, expand, go_on, seen: 0 }
+    }
+
+    pub fn push(&mut self, name: &str, path: &Path) -> Result<(), ListError> {
+        self.push_from(0, name, path)
+    }
+
+    /// Writes the items of a file but the first `skipped`.
+    pub fn push_from(&mut self, skipped: u64, name: &str, path: &Path) -> Result<(), ListError> {
         let Some(expand) = self.expand else {
             self.step()?;
             return self.writer.push(name, path);
         };
+        let mut at = 0;
         expand.expand(path, &mut |suffix, locator| {
+            at += 1;
+            if at <= skipped {
+                return Ok(());
+            }
             self.step()?;
             self.writer.push(&format!("{name}{suffix}"), Path::new(OsStr::from_bytes(locator)))
         })
@@ -124,10 +141,12 @@ impl Lister<'_> {
 pub fn first_item(spec: &ListingSpec) -> Result<Option<ItemEntry>, ListError> {
     let mut first = None;
     match spec {
-        ListingSpec::Paths { base, patterns } => {
+        ListingSpec::Paths { base, patterns } | ListingSpec::Watched { base, patterns, .. } => {
+            let is_watched = matches!(spec, ListingSpec::Watched { .. });
             for pattern in patterns {
                 let entry = match Entry::resolve(base, pattern) {
-                    Err(ListError::NoMatch { .. }) => continue,
+                    // What is watched may be empty, and must be there.
+                    Err(ListError::NoMatch { .. }) if !is_watched => continue,
                     other => other?,
                 };
                 if let Some(path) = any_file(&entry)? {

@@ -78,6 +78,36 @@ impl ListingWriter {
         })
     }
 
+    /// Goes on with a list, complete or not: behind its last whole item.
+    pub fn go_on(target: &Path, readers: Arc<Growth>) -> Result<Self, ListError> {
+        let wrap = |error| ListError::ListFile { path: target.into(), doing: "write", error };
+        let mut reader = ListingReader::open_unfinished(target)?;
+        let (mut index, mut offset, mut digest) = (Vec::new(), MAGIC.len() as u64, Sha256::new());
+        while reader.read()?.is_some() {
+            if (reader.next - 1).is_multiple_of(STRIDE) {
+                index.push(offset);
+            }
+            digest.update(reader.head);
+            digest.update(&reader.text);
+            offset += 8 + reader.text.len() as u64;
+        }
+        let mut file = File::options().write(true).open(target).map_err(wrap)?;
+        file.set_len(offset).and_then(|()| file.seek(SeekFrom::End(0))).map_err(wrap)?;
+        let (out, readers) = (BufWriter::new(file), Some(readers));
+        let (target, count) = (target.into(), reader.next);
+        Ok(Self { target, out, temporary: None, offset, count, index, digest, readers, published: offset })
+    }
+
+    /// Lets readers have the list as it is, also where it is empty.
+    pub fn begin(&mut self) -> Result<(), ListError> {
+        self.settle().map_err(|e| self.error(e))?;
+        self.published = self.offset;
+        if let Some(readers) = &self.readers {
+            readers.publish(self.count, self.offset, &self.index, None);
+        }
+        Ok(())
+    }
+
     pub fn push(&mut self, name: &str, path: &Path) -> Result<(), ListError> {
         let path = path.as_os_str().as_bytes();
         let wrong = |why| self.error(io::Error::new(io::ErrorKind::InvalidInput, why));
@@ -112,15 +142,7 @@ impl ListingWriter {
 
     /// Lets readers have what is written. It is durable before anyone numbers results by it.
     pub fn publish(&mut self) -> Result<(), ListError> {
-        if self.readers.is_none() || self.offset == self.published {
-            return Ok(());
-        }
-        self.settle().map_err(|e| self.error(e))?;
-        self.published = self.offset;
-        if let Some(readers) = &self.readers {
-            readers.publish(self.count, self.offset, &self.index, None);
-        }
-        Ok(())
+        if self.readers.is_none() || self.offset == self.published { Ok(()) } else { self.begin() }
     }
 
     /// Makes the list durable, complete and under its name.
@@ -170,7 +192,9 @@ pub struct ListingReader {
     /// Items that have been seen to be there.
     count: u64,
     next: u64,
-    /// The text of the record that was read last.
+    /// The lengths of the record that was read last, as they are written.
+    head: [u8; 8],
+    /// Its text.
     text: Vec<u8>,
 }
 
@@ -249,7 +273,8 @@ impl ListingReader {
             error,
         })?;
         let input = BufReader::new(input);
-        let mut reader = Self { path: path.into(), input, growth, count: 0, next: 0, text: Vec::new() };
+        let mut reader =
+            Self { path: path.into(), input, growth, count: 0, next: 0, head: [0; 8], text: Vec::new() };
         reader.input.seek(SeekFrom::Start(MAGIC.len() as u64)).map_err(|e| reader.error(e))?;
         Ok(reader)
     }
@@ -326,6 +351,7 @@ impl ListingReader {
         let text_len = if is_suffix { path_len } else { path_len + name_len };
         self.text.resize(text_len, 0);
         self.input.read_exact(&mut self.text).map_err(|e| self.error(e))?;
+        self.head = head;
         Ok(Record { path_len, name: text_len - name_len..text_len })
     }
 

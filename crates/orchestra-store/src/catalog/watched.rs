@@ -1,0 +1,234 @@
+//! Files that are listed as they appear, each once, and when they are whole. Looks at the folders from time to time: that works on every file
+//! system, also on those of a network, and nothing is missed while nobody looks.
+//!
+//! A file is whole when its size and its time of change were the same for [`Watch::settle`], or when it is older than that by a minute: it was
+//! moved in, or lay there before. A path is taken once in the life of a list, whatever becomes of the file. What is remembered of a path are 16 bytes.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use super::folder_walk::{Walk, Walking};
+use super::growth::Growth;
+use super::item_name::name_under;
+use super::lister::Lister;
+use super::listing_file::{ListingWriter, folder_of};
+use super::pattern::{Entry, common_root};
+use super::{Expand, ListError, ListingReader, ListingSummary};
+
+/// A file that was not changed for so long is whole, whenever it was first seen. Clocks of file servers may differ by less.
+const OLD: Duration = Duration::from_secs(60);
+
+/// Time between two looks at the folders: half of what a file takes to settle, within these bounds.
+const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Looking takes at most this part of the time, however many files there are.
+const LOOKING: u32 = 10;
+
+/// How a source is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Watch {
+    /// For so long, size and time of change of a new file are the same before it is taken.
+    pub settle: Duration,
+    /// After so long without a new file, the list is complete; `None`: never.
+    pub idle: Option<Duration>,
+}
+
+/// What was seen of a file that is not whole yet.
+struct Pending {
+    look: Look,
+    /// Since when it looks so.
+    since: Instant,
+}
+
+/// What changes when a file is written. `None`: a link that leads nowhere.
+type Look = Option<(u64, u64, i64, i64)>;
+
+impl Pending {
+    /// What is known of a file that looks so now.
+    fn seen(before: Option<Self>, look: Look, now: Instant) -> Self {
+        before.filter(|before| before.look == look).unwrap_or(Self { look, since: now })
+    }
+
+    fn is_settled(&self, now: Instant, settle: Duration) -> bool {
+        now.duration_since(self.since) >= settle
+    }
+}
+
+/// What the list of an earlier start has.
+#[derive(Default)]
+pub(crate) struct Taken {
+    files: HashSet<[u8; 16]>,
+    /// The file of its last items, and how many of them there are: the list may end in the middle of them.
+    last: Option<(Vec<u8>, u64)>,
+}
+
+impl Taken {
+    /// Reads what the list has, which may be unfinished.
+    pub fn of(reader: ListingReader, expand: Option<&dyn Expand>) -> Result<Self, ListError> {
+        let mut taken = Self::default();
+        for item in reader {
+            let path = item?.path;
+            let file = expand.map_or(path.as_path(), |expand| expand.file_of(&path));
+            let file = file.as_os_str().as_bytes();
+            match &mut taken.last {
+                Some((last, n)) if last == file => *n += 1,
+                last => {
+                    taken.files.insert(key(file));
+                    *last = Some((file.to_owned(), 1));
+                }
+            }
+        }
+        Ok(taken)
+    }
+}
+
+fn key(path: &[u8]) -> [u8; 16] {
+    let digest: [u8; 32] = Sha256::digest(path).into();
+    let mut key = [0; 16];
+    key.copy_from_slice(&digest[..16]);
+    key
+}
+
+/// Lists what is there and what comes, until the growth is stopped or, where [`Watch::idle`] says so, nothing comes any more.
+pub(crate) fn watch(
+    (base, patterns, watch): (&Path, &[String], Watch),
+    expand: Option<&dyn Expand>,
+    writer: ListingWriter,
+    taken: Taken,
+    growth: &Growth,
+) -> Result<ListingSummary, ListError> {
+    let entries = patterns.iter().map(|p| Entry::resolve(base, p)).collect::<Result<Vec<_>, _>>()?;
+    let go_on = || !growth.is_stopped();
+    let mut watcher = Watcher {
+        entries: &entries,
+        settle: watch.settle,
+        lister: Lister::new(writer, expand, &go_on),
+        taken: taken.files,
+        pending: HashMap::new(),
+        last_new: Instant::now(),
+    };
+    watcher.finish_last(taken.last)?;
+    watcher.lister.writer.begin()?;
+    let look_every = (watch.settle / 2).clamp(LOOK_EVERY.0, LOOK_EVERY.1);
+    loop {
+        let begun = Instant::now();
+        watcher.look()?;
+        watcher.lister.writer.publish()?;
+        let mut pause = look_every.max(begun.elapsed() * LOOKING);
+        if let Some(idle) = watch.idle {
+            let left = idle.saturating_sub(watcher.last_new.elapsed());
+            if left.is_zero() {
+                return watcher.lister.writer.finish();
+            }
+            pause = pause.min(left);
+        }
+        if growth.is_stopped_within(pause) {
+            return Err(ListError::Stopped);
+        }
+    }
+}
+
+struct Watcher<'a> {
+    entries: &'a [Entry],
+    settle: Duration,
+    lister: Lister<'a>,
+    taken: HashSet<[u8; 16]>,
+    pending: HashMap<[u8; 16], Pending>,
+    /// When a file was seen for the first time or taken.
+    last_new: Instant,
+}
+
+impl Watcher<'_> {
+    /// Lists the other items of a file in whose middle the list ends. One that is gone had no others that could be read.
+    fn finish_last(&mut self, last: Option<(Vec<u8>, u64)>) -> Result<(), ListError> {
+        let (Some((file, n)), true) = (last, self.lister.expand.is_some()) else { return Ok(()) };
+        let file = Path::new(OsStr::from_bytes(&file));
+        if !file.exists() {
+            return Ok(());
+        }
+        let root = common_root(self.entries.iter().map(|e| e.root.as_path()));
+        self.lister.push_from(n, &name_under(&root, file), file)
+    }
+
+    /// Takes all new files that are whole.
+    fn look(&mut self) -> Result<(), ListError> {
+        let root = common_root(self.entries.iter().map(|e| e.root.as_path()));
+        let spill_folder = folder_of(self.lister.writer.target());
+        let go_on = self.lister.go_on;
+        let mut step = || if go_on() { Ok(()) } else { Err(ListError::Stopped) };
+        let mut walking = Walking { spill_folder: &spill_folder, step: &mut step };
+        let mut walk = Walk::begin(self.entries, &mut walking)?;
+        let mut pending = HashMap::new();
+        while let Some(path) = walk.next(&mut walking)? {
+            let key = key(path.as_os_str().as_bytes());
+            if self.taken.contains(&key) {
+                continue;
+            }
+            let Some(look) = look_at(&path) else { continue };
+            let (before, now) = (self.pending.remove(&key), Instant::now());
+            if before.is_none() {
+                self.last_new = now;
+            }
+            let seen = Pending::seen(before, look, now);
+            if seen.is_settled(now, self.settle) || is_old(&path, self.settle.saturating_add(OLD)) {
+                self.lister.push(&name_under(&root, &path), &path)?;
+                self.taken.insert(key);
+                self.last_new = Instant::now();
+            } else {
+                pending.insert(key, seen);
+            }
+        }
+        // Those that are gone are forgotten.
+        self.pending = pending;
+        Ok(())
+    }
+}
+
+/// How a file looks; `None` where it is gone.
+fn look_at(path: &Path) -> Option<Look> {
+    match path.metadata() {
+        Ok(m) => Some(Some((m.ino(), m.len(), m.mtime(), m.mtime_nsec()))),
+        // As in every list: it fails by its name.
+        Err(_) => path.symlink_metadata().is_ok().then_some(None),
+    }
+}
+
+fn is_old(path: &Path, age: Duration) -> bool {
+    let modified = path.metadata().and_then(|m| m.modified());
+    modified.is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|passed| passed >= age))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_whole_once_it_looked_the_same_for_long_enough() {
+        let (settle, start) = (Duration::from_secs(2), Instant::now());
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let look = |size: u64, changed: i64| Some((7, size, changed, 0));
+        // Seconds, how it looks, and whether it is whole.
+        let looks = [
+            (0, look(1, 0), false),
+            (1, look(1, 0), false),
+            (2, look(2, 2), false),
+            (3, look(2, 3), false),
+            (4, look(2, 3), false),
+            (5, look(2, 3), true),
+        ];
+        let mut seen = None;
+        for (seconds, look, is_whole) in looks {
+            let now = Pending::seen(seen, look, at(seconds));
+            assert_eq!(now.is_settled(at(seconds), settle), is_whole, "after {seconds} s");
+            seen = Some(now);
+        }
+        assert!(Pending::seen(None, None, start).is_settled(start, Duration::ZERO));
+    }
+}
