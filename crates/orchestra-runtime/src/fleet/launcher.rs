@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::process::{Child, Command as StdCommand, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use orchestra_core::shapes::Network;
 use orchestra_core::{DeviceKind, StageId, WorkerExit};
@@ -87,6 +88,12 @@ pub trait EngineSpec: Send + Sync {
     /// # Errors
     /// It cannot be encoded; the text is for the user. The stage counts as one without a device.
     fn spec(&self, device: &DeviceKind) -> Result<Vec<u8>, String>;
+
+    /// Silence after which a worker of this engine counts as frozen; `None`: that of the run. For engines whose heartbeats wait where a batch
+    /// keeps a lock of the whole process.
+    fn silence(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// The engines of a plan: one for each of its batch stages.
@@ -226,7 +233,7 @@ impl Launcher for ProcessLauncher {
 
 /// Variables that a worker gets of this process: what finds libraries, tunes ONNX Runtime, CUDA and thread pools, or says where the user
 /// is. Keys of clouds, of collectors and of whatever else stay here.
-fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
+pub fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
     const NAMES: [&str; 12] = [
         "PATH",
         "HOME",

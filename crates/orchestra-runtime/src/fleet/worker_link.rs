@@ -289,7 +289,9 @@ impl LinkState {
         };
         // The clocks may have been set to a later time: see there.
         self.clocks.sign_of_life = self.clocks.sign_of_life.max(last_frame);
-        let overdue = self.clocks.overdue(self.phase, &context.options.timeouts, batch, now);
+        let mut timeouts = context.options.timeouts;
+        timeouts.heartbeat = self.args.serve.engine.silence().unwrap_or(timeouts.heartbeat);
+        let overdue = self.clocks.overdue(self.phase, &timeouts, batch, now);
         if let Some(cause) = overdue {
             self.end_with(if is_broken { WorkerExit::Stuck } else { cause });
         }
