@@ -7,7 +7,7 @@
 orchestra runs this file in its workers, where it speaks the worker protocol (docs/guide/worker-protocol.md) for the script. By hand,
 `python stage.py --check` calls the stage on zeros, and says what it takes and gives.
 """
-import atexit, hashlib, importlib.util, inspect, json, mmap  # noqa: E401
+import atexit, faulthandler, hashlib, importlib.util, inspect, json, mmap  # noqa: E401
 import os, select, socket, sys, threading, time, traceback  # noqa: E401
 
 PROTOCOL = 8
@@ -157,7 +157,6 @@ class _Worker:
             memory = zip((4, 5), self.steps, (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE))
             self.maps = [step and mmap.mmap(fd, -(-step * slots // 4096) * 4096, prot=kind) for fd, step, kind in memory]
         except BaseException as error:
-            traceback.print_exc()
             failed = _int(2, 3 if _is_memory(error) else 2) + _text(_words(error))
             self.send(lambda: failed), os._exit(69)
         loaded = _int(1, 0, 0, 1) + _text("cuda" if device else "cpu") + _int(1)  # One node on one provider.
@@ -213,13 +212,13 @@ def _is_memory(error):
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 def _words(error):
-    """An error in a line, with the last place of it that is of the user."""
-    files = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
-    own = [f" ({os.path.basename(name)}:{line})" for name, line in files if name[0] != "<"]
+    """An error in a line, with the last place of it that is in the folder of the script."""
+    files = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    own = [f" ({os.path.basename(name)}:{line})" for name, line in files if os.path.dirname(name) == sys.path[0]]
     return f"{type(error).__name__}: {error}{own[-1] if own else ''}"
 
 def _check():
-    status, said = 1, dict(argument.split("=", 1) for argument in sys.argv if "=" in argument)  # x=float32:3,32,32
+    status, said = 0, dict(argument.split("=", 1) for argument in sys.argv if "=" in argument)  # x=float32:3,32,32
     try:
         import numpy
         of, inputs = _pick(sys.argv[0]), {}
@@ -240,11 +239,12 @@ def _check():
         for word, named in (("takes", inputs.items()), ("gives", zip((o["name"] for o in outputs), arrays))):
             print(of["name"], word, ", ".join(f"{name} {a.dtype}{[*a.shape[1:]]}" for name, a in named), "for each row")
         print(f"{rows} rows of zeros take {took * 1e3:.3f} ms")
-        status = 0
     except BaseException as error:
+        status = int(not isinstance(error, ItemError))  # It may reject zeros.
         print(f"{os.path.basename(sys.argv[0])}: {_words(error)}", file=sys.stderr)
     sys.stdout.flush(), os._exit(status)
 
 if __name__ == "__main__":
     _out, _ = os.dup(1), os.dup2(2, 1)  # What a script prints goes to the log.
+    faulthandler.enable(all_threads=False)
     _describe(_out, *sys.argv[2:]) if sys.argv[1] == "describe" else _Worker().serve(*sys.argv[2:])

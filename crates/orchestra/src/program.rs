@@ -20,8 +20,6 @@ const LONGEST_ANSWER: u64 = 1 << 20;
 const LAST_WORDS: usize = 2000;
 /// How often it is looked at whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// An interpreter that holds one lock sends no heartbeat meanwhile, and is healthy. `limits.batch_timeout` ends what takes too long.
-const SILENCE: Duration = Duration::from_secs(30);
 
 /// Runs the batches of a stage in processes of a program.
 pub(crate) struct ProgramEngine {
@@ -61,8 +59,9 @@ impl EngineSpec for ProgramEngine {
         Ok(self.spec.clone())
     }
 
-    fn silence(&self) -> Option<Duration> {
-        Some(SILENCE)
+    /// An interpreter may hold its one lock for long, in a call or an import, and is healthy.
+    fn beats_while_busy(&self) -> bool {
+        false
     }
 }
 

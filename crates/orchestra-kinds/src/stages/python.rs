@@ -255,7 +255,7 @@ impl ProgramDraft for Script {
         }
         let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
         let interpreter = self.interpreter(&folder, context)?;
-        let program = self.program(&path, &folder, &interpreter, context.host, "serve");
+        let program = self.program(&path, &folder, &interpreter, context.host, "worker");
         let described = self.described(&path, &folder, &interpreter, context)?;
         let declared =
             described.outputs.as_ref().map(|outputs| outputs.iter().filter_map(Tensor::spec).collect());
@@ -400,10 +400,9 @@ impl Script {
     }
 }
 
-/// Variables of its processes: they write no compiled files, which the sandbox forbids, keep nothing that they say in buffers, and say where
-/// they crash.
+/// Variables of its processes: they write no compiled files, which the sandbox forbids, and keep nothing that they say in buffers.
 fn environment(host: &dyn Host) -> Vec<(String, String)> {
-    let own = [("PYTHONDONTWRITEBYTECODE", "1"), ("PYTHONUNBUFFERED", "1"), ("PYTHONFAULTHANDLER", "1")];
+    let own = [("PYTHONDONTWRITEBYTECODE", "1"), ("PYTHONUNBUFFERED", "1")];
     let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let path = host.variable("PYTHONPATH").map(|path| ("PYTHONPATH".to_owned(), path));
     own.into_iter().chain(path).collect()

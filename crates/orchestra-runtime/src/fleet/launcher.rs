@@ -12,7 +12,6 @@ use std::pin::Pin;
 use std::process::{Child, Command as StdCommand, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use orchestra_core::shapes::Network;
 use orchestra_core::{DeviceKind, StageId, WorkerExit};
@@ -89,10 +88,10 @@ pub trait EngineSpec: Send + Sync {
     /// It cannot be encoded; the text is for the user. The stage counts as one without a device.
     fn spec(&self, device: &DeviceKind) -> Result<Vec<u8>, String>;
 
-    /// Silence after which a worker of this engine counts as frozen; `None`: that of the run. For engines whose heartbeats wait where a batch
-    /// keeps a lock of the whole process.
-    fn silence(&self) -> Option<Duration> {
-        None
+    /// Whether its workers send heartbeats whatever they do. Where loading or running may keep a lock that the heartbeat needs, silence
+    /// proves nothing meanwhile, and the deadline of the load or of the batch alone ends it.
+    fn beats_while_busy(&self) -> bool {
+        true
     }
 }
 
