@@ -157,6 +157,59 @@ fn killed_workers_lose_nothing_and_double_nothing() {
     place.nothing_is_left();
 }
 
+/// 32 pictures of 3 x 224 x 224 floats are 19 MB. The call says where they lie, and by how many bytes the process has grown over them.
+const LARGE: &str = r#"
+import numpy as np
+import orchestra
+
+def own():
+    with open("/proc/self/smaps_rollup") as lines:
+        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
+
+def is_shared(x):
+    address = x.__array_interface__["data"][0]
+    with open("/proc/self/maps") as lines:
+        for line in lines:
+            first, last = (int(end, 16) for end in line.split()[0].split("-"))
+            if first <= address and address + x.nbytes <= last:
+                return "memfd" in line and line.split()[1] == "r--s"
+
+@orchestra.stage(batch=32, outputs={"rows": ("int64", []), "shared": ("bool", []), "grown": ("int64", []), "first": ("float32", [])})
+class Large:
+    def __init__(self):
+        self.before = own()
+
+    def __call__(self, x):
+        sums = np.add.reduce(x.reshape(len(x), -1), axis=1)
+        assert (sums > 0).all()
+        every = np.ones(len(x), np.int64)
+        return {"rows": every * len(x), "shared": every * is_shared(x) > 0, "grown": every * (own() - self.before), "first": x[:, 0, 0, 0]}
+"#;
+
+#[test]
+fn a_batch_of_19_mb_crosses_without_a_copy() {
+    const ROW: usize = 3 * 224 * 224;
+    let Some(python) = python() else { return };
+    let place = place(python, 1, LARGE, "");
+    place.edit(
+        "python =",
+        "workers = 1\nspare = 0\nbatch = { max = 32, wait = \"60s\", together = 1 }\npython =",
+    );
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': (32, 3, 224, 224), }}");
+    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    bytes.extend(format!("{header:<117}\n").bytes());
+    bytes.extend((0..32 * ROW).flat_map(|x| ((x / ROW + 1) as f32).to_le_bytes()));
+    fs::write(place.path("x.npy"), bytes).unwrap();
+    place.run(&[]).must_exit(0);
+    let records = place.must_hold(&items("x", 0..32), &BTreeSet::new());
+    for (key, record) in &records.done {
+        let result = &record["results.jsonl"]["result"];
+        assert_eq!((&result["rows"], &result["shared"]), (&32.into(), &true.into()), "{key}");
+        assert_eq!(result["first"].as_f64(), Some((key.index + 1) as f64));
+        assert!(result["grown"].as_i64().unwrap() < 2 << 20, "{key}: {result}");
+    }
+}
+
 #[test]
 fn an_item_that_a_call_cannot_take_fails_alone_with_the_words_of_the_script() {
     let Some(python) = python() else { return };

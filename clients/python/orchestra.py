@@ -14,6 +14,7 @@ PROTOCOL = 8
 DTYPES = ["float32", "float16", "int64", "int32", "uint8", "bool"]  # Their places are their numbers in frames.
 SHORT = {"f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "u8": "uint8"}
 _stages = []
+_rss = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096  # noqa: E731
 
 class ItemError(Exception):
     """Rejects row `row` of the batch; the others are run again without it."""
@@ -107,8 +108,9 @@ class _Bytes:  # Reads what bincode wrote: integers of variable length, little-e
         return {"name": name, "dtype": dtype, "shape": shape, "offset": self.int(), "row_bytes": self.int()}
 
 def _int(*numbers):
-    kinds = ((251, b"", 1), (1 << 16, b"\xfb", 2), (1 << 32, b"\xfc", 4), (1 << 64, b"\xfd", 8))
-    return b"".join(next(tag + n.to_bytes(size, "little") for limit, tag, size in kinds if n < limit) for n in numbers)
+    kinds = ((1 << 16, b"\xfb", 2), (1 << 32, b"\xfc", 4), (1 << 64, b"\xfd", 8))
+    tagged = lambda n: next(tag + n.to_bytes(size, "little") for limit, tag, size in kinds if n < limit)  # noqa: E731
+    return b"".join([bytes((n,)) if n < 251 else tagged(n) for n in numbers])
 
 def _text(text):
     data = text.encode(errors="replace") if isinstance(text, str) else text
@@ -117,7 +119,7 @@ def _text(text):
 class _Worker:
     """Speaks the protocol: the main thread reads, loads and runs; a second one beats, and ends the process when the parent hangs up."""
     def __init__(self):
-        self.socket, self.unread, self.lock, self.running = socket.socket(fileno=3), b"", threading.Lock(), []
+        self.socket, self.unread, self.lock, self.running, self.rss = socket.socket(fileno=3), b"", threading.Lock(), [], 0
         visible = b"\1" + _text(os.environ["CUDA_VISIBLE_DEVICES"]) if "CUDA_VISIBLE_DEVICES" in os.environ else b"\0"
         self.send(lambda: _int(0, PROTOCOL) + _text(os.environ.get("ORCHESTRA_BUILD", "")) + _int(os.getpid()) + visible)
         threading.Thread(target=self.watch, daemon=True).start()
@@ -132,7 +134,8 @@ class _Worker:
         poll.register(3, select.POLLRDHUP)
         try:
             while not poll.poll(250):
-                self.send(lambda: _int(6, len(self.running), *self.running, _rss()))
+                self.rss = _rss()
+                self.send(lambda: _int(6, len(self.running), *self.running, self.rss))
         finally:
             os._exit(0)
 
@@ -159,8 +162,9 @@ class _Worker:
         except BaseException as error:
             failed = _int(2, 3 if _is_memory(error) else 2) + _text(_words(error))
             self.send(lambda: failed), os._exit(69)
+        self.rss = _rss()  # Measured now and with every beat: after each batch it would cost more than a small batch.
         loaded = _int(1, 0, 0, 1) + _text("cuda" if device else "cpu") + _int(1)  # One node on one provider.
-        loaded += _text(f"python {sys.version.split()[0]}, numpy {numpy.__version__}") + _int(0, time.perf_counter_ns() - began, _rss())
+        loaded += _text(f"python {sys.version.split()[0]}, numpy {numpy.__version__}") + _int(0, time.perf_counter_ns() - began, self.rss)
         self.send(lambda: loaded)
         while (frame := self.frame()).int() == 1:
             self.run(*(frame.int() for _ in range(6)))
@@ -176,7 +180,7 @@ class _Worker:
             for at, arrays in zip((at for at, place in enumerate(self.places) if not place), zip(*parts)):
                 array = sys.modules["numpy"].concatenate(arrays)
                 answer += _int(at, DTYPES.index(array.dtype.name), array.ndim, *array.shape) + _text(array.tobytes())
-            answer += _int(*spent, _rss())
+            answer += _int(*spent, self.rss)
         except BaseException as error:
             why = str(error.why) if rows == 1 and isinstance(error, ItemError) else _words(error)
             if rows == 1 and not isinstance(error, ItemError):
@@ -187,9 +191,7 @@ class _Worker:
 
     def part(self, slot, output_slot, first, rows, spent):
         """One call. Outputs of fixed shape go to their slot; the others are given back."""
-        began = time.perf_counter_ns()
-        inputs = {at["name"]: self.rows(0, slot, at, first, rows) for at in self.inputs}
-        bound = time.perf_counter_ns()
+        inputs, began = {at["name"]: self.rows(0, slot, at, first, rows) for at in self.inputs}, time.perf_counter_ns()
         arrays = _called(self.code, rows, inputs, self.outputs)
         ran, dynamic = time.perf_counter_ns(), []
         for array, place, output in zip(arrays, self.places, self.outputs):
@@ -197,16 +199,13 @@ class _Worker:
                 self.rows(1, output_slot, place[0], first, rows)[...] = array
             else:
                 dynamic.append(array.astype(output["dtype"], copy=False))
-        spent[:] = map(sum, zip(spent, (bound - began, ran - bound, time.perf_counter_ns() - ran)))
+        spent[:] = map(sum, zip(spent, (0, ran - began, time.perf_counter_ns() - ran)))
         return dynamic
 
     def rows(self, side, slot, at, first, rows):
         """Rows of a tensor where they lie: in the inputs (side 0), which are read-only, or in the outputs."""
         offset = self.steps[side] * slot + at["offset"] + at["row_bytes"] * first
         return sys.modules["numpy"].ndarray((rows, *at["shape"]), at["dtype"], self.maps[side], offset)
-
-def _rss():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096
 
 def _is_memory(error):
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"

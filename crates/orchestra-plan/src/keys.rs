@@ -123,7 +123,7 @@ pub const WORKERS: [Key; 11] = [
     key(
         "workers",
         "integer, 1 to 256",
-        "1",
+        "its share of the cores, 1 on a GPU",
         "worker processes per device, each of which runs one batch at a time",
     ),
     key(
