@@ -195,7 +195,7 @@ fn a_batch_of_19_mb_crosses_without_a_copy() {
         "python =",
         "workers = 1\nspare = 0\nbatch = { max = 32, wait = \"60s\", together = 1 }\npython =",
     );
-    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': (32, 3, 224, 224), }}");
+    let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (32, 3, 224, 224), }";
     let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
     bytes.extend(format!("{header:<117}\n").bytes());
     bytes.extend((0..32 * ROW).flat_map(|x| ((x / ROW + 1) as f32).to_le_bytes()));

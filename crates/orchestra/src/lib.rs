@@ -80,10 +80,12 @@ pub mod kind {
         Emit, Encoder, Fan, Fetch, FetchRun, Fold, InOrder, ItemInfo, Map, MapRun, Merge, MergeState, Parts,
         Reduce, ReducedRow, Reduction,
     };
-    pub use orchestra_core::{DType, Dim, FailureKind, TensorSpec};
+    pub use orchestra_core::{DType, Dim, FailureKind, Program, TensorSpec};
+    pub use orchestra_plan::keys::WORKERS;
     pub use orchestra_plan::{
-        At, Connect, Draft, Fields, Input, InputColumns, Key, Kinds, Limits, Reads, Runs, SinkKind,
-        SourceConnected, SourceContext, SourceKind, StageConnected, StageContext, StageKind, Writes, key,
+        At, BatchDraft, Connect, Draft, Fields, Input, InputColumns, Key, Kinds, Limits, ProgramConnected,
+        ProgramContext, ProgramDraft, Reads, Runs, SinkKind, SourceConnected, SourceContext, SourceKind,
+        StageConnected, StageContext, StageKind, Writes, key,
     };
 }
 
