@@ -37,6 +37,7 @@ pub fn builtin() -> Kinds {
             Arc::new(stages::image::Image),
             Arc::new(stages::infer::Infer),
             Arc::new(stages::iterate::Iterate),
+            Arc::new(stages::python::Python),
             Arc::new(stages::classify::Classify),
             Arc::new(stages::crop::Crop),
             Arc::new(stages::detect::Detect),
