@@ -160,6 +160,14 @@ impl Host for FakeHost {
             [.., "/flows/broken.py"] => r#"{ "error": "NameError: name 'np' is not defined (broken.py:7)" }"#,
             [.., "/flows/rubbish.py"] => "{{{",
             [.., "/flows/slow.py"] => return Err("it took longer than 60 s".to_owned()),
+            [.., "/flows/cores.py"] => {
+                r#"{ "name": "f", "inputs": [{ "name": "x", "dtype": null, "shape": null }],
+                     "outputs": [{ "name": "y", "dtype": "float16", "shape": [2, null] }], "batch": 16, "gpu": false, "files": [] }"#
+            }
+            [.., "/flows/gpu.py"] => {
+                r#"{ "name": "f", "inputs": [{ "name": "x", "dtype": null, "shape": null }],
+                     "outputs": [{ "name": "y", "dtype": "float32", "shape": [] }], "batch": null, "gpu": true, "files": [] }"#
+            }
             [.., "/flows/silent.py"] => {
                 r#"{ "name": "f", "inputs": [{ "name": "x", "dtype": null, "shape": null }], "outputs": null, "batch": null, "gpu": false, "files": [] }"#
             }
