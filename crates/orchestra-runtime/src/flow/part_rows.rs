@@ -3,20 +3,17 @@
 //!
 //! Rows are committed to a private file of the run, with their items, so no item waits for a part to fill up and none is done again because a run
 //! was killed: the window of items in flight is as free as with a file that grows. What is in memory is one part while it is made:
-//! [`BYTES_PER_FILE`] of rows, or those of one commit where they are more, and the file that they become.
+//! [`Parts::bytes_per_file`] of rows, or those of one commit where they are more, and the file that they become.
 
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use orchestra_core::data::Refusal;
-use orchestra_core::shapes::Encoder;
+use orchestra_core::shapes::{Encoder, Parts};
 use orchestra_plan::{PartsPlan, Plan};
 use orchestra_store::{CommitError, FileIndex, Journal, PlacedFile};
 use thiserror::Error;
-
-/// A part is full with so many bytes of rows, however few they are: it is made in memory.
-const BYTES_PER_FILE: u64 = 64 << 20;
 
 /// In front of each row stands its length.
 pub const HEAD: usize = size_of::<u32>();
@@ -127,8 +124,10 @@ impl OpenPart {
     /// Whether there is enough for a part.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        let most = self.encoder.parts().map_or(u64::MAX, |parts| parts.rows_per_file());
-        self.rows >= most.max(1) || self.bytes >= BYTES_PER_FILE
+        let is_full = |parts: &dyn Parts| {
+            self.rows >= parts.rows_per_file().max(1) || self.bytes >= parts.bytes_per_file().max(1)
+        };
+        self.encoder.parts().is_some_and(is_full)
     }
 
     /// Makes a part of all rows that wait, if some do.
