@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use common::{Blocks, Workplace, write_pictures};
+use common::{Blocks, Run, Workplace, write_pictures};
 use orchestra_testkit::records::items;
 use orchestra_testkit::skip::skip;
 use orchestra_testkit::striker::{Fault, Striker, loaders_of, workers_of};
@@ -83,48 +83,121 @@ fn labels(csv: &Path) -> BTreeMap<String, String> {
     labels
 }
 
+/// Runs an example with settings over the bucket.
+fn start(place: &Workplace, moto: &Moto, example: &str, out: &str, settings: &[&str]) -> Run {
+    let file = top().join("examples").join(example).join("workflow.toml");
+    let out = place.path(out);
+    let mut all = vec!["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+    all.extend(settings.iter().flat_map(|setting| ["--set", *setting]));
+    place.start_command_with(&all, &moto.variables())
+}
+
+const PICTURES: &str = "sources.scans.paths=[\"s3://digits/pages/*.png\"]";
+const ONE_LABEL: [&str; 3] =
+    ["stages.answer.top_k=1", "sinks.results.kind=\"csv\"", "sinks.results.path=\"results.csv\""];
+
 #[test]
-fn the_example_reads_a_bucket_and_loaders_that_are_killed_change_nothing() {
+fn pictures_and_archives_of_a_bucket_are_read_and_loaders_that_are_killed_change_nothing() {
     let Some(moto) = Moto::start() else { return };
     let place = Workplace::new();
-    let file = top().join("examples/bucket/workflow.toml");
-    let start = |out: &str, more: &[&str]| {
-        let out = place.path(out);
-        let mut all = vec!["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
-        all.extend(more);
-        place.start_command_with(&all, &moto.variables())
-    };
-    start("calm", &[]).wait().must_exit(0).must_say(&["300 items read, 300 done, 0 failed"]);
+    let [top_k, kind, path] = ONE_LABEL;
+    let pictures = [PICTURES, top_k, kind, path];
+    let archives = [kind, path, "sinks.results.from=\"answer\""];
+    start(&place, &moto, "digits", "calm", &pictures)
+        .wait()
+        .must_exit(0)
+        .must_say(&["300 items read, 300 done, 0 failed"]);
     let calm = labels(&place.path("calm/results.csv"));
     let truth = labels(&top().join("examples/digits/labels.csv"));
     let right = calm.iter().filter(|(item, label)| truth[*item] == **label).count();
     println!("{right} of {} are right", calm.len());
     assert!(calm.len() == 300 && right as f64 >= 300.0 * LEAST_RIGHT);
 
-    let struck = start("struck", &[]);
-    let striker = Striker::of_loaders(struck.pid(), Duration::from_millis(50), Fault::Kill);
-    struck.wait().must_exit(0);
-    let strikes = striker.stop();
-    println!("{} loaders were killed", strikes.len());
-    assert!(!strikes.is_empty());
-    assert_eq!(labels(&place.path("struck/results.csv")), calm);
+    for (example, settings) in [("digits", &pictures[..]), ("bucket", &archives[..])] {
+        let struck = start(&place, &moto, example, example, settings);
+        let striker = Striker::of_loaders(struck.pid(), Duration::from_millis(50), Fault::Kill);
+        struck.wait().must_exit(0);
+        let strikes = striker.stop();
+        println!("{} loaders were killed", strikes.len());
+        assert!(!strikes.is_empty());
+        let found = labels(&place.path(example).join("results.csv"));
+        // A sample is called by its archive and its key, 40 of them in each.
+        let named = |(item, label): (String, String)| match item.split_once(".tar/") {
+            Some((_, key)) => (format!("{key}.png"), label),
+            None => (item, label),
+        };
+        assert_eq!(found.len(), calm.len());
+        assert_eq!(found.into_iter().map(named).collect::<BTreeMap<_, _>>(), calm);
+    }
 
-    let odd = ["--set", "sources.scans.paths=[\"s3://digits/odd\"]"];
-    start("odd", &odd).wait().must_exit(0);
+    let odd = ["sources.scans.paths=[\"s3://digits/odd\"]", top_k, kind, path];
+    start(&place, &moto, "digits", "odd", &odd).wait().must_exit(0);
     let odd = labels(&place.path("odd/results.csv"));
     let keys =
         ["a b", "100%25", "1+1=2", "ü/日本", "[x]{y}?&#", "it's \"quoted\"", "back\\\\slash", "a~b;c,d$!"];
     assert_eq!(odd.keys().cloned().collect::<BTreeSet<_>>(), keys.map(|key| format!("{key}.png")).into());
     assert!(odd.values().all(|label| *label == calm["digit-0001.png"]), "{odd:?}");
 
-    for (paths, says) in [
-        ("s3://nowhere/*.png", "there is no such bucket (status 404 NoSuchBucket)"),
-        ("s3://digits/pages/*.gif", "`s3://digits/pages/*.gif` names no object"),
-        ("s3://digits/none", "`s3://digits/none` names no object"),
+    for (paths, code, says) in [
+        ("s3://nowhere/*.png", 78, "there is no such bucket (status 404 NoSuchBucket)"),
+        ("s3://digits/pages/*.gif", 78, "`s3://digits/pages/*.gif` names no object"),
+        ("s3://digits/none", 78, "`s3://digits/none` names no object"),
+        (
+            "s3://digits/pages/*.png",
+            78,
+            "`s3://digits/pages/digit-0001.png` cannot be read: it is no tar archive",
+        ),
     ] {
+        let (example, settings) = match says.contains("archive") {
+            true => ("bucket", &archives[..]),
+            false => ("digits", &[][..]),
+        };
         let set = format!("sources.scans.paths=[{paths:?}]");
-        start("none", &["--set", &set]).wait().must_exit(78).must_say(&[says]);
+        let settings: Vec<&str> = settings.iter().copied().chain([&set[..]]).collect();
+        start(&place, &moto, example, "none", &settings).wait().must_exit(code).must_say(&[says]);
     }
+    place.no_process_is_left();
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn the_example_writes_a_bucket_of_archives_to_parquet() {
+    let Some(moto) = Moto::start() else { return };
+    let place = Workplace::new();
+    start(&place, &moto, "bucket", "out", &[])
+        .wait()
+        .must_exit(0)
+        .must_say(&["300 items read, 300 done, 0 failed"]);
+    let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+    verified.must_exit(0);
+    // What the parts hold comes out by the source of that kind.
+    let text = "version = 1\n[sources.rows]\nkind = \"parquet\"\npaths = [\"out/*.parquet\"]\ncolumns = { item = \"text\", file = \"text\", label = \"text\" }\n\
+                [stages.both]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"rows\"\n\
+                [sinks.lines]\nkind = \"jsonl\"\nfrom = \"both\"\n";
+    fs::write(place.workflow(), text).unwrap();
+    let (file, again) = (place.workflow(), place.path("again"));
+    place
+        .start_command(&["run", file.to_str().unwrap(), "--output", again.to_str().unwrap()])
+        .wait()
+        .must_exit(0);
+    let lines = fs::read_to_string(again.join("lines.jsonl")).unwrap();
+    let truth = labels(&top().join("examples/digits/labels.csv"));
+    let (mut found, mut right) = (BTreeSet::new(), 0);
+    for line in lines.lines() {
+        let result = serde_json::from_str::<serde_json::Value>(line).unwrap()["result"].take();
+        let [item, file, label] =
+            ["item", "file", "label"].map(|column| result[column].as_str().unwrap().to_owned());
+        right += u32::from(truth[&file] == label);
+        found.insert((item, file));
+    }
+    let mut images: Vec<&String> = truth.keys().collect();
+    images.sort();
+    let of = |(at, image): (usize, &&String)| {
+        (format!("digits-{:03}.tar/{}", at / 40, image.strip_suffix(".png").unwrap()), (*image).clone())
+    };
+    assert_eq!(found, images[..300].iter().enumerate().map(of).collect());
+    println!("{right} of {} are right", found.len());
+    assert!(f64::from(right) >= 300.0 * LEAST_RIGHT);
     place.no_process_is_left();
 }
 
