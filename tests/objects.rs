@@ -23,6 +23,8 @@ const LEAST_RIGHT: f64 = 0.975;
 /// A real S3 server with the bucket of the example.
 struct Moto {
     child: Child,
+    /// The Python that has it.
+    python: String,
     /// Open, since it says more.
     _stdout: BufReader<ChildStdout>,
     variables: Vec<(String, String)>,
@@ -42,7 +44,8 @@ impl Moto {
             return None;
         }
         let python = String::from_utf8(path.stdout).unwrap();
-        let mut child = Command::new(python.trim_end())
+        let python = python.trim_end().to_owned();
+        let mut child = Command::new(&python)
             .arg(top().join("examples/bucket/serve.py"))
             .arg("--odd")
             .stdin(Stdio::piped())
@@ -54,7 +57,19 @@ impl Moto {
         stdout.read_line(&mut said).unwrap();
         let pairs = said.trim_end().strip_prefix("export ").unwrap().split(' ');
         let variables = pairs.map(|pair| pair.split_once('=').unwrap()).map(|(a, b)| (a.into(), b.into()));
-        Some(Self { variables: variables.collect(), _stdout: stdout, child })
+        Some(Self { variables: variables.collect(), _stdout: stdout, child, python })
+    }
+
+    /// Runs a line of Python that may use `s3`, a client of the server.
+    fn python(&self, line: &str) -> String {
+        let client = "import boto3, os\ns3 = boto3.client('s3', endpoint_url=os.environ['AWS_ENDPOINT_URL'], region_name='us-east-1')\n";
+        let done = Command::new(&self.python)
+            .args(["-c", &format!("{client}{line}")])
+            .envs(self.variables())
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap()
     }
 
     fn variables(&self) -> Vec<(&str, &str)> {
@@ -337,4 +352,113 @@ fn credentials_reach_the_loaders_of_a_store_and_neither_those_of_files_nor_worke
         run.wait().must_exit(0);
         place.holds_exactly(40);
     }
+}
+
+/// Numbers of the model by index, as a sink in the output folder has them.
+fn numbers(lines: &str, column: &str) -> BTreeMap<u64, serde_json::Value> {
+    let of = |line: &str| {
+        let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let result = &mut line["result"];
+        let index = match &result["json"] {
+            serde_json::Value::String(record) => {
+                serde_json::from_str::<serde_json::Value>(record).unwrap()["index"].as_u64()
+            }
+            _ => line["index"].as_u64(),
+        };
+        (index.unwrap(), line["result"][column]["data"].take())
+    };
+    let all: Vec<_> = lines.lines().map(of).collect();
+    let n = all.len();
+    let all: BTreeMap<_, _> = all.into_iter().collect();
+    assert_eq!(all.len(), n, "an item is there once");
+    all
+}
+
+#[test]
+fn a_bucket_of_results_is_exact_whenever_the_run_is_killed() {
+    const ITEMS: u64 = 600;
+    const KILLS: usize = 12;
+    let Some(moto) = Moto::start() else { return };
+    let place = Workplace::new();
+    write_pictures(&place.images(), ITEMS);
+    let more = "[sinks.shards]\nkind = \"tar\"\nfrom = \"read\"\npath = \"s3://digits/results/\"\nrows_per_file = 20\n";
+    place.write_blocks(&Blocks { steps: 100, more, ..Blocks::default() }, "paths = [\"images\"]");
+    let run = || {
+        let workflow = place.workflow();
+        place.start_command_with(&["run", workflow.to_str().unwrap()], &moto.variables())
+    };
+    let verify = || {
+        let out = place.out();
+        place.start_command_with(&["verify", out.to_str().unwrap()], &moto.variables()).wait()
+    };
+    let manifest = "print(sum(o['Key'] == 'results/_manifest.json' for o in s3.list_objects_v2(Bucket='digits').get('Contents', [])))";
+    let notes = || fs::read(place.out().join(".orchestra/uploads-shards")).unwrap_or_default().len();
+    let mut between = 0;
+    for kill in 0..KILLS {
+        let mut started = run();
+        // Each start is killed a little behind a part that it has begun; how far behind is left to chance.
+        let before = notes();
+        if !started.until("a part is made", || notes() > before) {
+            started.wait().must_exit(0);
+            break;
+        }
+        let wait = Duration::from_millis(u64::from(std::process::id()) * 7 * (kill as u64 + 1) % 40);
+        let (_keep, never) = std::sync::mpsc::channel::<()>();
+        let _ = never.recv_timeout(wait);
+        started.signal(rustix::process::Signal::KILL);
+        let ended = started.wait();
+        if ended.status.code() == Some(0) {
+            break;
+        }
+        between += usize::from(moto.python(manifest).trim() == "0");
+        verify().must_exit(2);
+    }
+    println!("{between} kills came between a part and the manifest");
+    assert!(between > 0);
+    run().wait().must_exit(0);
+    place.holds_exactly(ITEMS);
+    verify().must_exit(0);
+    assert_eq!(moto.python(manifest).trim(), "1");
+    assert!(!place.out().join("uploading").exists(), "all parts have gone");
+
+    let read = "version = 1\n[sources.s]\nkind = \"tar\"\npaths = [\"s3://digits/results/*.tar\"]\ncolumns = [\"json\", \"npy\"]\n\
+                [stages.all]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"s\"\n[sinks.lines]\nkind = \"jsonl\"\nfrom = \"all\"\n";
+    let (file, again) = (place.path("read.toml"), place.path("again"));
+    fs::write(&file, read).unwrap();
+    let arguments = ["run", file.to_str().unwrap(), "--output", again.to_str().unwrap()];
+    place.start_command_with(&arguments, &moto.variables()).wait().must_exit(0);
+    let in_folder = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
+    let column = serde_json::from_str::<serde_json::Value>(in_folder.lines().next().unwrap()).unwrap();
+    let column = column["result"].as_object().unwrap().keys().next().unwrap().clone();
+    let in_bucket = fs::read_to_string(again.join("lines.jsonl")).unwrap();
+    assert_eq!(numbers(&in_bucket, "npy"), numbers(&in_folder, &column));
+
+    // As if it had been killed behind the manifest: the end is recorded again.
+    fs::remove_file(place.out().join("run.json")).unwrap();
+    run().wait().must_exit(0);
+    verify().must_exit(0);
+    // Nothing more is done by another start, and another run does not touch it.
+    run().wait().must_exit(0).must_say(&["nothing is left to do"]);
+    let workflow = place.workflow();
+    let elsewhere = place.path("elsewhere");
+    for more in [&["--fresh"][..], &["--output", elsewhere.to_str().unwrap()]] {
+        let arguments = [&["run", workflow.to_str().unwrap()], more].concat();
+        place
+            .start_command_with(&arguments, &moto.variables())
+            .wait()
+            .must_exit(78)
+            .must_say(&["`s3://digits/results/` of sink `shards` holds results of another run"]);
+    }
+    verify().must_exit(0);
+    moto.python("s3.put_object(Bucket='digits', Key='results/shards-99999.tar', Body=b'x')\ns3.delete_object(Bucket='digits', Key='results/shards-00001.tar')");
+    let found = verify();
+    found.must_exit(70);
+    for says in [
+        "`s3://digits/results/shards-99999.tar` is in no manifest",
+        "`s3://digits/results/shards-00001.tar`, which its manifest names, is not there",
+        "has neither a record in",
+    ] {
+        assert!(found.stdout.contains(says), "{says}: {}", found.stdout);
+    }
+    place.no_process_is_left();
 }

@@ -10,12 +10,14 @@ use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, Refusal, Schema, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo, Parts};
 use orchestra_plan::{Fields, Input, Key, ReadBack, SinkKind, Writes, format_bytes, key};
+use orchestra_store::RemoteOutput;
 use serde::{Deserialize, Serialize};
 
 use super::jsonl::can_be_written;
 use super::npy::write_array;
 use crate::encode_picture::png;
 use crate::record::RowJson;
+use crate::sources::objects;
 use crate::sources::read_file::{LARGEST_FILE_BYTES, open_regular, read_part};
 use crate::sources::tar_members::Members;
 use crate::tensor::element;
@@ -75,6 +77,10 @@ impl SinkKind for Tar {
 
     fn read_back(&self) -> Option<ReadBack> {
         Some(read_samples)
+    }
+
+    fn remote(&self) -> Result<Arc<dyn RemoteOutput>, String> {
+        objects::output()
     }
 
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {

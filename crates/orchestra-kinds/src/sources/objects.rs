@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bincode::{Decode, Encode};
 use orchestra_core::data::Refusal;
 use orchestra_core::shapes::Network;
-use orchestra_store::{ListError, RemoteStore};
+use orchestra_store::{ListError, RemoteOutput, RemoteStore};
 
 #[cfg(feature = "cloud")]
 mod client;
@@ -15,6 +15,8 @@ mod client;
 mod fetch;
 #[cfg(feature = "cloud")]
 mod listing;
+#[cfg(feature = "cloud")]
+mod output;
 #[cfg(feature = "cloud")]
 mod pieces;
 #[cfg(feature = "cloud")]
@@ -93,8 +95,22 @@ pub fn store() -> Result<Arc<dyn RemoteStore>, String> {
     #[cfg(feature = "cloud")]
     return Ok(Arc::new(listing::Stores));
     #[cfg(not(feature = "cloud"))]
-    Err("this program was built without object storage; build it with the feature: cargo build --release --features cloud".to_owned())
+    Err(BUILD_IT.to_owned())
 }
+
+/// What writes to stores.
+///
+/// # Errors
+/// As [`store`].
+pub fn output() -> Result<Arc<dyn RemoteOutput>, String> {
+    #[cfg(feature = "cloud")]
+    return Ok(Arc::new(listing::Stores));
+    #[cfg(not(feature = "cloud"))]
+    Err(BUILD_IT.to_owned())
+}
+
+#[cfg(not(feature = "cloud"))]
+const BUILD_IT: &str = "this program was built without object storage; build it with the feature: cargo build --release --features cloud";
 
 /// Reads here and there.
 pub trait ReadSeek: Read + Seek {}

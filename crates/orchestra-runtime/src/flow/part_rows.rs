@@ -15,6 +15,8 @@ use orchestra_plan::{PartsPlan, Plan};
 use orchestra_store::{CommitError, FileIndex, Journal, PlacedFile};
 use thiserror::Error;
 
+use crate::flow::uploads::Upload;
+
 /// In front of each row stands its length.
 pub const HEAD: usize = size_of::<u32>();
 
@@ -28,6 +30,14 @@ pub enum SealError {
     #[error("rows of sink `{sink}` cannot become a part file: {why}")]
     Refused {
         /// Whose rows.
+        sink: String,
+        /// Why.
+        why: String,
+    },
+    /// The store takes none of them now.
+    #[error("part files of sink `{sink}` wait in the output folder: {why}")]
+    Upload {
+        /// Whose parts.
         sink: String,
         /// Why.
         why: String,
@@ -85,24 +95,29 @@ pub struct OpenPart {
     encoder: Arc<dyn Encoder>,
     rows: u64,
     bytes: u64,
+    upload: Option<Upload>,
 }
 
 impl OpenPart {
     /// Of all sinks whose records go into parts, with the rows that an earlier run has left.
     ///
     /// # Errors
-    /// Rows cannot be read.
+    /// Rows cannot be read, or what is known of parts that go to a store.
     pub fn all(
         plan: &Plan,
         journal: &Journal,
+        run_id: &str,
         file_of: impl Fn(usize) -> FileIndex,
-    ) -> Result<Vec<Self>, CommitError> {
+    ) -> Result<Vec<Self>, SealError> {
         let sinks = plan.sinks.iter().enumerate();
+        let output = &plan.output;
         let parts = sinks.filter_map(|(at, sink)| Some((file_of(at), sink, sink.parts.clone()?)));
         let open = parts.map(|(file, sink, plan)| {
             let left = journal.rows(file)?;
+            let upload = Upload::open(sink, output, run_id, journal.parts(file))
+                .map_err(|why| SealError::Upload { sink: sink.name.clone(), why })?;
             let (sink, encoder) = (sink.name.clone(), Arc::clone(&sink.encoder));
-            let mut open = Self { sink, file, plan, encoder, rows: 0, bytes: 0 };
+            let mut open = Self { sink, file, plan, encoder, rows: 0, bytes: 0, upload };
             open.add(&left);
             Ok(open)
         });
@@ -143,10 +158,26 @@ impl OpenPart {
         let rows = rows_in(&bytes).ok_or_else(|| refused("they are damaged"))?;
         let parts = self.encoder.parts().ok_or_else(|| refused("its kind makes none; this is a bug"))?;
         let bytes = parts.file(&rows).map_err(|refusal| refused(&refusal.error))?;
-        let path = self.plan.file(journal.parts(self.file));
-        journal.seal(self.file, &PlacedFile { path, bytes })?;
+        let number = journal.parts(self.file);
+        let not_there = |why: String| SealError::Upload { sink: self.sink.clone(), why };
+        if let Some(upload) = &mut self.upload {
+            upload.note(number, rows.len() as u64, &bytes).map_err(|error| not_there(error.to_string()))?;
+        }
+        journal.seal(self.file, &PlacedFile { path: self.plan.file(number), bytes })?;
         (self.rows, self.bytes) = (0, 0);
-        Ok(())
+        match &mut self.upload {
+            Some(upload) => upload.send(number).map_err(not_there),
+            None => Ok(()),
+        }
+    }
+
+    /// No more parts come. Those of a run that `is_complete` are where they shall be then, with their manifest.
+    ///
+    /// # Errors
+    /// They cannot be written there.
+    pub fn finish(&mut self, is_complete: bool) -> Result<(), SealError> {
+        let Some(upload) = &mut self.upload else { return Ok(()) };
+        upload.finish(is_complete).map_err(|why| SealError::Upload { sink: self.sink.clone(), why })
     }
 }
 
