@@ -184,6 +184,8 @@ fn runtime(plan: &Plan) -> Result<Runtime, Failed> {
 fn not_started(error: StartRunError) -> Failed {
     let code = match &error {
         StartRunError::Listing { error, .. } if !error.is_of_source() => ExitCode::TryAgain,
+        StartRunError::Remote { error, .. } if !error.is_of_source() => ExitCode::TryAgain,
+        StartRunError::Remote { .. } | StartRunError::Taken { .. } => ExitCode::BadFile,
         StartRunError::Changed { .. } | StartRunError::Listing { .. } => ExitCode::BadFile,
         StartRunError::Actors(_) => ExitCode::Bug,
         _ => ExitCode::TryAgain,
@@ -312,7 +314,7 @@ fn summary(plan: &Plan, run_id: &str, end: RunEnd) -> Summary {
         items_per_second: 0.0,
         restarts: 0,
         bottleneck: Bottleneck::Unknown,
-        outputs: plan.sinks.iter().map(|s| s.path.clone()).collect(),
+        outputs: plan.sinks.iter().map(|s| s.place()).collect(),
         failures_path: plan.output.join("failures.jsonl"),
         resumed_from: None,
         resume_command: resume_command(std::env::args_os()),

@@ -66,11 +66,11 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
             let sink = &plan.sinks[id.index()];
             let order = if sink.ordered { ", in the order of the source" } else { "" };
             let from = names(plan, &sink.from);
-            writeln!(out, "  sink {} <- {from}: {}{order}", sink.name, sink.path.display())?;
+            writeln!(out, "  sink {} <- {from}: {}{order}", sink.name, sink.place().display())?;
         }
     }
     for sink in plan.sinks.iter().filter(|sink| sink.is_of_failures) {
-        writeln!(out, "\nsink {} <- failures of all pipelines: {}", sink.name, sink.path.display())?;
+        writeln!(out, "\nsink {} <- failures of all pipelines: {}", sink.name, sink.place().display())?;
     }
     let slots: usize = plan.batch_stages().map(|(_, i)| i.layout.total_bytes()).sum();
     writeln!(out, "\nmemory of all batch slots: {}", format_bytes(slots as u64))?;

@@ -313,7 +313,7 @@ pub const SINK: [Key; 3] = [
         "path",
         "text",
         "the name of the table, with the ending of the kind",
-        "the file, in the output folder",
+        "the file, in the output folder; of `parquet` and `tar` also a [prefix of a bucket](../guide/running.md#buckets), `s3://bucket/results/`",
     ),
     key("ordered", "true or false", "false", "records in the order of the source"),
 ];

@@ -65,6 +65,7 @@ pub use part_names::PartsPlan;
 pub use plan::{
     BETWEEN_COMMITS, BatchPlan, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, JoinInput,
     Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan,
-    RecordsPerItem, Recycle, Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
+    RecordsPerItem, Recycle, RemotePlan, Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory,
+    WorkerPlan,
 };
 pub use sinks::{FAILURES, RESERVED, failure_schema};

@@ -62,7 +62,7 @@ pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
         }
     }
     if let Err(why) = &ending.journal {
-        problems.push(format!("the journal could not be closed: {why}"));
+        problems.push(format!("the end of the run could not be recorded: {why}"));
         code = if code == 70 { 70 } else { 75 };
     }
     (code, problems)

@@ -30,6 +30,7 @@ use crate::fleet::worker_memory;
 use crate::flow::committer::{self, Files, Traces};
 use crate::flow::part_rows::part_files;
 use crate::flow::sink::{FAILURES_FILE, sink_file};
+use crate::flow::uploads::{is_free, store_error};
 use crate::messages::{PipelineEnd, RootMsg};
 use crate::pipeline::Listing;
 use crate::root::{Ending, Orchestra, RootArgs};
@@ -52,6 +53,12 @@ pub enum StartRunError {
     Unreadable { folder: PathBuf, why: String },
     #[error("the items of source `{source_name}` cannot be listed: {error}")]
     Listing { source_name: String, error: ListError },
+    #[error("sink `{sink_name}` cannot write to its bucket: {}", store_error(error))]
+    Remote { sink_name: String, error: ListError },
+    #[error(
+        "`{url}` of sink `{sink_name}` holds results of another run, which stay as they are: choose another prefix, or remove them"
+    )]
+    Taken { sink_name: String, url: String },
     #[error("the earlier run in `{}` cannot be discarded: {why}", folder.display())]
     Discard { folder: PathBuf, why: String },
     #[error(transparent)]
@@ -166,6 +173,8 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
     let mut found = Found::Fresh;
     let fresh = earlier == Earlier::Discard;
     if fresh {
+        // First: a start that is refused discards nothing.
+        must_be_free(&plan, "", true)?;
         let before = folder.state();
         // Also where no run can be seen: its journal may be lost, and its files are in the way.
         folder
@@ -196,6 +205,10 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
         before.as_ref().map(|b| b.changes(&now).iter().map(in_words).collect()).unwrap_or_default();
     if !changes.is_empty() {
         return Err(refuse(changes));
+    }
+    if !fresh {
+        let run_id = before.as_ref().map_or("", |before| &before.run_id);
+        must_be_free(&plan, run_id, before.is_none())?;
     }
     // Where no result counts, no item has a number that must stay: the run goes on while its items are listed.
     let is_new = finished == 0;
@@ -337,7 +350,8 @@ impl Prepared {
         }
         let traces = Traces { tracer: context.tracer.clone(), clock: context.clock };
         let n_sources = context.plan.sources.len();
-        let files = Files::open(&context.plan, self.journal, &context.stats).map_err(StartRunError::Rows)?;
+        let files = Files::open(&context.plan, self.journal, &context.run_id, &context.stats)
+            .map_err(StartRunError::Rows)?;
         let (committer, _thread) = committer::start(files, Arc::clone(&context.stats), n_sources, traces)?;
         let (publish, snapshots) = watch::channel(Snapshot::take(&context));
         let (done_sender, done) = oneshot::channel();
@@ -466,6 +480,20 @@ fn full_folder(plan: &Plan) -> Option<PathBuf> {
         Some((plan.output.join(&sink.files.as_ref()?.folder), plan.output.join(&sink.path)))
     });
     folders.into_iter().find(is_full).map(|(folder, _)| folder)
+}
+
+/// The prefixes of sinks in stores hold nothing of another run.
+fn must_be_free(plan: &Plan, run_id: &str, is_new: bool) -> Result<(), StartRunError> {
+    for sink in &plan.sinks {
+        let Some(remote) = &sink.remote else { continue };
+        let sink_name = sink.name.clone();
+        match is_free(sink, run_id, is_new) {
+            Ok(true) => {}
+            Ok(false) => return Err(StartRunError::Taken { sink_name, url: remote.url.clone() }),
+            Err(error) => return Err(StartRunError::Remote { sink_name, error }),
+        }
+    }
+    Ok(())
 }
 
 /// Begins result files that have something at their head and are empty.

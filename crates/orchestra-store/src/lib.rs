@@ -61,6 +61,7 @@ mod folder;
 mod identity;
 mod journal;
 mod lock;
+mod remote_output;
 mod sorter;
 
 pub use atomic::write_atomic;
@@ -76,4 +77,5 @@ pub use journal::{
     Commit, CommitError, Counts, FileIndex, Journal, MAX_ITEM_INDEX, PlacedFile, Recovered, StartError,
 };
 pub use lock::OpenError;
+pub use remote_output::{RemoteOutput, StoredObject};
 pub use sorter::{Merge, Sorter};

@@ -85,6 +85,9 @@ pub struct OutputReport {
     pub sources: Vec<String>,
     /// How many records an item has that is done.
     pub records: RecordsPerItem,
+    /// What the URLs of its parts begin with, where they are in a store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
 }
 
 /// A stage in `run.json`.
@@ -285,6 +288,7 @@ fn outputs(plan: &Plan) -> Vec<OutputReport> {
         path: sink.path.strip_prefix(&plan.output).unwrap_or(&sink.path).to_owned(),
         sources: plan.sources_of(sink).map(|source| source.name.clone()).collect(),
         records: plan.records_of(sink),
+        url: sink.remote.as_ref().map(|remote| remote.url.clone()),
     };
     plan.sinks.iter().map(output).collect()
 }
