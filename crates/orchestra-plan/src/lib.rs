@@ -34,6 +34,7 @@ mod sinks;
 mod slots;
 mod sources;
 mod spares;
+mod tasks;
 pub mod tree;
 mod tuning;
 mod types;
@@ -67,3 +68,4 @@ pub use plan::{
     RecordsPerItem, Recycle, Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
 };
 pub use sinks::{FAILURES, RESERVED, failure_schema};
+pub use tasks::{TASKS_FOLDER, TaskGpu, TaskPlan, TasksPlan};

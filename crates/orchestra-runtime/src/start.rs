@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures::future::BoxFuture;
 use orchestra_core::{PipelineId, SourceId};
-use orchestra_plan::{Plan, SourcePlan};
+use orchestra_plan::{Plan, SourcePlan, TASKS_FOLDER};
 use orchestra_store::{
     BitSet, Change, Commit, CommitError, Counts, Journal, OpenError, OutputFolder, RunIdentity, StartError,
     State,
@@ -32,6 +32,9 @@ use crate::messages::{PipelineEnd, RootMsg};
 use crate::pipeline::Listing;
 use crate::root::{Ending, Orchestra, RootArgs};
 use crate::run_end::{TellTheEnd, judge};
+use crate::tasks::actor::TasksEnd;
+use crate::tasks::board::TaskReport;
+use crate::tasks::known::{self, KnownTasks};
 
 /// Why a run could not be started.
 #[derive(Debug, Error)]
@@ -70,6 +73,10 @@ pub enum StartRunError {
         "nothing is said to run the batches of stage `{0}`; `RunOptions::engines` needs an engine for each batch stage of the plan"
     )]
     NoEngine(String),
+    #[error("nothing is said to start the commands of tasks; `RunOptions::keepers` needs a launcher")]
+    NoKeeper,
+    #[error("the journal of tasks in `{}` cannot be used: {error}", folder.display())]
+    Tasks { folder: PathBuf, error: io::Error },
     #[error("the run cannot be started: {0}")]
     Io(#[from] io::Error),
     #[error("the run cannot be started: {0}; this is a bug")]
@@ -107,6 +114,10 @@ pub enum Found {
         new_items: u64,
         /// Items that had failed, and are done again.
         retried: u64,
+        /// Tasks that are done.
+        tasks_done: u64,
+        /// Tasks whose commands ran when the start before ended, and that run again; whether all of them declare outputs.
+        tasks_again: Vec<String>,
     },
 }
 
@@ -119,6 +130,7 @@ pub struct Prepared {
     pub found: Found,
     journal: Journal,
     listings: Vec<Listing>,
+    tasks: Option<KnownTasks>,
     started_unix_ms: u64,
     previous_code: Option<i32>,
 }
@@ -170,6 +182,7 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
             .discard()
             .map_err(|e| StartRunError::Discard { folder: plan.output.clone(), why: e.to_string() })?;
         let mut unknown = if before == State::Fresh { with_text(&plan) } else { Vec::new() };
+        discard_tasks(&plan)?;
         for (_, _, part) in part_files(&plan) {
             fs::remove_file(&part)?;
             unknown.push(part);
@@ -251,8 +264,22 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
         return Err(StartError::InTheWay(strange).into());
     }
     write_headers(&plan, &mut journal)?;
-    if previous_code.is_some() || journal.counts().total() > 0 {
-        found = Found::Resumed { finished: journal.counts().total(), new_items, retried };
+    let refuse = |error| StartRunError::Tasks { folder: plan.output.clone(), error };
+    let has_tasks = !plan.tasks.is_empty();
+    let tasks = has_tasks.then(|| known::open(&plan.tasks, &plan.output).map_err(refuse)).transpose()?;
+    let tasks_done =
+        tasks.as_ref().map_or(0, |tasks| tasks.known.iter().filter(|task| task.is_done).count() as u64);
+    let again = tasks.iter().flat_map(|tasks| &tasks.again);
+    let tasks_again: Vec<String> = again.map(|task| plan.tasks.tasks[*task].id.clone()).collect();
+    let is_known = journal.counts().total() > 0 || tasks_done > 0 || !tasks_again.is_empty();
+    if previous_code.is_some() || is_known {
+        found = Found::Resumed {
+            finished: journal.counts().total(),
+            new_items,
+            retried,
+            tasks_done,
+            tasks_again,
+        };
     }
     let finished = (0..).map(SourceId).map(|source| journal.finished(source));
     let mut again = relisted.into_iter().zip(finished.clone());
@@ -272,6 +299,7 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
         found,
         journal,
         listings,
+        tasks,
         started_unix_ms: identity.started_unix_ms,
         previous_code,
     })
@@ -284,12 +312,21 @@ impl Prepared {
             let n_items = l.catalog.growth().extent().known();
             n_items.is_some_and(|n| l.finished.count_below(n) == n)
         };
-        self.previous_code.filter(|_| self.listings.iter().all(is_done))
+        let tasks = self.tasks.iter().flat_map(|tasks| &tasks.known);
+        self.previous_code
+            .filter(|_| self.listings.iter().all(is_done))
+            .filter(|_| tasks.into_iter().all(|task| task.is_done))
     }
 
     /// How many items the sources name.
     pub fn extent(&self) -> Extent {
         self.listings.iter().map(|l| l.catalog.growth().extent()).sum()
+    }
+
+    /// The tasks as earlier starts have left them.
+    pub fn tasks(&self) -> Vec<TaskReport> {
+        let known = self.tasks.iter().flat_map(|tasks| &tasks.known);
+        self.plan.tasks.tasks.iter().zip(known).map(|(task, known)| TaskReport::before(task, known)).collect()
     }
 
     /// Items that are finished already.
@@ -317,6 +354,9 @@ impl Prepared {
         if let Some((stage, _)) = self.plan.batch_stages().find(|(id, _)| !options.engines.contains_key(id)) {
             return Err(StartRunError::NoEngine(self.plan.stages[stage.index()].name.clone()));
         }
+        if self.tasks.is_some() && options.keepers.is_none() {
+            return Err(StartRunError::NoKeeper);
+        }
         let counts = self.journal.counts();
         let context = Arc::new(RunContext::new(self.plan, self.run_id, options));
         let growths = self.listings.iter().map(|l| Arc::clone(l.catalog.growth())).collect();
@@ -333,10 +373,14 @@ impl Prepared {
         let (committer, _thread) = committer::start(files, Arc::clone(&context.stats), n_sources, traces)?;
         let (publish, snapshots) = watch::channel(Snapshot::take(&context));
         let (done_sender, done) = oneshot::channel();
+        if let Some(tasks) = &self.tasks {
+            context.tasks.begin(&context.plan.tasks, &tasks.known);
+        }
         let args = RootArgs {
             context: Arc::clone(&context),
             committer,
             listings: self.listings,
+            tasks: self.tasks,
             publish,
             done: done_sender,
         };
@@ -374,6 +418,7 @@ impl RunHandle {
         let ending = (&mut self.done).await.unwrap_or_else(|_| Ending {
             pipelines: [(PipelineId(0), PipelineEnd::Bug("the root of the actor tree fell over".into()))]
                 .into(),
+            tasks: TasksEnd::default(),
             failure_limit: false,
             journal: Err("the journal was not closed; the run can be resumed".into()),
         });
@@ -409,6 +454,17 @@ impl StopHandle {
     /// Second signal: kill the workers, record what is finished, end.
     pub fn abort(&self) {
         drop(self.0.cast(RootMsg::Abort));
+    }
+}
+
+/// The folders of all tasks, with the outputs in them.
+fn discard_tasks(plan: &Plan) -> Result<(), StartRunError> {
+    let folder = plan.output.join(TASKS_FOLDER);
+    match fs::remove_dir_all(&folder) {
+        Err(error) if !plan.tasks.is_empty() && error.kind() != io::ErrorKind::NotFound => {
+            Err(StartRunError::Discard { folder, why: error.to_string() })
+        }
+        _ => Ok(()),
     }
 }
 

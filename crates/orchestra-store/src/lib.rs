@@ -62,6 +62,7 @@ mod identity;
 mod journal;
 mod lock;
 mod sorter;
+mod task_journal;
 
 pub use atomic::write_atomic;
 pub use bit_set::BitSet;
@@ -77,3 +78,4 @@ pub use journal::{
 };
 pub use lock::OpenError;
 pub use sorter::{Merge, Sorter};
+pub use task_journal::{TaskEnded, TaskJournal, TaskRecord, TaskStarted};

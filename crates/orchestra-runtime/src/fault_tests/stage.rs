@@ -219,6 +219,8 @@ impl Tree {
         let engine: Arc<dyn EngineSpec> = Arc::new(FakeEngine::new(log, script_of).on(stage.gpus.clone()));
         let options = RunOptions {
             loaders: None,
+            keepers: None,
+            tasks_only: false,
             engines: plan.batch_stages().map(|(id, _)| (id, Arc::clone(&engine))).collect(),
             timeouts: stage.timeouts,
             restart: stage.restart,

@@ -1,0 +1,45 @@
+//! What a command has started: finds and kills the children of this process, which all of that becomes in the end.
+
+use std::fs;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
+
+/// Reaps those of our children that have ended, but for `command`, whose end is asked for elsewhere; whether others are left.
+pub(crate) fn reap() -> bool {
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) | Err(Errno::INTR) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+}
+
+/// Kills the group, and all children of this process; how many these are. Their own children become ours, and are killed next time.
+pub(crate) fn kill_all(group: Pid) -> u32 {
+    // Errors mean that there is nobody left.
+    let _ = kill_process_group(group, Signal::KILL);
+    let mut killed = 0;
+    for pid in children() {
+        if kill_process(pid, Signal::KILL).is_ok() {
+            killed += 1;
+        }
+    }
+    killed
+}
+
+/// The children of this process, by the parents that all processes name.
+fn children() -> Vec<Pid> {
+    let own = std::process::id().to_string();
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pid = |entry: fs::DirEntry| -> Option<Pid> {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        // The name, between parentheses, may hold anything; state and parent follow.
+        let mut after = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+        let (state, parent) = (after.next()?, after.next()?);
+        (parent == own && state != "Z").then(|| Pid::from_raw(pid)).flatten()
+    };
+    entries.flatten().filter_map(pid).collect()
+}
