@@ -2,7 +2,7 @@
 //! nothing.
 
 use anyhow::Context as _;
-use orchestra::{Plan, TaskReport, TaskStanding};
+use orchestra::{KnownTask, Plan, TaskReport, TaskStanding};
 use orchestra_plan::format_bytes;
 use orchestra_store::TaskJournal;
 use serde_json::json;
@@ -56,19 +56,19 @@ pub fn show(plan: &Plan, as_json: bool) -> Result<ExitCode, Failed> {
         });
         return stdout::print_json(&rows.collect::<Vec<_>>());
     }
-    stdout::print(&text(plan, &reports))
+    stdout::print(&text(plan, &reports, &known, orchestra::commands_live(&plan.output)))
 }
 
-fn text(plan: &Plan, reports: &[TaskReport]) -> String {
+fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], is_live: bool) -> String {
     if reports.is_empty() {
         return "the file has no tasks\n".to_owned();
     }
-    let row = |(task, report): (&orchestra_plan::TaskPlan, &TaskReport)| {
+    let row = |((task, report), known): ((&orchestra_plan::TaskPlan, &TaskReport), &KnownTask)| {
         let cell = |is_known: bool, text: String| if is_known { text } else { "-".to_owned() };
         let has_run = report.end.is_some();
         [
             report.task.clone(),
-            standing(report),
+            standing(report, known, is_live),
             cell(report.attempts > 0, count(report.attempts.into())),
             cell(has_run, elapsed(report.seconds)),
             cell(report.peak_memory > 0, format_bytes(report.peak_memory)),
@@ -78,7 +78,7 @@ fn text(plan: &Plan, reports: &[TaskReport]) -> String {
     };
     let heads = ["task", "state", "attempts", "time", "memory", "place", "command"].map(str::to_owned);
     let rows: Vec<[String; 7]> =
-        std::iter::once(heads).chain(plan.tasks.tasks.iter().zip(reports).map(row)).collect();
+        std::iter::once(heads).chain(plan.tasks.tasks.iter().zip(reports).zip(known).map(row)).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; 7] = std::array::from_fn(width);
     let line = |row: &[String; 7]| {
@@ -100,12 +100,13 @@ fn text(plan: &Plan, reports: &[TaskReport]) -> String {
 }
 
 /// What a start would find.
-fn standing(report: &TaskReport) -> String {
+fn standing(report: &TaskReport, known: &KnownTask, is_live: bool) -> String {
     match (report.state, report.end.as_deref()) {
         (TaskStanding::Done, _) => "done".to_owned(),
+        _ if known.is_begun && is_live => "running".to_owned(),
+        _ if known.is_begun => "broken off".to_owned(),
         (_, Some("done")) => "changed".to_owned(),
         (_, Some(class)) => class.to_owned(),
-        (_, None) if report.attempts > 0 => "broken off".to_owned(),
         (_, None) => "new".to_owned(),
     }
 }

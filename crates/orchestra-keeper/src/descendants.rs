@@ -5,7 +5,7 @@ use std::fs;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
 
-/// Reaps those of our children that have ended, but for `command`, whose end is asked for elsewhere; whether others are left.
+/// Reaps the children that have ended; whether others are left.
 pub(crate) fn reap() -> bool {
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -16,17 +16,15 @@ pub(crate) fn reap() -> bool {
     }
 }
 
-/// Kills the group, and all children of this process; how many these are. Their own children become ours, and are killed next time.
+/// Kills the group, and all children of this process; how many these were. Their own children become ours, and are killed next time.
 pub(crate) fn kill_all(group: Pid) -> u32 {
+    let children = children();
     // Errors mean that there is nobody left.
     let _ = kill_process_group(group, Signal::KILL);
-    let mut killed = 0;
-    for pid in children() {
-        if kill_process(pid, Signal::KILL).is_ok() {
-            killed += 1;
-        }
+    for pid in &children {
+        let _ = kill_process(*pid, Signal::KILL);
     }
-    killed
+    u32::try_from(children.len()).unwrap_or(u32::MAX)
 }
 
 /// The children of this process, by the parents that all processes name.

@@ -189,7 +189,7 @@ impl Kept {
         let until = Instant::now() + self.grace + KILL_PATIENCE;
         while reap() && Instant::now() < until {
             if self.is_killed || self.asked.is_none() {
-                left_behind += kill_all(self.command.group);
+                left_behind = kill_all(self.command.group).max(left_behind);
             }
             self.wait(stop_signal, Some(LOOK_EVERY))?;
         }

@@ -64,7 +64,7 @@ pub struct Ended {
     pub peak_memory: u64,
     /// The last lines that it wrote.
     pub last_words: String,
-    /// Processes that it left behind, which were killed.
+    /// Processes that it left behind, at least so many, which were killed.
     pub left_behind: u32,
     /// Why its log is incomplete.
     pub log_error: Option<String>,

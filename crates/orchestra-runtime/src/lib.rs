@@ -58,6 +58,6 @@ pub use fleet::live_workers::{LiveWorker, LiveWorkers};
 pub use flow::chain::Env;
 pub use orchestra_core::worker_exit::ExitKind;
 pub use start::{Earlier, Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare};
-pub use tasks::board::{RunningCommand, TaskReport, TaskStanding, TasksSnapshot, log_file};
-pub use tasks::known::{KnownTask, known as known_tasks};
+pub use tasks::board::{RunningCommand, TaskReport, TaskStanding, TasksSnapshot};
+pub use tasks::known::{KnownTask, commands_live, known as known_tasks};
 pub use trace::{RunTracer, Tracer};

@@ -147,7 +147,16 @@ impl Actor for Orchestra {
                 state.stopping = true;
                 state.stop_pipelines(|| PipelineMsg::Stop);
                 state.tell_tasks(TasksMsg::Stop);
-                let grace = state.context.plan.limits.grace;
+                // Commands have a grace of their own, and those that need it longer get it.
+                let of_tasks = state
+                    .context
+                    .plan
+                    .tasks
+                    .tasks
+                    .iter()
+                    .map(|task| task.grace + Duration::from_secs(1))
+                    .max();
+                let grace = state.context.plan.limits.grace.max(of_tasks.unwrap_or_default());
                 state.grace.get_or_insert_with(|| me.send_after(grace, || RootMsg::GraceOver));
             }
             RootMsg::Look => state.look(),

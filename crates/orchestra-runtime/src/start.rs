@@ -173,6 +173,11 @@ pub struct RunOutcome {
 /// the others while the run is prepared and works. Blocks.
 pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunError> {
     let mut folder = OutputFolder::open(&plan.output)?;
+    if !plan.tasks.is_empty() {
+        // Before anything is discarded or begun: commands of a start that was killed may still write.
+        let refuse = |error| StartRunError::Tasks { folder: plan.output.clone(), error };
+        known::wait_for_keepers(&plan.output).map_err(refuse)?;
+    }
     let mut found = Found::Fresh;
     let fresh = earlier == Earlier::Discard;
     if fresh {

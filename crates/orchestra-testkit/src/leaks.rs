@@ -39,7 +39,7 @@ pub fn temporary_files(folder: &Path) -> Vec<String> {
 /// the logs that speak of a bug.
 #[must_use]
 pub fn output_folder(out: &Path, results: &[&str]) -> Vec<String> {
-    const PUBLIC: [&str; 4] = ["failures.jsonl", "run.json", "logs", ".orchestra"];
+    const PUBLIC: [&str; 5] = ["failures.jsonl", "run.json", "logs", "tasks", ".orchestra"];
     let unknown = names_in(out).into_iter().filter(|n| !PUBLIC.contains(&&**n) && !results.contains(&&**n));
     let mut left: Vec<String> = unknown.map(|n| format!("`{n}` in the output folder")).collect();
     let private = names_in(&out.join(".orchestra")).into_iter();

@@ -95,6 +95,8 @@ pub struct Schedule {
     paused: BTreeSet<(Duration, usize)>,
     running: usize,
     stopping: bool,
+    /// Demands that differ, at most.
+    n_demands: usize,
 }
 
 impl Schedule {
@@ -107,6 +109,15 @@ impl Schedule {
         }
         let open: Vec<usize> =
             specs.iter().map(|spec| spec.after.iter().filter(|t| !specs[**t].is_done).count()).collect();
+        let mut demands: Vec<Demand> = Vec::new();
+        for spec in &specs {
+            for demand in [spec.demand, alone(spec.demand)] {
+                if !demands.contains(&demand) {
+                    demands.push(demand);
+                }
+            }
+        }
+        let n_demands = demands.len();
         let task = |((spec, before), open): ((TaskSpec, Vec<usize>), usize)| {
             let state = match (spec.is_done, open) {
                 (true, _) => TaskState::Done,
@@ -117,7 +128,7 @@ impl Schedule {
         };
         let tasks: Vec<Task> = specs.into_iter().zip(before).zip(open).map(task).collect();
         let ready = (0..tasks.len()).filter(|t| tasks[*t].state == TaskState::Ready).collect();
-        Self { tasks, leases, ready, paused: BTreeSet::new(), running: 0, stopping: false }
+        Self { tasks, leases, ready, paused: BTreeSet::new(), running: 0, stopping: false, n_demands }
     }
 
     /// Where a task stands.
@@ -140,6 +151,9 @@ impl Schedule {
         for &task in &self.ready {
             let demand = self.tasks[task].demand();
             // Of many tasks that ask for the same one answer is enough.
+            if refused.len() == self.n_demands {
+                break;
+            }
             if refused.contains(&demand) {
                 continue;
             }
@@ -245,11 +259,17 @@ impl Schedule {
 impl Task {
     /// After an end for lack of memory a task with a share of a GPU gets one to itself: those that it shared with may have taken the rest.
     fn demand(&self) -> Demand {
-        let lacked = self.ends.contains(&TaskEnd::OutOfMemory);
-        let gpus = match self.spec.demand.gpus {
-            Gpus::Share(_) if lacked => Gpus::Share(WHOLE),
-            gpus => gpus,
-        };
-        Demand { gpus, ..self.spec.demand }
+        match self.ends.contains(&TaskEnd::OutOfMemory) {
+            true => alone(self.spec.demand),
+            false => self.spec.demand,
+        }
+    }
+}
+
+/// The same with a GPU to itself instead of a share of one.
+fn alone(demand: Demand) -> Demand {
+    match demand.gpus {
+        Gpus::Share(_) => Demand { gpus: Gpus::Share(WHOLE), ..demand },
+        Gpus::None | Gpus::Count(_) | Gpus::This(_) => demand,
     }
 }

@@ -169,6 +169,7 @@ impl TasksState {
             }
         };
         let id = &plan.tasks[task].id;
+        let how = end.to_string();
         let after = self.schedule.ended(task, end, self.now());
         let standing = match &after {
             After::Done => TaskStanding::Done,
@@ -182,14 +183,17 @@ impl TasksState {
             After::Done => tracing::info!(task = %id, attempt, seconds, "task done"),
             After::Stopped => tracing::info!(task = %id, attempt, "task stopped with the run"),
             After::Again => {
-                tracing::warn!(task = %id, attempt, why = %entry.why, "the command is tried again")
+                tracing::warn!(task = %id, attempt, %how, "the command is tried again")
             }
             After::Failed { skipped } => {
-                tracing::error!(task = %id, attempt, why = %entry.why, "task failed");
+                tracing::error!(task = %id, attempt, %how, "task failed");
                 self.end.failed += 1 + skipped.len() as u64;
-                for later in skipped {
+                for &later in &skipped {
                     board.skipped(later, id);
-                    tracing::error!(task = %plan.tasks[later].id, failed = %id, "task skipped, because one that it comes after has failed");
+                }
+                if !skipped.is_empty() {
+                    let skipped = skipped.len();
+                    tracing::error!(failed = %id, skipped, "the tasks that come after it are not started");
                 }
             }
         }

@@ -29,15 +29,16 @@ pub struct KnownTasks {
 pub struct KnownTask {
     /// Attempts that were begun.
     pub attempts: u32,
-    /// The last end that was noted.
+    /// An attempt was begun, and no end of it is noted.
+    pub is_begun: bool,
+    /// The end of the last attempt, where it was noted.
     pub ended: Option<TaskEnded>,
     /// It ended well, and neither it nor its inputs and outputs have changed: it is not run again.
     pub is_done: bool,
 }
 
-/// Opens the journal of tasks, waits until no command of an earlier start lives, and looks at what those have left.
+/// Opens the journal of tasks, and looks at what commands of earlier starts have left, of which none lives.
 pub fn open(plan: &TasksPlan, output: &Path) -> io::Result<KnownTasks> {
-    wait_for_keepers(&lock_file(output))?;
     let mut journal = TaskJournal::open(output)?;
     let mut again = Vec::new();
     for (at, task) in plan.tasks.iter().enumerate() {
@@ -68,6 +69,7 @@ pub fn known(plan: &TasksPlan, records: &BTreeMap<String, TaskRecord>) -> Vec<Kn
             let record = records.get(&task.id);
             KnownTask {
                 attempts: record.map_or(0, |record| record.attempts),
+                is_begun: record.is_some_and(|record| record.running.is_some()),
                 ended: record
                     .filter(|record| record.running.is_none())
                     .and_then(|record| record.ended.clone()),
@@ -151,6 +153,14 @@ pub fn entry(task: &TaskPlan, started: TaskStarted, end: &TaskEnd, ended: Option
     }
 }
 
+/// Whether some command of a run into this folder lives.
+#[must_use]
+pub fn commands_live(output: &Path) -> bool {
+    let Ok(file) = fs::File::open(lock_file(output)) else { return false };
+    // Given back at once, with the file.
+    flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK)
+}
+
 /// Where the keeper of an attempt notes its end.
 pub fn end_file(task: &TaskPlan, output: &Path, attempt: u32) -> PathBuf {
     output.join(&task.folder).join(format!("attempt-{attempt}.end"))
@@ -162,8 +172,8 @@ pub fn lock_file(output: &Path) -> PathBuf {
 }
 
 /// Commands of a start that was killed have their grace: until they are gone none of them may run again.
-fn wait_for_keepers(lock: &Path) -> io::Result<()> {
-    let file = OpenOptions::new().create(true).append(true).open(lock)?;
+pub fn wait_for_keepers(output: &Path) -> io::Result<()> {
+    let file = OpenOptions::new().create(true).append(true).open(lock_file(output))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
