@@ -59,11 +59,23 @@ fn keep(socket: &mut UnixStream) -> io::Result<()> {
     socket.read_exact(&mut body)?;
     let order: Order = decode(&body)?;
     // The next start waits for this lock, so no command runs twice at once. Orchestra may be gone before it is held: then nothing begins.
-    let lock = OpenOptions::new().create(true).append(true).open(&order.lock)?;
-    flock(&lock, FlockOperation::LockShared)?;
+    let lock = OpenOptions::new().create(true).append(true).open(&order.lock);
+    let locked = lock.and_then(|lock| Ok((flock(&lock, FlockOperation::LockShared)?, lock)));
+    let _lock = match locked {
+        Ok(lock) => lock,
+        Err(error) => {
+            tell(socket, &Report::NotStarted(format!("`{}` cannot be locked: {error}", order.lock)));
+            return Ok(());
+        }
+    };
     socket.set_nonblocking(true)?;
-    if let Ok(0) = socket.read(&mut [0]) {
-        return Ok(());
+    match socket.read(&mut [0]) {
+        Ok(0) => return Ok(()),
+        Ok(_) => {
+            tell(socket, &Report::NotStarted("it was stopped before".to_owned()));
+            return Ok(());
+        }
+        Err(_) => {} // Nothing is said yet.
     }
     let report = match start(&order) {
         Ok(command) => {
@@ -84,8 +96,8 @@ fn keep(socket: &mut UnixStream) -> io::Result<()> {
         Err(why) => Report::NotStarted(why),
     };
     if let Report::Ended(ended) = &report {
-        // Before it is told: so the next start knows of an end that orchestra did not live to note.
-        write_end(&order.end, ended)?;
+        // Before it is told: so the next start knows of an end that orchestra did not live to note. Where there is no room for it, that is told alone.
+        drop(write_end(&order.end, ended));
     }
     tell(socket, &report);
     Ok(())

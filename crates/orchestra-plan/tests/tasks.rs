@@ -142,6 +142,8 @@ fn wrong_tables_are_told_once_each_at_their_place() {
         (format!("[tasks.a]\n{a}device = -1"), "`device` of task `a` must be"),
         (format!("[tasks.a]\n{a}stop_signal = \"SIGSTOP\""), "cannot be `SIGSTOP`"),
         (format!("[tasks.a]\n{a}memory = \"1MiB\""), "must be 16 MiB or more"),
+        (format!("[tasks.a]\n{a}grace = \"1000years\""), "must be a year at most"),
+        (format!("[tasks.a]\n{a}retries = {{ cde = 1 }}"), "has no key `cde`"),
         (format!("[tasks.a]\n{a}outputs = \"m\"\n[tasks.b]\n{a}outputs = \"m\""), "both write `/flows/m`"),
         (
             "[sources.a]\nkind = \"images\"\npaths = \"{tasks.a.output}/*\"".into(),

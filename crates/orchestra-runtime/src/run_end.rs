@@ -61,7 +61,7 @@ pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
             problems.push(text);
         }
     }
-    if ending.tasks.was_stopped && worst < 2 {
+    if ending.tasks.was_stopped && !ending.failure_limit && worst < 2 {
         code = 130;
         let text = "interrupted; run the same command again to go on".to_owned();
         if !problems.contains(&text) {

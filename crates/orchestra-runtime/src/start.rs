@@ -11,8 +11,8 @@ use futures::future::BoxFuture;
 use orchestra_core::{PipelineId, SourceId};
 use orchestra_plan::{Plan, SourcePlan, TASKS_FOLDER};
 use orchestra_store::{
-    BitSet, Change, Commit, CommitError, Counts, Journal, OpenError, OutputFolder, RunIdentity, StartError,
-    State,
+    BitSet, Change, Commit, CommitError, Counts, DiscardError, Journal, OpenError, OutputFolder, RunIdentity,
+    StartError, State,
 };
 use orchestra_store::{Catalog, Extension, Extent, ListError, extend_listing, write_items};
 use ractor::{Actor, ActorRef, SpawnErr};
@@ -196,6 +196,15 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
             found = Found::Discarded { finished: finished_in(&before), unknown };
         }
     }
+    // What a run of tasks alone has left goes on beside whatever the file has now.
+    let now = new_identity(&plan);
+    if let State::Unfinished { identity, .. } | State::Finished { identity, .. } = folder.state()
+        && !identity.changes(&now).is_empty()
+    {
+        let discard =
+            |e: DiscardError| StartRunError::Discard { folder: plan.output.clone(), why: e.to_string() };
+        folder.forget_without_items().map_err(discard)?;
+    }
     // A finished run without its account could not write it: it goes on, with nothing left to do but that.
     let has_account = plan.output.join(orchestra_store::RUN_SUMMARY).is_file();
     let (before, previous_code) = match folder.state() {
@@ -204,7 +213,6 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
         State::Finished { identity, code, .. } => (Some(identity), Some(code).filter(|_| has_account)),
         State::Unreadable(why) => return Err(StartRunError::Unreadable { folder: plan.output.clone(), why }),
     };
-    let now = new_identity(&plan);
     let finished = finished_in(&folder.state());
     let private = folder.private_dir().to_owned();
     let refuse = |changes| StartRunError::Changed { folder: plan.output.clone(), changes, done: finished };

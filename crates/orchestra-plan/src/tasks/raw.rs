@@ -20,6 +20,8 @@ const SIGNALS: [(&str, i32); 7] = [
     ("SIGKILL", 9),
 ];
 
+/// Whoever means to wait longer leaves the key out.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 /// A process of less starts no shell.
 const LEAST_MEMORY: u64 = 16 << 20;
 
@@ -96,7 +98,7 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
         timeout: positive(&mut f, "timeout"),
         retries: retries(&mut f),
         stop_signal: f.choice("stop_signal", &SIGNALS).map_or(15, |signal| signal.value),
-        grace: f.duration("grace").unwrap_or(Duration::from_secs(10)),
+        grace: bounded(&mut f, "grace").unwrap_or(Duration::from_secs(10)),
         memory: memory(&mut f),
         cpus: f.integer("cpus", 1..=4096).map(|n| n.value as usize),
         inputs: f.strings("inputs").unwrap_or_default(),
@@ -172,8 +174,20 @@ fn device(f: &mut Fields<'_, '_>) -> RawDevice {
     }
 }
 
-fn positive(f: &mut Fields<'_, '_>, key: &str) -> Option<Duration> {
+/// A duration that can be added to any time.
+fn bounded(f: &mut Fields<'_, '_>, key: &str) -> Option<Duration> {
     let duration = f.duration(key)?;
+    if duration > LONGEST
+        && let Some(entry) = f.entry(key)
+    {
+        f.bad(key, entry.node.span, "must be a year at most");
+        return None;
+    }
+    Some(duration)
+}
+
+fn positive(f: &mut Fields<'_, '_>, key: &str) -> Option<Duration> {
+    let duration = bounded(f, key)?;
     if duration.is_zero()
         && let Some(entry) = f.entry(key)
     {
@@ -209,7 +223,7 @@ fn retries(f: &mut Fields<'_, '_>) -> Retries {
         timeout: times("timeout"),
         code: times("code"),
         signal: times("signal"),
-        pause: f.duration("pause").unwrap_or_default(),
+        pause: bounded(&mut f, "pause").unwrap_or_default(),
     }
 }
 

@@ -159,6 +159,7 @@ impl Shared {
                     plan.timeout.filter(|_| timed_out && end != TaskEnd::Done && end != TaskEnd::Stopped);
                 (timeout.map_or(end, TaskEnd::Timeout), Some(ended))
             }
+            Some(Report::NotStarted(_)) if told != Control::GoOn => (TaskEnd::Stopped, None),
             Some(Report::NotStarted(why)) => (TaskEnd::NotStarted(why), None),
             // Something outside has killed the keeper, and with it the command.
             Some(Report::Started(_)) | None if told != Control::GoOn => (TaskEnd::Stopped, None),

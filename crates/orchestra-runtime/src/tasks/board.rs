@@ -1,6 +1,6 @@
 //! Where each task stands, for the progress, the summary and `run.json`. No decision depends on it.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -31,21 +31,6 @@ pub enum TaskStanding {
     Skipped,
     /// The run was stopped while its command ran.
     Stopped,
-}
-
-impl TaskStanding {
-    /// As in `run.json`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            TaskStanding::Waiting => "waiting",
-            TaskStanding::Running => "running",
-            TaskStanding::Done => "done",
-            TaskStanding::Failed => "failed",
-            TaskStanding::Skipped => "skipped",
-            TaskStanding::Stopped => "stopped",
-        }
-    }
 }
 
 /// A task in `run.json`.
@@ -138,8 +123,8 @@ pub struct TaskBoard(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     reports: Vec<TaskReport>,
-    /// Since when, by the time since the start of the run.
-    running: BTreeMap<(Duration, usize), ()>,
+    /// With the time of its start, since that of the run.
+    running: BTreeSet<(Duration, usize)>,
     done: u64,
     failed: u64,
 }
@@ -154,7 +139,7 @@ impl TaskBoard {
 
     pub fn started(&self, task: usize, attempt: u32, place: &str, log: PathBuf, now: Duration) {
         let mut board = self.lock();
-        board.running.insert((now, task), ());
+        board.running.insert((now, task));
         let report = &mut board.reports[task];
         (report.state, report.attempts, report.end, report.why) =
             (TaskStanding::Running, attempt, None, None);
@@ -164,7 +149,7 @@ impl TaskBoard {
 
     pub fn ended(&self, task: usize, state: TaskStanding, plan: &TaskPlan, ended: &TaskEnded) {
         let mut board = self.lock();
-        board.running.retain(|(_, running), ()| *running != task);
+        board.running.retain(|(_, running)| *running != task);
         board.reports[task].note(plan, ended);
         board.reports[task].state = state;
         match state {
@@ -194,7 +179,7 @@ impl TaskBoard {
             done: board.done,
             failed: board.failed,
             running: board.running.len() as u64,
-            commands: board.running.keys().take(SHOWN).map(command).collect(),
+            commands: board.running.iter().take(SHOWN).map(command).collect(),
         }
     }
 
