@@ -93,3 +93,22 @@ pub fn decode<M: Decode<()>>(body: &[u8]) -> io::Result<M> {
         Err(error) => Err(io::Error::other(error)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_is_cut_or_longer_than_it_says_is_refused() {
+        let last_words = "words".to_owned();
+        let report =
+            Report::Ended(Ended { code: Some(3), milliseconds: 300, last_words, ..Ended::default() });
+        let bytes = encode(&report).unwrap();
+        assert_eq!(bytes[..4], (bytes.len() as u32 - 4).to_le_bytes());
+        assert_eq!(decode::<Report>(&bytes[4..]).unwrap(), report);
+        assert!((4..bytes.len()).all(|end| decode::<Report>(&bytes[4..end]).is_err()));
+        assert!(decode::<Report>(&[&bytes[4..], &[0]].concat()).is_err());
+        // A text that claims to be longer than any message.
+        assert!(decode::<String>(&[253, 255, 255, 255, 255, 255, 255, 255, 127]).is_err());
+    }
+}

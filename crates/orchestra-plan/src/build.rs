@@ -92,6 +92,9 @@ impl Planner<'_> {
             tree::set(&mut tree, key, value, diags);
         }
         variables::fill_in(&mut tree, self.host, diags);
+        if tasks::refuse_elsewhere(&tree, diags) {
+            return None; // What they name is not there, and every table that reads it would say so.
+        }
         let mut workflow = raw::read(&tree, &self.host.kinds(), diags);
         let graph = Graph::new(&mut workflow, diags);
         let folder = self.file.parent().unwrap_or(Path::new("/")).to_owned();
@@ -113,7 +116,6 @@ impl Planner<'_> {
             Some(output) => absolute(output),
             None => folder.join("out"),
         };
-        tasks::refuse_elsewhere(&tree, diags);
         let around = tasks::Surroundings {
             folder: &folder,
             output: &output,

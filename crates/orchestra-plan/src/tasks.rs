@@ -103,24 +103,32 @@ pub(crate) fn expand(
     })
 }
 
-/// Values of tasks in tables of items: those are planned before any command runs.
-pub(crate) fn refuse_elsewhere(tree: &Table, diags: &mut Diagnostics) {
+/// Reports values of tasks in tables of items, which are planned before any command runs; whether there are some.
+pub(crate) fn refuse_elsewhere(tree: &Table, diags: &mut Diagnostics) -> bool {
+    let mut is_refused = false;
     for entry in tree.entries.iter().filter(|entry| entry.key != TASKS_FOLDER) {
-        refuse_in(&entry.node, diags);
+        is_refused |= refuse_in(&entry.node, diags);
     }
+    is_refused
 }
 
-fn refuse_in(node: &Node, diags: &mut Diagnostics) {
+fn refuse_in(node: &Node, diags: &mut Diagnostics) -> bool {
     match &node.value {
         Value::String(text) if text.contains("{tasks.") => {
             diags
                 .error(node.span, "values of tasks can be used in `[tasks.*]` alone")
                 .label("sources, models, stages and sinks are planned before the first command runs")
                 .help("put what comes after the command into a workflow file of its own, and run that by a task: command = [\"orchestra\", \"run\", \"next.toml\"]");
+            true
         }
-        Value::Array(nodes) => nodes.iter().for_each(|node| refuse_in(node, diags)),
-        Value::Table(table) => table.entries.iter().for_each(|entry| refuse_in(&entry.node, diags)),
-        _ => {}
+        // All of them are reported.
+        Value::Array(nodes) => {
+            nodes.iter().fold(false, |is_refused, node| refuse_in(node, diags) | is_refused)
+        }
+        Value::Table(table) => {
+            table.entries.iter().fold(false, |is_refused, entry| refuse_in(&entry.node, diags) | is_refused)
+        }
+        _ => false,
     }
 }
 

@@ -93,7 +93,7 @@ fn devices_are_gpus_or_slots_of_the_cpu() {
     assert_eq!((&plan.tasks.gpus[1].uuid[..], plan.tasks.gpus[1].memory), ("GPU-1111", 58 << 30));
     for (device, said) in [
         ("device = 3", "asks for 3 GPUs, and no lease can have that"),
-        ("gpu_memory = \"59GiB\"", "asks for 59.0 GiB of a GPU"),
+        ("gpu_memory = \"59GiB\"", "asks for 59 GiB of a GPU"),
         ("device = \"cuda:7\"", "device `cuda:7` is not among the devices in use"),
     ] {
         let errors = FakeHost::with_gpus(2).errors(&text(device), &PlanOptions::default());

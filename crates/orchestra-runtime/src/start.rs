@@ -12,7 +12,7 @@ use orchestra_core::{PipelineId, SourceId};
 use orchestra_plan::{Plan, SourcePlan, TASKS_FOLDER};
 use orchestra_store::{
     BitSet, Change, Commit, CommitError, Counts, DiscardError, Journal, OpenError, OutputFolder, RunIdentity,
-    StartError, State,
+    StartError, State, TaskJournal,
 };
 use orchestra_store::{Catalog, Extension, Extent, ListError, extend_listing, write_items};
 use ractor::{Actor, ActorRef, SpawnErr};
@@ -182,12 +182,14 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
     let fresh = earlier == Earlier::Discard;
     if fresh {
         let before = folder.state();
+        if TaskJournal::exists(&plan.output) || !plan.tasks.is_empty() {
+            discard_tasks(&plan.output)?;
+        }
         // Also where no run can be seen: its journal may be lost, and its files are in the way.
         folder
             .discard()
             .map_err(|e| StartRunError::Discard { folder: plan.output.clone(), why: e.to_string() })?;
         let mut unknown = if before == State::Fresh { with_text(&plan) } else { Vec::new() };
-        discard_tasks(&plan)?;
         for (_, _, part) in part_files(&plan) {
             fs::remove_file(&part)?;
             unknown.push(part);
@@ -471,10 +473,10 @@ impl StopHandle {
 }
 
 /// The folders of all tasks, with the outputs in them.
-fn discard_tasks(plan: &Plan) -> Result<(), StartRunError> {
-    let folder = plan.output.join(TASKS_FOLDER);
+fn discard_tasks(output: &Path) -> Result<(), StartRunError> {
+    let folder = output.join(TASKS_FOLDER);
     match fs::remove_dir_all(&folder) {
-        Err(error) if !plan.tasks.is_empty() && error.kind() != io::ErrorKind::NotFound => {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(StartRunError::Discard { folder, why: error.to_string() })
         }
         _ => Ok(()),

@@ -98,6 +98,12 @@ impl TaskJournal {
         }
     }
 
+    /// Whether tasks were run into this output folder.
+    #[must_use]
+    pub fn exists(output: &Path) -> bool {
+        path(output).exists()
+    }
+
     /// What is known of each task, by its id.
     #[must_use]
     pub fn records(&self) -> &BTreeMap<String, TaskRecord> {
