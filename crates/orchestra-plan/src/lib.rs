@@ -34,6 +34,7 @@ mod sinks;
 mod slots;
 mod sources;
 mod spares;
+mod tasks;
 pub mod tree;
 mod tuning;
 mod types;
@@ -69,3 +70,4 @@ pub use plan::{
     WorkerPlan,
 };
 pub use sinks::{FAILURES, RESERVED, failure_schema};
+pub use tasks::{TASKS_FOLDER, TaskGpu, TaskPlan, TasksPlan};

@@ -19,6 +19,7 @@ use serde_json::Value as Json;
 
 use crate::measured::MeasureKey;
 use crate::part_names::PartsPlan;
+use crate::tasks::TasksPlan;
 
 /// A workflow, resolved. Every id is an index into the table of its kind.
 #[derive(Debug, Clone, Serialize)]
@@ -37,6 +38,9 @@ pub struct Plan {
     pub stages: Vec<StagePlan>,
     /// `[sinks.*]`
     pub sinks: Vec<SinkPlan>,
+    /// `[tasks.*]`
+    #[serde(skip_serializing_if = "TasksPlan::is_empty")]
+    pub tasks: TasksPlan,
     /// Devices that a stage uses.
     pub devices: Vec<DevicePlan>,
     /// The connected graphs of the file.

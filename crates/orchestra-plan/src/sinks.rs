@@ -13,10 +13,11 @@ use crate::kind::{Kinds, Writes};
 use crate::part_names::{PartsPlan, parts_of};
 use crate::plan::RemotePlan;
 use crate::raw::{RawSink, allowed, kind};
+use crate::tasks::TASKS_FOLDER;
 use crate::tree::Table;
 
 /// Names in the output folder that the run itself uses; no sink may lie at or below them.
-pub const RESERVED: [&str; 4] = ["failures.jsonl", "run.json", "logs", "journal"];
+pub const RESERVED: [&str; 5] = ["failures.jsonl", "run.json", "logs", "journal", TASKS_FOLDER];
 
 pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawSink {
     let what = format!("sink `{}`", name.value);

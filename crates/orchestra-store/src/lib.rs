@@ -63,6 +63,7 @@ mod journal;
 mod lock;
 mod remote_output;
 mod sorter;
+mod task_journal;
 
 pub use atomic::write_atomic;
 pub use bit_set::BitSet;
@@ -79,3 +80,4 @@ pub use journal::{
 pub use lock::OpenError;
 pub use remote_output::{RemoteOutput, StoredObject};
 pub use sorter::{Merge, Sorter};
+pub use task_journal::{TaskEnded, TaskJournal, TaskRecord, TaskStarted};

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use orchestra_kinds::read_lines;
-use orchestra_plan::{Kinds, ReadBack, RecordsPerItem};
+use orchestra_plan::{Kinds, ReadBack, RecordsPerItem, TASKS_FOLDER};
 use orchestra_runtime::{MANIFEST, Manifest, OutputReport, digest};
 use orchestra_store::{BitSet, ListError, RemoteOutput};
 use serde::{Deserialize, Serialize};
@@ -354,7 +354,8 @@ impl<'a> Count<'a> {
         while let Some(folder) = open.pop() {
             for name in names_in(&folder) {
                 let path = folder.join(&name);
-                if folder == self.folder && (name == "logs" || name.starts_with('.')) {
+                if folder == self.folder && (name == "logs" || name == TASKS_FOLDER || name.starts_with('.'))
+                {
                     continue;
                 }
                 if path.is_dir() {

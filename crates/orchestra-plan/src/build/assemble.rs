@@ -78,6 +78,7 @@ impl<'a> Assembler<'a> {
             models: self.used_models().map(|model| model.plan.clone()).collect(),
             stages,
             sinks,
+            tasks: self.parts.tasks.clone(),
             devices: self.device_plans(near.devices),
             pipelines,
             limits: workflow.limits.clone(),

@@ -224,6 +224,8 @@ impl Tree {
         let engine: Arc<dyn EngineSpec> = Arc::new(engine);
         let options = RunOptions {
             loaders: None,
+            keepers: None,
+            tasks_only: false,
             engines: plan.batch_stages().map(|(id, _)| (id, Arc::clone(&engine))).collect(),
             timeouts: stage.timeouts,
             restart: stage.restart,
