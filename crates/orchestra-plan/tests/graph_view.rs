@@ -164,7 +164,8 @@ fn bush(name: &str, shape: &[Vec<usize>]) -> String {
 proptest! {
     #[test]
     fn any_bush_is_drawn_tidily(
-        name in "[ -~äß日]{0,59}[!-~äß日]",
+        // No `$`, with which a variable begins.
+        name in "[ -#%-~äß日]{0,59}[!-#%-~äß日]",
         shape in proptest::collection::vec(proptest::collection::vec(1usize..4, 0..4), 1..5),
     ) {
         let host = FakeHost::with_cores(2);

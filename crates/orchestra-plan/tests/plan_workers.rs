@@ -155,7 +155,7 @@ fn workers_and_threads_can_be_asked_for() {
 fn several_batches_at_once_take_their_cores_and_slots_and_are_told_of() {
     let host = FakeHost::with_cores(8);
     let plan = host.good_with(DIGITS, &set(&[("models.digits.streams", "2")]));
-    assert_eq!(workers_of(&plan, "classify"), ["cpu: 8 x 1"]);
+    assert_eq!(workers_of(&plan, "classify"), ["cpu: 4 x 1"]);
     let run = infer(&plan, "classify");
     assert_eq!((run.streams, run.held_by_workers(), run.layout.slots), (2, 16, 18));
     let text = describe(&plan);
