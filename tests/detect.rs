@@ -4,11 +4,12 @@
 mod common;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::Workplace;
 use orchestra_core::DType;
-use orchestra_testkit::models;
+use orchestra_testkit::models::{self, spec};
+use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use serde_json::Value;
 
 const WIDTH: usize = 300;
@@ -100,6 +101,11 @@ use = ["cpu"]
     fs::write(place.workflow(), text).unwrap();
 }
 
+fn records(place: &Workplace) -> Vec<Value> {
+    let lines = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 #[test]
 fn texts_are_found_where_they_are_and_read_upright() {
     let place = Workplace::new();
@@ -112,8 +118,7 @@ fn texts_are_found_where_they_are_and_read_upright() {
     ended.must_exit(65);
     let failures = place.failures();
     assert_eq!((failures.len(), failures[0]["item"].as_str()), (1, Some("rubbish.bmp")));
-    let lines = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
-    let records: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let records = records(&place);
     let of = |name: &str| records.iter().find(|r| r["item"].as_str().unwrap().ends_with(name)).unwrap();
     assert_eq!(of("nothing.bmp")["result"], Value::Array(Vec::new()));
     let parts = of("texts.bmp")["result"].as_array().unwrap();
@@ -172,4 +177,113 @@ fn what_inspect_prints_is_a_workflow_and_rubbish_is_no_model() {
         let path = place.path(rubbish);
         place.start_command(&["inspect", path.to_str().unwrap()]).wait().must_exit(69).must_say(&[why]);
     }
+}
+
+/// A detector as RT-DETR exports are: it finds the smallest box around all that is as white as the whitest pixel, from 0 to 1 of the row, and
+/// multiplies it by `orig_target_sizes`.
+fn write_sized_detector(folder: &Path, [height, width]: [usize; 2]) -> PathBuf {
+    let axes = |axes: &[i64]| ("axes", Attribute::Ints(axes.to_vec()));
+    let axis = |axis| ("axis", Attribute::Int(axis));
+    let keep = |is| ("keepdims", Attribute::Int(is));
+    let to_f32 = [("to", Attribute::Int(1))];
+    let sides = [width, height, width, height].map(|side| 1.0 / side as f32);
+    let first_and_last = |model: ModelBuilder, over: i64, [first, last]: [&str; 2]| {
+        let lines = format!("lines_of_{first}");
+        let from_behind = ("select_last_index", Attribute::Int(1));
+        model
+            .node("ReduceMax", &["images"], &[&lines], &[axes(&[over]), keep(0)])
+            .node("ArgMax", &[&lines], &[first], &[axis(2), keep(1)])
+            .node("ArgMax", &[&lines], &[last], &[axis(2), keep(1), from_behind])
+    };
+    let model = ModelBuilder::new("sized")
+        .input(&spec("images", DType::F32, &[1, height, width]))
+        .input(&spec("orig_target_sizes", DType::I64, &[2]))
+        .output(&spec("labels", DType::I64, &[1]))
+        .output(&spec("boxes", DType::F32, &[1, 4]))
+        .output(&spec("scores", DType::F32, &[1]))
+        .constant("sides", &[4], &sides)
+        .constant("end", &[4], &[0.0, 0.0, 1.0, 1.0]);
+    let model = first_and_last(model, 2, ["left", "right"]);
+    first_and_last(model, 3, ["top", "bottom"])
+        .node("Sub", &["left", "left"], &["zero"], &[])
+        .node("ReduceMax", &["zero"], &["labels"], &[axes(&[2]), keep(0)])
+        .node("ReduceMax", &["images"], &["scores"], &[axes(&[2, 3]), keep(0)])
+        .node("Concat", &["left", "top", "right", "bottom"], &["cells"], &[axis(2)])
+        .node("Cast", &["cells"], &["first"], &to_f32)
+        .node("Add", &["first", "end"], &["edges"], &[])
+        .node("Mul", &["edges", "sides"], &["shares"], &[])
+        .node("Concat", &["orig_target_sizes", "orig_target_sizes"], &["twice"], &[axis(1)])
+        .node("Cast", &["twice"], &["sizes"], &to_f32)
+        .node("Constant", &[], &["second"], &[("value_ints", Attribute::Ints(vec![1]))])
+        .node("Unsqueeze", &["sizes", "second"], &["factors"], &[])
+        .node("Mul", &["shares", "factors"], &["boxes"], &[])
+        .write(folder)
+        .unwrap()
+}
+
+#[test]
+fn a_model_that_asks_for_the_size_finds_boxes_of_the_picture_behind_a_letterbox() {
+    let place = Workplace::new();
+    fs::create_dir_all(place.images()).unwrap();
+    // Upright, and no shares of the sides are equal: an order of height and width that is wrong would show.
+    write_picture(&place.images().join("one.bmp"), &[(210.0, 60.0, 50.0, 20.0, 0.0)]);
+    write_picture(&place.images().join("nothing.bmp"), &[]);
+    fs::write(place.images().join("rubbish.bmp"), "BM, they said").unwrap();
+    fs::create_dir_all(place.path("models")).unwrap();
+    let model = write_sized_detector(&place.path("models"), [200, 100]);
+    let text = format!(
+        r#"version = 1
+[sources.pages]
+kind = "images"
+paths = ["images"]
+[models.find]
+path = {model:?}
+[stages.small]
+kind = "image"
+from = "pages"
+size = [200, 100]
+color = "gray"
+fit = "contain"
+filter = "nearest"
+[stages.size]
+kind = "size"
+from = "small"
+[stages.raw]
+kind = "infer"
+inputs = {{ images = "small", orig_target_sizes = "size" }}
+model = "find"
+[stages.found]
+kind = "detect"
+from = "raw"
+threshold = 0.5
+[sinks.results]
+kind = "jsonl"
+from = "found"
+path = "results.jsonl"
+[devices]
+use = ["cpu"]
+"#
+    );
+    fs::write(place.workflow(), &text).unwrap();
+    place.run(&[]).must_exit(65);
+    assert_eq!(place.failures().len(), 1);
+    let records = records(&place);
+    let found =
+        |name: &str| records.iter().find(|r| r["item"] == name).unwrap()["result"].as_array().unwrap();
+    assert!(found("nothing.bmp").is_empty());
+    let [one] = &found("one.bmp")[..] else { panic!("{records:?}") };
+    let corners: [f64; 4] = serde_json::from_value(one["box"].clone()).unwrap();
+    // The first third is gray; a pixel of the row is 3 of the picture.
+    let white = [160.0 + 100.0 / 3.0, 40.0, 260.0, 80.0];
+    assert!(corners.iter().zip(white).all(|(a, b)| (a - b).abs() <= 3.0), "{one} for {white:?}");
+
+    // What `inspect` prints is right, and what feeds pixels to the second input is told of the stage.
+    let said = place.start_command(&["inspect", model.to_str().unwrap()]).wait();
+    fs::write(place.workflow(), &said.must_exit(0).stdout).unwrap();
+    let file = place.workflow();
+    place.start_command(&["check", file.to_str().unwrap(), "--offline"]).wait().must_exit(0);
+    fs::write(&file, text.replace("orig_target_sizes = \"size\"", "orig_target_sizes = \"small\"")).unwrap();
+    let check = place.start_command(&["check", file.to_str().unwrap(), "--offline"]).wait();
+    check.must_exit(78).must_say(&["kind = \"size\", from = \"small\""]);
+    place.nothing_is_left();
 }

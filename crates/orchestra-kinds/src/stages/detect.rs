@@ -34,7 +34,7 @@ const KEYS: [Key; 12] = [
         "text",
         "told by the model's metadata and the names of its outputs",
         "`\"yolov5\"` (also v7), `\"yolov8\"` (v8 to v12), `\"yolo_end2end\"` (v10, v26), `\"yolox\"`, `\"ssd\"`, `\"ultraface\"`, `\"detr\"` (RT-DETR, \
-         D-FINE, RF-DETR), `\"tf\"` (`detection_boxes`, ..), or `\"dbnet\"` (texts; gives the column `polygon`, too)",
+         D-FINE, RF-DETR; an input `orig_target_sizes` reads a `size` stage), `\"tf\"` (`detection_boxes`, ..), or `\"dbnet\"` (texts; gives the column `polygon`, too)",
     ),
     key(
         "threshold",
@@ -765,6 +765,18 @@ mod tests {
         let classes = || (0..60).map(|n| (n % 5) as f32).collect::<Vec<_>>();
         let labelled = vec![boxes(), tensor("scores", &[60], shares(60)), tensor("labels", &[60], classes())];
         cases.push((settings(Layout::Detr), labelled, json!({})));
+        // With `orig_target_sizes`, the size of the row: corners in pixels of it.
+        let sized = relative.iter().enumerate().map(|(at, share)| share * pixels[at % 2]).collect();
+        let sized = vec![
+            tensor("boxes", &[60, 4], sized),
+            tensor("scores", &[60], shares(60)),
+            tensor("labels", &[60], classes()),
+        ];
+        cases.push((
+            Boxes { is_relative: false, ..settings(Layout::Detr) },
+            sized,
+            json!({ "relative": false }),
+        ));
         let logits: Vec<f32> = shares(180).iter().map(|v| v * 4.0 - 3.0).collect();
         let queries = |boxes: &str, scores: &str| {
             vec![tensor(boxes, &[60, 4], centres.clone()), tensor(scores, &[60, 3], logits.clone())]

@@ -17,4 +17,5 @@ pub mod mask;
 pub mod merge;
 pub mod reduce;
 pub mod select;
+pub mod size;
 pub mod threshold;
