@@ -287,3 +287,106 @@ use = ["cpu"]
     check.must_exit(78).must_say(&["kind = \"size\", from = \"small\""]);
     place.nothing_is_left();
 }
+
+#[test]
+fn turned_boxes_of_a_model_that_says_so_are_cut_out_upright() {
+    let place = Workplace::new();
+    fs::create_dir_all(place.images()).unwrap();
+    let turned @ (cx, cy, w, h, angle) = TEXTS[1];
+    write_picture(&place.images().join("one.bmp"), &[turned]);
+    fs::create_dir_all(place.path("models")).unwrap();
+    // A pixel of the row is 3 of the picture. The second box lies nearly where the first does, the third is of another class, and the fourth has
+    // more pixels than the picture.
+    let of = |x: f64, scores: [f64; 2]| [x / 3.0, cy / 3.0, w / 1.5, h / 1.5, scores[0], scores[1], angle];
+    let boxes = [
+        of(cx, [0.9, 0.1]),
+        of(cx + 3.0, [0.8, 0.1]),
+        of(cx, [0.1, 0.7]),
+        [50.0, 30.0, 110.0, 90.0, 0.6, 0.1, 0.5],
+        [50.0, 30.0, 40.0, 20.0, 0.2, 0.1, 0.0],
+    ];
+    let numbers: Vec<f32> = (0..7).flat_map(|at| boxes.iter().map(move |b| b[at] as f32)).collect();
+    let (axes, keep) =
+        (|axes: Vec<i64>| ("axes", Attribute::Ints(axes)), |is| ("keepdims", Attribute::Int(is)));
+    let find = ModelBuilder::new("obb")
+        .metadata("names", "{0: 'ship', 1: 'plane'}")
+        .metadata("stride", "32")
+        .metadata("task", "obb")
+        .input(&spec("images", DType::F32, &[1, 60, 100]))
+        .output(&spec("output0", DType::F32, &[7, 5]))
+        .constant("zero", &[], &[0.0])
+        .constant("boxes", &[1, 7, 5], &numbers)
+        .node("ReduceMean", &["images"], &["flat"], &[axes(vec![1]), keep(0)])
+        .node("ReduceMean", &["flat"], &["mean"], &[axes(vec![1, 2]), keep(1)])
+        .node("Mul", &["mean", "zero"], &["nothing"], &[])
+        .node("Add", &["nothing", "boxes"], &["output0"], &[])
+        .write(&place.path("models"))
+        .unwrap();
+    let read = models::identity(&place.path("models"), DType::F32, &[1, 12, 48]).unwrap();
+    let text = format!(
+        r#"version = 1
+[sources.pages]
+kind = "images"
+paths = ["images"]
+[models.find]
+path = {find:?}
+[models.read]
+path = {read:?}
+[stages.small]
+kind = "image"
+from = "pages"
+size = [60, 100]
+color = "gray"
+[stages.raw]
+kind = "infer"
+from = "small"
+model = "find"
+[stages.found]
+kind = "detect"
+from = "raw"
+[stages.parts]
+kind = "crop"
+from = ["pages", "found"]
+rotate = true
+size = [12, 48]
+color = "gray"
+[stages.read]
+kind = "infer"
+from = "parts"
+model = "read"
+[stages.record]
+kind = "gather"
+from = ["parts.label", "parts.polygon", "parts.box", "read"]
+[sinks.results]
+kind = "jsonl"
+from = "record"
+path = "results.jsonl"
+[devices]
+use = ["cpu"]
+"#
+    );
+    fs::write(place.workflow(), text).unwrap();
+    place.run(&[]).must_exit(0);
+    let records = records(&place);
+    let parts = records[0]["result"].as_array().unwrap();
+    let labels: Vec<_> = parts.iter().map(|part| part["parts.label"].as_str().unwrap()).collect();
+    assert_eq!(labels, ["ship", "plane", "ship"]);
+    let polygon: Vec<[f64; 2]> = serde_json::from_value(parts[0]["parts.polygon"].clone()).unwrap();
+    let corner = |i: f64, j: f64| {
+        [cx + i * w * angle.cos() - j * h * angle.sin(), cy + i * w * angle.sin() + j * h * angle.cos()]
+    };
+    let wanted = [corner(-1.0, -1.0), corner(1.0, -1.0), corner(1.0, 1.0), corner(-1.0, 1.0)];
+    for (found, wanted) in polygon.iter().zip(wanted) {
+        assert!((found[0] - wanted[0]).hypot(found[1] - wanted[1]) < 1e-3, "{polygon:?}");
+    }
+    // All of the cut is ink, and its first third is gray.
+    let pixels: Vec<Vec<f64>> = serde_json::from_value(parts[0]["read"][0].clone()).unwrap();
+    for (x, value) in
+        pixels[6].iter().enumerate().filter(|(x, _)| (2..46).contains(x) && !(14..=17).contains(x))
+    {
+        assert!((value * 255.0 - if x < 16 { 180.0 } else { 250.0 }).abs() < 8.0, "{x}: {:?}", pixels[6]);
+    }
+    let all: [f64; 4] = serde_json::from_value(parts[2]["parts.box"].clone()).unwrap();
+    assert_eq!(all, [0.0, 0.0, WIDTH as f64, HEIGHT as f64]);
+    place.nothing_is_left();
+}
