@@ -34,8 +34,9 @@ const KEYS: [Key; 12] = [
         "layout",
         "text",
         "told by the model's metadata and the names of its outputs",
-        "`\"yolov5\"` (also v7), `\"yolov8\"` (v8 to v12), `\"yolov8_obb\"` (turned boxes; gives the column `polygon`, too, which may reach beyond the picture), `\"yolo_end2end\"` (v10, v26), `\"yolox\"`, `\"ssd\"`, `\"ultraface\"`, `\"detr\"` (RT-DETR, \
-         D-FINE, RF-DETR; an input `orig_target_sizes` reads a `size` stage), `\"tf\"` (`detection_boxes`, ..), or `\"dbnet\"` (texts; gives the column `polygon`, too)",
+        "`\"yolov5\"` (also v7), `\"yolov8\"` (v8 to v12), `\"yolov8_obb\"` (turned boxes, v8 to v12; gives the column `polygon`, too, which may reach \
+         beyond the picture), `\"yolo_end2end\"` (v10, v26), `\"yolox\"`, `\"ssd\"`, `\"ultraface\"`, `\"detr\"` (RT-DETR, D-FINE, RF-DETR; an input \
+         `orig_target_sizes` reads a `size` stage), `\"tf\"` (`detection_boxes`, ..), or `\"dbnet\"` (texts; gives the column `polygon`, too)",
     ),
     key(
         "threshold",

@@ -12,7 +12,6 @@ use serde::Serialize;
 pub enum Layout {
     Yolov5,
     Yolov8,
-    #[serde(rename = "yolov8_obb")]
     Yolov8Obb,
     YoloEnd2end,
     Yolox,
@@ -60,7 +59,7 @@ impl Layout {
         match self {
             Layout::Yolov5 => "[boxes, 5 + classes]",
             Layout::Yolov8 => "[4 + classes, boxes]",
-            Layout::Yolov8Obb => "[4 + classes + 1, boxes]: the angle is the last",
+            Layout::Yolov8Obb => "[4 + classes + angle, boxes]",
             Layout::YoloEnd2end => "[boxes, 6]: corners, score, class",
             Layout::Yolox => "[cells of three grids, 5 + classes]",
             Layout::Ssd | Layout::Ultraface => "`boxes` [boxes, 4] and `scores` [boxes, classes]",

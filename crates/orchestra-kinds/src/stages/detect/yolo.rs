@@ -45,11 +45,11 @@ pub fn transposed(
     Ok(())
 }
 
-/// `[4 + classes + 1, boxes]`: as [`transposed`], with the angle in radians, clockwise where y goes down, behind the classes.
+/// `[4 + classes + angle, boxes]`: as [`transposed`], with the angle in radians, clockwise where y goes down, behind the classes.
 pub fn turned(tensor: &Tensor, threshold: f32, found: &mut Vec<Found>) -> Result<(), Refusal> {
     let [numbers, boxes] = tensor.sides()?;
     if numbers < 6 {
-        return Err(tensor.refusal("[4 + classes + 1, boxes]"));
+        return Err(tensor.refusal("[4 + classes + angle, boxes]"));
     }
     let at = |number: usize, n: usize| tensor.values[number * boxes + n];
     for n in 0..boxes {
