@@ -34,6 +34,7 @@ pub mod lineage;
 pub mod loader_blame;
 mod named_enum;
 pub mod placement;
+pub mod program;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod restart;
 pub mod sandbox;
@@ -56,6 +57,7 @@ pub use ids::{
 pub use image_spec::{Channels, Fit, ImageSpec, Layout, PixelInput, ResizeFilter};
 pub use iteration::Iteration;
 pub use placement::Placement;
+pub use program::Program;
 pub use sandbox::{SandboxMode, SandboxRules};
 pub use session_tuning::{Provider, SessionTuning, TensorRt};
 pub use tensor::{DType, Dim, TensorSpec};

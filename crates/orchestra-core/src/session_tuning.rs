@@ -63,7 +63,8 @@ mod tests {
         let usual = SessionTuning::default();
         assert_eq!(usual.memory_words(), "");
         let tensorrt = TensorRt { fp16: true, engines: Some("/cache".into()) };
-        let all = SessionTuning { shrink: true, cuda_graphs: true, provider: Provider::TensorRt(tensorrt) };
+        let provider = Provider::TensorRt(tensorrt);
+        let all = SessionTuning { shrink: true, cuda_graphs: true, provider, allow_cpu_nodes: false };
         assert_eq!(all.memory_words(), "tensorrt f16, cuda graphs, shrink");
     }
 }

@@ -12,7 +12,7 @@ use crate::fields::{At, Fields};
 use crate::graph::{Graph, Link};
 use crate::host::{Host, MachineView, lexical};
 use crate::include::include;
-use crate::kind::{Input, SourceConnected, whole_row};
+use crate::kind::{Draft, Input, SourceConnected, whole_row};
 use crate::measured::MeasureKey;
 use crate::models::{self, Model};
 use crate::no_effect::NoEffect;
@@ -95,13 +95,14 @@ impl Planner<'_> {
         let folder = self.file.parent().unwrap_or(Path::new("/")).to_owned();
         let listings: Vec<_> =
             workflow.sources.iter().map(|s| sources::resolve_listing(s, &folder, self.host, diags)).collect();
-        let models: Vec<_> =
+        let mut models: Vec<_> =
             workflow.models.iter().map(|m| models::load(m, &folder, self.host, diags)).collect();
         let connect = |(source, listing): (&RawSource, &Option<ListingSpec>)| {
             sources::connect(source, listing.as_ref(), &workflow.limits, self.host, diags)
         };
         let sources: Vec<_> = workflow.sources.iter().zip(&listings).map(connect).collect();
         let wired = Wiring::new(&workflow, &graph, &sources, &models, (self.host, &folder), diags).check();
+        programs_are_known(&mut workflow, &mut models, &wired);
         let records = records(&workflow, &graph, &sources, &models, &wired, diags);
         let sink_paths = sinks::check_paths(&workflow.sinks, diags);
         let machine = self.machine(diags);
@@ -184,6 +185,7 @@ impl Planner<'_> {
             let model_bytes = models[at].as_ref().map_or(0, |m| m.bytes);
             let own = match &model.devices {
                 Some(names) => devices.of_model(names, diags),
+                None if models[at].as_ref().is_some_and(|m| m.on_cores) => Some(devices.cores()),
                 None => Some(devices.in_use.clone()),
             };
             let Some(own) = own.filter(|_| index < graph.n_stages) else { continue };
@@ -236,6 +238,22 @@ impl Planner<'_> {
             settings: &assemble::settings_of(raw, index, wired)?,
         };
         self.host.measured_memory(&key).map(WorkerMemory::Measured)
+    }
+}
+
+/// Fills in what is known of a program once it has been asked, and what feeds it.
+fn programs_are_known(workflow: &mut RawWorkflow, models: &mut [Option<Model>], wired: &[Option<Wired>]) {
+    for (stage, wired) in workflow.stages.iter_mut().zip(wired) {
+        let (Some(Draft::Batch(batch)), Some(Wired::Batch { model, tensors, .. })) =
+            (&mut stage.draft, wired)
+        else {
+            continue;
+        };
+        if let Some(model) = models[*model].as_mut().filter(|model| model.plan.program.is_some()) {
+            model.plan.inputs.clone_from(tensors);
+            let asked = model.max_batch.map(|rows| At::new(rows, stage.name.span));
+            batch.max_batch = batch.max_batch.take().or(asked);
+        }
     }
 }
 

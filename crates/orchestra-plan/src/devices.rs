@@ -92,6 +92,12 @@ impl<'a> Devices<'a> {
         }
     }
 
+    /// Those in use for work that runs on no GPU: the cores, whatever is in use.
+    pub fn cores(&self) -> Vec<Device> {
+        let cores: Vec<Device> = self.in_use.iter().filter(|device| !device.is_cuda()).cloned().collect();
+        if cores.is_empty() { vec![cpu(0)] } else { cores }
+    }
+
     /// The devices that a model names itself.
     pub fn of_model(&mut self, names: &[At<String>], diags: &mut Diagnostics) -> Option<Vec<Device>> {
         let mut found = Vec::new();

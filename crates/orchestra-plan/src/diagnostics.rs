@@ -72,7 +72,8 @@ impl Diagnostic {
         self
     }
 
-    pub(crate) fn unavailable(&mut self) -> &mut Self {
+    /// The fault is not that of the file: something that it names is not there.
+    pub fn unavailable(&mut self) -> &mut Self {
         self.cause = Cause::Unavailable;
         self
     }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Component, Path, PathBuf};
 
-use orchestra_core::TensorSpec;
+use orchestra_core::{Program, SandboxRules, TensorSpec};
 use orchestra_store::{ItemEntry, ListError, ListingSpec};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -85,6 +85,15 @@ pub trait Host {
     fn measured_memory(&self, key: &MeasureKey<'_>) -> Option<u64> {
         let _ = key;
         None
+    }
+
+    /// What a program prints that is confined to `rules`, and ends by itself soon.
+    ///
+    /// # Errors
+    /// It cannot be started, takes too long, prints too much or fails; with its last words.
+    fn ask(&self, program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String> {
+        let _ = (program, rules);
+        Err("programs cannot be started here".to_owned())
     }
 
     /// Where programs keep what they have compiled of models; `None` where there is no such folder.
@@ -232,13 +241,18 @@ pub struct RealHost {
     pub engines: Option<PathBuf>,
     /// The machine is not this one: what was measured on any GPU is taken where nothing was on its own.
     pub is_described: bool,
+    /// What answers [`Host::ask`]; `None`: nothing is started.
+    pub ask: Option<AskProgram>,
 }
+
+/// As [`Host::ask`].
+pub type AskProgram = fn(&Program, &SandboxRules) -> Result<Vec<u8>, String>;
 
 impl RealHost {
     /// A host that remembers nothing of earlier runs.
     #[must_use]
     pub fn with_machine(kinds: Kinds, machine: MachineView) -> Self {
-        Self { kinds, machine, measurements: None, engines: None, is_described: false }
+        Self { kinds, machine, measurements: None, engines: None, is_described: false, ask: None }
     }
 }
 
@@ -309,6 +323,11 @@ impl Host for RealHost {
 
     fn engines(&self) -> Option<PathBuf> {
         self.engines.clone()
+    }
+
+    fn ask(&self, program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String> {
+        let ask = self.ask.ok_or_else(|| "this program plans without starting others".to_owned())?;
+        ask(program, rules)
     }
 
     fn machine(&self) -> Result<MachineView, String> {

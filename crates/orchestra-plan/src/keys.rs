@@ -123,6 +123,51 @@ pub const MODEL: [Key; 23] = [
     ),
 ];
 
+/// Every stage that runs a program in workers of its own: how those are run.
+pub const WORKERS: [Key; 11] = [
+    key("devices", "text or list", "those of `[devices]`", "devices for this stage only"),
+    key(
+        "workers",
+        "integer, 1 to 256",
+        "its share of the cores, 1 on a GPU",
+        "worker processes per device, each of which runs one batch at a time",
+    ),
+    key(
+        "threads",
+        "integer, 1 to 1024",
+        "1",
+        "threads of each worker: what the libraries of linear algebra are told to take",
+    ),
+    key(
+        "memory",
+        "memory",
+        "what an earlier run or this one measures",
+        "device memory of one worker, on a GPU",
+    ),
+    key("priority", "integer, 1 to 100", "10", "share of a device's workers, relative to other stages on it"),
+    key(
+        "spare",
+        "integer, 0 to 4",
+        "1 on the CPU where memory allows, else 0",
+        "workers per device that stand by, loaded, and take over when one dies",
+    ),
+    key("recycle", "table", "none", "`{ batches = 100000, growth = \"2GiB\" }`: as for models"),
+    key(
+        "sandbox",
+        "text",
+        "that of `[limits]`",
+        "`\"auto\"`, `\"require\"` or `\"off\"`: whether workers are confined to what they need; see [security](../security.md)",
+    ),
+    key(
+        "sandbox_read",
+        "text or list",
+        "none",
+        "files and folders that the code reads, besides its own folder",
+    ),
+    key("sandbox_write", "text or list", "none", "files and folders that the code writes"),
+    key("sandbox_env", "text or list", "none", "variables of the environment that the code needs"),
+];
+
 /// `[devices]`
 pub const DEVICES: [Key; 2] = [
     key(

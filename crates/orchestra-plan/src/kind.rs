@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map, Reduce, Registry, RemoteSpec};
+use orchestra_core::{Program, SandboxRules, TensorSpec};
 use orchestra_store::{Expand, ItemEntry, RemoteStore};
 use serde_json::Value as Json;
 
@@ -190,6 +191,9 @@ pub enum Draft {
 pub struct BatchDraft {
     /// The name of the model; `None` was reported.
     pub model: Option<At<String>>,
+    /// What the stage runs instead of one of the models of the file. It stands for a model of its own, whose name is `model`; the table of the
+    /// stage has the keys of [`WORKERS`](crate::keys::WORKERS).
+    pub program: Option<Arc<dyn ProgramDraft>>,
     /// `batch.max`
     pub max_batch: Option<At<u64>>,
     /// `batch.wait`
@@ -197,7 +201,48 @@ pub struct BatchDraft {
     /// `batch.together`
     pub together: Option<usize>,
     /// The model runs on its own outputs.
-    pub iterate: Option<LoopDraft>,
+    pub iterate: Option<Box<LoopDraft>>,
+}
+
+/// A program that a stage runs instead of a model, waiting to be asked what it takes and gives.
+pub trait ProgramDraft: fmt::Debug + Send + Sync {
+    /// What it takes and gives. `None` after an error, which is in `context.diags`.
+    fn connect(&self, context: &mut ProgramContext<'_>) -> Option<ProgramConnected>;
+}
+
+/// What a stage that runs a program may ask while it is planned.
+pub struct ProgramContext<'a> {
+    /// The name of the stage.
+    pub stage: &'a str,
+    /// Where that stands.
+    pub span: Span,
+    /// Files and variables, and answers of programs.
+    pub host: &'a dyn Host,
+    /// The folder of the workflow file.
+    pub folder: &'a Path,
+    /// What the file allows its workers.
+    pub rules: &'a SandboxRules,
+    /// Where errors go.
+    pub diags: &'a mut Diagnostics,
+}
+
+/// A program that speaks the worker protocol, and what it said of itself.
+#[derive(Debug, Clone)]
+pub struct ProgramConnected {
+    /// The file that users know it by, absolute.
+    pub path: PathBuf,
+    /// All that makes its results, as a text: a run is not resumed with another.
+    pub identity: String,
+    /// What it takes, in its order; a name alone takes any tensor of fixed shape.
+    pub inputs: Vec<(String, Option<TensorSpec>)>,
+    /// What it gives.
+    pub outputs: Vec<TensorSpec>,
+    /// Rows of a batch, where the stage does not say it.
+    pub max_batch: Option<u64>,
+    /// Whether it runs on GPUs. One that does not is placed on the cores.
+    pub gpu: bool,
+    /// How it is started.
+    pub program: Program,
 }
 
 /// The settings of a stage, waiting for what the stage reads.

@@ -47,13 +47,14 @@ pub use diagnostics::{Cause, Diagnostic, Diagnostics, RenderStyle, Severity, Spa
 pub use fields::{At, Fields};
 pub use graph_view::{Edge, GraphView, Node, NodeKind, PipelineView};
 pub use host::{
-    DeviceView, FileKind, Host, MAX_METADATA, MachineView, ModelError, ModelFile, NodeView, ReadSeek,
-    RealHost, Signature,
+    AskProgram, DeviceView, FileKind, Host, MAX_METADATA, MachineView, ModelError, ModelFile, NodeView,
+    ReadSeek, RealHost, Signature,
 };
 pub use iterate::{LoopDraft, UntilDraft};
 pub use kind::{
-    BatchDraft, Connect, Draft, Input, InputColumns, Key, Kinds, ReadBack, Reads, Runs, SinkKind,
-    SourceConnected, SourceContext, SourceKind, StageConnected, StageContext, StageKind, Writes, key,
+    BatchDraft, Connect, Draft, Input, InputColumns, Key, Kinds, ProgramConnected, ProgramContext,
+    ProgramDraft, ReadBack, Reads, Runs, SinkKind, SourceConnected, SourceContext, SourceKind,
+    StageConnected, StageContext, StageKind, Writes, key,
 };
 pub use machine_file::machine_from_toml;
 pub use measured::{MeasureKey, Measured, Measurements};

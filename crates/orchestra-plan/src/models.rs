@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orchestra_core::{Provider, SandboxMode, SandboxRules};
+use orchestra_core::{DType, Dim, Provider, SandboxMode, SandboxRules, TensorSpec};
+use sha2::{Digest as _, Sha256};
 
 use crate::build::resolve;
 use crate::diagnostics::Diagnostics;
@@ -12,10 +13,11 @@ use crate::fields::{At, Fields};
 use crate::fingerprint::hex;
 use crate::host::{FileKind, Host, ModelError, ModelFile};
 use crate::keys;
+use crate::kind::{ProgramConnected, ProgramContext, ProgramDraft};
 use crate::plan::{ModelPlan, Recycle};
 use crate::raw::{RawModel, RawSandbox};
 use crate::tree::{Entry, Table};
-use crate::tuning;
+use crate::tuning::{self, RawTuning};
 
 /// Most spares per stage and device: more deaths at once than that are no accident.
 const MAX_SPARES: u64 = 4;
@@ -32,35 +34,66 @@ pub(crate) struct Model {
     pub metadata: Arc<BTreeMap<String, String>>,
     /// Bytes of the file and of its external weights.
     pub bytes: u64,
-    /// Version of ONNX's operators.
+    /// Version of ONNX's operators; 0 for a program.
     pub opset: i64,
+    /// Per input: whether it takes any tensor of fixed shape.
+    pub open_inputs: Vec<bool>,
+    /// Rows of a batch, where the stage does not say it.
+    pub max_batch: Option<u64>,
+    /// It runs on the cores, whatever the machine has.
+    pub on_cores: bool,
 }
 
 pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawModel {
     let what = format!("model `{}`", name.value);
     let mut f = Fields::new(what, name.span, table, &keys::names(&keys::MODEL), diags);
-    let devices = f.strings("devices").filter(|names| !matches!(&names[..], [one] if one.value == "auto"));
-    if let (Some([]), Some(entry)) = (devices.as_deref(), f.entry("devices")) {
-        f.bad("devices", entry.node.span, "names no device").help("leave the key out to use all devices");
-    }
     let streams = f.integer("streams", 1..=MAX_STREAMS);
     let tuning = tuning::read(&mut f, streams.as_ref().is_some_and(|n| n.value > 1));
     RawModel {
         path: f.required_string("path", "name the ONNX file, relative to this file"),
         labels: f.string("labels"),
+        max_batch: f.integer("max_batch", 1..=MAX_BATCH),
+        memory_limit: at_least_one(&mut f, "memory_limit"),
+        streams,
+        custom_ops: f.strings("custom_ops").unwrap_or_default(),
+        tf32: f.boolean("tf32").unwrap_or(true),
+        tuning,
+        ..workers(name, &mut f)
+    }
+}
+
+/// The model that stands for a program: the table of its stage says how its workers are run.
+pub(crate) fn of_program(
+    name: At<String>,
+    program: Arc<dyn ProgramDraft>,
+    f: &mut Fields<'_, '_>,
+) -> RawModel {
+    RawModel { program: Some(program), ..workers(name, f) }
+}
+
+/// What `keys::WORKERS` say, and nothing else.
+fn workers(name: At<String>, f: &mut Fields<'_, '_>) -> RawModel {
+    let devices = f.strings("devices").filter(|names| !matches!(&names[..], [one] if one.value == "auto"));
+    if let (Some([]), Some(entry)) = (devices.as_deref(), f.entry("devices")) {
+        f.bad("devices", entry.node.span, "names no device").help("leave the key out to use all devices");
+    }
+    RawModel {
+        program: None,
+        path: None,
+        labels: None,
         devices,
         workers: f.integer("workers", 1..=256),
         spare: f.integer("spare", 0..=MAX_SPARES),
-        max_batch: f.integer("max_batch", 1..=MAX_BATCH),
-        memory: at_least_one(&mut f, "memory"),
-        memory_limit: at_least_one(&mut f, "memory_limit"),
+        max_batch: None,
+        memory: at_least_one(f, "memory"),
+        memory_limit: None,
         priority: f.integer("priority", 1..=100).map_or(10, |n| n.value as u32),
         threads: f.integer("threads", 1..=1024).map(|n| n.value as usize),
-        streams,
-        custom_ops: f.strings("custom_ops").unwrap_or_default(),
-        recycle: recycle(&mut f),
-        tf32: f.boolean("tf32").unwrap_or(true),
-        tuning,
+        streams: None,
+        custom_ops: Vec::new(),
+        recycle: recycle(f),
+        tf32: true,
+        tuning: RawTuning::default(),
         sandbox: RawSandbox {
             mode: f.choice("sandbox", &SandboxMode::NAMES).map(|mode| mode.value),
             read: f.strings("sandbox_read").unwrap_or_default(),
@@ -97,6 +130,9 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
     let labels = raw.labels.as_ref().map(|l| read_labels(l, folder, host, diags));
     let custom_ops: Vec<_> = raw.custom_ops.iter().map(|l| library(raw, l, folder, host, diags)).collect();
     check_sandbox(raw, folder, host, diags);
+    if let Some(program) = &raw.program {
+        return connect_program(raw, program.as_ref(), folder, host, diags);
+    }
     let written = raw.path.as_ref()?;
     let path = resolve(folder, &written.value, host);
     let file = match host.model(&path) {
@@ -128,7 +164,7 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
     if let Provider::TensorRt(wanted) = &mut tuning.provider {
         wanted.engines = host.engines().map(|folder| folder.join(hex(&digest)));
     }
-    let paths = |written: &[At<String>]| written.iter().map(|p| resolve(folder, &p.value, host)).collect();
+    let open_inputs = vec![false; signature.inputs.len()];
     let plan = ModelPlan {
         name: raw.name.value.clone(),
         path,
@@ -141,14 +177,59 @@ pub(crate) fn load(raw: &RawModel, folder: &Path, host: &dyn Host, diags: &mut D
         memory: raw.memory.as_ref().map(|m| m.value),
         tf32: raw.tf32,
         tuning,
-        sandbox: SandboxRules {
-            mode: raw.sandbox.mode.unwrap_or_default(),
-            read: paths(&raw.sandbox.read),
-            write: paths(&raw.sandbox.write),
-            env: raw.sandbox.env.iter().map(|name| name.value.clone()).collect(),
-        },
+        sandbox: sandbox_rules(raw, folder, host),
+        program: None,
     };
-    Some(Model { plan, labels, metadata, bytes, opset })
+    Some(Model { plan, labels, metadata, bytes, opset, open_inputs, max_batch: None, on_cores: false })
+}
+
+/// Asks a program what it takes and gives; `None` after an error.
+fn connect_program(
+    raw: &RawModel,
+    program: &dyn ProgramDraft,
+    folder: &Path,
+    host: &dyn Host,
+    diags: &mut Diagnostics,
+) -> Option<Model> {
+    let rules = sandbox_rules(raw, folder, host);
+    let stage = raw.name.value.split('/').next().unwrap_or_default();
+    let mut context = ProgramContext { stage, span: raw.name.span, host, folder, rules: &rules, diags };
+    let ProgramConnected { path, identity, inputs, outputs, max_batch, gpu, program } =
+        program.connect(&mut context)?;
+    let digest: [u8; 32] = Sha256::digest(identity).into();
+    let open_inputs = inputs.iter().map(|(_, tensor)| tensor.is_none()).collect();
+    // What an open input is, is known with what feeds it.
+    let tensor = |(name, tensor): (String, Option<TensorSpec>)| {
+        let open = TensorSpec { name, dtype: DType::F32, row: Vec::new(), batch: Dim::Dynamic };
+        tensor.unwrap_or(open)
+    };
+    let plan = ModelPlan {
+        name: raw.name.value.clone(),
+        path,
+        digest,
+        file_digest: digest,
+        inputs: inputs.into_iter().map(tensor).collect(),
+        outputs,
+        custom_ops: Vec::new(),
+        memory_limit: None,
+        memory: raw.memory.as_ref().map(|m| m.value),
+        tf32: raw.tf32,
+        tuning: raw.tuning.wanted.clone(),
+        sandbox: rules,
+        program: Some(program),
+    };
+    let metadata = Arc::default();
+    Some(Model { plan, labels: None, metadata, bytes: 0, opset: 0, open_inputs, max_batch, on_cores: !gpu })
+}
+
+fn sandbox_rules(raw: &RawModel, folder: &Path, host: &dyn Host) -> SandboxRules {
+    let paths = |written: &[At<String>]| written.iter().map(|p| resolve(folder, &p.value, host)).collect();
+    SandboxRules {
+        mode: raw.sandbox.mode.unwrap_or_default(),
+        read: paths(&raw.sandbox.read),
+        write: paths(&raw.sandbox.write),
+        env: raw.sandbox.env.iter().map(|name| name.value.clone()).collect(),
+    }
 }
 
 /// Reports what no sandbox can allow.

@@ -94,7 +94,9 @@ fn on_cpu(
         .map(|(stage, part)| {
             let Demand { stage, model, .. } = &demands[*stage];
             let asked = model.workers.as_ref().map(|w| w.value as usize);
-            let (count, threads) = workers_and_threads(part, asked, model.threads, model.streams());
+            // More threads gain a program little: what it does between two products runs on one.
+            let threads = model.threads.or(model.program.as_ref().map(|_| 1));
+            let (count, threads) = workers_and_threads(part, asked, threads, model.streams());
             let why = match (asked, model.threads) {
                 (Some(_), Some(_)) => "workers and threads as asked".into(),
                 (Some(_), None) => format!("workers as asked, sharing {}", plural(part, "core")),

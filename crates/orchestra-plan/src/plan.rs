@@ -12,7 +12,7 @@ use orchestra_core::{
     DeviceId, DeviceSpec, ModelId, PipelineId, PixelInput, Provider, SessionTuning, SinkId, SourceId,
     StageId, TensorSpec,
 };
-use orchestra_core::{DeviceKind, Iteration, SandboxMode, SandboxRules};
+use orchestra_core::{DeviceKind, Iteration, Program, SandboxMode, SandboxRules};
 use orchestra_store::Expand;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -275,6 +275,9 @@ pub struct ModelPlan {
     pub tuning: SessionTuning,
     /// What its workers may do.
     pub sandbox: SandboxRules,
+    /// The program that speaks the worker protocol instead of an engine for model files; `path` is then its script or executable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<Program>,
 }
 
 /// When a healthy worker is replaced.

@@ -10,7 +10,7 @@ use crate::bytes::parse_bytes;
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::{At, Fields};
 use crate::keys;
-use crate::kind::{BatchDraft, Draft, Key, Kinds, Reads, SinkKind, SourceKind, StageKind};
+use crate::kind::{BatchDraft, Draft, Key, Kinds, ProgramDraft, Reads, SinkKind, SourceKind, StageKind};
 use crate::nearest::suggestion;
 use crate::plan::{Limits, LogFormat, MaxFailed, OtlpProtocol, Recycle, TelemetryPlan};
 use crate::tree::{Entry, Table, Value};
@@ -64,6 +64,8 @@ pub(crate) enum RawListing {
 #[derive(Debug)]
 pub(crate) struct RawModel {
     pub name: At<String>,
+    /// What is run instead of a model file.
+    pub program: Option<Arc<dyn ProgramDraft>>,
     pub path: Option<At<String>>,
     pub labels: Option<At<String>>,
     pub devices: Option<Vec<At<String>>>,
@@ -156,8 +158,9 @@ pub(crate) fn read(root: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawW
     let (limits, memory, loaders) = limits(&mut fields);
     let devices = devices(&mut fields);
     let telemetry = telemetry(&mut fields);
+    let mut programs = Vec::new();
     let stage = |name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics| {
-        read_stage(name, table, kinds, &limits, diags)
+        read_stage(name, table, kinds, &limits, &mut programs, diags)
     };
     let stages = tables(root, "stages", "stage", diags, stage);
     let source = |name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics| {
@@ -167,6 +170,7 @@ pub(crate) fn read(root: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawW
         sinks::read(name, table, kinds, diags)
     };
     let mut models = tables(root, "models", "model", diags, models::read);
+    models.extend(programs);
     for model in &mut models {
         model.sandbox.mode.get_or_insert(limits.sandbox);
     }
@@ -184,12 +188,13 @@ pub(crate) fn read(root: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawW
     }
 }
 
-/// `[stages.*]`: reads a table by its kind.
+/// `[stages.*]`: reads a table by its kind. A program that the stage runs instead of a model is added to `programs`.
 fn read_stage(
     name: At<String>,
     table: &Table,
     kinds: &Kinds,
     limits: &Limits,
+    programs: &mut Vec<RawModel>,
     diags: &mut Diagnostics,
 ) -> RawStage {
     let what = format!("stage `{}`", name.value);
@@ -199,7 +204,12 @@ fn read_stage(
     let allowed = allowed(&keys::STAGE, kind.keys());
     let mut fields = Fields::new(what, name.span, table, &allowed, diags);
     let reads = kind.reads(&mut fields);
-    let draft = kind.read(&mut fields, limits);
+    let mut draft = kind.read(&mut fields, limits);
+    if let Some(Draft::Batch(BatchDraft { model: Some(model), program: Some(program), .. })) = &mut draft {
+        // No table can be called so.
+        model.value = format!("{}/{}", name.value, model.value);
+        programs.push(models::of_program(model.clone(), Arc::clone(program), &mut fields));
+    }
     RawStage { name, reads, kind: Some(kind), draft }
 }
 

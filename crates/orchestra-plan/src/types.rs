@@ -171,6 +171,16 @@ impl<'a> Wiring<'a> {
         if let (None, Some(place), None) = (&input.column, fitting.next(), fitting.next()) {
             return Some((ColumnRef { from: link.target, column: place }, input.gives.0[place].ty.clone()));
         }
+        self.tensor_of(reader, &input, link)
+    }
+
+    /// The tensor that a link of a stage means that takes any.
+    fn any_tensor(&mut self, reader: &str, link: &Link) -> Option<(ColumnRef, ColumnType)> {
+        let input = self.input(link)?;
+        self.tensor_of(reader, &input, link)
+    }
+
+    fn tensor_of(&mut self, reader: &str, input: &Input, link: &Link) -> Option<(ColumnRef, ColumnType)> {
         let what = match input.is_source {
             true => format!(
                 "a tensor: put an image stage in between: [stages.pixels], kind = \"image\", from = \"{}\", size = [..]",
@@ -180,6 +190,23 @@ impl<'a> Wiring<'a> {
         };
         let place = input.column(reader, &what, |column| column.ty.tensor().is_some(), self.diags)?;
         Some((ColumnRef { from: link.target, column: place }, input.gives.0[place].ty.clone()))
+    }
+
+    /// Whether a link gives pixels that the graph of a model would normalise, which is reported: a program has none.
+    fn is_normalised_later(&mut self, reader: &str, link: &Link, ty: &ColumnType) -> bool {
+        let is_later = matches!(ty, ColumnType::Pixels { .. });
+        if is_later {
+            let giver = name_of(self.workflow, link.target);
+            self.diags
+                .error(
+                    link.span,
+                    format!(
+                        "{reader} runs a program, and `{giver}` leaves normalising to the graph of a model"
+                    ),
+                )
+                .help(format!("leave `normalize` of `{giver}` out"));
+        }
+        is_later
     }
 
     fn batch(&mut self, stage: usize, raw: &RawStage, draft: &BatchDraft) -> Option<Wired> {
@@ -194,16 +221,32 @@ impl<'a> Wiring<'a> {
             self.diags.error(model.span, message).help(help);
             return None;
         };
-        let signature = &self.models[index].as_ref()?.plan;
+        let known = self.models[index].as_ref()?;
+        let signature = &known.plan;
+        let mut open_inputs = known.open_inputs.iter().copied();
         let fixed_batch = self.fixed_batch(model, &signature.inputs, &signature.outputs);
         let links = self.inputs(stage, raw, &model.value, &signature.inputs)?;
         let mut inputs = Vec::new();
         let mut tensors = Vec::new();
         let mut pixels = Vec::new();
         for (want, link) in signature.inputs.iter().zip(links) {
-            if let Some((read, ty)) = self.output(&format!("stage `{}`", raw.name.value), want, link)
-                && let Some(tensor) = self.fits(&model.value, want, link, &ty)
-            {
+            let reader = format!("stage `{}`", raw.name.value);
+            let is_open = open_inputs.next().unwrap_or(false);
+            let found = match is_open {
+                true => self.any_tensor(&reader, link),
+                false => self.output(&reader, want, link),
+            };
+            let Some((read, ty)) = found else { continue };
+            let want = match ty.tensor() {
+                Some(given) if is_open => {
+                    TensorSpec { name: want.name.clone(), batch: Dim::Dynamic, ..given.clone() }
+                }
+                _ => want.clone(),
+            };
+            if known.plan.program.is_some() && self.is_normalised_later(&reader, link, &ty) {
+                continue;
+            }
+            if let Some(tensor) = self.fits(&model.value, &want, link, &ty) {
                 inputs.push(read);
                 tensors.push(tensor);
                 pixels.push(match ty {

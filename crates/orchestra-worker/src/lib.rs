@@ -13,6 +13,7 @@ pub mod loader;
 mod map;
 pub mod output_region;
 pub mod process;
+pub mod program;
 pub mod rss;
 pub mod sandbox;
 pub mod serve;

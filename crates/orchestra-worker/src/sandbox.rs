@@ -67,6 +67,8 @@ pub struct Sandbox {
     pub gpu: bool,
     /// Whether it may connect to others over the network.
     pub network: bool,
+    /// Whether this process is still to become another program, which is confined alike. It may start none beside it.
+    pub becomes: bool,
 }
 
 impl Sandbox {
@@ -137,6 +139,9 @@ impl Sandbox {
     fn forbidden(&self) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
         let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
             FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
+        if self.becomes {
+            rules.remove(&libc::SYS_execve);
+        }
         let when = |argument, operator, value| {
             SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])
         };

@@ -28,6 +28,7 @@
 //! (`with_run_parent`).
 
 mod onnx;
+mod program;
 mod serve;
 mod usable;
 mod verify;
@@ -79,10 +80,12 @@ pub mod kind {
         Emit, Encoder, Fan, Fetch, FetchRun, Fold, InOrder, ItemInfo, Map, MapRun, Merge, MergeState, Parts,
         Reduce, ReducedRow, Reduction,
     };
-    pub use orchestra_core::{DType, Dim, FailureKind, TensorSpec};
+    pub use orchestra_core::{DType, Dim, FailureKind, Program, TensorSpec};
+    pub use orchestra_plan::keys::WORKERS;
     pub use orchestra_plan::{
-        At, Connect, Draft, Fields, Input, InputColumns, Key, Kinds, Limits, Reads, Runs, SinkKind,
-        SourceConnected, SourceContext, SourceKind, StageConnected, StageContext, StageKind, Writes, key,
+        At, BatchDraft, Connect, Draft, Fields, Input, InputColumns, Key, Kinds, Limits, ProgramConnected,
+        ProgramContext, ProgramDraft, Reads, Runs, SinkKind, SourceConnected, SourceContext, SourceKind,
+        StageConnected, StageContext, StageKind, Writes, key,
     };
 }
 
@@ -131,9 +134,10 @@ pub fn worker_main() -> ExitCode {
 
 /// As [`worker_main`], with more kinds of sources and stages, which loaders can make again.
 pub fn worker_main_with(kinds: &Kinds) -> ExitCode {
-    match orchestra_worker::process::is_loader() {
-        true => orchestra_worker::process::run_as_loader(kinds),
-        false => orchestra_onnx::main(),
+    match orchestra_worker::program::of_environment() {
+        _ if orchestra_worker::process::is_loader() => orchestra_worker::process::run_as_loader(kinds),
+        Some(program) => orchestra_worker::program::become_program(&program),
+        None => orchestra_onnx::main(),
     }
 }
 
@@ -216,7 +220,7 @@ pub fn plan_file_with(
 #[must_use]
 pub fn host(kinds: Kinds, machine: MachineView) -> RealHost {
     let (measurements, engines) = (measurements(), engines());
-    RealHost { measurements, engines, ..RealHost::with_machine(kinds, machine) }
+    RealHost { measurements, engines, ask: Some(program::ask), ..RealHost::with_machine(kinds, machine) }
 }
 
 /// Finds ONNX Runtime for a plan, or fetches it once: the GPU build, and the libraries of CUDA and TensorRT, if the plan needs them. `None` for a
@@ -230,7 +234,7 @@ pub fn runtime_library(
     offline: bool,
     progress: &mut dyn Progress,
 ) -> Result<Option<Library>, LibraryError> {
-    if plan.models.is_empty() {
+    if plan.models.iter().all(|model| model.program.is_some()) {
         return Ok(None);
     }
     let env = Env::from_process();

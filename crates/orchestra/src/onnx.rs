@@ -1,6 +1,5 @@
-//! The engine of stages that run a model: which model and how is in the plan, where ONNX Runtime is depends on the machine.
+//! The engines of stages that run in workers. That of models: which model and how is in the plan, where ONNX Runtime is depends on the machine.
 
-use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,6 +11,8 @@ use orchestra_plan::{BatchPlan, Plan};
 use orchestra_runtime::launcher::{Launched, WorkerMemory};
 use orchestra_runtime::{EngineSpec, Engines, Launcher};
 
+use crate::program::{ProgramEngine, allowed};
+
 struct OnnxEngine {
     launcher: Arc<dyn Launcher>,
     /// Of a worker on the CPU.
@@ -22,13 +23,10 @@ struct OnnxEngine {
     env: Vec<(String, String)>,
 }
 
-/// What ONNX Runtime needs, and what the file allows: all that there is without a sandbox.
+/// What ONNX Runtime needs, and what the file allows.
 fn environment(rules: &SandboxRules) -> Vec<(String, String)> {
-    let is_allowed = |name: &String| rules.mode == SandboxMode::Off || rules.env.contains(name);
-    let text =
-        |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
-    let asked = std::env::vars_os().filter_map(text).filter(|(name, _)| is_allowed(name));
-    asked.chain(ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned()))).collect()
+    let needed = ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    allowed(rules).into_iter().chain(needed).collect()
 }
 
 impl EngineSpec for OnnxEngine {
@@ -52,6 +50,9 @@ impl EngineSpec for OnnxEngine {
 pub fn engines_of(plan: &Plan, launcher: &Arc<dyn Launcher>, library: Option<&Library>) -> Engines {
     let engine = |(stage, batch): (StageId, &BatchPlan)| {
         let model = &plan.models[batch.model.index()];
+        if let Some(program) = &model.program {
+            return (stage, Arc::new(ProgramEngine::new(launcher, model, program)) as Arc<dyn EngineSpec>);
+        }
         let spec = OnnxSpec {
             library: library.map(|library| library.path.clone()).unwrap_or_default(),
             preload: Vec::new(),

@@ -76,7 +76,19 @@ pub(super) fn reads_of_model(f: &mut Fields<'_, '_>) -> Reads {
 /// The model of a stage and its batches, of which the table `batch` may say what `batch_keys` name.
 pub(super) fn draft(f: &mut Fields<'_, '_>, batch_keys: &[&str]) -> BatchDraft {
     let model = f.required_string("model", "name one of [models.*]");
-    let mut draft = BatchDraft { model, max_batch: None, wait: DEFAULT_WAIT, together: None, iterate: None };
+    draft_of(model, f, batch_keys)
+}
+
+/// As [`draft`], for a model that is known.
+pub(super) fn draft_of(model: Option<At<String>>, f: &mut Fields<'_, '_>, batch_keys: &[&str]) -> BatchDraft {
+    let mut draft = BatchDraft {
+        model,
+        program: None,
+        max_batch: None,
+        wait: DEFAULT_WAIT,
+        together: None,
+        iterate: None,
+    };
     if let Some(mut batch) = f.table("batch", batch_keys) {
         draft.max_batch = batch.integer("max", 1..=MAX_BATCH);
         draft.together = batch.integer("together", 1..=MAX_BATCH).map(|n| n.value as usize);

@@ -92,7 +92,7 @@ impl StageKind for Iterate {
                 )
                 .help("write less than `rounds`, or leave it out");
         }
-        draft.iterate = Some(LoopDraft {
+        draft.iterate = Some(Box::new(LoopDraft {
             rounds,
             feed,
             until: match until {
@@ -100,7 +100,7 @@ impl StageKind for Iterate {
                 None => None,
             },
             checkpoint: checkpoint.map_or(DEFAULT_CHECKPOINT, |n| n.value as u32),
-        });
+        }));
         Some(Draft::Batch(draft))
     }
 }

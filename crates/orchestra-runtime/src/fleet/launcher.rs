@@ -87,6 +87,12 @@ pub trait EngineSpec: Send + Sync {
     /// # Errors
     /// It cannot be encoded; the text is for the user. The stage counts as one without a device.
     fn spec(&self, device: &DeviceKind) -> Result<Vec<u8>, String>;
+
+    /// Whether its workers send heartbeats whatever they do. Where loading or running may keep a lock that the heartbeat needs, silence
+    /// proves nothing meanwhile, and the deadline of the load or of the batch alone ends it.
+    fn beats_while_busy(&self) -> bool {
+        true
+    }
 }
 
 /// The engines of a plan: one for each of its batch stages.
@@ -226,7 +232,7 @@ impl Launcher for ProcessLauncher {
 
 /// Variables that a worker gets of this process: what finds libraries, tunes ONNX Runtime, CUDA and thread pools, or says where the user
 /// is. Keys of clouds, of collectors and of whatever else stay here.
-fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
+pub fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
     const NAMES: [&str; 12] = [
         "PATH",
         "HOME",

@@ -289,6 +289,10 @@ impl LinkState {
         };
         // The clocks may have been set to a later time: see there.
         self.clocks.sign_of_life = self.clocks.sign_of_life.max(last_frame);
+        let is_busy = self.phase == Phase::Greeted || batch.is_some();
+        if is_busy && !self.args.serve.engine.beats_while_busy() {
+            self.clocks.sign_of_life = now;
+        }
         let overdue = self.clocks.overdue(self.phase, &context.options.timeouts, load, batch, now);
         if let Some(cause) = overdue {
             self.end_with(if is_broken { WorkerExit::Stuck } else { cause });

@@ -102,7 +102,8 @@ fn ready(load: &LoadChain, region: OwnedFd, registry: &dyn Registry) -> Result<(
     crate::limits::confine(load.memory).map_err(|e| refused(format!("its limits cannot be set: {e}")))?;
     // A source may name any file, and links that lead anywhere; nothing is written, and nothing else of the machine is reached.
     let (mode, network) = (load.sandbox, load.network);
-    Sandbox { mode, read: vec!["/".into()], write: Vec::new(), gpu: false, network }.enter()?;
+    Sandbox { mode, read: vec!["/".into()], write: Vec::new(), gpu: false, network, becomes: false }
+        .enter()?;
     let unknown = |spec: &RemoteSpec| {
         refused(format!(
             "the program of the loader knows no kind `{}` of these settings; it must register the kinds that the run uses",

@@ -1,0 +1,249 @@
+"""A function or a class in Python as a stage of an orchestra workflow (`kind = "python"`). Needs numpy, and nothing else.
+
+    @orchestra.stage(batch=32, outputs={"mean": ("float32", [3])})
+    def colours(pixels):                                # inputs by name: read-only arrays [rows, ..] in shared memory
+        return {"mean": pixels.mean(axis=(2, 3))}       # outputs by name, as many rows
+
+orchestra runs this file in its workers, where it speaks the worker protocol (docs/guide/worker-protocol.md) for the script. By hand,
+`python stage.py --check` calls the stage on zeros, and says what it takes and gives.
+"""
+import atexit, faulthandler, hashlib, importlib.util, inspect, json, mmap  # noqa: E401
+import os, select, socket, sys, threading, time, traceback  # noqa: E401
+
+PROTOCOL = 8
+DTYPES = ["float32", "float16", "int64", "int32", "uint8", "bool"]  # Their places are their numbers in frames.
+SHORT = {"f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "u8": "uint8"}
+_stages = []
+_rss = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096  # noqa: E731
+
+class ItemError(Exception):
+    """Rejects row `row` of the batch; the others are run again without it."""
+    def __init__(self, row, why):
+        super().__init__(f"row {row}: {why}")
+        self.why = why
+
+def stage(code=None, *, outputs=None, inputs=None, batch=None, gpu=False):
+    """Makes a stage of a function, or of a class with `__call__`, which is made once in each worker. `outputs` and `inputs` are
+    `{"name": ("float32", [3, None])}`: type and shape of a row, with `None` where an output is known after the call and an input is any.
+    Inputs that are not declared may be anything. `batch`: the most rows of a call. `gpu`: it runs on the GPUs of the run."""
+    if code is None:
+        return lambda code: stage(code, outputs=outputs, inputs=inputs, batch=batch, gpu=gpu)
+    is_class = inspect.isclass(code)
+    parameters = list(inspect.signature(code.__call__ if is_class else code).parameters.values())[is_class:]
+    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(names) < max(1, len(parameters)) or not set(inputs or {}) <= set(names):
+        raise TypeError(f"{code.__name__}: each input must be an argument of its own; `inputs` may name these alone: {', '.join(names)}")
+    takes = [_tensor(name, (inputs or {}).get(name, (None, None))) for name in names]
+    gives = None if outputs is None else [_tensor(name, of) for name, of in outputs.items()]
+    _stages.append({"name": code.__name__, "inputs": takes, "outputs": gives, "batch": batch, "gpu": gpu, "code": code})
+    if code.__module__ == "__main__" and "--check" in sys.argv and len(_stages) == 1:
+        atexit.register(_check)  # The rest of the script is there then.
+    return code
+
+def _tensor(name, of):
+    dtype, shape = SHORT.get(of[0], getattr(of[0], "__name__", of[0])), of[1]
+    if (dtype, shape) != (None, None) and dtype not in DTYPES:
+        raise TypeError(f"`{name}` cannot be {dtype}; types are {', '.join(DTYPES)}")
+    if not all(dim is None or isinstance(dim, int) and dim >= 0 for dim in shape or ()):
+        raise TypeError(f"`{name}`: {shape} is no shape of a row: a list of sizes, or of None")
+    return {"name": name, "dtype": dtype, "shape": shape and list(shape)}
+
+def _load(script, *name):
+    sys.path[0], sys.modules["orchestra"] = os.path.dirname(script), sys.modules[__name__]
+    spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(script))[0], script)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return _pick(script, *name)
+
+def _pick(script, *name):
+    found, names = [one for one in _stages if one["name"] in (name or [one["name"]])], ", ".join(one["name"] for one in _stages)
+    if len(found) != 1:
+        raise LookupError(f"it has the stages {names}: name one with function = \"..\"" if names else "no function has @orchestra.stage(..)")
+    return found[0]
+
+def _describe(to, script, *name):
+    """What the planner asks for: the declaration, and the files that make the results; or what is wrong."""
+    try:
+        answer = {key: value for key, value in _load(script, *name).items() if key != "code"}
+        import numpy  # noqa: F401  Without it no worker would start.
+        modules = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+        own = sorted(f for f in modules if f.startswith(sys.path[0] + os.sep) and "site-packages" not in f)
+        answer["files"] = [(os.path.relpath(f, sys.path[0]), hashlib.sha256(open(f, "rb").read()).hexdigest()) for f in own]
+    except BaseException as error:
+        answer = {"error": _words(error)}
+    os.write(to, json.dumps(answer).encode())
+
+def _called(code, rows, inputs, outputs):
+    """The arrays of the outputs, in their order, and checked: as many rows, of the declared type and shape."""
+    import numpy as np
+    given, names = code(**inputs), [one["name"] for one in outputs]
+    if not isinstance(given, dict) or set(given) != set(names):
+        raise ValueError(f"it must give a dict of {names}, and gave {list(given) if isinstance(given, dict) else type(given).__name__}")
+    arrays = []
+    for name, dtype, shape in [(one["name"], np.dtype(one["dtype"]), [rows, *one["shape"]]) for one in outputs]:
+        array = np.asarray(given[name])
+        if array.ndim != len(shape) or any(want not in (None, has) for want, has in zip(shape, array.shape)):
+            raise ValueError(f"output `{name}` of {rows} rows must have the shape {shape}, and has {list(array.shape)}")
+        if not (array.dtype.kind == dtype.kind == "f" or np.can_cast(array.dtype, dtype, "safe")):
+            raise ValueError(f"output `{name}` is declared as {dtype}, and is {array.dtype}: use .astype(\"{dtype}\")")
+        arrays.append(array)
+    return arrays
+
+class _Bytes:  # Reads what bincode wrote: integers of variable length, little-endian.
+    def __init__(self, data):
+        self.data, self.at = data, 0
+    def text(self, n=None):
+        n = self.int() if n is None else n
+        self.at += n
+        return self.data[self.at - n:self.at]
+    def int(self):
+        first = self.text(1)[0]
+        return first if first < 251 else int.from_bytes(self.text(1 << (first - 250)), "little")
+    def list(self, item):
+        return [item() for _ in range(self.int())]
+    def dim(self):
+        return self.int() if self.int() == 0 else None
+    def region(self):
+        name, dtype, shape, _ = self.text().decode(), DTYPES[self.int()], self.list(self.dim), self.dim()
+        return {"name": name, "dtype": dtype, "shape": shape, "offset": self.int(), "row_bytes": self.int()}
+
+def _int(*numbers):
+    kinds = ((1 << 16, b"\xfb", 2), (1 << 32, b"\xfc", 4), (1 << 64, b"\xfd", 8))
+    tagged = lambda n: next(tag + n.to_bytes(size, "little") for limit, tag, size in kinds if n < limit)  # noqa: E731
+    return b"".join([bytes((n,)) if n < 251 else tagged(n) for n in numbers])
+
+def _text(text):
+    data = text.encode(errors="replace") if isinstance(text, str) else text
+    return _int(len(data)) + data
+
+class _Worker:
+    """Speaks the protocol: the main thread reads, loads and runs; a second one beats, and ends the process when the parent hangs up."""
+    def __init__(self):
+        self.socket, self.unread, self.lock, self.running, self.rss = socket.socket(fileno=3), b"", threading.Lock(), [], 0
+        visible = b"\1" + _text(os.environ["CUDA_VISIBLE_DEVICES"]) if "CUDA_VISIBLE_DEVICES" in os.environ else b"\0"
+        self.send(lambda: _int(0, PROTOCOL) + _text(os.environ.get("ORCHESTRA_BUILD", "")) + _int(os.getpid()) + visible)
+        threading.Thread(target=self.watch, daemon=True).start()
+
+    def send(self, frame):
+        with self.lock:  # Made with the lock in hand: no batch is called running after its answer.
+            frame = frame()
+            self.socket.sendall(len(frame).to_bytes(4, "little") + frame)
+
+    def watch(self):
+        poll = select.poll()
+        poll.register(3, select.POLLRDHUP)
+        try:
+            while not poll.poll(250):
+                self.rss = _rss()
+                self.send(lambda: _int(6, len(self.running), *self.running, self.rss))
+        finally:
+            os._exit(0)
+
+    def frame(self):  # Without one the parent is gone.
+        while len(self.unread) < (end := 4 + int.from_bytes(self.unread[:4], "little")) or end == 4:
+            self.unread += self.socket.recv(1 << 16) or os._exit(0)
+        frame, self.unread = _Bytes(self.unread[4:end]), self.unread[end:]
+        return frame
+
+    def serve(self, script, *name):
+        frame, began = self.frame(), time.perf_counter_ns()
+        _, told, device = frame.int(), json.loads(frame.text()), frame.int() and frame.text()
+        self.outputs = [_tensor(one["name"], (one["dtype"], one["shape"])) for one in told["outputs"]]
+        threads, _, self.max_batch, _, _ = frame.int(), frame.int(), frame.int(), frame.list(frame.int), frame.int()
+        _, slots, self.inputs = frame.int(), frame.int(), frame.list(frame.region)
+        self.places, self.steps = frame.list(lambda: frame.list(frame.region)), (frame.int(), frame.int())  # An option is a list.
+        [os.environ.setdefault(f"{who}_NUM_THREADS", str(threads)) for who in ("OMP", "OPENBLAS", "MKL")]
+        try:
+            import numpy
+            code = _load(script, *name)["code"]
+            self.code = code() if inspect.isclass(code) else code
+            memory = zip((4, 5), self.steps, (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE))
+            self.maps = [step and mmap.mmap(fd, -(-step * slots // 4096) * 4096, prot=kind) for fd, step, kind in memory]
+        except BaseException as error:
+            failed = _int(2, 3 if _is_memory(error) else 2) + _text(_words(error))
+            self.send(lambda: failed), os._exit(69)
+        self.rss = _rss()  # Measured now and with every beat: after each batch it would cost more than a small batch.
+        loaded = _int(1, 0, 0, 1) + _text("cuda" if device else "cpu") + _int(1)  # One node on one provider.
+        loaded += _text(f"python {sys.version.split()[0]}, numpy {numpy.__version__}") + _int(0, time.perf_counter_ns() - began, self.rss)
+        self.send(lambda: loaded)
+        while (frame := self.frame()).int() == 1:
+            self.run(*(frame.int() for _ in range(6)))
+        os._exit(76)  # It is no `Run`.
+
+    def run(self, batch, _, slot, output_slot, first, rows):
+        self.running.append(batch)
+        spent, parts = [0, 0, 0], []
+        try:
+            for row in range(first, first + rows, self.max_batch):
+                parts.append(self.part(slot, output_slot, row, min(self.max_batch, first + rows - row), spent))
+            answer = _int(3, batch, len(parts[0]))
+            for at, arrays in zip((at for at, place in enumerate(self.places) if not place), zip(*parts)):
+                array = sys.modules["numpy"].concatenate(arrays)
+                answer += _int(at, DTYPES.index(array.dtype.name), array.ndim, *array.shape) + _text(array.tobytes())
+            answer += _int(*spent, self.rss)
+        except BaseException as error:
+            why = str(error.why) if rows == 1 and isinstance(error, ItemError) else _words(error)
+            if rows == 1 and not isinstance(error, ItemError):
+                traceback.print_exc()
+            answer = _int(5, batch, 0 if _is_memory(error) else 1) + _text(why) + _int(*spent)
+        self.running.remove(batch)
+        self.send(lambda: answer)
+
+    def part(self, slot, output_slot, first, rows, spent):
+        """One call. Outputs of fixed shape go to their slot; the others are given back."""
+        inputs, began = {at["name"]: self.rows(0, slot, at, first, rows) for at in self.inputs}, time.perf_counter_ns()
+        arrays = _called(self.code, rows, inputs, self.outputs)
+        ran, dynamic = time.perf_counter_ns(), []
+        for array, place, output in zip(arrays, self.places, self.outputs):
+            if place:
+                self.rows(1, output_slot, place[0], first, rows)[...] = array
+            else:
+                dynamic.append(array.astype(output["dtype"], copy=False))
+        spent[:] = map(sum, zip(spent, (0, ran - began, time.perf_counter_ns() - ran)))
+        return dynamic
+
+    def rows(self, side, slot, at, first, rows):
+        """Rows of a tensor where they lie: in the inputs (side 0), which are read-only, or in the outputs."""
+        offset = self.steps[side] * slot + at["offset"] + at["row_bytes"] * first
+        return sys.modules["numpy"].ndarray((rows, *at["shape"]), at["dtype"], self.maps[side], offset)
+
+def _is_memory(error):
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+def _words(error):
+    """An error in a line, with the last place of it that is in the folder of the script."""
+    files = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    own = [f" ({os.path.basename(name)}:{line})" for name, line in files if os.path.dirname(name) == sys.path[0]]
+    return f"{type(error).__name__}: {error}{own[-1] if own else ''}"
+
+def _check():
+    status, said = 0, dict(argument.split("=", 1) for argument in sys.argv if "=" in argument)  # x=float32:3,32,32
+    try:
+        import numpy
+        of, inputs = _pick(sys.argv[0]), {}
+        rows, outputs = of["batch"] or 8, of["outputs"]
+        for one in of["inputs"]:
+            dtype, _, shape = said.get(one["name"], "").partition(":")
+            one = _tensor(one["name"], (dtype, [int(n) for n in shape.split(",") if n])) if dtype else one
+            if one["shape"] is None:
+                raise ValueError(f"say what `{one['name']}` is: --check {one['name']}=float32:3,32,32, or `inputs` of the decorator")
+            inputs[one["name"]] = numpy.zeros([rows, *(n or 1 for n in one["shape"])], one["dtype"])
+        code = of["code"]() if inspect.isclass(of["code"]) else of["code"]
+        if outputs is None:
+            outputs = [_tensor(name, (str(a.dtype), a.shape[1:])) for name, a in code(**inputs).items()]
+            print("declare outputs={" + ", ".join(f'"{o["name"]}": ("{o["dtype"]}", {o["shape"]})' for o in outputs) + "}")
+        _called(code, rows, inputs, outputs)
+        began = time.perf_counter()
+        arrays, took = _called(code, rows, inputs, outputs), time.perf_counter() - began
+        for word, named in (("takes", inputs.items()), ("gives", zip((o["name"] for o in outputs), arrays))):
+            print(of["name"], word, ", ".join(f"{name} {a.dtype}{[*a.shape[1:]]}" for name, a in named), "for each row")
+        print(f"{rows} rows of zeros take {took * 1e3:.3f} ms")
+    except BaseException as error:
+        status = int(not isinstance(error, ItemError))  # It may reject zeros.
+        print(f"{os.path.basename(sys.argv[0])}: {_words(error)}", file=sys.stderr)
+    sys.stdout.flush(), os._exit(status)
+
+if __name__ == "__main__":
+    _out, _ = os.dup(1), os.dup2(2, 1)  # What a script prints goes to the log.
+    faulthandler.enable(all_threads=False)
+    _describe(_out, *sys.argv[2:]) if sys.argv[1] == "describe" else _Worker().serve(*sys.argv[2:])

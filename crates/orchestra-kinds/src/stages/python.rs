@@ -1,0 +1,409 @@
+//! `kind = "python"`: runs a function or a class in Python over batches of rows, in worker processes that speak the worker protocol themselves,
+//! with the help of `clients/python/orchestra.py`. What the script takes and gives it is asked while the workflow is planned.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use orchestra_core::{DType, Dim, Program, SandboxMode, SandboxRules, TensorSpec};
+use orchestra_plan::keys::WORKERS;
+use orchestra_plan::tree::{Node, Value};
+use orchestra_plan::{
+    At, Draft, Fields, FileKind, Host, Key, Limits, MAX_BATCH, ProgramConnected, ProgramContext,
+    ProgramDraft, Reads, StageKind, key,
+};
+use serde::Deserialize;
+
+use super::infer;
+
+/// The kind `python`.
+pub struct Python;
+
+/// What a script imports as `orchestra`.
+const HELPER: &str = include_str!("../../../../clients/python/orchestra.py");
+
+/// What an interpreter says of itself: where it is, and which folders it reads.
+const INTERPRETER: &str = "import json, os, sys; print(json.dumps({'executable': sys.executable, 'read': [os.path.realpath(sys.executable), \
+                           sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix] + sys.path[1:]}))";
+
+/// Folders whose libraries every worker may read, and whose rest belongs to others.
+const SYSTEM: [&str; 3] = ["/", "/usr", "/usr/local"];
+
+/// Most dimensions of a row.
+const MAX_RANK: usize = 32;
+
+const KEYS: [Key; 17] = [
+    key(
+        "script",
+        "text",
+        "required",
+        "the file with the function or class below `@orchestra.stage`; workers may read its folder",
+    ),
+    key("function", "text", "the only one", "which of several stages of the script"),
+    key(
+        "python",
+        "text",
+        "see right",
+        "the interpreter: a path, or a name that is looked for in `PATH`. Without it that of the active virtual environment, or of `.venv` beside \
+         the script or this file, else `python3`",
+    ),
+    key(
+        "inputs",
+        "table",
+        "none",
+        "instead of `from`, for several arguments: `{ argument = \"stage\" }` or `\"stage.tensor\"`",
+    ),
+    key(
+        "outputs",
+        "table",
+        "those of the decorator",
+        "`{ mean = { dtype = \"f32\", shape = [3] } }`: what it gives for a row; -1 stands for a dimension that is known after the call",
+    ),
+    key(
+        "batch",
+        "table",
+        "`max` of the decorator, else by device",
+        "`{ max = 32, wait = \"5ms\", together = 1 }`: the most rows of a call; how long the oldest item waits for company; how many small and \
+         quick batches may go to a busy worker together",
+    ),
+    WORKERS[0],
+    WORKERS[1],
+    WORKERS[2],
+    WORKERS[3],
+    WORKERS[4],
+    WORKERS[5],
+    WORKERS[6],
+    WORKERS[7],
+    WORKERS[8],
+    WORKERS[9],
+    WORKERS[10],
+];
+
+impl StageKind for Python {
+    fn name(&self) -> &'static str {
+        "python"
+    }
+
+    fn about(&self) -> &'static str {
+        "Runs a function or a class in Python over batches of rows, in workers like those of a model. It gives what the script declares. \
+         See [Python](../guide/python.md)."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &KEYS
+    }
+
+    fn reads(&self, f: &mut Fields<'_, '_>) -> Reads {
+        infer::reads_of_model(f)
+    }
+
+    fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+        let script = f.required_string("script", "name the file with the function: script = \"stage.py\"");
+        let (function, python) = (f.string("function"), f.string("python"));
+        let outputs = match f.entry("outputs") {
+            Some(entry) => Some(outputs(f, &entry.node)?),
+            None => None,
+        };
+        let script = script?;
+        let file = Path::new(&script.value).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut draft = infer::draft_of(Some(At::new(file, script.span)), f, &["max", "wait", "together"]);
+        draft.program = Some(Arc::new(Script { script, function, python, outputs }));
+        Some(Draft::Batch(draft))
+    }
+}
+
+/// `outputs` of the file; `None` after an error.
+fn outputs(f: &mut Fields<'_, '_>, node: &Node) -> Option<Vec<TensorSpec>> {
+    let Value::Table(table) = &node.value else {
+        f.wrong("outputs", node, "a table: outputs = { mean = { dtype = \"f32\", shape = [3] } }");
+        return None;
+    };
+    if table.entries.is_empty() {
+        f.bad("outputs", node.span, "names nothing");
+        return None;
+    }
+    let types = DType::ALL.map(|dtype| (dtype.name(), dtype));
+    let mut found = Some(Vec::new());
+    for entry in &table.entries {
+        let Value::Table(output) = &entry.node.value else {
+            f.wrong(
+                &format!("outputs.{}", entry.key),
+                &entry.node,
+                "a table: { dtype = \"f32\", shape = [3] }",
+            );
+            found = None;
+            continue;
+        };
+        let what = format!("output `{}` of {}", entry.key, f.what);
+        let mut of = Fields::new(what, entry.key_span, output, &["dtype", "shape"], f.diags);
+        let dtype = of.choice("dtype", &types);
+        if of.entry("dtype").is_none() {
+            of.missing("dtype", "for example dtype = \"f32\"");
+        }
+        let row = shape(&mut of);
+        match (dtype, row, &mut found) {
+            (Some(dtype), Some(row), Some(found)) => {
+                found.push(TensorSpec {
+                    name: entry.key.clone(),
+                    dtype: dtype.value,
+                    row,
+                    batch: Dim::Dynamic,
+                });
+            }
+            _ => found = None,
+        }
+    }
+    found
+}
+
+fn shape(f: &mut Fields<'_, '_>) -> Option<Vec<Dim>> {
+    let Some(entry) = f.entry("shape") else {
+        f.missing(
+            "shape",
+            "the shape of one row, without the rows themselves: shape = [3], or [] for one number",
+        );
+        return None;
+    };
+    let dim = |node: &Node| match node.value {
+        Value::Integer(-1) => Some(Dim::Dynamic),
+        Value::Integer(n) => Some(Dim::Fixed(usize::try_from(n).ok()?)),
+        _ => None,
+    };
+    let dims = match &entry.node.value {
+        Value::Array(dims) if dims.len() <= MAX_RANK => dims.iter().map(dim).collect(),
+        _ => None,
+    };
+    if dims.is_none() {
+        f.wrong("shape", &entry.node, "a list of sizes; -1 stands for one that is known after the call");
+    }
+    dims
+}
+
+/// A script that is not asked yet.
+#[derive(Debug)]
+struct Script {
+    script: At<String>,
+    function: Option<At<String>>,
+    python: Option<At<String>>,
+    outputs: Option<Vec<TensorSpec>>,
+}
+
+/// What `orchestra.py describe` prints.
+#[derive(Deserialize)]
+struct Described {
+    name: String,
+    inputs: Vec<Tensor>,
+    outputs: Option<Vec<Tensor>>,
+    batch: Option<u64>,
+    gpu: bool,
+    /// Files that make the results, with their digests.
+    files: Vec<(String, String)>,
+}
+
+#[derive(Deserialize)]
+struct Tensor {
+    name: String,
+    dtype: Option<String>,
+    shape: Option<Vec<Option<usize>>>,
+}
+
+#[derive(Deserialize)]
+struct Trouble {
+    error: String,
+}
+
+impl Tensor {
+    /// `None` where the script says nothing of it.
+    fn spec(&self) -> Option<TensorSpec> {
+        let (dtype, shape) = (self.dtype.as_ref()?, self.shape.as_ref()?);
+        // As numpy calls them.
+        let types = [
+            ("float32", DType::F32),
+            ("float16", DType::F16),
+            ("int64", DType::I64),
+            ("int32", DType::I32),
+            ("uint8", DType::U8),
+            ("bool", DType::Bool),
+        ];
+        let (_, dtype) = types.into_iter().find(|(name, _)| name == dtype)?;
+        let row = shape.iter().map(|dim| dim.map_or(Dim::Dynamic, Dim::Fixed)).collect();
+        Some(TensorSpec { name: self.name.clone(), dtype, row, batch: Dim::Dynamic })
+    }
+}
+
+/// What an interpreter says of itself.
+#[derive(Deserialize)]
+struct Interpreter {
+    executable: String,
+    read: Vec<PathBuf>,
+}
+
+impl ProgramDraft for Script {
+    fn connect(&self, context: &mut ProgramContext<'_>) -> Option<ProgramConnected> {
+        let path = context.host.resolve(&context.folder.join(&self.script.value));
+        let stage = context.stage;
+        if context.host.file_kind(&path) != FileKind::Regular {
+            context
+                .diags
+                .error(
+                    self.script.span,
+                    format!("stage `{stage}`: there is no script `{}`", self.script.value),
+                )
+                .label(format!("looked for `{}`", path.display()))
+                .help("paths are relative to the folder of the workflow file")
+                .unavailable();
+            return None;
+        }
+        let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
+        let interpreter = self.interpreter(&folder, context)?;
+        let program = self.program(&path, &folder, &interpreter, context.host, "worker");
+        let described = self.described(&path, &folder, &interpreter, context)?;
+        let declared =
+            described.outputs.as_ref().map(|outputs| outputs.iter().filter_map(Tensor::spec).collect());
+        let Some(outputs) = self.outputs.clone().or(declared).filter(|outputs: &Vec<_>| !outputs.is_empty())
+        else {
+            let name = &described.name;
+            context
+                .diags
+                .error(self.script.span, format!("stage `{stage}`: `{name}` does not say what it gives"))
+                .help(format!(
+                    "write it into the script, @orchestra.stage(outputs={{\"mean\": (\"float32\", [3])}}), or here: outputs = {{ mean = {{ dtype = \
+                     \"f32\", shape = [3] }} }}; `python {} --check` tries it out",
+                    self.script.value
+                ));
+            return None;
+        };
+        Some(ProgramConnected {
+            path,
+            identity: serde_json::json!({ "files": described.files, "function": described.name, "outputs": outputs }).to_string(),
+            inputs: described.inputs.iter().map(|input| (input.name.clone(), input.spec())).collect(),
+            outputs,
+            max_batch: described.batch,
+            gpu: described.gpu,
+            program,
+        })
+    }
+}
+
+impl Script {
+    /// Asks the interpreter that is meant for its folders.
+    fn interpreter(&self, folder: &Path, context: &mut ProgramContext<'_>) -> Option<Interpreter> {
+        let (host, workflow) = (context.host, context.folder);
+        let named = self.python.as_ref().map(|python| match python.value.contains('/') {
+            true => host.resolve(&workflow.join(&python.value)).to_string_lossy().into_owned(),
+            false => python.value.clone(),
+        });
+        let of = |environment: PathBuf| {
+            let python = environment.join("bin/python");
+            (host.file_kind(&python) == FileKind::Regular).then(|| python.to_string_lossy().into_owned())
+        };
+        let command = named
+            .or_else(|| of(host.variable("VIRTUAL_ENV").filter(|folder| !folder.is_empty())?.into()))
+            .or_else(|| of(folder.join(".venv")))
+            .or_else(|| of(workflow.join(".venv")))
+            .unwrap_or_else(|| "python3".to_owned());
+        let program = Program {
+            command: vec![command.clone(), "-c".into(), INTERPRETER.into()],
+            folder: folder.to_owned(),
+            env: environment(host),
+            ..Program::default()
+        };
+        // It is the user's own, and runs nothing of the script: only then is it known what it has to read.
+        let rules = SandboxRules { mode: SandboxMode::Off, ..context.rules.clone() };
+        let answer = host.ask(&program, &rules).and_then(|answer| {
+            serde_json::from_slice::<Interpreter>(&answer)
+                .map_err(|error| format!("its answer cannot be read: {error}"))
+        });
+        match answer {
+            Ok(interpreter) => Some(interpreter),
+            Err(why) => {
+                let span = self.python.as_ref().map_or(self.script.span, |python| python.span);
+                context
+                    .diags
+                    .error(
+                        span,
+                        format!("stage `{}`: Python cannot be started as `{command}`: {why}", context.stage),
+                    )
+                    .help("`python` of the stage names the interpreter: python = \".venv/bin/python\"")
+                    .unavailable();
+                None
+            }
+        }
+    }
+
+    /// The process that runs the helper in this mode. It reads the folders of the interpreter, but for those that belong to all of the system,
+    /// and that of the script.
+    fn program(
+        &self,
+        path: &Path,
+        folder: &Path,
+        interpreter: &Interpreter,
+        host: &dyn Host,
+        mode: &str,
+    ) -> Program {
+        let is_own = |folder: &&PathBuf| {
+            folder.is_absolute() && SYSTEM.iter().all(|system| **folder != Path::new(system))
+        };
+        let mut read: Vec<PathBuf> = interpreter.read.iter().filter(is_own).cloned().collect();
+        read.push(interpreter.executable.clone().into());
+        read.push(folder.to_owned());
+        read.sort();
+        read.dedup();
+        let text = [interpreter.executable.as_str(), Program::TEXT, mode].map(str::to_owned);
+        let script = [path.to_string_lossy().into_owned()];
+        let function = self.function.iter().map(|function| function.value.clone());
+        Program {
+            command: text.into_iter().chain(script).chain(function).collect(),
+            text: HELPER.to_owned(),
+            folder: folder.to_owned(),
+            env: environment(host),
+            read,
+        }
+    }
+
+    /// What the script says of itself; `None` after an error.
+    fn described(
+        &self,
+        path: &Path,
+        folder: &Path,
+        interpreter: &Interpreter,
+        context: &mut ProgramContext<'_>,
+    ) -> Option<Described> {
+        let program = self.program(path, folder, interpreter, context.host, "describe");
+        let answer = context.host.ask(&program, context.rules).and_then(|answer| {
+            if let Ok(Trouble { error }) = serde_json::from_slice(&answer) {
+                return Err(error);
+            }
+            let described: Described = serde_json::from_slice(&answer)
+                .map_err(|error| format!("its answer cannot be read: {error}"))?;
+            match described.batch {
+                Some(rows) if !(1..=MAX_BATCH).contains(&rows) => {
+                    Err(format!("`batch` must be from 1 to {MAX_BATCH}, not {rows}"))
+                }
+                _ => Ok(described),
+            }
+        });
+        let (stage, diags) = (context.stage, &mut *context.diags);
+        answer
+            .map_err(|why| {
+                let d = diags.error(self.script.span, format!("stage `{stage}`: script `{}`: {why}", self.script.value));
+                d.label(format!("run by `{}`", interpreter.executable));
+                if why.contains("No module named") {
+                    d.help(format!(
+                        "install it: {} -m pip install ..; or name another interpreter with `python` of the stage",
+                        interpreter.executable
+                    ));
+                } else if why.contains("PermissionError") {
+                    d.help("workers are confined to the folder of the script: `sandbox_read` of the stage names others (see docs/security.md)");
+                }
+            })
+            .ok()
+    }
+}
+
+/// Variables of its processes: they write no compiled files, which the sandbox forbids, and keep nothing that they say in buffers.
+fn environment(host: &dyn Host) -> Vec<(String, String)> {
+    let own = [("PYTHONDONTWRITEBYTECODE", "1"), ("PYTHONUNBUFFERED", "1")];
+    let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let path = host.variable("PYTHONPATH").map(|path| ("PYTHONPATH".to_owned(), path));
+    own.into_iter().chain(path).collect()
+}

@@ -1,0 +1,147 @@
+//! A worker process that becomes another program, which speaks the protocol itself. What it may do is settled before, for good; the program
+//! inherits the descriptors of a worker. It speaks no protocol itself.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::IntoRawFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use bincode::{Decode, Encode, config};
+use orchestra_core::{Program, SandboxMode, SandboxRules};
+use rustix::fs::MemfdFlags;
+
+use crate::process::EXIT_LOAD_FAILED;
+use crate::sandbox::Sandbox;
+
+/// The variable that says what a worker process shall become: [`ConfinedProgram::encode`].
+pub const PROGRAM: &str = "ORCHESTRA_PROGRAM";
+/// The variable that tells a program the version that it answers in its `Hello`.
+pub const BUILD: &str = "ORCHESTRA_BUILD";
+
+/// A program, and what it may do.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct ConfinedProgram {
+    /// What is started.
+    pub program: Program,
+    /// What it may do beyond what it needs.
+    pub rules: SandboxRules,
+    /// Whether it drives a GPU.
+    pub gpu: bool,
+}
+
+impl ConfinedProgram {
+    /// As [`PROGRAM`] holds it.
+    ///
+    /// # Errors
+    /// A path is not UTF-8.
+    pub fn encode(&self) -> Result<String, String> {
+        let bytes = bincode::encode_to_vec(self, config::standard()).map_err(|error| {
+            format!("a program cannot be told to a worker: {error}; its paths must be UTF-8")
+        })?;
+        Ok(bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+            write!(text, "{byte:02x}").expect("a string takes any text");
+            text
+        }))
+    }
+
+    fn decode(text: &OsStr) -> Option<Self> {
+        let digits = text.to_str()?.as_bytes();
+        let pair = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        let (pairs, rest) = digits.as_chunks();
+        let bytes: Vec<u8> = pairs.iter().map(pair).collect::<Option<_>>()?;
+        let (program, used) = bincode::decode_from_slice(&bytes, config::standard()).ok()?;
+        (used == bytes.len() && rest.is_empty()).then_some(program)
+    }
+
+    /// Becomes the program; comes back with the reason why not.
+    fn start(&self) -> String {
+        self.try_start().unwrap_or_else(|why| why)
+    }
+
+    fn try_start(&self) -> Result<String, String> {
+        let Program { command, text, folder, env, read } = &self.program;
+        let [program, arguments @ ..] = &command[..] else { return Err("it has no name".to_owned()) };
+        let file = text_file(text).map_err(|error| format!("its text cannot be kept in memory: {error}"))?;
+        // Where a model is confined once it has said hello, a program is before its first instruction.
+        let sandbox = Sandbox {
+            mode: self.rules.mode,
+            read: read.iter().chain(&self.rules.read).cloned().collect(),
+            write: self.rules.write.clone(),
+            gpu: self.gpu,
+            network: false,
+            becomes: true,
+        };
+        if sandbox.mode != SandboxMode::Off {
+            sandbox.enter().map_err(|error| error.error)?;
+        }
+        let argument = |argument: &String| match argument == Program::TEXT {
+            true => file.clone(),
+            false => PathBuf::from(argument),
+        };
+        let error = Command::new(program)
+            .args(arguments.iter().map(argument))
+            .envs(env.iter().map(|(name, value)| (name, value)))
+            .env_remove(PROGRAM)
+            .env(BUILD, crate::BUILD)
+            .current_dir(folder)
+            .exec();
+        Ok(error.to_string())
+    }
+}
+
+/// What this worker process shall become, if it is no worker itself.
+#[must_use]
+pub fn of_environment() -> Option<OsString> {
+    std::env::var_os(PROGRAM)
+}
+
+/// Becomes the program that [`PROGRAM`] holds. Comes back where there is none, with what the process shall exit with.
+#[must_use]
+pub fn become_program(text: &OsStr) -> ExitCode {
+    // The terminal's Ctrl-C goes to the whole process group; only the parent decides what it means for a batch that runs. This outlives exec.
+    // SAFETY: no handler is installed, the signal is only ignored.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+    match ConfinedProgram::decode(text) {
+        Some(confined) => {
+            let name = confined.program.command.first().cloned().unwrap_or_default();
+            eprintln!("`{name}` cannot be started: {}", confined.start());
+        }
+        None => eprintln!("`{PROGRAM}` is for orchestra's own use, and what it holds is no program"),
+    }
+    ExitCode::from(EXIT_LOAD_FAILED as u8)
+}
+
+/// A file in memory that holds `text`, as a path that this process can open, also after it has become another program.
+fn text_file(text: &str) -> io::Result<PathBuf> {
+    // Without the flag for it the descriptor stays open across exec, as it must.
+    let mut file = File::from(rustix::fs::memfd_create("orchestra-program", MemfdFlags::empty())?);
+    file.write_all(text.as_bytes())?;
+    Ok(PathBuf::from(format!("/proc/self/fd/{}", file.into_raw_fd())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_read_again_and_anything_else_is_refused() {
+        let program = Program {
+            command: vec!["cat".into(), Program::TEXT.into()],
+            text: "ä\n".into(),
+            ..Program::default()
+        };
+        let confined = ConfinedProgram { program, rules: SandboxRules::default(), gpu: true };
+        let text = confined.encode().unwrap();
+        assert_eq!(ConfinedProgram::decode(OsStr::new(&text)), Some(confined));
+        for cut in 0..text.len() {
+            assert_eq!(ConfinedProgram::decode(OsStr::new(&text[..cut])), None, "{cut}");
+        }
+        for rubbish in [format!("{text}00"), format!("{text}0"), "zz".to_owned(), "+1".to_owned()] {
+            assert_eq!(ConfinedProgram::decode(OsStr::new(&rubbish)), None, "{rubbish}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Programs that run the batches of a stage and speak the worker protocol themselves: their engine, and the answers that plans ask them for.
+
+use std::io::{self, Read as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use orchestra_core::{DeviceKind, Program, SandboxMode, SandboxRules};
+use orchestra_plan::ModelPlan;
+use orchestra_runtime::launcher::{Launched, WorkerMemory, inherited};
+use orchestra_runtime::{EngineSpec, Launcher};
+use orchestra_worker::program::{ConfinedProgram, PROGRAM};
+
+/// How long a program may take to say what it takes and gives: what it imports may be large, and lie on a slow disk.
+const ASK_WITHIN: Duration = Duration::from_secs(60);
+/// The longest answer, in bytes.
+const LONGEST_ANSWER: u64 = 1 << 20;
+/// Of what it says beside, the last bytes are kept.
+const LAST_WORDS: usize = 2000;
+/// How often it is looked at whether it has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Runs the batches of a stage in processes of a program.
+pub(crate) struct ProgramEngine {
+    pub launcher: Arc<dyn Launcher>,
+    pub program: Program,
+    pub rules: SandboxRules,
+    /// What is told to it with `Load`.
+    pub spec: Vec<u8>,
+}
+
+impl ProgramEngine {
+    pub fn new(launcher: &Arc<dyn Launcher>, model: &ModelPlan, program: &Program) -> Self {
+        let tensor = |tensor: &orchestra_core::TensorSpec| {
+            let shape: Vec<Option<usize>> = tensor.row.iter().map(|dim| dim.fixed()).collect();
+            serde_json::json!({ "name": tensor.name, "dtype": tensor.dtype.name(), "shape": shape })
+        };
+        let outputs: Vec<_> = model.outputs.iter().map(tensor).collect();
+        let spec = serde_json::json!({ "outputs": outputs }).to_string().into_bytes();
+        let (program, rules) = (program.clone(), model.sandbox.clone());
+        Self { launcher: Arc::clone(launcher), program, rules, spec }
+    }
+}
+
+impl EngineSpec for ProgramEngine {
+    fn launch(&self, device: &DeviceKind, memory: WorkerMemory<'_>) -> io::Result<Launched> {
+        let gpu = matches!(device, DeviceKind::Cuda { .. });
+        let confined = ConfinedProgram { program: self.program.clone(), rules: self.rules.clone(), gpu };
+        let confined = confined.encode().map_err(io::Error::other)?;
+        let allowed = allowed(&self.rules);
+        let mut env: Vec<(&str, &str)> =
+            allowed.iter().map(|(name, value)| (&name[..], &value[..])).collect();
+        env.push((PROGRAM, &confined));
+        self.launcher.launch(device, &env, memory)
+    }
+
+    fn spec(&self, _: &DeviceKind) -> Result<Vec<u8>, String> {
+        Ok(self.spec.clone())
+    }
+
+    /// An interpreter may hold its one lock for long, in a call or an import, and is healthy.
+    fn beats_while_busy(&self) -> bool {
+        false
+    }
+}
+
+/// The variables that the file allows: all that there are without a sandbox.
+pub(crate) fn allowed(rules: &SandboxRules) -> Vec<(String, String)> {
+    let is_allowed = |name: &String| rules.mode == SandboxMode::Off || rules.env.contains(name);
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text).filter(|(name, _)| is_allowed(name)).collect()
+}
+
+/// What a program prints that is confined as its workers are, and ends by itself. It is started by this very executable.
+pub(crate) fn ask(program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String> {
+    let confined = ConfinedProgram { program: program.clone(), rules: rules.clone(), gpu: false }.encode()?;
+    let mut child = Command::new("/proc/self/exe")
+        .arg("worker")
+        .env_clear()
+        .envs(inherited())
+        .envs(allowed(rules))
+        .env(PROGRAM, confined)
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let answer = child.stdout.take().map(|pipe| {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            pipe.take(LONGEST_ANSWER + 1).read_to_end(&mut bytes).map(|_| bytes)
+        })
+    });
+    let words = child.stderr.take().map(|pipe| thread::spawn(move || tail(pipe)));
+    let status = ended(&mut child);
+    let answer = answer.and_then(|thread| thread.join().ok()).and_then(Result::ok).unwrap_or_default();
+    let words = words.and_then(|thread| thread.join().ok()).unwrap_or_default();
+    let said = |why: String| match words.trim() {
+        "" => why,
+        words => format!("{why}; its last words: {words}"),
+    };
+    match status.map_err(|error| error.to_string())? {
+        None => Err(said(format!("it took longer than {} s", ASK_WITHIN.as_secs()))),
+        Some(status) if !status.success() => Err(said(format!("it ended with {status}"))),
+        Some(_) if answer.len() as u64 > LONGEST_ANSWER => {
+            Err("it says more than 1 MiB of itself".to_owned())
+        }
+        Some(_) => Ok(answer),
+    }
+}
+
+/// Waits for the end; `None`: it took too long, and was killed.
+fn ended(child: &mut Child) -> io::Result<Option<std::process::ExitStatus>> {
+    let until = Instant::now() + ASK_WITHIN;
+    loop {
+        match child.try_wait()? {
+            Some(status) => return Ok(Some(status)),
+            None if Instant::now() < until => thread::sleep(LOOK_EVERY),
+            None => {
+                child.kill()?;
+                child.wait()?;
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// The end of what comes.
+fn tail(mut pipe: impl io::Read) -> String {
+    let (mut kept, mut buffer) = (Vec::new(), [0; 4096]);
+    while let Ok(n @ 1..) = pipe.read(&mut buffer) {
+        kept.extend_from_slice(&buffer[..n]);
+        kept.drain(..kept.len().saturating_sub(LAST_WORDS));
+    }
+    String::from_utf8_lossy(&kept).into_owned()
+}

@@ -1,0 +1,305 @@
+//! Stages in Python: the example gives what numpy gives, killed workers lose and double nothing, and what is wrong with a script is said, or fails
+//! no more than its item.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use common::{Ended, Workplace};
+use orchestra_testkit::records::items;
+use orchestra_testkit::skip::skip;
+use orchestra_testkit::striker::{Fault, Striker};
+
+/// Items that are run while workers are killed, and the time between two kills.
+const MANY: u64 = 20_000;
+const BETWEEN: Duration = Duration::from_millis(300);
+
+/// An interpreter that has numpy: one that is there, or a virtual environment that is made once; `None` where there can be none, and the test is
+/// skipped.
+#[track_caller]
+fn python() -> Option<&'static str> {
+    static FOUND: OnceLock<Result<String, String>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-with-numpy");
+        let made_python = made.join("bin/python").to_str().unwrap().to_owned();
+        let runs = |program: &str, arguments: &[&str]| {
+            let command = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+            command.is_ok_and(|output| output.status.success())
+        };
+        let has_numpy = |python: &str| runs(python, &["-c", "import numpy"]);
+        let named = std::env::var("PYTHON").ok();
+        let ready = named
+            .iter()
+            .map(String::as_str)
+            .chain([&*made_python, "python3"])
+            .find(|python| has_numpy(python));
+        let is_made = || {
+            runs("python3", &["-m", "venv", made.to_str().unwrap()])
+                && runs(&made_python, &["-m", "pip", "install", "--quiet", "numpy"])
+                && has_numpy(&made_python)
+        };
+        match ready {
+            Some(python) => Ok(python.to_owned()),
+            None if is_made() => Ok(made_python.clone()),
+            None => Err("no python3 with numpy".to_owned()),
+        }
+    });
+    match found {
+        Ok(python) => Some(python),
+        Err(missing) => {
+            skip(missing, "install numpy, or name a Python that has it with PYTHON=..");
+            None
+        }
+    }
+}
+
+fn example() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/python-worker").canonicalize().unwrap()
+}
+
+/// A workplace whose `n` rows of four numbers, `4 i` to `4 i + 3`, go through `script`.
+fn place(python: &str, n: u64, script: &str, more: &str) -> Workplace {
+    let place = Workplace::new();
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({n}, 4), }}");
+    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    bytes.extend(format!("{header:<117}\n").bytes());
+    bytes.extend((0..4 * n).flat_map(|x| (x as f32).to_le_bytes()));
+    fs::write(place.path("x.npy"), bytes).unwrap();
+    fs::write(place.path("stage.py"), script).unwrap();
+    let text = format!(
+        "version = 1
+[sources.x]
+kind = \"tensors\"
+paths = [\"x.npy\"]
+[stages.y]
+kind = \"python\"
+from = \"x\"
+script = \"stage.py\"
+python = {python:?}
+[sinks.results]
+kind = \"jsonl\"
+from = \"y\"
+{more}
+"
+    );
+    fs::write(place.workflow(), text).unwrap();
+    place
+}
+
+/// Twice the row, and its sum.
+const TWICE: &str = r#"
+import numpy as np
+import orchestra
+
+@orchestra.stage(batch=16, outputs={"twice": ("float32", [4]), "sum": ("int64", [])})
+class Twice:
+    def __init__(self):
+        self.two = np.float32(2)
+
+    def __call__(self, x):
+        assert not x.flags.writeable and not x.flags.owndata
+        return {"twice": x * self.two, "sum": x.sum(axis=1).astype(np.int64)}
+"#;
+
+/// That all but `failed` are done, each with its own numbers.
+#[track_caller]
+fn must_be_exact(place: &Workplace, n: u64, failed: &[u64]) {
+    let done = items("x", (0..n).filter(|i| !failed.contains(i)));
+    let records = place.must_hold(&done, &items("x", failed.iter().copied()));
+    for (key, record) in &records.done {
+        let first = 4 * key.index;
+        let expected = serde_json::json!({
+            "twice": { "dtype": "f32", "shape": [4], "data": (0..4).map(|k| (2 * (first + k)) as f32).collect::<Vec<_>>() },
+            "sum": (4 * first + 6),
+        });
+        assert_eq!(record["results.jsonl"]["result"], expected, "{key}");
+    }
+}
+
+#[test]
+fn the_example_gives_what_numpy_gives() {
+    let Some(python) = python() else { return };
+    let place = Workplace::new();
+    let (file, out, set) =
+        (example().join("workflow.toml"), place.out(), format!("stages.centre.python={python:?}"));
+    let run = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap(), "--set", &set];
+    place.start_command(&run).wait().must_exit(0).must_say(&["400 items read, 400 done, 0 failed"]);
+    let check =
+        Command::new(python).arg(example().join("check.py")).arg("--output").arg(&out).output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&check.stdout), String::from_utf8_lossy(&check.stderr));
+    assert!(check.status.success(), "{said}{errors}");
+    place.nothing_is_left();
+}
+
+#[test]
+fn killed_workers_lose_nothing_and_double_nothing() {
+    let Some(python) = python() else { return };
+    // Work that takes some seconds in all.
+    let place = place(
+        python,
+        MANY,
+        &TWICE.replace("        return", "        sum(range(300_000))\n        return"),
+        "",
+    );
+    let run = place.start(&[]);
+    let striker = Striker::of_process(run.pid(), BETWEEN, Fault::Kill);
+    run.wait().must_exit(0);
+    let killed = striker.stop().len();
+    println!("{killed} workers were killed");
+    assert!(killed > 2, "{killed} workers were killed");
+    must_be_exact(&place, MANY, &[]);
+    place.nothing_is_left();
+}
+
+/// 32 pictures of 3 x 224 x 224 floats are 19 MB. The call says where they lie, and by how many bytes the process has grown over them.
+const LARGE: &str = r#"
+import numpy as np
+import orchestra
+
+def own():
+    with open("/proc/self/smaps_rollup") as lines:
+        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
+
+def is_shared(x):
+    address = x.__array_interface__["data"][0]
+    with open("/proc/self/maps") as lines:
+        for line in lines:
+            first, last = (int(end, 16) for end in line.split()[0].split("-"))
+            if first <= address and address + x.nbytes <= last:
+                return "memfd" in line and line.split()[1] == "r--s"
+
+@orchestra.stage(batch=32, outputs={"rows": ("int64", []), "shared": ("bool", []), "grown": ("int64", []), "first": ("float32", [])})
+class Large:
+    def __init__(self):
+        self.before = own()
+
+    def __call__(self, x):
+        sums = np.add.reduce(x.reshape(len(x), -1), axis=1)
+        assert (sums > 0).all()
+        every = np.ones(len(x), np.int64)
+        return {"rows": every * len(x), "shared": every * is_shared(x) > 0, "grown": every * (own() - self.before), "first": x[:, 0, 0, 0]}
+"#;
+
+#[test]
+fn a_batch_of_19_mb_crosses_without_a_copy() {
+    const ROW: usize = 3 * 224 * 224;
+    let Some(python) = python() else { return };
+    let place = place(python, 1, LARGE, "");
+    place.edit(
+        "python =",
+        "workers = 1\nspare = 0\nbatch = { max = 32, wait = \"60s\", together = 1 }\npython =",
+    );
+    let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (32, 3, 224, 224), }";
+    let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    bytes.extend(format!("{header:<117}\n").bytes());
+    bytes.extend((0..32 * ROW).flat_map(|x| ((x / ROW + 1) as f32).to_le_bytes()));
+    fs::write(place.path("x.npy"), bytes).unwrap();
+    place.run(&[]).must_exit(0);
+    let records = place.must_hold(&items("x", 0..32), &BTreeSet::new());
+    for (key, record) in &records.done {
+        let result = &record["results.jsonl"]["result"];
+        assert_eq!((&result["rows"], &result["shared"]), (&32.into(), &true.into()), "{key}");
+        assert_eq!(result["first"].as_f64(), Some((key.index + 1) as f64));
+        assert!(result["grown"].as_i64().unwrap() < 2 << 20, "{key}: {result}");
+    }
+}
+
+#[test]
+fn an_item_that_a_call_cannot_take_fails_alone_with_the_words_of_the_script() {
+    let Some(python) = python() else { return };
+    // Row 7 of the first batch raises, row 3 of the second is rejected, row 5 of the third is called for ever, row 2 of the fourth ends the process.
+    let script = TWICE.replace(
+        "        return",
+        r#"        print('{"not": "a frame"}', x[0, 0])
+        for row, first in enumerate(x[:, 0]):
+            if first == 4 * 7:
+                raise KeyError("seven")
+            if first == 4 * 19:
+                raise orchestra.ItemError(row, "no nineteen")
+            while first == 4 * 37:
+                pass
+            if first == 4 * 50:
+                import os
+                os._exit(3)
+        return"#,
+    );
+    let place = place(python, 100, &script, "[limits]\nbatch_timeout = \"1s\"");
+    place.edit("python =", "batch = { max = 16, together = 1 }\npython =");
+    place.run(&[]).must_exit(65).must_say(&["100 items read, 96 done, 4 failed"]);
+    must_be_exact(&place, 100, &[7, 19, 37, 50]);
+    let mut failures = place.failures();
+    failures.sort_by_key(|failure| failure["index"].as_u64());
+    let words = |at: usize| failures[at]["error"].as_str().unwrap();
+    let kinds: Vec<_> = failures.iter().map(|failure| failure["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["model", "model", "timeout", "crash"]);
+    assert_eq!((words(0), words(1)), ("KeyError: 'seven' (stage.py:15)", "no nineteen"));
+    place.nothing_is_left();
+}
+
+#[test]
+fn what_is_wrong_with_a_script_is_said_with_its_place_before_anything_runs() {
+    let Some(python) = python() else { return };
+    let said = |script: &str, code: i32, words: &[&str]| {
+        let place = place(python, 20, script, "");
+        let ended: Ended = place.run(&[]);
+        ended.must_exit(code).must_say(words);
+        place.nothing_is_left();
+        place
+    };
+    let stage = |body: &str| {
+        format!("import orchestra, sys\n@orchestra.stage(outputs={{'y': ('f32', [4])}})\ndef f(x):\n{body}\n")
+    };
+    for (script, words) in [
+        ("def f(x:\n", &["script `stage.py`: SyntaxError", "line 1)", "workflow.toml:8:10"][..]),
+        ("import orchestra\n", &["no function has @orchestra.stage"]),
+        (
+            "import orchestra\nimport no_such_module\n",
+            &["No module named 'no_such_module' (stage.py:2)", "pip install"],
+        ),
+        ("open('/etc/passwd').read()\n", &["PermissionError", "sandbox_read"]),
+        (
+            "import orchestra\n@orchestra.stage\ndef f(x):\n    return {'y': x}\n",
+            &["`f` does not say what it gives", "outputs = {"],
+        ),
+        (
+            "import orchestra\n@orchestra.stage(outputs={'y': ('float64', [4])})\ndef f(x): pass\n",
+            &["`y` cannot be float64"],
+        ),
+        ("import os, sys\nsys.stdout.write('{' * 99999)\nos._exit(0)\n", &["its answer cannot be read"]),
+        ("import os\nprint('last words', flush=True)\nos.abort()\n", &["signal: 6", "last words"]),
+        (
+            "import orchestra\n@orchestra.stage(inputs={'x': ('f32', [5])}, outputs={'y': ('f32', [4])})\ndef f(x): pass\n",
+            &["gives another shape than input `x` of model `y/stage.py` takes"],
+        ),
+    ] {
+        said(script, 78, words);
+    }
+    // What only a call shows fails the items, with what was expected.
+    for (body, words) in [
+        ("    return {'y': x[:, :3]}", "output `y` of 1 rows must have the shape [1, 4], and has [1, 3]"),
+        ("    return {'z': x}", "it must give a dict of ['y'], and gave ['z']"),
+        (
+            "    return {'y': x.astype('i8')}",
+            "output `y` is declared as float32, and is int64: use .astype(\"float32\")",
+        ),
+        ("    x[:] = 0\n    return {'y': x}", "assignment destination is read-only"),
+    ] {
+        let place = said(&stage(body), 65, &["20 items read, 0 done, 20 failed"]);
+        let errors: BTreeSet<String> =
+            place.failures().iter().map(|failure| failure["error"].as_str().unwrap().to_owned()).collect();
+        assert!(errors.len() == 1 && errors.iter().all(|error| error.contains(words)), "{errors:?}");
+    }
+    // A class that cannot be made ends the run: no other worker will do better.
+    let script = "import orchestra\n@orchestra.stage(outputs={'y': ('f32', [4])})\nclass F:\n    def __init__(self):\n        1 / 0\n    def __call__(self, x):\n        pass\n";
+    said(
+        script,
+        69,
+        &["no device is left for stage `y`", "ZeroDivisionError: division by zero (stage.py:5)"],
+    );
+}

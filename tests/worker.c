@@ -1,0 +1,227 @@
+// A worker in C, by docs/guide/worker-protocol.md and nothing else: it gives every number of its f32 inputs twice. For a stage with as many
+// outputs as inputs, each as long as its input. Build with `cc -O1 -pthread`.
+#define _GNU_SOURCE
+#include <poll.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SOCKET = 3, INPUTS = 4, OUTPUTS = 5, MAX_TENSORS = 16 };
+
+struct region { uint64_t offset, row_bytes; };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t running; // the batch that runs, plus 1; 0: none. Under the lock.
+
+// ---- writing: integers of variable length, little-endian
+
+struct frame { uint8_t bytes[1024]; size_t length; };
+
+static void put(struct frame *f, const void *bytes, size_t n) {
+    if (f->length + n > sizeof f->bytes) _exit(76);
+    memcpy(f->bytes + f->length, bytes, n);
+    f->length += n;
+}
+
+static void put_int(struct frame *f, uint64_t n) {
+    uint8_t tag = n < 251 ? (uint8_t)n : n < 1 << 16 ? 251 : n <= UINT32_MAX ? 252 : 253;
+    put(f, &tag, 1);
+    if (tag >= 251) put(f, &n, (size_t)1 << (tag - 250)); // this machine is little-endian
+}
+
+static void put_text(struct frame *f, const char *text) {
+    put_int(f, strlen(text));
+    put(f, text, strlen(text));
+}
+
+// With the lock in hand.
+static void send_frame(struct frame *f) {
+    uint32_t length = (uint32_t)f->length;
+    uint8_t out[sizeof length + sizeof f->bytes];
+    memcpy(out, &length, sizeof length);
+    memcpy(out + sizeof length, f->bytes, f->length);
+    for (size_t at = 0, n = sizeof length + f->length; at < n;) {
+        ssize_t sent = send(SOCKET, out + at, n - at, MSG_NOSIGNAL);
+        if (sent <= 0) _exit(0); // nobody listens any more
+        at += (size_t)sent;
+    }
+}
+
+// ---- reading
+
+static uint8_t *in, *in_end;
+
+static const uint8_t *take(uint64_t n) {
+    if (n > (uint64_t)(in_end - in)) _exit(76); // a frame that is shorter than what it holds
+    in += n;
+    return in - n;
+}
+
+static uint64_t take_int(void) {
+    uint8_t tag = *take(1);
+    uint64_t n = 0;
+    if (tag < 251) return tag;
+    if (tag > 253) _exit(76);
+    memcpy(&n, take((uint64_t)1 << (tag - 250)), (size_t)1 << (tag - 250));
+    return n;
+}
+
+static void take_dim(void) {
+    if (take_int() == 0) take_int(); // 0: fixed, and how many; 1: open
+}
+
+static struct region take_region(void) {
+    take(take_int());  // the name
+    take_int();        // the type
+    for (uint64_t dims = take_int(); dims > 0; dims--) take_dim();
+    take_dim();        // of the batch
+    struct region region;
+    region.offset = take_int();
+    region.row_bytes = take_int();
+    return region;
+}
+
+// The next frame, whole. When the parent has closed its side there is none, and the process ends.
+static void read_frame(void) {
+    static uint8_t *buffer;
+    uint32_t length;
+    if (recv(SOCKET, &length, sizeof length, MSG_WAITALL) != sizeof length) _exit(0);
+    if (length > 1 << 20) _exit(76);
+    buffer = realloc(buffer, length);
+    if (buffer == NULL || recv(SOCKET, buffer, length, MSG_WAITALL) != (ssize_t)length) _exit(0);
+    in = buffer;
+    in_end = buffer + length;
+}
+
+// ---- the watch: beats four times a second, and ends the process when the parent hangs up, even in the middle of a batch
+
+static uint64_t resident(void) {
+    unsigned long size = 0, pages = 0;
+    FILE *statm = fopen("/proc/self/statm", "r");
+    if (statm != NULL) {
+        if (fscanf(statm, "%lu %lu", &size, &pages) != 2) pages = 0;
+        fclose(statm);
+    }
+    return (uint64_t)pages * 4096;
+}
+
+static void *watch(void *unused) {
+    struct pollfd hang_up = { .fd = SOCKET, .events = POLLRDHUP };
+    while (poll(&hang_up, 1, 250) == 0) {
+        struct frame f = { .length = 0 };
+        pthread_mutex_lock(&lock);
+        put_int(&f, 6);
+        put_int(&f, running != 0);
+        if (running != 0) put_int(&f, running - 1);
+        put_int(&f, resident());
+        send_frame(&f);
+        pthread_mutex_unlock(&lock);
+    }
+    _exit(0);
+    return unused;
+}
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+int main(void) {
+    struct frame f = { .length = 0 };
+    const char *build = getenv("ORCHESTRA_BUILD"), *devices = getenv("CUDA_VISIBLE_DEVICES");
+
+    // Hello
+    put_int(&f, 0);
+    put_int(&f, 8);
+    put_text(&f, build != NULL ? build : "");
+    put_int(&f, (uint64_t)getpid());
+    put_int(&f, devices != NULL);
+    if (devices != NULL) put_text(&f, devices);
+    send_frame(&f);
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, watch, NULL) != 0) return 76;
+
+    // Load
+    read_frame();
+    uint64_t began = now_ns();
+    if (take_int() != 0) return 76;
+    take(take_int());                         // spec
+    if (take_int() == 1) take(take_int());    // a GPU, and its UUID
+    take_int(), take_int();                   // threads, streams
+    uint64_t max_batch = take_int();
+    for (uint64_t sizes = take_int(); sizes > 0; sizes--) take_int();
+    take(1);                                  // pad
+    uint64_t max_rows = take_int(), slots = take_int();
+    struct region inputs[MAX_TENSORS], outputs[MAX_TENSORS];
+    uint64_t n_inputs = take_int();
+    if (n_inputs > MAX_TENSORS) return 76;
+    for (uint64_t i = 0; i < n_inputs; i++) inputs[i] = take_region();
+    uint64_t n_outputs = take_int(), is_wrong = n_outputs != n_inputs;
+    if (n_outputs > MAX_TENSORS) return 76;
+    for (uint64_t i = 0; i < n_outputs; i++) {
+        if (*take(1) == 0) is_wrong = 1;      // an output of open shape, which this worker has none of
+        else outputs[i] = take_region();
+        is_wrong = is_wrong || outputs[i].row_bytes != inputs[i].row_bytes;
+    }
+    uint64_t input_step = take_int(), output_step = take_int();
+    if (in != in_end) return 76;
+    const uint8_t *from = mmap(NULL, input_step * slots, PROT_READ, MAP_SHARED, INPUTS, 0);
+    uint8_t *to = mmap(NULL, output_step * slots, PROT_READ | PROT_WRITE, MAP_SHARED, OUTPUTS, 0);
+
+    pthread_mutex_lock(&lock);
+    f.length = 0;
+    if (is_wrong || from == MAP_FAILED || to == MAP_FAILED) {
+        put_int(&f, 2);                       // LoadFailed
+        put_int(&f, 2);                       // for good
+        put_text(&f, "it doubles f32: as many outputs as inputs, each as long as its input");
+        send_frame(&f);
+        _exit(69);
+    }
+    put_int(&f, 1);                           // Loaded
+    put_int(&f, 0), put_int(&f, 0), put_int(&f, 0);
+    put_text(&f, "worker.c");
+    put_int(&f, 0);
+    put_int(&f, now_ns() - began);
+    put_int(&f, resident());
+    send_frame(&f);
+    pthread_mutex_unlock(&lock);
+
+    for (;;) {
+        read_frame();
+        if (take_int() != 1) return 76;       // Run
+        uint64_t batch = take_int();
+        take_int();                           // the attempt
+        uint64_t slot = take_int(), output_slot = take_int(), first = take_int(), rows = take_int();
+        if (slot >= slots || output_slot >= slots || rows == 0 || first > max_rows || rows > max_rows - first) return 76;
+        pthread_mutex_lock(&lock);
+        running = batch + 1;
+        pthread_mutex_unlock(&lock);
+        began = now_ns();
+        for (uint64_t done = 0; done < rows; done += max_batch) { // a run may be several batches
+            uint64_t part = rows - done < max_batch ? rows - done : max_batch;
+            for (uint64_t i = 0; i < n_inputs; i++) {
+                uint64_t row = first + done, bytes = inputs[i].row_bytes;
+                const float *x = (const float *)(from + input_step * slot + inputs[i].offset + bytes * row);
+                float *y = (float *)(to + output_step * output_slot + outputs[i].offset + bytes * row);
+                for (uint64_t k = 0; k < bytes * part / sizeof *x; k++) y[k] = 2 * x[k];
+            }
+        }
+        pthread_mutex_lock(&lock);
+        running = 0;                          // before its answer: no batch is called running after it
+        f.length = 0;
+        put_int(&f, 3);                       // Done
+        put_int(&f, batch);
+        put_int(&f, 0);                       // no output of open shape
+        put_int(&f, 0), put_int(&f, now_ns() - began), put_int(&f, 0);
+        put_int(&f, resident());
+        send_frame(&f);
+        pthread_mutex_unlock(&lock);
+    }
+}
