@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use common::{Blocks, Workplace, write_pictures};
+use common::{Blocks, Run, Workplace, write_pictures};
 use orchestra_testkit::records::items;
 use orchestra_testkit::skip::skip;
 use orchestra_testkit::striker::{Fault, Striker, loaders_of, workers_of};
@@ -23,6 +23,8 @@ const LEAST_RIGHT: f64 = 0.975;
 /// A real S3 server with the bucket of the example.
 struct Moto {
     child: Child,
+    /// The Python that has it.
+    python: String,
     /// Open, since it says more.
     _stdout: BufReader<ChildStdout>,
     variables: Vec<(String, String)>,
@@ -42,7 +44,8 @@ impl Moto {
             return None;
         }
         let python = String::from_utf8(path.stdout).unwrap();
-        let mut child = Command::new(python.trim_end())
+        let python = python.trim_end().to_owned();
+        let mut child = Command::new(&python)
             .arg(top().join("examples/bucket/serve.py"))
             .arg("--odd")
             .stdin(Stdio::piped())
@@ -54,7 +57,19 @@ impl Moto {
         stdout.read_line(&mut said).unwrap();
         let pairs = said.trim_end().strip_prefix("export ").unwrap().split(' ');
         let variables = pairs.map(|pair| pair.split_once('=').unwrap()).map(|(a, b)| (a.into(), b.into()));
-        Some(Self { variables: variables.collect(), _stdout: stdout, child })
+        Some(Self { variables: variables.collect(), _stdout: stdout, child, python })
+    }
+
+    /// Runs a line of Python that may use `s3`, a client of the server.
+    fn python(&self, line: &str) -> String {
+        let client = "import boto3, os\ns3 = boto3.client('s3', endpoint_url=os.environ['AWS_ENDPOINT_URL'], region_name='us-east-1')\n";
+        let done = Command::new(&self.python)
+            .args(["-c", &format!("{client}{line}")])
+            .envs(self.variables())
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap()
     }
 
     fn variables(&self) -> Vec<(&str, &str)> {
@@ -83,48 +98,121 @@ fn labels(csv: &Path) -> BTreeMap<String, String> {
     labels
 }
 
+/// Runs an example with settings over the bucket.
+fn start(place: &Workplace, moto: &Moto, example: &str, out: &str, settings: &[&str]) -> Run {
+    let file = top().join("examples").join(example).join("workflow.toml");
+    let out = place.path(out);
+    let mut all = vec!["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+    all.extend(settings.iter().flat_map(|setting| ["--set", *setting]));
+    place.start_command_with(&all, &moto.variables())
+}
+
+const PICTURES: &str = "sources.scans.paths=[\"s3://digits/pages/*.png\"]";
+const ONE_LABEL: [&str; 3] =
+    ["stages.answer.top_k=1", "sinks.results.kind=\"csv\"", "sinks.results.path=\"results.csv\""];
+
 #[test]
-fn the_example_reads_a_bucket_and_loaders_that_are_killed_change_nothing() {
+fn pictures_and_archives_of_a_bucket_are_read_and_loaders_that_are_killed_change_nothing() {
     let Some(moto) = Moto::start() else { return };
     let place = Workplace::new();
-    let file = top().join("examples/bucket/workflow.toml");
-    let start = |out: &str, more: &[&str]| {
-        let out = place.path(out);
-        let mut all = vec!["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
-        all.extend(more);
-        place.start_command_with(&all, &moto.variables())
-    };
-    start("calm", &[]).wait().must_exit(0).must_say(&["300 items read, 300 done, 0 failed"]);
+    let [top_k, kind, path] = ONE_LABEL;
+    let pictures = [PICTURES, top_k, kind, path];
+    let archives = [kind, path, "sinks.results.from=\"answer\""];
+    start(&place, &moto, "digits", "calm", &pictures)
+        .wait()
+        .must_exit(0)
+        .must_say(&["300 items read, 300 done, 0 failed"]);
     let calm = labels(&place.path("calm/results.csv"));
     let truth = labels(&top().join("examples/digits/labels.csv"));
     let right = calm.iter().filter(|(item, label)| truth[*item] == **label).count();
     println!("{right} of {} are right", calm.len());
     assert!(calm.len() == 300 && right as f64 >= 300.0 * LEAST_RIGHT);
 
-    let struck = start("struck", &[]);
-    let striker = Striker::of_loaders(struck.pid(), Duration::from_millis(50), Fault::Kill);
-    struck.wait().must_exit(0);
-    let strikes = striker.stop();
-    println!("{} loaders were killed", strikes.len());
-    assert!(!strikes.is_empty());
-    assert_eq!(labels(&place.path("struck/results.csv")), calm);
+    for (example, settings) in [("digits", &pictures[..]), ("bucket", &archives[..])] {
+        let struck = start(&place, &moto, example, example, settings);
+        let striker = Striker::of_loaders(struck.pid(), Duration::from_millis(50), Fault::Kill);
+        struck.wait().must_exit(0);
+        let strikes = striker.stop();
+        println!("{} loaders were killed", strikes.len());
+        assert!(!strikes.is_empty());
+        let found = labels(&place.path(example).join("results.csv"));
+        // A sample is called by its archive and its key, 40 of them in each.
+        let named = |(item, label): (String, String)| match item.split_once(".tar/") {
+            Some((_, key)) => (format!("{key}.png"), label),
+            None => (item, label),
+        };
+        assert_eq!(found.len(), calm.len());
+        assert_eq!(found.into_iter().map(named).collect::<BTreeMap<_, _>>(), calm);
+    }
 
-    let odd = ["--set", "sources.scans.paths=[\"s3://digits/odd\"]"];
-    start("odd", &odd).wait().must_exit(0);
+    let odd = ["sources.scans.paths=[\"s3://digits/odd\"]", top_k, kind, path];
+    start(&place, &moto, "digits", "odd", &odd).wait().must_exit(0);
     let odd = labels(&place.path("odd/results.csv"));
     let keys =
         ["a b", "100%25", "1+1=2", "ü/日本", "[x]{y}?&#", "it's \"quoted\"", "back\\\\slash", "a~b;c,d$!"];
     assert_eq!(odd.keys().cloned().collect::<BTreeSet<_>>(), keys.map(|key| format!("{key}.png")).into());
     assert!(odd.values().all(|label| *label == calm["digit-0001.png"]), "{odd:?}");
 
-    for (paths, says) in [
-        ("s3://nowhere/*.png", "there is no such bucket (status 404 NoSuchBucket)"),
-        ("s3://digits/pages/*.gif", "`s3://digits/pages/*.gif` names no object"),
-        ("s3://digits/none", "`s3://digits/none` names no object"),
+    for (paths, code, says) in [
+        ("s3://nowhere/*.png", 78, "there is no such bucket (status 404 NoSuchBucket)"),
+        ("s3://digits/pages/*.gif", 78, "`s3://digits/pages/*.gif` names no object"),
+        ("s3://digits/none", 78, "`s3://digits/none` names no object"),
+        (
+            "s3://digits/pages/*.png",
+            78,
+            "`s3://digits/pages/digit-0001.png` cannot be read: it is no tar archive",
+        ),
     ] {
+        let (example, settings) = match says.contains("archive") {
+            true => ("bucket", &archives[..]),
+            false => ("digits", &[][..]),
+        };
         let set = format!("sources.scans.paths=[{paths:?}]");
-        start("none", &["--set", &set]).wait().must_exit(78).must_say(&[says]);
+        let settings: Vec<&str> = settings.iter().copied().chain([&set[..]]).collect();
+        start(&place, &moto, example, "none", &settings).wait().must_exit(code).must_say(&[says]);
     }
+    place.no_process_is_left();
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn the_example_writes_a_bucket_of_archives_to_parquet() {
+    let Some(moto) = Moto::start() else { return };
+    let place = Workplace::new();
+    start(&place, &moto, "bucket", "out", &[])
+        .wait()
+        .must_exit(0)
+        .must_say(&["300 items read, 300 done, 0 failed"]);
+    let verified = place.start_command(&["verify", place.out().to_str().unwrap()]).wait();
+    verified.must_exit(0);
+    // What the parts hold comes out by the source of that kind.
+    let text = "version = 1\n[sources.rows]\nkind = \"parquet\"\npaths = [\"out/*.parquet\"]\ncolumns = { item = \"text\", file = \"text\", label = \"text\" }\n\
+                [stages.both]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"rows\"\n\
+                [sinks.lines]\nkind = \"jsonl\"\nfrom = \"both\"\n";
+    fs::write(place.workflow(), text).unwrap();
+    let (file, again) = (place.workflow(), place.path("again"));
+    place
+        .start_command(&["run", file.to_str().unwrap(), "--output", again.to_str().unwrap()])
+        .wait()
+        .must_exit(0);
+    let lines = fs::read_to_string(again.join("lines.jsonl")).unwrap();
+    let truth = labels(&top().join("examples/digits/labels.csv"));
+    let (mut found, mut right) = (BTreeSet::new(), 0);
+    for line in lines.lines() {
+        let result = serde_json::from_str::<serde_json::Value>(line).unwrap()["result"].take();
+        let [item, file, label] =
+            ["item", "file", "label"].map(|column| result[column].as_str().unwrap().to_owned());
+        right += u32::from(truth[&file] == label);
+        found.insert((item, file));
+    }
+    let mut images: Vec<&String> = truth.keys().collect();
+    images.sort();
+    let of = |(at, image): (usize, &&String)| {
+        (format!("digits-{:03}.tar/{}", at / 40, image.strip_suffix(".png").unwrap()), (*image).clone())
+    };
+    assert_eq!(found, images[..300].iter().enumerate().map(of).collect());
+    println!("{right} of {} are right", found.len());
+    assert!(f64::from(right) >= 300.0 * LEAST_RIGHT);
     place.no_process_is_left();
 }
 
@@ -264,4 +352,113 @@ fn credentials_reach_the_loaders_of_a_store_and_neither_those_of_files_nor_worke
         run.wait().must_exit(0);
         place.holds_exactly(40);
     }
+}
+
+/// Numbers of the model by index, as a sink in the output folder has them.
+fn numbers(lines: &str, column: &str) -> BTreeMap<u64, serde_json::Value> {
+    let of = |line: &str| {
+        let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let result = &mut line["result"];
+        let index = match &result["json"] {
+            serde_json::Value::String(record) => {
+                serde_json::from_str::<serde_json::Value>(record).unwrap()["index"].as_u64()
+            }
+            _ => line["index"].as_u64(),
+        };
+        (index.unwrap(), line["result"][column]["data"].take())
+    };
+    let all: Vec<_> = lines.lines().map(of).collect();
+    let n = all.len();
+    let all: BTreeMap<_, _> = all.into_iter().collect();
+    assert_eq!(all.len(), n, "an item is there once");
+    all
+}
+
+#[test]
+fn a_bucket_of_results_is_exact_whenever_the_run_is_killed() {
+    const ITEMS: u64 = 600;
+    const KILLS: usize = 12;
+    let Some(moto) = Moto::start() else { return };
+    let place = Workplace::new();
+    write_pictures(&place.images(), ITEMS);
+    let more = "[sinks.shards]\nkind = \"tar\"\nfrom = \"read\"\npath = \"s3://digits/results/\"\nrows_per_file = 20\n";
+    place.write_blocks(&Blocks { steps: 100, more, ..Blocks::default() }, "paths = [\"images\"]");
+    let run = || {
+        let workflow = place.workflow();
+        place.start_command_with(&["run", workflow.to_str().unwrap()], &moto.variables())
+    };
+    let verify = || {
+        let out = place.out();
+        place.start_command_with(&["verify", out.to_str().unwrap()], &moto.variables()).wait()
+    };
+    let manifest = "print(sum(o['Key'] == 'results/_manifest.json' for o in s3.list_objects_v2(Bucket='digits').get('Contents', [])))";
+    let notes = || fs::read(place.out().join(".orchestra/uploads-shards")).unwrap_or_default().len();
+    let mut between = 0;
+    for kill in 0..KILLS {
+        let mut started = run();
+        // Each start is killed a little behind a part that it has begun; how far behind is left to chance.
+        let before = notes();
+        if !started.until("a part is made", || notes() > before) {
+            started.wait().must_exit(0);
+            break;
+        }
+        let wait = Duration::from_millis(u64::from(std::process::id()) * 7 * (kill as u64 + 1) % 40);
+        let (_keep, never) = std::sync::mpsc::channel::<()>();
+        let _ = never.recv_timeout(wait);
+        started.signal(rustix::process::Signal::KILL);
+        let ended = started.wait();
+        if ended.status.code() == Some(0) {
+            break;
+        }
+        between += usize::from(moto.python(manifest).trim() == "0");
+        verify().must_exit(2);
+    }
+    println!("{between} kills came between a part and the manifest");
+    assert!(between > 0);
+    run().wait().must_exit(0);
+    place.holds_exactly(ITEMS);
+    verify().must_exit(0);
+    assert_eq!(moto.python(manifest).trim(), "1");
+    assert!(!place.out().join("uploading").exists(), "all parts have gone");
+
+    let read = "version = 1\n[sources.s]\nkind = \"tar\"\npaths = [\"s3://digits/results/*.tar\"]\ncolumns = [\"json\", \"npy\"]\n\
+                [stages.all]\nkind = \"filter\"\nkeep = \"true\"\nfrom = \"s\"\n[sinks.lines]\nkind = \"jsonl\"\nfrom = \"all\"\n";
+    let (file, again) = (place.path("read.toml"), place.path("again"));
+    fs::write(&file, read).unwrap();
+    let arguments = ["run", file.to_str().unwrap(), "--output", again.to_str().unwrap()];
+    place.start_command_with(&arguments, &moto.variables()).wait().must_exit(0);
+    let in_folder = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
+    let column = serde_json::from_str::<serde_json::Value>(in_folder.lines().next().unwrap()).unwrap();
+    let column = column["result"].as_object().unwrap().keys().next().unwrap().clone();
+    let in_bucket = fs::read_to_string(again.join("lines.jsonl")).unwrap();
+    assert_eq!(numbers(&in_bucket, "npy"), numbers(&in_folder, &column));
+
+    // As if it had been killed behind the manifest: the end is recorded again.
+    fs::remove_file(place.out().join("run.json")).unwrap();
+    run().wait().must_exit(0);
+    verify().must_exit(0);
+    // Nothing more is done by another start, and another run does not touch it.
+    run().wait().must_exit(0).must_say(&["nothing is left to do"]);
+    let workflow = place.workflow();
+    let elsewhere = place.path("elsewhere");
+    for more in [&["--fresh"][..], &["--output", elsewhere.to_str().unwrap()]] {
+        let arguments = [&["run", workflow.to_str().unwrap()], more].concat();
+        place
+            .start_command_with(&arguments, &moto.variables())
+            .wait()
+            .must_exit(78)
+            .must_say(&["`s3://digits/results/` of sink `shards` holds results of another run"]);
+    }
+    verify().must_exit(0);
+    moto.python("s3.put_object(Bucket='digits', Key='results/shards-99999.tar', Body=b'x')\ns3.delete_object(Bucket='digits', Key='results/shards-00001.tar')");
+    let found = verify();
+    found.must_exit(70);
+    for says in [
+        "`s3://digits/results/shards-99999.tar` is in no manifest",
+        "`s3://digits/results/shards-00001.tar`, which its manifest names, is not there",
+        "has neither a record in",
+    ] {
+        assert!(found.stdout.contains(says), "{says}: {}", found.stdout);
+    }
+    place.no_process_is_left();
 }

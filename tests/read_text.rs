@@ -51,6 +51,22 @@ fn pages(place: &Workplace) -> BTreeMap<String, Value> {
     records.map(|record| (record["item"].as_str().unwrap().to_owned(), record["result"].clone())).collect()
 }
 
+/// The same but for what batches of other sizes round otherwise: a death halves them.
+fn is_same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b))
+        }
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| is_same(a, b)))
+        }
+        (Value::Number(a), Value::Number(b)) => {
+            (a.as_f64().unwrap() - b.as_f64().unwrap()).abs() <= 1e-5 * a.as_f64().unwrap().abs().max(1.0)
+        }
+        (a, b) => a == b,
+    }
+}
+
 #[test]
 fn the_example_reads_what_rapidocr_reads_also_while_workers_and_loaders_are_killed() {
     if !has_models() {
@@ -77,6 +93,10 @@ fn the_example_reads_what_rapidocr_reads_also_while_workers_and_loaders_are_kill
     let (workers, loaders) = (of_workers.stop().len(), of_loaders.stop().len());
     println!("{workers} workers and {loaders} loaders were killed");
     assert!(workers > 0 && loaders > 0, "{workers} workers and {loaders} loaders were killed");
-    assert_eq!(pages(&struck), read);
+    let struck_pages = pages(&struck);
+    assert_eq!(struck_pages.len(), read.len());
+    for ((page, calm), (_, struck)) in read.iter().zip(&struck_pages) {
+        assert!(is_same(calm, struck), "{page}: {calm}\n{struck}");
+    }
     struck.nothing_is_left();
 }

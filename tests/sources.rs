@@ -3,12 +3,12 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Ended, Workplace};
+use common::{Ended, ORCHESTRA, Workplace};
 use orchestra_testkit::images::{Kind, write_pictures};
 use serde_json::{Value, json};
 
@@ -135,6 +135,118 @@ fn samples_of_archives_come_out_as_they_were_put_in() {
     let ended = run(&place, "kind = \"zip\"\npaths = [\"cut-pictures.zip\"]", &["picture:picture"]);
     assert_ne!(ended.status.code(), Some(0));
     ended.must_say(&["cut-pictures.zip", "cut short"]);
+    place.no_process_is_left();
+}
+
+/// What Python's own library finds in archives: a line of JSON per member, `[name, content as hexadecimal digits]`.
+const MEMBERS: &str = r#"
+import json, sys, tarfile
+for path in sys.argv[1:]:
+    with tarfile.open(path, 'r:') as tar:
+        for member in tar:
+            assert member.isfile() and member.mode == 0o644
+            print(json.dumps([member.name, tar.extractfile(member).read().hex()]))
+"#;
+
+fn members(archives: &[PathBuf]) -> BTreeMap<String, Vec<u8>> {
+    let listed = Command::new("python3").args(["-c", MEMBERS]).args(archives).output().unwrap();
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    let text = String::from_utf8(listed.stdout).unwrap();
+    let byte = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap();
+    let member = |line: &str| {
+        let (name, digits): (String, String) = serde_json::from_str(line).unwrap();
+        (name, digits.as_bytes().chunks(2).map(byte).collect())
+    };
+    let all: Vec<(String, Vec<u8>)> = text.lines().map(member).collect();
+    let n = all.len();
+    let all: BTreeMap<_, _> = all.into_iter().collect();
+    assert_eq!(all.len(), n, "a member is there once");
+    all
+}
+
+/// Runs a workflow whose sink writes archives, and moves them to the folder `shards`.
+fn shards(place: &Workplace, workflow: &str) -> Vec<PathBuf> {
+    fs::write(place.workflow(), format!("version = 1\n{workflow}")).unwrap();
+    place.run(&["--fresh"]).must_exit(0);
+    let verified = Command::new(ORCHESTRA).arg("verify").arg(place.out()).output().unwrap();
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+    let folder = place.path("shards");
+    let _ = fs::remove_dir_all(&folder);
+    fs::rename(place.out().join("shards"), &folder).unwrap();
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn samples_that_the_sink_wrote_are_those_that_it_got_for_python_and_for_the_source() {
+    let place = place();
+    let files = shards(
+        &place,
+        "[sources.s]\nkind = \"tar\"\npaths = [\"pax.tar\"]\n[stages.all]\nkind = \"filter\"\nkeep = \"cls >= 0\"\nfrom = \"s\"\n\
+         [sinks.t]\nkind = \"tar\"\nfrom = \"all\"\npath = \"shards/s.tar\"\nrows_per_file = 5\n",
+    );
+    let names: Vec<_> = files.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect();
+    let expected: Vec<_> = (0..names.len()).map(|n| format!("s-{n:05}.tar")).collect();
+    assert_eq!(names, expected);
+    let full = files.iter().rev().skip(1).all(|file| members(std::slice::from_ref(file)).len() >= 5 * 4);
+    assert!(full, "all but the last one have as many rows as they shall");
+    let (before, after) = (members(&[place.path("pax.tar")]), members(&files));
+    assert_eq!(after.len(), before.len() / 3 * 4);
+    for (name, content) in &before {
+        let (key, extension) = name.rsplit_once('.').unwrap();
+        // The record of a sample has the name that the source would give to a text.
+        let of = |extension: &str| &after[&format!("pax.tar/{key}.{extension}")];
+        match extension {
+            "json" => assert_eq!(of("result.json"), content),
+            "npy" => assert_eq!(of("npy")[of("npy").len() - 8..], content[content.len() - 8..]),
+            _ => assert_eq!(of(extension), content),
+        }
+        let record: Value = serde_json::from_slice(of("json")).unwrap();
+        assert_eq!(record["item"], format!("pax.tar/{key}"));
+    }
+    let columns = ["cls", "result.json", "npy"];
+    run(&place, "kind = \"tar\"\npaths = [\"shards/*\"]", &columns).must_exit(0);
+    let sorted = |at: usize| {
+        let mut found = records(&place, at);
+        for (name, _) in &mut found {
+            *name = name.split_once('/').unwrap().1.to_owned();
+        }
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        found
+    };
+    let key = |i: u64| format!("pax.tar/{}{i:03}", "long/".repeat(40));
+    must_be(&sorted(0), numbered(key, |i| json!(i)));
+    must_be(&sorted(1), numbered(key, |i| json!(format!("{{\"i\": {i}}}"))));
+    must_be(&sorted(2), numbered(key, |i| json!([i as f64, i as f64 + 0.5])));
+
+    // Pictures, and an archive for as many bytes as one of them has.
+    run(&place, "kind = \"images\"\npaths = [\"images/*\"]", &["picture:picture"]).must_exit(0);
+    let pixels = records(&place, 0);
+    let files = shards(
+        &place,
+        "[sources.s]\nkind = \"images\"\npaths = [\"images\"]\n[stages.all]\nkind = \"select\"\ncolumns = { photo = \"picture\", says = \"'any'\" }\n\
+         from = \"s\"\n[sinks.t]\nkind = \"tar\"\nfrom = \"all\"\npath = \"shards/s.tar\"\nbytes_per_file = 1\n",
+    );
+    assert!(members(&files).values().any(|content| content == b"any"));
+    run(&place, "kind = \"tar\"\npaths = [\"shards/*\"]", &["picture:png"]).must_exit(0);
+    let written: BTreeMap<String, Value> = records(&place, 0)
+        .into_iter()
+        .map(|(name, value)| (name.split_once('/').unwrap().1.replace("_png", ".png"), value))
+        .collect();
+    assert_eq!(written, pixels.into_iter().collect());
+
+    for (setting, says) in
+        [("bytes_per_file = \"2 GiB\"", "1 byte to 1 GiB"), ("rows_per_file = 0", "rows_per_file")]
+    {
+        let text = fs::read_to_string(place.workflow()).unwrap();
+        let text =
+            format!("{}[sinks.u]\nkind = \"tar\"\nfrom = \"all0\"\npath = \"u.tar\"\n{setting}\n", text);
+        fs::write(place.path("bad.toml"), text).unwrap();
+        let bad = Command::new(ORCHESTRA).arg("check").arg(place.path("bad.toml")).output().unwrap();
+        let said = String::from_utf8_lossy(&bad.stderr).into_owned() + &String::from_utf8_lossy(&bad.stdout);
+        assert!(!bad.status.success() && said.contains(says), "{said}");
+    }
     place.no_process_is_left();
 }
 

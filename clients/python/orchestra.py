@@ -30,8 +30,8 @@ def stage(code=None, *, outputs=None, inputs=None, batch=None, gpu=False):
         return lambda code: stage(code, outputs=outputs, inputs=inputs, batch=batch, gpu=gpu)
     is_class = inspect.isclass(code)
     parameters = list(inspect.signature(code.__call__ if is_class else code).parameters.values())[is_class:]
-    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if len(names) < max(1, len(parameters)) or not set(inputs or {}) <= set(names):
+    names = [p.name for p in parameters if p.default is p.empty]  # What has a default is no input.
+    if not names or any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters) or not set(inputs or {}) <= set(names):
         raise TypeError(f"{code.__name__}: each input must be an argument of its own; `inputs` may name these alone: {', '.join(names)}")
     takes = [_tensor(name, (inputs or {}).get(name, (None, None))) for name in names]
     gives = None if outputs is None else [_tensor(name, of) for name, of in outputs.items()]

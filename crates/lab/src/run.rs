@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use orchestra_core::restart::RestartPolicy;
 use orchestra_core::{SourceId, StageId};
-use orchestra_plan::{Origin, Plan};
+use orchestra_plan::{Origin, Plan, TasksPlan};
 use orchestra_runtime::{
     DeviceOptions, Earlier, Engines, ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport,
     Snapshot, Timeouts,
@@ -102,6 +102,8 @@ impl Tools {
         RunOptions {
             engines: self.engines(plan),
             loaders: Some(self.launcher.clone()),
+            keepers: None,
+            tasks_only: false,
             timeouts: Timeouts::default(),
             restart: RestartPolicy::default(),
             trace: None,
@@ -132,6 +134,7 @@ pub(crate) fn plan_for(plan: &Plan, lists: &Lists, output: &Path) -> Plan {
     }
     plan.output = output.to_owned();
     plan.limits.max_failed = None;
+    plan.tasks = TasksPlan::default();
     plan
 }
 

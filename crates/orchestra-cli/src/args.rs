@@ -32,6 +32,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a workflow, or go on with it where it stopped
     Run(RunArgs),
+    /// List the commands of a workflow: what would run, and what has run
+    Tasks(TasksArgs),
     /// Do the items of a run again that have failed, with the command that started it
     Retry(RetryArgs),
     /// Count the items of a finished run again, from its files alone, and name what is lost, doubled or stray
@@ -99,6 +101,12 @@ pub struct RunArgs {
     /// Do the items again that have failed
     #[arg(long, conflicts_with = "fresh")]
     pub retry_failed: bool,
+    /// Run this task of `[tasks.*]`, and what it comes after, and nothing else (repeatable; a table, or one task by its id)
+    #[arg(long, value_name = "TASK")]
+    pub only: Vec<String>,
+    /// Say what would run, and run nothing
+    #[arg(long)]
+    pub dry_run: bool,
     /// Print the closing summary as JSON on standard output
     #[arg(long)]
     pub json: bool,
@@ -114,6 +122,24 @@ pub struct RunArgs {
     /// What the lines of the log files look like [default: the file, else text]
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub log_files: Option<LogFormat>,
+}
+
+/// `orchestra tasks`
+#[derive(Debug, Args)]
+#[command(after_help = help::TASKS)]
+pub struct TasksArgs {
+    /// File, devices, settings.
+    #[command(flatten)]
+    pub workflow: WorkflowArgs,
+    /// Folder for results, journal and logs [default: out/ beside the file]
+    #[arg(long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// This task, and what it comes after (repeatable; a table, or one task by its id)
+    #[arg(long, value_name = "TASK")]
+    pub only: Vec<String>,
+    /// Print the tasks as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `orchestra retry`

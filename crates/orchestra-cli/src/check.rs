@@ -31,11 +31,15 @@ pub fn check(args: &CheckArgs, surroundings: &Surroundings) -> Result<ExitCode, 
     stderr::say(&diagnostics.render(planning::style(surroundings)));
     if let (Some(plan), ExitCode::Done) = (plan, code) {
         stdout::print(&format!(
-            "{}: no errors: {}, {}, {}\n",
+            "{}: no errors: {}, {}, {}{}\n",
             args.file.display(),
             counted(plan.sources.len() as u64, "source", "sources"),
             counted(plan.stages.iter().filter(|stage| !stage.is_join()).count() as u64, "stage", "stages"),
-            counted(plan.sinks.len() as u64, "sink", "sinks")
+            counted(plan.sinks.len() as u64, "sink", "sinks"),
+            match plan.tasks.tasks.len() as u64 {
+                0 => String::new(),
+                n => format!(", {}", counted(n, "task", "tasks")),
+            }
         ))?;
     }
     Ok(code)

@@ -27,7 +27,7 @@ impl ExitCode {
     pub const ALL: [(ExitCode, &'static str); 8] = [
         (ExitCode::Done, "all done"),
         (ExitCode::Usage, "the command line is wrong"),
-        (ExitCode::ItemsFailed, "finished, some items failed (or the failure limit stopped it)"),
+        (ExitCode::ItemsFailed, "finished, some items or tasks failed (or the failure limit stopped it)"),
         (ExitCode::Unavailable, "a device, ONNX Runtime or a model is not available"),
         (ExitCode::Bug, "a bug of ours"),
         (

@@ -8,6 +8,7 @@ Examples:
   orchestra check workflow.toml     every error of the file, with line and help
   orchestra plan workflow.toml      what would run where, and why
   orchestra run workflow.toml       run it, or go on with it
+  orchestra tasks workflow.toml     its commands: what would run, and what has run
   orchestra retry out               do the failed items of a run again
   orchestra verify out              whether every item ended in exactly one place
   orchestra bench workflow.toml     how fast it can be here, and how fast it is
@@ -19,9 +20,10 @@ Examples:
   orchestra run workflow.toml
   orchestra run workflow.toml --devices cuda:0,cuda:1 --output /data/out
   orchestra run workflow.toml --set stages.classify.batch.max=16 --fresh
+  orchestra run workflow.toml --only train
 
-A run goes on where it stopped. The first Ctrl-C finishes what is in flight and exits with 130,
-the second kills the workers, the third exits at once.
+A run goes on where it stopped. The first Ctrl-C finishes what is in flight, asks commands to end
+and exits with 130, the second kills workers and commands, the third exits at once.
 ";
 
 pub fn main() -> String {
@@ -44,6 +46,16 @@ Examples:
 It is the command that started the run last, in the folder where that was, with --retry-failed.
 
 Exit codes: those of `orchestra run`";
+
+pub const TASKS: &str = "\
+Examples:
+  orchestra tasks workflow.toml
+  orchestra tasks workflow.toml --only train --json
+
+States: new; running; done; changed (its command, an input or an output is not what it was); broken off (its run was
+killed); else the class of its last end: code, signal, timeout, out_of_memory, device_lost, not_started, missing, stopped.
+
+Exit codes: 0 listed, 2 there is no such task, 69 a device is not available, 75 what ran cannot be read, 78 the file is wrong";
 
 pub const VERIFY: &str = "\
 Examples:

@@ -27,6 +27,7 @@ mod stderr;
 mod stdout;
 mod summary;
 mod surroundings;
+mod tasks;
 mod verify;
 mod watch;
 
@@ -47,6 +48,7 @@ fn main() -> ProcessExitCode {
     let surroundings = Surroundings::detect();
     let done = match cli.command {
         Command::Run(args) => run::run(&args, cli.verbosity, &surroundings),
+        Command::Tasks(args) => tasks::tasks(&args, &surroundings),
         Command::Retry(args) => retry::retry(&args, cli.verbosity, &surroundings),
         Command::Verify(args) => verify::verify(&args),
         Command::Check(args) => check::check(&args, &surroundings),

@@ -27,7 +27,7 @@ use crate::signals::{self, AfterTheRun, Continued, Signals};
 use crate::summary::{RunEnd, Summary};
 use crate::surroundings::Surroundings;
 use crate::watch::Watch;
-use crate::{stderr, stdout};
+use crate::{stderr, stdout, tasks};
 
 /// How often the progress is drawn.
 const DRAW_EVERY: Duration = Duration::from_millis(200);
@@ -40,7 +40,10 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     let options = planning::options(&args.workflow, args.output.as_deref());
     let machine = planning::machine(&args.workflow);
     let planned = Workflow::read(&args.workflow.file)?.plan(&options, &machine);
-    let plan = Arc::new(planning::show(planned, surroundings)?);
+    let plan = Arc::new(tasks::only(planning::show(planned, surroundings)?, &args.only)?);
+    if args.dry_run {
+        return dry_run(&plan, args.json);
+    }
     let talk = Talk { quiet: verbosity.quiet };
     planning::say_why_cpu(&plan, &machine, talk);
     let (telemetry, said) = telemetry(args, verbosity, surroundings, &plan)?;
@@ -66,7 +69,7 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     for reason in &plan.reasons {
         tracing::info!(%reason, "planned");
     }
-    if let Some(code) = prepared.nothing_to_do() {
+    if let Some(code) = prepared.nothing_to_do().filter(|_| args.only.is_empty()) {
         return finished_before(prepared, code, Output::of(args, verbosity));
     }
     talk.found(&prepared);
@@ -82,7 +85,8 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     let resumed_from = Some(prepared.counts().total()).filter(|n| *n > 0);
     let mode = progress_mode(args, verbosity, surroundings);
     let outcome = runtime.block_on(async {
-        let options = StartOptions { trace: telemetry.tracer(), ..StartOptions::default() };
+        let tasks_only = !args.only.is_empty();
+        let options = StartOptions { trace: telemetry.tracer(), tasks_only, ..StartOptions::default() };
         let options = orchestra::run_options(options, &plan, library.as_ref())
             .map_err(|e| Failed::new(ExitCode::Unavailable, e))?;
         // From here on there is something to stop.
@@ -107,6 +111,16 @@ pub fn run(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) ->
     code
 }
 
+fn dry_run(plan: &Plan, as_json: bool) -> Result<ExitCode, Failed> {
+    if !plan.tasks.is_empty() {
+        return tasks::show(plan, as_json);
+    }
+    match as_json {
+        true => stdout::print_json(plan),
+        false => stdout::print(&orchestra_plan::describe(plan)),
+    }
+}
+
 fn progress_mode(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundings) -> ProgressMode {
     match verbosity.quiet {
         true => ProgressMode::Off,
@@ -117,6 +131,9 @@ fn progress_mode(args: &RunArgs, verbosity: Verbosity, surroundings: &Surroundin
 }
 
 fn runtime_library(args: &RunArgs, plan: &Plan, talk: Talk) -> Result<Option<Library>, Failed> {
+    if !args.only.is_empty() {
+        return Ok(None);
+    }
     let (named, offline) = (args.workflow.ort_library.clone(), args.workflow.offline);
     orchestra::runtime_library(plan, named, offline, &mut LibraryNotes { talk, last: None })
         .map_err(|e| Failed::new(ExitCode::Unavailable, e))
@@ -184,6 +201,8 @@ fn runtime(plan: &Plan) -> Result<Runtime, Failed> {
 fn not_started(error: StartRunError) -> Failed {
     let code = match &error {
         StartRunError::Listing { error, .. } if !error.is_of_source() => ExitCode::TryAgain,
+        StartRunError::Remote { error, .. } if !error.is_of_source() => ExitCode::TryAgain,
+        StartRunError::Remote { .. } | StartRunError::Taken { .. } => ExitCode::BadFile,
         StartRunError::Changed { .. } | StartRunError::Listing { .. } => ExitCode::BadFile,
         StartRunError::Actors(_) => ExitCode::Bug,
         _ => ExitCode::TryAgain,
@@ -234,6 +253,7 @@ fn end(
         items_per_second: report.items_per_second,
         restarts: report.devices.iter().map(|d| d.restarts).sum(),
         bottleneck: report.bottleneck,
+        tasks: report.tasks.clone(),
         resumed_from,
         ..summary(plan, &report.run_id, run_end(outcome))
     };
@@ -284,6 +304,7 @@ fn finished_before(prepared: Prepared, code: i32, output: Output) -> Result<Exit
     let plan = Arc::clone(&prepared.plan);
     let counts = prepared.counts();
     let summary = Summary {
+        tasks: prepared.tasks(),
         read: counts.total(),
         done: counts.done,
         failed: counts.failed,
@@ -312,8 +333,11 @@ fn summary(plan: &Plan, run_id: &str, end: RunEnd) -> Summary {
         items_per_second: 0.0,
         restarts: 0,
         bottleneck: Bottleneck::Unknown,
-        outputs: plan.sinks.iter().map(|s| s.path.clone()).collect(),
+        tasks: Vec::new(),
+        has_items: !plan.pipelines.is_empty(),
+        outputs: plan.sinks.iter().map(|s| s.place()).collect(),
         failures_path: plan.output.join("failures.jsonl"),
+        output: plan.output.clone(),
         resumed_from: None,
         resume_command: resume_command(std::env::args_os()),
     }
@@ -368,6 +392,31 @@ impl Talk {
         }
     }
 
+    fn found_tasks(self, prepared: &Prepared, done: u64, again: &[String]) {
+        if done > 0 {
+            let left = (prepared.plan.tasks.tasks.len() as u64).saturating_sub(done);
+            self.say(&format!(
+                "going on: {} done and unchanged, {} left",
+                counted(done, "task is", "tasks are"),
+                count(left)
+            ));
+        }
+        const NAMED: usize = 5;
+        if let [first, ..] = again {
+            let names = orchestra_plan::list(again.iter().take(NAMED).map(String::as_str));
+            let more = if again.len() > NAMED { ", .." } else { "" };
+            let plan = prepared.plan.tasks.tasks.iter().find(|task| task.id == *first);
+            let bound = match plan.is_some_and(|task| task.outputs.is_empty()) {
+                true => "; what declares no `outputs` may so be done more than once",
+                false => "",
+            };
+            let were = counted(again.len() as u64, "command that ran", "commands that ran");
+            self.say(&format!(
+                "going on: {were} when the start before ended will run again: {names}{more}{bound}"
+            ));
+        }
+    }
+
     fn found(self, prepared: &Prepared) {
         match &prepared.found {
             Found::Fresh => {}
@@ -381,7 +430,12 @@ impl Talk {
                     self.say(&format!("starting over: {items} discarded"));
                 }
             }
-            &Found::Resumed { finished, new_items, retried } => {
+            Found::Resumed { finished, new_items, retried, tasks_done, tasks_again } => {
+                let (finished, new_items, retried) = (*finished, *new_items, *retried);
+                self.found_tasks(prepared, *tasks_done, tasks_again);
+                if prepared.plan.pipelines.is_empty() {
+                    return;
+                }
                 let new =
                     if new_items > 0 { format!(", {} of them new", count(new_items)) } else { String::new() };
                 let total = prepared.extent().known();

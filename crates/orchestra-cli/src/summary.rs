@@ -2,10 +2,16 @@
 
 use std::path::PathBuf;
 
+use orchestra::{TaskReport, TaskStanding};
 use orchestra_core::bottleneck::Bottleneck;
 
 use crate::exit_code::ExitCode;
 use crate::human::{count, counted, elapsed, per_second};
+
+/// It has failed, or was not started for that.
+fn is_failed(task: &TaskReport) -> bool {
+    matches!(task.state, TaskStanding::Failed | TaskStanding::Skipped)
+}
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
@@ -23,8 +29,13 @@ pub struct Summary {
     pub items_per_second: f64,
     pub restarts: u64,
     pub bottleneck: Bottleneck,
+    pub tasks: Vec<TaskReport>,
+    /// The workflow has sources.
+    pub has_items: bool,
     pub outputs: Vec<PathBuf>,
     pub failures_path: PathBuf,
+    /// The output folder.
+    pub output: PathBuf,
     /// Items that earlier starts had finished, if this one continued them.
     pub resumed_from: Option<u64>,
     /// The command that goes on with it, fit for a shell.
@@ -55,7 +66,9 @@ pub enum RunEnd {
 impl Summary {
     pub fn exit_code(&self) -> ExitCode {
         match &self.end {
-            RunEnd::Finished | RunEnd::FinishedBefore if self.failed == 0 => ExitCode::Done,
+            RunEnd::Finished | RunEnd::FinishedBefore if self.failed == 0 && self.n_tasks(is_failed) == 0 => {
+                ExitCode::Done
+            }
             RunEnd::Finished | RunEnd::FinishedBefore | RunEnd::FailureLimit => ExitCode::ItemsFailed,
             RunEnd::Interrupted => ExitCode::Interrupted,
             RunEnd::Stopped { code, .. } => *code,
@@ -69,8 +82,19 @@ impl Summary {
         if let Some(reason) = self.reason() {
             fact("reason", reason.to_owned());
         }
+        if self.has_items && !self.tasks.is_empty() {
+            fact("tasks", self.tasks_in_words());
+        }
+        for (name, text) in self.failed_tasks() {
+            fact(name, text);
+        }
         if self.end != RunEnd::FinishedBefore {
-            fact("time", format!("{}, {} items/s", elapsed(self.seconds), per_second(self.items_per_second)));
+            let rate = if self.has_items {
+                format!(", {} items/s", per_second(self.items_per_second))
+            } else {
+                String::new()
+            };
+            fact("time", format!("{}{rate}", elapsed(self.seconds)));
             if let Some(before) = self.resumed_from {
                 fact(
                     "resumed",
@@ -105,6 +129,9 @@ impl Summary {
             RunEnd::Interrupted => "interrupted",
             RunEnd::FailureLimit | RunEnd::Stopped { .. } => "stopped",
         };
+        if !self.has_items && !self.tasks.is_empty() {
+            return format!("{} {how}: {}", self.workflow, self.tasks_in_words());
+        }
         let items = counted(self.read, "item", "items");
         format!(
             "{} {how}: {items} read, {} done, {} failed",
@@ -112,6 +139,58 @@ impl Summary {
             count(self.done),
             count(self.failed)
         )
+    }
+
+    fn n_tasks(&self, is_meant: impl Fn(&TaskReport) -> bool) -> u64 {
+        self.tasks.iter().filter(|task| is_meant(task)).count() as u64
+    }
+
+    fn tasks_in_words(&self) -> String {
+        let all = counted(self.tasks.len() as u64, "task", "tasks");
+        let mut words =
+            format!("{all}, {} done", count(self.n_tasks(|task| task.state == TaskStanding::Done)));
+        let before = self.n_tasks(|task| task.before);
+        if before > 0 && self.end != RunEnd::FinishedBefore {
+            words.push_str(&format!(" ({} before this start)", count(before)));
+        }
+        words.push_str(&format!(
+            ", {} failed",
+            count(self.n_tasks(|task| task.state == TaskStanding::Failed))
+        ));
+        let others = [
+            (TaskStanding::Skipped, "skipped"),
+            (TaskStanding::Stopped, "stopped"),
+            (TaskStanding::Waiting, "not started"),
+        ];
+        for (state, word) in others {
+            let n = self.n_tasks(|task| task.state == state);
+            if n > 0 {
+                words.push_str(&format!(", {} {word}", count(n)));
+            }
+        }
+        words
+    }
+
+    /// A few lines about the first tasks that have failed.
+    fn failed_tasks(&self) -> Vec<(&'static str, String)> {
+        const NAMED: usize = 5;
+        let mut lines = Vec::new();
+        let failed = || self.tasks.iter().filter(|task| task.state == TaskStanding::Failed);
+        for task in failed().take(NAMED) {
+            let why = task.why.as_deref().unwrap_or_default();
+            let (end, words) = why.split_once("; its last words:").unwrap_or((why, ""));
+            let last = words.lines().rev().find(|line| !line.trim().is_empty());
+            let last = last.map(|last| format!(": {}", last.trim())).unwrap_or_default();
+            lines.push(("failed", format!("{}: the command {end}{last}", task.task)));
+            if let Some(log) = &task.log {
+                lines.push(("", format!("  {}", self.output.join(log).display())));
+            }
+        }
+        let more = failed().count().saturating_sub(NAMED);
+        if more > 0 {
+            lines.push(("", format!("and {more} more: see {}", self.output.join("run.json").display())));
+        }
+        lines
     }
 
     fn reason(&self) -> Option<&str> {
@@ -125,6 +204,9 @@ impl Summary {
     fn hint(&self) -> Option<String> {
         let command = &self.resume_command;
         match &self.end {
+            RunEnd::Finished if self.n_tasks(is_failed) > 0 => Some(format!(
+                "What has failed runs again with the next start, what is done does not:\n  {command}"
+            )),
             RunEnd::Finished => None,
             RunEnd::FinishedBefore if self.failed > 0 => {
                 Some("To try the failed items again, add --retry-failed; to start over, --fresh.".to_owned())
@@ -176,8 +258,11 @@ mod tests {
             items_per_second: 1_234.4,
             restarts: 0,
             bottleneck: Bottleneck::Unknown,
+            tasks: Vec::new(),
+            has_items: true,
             outputs: vec!["out/results.jsonl".into()],
             failures_path: "out/failures.jsonl".into(),
+            output: "out".into(),
             resumed_from: None,
             resume_command: "orchestra run digits.toml".into(),
         }

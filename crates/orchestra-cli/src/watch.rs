@@ -63,6 +63,7 @@ fn view(then: &Snapshot, now: &Snapshot) -> ProgressView {
         devices: devices.collect(),
         pipelines: now.pipelines.iter().filter(|p| !p.devices.is_empty()).map(pipeline).collect(),
         restarts: now.restarts,
+        tasks: now.tasks.clone(),
     }
 }
 

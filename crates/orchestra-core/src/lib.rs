@@ -42,6 +42,7 @@ pub mod session_tuning;
 pub mod shapes;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod survey;
+pub mod tasks;
 pub mod tensor;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod together;

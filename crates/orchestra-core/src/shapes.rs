@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 
+use crate::collect::Part;
 use crate::data::{OwnedRow, Refusal, Value};
 use crate::ids::ItemId;
 
@@ -250,6 +251,8 @@ pub struct ItemInfo<'a> {
     pub id: ItemId,
     /// The name of its source.
     pub source: &'a str,
+    /// Which part of the item the row is, the outermost split first; empty for a whole item.
+    pub parts: &'a [Part],
 }
 
 /// Makes records of rows.
@@ -280,6 +283,11 @@ pub trait Encoder: fmt::Debug + Send + Sync {
 pub trait Parts: fmt::Debug + Send + Sync {
     /// A part with so many rows is full.
     fn rows_per_file(&self) -> u64;
+
+    /// And one with so many bytes of records, however few they are: a part is made in memory.
+    fn bytes_per_file(&self) -> u64 {
+        64 << 20
+    }
 
     /// All of a file that holds these records, in this order.
     ///

@@ -60,6 +60,7 @@ pub fn builtin() -> Kinds {
             Arc::new(sinks::images::ImageFiles),
             Arc::new(sinks::npy::Npy),
             Arc::new(sinks::parquet::Parquet),
+            Arc::new(sinks::tar::Tar),
         ],
     }
 }

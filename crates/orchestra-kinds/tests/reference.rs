@@ -69,6 +69,7 @@ fn workflow_page() -> String {
         ("TOP_LEVEL", &keys::TOP_LEVEL[..]),
         ("MODEL", &keys::MODEL),
         ("DEVICES", &keys::DEVICES),
+        ("TASK", &keys::TASK),
         ("LIMITS", &keys::LIMITS),
         ("TELEMETRY", &keys::TELEMETRY),
     ] {

@@ -20,6 +20,7 @@ use crate::placement::{Demand, place};
 use crate::plan::{ColumnRef, Plan, WorkerMemory, WorkerPlan};
 use crate::raw::{self, RawModel, RawSource, RawStage, RawWorkflow};
 use crate::sinks::{FAILURES, failure_schema};
+use crate::tasks::{self, TasksPlan};
 use crate::types::{self, Wired, Wiring};
 use crate::{sinks, sources, spares, tree, tuning, variables};
 
@@ -80,6 +81,7 @@ struct Parts {
     workers: Vec<Vec<WorkerPlan>>,
     machine: Option<MachineView>,
     output: PathBuf,
+    tasks: TasksPlan,
 }
 
 impl Planner<'_> {
@@ -90,6 +92,9 @@ impl Planner<'_> {
             tree::set(&mut tree, key, value, diags);
         }
         variables::fill_in(&mut tree, self.host, diags);
+        if tasks::refuse_elsewhere(&tree, diags) {
+            return None; // What they name is not there, and every table that reads it would say so.
+        }
         let mut workflow = raw::read(&tree, &self.host.kinds(), diags);
         let graph = Graph::new(&mut workflow, diags);
         let folder = self.file.parent().unwrap_or(Path::new("/")).to_owned();
@@ -106,11 +111,23 @@ impl Planner<'_> {
         let records = records(&workflow, &graph, &sources, &models, &wired, diags);
         let sink_paths = sinks::check_paths(&workflow.sinks, diags);
         let machine = self.machine(diags);
-        let (devices, workers) = self.devices(&workflow, &models, &graph, &wired, machine.as_ref(), diags);
+        let (devices, workers, for_commands) =
+            self.devices(&workflow, &models, &graph, &wired, machine.as_ref(), diags);
         let output = match &self.options.output {
             Some(output) => absolute(output),
             None => folder.join("out"),
         };
+        let around = tasks::Surroundings {
+            folder: &folder,
+            output: &output,
+            devices: &for_commands,
+            headroom: workflow.devices.headroom,
+            slots: workflow.devices.slots,
+            cores: machine.as_ref().map_or(1, |machine| machine.cores.max(1)),
+            is_known: machine.is_some(),
+            host: self.host,
+        };
+        let tasks = tasks::expand(&workflow.tasks, &around, diags);
         sources::check_apart(&workflow.sources, &folder, &output, self.host, diags);
         let parts = Parts {
             workflow,
@@ -125,6 +142,7 @@ impl Planner<'_> {
             workers,
             machine,
             output,
+            tasks: tasks.unwrap_or_default(),
         };
         if diags.has_errors() {
             return None;
@@ -150,7 +168,7 @@ impl Planner<'_> {
         }
     }
 
-    /// All devices that some used batch stage may use, and the workers of each stage on them.
+    /// All devices that some used batch stage may use, the workers of each stage on them, and those that commands get.
     fn devices(
         &mut self,
         workflow: &RawWorkflow,
@@ -159,7 +177,7 @@ impl Planner<'_> {
         wired: &[Option<Wired>],
         machine: Option<&MachineView>,
         diags: &mut Diagnostics,
-    ) -> (Vec<Device>, Vec<Vec<WorkerPlan>>) {
+    ) -> (Vec<Device>, Vec<Vec<WorkerPlan>>, Vec<Device>) {
         let mut workers: Vec<Vec<WorkerPlan>> = workflow.stages.iter().map(|_| Vec::new()).collect();
         let asked: Option<Vec<At<String>>> = match &self.options.devices {
             Some(names) => from_option(names, diags),
@@ -167,10 +185,10 @@ impl Planner<'_> {
         };
         let looked_at = if self.options.offline { None } else { Some(machine.cloned().unwrap_or_default()) };
         if looked_at.is_some() && machine.is_none() {
-            return (Vec::new(), workers); // Already reported: nothing can be said about devices.
+            return (Vec::new(), workers, Vec::new()); // Already reported: nothing can be said about devices.
         }
         let Some(mut devices) = Devices::resolve(asked.as_deref(), looked_at.as_ref(), diags) else {
-            return (Vec::new(), workers);
+            return (Vec::new(), workers, Vec::new());
         };
         let mut table: Vec<Device> = Vec::new();
         let mut demands = Vec::new();
@@ -212,7 +230,7 @@ impl Planner<'_> {
         for (stage, placed) in stages.into_iter().zip(placed) {
             workers[stage] = placed;
         }
-        (table, workers)
+        (table, workers, devices.for_commands())
     }
 
     /// What one worker of the stage takes on the device: as the file says, else as an earlier run has measured.

@@ -3,12 +3,14 @@
 use std::fmt::{self, Write};
 
 use orchestra_core::data::{Column, ColumnType};
+use orchestra_core::tasks::{Demand, Gpus, WHOLE};
 use orchestra_core::{DeviceId, Provider};
 
 use crate::bytes::format_bytes;
 use crate::iterate;
 use crate::placement::plural;
 use crate::plan::{BatchPlan, ColumnRef, FoldPlan, Origin, Plan, Shape, StagePlan};
+use crate::tasks::TasksPlan;
 
 /// What will run where, and why, as text of several lines.
 #[must_use]
@@ -21,6 +23,13 @@ pub fn describe(plan: &Plan) -> String {
 fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
     writeln!(out, "workflow  {} ({})", plan.name, plan.file.display())?;
     writeln!(out, "output    {}", plan.output.display())?;
+    if !plan.tasks.is_empty() {
+        write_tasks(out, &plan.tasks)?;
+        if plan.pipelines.is_empty() {
+            return Ok(());
+        }
+        writeln!(out)?;
+    }
     let loaders = plan.loader_threads;
     write!(out, "loaders   {loaders} {}", if loaders == 1 { "process" } else { "processes" })?;
     match &plan.loaders_near {
@@ -66,11 +75,11 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
             let sink = &plan.sinks[id.index()];
             let order = if sink.ordered { ", in the order of the source" } else { "" };
             let from = names(plan, &sink.from);
-            writeln!(out, "  sink {} <- {from}: {}{order}", sink.name, sink.path.display())?;
+            writeln!(out, "  sink {} <- {from}: {}{order}", sink.name, sink.place().display())?;
         }
     }
     for sink in plan.sinks.iter().filter(|sink| sink.is_of_failures) {
-        writeln!(out, "\nsink {} <- failures of all pipelines: {}", sink.name, sink.path.display())?;
+        writeln!(out, "\nsink {} <- failures of all pipelines: {}", sink.name, sink.place().display())?;
     }
     let slots: usize = plan.batch_stages().map(|(_, i)| i.layout.total_bytes()).sum();
     writeln!(out, "\nmemory of all batch slots: {}", format_bytes(slots as u64))?;
@@ -79,6 +88,33 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
         writeln!(out, "  {reason}")?;
     }
     Ok(())
+}
+
+/// A line for each table, and what its tasks run on.
+fn write_tasks(out: &mut String, plan: &TasksPlan) -> fmt::Result {
+    writeln!(out, "\ntasks")?;
+    let mut rest = &plan.tasks[..];
+    while let Some(first) = rest.first() {
+        let (of_table, others) =
+            rest.split_at(rest.iter().take_while(|task| task.name == first.name).count());
+        let Demand { gpus, cpu, .. } = first.demand;
+        let thousandths = |n: u32| f64::from(n) / f64::from(WHOLE);
+        let on = match gpus {
+            Gpus::None if cpu == WHOLE => "a slot of the CPU".to_owned(),
+            Gpus::None => format!("{} slots of the CPU", thousandths(cpu)),
+            Gpus::Share(share) => format!("{} of a GPU", thousandths(share)),
+            Gpus::Count(1) => "a GPU".to_owned(),
+            Gpus::Count(count) => format!("{count} GPUs"),
+            Gpus::This(gpu) => plan.gpus[gpu].name.clone(),
+        };
+        let each = if of_table.len() > 1 { " each" } else { "" };
+        writeln!(out, "  {}: {}, {on}{each}", first.name, plural(of_table.len(), "command"))?;
+        rest = others;
+    }
+    for gpu in &plan.gpus {
+        writeln!(out, "  {:<10}{} for commands", gpu.name, format_bytes(gpu.memory))?;
+    }
+    writeln!(out, "  {} of the CPU", plural(plan.cpu_slots, "slot"))
 }
 
 /// The sum for each GPU whose memory is known: what there is, what each model takes of it, and what is left.

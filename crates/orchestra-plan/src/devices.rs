@@ -24,6 +24,14 @@ impl Device {
     pub fn is_cuda(&self) -> bool {
         matches!(self.kind, DeviceKind::Cuda { .. })
     }
+
+    /// That of a GPU.
+    pub fn uuid(&self) -> Option<&str> {
+        match &self.kind {
+            DeviceKind::Cuda { uuid } => Some(uuid),
+            DeviceKind::Cpu => None,
+        }
+    }
 }
 
 /// Names of devices in the order of the file, resolved.
@@ -96,6 +104,12 @@ impl<'a> Devices<'a> {
     pub fn cores(&self) -> Vec<Device> {
         let cores: Vec<Device> = self.in_use.iter().filter(|device| !device.is_cuda()).cloned().collect();
         if cores.is_empty() { vec![cpu(0)] } else { cores }
+    }
+
+    /// The devices that commands get: those in use, and, where the user has named none, GPUs that lack something for models alone.
+    pub fn for_commands(&self) -> Vec<Device> {
+        let more = self.machine.filter(|_| !self.named).into_iter().flat_map(|machine| &machine.for_commands);
+        self.in_use.iter().cloned().chain(more.map(cuda)).collect()
     }
 
     /// The devices that a model names itself.

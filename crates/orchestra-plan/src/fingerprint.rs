@@ -74,7 +74,8 @@ pub(crate) fn fingerprint(plan: &Plan, sources: &[RawSource]) -> Vec<(String, St
         entries.push((format!("stage `{}`", stage.name), digest(&text)));
     }
     for sink in &plan.sinks {
-        let path = sink.path.strip_prefix(&plan.output).unwrap_or(&sink.path);
+        let place = sink.place();
+        let path = place.strip_prefix(&plan.output).unwrap_or(&place);
         let from = match &sink.from[..] {
             [] => FAILURES.into(),
             [one] if is_all_of(plan, sink, *one) => plan.name_of(*one).into(),

@@ -273,7 +273,9 @@ fn report_unused(
     sinks: &[Vec<Option<Link>>],
     diags: &mut Diagnostics,
 ) {
-    if workflow.sinks.iter().all(|sink| sink.is_of_failures) {
+    let has_tasks_alone =
+        !workflow.tasks.is_empty() && workflow.sources.is_empty() && workflow.stages.is_empty();
+    if workflow.sinks.iter().all(|sink| sink.is_of_failures) && !has_tasks_alone {
         diags
             .error(None, "the workflow has no sink, so its results would go nowhere")
             .help("add [sinks.results] with kind = \"jsonl\" and from = \"..\"");

@@ -253,7 +253,8 @@ fn listing(listing: &ListingSpec, folder: &Path) -> Vec<String> {
 }
 
 fn file(sink: &SinkPlan, output: &Path) -> Vec<String> {
-    let path = sink.path.strip_prefix(output).unwrap_or(&sink.path);
+    let place = sink.place();
+    let path = place.strip_prefix(output).unwrap_or(&place);
     let mut details = vec![path.display().to_string()];
     if sink.ordered {
         details.push("in the source's order".to_owned());

@@ -198,6 +198,9 @@ pub struct MachineView {
     pub devices: Vec<DeviceView>,
     /// NUMA nodes with the cores of each, where there is more than one.
     pub nodes: Vec<NodeView>,
+    /// GPUs that no worker could use, since something that models need is missing. Commands have their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub for_commands: Vec<DeviceView>,
     /// Why there are no GPUs (or not all of them), as a lowercase fragment.
     pub no_gpu: Option<String>,
 }

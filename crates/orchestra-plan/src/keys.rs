@@ -169,7 +169,7 @@ pub const WORKERS: [Key; 11] = [
 ];
 
 /// `[devices]`
-pub const DEVICES: [Key; 2] = [
+pub const DEVICES: [Key; 3] = [
     key(
         "use",
         "text or list",
@@ -177,6 +177,93 @@ pub const DEVICES: [Key; 2] = [
         "`\"auto\"`: all GPUs, or, where none can be used, the CPU; the plan and the run say why. Or a list: `[\"cuda:0\", \"cuda:1\"]`, GPU UUIDs, `[\"cpu\"]`; `[\"cpu\", \"cpu\"]` is two CPU devices",
     ),
     key("headroom", "memory", "\"2GiB\"", "memory of each GPU that stays free for others"),
+    key(
+        "slots",
+        "integer, 1 to 4096",
+        "the number of cores",
+        "how many [tasks](../guide/tasks.md) share the CPU at once, each with one of them",
+    ),
+];
+
+/// `[tasks.NAME]`
+pub const TASK: [Key; 17] = [
+    key(
+        "command",
+        "list or text",
+        "required",
+        "the program and its arguments, or a text for `/bin/sh`; values in the text are quoted for it",
+    ),
+    key("cwd", "text", "the folder of the file", "where it runs, relative to that folder"),
+    key("env", "table", "none", "variables in addition to those of the run: `{ SEED = \"{seed}\" }`"),
+    key(
+        "device",
+        "text or number",
+        "\"auto\"",
+        "`\"auto\"`: a GPU to itself, or a slot of the CPU where there is none; a number of GPUs; a share of one such as `0.5`; `\"none\"`: a slot of the CPU, also where there are GPUs; or a device such as `\"cuda:0\"`",
+    ),
+    key(
+        "gpu_memory",
+        "memory",
+        "none",
+        "what it takes of its GPU: shares of a GPU run together only as far as its free memory holds them",
+    ),
+    key(
+        "after",
+        "text or list",
+        "none",
+        "tasks that must have ended well before: all of a table, or one by its id",
+    ),
+    key(
+        "matrix",
+        "table of lists",
+        "none",
+        "a task for every combination of these values: `{ lr = [0.1, 0.01], seed = [1, 2, 3] }`",
+    ),
+    key(
+        "zip",
+        "table of lists",
+        "none",
+        "a task for the first values of all lists, one for the second, and so on",
+    ),
+    key("for_each", "text", "none", "a task for each row of this csv, tsv or jsonl file"),
+    key("timeout", "duration", "none", "how long an attempt may take before it is ended"),
+    key(
+        "retries",
+        "integer or table",
+        "0",
+        "how often it is tried again: after every failure, or by its class, `{ out_of_memory = 2, device_lost = 3, timeout = 1, code = 0, signal = 1, pause = \"10s\" }`",
+    ),
+    key(
+        "stop_signal",
+        "text",
+        "\"SIGTERM\"",
+        "what asks it to end: `\"SIGTERM\"`, `\"SIGINT\"`, `\"SIGHUP\"`, `\"SIGQUIT\"`, `\"SIGUSR1\"`, `\"SIGUSR2\"` or `\"SIGKILL\"`",
+    ),
+    key(
+        "grace",
+        "duration",
+        "\"10s\"",
+        "how long it has to end then; what is left of it and of all that it has started is killed",
+    ),
+    key("memory", "memory", "none", "data that each of its processes may have; 16 MiB at least"),
+    key(
+        "cpus",
+        "integer, 1 to 4096",
+        "none",
+        "cores that it is kept on, of which each takes a slot of the CPU",
+    ),
+    key(
+        "inputs",
+        "text or list",
+        "none",
+        "files and folders that it reads, relative to `cwd`; it runs again when one has changed",
+    ),
+    key(
+        "outputs",
+        "text or list",
+        "none",
+        "files and folders that it must leave, relative to `cwd`; `{output}` is a folder of its own",
+    ),
 ];
 
 /// `[limits]`
@@ -313,7 +400,7 @@ pub const SINK: [Key; 3] = [
         "path",
         "text",
         "the name of the table, with the ending of the kind",
-        "the file, in the output folder",
+        "the file, in the output folder; of `parquet` and `tar` also a [prefix of a bucket](../guide/running.md#buckets), `s3://bucket/results/`",
     ),
     key("ordered", "true or false", "false", "records in the order of the source"),
 ];

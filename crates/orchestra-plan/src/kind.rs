@@ -9,7 +9,7 @@ use std::sync::Arc;
 use orchestra_core::data::{Column, ColumnType, Schema};
 use orchestra_core::shapes::{Encoder, Fan, Fetch, Fold, Map, Reduce, Registry, RemoteSpec};
 use orchestra_core::{Program, SandboxRules, TensorSpec};
-use orchestra_store::{Expand, ItemEntry, RemoteStore};
+use orchestra_store::{Expand, ItemEntry, RemoteOutput, RemoteStore};
 use serde_json::Value as Json;
 
 use crate::diagnostics::{Diagnostics, Span};
@@ -504,6 +504,14 @@ pub trait SinkKind: Send + Sync {
     /// Reads its files back; `None`: nothing can.
     fn read_back(&self) -> Option<ReadBack> {
         None
+    }
+    /// What writes its part files to a store, where `path` may be a URL.
+    ///
+    /// # Errors
+    /// It writes files alone: what to do instead, for the message.
+    fn remote(&self) -> Result<Arc<dyn RemoteOutput>, String> {
+        Err("sinks of this kind write to the output folder; `parquet` and `tar` write to buckets, too"
+            .to_owned())
     }
     /// Makes its encoder for rows of `input`; `None` after an error, which is in `fields.diags`.
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>>;

@@ -34,6 +34,7 @@ mod sinks;
 mod slots;
 mod sources;
 mod spares;
+mod tasks;
 pub mod tree;
 mod tuning;
 mod types;
@@ -65,6 +66,8 @@ pub use part_names::PartsPlan;
 pub use plan::{
     BETWEEN_COMMITS, BatchPlan, ColumnRef, DeviceMemory, DevicePlan, FilesPlan, FoldPlan, Growth, JoinInput,
     Limits, LogFormat, MaxFailed, ModelPlan, NodeCores, Origin, OtlpProtocol, PipelinePlan, Plan,
-    RecordsPerItem, Recycle, Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory, WorkerPlan,
+    RecordsPerItem, Recycle, RemotePlan, Shape, SinkPlan, SourcePlan, StagePlan, TelemetryPlan, WorkerMemory,
+    WorkerPlan,
 };
 pub use sinks::{FAILURES, RESERVED, failure_schema};
+pub use tasks::{TASKS_FOLDER, TaskGpu, TaskPlan, TasksPlan};

@@ -37,7 +37,14 @@ pub fn machine_from_toml(text: &str, file: &str) -> (Option<MachineView>, Diagno
         let devices = devices(&mut f, n_nodes);
         let no_gpu = devices.is_empty().then(|| "the machine file names none".into());
         let cores = cores?;
-        Some(MachineView { cores, memory, devices, nodes: nodes(n_nodes, cores), no_gpu })
+        Some(MachineView {
+            cores,
+            memory,
+            devices,
+            nodes: nodes(n_nodes, cores),
+            no_gpu,
+            ..MachineView::default()
+        })
     });
     let machine = if diags.has_errors() { None } else { machine };
     (machine, diags)

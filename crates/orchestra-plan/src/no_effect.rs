@@ -69,10 +69,16 @@ impl NoEffect<'_> {
                 ("limits", "load_timeout"),
                 ("limits", "sandbox"),
             ] {
-                warn(table, key, "the workflow runs no model");
+                let is_for_tasks = table == "devices" && !self.workflow.tasks.is_empty();
+                if !is_for_tasks {
+                    warn(table, key, "the workflow runs no model");
+                }
             }
         } else if none_is_cuda(&self.devices.iter().collect::<Vec<_>>()) {
             warn("devices", "headroom", "no model runs on a GPU");
+        }
+        if self.workflow.tasks.is_empty() {
+            warn("devices", "slots", "the workflow has no tasks");
         }
         let has_own = |model: &RawModel| self.find(&["models", &model.name.value, "sandbox"]).is_some();
         if !used.is_empty() && used.iter().all(|(model, _)| has_own(model)) {

@@ -13,12 +13,13 @@ use orchestra_core::{
     StageId, TensorSpec,
 };
 use orchestra_core::{DeviceKind, Iteration, Program, SandboxMode, SandboxRules};
-use orchestra_store::Expand;
+use orchestra_store::{Expand, RemoteOutput};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use crate::measured::MeasureKey;
 use crate::part_names::PartsPlan;
+use crate::tasks::TasksPlan;
 
 /// A workflow, resolved. Every id is an index into the table of its kind.
 #[derive(Debug, Clone, Serialize)]
@@ -37,6 +38,9 @@ pub struct Plan {
     pub stages: Vec<StagePlan>,
     /// `[sinks.*]`
     pub sinks: Vec<SinkPlan>,
+    /// `[tasks.*]`
+    #[serde(skip_serializing_if = "TasksPlan::is_empty")]
+    pub tasks: TasksPlan,
     /// Devices that a stage uses.
     pub devices: Vec<DevicePlan>,
     /// The connected graphs of the file.
@@ -569,8 +573,34 @@ pub struct SinkPlan {
     pub files: Option<FilesPlan>,
     /// Where many records make a file: how those are called.
     pub parts: Option<PartsPlan>,
+    /// Where the part files go that are whole: they lie in the output folder no longer than it takes.
+    pub remote: Option<RemotePlan>,
     /// Records in the order of the source.
     pub ordered: bool,
+}
+
+/// A prefix of a store.
+#[derive(Debug, Clone, Serialize)]
+pub struct RemotePlan {
+    /// What the URLs of all objects begin with, up to a slash.
+    pub url: String,
+    /// What writes there.
+    #[serde(skip)]
+    pub store: Arc<dyn RemoteOutput>,
+}
+
+impl SinkPlan {
+    /// Where its records are, for people: a path, or a URL.
+    #[must_use]
+    pub fn place(&self) -> PathBuf {
+        match &self.remote {
+            Some(remote) => {
+                let name = self.path.file_name().map(|name| name.to_string_lossy());
+                format!("{}{}", remote.url, name.unwrap_or_default()).into()
+            }
+            None => self.path.clone(),
+        }
+    }
 }
 
 /// Files that are records.

@@ -13,12 +13,13 @@ use crate::keys;
 use crate::kind::{BatchDraft, Draft, Key, Kinds, ProgramDraft, Reads, SinkKind, SourceKind, StageKind};
 use crate::nearest::suggestion;
 use crate::plan::{Limits, LogFormat, MaxFailed, OtlpProtocol, Recycle, TelemetryPlan};
+use crate::tasks::RawTask;
 use crate::tree::{Entry, Table, Value};
 use crate::tuning::RawTuning;
-use crate::{models, sinks, sources};
+use crate::{models, sinks, sources, tasks};
 
 /// The tables of the file.
-const TABLES: [&str; 7] = ["sources", "models", "stages", "sinks", "devices", "limits", "telemetry"];
+const TABLES: [&str; 8] = ["sources", "models", "stages", "sinks", "tasks", "devices", "limits", "telemetry"];
 
 /// Default of `limits.max_pixels`: 2^28, a square of 16,384 pixels.
 const MAX_PIXELS: u64 = 1 << 28;
@@ -33,6 +34,7 @@ pub(crate) struct RawWorkflow {
     pub models: Vec<RawModel>,
     pub stages: Vec<RawStage>,
     pub sinks: Vec<RawSink>,
+    pub tasks: Vec<RawTask>,
     pub devices: RawDevices,
     pub limits: Limits,
     pub memory: Option<At<u64>>,
@@ -144,6 +146,8 @@ pub(crate) struct RawDevices {
     /// `None` is `"auto"`.
     pub use_: Option<Vec<At<String>>>,
     pub headroom: u64,
+    /// How many commands share the CPU.
+    pub slots: Option<usize>,
 }
 
 /// Reads all tables.
@@ -180,6 +184,7 @@ pub(crate) fn read(root: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawW
         models,
         stages,
         sinks: tables(root, "sinks", "sink", diags, sink),
+        tasks: tables(root, "tasks", "task", diags, tasks::read),
         devices,
         limits,
         memory,
@@ -365,14 +370,18 @@ fn max_failed(f: &mut Fields<'_, '_>) -> Option<MaxFailed> {
 }
 
 fn devices(fields: &mut Fields<'_, '_>) -> RawDevices {
-    let default = RawDevices { use_: None, headroom: parse_bytes("2GiB").unwrap_or_default() };
+    let default = RawDevices { use_: None, headroom: parse_bytes("2GiB").unwrap_or_default(), slots: None };
     let Some(mut f) = fields.section("devices", &keys::DEVICES) else { return default };
     let use_ = f.strings("use").filter(|names| !matches!(&names[..], [one] if one.value == "auto"));
     if let (Some([]), Some(entry)) = (use_.as_deref(), f.entry("use")) {
         f.bad("use", entry.node.span, "names no device")
             .help("\"auto\" takes all GPUs, or the CPU where there is none");
     }
-    RawDevices { use_, headroom: f.bytes("headroom").map_or(default.headroom, |b| b.value) }
+    RawDevices {
+        use_,
+        headroom: f.bytes("headroom").map_or(default.headroom, |b| b.value),
+        slots: f.integer("slots", 1..=4096).map(|n| n.value as usize),
+    }
 }
 
 fn telemetry(fields: &mut Fields<'_, '_>) -> TelemetryPlan {

@@ -4,17 +4,20 @@ use std::path::{Component, Path, PathBuf};
 
 use orchestra_core::DType;
 use orchestra_core::data::{Column, ColumnType, Schema, fixed_tensor};
+use orchestra_store::is_url;
 
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::keys;
 use crate::kind::{Kinds, Writes};
 use crate::part_names::{PartsPlan, parts_of};
+use crate::plan::RemotePlan;
 use crate::raw::{RawSink, allowed, kind};
+use crate::tasks::TASKS_FOLDER;
 use crate::tree::Table;
 
 /// Names in the output folder that the run itself uses; no sink may lie at or below them.
-pub const RESERVED: [&str; 4] = ["failures.jsonl", "run.json", "logs", "journal"];
+pub const RESERVED: [&str; 5] = ["failures.jsonl", "run.json", "logs", "journal", TASKS_FOLDER];
 
 pub(crate) fn read(name: At<String>, table: &Table, kinds: &Kinds, diags: &mut Diagnostics) -> RawSink {
     let what = format!("sink `{}`", name.value);
@@ -60,6 +63,7 @@ pub(crate) const INDEX: &str = "index.jsonl";
 
 /// The file of each sink relative to the output folder; `None` after an error.
 pub(crate) fn check_paths(sinks: &[RawSink], diags: &mut Diagnostics) -> Vec<Option<PathBuf>> {
+    check_prefixes(sinks, diags);
     let paths: Vec<_> = sinks.iter().map(|s| check_path(s, diags)).collect();
     for (later, path) in paths.iter().enumerate() {
         let (Some(path), Some(written)) = (path, &sinks[later].path) else { continue };
@@ -113,8 +117,72 @@ fn is_part(sink: &RawSink, path: &Path, other: &Path) -> bool {
     number.is_some() && path.parent() == other.parent()
 }
 
+/// What a prefix cannot have: it would be a pattern where it is read.
+const GLOB_CHARACTERS: [char; 4] = ['*', '?', '[', '{'];
+
+/// Where a sink that writes to a store has its part files until they are there; in the output folder.
+const UPLOADING: &str = "uploading";
+
+/// The prefix of a sink that writes to a store; [`check_paths`] has looked at it.
+pub(crate) fn remote_of(sink: &RawSink) -> Option<RemotePlan> {
+    let url = prefix(&sink.path.as_ref().filter(|path| is_url(&path.value))?.value);
+    Some(RemotePlan { url, store: sink.kind.as_ref()?.remote().ok()? })
+}
+
+fn prefix(url: &str) -> String {
+    format!("{}/", url.trim_end_matches('/'))
+}
+
+/// Checks a URL; gives the glob of the part files that lie in the output folder until they are there.
+fn check_url(sink: &RawSink, written: &At<String>, diags: &mut Diagnostics) -> Option<PathBuf> {
+    let kind = sink.kind.as_ref()?;
+    let message = format!("sink `{}` cannot write to `{}`", sink.name.value, written.value.escape_default());
+    let store = match kind.remote() {
+        Ok(store) => store,
+        Err(help) => {
+            diags.error(written.span, message).label(format!("its kind is `{}`", kind.name())).help(help);
+            return None;
+        }
+    };
+    let (_, rest) = written.value.split_once("://")?;
+    let mut parts = rest.trim_end_matches('/').split('/');
+    let is_plain =
+        |part: &str| !["", ".", ".."].contains(&part) && !part.contains(|c: char| c.is_ascii_control());
+    if !store.can_list(&written.value) || !parts.all(is_plain) || rest.contains(GLOB_CHARACTERS) {
+        let help = "a bucket and a prefix of S3, Google or Azure, for example \"s3://bucket/results/\"";
+        diags.error(written.span, message).help(help);
+        return None;
+    }
+    Some(PartsPlan { stem: Path::new(UPLOADING).join(&sink.name.value), extension: kind.extension() }.glob())
+}
+
+/// Two sinks that write to stores must not share a prefix: each has a manifest of all that lies there.
+fn check_prefixes(sinks: &[RawSink], diags: &mut Diagnostics) {
+    let urls: Vec<(&RawSink, &At<String>)> = sinks
+        .iter()
+        .filter_map(|sink| Some((sink, sink.path.as_ref().filter(|path| is_url(&path.value))?)))
+        .filter(|(_, url)| !url.value.ends_with("://"))
+        .collect();
+    for (later, (sink, url)) in urls.iter().enumerate() {
+        let is_shared = |(_, other): &&(&RawSink, &At<String>)| {
+            let (url, other) = (prefix(&url.value), prefix(&other.value));
+            url.starts_with(&other) || other.starts_with(&url)
+        };
+        if let Some((other, _)) = urls[..later].iter().find(is_shared) {
+            let message = format!(
+                "sinks `{}` and `{}`: one would write into the prefix of the other",
+                other.name.value, sink.name.value
+            );
+            diags.error(url.span, message).help("give each sink a prefix of its own");
+        }
+    }
+}
+
 fn check_path(sink: &RawSink, diags: &mut Diagnostics) -> Option<PathBuf> {
     let written = sink.path.as_ref()?;
+    if is_url(&written.value) {
+        return check_url(sink, written, diags);
+    }
     let mut path = PathBuf::new();
     let mut inside = !written.value.contains('\0') && (is_folder(sink) || !written.value.ends_with('/'));
     for part in Path::new(&written.value).components() {

@@ -105,6 +105,34 @@ fn unconnected_graphs_are_pipelines_that_share_cores_by_priority() {
 }
 
 #[test]
+fn a_program_is_planned_as_it_says_and_runs_on_the_cores_unless_it_asks_for_gpus() {
+    let stage = |name: &str, more: &str| {
+        format!(
+            "[stages.{name}]\nkind = \"python\"\nscript = \"{name}.py\"\nfrom = \"classify\"\n{more}\n[sinks.of_{name}]\nkind = \"jsonl\"\nfrom = \"{name}\"\n"
+        )
+    };
+    let text = format!("{DIGITS}{}{}", stage("cores", ""), stage("gpu", "batch = { max = 4 }"));
+    let plan = FakeHost::with_gpus(1).good(&text);
+    assert_eq!(workers_of(&plan, "classify"), ["cuda:0: 1 x 1"]);
+    assert_eq!(
+        (workers_of(&plan, "cores"), workers_of(&plan, "gpu")),
+        (vec!["cpu: 8 x 1".to_owned()], vec!["cuda:0: 1 x 1".to_owned()])
+    );
+    assert_eq!((infer(&plan, "cores").max_batch, infer(&plan, "gpu").max_batch), (16, 4));
+    let layout = &infer(&plan, "cores").layout;
+    let input = &layout.inputs[0].tensor;
+    assert_eq!((input.to_string(), layout.outputs[0].is_none()), ("f32[batch, 10]".to_owned(), true));
+    let described = describe(&plan);
+    assert!(
+        described.contains("python cores <- classify: model cores/cores.py, gives y f16[batch, 2, ?]"),
+        "{described}"
+    );
+    // Another script, or the same one after a change, does not go on where this one was.
+    let changed = text.replace("script = \"cores.py\"", "script = \"gpu.py\"");
+    assert_ne!(FakeHost::with_gpus(1).good(&changed).fingerprint, plan.fingerprint);
+}
+
+#[test]
 fn two_cpu_devices_halve_the_cores() {
     let host = FakeHost::with_cores(4);
     let plan = host.good_with(DIGITS, &on(&["cpu", "cpu"]));
@@ -127,7 +155,7 @@ fn workers_and_threads_can_be_asked_for() {
 fn several_batches_at_once_take_their_cores_and_slots_and_are_told_of() {
     let host = FakeHost::with_cores(8);
     let plan = host.good_with(DIGITS, &set(&[("models.digits.streams", "2")]));
-    assert_eq!(workers_of(&plan, "classify"), ["cpu: 4 x 1"]);
+    assert_eq!(workers_of(&plan, "classify"), ["cpu: 8 x 1"]);
     let run = infer(&plan, "classify");
     assert_eq!((run.streams, run.held_by_workers(), run.layout.slots), (2, 16, 18));
     let text = describe(&plan);

@@ -15,6 +15,7 @@ use crate::account::stats::Stats;
 use crate::events::{EventHook, WorkerEvent};
 use crate::fleet::device_watch::{DeviceOptions, DeviceWatch};
 use crate::fleet::launcher::{Engines, ProcessLauncher};
+use crate::tasks::board::TaskBoard;
 use crate::trace::{MaybeTracer, RunBegan, Tracer, WorkerStep, WorkerTrace};
 
 /// Durations that bound what a worker may take. The defaults suit real machines; tests shorten them.
@@ -49,6 +50,10 @@ pub struct RunOptions {
     /// What starts the processes that read and decode items; `None`: that is done in this process, by code that is trusted with what files
     /// hold.
     pub loaders: Option<ProcessLauncher>,
+    /// What starts the keepers of commands; `None`: a plan with tasks does not start.
+    pub keepers: Option<ProcessLauncher>,
+    /// Run the tasks of the plan, and none of its pipelines.
+    pub tasks_only: bool,
     pub timeouts: Timeouts,
     pub restart: RestartPolicy,
     /// Who follows the run, its batches and its items. Without one nothing is noted for it.
@@ -88,6 +93,7 @@ pub struct RunContext {
     pub options: RunOptions,
     pub tracer: MaybeTracer,
     pub watch: Arc<DeviceWatch>,
+    pub tasks: TaskBoard,
     /// The version of the engine, once a worker has said it: the same one as all others.
     pub runtime: OnceLock<String>,
     next_worker: AtomicU32,
@@ -109,6 +115,7 @@ impl RunContext {
             options,
             tracer,
             watch,
+            tasks: TaskBoard::default(),
             runtime: OnceLock::new(),
             next_worker: AtomicU32::new(0),
         }

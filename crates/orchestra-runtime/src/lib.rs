@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Orchestra (root)
+//! ├── Tasks, which owns the leases of all commands
 //! ├── DeviceManager per device ── WorkerLink per live worker process
 //! └── Pipeline per graph
 //!       ├── Source, which owns the loader threads
@@ -31,6 +32,7 @@ mod root;
 mod run_end;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 mod start;
+mod tasks;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod trace;
 
@@ -54,6 +56,9 @@ pub use fleet::launcher::{EngineSpec, Engines, load_frame};
 pub use fleet::launcher::{Launcher, ProcessLauncher};
 pub use fleet::live_workers::{LiveWorker, LiveWorkers};
 pub use flow::chain::Env;
+pub use flow::uploads::{MANIFEST, Manifest, ManifestPart, digest};
 pub use orchestra_core::worker_exit::ExitKind;
 pub use start::{Earlier, Found, Prepared, RunHandle, RunOutcome, StartRunError, StopHandle, prepare};
+pub use tasks::board::{RunningCommand, TaskReport, TaskStanding, TasksSnapshot};
+pub use tasks::known::{KnownTask, commands_live, known as known_tasks};
 pub use trace::{RunTracer, Tracer};

@@ -25,6 +25,7 @@ use crate::fleet::worker_port::WorkerPort;
 use crate::fleet::worker_process::ProcessEvent;
 use crate::flow::carried::CarriedArena;
 use crate::flow::ticket::Ticket;
+use crate::tasks::actor::TasksEnd;
 use crate::trace::{BatchTrace, DoneRows, EndedItems, Ran};
 
 /// Where a record goes.
@@ -94,6 +95,8 @@ impl fmt::Display for PipelineEnd {
 
 pub enum RootMsg {
     PipelineEnded(PipelineId, PipelineEnd),
+    /// No command runs, and none will.
+    TasksEnded(TasksEnd),
     /// A device manager has no process left and stopped.
     DeviceEnded(DeviceId),
     FailureLimit,

@@ -21,6 +21,8 @@ use crate::fleet::device_manager::DeviceManager;
 use crate::flow::committer::CommitterHandle;
 use crate::messages::{DeviceMsg, PipelineEnd, PipelineMsg, RootMsg};
 use crate::pipeline::{Listing, Pipeline, PipelineArgs};
+use crate::tasks::actor::{Tasks, TasksArgs, TasksEnd, TasksMsg};
+use crate::tasks::known::KnownTasks;
 
 const MOST_REBUILDS: u32 = 3;
 
@@ -32,6 +34,8 @@ pub struct RootArgs {
     pub context: Arc<RunContext>,
     pub committer: CommitterHandle,
     pub listings: Vec<Listing>,
+    /// What is known of the tasks, where the plan has some.
+    pub tasks: Option<KnownTasks>,
     pub publish: watch::Sender<Snapshot>,
     pub done: oneshot::Sender<Ending>,
 }
@@ -39,6 +43,8 @@ pub struct RootArgs {
 #[derive(Debug, Clone)]
 pub struct Ending {
     pub pipelines: BTreeMap<PipelineId, PipelineEnd>,
+    /// Those that were started.
+    pub tasks: TasksEnd,
     /// `limits.max_failed` stopped it.
     pub failure_limit: bool,
     /// What the journal holds; an error if it could not be closed.
@@ -52,6 +58,9 @@ pub struct RootState {
     rebuilds: BTreeMap<PipelineId, u32>,
     devices: Vec<ActorRef<DeviceMsg>>,
     devices_left: BTreeSet<DeviceId>,
+    /// `None` where there are none.
+    tasks: Option<ActorRef<TasksMsg>>,
+    tasks_end: Option<TasksEnd>,
     pipelines: BTreeMap<PipelineId, ActorRef<PipelineMsg>>,
     ended: BTreeMap<PipelineId, PipelineEnd>,
     stopping: bool,
@@ -87,6 +96,8 @@ impl Actor for Orchestra {
             context,
             committer: args.committer,
             devices,
+            tasks: None,
+            tasks_end: None,
             pipelines: BTreeMap::new(),
             ended: BTreeMap::new(),
             stopping: false,
@@ -97,7 +108,19 @@ impl Actor for Orchestra {
             done: Some(args.done),
             publish: args.publish,
         };
-        for i in 0..state.context.plan.pipelines.len() {
+        match (args.tasks, state.context.options.keepers.clone()) {
+            (Some(known), Some(launcher)) => {
+                let args =
+                    TasksArgs { context: Arc::clone(&state.context), launcher, known, root: me.clone() };
+                state.tasks = Some(Actor::spawn_linked(None, Tasks, args, me.get_cell()).await?.0);
+            }
+            _ => state.tasks_end = Some(TasksEnd::default()),
+        }
+        let n_pipelines = match state.context.options.tasks_only {
+            true => 0,
+            false => state.context.plan.pipelines.len(),
+        };
+        for i in 0..n_pipelines {
             state.start_pipeline(&me, PipelineId(i as u16)).await?;
         }
         Ok(state)
@@ -112,16 +135,28 @@ impl Actor for Orchestra {
         match message {
             RootMsg::PipelineEnded(pipeline, end) => state.pipeline_ended(&me, pipeline, end),
             RootMsg::Rebuild(pipeline, finished) => state.rebuild(&me, pipeline, finished).await?,
+            RootMsg::TasksEnded(end) => state.tasks_ended(end),
             RootMsg::DeviceEnded(device) => drop(state.devices_left.remove(&device)),
             RootMsg::FailureLimit => {
                 state.failure_limit = true;
                 state.stopping = true;
                 state.stop_pipelines(|| PipelineMsg::Stop);
+                state.tell_tasks(TasksMsg::Stop);
             }
             RootMsg::Interrupt => {
                 state.stopping = true;
                 state.stop_pipelines(|| PipelineMsg::Stop);
-                let grace = state.context.plan.limits.grace;
+                state.tell_tasks(TasksMsg::Stop);
+                // Commands have a grace of their own, and those that need it longer get it.
+                let of_tasks = state
+                    .context
+                    .plan
+                    .tasks
+                    .tasks
+                    .iter()
+                    .map(|task| task.grace + Duration::from_secs(1))
+                    .max();
+                let grace = state.context.plan.limits.grace.max(of_tasks.unwrap_or_default());
                 state.grace.get_or_insert_with(|| me.send_after(grace, || RootMsg::GraceOver));
             }
             RootMsg::Look => state.look(),
@@ -175,6 +210,17 @@ impl RootState {
         }
     }
 
+    fn tell_tasks(&self, message: TasksMsg) {
+        if let Some(tasks) = &self.tasks {
+            drop(tasks.cast(message)); // Tasks that are gone have ended.
+        }
+    }
+
+    fn tasks_ended(&mut self, end: TasksEnd) {
+        self.tasks_end.get_or_insert(end);
+        self.end_devices_when_nothing_runs();
+    }
+
     fn grace_over(&mut self) {
         if !self.aborted && !self.closing {
             let seconds = self.context.plan.limits.grace.as_secs_f64();
@@ -193,6 +239,7 @@ impl RootState {
             drop(device.cast(DeviceMsg::Shutdown { now: true }));
         }
         self.stop_pipelines(|| PipelineMsg::Abort);
+        self.tell_tasks(TasksMsg::Abort);
     }
 
     async fn start_pipeline(
@@ -246,6 +293,10 @@ impl RootState {
 
     fn record_end(&mut self, pipeline: PipelineId, end: PipelineEnd) {
         self.ended.entry(pipeline).or_insert(end);
+        self.end_devices_when_nothing_runs();
+    }
+
+    fn end_devices_when_nothing_runs(&mut self) {
         if self.ended.len() == self.pipelines.len() && !self.aborted {
             for device in &self.devices {
                 drop(device.cast(DeviceMsg::Shutdown { now: false }));
@@ -255,6 +306,11 @@ impl RootState {
 
     fn actor_failed(&mut self, who: ractor::ActorId, error: &str) {
         let bug = |what: &str| PipelineEnd::Bug(format!("{what}: {error}"));
+        if self.tasks.as_ref().is_some_and(|tasks| tasks.get_id() == who) {
+            let problem = Some(format!("the owner of the commands fell over: {error}"));
+            self.tasks_end.get_or_insert(TasksEnd { problem, ..TasksEnd::default() });
+            return;
+        }
         let pipeline = self.pipelines.iter().find(|(_, p)| p.get_id() == who).map(|(id, _)| *id);
         if let Some(id) = pipeline {
             self.record_end(id, bug("the pipeline"));
@@ -272,19 +328,29 @@ impl RootState {
     }
 
     fn close_when_everything_ended(&mut self, me: &ActorRef<RootMsg>) {
-        let ended = self.ended.len() == self.pipelines.len() && self.devices_left.is_empty();
+        let ended = self.ended.len() == self.pipelines.len()
+            && self.devices_left.is_empty()
+            && self.tasks_end.is_some();
         if !ended || self.closing {
             return;
         }
         self.closing = true;
-        let complete = self.ended.values().all(|e| *e == PipelineEnd::Complete);
-        let code = complete.then(|| if self.context.stats.failed.get() > 0 { 65 } else { 0 });
+        let tasks = self.tasks_end.clone().unwrap_or_default();
+        // A run of some tasks alone leaves the others to the next start.
+        let complete = self.ended.values().all(|e| *e == PipelineEnd::Complete)
+            && !self.context.options.tasks_only
+            && !tasks.was_stopped
+            && tasks.problem.is_none();
+        let has_failed = self.context.stats.failed.get() > 0 || tasks.failed > 0;
+        let code = complete.then_some(if has_failed { 65 } else { 0 });
         let me = me.clone();
         self.committer.close(code, move |result| drop(me.cast(RootMsg::JournalClosed(result))));
     }
 
     fn over(&mut self, journal: Result<Counts, String>) {
-        let ending = Ending { pipelines: self.ended.clone(), failure_limit: self.failure_limit, journal };
+        let tasks = self.tasks_end.clone().unwrap_or_default();
+        let ending =
+            Ending { pipelines: self.ended.clone(), tasks, failure_limit: self.failure_limit, journal };
         if let Some(grace) = self.grace.take() {
             grace.abort();
         }

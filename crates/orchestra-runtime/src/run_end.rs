@@ -38,7 +38,7 @@ impl Drop for TellTheEnd {
 }
 
 pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
-    let mut code = if failed > 0 { 65 } else { 0 };
+    let mut code = if failed > 0 || ending.tasks.failed > 0 { 65 } else { 0 };
     let mut problems = Vec::new();
     let mut worst = 0;
     for end in ending.pipelines.values() {
@@ -61,8 +61,19 @@ pub fn judge(ending: &Ending, failed: u64) -> (i32, Vec<String>) {
             problems.push(text);
         }
     }
+    if ending.tasks.was_stopped && !ending.failure_limit && worst < 2 {
+        code = 130;
+        let text = "interrupted; run the same command again to go on".to_owned();
+        if !problems.contains(&text) {
+            problems.push(text);
+        }
+    }
+    if let Some(why) = &ending.tasks.problem {
+        problems.push(format!("the journal of tasks could not be written: {why}"));
+        code = if code == 70 { 70 } else { 75 };
+    }
     if let Err(why) = &ending.journal {
-        problems.push(format!("the journal could not be closed: {why}"));
+        problems.push(format!("the end of the run could not be recorded: {why}"));
         code = if code == 70 { 70 } else { 75 };
     }
     (code, problems)

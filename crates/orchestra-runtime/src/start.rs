@@ -9,10 +9,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures::future::BoxFuture;
 use orchestra_core::{PipelineId, SourceId};
-use orchestra_plan::{Plan, SourcePlan};
+use orchestra_plan::{Plan, SourcePlan, TASKS_FOLDER};
 use orchestra_store::{
-    BitSet, Change, Commit, CommitError, Counts, Journal, OpenError, OutputFolder, RunIdentity, StartError,
-    State,
+    BitSet, Change, Commit, CommitError, Counts, DiscardError, Journal, OpenError, OutputFolder, RunIdentity,
+    StartError, State, TaskJournal,
 };
 use orchestra_store::{
     Catalog, Extension, Extent, ListError, ListingReader, ListingSpec, extend_listing, write_items,
@@ -30,10 +30,14 @@ use crate::fleet::worker_memory;
 use crate::flow::committer::{self, Files, Traces};
 use crate::flow::part_rows::part_files;
 use crate::flow::sink::{FAILURES_FILE, sink_file};
+use crate::flow::uploads::{is_free, store_error};
 use crate::messages::{PipelineEnd, RootMsg};
 use crate::pipeline::Listing;
 use crate::root::{Ending, Orchestra, RootArgs};
 use crate::run_end::{TellTheEnd, judge};
+use crate::tasks::actor::TasksEnd;
+use crate::tasks::board::TaskReport;
+use crate::tasks::known::{self, KnownTasks};
 
 /// Why a run could not be started.
 #[derive(Debug, Error)]
@@ -52,6 +56,12 @@ pub enum StartRunError {
     Unreadable { folder: PathBuf, why: String },
     #[error("the items of source `{source_name}` cannot be listed: {error}")]
     Listing { source_name: String, error: ListError },
+    #[error("sink `{sink_name}` cannot write to its bucket: {}", store_error(error))]
+    Remote { sink_name: String, error: ListError },
+    #[error(
+        "`{url}` of sink `{sink_name}` holds results of another run, which stay as they are: choose another prefix, or remove them"
+    )]
+    Taken { sink_name: String, url: String },
     #[error("the earlier run in `{}` cannot be discarded: {why}", folder.display())]
     Discard { folder: PathBuf, why: String },
     #[error(transparent)]
@@ -72,6 +82,10 @@ pub enum StartRunError {
         "nothing is said to run the batches of stage `{0}`; `RunOptions::engines` needs an engine for each batch stage of the plan"
     )]
     NoEngine(String),
+    #[error("nothing is said to start the commands of tasks; `RunOptions::keepers` needs a launcher")]
+    NoKeeper,
+    #[error("the journal of tasks in `{}` cannot be used: {error}", folder.display())]
+    Tasks { folder: PathBuf, error: io::Error },
     #[error("the run cannot be started: {0}")]
     Io(#[from] io::Error),
     #[error("the run cannot be started: {0}; this is a bug")]
@@ -109,6 +123,10 @@ pub enum Found {
         new_items: u64,
         /// Items that had failed, and are done again.
         retried: u64,
+        /// Tasks that are done.
+        tasks_done: u64,
+        /// Tasks whose commands ran when the start before ended, and that run again; whether all of them declare outputs.
+        tasks_again: Vec<String>,
     },
 }
 
@@ -121,6 +139,7 @@ pub struct Prepared {
     pub found: Found,
     journal: Journal,
     listings: Vec<Listing>,
+    tasks: Option<KnownTasks>,
     started_unix_ms: u64,
     previous_code: Option<i32>,
 }
@@ -163,10 +182,20 @@ pub struct RunOutcome {
 /// the others while the run is prepared and works. Blocks.
 pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunError> {
     let mut folder = OutputFolder::open(&plan.output)?;
+    if !plan.tasks.is_empty() {
+        // Before anything is discarded or begun: commands of a start that was killed may still write.
+        let refuse = |error| StartRunError::Tasks { folder: plan.output.clone(), error };
+        known::wait_for_keepers(&plan.output).map_err(refuse)?;
+    }
     let mut found = Found::Fresh;
     let fresh = earlier == Earlier::Discard;
     if fresh {
+        // First: a start that is refused discards nothing.
+        must_be_free(&plan, "", true)?;
         let before = folder.state();
+        if TaskJournal::exists(&plan.output) || !plan.tasks.is_empty() {
+            discard_tasks(&plan.output)?;
+        }
         // Also where no run can be seen: its journal may be lost, and its files are in the way.
         folder
             .discard()
@@ -180,6 +209,15 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
             found = Found::Discarded { finished: finished_in(&before), unknown };
         }
     }
+    // What a run of tasks alone has left goes on beside whatever the file has now.
+    let now = new_identity(&plan);
+    if let State::Unfinished { identity, .. } | State::Finished { identity, .. } = folder.state()
+        && !identity.changes(&now).is_empty()
+    {
+        let discard =
+            |e: DiscardError| StartRunError::Discard { folder: plan.output.clone(), why: e.to_string() };
+        folder.forget_without_items().map_err(discard)?;
+    }
     // A finished run without its account could not write it: it goes on, with nothing left to do but that.
     let has_account = plan.output.join(orchestra_store::RUN_SUMMARY).is_file();
     let (before, previous_code) = match folder.state() {
@@ -188,7 +226,6 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
         State::Finished { identity, code, .. } => (Some(identity), Some(code).filter(|_| has_account)),
         State::Unreadable(why) => return Err(StartRunError::Unreadable { folder: plan.output.clone(), why }),
     };
-    let now = new_identity(&plan);
     let finished = finished_in(&folder.state());
     let private = folder.private_dir().to_owned();
     let refuse = |changes| StartRunError::Changed { folder: plan.output.clone(), changes, done: finished };
@@ -196,6 +233,10 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
         before.as_ref().map(|b| b.changes(&now).iter().map(in_words).collect()).unwrap_or_default();
     if !changes.is_empty() {
         return Err(refuse(changes));
+    }
+    if !fresh {
+        let run_id = before.as_ref().map_or("", |before| &before.run_id);
+        must_be_free(&plan, run_id, before.is_none())?;
     }
     // Where no result counts, no item has a number that must stay: the run goes on while its items are listed.
     let is_new = finished == 0;
@@ -255,8 +296,22 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
         return Err(StartError::InTheWay(strange).into());
     }
     write_headers(&plan, &mut journal)?;
-    if previous_code.is_some() || journal.counts().total() > 0 {
-        found = Found::Resumed { finished: journal.counts().total(), new_items, retried };
+    let refuse = |error| StartRunError::Tasks { folder: plan.output.clone(), error };
+    let has_tasks = !plan.tasks.is_empty();
+    let tasks = has_tasks.then(|| known::open(&plan.tasks, &plan.output).map_err(refuse)).transpose()?;
+    let tasks_done =
+        tasks.as_ref().map_or(0, |tasks| tasks.known.iter().filter(|task| task.is_done).count() as u64);
+    let again = tasks.iter().flat_map(|tasks| &tasks.again);
+    let tasks_again: Vec<String> = again.map(|task| plan.tasks.tasks[*task].id.clone()).collect();
+    let is_known = journal.counts().total() > 0 || tasks_done > 0 || !tasks_again.is_empty();
+    if previous_code.is_some() || is_known {
+        found = Found::Resumed {
+            finished: journal.counts().total(),
+            new_items,
+            retried,
+            tasks_done,
+            tasks_again,
+        };
     }
     let finished = (0..).map(SourceId).map(|source| journal.finished(source));
     let mut again = relisted.into_iter().zip(finished.clone());
@@ -280,6 +335,7 @@ pub fn prepare(plan: Arc<Plan>, earlier: Earlier) -> Result<Prepared, StartRunEr
         found,
         journal,
         listings,
+        tasks,
         started_unix_ms: identity.started_unix_ms,
         previous_code,
     })
@@ -292,12 +348,21 @@ impl Prepared {
             let n_items = l.catalog.growth().extent().known();
             n_items.is_some_and(|n| l.finished.count_below(n) == n)
         };
-        self.previous_code.filter(|_| self.listings.iter().all(is_done))
+        let tasks = self.tasks.iter().flat_map(|tasks| &tasks.known);
+        self.previous_code
+            .filter(|_| self.listings.iter().all(is_done))
+            .filter(|_| tasks.into_iter().all(|task| task.is_done))
     }
 
     /// How many items the sources name.
     pub fn extent(&self) -> Extent {
         self.listings.iter().map(|l| l.catalog.growth().extent()).sum()
+    }
+
+    /// The tasks as earlier starts have left them.
+    pub fn tasks(&self) -> Vec<TaskReport> {
+        let known = self.tasks.iter().flat_map(|tasks| &tasks.known);
+        self.plan.tasks.tasks.iter().zip(known).map(|(task, known)| TaskReport::before(task, known)).collect()
     }
 
     /// Items that are finished already.
@@ -325,6 +390,9 @@ impl Prepared {
         if let Some((stage, _)) = self.plan.batch_stages().find(|(id, _)| !options.engines.contains_key(id)) {
             return Err(StartRunError::NoEngine(self.plan.stages[stage.index()].name.clone()));
         }
+        if self.tasks.is_some() && options.keepers.is_none() {
+            return Err(StartRunError::NoKeeper);
+        }
         let counts = self.journal.counts();
         let context = Arc::new(RunContext::new(self.plan, self.run_id, options));
         let growths = self.listings.iter().map(|l| Arc::clone(l.catalog.growth())).collect();
@@ -337,14 +405,19 @@ impl Prepared {
         }
         let traces = Traces { tracer: context.tracer.clone(), clock: context.clock };
         let n_sources = context.plan.sources.len();
-        let files = Files::open(&context.plan, self.journal, &context.stats).map_err(StartRunError::Rows)?;
+        let files = Files::open(&context.plan, self.journal, &context.run_id, &context.stats)
+            .map_err(StartRunError::Rows)?;
         let (committer, _thread) = committer::start(files, Arc::clone(&context.stats), n_sources, traces)?;
         let (publish, snapshots) = watch::channel(Snapshot::take(&context));
         let (done_sender, done) = oneshot::channel();
+        if let Some(tasks) = &self.tasks {
+            context.tasks.begin(&context.plan.tasks, &tasks.known);
+        }
         let args = RootArgs {
             context: Arc::clone(&context),
             committer,
             listings: self.listings,
+            tasks: self.tasks,
             publish,
             done: done_sender,
         };
@@ -382,6 +455,7 @@ impl RunHandle {
         let ending = (&mut self.done).await.unwrap_or_else(|_| Ending {
             pipelines: [(PipelineId(0), PipelineEnd::Bug("the root of the actor tree fell over".into()))]
                 .into(),
+            tasks: TasksEnd::default(),
             failure_limit: false,
             journal: Err("the journal was not closed; the run can be resumed".into()),
         });
@@ -417,6 +491,17 @@ impl StopHandle {
     /// Second signal: kill the workers, record what is finished, end.
     pub fn abort(&self) {
         drop(self.0.cast(RootMsg::Abort));
+    }
+}
+
+/// The folders of all tasks, with the outputs in them.
+fn discard_tasks(output: &Path) -> Result<(), StartRunError> {
+    let folder = output.join(TASKS_FOLDER);
+    match fs::remove_dir_all(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(StartRunError::Discard { folder, why: error.to_string() })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -466,6 +551,20 @@ fn full_folder(plan: &Plan) -> Option<PathBuf> {
         Some((plan.output.join(&sink.files.as_ref()?.folder), plan.output.join(&sink.path)))
     });
     folders.into_iter().find(is_full).map(|(folder, _)| folder)
+}
+
+/// The prefixes of sinks in stores hold nothing of another run.
+fn must_be_free(plan: &Plan, run_id: &str, is_new: bool) -> Result<(), StartRunError> {
+    for sink in &plan.sinks {
+        let Some(remote) = &sink.remote else { continue };
+        let sink_name = sink.name.clone();
+        match is_free(sink, run_id, is_new) {
+            Ok(true) => {}
+            Ok(false) => return Err(StartRunError::Taken { sink_name, url: remote.url.clone() }),
+            Err(error) => return Err(StartRunError::Remote { sink_name, error }),
+        }
+    }
+    Ok(())
 }
 
 /// Begins result files that have something at their head and are empty.

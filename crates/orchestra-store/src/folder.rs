@@ -171,6 +171,21 @@ impl OutputFolder {
         Ok(discarded)
     }
 
+    /// Forgets a run that had neither sources nor anything else that results depend on, but for what is known of its tasks: another one may begin
+    /// beside them. Whether there was such a run.
+    ///
+    /// # Errors
+    /// Its journal cannot be removed.
+    pub fn forget_without_items(&mut self) -> Result<bool, DiscardError> {
+        let Found::Run(run) = &self.found else { return Ok(false) };
+        if !run.survivors.identity.fingerprint.is_empty() || run.survivors.finished.counts().total() > 0 {
+            return Ok(false);
+        }
+        remove(&self.journal_path())?;
+        self.found = Found::Nothing;
+        Ok(true)
+    }
+
     pub(crate) fn journal_path(&self) -> PathBuf {
         self.private.join(JOURNAL)
     }

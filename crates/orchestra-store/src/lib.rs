@@ -61,7 +61,9 @@ mod folder;
 mod identity;
 mod journal;
 mod lock;
+mod remote_output;
 mod sorter;
+mod task_journal;
 
 pub use atomic::write_atomic;
 pub use bit_set::BitSet;
@@ -76,4 +78,6 @@ pub use journal::{
     Commit, CommitError, Counts, FileIndex, Journal, MAX_ITEM_INDEX, PlacedFile, Recovered, StartError,
 };
 pub use lock::OpenError;
+pub use remote_output::{RemoteOutput, StoredObject};
 pub use sorter::{Merge, Sorter};
+pub use task_journal::{TaskEnded, TaskJournal, TaskRecord, TaskStarted};

@@ -39,14 +39,14 @@ pub fn temporary_files(folder: &Path) -> Vec<String> {
 /// the logs that speak of a bug.
 #[must_use]
 pub fn output_folder(out: &Path, results: &[&str]) -> Vec<String> {
-    const PUBLIC: [&str; 4] = ["failures.jsonl", "run.json", "logs", ".orchestra"];
+    const PUBLIC: [&str; 5] = ["failures.jsonl", "run.json", "logs", "tasks", ".orchestra"];
     let unknown = names_in(out).into_iter().filter(|n| !PUBLIC.contains(&&**n) && !results.contains(&&**n));
     let mut left: Vec<String> = unknown.map(|n| format!("`{n}` in the output folder")).collect();
     let private = names_in(&out.join(".orchestra")).into_iter();
     let unknown = private.filter(|n| {
         let is_list = n.starts_with("items-") && !n.ends_with(".next") && !n.ends_with(".new");
         let is_of_rows = ["rows-", "fold-", "state-"].iter().any(|prefix| n.starts_with(prefix));
-        !is_list && !is_of_rows && !["journal", "lock", "command.json"].contains(&&**n)
+        !is_list && !is_of_rows && !["journal", "lock", "command.json", "tasks", "keepers"].contains(&&**n)
     });
     left.extend(unknown.map(|n| format!("`.orchestra/{n}` in the output folder")));
     for log in names_in(&out.join("logs")) {

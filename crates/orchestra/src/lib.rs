@@ -56,11 +56,13 @@ pub use orchestra_runtime::launcher::{Launched, WorkerMemory, WorkerProcess};
 pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
     Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, Earlier, EngineSpec,
-    Engines, EventHook, ExitKind, Found, HistogramReading, InferError, ItemCounts, Launcher, LiveWorker,
-    LiveWorkers, LoaderReport, Meter, OutputReport, PipelineLook, PipelineOnDevice, PipelineReport,
-    PipelineSnapshot, PipelineStats, PipelineUse, Prepared, ProcessLauncher, Remains, RunHandle, RunOptions,
-    RunOutcome, RunReport, Service, Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats,
-    StartRunError, StartServiceError, Stats, StopHandle, Tensor, Timeouts, WorkerEvent, WorkerUse, prepare,
+    Engines, EventHook, ExitKind, Found, HistogramReading, InferError, ItemCounts, KnownTask, Launcher,
+    LiveWorker, LiveWorkers, LoaderReport, Meter, OutputReport, PipelineLook, PipelineOnDevice,
+    PipelineReport, PipelineSnapshot, PipelineStats, PipelineUse, Prepared, ProcessLauncher, Remains,
+    RunHandle, RunOptions, RunOutcome, RunReport, RunningCommand, Service, Snapshot, StageOnDevice,
+    StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats, StopHandle, TaskReport,
+    TaskStanding, TasksSnapshot, Tensor, Timeouts, WorkerEvent, WorkerUse, commands_live, known_tasks,
+    prepare,
 };
 pub use orchestra_store::Extent;
 pub use orchestra_worker::sandbox::missing as missing_of_sandbox;
@@ -108,6 +110,8 @@ pub enum StartError {
 pub struct StartOptions {
     /// What becomes of an earlier run in the output folder.
     pub earlier: Earlier,
+    /// Run the tasks of the plan, and none of its pipelines.
+    pub tasks_only: bool,
     /// Never use the network.
     pub offline: bool,
     /// ONNX Runtime's shared library; `None` searches for it, and fetches it if need be.
@@ -126,7 +130,8 @@ pub struct StartOptions {
     pub probe: Option<Arc<dyn GpuProbe>>,
 }
 
-/// The process of a worker, which serves a model, or of a loader, which reads and decodes items, until its parent closes the socket. Call it
+/// The process of a worker, which serves a model, of a loader, which reads and decodes items, or of a keeper, which has a command, until its parent
+/// closes the socket. Call it
 /// first thing in `main`.
 pub fn worker_main() -> ExitCode {
     worker_main_with(&orchestra_kinds::builtin())
@@ -134,6 +139,9 @@ pub fn worker_main() -> ExitCode {
 
 /// As [`worker_main`], with more kinds of sources and stages, which loaders can make again.
 pub fn worker_main_with(kinds: &Kinds) -> ExitCode {
+    if std::env::args_os().next_back().is_some_and(|last| last == orchestra_keeper::KEEPER) {
+        return orchestra_keeper::main();
+    }
     match orchestra_worker::program::of_environment() {
         _ if orchestra_worker::process::is_loader() => orchestra_worker::process::run_as_loader(kinds),
         Some(program) => orchestra_worker::program::become_program(&program),
@@ -159,13 +167,16 @@ pub fn machine_view(machine: &Machine) -> MachineView {
         free: gpu.memory_free,
         node: gpu.numa_node,
     };
+    let gpus: Vec<DeviceView> = machine.gpus.iter().enumerate().map(device).collect();
+    let (devices, for_commands) = match machine.gpus_unusable {
+        None => (gpus, Vec::new()),
+        Some(_) => (Vec::new(), gpus),
+    };
     MachineView {
         cores: machine.cores,
         memory: machine.memory_total,
-        devices: match machine.gpus_unusable {
-            None => machine.gpus.iter().enumerate().map(device).collect(),
-            Some(_) => Vec::new(),
-        },
+        devices,
+        for_commands,
         nodes: machine.nodes.iter().map(|n| NodeView { id: n.id, cores: n.cores.clone() }).collect(),
         no_gpu: machine.gpus_unusable.clone().or_else(|| machine.gpu_error.clone()),
     }
@@ -295,6 +306,8 @@ pub fn run_options(
     };
     Ok(RunOptions {
         loaders: launcher.loaders(),
+        keepers: launcher.loaders(),
+        tasks_only: options.tasks_only,
         engines: engines_of(plan, &launcher, library),
         devices,
         timeouts: options.timeouts,

@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use orchestra_kinds::read_lines;
-use orchestra_plan::{Kinds, ReadBack, RecordsPerItem};
-use orchestra_runtime::OutputReport;
-use orchestra_store::BitSet;
+use orchestra_plan::{Kinds, ReadBack, RecordsPerItem, TASKS_FOLDER};
+use orchestra_runtime::{MANIFEST, Manifest, OutputReport, digest};
+use orchestra_store::{BitSet, ListError, RemoteOutput};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -24,6 +25,14 @@ pub enum VerifyError {
         /// The folder.
         path: PathBuf,
         /// What is wrong with its account.
+        why: String,
+    },
+    /// The store that parts are in cannot be asked.
+    #[error("the parts of sink `{sink}` cannot be counted: {why}")]
+    Store {
+        /// Whose parts.
+        sink: String,
+        /// Why.
         why: String,
     },
     /// It was stopped, or what it was to do is not known.
@@ -66,6 +75,7 @@ pub enum FaultKind {
 
 #[derive(Deserialize)]
 struct Account {
+    run_id: String,
     exit_code: i32,
     sources: BTreeMap<String, Option<u64>>,
     outputs: Vec<OutputReport>,
@@ -93,7 +103,7 @@ pub fn verify(folder: &Path, kinds: &Kinds) -> Result<Verified, VerifyError> {
     let mut count = Count { folder, sources, found: Verified::default() };
     let failed = count.read(Path::new("failures.jsonl"), read_lines, RecordsPerItem::AtMostOne, None);
     for output in &account.outputs {
-        count.output(output, kinds, &failed);
+        count.output(output, kinds, &account.run_id, &failed)?;
     }
     count.strays(&account.outputs);
     count.found.items = count.sources.values().sum();
@@ -140,7 +150,20 @@ impl<'a> Count<'a> {
         seen: &mut Sets<'a>,
     ) {
         let path = self.folder.join(file);
-        let read = read_back(&path, &mut |source, index| {
+        self.read_at(file, &path, read_back, records, failed, seen);
+    }
+
+    /// As [`Count::read_into`], of a file that lies at `path` and is called `file`.
+    fn read_at(
+        &mut self,
+        file: &Path,
+        path: &Path,
+        read_back: ReadBack,
+        records: RecordsPerItem,
+        failed: Option<&Sets<'a>>,
+        seen: &mut Sets<'a>,
+    ) {
+        let read = read_back(path, &mut |source, index| {
             if failed.is_some() {
                 self.found.records += 1;
             }
@@ -170,26 +193,39 @@ impl<'a> Count<'a> {
         }
     }
 
-    fn output(&mut self, output: &OutputReport, kinds: &Kinds, failed: &Sets<'a>) {
+    fn output(
+        &mut self,
+        output: &OutputReport,
+        kinds: &Kinds,
+        run_id: &str,
+        failed: &Sets<'a>,
+    ) -> Result<(), VerifyError> {
         let kind = kinds.sinks.iter().find(|kind| kind.name() == output.kind);
         let read_back = kind.and_then(|kind| kind.read_back());
         let Some(read_back) = read_back.filter(|_| output.records != RecordsPerItem::OfRun) else {
             self.found.not_counted.push(output.sink.clone());
-            return;
+            return Ok(());
         };
         let mut seen = Sets::new();
-        if output.records == RecordsPerItem::Failed {
-            for file in self.files(&output.path) {
-                self.read_into(&file, read_back, output.records, None, &mut seen);
-            }
-            self.failures(output, failed, &seen);
-            return;
-        }
+        let of_records = (output.records != RecordsPerItem::Failed).then_some(failed);
         for file in self.files(&output.path) {
-            self.read_into(&file, read_back, output.records, Some(failed), &mut seen);
+            self.read_into(&file, read_back, output.records, of_records, &mut seen);
+        }
+        if let Some(url) = &output.url {
+            let unknown = || Err("this program has no such kind".to_owned());
+            let store = kind.map_or_else(unknown, |kind| kind.remote());
+            let not_asked = |why: String| VerifyError::Store { sink: output.sink.clone(), why };
+            let store = store.map_err(not_asked)?;
+            let mut read = |count: &mut Self, name: &str, file: &Path| {
+                count.read_at(name.as_ref(), file, read_back, output.records, of_records, &mut seen);
+            };
+            self.remote(url, &*store, run_id, &mut read).map_err(not_asked)?;
+        }
+        if output.records == RecordsPerItem::Failed {
+            self.failures(output, failed, &seen);
         }
         if output.records != RecordsPerItem::One {
-            return;
+            return Ok(());
         }
         for name in &output.sources {
             let Some((&source, &items)) = self.sources.get_key_value(name.as_str()) else { continue };
@@ -209,6 +245,61 @@ impl<'a> Count<'a> {
                 index = ended.next_missing(index + 1);
             }
         }
+        Ok(())
+    }
+
+    /// Reads the parts that the manifest of a prefix names; `read` gets the URL of each, and a file with its bytes.
+    fn remote(
+        &mut self,
+        url: &str,
+        store: &dyn RemoteOutput,
+        run_id: &str,
+        read: &mut dyn FnMut(&mut Self, &str, &Path),
+    ) -> Result<(), String> {
+        let text = |error: ListError| match error {
+            ListError::Store { ref help, .. } => format!("{error}; {help}"),
+            other => other.to_string(),
+        };
+        let manifest_url = format!("{url}{MANIFEST}");
+        let manifest = store.read(&manifest_url).map_err(text)?;
+        let manifest = manifest.map(|manifest| serde_json::from_slice::<Manifest>(&manifest.bytes));
+        let manifest = match manifest {
+            Some(Ok(manifest)) if manifest.run_id == run_id => manifest,
+            other => {
+                let what = match other {
+                    None => "is not there".to_owned(),
+                    Some(Ok(other)) => format!("is that of run {}, and this is run {run_id}", other.run_id),
+                    Some(Err(error)) => format!("is no manifest: {error}"),
+                };
+                self.fault(FaultKind::Damaged, || format!("`{manifest_url}` {what}"));
+                return Ok(());
+            }
+        };
+        for object in store.objects(url).map_err(text)? {
+            let object = object.map_err(text)?;
+            let name = object.url.strip_prefix(url).unwrap_or_default();
+            if name != MANIFEST && manifest.parts.iter().all(|part| part.name != name) {
+                self.fault(FaultKind::Stray, || format!("`{}` is in no manifest", object.url));
+            }
+        }
+        for part in &manifest.parts {
+            let part_url = format!("{url}{}", part.name);
+            let Some(object) = store.read(&part_url).map_err(text)? else {
+                self.fault(FaultKind::Damaged, || {
+                    format!("`{part_url}`, which its manifest names, is not there")
+                });
+                continue;
+            };
+            if object.bytes.len() as u64 != part.bytes || digest(&object.bytes) != part.sha256 {
+                self.fault(FaultKind::Damaged, || {
+                    format!("`{part_url}` has other bytes than its manifest says")
+                });
+            }
+            let mut file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+            file.write_all(&object.bytes).map_err(|error| error.to_string())?;
+            read(self, &part_url, file.path());
+        }
+        Ok(())
     }
 
     /// Compares what a sink has of failures with `failures.jsonl`.
@@ -263,7 +354,8 @@ impl<'a> Count<'a> {
         while let Some(folder) = open.pop() {
             for name in names_in(&folder) {
                 let path = folder.join(&name);
-                if folder == self.folder && (name == "logs" || name.starts_with('.')) {
+                if folder == self.folder && (name == "logs" || name == TASKS_FOLDER || name.starts_with('.'))
+                {
                     continue;
                 }
                 if path.is_dir() {

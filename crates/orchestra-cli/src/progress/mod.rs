@@ -7,7 +7,7 @@ mod screen;
 
 use std::time::Duration;
 
-use orchestra::Extent;
+use orchestra::{Extent, TasksSnapshot};
 use painter::Painter;
 
 use crate::stderr;
@@ -34,6 +34,8 @@ pub struct ProgressView {
     /// Pipelines, in the order of the plan.
     pub pipelines: Vec<PipelineView>,
     pub restarts: u64,
+    /// Commands.
+    pub tasks: TasksSnapshot,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]

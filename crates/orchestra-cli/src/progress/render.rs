@@ -1,6 +1,6 @@
 //! One state of a run as lines of text, for a terminal of a given width. Pure: no terminal, no time.
 
-use orchestra::Extent;
+use orchestra::{Extent, RunningCommand, TasksSnapshot};
 
 use crate::human::{clock, count, counted, gib, per_second, percent};
 
@@ -28,6 +28,7 @@ pub fn render(view: &ProgressView, look: Look) -> Vec<String> {
     // The last column stays free: some terminals wrap when it is written.
     let width = look.width.saturating_sub(1).max(MIN_WIDTH);
     let mut lines = header(view, width);
+    lines.extend(section("commands", commands(&view.tasks), width));
     lines.extend(section("stages", view.stages.iter().map(stage).collect(), width));
     lines.extend(section("devices", view.devices.iter().map(device).collect(), width));
     let seen = view.pipelines.iter().filter(|pipeline| pipeline.memory > 0);
@@ -37,6 +38,15 @@ pub fn render(view: &ProgressView, look: Look) -> Vec<String> {
 
 /// The state as one line for a log or a pipe.
 pub fn plain_line(view: &ProgressView) -> String {
+    if has_tasks_alone(view) {
+        let TasksSnapshot { total, done, failed, running, .. } = view.tasks;
+        let tasks = counted(total, "task", "tasks");
+        let mut out = format!("progress: {} of {tasks}, {} running", count(done + failed), count(running));
+        if failed > 0 {
+            out.push_str(&format!(", {} failed", count(failed)));
+        }
+        return out;
+    }
     let finished = view.done.saturating_add(view.failed);
     let mut out = match view.extent {
         Extent::Known(total) => format!(
@@ -59,6 +69,13 @@ pub fn plain_line(view: &ProgressView) -> String {
     }
     if view.restarts > 0 {
         out.push_str(&format!(", {}", counted(view.restarts, "restart", "restarts")));
+    }
+    if view.tasks.total > 0 {
+        out.push_str(&format!(
+            ", {} of {}",
+            count(view.tasks.done + view.tasks.failed),
+            counted(view.tasks.total, "task", "tasks")
+        ));
     }
     out.push_str(&gpus(&view.devices));
     out
@@ -120,7 +137,11 @@ impl Segment {
 
 fn header(view: &ProgressView, width: usize) -> Vec<Line> {
     let facts = facts(view);
-    let Some(total) = view.extent.known().filter(|total| *total > 0) else {
+    let (finished, extent) = match has_tasks_alone(view) {
+        true => (view.tasks.done + view.tasks.failed, Extent::Known(view.tasks.total)),
+        false => (view.done.saturating_add(view.failed), view.extent),
+    };
+    let Some(total) = extent.known().filter(|total| *total > 0) else {
         return pack(facts, width, width);
     };
     let bar_min = BAR_CELLS.start() + 2;
@@ -136,7 +157,7 @@ fn header(view: &ProgressView, width: usize) -> Vec<Line> {
     }
     let used: usize = facts[..beside].iter().map(|f| GAP.len() + f.width()).sum();
     let cells = width.saturating_sub(used + 2).clamp(*BAR_CELLS.start(), *BAR_CELLS.end());
-    let mut first = vec![Segment::new(bar(view.done.saturating_add(view.failed), total, cells), Tone::Good)];
+    let mut first = vec![Segment::new(bar(finished, total, cells), Tone::Good)];
     let below = pack(facts[beside..].to_vec(), width, width);
     first.extend_from_slice(&facts[..beside]);
     std::iter::once(first).chain(below).collect()
@@ -144,8 +165,14 @@ fn header(view: &ProgressView, width: usize) -> Vec<Line> {
 
 /// In the order of their worth on a narrow terminal.
 fn facts(view: &ProgressView) -> Vec<Segment> {
-    let finished = view.done.saturating_add(view.failed);
     let mut facts = Vec::new();
+    if has_tasks_alone(view) {
+        let ended = view.tasks.done + view.tasks.failed;
+        facts.push(Segment::new(format!("{:>5}%", percent(ended, view.tasks.total)), Tone::Plain));
+        task_facts(&view.tasks, &mut facts);
+        return facts;
+    }
+    let finished = view.done.saturating_add(view.failed);
     match view.extent {
         Extent::Known(total) => {
             facts.push(Segment::new(format!("{:>5}%", percent(finished, total)), Tone::Plain));
@@ -167,7 +194,33 @@ fn facts(view: &ProgressView) -> Vec<Segment> {
     if view.restarts > 0 {
         facts.push(Segment::new(counted(view.restarts, "restart", "restarts"), Tone::Warning));
     }
+    task_facts(&view.tasks, &mut facts);
     facts
+}
+
+/// Whether the run has commands and no items.
+fn has_tasks_alone(view: &ProgressView) -> bool {
+    view.tasks.total > 0 && view.stages.is_empty() && view.extent == Extent::Known(0)
+}
+
+fn task_facts(tasks: &TasksSnapshot, facts: &mut Vec<Segment>) {
+    if tasks.total > 0 {
+        let text = format!("{}/{} tasks", count(tasks.done + tasks.failed), count(tasks.total));
+        facts.push(Segment::new(text, Tone::Plain));
+        facts.push(Segment::new(format!("{} running", count(tasks.running)), Tone::Plain));
+    }
+    if tasks.failed > 0 {
+        facts.push(Segment::new(counted(tasks.failed, "task failed", "tasks failed"), Tone::Bad));
+    }
+}
+
+fn commands(tasks: &TasksSnapshot) -> Vec<Segment> {
+    let command = |command: &RunningCommand| {
+        let again = if command.attempt > 1 { format!(" attempt {}", command.attempt) } else { String::new() };
+        let text = format!("{} {}{again} {}", command.task, command.place, clock(command.elapsed));
+        Segment::new(text, Tone::Plain)
+    };
+    tasks.commands.iter().map(command).collect()
 }
 
 fn bar(finished: u64, total: u64, cells: usize) -> String {
@@ -307,6 +360,7 @@ mod tests {
             ],
             pipelines: Vec::new(),
             restarts: 1,
+            tasks: TasksSnapshot::default(),
         }
     }
 

@@ -145,7 +145,12 @@ mod tests {
         let data: Vec<u8> = [1.5f32, -2.0].iter().flat_map(|v| v.to_ne_bytes()).collect();
         let view = TensorView { name: "y", dtype: DType::F32, shape: &[2], data: &data };
         let labels = [Label { label: "a, \"b\"\nc", class: 3, score: 0.25 }];
-        let item = ItemInfo { name: "x,y.png", id: ItemId { source: SourceId(0), index: 7 }, source: "s" };
+        let item = ItemInfo {
+            name: "x,y.png",
+            id: ItemId { source: SourceId(0), index: 7 },
+            source: "s",
+            parts: &[],
+        };
         rows.encode(&item, &[Value::Labels(&labels), Value::Tensor(view)], &mut out).unwrap();
         rows.encode(&item, &[Value::Labels(&[]), Value::Tensor(view)], &mut out).unwrap();
         let mut reader = csv::Reader::from_reader(&out[..]);

@@ -76,7 +76,7 @@ pub fn read_lines(file: &Path, each: &mut dyn FnMut(&str, u64)) -> Result<(), St
     Ok(())
 }
 
-fn can_be_written(ty: &ColumnType) -> bool {
+pub(super) fn can_be_written(ty: &ColumnType) -> bool {
     match ty {
         ColumnType::Tensor(_) | ColumnType::Pixels { .. } | ColumnType::Largest { .. } => true,
         ColumnType::Labels | ColumnType::Text => true,
@@ -135,7 +135,7 @@ mod tests {
 
     fn line(schema: Schema, row: &[Value<'_>]) -> serde_json::Value {
         let id = ItemId { source: SourceId(0), index: 17 };
-        let item = ItemInfo { name: "a \"b\"\n.png", id, source: "sc\"ans" };
+        let item = ItemInfo { name: "a \"b\"\n.png", id, source: "sc\"ans", parts: &[] };
         let mut out = Vec::new();
         Lines { schema }.encode(&item, row, &mut out).unwrap();
         assert_eq!(out.iter().filter(|byte| **byte == b'\n').count(), 1, "one line");

@@ -5,3 +5,4 @@ pub mod images;
 pub mod jsonl;
 pub mod npy;
 pub mod parquet;
+pub mod tar;

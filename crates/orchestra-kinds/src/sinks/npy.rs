@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use orchestra_core::DType;
-use orchestra_core::data::{Refusal, Value};
+use orchestra_core::data::{Refusal, TensorView, Value};
 use orchestra_core::shapes::{Encoder, ItemInfo};
 use orchestra_plan::{Fields, Input, ReadBack, SinkKind, Writes, list};
 
@@ -64,37 +64,39 @@ impl Encoder for Array {
         let [value] = row else {
             return Err(Refusal::result("internal error: expected one tensor; this is a bug"));
         };
-        value.with_tensor(|tensor| {
-            let order = if cfg!(target_endian = "little") { '<' } else { '>' };
-            let element = match tensor.dtype {
-                DType::F32 => format!("{order}f4"),
-                DType::F16 => format!("{order}f2"),
-                DType::I64 => format!("{order}i8"),
-                DType::I32 => format!("{order}i4"),
-                DType::U8 => "|u1".to_owned(),
-                DType::Bool => "|b1".to_owned(),
-            };
-            let dims: String = tensor.shape.iter().map(|dim| format!("{dim}, ")).collect();
-            let mut header = format!("{{'descr': '{element}', 'fortran_order': False, 'shape': ({dims}), }}");
-            // Magic, version and length take ten bytes, the line feed one.
-            let padding = (header.len() + 11).next_multiple_of(ALIGNMENT) - header.len() - 11;
-            header.extend(std::iter::repeat_n(' ', padding));
-            header.push('\n');
-            let Ok(len) = u16::try_from(header.len()) else {
-                return Err(Refusal::result("the tensor has too many dimensions for an array file"));
-            };
-            out.extend_from_slice(b"\x93NUMPY\x01\x00");
-            out.extend_from_slice(&len.to_le_bytes());
-            out.extend_from_slice(header.as_bytes());
-            out.extend_from_slice(tensor.data);
-            Ok(())
-        })
+        value.with_tensor(|tensor| write_array(tensor, out))
     }
+}
+
+/// Appends the tensor as an array file. Its data begins at a multiple of [`ALIGNMENT`] of the file.
+pub(super) fn write_array(tensor: &TensorView<'_>, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    let order = if cfg!(target_endian = "little") { '<' } else { '>' };
+    let element = match tensor.dtype {
+        DType::F32 => format!("{order}f4"),
+        DType::F16 => format!("{order}f2"),
+        DType::I64 => format!("{order}i8"),
+        DType::I32 => format!("{order}i4"),
+        DType::U8 => "|u1".to_owned(),
+        DType::Bool => "|b1".to_owned(),
+    };
+    let dims: String = tensor.shape.iter().map(|dim| format!("{dim}, ")).collect();
+    let mut header = format!("{{'descr': '{element}', 'fortran_order': False, 'shape': ({dims}), }}");
+    // Magic, version and length take ten bytes, the line feed one.
+    let padding = (header.len() + 11).next_multiple_of(ALIGNMENT) - header.len() - 11;
+    header.extend(std::iter::repeat_n(' ', padding));
+    header.push('\n');
+    let Ok(len) = u16::try_from(header.len()) else {
+        return Err(Refusal::result("the tensor has too many dimensions for an array file"));
+    };
+    out.extend_from_slice(b"\x93NUMPY\x01\x00");
+    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(header.as_bytes());
+    out.extend_from_slice(tensor.data);
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use orchestra_core::data::TensorView;
     use orchestra_core::{ItemId, SourceId};
 
     use super::*;
@@ -112,7 +114,8 @@ mod tests {
         ] {
             let n = shape.iter().product::<usize>() * dtype.size_bytes();
             let data: Vec<u8> = (0..n).map(|i| u8::from(i % 3 == 0)).collect();
-            let item = ItemInfo { name: "a", id: ItemId { source: SourceId(0), index: 0 }, source: "s" };
+            let item =
+                ItemInfo { name: "a", id: ItemId { source: SourceId(0), index: 0 }, source: "s", parts: &[] };
             let mut out = Vec::new();
             let view = TensorView { name: "x", dtype, shape, data: &data };
             Array.encode(&item, &[Value::Tensor(view)], &mut out).unwrap();

@@ -6,6 +6,9 @@ use orchestra_core::shapes::Encoder;
 #[cfg(feature = "parquet")]
 use orchestra_plan::ReadBack;
 use orchestra_plan::{Fields, Input, Key, SinkKind, Writes, key};
+use orchestra_store::RemoteOutput;
+
+use crate::sources::objects;
 
 #[cfg(feature = "parquet")]
 mod columns;
@@ -51,6 +54,10 @@ impl SinkKind for Parquet {
     #[cfg(feature = "parquet")]
     fn read_back(&self) -> Option<ReadBack> {
         Some(file::read_rows)
+    }
+
+    fn remote(&self) -> Result<Arc<dyn RemoteOutput>, String> {
+        objects::output()
     }
 
     fn connect(&self, input: &Input, fields: &mut Fields<'_, '_>) -> Option<Arc<dyn Encoder>> {

@@ -1,12 +1,13 @@
 //! Items that are objects of a store: `s3://`, `gs://`, `az://`, `http://` and `https://`. The parent lists them; a loader process reads them,
 //! and it alone gets the network and the credentials for that. Built with the feature `cloud`.
 
+use std::io::{Read, Seek};
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::Refusal;
 use orchestra_core::shapes::Network;
-use orchestra_store::RemoteStore;
+use orchestra_store::{ListError, RemoteOutput, RemoteStore};
 
 #[cfg(feature = "cloud")]
 mod client;
@@ -14,6 +15,10 @@ mod client;
 mod fetch;
 #[cfg(feature = "cloud")]
 mod listing;
+#[cfg(feature = "cloud")]
+mod output;
+#[cfg(feature = "cloud")]
+mod pieces;
 #[cfg(feature = "cloud")]
 mod trouble;
 
@@ -90,7 +95,51 @@ pub fn store() -> Result<Arc<dyn RemoteStore>, String> {
     #[cfg(feature = "cloud")]
     return Ok(Arc::new(listing::Stores));
     #[cfg(not(feature = "cloud"))]
-    Err("this program was built without object storage; build it with the feature: cargo build --release --features cloud".to_owned())
+    Err(BUILD_IT.to_owned())
+}
+
+/// What writes to stores.
+///
+/// # Errors
+/// As [`store`].
+pub fn output() -> Result<Arc<dyn RemoteOutput>, String> {
+    #[cfg(feature = "cloud")]
+    return Ok(Arc::new(listing::Stores));
+    #[cfg(not(feature = "cloud"))]
+    Err(BUILD_IT.to_owned())
+}
+
+#[cfg(not(feature = "cloud"))]
+const BUILD_IT: &str = "this program was built without object storage; build it with the feature: cargo build --release --features cloud";
+
+/// Reads here and there.
+pub trait ReadSeek: Read + Seek {}
+
+impl<T: Read + Seek> ReadSeek for T {}
+
+/// Reads pieces of the object: each beginning by a request of its own, unless it lies close behind the one before it. Where the store cannot be asked,
+/// that is the error, whatever `read` makes of it.
+///
+/// # Errors
+/// The store, or those of `read`.
+pub fn read_pieces<T>(
+    url: &str,
+    read: impl FnOnce(&mut dyn ReadSeek) -> Result<T, ListError>,
+) -> Result<T, ListError> {
+    #[cfg(feature = "cloud")]
+    {
+        let mut pieces = pieces::Pieces::open(url).map_err(|trouble| listing::list_error(url, trouble))?;
+        let read = read(&mut pieces);
+        match pieces.trouble() {
+            Some(trouble) => Err(listing::list_error(url, trouble)),
+            None => read,
+        }
+    }
+    #[cfg(not(feature = "cloud"))]
+    {
+        drop(read);
+        Err(ListError::bad_file(url.as_ref(), NOT_BUILT_IN))
+    }
 }
 
 /// Reads objects, one after the other; its connections stay open.
@@ -100,6 +149,12 @@ pub trait ReadObject: Send {
     /// # Errors
     /// The kind of the failure that the item ends with, and why, with the URL.
     fn read(&mut self, url: &[u8], buffer: &mut Vec<u8>) -> Result<(), Refusal>;
+
+    /// Reads `len` bytes from `at` on into `buffer`. The caller has checked `len`, which is not 0.
+    ///
+    /// # Errors
+    /// As [`ReadObject::read`]; or the object is shorter.
+    fn read_part(&mut self, url: &[u8], at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Refusal>;
 }
 
 /// What reads objects in this thread.
@@ -110,6 +165,9 @@ pub fn reader() -> Box<dyn ReadObject> {
     Box::new(NoReader)
 }
 
+#[cfg(not(feature = "cloud"))]
+const NOT_BUILT_IN: &str = "this program was built without object storage";
+
 /// A loader of another build than its parent, which is refused before.
 #[cfg(not(feature = "cloud"))]
 struct NoReader;
@@ -117,8 +175,11 @@ struct NoReader;
 #[cfg(not(feature = "cloud"))]
 impl ReadObject for NoReader {
     fn read(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<(), Refusal> {
-        let error = "this program was built without object storage".to_owned();
-        Err(Refusal { kind: orchestra_core::FailureKind::Read, error })
+        Err(Refusal { kind: orchestra_core::FailureKind::Read, error: NOT_BUILT_IN.to_owned() })
+    }
+
+    fn read_part(&mut self, url: &[u8], _: u64, _: u64, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+        self.read(url, buffer)
     }
 }
 

@@ -9,13 +9,14 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use orchestra_core::data::{Refusal, Value};
-use orchestra_core::shapes::{Fetch, FetchRun, RemoteSpec};
+use orchestra_core::shapes::{Fetch, FetchRun, Network, RemoteSpec};
 use orchestra_core::{DType, FailureKind};
 use orchestra_plan::{Key, SourceConnected, SourceContext, SourceKind, key};
-use orchestra_store::{Expand, ListError, PushItem, escape};
+use orchestra_store::{Expand, ListError, PushItem, RemoteStore, escape, is_url};
 
 use super::columns::{Cell, Field, FieldType, LARGEST_TENSOR, LARGEST_TEXT, Row, decoders, schema, settings};
 use super::locator::{locator, parts};
+use super::objects::{self, Protocol, ReadObject};
 use super::read_file::{LARGEST_FILE_BYTES, open_regular, read_part};
 use super::tar_members::{Member, Members};
 use super::tensors::{HEAD, Header};
@@ -45,7 +46,12 @@ impl SourceKind for Tar {
 
     fn about(&self) -> &'static str {
         "The samples of uncompressed tar archives, as WebDataset writes them: members that follow one another and share their path up to the first \
-         dot of the file name. An item is called `shard.tar/key`."
+         dot of the file name. An item is called `shard.tar/key`. `paths` may name [objects](../guide/workflow-file.md#objects), of which headers and \
+         the members of `columns` are read: `s3://bucket/shards/*.tar`."
+    }
+
+    fn objects(&self) -> Result<Arc<dyn RemoteStore>, String> {
+        objects::store()
     }
 
     fn keys(&self) -> &'static [Key] {
@@ -87,7 +93,8 @@ impl SourceKind for Tar {
             }
             names => first_sample(source, names)?,
         };
-        let shards = Arc::new(Shards { columns, max_pixels: source.limits.max_pixels });
+        let protocols = objects::protocols(source.urls);
+        let shards = Arc::new(Shards { columns, max_pixels: source.limits.max_pixels, protocols });
         Some(SourceConnected {
             gives: schema(&shards.columns),
             fetch: Arc::clone(&shards) as Arc<dyn Fetch>,
@@ -132,48 +139,15 @@ fn first_sample(source: &mut SourceContext<'_, '_>, names: Option<Vec<String>>) 
         source.fields.diags.error(span, message).help(help);
         return None;
     };
-    let columns = source.host.open(&first.path).map_err(|error| error.to_string()).and_then(|mut file| {
-        let mut sample: Option<(String, Vec<(String, Member)>)> = None;
-        let mut members = Members::new(BufReader::new(&mut file)).map_err(|error| error.to_string())?;
-        while let Some(member) = members.next()? {
-            let Some((key, extension)) = key_of(&member.name) else { continue };
-            let (first, found) = sample.get_or_insert_with(|| (key.clone(), Vec::new()));
-            if *first != key || found.len() > MOST_COLUMNS {
-                break;
-            }
-            if found.iter().all(|(known, _)| *known != extension) {
-                found.push((extension, member));
-            }
-        }
-        drop(members);
-        let (key, found) = sample.ok_or("it holds no sample: no member is called `key.extension`")?;
-        if found.len() > MOST_COLUMNS {
-            return Err(format!("its sample `{key}` has more than {MOST_COLUMNS} members"));
-        }
-        let names = names.unwrap_or_else(|| found.iter().map(|(extension, _)| extension.clone()).collect());
-        let column = |name: String| {
-            if !is_npy(&name) {
-                return Ok(Field { ty: type_of(&name), name });
-            }
-            let member = found.iter().find(|(extension, _)| *extension == name);
-            let (_, member) = member.ok_or_else(|| format!("its first sample, `{key}`, has no `.{name}`"))?;
-            let mut head = Vec::new();
-            file.seek(SeekFrom::Start(member.at)).map_err(|error| error.to_string())?;
-            (&mut file)
-                .take(member.len.min(HEAD as u64))
-                .read_to_end(&mut head)
-                .map_err(|error| error.to_string())?;
-            let header = Header::parse_any(&head).map_err(|why| format!("`{key}.{name}`: {why}"))?;
-            if header.bytes() > LARGEST_TENSOR {
-                return Err(format!(
-                    "`{key}.{name}` has {} bytes, and a tensor at most 1 GiB",
-                    header.bytes()
-                ));
-            }
-            Ok(Field { name, ty: FieldType::Tensor { dtype: header.dtype, shape: header.shape } })
-        };
-        names.into_iter().map(column).collect::<Result<Vec<_>, _>>()
-    });
+    let columns = match first.path.to_str().filter(|_| !source.urls.is_empty()) {
+        Some(url) => objects::read_pieces(url, |pieces| Ok(look(pieces, names)))
+            .unwrap_or_else(|error| Err(error.to_string())),
+        None => source
+            .host
+            .open(&first.path)
+            .map_err(|error| error.to_string())
+            .and_then(|mut file| look(&mut file, names)),
+    };
     columns
         .map_err(|why| {
             let message =
@@ -185,6 +159,47 @@ fn first_sample(source: &mut SourceContext<'_, '_>, names: Option<Vec<String>>) 
                 .help("a sample is members such as `0001.jpg` and `0001.cls`, one behind the other");
         })
         .ok()
+}
+
+/// The columns of the first sample of an archive: all, or those that are named.
+fn look(mut archive: impl Read + Seek, names: Option<Vec<String>>) -> Result<Vec<Field>, String> {
+    let mut sample: Option<(String, Vec<(String, Member)>)> = None;
+    let mut members = Members::new(BufReader::new(&mut archive)).map_err(|error| error.to_string())?;
+    while let Some(member) = members.next()? {
+        let Some((key, extension)) = key_of(&member.name) else { continue };
+        let (first, found) = sample.get_or_insert_with(|| (key.clone(), Vec::new()));
+        if *first != key || found.len() > MOST_COLUMNS {
+            break;
+        }
+        if found.iter().all(|(known, _)| *known != extension) {
+            found.push((extension, member));
+        }
+    }
+    drop(members);
+    let (key, found) = sample.ok_or("it holds no sample: no member is called `key.extension`")?;
+    if found.len() > MOST_COLUMNS {
+        return Err(format!("its sample `{key}` has more than {MOST_COLUMNS} members"));
+    }
+    let names = names.unwrap_or_else(|| found.iter().map(|(extension, _)| extension.clone()).collect());
+    let column = |name: String| {
+        if !is_npy(&name) {
+            return Ok(Field { ty: type_of(&name), name });
+        }
+        let member = found.iter().find(|(extension, _)| *extension == name);
+        let (_, member) = member.ok_or_else(|| format!("its first sample, `{key}`, has no `.{name}`"))?;
+        let mut head = Vec::new();
+        archive.seek(SeekFrom::Start(member.at)).map_err(|error| error.to_string())?;
+        (&mut archive)
+            .take(member.len.min(HEAD as u64))
+            .read_to_end(&mut head)
+            .map_err(|error| error.to_string())?;
+        let header = Header::parse_any(&head).map_err(|why| format!("`{key}.{name}`: {why}"))?;
+        if header.bytes() > LARGEST_TENSOR {
+            return Err(format!("`{key}.{name}` has {} bytes, and a tensor at most 1 GiB", header.bytes()));
+        }
+        Ok(Field { name, ty: FieldType::Tensor { dtype: header.dtype, shape: header.shape } })
+    };
+    names.into_iter().map(column).collect()
 }
 
 /// The key of a member, as text, and its extension. `None` for a name without a dot, and for a hidden file.
@@ -207,15 +222,30 @@ fn key_of(name: &[u8]) -> Option<(String, String)> {
 struct Shards {
     columns: Vec<Field>,
     max_pixels: u64,
+    /// How its objects are read; empty: it has files.
+    protocols: Vec<Protocol>,
 }
 
 impl Expand for Shards {
     fn expand(&self, path: &Path, push: PushItem<'_>) -> Result<(), ListError> {
+        match path.to_str().filter(|_| !self.protocols.is_empty()) {
+            Some(url) if is_url(url) => {
+                objects::read_pieces(url, |pieces| self.samples(path, BufReader::new(pieces), push))
+            }
+            _ => {
+                let (file, _) = open_regular(path).map_err(|error| ListError::bad_file(path, error))?;
+                self.samples(path, BufReader::with_capacity(16 << 10, file), push)
+            }
+        }
+    }
+}
+
+impl Shards {
+    /// Names the samples of an archive.
+    fn samples(&self, path: &Path, archive: impl Read + Seek, push: PushItem<'_>) -> Result<(), ListError> {
         let mut push = |key: &str, places: &[u64]| push(&format!("/{key}"), &locator(path, places));
         let unreadable = |why: String| ListError::bad_file(path, why);
-        let (file, _) = open_regular(path).map_err(|error| unreadable(error.to_string()))?;
-        let mut members = Members::new(BufReader::with_capacity(16 << 10, file))
-            .map_err(|error| unreadable(error.to_string()))?;
+        let mut members = Members::new(archive).map_err(|error| unreadable(error.to_string()))?;
         let mut sample: Option<(String, Vec<u64>)> = None;
         let mut is_empty = true;
         while let Some(member) = members.next().map_err(unreadable)? {
@@ -241,12 +271,16 @@ impl Expand for Shards {
 
 impl Fetch for Shards {
     fn start(&self) -> Box<dyn FetchRun> {
-        Box::new(Sample {
-            n: self.columns.len(),
-            open: None,
-            buffer: Vec::new(),
-            row: Row::new(&self.columns, self.max_pixels),
-        })
+        let archive = match self.protocols.is_empty() {
+            true => Archive::File(None),
+            false => Archive::Object { objects: objects::reader(), near: Vec::new(), from: 0 },
+        };
+        let row = Row::new(&self.columns, self.max_pixels);
+        Box::new(Sample { n: self.columns.len(), archive, buffer: Vec::new(), row })
+    }
+
+    fn network(&self) -> Option<Network> {
+        objects::network(&self.protocols)
     }
 
     fn remote(&self) -> Option<RemoteSpec> {
@@ -257,53 +291,113 @@ impl Fetch for Shards {
 struct Sample {
     /// How many columns there are.
     n: usize,
-    /// The archive of the last item: the next one is most likely in it, too.
-    open: Option<(PathBuf, File)>,
+    archive: Archive,
     buffer: Vec<u8>,
     row: Row,
+}
+
+/// Where members are read from.
+enum Archive {
+    /// That of the last item: the next one is most likely in it, too.
+    File(Option<(PathBuf, File)>),
+    /// `near` is what lies in the object from byte `from` on: all members of a sample, where they are small, by one request.
+    Object { objects: Box<dyn ReadObject>, near: Vec<u8>, from: u64 },
+}
+
+/// Members that lie within so many bytes are read by one request.
+const NEAR: u64 = 4 << 20;
+
+impl Archive {
+    /// Another sample begins: its members lie here.
+    fn begin(&mut self, path: &Path, places: &[u64]) -> Result<(), Refusal> {
+        match self {
+            Archive::File(open) => {
+                if open.as_ref().is_none_or(|(last, _)| last != path) {
+                    *open = None;
+                    let file = open_regular(path).map_err(|error| cannot_read(path, &error))?.0;
+                    *open = Some((path.to_owned(), file));
+                }
+            }
+            Archive::Object { objects, near, from } => {
+                near.clear();
+                let members = || places.as_chunks::<2>().0.iter().filter(|[_, len]| *len > 0);
+                let begin = members().map(|[at, _]| *at).min();
+                let end = members().map(|[at, len]| at.saturating_add(*len)).max();
+                let (Some(begin), Some(end)) = (begin, end) else { return Ok(()) };
+                if members().count() > 1 && end - begin <= NEAR {
+                    objects.read_part(path.as_os_str().as_bytes(), begin, end - begin, near)?;
+                    *from = begin;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a member of the sample. The caller has checked `len`.
+    fn read(&mut self, path: &Path, at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+        match self {
+            Archive::File(Some((_, file))) => {
+                read_part(file, at, len, buffer).map_err(|error| cannot_read(path, &error))
+            }
+            Archive::File(None) => {
+                Err(cannot_read(path, &std::io::Error::other("it is not open; this is a bug")))
+            }
+            Archive::Object { objects, near, from } => {
+                buffer.clear();
+                let begin = at.checked_sub(*from).and_then(|begin| usize::try_from(begin).ok());
+                let here = begin.and_then(|begin| near.get(begin..)?.get(..usize::try_from(len).ok()?));
+                match here {
+                    _ if len == 0 => Ok(()),
+                    Some(here) => {
+                        buffer.extend_from_slice(here);
+                        Ok(())
+                    }
+                    None => objects.read_part(path.as_os_str().as_bytes(), at, len, buffer),
+                }
+            }
+        }
+    }
+}
+
+fn cannot_read(path: &Path, error: &std::io::Error) -> Refusal {
+    Refusal { kind: FailureKind::Read, error: format!("cannot read `{}`: {error}", path.display()) }
 }
 
 impl FetchRun for Sample {
     fn fetch(&mut self, locator: &[u8]) -> Result<u64, Refusal> {
         let (path, places) = parts(locator, self.n * 2)?;
         let refuse = |kind: FailureKind, error: String| Refusal { kind, error };
-        let failed = |error: std::io::Error| {
-            refuse(FailureKind::Read, format!("cannot read `{}`: {error}", path.display()))
-        };
-        let file = match &mut self.open {
-            Some((open, file)) if open == path => file,
-            open => {
-                *open = None;
-                &mut open.insert((path.to_owned(), open_regular(path).map_err(failed)?.0)).1
-            }
-        };
-        let mut read = 0;
-        for ((field, cell), place) in self.row.cells().zip(places.as_chunks::<2>().0) {
+        let (places, _) = places.as_chunks::<2>();
+        for ((field, _), place) in self.row.cells().zip(places) {
             let name = &field.name;
             if [MISSING, TWICE].contains(place) {
                 let what = if *place == MISSING { "no member" } else { "two members" };
                 let error = format!("the sample has {what} `.{name}`, and one is expected");
                 return Err(refuse(FailureKind::Read, error));
             }
-            let [at, len] = *place;
             let most = match &field.ty {
                 FieldType::Text | FieldType::Json => LARGEST_TEXT,
                 FieldType::Tensor { .. } => LARGEST_TENSOR as u64 + HEAD as u64,
                 FieldType::Bytes(_) | FieldType::Picture => LARGEST_FILE_BYTES,
             };
-            if len > most {
-                let error = format!("`.{name}` has {len} bytes, and at most {} MiB are read", most >> 20);
+            if place[1] > most {
+                let error =
+                    format!("`.{name}` has {} bytes, and at most {} MiB are read", place[1], most >> 20);
                 return Err(refuse(FailureKind::TooLarge, error));
             }
+        }
+        self.archive.begin(path, places.as_flattened())?;
+        let mut read = 0;
+        for ((field, cell), [at, len]) in self.row.cells().zip(places) {
             let buffer = match cell {
                 Cell::Bytes(bytes) if matches!(field.ty, FieldType::Bytes(_)) => bytes,
                 Cell::Picture(picture) => picture.bytes_mut(),
                 Cell::Text(_) | Cell::Bytes(_) => &mut self.buffer,
             };
-            read_part(file, at, len, buffer).map_err(failed)?;
+            self.archive.read(path, *at, *len, buffer)?;
             read += len;
             take(field, cell, &self.buffer)
-                .map_err(|why| refuse(FailureKind::Decode, format!("`.{name}` {why}")))?;
+                .map_err(|why| refuse(FailureKind::Decode, format!("`.{}` {why}", field.name)))?;
         }
         Ok(read)
     }
@@ -381,7 +475,7 @@ mod tests {
         ];
         std::fs::write(&path, archive(&members)).unwrap();
         let columns = ["cls", "seg.json"].map(|name| Field { name: name.into(), ty: type_of(name) }).into();
-        let shards = Shards { columns, max_pixels: 1 };
+        let shards = Shards { columns, max_pixels: 1, protocols: Vec::new() };
         let items = items(&shards, &path);
         let names: Vec<&str> = items.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["/d.x/1", "/d.x/2", "/d.x/3", "/4", "/5"]);

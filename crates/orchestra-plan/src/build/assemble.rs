@@ -26,6 +26,7 @@ use crate::plan::{
     PipelinePlan, Plan, Shape, SinkPlan, SourcePlan, StagePlan, WorkerPlan,
 };
 use crate::raw::{RawModel, RawStage};
+use crate::sinks::remote_of;
 use crate::slots::{SlotDemand, SlotError, allot, ready_batches};
 use crate::types::Wired;
 
@@ -77,6 +78,7 @@ impl<'a> Assembler<'a> {
             models: self.used_models().map(|model| model.plan.clone()).collect(),
             stages,
             sinks,
+            tasks: self.parts.tasks.clone(),
             devices: self.device_plans(near.devices),
             pipelines,
             limits: workflow.limits.clone(),
@@ -369,6 +371,7 @@ impl<'a> Assembler<'a> {
                     path: self.parts.output.join(path),
                     files: (kind.writes() == Writes::FileEach).then(files),
                     parts: parts_of(kind.as_ref(), path),
+                    remote: remote_of(raw),
                     ordered: raw.ordered,
                 })
             })

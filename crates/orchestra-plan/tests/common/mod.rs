@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use orchestra_core::{DType, Dim, TensorSpec};
+use orchestra_core::{DType, Dim, Program, SandboxRules, TensorSpec};
 use orchestra_plan::{
     BatchPlan, DeviceView, Diagnostics, FileKind, Host, MachineView, MeasureKey, ModelError, ModelFile, Plan,
     PlanOptions, RenderStyle, Signature,
@@ -150,7 +150,35 @@ impl Host for FakeHost {
     }
 
     fn file_kind(&self, path: &Path) -> FileKind {
-        if self.files.contains_key(path) { FileKind::Regular } else { FileKind::Missing }
+        let is_script = path.extension().is_some_and(|e| e == "py") && !path.ends_with("nowhere.py");
+        if is_script || self.files.contains_key(path) { FileKind::Regular } else { FileKind::Missing }
+    }
+
+    fn ask(&self, program: &Program, _: &SandboxRules) -> Result<Vec<u8>, String> {
+        let command: Vec<&str> = program.command.iter().map(String::as_str).collect();
+        let answer = match command[..] {
+            ["python9", ..] => return Err("it is not there".to_owned()),
+            [_, "-c", _] => r#"{ "executable": "/usr/bin/python3", "read": ["/usr", "/opt/python"] }"#,
+            [.., "/flows/broken.py"] => r#"{ "error": "NameError: name 'np' is not defined (broken.py:7)" }"#,
+            [.., "/flows/rubbish.py"] => "{{{",
+            [.., "/flows/slow.py"] => return Err("it took longer than 60 s".to_owned()),
+            [.., "/flows/cores.py"] => {
+                r#"{ "name": "f", "inputs": [{ "name": "x", "dtype": null, "shape": null }],
+                     "outputs": [{ "name": "y", "dtype": "float16", "shape": [2, null] }], "batch": 16, "gpu": false, "files": [] }"#
+            }
+            [.., "/flows/gpu.py"] => {
+                r#"{ "name": "f", "inputs": [{ "name": "x", "dtype": null, "shape": null }],
+                     "outputs": [{ "name": "y", "dtype": "float32", "shape": [] }], "batch": null, "gpu": true, "files": [] }"#
+            }
+            [.., "/flows/silent.py"] => {
+                r#"{ "name": "f", "inputs": [{ "name": "x", "dtype": null, "shape": null }], "outputs": null, "batch": null, "gpu": false, "files": [] }"#
+            }
+            _ => {
+                r#"{ "name": "f", "inputs": [{ "name": "left", "dtype": null, "shape": null }, { "name": "right", "dtype": "float32", "shape": [null, 8] }],
+                     "outputs": [{ "name": "y", "dtype": "float32", "shape": [2, null] }], "batch": 16, "gpu": false, "files": [["stage.py", "00"]] }"#
+            }
+        };
+        Ok(answer.as_bytes().to_vec())
     }
 
     fn measured_memory(&self, key: &MeasureKey<'_>) -> Option<u64> {

@@ -15,6 +15,7 @@ use crate::account::snapshot::Snapshot;
 use crate::account::stats::StageStats;
 use crate::context::RunContext;
 use crate::messages::PipelineEnd;
+use crate::tasks::board::TaskReport;
 
 /// The contents of `run.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -35,6 +36,9 @@ pub struct RunReport {
     pub items: ItemCounts,
     /// Items finished per second in this part of the run.
     pub items_per_second: f64,
+    /// The tasks, in the order of the plan.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<TaskReport>,
     /// By stage name.
     pub stages: BTreeMap<String, StageReport>,
     /// In the order of the plan.
@@ -85,6 +89,9 @@ pub struct OutputReport {
     pub sources: Vec<String>,
     /// How many records an item has that is done.
     pub records: RecordsPerItem,
+    /// What the URLs of its parts begin with, where they are in a store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
 }
 
 /// A stage in `run.json`.
@@ -251,6 +258,7 @@ impl RunReport {
                 resumed: snapshot.resumed,
             },
             items_per_second: ratio(now as f64, seconds),
+            tasks: context.tasks.reports(),
             stages: snapshot.stages.iter().map(|s| (s.name.clone(), stage(s))).collect(),
             devices: (0..).map(DeviceId).zip(&snapshot.devices).map(device).collect(),
             sources: sources(context),
@@ -285,6 +293,7 @@ fn outputs(plan: &Plan) -> Vec<OutputReport> {
         path: sink.path.strip_prefix(&plan.output).unwrap_or(&sink.path).to_owned(),
         sources: plan.sources_of(sink).map(|source| source.name.clone()).collect(),
         records: plan.records_of(sink),
+        url: sink.remote.as_ref().map(|remote| remote.url.clone()),
     };
     plan.sinks.iter().map(output).collect()
 }

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::account::pipeline_use::PipelineLook;
 use crate::context::RunContext;
+use crate::tasks::board::TasksSnapshot;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Snapshot {
@@ -32,6 +33,8 @@ pub struct Snapshot {
     pub devices: Vec<DeviceSnapshot>,
     /// By pipeline, in the order of the plan.
     pub pipelines: Vec<PipelineSnapshot>,
+    /// How far the commands are.
+    pub tasks: TasksSnapshot,
     /// Dead workers that were replaced.
     pub restarts: u64,
     /// Batches sent more than once, whole or in parts.
@@ -144,6 +147,7 @@ impl Snapshot {
             restarts: devices.iter().map(|d| d.restarts).sum(),
             devices,
             pipelines,
+            tasks: context.tasks.snapshot(elapsed),
             retries: stats.retries.get(),
             bottleneck: Bottleneck::judge(time, shared_cpu),
             time,

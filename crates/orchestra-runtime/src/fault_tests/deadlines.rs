@@ -85,6 +85,29 @@ async fn a_worker_whose_heart_stops_is_killed_after_three_seconds_of_silence() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_silence_proves_nothing_while_a_worker_is_busy_the_deadline_of_what_it_does_counts() {
+    let stage = || {
+        let mut stage = Stage::of(40);
+        (stage.beats_while_busy, stage.batch_timeout) = (false, secs(20));
+        stage
+    };
+    let in_a_run = first(stage(), Script::at_run(2, RunFault::Freeze)).await;
+    let stopped = in_a_run.lives[0].runs[1].at;
+    in_a_run.all_done().check(in_a_run.exits == [WorkerExit::Hung], "it hung");
+    in_a_run.check_time(in_a_run.lives[0].end() - stopped, secs(20), secs(20) + TICK, "in a run");
+
+    let mut stage = stage();
+    stage.first_item = secs(20);
+    let idle = first(stage, Script::later(ms(1_100), Later::Freezes)).await;
+    idle.all_done().check(idle.exits == [WorkerExit::Silent], "it is idle, and falls silent");
+
+    let mut stage = Stage::of(40);
+    stage.beats_while_busy = false;
+    let loading = first(stage, Script::loading(Load::Freezes)).await;
+    loading.all_done().check_time(loading.lives[0].end(), secs(600), secs(600) + TICK, "while loading");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_worker_that_never_says_hello_is_killed_after_ten_seconds() {
     for start in [Start::Silent, Start::LoadedFirst] {
         let run = first(Stage::of(40), Script::starting(start)).await;

@@ -42,6 +42,8 @@ pub struct FakeEngine {
     script_of: Box<dyn Fn(Launch) -> Script + Send + Sync>,
     log: Log,
     gpus: Option<Gpus>,
+    /// What [`EngineSpec::beats_while_busy`] says.
+    pub beats_while_busy: bool,
     /// The device of each start.
     starts: StdMutex<Vec<usize>>,
 }
@@ -49,7 +51,13 @@ pub struct FakeEngine {
 impl FakeEngine {
     /// Workers that live as `script_of` says.
     pub fn new(log: Log, script_of: impl Fn(Launch) -> Script + Send + Sync + 'static) -> Self {
-        Self { script_of: Box::new(script_of), log, gpus: None, starts: StdMutex::default() }
+        Self {
+            script_of: Box::new(script_of),
+            log,
+            gpus: None,
+            beats_while_busy: true,
+            starts: StdMutex::default(),
+        }
     }
 
     /// Their memory is that of these GPUs.
@@ -104,6 +112,10 @@ impl EngineSpec for FakeEngine {
 
     fn spec(&self, _: &DeviceKind) -> Result<Vec<u8>, String> {
         Ok(Vec::new())
+    }
+
+    fn beats_while_busy(&self) -> bool {
+        self.beats_while_busy
     }
 }
 

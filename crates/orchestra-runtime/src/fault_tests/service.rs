@@ -27,6 +27,8 @@ async fn start(
     let engine: Arc<dyn EngineSpec> = Arc::new(FakeEngine::new(log.clone(), script_of));
     let options = RunOptions {
         loaders: None,
+        keepers: None,
+        tasks_only: false,
         engines: [(StageId(1), engine)].into(),
         timeouts: stage.timeouts,
         restart: stage.restart,

@@ -88,6 +88,8 @@ pub struct Stage {
     pub traced: bool,
     /// Whoever is told of workers panics.
     pub hook_panics: bool,
+    /// Its workers send heartbeats also while they load or run.
+    pub beats_while_busy: bool,
     /// Beyond this time of the run, something hangs.
     pub bound: Duration,
 }
@@ -128,6 +130,7 @@ impl Stage {
             measurements: None,
             traced: true,
             hook_panics: false,
+            beats_while_busy: true,
             bound: secs(3600),
         }
     }
@@ -216,9 +219,13 @@ impl Tree {
         let exits = Arc::clone(&account);
         let hook_panics = stage.hook_panics;
         let told = stage.traced.then(Told::default);
-        let engine: Arc<dyn EngineSpec> = Arc::new(FakeEngine::new(log, script_of).on(stage.gpus.clone()));
+        let mut engine = FakeEngine::new(log, script_of).on(stage.gpus.clone());
+        engine.beats_while_busy = stage.beats_while_busy;
+        let engine: Arc<dyn EngineSpec> = Arc::new(engine);
         let options = RunOptions {
             loaders: None,
+            keepers: None,
+            tasks_only: false,
             engines: plan.batch_stages().map(|(id, _)| (id, Arc::clone(&engine))).collect(),
             timeouts: stage.timeouts,
             restart: stage.restart,

@@ -126,11 +126,11 @@ pub struct Traces {
 
 /// What the thread writes to.
 pub struct Files {
+    /// Of each sink whose records go into parts. In front of the journal: threads that read parts end before the folder is unlocked.
+    parts: Vec<OpenPart>,
     journal: Journal,
     plan: Arc<Plan>,
     stats: Arc<Stats>,
-    /// Of each sink whose records go into parts.
-    parts: Vec<OpenPart>,
     /// Of each stage that reduces the rows of the run.
     reduces: Vec<OpenReduce>,
 }
@@ -141,8 +141,13 @@ impl Files {
     ///
     /// # Errors
     /// Rows cannot be read, or the rest of a result cannot be written.
-    pub fn open(plan: &Arc<Plan>, journal: Journal, stats: &Arc<Stats>) -> Result<Self, String> {
-        let parts = OpenPart::all(plan, &journal, sink_file).map_err(|e| e.to_string())?;
+    pub fn open(
+        plan: &Arc<Plan>,
+        journal: Journal,
+        run_id: &str,
+        stats: &Arc<Stats>,
+    ) -> Result<Self, String> {
+        let parts = OpenPart::all(plan, &journal, run_id, sink_file).map_err(|e| e.to_string())?;
         let reduces = OpenReduce::all(plan, &journal).map_err(|e| e.to_string())?;
         let (plan, stats) = (Arc::clone(plan), Arc::clone(stats));
         let mut files = Self { journal, plan, stats, parts, reduces };
@@ -201,6 +206,9 @@ impl Files {
             self.write_results(|_| true)?;
         }
         self.seal(|_| true)?;
+        // Before the end is recorded: a run that has ended has its manifests.
+        let mut parts = self.parts.iter_mut();
+        parts.try_for_each(|part| part.finish(code.is_some())).map_err(|e| e.to_string())?;
         let closed = match code {
             Some(code) => self.journal.finish(code),
             None => self.journal.sync(),

@@ -19,7 +19,7 @@ pub fn failure_record(
     source: &str,
     failure: &Failure,
 ) -> Result<Vec<u8>, Refusal> {
-    let item = ItemInfo { name: ticket.name(), id: ticket.id(), source };
+    let item = ItemInfo { name: ticket.name(), id: ticket.id(), source, parts: &[] };
     let attempts = i64::from(failure.attempts).to_ne_bytes();
     let attempts = TensorView { name: "attempts", dtype: DType::I64, shape: &[], data: &attempts };
     let texts = [&*failure.stage, failure.kind.as_str(), &failure.error].map(Value::Text);

@@ -20,3 +20,4 @@ pub mod source;
 pub mod ticket;
 #[expect(missing_docs, reason = "an item that explains itself needs no comment")]
 pub mod token;
+pub mod uploads;

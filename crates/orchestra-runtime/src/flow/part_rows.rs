@@ -3,20 +3,19 @@
 //!
 //! Rows are committed to a private file of the run, with their items, so no item waits for a part to fill up and none is done again because a run
 //! was killed: the window of items in flight is as free as with a file that grows. What is in memory is one part while it is made:
-//! [`BYTES_PER_FILE`] of rows, or those of one commit where they are more, and the file that they become.
+//! [`Parts::bytes_per_file`] of rows, or those of one commit where they are more, and the file that they become.
 
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use orchestra_core::data::Refusal;
-use orchestra_core::shapes::Encoder;
+use orchestra_core::shapes::{Encoder, Parts};
 use orchestra_plan::{PartsPlan, Plan};
 use orchestra_store::{CommitError, FileIndex, Journal, PlacedFile};
 use thiserror::Error;
 
-/// A part is full with so many bytes of rows, however few they are: it is made in memory.
-const BYTES_PER_FILE: u64 = 64 << 20;
+use crate::flow::uploads::Upload;
 
 /// In front of each row stands its length.
 pub const HEAD: usize = size_of::<u32>();
@@ -31,6 +30,14 @@ pub enum SealError {
     #[error("rows of sink `{sink}` cannot become a part file: {why}")]
     Refused {
         /// Whose rows.
+        sink: String,
+        /// Why.
+        why: String,
+    },
+    /// The store takes none of them now.
+    #[error("part files of sink `{sink}` wait in the output folder: {why}")]
+    Upload {
+        /// Whose parts.
         sink: String,
         /// Why.
         why: String,
@@ -88,24 +95,29 @@ pub struct OpenPart {
     encoder: Arc<dyn Encoder>,
     rows: u64,
     bytes: u64,
+    upload: Option<Upload>,
 }
 
 impl OpenPart {
     /// Of all sinks whose records go into parts, with the rows that an earlier run has left.
     ///
     /// # Errors
-    /// Rows cannot be read.
+    /// Rows cannot be read, or what is known of parts that go to a store.
     pub fn all(
         plan: &Plan,
         journal: &Journal,
+        run_id: &str,
         file_of: impl Fn(usize) -> FileIndex,
-    ) -> Result<Vec<Self>, CommitError> {
+    ) -> Result<Vec<Self>, SealError> {
         let sinks = plan.sinks.iter().enumerate();
+        let output = &plan.output;
         let parts = sinks.filter_map(|(at, sink)| Some((file_of(at), sink, sink.parts.clone()?)));
         let open = parts.map(|(file, sink, plan)| {
             let left = journal.rows(file)?;
+            let upload = Upload::open(sink, output, run_id, journal.parts(file))
+                .map_err(|why| SealError::Upload { sink: sink.name.clone(), why })?;
             let (sink, encoder) = (sink.name.clone(), Arc::clone(&sink.encoder));
-            let mut open = Self { sink, file, plan, encoder, rows: 0, bytes: 0 };
+            let mut open = Self { sink, file, plan, encoder, rows: 0, bytes: 0, upload };
             open.add(&left);
             Ok(open)
         });
@@ -127,8 +139,10 @@ impl OpenPart {
     /// Whether there is enough for a part.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        let most = self.encoder.parts().map_or(u64::MAX, |parts| parts.rows_per_file());
-        self.rows >= most.max(1) || self.bytes >= BYTES_PER_FILE
+        let is_full = |parts: &dyn Parts| {
+            self.rows >= parts.rows_per_file().max(1) || self.bytes >= parts.bytes_per_file().max(1)
+        };
+        self.encoder.parts().is_some_and(is_full)
     }
 
     /// Makes a part of all rows that wait, if some do.
@@ -144,10 +158,26 @@ impl OpenPart {
         let rows = rows_in(&bytes).ok_or_else(|| refused("they are damaged"))?;
         let parts = self.encoder.parts().ok_or_else(|| refused("its kind makes none; this is a bug"))?;
         let bytes = parts.file(&rows).map_err(|refusal| refused(&refusal.error))?;
-        let path = self.plan.file(journal.parts(self.file));
-        journal.seal(self.file, &PlacedFile { path, bytes })?;
+        let number = journal.parts(self.file);
+        let not_there = |why: String| SealError::Upload { sink: self.sink.clone(), why };
+        if let Some(upload) = &mut self.upload {
+            upload.note(number, rows.len() as u64, &bytes).map_err(|error| not_there(error.to_string()))?;
+        }
+        journal.seal(self.file, &PlacedFile { path: self.plan.file(number), bytes })?;
         (self.rows, self.bytes) = (0, 0);
-        Ok(())
+        match &mut self.upload {
+            Some(upload) => upload.send(number).map_err(not_there),
+            None => Ok(()),
+        }
+    }
+
+    /// No more parts come. Those of a run that `is_complete` are where they shall be then, with their manifest.
+    ///
+    /// # Errors
+    /// They cannot be written there.
+    pub fn finish(&mut self, is_complete: bool) -> Result<(), SealError> {
+        let Some(upload) = &mut self.upload else { return Ok(()) };
+        upload.finish(is_complete).map_err(|why| SealError::Upload { sink: self.sink.clone(), why })
     }
 }
 

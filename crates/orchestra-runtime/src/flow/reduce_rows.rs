@@ -400,7 +400,7 @@ impl ResultCommits {
         let read: Vec<Value<'_>> = read.collect::<Result<_, _>>()?;
         let mut bytes = Vec::new();
         let begin = sink.parts.is_some().then(|| begin_row(&mut bytes));
-        sink.encoder.encode(&ItemInfo { name: item, id: *id, source }, &read, &mut bytes)?;
+        sink.encoder.encode(&ItemInfo { name: item, id: *id, source, parts: path }, &read, &mut bytes)?;
         if let Some(begin) = begin {
             end_row(&mut bytes, begin)?;
         }

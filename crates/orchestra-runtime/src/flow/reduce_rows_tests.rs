@@ -78,7 +78,9 @@ fn item(plan: &Plan, index: u64) -> Commit {
         let mut bytes = Vec::new();
         let begin = begin_row(&mut bytes);
         write_head(&token, &mut bytes);
-        reduce.contribute(&ItemInfo { name: &item, id, source: "items" }, &row, &mut bytes).unwrap();
+        reduce
+            .contribute(&ItemInfo { name: &item, id, source: "items", parts: &[] }, &row, &mut bytes)
+            .unwrap();
         end_row(&mut bytes, begin).unwrap();
         commit.appends.push((reduce_file(plan, stage), bytes));
     }

@@ -231,7 +231,7 @@ mod tests {
     }
 
     fn item(name: &str, index: u64) -> ItemInfo<'_> {
-        ItemInfo { name, id: ItemId { source: SourceId(0), index }, source: "scans" }
+        ItemInfo { name, id: ItemId { source: SourceId(0), index }, source: "scans", parts: &[] }
     }
 
     fn parquet(schema: &Schema) -> ParquetRows {

@@ -5,13 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::aws::AmazonS3Builder;
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::list::PaginatedListStore;
 use object_store::path::Path;
-use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 use tokio::runtime::{Builder, Runtime};
 
 use super::Protocol;
@@ -24,6 +24,10 @@ pub enum Patience {
     Short,
     /// A run goes on behind it.
     Long,
+    /// An object of any size is read whole.
+    Whole,
+    /// So many bytes are written at once.
+    Write(usize),
 }
 
 impl Patience {
@@ -32,6 +36,8 @@ impl Patience {
             Patience::Short => (3, Duration::from_secs(5)),
             // Less than the `limits.item_timeout` that is usual, so that the item fails for what the store says.
             Patience::Long => (10, Duration::from_secs(20)),
+            Patience::Whole => (3, Duration::from_secs(20)),
+            Patience::Write(_) => (10, Duration::from_secs(60)),
         };
         let backoff = BackoffConfig {
             init_backoff: Duration::from_millis(100),
@@ -39,6 +45,25 @@ impl Patience {
             base: 2.0,
         };
         RetryConfig { backoff, max_retries, retry_timeout }
+    }
+}
+
+/// The slowest store that parts are written to, in bytes a second.
+const SLOWEST: u64 = 256 << 10;
+
+impl Patience {
+    /// Of a request, and between two pieces of its answer, where those that are usual do not fit.
+    fn timeouts(self) -> Option<[(ClientConfigKey, Duration); 2]> {
+        let of =
+            |whole, piece| Some([(ClientConfigKey::Timeout, whole), (ClientConfigKey::ReadTimeout, piece)]);
+        match self {
+            Patience::Short | Patience::Long => None,
+            Patience::Whole => of(Duration::from_secs(4 << 10), Duration::from_secs(30)),
+            Patience::Write(bytes) => {
+                let all = Duration::from_secs(30 + bytes as u64 / SLOWEST);
+                of(all, all)
+            }
+        }
     }
 }
 
@@ -116,21 +141,36 @@ impl Client {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let retry = patience.retry();
         let wrong = |error: object_store::Error| Trouble::of_setup(url.protocol, &error);
+        let timeouts = patience.timeouts();
         fn both<S: ObjectStore + PaginatedListStore>(store: S) -> Client {
             let store = Arc::new(store);
             Client { objects: Arc::clone(&store) as Arc<dyn ObjectStore>, pages: Some(store) }
         }
         match url.protocol {
             Protocol::S3 => {
-                let store = AmazonS3Builder::from_env().with_url(url.store).with_retry(retry);
+                let mut store = AmazonS3Builder::from_env().with_url(url.store).with_retry(retry);
+                for (key, timeout) in timeouts.into_iter().flatten() {
+                    store = store.with_config(
+                        AmazonS3ConfigKey::Client(key),
+                        format!("{} seconds", timeout.as_secs()),
+                    );
+                }
                 store.build().map(both).map_err(wrong)
             }
             Protocol::Google => {
-                let store = GoogleCloudStorageBuilder::from_env().with_url(url.store).with_retry(retry);
+                let mut store = GoogleCloudStorageBuilder::from_env().with_url(url.store).with_retry(retry);
+                for (key, timeout) in timeouts.into_iter().flatten() {
+                    store = store
+                        .with_config(GoogleConfigKey::Client(key), format!("{} seconds", timeout.as_secs()));
+                }
                 store.build().map(both).map_err(wrong)
             }
             Protocol::Azure => {
-                let store = MicrosoftAzureBuilder::from_env().with_url(url.store).with_retry(retry);
+                let mut store = MicrosoftAzureBuilder::from_env().with_url(url.store).with_retry(retry);
+                for (key, timeout) in timeouts.into_iter().flatten() {
+                    store = store
+                        .with_config(AzureConfigKey::Client(key), format!("{} seconds", timeout.as_secs()));
+                }
                 store.build().map(both).map_err(wrong)
             }
             Protocol::Http => {

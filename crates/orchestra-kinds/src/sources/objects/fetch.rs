@@ -1,9 +1,10 @@
-//! Reads objects whole. It never looks at what they hold.
+//! Reads objects, whole or in part. It never looks at what they hold.
 
 use std::collections::HashMap;
 
 use futures::StreamExt as _;
-use object_store::{ObjectStoreExt as _, path::Path};
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange};
 use orchestra_core::FailureKind;
 use orchestra_core::data::Refusal;
 use tokio::runtime::Runtime;
@@ -23,6 +24,40 @@ pub struct Reader {
 
 impl ReadObject for Reader {
     fn read(&mut self, url: &[u8], buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+        let asked = GetOptions::default();
+        match self.get(url, asked, LARGEST_FILE_BYTES, buffer)? {
+            bytes if bytes > LARGEST_FILE_BYTES => {
+                let text = String::from_utf8_lossy(url);
+                let error =
+                    format!("`{text}` has {bytes} bytes or more, more than a picture file can have (1 GiB)");
+                Err(Refusal { kind: FailureKind::TooLarge, error })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn read_part(&mut self, url: &[u8], at: u64, len: u64, buffer: &mut Vec<u8>) -> Result<(), Refusal> {
+        let range = Some(GetRange::Bounded(at..at.saturating_add(len)));
+        let asked = GetOptions { range, ..GetOptions::default() };
+        if self.get(url, asked, len, buffer)? == len {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(url);
+        let error =
+            format!("cannot read `{text}`: of {len} bytes at byte {at} it has others; was it replaced?");
+        Err(Refusal { kind: FailureKind::Read, error })
+    }
+}
+
+impl Reader {
+    /// Reads what is asked for, no further than `most` bytes. Gives the bytes that there are at least.
+    fn get(
+        &mut self,
+        url: &[u8],
+        asked: GetOptions,
+        most: u64,
+        buffer: &mut Vec<u8>,
+    ) -> Result<u64, Refusal> {
         let text = String::from_utf8_lossy(url);
         let refusal = |trouble: Trouble| Refusal {
             kind: trouble.failure(),
@@ -42,24 +77,23 @@ impl ReadObject for Reader {
             Some(runtime) => runtime,
             none => none.insert(runtime().map_err(|error| refusal(Trouble::of_machine(&error)))?),
         };
-        let read = runtime.block_on(read(&client, &path, buffer));
-        match read.map_err(|error| refusal(Trouble::of(url.protocol, &error)))? {
-            bytes if bytes > LARGEST_FILE_BYTES => {
-                let error =
-                    format!("`{text}` has {bytes} bytes or more, more than a picture file can have (1 GiB)");
-                Err(Refusal { kind: FailureKind::TooLarge, error })
-            }
-            _ => Ok(()),
-        }
+        let read = runtime.block_on(read(&client, &path, asked, most, buffer));
+        read.map_err(|error| refusal(Trouble::of(url.protocol, &error)))
     }
 }
 
-/// Reads an object, no further than a picture can be large. Gives the bytes that it has at least.
-async fn read(client: &Client, path: &Path, buffer: &mut Vec<u8>) -> object_store::Result<u64> {
+/// Reads what is asked for of an object, no further than `most` bytes. Gives the bytes that it has at least.
+async fn read(
+    client: &Client,
+    path: &Path,
+    asked: GetOptions,
+    most: u64,
+    buffer: &mut Vec<u8>,
+) -> object_store::Result<u64> {
     buffer.clear();
-    let answer = client.objects.get(path).await?;
-    let claimed = answer.meta.size;
-    if claimed > LARGEST_FILE_BYTES {
+    let answer = client.objects.get_opts(path, asked).await?;
+    let claimed = answer.range.end.saturating_sub(answer.range.start);
+    if claimed > most {
         return Ok(claimed);
     }
     // What a server says of a length is believed once the bytes are there: no more than a mebibyte before.
@@ -67,7 +101,7 @@ async fn read(client: &Client, path: &Path, buffer: &mut Vec<u8>) -> object_stor
     let mut pieces = answer.into_stream();
     while let Some(piece) = pieces.next().await {
         buffer.extend_from_slice(&piece?);
-        if buffer.len() as u64 > LARGEST_FILE_BYTES {
+        if buffer.len() as u64 > most {
             break;
         }
     }

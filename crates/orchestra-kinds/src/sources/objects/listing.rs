@@ -122,6 +122,6 @@ impl Iterator for Pages {
     }
 }
 
-fn list_error(url: &str, Trouble { reason, help, kind }: Trouble) -> ListError {
+pub fn list_error(url: &str, Trouble { reason, help, kind }: Trouble) -> ListError {
     ListError::Store { url: url.to_owned(), reason, help, may_pass: kind == Kind::Store }
 }

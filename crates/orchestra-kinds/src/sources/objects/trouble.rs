@@ -48,6 +48,8 @@ const CREDENTIALS: [&str; 9] = [
 const DENIED: &str = "AccessDenied";
 /// So an answer begins in the texts of `object_store`, which keeps its type to itself.
 const STATUS: &str = "Server returned non-2xx status code: ";
+/// And so a text of it that an answer has all of an object where a part was asked for.
+const WHOLE: &str = "Range request not supported";
 
 impl Trouble {
     pub fn of_url(reason: String) -> Self {
@@ -93,7 +95,13 @@ impl Trouble {
             let text = error.to_string();
             text.contains("169.254.") || text.contains("metadata.google.internal")
         });
+        let is_whole = texts().any(|error| error.to_string().starts_with(WHOLE));
         match answer {
+            _ if is_whole => Self {
+                reason: "the server gives objects only as a whole, and parts are read of this one".to_owned(),
+                help: "copy it to a folder first, or to another server".to_owned(),
+                kind: Kind::Object,
+            },
             _ if is_metadata => Self {
                 reason: "there are no credentials: no variable gives them, and this machine has no service that does".to_owned(),
                 help: environment(protocol),

@@ -164,7 +164,8 @@ mod tests {
     fn contribution(concat: &Concat, item: &str, shape: &[usize], data: &[f32]) -> Vec<u8> {
         let data: Vec<u8> = data.iter().flat_map(|x| x.to_ne_bytes()).collect();
         let view = TensorView { name: "x", dtype: DType::F32, shape, data: &data };
-        let info = ItemInfo { name: item, id: ItemId { source: SourceId(0), index: 0 }, source: "s" };
+        let info =
+            ItemInfo { name: item, id: ItemId { source: SourceId(0), index: 0 }, source: "s", parts: &[] };
         let mut out = Vec::new();
         concat.contribute(&info, &[Value::Tensor(view)], &mut out).unwrap();
         out

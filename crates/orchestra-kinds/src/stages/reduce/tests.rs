@@ -23,7 +23,7 @@ fn contribution(of: &Reduced, name: &str, index: u64, values: &[f32], class: u32
     let label = format!("class {class}");
     let labels = [Label { label: &label, class, score: 0.5 }];
     let mut out = Vec::new();
-    let info = ItemInfo { name, id: item(index), source: "s" };
+    let info = ItemInfo { name, id: item(index), source: "s", parts: &[] };
     of.contribute(&info, &[Value::Tensor(row), Value::Labels(&labels)], &mut out).unwrap();
     out
 }
@@ -147,7 +147,7 @@ fn keys_are_sorted_and_give_a_row_each() {
     let found: Vec<String> = rows(&by_folder, &all(&by_folder)).into_iter().map(|(name, _)| name).collect();
     assert_eq!(found, [".", "a/y", "b"]);
     let mut out = Vec::new();
-    let info = ItemInfo { name: "a", id: item(0), source: "s" };
+    let info = ItemInfo { name: "a", id: item(0), source: "s", parts: &[] };
     let row = TensorView { name: "y", dtype: DType::F32, shape: &[1], data: &[0; 4] };
     let refused = by_class.contribute(&info, &[Value::Tensor(row), Value::Labels(&[])], &mut out);
     assert!(refused.unwrap_err().error.contains("no class"));
@@ -160,7 +160,7 @@ fn integers_stay_integers_and_one_beyond_64_bits_is_refused() {
         let data = value.to_ne_bytes();
         let row = TensorView { name: "y", dtype: DType::I64, shape: &[1], data: &data };
         let mut out = Vec::new();
-        let info = ItemInfo { name: "a", id: item(0), source: "s" };
+        let info = ItemInfo { name: "a", id: item(0), source: "s", parts: &[] };
         of.contribute(&info, &[Value::Tensor(row)], &mut out).unwrap();
         state.add(item(0), &out).unwrap();
     };
@@ -178,7 +178,7 @@ fn integers_stay_integers_and_one_beyond_64_bits_is_refused() {
 fn a_row_of_another_shape_fails_its_item_and_damage_is_no_state() {
     let of = reduced(Some(Op::Sum), Over::Rows, By::Nothing, DType::F32);
     let row = TensorView { name: "y", dtype: DType::F32, shape: &[1], data: &[0; 4] };
-    let info = ItemInfo { name: "a", id: item(0), source: "s" };
+    let info = ItemInfo { name: "a", id: item(0), source: "s", parts: &[] };
     let refused = of.contribute(&info, &[Value::Tensor(row)], &mut Vec::new()).unwrap_err();
     assert!(refused.error.contains("[1]") && refused.error.contains("[3]"), "{}", refused.error);
     assert!(of.state(Some(b"\xff")).is_err());
@@ -191,7 +191,7 @@ fn a_row_that_is_kept_comes_back_as_it_was() {
     let list = [vec![OwnedValue::copy_of(&Value::Labels(&labels)).unwrap()], Vec::new()];
     let row = [Value::Tensor(view), Value::Labels(&labels), Value::List(&list)];
     let mut out = Vec::new();
-    let info = ItemInfo { name: "a/ä.png", id: item(3), source: "s" };
+    let info = ItemInfo { name: "a/ä.png", id: item(3), source: "s", parts: &[] };
     let concat = Concat { joined: None };
     concat.contribute(&info, &row, &mut out).unwrap();
     let Reduction::InOrder(in_order) = concat.reduction() else { panic!("it keeps its rows") };

@@ -164,7 +164,7 @@ impl Walk<'_, '_> {
             reads.iter().map(|read| env.get(*read).ok_or_else(missing)).collect::<Result<_, _>>()?;
         let id = token.ticket.id();
         let source = &self.chain.context.plan.sources[id.source.index()].name;
-        let item = ItemInfo { name: token.ticket.name(), id, source };
+        let item = ItemInfo { name: token.ticket.name(), id, source, parts: token.path() };
         encode(&item, &row, &mut self.out.text)
     }
 

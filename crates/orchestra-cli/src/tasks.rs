@@ -1,0 +1,127 @@
+//! `orchestra tasks` and `orchestra run --dry-run`: the tasks of a file, what would run of them, and what has run. Starts nothing and changes
+//! nothing.
+
+use anyhow::Context as _;
+use orchestra::{KnownTask, Plan, TaskReport, TaskStanding};
+use orchestra_plan::format_bytes;
+use orchestra_store::TaskJournal;
+use serde_json::json;
+
+use crate::Failed;
+use crate::args::TasksArgs;
+use crate::exit_code::ExitCode;
+use crate::human::{count, counted, elapsed};
+use crate::planning::{self, Workflow};
+use crate::stdout;
+use crate::surroundings::Surroundings;
+
+/// The table of the tasks of a workflow.
+pub fn tasks(args: &TasksArgs, surroundings: &Surroundings) -> Result<ExitCode, Failed> {
+    let options = planning::options(&args.workflow, args.output.as_deref());
+    let machine = planning::machine(&args.workflow);
+    let planned = Workflow::read(&args.workflow.file)?.plan(&options, &machine);
+    let plan = only(planning::show(planned, surroundings)?, &args.only)?;
+    show(&plan, args.json)
+}
+
+/// The plan with these tasks, and all that they come after; with no names, all of it.
+pub fn only(mut plan: Plan, names: &[String]) -> Result<Plan, Failed> {
+    if !names.is_empty() {
+        plan.tasks = plan.tasks.only(names).map_err(|unknown| {
+            let mut tables: Vec<&str> = plan.tasks.tasks.iter().map(|task| &task.name[..]).collect();
+            tables.dedup();
+            let tables = if tables.is_empty() { "none".to_owned() } else { orchestra_plan::list(tables) };
+            Failed::new(
+                ExitCode::Usage,
+                anyhow::anyhow!("--only: the file has no task `{unknown}`; its tasks: {tables}"),
+            )
+        })?;
+    }
+    Ok(plan)
+}
+
+/// What would run now, and what is known of each task.
+pub fn show(plan: &Plan, as_json: bool) -> Result<ExitCode, Failed> {
+    let records = TaskJournal::read(&plan.output)
+        .with_context(|| format!("cannot read the journal of tasks in `{}`", plan.output.display()))
+        .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
+    let known = orchestra::known_tasks(&plan.tasks, &records);
+    let reports: Vec<TaskReport> =
+        plan.tasks.tasks.iter().zip(&known).map(|(task, known)| TaskReport::before(task, known)).collect();
+    if as_json {
+        let rows = plan.tasks.tasks.iter().zip(&reports).map(|(task, report)| {
+            let after: Vec<&str> =
+                task.after.iter().map(|earlier| &plan.tasks.tasks[*earlier].id[..]).collect();
+            json!({ "known": report, "would_run": !report.before, "command": task.command, "after": after })
+        });
+        return stdout::print_json(&rows.collect::<Vec<_>>());
+    }
+    stdout::print(&text(plan, &reports, &known, orchestra::commands_live(&plan.output)))
+}
+
+fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], is_live: bool) -> String {
+    if reports.is_empty() {
+        return "the file has no tasks\n".to_owned();
+    }
+    let row = |((task, report), known): ((&orchestra_plan::TaskPlan, &TaskReport), &KnownTask)| {
+        let cell = |is_known: bool, text: String| if is_known { text } else { "-".to_owned() };
+        let has_run = report.end.is_some();
+        [
+            report.task.clone(),
+            standing(report, known, is_live),
+            cell(report.attempts > 0, count(report.attempts.into())),
+            cell(has_run, elapsed(report.seconds)),
+            cell(report.peak_memory > 0, format_bytes(report.peak_memory)),
+            cell(has_run, report.place.clone()),
+            in_one_line(&task.command),
+        ]
+    };
+    let heads = ["task", "state", "attempts", "time", "memory", "place", "command"].map(str::to_owned);
+    let rows: Vec<[String; 7]> =
+        std::iter::once(heads).chain(plan.tasks.tasks.iter().zip(reports).zip(known).map(row)).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 7] = std::array::from_fn(width);
+    let line = |row: &[String; 7]| {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    let would_run = reports.iter().filter(|report| !report.before).count() as u64;
+    let slots = counted(plan.tasks.cpu_slots as u64, "slot", "slots");
+    let on = match plan.tasks.gpus.len() {
+        0 => format!("{slots} of the CPU"),
+        gpus => format!("{}, {slots} of the CPU", counted(gpus as u64, "GPU", "GPUs")),
+    };
+    let sum = format!(
+        "\n{} would run on {on}, {} done\n",
+        counted(would_run, "task", "tasks"),
+        count(reports.len() as u64 - would_run)
+    );
+    rows.iter().map(line).collect::<String>() + &sum
+}
+
+/// What a start would find.
+fn standing(report: &TaskReport, known: &KnownTask, is_live: bool) -> String {
+    match (report.state, report.end.as_deref()) {
+        (TaskStanding::Done, _) => "done".to_owned(),
+        _ if known.is_begun && is_live => "running".to_owned(),
+        _ if known.is_begun => "broken off".to_owned(),
+        (_, Some("done")) => "changed".to_owned(),
+        (_, Some(class)) => class.to_owned(),
+        (_, None) => "new".to_owned(),
+    }
+}
+
+/// A command as it could be given to a shell, cut where it is long.
+fn in_one_line(command: &[String]) -> String {
+    const LONGEST: usize = 100;
+    let words: Vec<&str> = match command {
+        [shell, flag, text] if shell == "/bin/sh" && flag == "-c" => vec![text],
+        words => words.iter().map(String::as_str).collect(),
+    };
+    let line = words.join(" ").replace(['\n', '\r', '\t'], " ");
+    let line: String = line.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    match line.char_indices().nth(LONGEST) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line,
+    }
+}

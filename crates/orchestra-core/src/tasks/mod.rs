@@ -1,0 +1,11 @@
+//! Commands of `[tasks.*]`: which one starts on what, and what its end means. It starts nothing and reads no clock.
+
+mod end;
+mod lease;
+mod schedule;
+#[cfg(test)]
+mod schedule_tests;
+
+pub use end::{EndClass, Exit, Retries, TaskEnd, judge};
+pub use lease::{Demand, Gpus, Lease, Leases, WHOLE};
+pub use schedule::{After, Schedule, Start, TaskSpec, TaskState};

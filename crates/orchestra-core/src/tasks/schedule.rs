@@ -1,0 +1,275 @@
+//! Which task starts next, and what becomes of the others when one ends. Time comes in; starts go out.
+//!
+//! ```text
+//! Waiting => Ready => Running => (Done | Failed | Paused => Ready)
+//! Waiting => Skipped        a task that it comes after has failed
+//! ```
+//!
+//! Tasks are looked at in the order of the plan, and one whose lease is not free lets those behind it go first: a slot is never idle while a
+//! task could use it. A large demand may so wait for the end of many small ones, and no longer, since there are no others.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::tasks::end::{Retries, TaskEnd};
+use crate::tasks::lease::{Demand, Gpus, Lease, Leases, WHOLE};
+
+/// A task, as far as decisions depend on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskSpec {
+    /// The tasks that must have ended well before.
+    pub after: Vec<usize>,
+    /// What it needs.
+    pub demand: Demand,
+    /// How often it is tried again.
+    pub retries: Retries,
+    /// Attempts that earlier starts have made.
+    pub attempts_before: u32,
+    /// It ended well in an earlier start, and nothing has changed since.
+    pub is_done: bool,
+}
+
+/// Where a task stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TaskState {
+    /// So many of those that it comes after have not ended.
+    Waiting(usize),
+    /// It waits for a lease.
+    Ready,
+    /// It has this lease.
+    Running(Lease),
+    /// It is tried again at this time.
+    Paused(Duration),
+    /// It has ended well.
+    Done,
+    /// It is not tried again.
+    Failed,
+    /// It was not started, because this task has failed.
+    Skipped(usize),
+}
+
+/// A task that is to be started now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Start {
+    /// Its place in the plan.
+    pub task: usize,
+    /// Counted from 1, over all starts of the run.
+    pub attempt: u32,
+    /// What it has to itself until its end.
+    pub lease: Lease,
+}
+
+/// What the end of an attempt comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum After {
+    /// The task has ended well.
+    Done,
+    /// It is tried again.
+    Again,
+    /// It has failed, and so these are not started.
+    Failed {
+        /// All that come after it, directly or not.
+        skipped: Vec<usize>,
+    },
+    /// The run is stopping: the next start decides.
+    Stopped,
+}
+
+#[derive(Debug)]
+struct Task {
+    spec: TaskSpec,
+    state: TaskState,
+    /// Attempts of this start.
+    attempts: u32,
+    /// Ends of this start, to count those of a class.
+    ends: Vec<TaskEnd>,
+    before: Vec<usize>,
+}
+
+/// All tasks of a run.
+#[derive(Debug)]
+pub struct Schedule {
+    tasks: Vec<Task>,
+    leases: Leases,
+    ready: BTreeSet<usize>,
+    paused: BTreeSet<(Duration, usize)>,
+    running: usize,
+    stopping: bool,
+    /// Demands that differ, at most.
+    n_demands: usize,
+}
+
+impl Schedule {
+    /// The tasks of `after` are places in `tasks`, without cycles; every demand could be met.
+    #[must_use]
+    pub fn new(specs: Vec<TaskSpec>, leases: Leases) -> Self {
+        let mut before = vec![Vec::new(); specs.len()];
+        for (task, spec) in specs.iter().enumerate() {
+            spec.after.iter().for_each(|earlier| before[*earlier].push(task));
+        }
+        let open: Vec<usize> =
+            specs.iter().map(|spec| spec.after.iter().filter(|t| !specs[**t].is_done).count()).collect();
+        let mut demands: Vec<Demand> = Vec::new();
+        for spec in &specs {
+            for demand in [spec.demand, alone(spec.demand)] {
+                if !demands.contains(&demand) {
+                    demands.push(demand);
+                }
+            }
+        }
+        let n_demands = demands.len();
+        let task = |((spec, before), open): ((TaskSpec, Vec<usize>), usize)| {
+            let state = match (spec.is_done, open) {
+                (true, _) => TaskState::Done,
+                (false, 0) => TaskState::Ready,
+                (false, n) => TaskState::Waiting(n),
+            };
+            Task { spec, state, attempts: 0, ends: Vec::new(), before }
+        };
+        let tasks: Vec<Task> = specs.into_iter().zip(before).zip(open).map(task).collect();
+        let ready = (0..tasks.len()).filter(|t| tasks[*t].state == TaskState::Ready).collect();
+        Self { tasks, leases, ready, paused: BTreeSet::new(), running: 0, stopping: false, n_demands }
+    }
+
+    /// Where a task stands.
+    #[must_use]
+    pub fn state(&self, task: usize) -> &TaskState {
+        &self.tasks[task].state
+    }
+
+    /// Starts all that can start.
+    pub fn start(&mut self, now: Duration) -> Vec<Start> {
+        while let Some((_, task)) = self.paused.first().copied().filter(|(at, _)| *at <= now) {
+            self.paused.pop_first();
+            self.make_ready(task);
+        }
+        if self.stopping {
+            return Vec::new();
+        }
+        let mut starts: Vec<Start> = Vec::new();
+        let mut refused: Vec<Demand> = Vec::new();
+        for &task in &self.ready {
+            let demand = self.tasks[task].demand();
+            // Of many tasks that ask for the same one answer is enough.
+            if refused.len() == self.n_demands {
+                break;
+            }
+            if refused.contains(&demand) {
+                continue;
+            }
+            let Some(lease) = self.leases.take(&demand) else {
+                refused.push(demand);
+                continue;
+            };
+            let of = &mut self.tasks[task];
+            of.attempts += 1;
+            of.state = TaskState::Running(lease.clone());
+            starts.push(Start { task, attempt: of.spec.attempts_before + of.attempts, lease });
+        }
+        for start in &starts {
+            self.ready.remove(&start.task);
+        }
+        self.running += starts.len();
+        starts
+    }
+
+    /// An attempt has ended, and nothing of it is left: its lease is free.
+    ///
+    /// # Panics
+    /// The task does not run.
+    pub fn ended(&mut self, task: usize, end: TaskEnd, now: Duration) -> After {
+        let of = &mut self.tasks[task];
+        let TaskState::Running(lease) = std::mem::replace(&mut of.state, TaskState::Done) else {
+            panic!("task {task} has ended without running");
+        };
+        self.leases.give_back(lease);
+        self.running -= 1;
+        match end {
+            TaskEnd::Done => {
+                for next in of.before.clone() {
+                    self.one_less(next);
+                }
+                return After::Done;
+            }
+            TaskEnd::Stopped => {
+                self.make_ready(task);
+                return After::Stopped;
+            }
+            _ => {}
+        }
+        of.ends.push(end.clone());
+        let class = end.class();
+        let ends = of.ends.iter().filter(|earlier| earlier.class() == class).count();
+        if ends <= of.spec.retries.after(&end) as usize {
+            let at = now + of.spec.retries.pause;
+            of.state = TaskState::Paused(at);
+            self.paused.insert((at, task));
+            return After::Again;
+        }
+        of.state = TaskState::Failed;
+        After::Failed { skipped: self.skip_after(task) }
+    }
+
+    /// From now on nothing is started.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Whether nothing runs and nothing else will.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.running == 0 && (self.stopping || (self.ready.is_empty() && self.paused.is_empty()))
+    }
+
+    /// When the next pause is over.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Duration> {
+        self.paused.first().map(|(at, _)| *at)
+    }
+
+    fn make_ready(&mut self, task: usize) {
+        self.tasks[task].state = TaskState::Ready;
+        self.ready.insert(task);
+    }
+
+    fn one_less(&mut self, task: usize) {
+        if let TaskState::Waiting(open) = &mut self.tasks[task].state {
+            *open -= 1;
+            if *open == 0 {
+                self.make_ready(task);
+            }
+        }
+    }
+
+    fn skip_after(&mut self, failed: usize) -> Vec<usize> {
+        let mut skipped = Vec::new();
+        let mut open = self.tasks[failed].before.clone();
+        while let Some(task) = open.pop() {
+            if matches!(self.tasks[task].state, TaskState::Waiting(_)) {
+                self.tasks[task].state = TaskState::Skipped(failed);
+                skipped.push(task);
+                open.extend(&self.tasks[task].before);
+            }
+        }
+        skipped.sort_unstable();
+        skipped
+    }
+}
+
+impl Task {
+    /// After an end for lack of memory a task with a share of a GPU gets one to itself: those that it shared with may have taken the rest.
+    fn demand(&self) -> Demand {
+        match self.ends.contains(&TaskEnd::OutOfMemory) {
+            true => alone(self.spec.demand),
+            false => self.spec.demand,
+        }
+    }
+}
+
+/// The same with a GPU to itself instead of a share of one.
+fn alone(demand: Demand) -> Demand {
+    match demand.gpus {
+        Gpus::Share(_) => Demand { gpus: Gpus::Share(WHOLE), ..demand },
+        Gpus::None | Gpus::Count(_) | Gpus::This(_) => demand,
+    }
+}

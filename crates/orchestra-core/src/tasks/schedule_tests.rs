@@ -1,0 +1,163 @@
+//! Whole schedules, interleaved at random.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const NOW: Duration = Duration::ZERO;
+
+fn spec(after: &[usize], gpus: Gpus) -> TaskSpec {
+    let cpu = if gpus == Gpus::None { WHOLE } else { 0 };
+    TaskSpec {
+        after: after.to_vec(),
+        demand: Demand { gpus, gpu_memory: 0, cpu, cores: 0 },
+        retries: Retries::default(),
+        attempts_before: 0,
+        is_done: false,
+    }
+}
+
+fn demand() -> impl Strategy<Value = Gpus> {
+    prop_oneof![
+        3 => Just(Gpus::None),
+        2 => (1..=WHOLE).prop_map(Gpus::Share),
+        1 => (1usize..=3).prop_map(Gpus::Count),
+        1 => (0usize..3).prop_map(Gpus::This),
+    ]
+}
+
+fn end() -> impl Strategy<Value = TaskEnd> {
+    prop_oneof![
+        5 => Just(TaskEnd::Done),
+        1 => Just(TaskEnd::OutOfMemory),
+        1 => Just(TaskEnd::Code(1)),
+        1 => Just(TaskEnd::Timeout(NOW)),
+        1 => Just(TaskEnd::NotStarted(String::new())),
+    ]
+}
+
+proptest! {
+    /// Whatever the order of ends: no slot, core or GPU has two owners, shares of a GPU add up to one at most, nothing starts before what it
+    /// comes after, and every task has one end.
+    #[test]
+    fn every_task_ends_once_and_no_lease_is_given_twice(
+        tasks in prop::collection::vec((demand(), prop::collection::vec(0usize..30, 0..3), 0usize..3, any::<bool>()), 1..30),
+        ends in prop::collection::vec((any::<usize>(), end()), 200),
+    ) {
+        let specs: Vec<TaskSpec> = tasks.iter().enumerate().map(|(at, (gpus, after, cores, is_done))| {
+            let after: BTreeSet<usize> = after.iter().copied().filter(|t| *t < at).collect();
+            let retries = Retries { out_of_memory: 1, timeout: 1, ..Retries::default() };
+            let mut spec = spec(&after.into_iter().collect::<Vec<_>>(), *gpus);
+            spec.demand.cores = *cores;
+            TaskSpec { retries, is_done: *is_done && at % 5 == 0, ..spec }
+        }).collect();
+        let mut schedule = Schedule::new(specs.clone(), Leases::new(&[0, 0, 0], 2, 3));
+        let mut running: BTreeMap<usize, Lease> = BTreeMap::new();
+        let mut done: BTreeSet<usize> = (0..specs.len()).filter(|t| specs[*t].is_done).collect();
+        let mut ended = done.clone();
+        let mut ends = ends.into_iter();
+        loop {
+            for start in schedule.start(NOW) {
+                prop_assert!(specs[start.task].after.iter().all(|earlier| done.contains(earlier)));
+                prop_assert!(!ended.contains(&start.task));
+                prop_assert!(running.insert(start.task, start.lease).is_none());
+            }
+            let leases = || running.values();
+            let slots: BTreeSet<usize> = leases().map(|lease| lease.slot).collect();
+            prop_assert_eq!(slots.len(), running.len());
+            let cores: Vec<usize> = leases().flat_map(|lease| lease.cores.clone()).collect();
+            prop_assert_eq!(cores.iter().collect::<BTreeSet<_>>().len(), cores.len());
+            for gpu in 0..3 {
+                let share = running.iter().filter(|(_, lease)| lease.gpus.contains(&gpu)).map(|(task, _)| match specs[*task].demand.gpus {
+                    Gpus::Share(share) => share,
+                    _ => WHOLE,
+                });
+                prop_assert!(share.sum::<u32>() <= WHOLE);
+            }
+            let cpu = running.keys().filter(|task| specs[**task].demand.gpus == Gpus::None);
+            prop_assert!(cpu.count() <= 2);
+            if running.is_empty() {
+                break;
+            }
+            let (which, end) = ends.next().unwrap_or((0, TaskEnd::Done));
+            let task = *running.keys().nth(which % running.len()).unwrap();
+            running.remove(&task);
+            match schedule.ended(task, end, NOW) {
+                After::Done => { prop_assert!(done.insert(task) && ended.insert(task)); }
+                After::Failed { skipped } => {
+                    prop_assert!(ended.insert(task));
+                    for task in skipped {
+                        prop_assert!(ended.insert(task));
+                    }
+                }
+                After::Again | After::Stopped => {}
+            }
+        }
+        prop_assert!(schedule.is_over());
+        prop_assert_eq!(ended.len(), specs.len());
+    }
+}
+
+#[test]
+fn a_failed_task_skips_all_that_come_after_it_by_name_and_nothing_else() {
+    let specs =
+        vec![spec(&[], Gpus::None), spec(&[0], Gpus::None), spec(&[1], Gpus::None), spec(&[], Gpus::None)];
+    let mut schedule = Schedule::new(specs, Leases::new(&[], 1, 1));
+    assert_eq!(schedule.start(NOW).iter().map(|start| start.task).collect::<Vec<_>>(), [0]);
+    assert_eq!(schedule.ended(0, TaskEnd::Code(2), NOW), After::Failed { skipped: vec![1, 2] });
+    assert_eq!((schedule.state(1), schedule.state(2)), (&TaskState::Skipped(0), &TaskState::Skipped(0)));
+    assert_eq!(schedule.start(NOW)[0].task, 3);
+    assert_eq!(schedule.ended(3, TaskEnd::Done, NOW), After::Done);
+    assert!(schedule.is_over());
+}
+
+#[test]
+fn retries_are_counted_by_class_and_wait_for_their_pause() {
+    let pause = Duration::from_secs(5);
+    let retries = Retries { timeout: 1, code: 1, pause, ..Retries::default() };
+    let task = TaskSpec { retries, attempts_before: 3, ..spec(&[], Gpus::None) };
+    let mut schedule = Schedule::new(vec![task], Leases::new(&[], 1, 1));
+    assert_eq!(schedule.start(NOW)[0].attempt, 4);
+    assert_eq!(schedule.ended(0, TaskEnd::Timeout(NOW), NOW), After::Again);
+    assert_eq!((schedule.start(NOW), schedule.wake_at(), schedule.is_over()), (vec![], Some(pause), false));
+    assert_eq!(schedule.start(pause)[0].attempt, 5);
+    assert_eq!(schedule.ended(0, TaskEnd::Code(1), pause), After::Again, "another class");
+    schedule.start(pause * 2);
+    assert_eq!(schedule.ended(0, TaskEnd::Code(1), pause), After::Failed { skipped: vec![] });
+}
+
+#[test]
+fn a_share_that_ran_out_of_memory_is_tried_again_with_the_gpu_to_itself() {
+    let retries = Retries { out_of_memory: 1, ..Retries::default() };
+    let half = || TaskSpec { retries, ..spec(&[], Gpus::Share(500)) };
+    let mut schedule = Schedule::new(vec![half(), half()], Leases::new(&[0], 1, 1));
+    assert_eq!(schedule.start(NOW).len(), 2);
+    assert_eq!(schedule.ended(0, TaskEnd::OutOfMemory, NOW), After::Again);
+    assert_eq!(schedule.start(NOW), [], "the other half is taken");
+    assert_eq!(schedule.ended(1, TaskEnd::Done, NOW), After::Done);
+    assert_eq!(schedule.start(NOW).len(), 1);
+}
+
+#[test]
+fn memory_of_a_gpu_bounds_its_shares() {
+    let with = |gpu_memory| Demand { gpus: Gpus::Share(250), gpu_memory, cpu: 0, cores: 0 };
+    let mut leases = Leases::new(&[10], 1, 1);
+    let first = leases.take(&with(6)).unwrap();
+    assert!(leases.take(&with(6)).is_none() && leases.take(&with(4)).is_some());
+    leases.give_back(first);
+    assert!(leases.could_take(&with(10)) && !leases.could_take(&with(11)));
+}
+
+#[test]
+fn a_schedule_that_is_stopped_starts_nothing_and_is_over_when_nothing_runs() {
+    let mut schedule =
+        Schedule::new(vec![spec(&[], Gpus::None), spec(&[], Gpus::None)], Leases::new(&[], 1, 1));
+    schedule.start(NOW);
+    schedule.stop();
+    assert!(!schedule.is_over());
+    assert_eq!(schedule.ended(0, TaskEnd::Stopped, NOW), After::Stopped);
+    assert!(schedule.is_over() && schedule.start(NOW).is_empty());
+}

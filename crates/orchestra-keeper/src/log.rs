@@ -1,0 +1,110 @@
+//! The log of a command: each line with the time at which it came. Keeps the last lines for messages.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write};
+use std::time::SystemTime;
+
+/// A longer line is cut into several.
+const MAX_LINE: usize = 64 << 10;
+/// What is kept of the last lines: how many, and bytes of each.
+const LAST_LINES: usize = 20;
+const LAST_BYTES: usize = 400;
+
+pub(crate) struct Log {
+    file: File,
+    line: Vec<u8>,
+    /// A line feed now belongs to the carriage return before it.
+    after_return: bool,
+    last: VecDeque<String>,
+    pub error: Option<String>,
+}
+
+impl Log {
+    pub fn create(path: &str) -> io::Result<Self> {
+        Ok(Self {
+            file: File::create(path)?,
+            line: Vec::new(),
+            after_return: false,
+            last: VecDeque::new(),
+            error: None,
+        })
+    }
+
+    /// Takes what the command has written. A carriage return ends a line, too: so the states of a progress bar are lines.
+    pub fn push(&mut self, bytes: &[u8]) {
+        let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        let mut lines = Vec::with_capacity(bytes.len() + 64);
+        for &byte in bytes {
+            match byte {
+                b'\n' if self.after_return => {}
+                b'\n' => self.end_line(&now, &mut lines),
+                b'\r' if self.line.is_empty() => {}
+                b'\r' => self.end_line(&now, &mut lines),
+                _ => self.line.push(byte),
+            }
+            self.after_return = byte == b'\r';
+            if self.line.len() >= MAX_LINE {
+                self.end_line(&now, &mut lines);
+            }
+        }
+        self.write(&lines);
+    }
+
+    /// Ends the last line, and gives the last lines.
+    pub fn finish(&mut self) -> String {
+        let mut lines = Vec::new();
+        if !self.line.is_empty() {
+            let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+            self.end_line(&now, &mut lines);
+        }
+        self.write(&lines);
+        Vec::from(std::mem::take(&mut self.last)).join("\n")
+    }
+
+    fn end_line(&mut self, now: &str, lines: &mut Vec<u8>) {
+        lines.extend(now.bytes().chain([b' ']));
+        lines.extend_from_slice(&self.line);
+        lines.push(b'\n');
+        let text = String::from_utf8_lossy(&self.line);
+        if !text.trim().is_empty() {
+            let end = text.floor_char_boundary(LAST_BYTES);
+            self.last.push_back(text[..end].to_owned());
+        }
+        if self.last.len() > LAST_LINES {
+            self.last.pop_front();
+        }
+        self.line.clear();
+    }
+
+    /// A full disk is no reason to end a command: it is told at the end.
+    fn write(&mut self, lines: &[u8]) {
+        if let Err(error) = self.file.write_all(lines) {
+            self.error.get_or_insert(error.to_string());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_stamped_once_and_the_last_are_kept() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut log = Log::create(file.path().to_str().unwrap()).unwrap();
+        for piece in [&b"a\nb"[..], b"c\r10%\r\n", b"\n\xc3", b"end"] {
+            log.push(piece);
+        }
+        log.push(&vec![b'x'; MAX_LINE]);
+        assert!(log.finish().starts_with("a\nbc\n10%\n"));
+        let text = String::from_utf8_lossy(&std::fs::read(file.path()).unwrap()).into_owned();
+        let bare: Vec<&str> = text.lines().map(|line| line.split_once(' ').unwrap().1).collect();
+        assert_eq!(bare[..4], ["a", "bc", "10%", ""]);
+        assert!(
+            text.lines().all(|line| line.as_bytes()[10] == b'T' && line.as_bytes()[23] == b'Z'),
+            "{text}"
+        );
+        assert_eq!(bare.len(), 6, "a line that is too long is two");
+    }
+}

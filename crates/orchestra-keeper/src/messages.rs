@@ -1,0 +1,114 @@
+//! What orchestra and a keeper say to each other: one order, then bytes to stop it; up to two reports. Each message has its length before it.
+
+use std::io;
+
+use bincode::{Decode, Encode};
+
+/// The last argument of a process that shall be a keeper. Its standard input is the socket to orchestra.
+pub const KEEPER: &str = "keeper";
+/// The byte that asks a keeper to end its command: the signal, the grace, the kill.
+pub const STOP_SIGNAL: u8 = b's';
+/// The byte that makes it kill the command at once.
+pub const STOP_KILL: u8 = b'k';
+/// The longest message, in bytes: the kernel takes no longer command.
+pub const MAX_MESSAGE: u32 = 16 << 20;
+
+/// What a keeper is to do.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Order {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Where it runs.
+    pub cwd: String,
+    /// In addition to the environment of the keeper.
+    pub env: Vec<(String, String)>,
+    /// The file of all that it writes, which is made anew.
+    pub log: String,
+    /// The file that says how it ended, written before anything else is told of it.
+    pub end: String,
+    /// A file that is locked, shared with other keepers, for as long as anything of the command lives.
+    pub lock: String,
+    /// The number of the signal that asks it to end.
+    pub stop_signal: i32,
+    /// Milliseconds from then until it is killed.
+    pub grace_ms: u64,
+    /// Bytes of data that each of its processes may have (`RLIMIT_DATA`).
+    pub memory: Option<u64>,
+    /// The cores that it is kept on, by their places among those of the keeper; empty: any.
+    pub cores: Vec<u32>,
+}
+
+/// What a keeper tells.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub enum Report {
+    /// The command runs. The number of its process is that of its group.
+    Started(i32),
+    /// There is no such program or folder, or a limit cannot be set.
+    NotStarted(String),
+    /// It has ended, and nothing of it is left.
+    Ended(Ended),
+}
+
+/// The end of a command.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Encode, Decode)]
+pub struct Ended {
+    /// Its exit code, unless a signal killed it.
+    pub code: Option<i32>,
+    /// The signal that killed it.
+    pub signal: Option<i32>,
+    /// It was asked to end, or killed, before it did.
+    pub was_stopped: bool,
+    /// From its start to its end.
+    pub milliseconds: u64,
+    /// Most bytes of memory of the command or of a process that it has waited for.
+    pub peak_memory: u64,
+    /// The last lines that it wrote.
+    pub last_words: String,
+    /// Processes that it left behind, at least so many, which were killed.
+    pub left_behind: u32,
+    /// Why its log is incomplete.
+    pub log_error: Option<String>,
+}
+
+/// The bytes of a message.
+///
+/// # Errors
+/// It is longer than [`MAX_MESSAGE`].
+pub fn encode(message: &impl Encode) -> io::Result<Vec<u8>> {
+    let body = bincode::encode_to_vec(message, bincode::config::standard()).map_err(io::Error::other)?;
+    let length = u32::try_from(body.len()).ok().filter(|length| *length <= MAX_MESSAGE);
+    let length = length.ok_or_else(|| io::Error::other("the command is longer than 16 MiB"))?;
+    Ok([&length.to_le_bytes()[..], &body].concat())
+}
+
+/// The message of a body that [`encode`] has made, without its length.
+///
+/// # Errors
+/// It is no such message.
+pub fn decode<M: Decode<()>>(body: &[u8]) -> io::Result<M> {
+    let config = bincode::config::standard().with_limit::<{ MAX_MESSAGE as usize }>();
+    match bincode::decode_from_slice(body, config) {
+        Ok((message, length)) if length == body.len() => Ok(message),
+        Ok(_) => Err(io::Error::other("a message is longer than what it says")),
+        Err(error) => Err(io::Error::other(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_is_cut_or_longer_than_it_says_is_refused() {
+        let last_words = "words".to_owned();
+        let report =
+            Report::Ended(Ended { code: Some(3), milliseconds: 300, last_words, ..Ended::default() });
+        let bytes = encode(&report).unwrap();
+        assert_eq!(bytes[..4], (bytes.len() as u32 - 4).to_le_bytes());
+        assert_eq!(decode::<Report>(&bytes[4..]).unwrap(), report);
+        assert!((4..bytes.len()).all(|end| decode::<Report>(&bytes[4..end]).is_err()));
+        assert!(decode::<Report>(&[&bytes[4..], &[0]].concat()).is_err());
+        // A text that claims to be longer than any message.
+        assert!(decode::<String>(&[253, 255, 255, 255, 255, 255, 255, 255, 127]).is_err());
+    }
+}

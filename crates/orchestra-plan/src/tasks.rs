@@ -1,0 +1,346 @@
+//! `[tasks.*]`: from the tables to tasks, one for each combination of values, with everything filled in. Knows no process.
+
+mod combine;
+mod fill;
+mod order;
+mod plan;
+mod raw;
+mod rows;
+mod template;
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use orchestra_core::tasks::{Demand, Gpus, WHOLE};
+
+pub use self::plan::{TaskGpu, TaskPlan, TasksPlan};
+use self::raw::{RawCommand, RawDevice};
+pub(crate) use self::raw::{RawTask, read};
+use crate::build::resolve;
+use crate::bytes::format_bytes;
+use crate::devices::Device;
+use crate::diagnostics::{Diagnostics, Span};
+use crate::fields::At;
+use crate::host::Host;
+use crate::nearest::{list, suggestion};
+use crate::tree::{Node, Table, Value};
+
+/// Most tasks of a file: each is a process, a folder and a log.
+const MAX_TASKS: usize = 100_000;
+/// Most pairs of a task and one that it comes after.
+const MAX_LINKS: usize = 10_000_000;
+/// The folder of the tasks in the output folder.
+pub const TASKS_FOLDER: &str = "tasks";
+
+/// What tasks depend on beside their tables.
+pub(crate) struct Surroundings<'a> {
+    /// The folder of the workflow file.
+    pub folder: &'a Path,
+    /// The output folder.
+    pub output: &'a Path,
+    /// The devices in use.
+    pub devices: &'a [Device],
+    /// Bytes of each GPU that stay free.
+    pub headroom: u64,
+    /// `devices.slots`
+    pub slots: Option<usize>,
+    /// Cores of the machine.
+    pub cores: usize,
+    /// The machine was looked at.
+    pub is_known: bool,
+    pub host: &'a dyn Host,
+}
+
+/// A task of which the values are known, and nothing else yet.
+struct Instance {
+    table: usize,
+    id: String,
+    /// Relative to the output folder.
+    folder: PathBuf,
+    values: Vec<(String, String)>,
+}
+
+/// The tasks of all tables; `None` after an error.
+pub(crate) fn expand(
+    raws: &[RawTask],
+    around: &Surroundings<'_>,
+    diags: &mut Diagnostics,
+) -> Option<TasksPlan> {
+    let instances = instances(raws, around, diags)?;
+    let expander = Expander::new(raws, &instances, around);
+    let mut tasks: Vec<TaskPlan> = Vec::new();
+    let mut is_fine = true;
+    for (table, raw) in raws.iter().enumerate() {
+        let own = instances.iter().filter(|instance| instance.table == table);
+        // What is wrong with a table is wrong with all of its instances: it is said once.
+        let planned: Option<Vec<TaskPlan>> =
+            own.map(|instance| expander.task(raw, instance, diags)).collect();
+        match planned {
+            Some(planned) => tasks.extend(planned),
+            None => is_fine = false,
+        }
+    }
+    if !is_fine {
+        return None;
+    }
+    order::add_implied(&mut tasks);
+    let span_of = |task: usize| raws[instances[task].table].name.span;
+    let links: usize = tasks.iter().map(|task| task.after.len()).sum();
+    if links > MAX_LINKS {
+        diags
+            .error(
+                span_of(0),
+                format!("tasks come after one another {links} times, which is more than {MAX_LINKS}"),
+            )
+            .help("let a task between collect what many wait for");
+        return None;
+    }
+    order::check(&tasks, span_of, diags).then(|| TasksPlan {
+        tasks,
+        gpus: expander.gpus,
+        cpu_slots: around.slots.unwrap_or(around.cores).max(1),
+        cores: around.cores,
+    })
+}
+
+/// Reports values of tasks in tables of items, which are planned before any command runs; whether there are some.
+pub(crate) fn refuse_elsewhere(tree: &Table, diags: &mut Diagnostics) -> bool {
+    let mut is_refused = false;
+    for entry in tree.entries.iter().filter(|entry| entry.key != TASKS_FOLDER) {
+        is_refused |= refuse_in(&entry.node, diags);
+    }
+    is_refused
+}
+
+fn refuse_in(node: &Node, diags: &mut Diagnostics) -> bool {
+    match &node.value {
+        Value::String(text) if text.contains("{tasks.") => {
+            diags
+                .error(node.span, "values of tasks can be used in `[tasks.*]` alone")
+                .label("sources, models, stages and sinks are planned before the first command runs")
+                .help("put what comes after the command into a workflow file of its own, and run that by a task: command = [\"orchestra\", \"run\", \"next.toml\"]");
+            true
+        }
+        // All of them are reported.
+        Value::Array(nodes) => {
+            nodes.iter().fold(false, |is_refused, node| refuse_in(node, diags) | is_refused)
+        }
+        Value::Table(table) => {
+            table.entries.iter().fold(false, |is_refused, entry| refuse_in(&entry.node, diags) | is_refused)
+        }
+        _ => false,
+    }
+}
+
+fn instances(raws: &[RawTask], around: &Surroundings<'_>, diags: &mut Diagnostics) -> Option<Vec<Instance>> {
+    let mut instances: Vec<Instance> = Vec::new();
+    let mut is_fine = true;
+    for (table, raw) in raws.iter().enumerate() {
+        let Some(combinations) = combine::combinations(raw, MAX_TASKS, around, diags) else {
+            is_fine = false;
+            continue;
+        };
+        let mut seen = BTreeSet::new();
+        for values in combinations {
+            let (id, folder) = combine::names(&raw.name.value, &values);
+            if !seen.insert(folder.clone()) {
+                diags
+                    .error(raw.name.span, format!("there are two tasks `{id}`"))
+                    .help("values must differ between any two of them");
+                is_fine = false;
+                break;
+            }
+            instances.push(Instance { table, id, folder: Path::new(TASKS_FOLDER).join(folder), values });
+        }
+    }
+    if instances.len() > MAX_TASKS {
+        diags.error(
+            raws[0].name.span,
+            format!("these are {} tasks, and {MAX_TASKS} is the most", instances.len()),
+        );
+        return None;
+    }
+    is_fine.then_some(instances)
+}
+
+struct Expander<'a> {
+    raws: &'a [RawTask],
+    around: &'a Surroundings<'a>,
+    /// The tasks of each table, by their places.
+    of_table: HashMap<&'a str, Vec<usize>>,
+    by_id: HashMap<&'a str, usize>,
+    /// Absolute.
+    outputs: Vec<PathBuf>,
+    gpus: Vec<TaskGpu>,
+}
+
+impl<'a> Expander<'a> {
+    fn new(raws: &'a [RawTask], instances: &'a [Instance], around: &'a Surroundings<'a>) -> Self {
+        let mut of_table: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (at, instance) in instances.iter().enumerate() {
+            of_table.entry(&raws[instance.table].name.value).or_default().push(at);
+        }
+        let gpu = |device: &Device| TaskGpu {
+            name: device.name.clone(),
+            uuid: device.uuid().unwrap_or_default().to_owned(),
+            memory: device.memory.map_or(0, |(_, free)| free.saturating_sub(around.headroom)),
+        };
+        Self {
+            raws,
+            around,
+            of_table,
+            by_id: instances.iter().enumerate().map(|(at, instance)| (&instance.id[..], at)).collect(),
+            outputs: instances.iter().map(|i| around.output.join(&i.folder).join("output")).collect(),
+            gpus: around.devices.iter().filter(|device| device.is_cuda()).map(gpu).collect(),
+        }
+    }
+
+    fn task(&self, raw: &RawTask, instance: &Instance, diags: &mut Diagnostics) -> Option<TaskPlan> {
+        let place = self.by_id[&instance.id[..]];
+        let mut fill = fill::Fill::new(self, &instance.values, &self.outputs[place]);
+        let command = match raw.command.as_ref()? {
+            RawCommand::Words(words) => {
+                words.iter().map(|word| fill.text(word, diags)).collect::<Option<_>>()?
+            }
+            RawCommand::Shell(text) => {
+                vec!["/bin/sh".to_owned(), "-c".to_owned(), fill.shell(text, diags)?]
+            }
+        };
+        let folder = self.around.folder;
+        let cwd = match &raw.cwd {
+            Some(cwd) => resolve(folder, &fill.text(cwd, diags)?, self.around.host),
+            None => folder.to_owned(),
+        };
+        let env = raw.env.iter().map(|(name, value)| Some((name.clone(), fill.text(value, diags)?)));
+        let env = env.collect::<Option<_>>()?;
+        let mut paths = |paths: &[At<String>]| -> Option<Vec<PathBuf>> {
+            paths.iter().map(|path| Some(resolve(&cwd, &fill.text(path, diags)?, self.around.host))).collect()
+        };
+        let (inputs, outputs) = (paths(&raw.inputs)?, paths(&raw.outputs)?);
+        let mut after = std::mem::take(&mut fill.after);
+        for earlier in &raw.after {
+            let named = At::new(fill.text(earlier, diags)?, earlier.span);
+            after.extend(self.named(&named, diags)?);
+        }
+        after.extend(fill.after);
+        Some(TaskPlan {
+            id: instance.id.clone(),
+            name: raw.name.value.clone(),
+            values: instance.values.clone(),
+            command,
+            cwd,
+            env,
+            demand: self.demand(raw, diags)?,
+            after: after.into_iter().collect(),
+            timeout: raw.timeout,
+            retries: raw.retries,
+            stop_signal: raw.stop_signal,
+            grace: raw.grace,
+            memory: raw.memory,
+            inputs,
+            outputs,
+            folder: instance.folder.clone(),
+        })
+    }
+
+    /// The tasks that `after` names: all of a table, or one of them.
+    fn named(&self, name: &At<String>, diags: &mut Diagnostics) -> Option<Vec<usize>> {
+        if let Some(all) = self.of_table.get(&name.value[..]) {
+            return Some(all.clone());
+        }
+        if let Some(one) = self.by_id.get(&name.value[..]) {
+            return Some(vec![*one]);
+        }
+        self.unknown(&name.value, name.span, diags);
+        None
+    }
+
+    fn unknown(&self, name: &str, span: Span, diags: &mut Diagnostics) {
+        let table = name.split_once('[').map_or(name, |(table, _)| table);
+        let d = diags.error(span, format!("there is no task `{name}`"));
+        match self.of_table.get(table) {
+            Some(tasks) => d.help(format!("tasks of `{table}`: {}", self.some_of(tasks))),
+            None => d.help(suggestion("tasks", name, self.raws.iter().map(|raw| &raw.name.value[..]))),
+        };
+    }
+
+    /// A few of their ids, for messages.
+    fn some_of(&self, tasks: &[usize]) -> String {
+        const SHOWN: usize = 4;
+        let mut ids: Vec<&str> =
+            self.by_id.iter().filter(|(_, at)| tasks.contains(at)).map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        let more = ids.len().saturating_sub(SHOWN);
+        ids.truncate(SHOWN);
+        let shown = list(ids);
+        if more > 0 { format!("{shown} and {more} more") } else { shown }
+    }
+
+    fn demand(&self, raw: &RawTask, diags: &mut Diagnostics) -> Option<Demand> {
+        let name = &raw.name.value;
+        let gpus = match &raw.device {
+            RawDevice::None => Gpus::None,
+            _ if !self.around.is_known => Gpus::None,
+            RawDevice::Named(device) if device.value == "cpu" => Gpus::None,
+            RawDevice::Named(device) => {
+                let is_meant = |gpu: &TaskGpu| gpu.name == device.value || gpu.uuid == device.value;
+                let Some(gpu) = self.gpus.iter().position(is_meant) else {
+                    diags
+                        .error(
+                            device.span,
+                            format!(
+                                "task `{name}`: device `{}` is not among the devices in use",
+                                device.value
+                            ),
+                        )
+                        .help(format!(
+                            "GPUs in use: {}; \"auto\" takes any of them",
+                            none_if_empty(&list(self.gpus.iter().map(|gpu| &gpu.name[..])))
+                        ))
+                        .unavailable();
+                    return None;
+                };
+                Gpus::This(gpu)
+            }
+            RawDevice::Share(_) | RawDevice::Count(_) if self.gpus.is_empty() => Gpus::None,
+            RawDevice::Share(share) => Gpus::Share(*share),
+            RawDevice::Count(count) => Gpus::Count(count.value),
+        };
+        // Without GPUs the same file runs on the cores: a device is a slot of the CPU.
+        let instead = match &raw.device {
+            RawDevice::Share(share) => *share,
+            RawDevice::Count(count) => u32::try_from(count.value).unwrap_or(u32::MAX).saturating_mul(WHOLE),
+            RawDevice::None | RawDevice::Named(_) => WHOLE,
+        };
+        let cores = raw.cpus.unwrap_or(0);
+        let cpu = match (cores, gpus) {
+            (0, Gpus::None) => instead,
+            (cores, _) => u32::try_from(cores).unwrap_or(u32::MAX).saturating_mul(WHOLE),
+        };
+        let gpu_memory =
+            raw.gpu_memory.as_ref().filter(|_| gpus != Gpus::None).map_or(0, |bytes| bytes.value);
+        let demand = Demand { gpus, gpu_memory, cpu, cores };
+        let leases = TasksPlan { gpus: self.gpus.clone(), ..TasksPlan::default() }.leases();
+        if !leases.could_take(&Demand { cpu: 0, ..demand }) {
+            let (span, what) = match (&raw.gpu_memory, &raw.device) {
+                (Some(bytes), _) if leases.could_take(&Demand { gpu_memory: 0, cpu: 0, ..demand }) => {
+                    (bytes.span, format!("{} of a GPU", format_bytes(bytes.value)))
+                }
+                (_, RawDevice::Count(count)) => (count.span, format!("{} GPUs", count.value)),
+                _ => (raw.name.span, "a GPU".to_owned()),
+            };
+            let free = |gpu: &TaskGpu| format!("{} ({} to give away)", gpu.name, format_bytes(gpu.memory));
+            let free: Vec<String> = self.gpus.iter().map(free).collect();
+            diags
+                .error(span, format!("task `{name}` asks for {what}, and no lease can have that"))
+                .help(format!("GPUs in use: {}", free.join(", ")))
+                .unavailable();
+            return None;
+        }
+        Some(demand)
+    }
+}
+
+fn none_if_empty(text: &str) -> &str {
+    if text.is_empty() { "none" } else { text }
+}

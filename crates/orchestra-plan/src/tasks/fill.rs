@@ -1,0 +1,125 @@
+//! Fills the placeholders of one task, and notes which tasks it comes after by that.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::combine::RESERVED;
+use super::template::{Part, parts};
+use super::{Expander, TASKS_FOLDER};
+use crate::diagnostics::{Diagnostics, Span};
+use crate::fields::At;
+use crate::nearest::suggestion;
+
+pub(super) struct Fill<'a> {
+    of: &'a Expander<'a>,
+    values: &'a [(String, String)],
+    output: &'a Path,
+    /// Tasks whose values were used.
+    pub after: BTreeSet<usize>,
+}
+
+impl<'a> Fill<'a> {
+    pub fn new(of: &'a Expander<'a>, values: &'a [(String, String)], output: &'a Path) -> Self {
+        Self { of, values, output, after: BTreeSet::new() }
+    }
+
+    /// The text with its values; `None` was reported.
+    pub fn text(&mut self, text: &At<String>, diags: &mut Diagnostics) -> Option<String> {
+        self.fill(&text.value, text.span, &|value| value, diags)
+    }
+
+    /// The same for a text of the shell: each value is one word of it.
+    pub fn shell(&mut self, text: &At<String>, diags: &mut Diagnostics) -> Option<String> {
+        self.fill(&text.value, text.span, &quoted, diags)
+    }
+
+    fn fill(
+        &mut self,
+        text: &str,
+        span: Span,
+        quote: &dyn Fn(String) -> String,
+        diags: &mut Diagnostics,
+    ) -> Option<String> {
+        let mut filled = String::new();
+        for part in parts(text) {
+            match part {
+                Part::Text(text) => filled.push_str(text),
+                Part::Name(name) => filled.push_str(&quote(self.value(name, span, diags)?)),
+            }
+        }
+        if filled.contains('\0') {
+            diags.error(span, "a text for a command cannot hold a NUL character");
+            return None;
+        }
+        Some(filled)
+    }
+
+    fn value(&mut self, name: &str, span: Span, diags: &mut Diagnostics) -> Option<String> {
+        if let Some((_, value)) = self.values.iter().find(|(own, _)| own == name) {
+            return Some(value.clone());
+        }
+        if name == "output" {
+            return Some(self.output.display().to_string());
+        }
+        if let Some(of_task) = name.strip_prefix("tasks.") {
+            return self.of_task(of_task, span, diags);
+        }
+        let known = self.values.iter().map(|(name, _)| &name[..]).chain(RESERVED.iter().copied().take(1));
+        diags
+            .error(span, format!("nothing is called `{name}` here"))
+            .label(format!("`{{{name}}}` has no value"))
+            .help(suggestion("values", name, known))
+            .help(format!("`{{{{{name}}}}}` stands for the text `{{{name}}}`"));
+        None
+    }
+
+    /// `NAME.output`, `NAME[..].output` or `NAME.folder`.
+    fn of_task(&mut self, name: &str, span: Span, diags: &mut Diagnostics) -> Option<String> {
+        let end = name.rfind(']').map_or(0, |at| at + 1);
+        let dot = name[end..].rfind('.').map(|dot| end + dot);
+        let (task, key) = dot.map_or((name, ""), |dot| (&name[..dot], &name[dot + 1..]));
+        let task = self.fill(task, span, &|value| value, diags)?;
+        let named = self.of.named(&At::new(task.clone(), span), diags)?;
+        let value = match (key, &named[..]) {
+            ("output", [one]) => self.of.outputs[*one].display().to_string(),
+            ("output", several) => {
+                let some = self.of.some_of(several);
+                diags
+                    .error(
+                        span,
+                        format!("`{task}` is {} tasks, and each has an output of its own", several.len()),
+                    )
+                    .help(format!(
+                        "name one of them: {some}; values may be used: {{tasks.{task}[lr={{lr}}].output}}"
+                    ))
+                    .help(format!(
+                        "{{tasks.{task}.folder}} is the folder of them all, with NAME=VALUE/output in it"
+                    ));
+                return None;
+            }
+            ("folder", _) => {
+                let table = task.split_once('[').map_or(&task[..], |(table, _)| table);
+                self.of.around.output.join(TASKS_FOLDER).join(table).display().to_string()
+            }
+            _ => {
+                diags.error(span, format!("tasks have no value `{key}`")).help(suggestion(
+                    "values of tasks",
+                    key,
+                    ["output", "folder"],
+                ));
+                return None;
+            }
+        };
+        self.after.extend(named);
+        Some(value)
+    }
+}
+
+/// As one word of a shell.
+fn quoted(value: String) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
+    match !value.is_empty() && value.chars().all(is_plain) {
+        true => value,
+        false => format!("'{}'", value.replace('\'', r"'\''")),
+    }
+}

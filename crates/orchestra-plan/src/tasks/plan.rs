@@ -1,0 +1,115 @@
+//! The tasks of a plan: what will run with what, fully resolved. Data only.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use orchestra_core::tasks::{Demand, Leases, Retries};
+use serde::Serialize;
+
+/// All tasks, and what they share.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct TasksPlan {
+    /// In the order of the file.
+    pub tasks: Vec<TaskPlan>,
+    /// The GPUs in use.
+    pub gpus: Vec<TaskGpu>,
+    /// How many commands share the CPU.
+    pub cpu_slots: usize,
+    /// Cores of the machine.
+    pub cores: usize,
+}
+
+/// A GPU that tasks get leases of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TaskGpu {
+    /// Its name in the file: `cuda:0`.
+    pub name: String,
+    /// What `CUDA_VISIBLE_DEVICES` calls it.
+    pub uuid: String,
+    /// Bytes that leases may take together: what was free when the plan was made, less `devices.headroom`.
+    pub memory: u64,
+}
+
+/// A command with all its values. Its place in [`TasksPlan::tasks`] is its number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TaskPlan {
+    /// `train[lr=0.1,seed=2]`; the same in every run.
+    pub id: String,
+    /// The name of its table.
+    pub name: String,
+    /// What fills its placeholders.
+    pub values: Vec<(String, String)>,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Absolute.
+    pub cwd: PathBuf,
+    /// In addition to the environment of the run.
+    pub env: Vec<(String, String)>,
+    /// What it needs to run.
+    pub demand: Demand,
+    /// Tasks that must have ended well before, without doubles.
+    pub after: Vec<usize>,
+    /// How long an attempt may take.
+    pub timeout: Option<Duration>,
+    /// How often it is tried again.
+    pub retries: Retries,
+    /// The number of the signal that asks it to end.
+    pub stop_signal: i32,
+    /// How long it has to do so before it is killed.
+    pub grace: Duration,
+    /// Bytes of data that each of its processes may have.
+    pub memory: Option<u64>,
+    /// Files and folders that it reads; absolute.
+    pub inputs: Vec<PathBuf>,
+    /// Files and folders that it must leave; absolute.
+    pub outputs: Vec<PathBuf>,
+    /// Its folder, relative to the output folder: the logs of its attempts, and `output/`, which is its own.
+    pub folder: PathBuf,
+}
+
+impl TasksPlan {
+    /// Whether there is no task.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Everything, free.
+    #[must_use]
+    pub fn leases(&self) -> Leases {
+        let memory: Vec<u64> = self.gpus.iter().map(|gpu| gpu.memory).collect();
+        Leases::new(&memory, self.cpu_slots, self.cores)
+    }
+
+    /// These tasks alone, by the names of their tables or by their ids, and all that they come after; the first name that is none, as an error.
+    ///
+    /// # Errors
+    /// A name that no task has.
+    pub fn only(&self, names: &[String]) -> Result<Self, String> {
+        let mut kept = vec![false; self.tasks.len()];
+        let mut open = Vec::new();
+        for name in names {
+            let before = open.len();
+            open.extend(
+                (0..self.tasks.len()).filter(|t| self.tasks[*t].name == *name || self.tasks[*t].id == *name),
+            );
+            if open.len() == before {
+                return Err(name.clone());
+            }
+        }
+        while let Some(task) = open.pop() {
+            if !std::mem::replace(&mut kept[task], true) {
+                open.extend(&self.tasks[task].after);
+            }
+        }
+        // How many are kept before each is its place among them.
+        let count =
+            |before: &mut usize, kept: &bool| Some(std::mem::replace(before, *before + usize::from(*kept)));
+        let places: Vec<usize> = kept.iter().scan(0, count).collect();
+        let tasks = self.tasks.iter().zip(&kept).filter(|(_, kept)| **kept).map(|(task, _)| {
+            let after = task.after.iter().map(|earlier| places[*earlier]).collect();
+            TaskPlan { after, ..task.clone() }
+        });
+        Ok(Self { tasks: tasks.collect(), ..self.clone() })
+    }
+}

@@ -1,0 +1,253 @@
+//! The tables as written. Nothing is filled in.
+
+use std::time::Duration;
+
+use orchestra_core::tasks::{Retries, WHOLE};
+
+use crate::diagnostics::Diagnostics;
+use crate::fields::{At, Fields};
+use crate::keys;
+use crate::tree::{Entry, Node, Table, Value};
+
+/// What asks a command to end, by its names.
+const SIGNALS: [(&str, i32); 7] = [
+    ("SIGTERM", 15),
+    ("SIGINT", 2),
+    ("SIGHUP", 1),
+    ("SIGQUIT", 3),
+    ("SIGUSR1", 10),
+    ("SIGUSR2", 12),
+    ("SIGKILL", 9),
+];
+
+/// Whoever means to wait longer leaves the key out.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+/// A process of less starts no shell.
+const LEAST_MEMORY: u64 = 16 << 20;
+
+#[derive(Debug)]
+pub(crate) struct RawTask {
+    pub name: At<String>,
+    /// `None` was reported.
+    pub command: Option<RawCommand>,
+    pub cwd: Option<At<String>>,
+    pub env: Vec<(String, At<String>)>,
+    pub device: RawDevice,
+    pub gpu_memory: Option<At<u64>>,
+    pub after: Vec<At<String>>,
+    pub matrix: Vec<RawValues>,
+    pub zip: Vec<RawValues>,
+    pub for_each: Option<At<String>>,
+    pub timeout: Option<Duration>,
+    pub retries: Retries,
+    pub stop_signal: i32,
+    pub grace: Duration,
+    pub memory: Option<u64>,
+    pub cpus: Option<usize>,
+    pub inputs: Vec<At<String>>,
+    pub outputs: Vec<At<String>>,
+}
+
+#[derive(Debug)]
+pub(crate) enum RawCommand {
+    Words(Vec<At<String>>),
+    Shell(At<String>),
+}
+
+#[derive(Debug)]
+pub(crate) enum RawDevice {
+    None,
+    /// Thousandths of a GPU.
+    Share(u32),
+    Count(At<usize>),
+    Named(At<String>),
+}
+
+/// A key of `matrix` or `zip`, with its values as texts.
+#[derive(Debug)]
+pub(crate) struct RawValues {
+    pub name: At<String>,
+    pub values: Vec<String>,
+}
+
+pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagnostics) -> RawTask {
+    let what = format!("task `{}`", name.value);
+    let mut f = Fields::new(what, name.span, table, &keys::names(&keys::TASK), diags);
+    let matrix = values(&mut f, "matrix");
+    let zip = values(&mut f, "zip");
+    if let Some(odd) = zip.iter().find(|list| list.values.len() != zip[0].values.len()) {
+        let reason = format!(
+            "goes through lists together, and `{}` has {} values where `{}` has {}",
+            odd.name.value,
+            odd.values.len(),
+            zip[0].name.value,
+            zip[0].values.len()
+        );
+        f.bad("zip", odd.name.span, &reason).help("`matrix` takes every value with every other");
+    }
+    RawTask {
+        command: command(&mut f),
+        cwd: f.string("cwd"),
+        env: env(&mut f),
+        device: device(&mut f),
+        gpu_memory: f.bytes("gpu_memory"),
+        after: f.strings("after").unwrap_or_default(),
+        matrix,
+        zip,
+        for_each: f.string("for_each"),
+        timeout: positive(&mut f, "timeout"),
+        retries: retries(&mut f),
+        stop_signal: f.choice("stop_signal", &SIGNALS).map_or(15, |signal| signal.value),
+        grace: bounded(&mut f, "grace").unwrap_or(Duration::from_secs(10)),
+        memory: memory(&mut f),
+        cpus: f.integer("cpus", 1..=4096).map(|n| n.value as usize),
+        inputs: f.strings("inputs").unwrap_or_default(),
+        outputs: f.strings("outputs").unwrap_or_default(),
+        name,
+    }
+}
+
+fn command(f: &mut Fields<'_, '_>) -> Option<RawCommand> {
+    let help = "a list of words, command = [\"python\", \"train.py\"], or a text for the shell";
+    let Some(entry) = f.entry("command") else {
+        f.missing("command", help);
+        return None;
+    };
+    match &entry.node.value {
+        Value::String(_) => f.string("command").map(RawCommand::Shell),
+        Value::Array(words) if words.is_empty() => {
+            f.bad("command", entry.node.span, "is empty").help(help);
+            None
+        }
+        Value::Array(words) => {
+            let text = |node: &Node| Some(At::new(node.value.to_text()?, node.span));
+            let texts: Option<Vec<At<String>>> = words.iter().map(text).collect();
+            if texts.is_none() {
+                f.wrong("command", &entry.node, "a list of words or a text for the shell");
+            }
+            texts.map(RawCommand::Words)
+        }
+        _ => {
+            f.wrong("command", &entry.node, "a list of words or a text for the shell");
+            None
+        }
+    }
+}
+
+fn env(f: &mut Fields<'_, '_>) -> Vec<(String, At<String>)> {
+    let Some(entry) = f.entry("env") else { return Vec::new() };
+    let Value::Table(table) = &entry.node.value else {
+        f.wrong("env", &entry.node, "a table: env = { NAME = \"value\" }");
+        return Vec::new();
+    };
+    let mut variables = Vec::new();
+    for entry in &table.entries {
+        let is_name = !entry.key.is_empty() && !entry.key.contains(['=', '\0']);
+        match entry.node.value.to_text().filter(|_| is_name) {
+            Some(text) => variables.push((entry.key.clone(), At::new(text, entry.node.span))),
+            None if is_name => f.wrong("env", &entry.node, "texts or numbers by their names"),
+            None => drop(f.bad("env", entry.key_span, "has a name that no variable can have")),
+        }
+    }
+    variables
+}
+
+fn device(f: &mut Fields<'_, '_>) -> RawDevice {
+    let whole = |span| RawDevice::Count(At::new(1, span));
+    let Some(entry) = f.entry("device") else { return whole(f.span) };
+    let node = &entry.node;
+    let expected =
+        "\"auto\", \"none\", a device such as \"cuda:0\", a number of GPUs, or a share of one such as 0.5";
+    match &node.value {
+        Value::String(text) if text == "auto" => whole(node.span),
+        Value::String(text) if text == "none" => RawDevice::None,
+        Value::String(text) => RawDevice::Named(At::new(text.clone(), node.span)),
+        Value::Integer(n @ 1..=1024) => RawDevice::Count(At::new(n.unsigned_abs() as usize, node.span)),
+        // At least a thousandth: the bound on commands that share a GPU.
+        Value::Float(share) if (0.001..=1.0).contains(share) => {
+            RawDevice::Share((share * f64::from(WHOLE)).round() as u32)
+        }
+        _ => {
+            f.wrong("device", node, expected);
+            RawDevice::None
+        }
+    }
+}
+
+/// A duration that can be added to any time.
+fn bounded(f: &mut Fields<'_, '_>, key: &str) -> Option<Duration> {
+    let duration = f.duration(key)?;
+    if duration > LONGEST
+        && let Some(entry) = f.entry(key)
+    {
+        f.bad(key, entry.node.span, "must be a year at most");
+        return None;
+    }
+    Some(duration)
+}
+
+fn positive(f: &mut Fields<'_, '_>, key: &str) -> Option<Duration> {
+    let duration = bounded(f, key)?;
+    if duration.is_zero()
+        && let Some(entry) = f.entry(key)
+    {
+        f.bad(key, entry.node.span, "must be longer than nothing");
+        return None;
+    }
+    Some(duration)
+}
+
+fn memory(f: &mut Fields<'_, '_>) -> Option<u64> {
+    let bytes = f.bytes("memory")?;
+    if bytes.value < LEAST_MEMORY {
+        f.bad("memory", bytes.span, "must be 16 MiB or more");
+        return None;
+    }
+    Some(bytes.value)
+}
+
+fn retries(f: &mut Fields<'_, '_>) -> Retries {
+    const MOST: u64 = 1000;
+    let Some(entry) = f.entry("retries") else { return Retries::default() };
+    if matches!(entry.node.value, Value::Integer(_)) {
+        let n = f.integer("retries", 0..=MOST).map_or(0, |n| n.value as u32);
+        let pause = Duration::ZERO;
+        return Retries { out_of_memory: n, device_lost: n, timeout: n, code: n, signal: n, pause };
+    }
+    let keys = ["out_of_memory", "device_lost", "timeout", "code", "signal", "pause"];
+    let Some(mut f) = f.table("retries", &keys) else { return Retries::default() };
+    let mut times = |key| f.integer(key, 0..=MOST).map_or(0, |n| n.value as u32);
+    Retries {
+        out_of_memory: times("out_of_memory"),
+        device_lost: times("device_lost"),
+        timeout: times("timeout"),
+        code: times("code"),
+        signal: times("signal"),
+        pause: bounded(&mut f, "pause").unwrap_or_default(),
+    }
+}
+
+/// `matrix` or `zip`: lists of values by their names.
+fn values(f: &mut Fields<'_, '_>, key: &str) -> Vec<RawValues> {
+    let Some(entry) = f.entry(key) else { return Vec::new() };
+    let Value::Table(table) = &entry.node.value else {
+        f.wrong(key, &entry.node, &format!("a table of lists: {key} = {{ lr = [0.1, 0.01] }}"));
+        return Vec::new();
+    };
+    let mut lists = Vec::new();
+    for entry in &table.entries {
+        let texts = match &entry.node.value {
+            Value::Array(nodes) if !nodes.is_empty() => {
+                nodes.iter().map(|node| node.value.to_text()).collect()
+            }
+            _ => None,
+        };
+        match texts {
+            Some(values) => {
+                lists.push(RawValues { name: At::new(entry.key.clone(), entry.key_span), values })
+            }
+            None => f.wrong(key, &entry.node, "a table whose entries are lists of texts or numbers"),
+        }
+    }
+    lists
+}

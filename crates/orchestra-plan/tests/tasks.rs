@@ -1,0 +1,176 @@
+//! `[tasks.*]`: what a file of commands becomes, and what is said of wrong ones.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+mod common;
+
+use std::path::Path;
+
+use common::FakeHost;
+use orchestra_core::tasks::{Gpus, WHOLE};
+use orchestra_plan::{PlanOptions, TaskPlan, TasksPlan};
+
+const SWEEP: &str = r#"version = 1
+[tasks.prepare]
+command = "split '{{x}}' {output} && awk '{print $1}' ${HOME:-/}"
+device = "none"
+outputs = ["{output}/train.npy"]
+
+[tasks.train]
+command = ["python", "train.py", "--lr", "{lr}", "--seed={seed}", 3]
+matrix = { lr = [0.1, 1e-3], seed = [1, 2] }
+zip = { a = ["x", "y"], b = [true, false] }
+inputs = "{tasks.prepare.output}/train.npy"
+env = { NAME = "{a}-{b}", DATA = "{tasks.prepare.output}" }
+retries = { out_of_memory = 2, pause = "3s" }
+cwd = "code"
+
+[tasks.score]
+command = "score {tasks.train[lr={lr},seed=1,a=x,b=true].output} {row} > {tasks.train.folder}/{row}"
+for_each = "rows.jsonl"
+after = "prepare"
+"#;
+
+fn host(mut host: FakeHost) -> FakeHost {
+    host = host
+        .file("/flows/rows.jsonl", "{\"lr\": 0.1, \"row\": \"a b\"}\n\n{\"lr\": 0.001, \"row\": \"it's\"}\n");
+    host.file("/flows/rows.txt", "a\n").file("/flows/rows.csv", "name,size\na,1\nb,2\n")
+}
+
+fn task<'a>(tasks: &'a TasksPlan, id: &str) -> &'a TaskPlan {
+    let ids = || tasks.tasks.iter().map(|task| &task.id).collect::<Vec<_>>();
+    tasks.tasks.iter().find(|task| task.id == id).unwrap_or_else(|| panic!("no `{id}` in {:?}", ids()))
+}
+
+#[test]
+fn each_combination_of_values_is_a_task_with_all_filled_in() {
+    let plan = host(FakeHost::with_cores(4)).good(SWEEP);
+    assert!(plan.models.is_empty() && plan.pipelines.is_empty());
+    let tasks = &plan.tasks;
+    assert_eq!((tasks.tasks.len(), tasks.cpu_slots), (1 + 2 * 2 * 2 + 2, 4));
+    let prepare = task(tasks, "prepare");
+    let text = "split '{x}' /flows/out/tasks/prepare/output && awk '{print $1}' /";
+    assert_eq!(prepare.command, ["/bin/sh", "-c", text]);
+    let train = task(tasks, "train[lr=0.001,seed=2,a=y,b=false]");
+    assert_eq!(train.command, ["python", "train.py", "--lr", "0.001", "--seed=2", "3"]);
+    assert_eq!(train.env[0], ("NAME".into(), "y-false".into()));
+    assert_eq!(train.cwd, Path::new("/flows/code"));
+    assert_eq!(train.folder, Path::new("tasks/train/lr=0.001,seed=2,a=y,b=false"));
+    assert_eq!(train.after, [0], "its values and its inputs say so");
+    assert_eq!((train.retries.out_of_memory, train.retries.code), (2, 0));
+    let score = task(tasks, "score[lr=0.001,row=it's]");
+    let one = "/flows/out/tasks/train/lr=0.001,seed=1,a=x,b=true/output";
+    let folder = "/flows/out/tasks/train";
+    assert_eq!(score.command[2], format!(r"score {one} 'it'\''s' > {folder}/'it'\''s'"));
+    let folder = score.folder.to_str().unwrap();
+    assert!(folder.starts_with("tasks/score/lr=0.001,row=it_s-"), "{folder}");
+    // Of the folder of all, and of one of them.
+    assert_eq!(score.after.len(), 1 + 8);
+    let only = tasks.only(&["score[lr=0.001,row=it's]".into()]).unwrap();
+    assert_eq!(only.tasks.len(), 1 + 8 + 1);
+    assert_eq!(tasks.only(&["train".into()]).unwrap().tasks.len(), 9);
+    assert_eq!(tasks.only(&["tran".into()]).unwrap_err(), "tran");
+}
+
+#[test]
+fn devices_are_gpus_or_slots_of_the_cpu() {
+    let text = |device: &str| format!("version = 1\n[tasks.a]\ncommand = [\"a\"]\n{device}\n");
+    let demand = |host: FakeHost, device: &str| host.good(&text(device)).tasks.tasks[0].demand;
+    for (device, gpus, cpu_without) in [
+        ("", Gpus::Count(1), WHOLE),
+        ("device = 0.25", Gpus::Share(250), 250),
+        ("device = 2", Gpus::Count(2), 2 * WHOLE),
+        ("device = \"none\"", Gpus::None, WHOLE),
+        ("device = \"cpu\"", Gpus::None, WHOLE),
+        ("cpus = 3", Gpus::Count(1), 3 * WHOLE),
+    ] {
+        let with = demand(FakeHost::with_gpus(2), device);
+        assert_eq!(with.gpus, gpus, "{device}");
+        let without = demand(FakeHost::with_cores(4), device);
+        assert_eq!((without.gpus, without.cpu), (Gpus::None, cpu_without), "{device}");
+    }
+    assert_eq!(demand(FakeHost::with_gpus(2), "device = \"GPU-1111\"").gpus, Gpus::This(1));
+    let plan = FakeHost::with_gpus(2).good(&text("gpu_memory = \"20GiB\""));
+    assert_eq!((&plan.tasks.gpus[1].uuid[..], plan.tasks.gpus[1].memory), ("GPU-1111", 58 << 30));
+    for (device, said) in [
+        ("device = 3", "asks for 3 GPUs, and no lease can have that"),
+        ("gpu_memory = \"59GiB\"", "asks for 59 GiB of a GPU"),
+        ("device = \"cuda:7\"", "device `cuda:7` is not among the devices in use"),
+    ] {
+        let errors = FakeHost::with_gpus(2).errors(&text(device), &PlanOptions::default());
+        assert!(errors.len() == 1 && errors[0].contains(said), "{device}: {errors:?}");
+    }
+}
+
+#[test]
+fn wrong_tables_are_told_once_each_at_their_place() {
+    let a = "command = [\"a\"]\n";
+    for (tables, said) in [
+        ("[tasks.a]\n".to_owned(), "task `a` needs the key `command`"),
+        (format!("[tasks.a]\n{a}comand = 1"), "task `a` has no key `comand`"),
+        ("[tasks.a]\ncommand = []".into(), "`command` of task `a` is empty"),
+        ("[tasks.a]\ncommand = 3".into(), "must be a list of words or a text for the shell"),
+        ("[tasks.a]\ncommand = \"a {lr}\"\nmatrix = { l = [1, 2] }".into(), "nothing is called `lr` here"),
+        ("[tasks.a]\ncommand = \"a {tasks.b.output}\"".into(), "there is no task `b`"),
+        (format!("[tasks.b]\n{a}[tasks.a]\ncommand = \"{{tasks.b.best}}\""), "tasks have no value `best`"),
+        (
+            format!("[tasks.b]\n{a}matrix = {{ x = [1, 2] }}\n[tasks.a]\ncommand = \"{{tasks.b.output}}\""),
+            "`b` is 2 tasks",
+        ),
+        (
+            format!("[tasks.b]\n{a}matrix = {{ x = [1, 2] }}\n[tasks.a]\n{a}after = \"b[x=3]\""),
+            "there is no task `b[x=3]`",
+        ),
+        (format!("[tasks.a]\n{a}after = \"c\""), "there is no task `c`"),
+        (
+            format!("[tasks.a]\n{a}after = \"b\"\n[tasks.b]\n{a}after = \"a\""),
+            "task `a` would come after itself",
+        ),
+        (format!("[tasks.a]\n{a}after = \"a\""), "task `a` would come after itself"),
+        (format!("[tasks.a]\n{a}matrix = {{ x = [1, 1] }}"), "there are two tasks `a[x=1]`"),
+        (
+            format!("[tasks.a]\n{a}matrix = {{ output = [1] }}"),
+            "`output` of task `a` is the name of something else",
+        ),
+        (
+            format!("[tasks.a]\n{a}matrix = {{ x = [1] }}\nzip = {{ x = [1] }}"),
+            "`x` of task `a` is there twice",
+        ),
+        (format!("[tasks.a]\n{a}zip = {{ x = [1], y = [1, 2] }}"), "`y` has 2 values where `x` has 1"),
+        (format!("[tasks.a]\n{a}matrix = {{ x = [] }}"), "must be a table whose entries are lists"),
+        (format!("[tasks.a]\n{a}for_each = \"rows.txt\""), "its name ends in none of"),
+        (format!("[tasks.a]\n{a}for_each = \"no.csv\""), "`/flows/no.csv`"),
+        (format!("[tasks.a]\n{a}device = -1"), "`device` of task `a` must be"),
+        (format!("[tasks.a]\n{a}stop_signal = \"SIGSTOP\""), "cannot be `SIGSTOP`"),
+        (format!("[tasks.a]\n{a}memory = \"1MiB\""), "must be 16 MiB or more"),
+        (format!("[tasks.a]\n{a}grace = \"1000years\""), "must be a year at most"),
+        (format!("[tasks.a]\n{a}retries = {{ cde = 1 }}"), "has no key `cde`"),
+        (format!("[tasks.a]\n{a}outputs = \"m\"\n[tasks.b]\n{a}outputs = \"m\""), "both write `/flows/m`"),
+        (
+            "[sources.a]\nkind = \"images\"\npaths = \"{tasks.a.output}/*\"".into(),
+            "can be used in `[tasks.*]` alone",
+        ),
+        (
+            format!(
+                "[tasks.a]\n{a}matrix = {{ a = {0}, b = {0}, c = {0} }}",
+                format_args!("[{}]", (0..50).map(|n| n.to_string()).collect::<Vec<_>>().join(","))
+            ),
+            "more than 100000 combinations",
+        ),
+    ] {
+        let text = format!("version = 1\n{tables}\n");
+        let (plan, diags) = host(FakeHost::with_cores(4)).plan(&text, &PlanOptions::default());
+        let errors: Vec<_> = diags.errors().collect();
+        assert!(plan.is_none() && errors[0].message.contains(said), "{text}: {errors:?}");
+        assert!(errors[0].span.is_some() && errors.len() == 1, "{text}: {errors:?}");
+    }
+}
+
+#[test]
+fn rows_of_a_csv_are_tasks() {
+    let text = "version = 1\n[tasks.a]\ncommand = [\"a\", \"{name}\", \"{size}\"]\nfor_each = \"rows.csv\"\n";
+    let tasks = host(FakeHost::with_cores(4)).good(text).tasks.tasks;
+    assert_eq!(
+        (&tasks[1].id[..], &tasks[1].command[..]),
+        ("a[name=b,size=2]", &["a".into(), "b".into(), "2".into()][..])
+    );
+}

@@ -1,0 +1,214 @@
+//! One attempt at a task, from top to bottom: noted, started, stopped if need be, ended, noted.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use orchestra_core::tasks::{Lease, Start, TaskEnd};
+use orchestra_keeper::{Ended, Order, Report, STOP_KILL, STOP_SIGNAL};
+use orchestra_plan::{TaskPlan, TasksPlan};
+use orchestra_store::{TaskEnded, TaskJournal, TaskStarted};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep_until};
+
+use crate::context::RunContext;
+use crate::fleet::launcher::ProcessLauncher;
+use crate::tasks::board::log_file;
+use crate::tasks::keeper_link::Keeper;
+use crate::tasks::known::{end_file, end_of, entry, lock_file};
+use crate::tasks::unchanged;
+
+/// What all running commands are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Control {
+    GoOn,
+    /// Ask each to end.
+    Stop,
+    /// Kill each.
+    Kill,
+}
+
+/// What attempts share.
+pub struct Shared {
+    pub context: Arc<RunContext>,
+    pub launcher: ProcessLauncher,
+    pub journal: Mutex<TaskJournal>,
+    /// When each task ended last, in microseconds since 1970; 0 for those that have not.
+    pub ends: Mutex<Vec<u64>>,
+}
+
+/// How an attempt ended; an error where that could not be noted.
+pub type Outcome = io::Result<(TaskEnd, TaskEnded)>;
+
+/// Carries an attempt out. When it returns, nothing of its command is left.
+pub async fn attempt(shared: Arc<Shared>, start: Start, mut control: watch::Receiver<Control>) -> Outcome {
+    let task = start.task;
+    let begun = {
+        let shared = Arc::clone(&shared);
+        let start = start.clone();
+        spawn_blocking(move || shared.begin(&start)).await.map_err(io::Error::other)??
+    };
+    let (end, ended, started) = match begun {
+        (started, Err(end)) => (end, None, started),
+        (started, Ok(order)) => {
+            let (end, ended) = shared.run(task, &order, &mut control).await;
+            (end, ended, started)
+        }
+    };
+    spawn_blocking(move || shared.note_end(task, end, ended, started)).await.map_err(io::Error::other)?
+}
+
+impl Shared {
+    fn plan(&self) -> &TasksPlan {
+        &self.context.plan.tasks
+    }
+
+    fn output(&self) -> &Path {
+        &self.context.plan.output
+    }
+
+    /// Notes that the attempt begins, and makes its folder; its order, or why it cannot begin.
+    fn begin(&self, start: &Start) -> io::Result<(TaskStarted, Result<Order, TaskEnd>)> {
+        let task = &self.plan().tasks[start.task];
+        let digest = {
+            let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+            let ends: Vec<u64> = task.after.iter().map(|earlier| ends[*earlier]).collect();
+            unchanged::digest(task, ends.into_iter())
+        };
+        let (id, attempt) = (task.id.clone(), start.attempt);
+        let place = place(self.plan(), &start.lease);
+        let started = TaskStarted { task: id, attempt, digest: *digest.as_ref().unwrap_or(&[0; 32]), place };
+        self.journal().started(started.clone())?;
+        let log = log_file(task, attempt);
+        let now = self.context.clock.now();
+        self.context.tasks.started(start.task, attempt, &started.place, log.clone(), now);
+        if let Err(missing) = digest {
+            return Ok((started, Err(TaskEnd::InputMissing(missing.display().to_string()))));
+        }
+        let output = self.output().join(&task.folder).join("output");
+        fs::create_dir_all(&output)?;
+        let end = end_file(task, self.output(), attempt);
+        // Of an attempt of this number that was not noted.
+        drop(fs::remove_file(&end));
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let order = Order {
+            command: task.command.clone(),
+            cwd: text(&task.cwd),
+            env: environment(task, start, &text(&output), self.plan()),
+            log: text(&self.output().join(log)),
+            end: text(&end),
+            lock: text(&lock_file(self.output())),
+            stop_signal: task.stop_signal,
+            grace_ms: u64::try_from(task.grace.as_millis()).unwrap_or(u64::MAX),
+            memory: task.memory,
+            cores: start.lease.cores.iter().map(|core| u32::try_from(*core).unwrap_or_default()).collect(),
+        };
+        Ok((started, Ok(order)))
+    }
+
+    /// Runs the command in a keeper, until nothing of it is left.
+    async fn run(
+        &self,
+        task: usize,
+        order: &Order,
+        control: &mut watch::Receiver<Control>,
+    ) -> (TaskEnd, Option<Ended>) {
+        let plan = &self.plan().tasks[task];
+        if *control.borrow_and_update() != Control::GoOn {
+            return (TaskEnd::Stopped, None);
+        }
+        let mut keeper = match Keeper::start(&self.launcher, order).await {
+            Ok(keeper) => keeper,
+            Err(error) => return (TaskEnd::NotStarted(format!("no process can be started: {error}")), None),
+        };
+        let mut deadline: Option<Instant> = None;
+        let mut timed_out = false;
+        let mut told = Control::GoOn;
+        let report = loop {
+            let time_is_over = async {
+                match deadline {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                report = keeper.report() => match report {
+                    Ok(Some(Report::Started(_))) => deadline = plan.timeout.map(|timeout| Instant::now() + timeout),
+                    Ok(Some(report)) => break Some(report),
+                    Ok(None) | Err(_) => break None,
+                },
+                () = time_is_over => {
+                    (timed_out, deadline) = (true, None);
+                    keeper.tell(STOP_SIGNAL).await;
+                }
+                changed = control.changed(), if told != Control::Kill => {
+                    // Whoever tells is gone: then the run is.
+                    let now = if changed.is_ok() { *control.borrow_and_update() } else { Control::Kill };
+                    told = told.max(now);
+                    keeper.tell(if told == Control::Kill { STOP_KILL } else { STOP_SIGNAL }).await;
+                }
+            }
+        };
+        keeper.end(report.is_some()).await;
+        match report {
+            Some(Report::Ended(ended)) => {
+                let end = end_of(plan, &ended, told != Control::GoOn);
+                let timeout =
+                    plan.timeout.filter(|_| timed_out && end != TaskEnd::Done && end != TaskEnd::Stopped);
+                (timeout.map_or(end, TaskEnd::Timeout), Some(ended))
+            }
+            Some(Report::NotStarted(_)) if told != Control::GoOn => (TaskEnd::Stopped, None),
+            Some(Report::NotStarted(why)) => (TaskEnd::NotStarted(why), None),
+            // Something outside has killed the keeper, and with it the command.
+            Some(Report::Started(_)) | None if told != Control::GoOn => (TaskEnd::Stopped, None),
+            Some(Report::Started(_)) | None => (TaskEnd::Signal(9), None),
+        }
+    }
+
+    fn note_end(&self, task: usize, end: TaskEnd, ended: Option<Ended>, started: TaskStarted) -> Outcome {
+        let plan = &self.plan().tasks[task];
+        if let Some(error) = ended.as_ref().and_then(|ended| ended.log_error.as_ref()) {
+            tracing::warn!(task = %plan.id, %error, "the log of a command is incomplete");
+        }
+        if let Some(n) = ended.as_ref().map(|ended| ended.left_behind).filter(|n| *n > 0) {
+            tracing::warn!(task = %plan.id, processes = n, "a command has left processes behind, which were killed");
+        }
+        let attempt = started.attempt;
+        let entry = entry(plan, started, &end, ended.as_ref());
+        self.journal().ended(entry.clone())?;
+        drop(fs::remove_file(end_file(plan, self.output(), attempt))); // It says no more than the journal.
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)[task] = entry.at;
+        Ok((end, entry))
+    }
+
+    pub fn journal(&self) -> std::sync::MutexGuard<'_, TaskJournal> {
+        // A thread that panics within leaves an entry that is not accepted, and written over.
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The variables of a command: those of its table, and what orchestra tells it.
+fn environment(task: &TaskPlan, start: &Start, output: &str, plan: &TasksPlan) -> Vec<(String, String)> {
+    let devices: Vec<&str> = start.lease.gpus.iter().map(|gpu| &plan.gpus[*gpu].uuid[..]).collect();
+    let own = [
+        ("ORCHESTRA_TASK", task.id.clone()),
+        ("ORCHESTRA_ATTEMPT", start.attempt.to_string()),
+        ("ORCHESTRA_SLOT", start.lease.slot.to_string()),
+        ("ORCHESTRA_OUTPUT", output.to_owned()),
+        ("CUDA_VISIBLE_DEVICES", devices.join(",")),
+        ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
+    ];
+    // Without it the lines of Python's log would have the time of its end.
+    let unbuffered = std::env::var_os("PYTHONUNBUFFERED").is_none();
+    let python = unbuffered.then(|| ("PYTHONUNBUFFERED".to_owned(), "1".to_owned()));
+    let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
+    python.into_iter().chain(task.env.iter().cloned()).chain(own).collect()
+}
+
+/// The slot and the devices of a lease, for people.
+fn place(plan: &TasksPlan, lease: &Lease) -> String {
+    let gpus = lease.gpus.iter().map(|gpu| plan.gpus[*gpu].name.clone());
+    std::iter::once(format!("slot {}", lease.slot)).chain(gpus).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,186 @@
+//! What earlier starts have left of the tasks of a plan: which are done and unchanged, and which ran when their run ended. It starts nothing.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use orchestra_core::tasks::{EndClass, Exit, TaskEnd, judge};
+use orchestra_keeper::Ended;
+use orchestra_plan::{TaskPlan, TasksPlan};
+use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::tasks::unchanged;
+
+/// The tasks of a plan, with what is known of each.
+#[derive(Debug)]
+pub struct KnownTasks {
+    pub journal: TaskJournal,
+    /// By their places in the plan.
+    pub known: Vec<KnownTask>,
+    /// Tasks whose commands ran when an earlier start ended, and did not end well: they run again.
+    pub again: Vec<usize>,
+}
+
+/// What is known of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KnownTask {
+    /// Attempts that were begun.
+    pub attempts: u32,
+    /// An attempt was begun, and no end of it is noted.
+    pub is_begun: bool,
+    /// The end of the last attempt, where it was noted.
+    pub ended: Option<TaskEnded>,
+    /// It ended well, and neither it nor its inputs and outputs have changed: it is not run again.
+    pub is_done: bool,
+}
+
+/// Opens the journal of tasks, and looks at what commands of earlier starts have left, of which none lives.
+pub fn open(plan: &TasksPlan, output: &Path) -> io::Result<KnownTasks> {
+    let mut journal = TaskJournal::open(output)?;
+    let mut again = Vec::new();
+    for (at, task) in plan.tasks.iter().enumerate() {
+        let Some(started) = journal.records().get(&task.id).and_then(|record| record.running.clone()) else {
+            continue;
+        };
+        let end = end_file(task, output, started.attempt);
+        let ended = fs::read(&end).ok().and_then(|bytes| orchestra_keeper::decode::<Ended>(&bytes).ok());
+        match ended.map(|ended| (end_of(task, &ended, true), ended)) {
+            Some((TaskEnd::Done, ended)) => {
+                let entry = entry(task, started, &TaskEnd::Done, Some(&ended));
+                journal.ended(entry)?;
+                drop(fs::remove_file(end)); // Read at most once more.
+            }
+            _ => again.push(at),
+        }
+    }
+    let known = known(plan, journal.records());
+    Ok(KnownTasks { journal, known, again })
+}
+
+/// What is known of each task of a plan.
+pub fn known(plan: &TasksPlan, records: &BTreeMap<String, TaskRecord>) -> Vec<KnownTask> {
+    let mut known: Vec<KnownTask> = plan
+        .tasks
+        .iter()
+        .map(|task| {
+            let record = records.get(&task.id);
+            KnownTask {
+                attempts: record.map_or(0, |record| record.attempts),
+                is_begun: record.is_some_and(|record| record.running.is_some()),
+                ended: record
+                    .filter(|record| record.running.is_none())
+                    .and_then(|record| record.ended.clone()),
+                is_done: false,
+            }
+        })
+        .collect();
+    for at in in_order(plan) {
+        let task = &plan.tasks[at];
+        let is_done = known[at].ended.as_ref().is_some_and(|ended| {
+            let ends =
+                task.after.iter().map(|earlier| known[*earlier].ended.as_ref().map_or(0, |ended| ended.at));
+            ended.class == EndClass::Done.as_str()
+                && task.after.iter().all(|earlier| known[*earlier].is_done)
+                && unchanged::digest(task, ends) == Ok(ended.started.digest)
+                && unchanged::state(&task.outputs) == Ok(ended.outputs)
+        });
+        known[at].is_done = is_done;
+    }
+    known
+}
+
+/// The tasks, each after those that it comes after. The planner has seen that there is no circle.
+fn in_order(plan: &TasksPlan) -> Vec<usize> {
+    let mut open: Vec<usize> = plan.tasks.iter().map(|task| task.after.len()).collect();
+    let mut before: Vec<Vec<usize>> = vec![Vec::new(); open.len()];
+    for (at, task) in plan.tasks.iter().enumerate() {
+        task.after.iter().for_each(|earlier| before[*earlier].push(at));
+    }
+    let mut order: Vec<usize> = (0..open.len()).filter(|task| open[*task] == 0).collect();
+    let mut next = 0;
+    while let Some(&task) = order.get(next) {
+        next += 1;
+        for &later in &before[task] {
+            open[later] -= 1;
+            if open[later] == 0 {
+                order.push(later);
+            }
+        }
+    }
+    order
+}
+
+/// How the command of a task ended. `stopping`: orchestra had told it to, or was gone. What ends with code 0 then and leaves all outputs that it
+/// declares is done; where it declares none nobody can tell, and it is run again.
+pub fn end_of(task: &TaskPlan, ended: &Ended, stopping: bool) -> TaskEnd {
+    let missing = || task.outputs.iter().find(|output| !output.exists());
+    if stopping
+        && ended.was_stopped
+        && (ended.code != Some(0) || task.outputs.is_empty() || missing().is_some())
+    {
+        return TaskEnd::Stopped;
+    }
+    let exit = match (ended.code, ended.signal) {
+        (Some(code), _) => Exit::Code(code),
+        (None, signal) => Exit::Signal(signal.unwrap_or_default()),
+    };
+    match (judge(exit, &ended.last_words), missing()) {
+        (TaskEnd::Done, Some(output)) => TaskEnd::OutputMissing(output.display().to_string()),
+        (end, _) => end,
+    }
+}
+
+/// The entry for the end of an attempt.
+pub fn entry(task: &TaskPlan, started: TaskStarted, end: &TaskEnd, ended: Option<&Ended>) -> TaskEnded {
+    let words = ended.map_or("", |ended| ended.last_words.trim_end());
+    let why = match (end, words) {
+        (TaskEnd::Done, _) => String::new(),
+        (end, "") => end.to_string(),
+        (end, words) => format!("{end}; its last words:\n{words}"),
+    };
+    let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    TaskEnded {
+        started,
+        at: u64::try_from(at.as_micros()).unwrap_or(u64::MAX),
+        class: end.class().as_str().to_owned(),
+        why,
+        milliseconds: ended.map_or(0, |ended| ended.milliseconds),
+        peak_memory: ended.map_or(0, |ended| ended.peak_memory),
+        outputs: unchanged::state(&task.outputs).unwrap_or_default(),
+    }
+}
+
+/// Whether some command of a run into this folder lives.
+#[must_use]
+pub fn commands_live(output: &Path) -> bool {
+    let Ok(file) = fs::File::open(lock_file(output)) else { return false };
+    // Given back at once, with the file.
+    flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK)
+}
+
+/// Where the keeper of an attempt notes its end.
+pub fn end_file(task: &TaskPlan, output: &Path, attempt: u32) -> PathBuf {
+    output.join(&task.folder).join(format!("attempt-{attempt}.end"))
+}
+
+/// The file that every keeper holds a lock of.
+pub fn lock_file(output: &Path) -> PathBuf {
+    output.join(OutputFolder::private_file("keepers"))
+}
+
+/// Commands of a start that was killed have their grace: until they are gone none of them may run again.
+pub fn wait_for_keepers(output: &Path) -> io::Result<()> {
+    let file = OpenOptions::new().create(true).append(true).open(lock_file(output))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            tracing::warn!("commands of the start before have not ended yet: waiting for them");
+            flock(&file, FlockOperation::LockExclusive)?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(flock(&file, FlockOperation::Unlock)?)
+}

@@ -1,0 +1,236 @@
+//! What is known of the tasks of a run: an entry when a command is started, one when it has ended. Entries prove themselves as those of the
+//! journal of items do, and what is torn is cut off. It decides nothing about tasks.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bincode::{Decode, Encode};
+
+use crate::folder::PRIVATE;
+use crate::journal::append_file::AppendFile;
+use crate::journal::frame::{FrameReader, SEED, encode};
+
+const NAME: &str = "tasks";
+const STARTED: u8 = 1;
+const ENDED: u8 = 2;
+
+/// How much a power cut may undo; the commands of that time are run again.
+const SYNC_EVERY: Duration = Duration::from_secs(5);
+
+/// An attempt at a task has begun.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct TaskStarted {
+    /// The id of the task.
+    pub task: String,
+    /// Counted from 1, over all starts of the run.
+    pub attempt: u32,
+    /// What it depends on: a task with another digest is another one.
+    pub digest: [u8; 32],
+    /// Its devices and its slot, for people.
+    pub place: String,
+}
+
+/// An attempt at a task has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct TaskEnded {
+    /// How it began.
+    pub started: TaskStarted,
+    /// When it ended: microseconds since 1970 UTC.
+    pub at: u64,
+    /// The class of its end.
+    pub class: String,
+    /// The same in words, with the last that it wrote.
+    pub why: String,
+    /// From the start of the command to its end.
+    pub milliseconds: u64,
+    /// Bytes.
+    pub peak_memory: u64,
+    /// The state of its declared outputs.
+    pub outputs: [u8; 32],
+}
+
+/// What is known of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TaskRecord {
+    /// Attempts that were begun.
+    pub attempts: u32,
+    /// The last attempt, if no end of it is noted.
+    pub running: Option<TaskStarted>,
+    /// The last end that is noted.
+    pub ended: Option<TaskEnded>,
+}
+
+/// The journal of tasks of an output folder, whose owner writes it. Every call may block on the disk.
+#[derive(Debug)]
+pub struct TaskJournal {
+    file: AppendFile,
+    crc: u32,
+    records: BTreeMap<String, TaskRecord>,
+    synced: Instant,
+}
+
+impl TaskJournal {
+    /// Opens the journal of the output folder, or begins it.
+    ///
+    /// # Errors
+    /// Whatever the file system says.
+    pub fn open(output: &Path) -> io::Result<Self> {
+        let mut file = AppendFile::open(&path(output))?;
+        let (records, end, crc) = read_all(File::open(file.path())?)?;
+        if file.len() > end {
+            file.cut(end)?;
+        }
+        Ok(Self { file, crc, records, synced: Instant::now() })
+    }
+
+    /// What the journal of an output folder says, without changing it; nothing where there is none.
+    ///
+    /// # Errors
+    /// Whatever the file system says.
+    pub fn read(output: &Path) -> io::Result<BTreeMap<String, TaskRecord>> {
+        match File::open(path(output)) {
+            Ok(file) => Ok(read_all(file)?.0),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether tasks were run into this output folder.
+    #[must_use]
+    pub fn exists(output: &Path) -> bool {
+        path(output).exists()
+    }
+
+    /// What is known of each task, by its id.
+    #[must_use]
+    pub fn records(&self) -> &BTreeMap<String, TaskRecord> {
+        &self.records
+    }
+
+    /// Notes that an attempt begins.
+    ///
+    /// # Errors
+    /// It is not noted: the command must not be started.
+    pub fn started(&mut self, started: TaskStarted) -> io::Result<()> {
+        self.append(STARTED, &started)?;
+        note_start(&mut self.records, started);
+        Ok(())
+    }
+
+    /// Notes that an attempt has ended.
+    ///
+    /// # Errors
+    /// It is not noted: the next start runs the task again.
+    pub fn ended(&mut self, ended: TaskEnded) -> io::Result<()> {
+        self.append(ENDED, &ended)?;
+        note_end(&mut self.records, ended);
+        if self.synced.elapsed() >= SYNC_EVERY {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Makes all that is noted survive a power cut.
+    ///
+    /// # Errors
+    /// Whatever the file system says.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.synced = Instant::now();
+        self.file.sync()
+    }
+
+    fn append(&mut self, kind: u8, entry: &impl Encode) -> io::Result<()> {
+        let (bytes, crc) = encode(kind, entry, self.crc)?;
+        // A part of it that was written is written over by the next.
+        self.file.write_at(&bytes, self.file.len())?;
+        self.file.accept(self.file.len() + bytes.len() as u64);
+        self.crc = crc;
+        Ok(())
+    }
+}
+
+fn path(output: &Path) -> PathBuf {
+    output.join(PRIVATE).join(NAME)
+}
+
+fn note_start(records: &mut BTreeMap<String, TaskRecord>, started: TaskStarted) {
+    let record = records.entry(started.task.clone()).or_default();
+    record.attempts = record.attempts.max(started.attempt);
+    record.running = Some(started);
+}
+
+fn note_end(records: &mut BTreeMap<String, TaskRecord>, ended: TaskEnded) {
+    let record = records.entry(ended.started.task.clone()).or_default();
+    record.running = None;
+    record.ended = Some(ended);
+}
+
+/// The records, and where the last whole entry ends, with its checksum.
+fn read_all(file: File) -> io::Result<(BTreeMap<String, TaskRecord>, u64, u32)> {
+    let mut reader = FrameReader::new(file)?;
+    let mut records = BTreeMap::new();
+    let (mut end, mut crc) = (0, SEED);
+    let config = bincode::config::standard();
+    while let Some((kind, body)) = reader.next()? {
+        let is_known = match kind {
+            STARTED => bincode::decode_from_slice(body, config)
+                .map(|(entry, _)| note_start(&mut records, entry))
+                .is_ok(),
+            ENDED => bincode::decode_from_slice(body, config)
+                .map(|(entry, _)| note_end(&mut records, entry))
+                .is_ok(),
+            _ => false,
+        };
+        // Of another build: what follows it cannot be understood either.
+        if !is_known {
+            break;
+        }
+        (end, crc) = (reader.end, reader.crc);
+    }
+    Ok((records, end, crc))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started(task: &str, attempt: u32) -> TaskStarted {
+        TaskStarted { task: task.into(), attempt, digest: [attempt as u8; 32], place: "slot 0".into() }
+    }
+
+    fn ended(started: TaskStarted) -> TaskEnded {
+        let (class, why) = ("done".into(), String::new());
+        TaskEnded { started, at: 7, class, why, milliseconds: 1, peak_memory: 2, outputs: [0; 32] }
+    }
+
+    #[test]
+    fn a_torn_tail_is_cut_off_and_what_is_whole_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join(PRIVATE)).unwrap();
+        assert!(TaskJournal::read(folder.path()).unwrap().is_empty());
+        let mut journal = TaskJournal::open(folder.path()).unwrap();
+        journal.started(started("a", 1)).unwrap();
+        journal.ended(ended(started("a", 1))).unwrap();
+        journal.started(started("a", 2)).unwrap();
+        journal.started(started("b", 1)).unwrap();
+        let all = journal.records().clone();
+        assert_eq!(
+            (all["a"].attempts, all["a"].running.is_some(), all["a"].ended.is_some()),
+            (2, true, true)
+        );
+        drop(journal);
+        assert_eq!(TaskJournal::read(folder.path()).unwrap(), all);
+        let bytes = std::fs::read(path(folder.path())).unwrap();
+        for cut in 0..bytes.len() {
+            std::fs::write(path(folder.path()), &bytes[..cut]).unwrap();
+            let mut journal = TaskJournal::open(folder.path()).unwrap();
+            assert!(!journal.records().contains_key("b"), "{cut}");
+            journal.started(started("c", 1)).unwrap();
+            let known = journal.records().clone();
+            assert_eq!(TaskJournal::read(folder.path()).unwrap(), known);
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Commands: never two on one slot, each done once, whatever is killed; and nothing of them is left.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use common::Workplace;
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// A workplace with these tables.
+fn place(tables: &str) -> Workplace {
+    let place = Workplace::new();
+    write(&place, tables);
+    place
+}
+
+fn write(place: &Workplace, tables: &str) {
+    fs::write(place.workflow(), format!("version = 1\n[devices]\nslots = 4\n{tables}")).unwrap();
+}
+
+fn tasks(place: &Workplace) -> BTreeMap<String, Value> {
+    let report = place.report();
+    let tasks = report["tasks"].as_array().unwrap();
+    tasks.iter().map(|task| (task["task"].as_str().unwrap().to_owned(), task.clone())).collect()
+}
+
+fn lines(file: &Path) -> Vec<String> {
+    fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+/// The row of a task in the table that `orchestra tasks` prints.
+fn row(place: &Workplace, task: &str) -> String {
+    let file = place.workflow();
+    let ended = place.start_command(&["tasks", file.to_str().unwrap()]).wait();
+    ended.must_exit(0);
+    let row = ended.stdout.lines().find(|line| line.split_whitespace().next() == Some(task));
+    row.unwrap_or_else(|| panic!("no `{task}` in {}", ended.stdout)).to_owned()
+}
+
+/// Holds the lock of its slot, notes when, and makes its output as the last step, once: what ends it cannot come between that and its end.
+const CAREFUL: &str = r#"
+[tasks.work]
+command = '''
+exec 9> slots/$ORCHESTRA_SLOT
+flock -n 9 || { echo "slot $ORCHESTRA_SLOT has two owners"; exit 9; }
+began=$(date +%s%N)
+sleep 0.0{n}
+trap '' TERM
+mkdir {output}/done || exit 8
+echo "$ORCHESTRA_SLOT $began $(date +%s%N) {n}" >> times
+'''
+for_each = "rows.csv"
+outputs = "{output}/done"
+"#;
+
+#[test]
+fn however_often_the_run_is_killed_each_command_is_done_once_and_no_slot_has_two_owners() {
+    let place = place(CAREFUL);
+    fs::create_dir(place.path("slots")).unwrap();
+    let rows: String = (10..70).map(|n| format!("{n}\n")).collect();
+    fs::write(place.path("rows.csv"), format!("n\n{rows}")).unwrap();
+    let times = place.path("times");
+    for kill in 0..10 {
+        let mut run = place.start(&[]);
+        let before = lines(&times).len();
+        // At some moment of some command's life: not the same one twice.
+        let reached =
+            run.until("some commands are done", || lines(&times).len() >= (before + 1 + kill % 4).min(60));
+        if !reached {
+            break;
+        }
+        run.signal(Signal::KILL);
+        run.wait();
+    }
+    let ended = place.run(&[]);
+    ended.must_exit(0);
+    place.no_process_is_left();
+    let mut by_slot: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
+    let mut done = BTreeSet::new();
+    for line in lines(&times) {
+        let numbers: Vec<u64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+        by_slot.entry(numbers[0]).or_default().push((numbers[1], numbers[2]));
+        assert!(done.insert(numbers[3]), "{} was done twice", numbers[3]);
+    }
+    assert_eq!(done, (10..70).collect());
+    assert!(by_slot.keys().all(|slot| *slot < 4));
+    for times in by_slot.values_mut() {
+        times.sort_unstable();
+        assert!(
+            times.windows(2).all(|pair| pair[0].1 <= pair[1].0),
+            "two commands had one slot at once: {times:?}"
+        );
+    }
+    assert!(tasks(&place).values().all(|task| task["state"] == "done"));
+    place.run(&[]).must_exit(0).must_say(&["nothing is left to do: 60 tasks, 60 done"]);
+    assert_eq!(lines(&times).len(), 60);
+}
+
+/// Commands with children in their group, in groups and sessions of their own, and some that do not want to end.
+const STUBBORN: &str = r#"
+[tasks.stubborn]
+command = '''
+sleep 1000 &
+setsid sh -c 'trap "" TERM; setsid sleep 1000 & sleep 1000' &
+trap '' {signal}
+echo {signal} >> began
+while true; do sleep 1000; done
+'''
+matrix = { signal = ["TERM", "USR1"] }
+grace = "300ms"
+"#;
+
+#[test]
+fn a_run_that_is_ended_leaves_no_process_of_its_commands_behind() {
+    for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
+        let place = place(STUBBORN);
+        let mut run = place.start(&[]);
+        assert!(run.until("both run", || lines(&place.path("began")).len() == 2), "{}", run.said());
+        run.signal(signal);
+        let ended = run.wait();
+        place.no_process_is_left();
+        if signal == Signal::KILL {
+            assert!(row(&place, "stubborn[signal=TERM]").contains("broken off"));
+            continue;
+        }
+        ended.must_exit(130).must_say(&["2 tasks, 0 done, 0 failed, 2 stopped", "What is done is kept"]);
+        assert_eq!(tasks(&place)["stubborn[signal=USR1]"]["end"], "stopped");
+    }
+}
+
+#[test]
+fn a_command_that_leaves_processes_behind_ends_with_them() {
+    let place = place("[tasks.a]\ncommand = \"setsid sleep 1000 & sleep 1000 & echo gone\"\n");
+    place.run(&[]).must_exit(0).must_say(&["left processes behind"]);
+    place.no_process_is_left();
+}
+
+#[test]
+fn a_matrix_in_which_some_have_no_memory_and_one_hangs_ends_with_the_right_classes() {
+    let place = place(
+        r#"
+[tasks.train]
+command = '''
+case {n} in
+  3|8) dd if=/dev/zero of=/dev/null bs=1G count=1;;
+  5) echo "waiting for something"; sleep 1000;;
+  *) echo "loss 0.{n}";;
+esac
+'''
+matrix = { n = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] }
+memory = "200MB"
+timeout = "2s"
+grace = "1s"
+retries = { out_of_memory = 1 }
+
+[tasks.after-3]
+command = ["true"]
+after = "train[n=3]"
+
+[tasks.after-4]
+command = ["true"]
+after = "train[n=4]"
+"#,
+    );
+    let ended = place.run(&[]);
+    ended.must_exit(65).must_say(&[
+        "14 tasks, 10 done, 3 failed, 1 skipped",
+        "train[n=3]: the command ran out of memory: dd: memory exhausted",
+        "train[n=5]: the command took longer than its `timeout`, 2s: waiting for something",
+    ]);
+    place.no_process_is_left();
+    let tasks = tasks(&place);
+    for (task, state, end, attempts) in [
+        ("train[n=1]", "done", Some("done"), 1),
+        ("train[n=3]", "failed", Some("out_of_memory"), 2),
+        ("train[n=8]", "failed", Some("out_of_memory"), 2),
+        ("train[n=5]", "failed", Some("timeout"), 1),
+        ("after-3", "skipped", None, 0),
+        ("after-4", "done", Some("done"), 1),
+    ] {
+        let of = &tasks[task];
+        assert_eq!((of["state"].as_str(), of["end"].as_str()), (Some(state), end), "{of}");
+        assert_eq!(of["attempts"], attempts, "{of}");
+    }
+    assert!(tasks["after-3"]["why"].as_str().unwrap().contains("`train[n=3]` has failed"));
+    assert!(tasks["train[n=1]"]["peak_memory"].as_u64().unwrap() > 100_000);
+    let log = fs::read_to_string(place.out().join("tasks/train/n=8/attempt-2.log")).unwrap();
+    assert!(log.contains("Z dd: memory exhausted"), "{log}");
+}
+
+#[test]
+fn what_is_done_and_unchanged_is_not_run_again() {
+    let chain = "[tasks.a]\ncommand = \"echo a >> ran; cat in > {output}/x\"\ninputs = \"in\"\noutputs = \"{output}/x\"\n\
+                 [tasks.b]\ncommand = \"echo b >> ran; cp {tasks.a.output}/x b.txt\"\noutputs = \"b.txt\"\n\
+                 [tasks.c]\ncommand = \"echo c >> ran; test -e may\"\n";
+    let place = place(chain);
+    let ran = || lines(&place.path("ran")).concat();
+    let file = place.workflow();
+    let dry = |arguments: &[&str]| {
+        place.start_command(&[&["run", file.to_str().unwrap(), "--dry-run"], arguments].concat()).wait()
+    };
+    fs::write(place.path("in"), "1").unwrap();
+    let table = dry(&["--only", "b"]);
+    assert!(
+        table.must_exit(0).stdout.contains("2 tasks would run") && !table.stdout.contains("touch"),
+        "{}",
+        table.stdout
+    );
+    assert!(!place.out().exists(), "a dry run leaves nothing");
+    dry(&["--only", "d"]).must_exit(2).must_say(&["the file has no task `d`; its tasks: `a`, `b`, `c`"]);
+
+    place.run(&["--only", "b"]).must_exit(0).must_say(&["2 tasks, 2 done"]);
+    assert_eq!(ran(), "ab");
+    place
+        .run(&[])
+        .must_exit(65)
+        .must_say(&["going on: 2 tasks are done and unchanged, 1 left", "ended with code 1"]);
+    assert_eq!(ran(), "abc", "what failed is tried again, what is done is not");
+    fs::write(place.path("may"), "").unwrap();
+    place.run(&[]).must_exit(0);
+    assert_eq!(ran(), "abcc");
+    place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
+
+    fs::write(place.path("in"), "22").unwrap();
+    assert!(row(&place, "a").contains("changed"));
+    place.run(&[]).must_exit(0);
+    assert_eq!(ran(), "abccab", "an input has changed, and with it what comes after");
+    fs::remove_file(place.path("b.txt")).unwrap();
+    place.run(&[]).must_exit(0);
+    assert_eq!(ran(), "abccabb", "an output is gone");
+    write(&place, &chain.replace("test -e may", "test -e may && true"));
+    place.run(&[]).must_exit(0);
+    assert_eq!(ran(), "abccabbc", "a command has changed");
+    place.run(&["--fresh"]).must_exit(0);
+    assert_eq!(ran().len(), 11, "all of them, those that do not come after one another in any order");
+}
+
+#[test]
+fn what_cannot_be_started_or_leaves_no_output_says_so() {
+    let place = place(
+        "[tasks.none]\ncommand = [\"no-such-program\"]\n\
+         [tasks.nowhere]\ncommand = [\"true\"]\ncwd = \"no-such-folder\"\n\
+         [tasks.idle]\ncommand = [\"true\"]\noutputs = [\"{output}/model\"]\n\
+         [tasks.hungry]\ncommand = [\"true\"]\ninputs = [\"no-such-input\"]\n\
+         [tasks.told]\ncommand = \"echo $A $ORCHESTRA_TASK $ORCHESTRA_ATTEMPT; kill -SEGV $$\"\nenv = { A = 1.5 }\nretries = 1\n\
+         [tasks.flood]\ncommand = \"head -c 3000000 /dev/zero | tr '\\\\0' x; printf '\\\\033[31m' \"\n",
+    );
+    place.run(&[]).must_exit(65).must_say(&["6 tasks, 1 done, 5 failed"]);
+    let tasks = tasks(&place);
+    for (task, end, why) in [
+        ("none", "not_started", "there is no program `no-such-program`"),
+        ("nowhere", "not_started", "no-such-folder` does not exist"),
+        ("idle", "missing", "ended with code 0, but its output"),
+        ("hungry", "missing", "its input"),
+        ("told", "signal", "was killed by SIGSEGV; its last words:\n1.5 told 2"),
+    ] {
+        assert_eq!(tasks[task]["end"], end);
+        assert!(tasks[task]["why"].as_str().unwrap().contains(why), "{}", tasks[task]);
+    }
+    assert_eq!((&tasks["told"]["attempts"], &tasks["none"]["attempts"]), (&2.into(), &1.into()));
+    // A journal that is rubbish is one that says nothing.
+    fs::write(place.out().join(".orchestra/tasks"), [7; 1000]).unwrap();
+    place.run(&[]).must_exit(65).must_say(&["6 tasks, 1 done, 5 failed"]);
+}
+
+#[test]
+fn tasks_and_pipelines_go_together() {
+    let place = place("[tasks.a]\ncommand = \"echo a >> ran\"\n");
+    place.run(&[]).must_exit(0).must_say(&["1 task, 1 done"]);
+    fs::write(
+        place.workflow(),
+        "version = 1\n[sources.numbers]\nkind = \"range\"\nstop = 5\n[stages.all]\nkind = \"select\"\nfrom = \"numbers\"\ncolumns = { n = \"n\" }\n[sinks.results]\nkind = \"jsonl\"\nfrom = \"all\"\n\
+         [tasks.a]\ncommand = \"echo a >> ran\"\n",
+    )
+    .unwrap();
+    place.run(&["--only", "a"]).must_exit(0).must_say(&["1 task, 1 done"]);
+    place
+        .run(&[])
+        .must_exit(0)
+        .must_say(&["5 items read, 5 done, 0 failed", "1 task, 1 done (1 before this start)"]);
+    assert_eq!(lines(&place.path("ran")), ["a"]);
+    place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
+    place.nothing_is_left();
+    place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
+}
+
+/// A GPU that `common/nvml.c` lists. Commands may use it, though no worker could: nothing that ONNX Runtime needs is there.
+#[test]
+fn a_gpu_has_one_command_or_two_with_half_of_it_and_is_named_by_its_uuid() {
+    let place = place(
+        r#"
+[tasks.half]
+command = '''
+exec 9> gpu; flock -n -s 9 || { echo "it is not shared"; exit 9; }
+exec 7> first 8> second; flock -n 7 || flock -n 8 || { echo "a third has it"; exit 7; }
+echo "$CUDA_VISIBLE_DEVICES" >> seen; sleep 0.05
+'''
+device = 0.5
+matrix = { n = [1, 2, 3, 4, 5, 6] }
+
+[tasks.whole]
+command = '''
+exec 9> gpu; flock -n -x 9 || { echo "it is not alone"; exit 9; }
+echo "$CUDA_VISIBLE_DEVICES" >> seen; sleep 0.05
+'''
+matrix = { n = [1, 2, 3] }
+
+[tasks.none]
+command = 'test -z "$CUDA_VISIBLE_DEVICES"'
+device = "none"
+"#,
+    );
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/common/nvml.c");
+    let mut cc = std::process::Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-DDRIVER=\"580.65.06\"", "-DCUDA=13000", source, "-o"]);
+    assert!(cc.arg(place.path("libnvidia-ml.so.1")).status().unwrap().success());
+    let (file, folder) = (place.workflow(), place.path(""));
+    let variables = [("LD_LIBRARY_PATH", folder.to_str().unwrap()), ("CUDA_VISIBLE_DEVICES", "0")];
+    let ended = place.start_command_with(&["run", file.to_str().unwrap()], &variables).wait();
+    ended.must_exit(0).must_say(&["10 tasks, 10 done"]);
+    assert_eq!(lines(&place.path("seen")), vec!["GPU-0a5f0000"; 9]);
+    assert!(tasks(&place)["whole[n=1]"]["place"].as_str().unwrap().ends_with(", cuda:0"));
+}
+
+#[test]
+fn the_hundred_commands_of_the_example_run_on_four_slots() {
+    let place = Workplace::new();
+    let example =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/hundred-commands").canonicalize().unwrap();
+    let (file, out) = (example.join("workflow.toml"), place.out());
+    let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
+    place.start_command(&arguments).wait().must_exit(0).must_say(&["101 tasks, 101 done"]);
+    let check =
+        std::process::Command::new("python3").arg(example.join("check.py")).arg(&out).output().unwrap();
+    let said = String::from_utf8(check.stdout).unwrap();
+    assert!(
+        check.status.success() && said.starts_with("100 estimates on 4 slots, never two on one"),
+        "{said}"
+    );
+}
