@@ -26,7 +26,7 @@ def argmax(values):
 
 
 def decode(case):
-    """Yields (class, score, box in pixels of the row)."""
+    """Yields (class, score, box in pixels of the row, and the angle of a turned one)."""
     layout, tensors = case["layout"], case["tensors"]
     width, height = case["row"]
     scale = [width, height, width, height] if case.get("relative", True) else [1, 1, 1, 1]
@@ -39,6 +39,9 @@ def decode(case):
         for row in zip(*matrix(tensors["output"])):
             scores = row[4:4 + case.get("classes", len(row) - 4)]
             yield argmax(scores), max(scores), corners(row[:4])
+    elif layout == "yolov8_obb":
+        for x, y, w, h, *scores, angle in zip(*matrix(tensors["output"])):
+            yield argmax(scores), max(scores), [x, y, w, h], angle
     elif layout == "yolo_end2end":
         for row in matrix(tensors["output"]):
             yield int(row[5]), row[4], row[:4]
@@ -81,24 +84,51 @@ def overlap(a, b):
     return across * down / (area(a) + area(b) - across * down)
 
 
+def turned_corners(box, angle):
+    x, y, w, h = box
+    across, down = (w / 2 * math.cos(angle), w / 2 * math.sin(angle)), (-h / 2 * math.sin(angle), h / 2 * math.cos(angle))
+    return [(x + i * across[0] + j * down[0], y + i * across[1] + j * down[1]) for i, j in ((-1, -1), (1, -1), (1, 1), (-1, 1))]
+
+
+def covariance(box, angle):
+    """That of the points of a turned box: R diag(w * w, h * h) / 12 R^T."""
+    turn = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+    sides = [box[2] ** 2 / 12, box[3] ** 2 / 12]
+    return [[sum(turn[i][k] * sides[k] * turn[j][k] for k in (0, 1)) for j in (0, 1)] for i in (0, 1)]
+
+
+def probabilistic_overlap(one, other):
+    """1 - the Hellinger distance, by the Bhattacharyya distance of two normal distributions."""
+    a, b = covariance(*one[2:]), covariance(*other[2:])
+    det = lambda m: m[0][0] * m[1][1] - m[0][1] * m[1][0]
+    mean = [[(a[i][j] + b[i][j]) / 2 for j in (0, 1)] for i in (0, 1)]
+    inverse = [[mean[1][1] / det(mean), -mean[0][1] / det(mean)], [-mean[1][0] / det(mean), mean[0][0] / det(mean)]]
+    apart = [one[2][0] - other[2][0], one[2][1] - other[2][1]]
+    mahalanobis = sum(apart[i] * inverse[i][j] * apart[j] for i in (0, 1) for j in (0, 1))
+    distance = mahalanobis / 8 + math.log(det(mean) / math.sqrt(det(a) * det(b))) / 2
+    return 1 - math.sqrt(max(0, 1 - math.exp(-distance)))
+
+
 def boxes(case):
     found = [one for one in decode(case) if one[1] >= case["threshold"]]
     found.sort(key=lambda one: -one[1])
-    if case["layout"] in ("yolov5", "yolov8", "yolox", "ssd", "ultraface"):
+    if case["layout"] in ("yolov5", "yolov8", "yolov8_obb", "yolox", "ssd", "ultraface"):
         kept = []
         for one in found:
-            if all(one[0] != other[0] or overlap(one[2], other[2]) <= case["iou"] for other in kept):
+            by = probabilistic_overlap if len(one) == 4 else lambda one, other: overlap(one[2], other[2])
+            if all(one[0] != other[0] or by(one, other) <= case["iou"] for other in kept):
                 kept.append(one)
         found = kept
     a, b, c, d, e, f = case["to_picture"]
     width, height = case["picture"]
     clip = lambda value, most: min(max(value, 0), most)
-    for label, score, (left, top, right, bottom) in found[:case["max"]]:
-        points = [(a * x + b * y + c, d * x + e * y + f) for x in (left, right) for y in (top, bottom)]
+    for label, score, box, *angle in found[:case["max"]]:
+        points = turned_corners(box, *angle) if angle else [(x, y) for x in box[::2] for y in box[1::2]]
+        points = [(a * x + b * y + c, d * x + e * y + f) for x, y in points]
         xs, ys = zip(*points)
         box = [clip(min(xs), width), clip(min(ys), height), clip(max(xs), width), clip(max(ys), height)]
         if box[2] > box[0] and box[3] > box[1]:
-            yield {"class": label, "score": score, "box": box}
+            yield {"class": label, "score": score, "box": box, **({"polygon": points} if angle else {})}
 
 
 def smallest_rectangle(points):

@@ -4,11 +4,12 @@
 mod common;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::Workplace;
 use orchestra_core::DType;
-use orchestra_testkit::models;
+use orchestra_testkit::models::{self, spec};
+use orchestra_testkit::onnx::{Attribute, ModelBuilder};
 use serde_json::Value;
 
 const WIDTH: usize = 300;
@@ -100,6 +101,11 @@ use = ["cpu"]
     fs::write(place.workflow(), text).unwrap();
 }
 
+fn records(place: &Workplace) -> Vec<Value> {
+    let lines = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 #[test]
 fn texts_are_found_where_they_are_and_read_upright() {
     let place = Workplace::new();
@@ -112,8 +118,7 @@ fn texts_are_found_where_they_are_and_read_upright() {
     ended.must_exit(65);
     let failures = place.failures();
     assert_eq!((failures.len(), failures[0]["item"].as_str()), (1, Some("rubbish.bmp")));
-    let lines = fs::read_to_string(place.out().join("results.jsonl")).unwrap();
-    let records: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let records = records(&place);
     let of = |name: &str| records.iter().find(|r| r["item"].as_str().unwrap().ends_with(name)).unwrap();
     assert_eq!(of("nothing.bmp")["result"], Value::Array(Vec::new()));
     let parts = of("texts.bmp")["result"].as_array().unwrap();
@@ -172,4 +177,216 @@ fn what_inspect_prints_is_a_workflow_and_rubbish_is_no_model() {
         let path = place.path(rubbish);
         place.start_command(&["inspect", path.to_str().unwrap()]).wait().must_exit(69).must_say(&[why]);
     }
+}
+
+/// A detector as RT-DETR exports are: it finds the smallest box around all that is as white as the whitest pixel, from 0 to 1 of the row, and
+/// multiplies it by `orig_target_sizes`.
+fn write_sized_detector(folder: &Path, [height, width]: [usize; 2]) -> PathBuf {
+    let axes = |axes: &[i64]| ("axes", Attribute::Ints(axes.to_vec()));
+    let axis = |axis| ("axis", Attribute::Int(axis));
+    let keep = |is| ("keepdims", Attribute::Int(is));
+    let to_f32 = [("to", Attribute::Int(1))];
+    let sides = [width, height, width, height].map(|side| 1.0 / side as f32);
+    let first_and_last = |model: ModelBuilder, over: i64, [first, last]: [&str; 2]| {
+        let lines = format!("lines_of_{first}");
+        let from_behind = ("select_last_index", Attribute::Int(1));
+        model
+            .node("ReduceMax", &["images"], &[&lines], &[axes(&[over]), keep(0)])
+            .node("ArgMax", &[&lines], &[first], &[axis(2), keep(1)])
+            .node("ArgMax", &[&lines], &[last], &[axis(2), keep(1), from_behind])
+    };
+    let model = ModelBuilder::new("sized")
+        .input(&spec("images", DType::F32, &[1, height, width]))
+        .input(&spec("orig_target_sizes", DType::I64, &[2]))
+        .output(&spec("labels", DType::I64, &[1]))
+        .output(&spec("boxes", DType::F32, &[1, 4]))
+        .output(&spec("scores", DType::F32, &[1]))
+        .constant("sides", &[4], &sides)
+        .constant("end", &[4], &[0.0, 0.0, 1.0, 1.0]);
+    let model = first_and_last(model, 2, ["left", "right"]);
+    first_and_last(model, 3, ["top", "bottom"])
+        .node("Sub", &["left", "left"], &["zero"], &[])
+        .node("ReduceMax", &["zero"], &["labels"], &[axes(&[2]), keep(0)])
+        .node("ReduceMax", &["images"], &["scores"], &[axes(&[2, 3]), keep(0)])
+        .node("Concat", &["left", "top", "right", "bottom"], &["cells"], &[axis(2)])
+        .node("Cast", &["cells"], &["first"], &to_f32)
+        .node("Add", &["first", "end"], &["edges"], &[])
+        .node("Mul", &["edges", "sides"], &["shares"], &[])
+        .node("Concat", &["orig_target_sizes", "orig_target_sizes"], &["twice"], &[axis(1)])
+        .node("Cast", &["twice"], &["sizes"], &to_f32)
+        .node("Constant", &[], &["second"], &[("value_ints", Attribute::Ints(vec![1]))])
+        .node("Unsqueeze", &["sizes", "second"], &["factors"], &[])
+        .node("Mul", &["shares", "factors"], &["boxes"], &[])
+        .write(folder)
+        .unwrap()
+}
+
+#[test]
+fn a_model_that_asks_for_the_size_finds_boxes_of_the_picture_behind_a_letterbox() {
+    let place = Workplace::new();
+    fs::create_dir_all(place.images()).unwrap();
+    // Upright, and no shares of the sides are equal: an order of height and width that is wrong would show.
+    write_picture(&place.images().join("one.bmp"), &[(210.0, 60.0, 50.0, 20.0, 0.0)]);
+    write_picture(&place.images().join("nothing.bmp"), &[]);
+    fs::write(place.images().join("rubbish.bmp"), "BM, they said").unwrap();
+    fs::create_dir_all(place.path("models")).unwrap();
+    let model = write_sized_detector(&place.path("models"), [200, 100]);
+    let text = format!(
+        r#"version = 1
+[sources.pages]
+kind = "images"
+paths = ["images"]
+[models.find]
+path = {model:?}
+[stages.small]
+kind = "image"
+from = "pages"
+size = [200, 100]
+color = "gray"
+fit = "contain"
+filter = "nearest"
+[stages.size]
+kind = "size"
+from = "small"
+[stages.raw]
+kind = "infer"
+inputs = {{ images = "small", orig_target_sizes = "size" }}
+model = "find"
+[stages.found]
+kind = "detect"
+from = "raw"
+threshold = 0.5
+[sinks.results]
+kind = "jsonl"
+from = "found"
+path = "results.jsonl"
+[devices]
+use = ["cpu"]
+"#
+    );
+    fs::write(place.workflow(), &text).unwrap();
+    place.run(&[]).must_exit(65);
+    assert_eq!(place.failures().len(), 1);
+    let records = records(&place);
+    let found =
+        |name: &str| records.iter().find(|r| r["item"] == name).unwrap()["result"].as_array().unwrap();
+    assert!(found("nothing.bmp").is_empty());
+    let [one] = &found("one.bmp")[..] else { panic!("{records:?}") };
+    let corners: [f64; 4] = serde_json::from_value(one["box"].clone()).unwrap();
+    // The first third is gray; a pixel of the row is 3 of the picture.
+    let white = [160.0 + 100.0 / 3.0, 40.0, 260.0, 80.0];
+    assert!(corners.iter().zip(white).all(|(a, b)| (a - b).abs() <= 3.0), "{one} for {white:?}");
+
+    // What `inspect` prints is right, and what feeds pixels to the second input is told of the stage.
+    let said = place.start_command(&["inspect", model.to_str().unwrap()]).wait();
+    fs::write(place.workflow(), &said.must_exit(0).stdout).unwrap();
+    let file = place.workflow();
+    place.start_command(&["check", file.to_str().unwrap(), "--offline"]).wait().must_exit(0);
+    fs::write(&file, text.replace("orig_target_sizes = \"size\"", "orig_target_sizes = \"small\"")).unwrap();
+    let check = place.start_command(&["check", file.to_str().unwrap(), "--offline"]).wait();
+    check.must_exit(78).must_say(&["kind = \"size\", from = \"small\""]);
+    place.nothing_is_left();
+}
+
+#[test]
+fn turned_boxes_of_a_model_that_says_so_are_cut_out_upright() {
+    let place = Workplace::new();
+    fs::create_dir_all(place.images()).unwrap();
+    let turned @ (cx, cy, w, h, angle) = TEXTS[1];
+    write_picture(&place.images().join("one.bmp"), &[turned]);
+    fs::create_dir_all(place.path("models")).unwrap();
+    // A pixel of the row is 3 of the picture. The second box lies nearly where the first does, the third is of another class, and the fourth has
+    // more pixels than the picture.
+    let of = |x: f64, scores: [f64; 2]| [x / 3.0, cy / 3.0, w / 1.5, h / 1.5, scores[0], scores[1], angle];
+    let boxes = [
+        of(cx, [0.9, 0.1]),
+        of(cx + 3.0, [0.8, 0.1]),
+        of(cx, [0.1, 0.7]),
+        [50.0, 30.0, 110.0, 90.0, 0.6, 0.1, 0.5],
+        [50.0, 30.0, 40.0, 20.0, 0.2, 0.1, 0.0],
+    ];
+    let numbers: Vec<f32> = (0..7).flat_map(|at| boxes.iter().map(move |b| b[at] as f32)).collect();
+    let (axes, keep) =
+        (|axes: Vec<i64>| ("axes", Attribute::Ints(axes)), |is| ("keepdims", Attribute::Int(is)));
+    let find = ModelBuilder::new("obb")
+        .metadata("names", "{0: 'ship', 1: 'plane'}")
+        .metadata("stride", "32")
+        .metadata("task", "obb")
+        .input(&spec("images", DType::F32, &[1, 60, 100]))
+        .output(&spec("output0", DType::F32, &[7, 5]))
+        .constant("zero", &[], &[0.0])
+        .constant("boxes", &[1, 7, 5], &numbers)
+        .node("ReduceMean", &["images"], &["flat"], &[axes(vec![1]), keep(0)])
+        .node("ReduceMean", &["flat"], &["mean"], &[axes(vec![1, 2]), keep(1)])
+        .node("Mul", &["mean", "zero"], &["nothing"], &[])
+        .node("Add", &["nothing", "boxes"], &["output0"], &[])
+        .write(&place.path("models"))
+        .unwrap();
+    let read = models::identity(&place.path("models"), DType::F32, &[1, 12, 48]).unwrap();
+    let text = format!(
+        r#"version = 1
+[sources.pages]
+kind = "images"
+paths = ["images"]
+[models.find]
+path = {find:?}
+[models.read]
+path = {read:?}
+[stages.small]
+kind = "image"
+from = "pages"
+size = [60, 100]
+color = "gray"
+[stages.raw]
+kind = "infer"
+from = "small"
+model = "find"
+[stages.found]
+kind = "detect"
+from = "raw"
+[stages.parts]
+kind = "crop"
+from = ["pages", "found"]
+rotate = true
+size = [12, 48]
+color = "gray"
+[stages.read]
+kind = "infer"
+from = "parts"
+model = "read"
+[stages.record]
+kind = "gather"
+from = ["parts.label", "parts.polygon", "parts.box", "read"]
+[sinks.results]
+kind = "jsonl"
+from = "record"
+path = "results.jsonl"
+[devices]
+use = ["cpu"]
+"#
+    );
+    fs::write(place.workflow(), text).unwrap();
+    place.run(&[]).must_exit(0);
+    let records = records(&place);
+    let parts = records[0]["result"].as_array().unwrap();
+    let labels: Vec<_> = parts.iter().map(|part| part["parts.label"].as_str().unwrap()).collect();
+    assert_eq!(labels, ["ship", "plane", "ship"]);
+    let polygon: Vec<[f64; 2]> = serde_json::from_value(parts[0]["parts.polygon"].clone()).unwrap();
+    let corner = |i: f64, j: f64| {
+        [cx + i * w * angle.cos() - j * h * angle.sin(), cy + i * w * angle.sin() + j * h * angle.cos()]
+    };
+    let wanted = [corner(-1.0, -1.0), corner(1.0, -1.0), corner(1.0, 1.0), corner(-1.0, 1.0)];
+    for (found, wanted) in polygon.iter().zip(wanted) {
+        assert!((found[0] - wanted[0]).hypot(found[1] - wanted[1]) < 1e-3, "{polygon:?}");
+    }
+    // All of the cut is ink, and its first third is gray.
+    let pixels: Vec<Vec<f64>> = serde_json::from_value(parts[0]["read"][0].clone()).unwrap();
+    for (x, value) in
+        pixels[6].iter().enumerate().filter(|(x, _)| (2..46).contains(x) && !(14..=17).contains(x))
+    {
+        assert!((value * 255.0 - if x < 16 { 180.0 } else { 250.0 }).abs() < 8.0, "{x}: {:?}", pixels[6]);
+    }
+    let all: [f64; 4] = serde_json::from_value(parts[2]["parts.box"].clone()).unwrap();
+    assert_eq!(all, [0.0, 0.0, WIDTH as f64, HEIGHT as f64]);
+    place.nothing_is_left();
 }

@@ -51,11 +51,17 @@ pub fn recognise(signature: &Signature) -> Recognised {
 /// # Errors
 /// What an orchestra workflow cannot feed by itself.
 pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> Result<String, String> {
-    let [input] = &signature.inputs[..] else {
-        let n = signature.inputs.len();
-        return Err(format!(
-            "the model has {n} inputs, and a stage has to be chosen for each: inputs = {{ name = \"stage\", .. }}"
-        ));
+    let (input, size) = match &signature.inputs[..] {
+        [input] => (input, None),
+        [input, size] | [size, input] if is_size(size) && pixels(input, signature).is_some() => {
+            (input, Some(size))
+        }
+        inputs => {
+            let n = inputs.len();
+            return Err(format!(
+                "the model has {n} inputs, and a stage has to be chosen for each: inputs = {{ name = \"stage\", .. }}"
+            ));
+        }
     };
     let mut text = String::from("version = 1\n\n");
     let reads = match pixels(input, signature) {
@@ -72,7 +78,16 @@ pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> R
         }
     };
     let _ = writeln!(text, "[models.model]\npath = {path:?}\n");
-    let _ = writeln!(text, "[stages.outputs]\nkind = \"infer\"\nfrom = \"{reads}\"\nmodel = \"model\"\n");
+    let from = match size {
+        Some(size) => {
+            text += "[stages.size]\nkind = \"size\"  # width and height of what the model sees\nfrom = \"pixels\"\n\n";
+            let is_bare = input.name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+            let name = if is_bare { input.name.clone() } else { format!("{:?}", input.name) };
+            format!("inputs = {{ {name} = \"{reads}\", {} = \"size\" }}", size.name)
+        }
+        None => format!("from = \"{reads}\""),
+    };
+    let _ = writeln!(text, "[stages.outputs]\nkind = \"infer\"\n{from}\nmodel = \"model\"\n");
     let last = match (recognised.purpose, recognised.layout) {
         ("detector", Some(layout)) => {
             let _ = writeln!(
@@ -90,6 +105,11 @@ pub fn workflow(path: &str, signature: &Signature, recognised: &Recognised) -> R
     };
     let _ = writeln!(text, "[sinks.results]\nkind = \"jsonl\"\nfrom = \"{last}\"\npath = \"results.jsonl\"");
     Ok(text)
+}
+
+/// Whether an input takes the size by which RT-DETR and D-FINE exports multiply their boxes.
+fn is_size(input: &TensorSpec) -> bool {
+    input.name == "orig_target_sizes" && input.dtype == DType::I64 && input.row == [Dim::Fixed(2)]
 }
 
 /// An input that takes pixels.
@@ -138,7 +158,8 @@ impl PixelInput {
             true => "  # the model takes any size: choose the one that it was trained with\n",
             false => "\n",
         };
-        if recognised.purpose == "detector" {
+        // DETR and what follows it are trained on stretched pictures.
+        if recognised.purpose == "detector" && recognised.layout != Some("detr") {
             text += "fit = \"contain\"\npad = 114\n";
         }
         if self.color != "rgb" {

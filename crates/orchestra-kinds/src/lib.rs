@@ -35,6 +35,7 @@ pub fn builtin() -> Kinds {
         ],
         stages: vec![
             Arc::new(stages::image::Image),
+            Arc::new(stages::size::Size),
             Arc::new(stages::infer::Infer),
             Arc::new(stages::iterate::Iterate),
             Arc::new(stages::python::Python),

@@ -45,6 +45,19 @@ impl Quadrilateral {
         })
     }
 
+    /// With fewer pixels, where it would have more than the picture (width, height) that it is cut from and a border: there is no more to see.
+    #[must_use]
+    pub fn no_larger_than(self, picture: [u32; 2]) -> Self {
+        let (most, area) = (room(picture), u64::from(self.width) * u64::from(self.height));
+        if area <= most {
+            return self;
+        }
+        let by = (most as f64 / area as f64).sqrt();
+        let side = |side: u32, most: u64| u64::from((f64::from(side) * by) as u32).clamp(1, most) as u32;
+        let width = side(self.width, most);
+        Self { width, height: side(self.height, most / u64::from(width)), ..self }
+    }
+
     /// Width and height of the picture in the end.
     #[must_use]
     pub fn size(&self) -> [u32; 2] {
@@ -92,6 +105,12 @@ impl Quadrilateral {
     }
 }
 
+/// Pixels that a cut of a picture may have: those of the picture and of a border.
+fn room(picture: [u32; 2]) -> u64 {
+    let [width, height] = picture.map(|side| u64::from(side) + 2);
+    width * height
+}
+
 impl Preparer {
     /// Takes a quadrilateral of some pixels as the picture for `write_row`. Between pixels it is bilinear; beyond the edge the last pixel goes on.
     ///
@@ -106,7 +125,7 @@ impl Preparer {
         };
         let channels = kind.channels();
         let (across, down) = (pixels.width as usize, pixels.height as usize);
-        let room = (u64::from(pixels.width) + 2) * (u64::from(pixels.height) + 2);
+        let room = room([pixels.width, pixels.height]);
         let projection = of.projection().filter(|_| u64::from(of.width) * u64::from(of.height) <= room);
         let Some(projection) = projection else { return Err(MediaError::NothingDecoded) };
         if channels != pixels.channels || across == 0 || pixels.bytes.len() != across * down * channels {
@@ -195,6 +214,10 @@ mod tests {
         let [a, b, c, d] = ok;
         assert!(Quadrilateral::new([a, c, b, d], false).is_none());
         let huge = Quadrilateral::new(ok.map(|p| p.map(|v| v * 1e6)), false).unwrap();
+        for long in [huge, Quadrilateral { height: 1, ..huge }, Quadrilateral { width: 1, ..huge }] {
+            let cut = long.no_larger_than([30, 20]);
+            assert!((1..=32 * 22).contains(&(cut.width * cut.height)), "{cut:?}");
+        }
         let pixels = Pixels { width: 2, height: 2, channels: 1, bytes: &[0; 4] };
         assert!(Preparer::new().load_quadrilateral(&pixels, &huge).is_err());
     }

@@ -187,7 +187,7 @@ impl Connect for CropDraft {
             stage
                 .diags
                 .error(span, message)
-                .help("it takes a list with `polygon`, which a detect stage of layout `dbnet` gives");
+                .help("it takes a list with `polygon`, which a detect stage of layout `dbnet` or `yolov8_obb` gives");
             return None;
         }
         let input = &stage.inputs[1];
@@ -434,7 +434,7 @@ impl MapRun for CropRun {
             let picture = [pixels.width, pixels.height];
             let turns = self.list.as_ref().is_some_and(|list| list.polygon.is_some());
             let cuts = match turns {
-                true => self.boxes.quadrilaterals(&self.values),
+                true => self.boxes.quadrilaterals(&self.values, picture),
                 false => self.boxes.regions(&self.values, numbers, pixels.width, pixels.height)?,
             };
             emit.parts(cuts.len())?;
@@ -553,7 +553,7 @@ impl WriteTensor for Cut<'_> {
 
 impl Boxes {
     /// The turned rectangles to cut, in order, of the numbers of rows of a list, and the row of each. One without a pixel is left out.
-    fn quadrilaterals(&self, values: &[f32]) -> Vec<(usize, Area)> {
+    fn quadrilaterals(&self, values: &[f32], picture: [u32; 2]) -> Vec<(usize, Area)> {
         let mut found: Vec<(Place, (usize, Area))> = Vec::new();
         for (n, numbers) in values.as_chunks::<NUMBERS>().0.iter().enumerate() {
             let score = numbers[4];
@@ -565,6 +565,7 @@ impl Boxes {
             let grow = 1.0 + 2.0 * f64::from(self.margin);
             let corners = corners.map(|p| [0, 1].map(|axis| centre[axis] + (p[axis] - centre[axis]) * grow));
             let Some(quad) = Quadrilateral::new(corners, true) else { continue };
+            let quad = quad.no_larger_than(picture);
             let [x, y] = centre;
             let height = f64::from(quad.width.min(quad.height));
             found.push((Place { score, x, y, height }, (n, Area::Turned(quad))));

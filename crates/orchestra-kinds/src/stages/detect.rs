@@ -24,6 +24,7 @@ use dbnet::{Dbnet, Regions};
 use found::Found;
 use layout::{Form, Layout, Output, Recognised, Tensor};
 use lists::Logits;
+use rectangle::Quad;
 
 /// The kind `detect`.
 pub struct Detect;
@@ -33,8 +34,9 @@ const KEYS: [Key; 12] = [
         "layout",
         "text",
         "told by the model's metadata and the names of its outputs",
-        "`\"yolov5\"` (also v7), `\"yolov8\"` (v8 to v12), `\"yolo_end2end\"` (v10, v26), `\"yolox\"`, `\"ssd\"`, `\"ultraface\"`, `\"detr\"` (RT-DETR, \
-         D-FINE, RF-DETR), `\"tf\"` (`detection_boxes`, ..), or `\"dbnet\"` (texts; gives the column `polygon`, too)",
+        "`\"yolov5\"` (also v7), `\"yolov8\"` (v8 to v12), `\"yolov8_obb\"` (turned boxes, v8 to v12; gives the column `polygon`, too, which may reach \
+         beyond the picture), `\"yolo_end2end\"` (v10, v26), `\"yolox\"`, `\"ssd\"`, `\"ultraface\"`, `\"detr\"` (RT-DETR, D-FINE, RF-DETR; an input \
+         `orig_target_sizes` reads a `size` stage), `\"tf\"` (`detection_boxes`, ..), or `\"dbnet\"` (texts; gives the column `polygon`, too)",
     ),
     key(
         "threshold",
@@ -46,7 +48,8 @@ const KEYS: [Key; 12] = [
         "iou",
         "number",
         "0.45",
-        "of boxes of one class that overlap by more than this (intersection over union) the best remains",
+        "of boxes of one class that overlap by more than this (intersection over union; with `yolov8_obb` the probabilistic one of Ultralytics, ProbIoU) the \
+         best remains",
     ),
     key(
         "max",
@@ -275,7 +278,7 @@ impl Connect for DetectDraft {
             n => format!("{n} labels"),
         };
         let pixels = if placed.is_some() { "of the picture" } else { "of the model's input" };
-        let schema = schema(layout == Layout::Dbnet);
+        let schema = schema(matches!(layout, Layout::Dbnet | Layout::Yolov8Obb));
         Some(StageConnected {
             gives: Schema::of("detections", ColumnType::List(schema)),
             reads,
@@ -322,10 +325,7 @@ impl DetectDraft {
         diags: &mut orchestra_plan::Diagnostics,
     ) -> Option<()> {
         let is_dbnet = layout == Layout::Dbnet;
-        let suppresses = matches!(
-            layout,
-            Layout::Yolov5 | Layout::Yolov8 | Layout::Yolox | Layout::Ssd | Layout::Ultraface
-        );
+        let suppresses = layout.suppresses();
         fn place<T>(at: Option<&At<T>>) -> Option<orchestra_plan::Span> {
             at.map(|at| at.span)
         }
@@ -426,7 +426,9 @@ impl Decode {
         match self {
             Decode::Texts(_) => false,
             Decode::Boxes(boxes) => match boxes.layout {
-                Layout::Yolov5 | Layout::Yolov8 | Layout::YoloEnd2end | Layout::Dbnet => false,
+                Layout::Yolov5 | Layout::Yolov8 | Layout::Yolov8Obb | Layout::YoloEnd2end | Layout::Dbnet => {
+                    false
+                }
                 Layout::Yolox | Layout::Tf | Layout::Ultraface => true,
                 Layout::Ssd | Layout::Detr => boxes.is_relative,
             },
@@ -442,6 +444,7 @@ impl Boxes {
         match (self.layout, tensors) {
             (Layout::Yolov5, [tensor]) => yolo::objects(tensor, classes, threshold, found)?,
             (Layout::Yolov8, [tensor]) => yolo::transposed(tensor, classes, threshold, found)?,
+            (Layout::Yolov8Obb, [tensor]) => yolo::turned(tensor, threshold, found)?,
             (Layout::YoloEnd2end, [tensor]) => yolo::end_to_end(tensor, threshold, found)?,
             (Layout::Yolox, [tensor]) => yolo::grids(tensor, row, classes, threshold, found)?,
             (Layout::Ssd | Layout::Ultraface, [boxes, scores]) => {
@@ -456,11 +459,9 @@ impl Boxes {
             (Layout::Tf, tensors) => lists::tensorflow(tensors, scale, threshold, found)?,
             _ => return Err(Refusal::result("internal error: an output is missing; this is a bug")),
         }
-        match self.layout {
-            Layout::Yolov5 | Layout::Yolov8 | Layout::Yolox | Layout::Ssd | Layout::Ultraface => {
-                found::suppress(found, self.iou, self.max);
-            }
-            _ => found::best(found, self.max),
+        match self.layout.suppresses() {
+            true => found::suppress(found, self.iou, self.max),
+            false => found::best(found, self.max),
         }
         Ok(())
     }
@@ -539,13 +540,20 @@ impl DetectRun {
         let mut rows = Vec::with_capacity(self.found.len());
         for (n, found) in self.found.iter().enumerate() {
             let [a, b, c, d] = found.corners;
-            if !found.corners.iter().all(|v| v.is_finite()) {
+            let place = |point| placed.map_or(point, |placed| placed.point(point));
+            let polygon = found.rectangle.map(|rectangle| rectangle.ordered().map(place));
+            let mut numbers = found.corners.iter().chain(polygon.iter().flatten().flatten());
+            if !numbers.all(|v| (*v as f32).is_finite()) {
                 let error = format!("box {n} is ({a}, {b}, {c}, {d}), which is no place in a picture");
                 return Err(Refusal::result(error));
             }
-            let corners = match placed {
-                Some(placed) => within(placed.rectangle(found.corners), placed.picture),
-                None => found.corners,
+            if found.rectangle.is_some_and(|rectangle| !rectangle.has_area()) {
+                continue;
+            }
+            let corners = match (placed, &polygon) {
+                (Some(placed), Some(polygon)) => within(bounds(polygon), placed.picture),
+                (Some(placed), None) => within(placed.rectangle(found.corners), placed.picture),
+                (None, _) => found.corners,
             };
             // What lies outside of the picture shows nothing of it.
             if corners[2] <= corners[0] || corners[3] <= corners[1] {
@@ -553,10 +561,24 @@ impl DetectRun {
             }
             let label = self.labels.get(found.class as usize);
             let label = label.map_or_else(|| found.class.to_string().into(), Arc::clone);
-            rows.push(row(label, found.class, found.score, corners));
+            let mut row = row(label, found.class, found.score, corners);
+            row.extend(polygon.as_ref().map(owned_polygon));
+            rows.push(row);
         }
         Ok(rows)
     }
+}
+
+/// The smallest upright rectangle around a polygon.
+fn bounds(polygon: &Quad) -> [f64; 4] {
+    let axis = |at: usize| polygon.iter().map(move |p| p[at]);
+    let least = |at: usize| axis(at).fold(f64::INFINITY, f64::min);
+    let most = |at: usize| axis(at).fold(f64::NEG_INFINITY, f64::max);
+    [least(0), least(1), most(0), most(1)]
+}
+
+fn owned_polygon(polygon: &Quad) -> OwnedValue {
+    owned("polygon", DType::F32, &[4, 2], &floats(polygon.iter().copied().flatten()))
 }
 
 /// The part of a rectangle that lies in a picture.
@@ -622,11 +644,8 @@ fn texts(
         }
     }
     let rows = found.into_iter().map(|(score, corners)| {
-        let axis = |at: usize| corners.iter().map(move |p| p[at]);
-        let least = |at: usize| axis(at).fold(f64::INFINITY, f64::min);
-        let most = |at: usize| axis(at).fold(f64::NEG_INFINITY, f64::max);
-        let mut row = row("text".into(), 0, score, [least(0), least(1), most(0), most(1)]);
-        row.push(owned("polygon", DType::F32, &[4, 2], &floats(corners.into_iter().flatten())));
+        let mut row = row("text".into(), 0, score, bounds(&corners));
+        row.push(owned_polygon(&corners));
         row
     });
     Ok(rows.collect())
@@ -739,6 +758,17 @@ mod tests {
         cases.push((settings(Layout::Yolov5), vec![tensor("output", &[200, 8], objects)], json!({})));
         let masks = Boxes { classes: Some(2), ..settings(Layout::Yolov8) };
         cases.push((masks, vec![tensor("output", &[7, 200], turned)], json!({ "classes": 2 })));
+        // Many of a class in few places, so that some hide others.
+        let mut turned_boxes = Vec::new();
+        for _ in 0..200 {
+            let [x, y] = pixels.map(|side| random.between(-0.1, 1.1) * side);
+            turned_boxes.push([x, y, random.between(4.0, 40.0), random.between(4.0, 20.0)]);
+        }
+        let mut numbers: Vec<f32> =
+            (0..4).flat_map(|at| turned_boxes.iter().map(move |numbers| numbers[at])).collect();
+        numbers.extend((0..400).map(|_| random.share()));
+        numbers.extend((0..200).map(|_| random.between(-0.8, 2.4)));
+        cases.push((settings(Layout::Yolov8Obb), vec![tensor("output", &[7, 200], numbers)], json!({})));
         let mut ended = Vec::new();
         for n in 0..50 {
             ended.extend(corners(box_of(&mut random, pixels)));
@@ -765,6 +795,18 @@ mod tests {
         let classes = || (0..60).map(|n| (n % 5) as f32).collect::<Vec<_>>();
         let labelled = vec![boxes(), tensor("scores", &[60], shares(60)), tensor("labels", &[60], classes())];
         cases.push((settings(Layout::Detr), labelled, json!({})));
+        // With `orig_target_sizes`, the size of the row: corners in pixels of it.
+        let sized = relative.iter().enumerate().map(|(at, share)| share * pixels[at % 2]).collect();
+        let sized = vec![
+            tensor("boxes", &[60, 4], sized),
+            tensor("scores", &[60], shares(60)),
+            tensor("labels", &[60], classes()),
+        ];
+        cases.push((
+            Boxes { is_relative: false, ..settings(Layout::Detr) },
+            sized,
+            json!({ "relative": false }),
+        ));
         let logits: Vec<f32> = shares(180).iter().map(|v| v * 4.0 - 3.0).collect();
         let queries = |boxes: &str, scores: &str| {
             vec![tensor(boxes, &[60, 4], centres.clone()), tensor(scores, &[60, 3], logits.clone())]
@@ -829,6 +871,12 @@ mod tests {
                     are_close(&numbers(&row[3]), &of("box").unwrap(), 1e-3),
                     "{layout:?}: {wanted} {row:?}"
                 );
+                if layout == Layout::Yolov8Obb {
+                    let corners: Vec<Vec<f64>> = serde_json::from_value(wanted["polygon"].clone()).unwrap();
+                    let polygon = numbers(&row[4]);
+                    let is_one = |p: &[f64]| corners.iter().any(|c| are_close(c, p, 1e-3));
+                    assert!(polygon.chunks(2).all(is_one), "{wanted} {row:?}");
+                }
             }
         }
     }

@@ -328,6 +328,11 @@ pub(super) fn about(spec: &ImageSpec) -> String {
 
 /// The settings of `stage` that would have to change for `want`, as a sentence.
 pub(super) fn advice(stage: &str, spec: &ImageSpec, want: &TensorSpec) -> String {
+    if want.dtype == DType::I64 && want.row == [Dim::Fixed(2)] {
+        return format!(
+            "if it is the width and height of what the model sees, a stage gives that: [stages.size], kind = \"size\", from = \"{stage}\""
+        );
+    }
     if !matches!(want.dtype, DType::F32 | DType::F16 | DType::U8) {
         return format!("an image stage gives f32, f16 or u8, never {}", want.dtype);
     }

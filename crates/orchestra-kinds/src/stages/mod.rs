@@ -18,4 +18,5 @@ pub mod merge;
 pub mod python;
 pub mod reduce;
 pub mod select;
+pub mod size;
 pub mod threshold;

@@ -1,14 +1,39 @@
 //! What detectors find, and which of it remains. Knows no layout.
 
+use super::rectangle::Rectangle;
+
 /// Candidates that suppression looks at, the best ones: a threshold near 0 would make it take minutes.
 const MOST_CANDIDATES: usize = 30_000;
 
-/// A box with its class, in pixels of the row: left, top, right, bottom.
+/// A box with its class, in pixels of the row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Found {
     pub class: u32,
     pub score: f32,
+    /// Left, top, right, bottom.
     pub corners: [f64; 4],
+    /// What `corners` lie around, where the model finds boxes that are turned.
+    pub rectangle: Option<Rectangle>,
+}
+
+impl Found {
+    pub fn upright(class: u32, score: f32, corners: [f64; 4]) -> Self {
+        Self { class, score, corners, rectangle: None }
+    }
+
+    pub fn turned(class: u32, score: f32, rectangle: Rectangle) -> Self {
+        let ([x, y], [width, height], [cos, sin]) =
+            (rectangle.centre, rectangle.sides, rectangle.axis.map(f64::abs));
+        let corners = around([x, y, width * cos + height * sin, width * sin + height * cos]);
+        Self { class, score, corners, rectangle: Some(rectangle) }
+    }
+
+    fn overlap(&self, other: &Found) -> f64 {
+        match (&self.rectangle, &other.rectangle) {
+            (Some(a), Some(b)) => probabilistic_overlap(a, b),
+            _ => overlap(&self.corners, &other.corners),
+        }
+    }
 }
 
 /// Sorts by score, best first; equal ones stay in the order of the model. No more than `max` remain.
@@ -22,12 +47,39 @@ pub fn suppress(found: &mut Vec<Found>, iou: f64, max: usize) {
     best(found, MOST_CANDIDATES);
     let mut kept: Vec<Found> = Vec::new();
     for candidate in found.iter() {
-        let hides = |k: &Found| k.class == candidate.class && overlap(&k.corners, &candidate.corners) > iou;
+        let hides = |k: &Found| k.class == candidate.class && k.overlap(candidate) > iou;
         if kept.len() < max && !kept.iter().any(hides) {
             kept.push(*candidate);
         }
     }
     *found = kept;
+}
+
+/// The probabilistic IoU of two rectangles as normal distributions: 1 - sqrt(1 - `alike`), where `alike` is their Bhattacharyya coefficient
+/// (Llerena and others, "Gaussian Bounding Boxes and Probabilistic Intersection-over-Union for Object Detection", 2021). A rectangle has the
+/// variances of the points within it, side * side / 12. Those without an area overlap nothing.
+fn probabilistic_overlap(a: &Rectangle, b: &Rectangle) -> f64 {
+    if !a.has_area() || !b.has_area() {
+        return 0.0;
+    }
+    // Variances along x and y, and the covariance.
+    let spread = |r: &Rectangle| {
+        let ([cos, sin], [along, across]) = (r.axis, r.sides.map(|side| side * side / 12.0));
+        [
+            along * cos * cos + across * sin * sin,
+            along * sin * sin + across * cos * cos,
+            (along - across) * cos * sin,
+        ]
+    };
+    let (of_a, of_b) = (spread(a), spread(b));
+    let [xx, yy, xy] = [0, 1, 2].map(|at| f64::midpoint(of_a[at], of_b[at]));
+    let determinant = xx * yy - xy * xy;
+    let [dx, dy] = [0, 1].map(|axis| a.centre[axis] - b.centre[axis]);
+    let distance = (dx * dx * yy - 2.0 * dx * dy * xy + dy * dy * xx) / (8.0 * determinant);
+    let areas = [a, b].map(|r| r.sides[0] * r.sides[1] / 12.0);
+    let alike = (-distance).exp() * (areas[0] * areas[1]).sqrt() / determinant.sqrt();
+    // Numbers so large or small that nothing of it is one are no overlap.
+    if alike.is_nan() { 0.0 } else { 1.0 - (1.0 - alike).max(0.0).sqrt() }
 }
 
 /// Intersection over union. Boxes without an area overlap nothing.
@@ -58,7 +110,7 @@ mod tests {
     use super::*;
 
     fn found(class: u32, score: f32, corners: [f64; 4]) -> Found {
-        Found { class, score, corners }
+        Found::upright(class, score, corners)
     }
 
     #[test]
@@ -73,6 +125,22 @@ mod tests {
         assert_eq!(all, [near, flat, other]);
         suppress(&mut all, 0.5, 1);
         assert_eq!(all, [near]);
+    }
+
+    #[test]
+    fn turned_boxes_hide_each_other_by_what_they_cover_and_not_by_the_upright_boxes_around_them() {
+        let turned = |score, angle: f64| {
+            let axis = [angle.cos(), angle.sin()];
+            Found::turned(0, score, Rectangle { centre: [50.0, 50.0], sides: [40.0, 4.0], axis })
+        };
+        let (one, across) = (turned(0.9, 0.785), turned(0.8, -0.785));
+        assert!(overlap(&one.corners, &across.corners) > 0.99 && one.overlap(&across) < 0.2);
+        let near = turned(0.7, 0.8);
+        let flat = Found::turned(0, 0.6, Rectangle { sides: [40.0, 0.0], ..one.rectangle.unwrap() });
+        let mut all = vec![flat, near, across, one];
+        suppress(&mut all, 0.5, 9);
+        assert_eq!(all, [one, across, flat]);
+        assert!((one.overlap(&one) - 1.0).abs() < 1e-6);
     }
 
     #[test]

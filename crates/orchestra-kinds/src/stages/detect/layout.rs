@@ -12,6 +12,7 @@ use serde::Serialize;
 pub enum Layout {
     Yolov5,
     Yolov8,
+    Yolov8Obb,
     YoloEnd2end,
     Yolox,
     Ssd,
@@ -23,9 +24,10 @@ pub enum Layout {
 
 impl Layout {
     /// As `layout = ".."` names them.
-    pub const ALL: [(&str, Layout); 9] = [
+    pub const ALL: [(&str, Layout); 10] = [
         ("yolov5", Layout::Yolov5),
         ("yolov8", Layout::Yolov8),
+        ("yolov8_obb", Layout::Yolov8Obb),
         ("yolo_end2end", Layout::YoloEnd2end),
         ("yolox", Layout::Yolox),
         ("ssd", Layout::Ssd),
@@ -39,11 +41,25 @@ impl Layout {
         Self::ALL.iter().find(|(_, layout)| *layout == self).map_or("", |(name, _)| name)
     }
 
+    /// Whether its boxes overlap, so that all but the best of a place are left out.
+    pub fn suppresses(self) -> bool {
+        matches!(
+            self,
+            Layout::Yolov5
+                | Layout::Yolov8
+                | Layout::Yolov8Obb
+                | Layout::Yolox
+                | Layout::Ssd
+                | Layout::Ultraface
+        )
+    }
+
     /// What its outputs are, for messages.
     pub fn outputs(self) -> &'static str {
         match self {
             Layout::Yolov5 => "[boxes, 5 + classes]",
             Layout::Yolov8 => "[4 + classes, boxes]",
+            Layout::Yolov8Obb => "[4 + classes + angle, boxes]",
             Layout::YoloEnd2end => "[boxes, 6]: corners, score, class",
             Layout::Yolox => "[cells of three grids, 5 + classes]",
             Layout::Ssd | Layout::Ultraface => "`boxes` [boxes, 4] and `scores` [boxes, classes]",
@@ -117,6 +133,10 @@ impl Layout {
             // Behind the classes may stand what belongs to masks or key points.
             Layout::Yolov8 => only(&|tensor| {
                 tensor.row.len() == 2 && fixed(tensor, 0).is_none_or(|n| n >= 4 + classes.unwrap_or(1))
+            }),
+            Layout::Yolov8Obb => only(&|tensor| {
+                let fits = |n: usize| classes.map_or(n >= 6, |classes| n == 5 + classes);
+                tensor.row.len() == 2 && fixed(tensor, 0).is_none_or(fits)
             }),
             Layout::YoloEnd2end => only(&|tensor| can_end_in(tensor, 6)),
             Layout::Ssd | Layout::Ultraface => {
@@ -207,11 +227,13 @@ pub fn recognise(
     if metadata.contains_key("names") && metadata.contains_key("stride") {
         let task = metadata.get("task").map(String::as_str);
         match task {
-            Some("detect" | "segment" | "pose") | None => {}
+            Some("detect" | "segment" | "pose" | "obb") | None => {}
             Some(task) => return Recognised::Not(format!("its metadata says `task = {task}`")),
         }
         let end_to_end = metadata.get("end2end").is_some_and(|said| said.eq_ignore_ascii_case("true"));
         let layouts: &[Layout] = match (task, end_to_end) {
+            (Some("obb"), true) => &[],
+            (Some("obb"), false) => &[Layout::Yolov8Obb],
             (_, true) => &[Layout::YoloEnd2end],
             // YOLOv5 says no task.
             (None, false) => &[Layout::Yolov5, Layout::Yolov8],
@@ -342,6 +364,10 @@ mod tests {
         assert_eq!(is(recognised(&[("output0", &[300, 6])], &end)), Some("yolo_end2end"));
         assert_eq!(is(recognised(&[("output", &[25200, 7])], &two[..2])), Some("yolov5"));
         assert_eq!(is(recognised(&[("output", &[6, 7])], &two[..2])), None, "either");
+        let obb = [two[0], two[1], ("task", "obb"), ("end2end", "True")];
+        assert_eq!(is(recognised(&[("output0", &[7, 8400])], &obb[..3])), Some("yolov8_obb"));
+        assert_eq!(is(recognised(&[("output0", &[6, 8400])], &obb[..3])), None, "no angle");
+        assert_eq!(is(recognised(&[("output0", &[300, 7])], &obb)), None);
         assert_eq!(is(recognised(&[("dets", &[300, 4]), ("labels", &[300, 91])], &[])), Some("detr"));
         let ultraface: [(&str, &[usize]); 2] = [("scores", &[4420, 2]), ("boxes", &[4420, 4])];
         assert_eq!(is(recognised(&ultraface, &[])), Some("ultraface"));

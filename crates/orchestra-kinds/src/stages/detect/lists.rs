@@ -41,7 +41,7 @@ pub fn scored(
             && score >= threshold
         {
             let class = (first + class) as u32;
-            found.push(Found { class, score, corners: scaled(corners, scale) });
+            found.push(Found::upright(class, score, scaled(corners, scale)));
         }
     }
     Ok(())
@@ -62,7 +62,7 @@ pub fn labelled(
     }
     for ((corners, score), label) in corners.zip(&scores.values).zip(&labels.values) {
         if *score >= threshold {
-            found.push(Found { class: class_of(*label), score: *score, corners: scaled(corners, scale) });
+            found.push(Found::upright(class_of(*label), *score, scaled(corners, scale)));
         }
     }
     Ok(())
@@ -86,7 +86,7 @@ pub fn queries(
         let corners = around([0, 1, 2, 3].map(|at| f64::from(centre[at]) * scale[at % 2]));
         let mut push = |class: usize, score: f64| {
             if score >= f64::from(threshold) {
-                found.push(Found { class: class as u32, score: score as f32, corners });
+                found.push(Found::upright(class as u32, score as f32, corners));
             }
         };
         match kind {
@@ -125,7 +125,7 @@ pub fn tensorflow(
     for ((corners, score), class) in corners.zip(&scores.values).zip(&classes.values).take(counted) {
         if *score >= threshold {
             let turned = [corners[1], corners[0], corners[3], corners[2]];
-            found.push(Found { class: class_of(*class), score: *score, corners: scaled(&turned, scale) });
+            found.push(Found::upright(class_of(*class), *score, scaled(&turned, scale)));
         }
     }
     Ok(())

@@ -19,6 +19,10 @@ impl Rectangle {
         self.sides[0].min(self.sides[1])
     }
 
+    pub fn has_area(&self) -> bool {
+        self.short_side() > 0.0
+    }
+
     /// Clockwise from the corner that is the upper one of the two on the left, as PaddleOCR orders them.
     pub fn ordered(&self) -> Quad {
         let ([cx, cy], [ux, uy]) = (self.centre, self.axis);

@@ -1,9 +1,10 @@
-//! YOLO heads as exporters leave them: `yolov5`, `yolov8`, `yolo_end2end` and `yolox`. Gives boxes in pixels of the row; suppresses nothing.
+//! YOLO heads as exporters leave them: `yolov5`, `yolov8`, `yolov8_obb`, `yolo_end2end` and `yolox`. Gives boxes in pixels of the row; suppresses nothing.
 
 use orchestra_core::data::Refusal;
 
 use super::found::{Found, around, largest};
 use super::layout::Tensor;
+use super::rectangle::Rectangle;
 
 /// `[boxes, 5 + classes]`: centre, sides, whether there is anything, and a score per class; the score of a box is the product.
 pub fn objects(
@@ -44,12 +45,33 @@ pub fn transposed(
     Ok(())
 }
 
+/// `[4 + classes + angle, boxes]`: as [`transposed`], with the angle in radians, clockwise where y goes down, behind the classes.
+pub fn turned(tensor: &Tensor, threshold: f32, found: &mut Vec<Found>) -> Result<(), Refusal> {
+    let [numbers, boxes] = tensor.sides()?;
+    if numbers < 6 {
+        return Err(tensor.refusal("[4 + classes + angle, boxes]"));
+    }
+    let at = |number: usize, n: usize| tensor.values[number * boxes + n];
+    for n in 0..boxes {
+        if let Some((class, score)) = largest((4..numbers - 1).map(|number| at(number, n)))
+            && score >= threshold
+        {
+            let [x, y, width, height, angle] =
+                [0, 1, 2, 3, numbers - 1].map(|number| f64::from(at(number, n)));
+            let axis = [angle.cos(), angle.sin()];
+            let rectangle = Rectangle { centre: [x, y], sides: [width, height], axis };
+            found.push(Found::turned(class as u32, score, rectangle));
+        }
+    }
+    Ok(())
+}
+
 /// `[boxes, 6]`: left, top, right, bottom, score, class; suppressed by the model.
 pub fn end_to_end(tensor: &Tensor, threshold: f32, found: &mut Vec<Found>) -> Result<(), Refusal> {
     for numbers in tensor.rows(6)? {
         if numbers[4] >= threshold {
             let corners = [0, 1, 2, 3].map(|at| f64::from(numbers[at]));
-            found.push(Found { class: class_of(numbers[5]), score: numbers[4], corners });
+            found.push(Found::upright(class_of(numbers[5]), numbers[4], corners));
         }
     }
     Ok(())
@@ -98,7 +120,7 @@ fn push(best: Option<(usize, f32)>, numbers: &[f32], threshold: f32, found: &mut
         && score >= threshold
     {
         let corners = around([0, 1, 2, 3].map(|at| f64::from(numbers[at])));
-        found.push(Found { class: class as u32, score, corners });
+        found.push(Found::upright(class as u32, score, corners));
     }
 }
 

@@ -1,0 +1,136 @@
+//! `kind = "size"`: the width and the height of what a model sees, as a tensor row that the model can read.
+
+use std::sync::Arc;
+
+use bincode::{Decode, Encode};
+use orchestra_core::data::{ColumnType, Refusal, Schema, TensorView, Value, fixed_tensor};
+use orchestra_core::shapes::{Emit, Map, MapRun, RemoteSpec};
+use orchestra_core::{DType, Placement};
+use orchestra_plan::{Connect, Draft, Fields, Key, Limits, Runs, StageConnected, StageContext, StageKind};
+
+/// The kind `size`.
+pub struct Size;
+
+impl StageKind for Size {
+    fn name(&self) -> &'static str {
+        "size"
+    }
+
+    fn about(&self) -> &'static str {
+        "Gives `size`, i64[2]: width and height, in this order, of the rows of pixels of an `image` or `crop` stage, padding included. It feeds the \
+         input `orig_target_sizes` of RT-DETR and D-FINE exports, which multiply their boxes by it: \
+         `inputs = { images = \"small\", orig_target_sizes = \"size\" }`. Their boxes are then in pixels of what the model sees, and `detect` brings \
+         them back to the picture."
+    }
+
+    fn keys(&self) -> &'static [Key] {
+        &[]
+    }
+
+    fn read(&self, _: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
+        Some(Draft::Stage(Box::new(SizeDraft)))
+    }
+
+    fn revive(&self, spec: &RemoteSpec) -> Option<Arc<dyn Map>> {
+        Some(Arc::new(spec.read::<SizeMap>()?))
+    }
+}
+
+#[derive(Debug)]
+struct SizeDraft;
+
+impl Connect for SizeDraft {
+    fn connect(&self, stage: &mut StageContext<'_>) -> Option<StageConnected> {
+        let [input, more @ ..] = stage.inputs else { return None };
+        if let Some(other) = more.first() {
+            let message = format!("stage `{}` reads from one stage", stage.name);
+            stage.diags.error(other.span, message).help("make a size stage for each");
+            return None;
+        }
+        if let Some(column) = &input.column
+            && input.gives.position(column).is_none()
+        {
+            stage.column(0, "what an image or crop stage gives", |_| true)?; // It reports that there is none.
+        }
+        let placed = input.gives.0.iter().position(|column| column.ty == ColumnType::Placement);
+        let Some(placed) = placed else {
+            let message =
+                format!("stage `{}` cannot tell how large the rows of `{}` are", stage.name, input.name);
+            stage
+                .diags
+                .error(input.span, message)
+                .label(format!("{} gives no pixels for a model", input.described()))
+                .help("name the image or crop stage that feeds the model");
+            return None;
+        };
+        let about = "width and height of what the model sees".to_owned();
+        Some(StageConnected {
+            gives: Schema::of("size", ColumnType::Tensor(fixed_tensor("size", DType::I64, &[2]))),
+            reads: vec![(0, placed)],
+            settings: serde_json::json!({}),
+            details: vec!["width, height".to_owned()],
+            about,
+            runs: Runs::Map(Arc::new(SizeMap)),
+        })
+    }
+}
+
+#[derive(Debug, Clone, Encode, Decode)]
+struct SizeMap;
+
+impl Map for SizeMap {
+    fn start(&self) -> Box<dyn MapRun> {
+        Box::new(self.clone())
+    }
+
+    fn cost(&self) -> usize {
+        2
+    }
+
+    fn remote(&self) -> Option<RemoteSpec> {
+        RemoteSpec::of(Size.name(), self)
+    }
+}
+
+impl MapRun for SizeMap {
+    fn apply(&mut self, inputs: &[Value<'_>], emit: &mut dyn Emit) -> Result<(), Refusal> {
+        let [placed] = inputs else {
+            return Err(Refusal::result(
+                "internal error: a size stage was given no placement; this is a bug",
+            ));
+        };
+        let [width, height] = Placement::of(placed)?.row.map(|side| i64::from(side).to_ne_bytes());
+        let data = [width, height].concat();
+        emit.row(&[Value::Tensor(TensorView { name: "size", dtype: DType::I64, shape: &[2], data: &data })])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Kept(Vec<i64>);
+
+    impl Emit for Kept {
+        fn parts(&mut self, _: usize) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn row(&mut self, row: &[Value<'_>]) -> Result<(), Refusal> {
+            let [Value::Tensor(view)] = row else { panic!("{row:?}") };
+            self.0.extend(view.data.as_chunks().0.iter().map(|bytes| i64::from_ne_bytes(*bytes)));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn it_is_the_size_of_the_row_and_not_of_the_picture_also_in_another_process() {
+        let placed =
+            Placement { row: [96, 64], picture: [300, 200], to_picture: [3.0, 0.0, 1.0, 0.0, 3.0, 2.0] };
+        let map = Size.revive(&SizeMap.remote().unwrap()).unwrap();
+        let (mut run, mut kept) = (map.start(), Kept(Vec::new()));
+        run.apply(&[Placement::value(&placed.bytes())], &mut kept).unwrap();
+        assert_eq!(kept.0, [96, 64], "width first");
+        assert!(run.apply(&[Value::Text("large")], &mut kept).is_err());
+    }
+}
