@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Proves orchestra on a machine with an NVIDIA GPU, in under 8 minutes: devices, isolation, parity, memory, rates, faults. It builds nothing and
+# Proves orchestra on a machine with an NVIDIA GPU: devices, isolation, parity, commands, faults, end to end and a rate in five minutes, memory, all
+# rates and ways to keep a GPU busy in a second call (--set rest). It builds nothing and
 # needs no network: everything lies in the folder that scripts/gpu-pack.sh makes. Prints one table; gpu-check.json holds the same.
 #
-#     gpu-check.sh [--kit DIR] [--device cuda:0|cpu] [--output DIR] [--seconds N] [--only PART,..]
+#     gpu-check.sh [--kit DIR] [--device cuda:0|cpu] [--output DIR] [--set first|rest|all] [--seconds N] [--only PART,..]
 #     gpu-check.sh --join PARTS DIR      put the parts of a packed kit together in DIR, checked, and end
 #
 # Among the parts it puts them together in ./gpu-kit by itself, once, and goes on from there.

@@ -64,6 +64,7 @@ class Check:
         self.kit = asked.kit.resolve()
         self.device = asked.device
         self.gpu = asked.device != "cpu"
+        self.set = asked.set
         self.output = asked.output.resolve()
         self.deadline = time.monotonic() + asked.seconds
         self.orchestra = self.kit / "orchestra"
@@ -243,7 +244,7 @@ def cpu_times() -> tuple[int, int]:
 
 
 def workers(parent: int | None = None) -> list[int]:
-    """Processes that are workers, of this parent or of any."""
+    """Processes that run models, of this parent or of any; loaders are none."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -253,7 +254,8 @@ def workers(parent: int | None = None) -> list[int]:
                 of = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-            if parent in (None, of) and len(arguments) > 1 and arguments[0].endswith(b"orchestra") and arguments[1] == b"worker":
+            is_worker = arguments[0].endswith(b"orchestra") and arguments[1:2] == [b"worker"] and b"loader" not in arguments
+            if parent in (None, of) and is_worker:
                 found.append(int(entry.name))
     return found
 
