@@ -267,6 +267,60 @@ fn what_cannot_be_started_or_leaves_no_output_says_so() {
     place.run(&[]).must_exit(65).must_say(&["6 tasks, 1 done, 5 failed"]);
 }
 
+/// Each makes its output by itself in the first start, and is asked to end in the second one before it does.
+#[test]
+fn what_was_made_before_does_not_count_for_a_command_that_was_asked_to_end() {
+    let tables = |version: &str, timeout: &str| {
+        format!(
+            "[tasks.slow]\ncommand = \"trap 'exit 0' TERM; test -e made && {{{{ touch waits; sleep 100 & wait; }}}}; echo {version} > made\"\n\
+             outputs = \"made\"\n{timeout}"
+        )
+        .replace("{{", "{ ")
+        .replace("}}", " }")
+    };
+    let place = place(&tables("one", ""));
+    place.run(&[]).must_exit(0);
+    for signal in [Signal::INT, Signal::KILL] {
+        write(&place, &tables("two", ""));
+        let mut run = place.start(&[]);
+        assert!(run.until("it waits", || place.path("waits").exists()));
+        run.signal(signal);
+        run.wait();
+        fs::remove_file(place.path("waits")).unwrap();
+        assert_eq!(lines(&place.path("made")), ["one"]);
+        assert!(!row(&place, "slow").contains("done"), "{}", row(&place, "slow"));
+    }
+    write(&place, &tables("two", "timeout = \"300ms\""));
+    place.run(&[]).must_exit(65);
+    assert_eq!(tasks(&place)["slow"]["end"], "timeout");
+    fs::remove_file(place.path("made")).unwrap();
+    place.run(&[]).must_exit(0);
+    assert_eq!(lines(&place.path("made")), ["two"]);
+}
+
+#[test]
+fn a_command_whose_folder_is_in_the_way_fails_alone() {
+    let place = place(
+        "[tasks.first]\ncommand = \"rm -rf $${ORCHESTRA_OUTPUT}; touch $${ORCHESTRA_OUTPUT}; exit 1\"\nretries = 1\n\
+         [tasks.second]\ncommand = \"sleep 0.2; touch {output}/x\"\noutputs = \"{output}/x\"",
+    );
+    place.run(&[]).must_exit(65);
+    let tasks = tasks(&place);
+    assert_eq!((&tasks["first"]["end"], &tasks["second"]["end"]), (&"not_started".into(), &"done".into()));
+}
+
+#[test]
+fn no_value_is_run_by_the_shell_and_no_row_renames_what_is_given() {
+    let place = place("[tasks.say]\ncommand = 'echo \"{text}\"'\nfor_each = \"rows.jsonl\"");
+    let refused = |rows: &str, why: &str| {
+        fs::write(place.path("rows.jsonl"), rows).unwrap();
+        place.run(&[]).must_exit(78).must_say(&[why]);
+    };
+    refused("{\"text\": \"$(touch ran)\"}\n", "stands between quotes");
+    refused("{\"text\": \"a\"}\n{\"text\": \"b\", \"output\": \"/tmp\"}\n", "is the name of something else");
+    assert!(!place.path("ran").exists());
+}
+
 #[test]
 fn tasks_and_pipelines_go_together() {
     let place = place("[tasks.a]\ncommand = \"echo a >> ran\"\n");

@@ -31,6 +31,8 @@ pub struct TaskStarted {
     pub digest: [u8; 32],
     /// Its devices and its slot, for people.
     pub place: String,
+    /// The state of its declared outputs when it began; `None` where some were missing.
+    pub before: Option<[u8; 32]>,
 }
 
 /// An attempt at a task has ended.
@@ -198,7 +200,13 @@ mod tests {
     use super::*;
 
     fn started(task: &str, attempt: u32) -> TaskStarted {
-        TaskStarted { task: task.into(), attempt, digest: [attempt as u8; 32], place: "slot 0".into() }
+        TaskStarted {
+            task: task.into(),
+            attempt,
+            digest: [attempt as u8; 32],
+            place: "slot 0".into(),
+            before: None,
+        }
     }
 
     fn ended(started: TaskStarted) -> TaskEnded {

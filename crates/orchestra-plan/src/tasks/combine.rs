@@ -1,5 +1,6 @@
 //! `matrix`, `zip` and `for_each`: all combinations of the values of a table, and the name of each.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
@@ -50,7 +51,9 @@ pub(super) fn combinations(
                 return None;
             }
         };
-        names.extend(rows[0].iter().map(|(name, _)| (name.clone(), file.span)));
+        // Rows of JSON lines may differ in theirs.
+        let of_rows: BTreeSet<&String> = rows.iter().flatten().map(|(name, _)| name).collect();
+        names.extend(of_rows.into_iter().map(|name| (name.clone(), file.span)));
         axes.push(rows);
     }
     let mut is_fine = true;

@@ -18,6 +18,27 @@ pub(super) struct Fill<'a> {
     pub after: BTreeSet<usize>,
 }
 
+/// Which quotes of the shell are open.
+#[derive(Default)]
+struct Quotes {
+    open: Option<char>,
+    is_escaped: bool,
+}
+
+impl Quotes {
+    fn read(&mut self, text: &str) {
+        for char in text.chars() {
+            match (char, self.open) {
+                _ if std::mem::take(&mut self.is_escaped) => {}
+                ('\\', None | Some('"')) => self.is_escaped = true,
+                ('"' | '\'', None) => self.open = Some(char),
+                (char, Some(open)) if char == open => self.open = None,
+                _ => {}
+            }
+        }
+    }
+}
+
 impl<'a> Fill<'a> {
     pub fn new(of: &'a Expander<'a>, values: &'a [(String, String)], output: &'a Path) -> Self {
         Self { of, values, output, after: BTreeSet::new() }
@@ -28,8 +49,26 @@ impl<'a> Fill<'a> {
         self.fill(&text.value, text.span, &|value| value, diags)
     }
 
-    /// The same for a text of the shell: each value is one word of it.
+    /// The same for a text of the shell: each value is one word of it. Between quotes, one that needs some of its own would end them, and what it
+    /// says would be run.
     pub fn shell(&mut self, text: &At<String>, diags: &mut Diagnostics) -> Option<String> {
+        let mut quotes = Quotes::default();
+        for part in parts(&text.value) {
+            match part {
+                Part::Text(text) => quotes.read(text),
+                Part::Name(name) if quotes.open.is_some() => {
+                    let value = self.value(name, text.span, diags)?;
+                    if quoted(value.clone()) != value {
+                        diags
+                            .error(text.span, format!("`{{{name}}}` stands between quotes, and its value `{value}` needs its own"))
+                            .label("a value is one word by itself")
+                            .help(format!("write {{{name}}} without quotes, or `command` as a list"));
+                        return None;
+                    }
+                }
+                Part::Name(_) => quotes.is_escaped = false,
+            }
+        }
         self.fill(&text.value, text.span, &quoted, diags)
     }
 

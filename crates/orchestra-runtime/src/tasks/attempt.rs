@@ -53,7 +53,7 @@ pub async fn attempt(shared: Arc<Shared>, start: Start, mut control: watch::Rece
     let (end, ended, started) = match begun {
         (started, Err(end)) => (end, None, started),
         (started, Ok(order)) => {
-            let (end, ended) = shared.run(task, &order, &mut control).await;
+            let (end, ended) = shared.run(task, &order, started.before, &mut control).await;
             (end, ended, started)
         }
     };
@@ -79,7 +79,9 @@ impl Shared {
         };
         let (id, attempt) = (task.id.clone(), start.attempt);
         let place = place(self.plan(), &start.lease);
-        let started = TaskStarted { task: id, attempt, digest: *digest.as_ref().unwrap_or(&[0; 32]), place };
+        let before = unchanged::state(&task.outputs).ok();
+        let digest_or_none = *digest.as_ref().unwrap_or(&[0; 32]);
+        let started = TaskStarted { task: id, attempt, digest: digest_or_none, place, before };
         self.journal().started(started.clone())?;
         let log = log_file(task, attempt);
         let now = self.context.clock.now();
@@ -88,7 +90,10 @@ impl Shared {
             return Ok((started, Err(TaskEnd::InputMissing(missing.display().to_string()))));
         }
         let output = self.output().join(&task.folder).join("output");
-        fs::create_dir_all(&output)?;
+        if let Err(error) = fs::create_dir_all(&output) {
+            let why = format!("its folder `{}` cannot be made: {error}", output.display());
+            return Ok((started, Err(TaskEnd::NotStarted(why))));
+        }
         let end = end_file(task, self.output(), attempt);
         // Of an attempt of this number that was not noted.
         drop(fs::remove_file(&end));
@@ -113,6 +118,7 @@ impl Shared {
         &self,
         task: usize,
         order: &Order,
+        before: Option<[u8; 32]>,
         control: &mut watch::Receiver<Control>,
     ) -> (TaskEnd, Option<Ended>) {
         let plan = &self.plan().tasks[task];
@@ -154,10 +160,10 @@ impl Shared {
         keeper.end(report.is_some()).await;
         match report {
             Some(Report::Ended(ended)) => {
-                let end = end_of(plan, &ended, told != Control::GoOn);
-                let timeout =
-                    plan.timeout.filter(|_| timed_out && end != TaskEnd::Done && end != TaskEnd::Stopped);
-                (timeout.map_or(end, TaskEnd::Timeout), Some(ended))
+                let is_told = told != Control::GoOn;
+                let end = end_of(plan, &ended, is_told || timed_out, before);
+                let is_late = timed_out && end != TaskEnd::Done && !(is_told && end == TaskEnd::Stopped);
+                (plan.timeout.filter(|_| is_late).map_or(end, TaskEnd::Timeout), Some(ended))
             }
             Some(Report::NotStarted(_)) if told != Control::GoOn => (TaskEnd::Stopped, None),
             Some(Report::NotStarted(why)) => (TaskEnd::NotStarted(why), None),

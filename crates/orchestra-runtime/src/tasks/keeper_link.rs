@@ -38,7 +38,7 @@ impl Keeper {
         let process = Command::from(command).spawn()?;
         ours.set_nonblocking(true)?;
         let mut socket = UnixStream::from_std(ours)?;
-        socket.write_all(&order).await?;
+        drop(socket.write_all(&order).await); // That it is gone is told by `report`.
         Ok(Self { socket, process, group: None, unread: Vec::new() })
     }
 

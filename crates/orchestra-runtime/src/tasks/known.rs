@@ -47,7 +47,7 @@ pub fn open(plan: &TasksPlan, output: &Path) -> io::Result<KnownTasks> {
         };
         let end = end_file(task, output, started.attempt);
         let ended = fs::read(&end).ok().and_then(|bytes| orchestra_keeper::decode::<Ended>(&bytes).ok());
-        match ended.map(|ended| (end_of(task, &ended, true), ended)) {
+        match ended.map(|ended| (end_of(task, &ended, true, started.before), ended)) {
             Some((TaskEnd::Done, ended)) => {
                 let entry = entry(task, started, &TaskEnd::Done, Some(&ended));
                 journal.ended(entry)?;
@@ -113,14 +113,15 @@ fn in_order(plan: &TasksPlan) -> Vec<usize> {
     order
 }
 
-/// How the command of a task ended. `stopping`: orchestra had told it to, or was gone. What ends with code 0 then and leaves all outputs that it
-/// declares is done; where it declares none nobody can tell, and it is run again.
-pub fn end_of(task: &TaskPlan, ended: &Ended, stopping: bool) -> TaskEnd {
+/// How the command of a task ended. `stopping`: orchestra had told it to, or was gone. What ends with code 0 then and has made all outputs that it
+/// declares is done; outputs that are as they were `before` say nothing, and where it declares none nobody can tell: it is run again.
+pub fn end_of(task: &TaskPlan, ended: &Ended, stopping: bool, before: Option<[u8; 32]>) -> TaskEnd {
     let missing = || task.outputs.iter().find(|output| !output.exists());
-    if stopping
-        && ended.was_stopped
-        && (ended.code != Some(0) || task.outputs.is_empty() || missing().is_some())
-    {
+    let has_made_them = || {
+        let now = unchanged::state(&task.outputs).ok();
+        !task.outputs.is_empty() && now.is_some() && now != before
+    };
+    if stopping && ended.was_stopped && (ended.code != Some(0) || !has_made_them()) {
         return TaskEnd::Stopped;
     }
     let exit = match (ended.code, ended.signal) {
