@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use common::Workplace;
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
 
 /// A workplace with these tables.
@@ -307,6 +307,35 @@ fn a_command_whose_folder_is_in_the_way_fails_alone() {
     place.run(&[]).must_exit(65);
     let tasks = tasks(&place);
     assert_eq!((&tasks["first"]["end"], &tasks["second"]["end"]), (&"not_started".into(), &"done".into()));
+}
+
+#[test]
+fn a_log_that_cannot_grow_any_further_ends_no_command() {
+    let place = place(
+        "[tasks.first]\ncommand = \"touch began; while ! test -e go; do sleep 0.05; done\"\n\
+         [tasks.loud]\ncommand = \"head -c 3000000 /dev/zero | tr '\\\\0' x\"\nafter = \"first\"",
+    );
+    let mut run = place.start(&[]);
+    assert!(run.until("it has begun", || place.path("began").exists()));
+    let old = getrlimit(Resource::Fsize);
+    let limit = Rlimit { current: Some(500_000), maximum: old.maximum };
+    prlimit(Pid::from_raw(run.pid() as i32), Resource::Fsize, limit).unwrap();
+    fs::write(place.path("go"), "").unwrap();
+    run.wait().must_exit(0).must_say(&["the log of a command is incomplete"]);
+}
+
+#[test]
+fn a_journal_of_tasks_that_somebody_has_damaged_is_kept_and_told_of() {
+    let place = place("[tasks.a]\ncommand = \"true\"\n[tasks.b]\ncommand = \"true\"");
+    place.run(&[]).must_exit(0);
+    let journal = place.out().join(".orchestra/tasks");
+    let mut bytes = fs::read(&journal).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&journal, &bytes).unwrap();
+    place.run(&[]).must_exit(0).must_say(&["the journal of tasks is damaged"]);
+    assert_eq!(fs::read(place.out().join(".orchestra/tasks.damaged")).unwrap(), bytes);
+    assert!(tasks(&place).values().all(|task| task["state"] == "done"));
 }
 
 #[test]

@@ -37,6 +37,7 @@ const MOST_READS: usize = 32;
 
 /// The entry point of a keeper: its standard input is the socket to orchestra.
 pub fn main() -> ExitCode {
+    survive_the_limit_on_file_sizes();
     // SAFETY: nothing else in this process uses the descriptor of standard input.
     let socket = unsafe { OwnedFd::from_raw_fd(0) };
     match keep(&mut UnixStream::from(socket)) {
@@ -46,6 +47,15 @@ pub fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// With a handler, a log that reaches the limit of its size (`ulimit -f`) is an error like a full disk; without one the system kills the process.
+/// The command does not inherit it.
+fn survive_the_limit_on_file_sizes() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let handler: extern "C" fn(libc::c_int) = nothing;
+    // SAFETY: the handler does nothing, so it may run at any moment.
+    unsafe { libc::signal(libc::SIGXFSZ, handler as usize) };
 }
 
 fn keep(socket: &mut UnixStream) -> io::Result<()> {

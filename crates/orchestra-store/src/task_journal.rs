@@ -2,7 +2,7 @@
 //! journal of items do, and what is torn is cut off. It decides nothing about tasks.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -72,6 +72,7 @@ pub struct TaskJournal {
     crc: u32,
     records: BTreeMap<String, TaskRecord>,
     synced: Instant,
+    damaged: Option<PathBuf>,
 }
 
 impl TaskJournal {
@@ -82,10 +83,21 @@ impl TaskJournal {
     pub fn open(output: &Path) -> io::Result<Self> {
         let mut file = AppendFile::open(&path(output))?;
         let (records, end, crc) = read_all(File::open(file.path())?)?;
+        let mut damaged = None;
         if file.len() > end {
+            let whole = path(output).with_extension("damaged");
+            fs::copy(file.path(), &whole)?;
             file.cut(end)?;
+            damaged = Some(whole);
         }
-        Ok(Self { file, crc, records, synced: Instant::now() })
+        Ok(Self { file, crc, records, synced: Instant::now(), damaged })
+    }
+
+    /// Where the journal lies as it was found, if its end could not be read and was cut off: by a power cut in the middle of an entry, or by
+    /// somebody else.
+    #[must_use]
+    pub fn damaged(&self) -> Option<&Path> {
+        self.damaged.as_deref()
     }
 
     /// What the journal of an output folder says, without changing it; nothing where there is none.

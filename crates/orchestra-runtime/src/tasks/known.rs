@@ -40,6 +40,12 @@ pub struct KnownTask {
 /// Opens the journal of tasks, and looks at what commands of earlier starts have left, of which none lives.
 pub fn open(plan: &TasksPlan, output: &Path) -> io::Result<KnownTasks> {
     let mut journal = TaskJournal::open(output)?;
+    if let Some(kept) = journal.damaged() {
+        tracing::warn!(
+            kept = %kept.display(),
+            "the journal of tasks is damaged: what its last entries say is lost, and tasks that they call done run again"
+        );
+    }
     let mut again = Vec::new();
     for (at, task) in plan.tasks.iter().enumerate() {
         let Some(started) = journal.records().get(&task.id).and_then(|record| record.running.clone()) else {
