@@ -417,8 +417,12 @@ fn the_hundred_commands_of_the_example_run_on_four_slots() {
     let (file, out) = (example.join("workflow.toml"), place.out());
     let arguments = ["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()];
     place.start_command(&arguments).wait().must_exit(0).must_say(&["101 tasks, 101 done"]);
-    let check =
-        std::process::Command::new("python3").arg(example.join("check.py")).arg(&out).output().unwrap();
+    let check = std::process::Command::new("python3")
+        .arg(example.join("check.py"))
+        .arg("--output")
+        .arg(&out)
+        .output()
+        .unwrap();
     let said = String::from_utf8(check.stdout).unwrap();
     assert!(
         check.status.success() && said.starts_with("100 estimates on 4 slots, never two on one"),

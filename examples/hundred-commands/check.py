@@ -1,11 +1,17 @@
-"""Checks a run: 100 estimates, each once, and never two commands on one slot at the same time."""
+"""Checks a run: 100 estimates, each once, and never two commands on one slot at the same time.
 
+    python check.py [--output DIR]      # exit code 0: all is well, 1: it is not, 2: usage
+"""
+
+import argparse
 import glob
 import json
 import os
-import sys
 
-out = sys.argv[1] if len(sys.argv) > 1 else "out"
+here = os.path.dirname(os.path.abspath(__file__))
+parser = argparse.ArgumentParser(description="Check a finished run of this example.")
+parser.add_argument("--output", default=os.path.join(here, "out"), help="the run's output folder (default: out/ beside this script)")
+out = parser.parse_args().output
 with open(os.path.join(out, "run.json")) as file:
     tasks = json.load(file)["tasks"]
 assert len(tasks) == 101 and all(task["state"] == "done" for task in tasks), "not all tasks are done"
