@@ -19,7 +19,7 @@ pub(crate) fn reap() -> bool {
 /// Kills the group, and all children of this process; how many these were. Their own children become ours, and are killed next time.
 pub(crate) fn kill_all(group: Pid) -> u32 {
     let children = children();
-    // Errors mean that there is nobody left.
+    // An error means that the process has ended already.
     let _ = kill_process_group(group, Signal::KILL);
     for pid in &children {
         let _ = kill_process(*pid, Signal::KILL);

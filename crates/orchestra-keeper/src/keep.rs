@@ -113,7 +113,7 @@ fn keep(socket: &mut UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// That nobody listens any more is known by the end of the socket.
+/// Sends a report. An error means that orchestra is gone, which `Kept::wait` learns from the end of the socket.
 fn tell(socket: &mut UnixStream, report: &Report) {
     let told = encode(report).and_then(|bytes| {
         socket.set_nonblocking(false)?;
@@ -206,7 +206,7 @@ impl Kept {
         let (status, peak_memory) = reap_command(self.command.group)?;
         let elapsed = self.command.started.elapsed();
         let was_stopped = self.asked.is_some();
-        // What it has left: asked with it, that has the rest of the grace, too. Else nobody would end it.
+        // Processes that the command has left: those that were asked to end have the rest of the grace; others are killed now.
         let mut left_behind = 0;
         let until = Instant::now() + self.grace + KILL_PATIENCE;
         while reap() && Instant::now() < until {

@@ -194,8 +194,8 @@ impl OnCuda<'_> {
         self.device.memory.is_some() && !self.stages.iter().all(|s| self.memory(*s).is_some())
     }
 
-    /// Workers of a stage where nobody asked for a number: fewer of what has less priority, because processes that are busy get the same time of
-    /// a GPU.
+    /// Workers of a stage that asks for no number. A GPU gives busy processes equal time, so a stage's share of the workers is its share of the
+    /// GPU.
     fn by_default(&self, stage: usize) -> usize {
         let weights: Vec<u32> = self.stages.iter().map(|s| self.model(*s).priority).collect();
         let is_left_to_us = self.stages.iter().all(|s| self.model(*s).workers.is_none());

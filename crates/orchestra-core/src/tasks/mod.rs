@@ -2,10 +2,12 @@
 
 mod end;
 mod lease;
+mod order;
 mod schedule;
 #[cfg(test)]
 mod schedule_tests;
 
 pub use end::{EndClass, Exit, Retries, TaskEnd, judge};
 pub use lease::{Demand, Gpus, Lease, Leases, WHOLE};
+pub use order::in_order;
 pub use schedule::{After, Schedule, Start, TaskSpec, TaskState};

@@ -14,6 +14,7 @@ mod largest_graph;
 mod library;
 mod memory;
 mod model;
+mod nodes;
 mod page_lock;
 mod pixel_graph;
 mod protobuf;
@@ -111,7 +112,7 @@ impl Engine for OnnxEngine {
             cuda::check_alone(uuid)?;
         }
         let model = Model::check(&session, arena.layout(), load.max_batch, &spec)?;
-        let providers = session::providers(&session, load, &spec)?;
+        let providers = nodes::providers(&session, load, &spec)?;
         let mut loaded = Loaded {
             inputs: model.session_inputs.clone(),
             outputs: model.session_outputs.clone(),

@@ -46,51 +46,46 @@ impl<'a> Fill<'a> {
 
     /// The text with its values; `None` was reported.
     pub fn text(&mut self, text: &At<String>, diags: &mut Diagnostics) -> Option<String> {
-        self.fill(&text.value, text.span, &|value| value, diags)
+        self.fill(&text.value, text.span, diags)
     }
 
-    /// The same for a text of the shell: each value is one word of it. Between quotes, one that needs some of its own would end them, and what it
-    /// says would be run.
+    fn fill(&mut self, text: &str, span: Span, diags: &mut Diagnostics) -> Option<String> {
+        let mut filled = String::new();
+        for part in parts(text) {
+            match part {
+                Part::Text(text) => filled.push_str(text),
+                Part::Name(name) => filled.push_str(&self.value(name, span, diags)?),
+            }
+        }
+        without_nul(filled, span, diags)
+    }
+
+    /// The same for a text of the shell, in which each value is one word. A value that needs quotes is refused between others: it would end those,
+    /// and the shell would run the rest of it.
     pub fn shell(&mut self, text: &At<String>, diags: &mut Diagnostics) -> Option<String> {
-        let mut quotes = Quotes::default();
+        let (mut filled, mut quotes) = (String::new(), Quotes::default());
         for part in parts(&text.value) {
             match part {
-                Part::Text(text) => quotes.read(text),
-                Part::Name(name) if quotes.open.is_some() => {
+                Part::Text(text) => {
+                    quotes.read(text);
+                    filled.push_str(text);
+                }
+                Part::Name(name) => {
                     let value = self.value(name, text.span, diags)?;
-                    if quoted(value.clone()) != value {
+                    let word = quoted(value.clone());
+                    if quotes.open.is_some() && word != value {
                         diags
                             .error(text.span, format!("`{{{name}}}` stands between quotes, and its value `{value}` needs its own"))
                             .label("a value is one word by itself")
                             .help(format!("write {{{name}}} without quotes, or `command` as a list"));
                         return None;
                     }
+                    quotes.is_escaped = false;
+                    filled.push_str(&word);
                 }
-                Part::Name(_) => quotes.is_escaped = false,
             }
         }
-        self.fill(&text.value, text.span, &quoted, diags)
-    }
-
-    fn fill(
-        &mut self,
-        text: &str,
-        span: Span,
-        quote: &dyn Fn(String) -> String,
-        diags: &mut Diagnostics,
-    ) -> Option<String> {
-        let mut filled = String::new();
-        for part in parts(text) {
-            match part {
-                Part::Text(text) => filled.push_str(text),
-                Part::Name(name) => filled.push_str(&quote(self.value(name, span, diags)?)),
-            }
-        }
-        if filled.contains('\0') {
-            diags.error(span, "a text for a command cannot hold a NUL character");
-            return None;
-        }
-        Some(filled)
+        without_nul(filled, text.span, diags)
     }
 
     fn value(&mut self, name: &str, span: Span, diags: &mut Diagnostics) -> Option<String> {
@@ -117,7 +112,7 @@ impl<'a> Fill<'a> {
         let end = name.rfind(']').map_or(0, |at| at + 1);
         let dot = name[end..].rfind('.').map(|dot| end + dot);
         let (task, key) = dot.map_or((name, ""), |dot| (&name[..dot], &name[dot + 1..]));
-        let task = self.fill(task, span, &|value| value, diags)?;
+        let task = self.fill(task, span, diags)?;
         let named = self.of.named(&At::new(task.clone(), span), diags)?;
         let value = match (key, &named[..]) {
             ("output", [one]) => self.of.outputs[*one].display().to_string(),
@@ -152,6 +147,15 @@ impl<'a> Fill<'a> {
         self.after.extend(named);
         Some(value)
     }
+}
+
+/// A filled text, if the system can take it.
+fn without_nul(filled: String, span: Span, diags: &mut Diagnostics) -> Option<String> {
+    if filled.contains('\0') {
+        diags.error(span, "a text for a command cannot hold a NUL character");
+        return None;
+    }
+    Some(filled)
 }
 
 /// As one word of a shell.

@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 
+use orchestra_core::tasks::in_order;
+
 use super::TaskPlan;
 use crate::diagnostics::{Diagnostics, Span};
 
@@ -44,24 +46,12 @@ pub(super) fn check(tasks: &[TaskPlan], span_of: impl Fn(usize) -> Span, diags: 
 
 /// Tasks of which each comes after the next, the first of them again at the end.
 fn circle(tasks: &[TaskPlan]) -> Option<Vec<usize>> {
-    let mut open: Vec<usize> = tasks.iter().map(|task| task.after.len()).collect();
-    let mut before: Vec<Vec<usize>> = vec![Vec::new(); tasks.len()];
-    for (at, task) in tasks.iter().enumerate() {
-        task.after.iter().for_each(|earlier| before[*earlier].push(at));
-    }
-    let mut free: Vec<usize> = (0..tasks.len()).filter(|task| open[*task] == 0).collect();
-    while let Some(task) = free.pop() {
-        for &next in &before[task] {
-            open[next] -= 1;
-            if open[next] == 0 {
-                free.push(next);
-            }
-        }
-    }
-    let mut path = vec![open.iter().position(|open| *open > 0)?];
+    let mut waits = vec![true; tasks.len()];
+    in_order(tasks.len(), |task| &tasks[task].after).into_iter().for_each(|task| waits[task] = false);
+    let mut path = vec![waits.iter().position(|waits| *waits)?];
     loop {
         // Each of these waits for another one of these.
-        let next = *tasks[*path.last()?].after.iter().find(|earlier| open[**earlier] > 0)?;
+        let next = *tasks[*path.last()?].after.iter().find(|earlier| waits[**earlier])?;
         if let Some(begin) = path.iter().position(|task| *task == next) {
             path.push(next);
             return Some(path.split_off(begin));

@@ -20,9 +20,9 @@ const SIGNALS: [(&str, i32); 7] = [
     ("SIGKILL", 9),
 ];
 
-/// Whoever means to wait longer leaves the key out.
+/// The longest `timeout`, `grace` or pause: a task without a `timeout` may run for ever.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
-/// A process of less starts no shell.
+/// The least `memory`: a shell does not start with less.
 const LEAST_MEMORY: u64 = 16 << 20;
 
 #[derive(Debug)]

@@ -31,7 +31,7 @@ pub enum SealError {
     Refused {
         /// Whose rows.
         sink: String,
-        /// Why.
+        /// What the encoder says.
         why: String,
     },
     /// The store takes none of them now.
@@ -39,7 +39,7 @@ pub enum SealError {
     Upload {
         /// Whose parts.
         sink: String,
-        /// Why.
+        /// What the store says.
         why: String,
     },
 }

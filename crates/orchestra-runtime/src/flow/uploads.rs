@@ -38,7 +38,7 @@ const MOST_WAITING: usize = 2;
 pub struct Manifest {
     /// Of this description: 1.
     pub version: u32,
-    /// The run.
+    /// The id of the run.
     pub run_id: String,
     /// The sink.
     pub sink: String,

@@ -150,7 +150,7 @@ impl Shared {
                     keeper.tell(STOP_SIGNAL).await;
                 }
                 changed = control.changed(), if told != Control::Kill => {
-                    // Whoever tells is gone: then the run is.
+                    // The actor is gone, and with it the run.
                     let now = if changed.is_ok() { *control.borrow_and_update() } else { Control::Kill };
                     told = told.max(now);
                     keeper.tell(if told == Control::Kill { STOP_KILL } else { STOP_SIGNAL }).await;

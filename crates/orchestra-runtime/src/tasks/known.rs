@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use orchestra_core::tasks::{EndClass, Exit, TaskEnd, judge};
+use orchestra_core::tasks::{EndClass, Exit, TaskEnd, in_order, judge};
 use orchestra_keeper::Ended;
 use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
@@ -83,7 +83,8 @@ pub fn known(plan: &TasksPlan, records: &BTreeMap<String, TaskRecord>) -> Vec<Kn
             }
         })
         .collect();
-    for at in in_order(plan) {
+    // The planner has seen that there is no circle.
+    for at in in_order(plan.tasks.len(), |task| &plan.tasks[task].after) {
         let task = &plan.tasks[at];
         let is_done = known[at].ended.as_ref().is_some_and(|ended| {
             let ends =
@@ -98,29 +99,8 @@ pub fn known(plan: &TasksPlan, records: &BTreeMap<String, TaskRecord>) -> Vec<Kn
     known
 }
 
-/// The tasks, each after those that it comes after. The planner has seen that there is no circle.
-fn in_order(plan: &TasksPlan) -> Vec<usize> {
-    let mut open: Vec<usize> = plan.tasks.iter().map(|task| task.after.len()).collect();
-    let mut before: Vec<Vec<usize>> = vec![Vec::new(); open.len()];
-    for (at, task) in plan.tasks.iter().enumerate() {
-        task.after.iter().for_each(|earlier| before[*earlier].push(at));
-    }
-    let mut order: Vec<usize> = (0..open.len()).filter(|task| open[*task] == 0).collect();
-    let mut next = 0;
-    while let Some(&task) = order.get(next) {
-        next += 1;
-        for &later in &before[task] {
-            open[later] -= 1;
-            if open[later] == 0 {
-                order.push(later);
-            }
-        }
-    }
-    order
-}
-
-/// How the command of a task ended. `stopping`: orchestra had told it to, or was gone. What ends with code 0 then and has made all outputs that it
-/// declares is done; outputs that are as they were `before` say nothing, and where it declares none nobody can tell: it is run again.
+/// How the command of a task ended. `stopping`: orchestra had told it to end, or was gone. A command that was told ends well only with code 0 and
+/// with declared outputs that have changed since `before`, the state at its start. Any other one is `Stopped`, and runs again.
 pub fn end_of(task: &TaskPlan, ended: &Ended, stopping: bool, before: Option<[u8; 32]>) -> TaskEnd {
     let missing = || task.outputs.iter().find(|output| !output.exists());
     let has_made_them = || {

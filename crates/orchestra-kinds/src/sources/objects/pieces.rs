@@ -51,7 +51,7 @@ impl Pieces {
         let serve = move || match runtime() {
             Ok(runtime) => {
                 let head = runtime.block_on(client.objects.head(&path));
-                // Whoever waits for an answer hears that the thread is gone.
+                // An error means that the reader is gone; the next request then ends this thread.
                 drop(opened.send(head.map(|meta| meta.size).map_err(|error| Trouble::of(protocol, &error))));
                 while let Ok(range) = asked.recv() {
                     if answer.send(runtime.block_on(read(&client, protocol, &path, range))).is_err() {
