@@ -11,11 +11,12 @@ use common::{Workplace, copy_folder};
 use rustix::process::Signal;
 
 const ITEMS: u64 = 1_200;
-/// Starts that write the journal and are killed, each after it has committed at least once. Their entries are half of the journal at least, whatever
-/// else the machine does: its first line is as long as some eight of them.
-const STARTS: usize = 10;
+/// Starts that write the journal and are killed, each after it has committed at least once.
+const STARTS: usize = 14;
 /// Items that each start may do, but for the rest of the batches that they lie in.
-const ITEMS_PER_START: usize = 60;
+const ITEMS_PER_START: usize = 50;
+/// More bytes than a start adds to the journal before it has committed anything.
+const BEGINNING: u64 = 16;
 /// Places in the journal that are tried, beside its first and last bytes.
 const SAMPLES: u64 = 15;
 
@@ -27,7 +28,7 @@ fn interrupted() -> (Workplace, u64) {
         let before = journal_length();
         place.close_gate_after(ITEMS_PER_START);
         let mut run = place.start(&[]);
-        assert!(run.until("some more is committed", || journal_length() > before), "{}", run.said());
+        assert!(run.until("some more is committed", || journal_length() > before + BEGINNING), "{}", run.said());
         run.signal(Signal::KILL);
         run.wait();
         place.no_process_is_left();
