@@ -23,12 +23,17 @@ const SAMPLES: u64 = 15;
 /// A run that was killed in the middle, and so was its continuation, its output kept aside; gives the length of its journal.
 fn interrupted() -> (Workplace, u64) {
     let place = Workplace::with_gate(ITEMS);
-    let journal_length = || fs::metadata(place.out().join(".orchestra/journal")).map_or(0, |journal| journal.len());
+    let journal_length =
+        || fs::metadata(place.out().join(".orchestra/journal")).map_or(0, |journal| journal.len());
     for _ in 0..STARTS {
         let before = journal_length();
         place.close_gate_after(ITEMS_PER_START);
         let mut run = place.start(&[]);
-        assert!(run.until("some more is committed", || journal_length() > before + BEGINNING), "{}", run.said());
+        assert!(
+            run.until("some more is committed", || journal_length() > before + BEGINNING),
+            "{}",
+            run.said()
+        );
         run.signal(Signal::KILL);
         run.wait();
         place.no_process_is_left();
