@@ -59,6 +59,8 @@ def machine(check: Check) -> None:
     check.figures["doctor"] = doctor.stdout + doctor.stderr
     good = doctor.returncode == 0 or not check.gpu
     check.row("devices", "doctor", f"exit code {doctor.returncode}", check.judge(good))
+    mps = [line.split(maxsplit=2)[2] for line in doctor.stdout.splitlines() if line.split()[1:2] == ["mps"]]
+    check.row("devices", "MPS", mps[0] if mps else "no GPU")
     if not good:
         print(doctor.stdout + doctor.stderr)
     choice(check)
@@ -253,16 +255,15 @@ def rates(check: Check) -> None:
 
 
 def first_batches(check: Check, model: str, sizes: list[dict]) -> None:
-    """The first batch of each size in workers that have done their warm-up, as every batch of a run meets them, against the median."""
-    stalls = [(size["first_batch_seconds"] / max(size["median_batch_seconds"], 1e-9), size["batch"]) for size in sizes]
-    most, batch = max(stalls)
-    # Sessions on a CPU are not warmed up size by size: nothing is compiled or searched for there.
-    verdict = check.judge(most <= MOST_STALL) if check.gpu else ""
-    check.row("rates", f"{model}, first batch of a size against the median, at most", f"{most:.1f} times (batches of {batch})", verdict)
-    switches = [(size["switched_batch_seconds"] / max(size["median_batch_seconds"], 1e-9), size["batch"]) for size in sizes]
-    most, batch = max(switches)
-    verdict = check.judge(most <= MOST_STALL) if check.gpu else ""
-    check.row("rates", f"{model}, a batch behind one of another size against the median, at most", f"{most:.1f} times (batches of {batch})", verdict)
+    """What a size costs that is new, and what a change of size costs, against the median. A run pads all to the largest, which is warm."""
+    warm = sizes[-1]
+    stall = warm["first_batch_seconds"] / max(warm["median_batch_seconds"], 1e-9)
+    # Sessions on a CPU are not warmed up: nothing is compiled or searched for there.
+    verdict = check.judge(stall <= MOST_STALL) if check.gpu else ""
+    check.row("rates", f"{model}, first batch of the warm size against the median", f"{stall:.1f} times (batches of {warm['batch']})", verdict)
+    for what, key in (("first batch of a size", "first_batch_seconds"), ("a batch behind one of another size", "switched_batch_seconds")):
+        most, batch = max((size[key] / max(size["median_batch_seconds"], 1e-9), size["batch"]) for size in sizes)
+        check.row("rates", f"{model}, {what} against the median, at most", f"{most:.1f} times (batches of {batch})")
 
 
 def one_rate(check: Check, file: Path, model: str, batch: int, seconds: str) -> None:
@@ -295,6 +296,7 @@ def ways(check: Check) -> None:
     top, seconds = (64, "1") if check.gpu else (4, "0.5")
     cases = [("one worker", "workers = 1"), ("two workers", "workers = 2"), ("streams = 2", "workers = 1\nstreams = 2")]
     if check.gpu:
+        cases += [("four workers", "workers = 4"), ("blocking_sync", "workers = 1\nblocking_sync = true")]
         cases += [("cuda_graphs", "workers = 1\ncuda_graphs = true"), ("tensorrt", 'workers = 1\nprovider = "tensorrt"')]
     reference = logits(check, "ways-cpu", model, "cpu", "host")
     bound = PARITY["f32"] * max(1.0, max(abs(v) for row in reference for v in row) / SMALL_LOGITS)
@@ -319,6 +321,24 @@ def ways(check: Check) -> None:
             "ways", f"{model}, {label}, batches of {top}", f"{rate:.0f} items/s, {rate / alone:.2f} of one worker, abs {most:.1e}",
             check.judge(most <= bound),
         )
+
+
+def ragged(check: Check) -> None:
+    """Batches that leave as soon as a worker is free, so of any size: padded to one size, and to the next of several."""
+    top, seconds = (64, "1") if check.gpu else (4, "0.5")
+    for model in ("mobilenet-f32", "resnet50-f16"):
+        if too_late(check, "ragged", model, 90):
+            continue
+        source = check.listing("small", 100_000 if check.gpu else 400)
+        file = check.workflow(f"ragged-{model}", model, source=source, batch=top)
+        rates = {}
+        for label, sizes in (("one size", [top]), ("several sizes", [1 << i for i in range(top.bit_length())])):
+            arguments = ["bench", str(file), "--offline", "--json", "--runs", "1", "--seconds", seconds, "--set", "stages.run.batch.wait=\"0s\""]
+            report = json.loads(check.must([*arguments, "--set", f"stages.run.batch.sizes={sizes}"], 150).stdout)
+            rates[label] = report["run_items_per_second"]
+        check.figures.setdefault("ragged", {})[model] = rates
+        one, several = rates.values()
+        check.row("ways", f"{model}, batches of up to {top} at once: padded to one size, to several", f"{one:.0f}, {several:.0f} items/s = {one / several:.2f}")
 
 
 def percent(value: float | None) -> str:

@@ -4,7 +4,7 @@ mod cuda;
 mod tensorrt;
 
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use orchestra::Machine;
 use orchestra_machine::{DriverProbe, NvmlProbe, driver_problem};
@@ -94,6 +94,7 @@ fn of_gpus(machine: &Machine, args: &DoctorArgs) -> Vec<Finding> {
         let mut gpus = Finding::good("gpus", format!("the driver lists {}", machine.gpus.len()));
         gpus.help.clone_from(&machine.gpu_error);
         findings.push(gpus);
+        findings.push(of_mps(orchestra_machine::mps(std::env::var_os("CUDA_MPS_PIPE_DIRECTORY"))));
         findings.push(runtime_library(Flavor::Gpu, args));
     } else {
         let why = machine.gpu_error.as_deref().unwrap_or("there are none");
@@ -140,6 +141,20 @@ fn driver(probe: &dyn DriverProbe, libraries: &CudaLibraries) -> Finding {
         ),
         (Err(error), _) | (_, Err(error)) => {
             Finding::bad("driver", error.to_string(), "install or repair the NVIDIA driver")
+        }
+    }
+}
+
+/// Whether several workers of a GPU compute at once. A run needs no such service.
+fn of_mps(pipes: Result<PathBuf, PathBuf>) -> Finding {
+    match pipes {
+        Ok(folder) => Finding::good("mps", format!("workers of a GPU compute at once: {}", folder.display())),
+        Err(folder) => {
+            let text =
+                format!("workers of a GPU take turns: no service has its pipes in {}", folder.display());
+            let help =
+                "start it with `nvidia-cuda-mps-control -d`, as the same user, before a run".to_owned();
+            Finding { help: Some(help), ..Finding::good("mps", text) }
         }
     }
 }

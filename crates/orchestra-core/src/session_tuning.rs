@@ -13,6 +13,8 @@ pub struct SessionTuning {
     pub shrink: bool,
     /// Whether the sizes that a GPU is warmed up with are recorded as CUDA graphs.
     pub cuda_graphs: bool,
+    /// Whether a worker sleeps until its GPU is done, instead of asking all the time.
+    pub blocking_sync: bool,
     /// Who runs it on a GPU.
     pub provider: Provider,
     /// Whether many of its nodes may stay on the cores while the others run on a GPU.
@@ -64,7 +66,13 @@ mod tests {
         assert_eq!(usual.memory_words(), "");
         let tensorrt = TensorRt { fp16: true, engines: Some("/cache".into()) };
         let provider = Provider::TensorRt(tensorrt);
-        let all = SessionTuning { shrink: true, cuda_graphs: true, provider, allow_cpu_nodes: false };
+        let all = SessionTuning {
+            shrink: true,
+            cuda_graphs: true,
+            blocking_sync: true,
+            provider,
+            allow_cpu_nodes: true,
+        };
         assert_eq!(all.memory_words(), "tensorrt f16, cuda graphs, shrink");
     }
 }

@@ -93,6 +93,24 @@ fn on_the_cpu_a_session_takes_no_more_than_its_ceiling() {
 }
 
 #[test]
+fn a_warm_up_that_does_not_fit_is_halved_until_it_does() {
+    let mut setup = wide();
+    setup.spec.memory_limit = Some(64 * MIB);
+    (setup.load.batch_sizes, setup.load.pad) = (vec![96], true);
+    let mut process = setup.spawn();
+    let loaded = process.load(&setup.load_frame());
+    let FromWorker::Loaded { warmed, .. } = loaded else { panic!("{loaded:?}") };
+    assert!([48, 24, 12].contains(&warmed), "{warmed} rows were warmed up");
+    // It is padded to what does not fit, then to half of it, then runs as it is, or not at all: the answer is right.
+    for id in 0..3 {
+        setup.fill_input(0, 0, 0, &[f32s(&[0.0]), f32s(&[1.0])]);
+        process.send(ToWorker::Run(run_of(id, 0, 0, 2)));
+        let answer = process.next().unwrap();
+        assert!(matches!(answer, FromWorker::Done { .. }), "{answer:?}");
+    }
+}
+
+#[test]
 fn with_shrink_every_run_gives_back_what_it_leaves() {
     let mut setup = expanding();
     setup.spec.tuning.shrink = true;

@@ -1,4 +1,4 @@
-//! Batch sizes that a worker of a GPU runs once before it is ready, and that its batches are padded to. Knows nothing of the device itself.
+//! Batch sizes that are worth comparing. Knows nothing of a device.
 
 /// 1, 2, 4 … below `max`, then `max` itself. Empty for 0.
 #[must_use]

@@ -250,6 +250,9 @@ fn write_infer(out: &mut String, plan: &Plan, stage: &StagePlan, infer: &BatchPl
             )?,
         }
     }
+    if model.tuning.blocking_sync {
+        writeln!(out, "    workers sleep while the GPU computes")?;
+    }
     if model.tuning.cuda_graphs {
         writeln!(
             out,

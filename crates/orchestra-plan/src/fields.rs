@@ -188,6 +188,23 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
+    /// A list of integers, not empty.
+    pub fn integers(&mut self, key: &str, range: RangeInclusive<u64>) -> Option<At<Vec<u64>>> {
+        let node = &self.entry(key)?.node;
+        let one = |node: &Node| match node.value {
+            Value::Integer(n) => u64::try_from(n).ok().filter(|n| range.contains(n)),
+            _ => None,
+        };
+        let integers: Option<Vec<u64>> = match &node.value {
+            Value::Array(items) if !items.is_empty() => items.iter().map(one).collect(),
+            _ => None,
+        };
+        if integers.is_none() {
+            self.wrong(key, node, &format!("a list of integers from {} to {}", range.start(), range.end()));
+        }
+        Some(At::new(integers?, node.span))
+    }
+
     /// A number or a list of numbers.
     pub fn numbers(&mut self, key: &str) -> Option<At<Vec<f64>>> {
         let node = &self.entry(key)?.node;

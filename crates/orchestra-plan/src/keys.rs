@@ -22,7 +22,7 @@ pub const TOP_LEVEL: [Key; 4] = [
 ];
 
 /// `[models.NAME]`
-pub const MODEL: [Key; 23] = [
+pub const MODEL: [Key; 24] = [
     key("path", "text", "required", "the ONNX file"),
     key("labels", "text", "none", "class names: a text file with one per line, in the order of the classes"),
     key("devices", "text or list", "those of `[devices]`", "devices for this model only"),
@@ -76,6 +76,12 @@ pub const MODEL: [Key; 23] = [
         "true or false",
         "false",
         "on a GPU each batch size is recorded once, during warm-up, and launched as a whole from then on: for small models, whose kernels take less time than it takes to launch them one by one. Every node has to run on CUDA and all outputs need a fixed shape; rows take one more copy on the device's side, and each size keeps memory of its own",
+    ),
+    key(
+        "blocking_sync",
+        "true or false",
+        "false",
+        "on a GPU, a worker sleeps until a batch is done; else it asks all the time, which keeps a core busy and learns of it some microseconds earlier: for machines with few cores beside their GPUs",
     ),
     key(
         "provider",

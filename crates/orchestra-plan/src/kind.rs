@@ -200,6 +200,8 @@ pub struct BatchDraft {
     pub wait: std::time::Duration,
     /// `batch.together`
     pub together: Option<usize>,
+    /// `batch.sizes`
+    pub sizes: Option<At<Vec<u64>>>,
     /// The model runs on its own outputs.
     pub iterate: Option<Box<LoopDraft>>,
 }

@@ -47,16 +47,15 @@ impl NoEffect<'_> {
         }
         for (stage, workers) in self.workflow.stages.iter().zip(self.workers) {
             let devices = self.devices_of(workers);
-            if !devices.is_empty() && devices.iter().all(|device| device.is_cuda()) {
-                let name = &stage.name.value;
-                let what = format!("stage `{name}`: `batch.together`");
-                self.at(
-                    &["stages", name, "batch", "together"],
-                    &what,
-                    "batches go together on the CPU alone",
-                    diags,
-                );
-            }
+            let (key, why) = match devices.iter().filter(|device| device.is_cuda()).count() {
+                _ if devices.is_empty() => continue,
+                0 if none_is_cuda(&devices) => ("sizes", "batches are padded on GPUs alone"),
+                n if n == devices.len() => ("together", "batches go together on the CPU alone"),
+                _ => continue,
+            };
+            let name = &stage.name.value;
+            let what = format!("stage `{name}`: `batch.{key}`");
+            self.at(&["stages", name, "batch", key], &what, why, diags);
         }
         let mut warn = |table: &str, key: &str, why: &str| {
             self.at(&[table, key], &format!("`{table}.{key}`"), why, diags)

@@ -441,7 +441,7 @@ pub struct BatchPlan {
     pub fixed_batch: Option<usize>,
     /// How long the oldest item waits for company.
     pub wait: Duration,
-    /// Batch sizes that a worker runs once before it is ready and that batches are padded to, ascending (CUDA; empty on the CPU).
+    /// Batch sizes that a worker runs once before it is ready and that smaller batches are padded to, ascending (CUDA; empty on the CPU).
     pub batch_sizes: Vec<usize>,
     /// Who runs it.
     pub workers: Vec<WorkerPlan>,

@@ -28,6 +28,7 @@ pub(crate) fn read(f: &mut Fields<'_, '_>, has_streams: bool) -> RawTuning {
     let mut raw = RawTuning::default();
     raw.wanted.shrink = f.boolean("shrink").unwrap_or(false);
     raw.wanted.cuda_graphs = gpu_switch(f, "cuda_graphs", &mut raw);
+    raw.wanted.blocking_sync = gpu_switch(f, "blocking_sync", &mut raw);
     raw.wanted.allow_cpu_nodes = gpu_switch(f, "allow_cpu_nodes", &mut raw);
     let provider = f.choice("provider", &[("cuda", false), ("tensorrt", true)]);
     let fp16 = gpu_switch(f, "tensorrt_fp16", &mut raw);

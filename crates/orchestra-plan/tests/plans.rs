@@ -326,7 +326,7 @@ pipeline `scans`: at most {window} items between source and sink
   image pixels <- scans: f32[batch, 1, 32, 32]
   infer classify <- pixels: model digits, gives logits f32[batch, 10]
     batch: up to 32, the oldest item waits at most 5ms
-    batch sizes: 1, 2, 4, 8, 16, 32
+    batch sizes: 32
     cuda:0: 1 worker of 1 thread at first, up to 4 once it is known that they fit
     slots: 10 of 32 rows, 1.3 MiB in all
   classify answer <- classify: best 3, 10 labels
@@ -390,15 +390,16 @@ fn a_described_machine_is_planned_for() {
 
 #[test]
 fn a_key_is_without_effect_only_where_its_devices_are_known() {
-    let changes = [("models.digits.tf32", "false"), ("stages.classify.batch", "{ together = 2 }")];
+    let changes =
+        [("models.digits.tf32", "false"), ("stages.classify.batch", "{ together = 2, sizes = [1] }")];
     let warned = |host: &FakeHost, offline| {
         let (plan, diags) = host.plan(DIGITS, &PlanOptions { offline, ..set(&changes) });
         assert!(plan.is_some(), "{}", diags.render(RenderStyle::Plain));
         let messages: Vec<&str> = diags.warnings().map(|warning| &*warning.message).collect();
-        ["tf32", "together"]
+        ["tf32", "together", "sizes"]
             .map(|key| messages.iter().any(|m| m.contains(key) && m.contains("has no effect")))
     };
-    assert_eq!(warned(&FakeHost::with_cores(4), false), [true, false]);
-    assert_eq!(warned(&FakeHost::with_gpus(1), false), [false, true]);
-    assert_eq!(warned(&FakeHost::with_cores(4), true), [false, false]);
+    assert_eq!(warned(&FakeHost::with_cores(4), false), [true, false, true]);
+    assert_eq!(warned(&FakeHost::with_gpus(1), false), [false, true, false]);
+    assert_eq!(warned(&FakeHost::with_cores(4), true), [false, false, false]);
 }

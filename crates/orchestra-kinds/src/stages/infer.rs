@@ -29,8 +29,9 @@ const KEYS: [Key; 3] = [
         "batch",
         "table",
         "by device",
-        "`{ max = 32, wait = \"5ms\", together = 1 }`: the most rows that the model runs at once; how long the oldest item waits for company; \
-         how many small and quick batches may go to a busy worker together (on the CPU)",
+        "`{ max = 32, wait = \"5ms\", together = 1, sizes = [32] }`: the most rows that the model runs at once; how long the oldest item waits for \
+         company; how many small and quick batches may go to a busy worker together (on the CPU); [sizes](../guide/devices.md#batch-sizes-on-a-gpu) \
+         that smaller batches are padded to (on a GPU)",
     ),
 ];
 
@@ -52,7 +53,7 @@ impl StageKind for Infer {
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        Some(Draft::Batch(draft(f, &["max", "wait", "together"])))
+        Some(Draft::Batch(draft(f, &["max", "wait", "together", "sizes"])))
     }
 }
 
@@ -87,11 +88,13 @@ pub(super) fn draft_of(model: Option<At<String>>, f: &mut Fields<'_, '_>, batch_
         max_batch: None,
         wait: DEFAULT_WAIT,
         together: None,
+        sizes: None,
         iterate: None,
     };
     if let Some(mut batch) = f.table("batch", batch_keys) {
         draft.max_batch = batch.integer("max", 1..=MAX_BATCH);
         draft.together = batch.integer("together", 1..=MAX_BATCH).map(|n| n.value as usize);
+        draft.sizes = batch.integers("sizes", 1..=MAX_BATCH);
         draft.wait = batch.duration("wait").unwrap_or(draft.wait);
     }
     draft

@@ -67,7 +67,7 @@ impl StageKind for Iterate {
     }
 
     fn read(&self, f: &mut Fields<'_, '_>, _: &Limits) -> Option<Draft> {
-        let mut draft = infer::draft(f, &["max", "wait"]);
+        let mut draft = infer::draft(f, &["max", "wait", "sizes"]);
         // A batch of a loop takes long, and would keep those that went with it waiting.
         draft.together = Some(1);
         if f.entry("rounds").is_none() {

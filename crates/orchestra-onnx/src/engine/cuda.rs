@@ -46,6 +46,18 @@ pub fn forbid_tf32() {
     unsafe { std::env::set_var("NVIDIA_TF32_OVERRIDE", "0") };
 }
 
+/// Has this worker sleep until its device is done.
+pub fn block_on_sync() -> Result<(), LoadError> {
+    let refused = |why: String| LoadError {
+        class: ErrorClass::Permanent,
+        error: format!("`blocking_sync` cannot be had: {why}; leave it out of the model"),
+    };
+    CudaRuntime::of_this_process()
+        .ok_or_else(|| "CUDA's runtime is not in the process under a known name".to_owned())
+        .and_then(|cuda| cuda.block_on_sync())
+        .map_err(refused)
+}
+
 /// Whether this process has the one device that it was started for and no other, as CUDA itself counts them.
 pub fn check_alone(uuid: &str) -> Result<(), LoadError> {
     match CudaRuntime::of_this_process() {
@@ -137,6 +149,17 @@ mod tests {
         preload(&[nothing.to_owned()]);
         // The C library is in every process, so that loading it again changes nothing.
         assert_eq!(keep(Path::new("libc.so.6")), Ok(()));
+    }
+
+    #[test]
+    fn a_worker_that_is_to_sleep_tells_cuda_so_and_is_refused_where_there_is_none() {
+        assert_eq!(fake::RUNTIME.block_on_sync(), Ok(()));
+        assert_eq!(fake::calls(), ["flags 4"], "cudaDeviceScheduleBlockingSync");
+        fake::refuse(&["flags"]);
+        assert!(fake::RUNTIME.block_on_sync().unwrap_err().contains("not supported"));
+        let error = block_on_sync().unwrap_err();
+        assert_eq!(error.class, ErrorClass::Permanent);
+        assert!(error.error.contains("leave it out of the model"), "{error}");
     }
 
     #[test]

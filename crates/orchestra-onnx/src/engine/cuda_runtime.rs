@@ -6,6 +6,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 pub const TO_DEVICE: c_int = 1;
 /// `cudaMemcpyDeviceToHost`
 pub const TO_HOST: c_int = 2;
+/// `cudaDeviceScheduleBlockingSync`
+const BLOCKING_SYNC: c_uint = 4;
 /// `cudaSuccess`
 const SUCCESS: c_int = 0;
 /// CUDA's runtime as the loader knows it, once the provider has loaded it. Newest first.
@@ -15,6 +17,7 @@ const NAMES: [&CStr; 2] = [c"libcudart.so.13", c"libcudart.so.12"];
 #[derive(Clone, Copy)]
 pub struct CudaRuntime {
     pub device_count: unsafe extern "C" fn(*mut c_int) -> c_int,
+    pub set_device_flags: unsafe extern "C" fn(c_uint) -> c_int,
     pub register: unsafe extern "C" fn(*mut c_void, usize, c_uint) -> c_int,
     pub unregister: unsafe extern "C" fn(*mut c_void) -> c_int,
     pub host_alloc: unsafe extern "C" fn(*mut *mut c_void, usize, c_uint) -> c_int,
@@ -40,6 +43,7 @@ impl CudaRuntime {
         unsafe {
             Some(Self {
                 device_count: function(library, c"cudaGetDeviceCount")?,
+                set_device_flags: function(library, c"cudaSetDeviceFlags")?,
                 register: function(library, c"cudaHostRegister")?,
                 unregister: function(library, c"cudaHostUnregister")?,
                 host_alloc: function(library, c"cudaHostAlloc")?,
@@ -61,6 +65,15 @@ impl CudaRuntime {
         // SAFETY: the place is valid.
         let code = unsafe { (self.device_count)(&raw mut count) };
         self.check(code).map(|()| count)
+    }
+
+    /// Has threads sleep that wait for the device. It counts for a context that exists, too.
+    ///
+    /// # Errors
+    /// In CUDA's words.
+    pub fn block_on_sync(&self) -> Result<(), String> {
+        // SAFETY: it takes any flags.
+        self.check(unsafe { (self.set_device_flags)(BLOCKING_SYNC) })
     }
 
     /// What `code` says, as an error that nothing else will be told of.
@@ -121,6 +134,7 @@ pub mod fake {
 
     pub const RUNTIME: CudaRuntime = CudaRuntime {
         device_count,
+        set_device_flags,
         register,
         unregister,
         host_alloc,
@@ -162,6 +176,10 @@ pub mod fake {
         // SAFETY: the caller vouches for the place.
         unsafe { *place = DEVICES.get() };
         answer("count".to_owned())
+    }
+
+    unsafe extern "C" fn set_device_flags(flags: c_uint) -> c_int {
+        answer(format!("flags {flags}"))
     }
 
     unsafe extern "C" fn register(start: *mut c_void, bytes: usize, flags: c_uint) -> c_int {

@@ -110,6 +110,9 @@ impl Engine for OnnxEngine {
         let session = session::open(&environment, load, &spec, engines.as_ref())?;
         if let DeviceKind::Cuda { uuid } = &load.device {
             cuda::check_alone(uuid)?;
+            if spec.tuning.blocking_sync {
+                cuda::block_on_sync()?;
+            }
         }
         let model = Model::check(&session, arena.layout(), load.max_batch, &spec)?;
         let providers = nodes::providers(&session, load, &spec)?;
@@ -207,6 +210,9 @@ impl Serving {
         match self.run_as(run, size, timing) {
             Err(RunError { kind: RunErrorKind::OutOfMemory, .. }) if size > run.rows => {
                 self.batch_sizes.retain(|smaller| *smaller < size);
+                if self.batch_sizes.is_empty() {
+                    self.batch_sizes.push(size / 2); // As the parent halves the ceiling of its batches.
+                }
                 self.padding.retain(|smaller, _| *smaller < size);
                 self.run_as(run, run.rows, timing)
             }
@@ -285,8 +291,8 @@ fn check_digest(what: &str, file: &Path, planned: &[u8; 32]) -> Result<(), LoadE
     )))
 }
 
-/// Runs each batch size once over zeros, in memory of its own, and says which was the largest that ran. Where only a larger batch does
-/// not fit, that is no error: the parent finds the ceiling with real batches.
+/// Runs each batch size once over zeros, in memory of its own, and says which was the largest that ran. Where the smallest does not fit, halves of
+/// it are tried. Where only a larger batch does not fit, that is no error: the parent finds the ceiling with real batches.
 fn warm_up(
     bound: &mut BoundSession,
     model: &Model,
@@ -307,11 +313,13 @@ fn warm_up(
             }
             // A model may refuse zeros; real data decides.
             Err(RunError { kind: RunErrorKind::Model, .. }) => {}
-            Err(RunError { kind: RunErrorKind::OutOfMemory, error }) if place > 0 => {
+            Err(RunError { kind: RunErrorKind::OutOfMemory, error })
+                if place > 0 || (rows > 1 && model.batch.is_none()) =>
+            {
                 eprintln!(
                     "worker: a warm-up batch of `{rows}` rows does not fit into the device's memory: {error}"
                 );
-                return Ok(warmed);
+                return if place > 0 { Ok(warmed) } else { warm_up(bound, model, memory, &[rows / 2]) };
             }
             Err(RunError { error, .. }) => return Err(errors::load(&error)),
         }

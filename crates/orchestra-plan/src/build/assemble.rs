@@ -9,7 +9,6 @@ use orchestra_store::ListingSpec;
 use serde_json::Value as Json;
 
 use super::Parts;
-use crate::batch_sizes::batch_sizes;
 use crate::bytes::format_bytes;
 use crate::devices::Device;
 use crate::diagnostics::{Diagnostics, Span};
@@ -216,6 +215,14 @@ impl<'a> Assembler<'a> {
             (None, None) if on_cuda => (DEFAULT_BATCH_CUDA, "the default on a GPU"),
             (None, None) => (DEFAULT_BATCH_CPU, "the default on the CPU, where larger ones gain nothing"),
         };
+        let sizes = raw.batch()?.sizes.as_ref();
+        if let Some((sizes, size)) = sizes.and_then(|s| Some((s, s.value.iter().find(|n| **n > max as u64)?)))
+        {
+            let what =
+                format!("stage `{name}`: `batch.sizes` has {size}, but its batches are of up to {max}");
+            self.diags.error(sizes.span, what).help("leave it out, or raise `batch.max`");
+            return None;
+        }
         self.reasons.push(format!("stage `{name}`: batches of up to {max}: {why}"));
         Some(max)
     }
@@ -316,7 +323,7 @@ impl<'a> Assembler<'a> {
         let sizes = match fixed_batch {
             _ if !on_cuda => Vec::new(),
             Some(n) => vec![n],
-            None => batch_sizes(max_batch),
+            None => self.batch_sizes(stage, max_batch)?,
         };
         let mut workers = self.parts.workers[stage].clone();
         cut_growth(&mut workers, layout.slots);
@@ -338,6 +345,16 @@ impl<'a> Assembler<'a> {
             layout,
             settings: settings_of(raw, stage, &self.parts.wired)?,
         })
+    }
+
+    /// The sizes that batches of a GPU are padded to. One, unless the file names more: a convolution of ONNX Runtime keeps the plan of cuDNN for
+    /// one shape, and makes it anew whenever the shape changes.
+    fn batch_sizes(&self, stage: usize, max: usize) -> Option<Vec<usize>> {
+        let asked = self.parts.workflow.stages[stage].batch()?.sizes.iter().flat_map(|sizes| &sizes.value);
+        let mut sizes: Vec<usize> = asked.map(|size| *size as usize).chain([max]).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        Some(sizes)
     }
 
     fn sink_plans(&self, pipelines: &[PipelineId]) -> Option<Vec<SinkPlan>> {
