@@ -168,7 +168,8 @@ impl fmt::Display for Verdict {
         let Self { step, value, against } = self;
         match against {
             Against::Median { median, others } => {
-                write!(f, "{value} at step {step} is worse than {median}, the median of {others} others")
+                let others = format!("{others} other{}", if *others == 1 { "" } else { "s" });
+                write!(f, "{value} at step {step} is worse than {median}, the median of {others}")
             }
             Against::Best { kept, of } => {
                 write!(f, "{value} at step {step} is not among the best {kept} of {of}")
