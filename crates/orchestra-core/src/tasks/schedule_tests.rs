@@ -65,9 +65,8 @@ proptest! {
         loop {
             for start in schedule.start(NOW) {
                 let spec = &specs[start.task];
-                prop_assert!(spec.after.iter().all(|earlier| {
-                    done.contains(earlier) || spec.may_fail.contains(earlier) && ended.contains(earlier)
-                }));
+                let has_ended = |t: &usize| done.contains(t) || spec.may_fail.contains(t) && ended.contains(t);
+                prop_assert!(spec.after.iter().all(has_ended));
                 prop_assert!(!ended.contains(&start.task));
                 prop_assert!(running.insert(start.task, start.lease).is_none());
             }
