@@ -228,7 +228,7 @@ fn commands(view: &ProgressView, width: usize) -> Vec<Line> {
         let text =
             |row: Vec<String>| row.into_iter().filter(|cell| !cell.is_empty()).collect::<Vec<_>>().join(" ");
         return section(
-            "commands",
+            "running",
             rows.into_iter().map(|row| Segment::new(text(row), Tone::Plain)).collect(),
             width,
         );
@@ -238,7 +238,7 @@ fn commands(view: &ProgressView, width: usize) -> Vec<Line> {
     if hidden > 0 {
         lines.push(vec![Segment::new(format!("… and {} more", count(hidden)), Tone::Plain)]);
     }
-    behind_heading("commands", lines, width)
+    behind_heading("running", lines, width)
 }
 
 /// Rows with their cells below one another; columns without any text are left out, and what is too wide is cut.
@@ -439,7 +439,7 @@ mod tests {
         assert_eq!(
             at(80),
             "\
-commands train[lr=0.1]  slot 0, cuda:0             1:12  loss 0.2500
+running  train[lr=0.1]  slot 0, cuda:0             1:12  loss 0.2500
          test           slot 0, cuda:0  attempt 2  0:03
          … and 2 more"
         );
