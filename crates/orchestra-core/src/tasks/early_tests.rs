@@ -67,9 +67,7 @@ proptest! {
         // The last attempt is better than all others at each step.
         let mut values: Vec<Vec<f64>> = values.iter().map(|of| of.iter().map(|value| f64::from(*value)).collect()).collect();
         let best = values.len() - 1;
-        for step in 0..12 {
-            values[best][step] = -10.0;
-        }
+        values[best] = vec![-10.0; 12];
         for goal in Goal::ALL {
             let sign = if goal == Goal::Min { 1.0 } else { -1.0 };
             let mut trials = trials(rule, warmup, goal);

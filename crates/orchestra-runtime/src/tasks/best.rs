@@ -47,7 +47,7 @@ pub fn best_task(plan: &TasksPlan, table: &str, known: &[KnownTask]) -> Option<u
 }
 
 /// The best of these tasks of one table.
-fn best_of(plan: &TasksPlan, of: &BestOf, ends: &[LastEnd]) -> Option<usize> {
+pub fn best_of(plan: &TasksPlan, of: &BestOf, ends: &[LastEnd]) -> Option<usize> {
     let goal = plan.tasks[*of.tasks.first()?].best?.goal;
     best(goal, of.tasks.iter().filter_map(|task| Some((*task, ends[*task].value?))))
 }
