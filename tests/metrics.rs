@@ -31,6 +31,9 @@ const OF_GPUS: [&str; 7] = [
 const OF_TRACES: [&str; 3] =
     ["orchestra.spans.ended", "orchestra.spans.dropped", "orchestra.traces.left_out"];
 
+/// Metrics that only a file with tasks has.
+const OF_TASKS: [&str; 3] = ["orchestra.tasks", "orchestra.task.attempts", "orchestra.task.metric"];
+
 /// A run with a page of metrics that does some of its items and stands still until the gate is opened.
 fn long_run(items: u64, more: &[&str]) -> (Workplace, Run, SocketAddr) {
     let place = Workplace::with_gate(items);
@@ -39,13 +42,19 @@ fn long_run(items: u64, more: &[&str]) -> (Workplace, Run, SocketAddr) {
     let mut arguments = vec!["--metrics", "127.0.0.1:0", "--set", "limits.batch_timeout=1h"];
     arguments.extend(more);
     let mut run = place.start(&arguments);
+    let address = page_address(&mut run);
+    (place, run, address)
+}
+
+/// Where the page is, as the run says.
+fn page_address(run: &mut Run) -> SocketAddr {
     let mut address = None;
     assert!(run.until_said(|said| {
         let line = said.lines().find_map(|l| l.strip_prefix("metrics at http://")?.strip_suffix("/metrics"));
         address = line.and_then(|l| l.parse().ok());
         address.is_some()
     }));
-    (place, run, address.unwrap())
+    address.unwrap()
 }
 
 trait Said {
@@ -100,7 +109,9 @@ fn names_on_the_page(instrument: &names::Instrument) -> Vec<String> {
 }
 
 fn expected(of_traces: bool) -> impl Iterator<Item = &'static names::Instrument> {
-    let left_out = move |name: &str| OF_GPUS.contains(&name) || (!of_traces && OF_TRACES.contains(&name));
+    let left_out = move |name: &str| {
+        OF_GPUS.contains(&name) || OF_TASKS.contains(&name) || (!of_traces && OF_TRACES.contains(&name))
+    };
     names::ALL.iter().copied().filter(move |i| !left_out(i.name))
 }
 
@@ -362,6 +373,34 @@ fn a_collector_that_is_down_costs_the_metrics_and_a_line() {
     let ended = place.run_with(&[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", &endpoint)]);
     ended.must_exit(0).must_say(&["warning: metrics are incomplete: 1 of 1 requests", "no connection"]);
     place.holds_exactly(8);
+}
+
+#[test]
+fn tasks_are_counted_by_where_they_stand_and_a_slot_has_the_last_values_of_its_command() {
+    let place = Workplace::new();
+    fs::write(
+        place.workflow(),
+        "version = 1\n[devices]\nslots = 1\n\
+         [tasks.train]\ncommand = 'echo loss=0.5; echo \"loss=0.25 acc=0.9\"; while ! test -e go; do sleep 0.05; done'\nmatrix = { n = [1, 2] }\n\
+         metrics = [{ name = \"loss\", regex = \"loss=([0-9.]+)\" }, { name = \"acc\", regex = \"acc=([0-9.]+)\" }]\n\
+         [tasks.fails]\ncommand = \"exit 3\"\n[tasks.later]\ncommand = \"true\"\nafter = \"fails\"\n",
+    )
+    .unwrap();
+    let mut run = place.start(&["--metrics", "127.0.0.1:0"]);
+    let address = page_address(&mut run);
+    let mut last = BTreeMap::new();
+    let of_slot =
+        |metric: &str| format!("orchestra_task_metric{{table=\"train\",slot=\"0\",metric=\"{metric}\"}}");
+    assert!(run.until("the last values are there", || {
+        last = page(address);
+        last.get(&of_slot("loss")) == Some(&0.25)
+    }));
+    assert_eq!(last[&of_slot("acc")], 0.9);
+    for (state, n) in [("running", 1.0), ("waiting", 3.0), ("done", 0.0)] {
+        assert_eq!(last[&format!("orchestra_tasks{{state=\"{state}\"}}")], n, "{state}");
+    }
+    fs::write(place.path("go"), "").unwrap();
+    run.wait().must_exit(65);
 }
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");

@@ -35,6 +35,19 @@ pub fn per_second(rate: f64) -> String {
     }
 }
 
+/// A value of a metric, with about four digits that mean something: `0.1234`, `12.34`, `1.2e-5`.
+pub fn metric(value: f64) -> String {
+    let size = value.abs();
+    if !value.is_finite() || value.fract() == 0.0 && size < 1e9 {
+        value.to_string()
+    } else if !(1e-3..1e5).contains(&size) {
+        format!("{value:.3e}")
+    } else {
+        let digits = 3 - size.log10().floor().clamp(-3.0, 3.0) as i32; // 0 to 6
+        format!("{value:.*}", usize::try_from(digits).unwrap_or(0))
+    }
+}
+
 /// Time left, as a clock shows it: `0:46`, `1:02:03`, `2d 03:04`.
 pub fn clock(d: Duration) -> String {
     let s = d.as_secs();
@@ -82,6 +95,15 @@ pub fn gib(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn metrics_have_about_four_digits() {
+        let of = |values: &[f64]| values.iter().map(|value| metric(*value)).collect::<Vec<_>>();
+        assert_eq!(
+            of(&[0.0, 3.0, 0.123456, 12.3456, 12345.67, 0.001234, 0.0000123, -1234567.8, f64::NAN]),
+            ["0", "3", "0.1235", "12.35", "12346", "0.001234", "1.230e-5", "-1.235e6", "NaN"]
+        );
+    }
 
     #[test]
     fn counts_are_grouped_by_three() {

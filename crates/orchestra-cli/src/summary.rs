@@ -7,6 +7,7 @@ use orchestra_core::bottleneck::Bottleneck;
 
 use crate::exit_code::ExitCode;
 use crate::human::{count, counted, elapsed, per_second};
+use crate::tasks::metrics;
 
 /// It has failed, or was not started for that.
 fn is_failed(task: &TaskReport) -> bool {
@@ -88,6 +89,9 @@ impl Summary {
         for (name, text) in self.failed_tasks() {
             fact(name, text);
         }
+        for task in self.tasks.iter().filter(|task| task.best) {
+            fact("best", format!("{}: {}", task.task, metrics(&task.metrics)));
+        }
         if self.end != RunEnd::FinishedBefore {
             let rate = if self.has_items {
                 format!(", {} items/s", per_second(self.items_per_second))
@@ -158,6 +162,7 @@ impl Summary {
             count(self.n_tasks(|task| task.state == TaskStanding::Failed))
         ));
         let others = [
+            (TaskStanding::StoppedEarly, "stopped early"),
             (TaskStanding::Skipped, "skipped"),
             (TaskStanding::Stopped, "stopped"),
             (TaskStanding::Waiting, "not started"),

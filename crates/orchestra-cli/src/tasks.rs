@@ -2,7 +2,7 @@
 //! nothing.
 
 use anyhow::Context as _;
-use orchestra::{KnownTask, Plan, TaskReport, TaskStanding};
+use orchestra::{KnownTask, MetricReports, Plan, TaskReport, TaskStanding};
 use orchestra_plan::format_bytes;
 use orchestra_store::TaskJournal;
 use serde_json::json;
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::Failed;
 use crate::args::TasksArgs;
 use crate::exit_code::ExitCode;
-use crate::human::{count, counted, elapsed};
+use crate::human::{count, counted, elapsed, metric};
 use crate::planning::{self, Workflow};
 use crate::stdout;
 use crate::surroundings::Surroundings;
@@ -46,8 +46,7 @@ pub fn show(plan: &Plan, as_json: bool) -> Result<ExitCode, Failed> {
         .with_context(|| format!("cannot read the journal of tasks in `{}`", plan.output.display()))
         .map_err(|e| Failed::new(ExitCode::TryAgain, e))?;
     let known = orchestra::known_tasks(&plan.tasks, &records);
-    let reports: Vec<TaskReport> =
-        plan.tasks.tasks.iter().zip(&known).map(|(task, known)| TaskReport::before(task, known)).collect();
+    let reports = TaskReport::all(&plan.tasks, &known);
     if as_json {
         let rows = plan.tasks.tasks.iter().zip(&reports).map(|(task, report)| {
             let after: Vec<&str> =
@@ -73,15 +72,17 @@ fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], is_live: bool)
             cell(has_run, elapsed(report.seconds)),
             cell(report.peak_memory > 0, format_bytes(report.peak_memory)),
             cell(has_run, report.place.clone()),
+            cell(!report.metrics.is_empty(), metrics(&report.metrics)),
             in_one_line(&task.command),
         ]
     };
-    let heads = ["task", "state", "attempts", "time", "memory", "place", "command"].map(str::to_owned);
-    let rows: Vec<[String; 7]> =
+    let heads =
+        ["task", "state", "attempts", "time", "memory", "place", "metrics", "command"].map(str::to_owned);
+    let rows: Vec<[String; 8]> =
         std::iter::once(heads).chain(plan.tasks.tasks.iter().zip(reports).zip(known).map(row)).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 7] = std::array::from_fn(width);
-    let line = |row: &[String; 7]| {
+    let widths: [usize; 8] = std::array::from_fn(width);
+    let line = |row: &[String; 8]| {
         let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
@@ -102,13 +103,21 @@ fn text(plan: &Plan, reports: &[TaskReport], known: &[KnownTask], is_live: bool)
 /// What a start would find.
 fn standing(report: &TaskReport, known: &KnownTask, is_live: bool) -> String {
     match (report.state, report.end.as_deref()) {
+        (TaskStanding::Done, _) if report.best => "done, best".to_owned(),
         (TaskStanding::Done, _) => "done".to_owned(),
+        (TaskStanding::StoppedEarly, _) => "stopped early".to_owned(),
         _ if known.is_begun && is_live => "running".to_owned(),
         _ if known.is_begun => "broken off".to_owned(),
-        (_, Some("done")) => "changed".to_owned(),
+        (_, Some("done" | "stopped_early")) => "changed".to_owned(),
         (_, Some(class)) => class.to_owned(),
         (_, None) => "new".to_owned(),
     }
+}
+
+/// The last values, in one line.
+pub fn metrics(metrics: &MetricReports) -> String {
+    let one = |(name, values): (&String, &orchestra::MetricReport)| format!("{name} {}", metric(values.last));
+    metrics.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// A command as it could be given to a shell, cut where it is long.

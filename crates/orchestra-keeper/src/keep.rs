@@ -27,6 +27,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::descendants::{kill_all, reap};
 use crate::log::Log;
 use crate::messages::{Ended, MAX_MESSAGE, Order, Report, STOP_KILL, decode, encode};
+use crate::metrics::Reader;
 
 /// How long what was killed may take to be gone: what hangs in the kernel longer cannot be waited for.
 const KILL_PATIENCE: Duration = Duration::from_secs(30);
@@ -142,8 +143,9 @@ struct Running {
 /// Starts the command; why it cannot be started is a fragment for people.
 fn start(order: &Order) -> Result<Running, String> {
     let text = |error: rustix::io::Errno| error.to_string();
-    let log =
-        Log::create(&order.log).map_err(|e| format!("its log `{}` cannot be written: {e}", order.log))?;
+    let metrics = Reader::new(&order.metrics)?;
+    let log = Log::create(&order.log, metrics)
+        .map_err(|e| format!("its log `{}` cannot be written: {e}", order.log))?;
     // It leaves the terminal, and so does the command: Ctrl-C is for orchestra alone.
     setsid().map_err(text)?;
     set_child_subreaper(Some(rustix::process::getpid())).map_err(text)?;
@@ -229,6 +231,7 @@ impl Kept {
             last_words: self.command.log.finish(),
             left_behind: if was_stopped { 0 } else { left_behind },
             log_error: self.command.log.error.take(),
+            metrics: self.command.log.metrics.finish(),
         })
     }
 
@@ -237,7 +240,8 @@ impl Kept {
     fn wait(&mut self, stop_signal: i32, at_most: Option<Duration>) -> io::Result<bool> {
         let left = |at: Instant| (at + self.grace).saturating_duration_since(Instant::now());
         let grace_left = self.asked.filter(|_| !self.is_killed).map(left);
-        let timeout = grace_left.into_iter().chain(at_most).min();
+        let metrics_due = self.command.log.metrics.wait().filter(|_| self.listens);
+        let timeout = grace_left.into_iter().chain(at_most).chain(metrics_due).min();
         let timeout = timeout.map(|time| Timespec::try_from(time).unwrap_or_default());
         let watched = [
             (at_most.is_none(), self.command.process.as_fd()),
@@ -257,6 +261,7 @@ impl Kept {
         if has_output {
             self.read();
         }
+        self.tell_metrics();
         if was_told {
             let mut byte = [0];
             match self.socket.read(&mut byte) {
@@ -288,6 +293,17 @@ impl Kept {
             Err(_) => {}
         }
         false
+    }
+
+    /// Tells what is new, unless it would have to wait for orchestra: a socket that may be written to has room for more than all of this.
+    fn tell_metrics(&mut self) {
+        let metrics = &mut self.command.log.metrics;
+        let Some(read) = metrics.due().filter(|_| self.listens) else { return };
+        let mut polled = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::OUT)];
+        match poll(&mut polled, Some(&Timespec::default())) {
+            Ok(1..) => tell(&mut self.socket, &Report::Metrics(read)),
+            _ => metrics.was_not_told(),
+        }
     }
 
     fn ask(&mut self, stop_signal: i32) {

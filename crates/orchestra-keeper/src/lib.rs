@@ -9,6 +9,8 @@ mod descendants;
 mod keep;
 mod log;
 mod messages;
+mod metrics;
 
 pub use keep::main;
 pub use messages::{Ended, KEEPER, MAX_MESSAGE, Order, Report, STOP_KILL, STOP_SIGNAL, decode, encode};
+pub use metrics::{CurveOrder, MetricOrder, MetricValues, Metrics, MetricsOrder};

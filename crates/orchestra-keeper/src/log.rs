@@ -1,9 +1,11 @@
-//! The log of a command: each line with the time at which it came. Keeps the last lines for messages.
+//! The log of a command: each line with the time at which it came. Keeps the last lines for messages, and has the others read.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::time::SystemTime;
+
+use crate::metrics::Reader;
 
 /// A longer line is cut into several.
 const MAX_LINE: usize = 64 << 10;
@@ -17,16 +19,18 @@ pub(crate) struct Log {
     /// A line feed now belongs to the carriage return before it.
     after_return: bool,
     last: VecDeque<String>,
+    pub metrics: Reader,
     pub error: Option<String>,
 }
 
 impl Log {
-    pub fn create(path: &str) -> io::Result<Self> {
+    pub fn create(path: &str, metrics: Reader) -> io::Result<Self> {
         Ok(Self {
             file: File::create(path)?,
             line: Vec::new(),
             after_return: false,
             last: VecDeque::new(),
+            metrics,
             error: None,
         })
     }
@@ -67,6 +71,7 @@ impl Log {
         lines.extend_from_slice(&self.line);
         lines.push(b'\n');
         let text = String::from_utf8_lossy(&self.line);
+        self.metrics.line(&text);
         if !text.trim().is_empty() {
             let end = text.floor_char_boundary(LAST_BYTES);
             self.last.push_back(text[..end].to_owned());
@@ -88,11 +93,13 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::MetricsOrder;
 
     #[test]
     fn lines_are_stamped_once_and_the_last_are_kept() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mut log = Log::create(file.path().to_str().unwrap()).unwrap();
+        let reader = Reader::new(&MetricsOrder::default()).unwrap();
+        let mut log = Log::create(file.path().to_str().unwrap(), reader).unwrap();
         for piece in [&b"a\nb"[..], b"c\r10%\r\n", b"\n\xc3", b"end"] {
             log.push(piece);
         }

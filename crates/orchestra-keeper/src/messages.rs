@@ -1,8 +1,10 @@
-//! What orchestra and a keeper say to each other: one order, then bytes to stop it; up to two reports. Each message has its length before it.
+//! What orchestra and a keeper say to each other: one order, then bytes to stop it; reports, the last of which says how it ended. Each message has its length before it.
 
 use std::io;
 
 use bincode::{Decode, Encode};
+
+use crate::metrics::{Metrics, MetricsOrder};
 
 /// The last argument of a process that shall be a keeper. Its standard input is the socket to orchestra.
 pub const KEEPER: &str = "keeper";
@@ -36,10 +38,12 @@ pub struct Order {
     pub memory: Option<u64>,
     /// The cores that it is kept on, by their places among those of the keeper; empty: any.
     pub cores: Vec<u32>,
+    /// The numbers that are read from its lines.
+    pub metrics: MetricsOrder,
 }
 
 /// What a keeper tells.
-#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub enum Report {
     /// The command runs. The number of its process is that of its group.
     Started(i32),
@@ -47,10 +51,12 @@ pub enum Report {
     NotStarted(String),
     /// It has ended, and nothing of it is left.
     Ended(Ended),
+    /// All that was read from its lines so far: some times a second at most, and not at all while orchestra does not listen.
+    Metrics(Metrics),
 }
 
 /// The end of a command.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Encode, Decode)]
+#[derive(Debug, Clone, PartialEq, Default, Encode, Decode)]
 pub struct Ended {
     /// Its exit code, unless a signal killed it.
     pub code: Option<i32>,
@@ -68,6 +74,8 @@ pub struct Ended {
     pub left_behind: u32,
     /// Why its log is incomplete.
     pub log_error: Option<String>,
+    /// What was read from its lines.
+    pub metrics: Metrics,
 }
 
 /// The bytes of a message.

@@ -192,7 +192,7 @@ pub const DEVICES: [Key; 3] = [
 ];
 
 /// `[tasks.NAME]`
-pub const TASK: [Key; 17] = [
+pub const TASK: [Key; 20] = [
     key(
         "command",
         "list or text",
@@ -269,6 +269,24 @@ pub const TASK: [Key; 17] = [
         "text or list",
         "none",
         "files and folders that it must leave, relative to `cwd`; `{output}` is a folder of its own",
+    ),
+    key(
+        "metrics",
+        "list",
+        "none",
+        "numbers that are read from its lines: `\"loss\"` is a key of lines that are JSON objects, `{ name = \"epoch\", regex = 'epoch ([0-9]+)' }` the first group of an expression, in any line",
+    ),
+    key(
+        "best",
+        "table",
+        "none",
+        "what its tasks are compared by: `{ metric = \"loss\", goal = \"min\" }`, or `\"max\"`; later tasks may use `{tasks.NAME.best.output}`",
+    ),
+    key(
+        "stop_early",
+        "table",
+        "none",
+        "which attempts are asked to end because others are better: `{ rule = \"median\", min_tasks = 5 }` or `{ rule = \"asha\", eta = 3 }`, with `step`, a metric that counts steps (values of the metric of `best` are counted without it), and `warmup`, the first step at which one is (1)",
     ),
 ];
 

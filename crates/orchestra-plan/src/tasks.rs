@@ -2,6 +2,7 @@
 
 mod combine;
 mod fill;
+mod measure;
 mod order;
 mod plan;
 mod raw;
@@ -13,7 +14,8 @@ use std::path::{Path, PathBuf};
 
 use orchestra_core::tasks::{Demand, Gpus, WHOLE};
 
-pub use self::plan::{TaskGpu, TaskPlan, TasksPlan};
+pub use self::measure::TaskMetric;
+pub use self::plan::{BestOf, TaskGpu, TaskPlan, TasksPlan};
 use self::raw::{RawCommand, RawDevice};
 pub(crate) use self::raw::{RawTask, read};
 use crate::build::resolve;
@@ -31,6 +33,8 @@ const MAX_TASKS: usize = 100_000;
 const MAX_LINKS: usize = 10_000_000;
 /// The folder of the tasks in the output folder.
 pub const TASKS_FOLDER: &str = "tasks";
+/// The link in the folder of a table that leads to the output of its best task. No task has a folder of this name.
+pub const BEST_LINK: &str = "best";
 
 /// What tasks depend on beside their tables.
 pub(crate) struct Surroundings<'a> {
@@ -223,6 +227,14 @@ impl<'a> Expander<'a> {
             after.extend(self.named(&named, diags)?);
         }
         after.extend(fill.after);
+        let best_of: Vec<BestOf> = fill
+            .best_of
+            .into_iter()
+            .map(|table| BestOf { tasks: self.of_table[&table[..]].clone(), table })
+            .collect();
+        let of_best: BTreeSet<usize> = best_of.iter().flat_map(|best| best.tasks.iter().copied()).collect();
+        let may_fail = of_best.difference(&after).copied().collect();
+        after.extend(of_best);
         Some(TaskPlan {
             id: instance.id.clone(),
             name: raw.name.value.clone(),
@@ -232,6 +244,8 @@ impl<'a> Expander<'a> {
             env,
             demand: self.demand(raw, diags)?,
             after: after.into_iter().collect(),
+            best_of,
+            may_fail,
             timeout: raw.timeout,
             retries: raw.retries,
             stop_signal: raw.stop_signal,
@@ -240,6 +254,9 @@ impl<'a> Expander<'a> {
             inputs,
             outputs,
             folder: instance.folder.clone(),
+            metrics: raw.measured.metrics.clone(),
+            best: raw.measured.best,
+            stop_early: raw.measured.stop_early,
         })
     }
 

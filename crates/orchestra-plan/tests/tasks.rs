@@ -6,8 +6,8 @@ mod common;
 use std::path::Path;
 
 use common::FakeHost;
-use orchestra_core::tasks::{Gpus, WHOLE};
-use orchestra_plan::{PlanOptions, TaskPlan, TasksPlan};
+use orchestra_core::tasks::{Goal, Gpus, Objective, StopEarly, StopRule, WHOLE};
+use orchestra_plan::{BestOf, PlanOptions, TaskMetric, TaskPlan, TasksPlan};
 
 const SWEEP: &str = r#"version = 1
 [tasks.prepare]
@@ -101,6 +101,39 @@ fn devices_are_gpus_or_slots_of_the_cpu() {
     }
 }
 
+/// A table whose tasks are compared.
+const SWEEP_OF_LOSS: &str = r#"
+[tasks.train]
+command = "train {lr}"
+matrix = { lr = [0.1, 0.01] }
+metrics = ["loss", { name = "epoch", regex = '^epoch (\d+)' }]
+best = { metric = "loss", goal = "min" }
+stop_early = { rule = "asha", step = "epoch", warmup = 2 }
+"#;
+
+#[test]
+fn the_best_of_a_table_is_a_folder_that_later_tasks_may_use() {
+    let text = format!(
+        "version = 1\n{SWEEP_OF_LOSS}[tasks.other]\ncommand = \"o\"\n[tasks.use]\ncommand = \"use {{tasks.train.best.output}}/m\"\ninputs = \"{{tasks.train.best.output}}/m\"\nafter = [\"train[lr=0.1]\", \"other\"]\n"
+    );
+    let tasks = FakeHost::with_cores(4).good(&text).tasks;
+    let train = task(&tasks, "train[lr=0.1]");
+    assert_eq!(train.metrics[1], TaskMetric { name: "epoch".into(), regex: Some(r"^epoch (\d+)".into()) });
+    assert_eq!(train.metrics[0].regex, None);
+    assert_eq!(train.best, Some(Objective { metric: 0, goal: Goal::Min }));
+    let rule = StopRule::Asha { eta: 3 };
+    assert_eq!(train.stop_early, Some(StopEarly { rule, warmup: 2, step: Some(1) }));
+    let later = task(&tasks, "use");
+    assert_eq!(later.command[2], "use /flows/out/tasks/train/best/m");
+    assert_eq!(
+        (&later.after[..], &later.may_fail[..]),
+        (&[0, 1, 2][..], &[1][..]),
+        "`after` names the first"
+    );
+    let only = tasks.only(&["train[lr=0.01]".into(), "use".into()]).unwrap();
+    assert_eq!(only.tasks[3].best_of, [BestOf { table: "train".into(), tasks: vec![0, 1] }]);
+}
+
 #[test]
 fn wrong_tables_are_told_once_each_at_their_place() {
     let a = "command = [\"a\"]\n";
@@ -144,6 +177,63 @@ fn wrong_tables_are_told_once_each_at_their_place() {
         (format!("[tasks.a]\n{a}memory = \"1MiB\""), "must be 16 MiB or more"),
         (format!("[tasks.a]\n{a}grace = \"1000years\""), "must be a year at most"),
         (format!("[tasks.a]\n{a}retries = {{ cde = 1 }}"), "has no key `cde`"),
+        (
+            format!("[tasks.a]\n{a}metrics = [3]"),
+            "`metrics` of task `a` must be a list of names and of tables",
+        ),
+        (
+            format!("[tasks.a]\n{a}metrics = [{{ name = \"l\" }}]"),
+            "a metric of task `a` needs the key `regex`",
+        ),
+        (
+            format!("[tasks.a]\n{a}metrics = [{{ name = \"l\", regex = \"l=(\" }}]"),
+            "the expression cannot be used",
+        ),
+        (
+            format!("[tasks.a]\n{a}metrics = [{{ name = \"l\", regex = \"l=.\" }}]"),
+            "has no group for the number",
+        ),
+        (format!("[tasks.a]\n{a}metrics = [\"l\", \"l\"]"), "`metrics` of task `a` names `l` twice"),
+        (format!("[tasks.a]\n{a}metrics = [\"\"]"), "has a name that is empty"),
+        (
+            format!("[tasks.a]\n{a}metrics = \"loss\"\nbest = {{ metric = \"los\", goal = \"min\" }}"),
+            "has no metric `los`",
+        ),
+        (format!("[tasks.a]\n{a}metrics = \"l\"\nbest = {{ metric = \"l\" }}"), "needs the key `goal`"),
+        (
+            format!("[tasks.a]\n{a}metrics = \"l\"\nbest = {{ metric = \"l\", goal = \"less\" }}"),
+            "cannot be `less`",
+        ),
+        (
+            format!("[tasks.a]\n{a}stop_early = {{ rule = \"asha\" }}"),
+            "compares tasks by the metric of `best`",
+        ),
+        (
+            format!(
+                "[tasks.a]\n{a}metrics = \"l\"\nbest = {{ metric = \"l\", goal = \"max\" }}\nstop_early = {{ rule = \"median\", eta = 3 }}"
+            ),
+            "belongs to the other rule",
+        ),
+        (
+            format!(
+                "[tasks.a]\n{a}metrics = \"l\"\nbest = {{ metric = \"l\", goal = \"max\" }}\nstop_early = {{ rule = \"asha\", step = \"e\" }}"
+            ),
+            "has no metric `e`",
+        ),
+        (
+            format!("[tasks.b]\n{a}[tasks.a]\ncommand = \"{{tasks.b.best.output}}\""),
+            "`b` does not say which of its tasks is the best",
+        ),
+        (
+            format!("[tasks.b]\n{a}[tasks.a]\ncommand = \"{{tasks.c.best.output}}\""),
+            "there is no table `c` of tasks",
+        ),
+        (
+            format!(
+                "[tasks.b]\n{a}metrics = \"l\"\nbest = {{ metric = \"l\", goal = \"max\" }}\n[tasks.a]\ncommand = \"{{tasks.b.best.folder}}\""
+            ),
+            "has no value `folder`",
+        ),
         (format!("[tasks.a]\n{a}outputs = \"m\"\n[tasks.b]\n{a}outputs = \"m\""), "both write `/flows/m`"),
         (
             "[sources.a]\nkind = \"images\"\npaths = \"{tasks.a.output}/*\"".into(),

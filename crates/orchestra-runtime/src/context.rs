@@ -93,7 +93,7 @@ pub struct RunContext {
     pub options: RunOptions,
     pub tracer: MaybeTracer,
     pub watch: Arc<DeviceWatch>,
-    pub tasks: TaskBoard,
+    pub tasks: Arc<TaskBoard>,
     /// The version of the engine, once a worker has said it: the same one as all others.
     pub runtime: OnceLock<String>,
     next_worker: AtomicU32,
@@ -115,7 +115,7 @@ impl RunContext {
             options,
             tracer,
             watch,
-            tasks: TaskBoard::default(),
+            tasks: Arc::default(),
             runtime: OnceLock::new(),
             next_worker: AtomicU32::new(0),
         }

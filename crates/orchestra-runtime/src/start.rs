@@ -361,8 +361,7 @@ impl Prepared {
 
     /// The tasks as earlier starts have left them.
     pub fn tasks(&self) -> Vec<TaskReport> {
-        let known = self.tasks.iter().flat_map(|tasks| &tasks.known);
-        self.plan.tasks.tasks.iter().zip(known).map(|(task, known)| TaskReport::before(task, known)).collect()
+        TaskReport::all(&self.plan.tasks, self.tasks.as_ref().map_or(&[], |tasks| &tasks.known))
     }
 
     /// Items that are finished already.

@@ -80,4 +80,4 @@ pub use journal::{
 pub use lock::OpenError;
 pub use remote_output::{RemoteOutput, StoredObject};
 pub use sorter::{Merge, Sorter};
-pub use task_journal::{TaskEnded, TaskJournal, TaskRecord, TaskStarted};
+pub use task_journal::{TaskEnded, TaskJournal, TaskMetricRecord, TaskRecord, TaskStarted};

@@ -36,7 +36,7 @@ pub struct TaskStarted {
 }
 
 /// An attempt at a task has ended.
-#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub struct TaskEnded {
     /// How it began.
     pub started: TaskStarted,
@@ -52,10 +52,29 @@ pub struct TaskEnded {
     pub peak_memory: u64,
     /// The state of its declared outputs.
     pub outputs: [u8; 32],
+    /// What was read from its lines.
+    pub metrics: Vec<TaskMetricRecord>,
+    /// Steps and values of the metric by which it is compared with running ones; 2 KiB at most.
+    pub curve: Vec<(f64, f64)>,
+}
+
+/// The values of a metric of an attempt.
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub struct TaskMetricRecord {
+    /// Its name.
+    pub name: String,
+    /// How many values.
+    pub count: u64,
+    /// The last one; no number where it was none.
+    pub last: f64,
+    /// The least that was a number.
+    pub min: f64,
+    /// The greatest that was a number.
+    pub max: f64,
 }
 
 /// What is known of a task.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct TaskRecord {
     /// Attempts that were begun.
     pub attempts: u32,
@@ -223,7 +242,10 @@ mod tests {
 
     fn ended(started: TaskStarted) -> TaskEnded {
         let (class, why) = ("done".into(), String::new());
-        TaskEnded { started, at: 7, class, why, milliseconds: 1, peak_memory: 2, outputs: [0; 32] }
+        let metrics =
+            vec![TaskMetricRecord { name: "loss".into(), count: 3, last: 0.5, min: 0.25, max: 1.0 }];
+        let (outputs, curve) = ([0; 32], vec![(1.0, 0.5)]);
+        TaskEnded { started, at: 7, class, why, milliseconds: 1, peak_memory: 2, outputs, metrics, curve }
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod span {
     pub const WORKER_COPY_IN: &str = "worker.copy_in";
     pub const WORKER_COMPUTE: &str = "worker.compute";
     pub const WORKER_COPY_OUT: &str = "worker.copy_out";
+    pub const TASK: &str = "task";
     pub const ITEM: &str = "item";
     pub const ITEM_READ: &str = "item.read";
     pub const ITEM_DECODE: &str = "item.decode";
@@ -66,6 +67,12 @@ pub mod attribute {
     pub const BATCH_WAITING: &str = "orchestra.batch.waiting_ms";
     pub const BATCH_OUTCOME: &str = "orchestra.batch.outcome";
     pub const ATTEMPT: &str = "orchestra.attempt";
+    pub const TASK: &str = "orchestra.task";
+    pub const TASK_PLACE: &str = "orchestra.task.place";
+    pub const TASK_END: &str = "orchestra.task.end";
+    pub const TASK_PEAK_MEMORY: &str = "orchestra.task.peak_memory";
+    /// The name of a metric follows, after a dot.
+    pub const TASK_METRIC: &str = "orchestra.task.metric";
     pub const CEILING_FROM: &str = "orchestra.ceiling.from";
     pub const CEILING_TO: &str = "orchestra.ceiling.to";
     pub const TOTAL: &str = "orchestra.items.total";

@@ -57,12 +57,12 @@ pub use orchestra_runtime::trace::{self, Tracer};
 pub use orchestra_runtime::{
     Counter, DeviceOptions, DeviceReport, DeviceSnapshot, DeviceStats, DeviceUse, Earlier, EngineSpec,
     Engines, EventHook, ExitKind, Found, HistogramReading, InferError, ItemCounts, KnownTask, Launcher,
-    LiveWorker, LiveWorkers, LoaderReport, Meter, OutputReport, PipelineLook, PipelineOnDevice,
-    PipelineReport, PipelineSnapshot, PipelineStats, PipelineUse, Prepared, ProcessLauncher, Remains,
-    RunHandle, RunOptions, RunOutcome, RunReport, RunningCommand, Service, Snapshot, StageOnDevice,
-    StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats, StopHandle, TaskReport,
-    TaskStanding, TasksSnapshot, Tensor, Timeouts, WorkerEvent, WorkerUse, commands_live, known_tasks,
-    prepare,
+    LiveWorker, LiveWorkers, LoaderReport, Meter, MetricReport, MetricReports, OutputReport, PipelineLook,
+    PipelineOnDevice, PipelineReport, PipelineSnapshot, PipelineStats, PipelineUse, Prepared,
+    ProcessLauncher, Remains, RunHandle, RunOptions, RunOutcome, RunReport, RunningCommand, Service,
+    Snapshot, StageOnDevice, StageReport, StageSnapshot, StageStats, StartRunError, StartServiceError, Stats,
+    StopHandle, TaskNumbers, TaskReport, TaskStanding, TasksSnapshot, Tensor, Timeouts, WorkerEvent,
+    WorkerUse, best_task, commands_live, known_tasks, prepare,
 };
 pub use orchestra_store::Extent;
 pub use orchestra_worker::sandbox::missing as missing_of_sandbox;

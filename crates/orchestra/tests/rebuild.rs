@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use common::{AS_IT_IS, Workplace, each_shows_its_own_picture};
 use orchestra::StartOptions;
 use orchestra::trace::{
-    BatchNumber, BatchTrace, DeviceTrace, EndedItems, RunBegan, RunEnded, RunTracer, Tracer, WorkerTrace,
+    BatchNumber, BatchTrace, DeviceTrace, EndedItems, RunBegan, RunEnded, RunTracer, TaskTrace, Tracer,
+    WorkerTrace,
 };
 use orchestra_testkit::models;
 use orchestra_testkit::records::items;
@@ -70,6 +71,7 @@ impl RunTracer for Panics {
     fn items_ended(&self, _: &[EndedItems]) {}
     fn worker(&self, _: WorkerTrace) {}
     fn device(&self, _: DeviceTrace) {}
+    fn task(&self, _: TaskTrace) {}
     fn ended(&self, _: RunEnded) {}
 }
 

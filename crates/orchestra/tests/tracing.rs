@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use common::{AS_IT_IS, ROW, Workplace, bounded, until};
 use orchestra::trace::{
     BatchEnd, BatchNumber, BatchTrace, DeviceTrace, EndedItems, ItemEnd, ItemTrace, RunBegan, RunEnded,
-    RunTracer, Tracer, WorkerStep, WorkerTrace,
+    RunTracer, TaskTrace, Tracer, WorkerStep, WorkerTrace,
 };
 use orchestra::{RunHandle, StartOptions};
 use orchestra_core::batching::LeaveReason;
@@ -58,6 +58,8 @@ impl RunTracer for Told {
     }
 
     fn device(&self, _: DeviceTrace) {}
+
+    fn task(&self, _: TaskTrace) {}
 
     fn ended(&self, end: RunEnded) {
         self.ends.lock().unwrap().push(end);

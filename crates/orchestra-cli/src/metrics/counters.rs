@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use orchestra::{ExitKind, HistogramReading, Meter, PipelineId, StageId};
+use orchestra::{ExitKind, HistogramReading, Meter, PipelineId, StageId, TaskNumbers, TaskStanding};
 use orchestra_core::FailureKind;
 use orchestra_core::batching::LeaveReason;
+use orchestra_core::tasks::EndClass;
 use orchestra_plan::BatchPlan;
 use orchestra_telemetry::metrics::names;
 use orchestra_telemetry::metrics::{Buckets, Reading};
@@ -35,6 +36,25 @@ impl RunReading<'_> {
         }
         for device in 0..plan.devices.len() {
             self.device(device);
+        }
+        if !plan.tasks.is_empty() {
+            self.tasks(&self.meter.tasks());
+        }
+    }
+
+    fn tasks(&mut self, tasks: &TaskNumbers) {
+        for standing in TaskStanding::ALL {
+            let n = tasks.standings.get(&standing).copied().unwrap_or_default();
+            self.reading.add(&names::TASKS, &[standing.as_str()], n);
+        }
+        for class in EndClass::ALL {
+            let n = tasks.ends.get(&class).copied().unwrap_or_default();
+            self.reading.add(&names::TASK_ATTEMPTS, &[class.as_str()], n);
+        }
+        for (table, slot, metrics) in &tasks.running {
+            for (metric, values) in metrics {
+                self.reading.add(&names::TASK_METRIC, &[table, &slot.to_string(), metric], values.last);
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use orchestra::{Extent, RunningCommand, TasksSnapshot};
 use crate::human::{clock, count, counted, gib, per_second, percent};
 
 use super::{DeviceView, PipelineView, ProgressView, StageView};
+use crate::tasks::metrics;
 
 /// A bar is not worth drawing with fewer cells, and no clearer with more.
 const BAR_CELLS: std::ops::RangeInclusive<usize> = 10..=40;
@@ -28,7 +29,7 @@ pub fn render(view: &ProgressView, look: Look) -> Vec<String> {
     // The last column stays free: some terminals wrap when it is written.
     let width = look.width.saturating_sub(1).max(MIN_WIDTH);
     let mut lines = header(view, width);
-    lines.extend(section("commands", commands(&view.tasks), width));
+    lines.extend(commands(view, width));
     lines.extend(section("stages", view.stages.iter().map(stage).collect(), width));
     lines.extend(section("devices", view.devices.iter().map(device).collect(), width));
     let seen = view.pipelines.iter().filter(|pipeline| pipeline.memory > 0);
@@ -214,13 +215,52 @@ fn task_facts(tasks: &TasksSnapshot, facts: &mut Vec<Segment>) {
     }
 }
 
-fn commands(tasks: &TasksSnapshot) -> Vec<Segment> {
-    let command = |command: &RunningCommand| {
-        let again = if command.attempt > 1 { format!(" attempt {}", command.attempt) } else { String::new() };
-        let text = format!("{} {}{again} {}", command.task, command.place, clock(command.elapsed));
-        Segment::new(text, Tone::Plain)
+/// A row for each command that is named, or a segment beside a run of items.
+fn commands(view: &ProgressView, width: usize) -> Vec<Line> {
+    let tasks = &view.tasks;
+    let cells = |command: &RunningCommand| {
+        let again = if command.attempt > 1 { format!("attempt {}", command.attempt) } else { String::new() };
+        let (task, place) = (command.task.clone(), command.place.clone());
+        vec![task, place, again, clock(command.elapsed), metrics(&command.metrics)]
     };
-    tasks.commands.iter().map(command).collect()
+    let rows: Vec<Vec<String>> = tasks.commands.iter().map(cells).collect();
+    if !has_tasks_alone(view) {
+        let text =
+            |row: Vec<String>| row.into_iter().filter(|cell| !cell.is_empty()).collect::<Vec<_>>().join(" ");
+        return section(
+            "running",
+            rows.into_iter().map(|row| Segment::new(text(row), Tone::Plain)).collect(),
+            width,
+        );
+    }
+    let mut lines = table(&rows, width - indent(width));
+    let hidden = tasks.running.saturating_sub(rows.len() as u64);
+    if hidden > 0 {
+        lines.push(vec![Segment::new(format!("… and {} more", count(hidden)), Tone::Plain)]);
+    }
+    behind_heading("running", lines, width)
+}
+
+/// Rows with their cells below one another; columns without any text are left out, and what is too wide is cut.
+fn table(rows: &[Vec<String>], width: usize) -> Vec<Line> {
+    let columns = rows.first().map_or(0, Vec::len);
+    let cells = |column: usize| rows.iter().map(move |row| row[column].chars().count()).max().unwrap_or(0);
+    let columns: Vec<(usize, usize)> =
+        (0..columns).map(|column| (column, cells(column))).filter(|(_, cells)| *cells > 0).collect();
+    let line = |row: &Vec<String>| {
+        let mut left = width;
+        let mut line = Line::new();
+        for (column, cells) in &columns {
+            if left == 0 {
+                break;
+            }
+            let segment = Segment::new(format!("{:<cells$}", row[*column]), Tone::Plain).fit(left);
+            left = left.saturating_sub(segment.width() + GAP.len());
+            line.push(segment);
+        }
+        line
+    };
+    rows.iter().map(line).collect()
 }
 
 fn bar(finished: u64, total: u64, cells: usize) -> String {
@@ -272,14 +312,22 @@ fn pipeline(pipeline: &PipelineView) -> Segment {
 
 /// Segments below one another, behind a heading where there is room for one.
 fn section(name: &str, segments: Vec<Segment>, width: usize) -> Vec<Line> {
-    let indent = if width + 1 >= HEADING_FROM { HEADING } else { 0 };
-    let mut lines = pack(segments, width - indent, width - indent);
+    let room = width - indent(width);
+    let mut lines = pack(segments, room, room);
     if lines.len() > MAX_LINES {
         let hidden: usize = lines[MAX_LINES - 1..].iter().map(Vec::len).sum();
         lines.truncate(MAX_LINES - 1);
         lines.push(vec![Segment::new(format!("… and {hidden} more"), Tone::Plain)]);
     }
-    if indent > 0 {
+    behind_heading(name, lines, width)
+}
+
+fn indent(width: usize) -> usize {
+    if width + 1 >= HEADING_FROM { HEADING } else { 0 }
+}
+
+fn behind_heading(name: &str, mut lines: Vec<Line>, width: usize) -> Vec<Line> {
+    if indent(width) > 0 {
         for (i, line) in lines.iter_mut().enumerate() {
             // The gap between segments is part of the indent.
             let heading = if i == 0 { name } else { "" };
@@ -332,6 +380,8 @@ fn paint(line: &[Segment], color: bool) -> String {
 mod tests {
     use std::time::Duration;
 
+    use orchestra::{MetricReport, MetricReports};
+
     use super::*;
 
     fn view() -> ProgressView {
@@ -366,6 +416,34 @@ mod tests {
 
     fn at(width: usize) -> String {
         render(&view(), Look { width, color: false }).join("\n")
+    }
+
+    #[test]
+    fn commands_without_items_are_a_table_with_their_last_values() {
+        let loss = |last| {
+            let report = MetricReport { last, min: 0.0, max: 1.0, count: 2 };
+            MetricReports::from([("loss".to_owned(), report)])
+        };
+        let command = |task: &str, attempt, seconds, metrics| RunningCommand {
+            task: task.into(),
+            attempt,
+            place: "slot 0, cuda:0".into(),
+            elapsed: Duration::from_secs(seconds),
+            metrics,
+        };
+        let commands =
+            vec![command("train[lr=0.1]", 1, 72, loss(0.25)), command("test", 2, 3, MetricReports::new())];
+        let tasks = TasksSnapshot { total: 10, done: 3, running: 4, commands, ..TasksSnapshot::default() };
+        let view = ProgressView { tasks, ..ProgressView::default() };
+        let at = |width| render(&view, Look { width, color: false })[1..].join("\n");
+        assert_eq!(
+            at(80),
+            "\
+running  train[lr=0.1]  slot 0, cuda:0             1:12  loss 0.2500
+         test           slot 0, cuda:0  attempt 2  0:03
+         … and 2 more"
+        );
+        assert_eq!(at(50).lines().next(), Some("train[lr=0.1]  slot 0, cuda:0             1:12  l…"));
     }
 
     #[test]

@@ -37,6 +37,10 @@ pub enum TaskEnd {
     InputMissing(String),
     /// It ended with code 0 and left a declared output out.
     OutputMissing(String),
+    /// No task of this table, from which it takes the best, is done and has reported the metric.
+    NoBest(String),
+    /// It was asked to end, because others are better; how is said in words. It is no failure, and is not tried again.
+    StoppedEarly(String),
     /// The run was stopped, and the command with it. It is no failure: the next start runs it again.
     Stopped,
 }
@@ -60,10 +64,20 @@ named_enum! {
         DeviceLost = "device_lost",
         /// It could not be started.
         NotStarted = "not_started",
-        /// A declared input or output is missing.
+        /// A declared input or output is missing, or there is no best task of a table.
         Missing = "missing",
+        /// Others are better.
+        StoppedEarly = "stopped_early",
         /// The run was stopped.
         Stopped = "stopped",
+    }
+}
+
+impl EndClass {
+    /// Whether the task needs no further attempt, and those that come after it may start.
+    #[must_use]
+    pub fn is_well(self) -> bool {
+        matches!(self, EndClass::Done | EndClass::StoppedEarly)
     }
 }
 
@@ -79,7 +93,8 @@ impl TaskEnd {
             TaskEnd::OutOfMemory => EndClass::OutOfMemory,
             TaskEnd::DeviceLost => EndClass::DeviceLost,
             TaskEnd::NotStarted(_) => EndClass::NotStarted,
-            TaskEnd::InputMissing(_) | TaskEnd::OutputMissing(_) => EndClass::Missing,
+            TaskEnd::InputMissing(_) | TaskEnd::OutputMissing(_) | TaskEnd::NoBest(_) => EndClass::Missing,
+            TaskEnd::StoppedEarly(_) => EndClass::StoppedEarly,
             TaskEnd::Stopped => EndClass::Stopped,
         }
     }
@@ -102,6 +117,11 @@ impl fmt::Display for TaskEnd {
             TaskEnd::OutputMissing(path) => {
                 write!(f, "ended with code 0, but its output `{path}` is missing")
             }
+            TaskEnd::NoBest(table) => write!(
+                f,
+                "was not started, because no task of `{table}` has ended well and reported the metric of its `best`"
+            ),
+            TaskEnd::StoppedEarly(why) => write!(f, "was asked to end early, because its {why}"),
             TaskEnd::Stopped => f.write_str("was stopped with the run"),
         }
     }
@@ -191,7 +211,12 @@ impl Retries {
             TaskEnd::Timeout(_) => self.timeout,
             TaskEnd::Code(_) | TaskEnd::OutputMissing(_) => self.code,
             TaskEnd::Signal(_) => self.signal,
-            TaskEnd::Done | TaskEnd::NotStarted(_) | TaskEnd::InputMissing(_) | TaskEnd::Stopped => 0,
+            TaskEnd::Done
+            | TaskEnd::NotStarted(_)
+            | TaskEnd::InputMissing(_)
+            | TaskEnd::NoBest(_)
+            | TaskEnd::StoppedEarly(_)
+            | TaskEnd::Stopped => 0,
         }
     }
 }

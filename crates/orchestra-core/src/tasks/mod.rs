@@ -1,5 +1,9 @@
 //! Commands of `[tasks.*]`: which one starts on what, and what its end means. It starts nothing and reads no clock.
 
+mod best;
+mod early;
+#[cfg(test)]
+mod early_tests;
 mod end;
 mod lease;
 mod order;
@@ -7,6 +11,8 @@ mod schedule;
 #[cfg(test)]
 mod schedule_tests;
 
+pub use best::{Goal, Objective, best};
+pub use early::{Against, Point, StopEarly, StopRule, Trials, Verdict};
 pub use end::{EndClass, Exit, Retries, TaskEnd, judge};
 pub use lease::{Demand, Gpus, Lease, Leases, WHOLE};
 pub use order::in_order;

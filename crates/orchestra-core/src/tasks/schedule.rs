@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Waiting => Ready => Running => (Done | Failed | Paused => Ready)
-//! Waiting => Skipped        a task that it comes after has failed
+//! Waiting => Skipped        a task that it comes after has failed, and must not
 //! ```
 //!
 //! Tasks are looked at in the order of the plan, and one whose lease is not free lets those behind it go first: a slot is never idle while a
@@ -17,8 +17,10 @@ use crate::tasks::lease::{Demand, Gpus, Lease, Leases, WHOLE};
 /// A task, as far as decisions depend on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskSpec {
-    /// The tasks that must have ended well before.
+    /// The tasks that must have ended before, well unless they are in `may_fail`.
     pub after: Vec<usize>,
+    /// Those of `after` that may also have failed, in order.
+    pub may_fail: Vec<usize>,
     /// What it needs.
     pub demand: Demand,
     /// How often it is tried again.
@@ -62,7 +64,7 @@ pub struct Start {
 /// What the end of an attempt comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum After {
-    /// The task has ended well.
+    /// The task has ended well, or early.
     Done,
     /// It is tried again.
     Again,
@@ -185,7 +187,7 @@ impl Schedule {
         self.leases.give_back(lease);
         self.running -= 1;
         match end {
-            TaskEnd::Done => {
+            TaskEnd::Done | TaskEnd::StoppedEarly(_) => {
                 for next in of.before.clone() {
                     self.one_less(next);
                 }
@@ -243,12 +245,17 @@ impl Schedule {
 
     fn skip_after(&mut self, failed: usize) -> Vec<usize> {
         let mut skipped = Vec::new();
-        let mut open = self.tasks[failed].before.clone();
-        while let Some(task) = open.pop() {
-            if matches!(self.tasks[task].state, TaskState::Waiting(_)) {
-                self.tasks[task].state = TaskState::Skipped(failed);
-                skipped.push(task);
-                open.extend(&self.tasks[task].before);
+        let mut open = vec![failed];
+        while let Some(ended) = open.pop() {
+            for next in self.tasks[ended].before.clone() {
+                let of = &mut self.tasks[next];
+                if of.spec.may_fail.binary_search(&ended).is_ok() {
+                    self.one_less(next);
+                } else if matches!(of.state, TaskState::Waiting(_)) {
+                    of.state = TaskState::Skipped(failed);
+                    skipped.push(next);
+                    open.push(next);
+                }
             }
         }
         skipped.sort_unstable();

@@ -13,6 +13,7 @@ fn spec(after: &[usize], gpus: Gpus) -> TaskSpec {
     let cpu = if gpus == Gpus::None { WHOLE } else { 0 };
     TaskSpec {
         after: after.to_vec(),
+        may_fail: Vec::new(),
         demand: Demand { gpus, gpu_memory: 0, cpu, cores: 0 },
         retries: Retries::default(),
         attempts_before: 0,
@@ -32,6 +33,7 @@ fn demand() -> impl Strategy<Value = Gpus> {
 fn end() -> impl Strategy<Value = TaskEnd> {
     prop_oneof![
         5 => Just(TaskEnd::Done),
+        1 => Just(TaskEnd::StoppedEarly(String::new())),
         1 => Just(TaskEnd::OutOfMemory),
         1 => Just(TaskEnd::Code(1)),
         1 => Just(TaskEnd::Timeout(NOW)),
@@ -44,15 +46,16 @@ proptest! {
     /// comes after, and every task has one end.
     #[test]
     fn every_task_ends_once_and_no_lease_is_given_twice(
-        tasks in prop::collection::vec((demand(), prop::collection::vec(0usize..30, 0..3), 0usize..3, any::<bool>()), 1..30),
+        tasks in prop::collection::vec((demand(), prop::collection::vec((0usize..30, any::<bool>()), 0..3), 0usize..3, any::<bool>()), 1..30),
         ends in prop::collection::vec((any::<usize>(), end()), 200),
     ) {
         let specs: Vec<TaskSpec> = tasks.iter().enumerate().map(|(at, (gpus, after, cores, is_done))| {
-            let after: BTreeSet<usize> = after.iter().copied().filter(|t| *t < at).collect();
+            let after: BTreeMap<usize, bool> = after.iter().copied().filter(|(t, _)| *t < at).collect();
+            let may_fail = after.iter().filter(|(_, may_fail)| **may_fail).map(|(t, _)| *t).collect();
             let retries = Retries { out_of_memory: 1, timeout: 1, ..Retries::default() };
-            let mut spec = spec(&after.into_iter().collect::<Vec<_>>(), *gpus);
+            let mut spec = spec(&after.into_keys().collect::<Vec<_>>(), *gpus);
             spec.demand.cores = *cores;
-            TaskSpec { retries, is_done: *is_done && at % 5 == 0, ..spec }
+            TaskSpec { retries, may_fail, is_done: *is_done && at % 5 == 0, ..spec }
         }).collect();
         let mut schedule = Schedule::new(specs.clone(), Leases::new(&[0, 0, 0], 2, 3));
         let mut running: BTreeMap<usize, Lease> = BTreeMap::new();
@@ -61,7 +64,9 @@ proptest! {
         let mut ends = ends.into_iter();
         loop {
             for start in schedule.start(NOW) {
-                prop_assert!(specs[start.task].after.iter().all(|earlier| done.contains(earlier)));
+                let spec = &specs[start.task];
+                let has_ended = |t: &usize| done.contains(t) || spec.may_fail.contains(t) && ended.contains(t);
+                prop_assert!(spec.after.iter().all(has_ended));
                 prop_assert!(!ended.contains(&start.task));
                 prop_assert!(running.insert(start.task, start.lease).is_none());
             }
@@ -111,6 +116,26 @@ fn a_failed_task_skips_all_that_come_after_it_by_name_and_nothing_else() {
     assert_eq!((schedule.state(1), schedule.state(2)), (&TaskState::Skipped(0), &TaskState::Skipped(0)));
     assert_eq!(schedule.start(NOW)[0].task, 3);
     assert_eq!(schedule.ended(3, TaskEnd::Done, NOW), After::Done);
+    assert!(schedule.is_over());
+}
+
+#[test]
+fn a_task_that_takes_the_best_of_others_waits_for_all_of_them_and_starts_after_failures() {
+    let best = TaskSpec { may_fail: vec![0, 1, 2], ..spec(&[0, 1, 2], Gpus::None) };
+    let specs = vec![
+        spec(&[], Gpus::None),
+        spec(&[0], Gpus::None),
+        spec(&[], Gpus::None),
+        best,
+        spec(&[2, 3], Gpus::None),
+    ];
+    let mut schedule = Schedule::new(specs, Leases::new(&[], 2, 1));
+    assert_eq!(schedule.start(NOW).len(), 2);
+    assert_eq!(schedule.ended(0, TaskEnd::Code(1), NOW), After::Failed { skipped: vec![1] });
+    assert_eq!((schedule.start(NOW), schedule.state(3)), (vec![], &TaskState::Waiting(1)));
+    assert_eq!(schedule.ended(2, TaskEnd::StoppedEarly(String::new()), NOW), After::Done);
+    assert_eq!(schedule.start(NOW)[0].task, 3);
+    assert_eq!(schedule.ended(3, TaskEnd::NoBest(String::new()), NOW), After::Failed { skipped: vec![4] });
     assert!(schedule.is_over());
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::combine::RESERVED;
 use super::template::{Part, parts};
-use super::{Expander, TASKS_FOLDER};
+use super::{BEST_LINK, Expander, TASKS_FOLDER};
 use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::At;
 use crate::nearest::suggestion;
@@ -16,6 +16,8 @@ pub(super) struct Fill<'a> {
     output: &'a Path,
     /// Tasks whose values were used.
     pub after: BTreeSet<usize>,
+    /// Tables whose best task was.
+    pub best_of: BTreeSet<String>,
 }
 
 /// Which quotes of the shell are open.
@@ -41,7 +43,7 @@ impl Quotes {
 
 impl<'a> Fill<'a> {
     pub fn new(of: &'a Expander<'a>, values: &'a [(String, String)], output: &'a Path) -> Self {
-        Self { of, values, output, after: BTreeSet::new() }
+        Self { of, values, output, after: BTreeSet::new(), best_of: BTreeSet::new() }
     }
 
     /// The text with its values; `None` was reported.
@@ -107,12 +109,16 @@ impl<'a> Fill<'a> {
         None
     }
 
-    /// `NAME.output`, `NAME[..].output` or `NAME.folder`.
+    /// `NAME.output`, `NAME[..].output`, `NAME.best.output` or `NAME.folder`.
     fn of_task(&mut self, name: &str, span: Span, diags: &mut Diagnostics) -> Option<String> {
         let end = name.rfind(']').map_or(0, |at| at + 1);
         let dot = name[end..].rfind('.').map(|dot| end + dot);
         let (task, key) = dot.map_or((name, ""), |dot| (&name[..dot], &name[dot + 1..]));
         let task = self.fill(task, span, diags)?;
+        let table = task.strip_suffix(".best").filter(|_| !self.of.of_table.contains_key(&task[..]));
+        if let Some(table) = table {
+            return self.of_best(table, key, span, diags);
+        }
         let named = self.of.named(&At::new(task.clone(), span), diags)?;
         let value = match (key, &named[..]) {
             ("output", [one]) => self.of.outputs[*one].display().to_string(),
@@ -139,13 +145,38 @@ impl<'a> Fill<'a> {
                 diags.error(span, format!("tasks have no value `{key}`")).help(suggestion(
                     "values of tasks",
                     key,
-                    ["output", "folder"],
+                    ["output", "best.output", "folder"],
                 ));
                 return None;
             }
         };
         self.after.extend(named);
         Some(value)
+    }
+
+    /// A link in the folder of the table: which task is best is known when all have ended.
+    fn of_best(&mut self, table: &str, key: &str, span: Span, diags: &mut Diagnostics) -> Option<String> {
+        let Some(raw) = self.of.raws.iter().find(|raw| raw.name.value == table) else {
+            let names = self.of.raws.iter().map(|raw| &raw.name.value[..]);
+            diags
+                .error(span, format!("there is no table `{table}` of tasks"))
+                .help(suggestion("tables", table, names));
+            return None;
+        };
+        if raw.measured.best.is_none() {
+            diags
+                .error(span, format!("`{table}` does not say which of its tasks is the best"))
+                .help(format!("for example, in [tasks.{table}]: metrics = [\"loss\"] and best = {{ metric = \"loss\", goal = \"min\" }}"));
+            return None;
+        }
+        if key != "output" {
+            diags
+                .error(span, format!("the best task of a table has no value `{key}`"))
+                .help(format!("write {{tasks.{table}.best.output}}"));
+            return None;
+        }
+        self.best_of.insert(table.to_owned());
+        Some(self.of.around.output.join(TASKS_FOLDER).join(table).join(BEST_LINK).display().to_string())
     }
 }
 

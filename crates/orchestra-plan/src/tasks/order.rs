@@ -15,9 +15,11 @@ pub(super) fn add_implied(tasks: &mut [TaskPlan]) {
         makers.extend(task.outputs.iter().map(|output| (output.clone(), at)));
     }
     for task in tasks {
-        let mut after: BTreeSet<usize> = task.after.iter().copied().collect();
-        after.extend(task.inputs.iter().filter_map(|input| makers.get(input)));
+        let implied: BTreeSet<usize> =
+            task.inputs.iter().filter_map(|input| makers.get(input)).copied().collect();
+        let after: BTreeSet<usize> = implied.union(&task.after.iter().copied().collect()).copied().collect();
         task.after = after.into_iter().collect();
+        task.may_fail.retain(|earlier| !implied.contains(earlier));
     }
 }
 

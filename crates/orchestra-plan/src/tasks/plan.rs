@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use orchestra_core::tasks::{Demand, Leases, Retries};
+use orchestra_core::tasks::{Demand, Leases, Objective, Retries, StopEarly};
 use serde::Serialize;
+
+use super::measure::TaskMetric;
 
 /// All tasks, and what they share.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
@@ -47,8 +49,12 @@ pub struct TaskPlan {
     pub env: Vec<(String, String)>,
     /// What it needs to run.
     pub demand: Demand,
-    /// Tasks that must have ended well before, without doubles.
+    /// Tasks that must have ended before, in order, without doubles; well, unless it comes after them for `best_of` alone.
     pub after: Vec<usize>,
+    /// Tables of which it takes the best task.
+    pub best_of: Vec<BestOf>,
+    /// Those of `after` that may also have failed, in order.
+    pub may_fail: Vec<usize>,
     /// How long an attempt may take.
     pub timeout: Option<Duration>,
     /// How often it is tried again.
@@ -65,6 +71,21 @@ pub struct TaskPlan {
     pub outputs: Vec<PathBuf>,
     /// Its folder, relative to the output folder: the logs of its attempts, and `output/`, which is its own.
     pub folder: PathBuf,
+    /// What is read from the lines of its command.
+    pub metrics: Vec<TaskMetric>,
+    /// What it is compared with the others of its table by.
+    pub best: Option<Objective>,
+    /// When it is asked to end because others are better.
+    pub stop_early: Option<StopEarly>,
+}
+
+/// A table of which a task takes the best.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BestOf {
+    /// Its name.
+    pub table: String,
+    /// Its tasks, in order.
+    pub tasks: Vec<usize>,
 }
 
 impl TasksPlan {
@@ -106,9 +127,15 @@ impl TasksPlan {
         let count =
             |before: &mut usize, kept: &bool| Some(std::mem::replace(before, *before + usize::from(*kept)));
         let places: Vec<usize> = kept.iter().scan(0, count).collect();
+        let moved = |tasks: &[usize]| tasks.iter().map(|task| places[*task]).collect();
         let tasks = self.tasks.iter().zip(&kept).filter(|(_, kept)| **kept).map(|(task, _)| {
-            let after = task.after.iter().map(|earlier| places[*earlier]).collect();
-            TaskPlan { after, ..task.clone() }
+            let best_of = |of: &BestOf| BestOf { table: of.table.clone(), tasks: moved(&of.tasks) };
+            TaskPlan {
+                after: moved(&task.after),
+                may_fail: moved(&task.may_fail),
+                best_of: task.best_of.iter().map(best_of).collect(),
+                ..task.clone()
+            }
         });
         Ok(Self { tasks: tasks.collect(), ..self.clone() })
     }

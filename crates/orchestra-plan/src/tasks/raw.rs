@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use orchestra_core::tasks::{Retries, WHOLE};
 
+use super::measure::{self, Measured};
 use crate::diagnostics::Diagnostics;
 use crate::fields::{At, Fields};
 use crate::keys;
@@ -46,6 +47,7 @@ pub(crate) struct RawTask {
     pub cpus: Option<usize>,
     pub inputs: Vec<At<String>>,
     pub outputs: Vec<At<String>>,
+    pub measured: Measured,
 }
 
 #[derive(Debug)]
@@ -103,6 +105,7 @@ pub(crate) fn read(name: At<String>, _: &Entry, table: &Table, diags: &mut Diagn
         cpus: f.integer("cpus", 1..=4096).map(|n| n.value as usize),
         inputs: f.strings("inputs").unwrap_or_default(),
         outputs: f.strings("outputs").unwrap_or_default(),
+        measured: measure::read(&mut f),
         name,
     }
 }

@@ -9,6 +9,7 @@ use orchestra_plan::Plan;
 use crate::account::stats::Stats;
 use crate::context::RunContext;
 use crate::fleet::device_watch::DeviceWatch;
+use crate::tasks::board::{TaskBoard, TaskNumbers};
 
 /// Reads the counters of a run. Cheap to clone; may be kept and read after the end of the run.
 #[derive(Clone)]
@@ -16,6 +17,7 @@ pub struct Meter {
     plan: Arc<Plan>,
     stats: Arc<Stats>,
     devices: Arc<DeviceWatch>,
+    tasks: Arc<TaskBoard>,
     run_id: Arc<str>,
     started: SystemTime,
 }
@@ -27,6 +29,7 @@ impl Meter {
             plan: Arc::clone(&context.plan),
             stats: Arc::clone(&context.stats),
             devices: Arc::clone(&context.watch),
+            tasks: Arc::clone(&context.tasks),
             run_id: context.run_id.as_str().into(),
             started: now.checked_sub(context.clock.now()).unwrap_or(now),
         }
@@ -44,6 +47,11 @@ impl Meter {
     /// What devices and worker processes take, as it was at the last look.
     pub fn devices(&self) -> &DeviceWatch {
         &self.devices
+    }
+
+    /// How the tasks stand.
+    pub fn tasks(&self) -> TaskNumbers {
+        self.tasks.numbers(&self.plan.tasks)
     }
 
     /// Id of the run, as in `run.json`.

@@ -258,7 +258,7 @@ impl RunReport {
                 resumed: snapshot.resumed,
             },
             items_per_second: ratio(now as f64, seconds),
-            tasks: context.tasks.reports(),
+            tasks: context.tasks.reports(&context.plan.tasks),
             stages: snapshot.stages.iter().map(|s| (s.name.clone(), stage(s))).collect(),
             devices: (0..).map(DeviceId).zip(&snapshot.devices).map(device).collect(),
             sources: sources(context),

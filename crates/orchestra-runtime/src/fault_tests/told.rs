@@ -9,7 +9,7 @@ use orchestra_core::BatchId;
 use super::account::Outcome;
 use crate::trace::{
     BatchEnd, BatchNumber, BatchTrace, DeviceStep, DeviceTrace, DoneRows, EndedItems, RunBegan, RunEnded,
-    RunTracer, Then, Tracer, WorkerStep, WorkerTrace,
+    RunTracer, TaskTrace, Then, Tracer, WorkerStep, WorkerTrace,
 };
 
 /// What one run told. Its clones are the same.
@@ -49,6 +49,8 @@ impl RunTracer for Notes {
     fn device(&self, step: DeviceTrace) {
         self.devices.lock().unwrap().push(step);
     }
+
+    fn task(&self, _: TaskTrace) {}
 
     fn ended(&self, _: RunEnded) {}
 }

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use orchestra_core::tasks::{After, Schedule, TaskEnd, TaskSpec};
+use orchestra_core::tasks::{After, EndClass, Schedule, TaskEnd, TaskSpec};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::watch;
 
@@ -15,8 +15,10 @@ use crate::context::RunContext;
 use crate::fleet::launcher::ProcessLauncher;
 use crate::messages::RootMsg;
 use crate::tasks::attempt::{Control, Outcome, Shared, attempt};
+use crate::tasks::best::LastEnd;
 use crate::tasks::board::TaskStanding;
 use crate::tasks::known::KnownTasks;
+use crate::tasks::measured;
 
 pub struct Tasks;
 
@@ -72,6 +74,7 @@ impl Actor for Tasks {
         let plan = &context.plan.tasks;
         let spec = |(task, known): (&orchestra_plan::TaskPlan, &crate::tasks::known::KnownTask)| TaskSpec {
             after: task.after.clone(),
+            may_fail: task.may_fail.clone(),
             demand: task.demand,
             retries: task.retries,
             attempts_before: known.attempts,
@@ -79,8 +82,12 @@ impl Actor for Tasks {
         };
         let specs = plan.tasks.iter().zip(&known.known).map(spec).collect();
         let schedule = Schedule::new(specs, plan.leases());
-        let ends = known.known.iter().map(|known| known.ended.as_ref().map_or(0, |ended| ended.at)).collect();
-        let shared = Shared { context, launcher, journal: Mutex::new(known.journal), ends: Mutex::new(ends) };
+        let of_known =
+            plan.tasks.iter().zip(&known.known).map(|(task, known)| LastEnd::of_known(task, known));
+        let (ends, trials) = (of_known.collect(), measured::trials(plan, &known.known));
+        let journal = Mutex::new(known.journal);
+        let shared =
+            Shared { context, launcher, journal, ends: Mutex::new(ends), trials: Mutex::new(trials) };
         drop(me.cast(TasksMsg::Go)); // It cannot be gone yet.
         Ok(TasksState {
             args: Arc::new(shared),
@@ -169,17 +176,21 @@ impl TasksState {
             }
         };
         let id = &plan.tasks[task].id;
-        let how = end.to_string();
+        let (how, class) = (end.to_string(), end.class());
         let after = self.schedule.ended(task, end, self.now());
         let standing = match &after {
+            After::Done if class == EndClass::StoppedEarly => TaskStanding::StoppedEarly,
             After::Done => TaskStanding::Done,
             After::Again => TaskStanding::Waiting,
             After::Failed { .. } => TaskStanding::Failed,
             After::Stopped => TaskStanding::Stopped,
         };
-        board.ended(task, standing, &plan.tasks[task], &entry);
+        board.ended(task, standing, class, &plan.tasks[task], &entry);
         let (attempt, seconds) = (entry.started.attempt, entry.milliseconds as f64 / 1e3);
         match after {
+            After::Done if class == EndClass::StoppedEarly => {
+                tracing::info!(task = %id, attempt, seconds, %how, "task stopped early")
+            }
             After::Done => tracing::info!(task = %id, attempt, seconds, "task done"),
             After::Stopped => tracing::info!(task = %id, attempt, "task stopped with the run"),
             After::Again => {

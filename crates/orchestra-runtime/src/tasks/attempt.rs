@@ -1,12 +1,13 @@
 //! One attempt at a task, from top to bottom: noted, started, stopped if need be, ended, noted.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use orchestra_core::tasks::{Lease, Start, TaskEnd};
-use orchestra_keeper::{Ended, Order, Report, STOP_KILL, STOP_SIGNAL};
+use orchestra_core::tasks::{EndClass, Lease, Start, TaskEnd, Trials};
+use orchestra_keeper::{Ended, Metrics, Order, Report, STOP_KILL, STOP_SIGNAL};
 use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::{TaskEnded, TaskJournal, TaskStarted};
 use tokio::sync::watch;
@@ -15,10 +16,12 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::context::RunContext;
 use crate::fleet::launcher::ProcessLauncher;
+use crate::tasks::best::{self, LastEnd};
 use crate::tasks::board::log_file;
 use crate::tasks::keeper_link::Keeper;
-use crate::tasks::known::{end_file, end_of, entry, lock_file};
-use crate::tasks::unchanged;
+use crate::tasks::known::{done, end_file, end_of, entry, lock_file};
+use crate::tasks::{measured, unchanged};
+use crate::trace::TaskTrace;
 
 /// What all running commands are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,29 +38,57 @@ pub struct Shared {
     pub context: Arc<RunContext>,
     pub launcher: ProcessLauncher,
     pub journal: Mutex<TaskJournal>,
-    /// When each task ended last, in microseconds since 1970; 0 for those that have not.
-    pub ends: Mutex<Vec<u64>>,
+    /// How each task ended last.
+    pub ends: Mutex<Vec<LastEnd>>,
+    /// The curves of tables with `stop_early`, by their names.
+    pub trials: Mutex<HashMap<String, Trials>>,
 }
 
 /// How an attempt ended; an error where that could not be noted.
 pub type Outcome = io::Result<(TaskEnd, TaskEnded)>;
 
+/// How an attempt begins.
+enum Begun {
+    Ordered(TaskStarted, Box<Order>),
+    NotStarted(TaskStarted, TaskEnd),
+    /// It was done before, as is known only now: with the same best of others, which have ended in this start.
+    Unchanged(Box<TaskEnded>),
+}
+
 /// Carries an attempt out. When it returns, nothing of its command is left.
 pub async fn attempt(shared: Arc<Shared>, start: Start, mut control: watch::Receiver<Control>) -> Outcome {
     let task = start.task;
+    let began = shared.context.clock.now();
     let begun = {
         let shared = Arc::clone(&shared);
         let start = start.clone();
         spawn_blocking(move || shared.begin(&start)).await.map_err(io::Error::other)??
     };
     let (end, ended, started) = match begun {
-        (started, Err(end)) => (end, None, started),
-        (started, Ok(order)) => {
+        Begun::Unchanged(ended) if ended.class == EndClass::StoppedEarly.as_str() => {
+            return Ok((TaskEnd::StoppedEarly(ended.why.clone()), *ended));
+        }
+        Begun::Unchanged(ended) => return Ok((TaskEnd::Done, *ended)),
+        Begun::NotStarted(started, end) => (end, None, started),
+        Begun::Ordered(started, order) => {
             let (end, ended) = shared.run(task, &order, started.before, &mut control).await;
             (end, ended, started)
         }
     };
-    spawn_blocking(move || shared.note_end(task, end, ended, started)).await.map_err(io::Error::other)?
+    let noted = spawn_blocking({
+        let shared = Arc::clone(&shared);
+        move || shared.note_end(task, end, ended, started)
+    });
+    let (end, entry) = noted.await.map_err(io::Error::other)??;
+    if let Some(tracer) = shared.context.tracer.get() {
+        tracer.task(TaskTrace {
+            began,
+            ended: shared.context.clock.now(),
+            class: end.class(),
+            entry: entry.clone(),
+        });
+    }
+    Ok((end, entry))
 }
 
 impl Shared {
@@ -69,14 +100,17 @@ impl Shared {
         &self.context.plan.output
     }
 
-    /// Notes that the attempt begins, and makes its folder; its order, or why it cannot begin.
-    fn begin(&self, start: &Start) -> io::Result<(TaskStarted, Result<Order, TaskEnd>)> {
+    /// Notes that the attempt begins, and makes its folder.
+    fn begin(&self, start: &Start) -> io::Result<Begun> {
         let task = &self.plan().tasks[start.task];
-        let digest = {
-            let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
-            let ends: Vec<u64> = task.after.iter().map(|earlier| ends[*earlier]).collect();
-            unchanged::digest(task, ends.into_iter())
-        };
+        let digest = self.digest(start.task);
+        if let Ok(digest) = &digest
+            && let Some(ended) =
+                self.journal().records().get(&task.id).and_then(|record| done(task, record, digest))
+        {
+            self.ends.lock().unwrap_or_else(PoisonError::into_inner)[start.task] = LastEnd::of(task, ended);
+            return Ok(Begun::Unchanged(Box::new(ended.clone())));
+        }
         let (id, attempt) = (task.id.clone(), start.attempt);
         let place = place(self.plan(), &start.lease);
         let before = unchanged::state(&task.outputs).ok();
@@ -85,14 +119,14 @@ impl Shared {
         self.journal().started(started.clone())?;
         let log = log_file(task, attempt);
         let now = self.context.clock.now();
-        self.context.tasks.started(start.task, attempt, &started.place, log.clone(), now);
+        self.context.tasks.started(start, &started.place, log.clone(), now);
         if let Err(missing) = digest {
-            return Ok((started, Err(TaskEnd::InputMissing(missing.display().to_string()))));
+            return Ok(Begun::NotStarted(started, missing));
         }
         let output = self.output().join(&task.folder).join("output");
         if let Err(error) = fs::create_dir_all(&output) {
             let why = format!("its folder `{}` cannot be made: {error}", output.display());
-            return Ok((started, Err(TaskEnd::NotStarted(why))));
+            return Ok(Begun::NotStarted(started, TaskEnd::NotStarted(why)));
         }
         let end = end_file(task, self.output(), attempt);
         // Of an attempt of this number that was not noted.
@@ -109,8 +143,39 @@ impl Shared {
             grace_ms: u64::try_from(task.grace.as_millis()).unwrap_or(u64::MAX),
             memory: task.memory,
             cores: start.lease.cores.iter().map(|core| u32::try_from(*core).unwrap_or_default()).collect(),
+            metrics: measured::order(task),
         };
-        Ok((started, Ok(order)))
+        Ok(Begun::Ordered(started, Box::new(order)))
+    }
+
+    /// What a task depends on, once the best of each table that it takes is linked; or why there is nothing to depend on.
+    fn digest(&self, at: usize) -> Result<[u8; 32], TaskEnd> {
+        let task = &self.plan().tasks[at];
+        let earlier = {
+            let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+            best::earlier(self.plan(), task, &ends).map_err(|table| TaskEnd::NoBest(table.to_owned()))?
+        };
+        for best in earlier.best {
+            best::link(self.plan(), self.output(), best, at).map_err(|error| {
+                TaskEnd::NotStarted(format!("the best of `{}` cannot be linked: {error}", best.0))
+            })?;
+        }
+        unchanged::digest(task, earlier.ends.into_iter())
+            .map_err(|missing| TaskEnd::InputMissing(missing.display().to_string()))
+    }
+
+    /// Takes down what a running command has reported; why it is to end, if others are better.
+    fn measured(&self, task: usize, metrics: &Metrics) -> Option<String> {
+        let plan = &self.plan().tasks[task];
+        self.context.tasks.measured(task, measured::reports(&measured::named(plan, metrics)));
+        let verdict = self.trials().get_mut(&plan.name)?.report(task, &metrics.curve)?;
+        let name = &plan.metrics[plan.best?.metric].name;
+        Some(format!("`{name}` of {verdict}"))
+    }
+
+    fn trials(&self) -> std::sync::MutexGuard<'_, HashMap<String, Trials>> {
+        // Each change is whole by itself.
+        self.trials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs the command in a keeper, until nothing of it is left.
@@ -131,7 +196,11 @@ impl Shared {
         };
         let mut deadline: Option<Instant> = None;
         let mut timed_out = false;
+        let mut is_worse: Option<String> = None;
         let mut told = Control::GoOn;
+        if let Some(trials) = self.trials().get_mut(&plan.name) {
+            trials.begin(task);
+        }
         let report = loop {
             let time_is_over = async {
                 match deadline {
@@ -142,6 +211,13 @@ impl Shared {
             tokio::select! {
                 report = keeper.report() => match report {
                     Ok(Some(Report::Started(_))) => deadline = plan.timeout.map(|timeout| Instant::now() + timeout),
+                    Ok(Some(Report::Metrics(metrics))) => {
+                        let why = self.measured(task, &metrics);
+                        if why.is_some() && is_worse.is_none() && told == Control::GoOn && !timed_out {
+                            is_worse = why;
+                            keeper.tell(STOP_SIGNAL).await;
+                        }
+                    }
                     Ok(Some(report)) => break Some(report),
                     Ok(None) | Err(_) => break None,
                 },
@@ -160,6 +236,12 @@ impl Shared {
         keeper.end(report.is_some()).await;
         match report {
             Some(Report::Ended(ended)) => {
+                if let Some(trials) = self.trials().get_mut(&plan.name) {
+                    trials.know(task, ended.metrics.curve.clone());
+                }
+                if let Some(why) = is_worse.filter(|_| ended.was_stopped) {
+                    return (TaskEnd::StoppedEarly(why), Some(ended));
+                }
                 let is_told = told != Control::GoOn;
                 let end = end_of(plan, &ended, is_told || timed_out, before);
                 let is_late = timed_out && end != TaskEnd::Done && !(is_told && end == TaskEnd::Stopped);
@@ -168,8 +250,10 @@ impl Shared {
             Some(Report::NotStarted(_)) if told != Control::GoOn => (TaskEnd::Stopped, None),
             Some(Report::NotStarted(why)) => (TaskEnd::NotStarted(why), None),
             // Something outside has killed the keeper, and with it the command.
-            Some(Report::Started(_)) | None if told != Control::GoOn => (TaskEnd::Stopped, None),
-            Some(Report::Started(_)) | None => (TaskEnd::Signal(9), None),
+            Some(Report::Started(_) | Report::Metrics(_)) | None if told != Control::GoOn => {
+                (TaskEnd::Stopped, None)
+            }
+            Some(Report::Started(_) | Report::Metrics(_)) | None => (TaskEnd::Signal(9), None),
         }
     }
 
@@ -185,7 +269,7 @@ impl Shared {
         let entry = entry(plan, started, &end, ended.as_ref());
         self.journal().ended(entry.clone())?;
         drop(fs::remove_file(end_file(plan, self.output(), attempt))); // It says no more than the journal.
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)[task] = entry.at;
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)[task] = LastEnd::of(plan, &entry);
         Ok((end, entry))
     }
 

@@ -1,36 +1,43 @@
 //! Where each task stands, for the progress, the summary and `run.json`. No decision depends on it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use orchestra_core::named_enum;
+use orchestra_core::tasks::{EndClass, Start, best};
 use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::TaskEnded;
 use serde::Serialize;
 
 use crate::tasks::known::KnownTask;
+use crate::tasks::measured::{self, MetricReports};
 
 /// Commands that are named in a snapshot.
 const SHOWN: usize = 8;
 
-/// Where a task stands.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TaskStanding {
-    /// It was not started.
-    #[default]
-    Waiting,
-    /// Its command runs.
-    Running,
-    /// It has ended well.
-    Done,
-    /// It has failed, and is not tried again in this start.
-    Failed,
-    /// A task that it comes after has failed.
-    Skipped,
-    /// The run was stopped while its command ran.
-    Stopped,
+named_enum! {
+    /// Where a task stands.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum TaskStanding {
+        /// It was not started.
+        #[default]
+        Waiting = "waiting",
+        /// Its command runs.
+        Running = "running",
+        /// It has ended well.
+        Done = "done",
+        /// It was asked to end, because others are better.
+        StoppedEarly = "stopped_early",
+        /// It has failed, and is not tried again in this start.
+        Failed = "failed",
+        /// A task that it comes after has failed.
+        Skipped = "skipped",
+        /// The run was stopped while its command ran.
+        Stopped = "stopped",
+    }
 }
 
 /// A task in `run.json`.
@@ -50,25 +57,61 @@ pub struct TaskReport {
     pub place: String,
     /// Most bytes of memory of its command, or of a process that it has waited for.
     pub peak_memory: u64,
-    /// The class of the last end: `done`, `code`, `signal`, `timeout`, `out_of_memory`, `device_lost`, `not_started`, `missing` or `stopped`.
+    /// The class of the last end: `done`, `code`, `signal`, `timeout`, `out_of_memory`, `device_lost`, `not_started`, `missing`, `stopped_early` or
+    /// `stopped`.
     pub end: Option<String>,
     /// What happened, where it is not done.
     pub why: Option<String>,
     /// The log of the last attempt, relative to the output folder.
     pub log: Option<PathBuf>,
+    /// What the last attempt has reported so far.
+    pub metrics: MetricReports,
+    /// It is the best of its table, of those that are done.
+    pub best: bool,
 }
 
 impl TaskReport {
-    /// What is known of a task that has not been started.
+    /// What is known of the tasks of a plan before they are started.
     #[must_use]
-    pub fn before(plan: &TaskPlan, known: &KnownTask) -> Self {
-        let state = if known.is_done { TaskStanding::Done } else { TaskStanding::Waiting };
+    pub fn all(plan: &TasksPlan, known: &[KnownTask]) -> Vec<Self> {
+        let before = |(task, known): (&TaskPlan, &KnownTask)| Self::before(task, known);
+        let mut reports: Vec<Self> = plan.tasks.iter().zip(known).map(before).collect();
+        Self::mark_best(plan, &mut reports);
+        reports
+    }
+
+    fn before(plan: &TaskPlan, known: &KnownTask) -> Self {
+        let is_early = |ended: &TaskEnded| ended.class == EndClass::StoppedEarly.as_str();
+        let state = match known.is_done {
+            true if known.ended.as_ref().is_some_and(is_early) => TaskStanding::StoppedEarly,
+            true => TaskStanding::Done,
+            false => TaskStanding::Waiting,
+        };
         let mut report = Self { task: plan.id.clone(), state, before: known.is_done, ..Self::default() };
         if let Some(ended) = &known.ended {
             report.note(plan, ended);
         }
         report.attempts = known.attempts;
         report
+    }
+
+    /// Marks the best of each table.
+    fn mark_best(plan: &TasksPlan, reports: &mut [Self]) {
+        // The tasks of a table follow one another.
+        let mut begin = 0;
+        for table in plan.tasks.chunk_by(|a, b| a.name == b.name) {
+            let of_table = &mut reports[begin..begin + table.len()];
+            begin += table.len();
+            let Some(objective) = table[0].best else { continue };
+            let name = &table[0].metrics[objective.metric].name;
+            let value = |report: &Self| {
+                report.metrics.get(name).map(|m| m.last).filter(|_| report.state == TaskStanding::Done)
+            };
+            let values = of_table.iter().enumerate().filter_map(|(at, report)| Some((at, value(report)?)));
+            if let Some(best) = best(objective.goal, values) {
+                of_table[best].best = true;
+            }
+        }
     }
 
     fn note(&mut self, plan: &TaskPlan, ended: &TaskEnded) {
@@ -79,6 +122,7 @@ impl TaskReport {
         self.end = Some(ended.class.clone());
         self.why = Some(ended.why.clone()).filter(|why| !why.is_empty());
         self.log = Some(log_file(plan, ended.started.attempt));
+        self.metrics = measured::reports(&ended.metrics);
     }
 }
 
@@ -93,7 +137,7 @@ pub fn log_file(plan: &TaskPlan, attempt: u32) -> PathBuf {
 pub struct TasksSnapshot {
     /// All tasks.
     pub total: u64,
-    /// Ended well, also those of earlier starts.
+    /// Ended well or early, also those of earlier starts.
     pub done: u64,
     /// Failed, and those that were not started for that.
     pub failed: u64,
@@ -114,6 +158,19 @@ pub struct RunningCommand {
     pub place: String,
     /// Since its start.
     pub elapsed: Duration,
+    /// What it has reported so far.
+    pub metrics: MetricReports,
+}
+
+/// What the tasks of a run come to, as numbers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TaskNumbers {
+    /// How many tasks stand where.
+    pub standings: BTreeMap<TaskStanding, u64>,
+    /// Attempts of this start that have ended, by the class of their end.
+    pub ends: BTreeMap<EndClass, u64>,
+    /// The table, the slot and the metrics of each command that runs.
+    pub running: Vec<(String, usize, MetricReports)>,
 }
 
 /// The board of a run.
@@ -123,37 +180,50 @@ pub struct TaskBoard(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     reports: Vec<TaskReport>,
-    /// With the time of its start, since that of the run.
-    running: BTreeSet<(Duration, usize)>,
+    /// The slots of running commands, by the time of their starts since that of the run.
+    running: BTreeMap<(Duration, usize), usize>,
     done: u64,
     failed: u64,
+    ends: BTreeMap<EndClass, u64>,
 }
 
 impl TaskBoard {
     pub fn begin(&self, plan: &TasksPlan, known: &[KnownTask]) {
         let mut board = self.lock();
-        board.reports =
-            plan.tasks.iter().zip(known).map(|(task, known)| TaskReport::before(task, known)).collect();
+        board.reports = TaskReport::all(plan, known);
         board.done = known.iter().filter(|known| known.is_done).count() as u64;
     }
 
-    pub fn started(&self, task: usize, attempt: u32, place: &str, log: PathBuf, now: Duration) {
+    pub fn started(&self, start: &Start, place: &str, log: PathBuf, now: Duration) {
         let mut board = self.lock();
-        board.running.insert((now, task));
-        let report = &mut board.reports[task];
+        board.running.insert((now, start.task), start.lease.slot);
+        let report = &mut board.reports[start.task];
         (report.state, report.attempts, report.end, report.why) =
-            (TaskStanding::Running, attempt, None, None);
+            (TaskStanding::Running, start.attempt, None, None);
         report.place = place.to_owned();
         report.log = Some(log);
+        report.metrics.clear();
     }
 
-    pub fn ended(&self, task: usize, state: TaskStanding, plan: &TaskPlan, ended: &TaskEnded) {
+    pub fn measured(&self, task: usize, metrics: MetricReports) {
+        self.lock().reports[task].metrics = metrics;
+    }
+
+    pub fn ended(
+        &self,
+        task: usize,
+        state: TaskStanding,
+        class: EndClass,
+        plan: &TaskPlan,
+        ended: &TaskEnded,
+    ) {
         let mut board = self.lock();
-        board.running.retain(|(_, running)| *running != task);
+        board.running.retain(|(_, running), _| *running != task);
         board.reports[task].note(plan, ended);
         board.reports[task].state = state;
+        *board.ends.entry(class).or_default() += 1;
         match state {
-            TaskStanding::Done => board.done += 1,
+            TaskStanding::Done | TaskStanding::StoppedEarly => board.done += 1,
             TaskStanding::Failed => board.failed += 1,
             _ => {}
         }
@@ -170,22 +240,41 @@ impl TaskBoard {
     pub fn snapshot(&self, now: Duration) -> TasksSnapshot {
         let board = self.lock();
         let command = |&(since, task): &(Duration, usize)| {
-            let TaskReport { task, attempts, place, .. } = &board.reports[task];
-            let elapsed = now.saturating_sub(since);
-            RunningCommand { task: task.clone(), attempt: *attempts, place: place.clone(), elapsed }
+            let TaskReport { task, attempts: attempt, place, metrics, .. } = board.reports[task].clone();
+            RunningCommand { task, attempt, place, elapsed: now.saturating_sub(since), metrics }
         };
         TasksSnapshot {
             total: board.reports.len() as u64,
             done: board.done,
             failed: board.failed,
             running: board.running.len() as u64,
-            commands: board.running.iter().take(SHOWN).map(command).collect(),
+            commands: board.running.keys().take(SHOWN).map(command).collect(),
         }
     }
 
     /// Of all tasks, in the order of the plan.
-    pub fn reports(&self) -> Vec<TaskReport> {
-        self.lock().reports.clone()
+    pub fn reports(&self, plan: &TasksPlan) -> Vec<TaskReport> {
+        let mut reports = self.lock().reports.clone();
+        // Those of an earlier start may be better no more.
+        reports.iter_mut().for_each(|report| report.best = false);
+        TaskReport::mark_best(plan, &mut reports);
+        reports
+    }
+
+    pub fn numbers(&self, plan: &TasksPlan) -> TaskNumbers {
+        let board = self.lock();
+        let mut standings = BTreeMap::new();
+        for report in &board.reports {
+            *standings.entry(report.state).or_default() += 1;
+        }
+        let running = |((_, task), slot): (&(Duration, usize), &usize)| {
+            (plan.tasks[*task].name.clone(), *slot, board.reports[*task].metrics.clone())
+        };
+        TaskNumbers {
+            standings,
+            ends: board.ends.clone(),
+            running: board.running.iter().map(running).collect(),
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {

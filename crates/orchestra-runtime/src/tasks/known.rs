@@ -12,7 +12,8 @@ use orchestra_plan::{TaskPlan, TasksPlan};
 use orchestra_store::{OutputFolder, TaskEnded, TaskJournal, TaskRecord, TaskStarted};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::tasks::unchanged;
+use crate::tasks::best::{self, LastEnd};
+use crate::tasks::{measured, unchanged};
 
 /// The tasks of a plan, with what is known of each.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub struct KnownTasks {
 }
 
 /// What is known of a task.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct KnownTask {
     /// Attempts that were begun.
     pub attempts: u32,
@@ -33,7 +34,7 @@ pub struct KnownTask {
     pub is_begun: bool,
     /// The end of the last attempt, where it was noted.
     pub ended: Option<TaskEnded>,
-    /// It ended well, and neither it nor its inputs and outputs have changed: it is not run again.
+    /// It ended well, or early because others are better, and neither it nor its inputs and outputs have changed: it is not run again.
     pub is_done: bool,
 }
 
@@ -83,20 +84,30 @@ pub fn known(plan: &TasksPlan, records: &BTreeMap<String, TaskRecord>) -> Vec<Kn
             }
         })
         .collect();
+    let mut ends = vec![LastEnd::default(); known.len()];
     // The planner has seen that there is no circle.
     for at in in_order(plan.tasks.len(), |task| &plan.tasks[task].after) {
         let task = &plan.tasks[at];
-        let is_done = known[at].ended.as_ref().is_some_and(|ended| {
-            let ends =
-                task.after.iter().map(|earlier| known[*earlier].ended.as_ref().map_or(0, |ended| ended.at));
-            ended.class == EndClass::Done.as_str()
-                && task.after.iter().all(|earlier| known[*earlier].is_done)
-                && unchanged::digest(task, ends) == Ok(ended.started.digest)
-                && unchanged::state(&task.outputs) == Ok(ended.outputs)
-        });
+        let digest = || unchanged::digest(task, best::earlier(plan, task, &ends).ok()?.ends.into_iter()).ok();
+        // Where others that it takes the best of run first, it is decided when they have ended.
+        let is_done = task.after.iter().all(|earlier| known[*earlier].is_done)
+            && records
+                .get(&task.id)
+                .is_some_and(|record| digest().is_some_and(|digest| done(task, record, &digest).is_some()));
         known[at].is_done = is_done;
+        ends[at] = LastEnd::of_known(task, &known[at]);
     }
     known
+}
+
+/// The last end of a task, if it was a good one, and neither what the task depends on nor its outputs have changed since.
+pub fn done<'a>(task: &TaskPlan, record: &'a TaskRecord, digest: &[u8; 32]) -> Option<&'a TaskEnded> {
+    let ended = record.ended.as_ref().filter(|_| record.running.is_none())?;
+    let is_well = EndClass::ALL.iter().any(|class| class.is_well() && class.as_str() == ended.class);
+    let is_same = is_well
+        && ended.started.digest == *digest
+        && unchanged::state(&task.outputs).unwrap_or_default() == ended.outputs;
+    is_same.then_some(ended)
 }
 
 /// How the command of a task ended. `stopping`: orchestra had told it to end, or was gone. A command that was told ends well only with code 0 and
@@ -137,6 +148,8 @@ pub fn entry(task: &TaskPlan, started: TaskStarted, end: &TaskEnd, ended: Option
         milliseconds: ended.map_or(0, |ended| ended.milliseconds),
         peak_memory: ended.map_or(0, |ended| ended.peak_memory),
         outputs: unchanged::state(&task.outputs).unwrap_or_default(),
+        metrics: ended.map_or_else(Vec::new, |ended| measured::named(task, &ended.metrics)),
+        curve: ended.map_or_else(Vec::new, |ended| ended.metrics.curve.clone()),
     }
 }
 

@@ -3,7 +3,9 @@
 
 pub mod actor;
 mod attempt;
+pub mod best;
 pub mod board;
 mod keeper_link;
 pub mod known;
+pub mod measured;
 mod unchanged;

@@ -12,8 +12,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use orchestra_core::batching::LeaveReason;
+use orchestra_core::tasks::EndClass;
 use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, ItemId, StageId, WorkerExit, WorkerId};
 use orchestra_plan::Plan;
+use orchestra_store::TaskEnded;
 pub use orchestra_worker::frames::{RunErrorKind, RunTiming, TraceContext};
 
 pub use crate::flow::ticket::Ticket;
@@ -45,6 +47,8 @@ pub trait RunTracer: Send + Sync {
     fn worker(&self, step: WorkerTrace);
     /// Something happened to a device, or was found out about it.
     fn device(&self, step: DeviceTrace);
+    /// An attempt at a task has ended.
+    fn task(&self, attempt: TaskTrace);
     /// The run is over. Records of what is still being cleared away may follow.
     fn ended(&self, end: RunEnded);
 }
@@ -250,6 +254,17 @@ pub enum DeviceStep {
         stage: StageId,
         more: usize,
     },
+}
+
+/// An attempt at a task of `[tasks.*]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskTrace {
+    pub began: Duration,
+    /// When its end was noted.
+    pub ended: Duration,
+    pub class: EndClass,
+    /// What the journal says of it.
+    pub entry: TaskEnded,
 }
 
 /// The id of a trace, as it stands in logs and in the address of its page.

@@ -66,6 +66,10 @@ const STATE: &str = "state";
 const EXIT: &str = "exit";
 const WORKFLOW: &str = "workflow";
 const VERSION: &str = "version";
+const END: &str = "end";
+const TABLE: &str = "table";
+const SLOT: &str = "slot";
+const METRIC: &str = "metric";
 
 macro_rules! instruments {
     ($($(#[$doc:meta])* $id:ident = $kind:ident $name:literal, $unit:literal, [$($label:ident),*], $help:literal;)*) => {
@@ -142,6 +146,11 @@ instruments! {
     PIPELINE_POWER = Gauge "orchestra.pipeline.power", "W", [PIPELINE, DEVICE],
         "The pipeline's part of the power that the GPU draws, shared out likewise";
 
+    TASKS = Gauge "orchestra.tasks", "{task}", [STATE], "Tasks by where they stand";
+    TASK_ATTEMPTS = Counter "orchestra.task.attempts", "{attempt}", [END], "Attempts at tasks that have ended, by how";
+    TASK_METRIC = Gauge "orchestra.task.metric", "", [TABLE, SLOT, METRIC],
+        "The last value that the command on the slot has reported";
+
     PROCESS_MEMORY = Gauge "orchestra.process.memory", "By", [STATE], "Main memory of the parent process: all of it, and the part that is its own";
     PROCESS_CPU = Counter "orchestra.process.cpu_time", "s", [], "CPU time of the parent process";
     SPANS_ENDED = Counter "orchestra.spans.ended", "{span}", [], "Sampled spans that ended";
@@ -182,7 +191,10 @@ mod tests {
 
     #[test]
     fn no_label_can_grow_with_items_or_workers() {
-        let few = [PIPELINE, STAGE, MODEL, DEVICE, KIND, REASON, STATE, EXIT, WORKFLOW, VERSION];
+        let few = [
+            PIPELINE, STAGE, MODEL, DEVICE, KIND, REASON, STATE, EXIT, WORKFLOW, VERSION, END, TABLE, SLOT,
+            METRIC,
+        ];
         assert!(ALL.iter().flat_map(|i| i.labels).all(|label| few.contains(label)));
     }
 

@@ -10,8 +10,8 @@ use opentelemetry::trace::{SpanContext, SpanId, TraceId};
 use opentelemetry::{KeyValue, StringValue};
 use orchestra_core::{DeviceId, SourceId, StageId, WorkerId};
 use orchestra_runtime::trace::{
-    BatchTrace, DeviceTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, TraceContext, WorkerStep, WorkerTrace,
-    id_in_logs,
+    BatchTrace, DeviceTrace, ItemEnd, ItemTrace, RunBegan, RunEnded, TaskTrace, TraceContext, WorkerStep,
+    WorkerTrace, id_in_logs,
 };
 
 use super::batch;
@@ -22,6 +22,7 @@ use super::queue::{Importance, LeftOut};
 use super::run::{RunSpans, Totals};
 use super::sampling::Kept;
 use super::span::{Out, Span};
+use super::task;
 use crate::names::attribute;
 
 /// Gives the parent of an item, by the names of its source and of itself, if the program that embeds the run has one. It is called in a
@@ -155,6 +156,8 @@ pub(super) struct Assembly {
     /// Batches that were sent up to now.
     sent: Arc<AtomicU64>,
     items_kept: u64,
+    /// Attempts at tasks that have ended.
+    attempts: u64,
     /// Batches that were drawn for an item, by number.
     drawn: HashSet<u64>,
     /// Items without spans, of all runs.
@@ -172,7 +175,8 @@ impl Assembly {
         let mut facts = RunFacts::new(began, seed, out);
         let run;
         (run, facts.context) = RunSpans::new(&facts, parent.map(context::to_span).as_ref());
-        Self { facts, run, parents, has_warned: false, sent, items_kept: 0, drawn: HashSet::new(), left_out }
+        let drawn = HashSet::new();
+        Self { facts, run, parents, has_warned: false, sent, items_kept: 0, attempts: 0, drawn, left_out }
     }
 
     /// A batch that [matters](batch::matters).
@@ -194,6 +198,11 @@ impl Assembly {
 
     pub(super) fn device(&mut self, step: DeviceTrace) {
         self.run.device(&self.facts, step);
+    }
+
+    pub(super) fn task(&mut self, attempt: &TaskTrace) {
+        task::draw(attempt, self.attempts, &self.facts);
+        self.attempts += 1;
     }
 
     pub(super) fn ended(&mut self, end: &RunEnded) {

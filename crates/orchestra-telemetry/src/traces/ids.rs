@@ -15,6 +15,8 @@ pub(super) enum About {
     Item(u16, u64),
     /// The start of a worker.
     Worker(u32),
+    /// An attempt at a task, by how many have ended before.
+    Task(u64),
 }
 
 /// What all ids of one start of a run come from.
@@ -45,6 +47,7 @@ impl Seed {
             About::Batch(number) => (1, 0, number),
             About::Item(source, index) => (2, u64::from(source), index),
             About::Worker(number) => (3, 0, u64::from(number)),
+            About::Task(nth) => (4, 0, nth),
         };
         mix(mix(mix(self.0 ^ (kind << 56 | a << 32 | salt)) ^ b) ^ self.0)
     }
@@ -76,7 +79,13 @@ mod tests {
         for start in 0..2 {
             let seed = Seed::new("run-1", SystemTime::UNIX_EPOCH + Duration::from_secs(start));
             let abouts = (0..2_000).flat_map(|i| {
-                [About::Batch(i), About::Item(0, i), About::Item(1, i), About::Worker(i as u32)]
+                [
+                    About::Batch(i),
+                    About::Item(0, i),
+                    About::Item(1, i),
+                    About::Worker(i as u32),
+                    About::Task(i),
+                ]
             });
             for about in abouts.chain([About::Run]) {
                 n += 1;

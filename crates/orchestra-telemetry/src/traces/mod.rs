@@ -19,6 +19,7 @@ mod run;
 mod sampling;
 mod settings;
 mod span;
+mod task;
 #[cfg(test)]
 mod tests;
 

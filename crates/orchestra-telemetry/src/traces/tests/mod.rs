@@ -9,15 +9,18 @@ use std::sync::Arc;
 use opentelemetry::Value;
 use opentelemetry::trace::{SpanId, Status};
 use opentelemetry_sdk::trace::SpanData;
+use orchestra_core::tasks::EndClass;
 use orchestra_core::{BatchId, DeviceId, Failure, FailureKind, WorkerExit, WorkerId};
 use orchestra_runtime::trace::{
-    BatchEnd, BatchTrace, DeviceStep, DeviceTrace, ItemEnd, Ran, RunErrorKind, RunTiming, Then, TraceContext,
-    WorkerStep, WorkerTrace,
+    BatchEnd, BatchTrace, DeviceStep, DeviceTrace, ItemEnd, Ran, RunErrorKind, RunTiming, TaskTrace, Then,
+    TraceContext, WorkerStep, WorkerTrace,
 };
+use orchestra_store::{TaskEnded, TaskMetricRecord, TaskStarted};
 
 use self::fixture::{Made, READ, get, item, killed, links, ms, over, text, value};
 use super::assembly::BATCHES_IN_RUN;
 use super::batch::phases;
+use super::task;
 use crate::names::{attribute, event, span};
 
 fn id(span: &SpanData) -> SpanId {
@@ -302,4 +305,53 @@ fn phases_follow_each_other_within_the_batch_whatever_the_worker_says() {
         }
         assert_eq!(phases.len(), if begun.is_some() && answered.is_some() { 4 } else { 1 });
     }
+}
+
+#[test]
+fn an_attempt_at_a_task_hangs_below_the_run_and_later_ones_are_linked_with_it() {
+    let mut made = Made::with(0.0);
+    for (attempt, class) in (1..).zip([EndClass::Code, EndClass::StoppedEarly, EndClass::Done]) {
+        made.run.task(&attempt_at_task(attempt, class));
+    }
+    for attempt in 3..=task::ATTEMPTS_IN_RUN + 1 {
+        made.run.task(&attempt_at_task(attempt as u32, EndClass::Done));
+    }
+    made.run.ended(&over());
+    let spans = made.all();
+    let run = spans.one(span::RUN);
+    let tasks = spans.named(span::TASK);
+    assert_eq!(spans.below(run).len() as u64, task::ATTEMPTS_IN_RUN);
+    let later = tasks.iter().filter(|span| span.parent_span_id == SpanId::INVALID);
+    let later: Vec<_> = later.map(|span| links(span, "run")).collect();
+    assert_eq!(later, [vec![id(run)], vec![id(run)]]);
+    let by_class = |class: &str| {
+        let is_meant = |span: &&&SpanData| text(span, attribute::TASK_END) == class;
+        *tasks.iter().find(is_meant).expect("one of each class")
+    };
+    let failed = by_class("code");
+    assert_eq!(text(failed, attribute::ERROR_TYPE), "code");
+    assert!(matches!(&failed.status, Status::Error { description } if description.contains("how it ended")));
+    assert_eq!(text(failed, attribute::TASK), "train[lr=0.1]");
+    assert_eq!(get(failed, "orchestra.task.metric.loss"), Some(Value::F64(0.5)));
+    let early = by_class("stopped_early");
+    assert_eq!((&early.status, text(early, attribute::REASON)), (&Status::Unset, "how it ended".into()));
+    assert_eq!(by_class("done").status, Status::Unset);
+}
+
+fn attempt_at_task(attempt: u32, class: EndClass) -> TaskTrace {
+    let (task, place) = ("train[lr=0.1]".to_owned(), "slot 0".to_owned());
+    let started = TaskStarted { task, attempt, digest: [0; 32], place, before: None };
+    let metric = TaskMetricRecord { name: "loss".to_owned(), count: 2, last: 0.5, min: 0.25, max: 0.5 };
+    let entry = TaskEnded {
+        started,
+        at: 7,
+        class: class.as_str().to_owned(),
+        why: "how it ended".to_owned(),
+        milliseconds: 5,
+        peak_memory: 9,
+        outputs: [0; 32],
+        metrics: vec![metric],
+        curve: Vec::new(),
+    };
+    TaskTrace { began: ms(3), ended: ms(8), class, entry }
 }

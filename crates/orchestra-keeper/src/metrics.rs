@@ -1,0 +1,280 @@
+//! Numbers in the lines of a command: reads them, and keeps of each metric a few, however many lines there are. It compares nothing.
+
+use std::time::{Duration, Instant};
+
+use bincode::{Decode, Encode};
+use regex_lite::Regex;
+use serde_json::{Map, Value};
+
+/// Points of a curve at most. Of one that grows longer every other is left out, and from then on as many.
+const MAX_POINTS: usize = 128;
+/// How often orchestra is told of new values.
+const TELL_EVERY: Duration = Duration::from_millis(250);
+
+/// Which numbers are read.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Encode, Decode)]
+pub struct MetricsOrder {
+    /// Each has its place.
+    pub metrics: Vec<MetricOrder>,
+    /// The metric whose curve is kept.
+    pub curve: Option<CurveOrder>,
+}
+
+/// Where the values of a metric are found.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub enum MetricOrder {
+    /// In lines that are JSON objects, under this key.
+    Key(String),
+    /// The first group of this expression, which has one.
+    Regex(String),
+}
+
+/// What curve is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct CurveOrder {
+    /// The place of the metric.
+    pub metric: u32,
+    /// That of the metric that says at which step a value is; without one values are counted.
+    pub step: Option<u32>,
+}
+
+/// What was read.
+#[derive(Debug, Clone, PartialEq, Default, Encode, Decode)]
+pub struct Metrics {
+    /// By the places of the order; `None`: no value was there.
+    pub values: Vec<Option<MetricValues>>,
+    /// Steps, which rise, and values.
+    pub curve: Vec<(f64, f64)>,
+}
+
+/// The values of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Encode, Decode)]
+pub struct MetricValues {
+    /// How many.
+    pub count: u64,
+    /// The last one; no number where it was none.
+    pub last: f64,
+    /// The least that was a number.
+    pub min: f64,
+    /// The greatest that was a number.
+    pub max: f64,
+}
+
+enum Source {
+    Key(String),
+    Regex(Regex),
+}
+
+pub(crate) struct Reader {
+    sources: Vec<Source>,
+    has_keys: bool,
+    curve: Option<CurveOrder>,
+    read: Metrics,
+    /// One of so many points of the curve is kept, and the last one.
+    stride: u64,
+    points: u64,
+    /// Something was read that was not told, and when the next may be.
+    is_new: bool,
+    next: Instant,
+}
+
+impl Reader {
+    /// Why an expression cannot be used is a fragment for people.
+    pub fn new(order: &MetricsOrder) -> Result<Self, String> {
+        let source = |metric: &MetricOrder| match metric {
+            MetricOrder::Key(key) => Ok(Source::Key(key.clone())),
+            MetricOrder::Regex(text) => {
+                Regex::new(text).map(Source::Regex).map_err(|e| format!("the expression `{text}`: {e}"))
+            }
+        };
+        let sources = order.metrics.iter().map(source).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            has_keys: sources.iter().any(|source| matches!(source, Source::Key(_))),
+            read: Metrics { values: vec![None; sources.len()], curve: Vec::new() },
+            sources,
+            curve: order.curve.clone(),
+            stride: 1,
+            points: 0,
+            is_new: false,
+            next: Instant::now(),
+        })
+    }
+
+    pub fn line(&mut self, line: &str) {
+        if self.sources.is_empty() {
+            return;
+        }
+        let object = if self.has_keys { object(line) } else { None };
+        let mut has_objective = false;
+        for (at, source) in self.sources.iter().enumerate() {
+            let value = match source {
+                Source::Key(key) => object.as_ref().and_then(|object| number(object.get(key)?)),
+                Source::Regex(regex) => regex
+                    .captures(line)
+                    .and_then(|found| found.iter().skip(1).flatten().next())
+                    .and_then(|group| group.as_str().trim().parse().ok()),
+            };
+            let Some(value) = value else { continue };
+            let values = self.read.values[at].get_or_insert(MetricValues {
+                count: 0,
+                last: value,
+                min: f64::NAN,
+                max: f64::NAN,
+            });
+            // What is no number is left out by both.
+            (values.min, values.max) = (values.min.min(value), values.max.max(value));
+            (values.last, values.count) = (value, values.count + 1);
+            has_objective |= self.curve.as_ref().is_some_and(|curve| curve.metric as usize == at);
+            self.is_new = true;
+        }
+        if has_objective {
+            self.point();
+        }
+    }
+
+    /// What was read so far, if there is something new and it is time to tell it.
+    pub fn due(&mut self) -> Option<Metrics> {
+        let now = Instant::now();
+        (self.is_new && now >= self.next).then(|| {
+            (self.is_new, self.next) = (false, now + TELL_EVERY);
+            self.read.clone()
+        })
+    }
+
+    /// What was due is due again, after a while.
+    pub fn was_not_told(&mut self) {
+        self.is_new = true;
+    }
+
+    /// How long from now until something is due.
+    pub fn wait(&self) -> Option<Duration> {
+        self.is_new.then(|| self.next.saturating_duration_since(Instant::now()))
+    }
+
+    pub fn finish(&mut self) -> Metrics {
+        self.is_new = false;
+        std::mem::take(&mut self.read)
+    }
+
+    fn point(&mut self) {
+        let value = |at: u32| self.read.values.get(at as usize).copied().flatten();
+        let Some(order) = &self.curve else { return };
+        let Some(objective) = value(order.metric) else { return };
+        let step = match order.step {
+            Some(step) => value(step).map(|step| step.last),
+            None => Some(objective.count as f64),
+        };
+        let curve = &mut self.read.curve;
+        let last = curve.last().map_or(f64::NEG_INFINITY, |last| last.0);
+        match step {
+            Some(step) if step == last => {
+                curve.pop();
+            }
+            Some(step) if step.is_finite() && step > last => {
+                // The last one but for its place in the stride.
+                if self.points > 0 && !(self.points - 1).is_multiple_of(self.stride) {
+                    curve.pop();
+                }
+                if curve.len() == MAX_POINTS {
+                    let mut at = 0;
+                    curve.retain(|_| {
+                        at += 1;
+                        at % 2 == 1
+                    });
+                    self.stride *= 2;
+                }
+                self.points += 1;
+            }
+            _ => return,
+        }
+        curve.extend(step.map(|step| (step, objective.last)));
+    }
+}
+
+/// The object of a line. Python writes `NaN` and `Infinity`, which are no JSON: they become `null`.
+fn object(line: &str) -> Option<Map<String, Value>> {
+    let line = line.trim();
+    if !line.starts_with('{') || !line.ends_with('}') {
+        return None;
+    }
+    serde_json::from_str(line).ok().or_else(|| {
+        let plain = line.replace("-Infinity", "null").replace("Infinity", "null").replace("NaN", "null");
+        serde_json::from_str(&plain).ok()
+    })
+}
+
+/// `null` is a value that is no number.
+fn number(value: &Value) -> Option<f64> {
+    if value.is_null() { Some(f64::NAN) } else { value.as_f64() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reader(metrics: &[MetricOrder], curve: Option<CurveOrder>) -> Reader {
+        Reader::new(&MetricsOrder { metrics: metrics.to_vec(), curve }).unwrap()
+    }
+
+    fn key(key: &str) -> MetricOrder {
+        MetricOrder::Key(key.to_owned())
+    }
+
+    fn regex(text: &str) -> MetricOrder {
+        MetricOrder::Regex(text.to_owned())
+    }
+
+    #[test]
+    fn numbers_are_read_from_lines_of_both_kinds_and_nothing_else_is() {
+        let mut reader = reader(&[regex(r"loss[=:] *([-+0-9.eEnaN]+)"), key("val/acc"), key("none")], None);
+        for line in [
+            "epoch 1: loss=2.5e-1, acc 3",
+            "loss: seven",
+            "{\"val/acc\": 0.5, \"loss\": \"9\", \"text\": \"NaN\"}",
+            "{\"val/acc\": 1, \"x\": NaN, \"y\": -Infinity}",
+            "{\"val/acc\": \"2\"}",
+            "{\"val/acc\": true}",
+            "[{\"val/acc\": 7}]",
+            "{\"val/acc\": 8",
+            "loss=1e1 loss=99",
+            "loss=nan",
+        ] {
+            reader.line(line);
+        }
+        let read = reader.finish();
+        let loss = read.values[0].unwrap();
+        assert_eq!((loss.count, loss.min, loss.max), (3, 0.25, 10.0));
+        assert!(loss.last.is_nan() && read.curve.is_empty());
+        assert_eq!(read.values[1], Some(MetricValues { count: 2, last: 1.0, min: 0.5, max: 1.0 }));
+        assert_eq!(read.values[2], None);
+        assert!(Reader::new(&MetricsOrder { metrics: vec![regex("(")], curve: None }).is_err());
+    }
+
+    #[test]
+    fn a_curve_has_steps_that_rise_and_stays_short() {
+        let curve = Some(CurveOrder { metric: 0, step: Some(1) });
+        let mut reader = reader(&[key("loss"), key("epoch")], curve);
+        reader.line("{\"loss\": 9}");
+        for epoch in 0..10_000 {
+            reader.line(&format!("{{\"epoch\": {epoch}, \"loss\": 0}}"));
+            reader.line(&format!("{{\"loss\": {}}}", epoch * 2));
+            if epoch == 5_000 {
+                reader.line("{\"epoch\": 3, \"loss\": 1}");
+            }
+        }
+        let read = reader.finish();
+        assert!((MAX_POINTS / 2..=MAX_POINTS + 1).contains(&read.curve.len()), "{}", read.curve.len());
+        assert!(read.curve.windows(2).all(|pair| pair[0].0 < pair[1].0));
+        assert!(read.curve.iter().all(|(step, value)| *value == step * 2.0));
+        assert_eq!((read.curve[0], read.curve.last()), ((0.0, 0.0), Some(&(9_999.0, 19_998.0))));
+    }
+
+    #[test]
+    fn without_steps_values_are_counted() {
+        let mut reader = reader(&[key("loss")], Some(CurveOrder { metric: 0, step: None }));
+        (0..3).for_each(|n| reader.line(&format!("{{\"loss\": {n}}}")));
+        assert_eq!(reader.due().unwrap().curve, [(1.0, 0.0), (2.0, 1.0), (3.0, 2.0)]);
+        reader.line("{\"loss\": 0}");
+        assert!(reader.due().is_none() && reader.wait().is_some(), "not so soon");
+    }
+}

@@ -1,0 +1,184 @@
+//! `metrics`, `best` and `stop_early` of a table as written: what is read from the lines of its commands, and what for. Every name is looked up.
+
+use orchestra_core::tasks::{Goal, Objective, StopEarly, StopRule};
+use regex_lite::Regex;
+use serde::Serialize;
+
+use crate::diagnostics::{Diagnostics, Span};
+use crate::fields::{At, Fields};
+use crate::nearest::suggestion;
+use crate::tree::{Node, Value};
+
+/// Most metrics of a table: each is looked for in each line.
+const MAX_METRICS: usize = 32;
+/// Bytes of the longest name of a metric.
+const LONGEST_NAME: usize = 100;
+
+/// A metric, and where its values are found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TaskMetric {
+    /// Its name.
+    pub name: String,
+    /// The expression whose first group has its values in any line; `None`: lines that are JSON objects have them under its name.
+    pub regex: Option<String>,
+}
+
+/// What a table says of its metrics.
+#[derive(Debug, Default)]
+pub(crate) struct Measured {
+    pub metrics: Vec<TaskMetric>,
+    pub best: Option<Objective>,
+    pub stop_early: Option<StopEarly>,
+}
+
+pub(super) fn read(f: &mut Fields<'_, '_>) -> Measured {
+    // Where a metric was reported, others are not said to be missing.
+    let Some(metrics) = metrics(f) else { return Measured::default() };
+    let best = best(f, &metrics);
+    let stop_early = stop_early(f, &metrics, best.as_ref());
+    Measured { metrics, best, stop_early }
+}
+
+fn metrics(f: &mut Fields<'_, '_>) -> Option<Vec<TaskMetric>> {
+    let Some(entry) = f.entry("metrics") else { return Some(Vec::new()) };
+    let nodes = match &entry.node.value {
+        Value::Array(nodes) => &nodes[..],
+        _ => std::slice::from_ref(&entry.node),
+    };
+    if nodes.len() > MAX_METRICS {
+        let reason = format!("names {}, and {MAX_METRICS} is the most", nodes.len());
+        f.bad("metrics", entry.node.span, &reason);
+        return None;
+    }
+    let metrics: Vec<TaskMetric> = nodes.iter().map(|node| metric(f, node)).collect::<Option<_>>()?;
+    let twice =
+        (0..metrics.len()).find(|at| metrics[..*at].iter().any(|other| other.name == metrics[*at].name));
+    if let Some(at) = twice {
+        f.bad("metrics", nodes[at].span, &format!("names `{}` twice", metrics[at].name));
+        return None;
+    }
+    Some(metrics)
+}
+
+fn metric(f: &mut Fields<'_, '_>, node: &Node) -> Option<TaskMetric> {
+    let what = format!("a metric of {}", f.what);
+    let (name, regex) = match &node.value {
+        Value::String(name) => (At::new(name.clone(), node.span), None),
+        Value::Table(table) => {
+            let mut of = Fields::new(what, node.span, table, &["name", "regex"], f.diags);
+            let name = of.required_string("name", "as reports shall call it")?;
+            let regex = of.required_string(
+                "regex",
+                "an expression with a group for the number; a name alone is a key of lines that are JSON objects",
+            )?;
+            (name, Some(regex))
+        }
+        _ => {
+            f.wrong(
+                "metrics",
+                node,
+                "a list of names and of tables: [\"loss\", { name = \"epoch\", regex = 'epoch ([0-9]+)' }]",
+            );
+            return None;
+        }
+    };
+    if name.value.is_empty() || name.value.len() > LONGEST_NAME || name.value.contains(char::is_control) {
+        let reason =
+            format!("has a name that is empty, longer than {LONGEST_NAME} bytes, or has control characters");
+        f.bad("metrics", name.span, &reason);
+        return None;
+    }
+    if let Some(regex) = &regex {
+        check(regex, f.diags)?;
+    }
+    Some(TaskMetric { name: name.value, regex: regex.map(|regex| regex.value) })
+}
+
+/// Reports an expression that no keeper could use.
+fn check(regex: &At<String>, diags: &mut Diagnostics) -> Option<()> {
+    match Regex::new(&regex.value) {
+        Ok(compiled) if compiled.captures_len() > 1 => Some(()),
+        Ok(_) => {
+            diags
+                .error(regex.span, "the expression has no group for the number")
+                .help("put parentheses around what is the number: 'loss=([-+.0-9eE]+)'");
+            None
+        }
+        Err(error) => {
+            diags
+                .error(regex.span, format!("the expression cannot be used: {error}"))
+                .help("expressions are those of regex-lite; in single quotes TOML leaves backslashes alone");
+            None
+        }
+    }
+}
+
+/// The place of a metric.
+fn place(name: &At<String>, metrics: &[TaskMetric], diags: &mut Diagnostics) -> Option<usize> {
+    let place = metrics.iter().position(|metric| metric.name == name.value);
+    if place.is_none() {
+        let names = metrics.iter().map(|metric| &metric.name[..]);
+        diags.error(name.span, format!("the table has no metric `{}`", name.value)).help(suggestion(
+            "`metrics`",
+            &name.value,
+            names,
+        ));
+    }
+    place
+}
+
+fn best(f: &mut Fields<'_, '_>, metrics: &[TaskMetric]) -> Option<Objective> {
+    let mut f = f.table("best", &["metric", "goal"])?;
+    let goals = Goal::ALL.map(|goal| (goal.as_str(), goal));
+    let metric = f.required_string("metric", "the metric that tasks are compared by");
+    let goal = f.choice("goal", &goals);
+    if goal.is_none() && f.entry("goal").is_none() {
+        f.missing("goal", "\"min\" where less is better, \"max\" where more is");
+    }
+    Some(Objective { metric: place(&metric?, metrics, f.diags)?, goal: goal?.value })
+}
+
+fn stop_early(f: &mut Fields<'_, '_>, metrics: &[TaskMetric], best: Option<&Objective>) -> Option<StopEarly> {
+    #[derive(Clone, Copy)]
+    enum Rule {
+        Median,
+        Asha,
+    }
+    let has_best = f.entry("best").is_some();
+    let span: Span = f.entry("stop_early")?.key_span;
+    let mut f = f.table("stop_early", &["rule", "step", "warmup", "min_tasks", "eta"])?;
+    if !has_best {
+        f.diags
+            .error(span, "`stop_early` compares tasks by the metric of `best`, and there is none")
+            .help("for example best = { metric = \"loss\", goal = \"min\" }");
+        return None;
+    }
+    let rule = f.choice("rule", &[("median", Rule::Median), ("asha", Rule::Asha)]);
+    if rule.is_none() && f.entry("rule").is_none() {
+        f.missing("rule", "\"median\" or \"asha\"");
+    }
+    let step = f.string("step").map(|step| place(&step, metrics, f.diags));
+    let warmup = f.integer("warmup", 0..=1_000_000_000);
+    let min_tasks = f.integer("min_tasks", 1..=100_000);
+    let eta = f.integer("eta", 2..=1000);
+    let (rule, other) = match rule?.value {
+        Rule::Median => {
+            let min_tasks = min_tasks.map_or(5, |n| n.value as usize);
+            (StopRule::Median { min_tasks }, eta.map(|eta| ("eta", eta.span)))
+        }
+        Rule::Asha => {
+            let eta = eta.map_or(3, |n| n.value);
+            (StopRule::Asha { eta }, min_tasks.map(|n| ("min_tasks", n.span)))
+        }
+    };
+    if let Some((key, span)) = other {
+        f.bad(key, span, "belongs to the other rule").help("`min_tasks` is of \"median\", `eta` of \"asha\"");
+        return None;
+    }
+    best?;
+    let step = match step {
+        Some(step) => Some(step?),
+        None => None,
+    };
+    Some(StopEarly { rule, warmup: warmup.map_or(1, |n| n.value), step })
+}

@@ -1,0 +1,187 @@
+//! What commands say of themselves: numbers in their lines, which of them is the best, and which are not worth going on with.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which end at the first surprise")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use common::Workplace;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+fn place(tables: &str) -> Workplace {
+    let place = Workplace::new();
+    write(&place, tables);
+    place
+}
+
+fn write(place: &Workplace, tables: &str) {
+    fs::write(place.workflow(), format!("version = 1\n[devices]\nslots = 1\n{tables}")).unwrap();
+}
+
+fn tasks(place: &Workplace) -> BTreeMap<String, Value> {
+    let report = place.report();
+    let tasks = report["tasks"].as_array().unwrap();
+    tasks.iter().map(|task| (task["task"].as_str().unwrap().to_owned(), task.clone())).collect()
+}
+
+fn text(place: &Workplace, file: &str) -> String {
+    fs::read_to_string(place.path(file)).unwrap_or_default()
+}
+
+/// The tasks as `orchestra tasks` tells them, without a run.
+fn listed(place: &Workplace, more: &[&str]) -> String {
+    let file = place.workflow();
+    let ended = place.start_command(&[&["tasks", file.to_str().unwrap()], more].concat()).wait();
+    ended.must_exit(0);
+    ended.stdout
+}
+
+fn known(place: &Workplace) -> Value {
+    serde_json::from_str(&listed(place, &["--json"])).unwrap()
+}
+
+#[test]
+fn numbers_are_read_from_lines_and_are_in_all_reports() {
+    let place = place(
+        r#"
+[tasks.train]
+command = '''
+echo 'epoch 1: loss=0.5'
+echo '{"acc": 0.25, "lr": 1, "loss": "none"}'
+printf 'epoch 2: loss=2.5e-1\repoch 3: loss=1.0\n'
+echo '{"acc": 0.75}' >&2
+seq 1 100000
+printf 'epoch 4: loss=0.75'
+'''
+metrics = [{ name = "loss", regex = 'loss=([-+0-9.e]+)' }, "acc", "never"]
+"#,
+    );
+    place.run(&[]).must_exit(0);
+    let loss = json!({ "last": 0.75, "min": 0.25, "max": 1.0, "count": 4 });
+    let acc = json!({ "last": 0.75, "min": 0.25, "max": 0.75, "count": 2 });
+    assert_eq!(tasks(&place)["train"]["metrics"], json!({ "loss": loss, "acc": acc }));
+    assert_eq!(known(&place)[0]["known"]["metrics"]["loss"], loss);
+    let listed = listed(&place, &[]);
+    assert!(listed.contains("acc 0.7500, loss 0.7500"), "{listed}");
+}
+
+#[test]
+fn numbers_of_a_command_outlive_the_run() {
+    let place = place(
+        "[tasks.train]\ncommand = \"trap '' TERM; echo loss=0.5; touch began; while ! test -e go; do sleep 0.05; done; echo loss=0.25; echo > {output}/model\"\n\
+         outputs = \"{output}/model\"\ngrace = \"1h\"\nmetrics = [{ name = \"loss\", regex = \"loss=([0-9.]+)\" }]\n",
+    );
+    let mut run = place.start(&[]);
+    assert!(run.until("it has begun", || place.path("began").exists()));
+    run.signal(Signal::KILL);
+    run.wait();
+    fs::write(place.path("go"), "").unwrap();
+    place.no_process_is_left();
+    place.run(&[]).must_exit(0).must_say(&["1 task is done and unchanged, 0 left"]);
+    let loss = &known(&place)[0]["known"]["metrics"]["loss"];
+    assert_eq!(*loss, json!({ "last": 0.25, "min": 0.25, "max": 0.5, "count": 2 }));
+}
+
+const SWEEP: &str = r#"
+[tasks.train]
+command = "echo model {n} > {output}/model; echo loss=0.{n}; test {n} != 1 || test -e may"
+matrix = { n = [3, 1, 2] }
+metrics = [{ name = "loss", regex = 'loss=([0-9.]+)' }]
+best = { metric = "loss", goal = "min" }
+
+[tasks.publish]
+command = "echo published >> ran; cp {tasks.train.best.output}/model published"
+inputs = "{tasks.train.best.output}/model"
+outputs = "published"
+"#;
+
+#[test]
+fn a_later_task_takes_the_best_of_those_that_are_done_and_runs_again_when_another_is_best() {
+    let place = place(SWEEP);
+    let ran = || text(&place, "ran").lines().count();
+    place.run(&[]).must_exit(65).must_say(&["4 tasks, 3 done, 1 failed", "best", "train[n=2]: loss 0.2000"]);
+    assert_eq!(text(&place, "published"), "model 2\n", "the first is worse, the second has failed");
+    assert_eq!(tasks(&place)["train[n=2]"]["best"], true);
+    assert_eq!(tasks(&place)["train[n=3]"]["best"], false);
+    place.run(&[]).must_exit(65);
+    assert_eq!(ran(), 1, "the same is best, whatever has failed again");
+    fs::write(place.path("may"), "").unwrap();
+    place.run(&[]).must_exit(0).must_say(&["train[n=1]: loss 0.1000"]);
+    assert_eq!((text(&place, "published").as_str(), ran()), ("model 1\n", 2));
+    write(&place, &SWEEP.replace("\"min\"", "\"max\""));
+    place.run(&[]).must_exit(0);
+    assert_eq!((text(&place, "published").as_str(), ran()), ("model 3\n", 3), "more is better now");
+    assert_eq!(fs::read_to_string(place.out().join("tasks/train/best/model")).unwrap(), "model 3\n");
+    place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
+    place.start_command(&["verify", place.out().to_str().unwrap()]).wait().must_exit(0);
+}
+
+#[test]
+fn where_none_has_the_metric_nothing_is_the_best() {
+    let place = place(&SWEEP.replace("echo loss=0.{n}", "echo los=0.{n}"));
+    place.run(&[]).must_exit(65);
+    let publish = &tasks(&place)["publish"];
+    assert_eq!((&publish["state"], &publish["end"]), (&"failed".into(), &"missing".into()));
+    assert!(publish["why"].as_str().unwrap().contains("no task of `train` has ended well"), "{publish}");
+}
+
+/// One after the other; those after the first would never end by themselves.
+const ENDLESS: &str = r#"
+[tasks.train]
+command = '''
+for epoch in 1 2 3 4; do echo "epoch $epoch loss 0.{n}"; done
+test {n} = 1 || sleep 1000
+'''
+matrix = { n = [1, 5, 7] }
+grace = "1h"
+metrics = [{ name = "epoch", regex = 'epoch (\d+)' }, { name = "loss", regex = 'loss (\S+)' }]
+best = { metric = "loss", goal = "min" }
+
+[tasks.after]
+command = "cat {tasks.train.folder}/*/attempt-1.log > all; basename $(dirname $(readlink -f {tasks.train.best.output})) > best"
+"#;
+
+#[test]
+fn attempts_that_are_worse_are_asked_to_end_and_that_is_no_failure() {
+    for (rule, why) in [
+        (
+            "{ rule = \"median\", min_tasks = 1, warmup = 4, step = \"epoch\" }",
+            "`loss` of 0.5 at step 4 is worse than 0.1, the median of 1 other",
+        ),
+        ("{ rule = \"asha\", eta = 2, warmup = 2 }", "`loss` of 0.5 at step 2 is not among the best 1 of 2"),
+    ] {
+        let place =
+            place(&ENDLESS.replacen("[tasks.after]", &format!("stop_early = {rule}\n[tasks.after]"), 1));
+        place.run(&[]).must_exit(0).must_say(&["4 tasks, 2 done, 0 failed, 2 stopped early"]);
+        place.no_process_is_left();
+        let tasks = tasks(&place);
+        for (task, state) in
+            [("train[n=1]", "done"), ("train[n=5]", "stopped_early"), ("train[n=7]", "stopped_early")]
+        {
+            assert_eq!(
+                (&tasks[task]["state"], &tasks[task]["end"]),
+                (&state.into(), &state.into()),
+                "{task}"
+            );
+            assert_eq!(tasks[task]["attempts"], 1);
+        }
+        assert!(tasks["train[n=5]"]["why"].as_str().unwrap().contains(why), "{}", tasks["train[n=5]"]);
+        assert_eq!(text(&place, "best"), "n=1\n");
+        assert_eq!(text(&place, "all").lines().count(), 12, "those that come after it start");
+        place.run(&[]).must_exit(0).must_say(&["nothing is left to do"]);
+    }
+}
+
+/// The first start ends with one curve; the second has it to compare with.
+#[test]
+fn curves_of_earlier_starts_count() {
+    let rule = "stop_early = { rule = \"median\", min_tasks = 1 }\n[tasks.after]";
+    let place = place(&ENDLESS.replacen("[tasks.after]", rule, 1));
+    place.run(&["--only", "train[n=1]"]).must_exit(0);
+    place
+        .run(&["--only", "train"])
+        .must_exit(0)
+        .must_say(&["3 tasks, 1 done (1 before this start), 0 failed, 2 stopped early"]);
+}
