@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use orchestra_core::Code;
 use orchestra_core::shapes::Encoder;
 use orchestra_store::ListingSpec;
 
@@ -195,18 +196,28 @@ impl Planner<'_> {
         let mut stages = Vec::new();
         // Several stages may run one model.
         let mut unchecked = vec![true; workflow.models.len()];
+        let mut launches_kernels = false;
         for (index, stage) in workflow.stages.iter().enumerate() {
             let Some(model) = stage.batch().and_then(|batch| batch.model.as_ref()) else { continue };
             let Some(at) = workflow.models.iter().position(|m| m.name.value == model.value) else { continue };
             let model = &workflow.models[at];
             // A model that could not be read was reported: there will be no plan.
             let model_bytes = models[at].as_ref().map_or(0, |m| m.bytes);
+            let code = models[at].as_ref().and_then(|m| m.plan.code.as_ref());
             let own = match &model.devices {
                 Some(names) => devices.of_model(names, diags),
                 None if models[at].as_ref().is_some_and(|m| m.on_cores) => Some(devices.cores()),
+                None if code.is_some() => Some(devices.for_code()),
                 None => Some(devices.in_use.clone()),
             };
+            let own = match code {
+                Some(Code::Kernel(_)) if machine.is_some() => {
+                    own.and_then(|own| devices.gpus(model, own, diags))
+                }
+                _ => own,
+            };
             let Some(own) = own.filter(|_| index < graph.n_stages) else { continue };
+            launches_kernels |= matches!(code, Some(Code::Kernel(_)));
             if std::mem::take(&mut unchecked[at]) {
                 let named = asked.is_some() || model.devices.is_some();
                 tuning::check_devices(&model.name.value, &model.tuning, &own, named, diags);
@@ -218,6 +229,11 @@ impl Planner<'_> {
             let own = own.into_iter().map(|d| place_of(&mut table, d)).collect();
             demands.push(Demand { stage: &stage.name.value, model, model_bytes, devices: own, memory });
             stages.push(index);
+        }
+        if let Some(why) =
+            looked_at.as_ref().filter(|_| launches_kernels).and_then(|_| self.host.no_compiler())
+        {
+            diags.error(None, format!("CUDA kernels cannot be compiled: {why}")).unavailable();
         }
         if !demands.is_empty() {
             self.reasons.push(devices.reason.clone());
@@ -267,7 +283,7 @@ fn programs_are_known(workflow: &mut RawWorkflow, models: &mut [Option<Model>], 
         else {
             continue;
         };
-        if let Some(model) = models[*model].as_mut().filter(|model| model.plan.program.is_some()) {
+        if let Some(model) = models[*model].as_mut().filter(|model| model.plan.code.is_some()) {
             model.plan.inputs.clone_from(tensors);
             let asked = model.max_batch.map(|rows| At::new(rows, stage.name.span));
             batch.max_batch = batch.max_batch.take().or(asked);

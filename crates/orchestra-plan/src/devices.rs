@@ -6,6 +6,7 @@ use crate::diagnostics::{Diagnostics, Span};
 use crate::fields::At;
 use crate::host::MachineView;
 use crate::nearest::{list, suggestion};
+use crate::raw::RawModel;
 
 /// A device that work may be placed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +105,37 @@ impl<'a> Devices<'a> {
     pub fn cores(&self) -> Vec<Device> {
         let cores: Vec<Device> = self.in_use.iter().filter(|device| !device.is_cuda()).cloned().collect();
         if cores.is_empty() { vec![cpu(0)] } else { cores }
+    }
+
+    /// Those for code that needs nothing of what models need: GPUs that lack something for models alone will do.
+    pub fn for_code(&self) -> Vec<Device> {
+        let all = self.for_commands();
+        match all.iter().any(Device::is_cuda) && !self.in_use.iter().any(Device::is_cuda) && !self.named {
+            true => all.into_iter().filter(Device::is_cuda).collect(),
+            false => self.in_use.clone(),
+        }
+    }
+
+    /// Of these, the GPUs: a kernel runs on nothing else. `None` where there is none, or one that the stage names is none, which is reported.
+    pub fn gpus(&self, model: &RawModel, own: Vec<Device>, diags: &mut Diagnostics) -> Option<Vec<Device>> {
+        let machine = self.machine?;
+        let (gpus, others): (Vec<Device>, Vec<Device>) = own.into_iter().partition(Device::is_cuda);
+        let is_named = model.devices.is_some() && !others.is_empty();
+        if !gpus.is_empty() && !is_named {
+            return Some(gpus);
+        }
+        let stage = model.name.value.split('/').next().unwrap_or_default();
+        let why = match (is_named || self.named, &machine.no_gpu) {
+            (false, Some(why)) => why.clone(),
+            (false, None) => "none was found".to_owned(),
+            (true, _) => format!("in use: {}", list(others.iter().map(|d| d.name.as_str()))),
+        };
+        diags
+            .error(model.name.span, format!("stage `{stage}` launches a CUDA kernel, which runs on GPUs alone"))
+            .label(why)
+            .help("`orchestra doctor` says what this machine lacks for a GPU; `orchestra devices` lists those that can be named in `devices`")
+            .unavailable();
+        None
     }
 
     /// The devices that commands get: those in use, and, where the user has named none, GPUs that lack something for models alone.

@@ -96,6 +96,11 @@ pub trait Host {
         Err("programs cannot be started here".to_owned())
     }
 
+    /// Why no kernel can be compiled on this machine, and what to do; `None`: nothing speaks against it.
+    fn no_compiler(&self) -> Option<String> {
+        None
+    }
+
     /// Where programs keep what they have compiled of models; `None` where there is no such folder.
     fn engines(&self) -> Option<PathBuf> {
         None
@@ -246,6 +251,8 @@ pub struct RealHost {
     pub is_described: bool,
     /// What answers [`Host::ask`]; `None`: nothing is started.
     pub ask: Option<AskProgram>,
+    /// What answers [`Host::no_compiler`].
+    pub no_compiler: Option<fn() -> Option<String>>,
 }
 
 /// As [`Host::ask`].
@@ -255,7 +262,15 @@ impl RealHost {
     /// A host that remembers nothing of earlier runs.
     #[must_use]
     pub fn with_machine(kinds: Kinds, machine: MachineView) -> Self {
-        Self { kinds, machine, measurements: None, engines: None, is_described: false, ask: None }
+        Self {
+            kinds,
+            machine,
+            measurements: None,
+            engines: None,
+            is_described: false,
+            ask: None,
+            no_compiler: None,
+        }
     }
 }
 
@@ -326,6 +341,10 @@ impl Host for RealHost {
 
     fn engines(&self) -> Option<PathBuf> {
         self.engines.clone()
+    }
+
+    fn no_compiler(&self) -> Option<String> {
+        self.no_compiler.filter(|_| !self.is_described)?()
     }
 
     fn ask(&self, program: &Program, rules: &SandboxRules) -> Result<Vec<u8>, String> {
